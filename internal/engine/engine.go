@@ -1,0 +1,109 @@
+// Package engine is the contract between the service and whatever runs
+// sandboxes: on one machine package cells, in tests package memory.
+//
+// The life of an instance: [Engine.Create] makes it and returns when its agent
+// answers. From then on it exists without the process that made it: a new
+// engine over the same state finds it with [Engine.Open]. It ends by
+// [Engine.Destroy], or by failing; a failed instance holds no processes and is
+// reported once through the function given to [Engine.Notify] and in
+// [Engine.List] until it is destroyed.
+//
+// Commands, files and everything else inside a sandbox go over one connection
+// to its agent, so they are written once for all engines; an engine only
+// carries bytes. Abilities that not every engine has are interfaces of their
+// own that an Engine may implement too.
+package engine
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// ErrNotFound says that the engine knows no such instance.
+var ErrNotFound = errors.New("no such instance")
+
+// Spec describes an instance to be made.
+type Spec struct {
+	// ID is unique for ever; see [sandbox.Sandbox].
+	ID        string
+	Root      Root
+	Resources sandbox.Resources
+	Hostname  string
+	// Env, User and WorkDir are defaults of commands inside.
+	Env     map[string]string
+	User    string
+	WorkDir string
+}
+
+// Root is a root file system, shared read-only by all instances made from it.
+type Root struct {
+	// Digest identifies the content.
+	Digest string
+	// Dir is the directory that becomes "/". It is never written to.
+	Dir string
+	// Binds are directories of the host shown in the sandbox, read-only.
+	Binds []Bind
+}
+
+// Bind shows the host's Source at Target, which exists in the root.
+type Bind struct {
+	Source string
+	Target string
+}
+
+// Status is what an engine knows of an instance.
+type Status struct {
+	ID string
+	// Running is false for an instance that has failed.
+	Running bool
+	// Reason says, for the sandbox's owner, why it failed.
+	Reason string
+}
+
+// Engine runs sandboxes. Its methods are safe for concurrent use.
+type Engine interface {
+	// Create makes an instance and returns when its agent answers. On an error,
+	// or when ctx is cancelled, it leaves nothing behind. An error that is a
+	// [sandbox.Error] is meant for the caller.
+	Create(ctx context.Context, spec Spec) (Instance, error)
+	// Open returns a running instance, or [ErrNotFound].
+	Open(ctx context.Context, id string) (Instance, error)
+	// List returns all instances that have not been destroyed.
+	List(ctx context.Context) ([]Status, error)
+	// Destroy ends an instance and removes all traces of it: when it returns
+	// nil, its processes, mounts, cgroups and directories are gone. It may be
+	// repeated; an unknown instance is not an error.
+	Destroy(ctx context.Context, id string) error
+	// Notify sets the function that is told, within two seconds, of each
+	// instance that fails. It is called before the first Create or Open, once.
+	Notify(failed func(Status))
+	// Close lets go of all instances, which live on.
+	Close() error
+}
+
+// Instance is a running sandbox.
+type Instance interface {
+	ID() string
+	// Dial opens a byte stream to the agent inside. The far side is hostile.
+	Dial(ctx context.Context) (net.Conn, error)
+	// Stats tells what it uses, as the host sees it.
+	Stats(ctx context.Context) (Stats, error)
+	// SetLimits changes limits of the running instance; zero fields stay. What
+	// this machine cannot enforce is returned in words.
+	SetLimits(ctx context.Context, r sandbox.Resources) (unenforced []string, err error)
+	// Unenforced lists the limits that this machine does not enforce.
+	Unenforced() []string
+}
+
+// Stats is what an instance uses on the host. Bytes are bytes.
+type Stats struct {
+	CPUNanos     int64
+	MemoryBytes  int64
+	PrivateBytes int64
+	DiskBytes    int64
+	NetRxBytes   int64
+	NetTxBytes   int64
+}

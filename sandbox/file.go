@@ -1,0 +1,124 @@
+package sandbox
+
+import (
+	"io"
+	"time"
+)
+
+// FileType is the kind of a file.
+type FileType string
+
+// The kinds of files.
+const (
+	TypeFile      FileType = "file"
+	TypeDirectory FileType = "directory"
+	TypeSymlink   FileType = "symlink"
+	TypeOther     FileType = "other"
+)
+
+// FileInfo describes a file in a sandbox.
+type FileInfo struct {
+	// Path is absolute and clean.
+	Path string   `json:"path"`
+	Name string   `json:"name"`
+	Type FileType `json:"type"`
+	Size int64    `json:"size"`
+	// Mode is the permission bits in octal, such as "0644".
+	Mode       string    `json:"mode"`
+	ModifiedAt time.Time `json:"modified_at"`
+	UID        uint32    `json:"uid"`
+	GID        uint32    `json:"gid"`
+	// SymlinkTarget is what a symbolic link says, unresolved.
+	SymlinkTarget string `json:"symlink_target,omitempty"`
+}
+
+// ReadFileRequest asks for a range of a file. Relative paths start at the
+// sandbox's working directory, here and everywhere.
+type ReadFileRequest struct {
+	Path   string `json:"path"`
+	Offset int64  `json:"offset,omitempty"`
+	// Limit 0 is to the end.
+	Limit int64 `json:"limit,omitempty"`
+}
+
+// FileReader is an open file's content with its description. The caller
+// closes it.
+type FileReader struct {
+	Info FileInfo
+	io.ReadCloser
+}
+
+// WriteFileRequest says where and how to write a file. Unless Append is set,
+// readers see the old content or the whole new content, never a part.
+type WriteFileRequest struct {
+	Path string `json:"path"`
+	// Mode is permission bits in octal; empty keeps those of the file that is
+	// replaced, or is "0644".
+	Mode string `json:"mode,omitempty"`
+	// MakeParents makes missing directories.
+	MakeParents bool `json:"make_parents,omitempty"`
+	Append      bool `json:"append,omitempty"`
+	// Exclusive fails with conflict when the file exists.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Owner is a user name or uid[:gid]; empty is the sandbox's user.
+	Owner string `json:"owner,omitempty"`
+}
+
+// EditFileRequest replaces text in a file at once. Unless ReplaceAll is set,
+// OldText must occur exactly once.
+type EditFileRequest struct {
+	Path       string `json:"path"`
+	OldText    string `json:"old_text"`
+	NewText    string `json:"new_text"`
+	ReplaceAll bool   `json:"replace_all,omitempty"`
+}
+
+// EditFileResult says what an edit did.
+type EditFileResult struct {
+	File         FileInfo `json:"file"`
+	Replacements int      `json:"replacements"`
+}
+
+// ListFilesRequest asks for the entries of a directory, sorted by name, a
+// directory before what is in it.
+type ListFilesRequest struct {
+	Path string `json:"path"`
+	// Depth 1 (and 0) is the directory's own entries, at most [MaxListDepth].
+	Depth int `json:"depth,omitempty"`
+	Page
+}
+
+// MoveFileRequest renames a file or directory.
+type MoveFileRequest struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Overwrite replaces an existing file.
+	Overwrite bool `json:"overwrite,omitempty"`
+}
+
+// WatchRequest asks for changes below a directory, or of a file.
+type WatchRequest struct {
+	Path      string `json:"path"`
+	Recursive bool   `json:"recursive,omitempty"`
+}
+
+// WatchKind is what happened to a watched file.
+type WatchKind string
+
+// The kinds of watch events. Ready comes first: changes from then on are
+// reported. Overflow says that events were lost.
+const (
+	WatchReady      WatchKind = "ready"
+	WatchCreated    WatchKind = "created"
+	WatchModified   WatchKind = "modified"
+	WatchDeleted    WatchKind = "deleted"
+	WatchRenamed    WatchKind = "renamed"
+	WatchAttributes WatchKind = "attributes"
+	WatchOverflow   WatchKind = "overflow"
+)
+
+// WatchEvent is one change.
+type WatchEvent struct {
+	Kind WatchKind `json:"kind"`
+	Path string    `json:"path,omitempty"`
+}

@@ -1,0 +1,141 @@
+package sandbox
+
+import "time"
+
+// ExecRequest describes a command. Exactly one of Command and Shell is set.
+type ExecRequest struct {
+	// Command is a program, found on PATH when it holds no slash, and its
+	// arguments. No shell is involved.
+	Command []string `json:"command,omitempty"`
+	// Shell is a line for the sandbox's /bin/bash, or /bin/sh where there is
+	// no bash.
+	Shell string            `json:"shell,omitempty"`
+	Env   map[string]string `json:"env,omitempty"`
+	// WorkDir and User default to those of the sandbox.
+	WorkDir string `json:"workdir,omitempty"`
+	User    string `json:"user,omitempty"`
+	// TimeoutMS ends the command with its whole process group. 0 is
+	// [DefaultExecTimeout], or none for a background command; -1 is none and
+	// allowed for background commands only.
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// Stdin is what the command reads before end of file.
+	Stdin []byte `json:"stdin,omitempty"`
+	// OpenStdin keeps standard input open for [Jobs.WriteInput].
+	OpenStdin bool `json:"open_stdin,omitempty"`
+	// Terminal runs the command on a terminal of this size; its output is
+	// then all stdout.
+	Terminal *TerminalSize `json:"terminal,omitempty"`
+	// Background returns as soon as the command has started.
+	Background bool `json:"background,omitempty"`
+	// HandoverMS leaves the command running in the background when it has not
+	// ended after this time: the result then has State running. 0 is never.
+	HandoverMS int64 `json:"handover_ms,omitempty"`
+	// KeepBytes is how much of each stream stays readable, its first and last
+	// halves: 1 to [MaxKeepBytes]; 0 is [DefaultKeepBytes].
+	KeepBytes int64 `json:"keep_bytes,omitempty"`
+}
+
+// TerminalSize is the size of a terminal in characters.
+type TerminalSize struct {
+	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows"`
+}
+
+// JobState says whether a command still runs.
+type JobState string
+
+// The states of a job.
+const (
+	JobRunning JobState = "running"
+	JobExited  JobState = "exited"
+)
+
+// EndCause says what ended a job other than itself.
+type EndCause string
+
+// The causes, and "" for a job that ended by itself.
+const (
+	EndTimeout     EndCause = "timeout"
+	EndOutOfMemory EndCause = "out_of_memory"
+	EndSignal      EndCause = "signal"
+)
+
+// Job is a command that runs, or ran, in a sandbox. It belongs to the sandbox,
+// not to the call that started it, and survives a restart of the daemon.
+type Job struct {
+	ID        string   `json:"id"`
+	SandboxID string   `json:"sandbox_id"`
+	Command   []string `json:"command"`
+	User      string   `json:"user"`
+	WorkDir   string   `json:"workdir"`
+	PID       int      `json:"pid"`
+	State     JobState `json:"state"`
+	// ExitCode is 128 plus the signal's number for a job ended by a signal.
+	ExitCode  int        `json:"exit_code"`
+	Signal    string     `json:"signal,omitempty"`
+	EndCause  EndCause   `json:"end_cause,omitempty"`
+	StartedAt time.Time  `json:"started_at"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	// StdoutBytes and StderrBytes count what was written, kept or not.
+	StdoutBytes int64 `json:"stdout_bytes"`
+	StderrBytes int64 `json:"stderr_bytes"`
+	Terminal    bool  `json:"terminal,omitempty"`
+}
+
+// Duration is how long the job ran, or has run up to now.
+func (j *Job) Duration() time.Duration {
+	if j.EndedAt != nil {
+		return j.EndedAt.Sub(j.StartedAt)
+	}
+	return time.Since(j.StartedAt)
+}
+
+// Stream names an output stream.
+type Stream string
+
+// The output streams.
+const (
+	Stdout Stream = "stdout"
+	Stderr Stream = "stderr"
+)
+
+// JobEvent is one thing that happened to a job. The first event of a stream
+// has Job set, the last too; between them each has Data.
+type JobEvent struct {
+	Job *Job `json:"job,omitempty"`
+	// Stream, Offset and Data are a piece of output; Offset is the position
+	// of its first byte in the stream. A gap before it was not kept.
+	Stream Stream `json:"stream,omitempty"`
+	Offset int64  `json:"offset,omitempty"`
+	Data   []byte `json:"data,omitempty"`
+}
+
+// JobSink takes events in order. Data is valid until it returns. An error ends
+// the streaming and is returned to whoever asked for it.
+type JobSink func(JobEvent) error
+
+// AttachRequest asks for a job's output from the given positions on.
+type AttachRequest struct {
+	StdoutOffset int64 `json:"stdout_offset,omitempty"`
+	StderrOffset int64 `json:"stderr_offset,omitempty"`
+	// DetachMS stops streaming after this time; 0 is when the job exits.
+	DetachMS int64 `json:"detach_ms,omitempty"`
+}
+
+// OutputRequest asks for a range of a job's kept output.
+type OutputRequest struct {
+	Stream Stream `json:"stream"`
+	Offset int64  `json:"offset,omitempty"`
+	// Limit is at most [MaxOutputRead]; 0 is that too.
+	Limit int64 `json:"limit,omitempty"`
+}
+
+// Output is a range of a job's kept output.
+type Output struct {
+	// Offset is where Data begins: later than asked for when the bytes in
+	// between were not kept.
+	Offset     int64  `json:"offset"`
+	Data       []byte `json:"data"`
+	TotalBytes int64  `json:"total_bytes"`
+	Running    bool   `json:"running"`
+}

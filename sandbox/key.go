@@ -1,0 +1,114 @@
+package sandbox
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// Scope is a right that a key carries.
+type Scope string
+
+// The scopes. Admin implies all others and is needed for keys and the audit
+// record.
+const (
+	ScopeSandboxesRead  Scope = "sandboxes:read"
+	ScopeSandboxesWrite Scope = "sandboxes:write"
+	ScopeFilesWrite     Scope = "files:write"
+	ScopeComputersWrite Scope = "computers:write"
+	ScopeSecretsWrite   Scope = "secrets:write"
+	ScopeTemplatesWrite Scope = "templates:write"
+	ScopeAdmin          Scope = "admin"
+)
+
+// Scopes lists all scopes.
+func Scopes() []Scope {
+	return []Scope{ScopeSandboxesRead, ScopeSandboxesWrite, ScopeFilesWrite, ScopeComputersWrite, ScopeSecretsWrite, ScopeTemplatesWrite, ScopeAdmin}
+}
+
+// Caller is who makes a request. Its zero value may do nothing.
+type Caller struct {
+	// KeyID is the key used, or "local" for a caller trusted as the user that
+	// runs the daemon.
+	KeyID  string
+	Team   string
+	Scopes []Scope
+}
+
+// DefaultTeam is the team of local callers.
+const DefaultTeam = "default"
+
+// LocalCaller is the user who runs the daemon: all rights in [DefaultTeam].
+func LocalCaller() Caller {
+	return Caller{KeyID: "local", Team: DefaultTeam, Scopes: []Scope{ScopeAdmin}}
+}
+
+// Has reports whether the caller has the scope.
+func (c Caller) Has(s Scope) bool {
+	return slices.Contains(c.Scopes, s) || slices.Contains(c.Scopes, ScopeAdmin)
+}
+
+type callerKey struct{}
+
+// WithCaller returns a context that carries who makes the request.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// CallerOf returns who makes the request.
+func CallerOf(ctx context.Context) (Caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(Caller)
+	return c, ok
+}
+
+// Key is an API key without its secret.
+type Key struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	Team string `json:"team"`
+	// Hint is the visible start of the secret.
+	Hint       string     `json:"hint"`
+	Scopes     []Scope    `json:"scopes"`
+	CreatedAt  time.Time  `json:"created_at"`
+	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
+	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
+	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
+}
+
+// CreateKeyRequest describes a key to be made.
+type CreateKeyRequest struct {
+	Name string `json:"name"`
+	// Team defaults to the caller's.
+	Team string `json:"team,omitempty"`
+	// Scopes default to all but admin.
+	Scopes []Scope `json:"scopes,omitempty"`
+	// ExpiresInSeconds 0 is never.
+	ExpiresInSeconds int64 `json:"expires_in_seconds,omitempty"`
+}
+
+// NewKey is a key with its secret, which is shown this once.
+type NewKey struct {
+	Key
+	Secret string `json:"secret"`
+}
+
+// AuditEvent is one entry of the record of who did what.
+type AuditEvent struct {
+	ID   int64     `json:"id"`
+	Time time.Time `json:"time"`
+	Team string    `json:"team"`
+	// KeyID is the caller's key, "local", or "system" for Cove itself.
+	KeyID     string `json:"key_id"`
+	Action    string `json:"action"`
+	SandboxID string `json:"sandbox_id,omitempty"`
+	// Detail is a short text without secrets or contents.
+	Detail string `json:"detail,omitempty"`
+	// Code is the error's, empty when it went well.
+	Code Code `json:"code,omitempty"`
+}
+
+// AuditRequest selects audit events of the caller's team.
+type AuditRequest struct {
+	SandboxID string `json:"sandbox_id,omitempty"`
+	Page
+}

@@ -1,0 +1,151 @@
+package sandbox
+
+import "time"
+
+// State says where in its life a sandbox is.
+type State string
+
+// The states of a sandbox. Killed and failed are final.
+const (
+	StateCreating State = "creating"
+	StateRunning  State = "running"
+	StatePaused   State = "paused"
+	StateStopping State = "stopping"
+	StateKilled   State = "killed"
+	StateFailed   State = "failed"
+)
+
+// Final reports whether a sandbox in state s will never run again.
+func (s State) Final() bool { return s == StateKilled || s == StateFailed }
+
+// TimeoutAction is what happens to a sandbox whose lifetime or idle timeout
+// has passed.
+type TimeoutAction string
+
+// The timeout actions. Kill is the default.
+const (
+	ActionKill  TimeoutAction = "kill"
+	ActionPause TimeoutAction = "pause"
+)
+
+// Sandbox is the record of one sandbox, as of the moment it was read.
+type Sandbox struct {
+	// ID is opaque, unguessable, unique for ever and a valid DNS label.
+	ID string `json:"id"`
+	// Name is unique among a team's living sandboxes, or empty.
+	Name      string            `json:"name,omitempty"`
+	Team      string            `json:"team"`
+	Namespace string            `json:"namespace"`
+	Metadata  map[string]string `json:"metadata,omitempty"`
+	Template  string            `json:"template"`
+	State     State             `json:"state"`
+	// Reason says why a sandbox was killed or has failed.
+	Reason    string            `json:"reason,omitempty"`
+	Resources Resources         `json:"resources"`
+	Env       map[string]string `json:"env,omitempty"`
+	// User is who commands run as unless they say otherwise.
+	User    string `json:"user"`
+	WorkDir string `json:"workdir"`
+	// LifetimeSeconds bounds the sandbox's life from its creation, or from the
+	// update that set it; 0 is no bound.
+	LifetimeSeconds int64 `json:"lifetime_seconds"`
+	// IdleTimeoutSeconds bounds the time without a command running or a call
+	// made; 0 is no bound.
+	IdleTimeoutSeconds int64         `json:"idle_timeout_seconds"`
+	OnTimeout          TimeoutAction `json:"on_timeout"`
+	CreatedAt          time.Time     `json:"created_at"`
+	StartedAt          *time.Time    `json:"started_at,omitempty"`
+	LastActiveAt       time.Time     `json:"last_active_at"`
+	// ExpiresAt is when the lifetime ends.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	// Unenforced lists limits that the machine could not enforce, in words.
+	Unenforced []string `json:"unenforced,omitempty"`
+}
+
+// Resources are the limits of one sandbox. MiB is 2^20 bytes.
+type Resources struct {
+	VCPUs     int   `json:"vcpus"`
+	MemoryMiB int64 `json:"memory_mib"`
+	// DiskMiB bounds what the sandbox writes, above its template.
+	DiskMiB int64 `json:"disk_mib"`
+	// MaxPIDs bounds processes and threads.
+	MaxPIDs int64 `json:"max_pids"`
+}
+
+// CreateRequest describes a sandbox to be made. Zero values mean defaults:
+// those of the template first, then those of the server.
+type CreateRequest struct {
+	Name      string            `json:"name,omitempty"`
+	Namespace string            `json:"namespace,omitempty"`
+	Metadata  map[string]string `json:"metadata,omitempty"`
+	Template  string            `json:"template,omitempty"`
+	Resources Resources         `json:"resources,omitzero"`
+	Env       map[string]string `json:"env,omitempty"`
+	User      string            `json:"user,omitempty"`
+	WorkDir   string            `json:"workdir,omitempty"`
+	// LifetimeSeconds: nil is the server's default, 0 is no bound.
+	LifetimeSeconds *int64 `json:"lifetime_seconds,omitempty"`
+	// IdleTimeoutSeconds: nil is the server's default, 0 is no bound.
+	IdleTimeoutSeconds *int64        `json:"idle_timeout_seconds,omitempty"`
+	OnTimeout          TimeoutAction `json:"on_timeout,omitempty"`
+}
+
+// UpdateRequest changes a living sandbox; fields that are nil stay.
+type UpdateRequest struct {
+	Name *string `json:"name,omitempty"`
+	// Metadata replaces the whole map.
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// Env replaces the default environment of commands started from now on.
+	Env       map[string]string `json:"env,omitempty"`
+	VCPUs     *int              `json:"vcpus,omitempty"`
+	MemoryMiB *int64            `json:"memory_mib,omitempty"`
+	MaxPIDs   *int64            `json:"max_pids,omitempty"`
+	// LifetimeSeconds counts from now.
+	LifetimeSeconds    *int64         `json:"lifetime_seconds,omitempty"`
+	IdleTimeoutSeconds *int64         `json:"idle_timeout_seconds,omitempty"`
+	OnTimeout          *TimeoutAction `json:"on_timeout,omitempty"`
+}
+
+// ListRequest selects sandboxes of the caller's team. Zero fields select all.
+type ListRequest struct {
+	// Namespace "*" is every namespace, "" too.
+	Namespace string `json:"namespace,omitempty"`
+	// States: empty selects every state that is not final.
+	States []State `json:"states,omitempty"`
+	// Metadata selects sandboxes that have all of these pairs.
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Name     string            `json:"name,omitempty"`
+	Template string            `json:"template,omitempty"`
+	Page
+}
+
+// Page asks for one part of a listing.
+type Page struct {
+	// Limit is 1 to [MaxPageSize]; 0 is [DefaultPageSize].
+	Limit int `json:"limit,omitempty"`
+	// Cursor is NextCursor of the part before; empty is the start.
+	Cursor string `json:"cursor,omitempty"`
+}
+
+// List is one part of a listing, newest first unless said otherwise.
+type List[T any] struct {
+	Items []T `json:"items"`
+	// NextCursor is empty on the last part.
+	NextCursor string `json:"next_cursor,omitempty"`
+}
+
+// Stats is what a sandbox uses now.
+type Stats struct {
+	SandboxID string `json:"sandbox_id"`
+	// CPUSeconds is processor time since the start, as the host counts it.
+	CPUSeconds      float64 `json:"cpu_seconds"`
+	MemoryBytes     int64   `json:"memory_bytes"`
+	MemoryMaxBytes  int64   `json:"memory_max_bytes"`
+	PrivateBytes    int64   `json:"private_bytes"`
+	DiskBytes       int64   `json:"disk_bytes"`
+	DiskMaxBytes    int64   `json:"disk_max_bytes"`
+	Processes       int64   `json:"processes"`
+	NetworkInBytes  int64   `json:"network_in_bytes"`
+	NetworkOutBytes int64   `json:"network_out_bytes"`
+}
