@@ -1,0 +1,8 @@
+// Package service implements [sandbox.Service]: each verb of Cove once, with
+// its validation, authorisation, quotas and audit, over the contracts of an
+// engine, a store and a provider of templates.
+//
+// What is true of a sandbox is decided in this order: the engine's word, then
+// the store's. A change of state is recorded before it is promised, so that
+// [Service.Start] can repair whatever a crash left between two steps.
+package service
