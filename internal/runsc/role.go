@@ -1,0 +1,82 @@
+package runsc
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gvisor.dev/gvisor/runsc/cli/maincli"
+)
+
+// Limits is what programs in the sandbox are told of the machine.
+type Limits struct {
+	// MemoryBytes is reported as the total memory.
+	MemoryBytes int64 `json:"memory_bytes"`
+	// CPUs is the number of processors.
+	CPUs int `json:"cpus"`
+}
+
+// limitsFile is in the bundle directory. gVisor takes these two figures from
+// the host's cgroups only, with a minimum of two processors; writing them to
+// its command line as it starts makes them right without cgroups too.
+const limitsFile = "limits.json"
+
+// IsRole reports whether this process was started by gVisor's own code as one
+// of its parts, so that [Main] must take over. gVisor re-executes the running
+// binary under names of its own, and once as "/proc/self/exe umount".
+func IsRole(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	name := filepath.Base(args[0])
+	if strings.HasPrefix(name, "runsc") || strings.HasPrefix(name, "gvisor_") {
+		return true
+	}
+	return name == "exe" && len(args) > 1 && (args[1] == "umount" || strings.HasPrefix(args[1], "-") && slices.Contains(args, "gofer"))
+}
+
+// Main runs gVisor's command line on os.Args. It does not return.
+func Main() {
+	os.Args = withLimits(os.Args, os.ReadFile)
+	maincli.Main()
+}
+
+// withLimits puts the bundle's limits into the arguments of "boot". The
+// process reads the bundle before it enters its empty root; when it executes
+// itself again from there, the arguments are already right and the file is out
+// of sight.
+func withLimits(args []string, readFile func(string) ([]byte, error)) []string {
+	boot := slices.Index(args, "boot")
+	if boot < 0 {
+		return args
+	}
+	var bundle string
+	for _, a := range args[boot:] {
+		if dir, ok := strings.CutPrefix(a, "--bundle="); ok {
+			bundle = dir
+		}
+	}
+	data, err := readFile(filepath.Join(bundle, limitsFile))
+	if err != nil {
+		return args
+	}
+	var l Limits
+	if err := json.Unmarshal(data, &l); err != nil {
+		return args
+	}
+	out := slices.Clone(args[:boot+1])
+	out = append(out, "--cpu-num="+strconv.Itoa(l.CPUs), "--total-memory="+strconv.FormatInt(l.MemoryBytes, 10))
+	for i := boot + 1; i < len(args); i++ {
+		switch {
+		case args[i] == "--total-memory" || args[i] == "--cpu-num":
+			i++ // the value is an argument of its own
+		case strings.HasPrefix(args[i], "--total-memory="), strings.HasPrefix(args[i], "--cpu-num="):
+		default:
+			out = append(out, args[i])
+		}
+	}
+	return out
+}

@@ -1,0 +1,207 @@
+// Package runsc starts gVisor in process. It is the only importer of
+// gvisor.dev/gvisor/runsc: gVisor's own processes are this same binary,
+// executed again (see [IsRole]).
+package runsc
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/flag"
+)
+
+// Config describes one gVisor sandbox with one container.
+type Config struct {
+	// ID is made of letters, digits and "-".
+	ID string
+	// StateDir is for gVisor's own records and its control socket; its path
+	// must be short (a socket's path has at most 108 bytes).
+	StateDir string
+	// BundleDir receives the OCI bundle.
+	BundleDir string
+	// RootDir becomes "/", read-only under an overlay.
+	RootDir string
+	// WritesDir holds the overlay's writes in one unlinked file.
+	WritesDir string
+	// WritesBytes bounds them.
+	WritesBytes int64
+	// TmpBytes bounds /tmp and /dev/shm, each, which are in memory.
+	TmpBytes int64
+	Hostname string
+	Limits   Limits
+	// MaxFiles bounds the open files of a process.
+	MaxFiles uint64
+	// Args and Env are the first process, run as root.
+	Args []string
+	Env  []string
+	// Binds are host directories shown read-only.
+	Binds []Bind
+	// PanicLog is where gVisor's processes write if they crash.
+	PanicLog string
+}
+
+// Bind shows the directory Source of the host at Target.
+type Bind struct {
+	Source string
+	Target string
+}
+
+// Sandbox is a running gVisor with its container. Methods must not be called
+// concurrently, but for Wait.
+type Sandbox struct {
+	conf *config.Config
+	c    *container.Container
+}
+
+// SetLog sends the log lines of gVisor's code in this process, from warnings
+// up, to w.
+func SetLog(w io.Writer) {
+	log.SetLevel(log.Warning)
+	log.SetTarget(&log.GoogleEmitter{Writer: &log.Writer{Next: w}})
+}
+
+// Create makes a sandbox that is ready to start. It uses this process's
+// network namespace: links that are up there become the sandbox's own, with
+// their addresses and routes. The process's standard streams become those of
+// the first process.
+func Create(cfg Config) (*Sandbox, error) {
+	conf, err := newConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	spec := newSpec(cfg)
+	if err := writeBundle(cfg, spec); err != nil {
+		return nil, err
+	}
+	c, err := container.New(conf, container.Args{ID: cfg.ID, Spec: spec, BundleDir: cfg.BundleDir})
+	if err != nil {
+		return nil, fmt.Errorf("create gVisor container: %w", err)
+	}
+	return &Sandbox{conf: conf, c: c}, nil
+}
+
+// Start starts the first process.
+func (s *Sandbox) Start() error {
+	if err := s.c.Start(s.conf); err != nil {
+		return fmt.Errorf("start gVisor container: %w", err)
+	}
+	return nil
+}
+
+// Wait waits until the first process has exited, or gVisor has.
+func (s *Sandbox) Wait() (unix.WaitStatus, error) { return s.c.Wait() }
+
+// Destroy ends all processes of the sandbox and removes its records.
+func (s *Sandbox) Destroy() error { return s.c.Destroy() }
+
+// PIDs returns gVisor's processes: the sentry, and the gofer.
+func (s *Sandbox) PIDs() (sentry, gofer int) {
+	return s.c.SandboxPid(), s.c.GoferPid.Load()
+}
+
+// newConfig makes gVisor's configuration from its flags' defaults.
+func newConfig(cfg Config) (*config.Config, error) {
+	fs := flag.NewFlagSet("runsc", flag.ContinueOnError)
+	config.RegisterFlags(fs)
+	for name, value := range map[string]string{
+		"root":     cfg.StateDir,
+		"platform": "systrap",
+		"network":  "sandbox",
+		"overlay2": "root:dir=" + cfg.WritesDir + ",size=" + strconv.FormatInt(cfg.WritesBytes, 10),
+		// The template below does not change while it is in use.
+		"file-access":        "exclusive",
+		"file-access-mounts": "exclusive",
+		// The cell is in its sandbox's cgroup before gVisor starts.
+		"ignore-cgroups": "true",
+		// sudo in the sandbox raises rights in the sandbox only.
+		"allow-suid": "true",
+		// A namespace of its own costs less than pinning a shared one, which
+		// would stay mounted.
+		"gofer-network-namespace": "new",
+		"host-settings":           "ignore",
+		"panic-log":               cfg.PanicLog,
+		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
+	} {
+		if err := fs.Set(name, value); err != nil {
+			return nil, fmt.Errorf("gVisor flag %s=%q: %w", name, value, err)
+		}
+	}
+	conf, err := config.NewFromFlags(fs)
+	if err != nil {
+		return nil, fmt.Errorf("gVisor configuration: %w", err)
+	}
+	return conf, nil
+}
+
+func newSpec(cfg Config) *specs.Spec {
+	tmp := strconv.FormatInt(cfg.TmpBytes, 10)
+	spec := &specs.Spec{
+		Version: specs.Version,
+		Process: &specs.Process{
+			Args:         cfg.Args,
+			Env:          cfg.Env,
+			Cwd:          "/",
+			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities, Inheritable: nil},
+			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: cfg.MaxFiles, Soft: cfg.MaxFiles}},
+		},
+		Root:     &specs.Root{Path: cfg.RootDir},
+		Hostname: cfg.Hostname,
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
+			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+			{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev"}},
+			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777", "size=" + tmp}},
+			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777", "size=" + tmp}},
+		},
+		Linux: &specs.Linux{
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace, Path: "/proc/self/ns/net"},
+			},
+		},
+	}
+	for _, b := range cfg.Binds {
+		spec.Mounts = append(spec.Mounts, specs.Mount{
+			Destination: b.Target, Type: "bind", Source: b.Source, Options: []string{"rbind", "ro", "nosuid", "nodev"},
+		})
+	}
+	return spec
+}
+
+func writeBundle(cfg Config, spec *specs.Spec) error {
+	if err := os.MkdirAll(cfg.BundleDir, 0o700); err != nil {
+		return err
+	}
+	for name, v := range map[string]any{"config.json": spec, limitsFile: cfg.Limits} {
+		data, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(cfg.BundleDir, name), data, 0o600); err != nil {
+			return fmt.Errorf("write bundle: %w", err)
+		}
+	}
+	return nil
+}
+
+// capabilities are root's inside the sandbox. They reach gVisor's kernel only,
+// never the host's. CAP_NET_RAW is missing: no forged packets.
+var capabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
+	"CAP_IPC_LOCK", "CAP_KILL", "CAP_LEASE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE",
+	"CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT",
+	"CAP_SYS_NICE", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
+}
