@@ -1,0 +1,363 @@
+// Package cgroup keeps one sandbox's processes within limits of memory,
+// processor time and process count, and counts what they use.
+//
+// It speaks to the kernel through the files of cgroup v1 (each controller in a
+// hierarchy of its own), of v2 (one hierarchy), and of machines that have both;
+// each controller is used where the kernel has it. A group's directories are
+// cove/<name> below the cgroup of the process that creates it when that may be
+// written, so that limits set on Cove itself hold for all sandboxes together,
+// and otherwise at the top of the hierarchy. [Open] and [List] find a group
+// wherever it was made.
+//
+// Under v2 a cgroup that holds processes cannot pass controllers on to
+// children. When the process is alone in its cgroup, [Create] therefore moves
+// it into a child named cove-daemon first; when others are in there too, the
+// limits are reported as unavailable.
+//
+// What a machine cannot do is reported in words and is not an error: see
+// [Support] and [Group.Missing].
+//
+// The v1 side is tested against the kernel. The v2 side is tested against the
+// kernel for what needs no controller (processes, killing, processor time), and
+// for limits on a directory tree that imitates it.
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Limits bounds a group. A field that is zero sets no limit.
+type Limits struct {
+	MemoryBytes int64
+	// CPUs is processor time per time, such as 1.5.
+	CPUs float64
+	// PIDs bounds processes and threads as the host counts them: those of
+	// gVisor included.
+	PIDs int64
+}
+
+// Stats is what the processes of a group use. What the machine does not count
+// is zero.
+type Stats struct {
+	CPUNanos    int64
+	MemoryBytes int64
+	// OOMKills counts processes that the kernel killed for want of memory.
+	OOMKills int64
+	PIDs     int64
+}
+
+// Support says what can be limited on this machine by this user.
+type Support struct {
+	// Version is "v1", "v2", "hybrid" or "none".
+	Version string `json:"version"`
+	Memory  bool   `json:"memory"`
+	CPU     bool   `json:"cpu"`
+	PIDs    bool   `json:"pids"`
+	// Swap is set when the memory limit holds swap too.
+	Swap bool `json:"swap"`
+	// Missing says in words what is not available, and why.
+	Missing []string `json:"missing,omitempty"`
+}
+
+// The controllers used. Freezer is a v1 controller that makes killing certain.
+const (
+	memory  = "memory"
+	cpu     = "cpu"
+	cpuacct = "cpuacct"
+	pids    = "pids"
+	freezer = "freezer"
+)
+
+// limiting lists the controllers that limits need.
+var limiting = []string{memory, cpu, pids}
+
+const (
+	parentName = "cove"
+	leafName   = "cove-daemon"
+)
+
+var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,127}$`)
+
+// Group is one group. Its methods are safe for concurrent use.
+type Group struct {
+	name string
+	h    *hierarchies
+	// v1 maps a controller to the group's directory in its hierarchy; several
+	// controllers may share one.
+	v1 map[string]string
+	// v2 is the directory in the unified hierarchy, or empty.
+	v2 string
+	// v2has are the controllers that v2 limits.
+	v2has   map[string]bool
+	missing []string
+
+	mu sync.Mutex // serialises Update
+}
+
+// Available finds out what can be limited. It changes nothing.
+func Available() Support { return detect("/").support() }
+
+// Create makes a group and sets its limits. A group of that name must not
+// exist. Limits that cannot be set on this machine are in [Group.Missing]; on
+// an error nothing is left behind.
+func Create(name string, l Limits) (*Group, error) { return detect("/").create(name, l) }
+
+// Open finds a group that exists. The error is [fs.ErrNotExist] if none does.
+func Open(name string) (*Group, error) { return detect("/").open(name) }
+
+// List returns the names, sorted, of all groups that begin with prefix.
+func List(prefix string) ([]string, error) { return detect("/").list(prefix) }
+
+// Name returns the group's name.
+func (g *Group) Name() string { return g.name }
+
+// Missing says in words which of the limits asked for are not enforced.
+func (g *Group) Missing() []string { return slices.Clone(g.missing) }
+
+// dirs returns the group's directories, each once, in fixed order.
+func (g *Group) dirs() []string {
+	ds := slices.Collect(maps.Values(g.v1))
+	if g.v2 != "" {
+		ds = append(ds, g.v2)
+	}
+	slices.Sort(ds)
+	return slices.Compact(ds)
+}
+
+func (h *hierarchies) create(name string, l Limits) (*Group, error) {
+	if !validName.MatchString(name) {
+		return nil, fmt.Errorf("cgroup name %q is not valid", name)
+	}
+	parents := h.prepare()
+	g := &Group{name: name, h: h, v1: map[string]string{}, v2has: map[string]bool{}}
+	made := map[string]bool{}
+	make1 := func(parent string) (string, error) {
+		dir := filepath.Join(parent, parentName, name)
+		if made[dir] {
+			return dir, nil
+		}
+		if err := h.makeGroup(dir); err != nil {
+			return "", err
+		}
+		made[dir] = true
+		return dir, nil
+	}
+	undo := func() {
+		for d := range made {
+			_ = h.removeDir(d)
+		}
+	}
+	for _, c := range slices.Sorted(maps.Keys(parents.v1)) {
+		dir, err := make1(parents.v1[c])
+		if err != nil {
+			undo()
+			return nil, fmt.Errorf("create %s cgroup: %w", c, err)
+		}
+		g.v1[c] = dir
+	}
+	if parents.v2 != "" {
+		dir, err := make1(parents.v2)
+		if err != nil {
+			undo()
+			return nil, fmt.Errorf("create cgroup: %w", err)
+		}
+		g.v2 = dir
+		g.v2has = parents.v2has
+	}
+	if err := g.set(l); err != nil {
+		undo()
+		return nil, err
+	}
+	if g.v2has[memory] {
+		// One process of a sandbox without the others is of no use.
+		_ = writeFile(filepath.Join(g.v2, "memory.oom.group"), "1")
+	}
+	g.missing = h.missingFor(l, parents)
+	return g, nil
+}
+
+// makeGroup makes dir, whose parent is made if missing and may be removed by
+// another group's end at any moment.
+func (h *hierarchies) makeGroup(dir string) error {
+	parent := filepath.Dir(dir)
+	for attempt := 0; ; attempt++ {
+		if err := h.mkdir(parent); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := h.passOn(parent); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		err := h.mkdir(dir)
+		if errors.Is(err, fs.ErrNotExist) && attempt < 10 {
+			continue
+		}
+		return err
+	}
+}
+
+// Enter moves the process into the group with all its threads. Processes it
+// started before stay where they are.
+func (g *Group) Enter(pid int) error {
+	for _, d := range g.dirs() {
+		if err := writeFile(filepath.Join(d, "cgroup.procs"), fmt.Sprint(pid)); err != nil {
+			return fmt.Errorf("move process %d into cgroup %s: %w", pid, g.name, err)
+		}
+	}
+	return nil
+}
+
+// Around runs fn with this whole process inside the group, so that what fn
+// starts is born there, and then moves the process back. Two calls must not
+// overlap in one process.
+func (g *Group) Around(fn func() error) error {
+	back := g.h.whereAmI(g)
+	self := fmt.Sprint(os.Getpid())
+	leave := func() error {
+		var errs []error
+		for _, dir := range back {
+			errs = append(errs, writeFile(filepath.Join(dir, "cgroup.procs"), self))
+		}
+		return errors.Join(errs...)
+	}
+	if err := g.Enter(os.Getpid()); err != nil {
+		return errors.Join(err, leave())
+	}
+	return errors.Join(fn(), leave())
+}
+
+// Update sets limits anew; fields that are zero stay as they are. Memory in
+// use above a lower limit is reclaimed if it can be; if not, v1 returns an
+// error and v2 kills.
+func (g *Group) Update(l Limits) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.set(l)
+}
+
+// Kill ends all processes of the group and returns when they are gone.
+func (g *Group) Kill() error {
+	if g.v2 != "" {
+		// Kernels before 5.14 have no cgroup.kill; the loop below does it.
+		_ = writeFile(filepath.Join(g.v2, "cgroup.kill"), "1")
+	}
+	if dir := g.v1[freezer]; dir != "" {
+		state := filepath.Join(dir, "freezer.state")
+		_ = writeFile(state, "FROZEN")
+		_ = g.signalAll()
+		_ = writeFile(state, "THAWED")
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		n := g.signalAll()
+		if n == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("kill cgroup %s: %d processes are still there", g.name, n)
+		}
+		time.Sleep(wait)
+	}
+}
+
+// Remove kills what is left in the group and removes its directories. It may
+// be repeated.
+func (g *Group) Remove() error {
+	if err := g.Kill(); err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range g.dirs() {
+		errs = append(errs, g.h.removeDir(d))
+	}
+	return errors.Join(errs...)
+}
+
+// removeDir removes a group's directory, and its parent if it was the last.
+func (h *hierarchies) removeDir(dir string) error {
+	deadline := time.Now().Add(2 * time.Second)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		err := h.rmdir(dir)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		// A process that has ended keeps the group busy for a moment.
+		if time.Now().After(deadline) {
+			return fmt.Errorf("remove cgroup: %w", err)
+		}
+		time.Sleep(wait)
+	}
+	_ = h.rmdir(filepath.Dir(dir))
+	return nil
+}
+
+func (h *hierarchies) open(name string) (*Group, error) {
+	if !validName.MatchString(name) {
+		return nil, fmt.Errorf("cgroup name %q is not valid", name)
+	}
+	g := &Group{name: name, h: h, v1: map[string]string{}, v2has: map[string]bool{}}
+	for _, m := range h.mounts {
+		dir := h.findIn(m, name)
+		if dir == "" {
+			continue
+		}
+		if m.v2 {
+			g.v2 = dir
+			for _, c := range limiting {
+				g.v2has[c] = exists(filepath.Join(dir, limitFile2[c]))
+			}
+			continue
+		}
+		for _, c := range m.controllers {
+			g.v1[c] = dir
+		}
+	}
+	if len(g.dirs()) == 0 {
+		return nil, fmt.Errorf("cgroup %s: %w", name, fs.ErrNotExist)
+	}
+	return g, nil
+}
+
+// findIn returns the directory of the named group in a hierarchy, or "".
+func (h *hierarchies) findIn(m mount, name string) string {
+	for _, p := range h.parents(m) {
+		if dir := filepath.Join(p, parentName, name); exists(dir) {
+			return dir
+		}
+	}
+	// It was made by a process in another cgroup, such as an earlier session.
+	found := ""
+	h.walk(m, func(parent string) bool {
+		if dir := filepath.Join(parent, name); exists(dir) {
+			found = dir
+		}
+		return found == ""
+	})
+	return found
+}
+
+func (h *hierarchies) list(prefix string) ([]string, error) {
+	var names []string
+	for _, m := range h.mounts {
+		h.walk(m, func(parent string) bool {
+			entries, _ := os.ReadDir(parent)
+			for _, e := range entries {
+				if e.IsDir() && strings.HasPrefix(e.Name(), prefix) && validName.MatchString(e.Name()) {
+					names = append(names, e.Name())
+				}
+			}
+			return true
+		})
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}

@@ -1,0 +1,2 @@
+// Package machine finds out what this machine lets Cove do.
+package machine

@@ -1,0 +1,79 @@
+// Package needs says what a test requires of the machine it runs on. Where it
+// is missing, the test is skipped with a reason; in CI (environment CI=true, or
+// COVE_NO_SKIP=1) it fails instead, so that nothing goes untested unnoticed.
+package needs
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/machine"
+)
+
+// missing ends the test: with a failure where skips are not allowed.
+func missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" || os.Getenv("COVE_NO_SKIP") == "1" {
+		t.Fatalf("missing here, and skips are not allowed: "+format, args...)
+	}
+	t.Skipf("missing here: "+format, args...)
+}
+
+// Root requires that the test runs as root.
+func Root(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		missing(t, "root")
+	}
+}
+
+// UserNS requires that this user can make user namespaces.
+func UserNS(t testing.TB) {
+	t.Helper()
+	if err := machine.UserNamespaces(); err != nil {
+		missing(t, "user namespaces: %v", err)
+	}
+}
+
+// GVisor requires a machine that can run gVisor sandboxes.
+func GVisor(t testing.TB) {
+	t.Helper()
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		missing(t, "gVisor runs on Linux, amd64 and arm64")
+	}
+	if err := machine.UserNamespaces(); err != nil {
+		missing(t, "namespaces for gVisor: %v", err)
+	}
+}
+
+// Command requires programs on PATH.
+func Command(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			missing(t, "the program %s", name)
+		}
+	}
+}
+
+// Cgroups requires that this user can limit memory, processor time and
+// processes.
+func Cgroups(t testing.TB) {
+	t.Helper()
+	if s := cgroup.Available(); !s.Memory || !s.CPU || !s.PIDs {
+		missing(t, "cgroup controllers: %v", s.Missing)
+	}
+}
+
+// File requires that a path exists and can be read.
+func File(t testing.TB, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		missing(t, "%v", err)
+	}
+	f.Close()
+}
