@@ -1,0 +1,277 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const sandboxColumns = `id, name, team, namespace, metadata, template, state, reason,
+	vcpus, memory_mib, disk_mib, max_pids, env, base_env, user, workdir,
+	lifetime_seconds, idle_seconds, on_timeout, created_at, started_at, last_active_at,
+	expires_at, ended_at, unenforced, boot_id, held, applying`
+
+const living = `state NOT IN ('killed', 'failed')`
+
+func scanRecord(scan func(...any) error) (store.Record, error) {
+	var r store.Record
+	err := scan(&r.ID, &r.Name, &r.Team, &r.Namespace, jsonText(&r.Metadata), &r.Template, &r.State, &r.Reason,
+		&r.Resources.VCPUs, &r.Resources.MemoryMiB, &r.Resources.DiskMiB, &r.Resources.MaxPIDs,
+		jsonText(&r.Env), jsonText(&r.BaseEnv), &r.User, &r.WorkDir,
+		&r.LifetimeSeconds, &r.IdleTimeoutSeconds, &r.OnTimeout, instant{&r.CreatedAt}, maybe{&r.StartedAt}, instant{&r.LastActiveAt},
+		maybe{&r.ExpiresAt}, maybe{&r.EndedAt}, jsonText(&r.Unenforced), &r.BootID, &r.Held, &r.Applying)
+	if err != nil {
+		return store.Record{}, err
+	}
+	return r, nil
+}
+
+// recordValues returns the columns of r in the order of sandboxColumns.
+func recordValues(r *store.Record) ([]any, error) {
+	docs := make([]string, 4)
+	for i, v := range []any{r.Metadata, r.Env, r.BaseEnv, r.Unenforced} {
+		var err error
+		if docs[i], err = encode(v); err != nil {
+			return nil, fmt.Errorf("encode sandbox %s: %w", r.ID, err)
+		}
+	}
+	return []any{
+		r.ID, r.Name, r.Team, r.Namespace, docs[0], r.Template, string(r.State), r.Reason,
+		r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB, r.Resources.MaxPIDs, docs[1], docs[2], r.User, r.WorkDir,
+		r.LifetimeSeconds, r.IdleTimeoutSeconds, string(r.OnTimeout), r.CreatedAt.UnixNano(), nanos(r.StartedAt), r.LastActiveAt.UnixNano(),
+		nanos(r.ExpiresAt), nanos(r.EndedAt), docs[3], r.BootID, r.Held, r.Applying,
+	}, nil
+}
+
+// CreateSandbox implements [store.Sandboxes].
+func (s *Store) CreateSandbox(ctx context.Context, r store.Record, q store.Quota) error {
+	values, err := recordValues(&r)
+	if err != nil {
+		return err
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		u, err := usage(ctx, tx, r.Team)
+		if err != nil {
+			return err
+		}
+		if err := admit(u, store.Usage{Sandboxes: 1, VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB}, q); err != nil {
+			return err
+		}
+		marks := strings.Repeat(", ?", len(values))[2:]
+		if _, err := tx.ExecContext(ctx, "INSERT INTO sandboxes ("+sandboxColumns+") VALUES ("+marks+")", values...); err != nil {
+			return nameError(err, &r)
+		}
+		return nil
+	})
+}
+
+func nameError(err error, r *store.Record) error {
+	if taken(err) {
+		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another living sandbox of the team; choose another name, or kill that sandbox first", r.Name)
+	}
+	return fmt.Errorf("write sandbox %s: %w", r.ID, err)
+}
+
+// admit says whether a team that uses u may use more.
+func admit(u, more store.Usage, q store.Quota) error {
+	for _, c := range []struct {
+		what      string
+		now, want int64
+		max       int64
+	}{
+		{"sandboxes", int64(u.Sandboxes), int64(more.Sandboxes), int64(q.Sandboxes)},
+		{"vCPUs", int64(u.VCPUs), int64(more.VCPUs), int64(q.VCPUs)},
+		{"MiB of memory", u.MemoryMiB, more.MemoryMiB, q.MemoryMiB},
+	} {
+		if c.max > 0 && c.want > 0 && c.now+c.want > c.max {
+			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the team's living sandboxes have %d %s and this asks for %d more, over the quota of %d; kill sandboxes that are no longer needed, or retry later", c.now, c.what, c.want, c.max)
+		}
+	}
+	return nil
+}
+
+// SandboxUsage implements [store.Sandboxes].
+func (s *Store) SandboxUsage(ctx context.Context, team string) (store.Usage, error) {
+	return usage(ctx, s.read, team)
+}
+
+func usage(ctx context.Context, q querier, team string) (store.Usage, error) {
+	query, args := "SELECT count(*), coalesce(sum(vcpus), 0), coalesce(sum(memory_mib), 0) FROM sandboxes WHERE "+living, []any(nil)
+	if team != "" {
+		query, args = query+" AND team = ?", []any{team}
+	}
+	var u store.Usage
+	if err := q.QueryRowContext(ctx, query, args...).Scan(&u.Sandboxes, &u.VCPUs, &u.MemoryMiB); err != nil {
+		return store.Usage{}, fmt.Errorf("sum up sandboxes: %w", err)
+	}
+	return u, nil
+}
+
+// Sandbox implements [store.Sandboxes].
+func (s *Store) Sandbox(ctx context.Context, id string) (store.Record, error) {
+	return record(ctx, s.read, "WHERE id = ?", id)
+}
+
+// SandboxByName implements [store.Sandboxes].
+func (s *Store) SandboxByName(ctx context.Context, team, name string) (store.Record, error) {
+	if name == "" {
+		return store.Record{}, absent("sandbox")
+	}
+	return record(ctx, s.read, "WHERE team = ? AND name = ? ORDER BY "+living+" DESC, created_at DESC, id DESC LIMIT 1", team, name)
+}
+
+func record(ctx context.Context, q querier, where string, args ...any) (store.Record, error) {
+	r, err := scanRecord(q.QueryRowContext(ctx, "SELECT "+sandboxColumns+" FROM sandboxes "+where, args...).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.Record{}, absent("sandbox")
+	}
+	if err != nil {
+		return store.Record{}, fmt.Errorf("read sandbox: %w", err)
+	}
+	return r, nil
+}
+
+// UpdateSandbox implements [store.Sandboxes].
+func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (store.Record, error) {
+	var r store.Record
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		before, err := record(ctx, tx, "WHERE id = ?", id)
+		if err != nil {
+			return err
+		}
+		r = before
+		if len(c.From) > 0 && !slices.Contains(c.From, before.State) {
+			return sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox is %s", before.State)
+		}
+		after := before
+		if err := c.Apply(&after); err != nil {
+			return err
+		}
+		if err := admitChange(ctx, tx, &before, &after, c.Quota); err != nil {
+			return err
+		}
+		if err := writeRecord(ctx, tx, id, &after); err != nil {
+			return err
+		}
+		r = after
+		return nil
+	})
+	return r, err
+}
+
+func admitChange(ctx context.Context, tx *sql.Tx, before, after *store.Record, q store.Quota) error {
+	if q == (store.Quota{}) {
+		return nil
+	}
+	u, err := usage(ctx, tx, before.Team)
+	if err != nil {
+		return err
+	}
+	return admit(u, store.Usage{
+		VCPUs:     after.Resources.VCPUs - before.Resources.VCPUs,
+		MemoryMiB: after.Resources.MemoryMiB - before.Resources.MemoryMiB,
+	}, q)
+}
+
+func writeRecord(ctx context.Context, tx *sql.Tx, id string, r *store.Record) error {
+	values, err := recordValues(r)
+	if err != nil {
+		return err
+	}
+	columns := strings.Split(sandboxColumns, ",")
+	for i, c := range columns {
+		columns[i] = strings.TrimSpace(c) + " = ?"
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE sandboxes SET "+strings.Join(columns, ", ")+" WHERE id = ?", append(values, id)...); err != nil {
+		return nameError(err, r)
+	}
+	return nil
+}
+
+// TouchSandboxes implements [store.Sandboxes].
+func (s *Store) TouchSandboxes(ctx context.Context, active map[string]time.Time) error {
+	if len(active) == 0 {
+		return nil
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		for id, at := range active {
+			n := at.UnixNano()
+			if _, err := tx.ExecContext(ctx, "UPDATE sandboxes SET last_active_at = ? WHERE id = ? AND last_active_at < ? AND "+living, n, id, n); err != nil {
+				return fmt.Errorf("touch sandbox %s: %w", id, err)
+			}
+		}
+		return nil
+	})
+}
+
+// ListSandboxes implements [store.Sandboxes].
+func (s *Store) ListSandboxes(ctx context.Context, f store.SandboxFilter, p sandbox.Page) ([]store.Record, string, error) {
+	where, args := filterSandboxes(f)
+	return listing(ctx, s.read, scanRecord, listQuery{
+		columns: sandboxColumns, table: "sandboxes", where: where, args: args, page: p,
+		at: "created_at",
+	}, func(r *store.Record) store.Cursor { return store.Cursor{At: r.CreatedAt, ID: r.ID} })
+}
+
+func filterSandboxes(f store.SandboxFilter) (where []string, args []any) {
+	add := func(cond string, a ...any) { where, args = append(where, cond), append(args, a...) }
+	for _, c := range []struct{ column, value string }{
+		{"team", f.Team}, {"namespace", f.Namespace}, {"name", f.Name}, {"template", f.Template},
+	} {
+		if c.value != "" {
+			add(c.column+" = ?", c.value)
+		}
+	}
+	if len(f.States) > 0 {
+		states := make([]any, len(f.States))
+		for i, st := range f.States {
+			states[i] = string(st)
+		}
+		add("state IN ("+strings.Repeat(", ?", len(states))[2:]+")", states...)
+	}
+	for k, v := range f.Metadata {
+		add("EXISTS (SELECT 1 FROM json_each(sandboxes.metadata) AS pair WHERE pair.key = ? AND pair.value = ?)", k, v)
+	}
+	if f.Held {
+		add("held = 1")
+	}
+	return where, args
+}
+
+// DueSandboxes implements [store.Sandboxes].
+func (s *Store) DueSandboxes(ctx context.Context, now time.Time) ([]string, error) {
+	const due = `SELECT id FROM sandboxes WHERE
+		(state IN ('running', 'paused') AND expires_at IS NOT NULL AND expires_at <= ?) OR
+		(state = 'running' AND idle_seconds > 0 AND last_active_at + idle_seconds * 1000000000 <= ?)`
+	n := now.UnixNano()
+	ids, err := collect(ctx, s.read, func(scan func(...any) error) (id string, err error) { return id, scan(&id) }, due, n, n)
+	if err != nil {
+		return nil, fmt.Errorf("find due sandboxes: %w", err)
+	}
+	return ids, nil
+}
+
+// DeleteSandbox implements [store.Sandboxes].
+func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
+	if _, err := s.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ?", id); err != nil {
+		return fmt.Errorf("delete sandbox %s: %w", id, err)
+	}
+	return nil
+}
+
+// DeleteEndedSandboxes implements [store.Sandboxes].
+func (s *Store) DeleteEndedSandboxes(ctx context.Context, before time.Time) (int, error) {
+	res, err := s.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE state IN ('killed', 'failed') AND held = 0 AND ended_at < ?", before.UnixNano())
+	if err != nil {
+		return 0, fmt.Errorf("delete ended sandboxes: %w", err)
+	}
+	n, err := res.RowsAffected()
+	return int(n), err
+}

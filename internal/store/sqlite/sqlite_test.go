@@ -1,0 +1,110 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/internal/store/storetest"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func openFile(t *testing.T, path string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Opener {
+		// A name that a data source string must escape.
+		path := filepath.Join(t.TempDir(), "co?ve #1%20.db")
+		return func(t *testing.T) store.Store { return openFile(t, path) }
+	})
+}
+
+func TestFilesArePrivate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := openFile(t, path)
+	if err := s.DeleteTemplate(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		fi, err := os.Stat(path + suffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fi.Mode().Perm(); got != 0o600 {
+			t.Errorf("%s has mode %o, want 600", fi.Name(), got)
+		}
+	}
+}
+
+func TestNewerSchemaIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	s := openFile(t, path)
+	if _, err := s.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1)"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(t.Context(), path)
+	if err == nil || !strings.Contains(err.Error(), "schema 99999, newer than") {
+		t.Fatalf("Open of a newer schema: %v", err)
+	}
+}
+
+func TestGarbageIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Open(t.Context(), path); err == nil {
+		t.Fatal(errors.Join(errors.New("opened garbage"), s.Close()))
+	}
+}
+
+func TestCancelledContext(t *testing.T) {
+	s := openFile(t, filepath.Join(t.TempDir(), "cove.db"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Sandbox(ctx, "a"); sandbox.CodeOf(err) != sandbox.CodeCancelled {
+		t.Errorf("Sandbox with a cancelled context: %v", err)
+	}
+	if err := s.CreateSandbox(ctx, store.Record{}, store.Quota{}); sandbox.CodeOf(err) != sandbox.CodeCancelled {
+		t.Errorf("CreateSandbox with a cancelled context: %v", err)
+	}
+}
+
+func BenchmarkSandboxByID(b *testing.B) {
+	s, err := Open(b.Context(), filepath.Join(b.TempDir(), "cove.db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.CreateSandbox(b.Context(), store.Record{Sandbox: sandbox.Sandbox{ID: "a"}}, store.Quota{}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := s.Sandbox(b.Context(), "a"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
