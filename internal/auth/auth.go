@@ -1,0 +1,88 @@
+// Package auth tells who calls: by API key, or by trust in the user who runs
+// the daemon. It also keeps web pages from reaching a daemon on loopback
+// ([CheckHost]).
+package auth
+
+import (
+	"context"
+	"crypto/subtle"
+	"log/slog"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Authenticator tells whose a secret is. Errors are unauthenticated, or
+// internal when the record of keys fails. It is safe for concurrent use.
+type Authenticator interface {
+	Authenticate(ctx context.Context, secret string) (sandbox.Caller, error)
+}
+
+// Local is the [Authenticator] of development mode: everyone is the user who
+// runs the daemon, with any secret or none.
+type Local struct{}
+
+// Authenticate implements [Authenticator].
+func (Local) Authenticate(context.Context, string) (sandbox.Caller, error) {
+	return sandbox.LocalCaller(), nil
+}
+
+// KeyStore is the record of keys that [Keys] asks.
+type KeyStore interface {
+	// KeyByHash returns a key and its hash as it is stored, or not_found.
+	KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte, error)
+	// TouchKey records that a key was used.
+	TouchKey(ctx context.Context, id string, at time.Time) error
+}
+
+// touchEvery bounds how often the use of one key is recorded.
+const touchEvery = time.Minute
+
+// Keys is the [Authenticator] by API keys. Each call asks the store, so that a
+// revoked key ends at once.
+type Keys struct {
+	Store KeyStore
+	// Log takes failures to record the use of a key; nil is no log.
+	Log *slog.Logger
+}
+
+// Authenticate implements [Authenticator].
+func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller, error) {
+	if secret == "" || len(secret) > maxToken {
+		return sandbox.Caller{}, noKey()
+	}
+	hash := Hash(secret)
+	key, stored, err := k.Store.KeyByHash(ctx, hash)
+	switch sandbox.CodeOf(err) {
+	case "":
+	case sandbox.CodeNotFound:
+		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is not known to this server; check it, or ask for a new one")
+	default:
+		return sandbox.Caller{}, err
+	}
+	if subtle.ConstantTimeCompare(hash, stored) != 1 {
+		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is not known to this server; check it, or ask for a new one")
+	}
+	now := time.Now()
+	switch {
+	case key.RevokedAt != nil:
+		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key was revoked; ask for a new one")
+	case key.ExpiresAt != nil && !now.Before(*key.ExpiresAt):
+		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key has expired; ask for a new one")
+	}
+	k.touch(ctx, &key, now)
+	return sandbox.Caller{KeyID: key.ID, Team: key.Team, Scopes: key.Scopes}, nil
+}
+
+func (k *Keys) touch(ctx context.Context, key *sandbox.Key, now time.Time) {
+	if key.LastUsedAt != nil && now.Sub(*key.LastUsedAt) < touchEvery {
+		return
+	}
+	if err := k.Store.TouchKey(ctx, key.ID, now); err != nil && k.Log != nil {
+		k.Log.Warn("record the use of a key", "key", key.ID, "error", err)
+	}
+}
+
+func noKey() error {
+	return sandbox.Errorf(sandbox.CodeUnauthenticated, "an API key is needed; send it as \"Authorization: Bearer KEY\"")
+}

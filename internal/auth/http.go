@@ -1,0 +1,125 @@
+package auth
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// maxToken bounds a bearer token in bytes.
+const maxToken = 512
+
+// ErrorWriter answers a request that was refused.
+type ErrorWriter func(w http.ResponseWriter, r *http.Request, err error)
+
+// Config says how [Middleware] finds out who calls.
+type Config struct {
+	// Authenticator takes the bearer token.
+	Authenticator Authenticator
+	// Trusted reports whether a request comes from the user who runs the
+	// daemon, whatever it carries; nil trusts none. See [ViaUnixSocket].
+	Trusted func(*http.Request) bool
+	// Anonymous lets the authenticator judge requests without a token too:
+	// for [Local].
+	Anonymous bool
+	// Error answers refused requests; nil writes a small JSON document. The
+	// WWW-Authenticate header is set before it is called.
+	Error ErrorWriter
+}
+
+// Middleware puts the caller of each request into its context, for
+// [sandbox.CallerOf], and answers 401 to those that it cannot tell.
+func Middleware(cfg Config) func(http.Handler) http.Handler {
+	if cfg.Error == nil {
+		cfg.Error = writeError
+	}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c, err := cfg.caller(r)
+			if err != nil {
+				if sandbox.CodeOf(err) == sandbox.CodeUnauthenticated {
+					w.Header().Set("WWW-Authenticate", challenge(r))
+				}
+				cfg.Error(w, r, err)
+				return
+			}
+			next.ServeHTTP(w, r.WithContext(sandbox.WithCaller(r.Context(), c)))
+		})
+	}
+}
+
+func challenge(r *http.Request) string {
+	if len(r.Header.Values("Authorization")) == 0 {
+		return `Bearer realm="cove"`
+	}
+	return `Bearer realm="cove", error="invalid_token"`
+}
+
+func (cfg *Config) caller(r *http.Request) (sandbox.Caller, error) {
+	if cfg.Trusted != nil && cfg.Trusted(r) {
+		return sandbox.LocalCaller(), nil
+	}
+	token, err := BearerToken(r.Header)
+	if err != nil && !cfg.Anonymous {
+		return sandbox.Caller{}, err
+	}
+	return cfg.Authenticator.Authenticate(r.Context(), token)
+}
+
+// ViaUnixSocket reports whether a request came in through a unix socket, which
+// only the user who runs the daemon can open when its directory is that user's.
+func ViaUnixSocket(r *http.Request) bool {
+	a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && a.Network() == "unix"
+}
+
+// BearerToken returns the token of the Authorization header. A missing,
+// repeated or malformed one is unauthenticated.
+func BearerToken(h http.Header) (string, error) {
+	values := h.Values("Authorization")
+	if len(values) == 0 {
+		return "", noKey()
+	}
+	if len(values) > 1 {
+		return "", sandbox.Errorf(sandbox.CodeUnauthenticated, "the request has more than one Authorization header; send one")
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	token = strings.TrimLeft(token, " ")
+	if !strings.EqualFold(scheme, "Bearer") || !validToken(token) {
+		return "", sandbox.Errorf(sandbox.CodeUnauthenticated, "the Authorization header is not of the form \"Bearer KEY\"; correct it")
+	}
+	return token, nil
+}
+
+// validToken tells a token68 of RFC 9110.
+func validToken(s string) bool {
+	body := strings.TrimRight(s, "=")
+	if body == "" || len(s) > maxToken {
+		return false
+	}
+	for i := range len(body) {
+		c := body[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~+/", c) >= 0) {
+			return false
+		}
+	}
+	return true
+}
+
+func writeError(w http.ResponseWriter, _ *http.Request, err error) {
+	status := http.StatusInternalServerError
+	switch sandbox.CodeOf(err) {
+	case sandbox.CodeUnauthenticated:
+		status = http.StatusUnauthorized
+	case sandbox.CodeForbidden:
+		status = http.StatusForbidden
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	// The client may be gone; there is nobody to tell.
+	_ = json.NewEncoder(w).Encode(map[string]any{"code": sandbox.CodeOf(err), "message": sandbox.MessageOf(err)})
+}
