@@ -1,0 +1,106 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// problem is an error as the server tells it (RFC 9457).
+type problem struct {
+	Detail       string       `json:"detail"`
+	Code         sandbox.Code `json:"code"`
+	RetryAfterMS int64        `json:"retry_after_ms"`
+}
+
+func (p problem) err() error { return domainError(p.Code, p.Detail, p.RetryAfterMS) }
+
+// lineError is the last line of a stream that went wrong after its start.
+type lineError struct {
+	Code         sandbox.Code `json:"code"`
+	Message      string       `json:"message"`
+	RetryAfterMS int64        `json:"retry_after_ms"`
+}
+
+func (l lineError) err() error { return domainError(l.Code, l.Message, l.RetryAfterMS) }
+
+func domainError(code sandbox.Code, message string, retryAfterMS int64) error {
+	err := sandbox.Errorf(code, "%s", message)
+	err.RetryAfter = time.Duration(retryAfterMS) * time.Millisecond
+	return err
+}
+
+// errorOf makes an error of a response that is not a success.
+func errorOf(resp *http.Response) error {
+	data, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	var p problem
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") &&
+		json.Unmarshal(data, &p) == nil && p.Code != "" {
+		return p.err()
+	}
+	// Something between here and the server answered.
+	err := sandbox.Errorf(codeOfStatus(resp.StatusCode), "the server answered %s, and not as Cove does; check the URL and what is in between", resp.Status)
+	if seconds, perr := strconv.Atoi(resp.Header.Get("Retry-After")); perr == nil && seconds > 0 {
+		err.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	return err
+}
+
+func codeOfStatus(status int) sandbox.Code {
+	switch status {
+	case http.StatusUnauthorized:
+		return sandbox.CodeUnauthenticated
+	case http.StatusForbidden:
+		return sandbox.CodeForbidden
+	case http.StatusNotFound:
+		return sandbox.CodeNotFound
+	case http.StatusRequestEntityTooLarge:
+		return sandbox.CodeTooLarge
+	case http.StatusTooManyRequests:
+		return sandbox.CodeQuotaExceeded
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return sandbox.CodeUnavailable
+	}
+	if status >= 500 {
+		return sandbox.CodeInternal
+	}
+	return sandbox.CodeInvalid
+}
+
+// connectionError makes an error of a request that got no answer, or not all
+// of it. What the caller gave (a context, a reader, a sink) speaks first.
+func (c *Client) connectionError(ctx context.Context, err error) error {
+	if own, ok := errors.AsType[*contentError](err); ok {
+		return own.err
+	}
+	if e, ok := errors.AsType[*sandbox.Error](err); ok {
+		return e
+	}
+	switch ctx.Err() {
+	case context.Canceled:
+		return sandbox.Wrap(sandbox.CodeCancelled, context.Cause(ctx), "the request was cancelled")
+	case context.DeadlineExceeded:
+		return sandbox.Wrap(sandbox.CodeTimeout, context.Cause(ctx), "the request took too long; try again or allow more time")
+	}
+	return sandbox.Wrap(sandbox.CodeUnavailable, err,
+		fmt.Sprintf("the Cove server at %s does not answer (%s); check that it runs and try again", c.where, rootCause(err)))
+}
+
+// rootCause is the innermost error's text: the outer ones repeat the URL.
+func rootCause(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}

@@ -1,0 +1,157 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Terminal is a command that is talked to over one connection: standard input,
+// signals and changes of the terminal's size go in while output comes out.
+// [Terminal.Run] and the other methods may be called from two goroutines; the
+// others among themselves from one.
+type Terminal struct {
+	c    *Client
+	ctx  context.Context
+	conn *websocket.Conn
+}
+
+// maxTerminalMessage bounds a message from the server, in bytes.
+const maxTerminalMessage = 4 << 20
+
+// inputChunk is the most that one message of input holds, in bytes.
+const inputChunk = 64 << 10
+
+// OpenTerminal starts a command whose standard input is open; it needs no
+// terminal size for that. The command is killed when ctx is cancelled or the
+// terminal closed. Call Run next, and Close in any case.
+func (c *Client) OpenTerminal(ctx context.Context, name string, req sandbox.ExecRequest) (*Terminal, error) {
+	e := c.path("/v1/sandboxes/%/terminal", name)
+	if e.err != nil {
+		return nil, e.err
+	}
+	first, err := encode(req)
+	if err != nil {
+		return nil, err
+	}
+	options := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: map[string][]string{}}
+	c.identify(options.HTTPHeader)
+	conn, resp, err := websocket.Dial(ctx, c.url(e), options)
+	if err != nil {
+		if resp != nil && resp.StatusCode != 101 && resp.Body != nil {
+			return nil, errorOf(resp)
+		}
+		return nil, c.connectionError(ctx, err)
+	}
+	conn.SetReadLimit(maxTerminalMessage)
+	if err := conn.Write(ctx, websocket.MessageText, first); err != nil {
+		conn.CloseNow()
+		return nil, c.connectionError(ctx, err)
+	}
+	return &Terminal{c: c, ctx: ctx, conn: conn}, nil
+}
+
+// Run passes what happens to sink until the command has ended. It is called
+// once. Offsets of events count from the command's start.
+func (t *Terminal) Run(sink sandbox.JobSink) (*sandbox.Job, error) {
+	defer t.conn.CloseNow()
+	var offsets [2]int64
+	for {
+		kind, data, err := t.conn.Read(t.ctx)
+		if err != nil {
+			return nil, t.c.connectionError(t.ctx, err)
+		}
+		if kind == websocket.MessageBinary {
+			ev, err := output(data, &offsets)
+			if err == nil && sink != nil {
+				err = sink(ev)
+			}
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		var line jobLine
+		if err := json.Unmarshal(data, &line); err != nil {
+			return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's message is not Cove's; check the URL")
+		}
+		switch {
+		case line.Error != nil:
+			return nil, line.Error.err()
+		case line.Final:
+			_ = t.conn.Close(websocket.StatusNormalClosure, "")
+			return line.Job, nil
+		case line.Job != nil && sink != nil:
+			if err := sink(line.JobEvent); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// output makes an event of a binary message.
+func output(data []byte, offsets *[2]int64) (sandbox.JobEvent, error) {
+	if len(data) == 0 || data[0] < 1 || data[0] > 2 {
+		return sandbox.JobEvent{}, sandbox.Errorf(sandbox.CodeUnavailable, "the server's message is not Cove's; check the URL")
+	}
+	which := data[0] - 1
+	ev := sandbox.JobEvent{Stream: sandbox.Stdout, Offset: offsets[which], Data: data[1:]}
+	if which == 1 {
+		ev.Stream = sandbox.Stderr
+	}
+	offsets[which] += int64(len(ev.Data))
+	return ev, nil
+}
+
+// Write sends p to the command's standard input.
+func (t *Terminal) Write(p []byte) (int, error) {
+	written := 0
+	for len(p) > 0 {
+		n := min(len(p), inputChunk)
+		if err := t.conn.Write(t.ctx, websocket.MessageBinary, p[:n]); err != nil {
+			return written, t.inputError(err)
+		}
+		written += n
+		p = p[n:]
+	}
+	return written, nil
+}
+
+// CloseInput ends the command's standard input.
+func (t *Terminal) CloseInput() error { return t.control(map[string]any{"close_stdin": true}) }
+
+// Resize changes the size of the command's terminal.
+func (t *Terminal) Resize(size sandbox.TerminalSize) error {
+	return t.control(map[string]any{"resize": size})
+}
+
+// Signal sends a signal, such as "INT", to the command's process group.
+func (t *Terminal) Signal(name string) error { return t.control(map[string]any{"signal": name}) }
+
+func (t *Terminal) control(v any) error {
+	data, err := encode(v)
+	if err != nil {
+		return err
+	}
+	if err := t.conn.Write(t.ctx, websocket.MessageText, data); err != nil {
+		return t.inputError(err)
+	}
+	return nil
+}
+
+// inputError is io.ErrClosedPipe for input to a command that has ended.
+func (t *Terminal) inputError(err error) error {
+	if t.ctx.Err() == nil && (websocket.CloseStatus(err) != -1 || errors.Is(err, io.EOF)) {
+		return fmt.Errorf("write to the command: %w", io.ErrClosedPipe)
+	}
+	return t.c.connectionError(t.ctx, err)
+}
+
+// Close kills the command if it still runs, and closes the connection.
+func (t *Terminal) Close() error { return t.conn.CloseNow() }

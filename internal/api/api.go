@@ -1,0 +1,192 @@
+// Package api is Cove's REST interface: a thin door on [sandbox.Service]. A
+// handler decodes a request, calls one verb and encodes what it returned;
+// rights, limits and quotas are the service's. Who calls is put into the
+// request's context by the server, outside of this package.
+//
+// Errors are problem details (RFC 9457) with the domain's code in the member
+// "code". What a request says is either enforced or refused: unknown members
+// and query parameters are errors.
+//
+// The OpenAPI description, api/openapi.yaml, is generated from the handlers.
+package api
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Config is what the interface needs. Service is required.
+type Config struct {
+	// Service does the work.
+	Service sandbox.Service
+	// Log takes errors whose cause a caller is not told. Nil discards.
+	Log *slog.Logger
+	// Version is what GET /v1/version answers, such as "1.2.3".
+	Version string
+}
+
+// handlers holds what all handlers share.
+type handlers struct {
+	svc     sandbox.Service
+	log     *slog.Logger
+	version string
+}
+
+// New returns the handler of /v1/ and /healthz. It is safe for concurrent use
+// and expects the caller's identity in the context ([sandbox.WithCaller]), but
+// for the operations that [Open] names.
+func New(cfg Config) http.Handler {
+	mux, _ := build(cfg)
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &router{mux: mux, log: log}
+}
+
+// Open reports whether a request is answered without credentials.
+func Open(r *http.Request) bool {
+	return r.URL.Path == "/healthz" || r.URL.Path == "/v1/version"
+}
+
+// OpenAPI returns the description of the interface, in YAML.
+func OpenAPI() ([]byte, error) {
+	_, doc := build(Config{})
+	describe(doc.OpenAPI())
+	return doc.OpenAPI().YAML()
+}
+
+func build(cfg Config) (*http.ServeMux, huma.API) {
+	h := &handlers{svc: cfg.Service, log: cfg.Log, version: cfg.Version}
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	useProblems()
+	mux := http.NewServeMux()
+	a := humago.New(mux, humaConfig())
+	h.registerServer(a)
+	h.registerSandboxes(a)
+	h.registerJobs(a)
+	h.registerFiles(a)
+	h.registerTransfers(a)
+	h.registerTemplates(a)
+	h.registerKeys(a)
+	return mux, a
+}
+
+// bodyTimeout is how long a JSON body may stand still.
+const bodyTimeout = 30 * time.Second
+
+// router checks what concerns every request, and answers what no handler does.
+type router struct {
+	mux *http.ServeMux
+	log *slog.Logger
+}
+
+func (s *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer s.recover(r)
+	if err := checkQuery(r.URL); err != nil {
+		WriteError(w, err)
+		return
+	}
+	handler, pattern := s.mux.Handler(r)
+	if pattern == "" {
+		answerUnrouted(w, r, handler)
+		return
+	}
+	if r.Body != nil && !isRaw(r) {
+		r.Body = &timedBody{httpBody: r.Body, rc: http.NewResponseController(w)}
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// recover turns a panic, which is a defect or a client that went away while it
+// was answered, into a broken connection and a line in the log.
+func (s *router) recover(r *http.Request) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if v != http.ErrAbortHandler && r.Context().Err() == nil {
+		s.log.ErrorContext(r.Context(), "handler panicked", "method", r.Method, "path", r.URL.Path,
+			"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// repeatable are the query parameters that may be given more than once.
+var repeatable = map[string]bool{"state": true, "metadata": true}
+
+// checkQuery refuses what would otherwise be dropped in silence.
+func checkQuery(u *url.URL) error {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return sandbox.Wrap(sandbox.CodeInvalid, err, "the query of the URL is malformed; percent-encode its values")
+	}
+	for name, values := range query {
+		if len(values) > 1 && !repeatable[name] {
+			return sandbox.Errorf(sandbox.CodeInvalid, "query parameter %q is given %d times; give it once", name, len(values))
+		}
+	}
+	return nil
+}
+
+// answerUnrouted answers as a problem what the mux answers in plain text.
+func answerUnrouted(w http.ResponseWriter, r *http.Request, handler http.Handler) {
+	rec := &statusRecorder{header: http.Header{}}
+	handler.ServeHTTP(rec, r)
+	if rec.status == http.StatusMethodNotAllowed {
+		allow := rec.header.Get("Allow")
+		w.Header().Set("Allow", allow)
+		p := problemOf(sandbox.Errorf(sandbox.CodeInvalid, "%s does not take %s; use %s", r.URL.Path, r.Method, allow))
+		p.Status, p.Title = http.StatusMethodNotAllowed, http.StatusText(http.StatusMethodNotAllowed)
+		p.write(w)
+		return
+	}
+	WriteError(w, sandbox.Errorf(sandbox.CodeNotFound, "no such path %s; see /v1/openapi.yaml", r.URL.Path))
+}
+
+type statusRecorder struct {
+	header http.Header
+	status int
+}
+
+func (s *statusRecorder) Header() http.Header         { return s.header }
+func (s *statusRecorder) Write(p []byte) (int, error) { return len(p), nil }
+func (s *statusRecorder) WriteHeader(status int)      { s.status = status }
+
+// isRaw reports whether a request carries a stream of bytes, which may well
+// stand still.
+func isRaw(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), contentRaw) || r.Method == http.MethodPut
+}
+
+// timedBody bounds how long each read of a body may take.
+type timedBody struct {
+	httpBody
+	rc *http.ResponseController
+}
+
+type httpBody = interface {
+	Read(p []byte) (int, error)
+	Close() error
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	// Errors only say that this connection has no deadlines. The deadline must
+	// be gone before the body ends: it would end the request's context.
+	_ = b.rc.SetReadDeadline(time.Now().Add(bodyTimeout))
+	n, err := b.httpBody.Read(p)
+	_ = b.rc.SetReadDeadline(time.Time{})
+	return n, err
+}

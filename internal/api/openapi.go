@@ -1,0 +1,114 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// The content types of the interface, besides JSON.
+const (
+	contentJSON  = "application/json"
+	contentLines = "application/x-ndjson"
+	contentRaw   = "application/octet-stream"
+	contentZIP   = "application/zip"
+)
+
+// Limits of JSON bodies in bytes. Standard input and the text of an edit grow
+// by a third or more when they are encoded.
+const (
+	maxBody     = 1 << 20
+	maxExecBody = 2*sandbox.MaxStdinBytes + 2*sandbox.MaxCommandBytes
+	maxEditBody = 4 * sandbox.MaxEditFileBytes
+)
+
+func humaConfig() huma.Config {
+	cfg := huma.DefaultConfig("Cove", "1")
+	cfg.Info.Description = "Sandboxes for code that nobody has read. All paths but /healthz and /v1/version need an API key: " +
+		"`Authorization: Bearer KEY`. Errors are problem details (RFC 9457) with a stable `code`. " +
+		"Unknown members and query parameters are refused."
+	cfg.OpenAPIPath = "/v1/openapi"
+	cfg.DocsPath = ""
+	cfg.SchemasPath = ""
+	// Bodies carry no links to schemas.
+	cfg.CreateHooks = nil
+	// Defaults are the service's: it alone says what is required.
+	cfg.FieldsOptionalByDefault = true
+	cfg.RejectUnknownQueryParameters = true
+	cfg.Formats = map[string]huma.Format{
+		contentJSON: {Marshal: encodeJSON, Unmarshal: decodeJSON},
+		"json":      {Marshal: encodeJSON, Unmarshal: decodeJSON},
+	}
+	cfg.DefaultFormat = contentJSON
+	cfg.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"key": {Type: "http", Scheme: "bearer", Description: "An API key, as `cove key create` prints it."},
+	}
+	cfg.Security = []map[string][]string{{"key": {}}}
+	return cfg
+}
+
+func encodeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// decodeJSON refuses text that is not UTF-8, which encoding/json would alter
+// without a word.
+func decodeJSON(data []byte, v any) error {
+	if !utf8.Valid(data) {
+		return errors.New("the body is not valid UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return errors.New("the body holds more than one JSON value")
+	}
+	return nil
+}
+
+// describe adds to the document what no request needs: which members of an
+// answer are always there.
+func describe(doc *huma.OpenAPI) {
+	for _, t := range []reflect.Type{
+		reflect.TypeFor[sandbox.Sandbox](), reflect.TypeFor[sandbox.Stats](), reflect.TypeFor[sandbox.Job](),
+		reflect.TypeFor[sandbox.Output](), reflect.TypeFor[sandbox.FileInfo](), reflect.TypeFor[sandbox.EditFileResult](),
+		reflect.TypeFor[sandbox.Template](), reflect.TypeFor[sandbox.Key](), reflect.TypeFor[sandbox.NewKey](),
+		reflect.TypeFor[sandbox.AuditEvent](), reflect.TypeFor[ExecResult](), reflect.TypeFor[Problem](),
+		reflect.TypeFor[VersionInfo](),
+	} {
+		schema := doc.Components.Schemas.Map()[t.Name()]
+		if schema == nil {
+			continue
+		}
+		schema.Required = alwaysThere(t)
+		slices.Sort(schema.Required)
+	}
+}
+
+// alwaysThere names the members that JSON always has for t.
+func alwaysThere(t reflect.Type) []string {
+	var names []string
+	for f := range t.Fields() {
+		if f.Anonymous {
+			names = append(names, alwaysThere(f.Type)...)
+			continue
+		}
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && name != "-" && !strings.Contains(options, "omit") {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,235 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const terminalDoc = "A WebSocket. The client's first message is a text: the request as for exec; standard input is open. After that, its binary " +
+	"messages are standard input, and its text messages are `{\"resize\":{\"cols\":C,\"rows\":R}}`, `{\"signal\":\"INT\"}` or " +
+	"`{\"close_stdin\":true}`. The server sends text `{\"job\":...}` when the command has started, then output as binary messages whose first " +
+	"byte is 1 for stdout and 2 for stderr, and at the end text `{\"job\":...,\"final\":true}` or `{\"error\":{...}}`. Empty objects keep the " +
+	"connection alive. A client that disconnects kills the command."
+
+const (
+	// firstMessageTime is how long a client may take to say what to run.
+	firstMessageTime = 30 * time.Second
+	// keepAlive is how often the server writes when it has nothing to say: only
+	// a write tells that a client is gone while its input is not read.
+	keepAlive = 15 * time.Second
+	// maxInputMessage bounds a message of input, in bytes.
+	maxInputMessage = 1 << 20
+)
+
+// The first byte of a binary message from the server.
+const (
+	tagStdout = 1
+	tagStderr = 2
+)
+
+// TerminalControl is a text message of a terminal's client.
+type TerminalControl struct {
+	Resize     *sandbox.TerminalSize `json:"resize,omitempty"`
+	Signal     string                `json:"signal,omitempty"`
+	CloseStdin bool                  `json:"close_stdin,omitempty"`
+}
+
+func (h *handlers) registerTerminal(a huma.API) {
+	o := op(http.MethodGet, "/v1/sandboxes/{sandbox}/terminal", "open-terminal", "jobs", "Run a command and talk to it")
+	o.Description = terminalDoc
+	o.Responses = map[string]*huma.Response{"101": {Description: "The protocol changes to WebSocket."}}
+	o.DefaultStatus = http.StatusSwitchingProtocols
+	huma.Register(a, o, func(_ context.Context, in *SandboxPath) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: func(hctx huma.Context) {
+			r, w := humago.Unwrap(hctx)
+			h.terminal(w, r, in.Sandbox)
+		}}, nil
+	})
+}
+
+// terminal is one connection.
+type terminal struct {
+	h       *handlers
+	conn    *websocket.Conn
+	sandbox string
+	// workers end when the connection is closed and the command has ended.
+	workers sync.WaitGroup
+	// job is set before started is closed, and read after.
+	job     string
+	started chan struct{}
+	frame   []byte
+}
+
+func (h *handlers) terminal(w http.ResponseWriter, r *http.Request, name string) {
+	conn, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		// Accept has answered.
+		return
+	}
+	t := &terminal{h: h, conn: conn, sandbox: name, started: make(chan struct{})}
+	defer t.workers.Wait()
+	defer conn.CloseNow()
+	job, err := t.run(r.Context())
+	last := JobLine{JobEvent: sandbox.JobEvent{Job: job}, Final: true}
+	if err != nil {
+		last = JobLine{Error: lineError(h.fail(r.Context(), err))}
+	}
+	if t.sendText(r.Context(), last) == nil {
+		_ = conn.Close(websocket.StatusNormalClosure, "")
+	}
+}
+
+// run runs the command that the first message describes.
+func (t *terminal) run(parent context.Context) (*sandbox.Job, error) {
+	req, err := t.readRequest(parent)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	t.workers.Go(func() { t.keepAlive(ctx, cancel) })
+	t.workers.Go(func() { t.readInput(ctx, cancel) })
+	return t.h.svc.Exec(ctx, t.sandbox, req, func(ev sandbox.JobEvent) error { return t.send(ctx, ev) })
+}
+
+func (t *terminal) readRequest(parent context.Context) (sandbox.ExecRequest, error) {
+	ctx, cancel := context.WithTimeout(parent, firstMessageTime)
+	defer cancel()
+	var req sandbox.ExecRequest
+	t.conn.SetReadLimit(maxExecBody)
+	kind, data, err := t.conn.Read(ctx)
+	if err != nil {
+		return req, gone(err)
+	}
+	if kind != websocket.MessageText {
+		return req, sandbox.Errorf(sandbox.CodeInvalid, "the first message is binary; send the command as a JSON text first")
+	}
+	if err := decodeStrict(data, &req); err != nil {
+		return req, err
+	}
+	if req.Background || req.HandoverMS != 0 {
+		return req, sandbox.Errorf(sandbox.CodeInvalid, "a terminal's command ends with its connection; leave out background and handover_ms")
+	}
+	req.OpenStdin = true
+	t.conn.SetReadLimit(maxInputMessage)
+	return req, nil
+}
+
+// decodeStrict decodes one JSON value without unknown members.
+func decodeStrict(data []byte, v any) error {
+	err := decodeJSON(data, new(any))
+	if err == nil {
+		dec := json.NewDecoder(bytes.NewReader(data))
+		dec.DisallowUnknownFields()
+		err = dec.Decode(v)
+	}
+	if err != nil {
+		return sandbox.Wrap(sandbox.CodeInvalid, err, "the message is not valid: "+err.Error())
+	}
+	return nil
+}
+
+func (t *terminal) send(ctx context.Context, ev sandbox.JobEvent) error {
+	if ev.Job != nil {
+		if t.job == "" {
+			t.job = ev.Job.ID
+			close(t.started)
+		}
+		return t.sendText(ctx, JobLine{JobEvent: ev})
+	}
+	tag := byte(tagStdout)
+	if ev.Stream == sandbox.Stderr {
+		tag = tagStderr
+	}
+	t.frame = append(append(t.frame[:0], tag), ev.Data...)
+	if err := t.conn.Write(ctx, websocket.MessageBinary, t.frame); err != nil {
+		return gone(err)
+	}
+	return nil
+}
+
+func (t *terminal) sendText(ctx context.Context, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := t.conn.Write(ctx, websocket.MessageText, data); err != nil {
+		return gone(err)
+	}
+	return nil
+}
+
+func (t *terminal) keepAlive(ctx context.Context, cancel context.CancelFunc) {
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if t.sendText(ctx, struct{}{}) != nil {
+				cancel()
+				return
+			}
+		}
+	}
+}
+
+// readInput passes what the client sends to the command, and cancels it when
+// the client goes.
+func (t *terminal) readInput(ctx context.Context, cancel context.CancelFunc) {
+	defer cancel()
+	select {
+	case <-ctx.Done():
+		return
+	case <-t.started:
+	}
+	for {
+		// A cancelled read closes the connection before the last words are said,
+		// so only the connection ends this.
+		kind, data, err := t.conn.Read(context.WithoutCancel(ctx))
+		if err != nil {
+			return
+		}
+		if kind == websocket.MessageBinary {
+			// A command need not read its input: what it does not take is lost,
+			// as in a pipe.
+			_ = t.h.svc.WriteInput(ctx, t.sandbox, t.job, data, false)
+			continue
+		}
+		if err := t.control(ctx, data); err != nil {
+			t.h.log.DebugContext(ctx, "terminal control refused", "sandbox", t.sandbox, "error", err)
+			_ = t.sendText(ctx, JobLine{Error: lineError(problemOf(err))})
+			return
+		}
+	}
+}
+
+// control does what a text message says. Only a malformed one is an error: a
+// command may end before a signal gets to it.
+func (t *terminal) control(ctx context.Context, data []byte) error {
+	var c TerminalControl
+	if err := decodeStrict(data, &c); err != nil {
+		return err
+	}
+	if c.Resize != nil {
+		_ = t.h.svc.ResizeTerminal(ctx, t.sandbox, t.job, *c.Resize)
+	}
+	if c.Signal != "" {
+		_, _ = t.h.svc.SignalJob(ctx, t.sandbox, t.job, c.Signal, 0)
+	}
+	if c.CloseStdin {
+		_ = t.h.svc.WriteInput(ctx, t.sandbox, t.job, nil, true)
+	}
+	return nil
+}

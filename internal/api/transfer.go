@@ -1,0 +1,215 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf16"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// fileHeader describes the file whose content a response is.
+	fileHeader = "X-Cove-File"
+	// endTrailer says, after the content, "ok" or what went wrong. It is sent to
+	// clients that say "TE: trailers"; for others a broken connection must do.
+	endTrailer = "X-Cove-End"
+	// drainTime is how long the rest of a refused upload is read, so that the
+	// client gets to see the answer.
+	drainTime = 5 * time.Second
+)
+
+type readInput struct {
+	SandboxPath
+	FileQuery
+	Offset int64 `query:"offset" doc:"In bytes."`
+	Limit  int64 `query:"limit" doc:"In bytes; absent is to the end."`
+}
+
+type writeInput struct {
+	SandboxPath
+	FileQuery
+	Mode        string `query:"mode" doc:"Permission bits in octal."`
+	MakeParents bool   `query:"make_parents"`
+	Append      bool   `query:"append"`
+	Exclusive   bool   `query:"exclusive" doc:"Fail when the file exists."`
+	Owner       string `query:"owner" doc:"A user name or uid[:gid]."`
+}
+
+type archiveInput struct {
+	SandboxPath
+	FileQuery
+	MaxBytes int64 `query:"max_bytes" doc:"Fail when the archive grows over this; absent is no bound."`
+}
+
+func (h *handlers) registerTransfers(a huma.API) {
+	const base = "/v1/sandboxes/{sandbox}/files"
+	const cut = "A failure on the way breaks the connection, so that a cut file is never taken for whole. " +
+		"A client that sends `TE: trailers` gets the trailer `X-Cove-End` in place: `ok`, or the problem as JSON."
+	read := op(http.MethodGet, base+"/content", "read-file", "files", "Read a file of any size")
+	read.Description = "The header `X-Cove-File` describes the file, as JSON. " + cut
+	huma.Register(a, sends(read, contentRaw), h.readFile)
+
+	write := op(http.MethodPut, base+"/content", "write-file", "files", "Write a file of any size")
+	write.Description = "Readers see the old content or the whole new one. When the upload breaks off, nothing is written."
+	write.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{contentRaw: {}}}
+	huma.Register(a, answers[sandbox.FileInfo](a, write, contentJSON), h.writeFile)
+
+	archive := op(http.MethodGet, base+"/archive", "archive-dir", "files", "Download a directory as a ZIP file")
+	archive.Description = "Symbolic links and special files are left out. " + cut
+	huma.Register(a, sends(archive, contentZIP), h.archive)
+}
+
+// sends documents an operation that answers with bytes.
+func sends(o huma.Operation, contentType string) huma.Operation {
+	responseOf(&o).Content[contentType] = &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
+	return o
+}
+
+func (h *handlers) readFile(_ context.Context, in *readInput) (*huma.StreamResponse, error) {
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		r, w := humago.Unwrap(hctx)
+		file, err := h.svc.ReadFile(r.Context(), in.Sandbox, sandbox.ReadFileRequest{Path: in.Path, Offset: in.Offset, Limit: in.Limit})
+		if err != nil {
+			h.fail(r.Context(), err).write(w)
+			return
+		}
+		w.Header().Set(fileHeader, asciiJSON(file.Info))
+		h.sendBody(w, r, file, contentRaw)
+	}}, nil
+}
+
+func (h *handlers) archive(_ context.Context, in *archiveInput) (*huma.StreamResponse, error) {
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		r, w := humago.Unwrap(hctx)
+		zip, err := h.svc.ArchiveDir(r.Context(), in.Sandbox, in.Path, in.MaxBytes)
+		if err != nil {
+			h.fail(r.Context(), err).write(w)
+			return
+		}
+		h.sendBody(w, r, zip, contentZIP)
+	}}, nil
+}
+
+// sendBody sends content to its end and closes it.
+func (h *handlers) sendBody(w http.ResponseWriter, r *http.Request, content io.ReadCloser, contentType string) {
+	defer content.Close()
+	// What fails at once fails with a proper status.
+	first := make([]byte, 32<<10)
+	n, err := fill(content, first)
+	if err != nil && err != io.EOF {
+		w.Header().Del(fileHeader)
+		h.fail(r.Context(), err).write(w)
+		return
+	}
+	trailers := acceptsTrailers(r)
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if trailers {
+		w.Header().Set("Trailer", endTrailer)
+	}
+	w.WriteHeader(http.StatusOK)
+	if _, werr := w.Write(first[:n]); werr != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if err == nil {
+		_, err = io.CopyBuffer(clientWriter{w}, content, make([]byte, 256<<10))
+	}
+	end := "ok"
+	if err != nil && err != io.EOF {
+		p := h.fail(r.Context(), err)
+		if !trailers {
+			panic(http.ErrAbortHandler)
+		}
+		end = asciiJSON(p)
+	}
+	if trailers {
+		w.Header().Set(endTrailer, end)
+	}
+}
+
+// clientWriter tells errors of the client from those of what is sent.
+type clientWriter struct{ w io.Writer }
+
+func (c clientWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	if err != nil {
+		return n, gone(err)
+	}
+	return n, nil
+}
+
+// fill reads until buf is full or reading fails. Unlike [io.ReadFull] it
+// returns the reader's own error.
+func fill(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = r.Read(buf[n:])
+		n += m
+	}
+	return n, err
+}
+
+func acceptsTrailers(r *http.Request) bool {
+	for _, te := range r.Header.Values("Te") {
+		if strings.Contains(strings.ToLower(te), "trailers") {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *handlers) writeFile(_ context.Context, in *writeInput) (*huma.StreamResponse, error) {
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		r, w := humago.Unwrap(hctx)
+		rc := http.NewResponseController(w)
+		// An error is answered while the client still sends.
+		_ = rc.EnableFullDuplex()
+		req := sandbox.WriteFileRequest{
+			Path: in.Path, Mode: in.Mode, MakeParents: in.MakeParents,
+			Append: in.Append, Exclusive: in.Exclusive, Owner: in.Owner,
+		}
+		info, err := h.svc.WriteFile(r.Context(), in.Sandbox, req, r.Body)
+		if err == nil {
+			w.Header().Set("Content-Type", contentJSON)
+			if encodeJSON(w, info) != nil {
+				panic(http.ErrAbortHandler)
+			}
+			return
+		}
+		w.Header().Set("Connection", "close")
+		h.fail(r.Context(), err).write(w)
+		_ = rc.Flush()
+		_ = rc.SetReadDeadline(time.Now().Add(drainTime))
+		_, _ = io.Copy(io.Discard, r.Body)
+	}}, nil
+}
+
+// asciiJSON encodes v for a header: JSON in which all but ASCII is escaped.
+func asciiJSON(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return "{}"
+	}
+	var b strings.Builder
+	for _, r := range string(data) {
+		switch {
+		case r < 0x7f:
+			b.WriteRune(r)
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		}
+	}
+	return b.String()
+}
