@@ -1,0 +1,326 @@
+// Package cell is the supervisor of one sandbox: a process of its own that
+// starts gVisor, is the sandbox's whole network, relays to the agent inside
+// and cleans up.
+//
+// A cell is started in new mount, network, process-id, IPC and host name
+// namespaces (and, for an ordinary user, a user namespace) in which it is
+// process 1: whatever way it ends, the kernel ends all of the sandbox's
+// processes, mounts and links with it. It does not need the daemon, which may
+// come and go.
+package cell
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/netstack"
+	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/internal/wire/cellv1"
+)
+
+// AgentPort is where the agent listens inside.
+const AgentPort = 7007
+
+// agentTimeout bounds the wait for the agent's first answer.
+const agentTimeout = 20 * time.Second
+
+const maxFiles = 65536
+
+// cell is one sandbox and what it is made of.
+type cell struct {
+	spec  Spec
+	log   *slog.Logger
+	link  *link
+	net   *netstack.Stack
+	sb    *runsc.Sandbox
+	// cpus are the processors that the cell was allowed at its start.
+	cpus []int
+
+	mu     sync.Mutex
+	status *cellv1.Status // guarded by mu
+	// changed is closed and replaced when status changes. Guarded by mu.
+	changed chan struct{}
+
+	stop chan string // the reason of a Stop call; capacity 1
+	gone chan struct{}
+}
+
+// Main is the cell's process. It reads its [Spec] from standard input, says
+// [Ready] on file descriptor 3, and returns the exit code when the sandbox has
+// ended and is cleaned up.
+func Main(ctx context.Context) int {
+	ready := os.NewFile(3, "ready")
+	if ready == nil {
+		fmt.Fprintln(os.Stderr, "cove: a cell is started by the daemon, not by hand")
+		return 2
+	}
+	unix.CloseOnExec(3)
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	say := func(r Ready) {
+		_ = json.NewEncoder(ready).Encode(r)
+		ready.Close()
+	}
+	var spec Spec
+	if err := json.NewDecoder(io.LimitReader(os.Stdin, 4<<20)).Decode(&spec); err != nil {
+		say(Ready{Error: "read the cell's specification: " + err.Error()})
+		return 2
+	}
+	log = log.With("sandbox", spec.ID)
+	c := &cell{
+		spec:    spec,
+		log:     log,
+		status:  &cellv1.Status{SandboxId: spec.ID, Phase: cellv1.Phase_PHASE_STARTING, CellPid: int32(os.Getpid()), Unenforced: spec.Unenforced},
+		changed: make(chan struct{}),
+		stop:    make(chan string, 1),
+		gone:    make(chan struct{}),
+	}
+	if err := c.run(ctx, say); err != nil {
+		log.Error("cell failed", "err", err)
+		say(Ready{Error: err.Error()})
+		return 1
+	}
+	return 0
+}
+
+// run makes the sandbox, serves it until it ends, and takes it down.
+func (c *cell) run(ctx context.Context, say func(Ready)) error {
+	unlock, err := c.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer cancel()
+	if err := c.start(ctx); err != nil {
+		c.destroy()
+		return err
+	}
+	srv, err := c.serve()
+	if err != nil {
+		c.destroy()
+		return err
+	}
+	c.setPhase(cellv1.Phase_PHASE_RUNNING, "")
+	c.mu.Lock()
+	unenforced := c.status.Unenforced
+	c.mu.Unlock()
+	say(Ready{Unenforced: unenforced})
+
+	phase, reason := c.waitForEnd(ctx)
+	c.setPhase(cellv1.Phase_PHASE_STOPPING, reason)
+	c.destroy()
+	c.setPhase(phase, reason)
+	close(c.gone)
+	srv.close()
+	return nil
+}
+
+// lock takes the lock that tells that this cell lives.
+func (c *cell) lock() (func(), error) {
+	f, err := os.OpenFile(filepath.Join(c.spec.Dir, LockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("another cell runs in %s: %w", c.spec.Dir, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+func (c *cell) start(ctx context.Context) error {
+	began := time.Now()
+	scratch, err := setUpMounts(c.spec)
+	if err != nil {
+		return err
+	}
+	mounted := time.Now()
+	if c.cpus, err = allowedCPUs(); err != nil {
+		return err
+	}
+	if c.spec.PinCPUs {
+		if err := pinCPUs(c.cpus, c.spec.Resources.VCPUs); err != nil {
+			c.unenforced("the processor limit: " + err.Error())
+		}
+	}
+	if c.link, err = setUpLink(); err != nil {
+		return err
+	}
+	if c.net, err = netstack.New(netstack.Config{FD: c.link.fd, LinkAddr: c.link.addr}); err != nil {
+		return err
+	}
+	linked := time.Now()
+	out, err := c.captureOutput()
+	if err != nil {
+		return err
+	}
+	runsc.SetLog(os.Stderr)
+	c.sb, err = runsc.Create(c.runscConfig(scratch))
+	out.Close()
+	if err != nil {
+		return err
+	}
+	c.preferInOOM()
+	created := time.Now()
+	if err := c.sb.Start(); err != nil {
+		return err
+	}
+	started := time.Now()
+	if err := c.greetAgent(ctx); err != nil {
+		return err
+	}
+	c.log.Info("sandbox started", "mounts", mounted.Sub(began), "link", linked.Sub(mounted),
+		"create", created.Sub(linked), "start", started.Sub(created), "agent", time.Since(started))
+	return nil
+}
+
+func (c *cell) runscConfig(s scratch) runsc.Config {
+	r := c.spec.Resources
+	memory := r.MemoryMiB << 20
+	return runsc.Config{
+		ID:          c.spec.ID,
+		StateDir:    s.state,
+		BundleDir:   s.bundle,
+		RootDir:     s.root,
+		WritesDir:   s.writes,
+		WritesBytes: r.DiskMiB << 20,
+		TmpBytes:    memory / 2,
+		Hostname:    c.spec.Hostname,
+		Limits:      runsc.Limits{MemoryBytes: memory, CPUs: r.VCPUs},
+		MaxFiles:    maxFiles,
+		Args: []string{
+			"/.cove/agent",
+			"-listen", fmt.Sprintf("%s:%d", netstack.SandboxAddr, AgentPort),
+			"-allow", netstack.GatewayAddr.String(),
+		},
+		Env:      []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		Binds:    []runsc.Bind{{Source: c.spec.AgentDir, Target: "/.cove"}},
+		PanicLog: filepath.Join(c.spec.Dir, PanicFile),
+	}
+}
+
+// captureOutput makes this process's standard streams what the sandbox's first
+// process gets: nothing to read, and a pipe into the cell's log. Pipes, since
+// gVisor writes to a regular file at an offset of its own.
+func (c *cell) captureOutput() (io.Closer, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	log := os.Stderr
+	os.Stdin, os.Stdout = null, w
+	stderr := os.Stderr
+	os.Stderr = w
+	go func() {
+		defer r.Close()
+		copyBounded(log, r, maxOutputLog)
+	}()
+	return closerFunc(func() error {
+		os.Stdout, os.Stderr = stderr, stderr
+		return errors.Join(w.Close(), null.Close())
+	}), nil
+}
+
+type closerFunc func() error
+
+func (f closerFunc) Close() error { return f() }
+
+// greetAgent waits for the agent to answer and tells it what it has to know.
+func (c *cell) greetAgent(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
+	defer cancel()
+	client, closeClient := newAgentClient(c.dialAgentPatiently)
+	defer closeClient()
+	r := c.spec.Resources
+	user, workdir, host := c.spec.User, c.spec.WorkDir, c.spec.Hostname
+	memory, pids := r.MemoryMiB<<20, r.MaxPIDs
+	res, err := client.Configure(ctx, connect.NewRequest(&agentv1.ConfigureRequest{
+		Hostname: &host, Env: c.spec.Env, ReplaceEnv: true, User: &user, Workdir: &workdir,
+		MemoryLimit: &memory, MaxPids: &pids,
+	}))
+	if err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	c.unenforced(res.Msg.Unenforced...)
+	return nil
+}
+
+func (c *cell) unenforced(what ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Unenforced = append(c.status.Unenforced, what...)
+}
+
+// waitForEnd waits until the sandbox is told to end, or ends.
+func (c *cell) waitForEnd(ctx context.Context) (cellv1.Phase, string) {
+	ended := make(chan string, 1)
+	go func() {
+		ws, err := c.sb.Wait()
+		switch {
+		case err != nil:
+			ended <- "gVisor ended unexpectedly"
+		case ws.Signaled():
+			ended <- fmt.Sprintf("the sandbox's first process was ended by signal %d", ws.Signal())
+		default:
+			ended <- fmt.Sprintf("the sandbox's first process ended with exit code %d", ws.ExitStatus())
+		}
+	}()
+	select {
+	case reason := <-c.stop:
+		return cellv1.Phase_PHASE_STOPPED, reason
+	case <-ctx.Done():
+		return cellv1.Phase_PHASE_FAILED, "the machine shut down"
+	case reason := <-ended:
+		return cellv1.Phase_PHASE_FAILED, reason
+	}
+}
+
+// destroy ends gVisor. What it leaves goes with the cell's namespaces.
+func (c *cell) destroy() {
+	if c.sb != nil {
+		if err := c.sb.Destroy(); err != nil {
+			c.log.Warn("destroy sandbox", "err", err)
+		}
+	}
+	if c.net != nil {
+		c.net.Close()
+	}
+	if c.link != nil {
+		c.link.close()
+	}
+}
+
+func (c *cell) setPhase(p cellv1.Phase, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Phase, c.status.Reason = p, reason
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// preferInOOM makes the kernel end gVisor before the cell when memory runs
+// out, so that the cell can tell what happened.
+func (c *cell) preferInOOM() {
+	sentry, gofer := c.sb.PIDs()
+	for _, pid := range []int{sentry, gofer} {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("800"), 0)
+	}
+}

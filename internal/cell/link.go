@@ -1,0 +1,108 @@
+package cell
+
+import (
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/netstack"
+)
+
+// link is the cell's end of the sandbox's only network link.
+type link struct {
+	fd   int
+	addr net.HardwareAddr
+}
+
+// The two ends of the link in the cell's network namespace. gVisor takes the
+// sandbox's end over with its addresses and routes.
+const (
+	sandboxEnd = "eth0"
+	gatewayEnd = "gateway"
+)
+
+// setUpLink makes the link. It is a pair of virtual Ethernet devices rather
+// than a TAP device: that needs no /dev/net/tun, which many machines keep from
+// ordinary users and containers do not have.
+func setUpLink() (*link, error) {
+	// The kernel shall not talk on the link by itself.
+	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
+	if err := bringUp("lo"); err != nil {
+		return nil, err
+	}
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: sandboxEnd, MTU: netstack.MTU}, PeerName: gatewayEnd, PeerMTU: netstack.MTU}
+	if err := netlink.LinkAdd(pair); err != nil {
+		return nil, fmt.Errorf("make network link: %w", err)
+	}
+	if err := bringUp(gatewayEnd); err != nil {
+		return nil, err
+	}
+	if err := configureSandboxEnd(); err != nil {
+		return nil, err
+	}
+	return openGatewayEnd()
+}
+
+func bringUp(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", name, err)
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return fmt.Errorf("bring link %s up: %w", name, err)
+	}
+	return nil
+}
+
+func configureSandboxEnd() error {
+	l, err := netlink.LinkByName(sandboxEnd)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", sandboxEnd, err)
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{
+		IP:   netstack.SandboxAddr.AsSlice(),
+		Mask: net.CIDRMask(netstack.PrefixLen, 32),
+	}}
+	if err := netlink.AddrAdd(l, addr); err != nil {
+		return fmt.Errorf("set the sandbox's address: %w", err)
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return fmt.Errorf("bring link %s up: %w", sandboxEnd, err)
+	}
+	route := &netlink.Route{LinkIndex: l.Attrs().Index, Gw: netstack.GatewayAddr.AsSlice()}
+	if err := netlink.RouteAdd(route); err != nil {
+		return fmt.Errorf("set the sandbox's route: %w", err)
+	}
+	return nil
+}
+
+// openGatewayEnd opens a packet socket on the gateway's end.
+func openGatewayEnd() (*link, error) {
+	iface, err := net.InterfaceByName(gatewayEnd)
+	if err != nil {
+		return nil, fmt.Errorf("find link %s: %w", gatewayEnd, err)
+	}
+	// Protocol 0 receives nothing until bind.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open packet socket: %w", err)
+	}
+	const allProtocols = 0x0300 // ETH_P_ALL in network order
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: allProtocols, Ifindex: iface.Index}); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("bind packet socket: %w", err)
+	}
+	// As large as the sandbox's end has them; less is slower but works.
+	const buffer = 4 << 20
+	for _, force := range []struct{ force, plain int }{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force.force, buffer) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, force.plain, buffer)
+		}
+	}
+	return &link{fd: fd, addr: iface.HardwareAddr}, nil
+}
+
+func (l *link) close() { unix.Close(l.fd) }

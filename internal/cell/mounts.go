@@ -1,0 +1,114 @@
+package cell
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// scratch is a file system in memory that only this cell sees.
+type scratch struct {
+	state  string // gVisor's records
+	bundle string
+	root   string // the assembled root file system
+	writes string // on disk: the cell's directory
+}
+
+// setUpMounts gives the cell's mount namespace a /proc of its own process ids,
+// a scratch directory with a short name, and the sandbox's root in it.
+func setUpMounts(spec Spec) (scratch, error) {
+	var s scratch
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return s, fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return s, fmt.Errorf("mount /proc (is /proc masked, as in a container?): %w", err)
+	}
+	dir, err := scratchDir(spec)
+	if err != nil {
+		return s, err
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=16m"); err != nil {
+		return s, fmt.Errorf("mount scratch on %s: %w", dir, err)
+	}
+	s = scratch{
+		state:  filepath.Join(dir, "s"),
+		bundle: filepath.Join(dir, "b"),
+		root:   filepath.Join(dir, "r"),
+		writes: filepath.Join(spec.Dir, "writes"),
+	}
+	for _, d := range []string{s.state, s.bundle, s.root} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return s, err
+		}
+	}
+	if err := os.MkdirAll(s.writes, 0o700); err != nil {
+		return s, err
+	}
+	return s, assembleRoot(spec, s.root)
+}
+
+// scratchDir picks a directory to hide under the scratch mount: one that holds
+// nothing the cell needs.
+func scratchDir(spec Spec) (string, error) {
+	needed := []string{spec.Dir, spec.AgentDir, spec.Root.Dir}
+	for _, b := range spec.Root.Binds {
+		needed = append(needed, b.Source)
+	}
+	if exe, err := os.Executable(); err == nil {
+		needed = append(needed, exe)
+	}
+	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt", "/run", "/tmp", "/home", "/var"} {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() || holdsAny(dir, needed) {
+			continue
+		}
+		return dir, nil
+	}
+	return "", errors.New("found no directory to mount scratch space on: make an empty /mnt")
+}
+
+func holdsAny(dir string, paths []string) bool {
+	for _, p := range paths {
+		if resolved, err := filepath.EvalSymlinks(p); err == nil {
+			p = resolved
+		}
+		if p == dir || strings.HasPrefix(p, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// assembleRoot puts the template and the host's directories together at root,
+// read-only.
+func assembleRoot(spec Spec, root string) error {
+	if err := bindReadOnly(spec.Root.Dir, root); err != nil {
+		return err
+	}
+	for _, b := range spec.Root.Binds {
+		if err := bindReadOnly(b.Source, filepath.Join(root, b.Target)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bindReadOnly(source, target string) error {
+	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", source, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(target, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", target, err)
+	}
+	// In a user namespace, flags that the source has must stay.
+	keep := uintptr(st.Flags) & (unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME | unix.MS_NODIRATIME | unix.MS_RELATIME)
+	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|keep, ""); err != nil {
+		return fmt.Errorf("make %s read-only: %w", source, err)
+	}
+	return nil
+}

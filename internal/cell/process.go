@@ -1,0 +1,137 @@
+package cell
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/wire/cellv1"
+)
+
+// maxOutputLog bounds what is kept of the first process's output, which code
+// in the sandbox can write to.
+const maxOutputLog = 1 << 20
+
+// copyBounded copies the first limit bytes and swallows the rest, so that the
+// writer never blocks.
+func copyBounded(w io.Writer, r io.Reader, limit int64) {
+	_, _ = io.Copy(w, io.LimitReader(r, limit))
+	_, _ = io.Copy(io.Discard, r)
+}
+
+// clockTicks is the unit of processor time in /proc/PID/stat: USER_HZ, which
+// is 100 on every architecture that Go runs on.
+const clockTicks = 100
+
+// processStats sums up all processes of the cell's process namespace.
+func processStats(proc string) (*cellv1.StatsResponse, error) {
+	dirs, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
+	if err != nil {
+		return nil, err
+	}
+	st := &cellv1.StatsResponse{}
+	for _, dir := range dirs {
+		// A process may end between two reads; what it used is lost.
+		if data, err := os.ReadFile(filepath.Join(dir, "stat")); err == nil {
+			st.CpuNanos += cpuNanos(data)
+		}
+		if data, err := os.ReadFile(filepath.Join(dir, "smaps_rollup")); err == nil {
+			pss, private := memoryBytes(data)
+			st.MemoryBytes += pss
+			st.PrivateBytes += private
+		}
+	}
+	return st, nil
+}
+
+// cpuNanos returns the user and system time in a /proc/PID/stat file, with
+// that of children that were waited for. The command's name may hold anything
+// but ends with the last parenthesis.
+func cpuNanos(stat []byte) int64 {
+	end := bytes.LastIndexByte(stat, ')')
+	if end < 0 {
+		return 0
+	}
+	fields := strings.Fields(string(stat[end+1:]))
+	const utime, cstime = 11, 14 // fields 14 to 17, counted from after the name
+	if len(fields) <= cstime {
+		return 0
+	}
+	var ticks int64
+	for _, f := range fields[utime : cstime+1] {
+		n, _ := strconv.ParseInt(f, 10, 64)
+		ticks += n
+	}
+	return ticks * (1e9 / clockTicks)
+}
+
+// memoryBytes returns the proportional and the private memory in a
+// /proc/PID/smaps_rollup file.
+func memoryBytes(rollup []byte) (pss, private int64) {
+	sc := bufio.NewScanner(bytes.NewReader(rollup))
+	for sc.Scan() {
+		name, rest, ok := strings.Cut(sc.Text(), ":")
+		if !ok {
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "Pss":
+			pss = kib << 10
+		case "Private_Clean", "Private_Dirty":
+			private += kib << 10
+		}
+	}
+	return pss, private
+}
+
+// pinCPUs bounds all processes of the cell's process namespace, whose /proc
+// must be mounted, to n of the given processors, picked at random so that
+// sandboxes spread.
+func pinCPUs(cpus []int, n int) error {
+	var set unix.CPUSet
+	for _, i := range rand.Perm(len(cpus))[:min(n, len(cpus))] {
+		set.Set(cpus[i])
+	}
+	tasks, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(filepath.Base(t))
+		if err != nil {
+			continue
+		}
+		if err := unix.SchedSetaffinity(tid, &set); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("set processor affinity: %w", err)
+		}
+	}
+	return nil
+}
+
+// allowedCPUs lists the processors that this process may use.
+func allowedCPUs() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("read processor affinity: %w", err)
+	}
+	var cpus []int
+	for i := range len(set) * 64 {
+		if set.IsSet(i) {
+			cpus = append(cpus, i)
+		}
+	}
+	return cpus, nil
+}

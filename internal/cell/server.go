@@ -1,0 +1,198 @@
+package cell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/internal/wire/agentv1/agentv1connect"
+	"github.com/cove-sh/cove/internal/wire/cellv1"
+	"github.com/cove-sh/cove/internal/wire/cellv1/cellv1connect"
+)
+
+// server is the cell's two sockets.
+type server struct {
+	http  *http.Server
+	relay net.Listener
+	wg    sync.WaitGroup
+}
+
+func (c *cell) serve() (*server, error) {
+	control, err := Listen(c.spec.Dir, ControlSocket)
+	if err != nil {
+		return nil, err
+	}
+	relay, err := Listen(c.spec.Dir, AgentSocket)
+	if err != nil {
+		control.Close()
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle(cellv1connect.NewCellHandler(c))
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	s := &server{http: &http.Server{Handler: mux, Protocols: protocols}, relay: relay}
+	s.wg.Go(func() { _ = s.http.Serve(control) })
+	s.wg.Go(func() { c.relayAll(relay) })
+	return s, nil
+}
+
+// close lets the last status reach those who watch, and stops serving.
+func (s *server) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.http.Shutdown(ctx)
+	s.http.Close()
+	s.relay.Close()
+	s.wg.Wait()
+}
+
+// Watch implements the Cell protocol.
+func (c *cell) Watch(ctx context.Context, _ *connect.Request[cellv1.WatchRequest], stream *connect.ServerStream[cellv1.Status]) error {
+	for {
+		c.mu.Lock()
+		status, changed := proto.CloneOf(c.status), c.changed
+		c.mu.Unlock()
+		if err := stream.Send(status); err != nil {
+			return err
+		}
+		if status.Phase == cellv1.Phase_PHASE_STOPPED || status.Phase == cellv1.Phase_PHASE_FAILED {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Stop implements the Cell protocol.
+func (c *cell) Stop(ctx context.Context, req *connect.Request[cellv1.StopRequest]) (*connect.Response[cellv1.StopResponse], error) {
+	select {
+	case c.stop <- req.Msg.Reason:
+	default: // it is stopping already
+	}
+	select {
+	case <-c.gone:
+		return connect.NewResponse(&cellv1.StopResponse{}), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Stats implements the Cell protocol.
+func (c *cell) Stats(ctx context.Context, _ *connect.Request[cellv1.StatsRequest]) (*connect.Response[cellv1.StatsResponse], error) {
+	st, err := processStats("/proc")
+	if err != nil {
+		return nil, connect.NewError(connect.CodeInternal, err)
+	}
+	in, out := c.net.Traffic()
+	st.NetRxBytes, st.NetTxBytes = int64(out), int64(in)
+	return connect.NewResponse(st), nil
+}
+
+// Update implements the Cell protocol.
+func (c *cell) Update(ctx context.Context, req *connect.Request[cellv1.UpdateRequest]) (*connect.Response[cellv1.UpdateResponse], error) {
+	res := &cellv1.UpdateResponse{}
+	if req.Msg.Vcpus != nil && c.spec.PinCPUs {
+		if err := pinCPUs(c.cpus, int(*req.Msg.Vcpus)); err != nil {
+			res.Unenforced = append(res.Unenforced, "the processor limit: "+err.Error())
+		}
+	}
+	if req.Msg.MemoryBytes != nil || req.Msg.MaxPids != nil {
+		client, closeClient := newAgentClient(c.dialAgent)
+		defer closeClient()
+		conf, err := client.Configure(ctx, connect.NewRequest(&agentv1.ConfigureRequest{MemoryLimit: req.Msg.MemoryBytes, MaxPids: req.Msg.MaxPids}))
+		if err != nil {
+			return nil, fmt.Errorf("configure the agent: %w", err)
+		}
+		res.Unenforced = append(res.Unenforced, conf.Msg.Unenforced...)
+	}
+	return connect.NewResponse(res), nil
+}
+
+// newAgentClient returns a client of the agent, which is not trusted: what it
+// may answer is bounded.
+func newAgentClient(dial func(context.Context) (net.Conn, error)) (agentv1connect.AgentClient, func()) {
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
+	client := agentv1connect.NewAgentClient(&http.Client{Transport: tr}, "http://agent", connect.WithReadMaxBytes(1<<20))
+	return client, tr.CloseIdleConnections
+}
+
+func (c *cell) dialAgent(ctx context.Context) (net.Conn, error) {
+	return c.net.Dial(ctx, AgentPort)
+}
+
+// dialAgentPatiently dials an agent that may not listen yet.
+func (c *cell) dialAgentPatiently(ctx context.Context) (net.Conn, error) {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		conn, err := c.dialAgent(attempt)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the agent does not answer: %w", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// relayAll joins each connection to the socket with one to the agent.
+func (c *cell) relayAll(l net.Listener) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		wg.Go(func() {
+			defer conn.Close()
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			inside, err := c.dialAgent(ctx)
+			cancel()
+			if err != nil {
+				c.log.Warn("dial agent", "err", err)
+				return
+			}
+			defer inside.Close()
+			join(conn, inside)
+		})
+	}
+}
+
+// join copies both ways until both directions have ended.
+func join(a, b net.Conn) {
+	var wg sync.WaitGroup
+	for _, p := range [][2]net.Conn{{a, b}, {b, a}} {
+		wg.Go(func() {
+			_, err := io.CopyBuffer(writerOnly{p[0]}, readerOnly{p[1]}, make([]byte, 64<<10))
+			half, ok := p[0].(interface{ CloseWrite() error })
+			if err != nil || !ok || errors.Is(half.CloseWrite(), net.ErrClosed) {
+				a.Close()
+				b.Close()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// The two hide ReadFrom and WriteTo, whose buffers are smaller than ours.
+type (
+	writerOnly struct{ io.Writer }
+	readerOnly struct{ io.Reader }
+)

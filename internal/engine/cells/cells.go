@@ -1,0 +1,196 @@
+// Package cells runs sandboxes on this machine, each under a cell: a process
+// of its own (see package cell) that outlives the daemon.
+//
+// Everything there is to know about a sandbox's processes is in its directory:
+// a lock that its cell holds while it lives, sockets, logs. A new engine over
+// the same directory therefore finds what an earlier one left, however that
+// one ended.
+package cells
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/engine"
+)
+
+// Config says where an engine keeps its cells and what it starts them from.
+type Config struct {
+	// Dir is the engine's directory; it is made if missing.
+	Dir string
+	// Agent is the agent's binary.
+	Agent []byte
+	// AgentDigest identifies Agent.
+	AgentDigest string
+	// Executable is the cove binary; empty is the running one.
+	Executable string
+	Log        *slog.Logger
+}
+
+// Engine implements [engine.Engine]. Only one process at a time may use a
+// directory.
+type Engine struct {
+	cfg     Config
+	cgroups cgroup.Support
+	// starts bounds how many sandboxes start at once: more only makes each of
+	// them slower.
+	starts *semaphore.Weighted
+
+	wg     sync.WaitGroup
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	failed func(engine.Status)  // guarded by mu
+	live   map[string]*instance // guarded by mu
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// validID is what may become a directory's and a cgroup's name.
+var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+
+// New returns an engine over a directory. It starts nothing.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Executable == "" {
+		cfg.Executable = "/proc/self/exe"
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Dir = dir
+	ctx, cancel := context.WithCancel(context.Background())
+	e := &Engine{
+		cfg:     cfg,
+		cgroups: cgroup.Available(),
+		starts:  semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+		ctx:     ctx, cancel: cancel,
+		failed: func(engine.Status) {},
+		live:   make(map[string]*instance),
+	}
+	if err := e.install(); err != nil {
+		cancel()
+		return nil, err
+	}
+	return e, nil
+}
+
+// install puts the agent where cells can show it to their sandboxes.
+func (e *Engine) install() error {
+	if err := os.MkdirAll(e.cellsDir(), 0o700); err != nil {
+		return fmt.Errorf("make the cells' directory: %w", err)
+	}
+	path := filepath.Join(e.agentDir(), "agent")
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	// The directory shows up in the sandbox: it must be open to its users.
+	if err := os.MkdirAll(e.agentDir(), 0o755); err != nil {
+		return fmt.Errorf("install the agent: %w", err)
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, e.cfg.Agent, 0o555); err != nil {
+		return fmt.Errorf("install the agent: %w", err)
+	}
+	return os.Rename(tmp, path)
+}
+
+func (e *Engine) cellsDir() string         { return filepath.Join(e.cfg.Dir, "cells") }
+func (e *Engine) agentDir() string         { return filepath.Join(e.cfg.Dir, "agent", e.cfg.AgentDigest) }
+func (e *Engine) cellDir(id string) string { return filepath.Join(e.cellsDir(), id) }
+
+// Notify implements [engine.Engine].
+func (e *Engine) Notify(failed func(engine.Status)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.failed = failed
+}
+
+// Create implements [engine.Engine].
+func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
+	if !validID.MatchString(spec.ID) {
+		return nil, fmt.Errorf("invalid instance id %q", spec.ID)
+	}
+	if err := e.starts.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer e.starts.Release(1)
+	if err := os.Mkdir(e.cellDir(spec.ID), 0o700); err != nil {
+		return nil, fmt.Errorf("make cell directory: %w", err)
+	}
+	inst, err := e.start(ctx, spec)
+	if err != nil {
+		detail := e.logTail(spec.ID)
+		if derr := e.Destroy(context.WithoutCancel(ctx), spec.ID); derr != nil {
+			err = errors.Join(err, derr)
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		e.cfg.Log.Error("create sandbox", "sandbox", spec.ID, "err", err, "log", detail)
+		return nil, err
+	}
+	return inst, nil
+}
+
+// Open implements [engine.Engine].
+func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
+	if !validID.MatchString(id) {
+		return nil, engine.ErrNotFound
+	}
+	e.mu.Lock()
+	inst, ok := e.live[id]
+	e.mu.Unlock()
+	if ok {
+		return inst, nil
+	}
+	if !e.alive(id) {
+		return nil, engine.ErrNotFound
+	}
+	return e.attach(ctx, id, nil)
+}
+
+// List implements [engine.Engine].
+func (e *Engine) List(context.Context) ([]engine.Status, error) {
+	entries, err := os.ReadDir(e.cellsDir())
+	if err != nil {
+		return nil, fmt.Errorf("list cells: %w", err)
+	}
+	var list []engine.Status
+	for _, entry := range entries {
+		id := entry.Name()
+		if !entry.IsDir() || !validID.MatchString(id) {
+			continue
+		}
+		st := engine.Status{ID: id, Running: e.alive(id)}
+		if !st.Running {
+			st.Reason = reasonGone
+		}
+		list = append(list, st)
+	}
+	return list, nil
+}
+
+// Close implements [engine.Engine].
+func (e *Engine) Close() error {
+	e.cancel()
+	e.mu.Lock()
+	for _, inst := range e.live {
+		inst.release()
+	}
+	clear(e.live)
+	e.mu.Unlock()
+	e.wg.Wait()
+	return nil
+}

@@ -1,0 +1,180 @@
+package cells
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/wire/cellv1"
+)
+
+// stopTimeout is how long a cell gets to end by itself before it is killed.
+const stopTimeout = 3 * time.Second
+
+// Destroy implements [engine.Engine].
+func (e *Engine) Destroy(ctx context.Context, id string) error {
+	if !validID.MatchString(id) {
+		return nil
+	}
+	e.mu.Lock()
+	inst := e.live[id]
+	delete(e.live, id)
+	e.mu.Unlock()
+	if inst != nil {
+		inst.release()
+		stopCell(ctx, inst)
+	}
+	if err := e.killCell(ctx, id); err != nil {
+		return err
+	}
+	if err := removeGroup(id); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(e.cellDir(id)); err != nil {
+		return fmt.Errorf("remove the cell's directory: %w", err)
+	}
+	return nil
+}
+
+// stopCell asks the cell to end. A cell that does not is killed afterwards.
+func stopCell(ctx context.Context, inst *instance) {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	_, _ = inst.control.Stop(ctx, connect.NewRequest(&cellv1.StopRequest{Reason: "destroyed"}))
+	inst.transport.CloseIdleConnections()
+}
+
+// killCell kills the cell's process, if it lives, and waits until it is gone.
+// Since the process is the first of its process-id namespace, the kernel
+// reports it gone only when all others in there are too.
+func (e *Engine) killCell(ctx context.Context, id string) error {
+	pid, ok := e.process(id)
+	if !ok {
+		return nil
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill cell: %w", err)
+	}
+	return e.waitForExit(ctx, id, nil)
+}
+
+// waitForExit waits until the cell's process is gone, or exited is closed.
+func (e *Engine) waitForExit(ctx context.Context, id string, exited <-chan struct{}) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(30 * time.Second)
+	for {
+		if _, ok := e.process(id); !ok {
+			return nil
+		}
+		select {
+		case <-exited:
+			return nil
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-deadline:
+			return fmt.Errorf("the processes of %s do not end", id)
+		}
+	}
+}
+
+func removeGroup(id string) error {
+	group, err := cgroup.Open(id)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open cgroup: %w", err)
+	}
+	if err := group.Kill(); err != nil {
+		return fmt.Errorf("kill what is left in the cgroup: %w", err)
+	}
+	if err := group.Remove(); err != nil {
+		return fmt.Errorf("remove cgroup: %w", err)
+	}
+	return nil
+}
+
+// process returns the process id of the cell, if that process still lives.
+func (e *Engine) process(id string) (pid int, ok bool) {
+	data, err := os.ReadFile(filepath.Join(e.cellDir(id), processFile))
+	if err != nil {
+		return 0, false
+	}
+	fields := strings.Fields(string(data))
+	if len(fields) != 3 || fields[2] != bootID() {
+		return 0, false
+	}
+	pid, err = strconv.Atoi(fields[0])
+	if err != nil {
+		return 0, false
+	}
+	start, err := startTime(pid)
+	return pid, err == nil && start == fields[1]
+}
+
+// alive reports whether a cell holds its lock.
+func (e *Engine) alive(id string) bool {
+	f, err := os.Open(filepath.Join(e.cellDir(id), cell.LockFile))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// startTime returns when a process was started, as the kernel writes it, or an
+// error if it does not run any more.
+func startTime(pid int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	// The command's name ends with the last parenthesis; the start time is
+	// field 22, the state field 3.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return "", os.ErrProcessDone
+	}
+	return fields[19], nil
+}
+
+func bootID() string {
+	data, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data))
+}
+
+// logTail returns the end of the cell's log and of gVisor's last words.
+func (e *Engine) logTail(id string) string {
+	var out []byte
+	for _, name := range []string{cell.LogFile, cell.PanicFile} {
+		out = append(out, fileTail(filepath.Join(e.cellDir(id), name), 2<<10)...)
+	}
+	return string(bytes.ToValidUTF8(out, []byte("?")))
+}
+
+func fileTail(path string, n int64) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > n {
+		_, _ = f.Seek(-n, io.SeekEnd)
+	}
+	data, _ := io.ReadAll(io.LimitReader(f, n))
+	return data
+}

@@ -1,0 +1,181 @@
+package cells
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/wire/cellv1"
+	"github.com/cove-sh/cove/internal/wire/cellv1/cellv1connect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Reasons of failure, for the sandbox's owner.
+const (
+	reasonGone   = "its supervisor ended unexpectedly"
+	reasonMemory = "it ran out of memory; create it with more"
+)
+
+// instance is a running cell.
+type instance struct {
+	id        string
+	dir       string
+	transport *http.Transport
+	control   cellv1connect.CellClient
+	group     *cgroup.Group // nil where there are no cgroups
+	release   func()        // ends the watch
+
+	mu         sync.Mutex
+	unenforced []string // guarded by mu
+}
+
+// attach connects to a living cell and watches it. Exited, if not nil, is
+// closed when the cell's process has been waited for.
+func (e *Engine) attach(ctx context.Context, id string, exited <-chan struct{}) (*instance, error) {
+	dir := e.cellDir(id)
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return cell.Dial(ctx, dir, cell.ControlSocket)
+	}}
+	inst := &instance{
+		id: id, dir: dir, transport: tr,
+		control: cellv1connect.NewCellClient(&http.Client{Transport: tr}, "http://cell"),
+	}
+	if group, err := cgroup.Open(id); err == nil {
+		inst.group = group
+	}
+	watchCtx, cancel := context.WithCancel(e.ctx)
+	inst.release = cancel
+	stream, status, err := inst.watch(ctx, watchCtx)
+	if err != nil {
+		cancel()
+		tr.CloseIdleConnections()
+		return nil, err
+	}
+	inst.unenforced = status.Unenforced
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if other, ok := e.live[id]; ok {
+		cancel()
+		return other, nil
+	}
+	e.live[id] = inst
+	e.wg.Go(func() { e.follow(watchCtx, inst, stream, exited) })
+	return inst, nil
+}
+
+// watch opens the stream of the cell's status, which lasts as long as
+// watchCtx, and returns the first one.
+func (i *instance) watch(ctx, watchCtx context.Context) (*connect.ServerStreamForClient[cellv1.Status], *cellv1.Status, error) {
+	streamCtx, abort := context.WithCancel(watchCtx)
+	stop := context.AfterFunc(ctx, abort)
+	defer stop()
+	stream, err := i.control.Watch(streamCtx, connect.NewRequest(&cellv1.WatchRequest{}))
+	if err != nil {
+		abort()
+		return nil, nil, fmt.Errorf("watch cell: %w", err)
+	}
+	if !stream.Receive() {
+		abort()
+		return nil, nil, fmt.Errorf("watch cell: %w", errors.Join(stream.Err(), engine.ErrNotFound))
+	}
+	return stream, stream.Msg(), nil
+}
+
+// follow watches a cell to its end and reports it if nobody asked for that.
+func (e *Engine) follow(ctx context.Context, inst *instance, stream *connect.ServerStreamForClient[cellv1.Status], exited <-chan struct{}) {
+	defer inst.transport.CloseIdleConnections()
+	reason := reasonGone
+	stopped := false
+	for stream.Receive() {
+		switch st := stream.Msg(); st.Phase {
+		case cellv1.Phase_PHASE_STOPPED:
+			stopped = true
+		case cellv1.Phase_PHASE_FAILED:
+			reason = st.Reason
+		}
+	}
+	stream.Close()
+	if ctx.Err() != nil {
+		return // the engine lets go, or the instance is being destroyed
+	}
+	e.mu.Lock()
+	delete(e.live, inst.id)
+	failed := e.failed
+	e.mu.Unlock()
+	inst.release()
+	if stopped {
+		return
+	}
+	if inst.group != nil {
+		if st, err := inst.group.Stats(); err == nil && st.OOMKills > 0 {
+			reason = reasonMemory
+		}
+	}
+	e.cfg.Log.Warn("sandbox failed", "sandbox", inst.id, "reason", reason, "log", e.logTail(inst.id))
+	e.waitForExit(e.ctx, inst.id, exited)
+	failed(engine.Status{ID: inst.id, Reason: reason})
+}
+
+// ID implements [engine.Instance].
+func (i *instance) ID() string { return i.id }
+
+// Dial implements [engine.Instance].
+func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
+	return cell.Dial(ctx, i.dir, cell.AgentSocket)
+}
+
+// Stats implements [engine.Instance].
+func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
+	res, err := i.control.Stats(ctx, connect.NewRequest(&cellv1.StatsRequest{}))
+	if err != nil {
+		return engine.Stats{}, fmt.Errorf("ask cell for its use: %w", err)
+	}
+	m := res.Msg
+	return engine.Stats{
+		CPUNanos: m.CpuNanos, MemoryBytes: m.MemoryBytes, PrivateBytes: m.PrivateBytes,
+		DiskBytes: m.DiskBytes, NetRxBytes: m.NetRxBytes, NetTxBytes: m.NetTxBytes,
+	}, nil
+}
+
+// SetLimits implements [engine.Instance].
+func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string, error) {
+	if i.group != nil {
+		if err := i.group.Update(groupLimits(r)); err != nil {
+			return nil, fmt.Errorf("change cgroup limits: %w", err)
+		}
+	}
+	req := &cellv1.UpdateRequest{}
+	if r.MemoryMiB > 0 {
+		bytes := r.MemoryMiB << 20
+		req.MemoryBytes = &bytes
+	}
+	if r.VCPUs > 0 {
+		n := int32(r.VCPUs)
+		req.Vcpus = &n
+	}
+	if r.MaxPIDs > 0 {
+		req.MaxPids = &r.MaxPIDs
+	}
+	res, err := i.control.Update(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, fmt.Errorf("change limits: %w", err)
+	}
+	return res.Msg.Unenforced, nil
+}
+
+// Unenforced implements [engine.Instance].
+func (i *instance) Unenforced() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.unenforced)
+}

@@ -1,0 +1,204 @@
+package cells
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Beyond what the sandbox may use, its cgroup has room for the cell, gVisor's
+// two processes and their threads.
+const (
+	memoryHeadroom = 128 << 20
+	pidsHeadroom   = 512
+	// pidsPerPID is how many host threads a process of the sandbox can cost.
+	pidsPerPID = 2
+)
+
+// start starts a cell in the sandbox's directory and waits for it.
+func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error) {
+	group, err := cgroup.Create(spec.ID, groupLimits(spec.Resources))
+	if err != nil {
+		return nil, fmt.Errorf("make cgroup: %w", err)
+	}
+	input, err := json.Marshal(cell.Spec{
+		Spec:       spec,
+		Dir:        e.cellDir(spec.ID),
+		AgentDir:   e.agentDir(),
+		PinCPUs:    !e.cgroups.CPU,
+		Unenforced: group.Missing(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode the cell's specification: %w", err)
+	}
+	p, err := e.startProcess(spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	// From here on the process is known by its file, and Destroy ends it.
+	if err := e.recordProcess(spec.ID, p.cmd.Process.Pid); err != nil {
+		return nil, errors.Join(err, p.cmd.Process.Kill())
+	}
+	if err := group.Enter(p.cmd.Process.Pid); err != nil {
+		return nil, errors.Join(fmt.Errorf("enter cgroup: %w", err), p.cmd.Process.Kill())
+	}
+	if err := p.handOver(ctx, input); err != nil {
+		return nil, err
+	}
+	return e.attach(ctx, spec.ID, p.exited)
+}
+
+func groupLimits(r sandbox.Resources) cgroup.Limits {
+	var l cgroup.Limits
+	if r.MemoryMiB > 0 {
+		l.MemoryBytes = r.MemoryMiB<<20 + memoryHeadroom
+	}
+	if r.MaxPIDs > 0 {
+		l.PIDs = r.MaxPIDs*pidsPerPID + pidsHeadroom
+	}
+	l.CPUs = float64(r.VCPUs)
+	return l
+}
+
+// process is a cell that this process has started.
+type process struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	ready  *os.File
+	exited chan struct{} // closed when it was waited for
+}
+
+// startProcess starts a cell in its own namespaces. It waits for its
+// specification.
+func (e *Engine) startProcess(id string) (*process, error) {
+	log, err := os.OpenFile(filepath.Join(e.cellDir(id), cell.LogFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	readyR, readyW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer readyW.Close()
+	cmd := exec.Command(e.cfg.Executable, "cell", id)
+	cmd.Args[0] = "cove"
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOTRACEBACK=single"}
+	cmd.Stderr = log
+	cmd.ExtraFiles = []*os.File{readyW}
+	cmd.SysProcAttr = namespaces(os.Geteuid(), os.Getegid())
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		readyR.Close()
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		readyR.Close()
+		return nil, startError(err)
+	}
+	p := &process{cmd: cmd, stdin: stdin, ready: readyR, exited: make(chan struct{})}
+	e.wg.Go(func() { e.reap(p) })
+	return p, nil
+}
+
+// reap waits for the process, or until the engine is closed: the cell lives on
+// then, and whoever adopts it waits for it.
+func (e *Engine) reap(p *process) {
+	done := make(chan struct{})
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.exited)
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-e.ctx.Done():
+	}
+}
+
+// namespaces puts the cell in namespaces of its own. In the process-id
+// namespace it is process 1, so all that it starts ends with it. An ordinary
+// user is root in a user namespace that maps only himself.
+func namespaces(uid, gid int) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+	}
+	if uid != 0 {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
+	}
+	return attr
+}
+
+// startError explains why the kernel refuses the namespaces.
+func startError(err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
+		return sandbox.Wrap(sandbox.CodeUnsupported, err,
+			"this machine does not let this user make namespaces; run \"cove doctor\" to see what is missing")
+	}
+	return fmt.Errorf("start cell: %w", err)
+}
+
+// handOver gives the cell its specification and waits until it is ready.
+func (p *process) handOver(ctx context.Context, input []byte) error {
+	defer p.ready.Close()
+	if _, err := p.stdin.Write(input); err != nil {
+		return fmt.Errorf("hand the specification to the cell: %w", err)
+	}
+	if err := p.stdin.Close(); err != nil {
+		return fmt.Errorf("hand the specification to the cell: %w", err)
+	}
+	answer := make(chan error, 1)
+	go func() { answer <- readReady(p.ready) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		// Closing the pipe ends the reader.
+		return ctx.Err()
+	}
+}
+
+func readReady(r io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	if err != nil {
+		return fmt.Errorf("wait for the cell: %w", err)
+	}
+	var ready cell.Ready
+	if err := json.Unmarshal(bytes.TrimSpace(data), &ready); err != nil {
+		return errors.New("the cell ended before the sandbox ran")
+	}
+	if ready.Error != "" {
+		return errors.New(ready.Error)
+	}
+	return nil
+}
+
+// processFile holds "pid starttime bootid" of a cell.
+const processFile = "process"
+
+func (e *Engine) recordProcess(id string, pid int) error {
+	start, err := startTime(pid)
+	if err != nil {
+		return fmt.Errorf("read the cell's start time: %w", err)
+	}
+	path := filepath.Join(e.cellDir(id), processFile)
+	return os.WriteFile(path, []byte(strconv.Itoa(pid)+" "+start+" "+bootID()), 0o600)
+}
