@@ -1,0 +1,107 @@
+package native
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// capture keeps the first and the last half of a stream within a limit.
+type capture struct {
+	limit int
+	total int64
+	head  []byte
+	tail  []byte // a ring once it is full; next is where it begins then
+	next  int
+}
+
+func newCapture(limit int) *capture { return &capture{limit: limit} }
+
+func (c *capture) write(p []byte) {
+	c.total += int64(len(p))
+	if room := c.limit/2 - len(c.head); room > 0 {
+		n := min(room, len(p))
+		c.head = append(c.head, p[:n]...)
+		p = p[n:]
+	}
+	size := c.limit - c.limit/2
+	if len(p) > size {
+		p = p[len(p)-size:]
+	}
+	if room := size - len(c.tail); room > 0 {
+		n := min(room, len(p))
+		c.tail = append(c.tail, p[:n]...)
+		p = p[n:]
+	}
+	for len(p) > 0 {
+		n := copy(c.tail[c.next:], p)
+		c.next = (c.next + n) % size
+		p = p[n:]
+	}
+}
+
+// captured is a stream as text for a result.
+type captured struct {
+	text      string
+	bytes     int64
+	truncated bool
+	binary    bool // some bytes were not UTF-8 and are shown as U+FFFD
+}
+
+// result returns what was kept. Where bytes are missing in the middle, the cut
+// never goes through a character, and a line says how much is missing.
+func (c *capture) result(note func(omitted int64) string) captured {
+	tail := append(append([]byte(nil), c.tail[c.next:]...), c.tail[:c.next]...)
+	out := captured{bytes: c.total}
+	omitted := c.total - int64(len(c.head)) - int64(len(tail))
+	if omitted == 0 {
+		out.text, out.binary = clean(append(append([]byte(nil), c.head...), tail...))
+		return out
+	}
+	head := trimEnd(c.head)
+	rest := trimStart(tail)
+	omitted += int64(len(c.head) - len(head) + len(tail) - len(rest))
+	first, bad1 := clean(head)
+	last, bad2 := clean(rest)
+	out.text = first + note(omitted) + last
+	out.truncated, out.binary = true, bad1 || bad2
+	return out
+}
+
+// clean returns p as valid UTF-8.
+func clean(p []byte) (text string, replaced bool) {
+	if utf8.Valid(p) {
+		return string(p), false
+	}
+	var b strings.Builder
+	b.Grow(len(p))
+	for len(p) > 0 {
+		r, n := utf8.DecodeRune(p)
+		b.WriteRune(r)
+		p = p[n:]
+	}
+	return b.String(), true
+}
+
+// trimEnd drops the beginning of a character that p ends in.
+func trimEnd(p []byte) []byte {
+	for i := 1; i <= min(utf8.UTFMax-1, len(p)); i++ {
+		b := p[len(p)-i]
+		if utf8.RuneStart(b) {
+			if b >= utf8.RuneSelf && !utf8.FullRune(p[len(p)-i:]) {
+				return p[:len(p)-i]
+			}
+			return p
+		}
+	}
+	return p
+}
+
+// trimStart drops the end of a character that p starts with.
+func trimStart(p []byte) []byte {
+	for i := range min(utf8.UTFMax-1, len(p)) {
+		if utf8.RuneStart(p[i]) {
+			return p[i:]
+		}
+	}
+	return p
+}

@@ -1,0 +1,103 @@
+// Package native is Cove's own MCP surface: tools named noun_verb, grouped in
+// toolsets.
+package native
+
+import (
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Name is the dialect's name.
+const Name = "native"
+
+// The toolsets.
+const (
+	toolsetCore = "core"
+	toolsetCode = "code"
+)
+
+// Dialect is Cove's own MCP surface.
+type Dialect struct {
+	tools []dialect.Tool
+}
+
+var (
+	_ dialect.Toolsetter = (*Dialect)(nil)
+	_ dialect.Resourcer  = (*Dialect)(nil)
+)
+
+// New returns the dialect.
+func New() *Dialect {
+	return &Dialect{tools: []dialect.Tool{
+		sandboxCreate(), sandboxList(), sandboxGet(), sandboxUpdate(), sandboxKill(),
+		sandboxExec(),
+		fileRead(), fileWrite(), fileEdit(), fileList(), fileMove(), fileDelete(), dirDownload(),
+		jobList(), jobGet(), jobStop(),
+	}}
+}
+
+// Name returns [Name].
+func (d *Dialect) Name() string { return Name }
+
+// Server describes Cove.
+func (d *Dialect) Server(version string) dialect.Server {
+	return dialect.Server{
+		Implementation: &mcp.Implementation{
+			Name:       "cove",
+			Title:      "Cove sandboxes",
+			Version:    version,
+			WebsiteURL: "https://github.com/cove-sh/cove",
+		},
+		Instructions: instructions,
+	}
+}
+
+// Tools returns the table of tools.
+func (d *Dialect) Tools() []dialect.Tool { return d.tools }
+
+// Toolsets returns the toolsets; all of them are on by default so far.
+func (d *Dialect) Toolsets() (known, defaults []string) {
+	return []string{toolsetCore, toolsetCode}, []string{toolsetCore, toolsetCode}
+}
+
+// Resources returns the files of sandboxes.
+func (d *Dialect) Resources() []dialect.ResourceTemplate {
+	return []dialect.ResourceTemplate{fileResource()}
+}
+
+const instructions = `Cove runs untrusted code in isolated Linux sandboxes (gVisor).
+
+1. sandbox_create returns an id. Every other tool takes it (or the sandbox's name) as "sandbox".
+2. sandbox_exec runs a command in it; file_write, file_read, file_edit and file_list work on its files. Relative paths start at the sandbox's working directory.
+3. A command that runs longer than 45 s goes on as a job: poll it with job_get, end it with job_stop. Start servers with "background": true.
+4. sandbox_kill ends the sandbox and deletes its files. Sandboxes also end by themselves when their lifetime is over.
+
+Errors carry a stable code in parentheses and say what to do next. Sandboxes keep their files and processes between calls; nothing in one can see another or the host.`
+
+// annotations fills in all hints: what a tool reads only, destroys, or can do
+// again without further effect, and whether it reaches beyond Cove.
+func annotations(title string, readOnly, destructive, idempotent, openWorld bool) *mcp.ToolAnnotations {
+	return &mcp.ToolAnnotations{
+		Title:           title,
+		ReadOnlyHint:    readOnly,
+		DestructiveHint: &destructive,
+		IdempotentHint:  idempotent,
+		OpenWorldHint:   &openWorld,
+	}
+}
+
+// The limits of results. Clients cut a result at about 25,000 tokens.
+const (
+	maxStreamBytes = 32 << 10 // of stdout and of stderr in a result
+	maxResultBytes = 64 << 10 // of a listing in a result
+	defaultRead    = 64 << 10 // of a file, unless a limit is given
+	maxRead        = 1 << 20
+	maxWrite       = 8 << 20
+	maxArchive     = 10 << 20
+)
+
+func invalid(format string, args ...any) error {
+	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
+}

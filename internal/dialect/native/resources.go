@@ -1,0 +1,196 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const zipType = "application/zip"
+
+type downloadArgs struct {
+	Sandbox  string `json:"sandbox"`
+	Path     string `json:"path"`
+	LinkOnly bool   `json:"link_only"`
+}
+
+type downloadResult struct {
+	Path      string `json:"path"`
+	SizeBytes int64  `json:"size_bytes"`
+	MIMEType  string `json:"mime_type"`
+	URI       string `json:"uri"`
+}
+
+func dirDownload() dialect.Tool {
+	return dialect.New(toolsetCore, &mcp.Tool{
+		Name:  "dir_download",
+		Title: "Download a directory",
+		Description: "Return a directory of a sandbox as a ZIP file of up to 10 MiB (an embedded resource, and a link to it). " +
+			"Symbolic links and special files are left out. With link_only you get only the link.",
+		Annotations: annotations("Download a directory", true, false, true, false),
+		InputSchema: input(
+			sandboxArg(),
+			opt("path", with(bounded("The directory; the sandbox's working directory if left out.", 1, sandbox.MaxPathBytes), ".")),
+			opt("link_only", with(boolean("Leave the ZIP file out of the result."), false)),
+		),
+		OutputSchema: output(
+			req("path", text("")),
+			req("size_bytes", count("Size of the ZIP file.")),
+			req("mime_type", text("")),
+			req("uri", text("The ZIP file as a resource, made anew when it is read.")),
+		),
+	}, func(ctx context.Context, c *dialect.Call, in downloadArgs) (*mcp.CallToolResult, error) {
+		c.Status("packing " + in.Path)
+		info, err := c.Service.StatFile(ctx, in.Sandbox, in.Path)
+		if err != nil {
+			return nil, err
+		}
+		data, err := archive(ctx, c.Service, in.Sandbox, info.Path)
+		if err != nil {
+			return nil, err
+		}
+		uri := fileURI(in.Sandbox, info.Path) + "?" + zipQuery
+		size := int64(len(data))
+		out := dialect.Text(fmt.Sprintf("ZIP file of %s: %d bytes.", info.Path, size), downloadResult{
+			Path: info.Path, SizeBytes: size, MIMEType: zipType, URI: uri,
+		})
+		if !in.LinkOnly {
+			out.Content = append(out.Content, &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: uri, MIMEType: zipType, Blob: data}})
+		}
+		out.Content = append(out.Content, &mcp.ResourceLink{URI: uri, Name: archiveName(info.Path), MIMEType: zipType, Size: &size})
+		return out, nil
+	})
+}
+
+func archiveName(dir string) string {
+	if base := path.Base(dir); base != "/" && base != "." {
+		return base + ".zip"
+	}
+	return "root.zip"
+}
+
+// archive returns a directory as a ZIP file within the limit.
+func archive(ctx context.Context, svc sandbox.Service, sb, dir string) ([]byte, error) {
+	r, err := svc.ArchiveDir(ctx, sb, dir, maxArchive)
+	if err == nil {
+		defer r.Close()
+		var data []byte
+		if data, err = io.ReadAll(io.LimitReader(r, maxArchive+1)); err == nil && len(data) <= maxArchive {
+			return data, nil
+		}
+	}
+	if err == nil || sandbox.CodeOf(err) == sandbox.CodeTooLarge {
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the ZIP file of %s is over 10 MiB; download a directory inside it, or single files", dir)
+	}
+	return nil, err
+}
+
+// Files are resources cove://sandbox/<id><absolute path>, directories as ZIP
+// files with ?format=zip. The sandbox may be a name, as everywhere.
+const (
+	scheme      = "cove"
+	uriHost     = "sandbox"
+	uriTemplate = scheme + "://" + uriHost + "/{sandbox}{+path}"
+	zipQuery    = "format=zip"
+	maxResource = maxWrite
+)
+
+func fileURI(sb, file string) string {
+	return (&url.URL{Scheme: scheme, Host: uriHost, Path: "/" + sb + file}).String()
+}
+
+func parseURI(uri string) (sb, file string, zip bool, err error) {
+	bad := invalid("not a resource of Cove; a file is %s://%s/<sandbox id>/<absolute path>", scheme, uriHost)
+	u, err := url.Parse(uri)
+	if err != nil || u.Scheme != scheme || u.Host != uriHost || u.User != nil || u.Fragment != "" {
+		return "", "", false, bad
+	}
+	sb, file, ok := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
+	if !ok || sb == "" || (u.RawQuery != "" && u.RawQuery != zipQuery) {
+		return "", "", false, bad
+	}
+	return sb, "/" + file, u.RawQuery == zipQuery, nil
+}
+
+func fileResource() dialect.ResourceTemplate {
+	return dialect.ResourceTemplate{
+		Def: &mcp.ResourceTemplate{
+			Name:        "sandbox_file",
+			Title:       "A file of a sandbox",
+			Description: "A file of up to 8 MiB, by the sandbox's id and the absolute path; a directory as a ZIP file with ?format=zip.",
+			URITemplate: uriTemplate,
+		},
+		Read: readResource,
+	}
+}
+
+func readResource(ctx context.Context, svc sandbox.Service, uri string) (*mcp.ReadResourceResult, error) {
+	sb, file, zip, err := parseURI(uri)
+	if err != nil {
+		return nil, err
+	}
+	if zip {
+		data, err := archive(ctx, svc, sb, file)
+		if err != nil {
+			return nil, err
+		}
+		return contents(&mcp.ResourceContents{URI: uri, MIMEType: zipType, Blob: data}), nil
+	}
+	f, err := svc.ReadFile(ctx, sb, sandbox.ReadFileRequest{Path: file, Limit: maxResource + 1})
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxResource+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxResource {
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is over 8 MiB; read it in slices with file_read", f.Info.Path)
+	}
+	c := &mcp.ResourceContents{URI: uri, MIMEType: contentType(f.Info.Path, data)}
+	if utf8.Valid(data) && !bytes.ContainsRune(data, 0) {
+		c.Text = string(data)
+	} else {
+		c.Blob = data
+	}
+	return contents(c), nil
+}
+
+func contents(c *mcp.ResourceContents) *mcp.ReadResourceResult {
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}
+}
+
+// textTypes are types that content alone does not tell. The machine's own
+// table is not asked: results are the same everywhere.
+var textTypes = map[string]string{
+	".css": "text/css", ".csv": "text/csv", ".html": "text/html", ".js": "text/javascript",
+	".json": "application/json", ".md": "text/markdown", ".svg": "image/svg+xml", ".xml": "application/xml",
+}
+
+func contentType(name string, data []byte) string {
+	if t := textTypes[path.Ext(name)]; t != "" {
+		return t
+	}
+	return http.DetectContentType(data)
+}
+
+// imageType returns the MIME type of an image that clients can show, or "".
+func imageType(data []byte) string {
+	switch t := http.DetectContentType(data); t {
+	case "image/png", "image/jpeg", "image/gif", "image/webp":
+		return t
+	}
+	return ""
+}

@@ -1,0 +1,107 @@
+package dialect
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// New makes a tool whose arguments are checked against its input schema and
+// decoded into In, with the schema's defaults for what is missing. Arguments
+// that are null count as missing. It panics if the schema is wrong, which a
+// test of the dialect finds.
+func New[In any](toolset string, def *mcp.Tool, run func(ctx context.Context, c *Call, in In) (*mcp.CallToolResult, error)) Tool {
+	schema, err := schemaOf(def.InputSchema)
+	if err != nil {
+		panic(fmt.Sprintf("tool %s: %v", def.Name, err))
+	}
+	args, err := newArguments(def.Name, schema)
+	if err != nil {
+		panic(fmt.Sprintf("tool %s: %v", def.Name, err))
+	}
+	return Tool{Def: def, Toolset: toolset, Run: func(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
+		var in In
+		if err := args.decode(c.Args, &in); err != nil {
+			return nil, err
+		}
+		return run(ctx, c, in)
+	}}
+}
+
+// schemaOf returns a schema that is one, or JSON of one.
+func schemaOf(v any) (*jsonschema.Schema, error) {
+	if s, ok := v.(*jsonschema.Schema); ok {
+		return s, nil
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	s := new(jsonschema.Schema)
+	return s, json.Unmarshal(data, s)
+}
+
+// arguments checks and decodes the arguments of one tool.
+type arguments struct {
+	tool     string
+	schema   *jsonschema.Schema
+	resolved *jsonschema.Resolved
+	defaults json.RawMessage
+}
+
+func newArguments(tool string, schema *jsonschema.Schema) (*arguments, error) {
+	resolved, err := schema.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
+	if err != nil {
+		return nil, err
+	}
+	defaults := make(map[string]json.RawMessage)
+	for name, p := range schema.Properties {
+		if p.Default != nil {
+			defaults[name] = p.Default
+		}
+	}
+	data, err := json.Marshal(defaults)
+	if err != nil {
+		return nil, err
+	}
+	return &arguments{tool: tool, schema: schema, resolved: resolved, defaults: data}, nil
+}
+
+func (a *arguments) decode(raw json.RawMessage, in any) error {
+	if len(raw) == 0 || string(raw) == "null" {
+		raw = json.RawMessage("{}")
+	}
+	// The decoder would put U+FFFD for bad bytes, and a file written with
+	// them would differ from what was meant.
+	if !utf8.Valid(raw) {
+		return sandbox.Errorf(sandbox.CodeInvalid, "the arguments are not valid UTF-8; send binary data as base64")
+	}
+	var m map[string]any
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return sandbox.Errorf(sandbox.CodeInvalid, "the arguments must be one JSON object")
+	}
+	for name, v := range m {
+		if v == nil {
+			delete(m, name)
+		}
+	}
+	if problem := explain(a.schema, m, ""); problem != "" {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s: %s", a.tool, problem)
+	}
+	if err := a.resolved.Validate(m); err != nil {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s: the arguments do not match the schema: %s", a.tool, clip(err.Error(), 300))
+	}
+	if err := json.Unmarshal(a.defaults, in); err != nil {
+		return fmt.Errorf("decode defaults of %s: %w", a.tool, err)
+	}
+	if err := json.Unmarshal(raw, in); err != nil {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s: the arguments do not match the schema; integers are written without a fraction or exponent", a.tool)
+	}
+	return nil
+}
