@@ -1,0 +1,47 @@
+# The commands of this repository; each is what it says, "make demo" and
+# "make test" are the two to know.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Cove is built without cgo: a binary that needs a C library cannot execute
+# itself again in gVisor's empty root.
+GOBUILD = CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+SOURCES = $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.yaml' | grep -v -e node_modules -e _test.go) go.mod go.sum
+AGENT = internal/agentbin/bin/agent
+
+.PHONY: build demo test check lint fuzz bench generate clean deps
+
+build: bin/cove ## build bin/cove
+
+bin/cove: $(SOURCES) $(AGENT)
+	$(GOBUILD) -o $@ ./cmd/cove
+
+$(AGENT): $(SOURCES)
+	$(GOBUILD) -o $@ ./cmd/cove-agent
+
+demo: build ## build, then do the main job through a real MCP session
+	go run ./examples/demo bin/cove
+
+deps: ## install what the tests need (Debian; as an ordinary user it only says what is missing)
+	./scripts/install-test-deps
+
+test: build deps ## run every test
+	COVE_BIN=$(CURDIR)/bin/cove go test -race -timeout 25m ./...
+
+check: lint test ## what CI runs
+
+lint: ## vet, staticcheck and format
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	go tool -modfile=tools.mod staticcheck ./...
+
+fuzz: ## run every fuzz target for FUZZTIME each
+	./scripts/fuzz $(or $(FUZZTIME),20s)
+
+bench: build ## print the numbers of GOALS.md
+	COVE_BIN=$(CURDIR)/bin/cove go run ./test/bench
+
+generate: ## regenerate protobuf code, OpenAPI file and snapshots
+	./scripts/generate
+
+clean:
+	rm -rf bin $(AGENT)
