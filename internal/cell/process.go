@@ -53,6 +53,26 @@ func processStats(proc string) (*cellv1.StatsResponse, error) {
 	return st, nil
 }
 
+// writtenBytes returns what the file with the sandbox's writes takes on disk.
+// It has no name; a process that has it open shows it.
+func writtenBytes(proc string, pid int) int64 {
+	links, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "fd", "*"))
+	if err != nil {
+		return 0
+	}
+	for _, l := range links {
+		target, err := os.Readlink(l)
+		if err != nil || !strings.Contains(target, "runsc-filestore-") {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Stat(l, &st) == nil {
+			return st.Blocks * 512
+		}
+	}
+	return 0
+}
+
 // cpuNanos returns the user and system time in a /proc/PID/stat file, with
 // that of children that were waited for. The command's name may hold anything
 // but ends with the last parenthesis.

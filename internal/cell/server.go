@@ -97,6 +97,8 @@ func (c *cell) Stats(ctx context.Context, _ *connect.Request[cellv1.StatsRequest
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
+	sentry, _ := c.sb.PIDs()
+	st.DiskBytes = writtenBytes("/proc", sentry)
 	in, out := c.net.Traffic()
 	st.NetRxBytes, st.NetTxBytes = int64(out), int64(in)
 	return connect.NewResponse(st), nil

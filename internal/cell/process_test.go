@@ -1,0 +1,84 @@
+package cell
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCPUNanos(t *testing.T) {
+	tests := []struct {
+		name, stat string
+		want       int64
+	}{
+		{"plain", "1 (x) S 0 1 1 0 -1 0 0 0 0 0 10 5 2 3 20 0", 200_000_000},
+		{"hostile name", "1 (a) b (c) 9 9) S 0 1 1 0 -1 0 0 0 0 0 10 5 2 3 20 0", 200_000_000},
+		{"cut short", "1 (x) S 0 1", 0},
+		{"no name", "1 x S", 0},
+		{"empty", "", 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := cpuNanos([]byte(tt.stat)); got != tt.want {
+				t.Errorf("cpuNanos(%q) = %d, want %d", tt.stat, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestMemoryBytes(t *testing.T) {
+	pss, private := memoryBytes([]byte("5-6 ---p [rollup]\nRss: 100 kB\nPss:  40 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty:  2 kB\nPss_Dirty: 7 kB\n"))
+	if pss != 40<<10 || private != 3<<10 {
+		t.Errorf("memoryBytes = %d, %d; want %d, %d", pss, private, 40<<10, 3<<10)
+	}
+}
+
+func TestProcessStatsCountsThisProcess(t *testing.T) {
+	proc := t.TempDir()
+	if err := os.Symlink("/proc/self", filepath.Join(proc, "1")); err != nil {
+		t.Fatal(err)
+	}
+	st, err := processStats(proc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.MemoryBytes <= 0 || st.PrivateBytes <= 0 || st.PrivateBytes > st.MemoryBytes {
+		t.Errorf("processStats = %v, want memory above private memory above 0", st)
+	}
+}
+
+func TestCopyBoundedSwallowsTheRest(t *testing.T) {
+	var out strings.Builder
+	in := strings.NewReader(strings.Repeat("x", 100))
+	copyBounded(&out, in, 10)
+	if out.Len() != 10 || in.Len() != 0 {
+		t.Errorf("copied %d bytes and left %d, want 10 and 0", out.Len(), in.Len())
+	}
+}
+
+func TestHoldsAny(t *testing.T) {
+	tests := []struct {
+		dir, path string
+		want      bool
+	}{
+		{"/mnt", "/mnt/state", true},
+		{"/mnt", "/mnt", true},
+		{"/mnt", "/mntx/state", false},
+		{"/mnt", "/var/lib/cove", false},
+	}
+	for _, tt := range tests {
+		if got := holdsAny(tt.dir, []string{tt.path}); got != tt.want {
+			t.Errorf("holdsAny(%q, %q) = %v, want %v", tt.dir, tt.path, got, tt.want)
+		}
+	}
+}
+
+func FuzzProcFiles(f *testing.F) {
+	f.Add([]byte("1 (x) S 0 1 1 0 -1 0 0 0 0 0 10 5 2 3 20 0"))
+	f.Add([]byte("Pss: 1 kB\nPrivate_Dirty: -1 kB"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cpuNanos(data)
+		memoryBytes(data)
+	})
+}
