@@ -1,0 +1,87 @@
+package agentclient
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// maxErrorText bounds what an agent may say in an error, in bytes.
+const maxErrorText = 1000
+
+// codes maps what an agent says. Codes that are not here are internal.
+// PermissionDenied is of the sandbox's files, not of the caller's key.
+var codes = map[connect.Code]sandbox.Code{
+	connect.CodeInvalidArgument:    sandbox.CodeInvalid,
+	connect.CodeOutOfRange:         sandbox.CodeInvalid,
+	connect.CodePermissionDenied:   sandbox.CodeInvalid,
+	connect.CodeNotFound:           sandbox.CodeNotFound,
+	connect.CodeAlreadyExists:      sandbox.CodeConflict,
+	connect.CodeAborted:            sandbox.CodeConflict,
+	connect.CodeFailedPrecondition: sandbox.CodeConflict,
+	connect.CodeResourceExhausted:  sandbox.CodeTooLarge,
+	connect.CodeDeadlineExceeded:   sandbox.CodeTimeout,
+	connect.CodeCanceled:           sandbox.CodeCancelled,
+	connect.CodeUnimplemented:      sandbox.CodeUnsupported,
+	connect.CodeUnavailable:        sandbox.CodeUnavailable,
+}
+
+// mapError turns the error of a call made with ctx into one of the domain.
+func mapError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return contextError(ctx, err)
+	}
+	ce, ok := errors.AsType[*connect.Error](err)
+	if !ok || !connect.IsWireError(err) {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the agent in the sandbox does not answer; try again, or kill the sandbox and create a new one")
+	}
+	code, known := codes[ce.Code()]
+	if !known {
+		code = sandbox.CodeInternal
+	}
+	text := clean(ce.Message(), maxErrorText)
+	if text == "" {
+		text = "the agent in the sandbox refused: " + ce.Code().String()
+	}
+	return sandbox.Wrap(code, err, text)
+}
+
+func contextError(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(context.Cause(ctx), errSilent):
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the agent in the sandbox does not answer in time; try again, or kill the sandbox and create a new one")
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return sandbox.Wrap(sandbox.CodeTimeout, err, "the request took too long; try again or allow more time")
+	}
+	return sandbox.Wrap(sandbox.CodeCancelled, err, "the request was cancelled")
+}
+
+// clean makes a text of the agent's fit to be shown: valid, on one line,
+// without control characters, and of limited length in bytes.
+func clean(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
+		for len(s) > 0 {
+			if r, n := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || n > 1 {
+				break
+			}
+			s = s[:len(s)-1]
+		}
+		s += "…"
+	}
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD")))
+}
