@@ -29,8 +29,8 @@ const maxTerminalMessage = 4 << 20
 const inputChunk = 64 << 10
 
 // OpenTerminal starts a command whose standard input is open; it needs no
-// terminal size for that. The command is killed when ctx is cancelled or the
-// terminal closed. Call Run next, and Close in any case.
+// terminal size for that. A timeout of 0 is none. The command is killed when
+// ctx is cancelled or the terminal closed. Call Run next, and Close in any case.
 func (c *Client) OpenTerminal(ctx context.Context, name string, req sandbox.ExecRequest) (*Terminal, error) {
 	e := c.path("/v1/sandboxes/%/terminal", name)
 	if e.err != nil {
@@ -58,7 +58,8 @@ func (c *Client) OpenTerminal(ctx context.Context, name string, req sandbox.Exec
 }
 
 // Run passes what happens to sink until the command has ended. It is called
-// once. Offsets of events count from the command's start.
+// once. Output that was lost because it was taken too slowly shows as a gap
+// between the offsets of events.
 func (t *Terminal) Run(sink sandbox.JobSink) (*sandbox.Job, error) {
 	defer t.conn.CloseNow()
 	var offsets [2]int64
@@ -87,6 +88,10 @@ func (t *Terminal) Run(sink sandbox.JobSink) (*sandbox.Job, error) {
 		case line.Final:
 			_ = t.conn.Close(websocket.StatusNormalClosure, "")
 			return line.Job, nil
+		case line.Stream == sandbox.Stdout:
+			offsets[0] = line.Offset
+		case line.Stream == sandbox.Stderr:
+			offsets[1] = line.Offset
 		case line.Job != nil && sink != nil:
 			if err := sink(line.JobEvent); err != nil {
 				return nil, err

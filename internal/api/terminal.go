@@ -18,8 +18,9 @@ import (
 const terminalDoc = "A WebSocket. The client's first message is a text: the request as for exec; standard input is open. After that, its binary " +
 	"messages are standard input, and its text messages are `{\"resize\":{\"cols\":C,\"rows\":R}}`, `{\"signal\":\"INT\"}` or " +
 	"`{\"close_stdin\":true}`. The server sends text `{\"job\":...}` when the command has started, then output as binary messages whose first " +
-	"byte is 1 for stdout and 2 for stderr, and at the end text `{\"job\":...,\"final\":true}` or `{\"error\":{...}}`. Empty objects keep the " +
-	"connection alive. A client that disconnects kills the command."
+	"byte is 1 for stdout and 2 for stderr, and at the end text `{\"job\":...,\"final\":true}` or `{\"error\":{...}}`. Text " +
+	"`{\"stream\":...,\"offset\":N}` says that output before N was not kept, because the client was slow. Empty objects keep the connection " +
+	"alive. A client that disconnects kills the command. `timeout_ms` 0 is no timeout."
 
 const (
 	// firstMessageTime is how long a client may take to say what to run.
@@ -29,6 +30,11 @@ const (
 	keepAlive = 15 * time.Second
 	// maxInputMessage bounds a message of input, in bytes.
 	maxInputMessage = 1 << 20
+	// terminalKeep is how much output a command may write before it is attached
+	// to without losing some, in bytes.
+	terminalKeep = 4 << 20
+	// killTime bounds the killing of a command whose client is gone.
+	killTime = 10 * time.Second
 )
 
 // The first byte of a binary message from the server.
@@ -64,10 +70,9 @@ type terminal struct {
 	sandbox string
 	// workers end when the connection is closed and the command has ended.
 	workers sync.WaitGroup
-	// job is set before started is closed, and read after.
 	job     string
-	started chan struct{}
 	frame   []byte
+	offsets [2]int64
 }
 
 func (h *handlers) terminal(w http.ResponseWriter, r *http.Request, name string) {
@@ -76,7 +81,7 @@ func (h *handlers) terminal(w http.ResponseWriter, r *http.Request, name string)
 		// Accept has answered.
 		return
 	}
-	t := &terminal{h: h, conn: conn, sandbox: name, started: make(chan struct{})}
+	t := &terminal{h: h, conn: conn, sandbox: name}
 	defer t.workers.Wait()
 	defer conn.CloseNow()
 	job, err := t.run(r.Context())
@@ -89,7 +94,9 @@ func (h *handlers) terminal(w http.ResponseWriter, r *http.Request, name string)
 	}
 }
 
-// run runs the command that the first message describes.
+// run runs the command that the first message describes. It runs in the
+// background, where nothing bounds its time, and is killed when the client is
+// gone.
 func (t *terminal) run(parent context.Context) (*sandbox.Job, error) {
 	req, err := t.readRequest(parent)
 	if err != nil {
@@ -97,9 +104,30 @@ func (t *terminal) run(parent context.Context) (*sandbox.Job, error) {
 	}
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
+	started, err := t.h.svc.Exec(ctx, t.sandbox, req, nil)
+	if err != nil {
+		return nil, err
+	}
+	t.job = started.ID
+	if err := t.sendText(ctx, JobLine{JobEvent: sandbox.JobEvent{Job: started}}); err != nil {
+		t.kill(ctx)
+		return nil, err
+	}
 	t.workers.Go(func() { t.keepAlive(ctx, cancel) })
 	t.workers.Go(func() { t.readInput(ctx, cancel) })
-	return t.h.svc.Exec(ctx, t.sandbox, req, func(ev sandbox.JobEvent) error { return t.send(ctx, ev) })
+	job, err := t.h.svc.Attach(ctx, t.sandbox, t.job, sandbox.AttachRequest{}, func(ev sandbox.JobEvent) error { return t.send(ctx, ev) })
+	if err != nil {
+		t.kill(ctx)
+	}
+	return job, err
+}
+
+func (t *terminal) kill(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+	defer cancel()
+	if _, err := t.h.svc.SignalJob(ctx, t.sandbox, t.job, "KILL", 0); err != nil {
+		t.h.log.DebugContext(ctx, "kill a command whose client is gone", "sandbox", t.sandbox, "job", t.job, "error", err)
+	}
 }
 
 func (t *terminal) readRequest(parent context.Context) (sandbox.ExecRequest, error) {
@@ -121,6 +149,10 @@ func (t *terminal) readRequest(parent context.Context) (sandbox.ExecRequest, err
 		return req, sandbox.Errorf(sandbox.CodeInvalid, "a terminal's command ends with its connection; leave out background and handover_ms")
 	}
 	req.OpenStdin = true
+	req.Background = true
+	if req.KeepBytes == 0 {
+		req.KeepBytes = terminalKeep
+	}
 	t.conn.SetReadLimit(maxInputMessage)
 	return req, nil
 }
@@ -141,16 +173,21 @@ func decodeStrict(data []byte, v any) error {
 
 func (t *terminal) send(ctx context.Context, ev sandbox.JobEvent) error {
 	if ev.Job != nil {
-		if t.job == "" {
-			t.job = ev.Job.ID
-			close(t.started)
-		}
-		return t.sendText(ctx, JobLine{JobEvent: ev})
+		// The first is known, and the last is what Attach returns.
+		return nil
 	}
 	tag := byte(tagStdout)
 	if ev.Stream == sandbox.Stderr {
 		tag = tagStderr
 	}
+	offset := &t.offsets[tag-tagStdout]
+	if ev.Offset > *offset {
+		gap := JobLine{JobEvent: sandbox.JobEvent{Stream: ev.Stream, Offset: ev.Offset}}
+		if err := t.sendText(ctx, gap); err != nil {
+			return err
+		}
+	}
+	*offset = ev.Offset + int64(len(ev.Data))
 	t.frame = append(append(t.frame[:0], tag), ev.Data...)
 	if err := t.conn.Write(ctx, websocket.MessageBinary, t.frame); err != nil {
 		return gone(err)
@@ -189,11 +226,6 @@ func (t *terminal) keepAlive(ctx context.Context, cancel context.CancelFunc) {
 // the client goes.
 func (t *terminal) readInput(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
-	select {
-	case <-ctx.Done():
-		return
-	case <-t.started:
-	}
 	for {
 		// A cancelled read closes the connection before the last words are said,
 		// so only the connection ends this.

@@ -1,0 +1,194 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func noEnv(string) string { return "" }
+
+func TestSampleIsTheDefaults(t *testing.T) {
+	data, err := os.ReadFile("sample.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Config{}
+	if err := decode(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := Default(noEnv)
+	want.StateDir = "/var/lib/cove"
+	want.AllowedHosts = []string{}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("sample.yaml differs from the defaults (-want +got):\n%s", diff)
+	}
+	// Every key of the struct is in the sample.
+	var sample, all map[string]any
+	full, err := yaml.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(data, &sample); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(full, &all); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(keys("", all), keys("", sample)); diff != "" {
+		t.Errorf("keys of the struct and of the sample differ (-struct +sample):\n%s", diff)
+	}
+}
+
+func keys(prefix string, m map[string]any) map[string]bool {
+	out := map[string]bool{}
+	for k, v := range m {
+		if sub, ok := v.(map[string]any); ok {
+			for name := range keys(prefix+k+".", sub) {
+				out[name] = true
+			}
+			continue
+		}
+		out[prefix+k] = true
+	}
+	return out
+}
+
+func TestLoadOrder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cove.yaml")
+	content := "state_dir: /from/file\nlisten: 127.0.0.1:1\nidle_exit: 1m\nallowed_hosts: [a, b]\nquotas:\n  sandboxes: 3\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"COVE_LISTEN": "127.0.0.1:2", "COVE_IDLE_EXIT": "2m", "COVE_DEV": "1"}
+	got, err := Load(Source{
+		File:  file,
+		Env:   func(name string) string { return env[name] },
+		Flags: map[string]string{"idle-exit": "3m", "quota-memory-mib": "4096"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default(noEnv)
+	want.StateDir = "/from/file"
+	want.Listen = "127.0.0.1:2"
+	want.IdleExit = 3 * time.Minute
+	want.Dev = true
+	want.AllowedHosts = []string{"a", "b"}
+	want.Quotas = Quotas{Sandboxes: 3, MemoryMiB: 4096}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("loaded differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestEverySettingTakesEffect(t *testing.T) {
+	values := map[string]string{
+		"state-dir": "/x", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
+		"key-prefix": "k_", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
+		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h",
+		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13",
+	}
+	for _, s := range Settings() {
+		value, ok := values[s.Flag]
+		if !ok {
+			t.Errorf("no value for --%s in this test", s.Flag)
+			continue
+		}
+		base := Default(noEnv)
+		for from, src := range map[string]Source{
+			"flag": {Env: noEnv, Flags: map[string]string{s.Flag: value}},
+			"environment": {Env: func(name string) string {
+				if name == s.Env {
+					return value
+				}
+				return ""
+			}},
+		} {
+			got, err := Load(src)
+			if err != nil {
+				t.Errorf("%s by %s: %v", s.Flag, from, err)
+			} else if cmp.Equal(base, got) {
+				t.Errorf("%s by %s changes nothing", s.Flag, from)
+			}
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range []struct{ name, file, want string }{
+		{"unknown key", "lisden: x\n", "lisden"},
+		{"unknown nested key", "log:\n  colour: x\n", "colour"},
+		{"two documents", "dev: true\n---\ndev: false\n", "more than one document"},
+		{"not yaml", "\tx", "configuration file"},
+		{"relative state", "state_dir: x\n", "state_dir"},
+		{"long socket", "state_dir: /" + strings.Repeat("x", 200) + "\n", "socket"},
+		{"listen", "listen: nowhere\n", "listen"},
+		{"dev in the open", "dev: true\nlisten: 0.0.0.0:7777\n", "loopback"},
+		{"dev on every address", "dev: true\nlisten: :7777\n", "loopback"},
+		{"level", "log:\n  level: loud\n", "log.level"},
+		{"format", "log:\n  format: xml\n", "log.format"},
+		{"prefix", "key_prefix: 'a b'\n", "key_prefix"},
+		{"lifetime", "defaults:\n  lifetime: -1s\n", "defaults.lifetime"},
+		{"quota", "quotas:\n  vcpus: -1\n", "quotas"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "cove.yaml")
+			if err := os.WriteFile(file, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Load(Source{File: file, Env: noEnv})
+			if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want an invalid that names %q", err, c.want)
+			}
+		})
+	}
+	if _, err := Load(Source{File: "/no/such/file", Env: noEnv}); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+		t.Errorf("missing file: %v", err)
+	}
+	_, err := Load(Source{Env: func(name string) string { return map[string]string{"COVE_DEV": "perhaps"}[name] }})
+	if err == nil || !strings.Contains(err.Error(), "COVE_DEV") {
+		t.Errorf("bad variable: %v", err)
+	}
+}
+
+func TestLoopback(t *testing.T) {
+	for address, want := range map[string]bool{
+		"127.0.0.1:1": true, "[::1]:1": true, "localhost:1": true, "127.9.9.9:1": true,
+		"0.0.0.0:1": false, ":1": false, "[::]:1": false, "10.0.0.1:1": false, "example.com:1": false, "off": false,
+	} {
+		c := Config{Listen: address}
+		if got := c.Loopback(); got != want {
+			t.Errorf("%s: loopback %v, want %v", address, got, want)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte("dev: true\n"))
+	f.Add([]byte("log: {level: info}\n"))
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		cfg := Default(noEnv)
+		if decode(data, &cfg) == nil {
+			_ = cfg.Validate()
+		}
+	})
+}
+
+func TestDefaultStateDir(t *testing.T) {
+	env := map[string]string{"HOME": "/home/u", "XDG_STATE_HOME": "/xdg"}
+	get := func(name string) string { return env[name] }
+	want := "/xdg/cove"
+	if os.Geteuid() == 0 {
+		want = "/var/lib/cove"
+	}
+	if got := DefaultStateDir(get); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
