@@ -1,0 +1,74 @@
+// Package mcpserver carries the dialects over the Model Context Protocol, on
+// standard input and output and on Streamable HTTP, and speaks both eras of
+// the protocol: sessions up to revision 2025-11-25, and no state at all since
+// 2026-07-28. It gives every tool progress notifications and cancellation that
+// really stops the work.
+//
+// It holds a [sandbox.Service] and knows nothing of what is behind it. Who a
+// caller is, and whether Host and Origin are in order, is for the handler in
+// front of it to say.
+package mcpserver
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Config says what to serve.
+type Config struct {
+	// Service does the work.
+	Service sandbox.Service
+	// Version is Cove's, told to clients.
+	Version string
+	// Log takes records; nil is none.
+	Log *slog.Logger
+	// Dialect is the default dialect; empty is Cove's own.
+	Dialect string
+	// Toolsets are those on unless a request chooses others; empty is the
+	// dialect's default.
+	Toolsets []string
+	// ReadOnly leaves only tools that change nothing; no request can undo it.
+	ReadOnly bool
+
+	// HostChecked tells that the handler in front has checked the Host header.
+	// Otherwise requests over loopback must name a loopback host.
+	HostChecked bool
+	// MaxSessions bounds the sessions of all clients, and MaxSessionsPerKey
+	// those of one caller; at the bound the one that was idle longest ends.
+	// 0 is 1024 and 256.
+	MaxSessions       int
+	MaxSessionsPerKey int
+	// SessionIdle ends a session without requests; 0 is two hours.
+	SessionIdle time.Duration
+
+	// Fixtures serves, instead of sandboxes, the tools that the conformance
+	// suite of the protocol calls by name. For tests.
+	Fixtures bool
+}
+
+func (c Config) withDefaults() Config {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.MaxSessions == 0 {
+		c.MaxSessions = 1024
+	}
+	if c.MaxSessionsPerKey == 0 {
+		c.MaxSessionsPerKey = 256
+	}
+	if c.SessionIdle == 0 {
+		c.SessionIdle = 2 * time.Hour
+	}
+	return c
+}
+
+func (c Config) selection() dialect.Selection {
+	return dialect.Selection{Toolsets: c.Toolsets, ReadOnly: c.ReadOnly}
+}
+
+// maxMessage bounds one message of a client: a file of 8 MiB in base64 with
+// what is around it.
+const maxMessage = 12 << 20

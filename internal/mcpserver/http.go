@@ -1,0 +1,465 @@
+package mcpserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/dialect/all"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// The headers of the protocol, and ours to choose tools.
+const (
+	headerProtocol = "Mcp-Protocol-Version"
+	headerSession  = "Mcp-Session-Id"
+	headerToolsets = "X-Cove-Toolsets"
+	headerReadOnly = "X-Cove-Read-Only"
+)
+
+// statelessRevision is the first revision of the protocol without sessions.
+const statelessRevision = "2026-07-28"
+
+// Bodies above bigBody share memoryForBodies, so that many large requests at
+// once wait instead of exhausting memory.
+const (
+	bigBody         = 1 << 20
+	memoryForBodies = 8 * maxMessage
+)
+
+// Handler serves MCP over Streamable HTTP. Mount it at /mcp and /mcp/:
+//
+//	/mcp                          the default dialect and tools
+//	/mcp/<dialect>                another dialect
+//	/mcp/readonly                 only tools that change nothing
+//	/mcp/x/<toolset>,<toolset>    these toolsets, or "all"
+//	/mcp/x/<toolsets>/readonly    both
+//
+// The headers X-Cove-Toolsets and X-Cove-Read-Only choose in the same way; the
+// path wins. Requests of either era of the protocol may be mixed.
+type Handler struct {
+	cfg       Config
+	dialects  map[string]*sessions
+	stateful  http.Handler
+	stateless http.Handler
+	bodies    *semaphore.Weighted
+	bound     *bound
+
+	mu      sync.Mutex
+	servers map[string]*mcp.Server // guarded by mu
+}
+
+// NewHTTP returns a handler. The context of its requests carries the caller
+// ([sandbox.WithCaller]); without one, services refuse the work.
+func NewHTTP(cfg Config) (*Handler, error) {
+	cfg = cfg.withDefaults()
+	h := &Handler{
+		cfg:      cfg,
+		dialects: make(map[string]*sessions),
+		bodies:   semaphore.NewWeighted(memoryForBodies),
+		servers:  make(map[string]*mcp.Server),
+	}
+	for _, d := range all.Dialects() {
+		h.dialects[d.Name()] = newSessions(true)
+	}
+	h.bound = newBound(cfg)
+	if _, err := h.server(cfg.Dialect, cfg.selection()); err != nil {
+		return nil, err
+	}
+	opts := mcp.StreamableHTTPOptions{
+		Logger:                       nil,
+		SessionTimeout:               cfg.SessionIdle,
+		DisableLocalhostProtection:   cfg.HostChecked,
+		MaxRequestBodyBytes:          maxMessage,
+		PropagateRequestCancellation: true,
+	}
+	h.stateful = identify(mcp.NewStreamableHTTPHandler(serverOf, &opts))
+	opts.Stateless = true
+	h.stateless = identify(mcp.NewStreamableHTTPHandler(serverOf, &opts))
+	return h, nil
+}
+
+type serverKey struct{}
+
+func serverOf(r *http.Request) *mcp.Server {
+	s, _ := r.Context().Value(serverKey{}).(*mcp.Server)
+	return s
+}
+
+// server returns the server of a dialect and selection.
+func (h *Handler) server(name string, sel dialect.Selection) (*mcp.Server, error) {
+	d, err := all.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	if sel, err = dialect.Normalize(d, sel); err != nil {
+		return nil, err
+	}
+	key := fmt.Sprint(d.Name(), sel.Toolsets, sel.ReadOnly)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s, ok := h.servers[key]; ok {
+		return s, nil
+	}
+	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], join: joinRequest}
+	s, err := b.build(sel)
+	if err != nil {
+		return nil, err
+	}
+	h.servers[key] = s
+	return s, nil
+}
+
+// ServeHTTP serves one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, sel, err := h.choice(r)
+	if err != nil {
+		refuse(w, http.StatusNotFound, jsonrpc.CodeInvalidRequest, sandbox.MessageOf(err))
+		return
+	}
+	server, err := h.server(name, sel)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, sandbox.MessageOf(err))
+		return
+	}
+	ctx := context.WithValue(r.Context(), serverKey{}, server)
+	r = r.Clone(ctx)
+	var body []byte
+	if r.Method == http.MethodPost {
+		var release func()
+		if body, release, err = h.readBody(w, r); err != nil {
+			refuseBody(w, err)
+			return
+		}
+		defer release()
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	if sessionless(r, body) {
+		h.stateless.ServeHTTP(w, r)
+		return
+	}
+	h.serveSession(w, r, server)
+}
+
+// choice reads which dialect and tools a request chooses.
+func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, err error) {
+	name, sel = h.cfg.Dialect, h.cfg.selection()
+	if v := r.Header.Get(headerToolsets); v != "" {
+		sel.Toolsets = dialect.ParseToolsets(v)
+	}
+	switch v := strings.ToLower(r.Header.Get(headerReadOnly)); v {
+	case "", "false", "0":
+	case "true", "1":
+		sel.ReadOnly = true
+	default:
+		return "", sel, sandbox.Errorf(sandbox.CodeInvalid, "header %s must be true or false", headerReadOnly)
+	}
+	path := strings.Trim(strings.TrimPrefix(r.URL.Path, "/mcp"), "/")
+	if path == "" {
+		return name, sel, nil
+	}
+	segments := strings.Split(path, "/")
+	if _, ok := h.dialects[segments[0]]; ok {
+		if segments[0] != h.cfg.Dialect {
+			sel.Toolsets = nil // chosen for another dialect
+		}
+		name, segments = segments[0], segments[1:]
+	}
+	if len(segments) >= 2 && segments[0] == "x" {
+		sel.Toolsets, segments = dialect.ParseToolsets(segments[1]), segments[2:]
+	}
+	if len(segments) == 1 && segments[0] == "readonly" {
+		sel.ReadOnly, segments = true, nil
+	}
+	if len(segments) > 0 {
+		return "", sel, sandbox.Errorf(sandbox.CodeNotFound, "no such path; MCP is at /mcp, /mcp/<dialect>, /mcp/x/<toolsets> and /mcp/readonly")
+	}
+	return name, sel, nil
+}
+
+// errNotText refuses a body that is not UTF-8, which JSON must be: the decoder
+// would silently change it.
+var errNotText = errors.New("the request is not valid UTF-8")
+
+// readBody reads a bounded body. release must be called when it is done with.
+func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+	release = func() {}
+	if r.ContentLength > maxMessage {
+		return nil, release, &http.MaxBytesError{Limit: maxMessage}
+	}
+	if r.ContentLength < 0 || r.ContentLength > bigBody {
+		need := int64(maxMessage)
+		if r.ContentLength > 0 {
+			need = r.ContentLength
+		}
+		if err := h.bodies.Acquire(r.Context(), need); err != nil {
+			return nil, release, err
+		}
+		release = sync.OnceFunc(func() { h.bodies.Release(need) })
+	}
+	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
+	if err == nil && !utf8.Valid(body) {
+		err = errNotText
+	}
+	if err != nil {
+		release()
+		return nil, func() {}, err
+	}
+	return body, release, nil
+}
+
+func refuseBody(w http.ResponseWriter, err error) {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		w.Header().Set("Connection", "close")
+		refuse(w, http.StatusRequestEntityTooLarge, jsonrpc.CodeInvalidRequest,
+			fmt.Sprintf("the request is over %d MiB; write large files in parts", maxMessage>>20))
+	case errors.Is(err, errNotText):
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeParseError, err.Error()+"; send binary data as base64")
+	default:
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "the request could not be read")
+	}
+}
+
+// refuse answers a request that no server sees.
+func refuse(w http.ResponseWriter, status int, code int64, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	// An error of writing means that the client has gone.
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"jsonrpc": "2.0", "id": nil, "error": map[string]any{"code": code, "message": message},
+	})
+}
+
+// sessionless reports whether a request is of the era without sessions. Its
+// header says so; a request that lacks it but carries the era's metadata goes
+// there too, to be told what is missing.
+func sessionless(r *http.Request, body []byte) bool {
+	if v := r.Header.Get(headerProtocol); v != "" {
+		return v >= statelessRevision
+	}
+	return r.Header.Get(headerSession) == "" && bytes.Contains(body, []byte(`"`+mcp.MetaKeyProtocolVersion+`"`))
+}
+
+func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *mcp.Server) {
+	if id := r.Header.Get(headerSession); id != "" {
+		defer h.bound.use(id)()
+		h.stateful.ServeHTTP(w, r)
+		return
+	}
+	if r.Method != http.MethodPost {
+		h.stateful.ServeHTTP(w, r)
+		return
+	}
+	user := userOf(r.Context())
+	admitted, ok := h.bound.admit(user)
+	if !ok {
+		w.Header().Set("Retry-After", "10")
+		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeInternalError, "too many sessions are in use; retry later")
+		return
+	}
+	defer func() { admitted(server, w.Header().Get(headerSession)) }()
+	h.stateful.ServeHTTP(w, r)
+}
+
+// Close ends all sessions and returns when what they kept is undone.
+func (h *Handler) Close() error {
+	h.mu.Lock()
+	servers := make([]*mcp.Server, 0, len(h.servers))
+	for _, s := range h.servers {
+		servers = append(servers, s)
+	}
+	h.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, s := range servers {
+		for ss := range s.Sessions() {
+			wg.Go(func() { _ = ss.Close() }) // ended either way
+		}
+	}
+	wg.Wait()
+	for _, s := range h.dialects {
+		s.wait()
+	}
+	return nil
+}
+
+// The library hands the context of the request that began a session to all of
+// the session's requests. What belongs to one request travels as its token
+// info, which it also binds sessions to.
+const (
+	extraCaller  = "caller"
+	extraContext = "context"
+)
+
+func userOf(ctx context.Context) string {
+	c, ok := sandbox.CallerOf(ctx)
+	if !ok {
+		return "anonymous"
+	}
+	return c.Team + "\x00" + c.KeyID
+}
+
+// identify gives a request the token info of its caller.
+func identify(next http.Handler) http.Handler {
+	verify := func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
+		caller, _ := sandbox.CallerOf(r.Context())
+		return &auth.TokenInfo{
+			UserID: userOf(r.Context()),
+			Extra:  map[string]any{extraCaller: caller, extraContext: r.Context()},
+		}, nil
+	}
+	withInfo := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// In place of the real one, which no tool needs to see.
+		r.Header.Set("Authorization", "Bearer checked")
+		withInfo.ServeHTTP(w, r)
+	})
+}
+
+// joinRequest is [builder.join] for HTTP. The result of a call can only go to
+// the request that made it, so a closed stream ends the call in both eras.
+func joinRequest(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc) {
+	var caller sandbox.Caller
+	var request context.Context
+	if extra := req.GetExtra(); extra != nil && extra.TokenInfo != nil {
+		caller, _ = extra.TokenInfo.Extra[extraCaller].(sandbox.Caller)
+		request, _ = extra.TokenInfo.Extra[extraContext].(context.Context)
+	}
+	ctx, cancel := context.WithCancel(sandbox.WithCaller(ctx, caller))
+	if _, ok := req.GetParams().(*mcp.CallToolParamsRaw); !ok || request == nil {
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(request, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// bound keeps the number of sessions in bounds.
+type bound struct {
+	max, maxPerUser int
+
+	mu       sync.Mutex
+	starting int                 // guarded by mu
+	sessions map[string]*tracked // by id; guarded by mu
+}
+
+// tracked is a session in use.
+type tracked struct {
+	user   string
+	server *mcp.Server
+	active int
+	last   time.Time
+}
+
+func newBound(cfg Config) *bound {
+	return &bound{max: cfg.MaxSessions, maxPerUser: cfg.MaxSessionsPerKey, sessions: make(map[string]*tracked)}
+}
+
+// use marks a session as in use until the returned function is called.
+func (b *bound) use(id string) func() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.sessions[id]
+	if t == nil {
+		return func() {}
+	}
+	t.active++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		t.active--
+		t.last = time.Now()
+	}
+}
+
+// admit makes room for a session of a user, by ending the one that was idle
+// longest if need be. It reports false when all are in use. The returned
+// function takes the id of the session that was begun, or "".
+func (b *bound) admit(user string) (begun func(server *mcp.Server, id string), ok bool) {
+	b.mu.Lock()
+	b.forgetEnded()
+	var victims []*mcp.ServerSession
+	ok = b.makeRoom(b.maxPerUser, func(t *tracked) bool { return t.user == user }, &victims) &&
+		b.makeRoom(b.max-b.starting, func(*tracked) bool { return true }, &victims)
+	if ok {
+		b.starting++
+	}
+	b.mu.Unlock()
+	for _, ss := range victims {
+		_ = ss.Close() // ended either way
+	}
+	return func(server *mcp.Server, id string) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.starting--
+		if id != "" {
+			b.sessions[id] = &tracked{user: user, server: server, last: time.Now()}
+		}
+	}, ok
+}
+
+// makeRoom makes the number of sessions that count less than limit.
+//
+// Preconditions: b.mu is held.
+func (b *bound) makeRoom(limit int, counts func(*tracked) bool, victims *[]*mcp.ServerSession) bool {
+	n := 0
+	var oldest string
+	for id, t := range b.sessions {
+		if !counts(t) {
+			continue
+		}
+		n++
+		if t.active == 0 && (oldest == "" || t.last.Before(b.sessions[oldest].last)) {
+			oldest = id
+		}
+	}
+	if n < limit {
+		return true
+	}
+	if oldest == "" {
+		return false
+	}
+	for ss := range b.sessions[oldest].server.Sessions() {
+		if ss.ID() == oldest {
+			*victims = append(*victims, ss)
+		}
+	}
+	delete(b.sessions, oldest)
+	return true
+}
+
+// forgetEnded drops sessions that have ended.
+//
+// Preconditions: b.mu is held.
+func (b *bound) forgetEnded() {
+	alive := make(map[string]bool)
+	seen := make(map[*mcp.Server]bool)
+	for _, t := range b.sessions {
+		if seen[t.server] {
+			continue
+		}
+		seen[t.server] = true
+		for ss := range t.server.Sessions() {
+			alive[ss.ID()] = true
+		}
+	}
+	for id := range b.sessions {
+		if !alive[id] {
+			delete(b.sessions, id)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package mcpserver
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"regexp"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+// answerTime is how long answers may still come after the end of input.
+const answerTime = 2 * time.Second
+
+// lines is the stream of messages on standard input and output. It refuses a
+// line that is too long or not UTF-8 with an answer of its own, so that one
+// bad message neither fills the memory nor ends the connection, and it holds
+// back the end of input until the calls before it are answered.
+type lines struct {
+	in *bufio.Reader
+
+	line []byte // what is left of the current line; used by Read only
+
+	closed    chan struct{}
+	closeOnce sync.Once
+
+	mu      sync.Mutex
+	out     io.Writer     // guarded by mu
+	pending int           // calls without an answer; guarded by mu
+	idle    chan struct{} // closed when pending is 0 at the end of input; guarded by mu
+}
+
+func newLines(in io.Reader, out io.Writer) *lines {
+	return &lines{in: bufio.NewReaderSize(in, 64<<10), out: out, closed: make(chan struct{})}
+}
+
+// Read reads from lines that are in order.
+func (l *lines) Read(p []byte) (int, error) {
+	for len(l.line) == 0 {
+		if err := l.next(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, l.line)
+	l.line = l.line[n:]
+	return n, nil
+}
+
+// next reads a line.
+func (l *lines) next() error {
+	var line []byte
+	var long *longLine
+	for {
+		part, err := l.in.ReadSlice('\n')
+		switch {
+		case long != nil:
+			long.add(part)
+		case len(line)+len(part) > maxMessage:
+			long = newLongLine(line, part)
+			line = nil
+		default:
+			line = append(line, part...)
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		if err != nil && len(line) == 0 && long == nil {
+			l.drain()
+			return err
+		}
+		break
+	}
+	switch {
+	case long != nil:
+		l.refuse(long.id(), -32600, fmt.Sprintf("the message is over %d MiB; write large files in parts", maxMessage>>20))
+	case !utf8.Valid(line):
+		l.refuse(newLongLine(line, nil).id(), -32700, "the message is not valid UTF-8; send binary data as base64")
+	case len(bytes.TrimSpace(line)) > 0:
+		l.count(line, 1)
+		l.line = line
+	}
+	return nil
+}
+
+// Write writes one message.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	n, err := l.out.Write(p)
+	l.mu.Unlock()
+	l.count(p, -1)
+	return n, err
+}
+
+// Close stops the wait for answers. Standard input itself cannot be
+// interrupted; the reader is left to the end of the process.
+func (l *lines) Close() error {
+	l.closeOnce.Do(func() { close(l.closed) })
+	return nil
+}
+
+// count counts calls that came in and answers that went out. A message that
+// it mistakes only costs, or saves, the wait at the end.
+func (l *lines) count(message []byte, delta int) {
+	method, id := bytes.Contains(message, []byte(`"method"`)), bytes.Contains(message, []byte(`"id"`))
+	if !id || method != (delta > 0) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending += delta
+	if l.pending <= 0 && l.idle != nil {
+		close(l.idle)
+		l.idle = nil
+	}
+}
+
+// drain waits, for a while, until all calls are answered.
+func (l *lines) drain() {
+	l.mu.Lock()
+	if l.pending <= 0 {
+		l.mu.Unlock()
+		return
+	}
+	idle := make(chan struct{})
+	l.idle = idle
+	l.mu.Unlock()
+	timer := time.NewTimer(answerTime)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	case <-l.closed:
+	}
+}
+
+func (l *lines) refuse(id []byte, code int, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// An error of writing is met again by the next message.
+	_, _ = fmt.Fprintf(l.out, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`+"\n", id, code, message)
+}
+
+// longLine keeps the two ends of a line, where clients write the id.
+type longLine struct{ head, tail []byte }
+
+const longLineEnd = 512
+
+func newLongLine(line, more []byte) *longLine {
+	l := &longLine{head: append([]byte(nil), line[:min(len(line), longLineEnd)]...)}
+	l.add(line)
+	l.add(more)
+	return l
+}
+
+func (l *longLine) add(p []byte) {
+	l.tail = append(l.tail, p[max(0, len(p)-longLineEnd):]...)
+	l.tail = append([]byte(nil), l.tail[max(0, len(l.tail)-longLineEnd):]...)
+}
+
+// The id as a member of the outermost object, near its beginning or end.
+var (
+	idFirst = regexp.MustCompile(`^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"method"\s*:\s*"[^"\\]*"\s*,\s*)?(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(-?[0-9]{1,18}|"[A-Za-z0-9_.:-]{1,128}")\s*,`)
+	idLast  = regexp.MustCompile(`\}\s*,\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(-?[0-9]{1,18}|"[A-Za-z0-9_.:-]{1,128}")\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$`)
+)
+
+// id finds the id of the call to answer, or null.
+func (l *longLine) id() []byte {
+	if m := idFirst.FindSubmatch(l.head); m != nil {
+		return m[1]
+	}
+	if m := idLast.FindSubmatch(l.tail); m != nil {
+		return m[1]
+	}
+	return []byte("null")
+}

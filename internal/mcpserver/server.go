@@ -1,0 +1,195 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/mcpserver/fixture"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const methodListTools = "tools/list"
+
+// linkRevision is the revision of the protocol that brought resource links.
+const linkRevision = "2025-06-18"
+
+// builder makes the server of one dialect and selection.
+type builder struct {
+	cfg      Config
+	dialect  dialect.Dialect
+	sessions *sessions
+	// join derives the context of a request's work: it carries the caller and
+	// ends when nobody waits for the result any more.
+	join func(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc)
+}
+
+func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
+	tools, err := dialect.Select(b.dialect, sel)
+	if err != nil {
+		return nil, err
+	}
+	about := b.dialect.Server(b.cfg.Version)
+	opts := &mcp.ServerOptions{
+		Instructions: about.Instructions,
+		Logger:       slog.New(quiet{b.cfg.Log.Handler()}),
+		Capabilities: b.capabilities(),
+	}
+	if b.cfg.Fixtures {
+		fixture.Options(opts)
+	}
+	s := mcp.NewServer(about.Implementation, opts)
+	if b.cfg.Fixtures {
+		fixture.Register(s)
+	} else {
+		b.register(s, tools)
+	}
+	s.AddReceivingMiddleware(b.middleware(tools))
+	return s, nil
+}
+
+// capabilities promises no change of any list: a server's table is fixed.
+func (b *builder) capabilities() *mcp.ServerCapabilities {
+	c := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
+	if _, ok := b.dialect.(dialect.Resourcer); ok {
+		c.Resources = &mcp.ResourceCapabilities{}
+	}
+	if _, ok := b.dialect.(dialect.Prompter); ok {
+		c.Prompts = &mcp.PromptCapabilities{}
+	}
+	return c
+}
+
+func (b *builder) register(s *mcp.Server, tools []dialect.Tool) {
+	for _, t := range tools {
+		s.AddTool(t.Def, b.handler(t))
+	}
+	if r, ok := b.dialect.(dialect.Resourcer); ok {
+		for _, t := range r.Resources() {
+			s.AddResourceTemplate(t.Def, b.resourceHandler(t))
+		}
+	}
+	if p, ok := b.dialect.(dialect.Prompter); ok {
+		for _, t := range p.Prompts() {
+			s.AddPrompt(t.Def, func(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+				return t.Get(ctx, req.Params.Arguments)
+			})
+		}
+	}
+}
+
+// middleware wraps every request: it sets the caller, lets the work end with
+// its client, keeps a panic to the request and the tools in their order.
+func (b *builder) middleware(tools []dialect.Tool) mcp.Middleware {
+	order := make(map[string]int, len(tools))
+	for i, t := range tools {
+		order[t.Def.Name] = i
+	}
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
+			defer func() {
+				if p := recover(); p != nil {
+					b.cfg.Log.ErrorContext(ctx, "request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+					res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; the server's log has the details"}
+				}
+			}()
+			ctx, cancel := b.join(ctx, req)
+			defer cancel()
+			res, err = next(ctx, method, req)
+			if list, ok := res.(*mcp.ListToolsResult); ok && method == methodListTools && err == nil && !b.cfg.Fixtures {
+				slices.SortStableFunc(list.Tools, func(x, y *mcp.Tool) int { return order[x.Name] - order[y.Name] })
+			}
+			return res, err
+		}
+	}
+}
+
+func (b *builder) handler(t dialect.Tool) mcp.ToolHandler {
+	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		p := startProgress(ctx, req)
+		defer p.stop()
+		c := &dialect.Call{
+			Service:  b.cfg.Service,
+			Args:     req.Params.Arguments,
+			Session:  sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) }),
+			Status:   p.status,
+			Protocol: req.ProtocolVersion(),
+			Header:   header(req),
+			Log:      b.cfg.Log,
+		}
+		res, err := dialect.Invoke(ctx, b.dialect, t, c)
+		if err != nil {
+			return nil, err
+		}
+		return adapt(res, c.Protocol), nil
+	}
+}
+
+func header(req mcp.Request) http.Header {
+	if extra := req.GetExtra(); extra != nil {
+		return extra.Header
+	}
+	return nil
+}
+
+// adapt leaves out what the client's revision does not know.
+func adapt(res *mcp.CallToolResult, protocol string) *mcp.CallToolResult {
+	if protocol == "" || protocol >= linkRevision {
+		return res
+	}
+	res.Content = slices.DeleteFunc(slices.Clone(res.Content), func(c mcp.Content) bool {
+		_, link := c.(*mcp.ResourceLink)
+		return link
+	})
+	return res
+}
+
+func (b *builder) resourceHandler(t dialect.ResourceTemplate) mcp.ResourceHandler {
+	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		res, err := t.Read(ctx, b.cfg.Service, req.Params.URI)
+		if err == nil {
+			return res, nil
+		}
+		d := dialect.Detail(err)
+		if d.Code == sandbox.CodeInternal {
+			b.cfg.Log.ErrorContext(ctx, "resource failed", "err", err)
+		}
+		if d.Code == sandbox.CodeNotFound {
+			return nil, mcp.ResourceNotFoundError(req.Params.URI)
+		}
+		data, merr := json.Marshal(dialect.ErrorBody{Error: d})
+		if merr != nil {
+			return nil, fmt.Errorf("encode an error: %w", merr)
+		}
+		code := int64(jsonrpc.CodeInternalError)
+		if d.Code == sandbox.CodeInvalid || d.Code == sandbox.CodeTooLarge {
+			code = jsonrpc.CodeInvalidParams
+		}
+		return nil, &jsonrpc.Error{Code: code, Message: fmt.Sprintf("%s (%s)", d.Message, d.Code), Data: data}
+	}
+}
+
+// quiet demotes records of the protocol library to debug: what a client does
+// wrong is no event of ours.
+type quiet struct{ next slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.next.Enabled(ctx, slog.LevelDebug)
+}
+
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return q.next.Handle(ctx, r)
+}
+
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.next.WithAttrs(attrs)} }
+func (q quiet) WithGroup(name string) slog.Handler       { return quiet{q.next.WithGroup(name)} }
