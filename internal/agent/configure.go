@@ -1,0 +1,206 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// settings are what Configure sets. A value is never changed once in use:
+// Configure replaces it.
+type settings struct {
+	hostname string
+	env      map[string]string
+	user     string
+	workdir  string
+}
+
+// current returns the settings; the caller must not change the map in them.
+func (a *Agent) current() settings {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	s := a.settings
+	if s.workdir == "" {
+		s.workdir = "/"
+	}
+	return s
+}
+
+// Configure implements [agentv1connect.AgentHandler]. A request that is wrong
+// changes nothing.
+func (a *Agent) Configure(_ context.Context, req *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
+	m := req.Msg
+	if err := a.checkConfigure(m); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := a.settings
+	next.env = maps.Clone(next.env)
+	if m.GetReplaceEnv() || next.env == nil {
+		next.env = map[string]string{}
+	}
+	maps.Copy(next.env, m.GetEnv())
+	if err := checkEnv(next.env); err != nil {
+		return nil, err
+	}
+	if m.User != nil {
+		next.user = m.GetUser()
+	}
+	if m.Workdir != nil {
+		next.workdir = m.GetWorkdir()
+	}
+	if m.Hostname != nil {
+		next.hostname = m.GetHostname()
+	}
+	a.settings = next
+	unenforced := a.applyLimits(m)
+	return connect.NewResponse(&agentv1.ConfigureResponse{Unenforced: unenforced}), nil
+}
+
+// hostnames are what Linux and programs reading them both take.
+var hostnames = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$`)
+
+func (a *Agent) checkConfigure(m *agentv1.ConfigureRequest) error {
+	if m.Hostname != nil && !hostnames.MatchString(m.GetHostname()) {
+		return invalid("the host name %q is not valid; use at most 64 letters, digits, dots and dashes", m.GetHostname())
+	}
+	if err := checkEnv(m.GetEnv()); err != nil {
+		return err
+	}
+	if m.GetUser() != "" {
+		if _, err := a.users.lookup(m.GetUser()); err != nil {
+			return err
+		}
+	}
+	if m.GetWorkdir() != "" {
+		if p, err := resolvePath("/", m.GetWorkdir()); err != nil {
+			return err
+		} else if p != m.GetWorkdir() {
+			return invalid("the working directory %q is not an absolute, clean path; use %q", m.GetWorkdir(), p)
+		}
+	}
+	if m.GetMemoryLimit() < 0 || m.GetMaxPids() < 0 {
+		return invalid("limits cannot be negative; use 0 for no limit")
+	}
+	return nil
+}
+
+func checkEnv(env map[string]string) error {
+	size := 0
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			return invalid("the environment variable name %q is not valid; it must not be empty or hold '=' or NUL", k)
+		}
+		if strings.IndexByte(v, 0) >= 0 {
+			return invalid("the value of the environment variable %s holds a NUL byte; remove it", k)
+		}
+		size += len(k) + len(v) + 2
+	}
+	if size > sandbox.MaxCommandBytes {
+		return invalid("the environment is larger than %d bytes; pass large data in a file", sandbox.MaxCommandBytes)
+	}
+	return nil
+}
+
+// applyLimits does what needs the kernel and returns what could not be done.
+//
+// Preconditions: a.mu is held.
+func (a *Agent) applyLimits(m *agentv1.ConfigureRequest) (unenforced []string) {
+	if m.Hostname != nil {
+		if why := a.setHostname(m.GetHostname()); why != "" {
+			unenforced = append(unenforced, "host name: "+why)
+		}
+	}
+	if m.MemoryLimit != nil {
+		if a.guard != nil {
+			a.guard.setLimit(m.GetMemoryLimit())
+		} else if m.GetMemoryLimit() > 0 {
+			unenforced = append(unenforced, "memory limit: the agent is not the first process of a sandbox")
+		}
+	}
+	if m.MaxPids != nil {
+		if why := a.setMaxPIDs(m.GetMaxPids()); why != "" {
+			unenforced = append(unenforced, "process limit: "+why)
+		}
+	}
+	return unenforced
+}
+
+// setMaxPIDs returns why it could not limit processes, or "".
+//
+// Preconditions: a.mu is held.
+func (a *Agent) setMaxPIDs(limit int64) string {
+	if !a.cfg.Init {
+		if limit == 0 {
+			return ""
+		}
+		return "the agent is not the first process of a sandbox"
+	}
+	if a.pids == nil {
+		if limit == 0 {
+			return ""
+		}
+		l, err := newPIDLimiter("/sys/fs/cgroup", "/proc/self/cgroup")
+		if err != nil {
+			return err.Error()
+		}
+		a.pids = l
+	}
+	if err := a.pids.setMax(limit); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func (a *Agent) setHostname(name string) string {
+	if !a.cfg.Init {
+		return "the agent is not the first process of a sandbox"
+	}
+	if err := unix.Sethostname([]byte(name)); err != nil {
+		return err.Error()
+	}
+	if err := addHost("/etc/hosts", name); err != nil {
+		a.log.Debug("add host name to /etc/hosts", "error", err)
+	}
+	return ""
+}
+
+// addHost makes name resolve to this machine through the hosts file at path.
+func addHost(path, name string) error {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	old, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return err
+	}
+	var add []byte
+	if len(old) == 0 {
+		add = []byte("127.0.0.1 localhost\n::1 localhost\n")
+	} else if old[len(old)-1] != '\n' {
+		add = []byte("\n")
+	}
+	for line := range bytes.Lines(old) {
+		line, _, _ = bytes.Cut(line, []byte("#"))
+		if fields := strings.Fields(string(line)); len(fields) > 1 && slices.Contains(fields[1:], name) {
+			return nil
+		}
+	}
+	_, err = f.Write(append(add, "127.0.1.1 "+name+"\n"...))
+	return err
+}

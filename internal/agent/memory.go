@@ -1,0 +1,235 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+)
+
+const (
+	// guardFast and guardSlow bound the time between two looks at memory.
+	guardFast = 20 * time.Millisecond
+	guardSlow = 500 * time.Millisecond
+	// guardRate is how fast programs are expected to take memory at most, in
+	// bytes a second; the guard looks again before they could reach the limit.
+	guardRate = 1 << 30
+	// guardPatience is how long the guard waits for a process it has killed to
+	// give back its memory before it kills another.
+	guardPatience = 500 * time.Millisecond
+)
+
+// guard kills the largest process of a sandbox when its memory is used up, as
+// a kernel does: the job that is to blame ends with a clear cause, rather than
+// the whole sandbox. It may only run where every process is the sandbox's.
+type guard struct {
+	used    func() (int64, error)     // bytes in use
+	largest func() int                // process to kill; 0: none
+	kill    func(pid int)             // kills it, and tells its job why
+	gone    func(pid int) bool        // whether it has released its memory
+	busy    func() bool               // whether there are processes to watch
+	report  func(pid int, used int64) // for the log
+
+	limit   atomic.Int64
+	wake    chan struct{}
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+func newGuard(a *Agent) *guard {
+	g := &guard{
+		used:    (&meminfo{path: "/proc/meminfo"}).used,
+		largest: largestProcess,
+		kill:    a.killForMemory,
+		gone:    func(pid int) bool { return residentPages(pid) == 0 },
+		busy:    a.reaper.children.Load,
+		report: func(pid int, used int64) {
+			a.log.Warn("killed a process: out of memory", "pid", pid, "used", used)
+		},
+		wake: make(chan struct{}, 1),
+		stop: make(chan struct{}),
+	}
+	g.stopped.Add(1)
+	return g
+}
+
+// setLimit sets the bytes at which a process is killed; 0 is never.
+func (g *guard) setLimit(limit int64) {
+	g.limit.Store(limit)
+	g.poke()
+}
+
+// poke makes the guard look at once.
+func (g *guard) poke() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (g *guard) close() {
+	close(g.stop)
+	g.stopped.Wait()
+}
+
+func (g *guard) run() {
+	defer g.stopped.Done()
+	timer := time.NewTimer(guardSlow)
+	defer timer.Stop()
+	for {
+		var tick <-chan time.Time
+		if limit := g.limit.Load(); limit > 0 && g.busy() {
+			timer.Reset(g.check(limit))
+			tick = timer.C
+		}
+		select {
+		case <-tick:
+		case <-g.wake:
+		case <-g.stop:
+			return
+		}
+	}
+}
+
+// check kills a process if it must and returns when to look again.
+func (g *guard) check(limit int64) time.Duration {
+	used, err := g.used()
+	if err != nil {
+		return guardSlow
+	}
+	if used < limit {
+		return pace(limit - used)
+	}
+	pid := g.largest()
+	if pid == 0 {
+		return guardFast
+	}
+	g.kill(pid)
+	g.report(pid, used)
+	for end := time.Now().Add(guardPatience); time.Now().Before(end) && !g.gone(pid); {
+		select {
+		case <-time.After(guardFast / 4):
+		case <-g.stop:
+			return guardSlow
+		}
+	}
+	return guardFast
+}
+
+// pace is how long it is safe not to look with so many bytes left.
+func pace(left int64) time.Duration {
+	d := time.Duration(float64(left) / guardRate * float64(time.Second))
+	return min(max(d, guardFast), guardSlow)
+}
+
+// killForMemory kills pid and blames the lack of memory for the end of its job.
+func (a *Agent) killForMemory(pid int) {
+	if sid, err := unix.Getsid(pid); err == nil {
+		if j := a.jobs.bySession(sid); j != nil {
+			j.blame(agentv1.EndCause_END_CAUSE_OUT_OF_MEMORY)
+		}
+	}
+	_ = unix.Kill(pid, unix.SIGKILL)
+}
+
+// largestProcess returns the process, but this one, that has the most memory.
+func largestProcess() (pid int) {
+	self := os.Getpid()
+	var most int64
+	_ = processes(func(p int) {
+		if p == self || p == 1 {
+			return
+		}
+		if n := residentPages(p); n > most {
+			pid, most = p, n
+		}
+	})
+	return pid
+}
+
+// residentPages is the memory of a process in pages; 0 when it is gone.
+func residentPages(pid int) int64 {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	if err != nil {
+		return 0
+	}
+	return parseStatm(data)
+}
+
+// parseStatm returns the second field of /proc/<pid>/statm.
+func parseStatm(data []byte) int64 {
+	f := bytes.Fields(data)
+	if len(f) < 2 {
+		return 0
+	}
+	n, err := strconv.ParseInt(string(f[1]), 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// meminfo reads the memory in use from /proc/meminfo. It keeps the file open:
+// it is read many times a second. It is for one goroutine.
+type meminfo struct {
+	path string
+	file *os.File
+}
+
+func (m *meminfo) used() (int64, error) {
+	used, _, err := m.read()
+	return used, err
+}
+
+func (m *meminfo) read() (used, total int64, err error) {
+	if m.file == nil {
+		if m.file, err = os.Open(m.path); err != nil {
+			return 0, 0, err
+		}
+	}
+	var buf [4096]byte
+	n, err := m.file.ReadAt(buf[:], 0)
+	if n == 0 && err != nil {
+		return 0, 0, err
+	}
+	return parseMeminfo(buf[:n])
+}
+
+var errMeminfo = errors.New("no MemTotal and MemAvailable in meminfo")
+
+// parseMeminfo returns total less available memory, and total, in bytes.
+func parseMeminfo(data []byte) (used, total int64, err error) {
+	available := int64(-1)
+	for line := range bytes.Lines(data) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		var to *int64
+		switch string(name) {
+		case "MemTotal":
+			to = &total
+		case "MemAvailable":
+			to = &available
+		default:
+			continue
+		}
+		f := bytes.Fields(value)
+		if len(f) == 0 {
+			return 0, 0, errMeminfo
+		}
+		kib, err := strconv.ParseInt(string(f[0]), 10, 64)
+		if err != nil || kib < 0 || kib > 1<<50 {
+			return 0, 0, errMeminfo
+		}
+		*to = kib << 10
+	}
+	if total <= 0 || available < 0 {
+		return 0, 0, errMeminfo
+	}
+	return max(0, total-available), total, nil
+}

@@ -1,0 +1,308 @@
+package agent
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// liveWindow is how much of a stream followers may lag behind at least,
+	// in bytes, and the most that a pump appends at once.
+	liveWindow = 64 << 10
+	// stallLimit is how long a follower that takes nothing may hold up a job.
+	stallLimit = 30 * time.Second
+)
+
+// kept is one stream of a job's output: its first and last bytes.
+type kept struct {
+	headCap int
+	tailCap int // what is promised
+	ringCap int // what is there: at least liveWindow, for followers
+	head    []byte
+	ring    []byte
+	start   int // index in ring of its oldest byte
+	total   int64
+	eof     bool
+}
+
+func newKept(keep int) kept {
+	head := keep - keep/2
+	return kept{headCap: head, tailCap: keep - head, ringCap: max(keep-head, liveWindow)}
+}
+
+// append adds p to the stream.
+func (k *kept) append(p []byte) {
+	k.total += int64(len(p))
+	if n := min(len(p), k.headCap-len(k.head)); n > 0 {
+		k.head = append(k.head, p[:n]...)
+		p = p[n:]
+	}
+	if len(p) > k.ringCap {
+		p = p[len(p)-k.ringCap:]
+	}
+	if n := min(len(p), k.ringCap-len(k.ring)); n > 0 {
+		k.grow(n)
+		k.ring = append(k.ring, p[:n]...)
+		p = p[n:]
+	}
+	for len(p) > 0 { // the ring is full and wraps
+		n := copy(k.ring[k.start:], p)
+		k.start = (k.start + n) % len(k.ring)
+		p = p[n:]
+	}
+}
+
+// grow makes room in ring for n bytes, without ever more than ringCap.
+func (k *kept) grow(n int) {
+	need := len(k.ring) + n
+	if need <= cap(k.ring) {
+		return
+	}
+	ring := make([]byte, len(k.ring), min(k.ringCap, max(need, 2*cap(k.ring), 4096)))
+	copy(ring, k.ring)
+	k.ring = ring
+}
+
+// first is the position of the oldest byte after the head that is readable.
+func (k *kept) first(live bool) int64 {
+	tail := len(k.ring)
+	if !live {
+		tail = min(tail, k.tailCap)
+	}
+	return max(int64(len(k.head)), k.total-int64(tail))
+}
+
+// read copies bytes from position off on into p and returns their position,
+// greater than off where bytes are missing. Fewer bytes than asked for do not
+// mean the end. With live set it sees all that is there rather than what is
+// promised.
+func (k *kept) read(off int64, p []byte, live bool) (int64, int) {
+	if off < int64(len(k.head)) {
+		return off, copy(p, k.head[off:])
+	}
+	off = max(off, k.first(live))
+	if off >= k.total {
+		return k.total, 0
+	}
+	skip := int(off - (k.total - int64(len(k.ring))))
+	i := (k.start + skip) % len(k.ring)
+	p = p[:min(len(p), len(k.ring)-skip)]
+	n := copy(p, k.ring[i:])
+	n += copy(p[n:], k.ring)
+	return off, n
+}
+
+// output is what a job has written, and who reads along. The streams are
+// stdout and stderr.
+type output struct {
+	mu        sync.Mutex
+	streams   [2]kept                // guarded by mu
+	followers map[*follower]struct{} // guarded by mu
+	room      chan struct{}          // guarded by mu; closed when a follower moves, if a pump waits
+	dropped   bool                   // guarded by mu; nothing is kept any more
+}
+
+// follower reads a job's output while it is written. Bytes it has not seen are
+// not overwritten: the job waits for it, unless it stalls.
+type follower struct {
+	wake chan struct{} // has a value when there may be more
+	// The rest is guarded by output.mu.
+	pos  [2]int64
+	lost bool // has stalled, and is not waited for until it moves again
+}
+
+func (o *output) init(keep int) {
+	o.streams = [2]kept{newKept(keep), newKept(keep)}
+	o.followers = map[*follower]struct{}{}
+}
+
+// follow adds a reader that starts at the given positions.
+func (o *output) follow(stdout, stderr int64) *follower {
+	f := &follower{wake: make(chan struct{}, 1)}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f.pos = [2]int64{min(stdout, o.streams[0].total), min(stderr, o.streams[1].total)}
+	o.followers[f] = struct{}{}
+	f.poke()
+	return f
+}
+
+func (o *output) unfollow(f *follower) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.followers, f)
+	o.makeRoom()
+}
+
+func (f *follower) poke() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// makeRoom lets pumps look again at what they wait for.
+//
+// Preconditions: o.mu is held.
+func (o *output) makeRoom() {
+	if o.room != nil {
+		close(o.room)
+		o.room = nil
+	}
+}
+
+// next copies what f has not seen of stream s into p.
+func (o *output) next(f *follower, s int, p []byte) (off int64, n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	off, n = o.streams[s].read(f.pos[s], p, true)
+	if end := off + int64(n); end != f.pos[s] {
+		f.pos[s] = end
+		f.lost = false
+		o.makeRoom()
+	}
+	return off, n
+}
+
+// passed reports whether f has seen all before the positions end.
+func (o *output) passed(f *follower, end [2]int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return f.pos[0] >= end[0] && f.pos[1] >= end[1]
+}
+
+// write appends at most liveWindow bytes to stream s when no follower would
+// lose unread bytes by it.
+func (o *output) write(s int, p []byte) {
+	var stalled *time.Timer
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.blocked(s, len(p)) {
+		if o.room == nil {
+			o.room = make(chan struct{})
+		}
+		room := o.room
+		if stalled == nil {
+			stalled = time.NewTimer(stallLimit)
+			defer stalled.Stop()
+		} else {
+			stalled.Reset(stallLimit)
+		}
+		o.mu.Unlock()
+		select {
+		case <-room:
+			o.mu.Lock()
+		case <-stalled.C:
+			o.mu.Lock()
+			o.giveUp(s, len(p))
+		}
+	}
+	if o.dropped {
+		o.streams[s].total += int64(len(p))
+		return
+	}
+	o.streams[s].append(p)
+	o.pokeAll()
+}
+
+// blocked reports whether a follower would lose bytes if n were appended.
+//
+// Preconditions: o.mu is held.
+func (o *output) blocked(s, n int) bool {
+	if o.dropped {
+		return false
+	}
+	for f := range o.followers {
+		if !f.lost && f.wouldLose(&o.streams[s], s, n) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *follower) wouldLose(k *kept, s, n int) bool {
+	first := k.total + int64(n) - int64(k.ringCap)
+	return first > int64(k.headCap) && f.pos[s] < first
+}
+
+// giveUp stops waiting for the followers that block stream s.
+//
+// Preconditions: o.mu is held.
+func (o *output) giveUp(s, n int) {
+	for f := range o.followers {
+		if f.wouldLose(&o.streams[s], s, n) {
+			f.lost = true
+		}
+	}
+}
+
+// Preconditions: o.mu is held.
+func (o *output) pokeAll() {
+	for f := range o.followers {
+		f.poke()
+	}
+}
+
+// end marks the end of stream s.
+func (o *output) end(s int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.streams[s].eof = true
+	o.pokeAll()
+}
+
+// ended reports whether both streams are at their end.
+func (o *output) ended() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.streams[0].eof && o.streams[1].eof
+}
+
+// read copies kept bytes of stream s from position off on, as many as there
+// are up to limit.
+func (o *output) read(s int, off int64, limit int) (pos int64, data []byte, total int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	k := &o.streams[s]
+	pos, total = off, k.total
+	size := min(int64(limit), max(0, total-off), int64(len(k.head)+len(k.ring)))
+	data = make([]byte, size)
+	n := 0
+	for n < len(data) {
+		at, m := k.read(pos+int64(n), data[n:], false)
+		if m == 0 || n > 0 && at != pos+int64(n) {
+			break // the end, or a gap after what is there
+		}
+		if n == 0 {
+			pos = at
+		}
+		n += m
+	}
+	if n == 0 {
+		pos = min(max(off, k.first(false)), total)
+	}
+	return pos, data[:n], total
+}
+
+// totals returns how much was written, and size how much memory is held.
+func (o *output) totals() (stdout, stderr int64, size int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range o.streams {
+		size += cap(o.streams[i].head) + cap(o.streams[i].ring)
+	}
+	return o.streams[0].total, o.streams[1].total, size
+}
+
+// drop frees what is kept and keeps no more.
+func (o *output) drop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.dropped = true
+	for i := range o.streams {
+		k := &o.streams[i]
+		k.head, k.ring, k.start, k.headCap = nil, nil, 0, 0
+	}
+	o.pokeAll()
+	o.makeRoom()
+}

@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// fork starts a process, in the cgroup that limits their number if there is
+// one. It is syscall.ForkExec rather than os.StartProcess because the latter
+// makes a pidfd, which costs and helps nothing: this process reaps by pid.
+func (a *Agent) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+	a.mu.RLock()
+	pids := a.pids
+	a.mu.RUnlock()
+	if pids == nil {
+		return syscall.ForkExec(path, argv, attr)
+	}
+	return pids.fork(path, argv, attr)
+}
+
+// pidLimiter keeps jobs in a cgroup whose pids controller limits them. The
+// agent stays outside, so that a fork bomb cannot keep it from working.
+type pidLimiter struct {
+	dir string
+	fd  *os.File // the cgroup, version 2
+	// starts carries work to the thread that lives in the cgroup, version 1:
+	// there a child starts where its parent thread is.
+	starts chan func()
+}
+
+const jobsCgroup = "cove-jobs"
+
+// newPIDLimiter makes a cgroup for jobs below root, where a cgroup file system
+// is mounted. cgroups is the path of this process's list of cgroups.
+func newPIDLimiter(root, cgroups string) (*pidLimiter, error) {
+	if _, err := os.Stat(root + "/cgroup.controllers"); err == nil {
+		return newPIDLimiterV2(root)
+	}
+	return newPIDLimiterV1(root, cgroups)
+}
+
+func newPIDLimiterV2(root string) (*pidLimiter, error) {
+	if err := writeControl(root+"/cgroup.subtree_control", "+pids"); err != nil {
+		return nil, fmt.Errorf("enable the pids controller: %w", err)
+	}
+	dir := root + "/" + jobsCgroup
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("make a cgroup: %w", err)
+	}
+	fd, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the cgroup: %w", err)
+	}
+	return &pidLimiter{dir: dir, fd: fd}, nil
+}
+
+func newPIDLimiterV1(root, cgroups string) (*pidLimiter, error) {
+	list, err := os.ReadFile(cgroups)
+	if err != nil {
+		return nil, fmt.Errorf("read own cgroups: %w", err)
+	}
+	base := root + "/pids"
+	if own := pidsCgroup(string(list)); own != "" {
+		if _, err := os.Stat(base + own + "/tasks"); err == nil {
+			base += own
+		}
+	}
+	if _, err := os.Stat(base + "/tasks"); err != nil {
+		return nil, errors.New("the sandbox has no pids cgroup")
+	}
+	dir := base + "/" + jobsCgroup
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("make a cgroup: %w", err)
+	}
+	l := &pidLimiter{dir: dir, starts: make(chan func())}
+	joined := make(chan error)
+	go l.run(joined)
+	if err := <-joined; err != nil {
+		return nil, fmt.Errorf("join the cgroup: %w", err)
+	}
+	return l, nil
+}
+
+// pidsCgroup finds the path of the pids hierarchy in /proc/self/cgroup.
+func pidsCgroup(list string) string {
+	for line := range strings.Lines(list) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) != 3 || strings.Contains(f[2], "..") || !strings.HasPrefix(f[2], "/") {
+			continue
+		}
+		for c := range strings.SplitSeq(f[1], ",") {
+			if c == "pids" {
+				return strings.TrimSuffix(f[2], "/")
+			}
+		}
+	}
+	return ""
+}
+
+// run forks on a thread of its own that is in the cgroup.
+func (l *pidLimiter) run(joined chan<- error) {
+	// Never unlocked: the thread ends with the goroutine, so that no other
+	// work of the agent comes into the cgroup.
+	runtime.LockOSThread()
+	err := writeControl(l.dir+"/tasks", strconv.Itoa(unix.Gettid()))
+	joined <- err
+	if err != nil {
+		return
+	}
+	for start := range l.starts {
+		start()
+	}
+}
+
+// setMax sets the most processes and threads of all jobs; 0 is no limit.
+func (l *pidLimiter) setMax(limit int64) error {
+	value := "max"
+	if limit > 0 {
+		if l.starts != nil {
+			limit++ // the thread that forks
+		}
+		value = strconv.FormatInt(limit, 10)
+	}
+	file := l.dir + "/pids.max"
+	if err := writeControl(file, value); err != nil {
+		return fmt.Errorf("set pids.max: %w", err)
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read pids.max: %w", err)
+	}
+	if strings.TrimSpace(string(got)) != value {
+		return fmt.Errorf("pids.max is %q after setting it to %s", strings.TrimSpace(string(got)), value)
+	}
+	return nil
+}
+
+func (l *pidLimiter) fork(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	if l.fd != nil {
+		attr.Sys.UseCgroupFD = true
+		attr.Sys.CgroupFD = int(l.fd.Fd())
+		return syscall.ForkExec(path, argv, attr)
+	}
+	done := make(chan struct{})
+	l.starts <- func() {
+		defer close(done)
+		pid, err = syscall.ForkExec(path, argv, attr)
+	}
+	<-done
+	return pid, err
+}
+
+// close ends the forking thread. No fork may run or follow.
+func (l *pidLimiter) close() {
+	if l.starts != nil {
+		close(l.starts)
+	}
+	if l.fd != nil {
+		_ = l.fd.Close()
+	}
+}
+
+func writeControl(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}

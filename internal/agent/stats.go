@@ -1,0 +1,32 @@
+package agent
+
+import (
+	"context"
+	"runtime"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+)
+
+// Stats implements [agentv1connect.AgentHandler]. What cannot be found out is
+// left 0.
+func (a *Agent) Stats(context.Context, *connect.Request[agentv1.StatsRequest]) (*connect.Response[agentv1.StatsResponse], error) {
+	m := &agentv1.StatsResponse{
+		Cpus:        int32(runtime.NumCPU()),
+		RunningJobs: int64(a.jobs.running()),
+	}
+	info := meminfo{path: "/proc/meminfo"}
+	m.MemoryUsed, m.MemoryTotal, _ = info.read()
+	if info.file != nil {
+		_ = info.file.Close()
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/", &fs); err == nil {
+		m.DiskTotal = int64(fs.Blocks) * fs.Bsize
+		m.DiskUsed = int64(fs.Blocks-min(fs.Bfree, fs.Blocks)) * fs.Bsize
+	}
+	_ = processes(func(int) { m.Processes++ })
+	return connect.NewResponse(m), nil
+}

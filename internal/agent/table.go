@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"crypto/rand"
+	"slices"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+)
+
+const (
+	// maxEnded is how many ended jobs are remembered.
+	maxEnded = 256
+	// maxEndedBytes is how much output of ended jobs is kept in all, but for
+	// the last one's.
+	maxEndedBytes = 32 << 20
+)
+
+// jobTable holds the jobs that run and the newest of those that ended.
+type jobTable struct {
+	mu     sync.Mutex
+	closed bool            // guarded by mu
+	byID   map[string]*job // guarded by mu; nil while a job starts
+	order  []*job          // guarded by mu; oldest first
+	// left are forgotten jobs whose processes still write. Guarded by mu.
+	left map[*job]struct{}
+}
+
+func newJobTable() *jobTable {
+	return &jobTable{byID: map[string]*job{}, left: map[*job]struct{}{}}
+}
+
+// reserve takes id, or a new one if it is empty, for a job about to start.
+func (t *jobTable) reserve(id string) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return "", fail(connect.CodeUnavailable, "the sandbox is stopping; use another one")
+	}
+	if id == "" {
+		id = "job_" + strings.ToLower(rand.Text())
+	}
+	if _, taken := t.byID[id]; taken {
+		return "", fail(connect.CodeAlreadyExists, "job %s already exists; attach to it, or choose another id", id)
+	}
+	t.byID[id] = nil
+	return id, nil
+}
+
+// release gives back an id whose job did not start.
+func (t *jobTable) release(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.byID, id)
+}
+
+// add enters a job that has started and reports whether the table is open.
+func (t *jobTable) add(j *job) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byID[j.id] = j
+	t.order = append(t.order, j)
+	t.collect()
+	return !t.closed
+}
+
+func (t *jobTable) get(id string) (*job, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if j := t.byID[id]; j != nil {
+		return j, nil
+	}
+	return nil, fail(connect.CodeNotFound, "there is no job %q; list the jobs to see which there are", strings.ToValidUTF8(id, ""))
+}
+
+func (t *jobTable) list() []*job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.order)
+}
+
+// running counts the jobs that have not ended.
+func (t *jobTable) running() (n int) {
+	for _, j := range t.list() {
+		if j.running() {
+			n++
+		}
+	}
+	return n
+}
+
+// done is told that a job has ended.
+func (t *jobTable) done() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.collect()
+}
+
+// collect forgets the oldest ended jobs when there are too many or they hold
+// too much.
+//
+// Preconditions: t.mu is held.
+func (t *jobTable) collect() {
+	count, size := 0, 0
+	kept := len(t.order)
+	for i := len(t.order) - 1; i >= 0; i-- {
+		j := t.order[i]
+		if !j.running() {
+			_, _, n := j.out.totals()
+			count++
+			size += n
+			if count > maxEnded || count > 1 && size > maxEndedBytes {
+				t.forget(j)
+				continue
+			}
+		}
+		kept--
+		t.order[kept] = j
+	}
+	if kept > 0 {
+		clear(t.order[:kept])
+		t.order = t.order[kept:]
+	}
+}
+
+// Preconditions: t.mu is held.
+func (t *jobTable) forget(j *job) {
+	delete(t.byID, j.id)
+	j.out.drop()
+	if !j.out.ended() {
+		t.left[j] = struct{}{}
+	}
+}
+
+// quiet is told that nothing writes to a job's output any more.
+func (t *jobTable) quiet(j *job) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.left, j)
+}
+
+// bySession finds the job whose session sid is.
+func (t *jobTable) bySession(sid int) *job {
+	for _, j := range t.list() {
+		if j.pid == sid && j.running() {
+			return j
+		}
+	}
+	return nil
+}
+
+// close refuses new jobs and returns all that may have processes.
+func (t *jobTable) close() []*job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	jobs := slices.Clone(t.order)
+	for j := range t.left {
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
