@@ -97,6 +97,7 @@ func (e *Engine) startProcess(id string) (*process, error) {
 	}
 	defer readyW.Close()
 	cmd := exec.Command(e.cfg.Executable, "cell", id)
+	cmd.Dir = "/"
 	cmd.Args[0] = "cove"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOTRACEBACK=single"}
 	cmd.Stderr = log
@@ -149,7 +150,7 @@ func namespaces(uid, gid int) *syscall.SysProcAttr {
 
 // startError explains why the kernel refuses the namespaces.
 func startError(err error) error {
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
 		return sandbox.Wrap(sandbox.CodeUnsupported, err,
 			"this machine does not let this user make namespaces; run \"cove doctor\" to see what is missing")
 	}
