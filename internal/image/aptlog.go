@@ -1,0 +1,221 @@
+package image
+
+import (
+	"bufio"
+	"io"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// aptLog follows what mmdebstrap, apt and dpkg print and tells from it how far
+// the build is.
+type aptLog struct {
+	report func(step string, fraction float64, log string)
+
+	mu       sync.Mutex
+	phase    int      // under mu: index into phases, -1 before the first
+	step     string   // under mu
+	fraction float64  // under mu
+	packages int      // under mu: to be installed in this phase
+	seen     int      // under mu: lines of progress in this phase
+	expected int64    // under mu: bytes on the disk, as apt estimates
+	shown    int64    // under mu: bytes unpacked at the last report
+	lines    int      // under mu
+	failed   []string // under mu: the last messages of failure
+}
+
+// phases are the parts of a build by the line that begins them, and where in
+// the whole they begin.
+var phases = []struct {
+	prefix, step string
+	from         float64
+}{
+	{"running apt-get update", "reading package lists", 0.01},
+	{"downloading packages with apt", "downloading essential packages", 0.05},
+	{"extracting archives", "extracting essential packages", 0.12},
+	{"installing essential packages", "installing essential packages", 0.15},
+	{"installing remaining packages inside the chroot", "installing packages", 0.22},
+	{"cleaning package lists", "cleaning up", 0.80},
+	{"creating tarball", "unpacking", 0.82},
+	{"done", "unpacked", 0.95},
+}
+
+const (
+	maxLogLines = 20_000
+	maxLogLine  = 400
+)
+
+var (
+	newlyInstalled = regexp.MustCompile(`^\d+ upgraded, (\d+) newly installed`)
+	diskSpace      = regexp.MustCompile(`^After this operation, ([0-9.,]+) ([kMG]?B) of additional disk space`)
+)
+
+func newAptLog(report func(string, float64, string)) *aptLog {
+	return &aptLog{report: report, phase: -1, step: "starting"}
+}
+
+// follow reads messages to their end.
+func (l *aptLog) follow(r io.Reader) {
+	br := bufio.NewReaderSize(r, 64<<10)
+	for {
+		line, err := br.ReadSlice('\n')
+		if len(line) > 0 {
+			l.line(string(line))
+		}
+		if err != nil && err != bufio.ErrBufferFull {
+			return
+		}
+	}
+}
+
+// line takes one message.
+func (l *aptLog) line(s string) {
+	s = tidy(s)
+	if s == "" {
+		return
+	}
+	l.mu.Lock()
+	l.lines++
+	quiet := l.lines > maxLogLines
+	switch {
+	case strings.HasPrefix(s, "I: "):
+		l.enter(s[3:])
+	case strings.HasPrefix(s, "E: "):
+		if l.failed = append(l.failed, s[3:]); len(l.failed) > 8 {
+			l.failed = l.failed[1:]
+		}
+	default:
+		l.count(s)
+	}
+	step, fraction := l.step, l.fraction
+	l.mu.Unlock()
+	if !quiet {
+		l.report(step, fraction, s)
+	}
+}
+
+// enter begins a phase.
+//
+// Preconditions: l.mu is held.
+func (l *aptLog) enter(s string) {
+	for i, p := range phases {
+		if i > l.phase && strings.HasPrefix(s, p.prefix) {
+			l.phase, l.step, l.fraction = i, p.step, p.from
+			l.packages, l.seen = 0, 0
+			return
+		}
+	}
+}
+
+// count moves the fraction on within a phase: each package is fetched,
+// unpacked and set up.
+//
+// Preconditions: l.mu is held.
+func (l *aptLog) count(s string) {
+	if m := newlyInstalled.FindStringSubmatch(s); m != nil {
+		l.packages, _ = strconv.Atoi(m[1])
+		return
+	}
+	if m := diskSpace.FindStringSubmatch(s); m != nil {
+		l.expected += parseSize(m[1], m[2])
+		return
+	}
+	if l.packages <= 0 || l.phase < 0 || l.phase+1 >= len(phases) {
+		return
+	}
+	switch {
+	case strings.HasPrefix(s, "Get:"), strings.HasPrefix(s, "Unpacking "), strings.HasPrefix(s, "Setting up "):
+	default:
+		return
+	}
+	l.seen++
+	steps := 3 * l.packages
+	if phases[l.phase].step == "downloading essential packages" {
+		steps = l.packages
+	}
+	from, to := phases[l.phase].from, phases[l.phase+1].from
+	l.fraction = from + (to-from)*min(1, float64(l.seen)/float64(steps))
+}
+
+// unpacked is told how many bytes of the finished system have been unpacked.
+func (l *aptLog) unpacked(n int64) {
+	l.mu.Lock()
+	if n-l.shown < 4<<20 || l.phase < 0 || phases[l.phase].step != "unpacking" {
+		l.mu.Unlock()
+		return
+	}
+	l.shown = n
+	if l.expected > 0 {
+		l.fraction = 0.82 + 0.13*min(1, float64(n)/float64(l.expected))
+	}
+	step, fraction := l.step, l.fraction
+	l.mu.Unlock()
+	l.report(step, fraction, "")
+}
+
+// explain turns a failed run into an error for the caller.
+func (l *aptLog) explain(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.failed {
+		if name, ok := strings.CutPrefix(f, "Unable to locate package "); ok {
+			return sandbox.Errorf(sandbox.CodeInvalid, "Debian %s has no package %s; check the name", suite, name)
+		}
+		if strings.Contains(f, "No space left on device") {
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the disk is full; make room where Cove keeps its state and build again")
+		}
+	}
+	why := "it printed no reason"
+	for _, f := range l.failed {
+		// The first is the cause; "apt-get failed" and the like follow it.
+		if why = f; !strings.Contains(f, "failed: ") {
+			break
+		}
+	}
+	if e, ok := err.(*exec.ExitError); ok && why == "it printed no reason" {
+		why = e.String()
+	}
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "mmdebstrap could not build the template: "+why+"; see the build's log")
+}
+
+// tidy makes a line of output fit to show: one line, no control characters,
+// not long.
+func tidy(s string) string {
+	if i := strings.LastIndexByte(strings.TrimRight(s, "\r\n"), '\r'); i >= 0 {
+		s = s[i+1:] // what a terminal would show in the end
+	}
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, strings.ToValidUTF8(s, "?"))
+	s = strings.TrimSpace(s)
+	if len(s) > maxLogLine {
+		s = strings.ToValidUTF8(s[:maxLogLine], "") + "…"
+	}
+	return s
+}
+
+// parseSize reads apt's "1,234 kB".
+func parseSize(number, unit string) int64 {
+	f, err := strconv.ParseFloat(strings.ReplaceAll(number, ",", ""), 64)
+	if err != nil || f < 0 || f > 1e9 {
+		return 0
+	}
+	switch unit {
+	case "kB":
+		f *= 1e3
+	case "MB":
+		f *= 1e6
+	case "GB":
+		f *= 1e9
+	}
+	return int64(f)
+}

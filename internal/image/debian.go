@@ -1,0 +1,258 @@
+package image
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// suite is the Debian release that templates are made of.
+const suite = "bookworm"
+
+// debianSource makes templates of Debian packages with mmdebstrap. It takes
+// packages from where the machine takes its own, if that is the same release,
+// so that local mirrors and proxies work, and from deb.debian.org otherwise.
+type debianSource struct {
+	machine string // "/" outside tests
+}
+
+func (*debianSource) kind() string { return "debian" }
+
+func (d *debianSource) build(ctx context.Context, j *job) error {
+	mode, err := debianMode()
+	if err != nil {
+		return err
+	}
+	scratch, err := makeScratch(j.dir, mode)
+	if err != nil {
+		return fmt.Errorf("make scratch directory: %w", err)
+	}
+	args, err := d.arguments(j, mode)
+	if err != nil {
+		return err
+	}
+	j.report("starting", 0, "")
+	if err := runMmdebstrap(ctx, j, args, scratch); err != nil {
+		return err
+	}
+	j.report("adding the user", 0.96, "")
+	for _, dir := range []string{"etc", "etc/apt"} {
+		if !j.tree.has(dir, 'd') {
+			return sandbox.Errorf(sandbox.CodeUnavailable, "mmdebstrap made no Debian system: /%s is missing", dir)
+		}
+	}
+	if err := furnish(j.tree, "/bin/bash"); err != nil {
+		return err
+	}
+	return j.tree.put("etc/apt/sources.list", root, defaultSources("/usr/share/keyrings/debian-archive-keyring.gpg"))
+}
+
+// debianMode chooses how mmdebstrap gets the rights it needs.
+func debianMode() (string, error) {
+	if _, err := exec.LookPath("mmdebstrap"); err != nil {
+		return "", sandbox.Errorf(sandbox.CodeUnsupported, "building Debian templates needs mmdebstrap; install it ('apt install mmdebstrap') or use the template host")
+	}
+	if os.Geteuid() == 0 {
+		return "root", nil
+	}
+	subids := machine.SubordinateIDs()
+	if subids == nil {
+		return "unshare", nil
+	}
+	if _, err := exec.LookPath("fakechroot"); err == nil {
+		if _, err := exec.LookPath("fakeroot"); err == nil {
+			return "fakechroot", nil
+		}
+	}
+	return "", sandbox.Errorf(sandbox.CodeUnsupported, "an ordinary user cannot build Debian templates here: %v, and there are no fakechroot and fakeroot to do without; install the packages uidmap and mmdebstrap and see 'cove doctor'", subids)
+}
+
+// makeScratch makes the directory in which mmdebstrap works. In the mode
+// unshare other user ids work there, which could not enter the build's own.
+func makeScratch(dir, mode string) (string, error) {
+	if mode != "unshare" {
+		scratch := filepath.Join(dir, "work")
+		return scratch, os.Mkdir(scratch, 0o700)
+	}
+	scratch, err := os.MkdirTemp("", scratchPrefix)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, scratchFile), []byte(scratch), 0o600); err != nil {
+		os.Remove(scratch)
+		return "", err
+	}
+	return scratch, os.Chmod(scratch, 0o777|os.ModeSticky)
+}
+
+const scratchPrefix = "cove-template-"
+
+// removeScratch removes a directory made by makeScratch outside of the state
+// directory, with what other user ids of ours have left in it.
+func removeScratch(dir string) error {
+	if filepath.Dir(dir) != filepath.Clean(os.TempDir()) || !strings.HasPrefix(filepath.Base(dir), scratchPrefix) {
+		return fmt.Errorf("remove %q: not a scratch directory", dir)
+	}
+	if err := removeTree(dir); err == nil {
+		return nil
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("mmdebstrap", append([]string{"--unshare-helper", "rm", "-rf", "--"}, left...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("remove %s: %w: %.200s", dir, err, out)
+	}
+	return removeTree(dir)
+}
+
+// arguments returns mmdebstrap's arguments. No shell reads them.
+func (d *debianSource) arguments(j *job, mode string) ([]string, error) {
+	sources := filepath.Join(j.dir, "sources.list")
+	if err := os.WriteFile(sources, []byte(d.sources()), 0o644); err != nil {
+		return nil, err
+	}
+	conf := filepath.Join(j.dir, "apt.conf")
+	if err := os.WriteFile(conf, []byte(d.aptConf()), 0o644); err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--verbose", "--mode=" + mode, "--format=tar", "--variant=minbase", "--aptopt=" + conf,
+		"--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/info/*",
+		"--dpkgopt=path-exclude=/usr/share/locale/*", "--dpkgopt=path-include=/usr/share/locale/locale.alias",
+		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+	}
+	if len(j.def.packages) > 0 {
+		args = append(args, "--include="+strings.Join(j.def.packages, ","))
+	}
+	return append(args, suite, "-", sources), nil
+}
+
+// skipped are files of mmdebstrap's making that tell how the template was
+// built: mirrors and proxies, perhaps with passwords.
+func skipped(p string) bool {
+	switch {
+	case strings.HasPrefix(p, "dev/"), strings.HasPrefix(p, "etc/apt/sources.list"), strings.HasPrefix(p, "etc/apt/auth.conf"):
+		return true
+	case p == "etc/apt/apt.conf.d/99mmdebstrap", p == "etc/machine-id", strings.HasPrefix(p, "var/log/") && strings.Count(p, "/") == 2 && strings.HasSuffix(p, ".log"):
+		return true
+	}
+	return false
+}
+
+// graceful is how long mmdebstrap may take to clean up when it is told to end.
+const graceful = 20 * time.Second
+
+// runMmdebstrap runs it and unpacks the archive that it writes. When it
+// returns, no process of the build is left.
+func runMmdebstrap(ctx context.Context, j *job, args []string, scratch string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out, outWrite, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	messages, messagesWrite, err := os.Pipe()
+	if err != nil {
+		outWrite.Close()
+		return err
+	}
+	defer messages.Close()
+
+	cmd := exec.CommandContext(ctx, "mmdebstrap", args...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = buildEnv(scratch), scratch, outWrite, messagesWrite
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
+	cmd.WaitDelay = graceful
+	// The signal at our death is that of the thread which starts the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err = cmd.Start()
+	outWrite.Close()
+	messagesWrite.Close()
+	if err != nil {
+		return fmt.Errorf("start mmdebstrap: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() {
+		// Whoever still holds the pipes then holds them no longer.
+		late := time.Now().Add(graceful + time.Second)
+		_ = out.SetReadDeadline(late)
+		_ = messages.SetReadDeadline(late)
+	})()
+
+	log := newAptLog(j.report)
+	var reading sync.WaitGroup
+	reading.Go(func() { log.follow(messages) })
+	uerr := unpack(j.tree, bufio.NewReaderSize(out, 1<<20), skipped, log.unpacked)
+	if uerr != nil && !errors.Is(uerr, io.ErrUnexpectedEOF) {
+		cancel(uerr)
+	}
+	_, _ = io.Copy(io.Discard, out) // padding after the archive's end
+	werr := cmd.Wait()
+	_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+	_ = messages.SetReadDeadline(time.Now().Add(time.Second))
+	reading.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case werr != nil:
+		return log.explain(werr)
+	}
+	return uerr
+}
+
+// buildEnv is all that mmdebstrap sees of our environment.
+func buildEnv(scratch string) []string {
+	env := []string{"TMPDIR=" + scratch, "HOME=" + scratch, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "TERM=dumb"}
+	for _, name := range []string{"PATH", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// keptOptions are settings of the machine's apt that a build needs to reach
+// the same mirrors.
+var keptOptions = regexp.MustCompile(`^(Acquire::(https?|ftp)::(Proxy|CaInfo|Timeout)|Acquire::(https?)::Proxy::[A-Za-z0-9.-]+|Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv4|Max-FutureTime)) "[^"]*";$`)
+
+// aptConf returns the settings for apt during the build.
+func (d *debianSource) aptConf() string {
+	var b strings.Builder
+	// A name that is not a package's must not be taken for a pattern.
+	b.WriteString("APT::Cmd::Pattern-Only \"true\";\nAPT::Install-Recommends \"false\";\nAcquire::Languages \"none\";\n")
+	out, err := exec.Command("apt-config", "dump").Output()
+	if err != nil {
+		return b.String()
+	}
+	for line := range bytes.Lines(out) {
+		if l := bytes.TrimSpace(line); keptOptions.Match(l) {
+			b.Write(l)
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}

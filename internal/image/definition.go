@@ -1,0 +1,105 @@
+package image
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// definition says how a template is made.
+type definition struct {
+	name, description string
+	source            source
+	packages          []string
+	env               map[string]string
+}
+
+// The names of the built-in definitions.
+const (
+	Host            = "host"
+	Debian          = "debian"
+	CodeInterpreter = "code-interpreter"
+)
+
+// The user and directories that every template has.
+const (
+	userName = "user"
+	userID   = 1000
+	homeDir  = "/home/user"
+	workDir  = "/workspace"
+)
+
+// basePackages are in each Debian template: without them the default user
+// could not become root, and nothing could speak TLS.
+var basePackages = []string{"ca-certificates", "sudo"}
+
+var codePackages = []string{
+	"python3", "python-is-python3", "python3-pip", "python3-venv", "python3-ipykernel",
+	"python3-numpy", "python3-pandas", "python3-matplotlib", "python3-scipy", "python3-sklearn",
+	"python3-requests", "python3-httpx", "python3-bs4", "python3-lxml", "python3-openpyxl", "python3-pil", "python3-pytest",
+	"nodejs", "npm", "golang", "gcc", "g++", "libc6-dev", "make", "pkg-config",
+	"git", "curl", "wget", "openssh-client", "vim", "nano", "less", "procps", "file", "jq", "sqlite3",
+	"unzip", "zip", "xz-utils", "patch", "ripgrep",
+}
+
+// baseEnv is the environment of every template. pip may install for the user
+// although the interpreter belongs to Debian: a sandbox is no system to break.
+var baseEnv = map[string]string{
+	"LANG":                      "C.UTF-8",
+	"PATH":                      "/home/user/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	"PIP_BREAK_SYSTEM_PACKAGES": "1",
+}
+
+// builtin returns the built-in definitions by name.
+func builtin(host, debian source) map[string]definition {
+	defs := []definition{
+		{name: Host, source: host, env: baseEnv, description: "this machine's own programs, read-only: /usr and what it needs of /etc, nothing else"},
+		{name: Debian, source: debian, env: baseEnv, packages: basePackages, description: "a small Debian 12"},
+		{name: CodeInterpreter, source: debian, env: baseEnv, packages: slices.Concat(basePackages, codePackages),
+			description: "Debian 12 with Python and its data libraries, Node.js, Go, C and C++, git and editors"},
+	}
+	out := map[string]definition{}
+	for _, d := range defs {
+		slices.Sort(d.packages)
+		d.packages = slices.Compact(d.packages)
+		out[d.name] = d
+	}
+	return out
+}
+
+var (
+	validTemplate = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	validPackage  = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*$`)
+)
+
+const (
+	maxPackages    = 500
+	maxPackageName = 128
+)
+
+// checkPackages returns the packages sorted and once each. A name may not end
+// with a hyphen, by which apt means removal.
+func checkPackages(packages []string) ([]string, error) {
+	if len(packages) > maxPackages {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "a template can name at most %d packages; name fewer", maxPackages)
+	}
+	for _, p := range packages {
+		if len(p) > maxPackageName || !validPackage.MatchString(p) || strings.HasSuffix(p, "-") {
+			return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not the name of a Debian package; use names such as python3-numpy", p)
+		}
+	}
+	all := slices.Concat(basePackages, packages)
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// template describes a definition that has not been built.
+func (d definition) template() sandbox.Template {
+	return sandbox.Template{
+		Name: d.name, Description: d.description, Source: d.source.kind(), State: sandbox.TemplateAvailable,
+		User: userName, WorkDir: workDir, Env: maps.Clone(d.env), Packages: slices.Clone(d.packages),
+	}
+}

@@ -1,0 +1,262 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// hostSource makes the template host: an empty root with the machine's /usr
+// (and what of /bin, /sbin, /lib* is not a link into it) shown read-only, and
+// the files of /etc that programs need and nobody minds being read.
+//
+// Nothing is shown that not every user of the machine may read: files and
+// directories in /usr without that permission are covered by empty ones, and
+// so are the places in /usr where package managers look for their settings and
+// credentials. As an ordinary user this covers what the user alone could read.
+type hostSource struct {
+	// machine is "/" outside tests.
+	machine string
+	// maskDir and maskFile are empty, and shown in place of what is hidden.
+	maskDir, maskFile string
+}
+
+func (*hostSource) kind() string { return "host" }
+
+// systemDirs are what holds programs and libraries.
+var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"}
+
+// alwaysHidden are directories in /usr for settings by the machine's owner.
+var alwaysHidden = []string{"usr/etc", "usr/local/etc"}
+
+// hiddenNames are files that hold credentials by custom, wherever they are.
+var hiddenNames = map[string]bool{
+	".npmrc": true, "npmrc": true, ".netrc": true, ".pypirc": true, "pip.conf": true, ".env": true, ".git-credentials": true,
+	"id_rsa": true, "id_ecdsa": true, "id_ed25519": true,
+}
+
+// maxHidden bounds the mounts that a sandbox needs to hide files.
+const maxHidden = 128
+
+func (h *hostSource) build(ctx context.Context, j *job) error {
+	stamp, err := h.stamp()
+	if err != nil {
+		return err
+	}
+	j.report("copying settings", 0.1, "")
+	if err := h.skeleton(j); err != nil {
+		return err
+	}
+	if err := h.copyEtc(j.tree); err != nil {
+		return fmt.Errorf("copy settings: %w", err)
+	}
+	j.report("looking for private files", 0.4, "")
+	if err := h.hide(ctx, j); err != nil {
+		return err
+	}
+	shell := "/bin/sh"
+	if _, err := os.Stat(filepath.Join(h.machine, "bin/bash")); err == nil {
+		shell = "/bin/bash"
+	}
+	if err := h.accounts(j.tree, shell); err != nil {
+		return err
+	}
+	if err := furnish(j.tree, shell); err != nil {
+		return err
+	}
+	j.stamp = stamp
+	return nil
+}
+
+// skeleton makes the top level: links as the machine has them, and directories
+// on which the machine's are bound.
+func (h *hostSource) skeleton(j *job) error {
+	for _, d := range []string{"etc", "opt", "srv", "mnt", "media", "var", "var/lib", "var/cache", "home"} {
+		if err := j.tree.mkdir(d, meta{mode: 0o755}); err != nil {
+			return err
+		}
+	}
+	for _, d := range systemDirs {
+		path := filepath.Join(h.machine, d)
+		info, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return err
+		case info.Mode()&fs.ModeSymlink != 0:
+			to, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			if err := j.tree.symlink(d, to, root); err != nil {
+				return err
+			}
+		case info.IsDir():
+			if err := j.tree.mkdir(d, meta{mode: 0o755}); err != nil {
+				return err
+			}
+			j.binds = append(j.binds, engine.Bind{Source: path, Target: "/" + d})
+		}
+	}
+	if len(j.binds) == 0 {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "this machine has no /usr to show in a sandbox; build the template debian instead")
+	}
+	return nil
+}
+
+// hide looks through what is shown and covers what is not for everyone.
+func (h *hostSource) hide(ctx context.Context, j *job) error {
+	var setuid, hidden int
+	for _, b := range slices.Clone(j.binds) {
+		err := filepath.WalkDir(b.Source, func(p string, d fs.DirEntry, err error) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			rel, rerr := filepath.Rel(h.machine, p)
+			if rerr != nil {
+				return rerr
+			}
+			if err != nil { // not readable for us either, or gone meanwhile
+				return h.hideUnread(j, p, rel, d)
+			}
+			if d.Type()&fs.ModeSymlink != 0 {
+				return nil
+			}
+			info, err := d.Info()
+			if err != nil {
+				return nil // gone meanwhile
+			}
+			private := info.Mode().Perm()&0o004 == 0 || info.IsDir() && info.Mode().Perm()&0o001 == 0
+			switch {
+			case info.IsDir() && (private || slices.Contains(alwaysHidden, rel)):
+				j.binds = append(j.binds, engine.Bind{Source: h.maskDir, Target: "/" + rel})
+				hidden++
+				return fs.SkipDir
+			case info.Mode().IsRegular() && (private || hiddenNames[d.Name()]):
+				j.binds = append(j.binds, engine.Bind{Source: h.maskFile, Target: "/" + rel})
+				hidden++
+			case info.Mode().IsRegular() && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0:
+				setuid++
+			}
+			if hidden > maxHidden {
+				return sandbox.Errorf(sandbox.CodeUnsupported, "more than %d files and directories in /usr are not readable by everyone, too many to hide; build the template debian instead", maxHidden)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	j.notes = append(j.notes,
+		fmt.Sprintf("%d files or directories of this machine's system directories are hidden: not readable by everyone, or settings that may hold credentials", hidden),
+		fmt.Sprintf("%d setuid or setgid programs are shown; inside the sandbox they act on the sandbox only", setuid))
+	return nil
+}
+
+// hideUnread handles a directory that could not be listed.
+func (h *hostSource) hideUnread(j *job, p, rel string, d fs.DirEntry) error {
+	if d == nil || !d.IsDir() {
+		return nil
+	}
+	if _, err := os.Lstat(p); err != nil {
+		return nil
+	}
+	// A walk reports such a directory a second time after visiting it.
+	mask := engine.Bind{Source: h.maskDir, Target: "/" + rel}
+	if !slices.Contains(j.binds, mask) {
+		j.binds = append(j.binds, mask)
+	}
+	return fs.SkipDir
+}
+
+// stamp describes the machine's settings, the state of its package database
+// and its system directories.
+func (h *hostSource) stamp() (string, error) {
+	sum := sha256.New()
+	fmt.Fprintln(sum, "cove-host-1", os.Geteuid() == 0)
+	note := func(rel string) {
+		info, err := os.Lstat(filepath.Join(h.machine, rel))
+		if err != nil {
+			return
+		}
+		fmt.Fprintln(sum, rel, info.Mode(), info.Size(), info.ModTime().UnixNano())
+	}
+	for _, d := range systemDirs {
+		note(d)
+	}
+	for _, rel := range []string{
+		"var/lib/dpkg/status", "var/lib/rpm/rpmdb.sqlite", "usr/lib/sysimage/rpm/rpmdb.sqlite", "lib/apk/db/installed", "var/lib/pacman/local",
+		"usr/local", "usr/local/bin", "usr/local/sbin", "usr/local/lib", "usr/local/share", "usr/local/etc", "usr/etc",
+	} {
+		note(rel)
+	}
+	err := h.eachEtc(func(rel string, _ fs.FileInfo, _ check) error {
+		note(filepath.Join("etc", rel))
+		return nil
+	})
+	return fmt.Sprintf("%x", sum.Sum(nil)), err
+}
+
+// contentDigest is the digest of a tree with what is bound into it. The host's
+// directories are known by the stamp only.
+func contentDigest(tree string, j *job) string {
+	if len(j.binds) == 0 {
+		return tree
+	}
+	sum := sha256.New()
+	fmt.Fprintln(sum, tree, j.stamp)
+	for _, b := range j.binds {
+		fmt.Fprintf(sum, "%q %q\n", b.Source, b.Target)
+	}
+	return fmt.Sprintf("sha256-%x", sum.Sum(nil))
+}
+
+// hostCache remembers for a short while that the host template is up to date.
+type hostCache struct {
+	source *hostSource
+
+	mu      sync.Mutex
+	checked time.Time // under mu
+	m       *manifest // under mu
+}
+
+// hostCheckEvery is how old the answer may be that nothing has changed.
+const hostCheckEvery = 10 * time.Second
+
+// currentHost returns the host template, made anew if the machine's settings
+// have changed, or if told.
+func (p *Provider) currentHost(ctx context.Context, anew bool) (*manifest, error) {
+	c := p.host
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !anew && c.m != nil && time.Since(c.checked) < hostCheckEvery {
+		return c.m, nil
+	}
+	stamp, err := c.source.stamp()
+	if err != nil {
+		return nil, fmt.Errorf("look at this machine's settings: %w", err)
+	}
+	m, err := p.readManifest(Host)
+	if anew || err != nil || m.Stamp != stamp {
+		// The making is everyone's; a caller who leaves does not stop it.
+		m, err = p.make(context.WithoutCancel(ctx), p.builtins[Host], func(string, float64, string) {})
+		if err != nil {
+			return nil, fmt.Errorf("make the host template: %w", err)
+		}
+		p.log.Info("host template made", "digest", m.Digest, "notes", strings.Join(m.Notes, "; "))
+	}
+	c.m, c.checked = m, time.Now()
+	return m, nil
+}

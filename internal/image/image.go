@@ -1,0 +1,297 @@
+// Package image makes and keeps templates: root file systems from which
+// sandboxes start.
+//
+// The content of a template is a directory named by its digest, which is never
+// changed once it is there; a small manifest by the template's name says which
+// digest it has now. A build works in a directory of its own and becomes
+// visible by renaming, so that nobody sees half of one, and what a crash left
+// of it is removed by [New].
+//
+// Two kinds of source are built in. The host source shows the machine's own
+// programs read-only beside a few files of /etc chosen by an allow-list. The
+// Debian source runs mmdebstrap. More kinds implement [source].
+//
+// As root, files have the owners they should have. An ordinary user cannot
+// give files away: then all of them belong to that user, who is root in the
+// sandbox, and the directories of the sandbox's user are writable by everyone.
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Config says where templates are kept.
+type Config struct {
+	// Dir is made if missing, readable by its owner only.
+	Dir string
+	// Log defaults to [slog.Default].
+	Log *slog.Logger
+}
+
+// Provider keeps the templates of one directory. Its methods are safe for
+// concurrent use.
+type Provider struct {
+	dir      string
+	log      *slog.Logger
+	own      bool
+	builtins map[string]definition
+	debian   source
+
+	host *hostCache
+
+	mu       sync.Mutex
+	building map[string]bool      // under mu: builds that run
+	failed   map[string]failure   // under mu: why the newest build of a name failed
+	used     map[string]time.Time // under mu: when Root last returned a digest
+}
+
+type failure struct {
+	reason   string
+	packages []string
+}
+
+// New opens the templates kept in a directory and removes what crashed builds
+// have left there.
+func New(cfg Config) (*Provider, error) {
+	p := &Provider{
+		dir: cfg.Dir, log: cfg.Log, own: os.Geteuid() == 0,
+		debian:   &debianSource{machine: "/"},
+		building: map[string]bool{}, failed: map[string]failure{}, used: map[string]time.Time{},
+	}
+	if p.log == nil {
+		p.log = slog.Default()
+	}
+	for _, d := range []string{"", "rootfs", "manifests", "tmp", "mask/dir"} {
+		if err := os.MkdirAll(filepath.Join(p.dir, d), 0o755); err != nil {
+			return nil, fmt.Errorf("open templates: %w", err)
+		}
+	}
+	// Files inside may be setuid root, and belong to sandboxes only.
+	if err := os.Chmod(p.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open templates: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, "mask/file"), nil, 0o444); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("open templates: %w", err)
+	}
+	p.setHost(&hostSource{machine: "/", maskDir: filepath.Join(p.dir, "mask/dir"), maskFile: filepath.Join(p.dir, "mask/file")})
+	p.sweep()
+	return p, nil
+}
+
+func (p *Provider) setHost(h *hostSource) {
+	p.host = &hostCache{source: h}
+	p.builtins = builtin(h, p.debian)
+}
+
+// List returns all templates, built or only defined, by name.
+func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
+	ms, err := p.manifests()
+	if err != nil {
+		return nil, fmt.Errorf("list templates: %w", err)
+	}
+	byName := map[string]sandbox.Template{}
+	for name, d := range p.builtins {
+		byName[name] = d.template()
+	}
+	for _, m := range ms {
+		byName[m.Name] = m.template()
+	}
+	p.mu.Lock()
+	for name := range p.failed {
+		if _, ok := byName[name]; !ok {
+			byName[name] = p.custom(name, p.failed[name].packages).template()
+		}
+	}
+	for name := range p.building {
+		if _, ok := byName[name]; !ok {
+			byName[name] = p.custom(name, nil).template()
+		}
+	}
+	p.mu.Unlock()
+	out := make([]sandbox.Template, 0, len(byName))
+	for _, t := range byName {
+		out = append(out, p.status(t))
+	}
+	slices.SortFunc(out, func(a, b sandbox.Template) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// Get returns one template in any state, or a not_found error.
+func (p *Provider) Get(ctx context.Context, name string) (*sandbox.Template, error) {
+	all, err := p.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, t := range all {
+		if t.Name == name {
+			return &t, nil
+		}
+		names = append(names, t.Name)
+	}
+	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %.80q; use one of %s", name, strings.Join(names, ", "))
+}
+
+// status adds what happens now to what is on the disk.
+func (p *Provider) status(t sandbox.Template) sandbox.Template {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f, failed := p.failed[t.Name]
+	if failed {
+		t.Reason = f.reason
+	}
+	switch {
+	case t.State == sandbox.TemplateReady:
+	case p.building[t.Name]:
+		t.State, t.Reason = sandbox.TemplateBuilding, ""
+	case failed:
+		t.State = sandbox.TemplateFailed
+	case t.Name == Host:
+		t.State = sandbox.TemplateReady // it is made when first used
+	}
+	return t
+}
+
+// Root returns the root file system of a ready template and the template. That
+// of the host template is made, or made anew, when needed.
+func (p *Provider) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
+	m, err := p.current(ctx, name)
+	if err != nil {
+		return engine.Root{}, sandbox.Template{}, err
+	}
+	p.mu.Lock()
+	p.used[m.Digest] = time.Now()
+	p.mu.Unlock()
+	root := engine.Root{Digest: m.Digest, Dir: p.rootfsDir(m.Digest), Binds: slices.Clone(m.Binds)}
+	return root, p.status(m.template()), nil
+}
+
+func (p *Provider) current(ctx context.Context, name string) (*manifest, error) {
+	if name == Host {
+		return p.currentHost(ctx, false)
+	}
+	m, err := p.readManifest(name)
+	if err == nil {
+		return m, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		p.log.Error("read template", "template", name, "error", err)
+	}
+	t, err := p.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	how := fmt.Sprintf("build it first with 'cove template build %s' or the tool template_build", name)
+	switch t.State {
+	case sandbox.TemplateBuilding:
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built; try again when it is ready", name)
+	case sandbox.TemplateFailed:
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s could not be built: %s; %s", name, strings.TrimSuffix(t.Reason, "."), how)
+	}
+	return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is not built yet; %s", name, how)
+}
+
+// recent is how long a root that was handed out is kept although nothing is
+// known to use it: the sandbox may be on its way.
+const recent = 15 * time.Minute
+
+// Collect removes root file systems that no template has any more, but for the
+// digests in use by sandboxes. It returns the digests removed.
+func (p *Provider) Collect(inUse map[string]bool) ([]string, error) {
+	trash, err := os.MkdirTemp(filepath.Join(p.dir, "tmp"), "collect-")
+	if err != nil {
+		return nil, fmt.Errorf("collect templates: %w", err)
+	}
+	removed, err := p.throwOut(trash, inUse)
+	return removed, errors.Join(err, removeTree(trash))
+}
+
+// throwOut moves unused roots to trash, which is quick.
+func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.building) > 0 {
+		return nil, nil // one may be about to refer to what is there
+	}
+	// The host's template is made without being in building, but its newest
+	// digest is protected by its time of use.
+	keep := map[string]bool{}
+	ms, err := p.manifests()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range ms {
+		keep[m.Digest] = true
+	}
+	for d, at := range p.used {
+		if time.Since(at) < recent {
+			keep[d] = true
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(p.dir, "rootfs"))
+	if err != nil {
+		return nil, err
+	}
+	var removed []string
+	for _, e := range entries {
+		d := e.Name()
+		if keep[d] || inUse[d] || !validDigest.MatchString(d) {
+			continue
+		}
+		if err := os.Rename(p.rootfsDir(d), filepath.Join(trash, d)); err != nil {
+			return removed, fmt.Errorf("remove root %s: %w", d, err)
+		}
+		delete(p.used, d)
+		removed = append(removed, d)
+	}
+	return removed, nil
+}
+
+// sweep removes the directories of builds whose process is gone. A build keeps
+// its directory locked while it runs.
+func (p *Provider) sweep() {
+	entries, _ := os.ReadDir(filepath.Join(p.dir, "tmp"))
+	for _, e := range entries {
+		dir := filepath.Join(p.dir, "tmp", e.Name())
+		unlock, err := lockDir(dir)
+		if err != nil {
+			continue
+		}
+		if err := discard(dir); err != nil {
+			p.log.Warn("remove what a build has left", "directory", dir, "error", err)
+		}
+		unlock()
+	}
+	stale, _ := filepath.Glob(filepath.Join(p.dir, "manifests", ".new-*"))
+	for _, f := range stale {
+		_ = os.Remove(f)
+	}
+}
+
+// lockDir locks a directory against other processes, or fails at once.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}

@@ -1,0 +1,39 @@
+package image
+
+import (
+	"context"
+
+	"github.com/cove-sh/cove/internal/engine"
+)
+
+// source makes root file systems of one kind. Builds of different templates
+// may run at once.
+type source interface {
+	// kind is the Source of its templates.
+	kind() string
+	// build fills the job's tree. What it started has ended when it returns.
+	// An error that is a [sandbox.Error] is meant for the caller.
+	build(ctx context.Context, j *job) error
+}
+
+// stamper is a source whose templates age: one is made anew when the stamp has
+// changed since.
+type stamper interface {
+	// stamp describes, cheaply, what the content would be made from.
+	stamp() (string, error)
+}
+
+// job is one build.
+type job struct {
+	def definition
+	// dir is the build's own directory, removed afterwards.
+	dir  string
+	tree *tree
+	// report tells how it goes: the step, a fraction of the whole or -1, and a
+	// line for the log or "".
+	report func(step string, fraction float64, log string)
+	// The rest is for build to set.
+	binds []engine.Bind
+	stamp string
+	notes []string
+}
