@@ -38,7 +38,7 @@ type ErrorDetail struct {
 func Detail(err error) ErrorDetail {
 	d := ErrorDetail{Code: sandbox.CodeOf(err), Message: sandbox.MessageOf(err)}
 	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.RetryAfter > 0 {
-		d.RetryAfterSeconds = max(1, int64(math.Ceil(e.RetryAfter.Seconds())))
+		d.RetryAfterSeconds = min(max(1, int64(math.Ceil(e.RetryAfter.Seconds()))), 86400)
 	}
 	return d
 }

@@ -98,10 +98,11 @@ func trimEnd(p []byte) []byte {
 
 // trimStart drops the end of a character that p starts with.
 func trimStart(p []byte) []byte {
-	for i := range min(utf8.UTFMax-1, len(p)) {
+	n := min(utf8.UTFMax-1, len(p))
+	for i := range n {
 		if utf8.RuneStart(p[i]) {
 			return p[i:]
 		}
 	}
-	return p
+	return p[n:]
 }

@@ -28,21 +28,12 @@ func output(props ...prop) *jsonschema.Schema {
 	required := s.Required
 	s.Required = nil
 	s.Properties["error"] = object("Set when the call has failed (isError); then nothing else is.",
-		req("code", &jsonschema.Schema{Type: "string", Enum: codes()}),
+		req("code", text("A stable code, such as not_found, invalid or quota_exceeded.")),
 		req("message", text("What is wrong and what to do next.")),
 		opt("retry_after_seconds", integer("Retry after this time.", 1, 86400)))
 	s.PropertyOrder = append(s.PropertyOrder, "error")
 	s.AnyOf = []*jsonschema.Schema{{Required: required}, {Required: []string{"error"}}}
 	return s
-}
-
-func codes() []any {
-	return []any{
-		string(sandbox.CodeInvalid), string(sandbox.CodeUnauthenticated), string(sandbox.CodeForbidden), string(sandbox.CodeNotFound),
-		string(sandbox.CodeConflict), string(sandbox.CodeNotRunning), string(sandbox.CodeQuotaExceeded), string(sandbox.CodeTooLarge),
-		string(sandbox.CodeTimeout), string(sandbox.CodeCancelled), string(sandbox.CodeUnsupported), string(sandbox.CodeUnavailable),
-		string(sandbox.CodeInternal),
-	}
 }
 
 func object(description string, props ...prop) *jsonschema.Schema {

@@ -1,0 +1,95 @@
+package native_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/dialect/dialecttest"
+	"github.com/cove-sh/cove/internal/dialect/native"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestTools(t *testing.T) {
+	d := native.New()
+	dialecttest.Rules(t, d)
+	dialecttest.Snapshot(t, d, "testdata/tools")
+	tools, err := dialect.Select(d, dialect.Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tools) > 20 {
+		t.Errorf("%d tools by default; clients take 40 to 128 of all servers together", len(tools))
+	}
+	// Models read names, descriptions and input schemas with every request.
+	size := 0
+	for _, tool := range tools {
+		schema, err := json.Marshal(tool.Def.InputSchema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += len(tool.Def.Name) + len(tool.Def.Description) + len(schema)
+	}
+	if size > 20<<10 {
+		t.Errorf("the default tools take %d bytes, about %d tokens", size, size/4)
+	}
+}
+
+// The input schemas have a property for every field of the domain's requests,
+// so that what can be asked of the service can be asked here.
+func TestRequestsAreComplete(t *testing.T) {
+	tools := make(map[string]map[string]bool)
+	for _, tool := range native.New().Tools() {
+		data, err := json.Marshal(tool.Def.InputSchema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s struct {
+			Properties           map[string]any `json:"properties"`
+			AdditionalProperties any            `json:"additionalProperties"`
+		}
+		if err := json.Unmarshal(data, &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.AdditionalProperties != false {
+			t.Errorf("%s: the schema is open", tool.Def.Name)
+		}
+		props := make(map[string]bool)
+		for name := range s.Properties {
+			props[name] = true
+		}
+		tools[tool.Def.Name] = props
+	}
+	for tool, request := range map[string]any{
+		"sandbox_create": sandbox.CreateRequest{}, "sandbox_update": sandbox.UpdateRequest{}, "sandbox_list": sandbox.ListRequest{},
+		"file_read": sandbox.ReadFileRequest{}, "file_write": sandbox.WriteFileRequest{}, "file_edit": sandbox.EditFileRequest{},
+		"file_list": sandbox.ListFilesRequest{}, "file_move": sandbox.MoveFileRequest{}, "sandbox_exec": sandbox.ExecRequest{},
+	} {
+		for _, field := range fields(reflect.TypeOf(request)) {
+			// These need a connection of their own; the REST API has them.
+			if slices.Contains([]string{"open_stdin", "terminal", "handover_ms", "keep_bytes"}, field) {
+				continue
+			}
+			if !tools[tool][field] {
+				t.Errorf("%s lacks %s", tool, field)
+			}
+		}
+	}
+}
+
+func fields(typ reflect.Type) []string {
+	var out []string
+	for f := range typ.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous, name == "resources":
+			out = append(out, fields(f.Type)...)
+		default:
+			out = append(out, name)
+		}
+	}
+	return out
+}
