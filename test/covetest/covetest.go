@@ -1,0 +1,261 @@
+// Package covetest starts the real program for tests: the built binary, a
+// daemon of its own over a directory of its own, as this user or another.
+package covetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/client"
+)
+
+// Binary returns the path of the program: COVE_BIN if that is set, and
+// otherwise bin/cove of this tree, built first.
+var Binary = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv("COVE_BIN"); path != "" {
+		return path, nil
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("make", "-C", root, "build").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("make build: %w\n%s", err, out)
+	}
+	return filepath.Join(root, "bin", "cove"), nil
+})
+
+// Root returns the directory of the module.
+func Root() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOMOD: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out))), nil
+}
+
+// Options says how a daemon is started.
+type Options struct {
+	// UID runs the daemon as another user, if not 0; only root can do that.
+	UID uint32
+	// StateDir is used and left in place; empty is a new one that is removed.
+	StateDir string
+	// Args are added to the command line.
+	Args []string
+	// Dev serves TCP without keys.
+	Dev bool
+}
+
+// Daemon is a running "cove serve".
+type Daemon struct {
+	Binary   string
+	StateDir string
+	// URL is where it serves TCP.
+	URL string
+	// Client talks to its socket.
+	Client *client.Client
+
+	opts   Options
+	cmd    *exec.Cmd
+	output *lockedBuffer
+	exited chan struct{}
+}
+
+// Start starts a daemon and ends it with the test, sandboxes included. What it
+// logged is shown if the test failed.
+func Start(t testing.TB, opts Options) *Daemon {
+	t.Helper()
+	d, err := Launch(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Shutdown(context.Background()); err != nil {
+			t.Errorf("end daemon: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("the daemon said:\n%s", d.output)
+		}
+	})
+	return d
+}
+
+// Launch starts a daemon. The caller calls [Daemon.Shutdown].
+func Launch(ctx context.Context, opts Options) (*Daemon, error) {
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{Binary: binary, opts: opts, output: new(lockedBuffer), StateDir: opts.StateDir}
+	if d.StateDir == "" {
+		if d.StateDir, err = os.MkdirTemp("", "cove-test-"); err != nil {
+			return nil, err
+		}
+		if opts.UID != 0 {
+			if err := os.Chown(d.StateDir, int(opts.UID), int(opts.UID)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if opts.UID != 0 {
+		if d.Binary, err = copyFor(binary, d.StateDir, opts.UID); err != nil {
+			return nil, err
+		}
+	}
+	if d.Client, err = client.New(client.Config{UnixSocket: filepath.Join(d.StateDir, "cove.sock")}); err != nil {
+		return nil, err
+	}
+	return d, d.Run(ctx)
+}
+
+// copyFor puts the program where another user can read it.
+func copyFor(binary, dir string, uid uint32) (string, error) {
+	data, err := os.ReadFile(binary)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "cove")
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		return "", err
+	}
+	return path, os.Chown(path, int(uid), int(uid))
+}
+
+// Command returns a command line of the program that works with this daemon,
+// as its user.
+func (d *Daemon) Command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, d.Binary, args...)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "COVE_STATE_DIR="+d.StateDir, "HOME="+d.StateDir)
+	if d.opts.UID != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: d.opts.UID, Gid: d.opts.UID}}
+	}
+	return cmd
+}
+
+// Run starts the daemon again after [Daemon.Kill] and waits until it answers.
+func (d *Daemon) Run(ctx context.Context) error {
+	addr, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	args := append([]string{"serve", "--state-dir", d.StateDir, "--listen", addr}, d.opts.Args...)
+	if d.opts.Dev {
+		args = append(args, "--dev")
+	}
+	d.URL = "http://" + addr
+	d.cmd = d.Command(context.WithoutCancel(ctx), args...)
+	d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
+	if err := d.cmd.Start(); err != nil {
+		return err
+	}
+	d.exited = make(chan struct{})
+	go func(cmd *exec.Cmd, exited chan struct{}) {
+		_ = cmd.Wait()
+		close(exited)
+	}(d.cmd, d.exited)
+	return d.waitReady(ctx)
+}
+
+func (d *Daemon) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := d.Client.Ping(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-d.exited:
+			return fmt.Errorf("the daemon ended at its start:\n%s", d.output)
+		case <-ctx.Done():
+			return fmt.Errorf("the daemon does not answer: %w\n%s", err, d.output)
+		}
+	}
+}
+
+// PID returns the daemon's process id.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Kill ends the daemon with SIGKILL; its sandboxes live on.
+func (d *Daemon) Kill() {
+	_ = d.cmd.Process.Kill()
+	<-d.exited
+}
+
+// Stop ends the daemon with SIGTERM; its sandboxes live on.
+func (d *Daemon) Stop() error {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-d.exited:
+		return nil
+	case <-time.After(30 * time.Second):
+		d.Kill()
+		return fmt.Errorf("the daemon did not end within 30 s of SIGTERM:\n%s", d.output)
+	}
+}
+
+// Output returns what the daemon has written so far.
+func (d *Daemon) Output() string { return d.output.String() }
+
+// Shutdown ends all sandboxes and the daemon and removes its directory.
+func (d *Daemon) Shutdown(ctx context.Context) error {
+	if d.Client.Ping(ctx) != nil {
+		if err := d.Run(ctx); err != nil {
+			return err
+		}
+	}
+	if err := d.killAll(ctx); err != nil {
+		return err
+	}
+	d.Client.Close()
+	err := d.Stop()
+	if d.opts.StateDir == "" {
+		err = errors.Join(err, os.RemoveAll(d.StateDir))
+	}
+	return err
+}
+
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// lockedBuffer keeps the last part of what is written to it.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.buf.Len() > 1<<20 {
+		b.buf.Next(b.buf.Len() / 2)
+	}
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
