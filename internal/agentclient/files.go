@@ -52,8 +52,8 @@ func (c *Client) WriteFile(ctx context.Context, req *sandbox.WriteFileRequest, m
 	}})
 	buf := make([]byte, chunkBytes)
 	for err == nil {
-		n, rerr := io.ReadFull(content, buf)
-		end := errors.Is(rerr, io.EOF) || errors.Is(rerr, io.ErrUnexpectedEOF)
+		n, rerr := fill(content, buf)
+		end := rerr == io.EOF
 		if rerr != nil && !end {
 			return nil, rerr
 		}
@@ -70,6 +70,18 @@ func (c *Client) WriteFile(ctx context.Context, req *sandbox.WriteFileRequest, m
 		return nil, mapError(ctx, err)
 	}
 	return fileInfo(resp.Msg.GetInfo())
+}
+
+// fill reads until buf is full or r ends. Unlike [io.ReadFull] it keeps apart
+// the end of r, [io.EOF], and content that was cut off, which a body of HTTP
+// reports as [io.ErrUnexpectedEOF].
+func fill(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = r.Read(buf[n:])
+		n += m
+	}
+	return n, err
 }
 
 // EditFile replaces text in a file.

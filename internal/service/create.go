@@ -1,0 +1,275 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// creation is a create under way in this process.
+type creation struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when the creator touches the sandbox no more
+}
+
+// errKilled is the cause of a creation's end by [Service.Kill].
+var errKilled = errors.New("killed while it was being created")
+
+// Create implements [sandbox.Sandboxes].
+func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (_ *sandbox.Sandbox, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.create")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCreate(&req); err != nil {
+		return nil, err
+	}
+	name := cmp.Or(req.Template, s.cfg.DefaultTemplate)
+	v.detail = "template " + name
+	root, template, err := s.cfg.Templates.Root(v.ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	r := s.newRecord(&req, &template, v.caller.Team)
+	v.sandboxID = r.ID
+	if err := s.slot(v.ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.slots }()
+	made, err := s.create(v.ctx, r, root)
+	if err != nil {
+		return nil, err
+	}
+	return s.view(made), nil
+}
+
+func checkCreate(req *sandbox.CreateRequest) error {
+	if req.Name != "" {
+		if err := checkSandboxName(req.Name); err != nil {
+			return err
+		}
+	}
+	if req.Namespace != "" {
+		if err := checkName("namespace", req.Namespace); err != nil {
+			return err
+		}
+	}
+	if req.Template != "" {
+		if err := checkTemplateName(req.Template); err != nil {
+			return err
+		}
+	}
+	if req.User != "" {
+		if err := checkUser("user", req.User); err != nil {
+			return err
+		}
+	}
+	if req.WorkDir != "" {
+		if err := checkWorkDir(req.WorkDir); err != nil {
+			return err
+		}
+	}
+	if req.OnTimeout != "" {
+		if err := checkTimeoutAction(req.OnTimeout); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(checkMetadata(req.Metadata), checkResources(req.Resources), checkEnv(req.Env),
+		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
+}
+
+// newRecord applies defaults: the request's word, then the template's, then
+// the server's.
+func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, team string) store.Record {
+	now := time.Now().UTC()
+	seconds := func(v *int64, d time.Duration) int64 {
+		if v != nil {
+			return *v
+		}
+		return int64(d / time.Second)
+	}
+	r := store.Record{
+		Sandbox: sandbox.Sandbox{
+			ID: newID(idPrefix), Name: req.Name, Team: team, Namespace: cmp.Or(req.Namespace, sandbox.DefaultNamespace),
+			Metadata: req.Metadata, Template: t.Name, State: sandbox.StateCreating,
+			Resources: sandbox.Resources{
+				VCPUs:     cmp.Or(req.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
+				MemoryMiB: cmp.Or(req.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
+				DiskMiB:   cmp.Or(req.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
+				MaxPIDs:   cmp.Or(req.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
+			},
+			Env: req.Env, User: cmp.Or(req.User, t.User, "root"), WorkDir: cmp.Or(req.WorkDir, t.WorkDir, "/"),
+			LifetimeSeconds:    seconds(req.LifetimeSeconds, s.cfg.Lifetime),
+			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
+			OnTimeout:          cmp.Or(req.OnTimeout, sandbox.ActionKill),
+			CreatedAt:          now, LastActiveAt: now,
+		},
+		BaseEnv: t.Env, BootID: s.cfg.Boot.ID, Held: true,
+	}
+	r.ExpiresAt = expiry(now, r.LifetimeSeconds)
+	return r
+}
+
+func expiry(from time.Time, seconds int64) *time.Time {
+	if seconds == 0 {
+		return nil
+	}
+	at := from.Add(time.Duration(seconds) * time.Second)
+	return &at
+}
+
+// environment is what commands get: the sandbox's own above the template's.
+func environment(r *store.Record) map[string]string {
+	env := maps.Clone(r.BaseEnv)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, r.Env)
+	return env
+}
+
+// slot waits for a turn to create. Whoever gets one gives it back.
+func (s *Service) slot(ctx context.Context) error {
+	select {
+	case s.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	t := time.NewTimer(queueTimeout)
+	defer t.Stop()
+	select {
+	case s.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		err := sandbox.Errorf(sandbox.CodeQuotaExceeded, "the server is busy creating other sandboxes; retry in a few seconds")
+		err.RetryAfter = 5 * time.Second
+		return err
+	}
+}
+
+// create records, makes and announces a sandbox, and undoes it all when a
+// step fails.
+func (s *Service) create(ctx context.Context, r store.Record, root engine.Root) (store.Record, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := &creation{cancel: cancel, done: make(chan struct{})}
+	s.mu.Lock()
+	s.creating[r.ID] = c
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.creating, r.ID)
+		s.mu.Unlock()
+		close(c.done)
+		cancel(nil)
+	}()
+	if err := s.cfg.Store.CreateSandbox(ctx, r, s.cfg.Quota); err != nil {
+		return r, s.notCreated(ctx, &r, retryLater(err), false)
+	}
+	host := r.ID
+	if hostLabel.MatchString(r.Name) {
+		host = r.Name
+	}
+	instance, err := s.cfg.Engine.Create(ctx, engine.Spec{
+		ID: r.ID, Root: root, Resources: r.Resources, Hostname: host, Env: environment(&r), User: r.User, WorkDir: r.WorkDir,
+	})
+	if err != nil {
+		return r, s.notCreated(ctx, &r, err, true)
+	}
+	return s.announce(ctx, r, instance)
+}
+
+// announce records that a sandbox runs.
+func (s *Service) announce(ctx context.Context, r store.Record, instance engine.Instance) (store.Record, error) {
+	// The handle is first: whoever ends the sandbox changes the record, then
+	// drops the handle, and would miss one that comes later.
+	s.mu.Lock()
+	s.handles[r.ID] = newHandle(&r, instance)
+	s.mu.Unlock()
+	running, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
+		From: []sandbox.State{sandbox.StateCreating},
+		Apply: func(r *store.Record) error {
+			now := time.Now().UTC()
+			r.State, r.StartedAt, r.LastActiveAt = sandbox.StateRunning, &now, now
+			r.Unenforced = slices.Clone(instance.Unenforced())
+			return nil
+		},
+	})
+	if err == nil {
+		return running, nil
+	}
+	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+		err = notRunning(&running)
+	}
+	s.drop(r.ID, err)
+	return r, s.notCreated(ctx, &r, err, true)
+}
+
+// notCreated undoes what a create has done so far, and returns the error for
+// the caller. Whatever cannot be undone now is left in the record as failed,
+// for [Service.Repair].
+func (s *Service) notCreated(ctx context.Context, r *store.Record, err error, made bool) error {
+	clean, cancel := teardown(ctx)
+	defer cancel()
+	var derr error
+	if made {
+		if derr = s.cfg.Engine.Destroy(clean, r.ID); derr != nil {
+			s.log.Error("remove what a failed create left", "sandbox", r.ID, "error", derr)
+		}
+	}
+	if errors.Is(context.Cause(ctx), errKilled) {
+		return sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was killed while it was being created; create a new one", r.ID)
+	}
+	if derr == nil && (!made || ctx.Err() != nil) {
+		if rerr := s.cfg.Store.DeleteSandbox(clean, r.ID); rerr != nil {
+			s.log.Error("remove the record of a failed create", "sandbox", r.ID, "error", rerr)
+		}
+	} else {
+		s.recordFailure(clean, r.ID, failureText(err), derr != nil)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// recordFailure records that a sandbox has failed, unless it has ended already,
+// and whether the engine may still hold something of it.
+func (s *Service) recordFailure(ctx context.Context, id, reason string, held bool) {
+	_, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{Apply: func(r *store.Record) error {
+		if !r.State.Final() {
+			now := time.Now().UTC()
+			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason, &now
+		}
+		r.Held = held
+		return nil
+	}})
+	if err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
+		s.log.Error("record a failed sandbox", "sandbox", id, "error", err)
+	}
+}
+
+// failureText is what a sandbox's owner may read of an error.
+func failureText(err error) string {
+	if e, ok := errors.AsType[*sandbox.Error](err); ok {
+		return e.Message
+	}
+	return "it could not be started; the server's log has the details"
+}
+
+func retryLater(err error) error {
+	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.CodeQuotaExceeded && e.RetryAfter == 0 {
+		e.RetryAfter = 10 * time.Second
+	}
+	return err
+}

@@ -1,0 +1,98 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// silence is how much longer than its idle timeout a sandbox lives whose agent
+// does not tell whether a command runs.
+const silence = 2 * time.Minute
+
+// Expire ends a sandbox whose lifetime or idle timeout has passed; of others it
+// only updates the time of last use. The janitor calls it for those that are
+// due by their record.
+func (s *Service) Expire(ctx context.Context, id string) error {
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	reason, err := s.expired(ctx, &r)
+	if err != nil || reason == "" {
+		return err
+	}
+	if _, err := s.kill(ctx, id, reason); err != nil {
+		return detailed(err)
+	}
+	s.system(&r, "sandbox.expire", reason)
+	return nil
+}
+
+// expired says why a sandbox must end now, or "".
+func (s *Service) expired(ctx context.Context, r *store.Record) (string, error) {
+	if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
+		return "", nil
+	}
+	now := time.Now()
+	if r.ExpiresAt != nil && !now.Before(*r.ExpiresAt) {
+		return fmt.Sprintf("its lifetime of %s ended", time.Duration(r.LifetimeSeconds)*time.Second), nil
+	}
+	idle := time.Duration(r.IdleTimeoutSeconds) * time.Second
+	if r.State != sandbox.StateRunning || idle <= 0 || now.Sub(r.LastActiveAt) < idle {
+		return "", nil
+	}
+	last, err := s.lastUse(ctx, r, now)
+	if err != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotRunning || ctx.Err() != nil {
+			return "", nil
+		}
+		if now.Sub(last) < idle+silence {
+			return "", detailed(err)
+		}
+	}
+	if now.Sub(last) < idle {
+		return "", s.cfg.Store.TouchSandboxes(ctx, map[string]time.Time{r.ID: last})
+	}
+	return fmt.Sprintf("it was idle for %s", idle), nil
+}
+
+// lastUse tells when a sandbox last had a call or a command: now, if it has
+// one.
+func (s *Service) lastUse(ctx context.Context, r *store.Record, now time.Time) (time.Time, error) {
+	last := r.LastActiveAt
+	h, err := s.openRecord(ctx, r)
+	if err != nil {
+		return last, err
+	}
+	at, busy := h.lastActive()
+	if busy {
+		return now, nil
+	}
+	if at.After(last) {
+		last = at
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	jobs, err := h.client.ListJobs(ctx)
+	if err != nil {
+		return last, err
+	}
+	for _, j := range jobs {
+		if j.State == sandbox.JobRunning {
+			return now, nil
+		}
+		// What the sandbox says of the future is not believed.
+		if j.EndedAt.After(last) && !j.EndedAt.After(now) {
+			last = *j.EndedAt
+		}
+	}
+	h.touch(last)
+	return last, nil
+}

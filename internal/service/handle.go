@@ -1,0 +1,232 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/agentclient"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// handle is the way to a running sandbox. It is in [Service.handles] from the
+// moment the sandbox runs, or was found running, until it ends.
+type handle struct {
+	id, team string
+	instance engine.Instance
+	client   *agentclient.Client
+	// updating is held by the update under way: it has room for one.
+	updating chan struct{}
+	// gone is closed when the sandbox has ended; why is set before that.
+	gone chan struct{}
+	why  error
+
+	mu     sync.Mutex
+	calls  int       // guarded by mu; calls under way
+	active time.Time // guarded by mu; when one last began or ended
+	stored time.Time // guarded by mu; what of that is in the store
+}
+
+func newHandle(r *store.Record, instance engine.Instance) *handle {
+	return &handle{
+		id: r.ID, team: r.Team, instance: instance,
+		client:   agentclient.New(r.ID, instance.Dial),
+		updating: make(chan struct{}, 1),
+		gone:     make(chan struct{}),
+		active:   r.LastActiveAt, stored: r.LastActiveAt,
+	}
+}
+
+func (h *handle) enter() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls++
+	h.active = time.Now()
+}
+
+func (h *handle) leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls--
+	h.active = time.Now()
+}
+
+// lastActive tells when a call last began or ended, and whether one is under
+// way.
+func (h *handle) lastActive() (at time.Time, busy bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.active, h.calls > 0
+}
+
+// touch notes that the sandbox was in use at the given time.
+func (h *handle) touch(at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if at.After(h.active) {
+		h.active = at
+	}
+}
+
+// unsaved returns the time of last use if the store does not have it. A call
+// under way counts as use.
+func (h *handle) unsaved() (time.Time, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.calls > 0 {
+		h.active = time.Now()
+	}
+	return h.active, h.active.After(h.stored)
+}
+
+func (h *handle) saved(at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stored = at
+}
+
+// open returns the handle of the caller's running sandbox, and counts the
+// visit as a call on it.
+func (v *visit) open(ref string) (*handle, error) {
+	h, err := v.s.open(v.ctx, v.caller.Team, ref)
+	if h != nil {
+		v.sandboxID = h.id
+	}
+	if err != nil {
+		return nil, err
+	}
+	h.enter()
+	v.handle = h
+	return h, nil
+}
+
+// open finds the handle by id without asking the store: this is the path of
+// every command.
+func (s *Service) open(ctx context.Context, team, ref string) (*handle, error) {
+	if isSandboxID(ref) {
+		s.mu.Lock()
+		h := s.handles[ref]
+		s.mu.Unlock()
+		if h != nil && h.team == team {
+			return h, nil
+		}
+	}
+	r, err := s.resolve(ctx, team, ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.openRecord(ctx, &r)
+}
+
+// openRecord returns the handle of a sandbox that is running by its record,
+// and makes it if this is the first call since the daemon started.
+func (s *Service) openRecord(ctx context.Context, r *store.Record) (*handle, error) {
+	if r.State != sandbox.StateRunning {
+		return nil, notRunning(r)
+	}
+	for {
+		s.mu.Lock()
+		if h := s.handles[r.ID]; h != nil {
+			s.mu.Unlock()
+			return h, nil
+		}
+		other := s.opening[r.ID]
+		if other == nil {
+			other = make(chan struct{})
+			s.opening[r.ID] = other
+			s.mu.Unlock()
+			return s.attach(ctx, r, other)
+		}
+		s.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// attach opens the instance of a running record. It owns the place in
+// [Service.opening].
+func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct{}) (*handle, error) {
+	defer func() {
+		s.mu.Lock()
+		delete(s.opening, r.ID)
+		s.mu.Unlock()
+		close(place)
+	}()
+	instance, err := s.cfg.Engine.Open(ctx, r.ID)
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		failed := s.fail(ctx, r.ID, s.vanished(r))
+		if failed != nil {
+			return nil, notRunning(failed)
+		}
+		return nil, noSandbox(r.ID)
+	case err != nil:
+		if e, ok := errors.AsType[*sandbox.Error](err); ok {
+			return nil, e
+		}
+		return nil, unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+	}
+	h := newHandle(r, instance)
+	s.mu.Lock()
+	s.handles[r.ID] = h
+	s.mu.Unlock()
+	// It may have ended since the record was read; whoever ended it has
+	// changed the record first and dropped the handle second.
+	now, err := s.cfg.Store.Sandbox(ctx, r.ID)
+	if err == nil && now.State == sandbox.StateRunning {
+		return h, nil
+	}
+	if err == nil {
+		err = notRunning(&now)
+	}
+	s.drop(r.ID, err)
+	return nil, err
+}
+
+// drop removes the handle of a sandbox that ends, and tells the calls under
+// way why.
+func (s *Service) drop(id string, why error) {
+	s.mu.Lock()
+	h := s.handles[id]
+	delete(s.handles, id)
+	s.mu.Unlock()
+	if h == nil {
+		return
+	}
+	h.why = why
+	close(h.gone)
+	h.client.Close()
+}
+
+// explain gives the reason for an error of a call into a sandbox: if the
+// sandbox has ended, that. When the connection broke, the engine may be about
+// to tell.
+func (h *handle) explain(ctx context.Context, err error) error {
+	if err == nil || sandbox.CodeOf(err) == sandbox.CodeCancelled && ctx.Err() != nil {
+		return err
+	}
+	if sandbox.CodeOf(err) == sandbox.CodeUnavailable {
+		t := time.NewTimer(failureNotice)
+		defer t.Stop()
+		select {
+		case <-h.gone:
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
+	select {
+	case <-h.gone:
+		switch sandbox.CodeOf(err) {
+		case sandbox.CodeUnavailable, sandbox.CodeInternal, sandbox.CodeCancelled:
+			return h.why
+		}
+	default:
+	}
+	return err
+}

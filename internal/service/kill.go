@@ -1,0 +1,148 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Kill implements [sandbox.Sandboxes].
+func (s *Service) Kill(ctx context.Context, ref string) (_ *sandbox.Sandbox, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.kill")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	if r, err = s.kill(v.ctx, r.ID, "killed by "+v.caller.KeyID); err != nil {
+		return nil, err
+	}
+	return s.view(r), nil
+}
+
+var living = []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused}
+
+// kill ends a sandbox and returns its record. Once begun it goes on although
+// ctx ends. It may be repeated.
+func (s *Service) kill(ctx context.Context, id, reason string) (store.Record, error) {
+	ctx, cancel := teardown(ctx)
+	defer cancel()
+	s.stopCreation(ctx, id)
+	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
+		From: living,
+		Apply: func(r *store.Record) error {
+			r.State, r.Reason = sandbox.StateStopping, reason
+			return nil
+		},
+	})
+	switch sandbox.CodeOf(err) {
+	case "":
+		s.drop(id, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was just killed (%s); create a new one", id, reason))
+	case sandbox.CodeNotRunning: // stopping, or ended
+	case sandbox.CodeNotFound: // its creation was cancelled, and is undone
+		return r, noSandbox(id)
+	default:
+		return r, err
+	}
+	if r.State.Final() && !r.Held {
+		return r, nil
+	}
+	return s.finish(ctx, &r)
+}
+
+// finish removes what the engine holds of a sandbox that is stopping or has
+// ended, and records that.
+func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, error) {
+	if err := s.cfg.Engine.Destroy(ctx, r.ID); err != nil {
+		return *r, unavailable(err, "sandbox %s could not be stopped completely; kill it again", r.ID)
+	}
+	done, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: func(r *store.Record) error {
+		if r.State == sandbox.StateStopping {
+			now := time.Now().UTC()
+			r.State, r.EndedAt = sandbox.StateKilled, &now
+		}
+		r.Held = !r.State.Final()
+		return nil
+	}})
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		return *r, nil
+	}
+	return done, err
+}
+
+// stopCreation ends a create of this sandbox that is under way, and waits
+// until it is undone.
+func (s *Service) stopCreation(ctx context.Context, id string) {
+	s.mu.Lock()
+	c := s.creating[id]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	c.cancel(errKilled)
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+	}
+}
+
+// instanceFailed is called by the engine. It must not block.
+func (s *Service) instanceFailed(st engine.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return // the next start finds it in the engine's list
+	}
+	s.wg.Go(func() {
+		ctx, cancel := teardown(s.ctx)
+		defer cancel()
+		s.fail(ctx, st.ID, st.Reason)
+	})
+}
+
+// fail records that a sandbox has ended by itself, with the reason, and has the
+// engine remove what is left of it. It returns the record, or nil if there is
+// none. Of a sandbox that is stopping or has ended it only removes the rest.
+func (s *Service) fail(ctx context.Context, id, reason string) *store.Record {
+	ctx, cancel := teardown(ctx)
+	defer cancel()
+	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
+		From: living,
+		Apply: func(r *store.Record) error {
+			now := time.Now().UTC()
+			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason, &now
+			return nil
+		},
+	})
+	switch sandbox.CodeOf(err) {
+	case "":
+		s.drop(id, ended(&r))
+		s.system(&r, "sandbox.fail", reason)
+		s.log.Warn("sandbox failed", "sandbox", id, "reason", reason)
+	case sandbox.CodeNotFound:
+		if err := s.cfg.Engine.Destroy(ctx, id); err != nil {
+			s.log.Error("remove an unknown instance", "sandbox", id, "error", err)
+		}
+		return nil
+	case sandbox.CodeNotRunning:
+		if !r.State.Final() || !r.Held { // a kill under way removes it; or all is gone
+			return &r
+		}
+	default:
+		s.log.Error("record a failed sandbox", "sandbox", id, "error", err)
+		return nil
+	}
+	done, err := s.finish(ctx, &r)
+	if err != nil {
+		s.log.Error("remove a failed sandbox", "sandbox", id, "error", err)
+		return &r
+	}
+	return &done
+}

@@ -1,0 +1,176 @@
+package service
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// repairs is how many sandboxes are put right at once.
+const repairs = 8
+
+// Boot is one run of the machine, from power-on to power-off.
+type Boot struct {
+	ID string
+	At time.Time
+}
+
+func readBoot() (Boot, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return Boot{}, fmt.Errorf("read boot id: %w", err)
+	}
+	b := Boot{ID: strings.TrimSpace(string(id))}
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return Boot{}, fmt.Errorf("read boot time: %w", err)
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(stat)); lines.Scan(); {
+		if s, ok := strings.CutPrefix(lines.Text(), "btime "); ok {
+			if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+				b.At = time.Unix(n, 0).UTC()
+			}
+			break
+		}
+	}
+	return b, nil
+}
+
+// vanished says why the engine knows nothing of a sandbox that should run.
+func (s *Service) vanished(r *store.Record) string {
+	if r.BootID != s.cfg.Boot.ID {
+		return "the machine restarted at " + s.cfg.Boot.At.Format(time.RFC3339)
+	}
+	return "its supervisor ended unexpectedly while the daemon was down"
+}
+
+// reconcile compares the record with the engine, and puts right what differs:
+// the engine's word counts. It may be repeated.
+func (s *Service) reconcile(ctx context.Context) error {
+	statuses, err := s.cfg.Engine.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list the engine's instances: %w", err)
+	}
+	known := make(map[string]engine.Status, len(statuses))
+	for _, st := range statuses {
+		known[st.ID] = st
+	}
+	var g errgroup.Group
+	g.SetLimit(repairs)
+	seen := map[string]bool{}
+	err = s.held(ctx, nil, func(r store.Record) {
+		seen[r.ID] = true
+		st, found := known[r.ID]
+		g.Go(func() error { return s.repair(ctx, r, st, found) })
+	})
+	for id := range known {
+		if err == nil && !seen[id] {
+			g.Go(func() error {
+				if err := s.cfg.Engine.Destroy(ctx, id); err != nil {
+					return fmt.Errorf("remove unknown instance %s: %w", id, err)
+				}
+				s.log.Warn("removed an instance without a record", "sandbox", id)
+				return nil
+			})
+		}
+	}
+	// What could not be removed now is tried again by Repair; the rest of the
+	// daemon can work.
+	if gerr := g.Wait(); gerr != nil {
+		s.log.Error("put sandboxes right at the start", "error", gerr)
+	}
+	return err
+}
+
+// held calls f for each record that the engine may hold something of.
+func (s *Service) held(ctx context.Context, states []sandbox.State, f func(store.Record)) error {
+	var page sandbox.Page
+	for {
+		records, next, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{Held: true, States: states}, page)
+		if err != nil {
+			return fmt.Errorf("list sandboxes: %w", err)
+		}
+		for _, r := range records {
+			f(r)
+		}
+		if next == "" {
+			return nil
+		}
+		page.Cursor = next
+	}
+}
+
+// repair puts one sandbox right after a restart of the daemon.
+func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, found bool) error {
+	switch r.State {
+	case sandbox.StateCreating:
+		s.fail(ctx, r.ID, "the daemon ended while the sandbox was being created")
+	case sandbox.StateRunning, sandbox.StatePaused:
+		switch {
+		case !found:
+			s.fail(ctx, r.ID, s.vanished(&r))
+		case !st.Running:
+			s.fail(ctx, r.ID, st.Reason)
+		case r.State == sandbox.StateRunning:
+			return s.reattach(ctx, &r)
+		}
+	default: // stopping, or ended with something left
+		if _, err := s.finish(ctx, &r); err != nil {
+			return detailed(err)
+		}
+	}
+	return nil
+}
+
+// reattach opens a sandbox that lived on, so that its end is noticed, and
+// finishes an update that was cut off.
+func (s *Service) reattach(ctx context.Context, r *store.Record) error {
+	h, err := s.openRecord(ctx, r)
+	if err != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+			return nil
+		}
+		return fmt.Errorf("open sandbox %s: %w", r.ID, detailed(err))
+	}
+	if !r.Applying {
+		return nil
+	}
+	unenforced, err := h.apply(ctx, r, true, true)
+	if err != nil {
+		return fmt.Errorf("finish the update of sandbox %s: %w", r.ID, detailed(err))
+	}
+	_, err = s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: applied(unenforced)})
+	return err
+}
+
+// Repair tries again to remove what could not be removed before. The janitor
+// calls it now and then.
+func (s *Service) Repair(ctx context.Context) error {
+	var errs []error
+	err := s.held(ctx, []sandbox.State{sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}, func(r store.Record) {
+		if _, err := s.finish(ctx, &r); err != nil {
+			errs = append(errs, detailed(err))
+		}
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// detailed shows the cause of a domain error, for logs.
+func detailed(err error) error {
+	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Unwrap() != nil {
+		return fmt.Errorf("%s: %w", e.Message, e.Unwrap())
+	}
+	return err
+}

@@ -1,0 +1,225 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/audit"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// flushEvery is how often the times of last use reach the store.
+	flushEvery = 5 * time.Second
+	// teardownTimeout bounds the removal of one sandbox, which no longer
+	// depends on whoever asked for it.
+	teardownTimeout = 60 * time.Second
+	// failureNotice is how long to wait for the engine to say why the
+	// connection to a sandbox broke: it has two seconds.
+	failureNotice = 2500 * time.Millisecond
+	// queueTimeout is how long a create waits for its turn.
+	queueTimeout = 30 * time.Second
+)
+
+// Config says what a [Service] works with.
+type Config struct {
+	Store     store.Store
+	Engine    engine.Engine
+	Templates TemplateProvider
+	// Log takes what an operator should know; nil discards it.
+	Log *slog.Logger
+	// Quota bounds each team. Sandboxes 0 is 100, and -1 no bound.
+	Quota store.Quota
+	// MaxCreates is how many sandboxes are made at once, others wait; 0 is 8.
+	MaxCreates int
+	// DefaultTemplate is used when a request names none; "" is "host".
+	DefaultTemplate string
+	// Lifetime and IdleTimeout are used when a request gives none: 0 is
+	// [sandbox.DefaultLifetime] and no idle timeout; negative is no bound.
+	Lifetime    time.Duration
+	IdleTimeout time.Duration
+	// KeyPrefix begins the secrets of keys; "" is that of package auth.
+	KeyPrefix string
+	// Boot is the present run of the machine; zero is read from the kernel.
+	Boot Boot
+}
+
+// Service implements [sandbox.Service]. [Service.Start] makes it ready and
+// [Service.Close] ends it; sandboxes live on.
+type Service struct {
+	cfg   Config
+	log   *slog.Logger
+	audit *audit.Recorder
+
+	// ctx ends when Close is called; wg are the goroutines that it ends.
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	slots  chan struct{} // one for each create under way
+
+	mu       sync.Mutex
+	closed   bool                     // guarded by mu
+	calls    int                      // guarded by mu; verbs under way
+	lastCall time.Time                // guarded by mu; when one last began or ended
+	drained  *sync.Cond               // calls has become 0; of mu
+	handles  map[string]*handle       // guarded by mu; running sandboxes by id
+	opening  map[string]chan struct{} // guarded by mu; closed when the open is over
+	creating map[string]*creation     // guarded by mu
+}
+
+var _ sandbox.Service = (*Service)(nil)
+
+// New returns a service. It must be started before its verbs are used.
+func New(cfg Config) (*Service, error) {
+	if cfg.Store == nil || cfg.Engine == nil || cfg.Templates == nil {
+		return nil, errors.New("service needs a store, an engine and templates")
+	}
+	if cfg.Boot == (Boot{}) {
+		boot, err := readBoot()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Boot = boot
+	}
+	switch {
+	case cfg.Quota.Sandboxes == 0:
+		cfg.Quota.Sandboxes = 100
+	case cfg.Quota.Sandboxes < 0:
+		cfg.Quota.Sandboxes = 0
+	}
+	cfg.Lifetime = max(0, cmp.Or(cfg.Lifetime, sandbox.DefaultLifetime))
+	cfg.IdleTimeout = max(0, cmp.Or(cfg.IdleTimeout, sandbox.DefaultIdleTimeout))
+	cfg.DefaultTemplate = cmp.Or(cfg.DefaultTemplate, "host")
+	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	s := &Service{
+		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
+		slots:    make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)),
+		lastCall: time.Now(),
+		handles:  map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
+	}
+	s.drained = sync.NewCond(&s.mu)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	cfg.Engine.Notify(s.instanceFailed)
+	return s, nil
+}
+
+// Start brings the record into line with what the engine still runs, and
+// begins work in the background. It is called once, before any verb.
+func (s *Service) Start(ctx context.Context) error {
+	if err := s.reconcile(ctx); err != nil {
+		return err
+	}
+	s.wg.Go(s.flushLoop)
+	return nil
+}
+
+// Close ends the service: verbs under way are cancelled, new ones refused, and
+// what is in memory only is stored. It does not close the store or the engine.
+func (s *Service) Close() error {
+	s.cancel()
+	s.mu.Lock()
+	s.closed = true
+	for s.calls > 0 {
+		s.drained.Wait()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := errors.Join(s.flushActivity(ctx), s.audit.Close())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.handles {
+		h.client.Close()
+	}
+	clear(s.handles)
+	return err
+}
+
+// Idle reports whether nothing runs and no verb is under way, and since when
+// no verb was called.
+func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
+	u, err := s.cfg.Store.SandboxUsage(ctx, "")
+	if err != nil {
+		return false, time.Time{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return u.Sandboxes == 0 && s.calls == 0, s.lastCall, nil
+}
+
+func (s *Service) flushLoop() {
+	t := time.NewTicker(flushEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-t.C:
+		}
+		if err := s.flushActivity(s.ctx); err != nil && s.ctx.Err() == nil {
+			s.log.Error("record when sandboxes were last used", "error", err)
+		}
+	}
+}
+
+// flushActivity stores when sandboxes were last used.
+func (s *Service) flushActivity(ctx context.Context) error {
+	s.mu.Lock()
+	handles := maps.Clone(s.handles)
+	s.mu.Unlock()
+	active := map[string]time.Time{}
+	for id, h := range handles {
+		if at, changed := h.unsaved(); changed {
+			active[id] = at
+		}
+	}
+	if len(active) == 0 {
+		return nil
+	}
+	if err := s.cfg.Store.TouchSandboxes(ctx, active); err != nil {
+		return err
+	}
+	for id, at := range active {
+		handles[id].saved(at)
+	}
+	return nil
+}
+
+// teardown returns a context for work that must be done although whoever asked
+// for it is gone.
+func teardown(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+}
+
+// public turns any error into one that a caller may see, and logs what is
+// ours alone to know.
+func (s *Service) public(err error, action string) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*sandbox.Error](err); ok {
+		if e.Code == sandbox.CodeInternal {
+			s.log.Error("verb failed", "action", action, "error", e.Detail())
+		}
+		return e
+	}
+	code := sandbox.CodeOf(err)
+	if code == sandbox.CodeInternal {
+		s.log.Error("verb failed", "action", action, "error", err)
+	}
+	return sandbox.Wrap(code, err, sandbox.MessageOf(err))
+}
+
+// unavailable is a failure of a part of Cove that a retry may mend.
+func unavailable(cause error, format string, args ...any) error {
+	return sandbox.Wrap(sandbox.CodeUnavailable, cause, fmt.Sprintf(format, args...))
+}

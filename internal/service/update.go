@@ -1,0 +1,207 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Update implements [sandbox.Sandboxes].
+func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequest) (_ *sandbox.Sandbox, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.update")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkUpdate(&req); err != nil {
+		return nil, err
+	}
+	h, err := v.open(ref)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case h.updating <- struct{}{}:
+		defer func() { <-h.updating }()
+	case <-v.ctx.Done():
+		return nil, v.ctx.Err()
+	}
+	v.detail = "changed " + strings.Join(changes(&req), ", ")
+	r, err := s.update(v.ctx, h, &req)
+	if err != nil {
+		return nil, err
+	}
+	return s.view(r), nil
+}
+
+func checkUpdate(req *sandbox.UpdateRequest) error {
+	if req.Name != nil && *req.Name != "" {
+		if err := checkSandboxName(*req.Name); err != nil {
+			return err
+		}
+	}
+	if req.OnTimeout != nil {
+		if err := checkTimeoutAction(*req.OnTimeout); err != nil {
+			return err
+		}
+	}
+	if req.VCPUs != nil {
+		if err := checkRange("vcpus", int64(*req.VCPUs), 1, sandbox.MaxVCPUs); err != nil {
+			return err
+		}
+	}
+	if req.MemoryMiB != nil {
+		if err := checkRange("memory_mib", *req.MemoryMiB, sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB); err != nil {
+			return err
+		}
+	}
+	if req.MaxPIDs != nil {
+		if err := checkRange("max_pids", *req.MaxPIDs, sandbox.MinPIDs, sandbox.MaxPIDsLimit); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(checkMetadata(req.Metadata), checkEnv(req.Env),
+		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
+}
+
+// changes names the fields that a request sets, for the audit record.
+func changes(req *sandbox.UpdateRequest) []string {
+	var all []string
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"name", req.Name != nil}, {"metadata", req.Metadata != nil}, {"env", req.Env != nil}, {"vcpus", req.VCPUs != nil},
+		{"memory_mib", req.MemoryMiB != nil}, {"max_pids", req.MaxPIDs != nil}, {"lifetime_seconds", req.LifetimeSeconds != nil},
+		{"idle_timeout_seconds", req.IdleTimeoutSeconds != nil}, {"on_timeout", req.OnTimeout != nil},
+	} {
+		if f.set {
+			all = append(all, f.name)
+		}
+	}
+	if len(all) == 0 {
+		return []string{"nothing"}
+	}
+	return all
+}
+
+// change applies a request to a record.
+func change(r *store.Record, req *sandbox.UpdateRequest) {
+	set(&r.Name, req.Name)
+	if req.Metadata != nil {
+		r.Metadata = req.Metadata
+	}
+	if req.Env != nil {
+		r.Env = req.Env
+	}
+	set(&r.Resources.VCPUs, req.VCPUs)
+	set(&r.Resources.MemoryMiB, req.MemoryMiB)
+	set(&r.Resources.MaxPIDs, req.MaxPIDs)
+	if req.LifetimeSeconds != nil {
+		r.LifetimeSeconds = *req.LifetimeSeconds
+		r.ExpiresAt = expiry(time.Now().UTC(), r.LifetimeSeconds)
+	}
+	set(&r.IdleTimeoutSeconds, req.IdleTimeoutSeconds)
+	set(&r.OnTimeout, req.OnTimeout)
+}
+
+func set[T any](field *T, v *T) {
+	if v != nil {
+		*field = *v
+	}
+}
+
+// update records a change, has the sandbox apply it, and takes the record back
+// if that fails. A crash in between is mended at the next start.
+//
+// Preconditions: the caller holds h.updating.
+func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequest) (store.Record, error) {
+	limits := req.VCPUs != nil || req.MemoryMiB != nil || req.MaxPIDs != nil
+	env := req.Env != nil
+	var before store.Record
+	after, err := s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{
+		From:  []sandbox.State{sandbox.StateRunning},
+		Quota: s.cfg.Quota,
+		Apply: func(r *store.Record) error {
+			before = *r
+			change(r, req)
+			r.Applying = limits || env
+			return nil
+		},
+	})
+	if err != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+			err = notRunning(&after)
+		}
+		return after, retryLater(err)
+	}
+	if !after.Applying {
+		return after, nil
+	}
+	// From here on all or nothing, whether or not the caller stays.
+	ctx, cancel := teardown(ctx)
+	defer cancel()
+	unenforced, err := h.apply(ctx, &after, limits, env)
+	if err != nil {
+		s.takeBack(ctx, h, &before, limits, env)
+		return after, h.explain(ctx, err)
+	}
+	return s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: applied(unenforced)})
+}
+
+// applied records that an update took effect.
+func applied(unenforced []string) func(*store.Record) error {
+	return func(r *store.Record) error {
+		r.Applying = false
+		if unenforced != nil {
+			r.Unenforced = unenforced
+		}
+		return nil
+	}
+}
+
+// apply has a sandbox take on the limits and the environment of its record.
+// With limits it returns all that cannot be enforced.
+func (h *handle) apply(ctx context.Context, r *store.Record, limits, env bool) (unenforced []string, err error) {
+	if limits {
+		res := r.Resources
+		res.DiskMiB = 0 // fixed at creation
+		un, err := h.instance.SetLimits(ctx, res)
+		if err != nil {
+			return nil, err
+		}
+		unenforced = append(slices.Clone(h.instance.Unenforced()), un...)
+		slices.Sort(unenforced)
+		unenforced = append([]string{}, slices.Compact(unenforced)...)
+	}
+	if env {
+		if _, err := h.client.Configure(ctx, &agentv1.ConfigureRequest{Env: environment(r), ReplaceEnv: true}); err != nil {
+			return nil, err
+		}
+	}
+	return unenforced, nil
+}
+
+// takeBack undoes an update that could not be applied.
+func (s *Service) takeBack(ctx context.Context, h *handle, before *store.Record, limits, env bool) {
+	if _, err := h.apply(ctx, before, limits, env); err != nil {
+		s.log.Warn("take back an update", "sandbox", h.id, "error", err)
+	}
+	_, err := s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: func(r *store.Record) error {
+		r.Name, r.Metadata, r.Env, r.Resources = before.Name, before.Metadata, before.Env, before.Resources
+		r.LifetimeSeconds, r.ExpiresAt = before.LifetimeSeconds, before.ExpiresAt
+		r.IdleTimeoutSeconds, r.OnTimeout = before.IdleTimeoutSeconds, before.OnTimeout
+		r.Applying = false
+		return nil
+	}})
+	if err != nil {
+		s.log.Error("take back the record of an update", "sandbox", h.id, "error", err)
+	}
+}
