@@ -1,0 +1,115 @@
+package covetest
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Traces lists what is left of sandboxes on this machine: processes, cgroups,
+// and directories and mounts of the daemon's.
+func (d *Daemon) Traces(ids ...string) []string {
+	var found []string
+	for pid, args := range processes() {
+		for _, id := range ids {
+			if slices.Contains(args, id) {
+				found = append(found, fmt.Sprintf("process %d: %s", pid, strings.Join(args, " ")))
+			}
+		}
+	}
+	for _, id := range ids {
+		if dirs, err := os.ReadDir(filepath.Join(d.StateDir, "cells", id)); err == nil {
+			found = append(found, fmt.Sprintf("directory of %s with %d entries", id, len(dirs)))
+		}
+	}
+	found = append(found, cgroupTraces(ids)...)
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err == nil && bytes.Contains(mounts, []byte(d.StateDir)) {
+		found = append(found, "a mount below "+d.StateDir)
+	}
+	return found
+}
+
+// NoTraces waits briefly for the traces of sandboxes to go, and fails the test
+// if some stay.
+func (d *Daemon) NoTraces(t testing.TB, ids ...string) {
+	t.Helper()
+	var left []string
+	if !Eventually(5*time.Second, func() bool { left = d.Traces(ids...); return len(left) == 0 }) {
+		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// Eventually asks until the answer is yes or the time is over.
+func Eventually(limit time.Duration, ok func() bool) bool {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(limit)
+	for {
+		if ok() {
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return ok()
+		}
+	}
+}
+
+// processes returns the arguments of all processes of the machine.
+func processes() map[int][]string {
+	list := map[int][]string{}
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if err != nil {
+			continue
+		}
+		if data, err := os.ReadFile(f); err == nil && len(data) > 0 {
+			list[pid] = strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		}
+	}
+	return list
+}
+
+// ProcessOf returns the id of a process of a sandbox: the cell ("cove"),
+// "runsc-sandbox" or "runsc-gofer".
+func ProcessOf(id, name string) (int, bool) {
+	for pid, args := range processes() {
+		if args[0] == name && args[len(args)-1] == id {
+			return pid, true
+		}
+	}
+	return 0, false
+}
+
+func cgroupTraces(ids []string) []string {
+	var found []string
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // it went away, or is not for us to see
+		}
+		if e.IsDir() && slices.Contains(ids, e.Name()) {
+			found = append(found, "cgroup "+path)
+		}
+		return nil
+	})
+	return found
+}
+
+// OpenFiles returns how many descriptors the daemon has open.
+func (d *Daemon) OpenFiles(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// SIGKILL of the daemon: sandboxes and their commands go on, and a new daemon
+// knows them.
+func TestDaemonDies(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{Name: "survivor"})
+		background, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{
+			Shell: "for i in 1 2 3 4 5 6 7 8 9 10; do echo line $i; sleep 0.2; done", Background: true,
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		foreground := make(chan error, 1)
+		go func() {
+			_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: "sleep 1; echo done > /workspace/foreground"}, nil)
+			foreground <- err
+		}()
+		covetest.Eventually(5*time.Second, func() bool {
+			jobs, err := d.Client.ListJobs(t.Context(), s.ID)
+			return err == nil && len(jobs.Items) == 2
+		})
+		d.Kill()
+		if err := <-foreground; err == nil {
+			t.Error("the call in flight gave no error although the daemon was killed")
+		}
+		if err := d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got, err := d.Client.Get(t.Context(), "survivor")
+		if err != nil || got.State != sandbox.StateRunning {
+			t.Fatalf("after the restart: %v, %v; want running", got, err)
+		}
+		var out strings.Builder
+		job, err := d.Client.Attach(t.Context(), s.ID, background.ID, sandbox.AttachRequest{}, func(ev sandbox.JobEvent) error {
+			out.Write(ev.Data)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if job.ExitCode != 0 || !strings.HasPrefix(out.String(), "line 1\n") || !strings.HasSuffix(out.String(), "line 10\n") {
+			t.Errorf("the background job ended with %d and wrote %q; want lines 1 to 10", job.ExitCode, out.String())
+		}
+		finished := func() bool {
+			_, err := d.Client.StatFile(t.Context(), s.ID, "/workspace/foreground")
+			return err == nil
+		}
+		if !covetest.Eventually(5*time.Second, finished) {
+			t.Error("the command in flight did not go on when the daemon was killed")
+		}
+	})
+}
+
+// SIGKILL of a part of a sandbox: it is reported failed with a reason within
+// two seconds, nothing is left, and its neighbour lives.
+func TestPartOfSandboxDies(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		neighbour := d.Create(t, sandbox.CreateRequest{Name: "neighbour"})
+		for _, part := range []string{"cove", "runsc-sandbox"} {
+			t.Run(part, func(t *testing.T) {
+				s := d.Create(t, sandbox.CreateRequest{})
+				inFlight := make(chan error, 1)
+				go func() {
+					_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"sleep", "60"}}, nil)
+					inFlight <- err
+				}()
+				pid, ok := covetest.ProcessOf(s.ID, part)
+				if !ok {
+					t.Fatalf("found no process %s of %s", part, s.ID)
+				}
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				killed := time.Now()
+				var got *sandbox.Sandbox
+				failed := func() bool {
+					var err error
+					got, err = d.Client.Get(t.Context(), s.ID)
+					return err == nil && got.State == sandbox.StateFailed
+				}
+				if !covetest.Eventually(10*time.Second, failed) {
+					t.Fatalf("state %s 10 s after the kill, want failed", got.State)
+				}
+				t.Logf("reported %s after %v: %s", got.State, time.Since(killed).Round(time.Millisecond), got.Reason)
+				if got.Reason == "" {
+					t.Error("no reason is given")
+				}
+				if err := <-inFlight; err == nil {
+					t.Error("the command in flight gave no error")
+				}
+				_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"true"}}, nil)
+				if sandbox.CodeOf(err) != sandbox.CodeNotRunning {
+					t.Errorf("exec in the failed sandbox: %v, want not_running", err)
+				}
+				d.NoTraces(t, s.ID)
+				if got := d.Sh(t, neighbour.ID, "echo fine"); got != "fine\n" {
+					t.Errorf("the neighbour says %q", got)
+				}
+			})
+		}
+	})
+}
+
+// Root inside the sandbox kills the agent, which is its first process: the
+// sandbox is over, and says so.
+func TestAgentDies(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{})
+		_, _ = d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: "kill -9 1; sleep 2; echo still here", User: "root"})
+		got, err := d.Client.Get(t.Context(), s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch got.State {
+		case sandbox.StateRunning:
+			// The kernel inside protects its first process, as Linux does.
+			if out := d.Sh(t, s.ID, "echo alive"); out != "alive\n" {
+				t.Errorf("running, but says %q", out)
+			}
+		case sandbox.StateFailed:
+			if got.Reason == "" {
+				t.Error("failed without a reason")
+			}
+			d.NoTraces(t, s.ID)
+		default:
+			t.Errorf("state %s", got.State)
+		}
+	})
+}
+
+// The daemon is killed at many moments of creating, running and killing. What
+// the store says afterwards is what the machine has.
+func TestDaemonDiesAtAnyMoment(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		ids := map[string]bool{}
+		for _, after := range []time.Duration{0, 5, 15, 30, 45, 60, 80, 100, 120, 150, 200, 300} {
+			after *= time.Millisecond
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for i := 0; ; i++ {
+					s, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Name: fmt.Sprintf("r%d-%d", after.Milliseconds(), i)})
+					if err != nil {
+						return
+					}
+					if _, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"true"}}, nil); err != nil {
+						return
+					}
+					if i%2 == 1 {
+						continue
+					}
+					if _, err := d.Client.Kill(t.Context(), s.ID); err != nil {
+						return
+					}
+				}
+			}()
+			<-time.After(after)
+			d.Kill()
+			<-done
+			if err := d.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			checkAgreement(t, d, ids)
+		}
+		list, err := d.Client.List(t.Context(), sandbox.ListRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range list.Items {
+			if _, err := d.Client.Kill(t.Context(), s.ID); err != nil {
+				t.Errorf("kill %s: %v", s.ID, err)
+			}
+		}
+		for id := range ids {
+			d.NoTraces(t, id)
+		}
+	})
+}
+
+// checkAgreement checks that every sandbox said to be running runs, and that
+// of every other one nothing is left.
+func checkAgreement(t *testing.T, d *covetest.Daemon, ids map[string]bool) {
+	t.Helper()
+	all := []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}
+	list, err := d.Client.List(t.Context(), sandbox.ListRequest{States: all, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list.Items {
+		ids[s.ID] = true
+		switch s.State {
+		case sandbox.StateRunning:
+			if out := d.Sh(t, s.ID, "echo here"); out != "here\n" {
+				t.Errorf("%s is said to run but says %q", s.ID, out)
+			}
+		case sandbox.StateKilled, sandbox.StateFailed:
+			d.NoTraces(t, s.ID)
+		default:
+			t.Errorf("%s is left in state %s", s.ID, s.State)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+// Package e2e tests the built program as a whole, with real sandboxes: as root
+// and as an ordinary user.
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// ordinaryUID is a user without an account.
+const ordinaryUID = 54321
+
+// asEachUser runs a test on a daemon of this user's and, for root, on one of
+// an ordinary user's too.
+func asEachUser(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
+	needs.GVisor(t)
+	if os.Geteuid() == 0 {
+		t.Run("root", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{})) })
+		t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{UID: ordinaryUID})) })
+		return
+	}
+	t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{})) })
+}
+
+func TestMainJob(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{Name: "main-job", Env: map[string]string{"GREETING": "hello"}})
+		if s.State != sandbox.StateRunning {
+			t.Fatalf("state %s, want running", s.State)
+		}
+		program := "#!/bin/sh\nread name\necho \"$GREETING $name\" | tee out.txt\necho oops >&2\nexit 3\n"
+		_, err := d.Client.WriteFile(t.Context(), s.ID, sandbox.WriteFileRequest{Path: "/workspace/p/greet.sh", Mode: "0755", MakeParents: true}, strings.NewReader(program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := d.Exec(t.Context(), "main-job", sandbox.ExecRequest{Command: []string{"./greet.sh"}, WorkDir: "/workspace/p", Stdin: []byte("world\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Stdout != "hello world\n" || res.Stderr != "oops\n" || res.Job.ExitCode != 3 {
+			t.Errorf("stdout %q, stderr %q, exit code %d; want %q, %q, 3", res.Stdout, res.Stderr, res.Job.ExitCode, "hello world\n", "oops\n")
+		}
+		if got := d.Sh(t, s.ID, "cat /workspace/p/out.txt"); got != "hello world\n" {
+			t.Errorf("out.txt is %q", got)
+		}
+		list, err := d.Client.List(t.Context(), sandbox.ListRequest{})
+		if err != nil || len(list.Items) != 1 || list.Items[0].ID != s.ID {
+			t.Errorf("list = %v, %v; want the one sandbox", list, err)
+		}
+		killed, err := d.Client.Kill(t.Context(), s.ID)
+		if err != nil || killed.State != sandbox.StateKilled {
+			t.Fatalf("kill: %v, %v", killed, err)
+		}
+		d.NoTraces(t, s.ID)
+	})
+}
+
+// It is gVisor's kernel that answers, not the host's.
+func TestKernelIsGVisor(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{})
+		if got := d.Sh(t, s.ID, "cat /proc/version"); !strings.Contains(got, "gVisor") && !strings.Contains(got, "4.4.0") {
+			t.Errorf("/proc/version is %q, want gVisor's", got)
+		}
+		host, _ := os.ReadFile("/proc/version")
+		if got := d.Sh(t, s.ID, "cat /proc/version"); got == string(host) {
+			t.Errorf("the sandbox shows the host's kernel: %s", got)
+		}
+	})
+}
+
+// Programs size themselves by what they see.
+func TestProgramsSeeTheSandboxesOwnSize(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 384, DiskMiB: 64}})
+		if got := strings.TrimSpace(d.Sh(t, s.ID, "nproc")); got != "1" {
+			t.Errorf("nproc says %s, want 1", got)
+		}
+		if got := d.Sh(t, s.ID, "grep MemTotal /proc/meminfo"); !strings.Contains(got, fmt.Sprint(384<<10)) {
+			t.Errorf("%s, want %d kB", got, 384<<10)
+		}
+		if got := strings.Fields(d.Sh(t, s.ID, "df -k --output=size / | tail -1")); len(got) != 1 || got[0] != fmt.Sprint(64<<10) {
+			t.Errorf("the disk has %v KiB, want %d", got, 64<<10)
+		}
+	})
+}

@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// The attacks on the machine's resources. Beside the attacked sandbox there is
+// a neighbour that must not notice, and the attacked one must stay usable or
+// say why not.
+func TestLimitsBite(t *testing.T) {
+	attacks := []struct {
+		name string
+		line string
+		// check looks at what the caller was told.
+		check func(t *testing.T, res covetest.Result)
+	}{
+		{
+			// Each process starts two more, for ever.
+			"fork bomb", `bomb() { bomb | bomb & }; bomb; sleep 3; echo survived`,
+			func(t *testing.T, res covetest.Result) {
+				if !strings.Contains(res.Stderr+res.Stdout, "fork") && res.Job.ExitCode == 0 && !strings.Contains(res.Stdout, "survived") {
+					t.Errorf("exit code %d, stderr %.200q: want a word about fork", res.Job.ExitCode, res.Stderr)
+				}
+			},
+		},
+		{
+			"memory hog", `exec perl -e 'my @a; push @a, "x" x (8<<20) while 1'`,
+			func(t *testing.T, res covetest.Result) {
+				if res.Job.EndCause != sandbox.EndOutOfMemory {
+					t.Errorf("end cause %q, exit code %d: want out_of_memory", res.Job.EndCause, res.Job.ExitCode)
+				}
+			},
+		},
+		{
+			"disk filler", `dd if=/dev/zero of=/workspace/fill bs=1M`,
+			func(t *testing.T, res covetest.Result) {
+				if !strings.Contains(res.Stderr, "No space left") {
+					t.Errorf("stderr %.300q: want no space left", res.Stderr)
+				}
+			},
+		},
+		{
+			"descriptor exhaustion", `exec perl -e 'my @f; while (1) { open(my $f, "<", "/dev/null") or die "open: $!\n"; push @f, $f }'`,
+			func(t *testing.T, res covetest.Result) {
+				if !strings.Contains(res.Stderr, "Too many open files") {
+					t.Errorf("stderr %.300q: want too many open files", res.Stderr)
+				}
+			},
+		},
+		{
+			"kill everything", `kill -9 -1; sleep 1`,
+			func(t *testing.T, res covetest.Result) {
+				if res.Job.Signal == "" && res.Job.ExitCode != 137 && res.Job.ExitCode != 0 {
+					t.Errorf("exit code %d, signal %q", res.Job.ExitCode, res.Job.Signal)
+				}
+			},
+		},
+	}
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		neighbour := d.Create(t, sandbox.CreateRequest{Name: "neighbour"})
+		for _, a := range attacks {
+			t.Run(a.name, func(t *testing.T) {
+				s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 256, DiskMiB: 64, MaxPIDs: 64}})
+				res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: a.line, TimeoutMS: 30_000})
+				if err != nil {
+					t.Fatalf("exec: %v", err)
+				}
+				a.check(t, res)
+				if got := d.Sh(t, neighbour.ID, "echo fine"); got != "fine\n" {
+					t.Errorf("the neighbour says %q", got)
+				}
+				usable := func() bool {
+					res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"/bin/echo", "alive"}, TimeoutMS: 10_000})
+					return err == nil && res.Stdout == "alive\n"
+				}
+				if !covetest.Eventually(20*time.Second, usable) {
+					got, _ := d.Client.Get(t.Context(), s.ID)
+					t.Errorf("the sandbox is not usable afterwards: state %s, reason %q", got.State, got.Reason)
+				}
+				if _, err := d.Client.Kill(t.Context(), s.ID); err != nil {
+					t.Fatal(err)
+				}
+				d.NoTraces(t, s.ID)
+			})
+		}
+	})
+}
+
+// A flood of output is cut where it is kept, passes whole where it is read, and
+// grows nobody's memory.
+func TestOutputFlood(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{})
+		var total int64
+		job, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: "head -c 100000000 /dev/zero"}, func(ev sandbox.JobEvent) error {
+			total += int64(len(ev.Data))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if total != 100_000_000 || job.StdoutBytes != total {
+			t.Errorf("got %d bytes, the job says %d, want 100000000", total, job.StdoutBytes)
+		}
+		out, err := d.Client.ReadOutput(t.Context(), s.ID, job.ID, sandbox.OutputRequest{Stream: sandbox.Stdout, Offset: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Offset < 90_000_000 || out.TotalBytes != total {
+			t.Errorf("kept output continues at %d of %d, want the end of it only", out.Offset, out.TotalBytes)
+		}
+	})
+}

@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// Fifty clients at once create, work and kill: no error, and afterwards the
+// machine is as before.
+func TestFiftyClients(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		// One round first, so that what is opened once is open.
+		warm := d.Create(t, sandbox.CreateRequest{})
+		d.Sh(t, warm.ID, "true")
+		if _, err := d.Client.Kill(t.Context(), warm.ID); err != nil {
+			t.Fatal(err)
+		}
+		filesBefore := d.OpenFiles(t)
+		const clients = 50
+		var mu sync.Mutex
+		var ids []string
+		var wg sync.WaitGroup
+		for n := range clients {
+			wg.Go(func() {
+				id, err := oneClient(t, d, n)
+				if err != nil {
+					t.Errorf("client %d: %v", n, err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				ids = append(ids, id)
+			})
+		}
+		wg.Wait()
+		d.NoTraces(t, ids...)
+		var after int
+		if !covetest.Eventually(10*time.Second, func() bool { after = d.OpenFiles(t); return after <= filesBefore+clients/5 }) {
+			t.Errorf("the daemon has %d descriptors open, before it had %d", after, filesBefore)
+		}
+	})
+}
+
+func oneClient(t *testing.T, d *covetest.Daemon, n int) (string, error) {
+	s, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Metadata: map[string]string{"client": fmt.Sprint(n)}})
+	if err != nil {
+		return "", fmt.Errorf("create: %w", err)
+	}
+	res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: fmt.Sprintf("echo I am %d > me; cat me", n), WorkDir: "/workspace"})
+	if err != nil {
+		return s.ID, fmt.Errorf("exec: %w", err)
+	}
+	if want := fmt.Sprintf("I am %d\n", n); res.Stdout != want {
+		return s.ID, fmt.Errorf("stdout %q, want %q (stderr %q)", res.Stdout, want, res.Stderr)
+	}
+	if _, err := d.Client.Kill(t.Context(), s.ID); err != nil {
+		return s.ID, fmt.Errorf("kill: %w", err)
+	}
+	return s.ID, nil
+}
