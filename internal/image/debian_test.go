@@ -16,9 +16,9 @@ import (
 
 func TestDebianForReal(t *testing.T) {
 	needs.Command(t, "mmdebstrap")
-	if _, err := debianMode(); err != nil {
-		t.Skip(err)
-	}
+	mode, err := debianMode()
+	needs.NoError(t, err)
+	t.Log("mode", mode)
 	p := newProvider(t, "")
 	last, steps, lines := 0.0, map[string]bool{}, 0
 	got, err := p.Build(t.Context(), sandbox.BuildTemplateRequest{Name: Debian}, func(e sandbox.BuildEvent) error {
@@ -66,6 +66,11 @@ func TestDebianForReal(t *testing.T) {
 			t.Errorf("%s is there", name)
 		}
 	}
+	for name, kind := range listTree(t, root.Dir) {
+		if strings.Contains(kind, p.dir) || strings.Contains(kind, scratchPrefix) {
+			t.Errorf("%s points into the build: %s", name, kind)
+		}
+	}
 	if l := leftovers(p); len(l) != 0 {
 		t.Errorf("left: %v", l)
 	}
@@ -73,11 +78,11 @@ func TestDebianForReal(t *testing.T) {
 
 func TestDebianRefusalsAndCancel(t *testing.T) {
 	needs.Command(t, "mmdebstrap")
-	if _, err := debianMode(); err != nil {
-		t.Skip(err)
-	}
+	mode, err := debianMode()
+	needs.NoError(t, err)
+	t.Log("mode", mode)
 	p := newProvider(t, "")
-	_, err := p.Build(t.Context(), sandbox.BuildTemplateRequest{Name: "x", Packages: []string{"no-such-package-anywhere"}}, nil)
+	_, err = p.Build(t.Context(), sandbox.BuildTemplateRequest{Name: "x", Packages: []string{"no-such-package-anywhere"}}, nil)
 	wantCode(t, err, sandbox.CodeInvalid)
 
 	ctx, cancel := context.WithCancel(t.Context())

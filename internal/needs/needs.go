@@ -77,3 +77,12 @@ func File(t testing.TB, path string) {
 	}
 	f.Close()
 }
+
+// NoError requires that finding out whether the machine can do something gave
+// no error.
+func NoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		missing(t, "%v", err)
+	}
+}
