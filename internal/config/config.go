@@ -94,7 +94,7 @@ func Default(env func(string) string) Config {
 			Lifetime:    sandbox.DefaultLifetime,
 			IdleTimeout: sandbox.DefaultIdleTimeout,
 		},
-		Quotas: Quotas{Sandboxes: 200},
+		Quotas: Quotas{Sandboxes: 100},
 	}
 }
 

@@ -1,0 +1,38 @@
+// Command cove runs untrusted code for AI agents in gVisor sandboxes. One
+// binary is all of it: the command line, the daemon, the supervisor of each
+// sandbox and gVisor itself. See cove --help.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/cli"
+	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/server"
+)
+
+// version is set when a release is linked.
+var version string
+
+func main() {
+	if runsc.IsRole(os.Args) {
+		runsc.Main()
+	}
+	os.Exit(run())
+}
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if len(os.Args) > 1 && os.Args[1] == "cell" {
+		return cell.Main(ctx)
+	}
+	return cli.Run(ctx, cli.Program{
+		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Version: version, Assembly: server.Local(),
+	})
+}

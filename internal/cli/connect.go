@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/internal/config"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// connect returns a client of the server that the options name, or of the
+// local daemon, which each connection starts if it does not run.
+func (a *app) connect() (*client.Client, error) {
+	cfg := client.Config{UserAgent: "cove/" + a.Version, Key: client.Secret(a.globals.Key)}
+	if a.globals.URL != "" {
+		cfg.URL = a.globals.URL
+		return client.New(cfg)
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	// The local user is trusted; a key meant for elsewhere stays here.
+	cfg.Key = ""
+	d := &daemon{stateDir: dir, socket: filepath.Join(dir, "cove.sock"), env: a.Env}
+	if socket := a.Env("COVE_SOCKET"); socket != "" {
+		d.socket = socket
+	}
+	cfg.UnixSocket = d.socket
+	cfg.Dial = d.dial
+	return client.New(cfg)
+}
+
+func (a *app) stateDir() (string, error) {
+	dir := a.globals.StateDir
+	if dir == "" {
+		dir = config.DefaultStateDir(a.Env)
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", sandbox.Wrap(sandbox.CodeInvalid, err, "the state directory cannot be found; give its absolute path with --state-dir")
+	}
+	return abs, nil
+}
+
+// cleanupTime bounds what is undone after an interruption.
+const cleanupTime = 30 * time.Second
+
+// detached returns a context for cleaning up after ctx has ended.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+}
+
+// all collects the parts of a listing.
+func all[T any](fetch func(sandbox.Page) (*sandbox.List[T], error)) ([]T, error) {
+	items := []T{}
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		part, err := fetch(page)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, part.Items...)
+		if part.NextCursor == "" {
+			return items, nil
+		}
+		page.Cursor = part.NextCursor
+	}
+}
+
+// closeQuietly closes what was only read.
+func closeQuietly(c io.Closer) { _ = c.Close() }

@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/client"
+)
+
+type cpOptions struct {
+	Owner   string
+	MaxSize mebibytes
+}
+
+func (o *cpOptions) AddFlags(f *pflag.FlagSet) {
+	o.MaxSize = 16 << 10
+	f.StringVar(&o.Owner, "owner", "", "owner in the sandbox: a user or uid[:gid]")
+	f.Var(&o.MaxSize, "max-size", "most that a directory from a sandbox may unpack to")
+}
+
+func (a *app) cpCommand() *cobra.Command {
+	var opts cpOptions
+	cmd := &cobra.Command{
+		Use:   "cp [flags] SOURCE TARGET",
+		Short: "Copy files between here and a sandbox",
+		Long: "Copy a file or a directory into a sandbox or out of it. The side in the sandbox is written\n" +
+			"SANDBOX:PATH; - is standard input or output. A target that is a directory, or ends in /, gets the\n" +
+			"source under its own name. Files appear whole or not at all. Symbolic links are not copied.",
+		Example: "  cove cp main.py work:/workspace/\n" +
+			"  cove cp work:/workspace/out ./out\n" +
+			"  curl -s https://example.com/data | cove cp - work:data.csv\n" +
+			"  cove cp work:/workspace/result.json - | jq .",
+		Args: argsBetween(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			source, target := parseSide(args[0]), parseSide(args[1])
+			if (source.sandbox == "") == (target.sandbox == "") {
+				return usageError(cmd, errors.New("cp: one of the two is written SANDBOX:PATH, the other is here"))
+			}
+			return a.runCp(cmd.Context(), opts, source, target)
+		},
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// side is one end of a copy.
+type side struct {
+	sandbox string // empty is here
+	path    string
+}
+
+func parseSide(arg string) side {
+	name, path, ok := strings.Cut(arg, ":")
+	if !ok || name == "" || strings.ContainsAny(name, "/.") {
+		return side{path: arg}
+	}
+	if path == "" {
+		path = "."
+	}
+	return side{sandbox: name, path: path}
+}
+
+func (a *app) runCp(ctx context.Context, opts cpOptions, source, target side) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(c)
+	if target.sandbox != "" {
+		u := &upload{app: a, c: c, sandbox: target.sandbox, owner: opts.Owner}
+		return u.run(ctx, source.path, target.path)
+	}
+	d := &download{app: a, c: c, sandbox: source.sandbox, maxBytes: int64(opts.MaxSize) << 20}
+	return d.run(ctx, source.path, target.path)
+}
+
+// meter shows how a copy goes, and counts it.
+type meter struct {
+	io.Reader
+	bar  *bar
+	done int64
+	size int64 // 0 if unknown
+}
+
+func (m *meter) Read(p []byte) (int, error) {
+	n, err := m.Reader.Read(p)
+	m.done += int64(n)
+	if m.size > 0 {
+		m.bar.show(float64(m.done)/float64(m.size), bytesText(m.done)+" of "+bytesText(m.size))
+	} else {
+		m.bar.show(-1, bytesText(m.done))
+	}
+	return n, err
+}
+
+// measured wraps a source of known or unknown (0) size with a bar, which close
+// removes.
+func (a *app) measured(r io.Reader, size int64) (m *meter, closeBar func()) {
+	b := a.newBar()
+	return &meter{Reader: r, bar: b, size: size}, b.clear
+}
+
+// download copies out of a sandbox.
+type download struct {
+	app      *app
+	c        *client.Client
+	sandbox  string
+	maxBytes int64
+}
+
+// hereError says what cannot be done with a file on this side.
+func hereError(what, path string, err error) error {
+	if pe, ok := errors.AsType[*os.PathError](err); ok {
+		err = pe.Err
+	}
+	return fmt.Errorf("%s %s: %w", what, path, err)
+}

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"archive/zip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// maxEntries bounds the files of a directory that is copied from a sandbox.
+const maxEntries = 1 << 20
+
+func (d *download) run(ctx context.Context, source, target string) error {
+	info, err := d.c.StatFile(ctx, d.sandbox, source)
+	if err != nil {
+		return err
+	}
+	if info.Type == sandbox.TypeDirectory {
+		if target == "-" {
+			return errors.New("a directory does not go to standard output; name a directory")
+		}
+		return d.dir(ctx, source, d.target(info, target))
+	}
+	file, err := d.c.ReadFile(ctx, d.sandbox, sandbox.ReadFileRequest{Path: source})
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	m, done := d.app.measured(file, file.Info.Size)
+	defer done()
+	if target == "-" {
+		_, err := io.Copy(d.app.Stdout, m)
+		return err
+	}
+	return writeWhole(d.target(info, target), m, permOf(file.Info.Mode))
+}
+
+// target puts a file under a directory that is here, or is asked for by a
+// slash at the end. The name comes from the sandbox and is not trusted.
+func (d *download) target(info *sandbox.FileInfo, target string) string {
+	name := path.Base(path.Clean("/" + info.Path))
+	if name == "/" {
+		name = d.sandbox
+	}
+	here, err := os.Stat(target)
+	if strings.HasSuffix(target, "/") || err == nil && here.IsDir() {
+		return filepath.Join(target, filepath.Base(filepath.FromSlash(name)))
+	}
+	return target
+}
+
+// permOf reads a mode that the sandbox tells; set-user-id bits do not come
+// along.
+func permOf(mode string) fs.FileMode {
+	n, err := strconv.ParseUint(mode, 8, 32)
+	if err != nil {
+		return 0o644
+	}
+	return fs.FileMode(n) & 0o777
+}
+
+// writeWhole writes a file so that it is there whole or not at all.
+func writeWhole(target string, content io.Reader, perm fs.FileMode) (err error) {
+	dir := filepath.Dir(target)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return hereError("make", dir, err)
+	}
+	tmp, err := os.CreateTemp(dir, ".cove-*")
+	if err != nil {
+		return hereError("write in", dir, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	_, err = io.Copy(tmp, content)
+	err = errors.Join(err, tmp.Chmod(perm), tmp.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), target); err != nil {
+		return hereError("write", target, err)
+	}
+	return nil
+}
+
+// dir copies a directory: its archive is fetched whole, since a ZIP file has
+// its table at the end, and then unpacked.
+func (d *download) dir(ctx context.Context, source, target string) error {
+	archive, err := d.c.ArchiveDir(ctx, d.sandbox, source, 0)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	spool, err := os.CreateTemp("", "cove-cp-*.zip")
+	if err != nil {
+		return fmt.Errorf("make a temporary file: %w", err)
+	}
+	defer spool.Close()
+	defer os.Remove(spool.Name())
+	m, done := d.app.measured(archive, 0)
+	size, err := io.Copy(spool, io.LimitReader(m, d.maxBytes+1))
+	done()
+	if err != nil {
+		return err
+	}
+	if size > d.maxBytes {
+		return tooBig(d.maxBytes)
+	}
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		return hereError("make", target, err)
+	}
+	root, err := os.OpenRoot(target)
+	if err != nil {
+		return hereError("open", target, err)
+	}
+	defer root.Close()
+	return unpack(root, spool, size, d.maxBytes)
+}
+
+func tooBig(maxBytes int64) error {
+	return sandbox.Errorf(sandbox.CodeTooLarge, "the directory holds more than %s; copy parts of it, or allow more with --max-size", bytesText(maxBytes))
+}
+
+// unpack unpacks a ZIP file that a sandbox made below root. It is hostile: what
+// it says of names, sizes and kinds is checked, and root keeps all inside.
+func unpack(root *os.Root, archive io.ReaderAt, size, maxBytes int64) error {
+	z, err := zip.NewReader(archive, size)
+	if err != nil {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
+	}
+	if len(z.File) > maxEntries {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the directory holds more than %d files; copy parts of it", maxEntries)
+	}
+	left := maxBytes
+	for _, entry := range z.File {
+		n, err := unpackEntry(root, entry, left)
+		if err != nil {
+			return err
+		}
+		if left -= n; left < 0 {
+			return tooBig(maxBytes)
+		}
+	}
+	return nil
+}
+
+// unpackEntry unpacks one entry and returns how many bytes it wrote: at most
+// one more than limit.
+func unpackEntry(root *os.Root, entry *zip.File, limit int64) (int64, error) {
+	name := strings.TrimSuffix(entry.Name, "/")
+	if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
+		return 0, sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox names a file outside of the directory (%q); nothing more is unpacked", entry.Name)
+	}
+	switch mode := entry.Mode(); {
+	case mode.IsDir():
+		return 0, root.MkdirAll(name, 0o755)
+	case !mode.IsRegular():
+		return 0, nil
+	}
+	if dir := filepath.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o755); err != nil {
+			return 0, err
+		}
+	}
+	in, err := entry.Open()
+	if err != nil {
+		return 0, sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
+	}
+	defer in.Close()
+	perm := entry.Mode().Perm()&0o777 | 0o200
+	out, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, perm)
+	if err != nil {
+		return 0, err
+	}
+	n, err := io.Copy(out, io.LimitReader(in, limit+1))
+	if err := errors.Join(err, out.Close()); err != nil {
+		return n, fmt.Errorf("unpack %s: %w", clean(name), err)
+	}
+	return n, nil
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+type lsOptions struct {
+	jsonOption
+	All       bool
+	Quiet     bool
+	States    []string
+	Namespace string
+	Template  string
+	Metadata  pairs
+}
+
+func (o *lsOptions) AddFlags(f *pflag.FlagSet) {
+	o.jsonOption.AddFlags(f)
+	f.BoolVarP(&o.All, "all", "a", false, "ended sandboxes too")
+	f.BoolVarP(&o.Quiet, "quiet", "q", false, "ids only")
+	f.StringSliceVar(&o.States, "state", nil, "only these states, such as running,paused")
+	f.StringVar(&o.Namespace, "namespace", "", "only this namespace")
+	f.StringVarP(&o.Template, "template", "T", "", "only of this template")
+	f.VarP(&o.Metadata, "metadata", "m", "only with this metadata, key=value; may be repeated")
+}
+
+func (a *app) lsCommand() *cobra.Command {
+	var opts lsOptions
+	cmd := &cobra.Command{
+		Use:     "ls [flags]",
+		Aliases: []string{"list", "ps"},
+		Short:   "List sandboxes, newest first",
+		Example: "  cove ls\n  cove ls -a --json | jq -r '.items[].id'\n  cove kill $(cove ls -q -m task=review)",
+		Args:    argsBetween(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runLs(cmd.Context(), opts) },
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// everyState is what --all lists.
+var everyState = []sandbox.State{
+	sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused,
+	sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed,
+}
+
+func (a *app) runLs(ctx context.Context, opts lsOptions) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(c)
+	req := sandbox.ListRequest{Namespace: opts.Namespace, Template: opts.Template, Metadata: opts.Metadata}
+	for _, s := range opts.States {
+		req.States = append(req.States, sandbox.State(s))
+	}
+	if opts.All && len(req.States) == 0 {
+		req.States = everyState
+	}
+	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+		req.Page = p
+		return c.List(ctx, req)
+	})
+	if err != nil {
+		return err
+	}
+	switch {
+	case opts.JSON:
+		return a.printJSON(itemList[sandbox.Sandbox]{items})
+	case opts.Quiet:
+		for _, sb := range items {
+			if err := a.print(sb.ID + "\n"); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	rows := make([][]string, 0, len(items))
+	for _, sb := range items {
+		rows = append(rows, []string{sb.ID, sb.Name, string(sb.State), sb.Template, age(sb.CreatedAt), until(sb.ExpiresAt), sb.Reason})
+	}
+	return a.printTable([]string{"ID", "NAME", "STATE", "TEMPLATE", "AGE", "EXPIRES", "REASON"}, rows)
+}

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/internal/mcpserver"
+)
+
+type mcpOptions struct {
+	Dialect  string
+	Toolsets []string
+	ReadOnly bool
+	Verbose  bool
+}
+
+func (o *mcpOptions) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.Dialect, "dialect", "", "tools to speak: native, or the name of another product (default native)")
+	f.StringSliceVar(&o.Toolsets, "toolsets", nil, "tools to offer, such as core, or all (default the dialect's)")
+	f.BoolVar(&o.ReadOnly, "read-only", false, "only tools that change nothing")
+	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error")
+}
+
+func (a *app) mcpCommand() *cobra.Command {
+	var opts mcpOptions
+	cmd := &cobra.Command{
+		Use:   "mcp [flags]",
+		Short: "Serve MCP on standard input and output",
+		Long: "Serve the Model Context Protocol on standard input and output, for a client that starts it.\n" +
+			"It works on the local daemon, which is started when it is needed, or on the server that --url\n" +
+			"names.",
+		Example: "  cove mcp\n  cove mcp --read-only --toolsets core\n  COVE_API_KEY=... cove mcp --url https://cove.example.com",
+		Args:    argsBetween(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runMCP(cmd.Context(), opts) },
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(c)
+	// Standard output belongs to the protocol.
+	log := slog.New(slog.DiscardHandler)
+	if opts.Verbose {
+		log = slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	return mcpserver.RunStdio(ctx, mcpserver.Config{
+		Service: c, Version: a.Version, Log: log,
+		Dialect: opts.Dialect, Toolsets: opts.Toolsets, ReadOnly: opts.ReadOnly,
+	}, a.Stdin, a.Stdout)
+}

@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"charm.land/lipgloss/v2"
+	"charm.land/lipgloss/v2/table"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// schemaVersion is that of what --json prints. Members may be added to it;
+// anything else makes a new version.
+const schemaVersion = 1
+
+// jsonOption is --json.
+type jsonOption struct{ JSON bool }
+
+// AddFlags adds --json.
+func (o *jsonOption) AddFlags(f *pflag.FlagSet) {
+	f.BoolVar(&o.JSON, "json", false, "print JSON; its schema_version changes only when members go away or change")
+}
+
+// itemList is how a listing is printed as JSON.
+type itemList[T any] struct {
+	Items []T `json:"items"`
+}
+
+// printJSON prints an object with the version of its schema as its first
+// member.
+func (a *app) printJSON(v any) error {
+	var data bytes.Buffer
+	enc := json.NewEncoder(&data)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("encode the result: %w", err)
+	}
+	body := bytes.TrimSpace(data.Bytes())
+	if len(body) < 2 || body[0] != '{' {
+		return fmt.Errorf("encode the result: %T is no object", v)
+	}
+	out := fmt.Appendf(nil, `{"schema_version":%d`, schemaVersion)
+	if len(body) > 2 {
+		out = append(out, ',')
+	}
+	out = append(out, body[1:]...)
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, out, "", "  "); err != nil {
+		return fmt.Errorf("encode the result: %w", err)
+	}
+	pretty.WriteByte('\n')
+	return a.print(pretty.String())
+}
+
+// print writes a result.
+func (a *app) print(text string) error {
+	if _, err := io.WriteString(a.Stdout, text); err != nil {
+		return fmt.Errorf("write the result: %w", err)
+	}
+	return nil
+}
+
+// printTable prints rows under their headings: with a little colour on a
+// terminal, else aligned by spaces.
+func (a *app) printTable(headings []string, rows [][]string) error {
+	for _, row := range rows {
+		for i := range row {
+			if row[i] = clean(row[i]); row[i] == "" {
+				row[i] = "-"
+			}
+		}
+	}
+	if isTerminal(a.Stdout) {
+		heading := lipgloss.NewStyle().Bold(true).PaddingRight(2)
+		cell := lipgloss.NewStyle().PaddingRight(2)
+		t := table.New().Headers(headings...).Rows(rows...).
+			BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).
+			BorderColumn(false).BorderHeader(false).BorderRow(false).
+			StyleFunc(func(row, _ int) lipgloss.Style {
+				if row == table.HeaderRow {
+					return heading
+				}
+				return cell
+			})
+		_, err := lipgloss.Fprintln(a.Stdout, t)
+		return err
+	}
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{headings}, rows...) {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return a.print(b.String())
+}
+
+// fields prints names with their values, one a line; empty values are left
+// out.
+func (a *app) fields(pairs ...string) error {
+	width := 0
+	for i := 0; i < len(pairs); i += 2 {
+		width = max(width, len(pairs[i]))
+	}
+	var b strings.Builder
+	for i := 0; i < len(pairs); i += 2 {
+		if value := clean(pairs[i+1]); value != "" {
+			fmt.Fprintf(&b, "%-*s  %s\n", width+1, pairs[i]+":", value)
+		}
+	}
+	return a.print(b.String())
+}
+
+// clean makes text that came from elsewhere safe to show: control characters
+// could drive the terminal. Line ends and tabs stay.
+func clean(s string) string {
+	if !strings.ContainsFunc(s, unsafeRune) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unsafeRune(r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func unsafeRune(r rune) bool {
+	if r == '\n' || r == '\t' {
+		return false
+	}
+	// Format characters can reorder what is shown.
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r)
+}
+
+// age tells how long ago a time was.
+func age(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return span(time.Since(t))
+}
+
+// until tells how far away a time is.
+func until(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return span(time.Until(*t))
+}
+
+// span tells a duration in one unit.
+func span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// stamp tells a time exactly.
+func stamp(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return t.Local().Format(time.RFC3339)
+}
+
+// bytesText tells a size in binary units.
+func bytesText(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, i := float64(n)/unit, 0
+	for ; value >= unit && i < 4; i++ {
+		value /= unit
+	}
+	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[i])
+}
+
+// outcome tells how a job ended.
+func outcome(job *sandbox.Job) string {
+	switch {
+	case job.State != sandbox.JobExited:
+		return ""
+	case job.EndCause != "":
+		return string(job.EndCause)
+	case job.Signal != "":
+		return job.Signal
+	}
+	return fmt.Sprintf("exit %d", job.ExitCode)
+}
+
+// oneLine shows a command in a column of a table.
+func oneLine(command []string) string {
+	const most = 60
+	line := strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return ' '
+		}
+		return r
+	}, strings.Join(command, " "))
+	if runes := []rune(line); len(runes) > most {
+		line = string(runes[:most-1]) + "…"
+	}
+	return line
+}

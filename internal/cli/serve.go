@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/internal/config"
+	"github.com/cove-sh/cove/internal/server"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// onDemandIdle is when a daemon that was started on demand ends.
+	onDemandIdle = "5m"
+	// onDemandWait is how long it waits for one that is just ending.
+	onDemandWait = 20 * time.Second
+)
+
+type serveOptions struct {
+	Config   string
+	OnDemand bool
+	Fixtures bool
+	// given are the settings that flags have set, by the flag's name.
+	given map[string]string
+}
+
+func (o *serveOptions) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
+	f.BoolVar(&o.OnDemand, "on-demand", false, "serve a local client: no TCP unless told, and end after "+onDemandIdle+" of idleness")
+	f.BoolVar(&o.Fixtures, "mcp-fixtures", false, "serve the tools of the MCP conformance suite")
+	_ = f.MarkHidden("mcp-fixtures")
+	o.given = map[string]string{}
+	for _, s := range config.Settings() {
+		if s.Flag == "state-dir" {
+			// It is a flag of every command.
+			continue
+		}
+		value := &givenValue{name: s.Flag, given: o.given, isBool: s.Bool}
+		flag := f.VarPF(value, s.Flag, "", s.Usage+" ("+s.Env+")")
+		if s.Bool {
+			flag.NoOptDefVal = "true"
+		}
+	}
+}
+
+// givenValue is a flag that package config reads.
+type givenValue struct {
+	name   string
+	given  map[string]string
+	isBool bool
+}
+
+// String implements pflag.Value.
+func (v *givenValue) String() string { return v.given[v.name] }
+
+// Set implements pflag.Value.
+func (v *givenValue) Set(s string) error {
+	v.given[v.name] = s
+	return nil
+}
+
+// Type implements pflag.Value.
+func (v *givenValue) Type() string {
+	if v.isBool {
+		return "bool"
+	}
+	return "value"
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var opts serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Run the daemon",
+		Long: "Run the daemon: MCP on /mcp, REST on /v1, for the user who runs it on a unix socket, and on TCP\n" +
+			"for those who have an API key. Sandboxes live on when it ends, and it finds them again. Commands\n" +
+			"start a daemon by themselves when none runs.\n\n" +
+			"Settings come from a file, from the environment and from flags, each stronger than the one before.",
+		Example: "  cove serve\n  cove serve --dev\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",
+		Args:    argsBetween(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runServe(cmd.Context(), opts) },
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) runServe(ctx context.Context, opts serveOptions) error {
+	cfg, err := a.serveConfig(opts)
+	if err != nil {
+		return err
+	}
+	log := server.NewLog(cfg.Log, a.Stderr)
+	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, Fixtures: opts.Fixtures}
+	if opts.OnDemand {
+		deps.LockWait = onDemandWait
+	} else {
+		deps.Ready = func(tcp net.Addr) { a.sayReady(&cfg, tcp) }
+	}
+	return server.New(cfg, deps).Run(ctx)
+}
+
+func (a *app) serveConfig(opts serveOptions) (config.Config, error) {
+	if opts.Config == "" {
+		opts.Config = a.Env("COVE_CONFIG")
+	}
+	given := opts.given
+	if a.globals.StateDir != "" {
+		dir, err := a.stateDir()
+		if err != nil {
+			return config.Config{}, err
+		}
+		given["state-dir"] = dir
+	}
+	if a.globals.URL != "" && !opts.OnDemand {
+		return config.Config{}, sandbox.Errorf(sandbox.CodeInvalid, "serve runs a daemon here; leave out --url (COVE_URL)")
+	}
+	env := a.Env
+	if opts.OnDemand {
+		// Weaker than what the environment or a flag says, and stronger than the
+		// defaults: many daemons may be started, and there is one port.
+		env = withFallback(env, map[string]string{"COVE_LISTEN": config.Off, "COVE_IDLE_EXIT": onDemandIdle})
+	}
+	return config.Load(config.Source{File: opts.Config, Env: env, Flags: given})
+}
+
+func withFallback(env func(string) string, fallback map[string]string) func(string) string {
+	return func(name string) string {
+		if value := env(name); value != "" {
+			return value
+		}
+		return fallback[name]
+	}
+}
+
+// sayReady tells a person how to reach the daemon.
+func (a *app) sayReady(cfg *config.Config, tcp net.Addr) {
+	a.say("listening on %s", cfg.SocketPath())
+	if tcp == nil {
+		return
+	}
+	a.say("listening on http://%s (MCP: http://%s/mcp)", tcp, tcp)
+	if cfg.Dev {
+		a.say("development mode: everyone on this machine may do everything")
+	}
+}

@@ -1,0 +1,215 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cove-sh/cove/internal/api"
+	"github.com/cove-sh/cove/internal/auth"
+	"github.com/cove-sh/cove/internal/config"
+	"github.com/cove-sh/cove/internal/mcpserver"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 64 << 10
+	// cutTime is how long requests may take to end after they were cancelled.
+	cutTime = 5 * time.Second
+)
+
+// front is what the world sees of the daemon: its listeners and what answers
+// on them.
+type front struct {
+	s    *Server
+	mcp  io.Closer
+	http *http.Server
+	// cancel ends the requests under way.
+	cancel    context.CancelFunc
+	listeners []net.Listener
+	tcp       net.Addr
+
+	active  atomic.Int64 // requests under way
+	flights sync.WaitGroup
+}
+
+func (s *Server) newFront(p *parts) (*front, error) {
+	rest := api.New(api.Config{Service: p.service, Log: s.log, Version: s.deps.Version})
+	mcp, err := mcpserver.NewHTTP(mcpserver.Config{
+		Service: p.service, Version: s.deps.Version, Log: s.log, HostChecked: true, Fixtures: s.deps.Fixtures,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the MCP server: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/healthz", rest)
+	mux.Handle("/v1/", rest)
+	mux.Handle("/mcp", mcp)
+	mux.Handle("/mcp/", mcp)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		api.WriteError(w, sandbox.Errorf(sandbox.CodeNotFound, "no such path %s; Cove serves /v1/ and /mcp", r.URL.Path))
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &front{s: s, mcp: mcp, cancel: cancel}
+	f.http = &http.Server{
+		Handler:           f.count(s.checkHost(s.authenticate(p, mux))),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	return f, nil
+}
+
+// authenticate puts the caller into each request that needs one.
+func (s *Server) authenticate(p *parts, next http.Handler) http.Handler {
+	cfg := auth.Config{
+		Authenticator: &auth.Keys{Store: p.store, Log: s.log},
+		Trusted:       auth.ViaUnixSocket,
+		Error:         refuse,
+	}
+	if s.cfg.Dev {
+		cfg.Authenticator, cfg.Anonymous = auth.Local{}, true
+	}
+	checked := auth.Middleware(cfg)(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if api.Open(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		checked.ServeHTTP(w, r)
+	})
+}
+
+// checkHost keeps web pages from reaching a daemon on loopback by a name of
+// their own. One that serves other machines has keys for that, and is checked
+// only if it is told its names.
+func (s *Server) checkHost(next http.Handler) http.Handler {
+	hosts := s.cfg.AllowedHosts
+	if !s.cfg.Loopback() && s.cfg.Listen != config.Off && len(hosts) == 0 {
+		hosts = []string{"*"}
+	}
+	return auth.CheckHost(auth.HostConfig{Hosts: hosts, Error: refuse})(next)
+}
+
+func refuse(w http.ResponseWriter, _ *http.Request, err error) { api.WriteError(w, err) }
+
+// count knows how many requests are under way, those that have become
+// something else than HTTP included.
+func (f *front) count(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.flights.Add(1)
+		f.active.Add(1)
+		defer func() {
+			f.active.Add(-1)
+			f.flights.Done()
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// listen opens the listeners; nothing is accepted yet.
+func (f *front) listen(ctx context.Context) error {
+	cfg := &f.s.cfg
+	if cfg.Listen != config.Off {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+		if err != nil {
+			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s (%v); choose another address with --listen", cfg.Listen, err))
+		}
+		f.listeners = append(f.listeners, l)
+		f.tcp = l.Addr()
+	}
+	l, err := listenUnix(cfg.SocketPath())
+	if err != nil {
+		f.closeListeners()
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on the socket %s (%v); choose another with --socket", cfg.SocketPath(), err))
+	}
+	f.listeners = append(f.listeners, l)
+	return nil
+}
+
+func (f *front) closeListeners() {
+	for _, l := range f.listeners {
+		_ = l.Close()
+	}
+}
+
+// serve answers until ctx is cancelled, and then lets requests end.
+func (f *front) serve(ctx context.Context) error {
+	failed := make(chan error, len(f.listeners))
+	var wg sync.WaitGroup
+	for _, l := range f.listeners {
+		wg.Go(func() {
+			if err := f.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("serve on %s: %w", l.Addr(), err)
+			}
+		})
+	}
+	f.s.log.Info("serving", "version", f.s.deps.Version, "socket", f.s.cfg.SocketPath(), "tcp", addrText(f.tcp), "state", f.s.cfg.StateDir)
+	if f.s.deps.Ready != nil {
+		f.s.deps.Ready(f.tcp)
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	f.drain(context.WithoutCancel(ctx))
+	wg.Wait()
+	return err
+}
+
+func addrText(a net.Addr) string {
+	if a == nil {
+		return config.Off
+	}
+	return a.String()
+}
+
+// drain takes no more requests, waits for those under way, and cancels those
+// that take too long.
+func (f *front) drain(ctx context.Context) {
+	f.s.log.Info("stopping; sandboxes live on", "requests", f.active.Load())
+	defer f.cancel()
+	polite, cancel := context.WithTimeout(ctx, f.s.cfg.DrainTimeout)
+	defer cancel()
+	err := f.http.Shutdown(polite)
+	if err == nil && f.landed(polite) {
+		_ = f.mcp.Close()
+		return
+	}
+	f.s.log.Info("ending requests that take too long", "requests", f.active.Load())
+	f.cancel()
+	_ = f.mcp.Close()
+	cut, cancelCut := context.WithTimeout(ctx, cutTime)
+	defer cancelCut()
+	if f.http.Shutdown(cut) != nil || !f.landed(cut) {
+		_ = f.http.Close()
+	}
+}
+
+// landed waits for requests under way, which [http.Server.Shutdown] does not
+// know of once they have become websockets.
+func (f *front) landed(ctx context.Context) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.flights.Wait()
+	}()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

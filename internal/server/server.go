@@ -1,0 +1,208 @@
+// Package server puts a Cove daemon together and runs it: it opens the store,
+// the engine and the templates, builds the service and its doors on them,
+// listens, and stops all in order. Sandboxes live on when it ends.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cove-sh/cove/internal/config"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Assembly makes the parts of a daemon that depend on the machine. Both
+// functions are required and are called once, in this order; dir is a
+// directory of the part's own, which it makes if missing.
+type Assembly struct {
+	Engine    func(ctx context.Context, dir string, log *slog.Logger) (engine.Engine, error)
+	Templates func(ctx context.Context, dir string, log *slog.Logger) (service.TemplateProvider, error)
+}
+
+// Deps are what a server needs besides its configuration.
+type Deps struct {
+	Assembly Assembly
+	// Version is Cove's.
+	Version string
+	// Log is required.
+	Log *slog.Logger
+	// LockWait is how long to wait for another daemon to let go of the state
+	// directory; 0 fails at once.
+	LockWait time.Duration
+	// Ready, if set, is called once when the daemon answers, with the address of
+	// its TCP listener, or nil if it has none.
+	Ready func(tcp net.Addr)
+	// Fixtures serves the tools of the MCP conformance suite. For tests.
+	Fixtures bool
+}
+
+// Server is one daemon. [Server.Run] runs it, once.
+type Server struct {
+	cfg  config.Config
+	deps Deps
+	log  *slog.Logger
+}
+
+// New returns a server with a configuration that [config.Load] has checked.
+func New(cfg config.Config, deps Deps) *Server {
+	return &Server{cfg: cfg, deps: deps, log: deps.Log}
+}
+
+// parts are what is closed at the end, in the order in which it was opened.
+type parts struct {
+	store     *sqlite.Store
+	engine    engine.Engine
+	templates service.TemplateProvider
+	service   *service.Service
+	closers   []func() error
+}
+
+func (p *parts) onClose(f func() error) { p.closers = append(p.closers, f) }
+
+func (p *parts) close() error {
+	var errs []error
+	for i := len(p.closers) - 1; i >= 0; i-- {
+		errs = append(errs, p.closers[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// Run runs the daemon until ctx is cancelled, which is not an error, or until
+// it has been idle for as long as its configuration allows.
+func (s *Server) Run(ctx context.Context) (err error) {
+	var p parts
+	defer func() { err = errors.Join(err, p.close()) }()
+	if err := s.open(ctx, &p); err != nil {
+		return err
+	}
+	if err := s.checkExposure(ctx, p.store); err != nil {
+		return err
+	}
+	front, err := s.newFront(&p)
+	if err != nil {
+		return err
+	}
+	if err := front.listen(ctx); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	stopped := s.background(ctx, stop, &p, front)
+	err = front.serve(ctx)
+	stop()
+	stopped()
+	return err
+}
+
+// open opens everything that holds state.
+func (s *Server) open(ctx context.Context, p *parts) error {
+	dir := s.cfg.StateDir
+	if err := prepareStateDir(dir); err != nil {
+		return err
+	}
+	unlock, err := lockState(ctx, dir, s.deps.LockWait)
+	if err != nil {
+		return err
+	}
+	p.onClose(unlock)
+	if p.store, err = sqlite.Open(ctx, filepath.Join(dir, "cove.db")); err != nil {
+		return fmt.Errorf("open the store: %w", err)
+	}
+	p.onClose(p.store.Close)
+	if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(dir, "engine"), s.log); err != nil {
+		return fmt.Errorf("open the engine: %w", err)
+	}
+	p.onClose(p.engine.Close)
+	if p.templates, err = s.deps.Assembly.Templates(ctx, filepath.Join(dir, "templates"), s.log); err != nil {
+		return fmt.Errorf("open the templates: %w", err)
+	}
+	p.service, err = service.New(service.Config{
+		Store: p.store, Engine: p.engine, Templates: p.templates, Log: s.log,
+		Quota:           quota(s.cfg.Quotas),
+		DefaultTemplate: s.cfg.Defaults.Template,
+		Lifetime:        orNone(s.cfg.Defaults.Lifetime),
+		IdleTimeout:     orNone(s.cfg.Defaults.IdleTimeout),
+		KeyPrefix:       s.cfg.KeyPrefix,
+	})
+	if err != nil {
+		return fmt.Errorf("make the service: %w", err)
+	}
+	p.onClose(p.service.Close)
+	if err := p.service.Start(ctx); err != nil {
+		return fmt.Errorf("start the service: %w", err)
+	}
+	return nil
+}
+
+// prepareStateDir makes the state directory, for its owner only.
+func prepareStateDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be made (%v); choose another with --state-dir", dir, err))
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s belongs to someone else (%v); choose another with --state-dir", dir, err))
+	}
+	return nil
+}
+
+// background starts what runs beside the doors; the result waits for its end.
+func (s *Server) background(ctx context.Context, stop context.CancelFunc, p *parts, f *front) (wait func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.exitWhenIdle(ctx, stop, p.service, f)
+	}()
+	return func() { <-done }
+}
+
+// checkExposure refuses to serve other machines while no key can keep them
+// out.
+func (s *Server) checkExposure(ctx context.Context, keys store.Keys) error {
+	if s.cfg.Listen == config.Off || s.cfg.Loopback() {
+		return nil
+	}
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		found, next, err := keys.ListKeys(ctx, "", page)
+		if err != nil {
+			return fmt.Errorf("look for API keys: %w", err)
+		}
+		for _, k := range found {
+			if k.RevokedAt == nil && (k.ExpiresAt == nil || time.Now().Before(*k.ExpiresAt)) {
+				return nil
+			}
+		}
+		if next == "" {
+			return sandbox.Errorf(sandbox.CodeForbidden, "%s can be reached from other machines, but there is no API key; make one first with: cove key create NAME", s.cfg.Listen)
+		}
+		page.Cursor = next
+	}
+}
+
+// quota translates: the service's own default is 0, and no bound -1.
+func quota(q config.Quotas) store.Quota {
+	out := store.Quota{Sandboxes: q.Sandboxes, VCPUs: q.VCPUs, MemoryMiB: q.MemoryMiB}
+	if out.Sandboxes == 0 {
+		out.Sandboxes = -1
+	}
+	return out
+}
+
+// orNone translates a duration: the service's own default is 0, and no bound
+// is negative.
+func orNone(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
