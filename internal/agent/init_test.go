@@ -1,3 +1,191 @@
 package agent
 
-func initMain() {}
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/internal/wire/agentv1/agentv1connect"
+)
+
+// initMain is an agent as PID 1 of namespaces of its own. It serves until its
+// standard input ends, and sees nothing of the machine's hosts and cgroups.
+func initMain() {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	if err := serveInit(ctx); err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
+	fmt.Println("closed")
+}
+
+func serveInit(ctx context.Context) error {
+	hosts := os.Getenv("COVE_AGENT_TEST_HOSTS")
+	for _, m := range []struct {
+		source, target, kind string
+		flags                uintptr
+	}{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE},
+		{"proc", "/proc", "proc", 0},
+		{"tmpfs", "/sys/fs/cgroup", "tmpfs", 0},
+		{hosts, "/etc/hosts", "", unix.MS_BIND},
+	} {
+		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", m.target, err)
+		}
+	}
+	a, err := New(Config{Version: "init", Init: true})
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	if err := a.Serve(ctx, l); err != nil {
+		return err
+	}
+	return a.Close()
+}
+
+// startInit starts an agent that is PID 1, and returns how to stop it.
+func startInit(t *testing.T) (s *server, stop func()) {
+	t.Helper()
+	needs.UserNS(t)
+	hosts := t.TempDir() + "/hosts"
+	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(executablePath(t))
+	cmd.Env = append(os.Environ(), childEnv+"=init", "COVE_AGENT_TEST_HOSTS="+hosts)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
+	cmd.Stderr = t.Output()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stdout)
+	lines.Scan()
+	addr := lines.Text()
+	stop = sync.OnceFunc(func() {
+		_ = stdin.Close()
+		lines.Scan()
+		if lines.Text() != "closed" {
+			t.Errorf("at the end it said %q", lines.Text())
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	if strings.HasPrefix(addr, "error:") {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+		needs.NoError(t, fmt.Errorf("namespaces: %s", addr))
+	}
+	t.Cleanup(stop)
+	s = &server{addr: addr, dir: "/"}
+	s.AgentClient = agentv1connect.NewAgentClient(transport(t, true), "http://"+addr)
+	return s, stop
+}
+
+func TestInit(t *testing.T) {
+	s, stop := startInit(t)
+	name, limit := "cove-box", int64(64)
+	res, err := s.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{Hostname: &name, MaxPids: &limit}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := res.Msg.GetUnenforced(); len(u) != 1 || !strings.HasPrefix(u[0], "process limit: ") {
+		t.Errorf("unenforced: %q", u)
+	}
+	if r := s.sh(t, "uname -n; echo $HOSTNAME; cat /etc/hosts"); r.stdout.String() != "cove-box\ncove-box\n127.0.0.1 localhost\n127.0.1.1 cove-box\n" {
+		t.Errorf("host name: %q", r.stdout.String())
+	}
+
+	// Many jobs that end at once, each with its own status, and orphans.
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for k := range 10 {
+				code := i*10 + k
+				r, err := s.tryExec(t, &agentv1.ExecRequest{Shell: fmt.Sprintf("(exit 1 & exit 2 &); exit %d", code)})
+				if err != nil || int(r.last.GetExitCode()) != code {
+					t.Errorf("job %d: %v, %v", code, r, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "there are no zombies", func() bool {
+		r := s.sh(t, `cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true`)
+		return strings.TrimSpace(r.stdout.String()) == "0"
+	})
+
+	// What kills everything in the sandbox does not kill the agent.
+	victim := s.background(t, &agentv1.ExecRequest{Argv: []string{"sleep", "300"}})
+	s.sh(t, "kill -9 -1")
+	if j := s.wait(t, victim.GetJobId()); j.GetSignal() != 9 || j.GetEndCause() != agentv1.EndCause_END_CAUSE_UNSPECIFIED {
+		t.Errorf("after kill -9 -1: %v", j)
+	}
+
+	// A daemon that left its job's session goes with the sandbox.
+	s.sh(t, "setsid sleep 300 >/dev/null 2>&1 &")
+	s.background(t, &agentv1.ExecRequest{Argv: []string{"sleep", "300"}})
+	stop()
+}
+
+func TestInitMemoryGuard(t *testing.T) {
+	s, _ := startInit(t)
+	job := s.background(t, &agentv1.ExecRequest{Shell: "sleep 300; exit 1"})
+	limit := int64(1) // anything is too much
+	if _, err := s.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{MemoryLimit: &limit})); err != nil {
+		t.Fatal(err)
+	}
+	if j := s.wait(t, job.GetJobId()); j.GetEndCause() != agentv1.EndCause_END_CAUSE_OUT_OF_MEMORY || j.GetExitCode() == 0 {
+		t.Errorf("job: %v", j)
+	}
+	limit = 0
+	if _, err := s.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{MemoryLimit: &limit})); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.sh(t, "sleep 0.1"); r.last.GetExitCode() != 0 {
+		t.Errorf("without a limit: %v", r.last)
+	}
+	st, err := s.Stats(t.Context(), connect.NewRequest(&agentv1.StatsRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := st.Msg; m.GetProcesses() != 1 || m.GetMemoryTotal() < m.GetMemoryUsed() || m.GetMemoryUsed() <= 0 || m.GetDiskTotal() <= 0 || m.GetCpus() < 1 || m.GetRunningJobs() != 0 {
+		t.Errorf("stats: %v", m)
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -208,13 +207,6 @@ func wantCode(t testing.TB, err error, want connect.Code, text string) {
 	if err == nil || connect.CodeOf(err) != want || !strings.Contains(err.Error(), text) {
 		t.Errorf("got error %v, want %v with %q", err, want, text)
 	}
-}
-
-// self makes a command that runs this test binary in another role.
-func self(role string, args ...string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), childEnv+"="+role)
-	return cmd
 }
 
 func childMain(role string) {
