@@ -1,0 +1,291 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const delegate = "run cove as root, or with systemd-run --user --scope -p Delegate=yes"
+
+// read returns a file of the kernel without its last newline; "" if there is
+// none.
+func (p probe) read(name string) string {
+	b, err := os.ReadFile(filepath.Join(p.proc, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// statusField returns a field of this process's status.
+func (p probe) statusField(name string) string {
+	for line := range strings.Lines(p.read("self/status")) {
+		if v, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+var release = regexp.MustCompile(`^(\d+)\.(\d+)`)
+
+func (p probe) kernel() Check {
+	c := Check{Name: "kernel", Status: OK}
+	v := p.read("sys/kernel/osrelease")
+	c.Detail = "Linux " + v + " on " + runtime.GOARCH
+	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		c.Status, c.Fix = Fail, "gVisor runs on amd64 and arm64 only"
+		return c
+	}
+	m := release.FindStringSubmatch(v)
+	if m == nil {
+		c.Status, c.Detail = Warn, "the kernel's version cannot be read"
+		return c
+	}
+	major, _ := strconv.Atoi(m[1])
+	minor, _ := strconv.Atoi(m[2])
+	if major < 5 || major == 5 && minor < 4 {
+		c.Status, c.Fix = Warn, "use Linux 5.4 or later; older ones are not tested"
+	}
+	return c
+}
+
+func (p probe) user() Check {
+	if p.root {
+		return Check{Name: "user", Status: OK, Detail: "root"}
+	}
+	return Check{Name: "user", Status: OK, Detail: fmt.Sprintf("ordinary user (uid %d): everything runs in user namespaces of that user", os.Geteuid())}
+}
+
+// namespaces tries what a cell does first.
+func (p probe) namespaces() Check {
+	c := Check{Name: "namespaces", Status: OK, Detail: "user, mount and network namespaces can be made"}
+	const sysAdmin = 21
+	if caps, err := strconv.ParseUint(p.statusField("CapEff"), 16, 64); p.root && err == nil && caps&(1<<sysAdmin) == 0 {
+		return Check{Name: "namespaces", Status: Fail, Detail: "root lacks the capability SYS_ADMIN, as in an unprivileged container",
+			Fix: "run cove as an ordinary user, or give the container CAP_SYS_ADMIN"}
+	}
+	err := UserNamespaces()
+	if err == nil {
+		return c
+	}
+	c.Status, c.Detail = Fail, cause(err)
+	switch {
+	case p.read("sys/kernel/unprivileged_userns_clone") == "0":
+		c.Fix = "sysctl -w kernel.unprivileged_userns_clone=1"
+	case p.read("sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+		c.Fix = "AppArmor restricts user namespaces: give cove a profile with 'userns,', or sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+	case p.read("sys/user/max_user_namespaces") == "0":
+		c.Fix = "sysctl -w user.max_user_namespaces=15000"
+	case p.statusField("Seccomp") == "2":
+		c.Fix = "a seccomp filter forbids it, as in a container: start the container with --security-opt seccomp=unconfined"
+	default:
+		c.Fix = "run cove as root"
+	}
+	return c
+}
+
+// procMount finds out whether a /proc can be mounted in a new namespace: the
+// kernel refuses it to users who would see more than they do now.
+func (p probe) procMount() Check {
+	c := Check{Name: "proc", Status: OK, Detail: "/proc is fully visible"}
+	var covered []string
+	for line := range strings.Lines(p.read("self/mountinfo")) {
+		f := strings.Fields(line)
+		if len(f) > 4 && strings.HasPrefix(f[4], "/proc/") && f[4] != "/proc/sys/fs/binfmt_misc" {
+			covered = append(covered, f[4])
+		}
+	}
+	if len(covered) == 0 {
+		return c
+	}
+	c.Detail = "parts of /proc are covered (" + covered[0] + "), as in a container"
+	if !p.root {
+		c.Status, c.Fix = Fail, "an ordinary user cannot mount a /proc then: start the container with --security-opt systempaths=unconfined, or run cove as root"
+	}
+	return c
+}
+
+func (p probe) platform() Check {
+	c := Check{Name: "platform", Status: OK, Detail: "gVisor's systrap, which needs no virtualisation"}
+	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	switch {
+	case err == nil:
+		unix.Close(fd)
+		c.Detail += "; /dev/kvm is there but not used"
+	case errors.Is(err, unix.ENOENT):
+	default:
+		c.Detail += "; /dev/kvm cannot be opened, and is not needed"
+	}
+	return c
+}
+
+func (p probe) seccomp() Check {
+	c := Check{Name: "seccomp", Status: OK, Detail: "filters can be used"}
+	if actions := p.read("sys/kernel/seccomp/actions_avail"); !strings.Contains(actions, "trap") {
+		return Check{Name: "seccomp", Status: Fail, Detail: "the kernel offers no seccomp filters", Fix: "use a kernel with CONFIG_SECCOMP_FILTER"}
+	}
+	if p.statusField("Seccomp") == "2" {
+		c.Detail += "; cove itself runs under one, as in a container"
+	}
+	return c
+}
+
+func (p probe) ptrace() Check {
+	c := Check{Name: "ptrace", Status: OK, Detail: "processes may trace their children"}
+	switch scope := p.read("sys/kernel/yama/ptrace_scope"); {
+	case scope == "3", scope == "2" && !p.root:
+		c.Status, c.Detail, c.Fix = Fail, "kernel.yama.ptrace_scope is "+scope+": gVisor cannot trace its own processes", "sysctl -w kernel.yama.ptrace_scope=1"
+		if scope == "3" {
+			c.Fix = "remove the setting kernel.yama.ptrace_scope=3 and boot again"
+		}
+	}
+	return c
+}
+
+// network looks for the driver of the link between a sandbox and its cell.
+func (p probe) network() Check {
+	c := Check{Name: "network", Status: OK, Detail: "sandboxes have a virtual Ethernet link to their own gateway (veth); /dev/net/tun is not needed"}
+	if _, err := os.Stat("/sys/module/veth"); err == nil {
+		return c
+	}
+	dir := filepath.Join("/lib/modules", p.read("sys/kernel/osrelease"))
+	for _, index := range []string{"modules.builtin", "modules.dep"} {
+		if b, err := os.ReadFile(filepath.Join(dir, index)); err == nil && strings.Contains(string(b), "/veth.ko") {
+			return c
+		}
+	}
+	if strings.Contains(p.kconfig(), "CONFIG_VETH=") {
+		return c
+	}
+	c.Status, c.Detail = Warn, "cannot tell whether the kernel has the driver veth, which the link of each sandbox needs"
+	c.Fix = "if creating a sandbox fails, load it ('modprobe veth') or use a kernel with CONFIG_VETH"
+	return c
+}
+
+func (p probe) cgroup() Check {
+	s := p.cgroups
+	c := Check{Name: "cgroups", Status: OK}
+	var have []string
+	for _, x := range []struct {
+		name string
+		ok   bool
+	}{{"memory", s.Memory}, {"cpu", s.CPU}, {"pids", s.PIDs}} {
+		if x.ok {
+			have = append(have, x.name)
+		}
+	}
+	c.Detail = "cgroup " + s.Version + ", writable controllers: " + strings.Join(have, ", ")
+	if len(have) == 0 {
+		c.Detail = "cgroup " + s.Version + ", no controller can be used"
+	}
+	if len(have) < 3 {
+		c.Status, c.Detail = Warn, c.Detail+" ("+strings.Join(s.Missing, "; ")+")"
+		c.Fix = delegate + "; for cpu as a user, also: systemctl edit user@.service with [Service] Delegate=cpu memory pids"
+	}
+	return c
+}
+
+func (p probe) processors() Check {
+	var set unix.CPUSet
+	n := runtime.NumCPU()
+	if err := unix.SchedGetaffinity(0, &set); err == nil {
+		n = set.Count()
+	}
+	c := Check{Name: "processors", Status: OK, Detail: strconv.Itoa(n)}
+	if n < 2 {
+		c.Status, c.Fix = Warn, "sandboxes start and answer slowly on one processor; use at least two"
+	}
+	return c
+}
+
+// meminfo returns a field of /proc/meminfo in MiB, or -1.
+func (p probe) meminfo(field string) int64 {
+	for line := range strings.Lines(p.read("meminfo")) {
+		f := strings.Fields(line)
+		if len(f) >= 2 && f[0] == field+":" {
+			kib, err := strconv.ParseInt(f[1], 10, 64)
+			if err == nil {
+				return kib >> 10
+			}
+		}
+	}
+	return -1
+}
+
+func (p probe) memory() Check {
+	total, free := p.meminfo("MemTotal"), p.meminfo("MemAvailable")
+	c := Check{Name: "memory", Status: OK, Detail: fmt.Sprintf("%d MiB, %d MiB available", total, free)}
+	if free >= 0 && free < 512 {
+		c.Status, c.Fix = Warn, "end something: a sandbox needs its own memory and about 50 MiB more"
+	}
+	return c
+}
+
+func (p probe) swap() Check {
+	c := Check{Name: "swap", Status: OK}
+	switch total := p.meminfo("SwapTotal"); {
+	case total <= 0:
+		c.Detail = "none"
+	case p.cgroups.Swap:
+		c.Detail = fmt.Sprintf("%d MiB, counted in the memory limit", total)
+	default:
+		c.Status = Warn
+		c.Detail = fmt.Sprintf("%d MiB, not counted in the memory limit: a sandbox over its limit may swap", total)
+		c.Fix = "boot with swapaccount=1, or turn swap off"
+	}
+	return c
+}
+
+func (p probe) files() Check {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return Check{Name: "open files", Status: Warn, Detail: cause(err)}
+	}
+	c := Check{Name: "open files", Status: OK, Detail: fmt.Sprintf("at most %d a process", l.Max)}
+	if l.Max < 16384 {
+		c.Status, c.Fix = Warn, "raise the limit: ulimit -Hn 65536"
+	}
+	return c
+}
+
+func (p probe) subordinateIDs() Check {
+	c := Check{Name: "subordinate ids", Status: OK}
+	if p.root {
+		c.Detail = "not needed by root"
+		return c
+	}
+	if err := SubordinateIDs(); err != nil {
+		c.Status, c.Detail = Warn, cause(err)+"; needed only to build Debian templates as an ordinary user without fakechroot"
+		c.Fix = "apt install uidmap, then as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
+		return c
+	}
+	c.Detail = "available"
+	return c
+}
+
+func (p probe) debian() Check {
+	c := Check{Name: "templates", Status: OK, Detail: "the template host is ready, and Debian templates can be built"}
+	has := func(prog string) bool { _, err := exec.LookPath(prog); return err == nil }
+	switch {
+	case !has("mmdebstrap"):
+		c.Status, c.Detail, c.Fix = Warn, "the template host is ready; Debian templates such as code-interpreter need mmdebstrap", "apt install mmdebstrap"
+	case !p.root && SubordinateIDs() != nil && !(has("fakechroot") && has("fakeroot")):
+		c.Status, c.Detail = Warn, "the template host is ready; Debian templates cannot be built by this user"
+		c.Fix = "apt install uidmap fakechroot fakeroot, or see subordinate ids"
+	}
+	return c
+}
+
+// cause returns the text of an error in one line.
+func cause(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,0 +1,126 @@
+package machine
+
+import (
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// existing returns the state directory, or the nearest one above that exists.
+func (p probe) existing() string {
+	dir := p.stateDir
+	if dir == "" {
+		dir = "."
+	}
+	for {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			return dir
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return dir
+		}
+		dir = up
+	}
+}
+
+// fsNames are the file systems that state is likely to be on.
+var fsNames = map[int64]string{
+	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
+	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", 0x2fc12fc1: "zfs", unix.FUSE_SUPER_MAGIC: "fuse", 0x01021997: "9p",
+}
+
+func (p probe) disk() Check {
+	dir := p.existing()
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return Check{Name: "disk", Status: Fail, Detail: fmt.Sprintf("%s: %v", dir, err), Fix: "choose another state directory"}
+	}
+	name := fsNames[int64(st.Type)]
+	if name == "" {
+		name = fmt.Sprintf("type %#x", st.Type)
+	}
+	free := int64(st.Bavail) * st.Bsize >> 20
+	c := Check{Name: "disk", Status: OK, Detail: fmt.Sprintf("%d MiB free (%s) in %s", free, name, dir)}
+	switch {
+	case st.Flags&unix.ST_RDONLY != 0:
+		c.Status, c.Fix = Fail, "the file system is read-only; choose another state directory"
+	case unix.Access(dir, unix.W_OK) != nil:
+		c.Status, c.Fix = Fail, "this user may not write there; choose another state directory"
+	case free < 1024:
+		c.Status, c.Fix = Warn, "make room: sandboxes write up to their disk limit, and Debian templates take up to 2.5 GiB"
+	case name == "nfs" || name == "fuse" || name == "9p":
+		c.Status, c.Fix = Warn, "keep the state on a local disk: the database needs file locks"
+	}
+	return c
+}
+
+// reflink tries to make a file share another's blocks, with files that have no
+// names and so cannot stay.
+func (p probe) reflink() Check {
+	c := Check{Name: "reflink", Status: OK}
+	switch err := tryReflink(p.existing()); {
+	case err == nil:
+		c.Detail = "copies of files share their blocks"
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EXDEV):
+		c.Detail = "not offered by this file system: copies take time and room (xfs and btrfs offer it)"
+	default:
+		c.Detail = "could not be tried: " + cause(err)
+	}
+	return c
+}
+
+func tryReflink(dir string) error {
+	from, err := unnamed(dir)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := unnamed(dir)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if _, err := from.Write(make([]byte, 4096)); err != nil {
+		return err
+	}
+	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
+}
+
+func unnamed(dir string) (*os.File, error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return os.NewFile(uintptr(fd), dir), nil
+}
+
+// kconfig returns the lines of the kernel's configuration that are set, where
+// the kernel tells it.
+func (p probe) kconfig() string {
+	f, err := os.Open(filepath.Join(p.proc, "config.gz"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(bufio.NewReader(f))
+	if err != nil {
+		return ""
+	}
+	b, _ := io.ReadAll(io.LimitReader(z, 4<<20))
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, "CONFIG_") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}

@@ -1,0 +1,111 @@
+package machine
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/internal/cgroup"
+)
+
+func TestProbeLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	r := Probe(t.Context(), Config{StateDir: filepath.Join(dir, "not", "there")})
+	for _, c := range r.Checks {
+		t.Logf("%-4s %s: %s", c.Status, c.Name, c.Detail)
+		if c.Name == "" || c.Detail == "" || c.Status != OK && c.Status != Warn && c.Status != Fail {
+			t.Errorf("incomplete check %+v", c)
+		}
+		if c.Status == Fail && c.Fix == "" {
+			t.Errorf("nothing to do about %+v", c)
+		}
+		if c.Status == Fail && r.OK {
+			t.Errorf("the machine is fine although %s failed", c.Name)
+		}
+	}
+	if len(r.Checks) < 15 || len(r.Limits) != 4 {
+		t.Errorf("%d checks, %d limits", len(r.Checks), len(r.Limits))
+	}
+	if _, err := json.Marshal(r); err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	if _, err := os.Stat("/proc/self/fd"); err == nil {
+		before, _ := os.ReadDir("/proc/self/fd")
+		Probe(t.Context(), Config{StateDir: dir})
+		if after, _ := os.ReadDir("/proc/self/fd"); len(after) > len(before) {
+			t.Errorf("%d open files, %d before", len(after), len(before))
+		}
+	}
+}
+
+func TestProbeGivesUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r := Probe(ctx, Config{}); r.OK || len(r.Checks) != 0 {
+		t.Errorf("report after cancel: %+v", r)
+	}
+}
+
+func TestChecks(t *testing.T) {
+	tests := []struct {
+		name  string
+		root  bool
+		files map[string]string
+		check func(probe) Check
+		want  Status
+		fix   string
+	}{
+		{"old kernel", true, map[string]string{"sys/kernel/osrelease": "4.4.0-generic"}, probe.kernel, Warn, "5.4"},
+		{"new kernel", true, map[string]string{"sys/kernel/osrelease": "6.1.0-1-amd64"}, probe.kernel, OK, ""},
+		{"no kernel version", true, nil, probe.kernel, Warn, ""},
+		{"container root", true, map[string]string{"self/status": "CapEff:\t00000000a80425fb\n"}, probe.namespaces, Fail, "CAP_SYS_ADMIN"},
+		{"masked proc as user", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, Fail, "systempaths"},
+		{"masked proc as root", true, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs t rw\n"}, probe.procMount, OK, ""},
+		{"binfmt", false, map[string]string{"self/mountinfo": "1 2 0:1 / /proc/sys/fs/binfmt_misc rw - autofs t rw\n"}, probe.procMount, OK, ""},
+		{"no seccomp", true, nil, probe.seccomp, Fail, "SECCOMP"},
+		{"ptrace off", true, map[string]string{"sys/kernel/yama/ptrace_scope": "3\n"}, probe.ptrace, Fail, "boot"},
+		{"ptrace for root", true, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, OK, ""},
+		{"ptrace for a user", false, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, Fail, "ptrace_scope=1"},
+		{"no ptrace setting", false, nil, probe.ptrace, OK, ""},
+		{"little memory", false, map[string]string{"meminfo": "MemTotal: 1048576 kB\nMemAvailable: 102400 kB\n"}, probe.memory, Warn, "memory"},
+		{"uncounted swap", true, map[string]string{"meminfo": "SwapTotal: 1048576 kB\n"}, probe.swap, Warn, "swapaccount"},
+		{"no swap", true, map[string]string{"meminfo": "SwapTotal: 0 kB\n"}, probe.swap, OK, ""},
+		{"no cgroups", false, nil, probe.cgroup, Warn, "Delegate"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := probe{root: tt.root, proc: t.TempDir(), cgroups: cgroup.Support{Version: "none"}}
+			for name, content := range tt.files {
+				f := filepath.Join(p.proc, name)
+				if err := os.MkdirAll(filepath.Dir(f), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(f, []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := tt.check(p); got.Status != tt.want || !strings.Contains(got.Fix, tt.fix) {
+				t.Errorf("%+v, want %s with %q", got, tt.want, tt.fix)
+			}
+		})
+	}
+}
+
+func TestHasRange(t *testing.T) {
+	const text = "alice:100000:65536\n1001:165536:65536\nbob:1:1000\nbroken\ncarol:x:y\n"
+	got := map[string]bool{}
+	for _, u := range [][2]string{{"alice", "1000"}, {"bert", "1001"}, {"bob", "1002"}, {"carol", "1003"}, {"", ""}} {
+		got[u[0]] = hasRange(text, u[0], u[1])
+	}
+	if d := cmp.Diff(map[string]bool{"alice": true, "bert": true, "bob": false, "carol": false, "": false}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
