@@ -28,9 +28,10 @@ const maxTerminalMessage = 4 << 20
 // inputChunk is the most that one message of input holds, in bytes.
 const inputChunk = 64 << 10
 
-// OpenTerminal starts a command whose standard input is open; it needs no
-// terminal size for that. A timeout of 0 is none. The command is killed when
-// ctx is cancelled or the terminal closed. Call Run next, and Close in any case.
+// OpenTerminal starts a command over a connection of its own. For input, set
+// OpenStdin; the command gets a terminal only if the request gives its size. A
+// timeout of 0 is none. The command is killed when ctx is cancelled or the
+// terminal closed. Call Run next, and Close in any case.
 func (c *Client) OpenTerminal(ctx context.Context, name string, req sandbox.ExecRequest) (*Terminal, error) {
 	e := c.path("/v1/sandboxes/%/terminal", name)
 	if e.err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const terminalDoc = "A WebSocket. The client's first message is a text: the request as for exec; standard input is open. After that, its binary " +
+const terminalDoc = "A WebSocket. The client's first message is a text: the request as for exec, with open_stdin if it is to be talked to. After that, its binary " +
 	"messages are standard input, and its text messages are `{\"resize\":{\"cols\":C,\"rows\":R}}`, `{\"signal\":\"INT\"}` or " +
 	"`{\"close_stdin\":true}`. The server sends text `{\"job\":...}` when the command has started, then output as binary messages whose first " +
 	"byte is 1 for stdout and 2 for stderr, and at the end text `{\"job\":...,\"final\":true}` or `{\"error\":{...}}`. Text " +
@@ -148,7 +148,6 @@ func (t *terminal) readRequest(parent context.Context) (sandbox.ExecRequest, err
 	if req.Background || req.HandoverMS != 0 {
 		return req, sandbox.Errorf(sandbox.CodeInvalid, "a terminal's command ends with its connection; leave out background and handover_ms")
 	}
-	req.OpenStdin = true
 	req.Background = true
 	if req.KeepBytes == 0 {
 		req.KeepBytes = terminalKeep

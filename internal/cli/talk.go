@@ -27,6 +27,7 @@ func (a *app) talk(ctx context.Context, c *client.Client, name string, req sandb
 		console = a.Stdin.(*os.File)
 		req.Terminal = terminalSize(console)
 	}
+	req.OpenStdin = opts.Interactive
 	t, err := c.OpenTerminal(ctx, name, req)
 	if err != nil {
 		return nil, err
@@ -44,8 +45,6 @@ func (a *app) talk(ctx context.Context, c *client.Client, name string, req sandb
 		// Reading a terminal or a pipe cannot be interrupted: the goroutine ends
 		// with the program at the latest.
 		go passInput(t, a.Stdin)
-	} else if err := t.CloseInput(); err != nil && !errors.Is(err, io.ErrClosedPipe) {
-		return nil, err
 	}
 	return t.Run(a.outputSink())
 }
