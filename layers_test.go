@@ -61,6 +61,8 @@ var layers = map[string]int{
 // sameLayer lists the imports within a layer.
 var sameLayer = map[string][]string{
 	"internal/auth":             {"internal/store"},
+	"internal/machine":          {"internal/cgroup"},
+	"internal/needs":            {"internal/cgroup", "internal/machine"},
 	"internal/audit":            {"internal/store"},
 	"internal/wire/agentv1/...": {"internal/wire/agentv1"},
 	"internal/wire/cellv1/...":  {"internal/wire/cellv1"},
