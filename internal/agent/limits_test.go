@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 func TestGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex                                  // guards what follows
 		memory := map[int]int64{10: 100, 11: 300, 12: 200} // MiB by process
 		used := func() (sum int64) {
 			for _, n := range memory {
@@ -29,8 +31,14 @@ func TestGuard(t *testing.T) {
 		var killed []int
 		busy := false
 		g := &guard{
-			used: func() (int64, error) { return used(), nil },
+			used: func() (int64, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return used(), nil
+			},
 			largest: func() (pid int) {
+				mu.Lock()
+				defer mu.Unlock()
 				for p, n := range memory {
 					if n > memory[pid] {
 						pid = p
@@ -39,11 +47,21 @@ func TestGuard(t *testing.T) {
 				return pid
 			},
 			kill: func(pid int) {
+				mu.Lock()
+				defer mu.Unlock()
 				killed = append(killed, pid)
 				delete(memory, pid)
 			},
-			gone:   func(pid int) bool { return memory[pid] == 0 },
-			busy:   func() bool { return busy },
+			gone: func(pid int) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return memory[pid] == 0
+			},
+			busy: func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return busy
+			},
 			report: func(int, int64) {},
 			wake:   make(chan struct{}, 1),
 			stop:   make(chan struct{}),
@@ -51,21 +69,22 @@ func TestGuard(t *testing.T) {
 		g.stopped.Add(1)
 		go g.run()
 		g.setLimit(250 << 20)
-		time.Sleep(time.Hour)
-		if len(killed) != 0 {
-			t.Errorf("killed %v while there was nothing to watch", killed)
+		step := func(change func(), wait time.Duration, want string) {
+			t.Helper()
+			mu.Lock()
+			change()
+			mu.Unlock()
+			g.poke()
+			time.Sleep(wait)
+			mu.Lock()
+			defer mu.Unlock()
+			if got := fmt.Sprint(killed); got != want {
+				t.Errorf("killed %s, want %s", got, want)
+			}
 		}
-		busy = true
-		g.poke()
-		time.Sleep(time.Second)
-		if fmt.Sprint(killed) != "[11 12]" {
-			t.Errorf("killed %v, want the largest until it fits", killed)
-		}
-		memory[13] = 1000
-		time.Sleep(guardSlow + time.Millisecond)
-		if fmt.Sprint(killed) != "[11 12 13]" {
-			t.Errorf("killed %v, want the new one too", killed)
-		}
+		step(func() {}, time.Hour, "[]") // there is nothing to watch
+		step(func() { busy = true }, time.Second, "[11 12]")
+		step(func() { memory[13] = 1000 }, guardSlow, "[11 12 13]")
 		g.close()
 	})
 }

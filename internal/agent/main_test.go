@@ -193,11 +193,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		if ok() {
 			return
 		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		case <-time.After(5 * time.Millisecond):
-		}
+		<-time.After(5 * time.Millisecond)
 	}
 	t.Fatalf("never: %s", what)
 }

@@ -109,6 +109,18 @@ func (l *pidLimiter) run(joined chan<- error) {
 	// Never unlocked: the thread ends with the goroutine, so that no other
 	// work of the agent comes into the cgroup.
 	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// Not the first thread: it would never end, and its cgroup is shown as
+		// that of the whole process. While it is held here, another is chosen.
+		defer runtime.UnlockOSThread()
+		chosen := make(chan struct{})
+		go func() {
+			defer close(chosen)
+			l.run(joined)
+		}()
+		<-chosen
+		return
+	}
 	err := writeControl(l.dir+"/tasks", strconv.Itoa(unix.Gettid()))
 	joined <- err
 	if err != nil {
