@@ -17,7 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Exec starts the job that req describes under the given id, and passes its
+// Exec starts the job that req describes under the given id, or one that the
+// agent picks for "", and passes its
 // events to sink, which may be nil. It returns when the job has exited or was
 // handed over; for a background command, when it has started. The request's
 // TimeoutMS is taken as it is: 0 or less is none.
@@ -139,6 +140,9 @@ func (c *Client) event(f *follower, e *agentv1.JobEvent) error {
 	job, err := c.job(wire)
 	if err != nil {
 		return err
+	}
+	if f.jobID == "" {
+		f.jobID = job.ID
 	}
 	if job.ID != f.jobID {
 		return nonsense("an event of another job")

@@ -1,0 +1,408 @@
+// Package memory is an engine for tests. It behaves as a real one does, down
+// to a real agent in each instance, but nothing is isolated: commands are
+// processes of the host, and their working directory is a temporary one.
+//
+// What exists is in a [State], which outlives an [Engine] as cells outlive the
+// daemon. Any step can be made to fail: before it is done, or after, when the
+// caller does not learn that it was done.
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/cove-sh/cove/internal/agent"
+	"github.com/cove-sh/cove/internal/agentclient"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Step is a call of the engine's contract.
+type Step string
+
+// The steps.
+const (
+	StepCreate    Step = "create"
+	StepOpen      Step = "open"
+	StepList      Step = "list"
+	StepDestroy   Step = "destroy"
+	StepDial      Step = "dial"
+	StepStats     Step = "stats"
+	StepSetLimits Step = "set_limits"
+)
+
+// Steps lists all steps.
+func Steps() []Step {
+	return []Step{StepCreate, StepOpen, StepList, StepDestroy, StepDial, StepStats, StepSetLimits}
+}
+
+// When says when a trap springs.
+type When string
+
+// A trap before a step keeps it from being done. One after it hides that it
+// was done: the reply is lost.
+const (
+	Before When = "before"
+	After  When = "after"
+)
+
+// State is everything that exists without an engine. It is safe for concurrent
+// use.
+type State struct {
+	dir string
+
+	mu        sync.Mutex
+	instances map[string]*instance                            // guarded by mu
+	traps     map[Step]map[When][]func(context.Context) error // guarded by mu
+	engines   []*Engine                                       // guarded by mu
+}
+
+// NewState returns a state without instances, which keeps their files in dir.
+func NewState(dir string) *State {
+	return &State{dir: dir, instances: map[string]*instance{}, traps: map[Step]map[When][]func(context.Context) error{}}
+}
+
+// Trap lets the next call of a step run f at the given moment. An error of f
+// is that of the call.
+func (s *State) Trap(step Step, when When, f func(ctx context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.traps[step] == nil {
+		s.traps[step] = map[When][]func(context.Context) error{}
+	}
+	s.traps[step][when] = append(s.traps[step][when], f)
+}
+
+// Fail lets the next call of a step fail with err.
+func (s *State) Fail(step Step, when When, err error) {
+	s.Trap(step, when, func(context.Context) error { return err })
+}
+
+func (s *State) spring(ctx context.Context, step Step, when When) error {
+	s.mu.Lock()
+	set := s.traps[step][when]
+	if len(set) == 0 {
+		s.mu.Unlock()
+		return nil
+	}
+	f := set[0]
+	s.traps[step][when] = set[1:]
+	s.mu.Unlock()
+	return f(ctx)
+}
+
+// Kill lets an instance die, as if its supervisor had been killed.
+func (s *State) Kill(id, reason string) error {
+	s.mu.Lock()
+	i := s.instances[id]
+	if i == nil || i.failed {
+		s.mu.Unlock()
+		return fmt.Errorf("kill instance %s: %w", id, engine.ErrNotFound)
+	}
+	i.failed, i.reason = true, reason
+	engines := slices.Clone(s.engines)
+	s.mu.Unlock()
+	err := i.end()
+	for _, e := range engines {
+		e.tell(engine.Status{ID: id, Reason: reason})
+	}
+	return err
+}
+
+// IDs lists the instances that have not been destroyed, sorted.
+func (s *State) IDs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for id := range s.instances {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Spec returns what an instance was made with, its resources as they are now.
+func (s *State) Spec(id string) (engine.Spec, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.instances[id]
+	if i == nil {
+		return engine.Spec{}, false
+	}
+	return i.spec, true
+}
+
+// Close ends all instances.
+func (s *State) Close() error {
+	var errs []error
+	for _, id := range s.IDs() {
+		errs = append(errs, s.destroy(id))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *State) destroy(id string) error {
+	s.mu.Lock()
+	i := s.instances[id]
+	delete(s.instances, id)
+	s.mu.Unlock()
+	if i == nil {
+		return nil
+	}
+	return errors.Join(i.end(), removeAll(i.dir))
+}
+
+// removeAll removes a tree in which directories may be locked.
+func removeAll(dir string) error {
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			return os.Chmod(path, 0o700)
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// instance is one agent with its jobs.
+type instance struct {
+	state  *State
+	id     string
+	dir    string
+	spec   engine.Spec // Resources guarded by state.mu
+	failed bool        // guarded by state.mu
+	reason string      // guarded by state.mu
+
+	agent    *agent.Agent
+	listener *pipeListener
+	cancel   context.CancelFunc
+	served   chan error
+	once     sync.Once
+	endErr   error
+}
+
+// start makes an instance whose agent serves.
+func (s *State) start(ctx context.Context, spec engine.Spec) (*instance, error) {
+	dir := filepath.Join(s.dir, spec.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make instance %s: %w", spec.ID, err)
+	}
+	a, err := agent.New(agent.Config{Version: "memory"})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	serving, cancel := context.WithCancel(context.Background())
+	i := &instance{state: s, id: spec.ID, dir: dir, spec: spec, agent: a, listener: newPipeListener(), cancel: cancel, served: make(chan error, 1)}
+	go func() { i.served <- a.Serve(serving, i.listener) }()
+	c := agentclient.New(spec.ID, i.listener.Dial)
+	defer c.Close()
+	if _, err := c.Configure(ctx, &agentv1.ConfigureRequest{Env: spec.Env, ReplaceEnv: true, Workdir: &dir}); err != nil {
+		return nil, errors.Join(err, i.end(), os.RemoveAll(dir))
+	}
+	return i, nil
+}
+
+// end stops the agent and kills its jobs.
+func (i *instance) end() error {
+	i.once.Do(func() {
+		i.cancel()
+		i.endErr = errors.Join(<-i.served, i.agent.Close())
+	})
+	return i.endErr
+}
+
+// Engine implements [engine.Engine] over a State.
+type Engine struct {
+	state  *State
+	mu     sync.Mutex
+	notify func(engine.Status) // guarded by mu
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New returns an engine over what is in s.
+func New(s *State) *Engine {
+	e := &Engine{state: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engines = append(s.engines, e)
+	return e
+}
+
+func (e *Engine) tell(st engine.Status) {
+	e.mu.Lock()
+	f := e.notify
+	e.mu.Unlock()
+	if f != nil {
+		f(st)
+	}
+}
+
+// step runs one call with its traps.
+func (e *Engine) step(ctx context.Context, step Step, f func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := e.state.spring(ctx, step, Before); err != nil {
+		return err
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	return e.state.spring(ctx, step, After)
+}
+
+// Create implements [engine.Engine].
+func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance, error) {
+	var i *instance
+	err := e.step(ctx, StepCreate, func() (err error) {
+		if i, err = e.state.start(ctx, spec); err != nil {
+			return err
+		}
+		e.state.mu.Lock()
+		defer e.state.mu.Unlock()
+		e.state.instances[spec.ID] = i
+		return nil
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+	if ctx.Err() != nil && i != nil {
+		return nil, errors.Join(err, e.state.destroy(spec.ID))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &handle{e, i}, nil
+}
+
+// Open implements [engine.Engine].
+func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
+	var i *instance
+	err := e.step(ctx, StepOpen, func() error {
+		e.state.mu.Lock()
+		defer e.state.mu.Unlock()
+		if i = e.state.instances[id]; i == nil || i.failed {
+			return engine.ErrNotFound
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &handle{e, i}, nil
+}
+
+// List implements [engine.Engine].
+func (e *Engine) List(ctx context.Context) ([]engine.Status, error) {
+	var all []engine.Status
+	err := e.step(ctx, StepList, func() error {
+		e.state.mu.Lock()
+		defer e.state.mu.Unlock()
+		for id, i := range e.state.instances {
+			all = append(all, engine.Status{ID: id, Running: !i.failed, Reason: i.reason})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Destroy implements [engine.Engine].
+func (e *Engine) Destroy(ctx context.Context, id string) error {
+	return e.step(ctx, StepDestroy, func() error { return e.state.destroy(id) })
+}
+
+// Notify implements [engine.Engine].
+func (e *Engine) Notify(failed func(engine.Status)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notify = failed
+}
+
+// Close implements [engine.Engine].
+func (e *Engine) Close() error {
+	e.Notify(nil)
+	e.state.mu.Lock()
+	defer e.state.mu.Unlock()
+	e.state.engines = slices.DeleteFunc(e.state.engines, func(o *Engine) bool { return o == e })
+	return nil
+}
+
+// handle implements [engine.Instance].
+type handle struct {
+	e *Engine
+	i *instance
+}
+
+func (h *handle) ID() string { return h.i.id }
+
+func (h *handle) Dial(ctx context.Context) (conn net.Conn, err error) {
+	err = h.e.step(ctx, StepDial, func() error {
+		conn, err = h.i.listener.Dial(ctx)
+		return err
+	})
+	if err != nil && conn != nil {
+		err = errors.Join(err, conn.Close())
+	}
+	return conn, err
+}
+
+// Stats makes numbers up, but for the size of the instance's files.
+func (h *handle) Stats(ctx context.Context) (engine.Stats, error) {
+	st := engine.Stats{CPUNanos: 1e6, MemoryBytes: 1 << 20, PrivateBytes: 1 << 19, NetRxBytes: 1, NetTxBytes: 2}
+	err := h.e.step(ctx, StepStats, func() error {
+		return filepath.WalkDir(h.i.dir, func(_ string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if fi, err := d.Info(); err == nil && fi.Mode().IsRegular() {
+				st.DiskBytes += fi.Size()
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return engine.Stats{}, err
+	}
+	return st, nil
+}
+
+// SetLimits notes the limits, see [State.Spec].
+func (h *handle) SetLimits(ctx context.Context, r sandbox.Resources) ([]string, error) {
+	err := h.e.step(ctx, StepSetLimits, func() error {
+		h.e.state.mu.Lock()
+		defer h.e.state.mu.Unlock()
+		res := &h.i.spec.Resources
+		for _, f := range []struct{ have, want *int64 }{
+			{&res.MemoryMiB, &r.MemoryMiB}, {&res.DiskMiB, &r.DiskMiB}, {&res.MaxPIDs, &r.MaxPIDs},
+		} {
+			if *f.want != 0 {
+				*f.have = *f.want
+			}
+		}
+		if r.VCPUs != 0 {
+			res.VCPUs = r.VCPUs
+		}
+		return nil
+	})
+	return nil, err
+}
+
+// Unenforced says so of the disk, that callers see the path of such words.
+func (h *handle) Unenforced() []string { return []string{"disk: the memory engine limits nothing"} }

@@ -1,0 +1,102 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/enginetest"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newState(t *testing.T) *State {
+	s := NewState(t.TempDir())
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestEngine(t *testing.T) {
+	enginetest.Run(t, func(t *testing.T) enginetest.Subject {
+		s := newState(t)
+		return enginetest.Subject{
+			Open: func(*testing.T) engine.Engine { return New(s) },
+			Spec: func(*testing.T) engine.Spec {
+				return engine.Spec{Root: engine.Root{Dir: "/"}, Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 128, DiskMiB: 64, MaxPIDs: 64}}
+			},
+			Fail: func(t *testing.T, id string) {
+				if err := s.Kill(id, "killed by the test"); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Traces: func(_ *testing.T, id string) []string {
+				left, err := filepath.Glob(filepath.Join(s.dir, id))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return left
+			},
+		}
+	})
+}
+
+func TestTraps(t *testing.T) {
+	boom := errors.New("boom")
+	use := map[Step]func(context.Context, *Engine, engine.Instance) error{
+		StepCreate: func(ctx context.Context, e *Engine, _ engine.Instance) error {
+			_, err := e.Create(ctx, engine.Spec{ID: "new"})
+			return err
+		},
+		StepOpen: func(ctx context.Context, e *Engine, i engine.Instance) error {
+			_, err := e.Open(ctx, i.ID())
+			return err
+		},
+		StepList: func(ctx context.Context, e *Engine, _ engine.Instance) error { _, err := e.List(ctx); return err },
+		StepDial: func(ctx context.Context, _ *Engine, i engine.Instance) error {
+			c, err := i.Dial(ctx)
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		},
+		StepStats: func(ctx context.Context, _ *Engine, i engine.Instance) error { _, err := i.Stats(ctx); return err },
+		StepSetLimits: func(ctx context.Context, _ *Engine, i engine.Instance) error {
+			_, err := i.SetLimits(ctx, sandbox.Resources{VCPUs: 3})
+			return err
+		},
+		StepDestroy: func(ctx context.Context, e *Engine, i engine.Instance) error { return e.Destroy(ctx, i.ID()) },
+	}
+	for _, step := range Steps() {
+		for _, when := range []When{Before, After} {
+			t.Run(string(step)+" "+string(when), func(t *testing.T) {
+				s := newState(t)
+				e := New(s)
+				i, err := e.Create(t.Context(), engine.Spec{ID: "old"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Fail(step, when, boom)
+				if err := use[step](t.Context(), e, i); !errors.Is(err, boom) {
+					t.Fatalf("the trap did not spring: %v", err)
+				}
+				_, err = os.Stat(filepath.Join(s.dir, "new"))
+				if made := err == nil; step == StepCreate && made != (when == After) {
+					t.Errorf("made: %v", made)
+				}
+				if err := use[step](t.Context(), e, i); err != nil && !(step == StepCreate && when == After) {
+					t.Errorf("the trap sprang twice: %v", err)
+				}
+			})
+		}
+	}
+}
