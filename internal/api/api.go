@@ -71,7 +71,7 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
-	useProblems()
+	setUpHuma()
 	mux := http.NewServeMux()
 	a := humago.New(mux, humaConfig())
 	h.registerServer(a)

@@ -99,10 +99,16 @@ func (p *Problem) write(w http.ResponseWriter) {
 			w.Header()[name] = values
 		}
 	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // numbers and strings only
+	}
 	w.Header().Set("Content-Type", p.ContentType(""))
+	// With its length known, a client need not wait for the handler's end.
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.Status)
 	// Fails only when the client is gone.
-	_ = json.NewEncoder(w).Encode(p)
+	_, _ = w.Write(body)
 }
 
 // WriteError answers a request with an error, for handlers and middleware that
@@ -139,12 +145,14 @@ func codeOfStatus(status int) sandbox.Code {
 	return sandbox.CodeInternal
 }
 
-var problemsOnce sync.Once
+var humaOnce sync.Once
 
-// useProblems makes huma speak of its own errors as problems of ours. Its
-// hook is a global, and this package its only user.
-func useProblems() {
-	problemsOnce.Do(func() {
+// setUpHuma makes huma speak of its own errors as problems of ours, and take
+// names of members literally. Its settings are globals, and this package their
+// only user.
+func setUpHuma() {
+	humaOnce.Do(func() {
+		huma.ValidateStrictCasing = true
 		huma.NewError = func(status int, message string, causes ...error) huma.StatusError {
 			return problemOf(sandbox.Errorf(codeOfStatus(status), "%s", refusal(message, causes)))
 		}
