@@ -1,0 +1,262 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a service with all that it works with, of which everything but the
+// service itself survives a restart.
+type world struct {
+	*Service
+	t         *testing.T
+	state     *memory.State
+	engine    *memory.Engine
+	store     *sqlite.Store
+	path      string
+	templates *shelf
+	cfg       Config
+}
+
+func newWorld(t *testing.T, change ...func(*Config)) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{t: t, state: memory.NewState(dir), path: filepath.Join(dir, "cove.db"), templates: newShelf()}
+	w.cfg = Config{Boot: Boot{ID: "boot-1", At: time.Unix(1, 0)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	for _, f := range change {
+		f(&w.cfg)
+	}
+	w.start()
+	t.Cleanup(func() {
+		w.stop()
+		if err := w.state.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	w.open()
+	if err := w.Start(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// open makes a service that is not started yet.
+func (w *world) open() {
+	w.t.Helper()
+	var err error
+	if w.store, err = sqlite.Open(context.Background(), w.path); err != nil {
+		w.t.Fatal(err)
+	}
+	w.engine = memory.New(w.state)
+	w.cfg.Store, w.cfg.Engine, w.cfg.Templates = w.store, w.engine, w.templates
+	if w.Service, err = New(w.cfg); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) stop() {
+	w.t.Helper()
+	if err := errors.Join(w.Close(), w.engine.Close(), w.store.Close()); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *world) restart() {
+	w.t.Helper()
+	w.stop()
+	w.start()
+}
+
+// as returns a context of a caller.
+func as(ctx context.Context, team string, scopes ...sandbox.Scope) context.Context {
+	if len(scopes) == 0 {
+		scopes = []sandbox.Scope{sandbox.ScopeAdmin}
+	}
+	return sandbox.WithCaller(ctx, sandbox.Caller{KeyID: "key-" + team, Team: team, Scopes: scopes})
+}
+
+// red is the team that most tests act for.
+func red(t *testing.T) context.Context { return as(t.Context(), "red") }
+
+func (w *world) create(req sandbox.CreateRequest) *sandbox.Sandbox {
+	w.t.Helper()
+	sbx, err := w.Create(red(w.t), req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sbx
+}
+
+func (w *world) get(id string) *sandbox.Sandbox {
+	w.t.Helper()
+	sbx, err := w.Get(red(w.t), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sbx
+}
+
+// record reads a sandbox of any team past the service.
+func (w *world) record(id string) store.Record {
+	w.t.Helper()
+	r, err := w.store.Sandbox(context.Background(), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+// waitState waits until a sandbox is in a state.
+func (w *world) waitState(id string, want sandbox.State) *sandbox.Sandbox {
+	w.t.Helper()
+	var got *sandbox.Sandbox
+	wait(w.t, func() bool { got = w.get(id); return got.State == want }, func() string { return fmt.Sprintf("%s is %s, want %s", id, got.State, want) })
+	return got
+}
+
+// wait asks until something has happened.
+func wait(t *testing.T, happened func() bool, otherwise func() string) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(otherwise())
+		}
+	}
+}
+
+// agree waits until the engine has exactly the sandboxes that run by the store,
+// and nothing is in between.
+func (w *world) agree() {
+	w.t.Helper()
+	var wrong string
+	wait(w.t, func() bool { wrong = w.differences(); return wrong == "" }, func() string { return wrong })
+}
+
+func (w *world) differences() string {
+	var want []string
+	all, _, err := w.store.ListSandboxes(context.Background(), store.SandboxFilter{}, sandbox.Page{Limit: sandbox.MaxPageSize})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range all {
+		switch {
+		case r.State == sandbox.StateRunning && r.Held && !r.Applying:
+			want = append(want, r.ID)
+		case !r.State.Final() || r.Held || r.EndedAt == nil || r.Reason == "":
+			return fmt.Sprintf("record %s is left %s, held %v, applying %v, ended %v, reason %q", r.ID, r.State, r.Held, r.Applying, r.EndedAt, r.Reason)
+		}
+	}
+	slices.Sort(want)
+	if got := w.state.IDs(); !slices.Equal(got, want) {
+		return fmt.Sprintf("the engine has %v, the store says %v run", got, want)
+	}
+	return ""
+}
+
+func wantCode(t *testing.T, err error, want sandbox.Code) {
+	t.Helper()
+	if got := sandbox.CodeOf(err); got != want {
+		t.Fatalf("error %v has code %q, want %q", err, got, want)
+	}
+	if err == nil {
+		return
+	}
+	if _, ok := errors.AsType[*sandbox.Error](err); !ok {
+		t.Fatalf("error %v is no sandbox.Error", err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		if e, ok := errors.AsType[*sandbox.Error](err); ok {
+			t.Fatal(e.Detail())
+		}
+		t.Fatal(err)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// shelf is a provider of templates in memory.
+type shelf struct {
+	mu    sync.Mutex
+	all   map[string]sandbox.Template // guarded by mu
+	built []sandbox.BuildTemplateRequest
+}
+
+func newShelf() *shelf {
+	return &shelf{all: map[string]sandbox.Template{
+		"host": {Name: "host", Source: "host", State: sandbox.TemplateReady},
+		"full": {
+			Name: "full", Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:full", User: "user", WorkDir: "/workspace",
+			Env: map[string]string{"LANG": "C.UTF-8", "A": "template"}, Resources: sandbox.Resources{VCPUs: 3, MemoryMiB: 300, DiskMiB: 3000, MaxPIDs: 333},
+		},
+		"unbuilt": {Name: "unbuilt", Source: "debian", State: sandbox.TemplateAvailable},
+	}}
+}
+
+func (s *shelf) List(context.Context) ([]sandbox.Template, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []sandbox.Template
+	for _, t := range s.all {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b sandbox.Template) int { return len(a.Name) - len(b.Name) })
+	return all, nil
+}
+
+func (s *shelf) Get(_ context.Context, name string) (*sandbox.Template, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.all[name]
+	if !ok {
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q", name)
+	}
+	return &t, nil
+}
+
+func (s *shelf) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
+	t, err := s.Get(ctx, name)
+	if err != nil {
+		return engine.Root{}, sandbox.Template{}, err
+	}
+	if t.State != sandbox.TemplateReady {
+		return engine.Root{}, sandbox.Template{}, sandbox.Errorf(sandbox.CodeConflict, "template %q is not built; build it", name)
+	}
+	return engine.Root{Digest: t.Digest, Dir: "/"}, *t, nil
+}
+
+func (s *shelf) Build(_ context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.built = append(s.built, req)
+	t := sandbox.Template{Name: req.Name, Source: "debian", State: sandbox.TemplateReady, Packages: req.Packages}
+	if err := sink(sandbox.BuildEvent{Step: "unpack", Fraction: 0.5}); err != nil {
+		return nil, fmt.Errorf("report: %w", err)
+	}
+	s.all[req.Name] = t
+	return &t, nil
+}
