@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -69,11 +68,21 @@ func (a *Agent) Configure(_ context.Context, req *connect.Request[agentv1.Config
 	return connect.NewResponse(&agentv1.ConfigureResponse{Unenforced: unenforced}), nil
 }
 
-// hostnames are what Linux and programs reading them both take.
-var hostnames = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$`)
+// validHostname accepts what both Linux and programs that read it take.
+func validHostname(name string) bool {
+	for i, c := range []byte(name) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case (c == '-' || c == '.') && i > 0 && i < len(name)-1:
+		default:
+			return false
+		}
+	}
+	return name != "" && len(name) <= 64
+}
 
 func (a *Agent) checkConfigure(m *agentv1.ConfigureRequest) error {
-	if m.Hostname != nil && !hostnames.MatchString(m.GetHostname()) {
+	if m.Hostname != nil && !validHostname(m.GetHostname()) {
 		return invalid("the host name %q is not valid; use at most 64 letters, digits, dots and dashes", m.GetHostname())
 	}
 	if err := checkEnv(m.GetEnv()); err != nil {

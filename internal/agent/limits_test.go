@@ -93,7 +93,7 @@ func TestPace(t *testing.T) {
 	for _, tt := range []struct {
 		left int64
 		want time.Duration
-	}{{0, guardFast}, {1 << 20, guardFast}, {256 << 20, 250 * time.Millisecond}, {1 << 40, guardSlow}} {
+	}{{0, guardFast}, {1 << 20, guardFast}, {1 << 30, 250 * time.Millisecond}, {1 << 40, guardSlow}} {
 		if got := pace(tt.left); got != tt.want {
 			t.Errorf("pace(%d) = %v, want %v", tt.left, got, tt.want)
 		}

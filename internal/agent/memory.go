@@ -20,7 +20,7 @@ const (
 	guardSlow = 500 * time.Millisecond
 	// guardRate is how fast programs are expected to take memory at most, in
 	// bytes a second; the guard looks again before they could reach the limit.
-	guardRate = 1 << 30
+	guardRate = 4 << 30
 	// guardPatience is how long the guard waits for a process it has killed to
 	// give back its memory before it kills another.
 	guardPatience = 500 * time.Millisecond

@@ -55,8 +55,7 @@ func (r *reaper) start(j *job, fork func() (int, error)) (int, error) {
 func (r *reaper) run() {
 	for {
 		var status syscall.WaitStatus
-		var usage syscall.Rusage
-		pid, err := syscall.Wait4(-1, &status, 0, &usage)
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil: // no children

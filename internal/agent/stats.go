@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"math"
 	"runtime"
 
 	"connectrpc.com/connect"
@@ -24,8 +25,10 @@ func (a *Agent) Stats(context.Context, *connect.Request[agentv1.StatsRequest]) (
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/", &fs); err == nil {
-		m.DiskTotal = int64(fs.Blocks) * fs.Bsize
-		m.DiskUsed = int64(fs.Blocks-min(fs.Bfree, fs.Blocks)) * fs.Bsize
+		// A file system without a limit has as many blocks as fit a number.
+		most := uint64(math.MaxInt64 / max(1, fs.Bsize))
+		m.DiskTotal = int64(min(fs.Blocks, most)) * fs.Bsize
+		m.DiskUsed = int64(min(fs.Blocks-min(fs.Bfree, fs.Blocks), most)) * fs.Bsize
 	}
 	_ = processes(func(int) { m.Processes++ })
 	return connect.NewResponse(m), nil

@@ -374,6 +374,17 @@ func TestWatch(t *testing.T) {
 			t.Fatalf("no %v of %q: %v", kind, path, stream.Err())
 		}
 	}
+	if err := os.Symlink("old", s.dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	s.mustPut(t, "old/sub/f", "x")
+	linked := watch("link", true)
+	linked(agentv1.WatchEvent_KIND_READY, "")
+	if err := os.WriteFile(s.dir+"/old/sub/f", []byte("y"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	linked(agentv1.WatchEvent_KIND_MODIFIED, "link/sub/f")
+
 	all := watch(".", true)
 	all(agentv1.WatchEvent_KIND_READY, "")
 	one := watch("old/f", false)

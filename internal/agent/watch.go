@@ -73,7 +73,12 @@ func (w *watch) add(dir string, found func(path string) error) error {
 	if !w.recursive {
 		return w.addOne(dir)
 	}
-	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	top := dir
+	if dir == w.root {
+		top += "/." // the root may be reached by a link; nothing else may
+	}
+	return filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		path = filepath.Clean(path)
 		switch {
 		case err != nil && path == w.root:
 			return err
