@@ -68,7 +68,7 @@ var sameLayer = map[string][]string{
 	"internal/wire/cellv1/...":  {"internal/wire/cellv1"},
 	"internal/janitor":          {"internal/service"},
 	"internal/dialect/...":      {"internal/dialect", "internal/dialect/..."},
-	"internal/mcpserver":        {"internal/dialect", "internal/dialect/..."},
+	"internal/mcpserver":        {"internal/mcpserver/...", "internal/dialect", "internal/dialect/..."},
 	"internal/mcpserver/...":    {"internal/mcpserver", "internal/dialect", "internal/dialect/..."},
 	"internal/api/...":          {"internal/api"},
 	"internal/server":           {"internal/config"},

@@ -103,6 +103,9 @@ func unknownArgument(s *jsonschema.Schema, key, name string) string {
 
 func explainArray(s *jsonschema.Schema, a []any, name string) string {
 	if s.MinItems != nil && len(a) < *s.MinItems {
+		if *s.MinItems == 1 {
+			return called(name) + " must not be empty"
+		}
 		return fmt.Sprintf("%s must have at least %d entries", called(name), *s.MinItems)
 	}
 	if s.MaxItems != nil && len(a) > *s.MaxItems {

@@ -50,10 +50,11 @@ func Direct(t testing.TB, d dialect.Dialect, svc sandbox.Service) Caller {
 //
 // Where runs differ, results are normalised: identifiers become <id-1>,
 // <id-2> … in the order of their appearance, which calls may then use; times
-// become <time> and durations <n>. In arguments, <nul> is a NUL byte and
+// become <time>, durations <n> and cursors <cursor-1>. In arguments, <nul> is a NUL byte and
 // <repeat:X:N> N times X. Every structured result is checked against the
-// tool's output schema.
-func Conversations(t *testing.T, d dialect.Dialect, dir string, connect func(t *testing.T) Caller) {
+// tool's output schema. connect also returns what hides other differences of
+// the service that it talks to.
+func Conversations(t *testing.T, d dialect.Dialect, dir string, connect func(t *testing.T) (call Caller, hide func(string) string)) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
 	if err != nil || len(files) == 0 {
@@ -65,7 +66,8 @@ func Conversations(t *testing.T, d dialect.Dialect, dir string, connect func(t *
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := &conversation{call: connect(t), schemas: schemas(t, d), ids: make(map[string]string)}
+			call, hide := connect(t)
+			c := &conversation{call: call, hide: hide, schemas: schemas(t, d), ids: make(map[string]string), counts: make(map[string]int)}
 			c.run(t, script)
 			if *update {
 				if err := os.WriteFile(file, txtar.Format(script), 0o644); err != nil {
@@ -100,9 +102,11 @@ func schemas(t *testing.T, d dialect.Dialect) map[string]*jsonschema.Resolved {
 
 type conversation struct {
 	call    Caller
+	hide    func(string) string
 	schemas map[string]*jsonschema.Resolved
 	ids     map[string]string // real to shown
 	order   []string
+	counts  map[string]int // of each kind
 }
 
 func (c *conversation) run(t *testing.T, script *txtar.Archive) {
@@ -216,16 +220,41 @@ func (c *conversation) learn(v any) {
 			c.learn(e)
 		}
 	case map[string]any:
-		for _, key := range []string{"id", "job_id", "sandbox_id"} {
-			if id, ok := v[key].(string); ok && id != "" && c.ids[id] == "" {
-				c.ids[id] = fmt.Sprintf("<id-%d>", len(c.ids)+1)
-				c.order = append(c.order, id)
+		for _, key := range []string{"id", "job_id", "sandbox_id", "next_cursor"} {
+			id, ok := v[key].(string)
+			if !ok || id == "" || c.ids[id] != "" {
+				continue
 			}
+			kind := "id"
+			if key == "next_cursor" {
+				kind = "cursor"
+			}
+			c.counts[kind]++
+			c.ids[id] = fmt.Sprintf("<%s-%d>", kind, c.counts[kind])
+			c.order = append(c.order, id)
 		}
 		for _, e := range v {
 			c.learn(e)
 		}
 	}
+}
+
+// fold writes long runs of one character as <repeat:X:N>.
+func fold(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		n := 1
+		for i+n < len(s) && s[i+n] == s[i] {
+			n++
+		}
+		if n < 100 {
+			b.WriteString(s[i : i+n])
+		} else {
+			fmt.Fprintf(&b, "<repeat:%c:%d>", s[i], n)
+		}
+		i += n
+	}
+	return b.String()
 }
 
 var (
@@ -238,8 +267,10 @@ func (c *conversation) normalize(b []byte) []byte {
 	for _, id := range c.order {
 		s = strings.ReplaceAll(s, id, c.ids[id])
 	}
+	s = c.hide(s)
 	s = moment.ReplaceAllString(s, "<time>")
 	s = duration.ReplaceAllString(s, "$1$2<n>")
+	s = fold(s)
 	// A line that begins a file would end this one.
 	return []byte(strings.ReplaceAll(s, "\n-- ", "\n\\-- "))
 }

@@ -44,7 +44,7 @@ type captured struct {
 	text      string
 	bytes     int64
 	truncated bool
-	binary    bool // some bytes were not UTF-8 and are shown as U+FFFD
+	binary    bool // some bytes were not text; see clean
 }
 
 // result returns what was kept. Where bytes are missing in the middle, the cut
@@ -67,19 +67,33 @@ func (c *capture) result(note func(omitted int64) string) captured {
 	return out
 }
 
-// clean returns p as valid UTF-8.
+// clean returns p as text: runs of bytes that are not, be they no UTF-8 or
+// control characters that no terminal would show, become one U+FFFD. It keeps
+// a result of garbage from being many times as long as the garbage.
 func clean(p []byte) (text string, replaced bool) {
-	if utf8.Valid(p) {
-		return string(p), false
-	}
 	var b strings.Builder
 	b.Grow(len(p))
+	bad := false
 	for len(p) > 0 {
 		r, n := utf8.DecodeRune(p)
-		b.WriteRune(r)
 		p = p[n:]
+		if r == utf8.RuneError && n == 1 || invisible(r) {
+			if !bad {
+				b.WriteRune(utf8.RuneError)
+			}
+			bad, replaced = true, true
+			continue
+		}
+		bad = false
+		b.WriteRune(r)
 	}
-	return b.String(), true
+	return b.String(), replaced
+}
+
+// invisible reports control characters but those that format text: bell to
+// carriage return, and escape.
+func invisible(r rune) bool {
+	return r < 0x07 || r > 0x0d && r < 0x20 && r != 0x1b || r == 0x7f
 }
 
 // trimEnd drops the beginning of a character that p ends in.

@@ -68,7 +68,7 @@ func execOutput() *jsonschema.Schema {
 		req("stdout_bytes", count("Bytes written in all.")),
 		req("stderr_bytes", count("Bytes written in all.")),
 		req("truncated", boolean("Part of stdout or stderr is left out of this result.")),
-		opt("binary", boolean("Some output is not UTF-8; those bytes are shown as U+FFFD.")),
+		opt("binary", boolean("Some output is not text; runs of such bytes are shown as U+FFFD.")),
 		opt("hint", text("What to do next.")),
 	)
 }

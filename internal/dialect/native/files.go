@@ -104,10 +104,11 @@ func runRead(ctx context.Context, c *dialect.Call, in readArgs) (*mcp.CallToolRe
 
 func finishRead(res readResult, data []byte) (*mcp.CallToolResult, error) {
 	if res.Encoding == encodingText {
-		if end := res.Offset + int64(len(data)); end < res.SizeBytes {
-			data = trimEnd(data)
+		var err error
+		if data, err = wholeText(&res, data); err != nil {
+			return nil, err
 		}
-		if !utf8.Valid(data) {
+		if !utf8.Valid(data) || bytes.ContainsRune(data, 0) {
 			return nil, invalid("%s is not UTF-8 text there; read it with encoding base64, or image if it is one", res.Path)
 		}
 	}
@@ -133,6 +134,23 @@ func finishRead(res readResult, data []byte) (*mcp.CallToolResult, error) {
 			"[bytes %d to %d of %d; read on with offset %d]", res.Offset, res.NextOffset, res.SizeBytes, res.NextOffset)})
 	}
 	return out, nil
+}
+
+// wholeText cuts a slice of a text so that it holds whole characters.
+func wholeText(res *readResult, data []byte) ([]byte, error) {
+	if res.Offset > 0 {
+		rest := trimStart(data)
+		res.Offset += int64(len(data) - len(rest))
+		data = rest
+	}
+	if res.Offset+int64(len(data)) >= res.SizeBytes {
+		return data, nil
+	}
+	cut := trimEnd(data)
+	if len(cut) == 0 && len(data) > 0 {
+		return nil, invalid("limit is smaller than the character at offset %d; use at least %d", res.Offset, utf8.UTFMax)
+	}
+	return cut, nil
 }
 
 type writeArgs struct {
@@ -229,7 +247,7 @@ func fileEdit() dialect.Tool {
 		if err != nil {
 			return nil, err
 		}
-		return dialect.Text(fmt.Sprintf("Replaced %d in %s (%d bytes now).", r.Replacements, r.File.Path, r.File.Size), struct {
+		return dialect.Text(fmt.Sprintf("Made %d replacements in %s (%d bytes now).", r.Replacements, r.File.Path, r.File.Size), struct {
 			File         fileView `json:"file"`
 			Replacements int      `json:"replacements"`
 		}{viewFile(&r.File), r.Replacements}), nil
@@ -373,8 +391,12 @@ type fileView struct {
 }
 
 func viewFile(f *sandbox.FileInfo) fileView {
+	size := f.Size
+	if f.Type == sandbox.TypeDirectory {
+		size = 0 // what it says of a directory depends on the file system
+	}
 	return fileView{
-		Path: f.Path, Type: f.Type, SizeBytes: f.Size, Mode: f.Mode, ModifiedAt: f.ModifiedAt, SymlinkTarget: f.SymlinkTarget,
+		Path: f.Path, Type: f.Type, SizeBytes: size, Mode: f.Mode, ModifiedAt: f.ModifiedAt, SymlinkTarget: f.SymlinkTarget,
 	}
 }
 
@@ -382,7 +404,7 @@ func fileProps() []prop {
 	return []prop{
 		req("path", text("Absolute path.")),
 		req("type", oneOf("", string(sandbox.TypeFile), string(sandbox.TypeDirectory), string(sandbox.TypeSymlink), string(sandbox.TypeOther))),
-		req("size_bytes", count("")),
+		req("size_bytes", count("0 for a directory.")),
 		req("mode", text("Permission bits in octal.")),
 		req("modified_at", moment("")),
 		opt("symlink_target", text("")),

@@ -185,7 +185,7 @@ func jobGet() dialect.Tool {
 			req("stdout_next_offset", count("Give it as stdout_offset to read on.")),
 			req("stderr_next_offset", count("")),
 			req("truncated", boolean("There is more output; read on from the next offsets.")),
-			opt("binary", boolean("Some output is not UTF-8; those bytes are shown as U+FFFD.")),
+			opt("binary", boolean("Some output is not text; runs of such bytes are shown as U+FFFD.")),
 			opt("hint", text("What to do next.")),
 		})...),
 	}, runJobGet)

@@ -1,0 +1,64 @@
+package native_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/dialect/dialecttest"
+	"github.com/cove-sh/cove/internal/dialect/native"
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/mcp/local"
+)
+
+func TestConversations(t *testing.T) {
+	d := native.New()
+	dialecttest.Conversations(t, d, "testdata", func(t *testing.T) (dialecttest.Caller, func(string) string) {
+		svc := local.New(t)
+		direct := dialecttest.Direct(t, d, svc)
+		return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
+			return direct(sandbox.WithCaller(ctx, sandbox.LocalCaller()), tool, args)
+		}, svc.Normalize
+	})
+}
+
+func TestResources(t *testing.T) {
+	svc := local.New(t)
+	ctx := sandbox.WithCaller(t.Context(), sandbox.LocalCaller())
+	sb, err := svc.Create(ctx, sandbox.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := svc.WriteFile(ctx, sb.ID, sandbox.WriteFileRequest{Path: "ü b/data.json", MakeParents: true}, strings.NewReader(`{"a":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := svc.WriteFile(ctx, sb.ID, sandbox.WriteFileRequest{Path: "big"}, strings.NewReader(strings.Repeat("x", 9<<20))); err != nil {
+		t.Fatal(err)
+	}
+	read := native.New().Resources()[0].Read
+	base := "cove://sandbox/" + sb.ID
+	dir := strings.TrimSuffix(info.Path, "/ü b/data.json")
+	res, err := read(ctx, svc, base+dir+"/%C3%BC%20b/data.json")
+	if err != nil || res.Contents[0].Text != `{"a":1}` || res.Contents[0].MIMEType != "application/json" {
+		t.Errorf("%+v %v", res, err)
+	}
+	res, err = read(ctx, svc, base+dir+"/%C3%BC%20b?format=zip")
+	if err != nil || !strings.HasPrefix(string(res.Contents[0].Blob), "PK") {
+		t.Errorf("%+v %v", res, err)
+	}
+	for uri, want := range map[string]sandbox.Code{
+		base + dir + "/nope": sandbox.CodeNotFound,
+		base + dir + "/big":  sandbox.CodeTooLarge,
+		base + "%00":         sandbox.CodeInvalid,
+		base + dir + "/%00":  sandbox.CodeInvalid,
+		"file:///etc/passwd": sandbox.CodeInvalid,
+	} {
+		if _, err := read(ctx, svc, uri); sandbox.CodeOf(err) != want {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+}

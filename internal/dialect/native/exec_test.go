@@ -1,0 +1,66 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// slow is a service whose command outlives the call: what takes 45 seconds
+// with a real one. It writes output and hands the command over.
+type slow struct {
+	sandbox.Service
+	got sandbox.ExecRequest
+}
+
+func (s *slow) Exec(_ context.Context, _ string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
+	s.got = req
+	if err := sink(sandbox.JobEvent{Stream: sandbox.Stdout, Data: []byte("so far\n")}); err != nil {
+		return nil, err
+	}
+	return &sandbox.Job{ID: "job-9", State: sandbox.JobRunning, StartedAt: time.Now()}, nil
+}
+
+func TestHandover(t *testing.T) {
+	tests := []struct {
+		name, args string
+		want       sandbox.ExecRequest
+	}{
+		{"default", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 60_000, HandoverMS: 45_000}},
+		{"long", `{"sandbox":"s","shell":"make","timeout_ms":600000}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 600_000, HandoverMS: 45_000}},
+		{"background", `{"sandbox":"s","shell":"make","background":true}`, sandbox.ExecRequest{Shell: "make", Background: true}},
+		{"background with a limit", `{"sandbox":"s","shell":"make","background":true,"timeout_ms":5}`, sandbox.ExecRequest{Shell: "make", Background: true, TimeoutMS: 5}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			svc := &slow{}
+			var status []string
+			c := &dialect.Call{Service: svc, Args: json.RawMessage(tt.args), Status: func(s string) { status = append(status, s) }, Log: slog.New(slog.DiscardHandler)}
+			res, err := dialect.Invoke(t.Context(), New(), sandboxExec(), c)
+			if err != nil || res.IsError {
+				t.Fatal(res, err)
+			}
+			if len(svc.got.Stdin) == 0 {
+				svc.got.Stdin = nil
+			}
+			if diff := cmp.Diff(tt.want, svc.got); diff != "" {
+				t.Error(diff)
+			}
+			got := res.StructuredContent.(execResult)
+			if got.State != sandbox.JobRunning || got.JobID != "job-9" || got.Stdout != "so far\n" || got.ExitCode != nil || !strings.Contains(got.Hint, "job_get") {
+				t.Errorf("%+v", got)
+			}
+			if diff := cmp.Diff([]string{"running", "running; 7 bytes of output"}, status); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
