@@ -159,6 +159,9 @@ func (p *Provider) make(ctx context.Context, def definition, report func(string,
 	}
 	report("finishing", 0.97, "")
 	digest, err := t.finish()
+	if err == nil {
+		err = t.sync()
+	}
 	if err != nil {
 		return nil, explain(err)
 	}

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -57,9 +58,27 @@ const (
 var linkable = regexp.MustCompile(`^/(usr|bin|sbin|lib|lib32|lib64|etc)/`)
 
 var (
-	secretData   = regexp.MustCompile(`(?i)-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@"']{1,128}:[^/\s@"']{1,256}@`)
+	userInfo     = regexp.MustCompile(`^://[^/\s:@"']{1,128}:[^/\s@"']{1,256}@`)
 	secretScript = regexp.MustCompile(`(?im)^[^#\n]*(_proxy|proxy(host|port|user|password)?|token|passw(or)?d|secret|credentials?|api_?key|access_?key)\w*["']?\s*[=:]`)
 )
+
+// holdsSecret reports whether data holds a private key or an address with a
+// password.
+func holdsSecret(b []byte) bool {
+	if bytes.Contains(b, []byte("PRIVATE KEY-----")) {
+		return true
+	}
+	for {
+		i := bytes.Index(b, []byte("://"))
+		if i < 0 {
+			return false
+		}
+		if userInfo.Match(b[i:min(len(b), i+400)]) {
+			return true
+		}
+		b = b[i+3:]
+	}
+}
 
 // eachEtc calls fn for the files, directories and links to be copied, with
 // paths below /etc, a directory before its content.
@@ -171,7 +190,7 @@ func readPublic(etc *os.Root, rel string, c check) (string, bool) {
 	if err != nil || len(b) > maxEtcFile {
 		return "", false
 	}
-	if secretData.Match(b) || c == script && secretScript.Match(b) {
+	if holdsSecret(b) || c == script && secretScript.Match(b) {
 		return "", false
 	}
 	return string(b), true

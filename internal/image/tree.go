@@ -311,8 +311,7 @@ func (t *tree) read(p string) (string, error) {
 	return string(b), err
 }
 
-// finish sets what directories have, writes everything to the disk, and
-// returns the digest of the content.
+// finish sets what directories have and returns the digest of the content.
 func (t *tree) finish() (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, "cove-tree-1")
@@ -339,15 +338,20 @@ func (t *tree) finish() (string, error) {
 			return "", fmt.Errorf("set directory %.80q: %w", p, err)
 		}
 	}
+	return "sha256-" + sum(h), nil
+}
+
+// sync makes what was written durable.
+func (t *tree) sync() error {
 	f, err := t.root.Open(".")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer f.Close()
 	if err := unix.Syncfs(int(f.Fd())); err != nil {
-		return "", fmt.Errorf("sync: %w", err)
+		return fmt.Errorf("sync: %w", err)
 	}
-	return "sha256-" + sum(h), nil
+	return nil
 }
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
