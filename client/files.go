@@ -48,13 +48,16 @@ func (c *Client) DeleteFile(ctx context.Context, name, path string, recursive bo
 
 // WatchFiles implements [sandbox.Files].
 func (c *Client) WatchFiles(ctx context.Context, name string, req sandbox.WatchRequest, sink func(sandbox.WatchEvent) error) error {
+	if sink == nil {
+		return sandbox.Errorf(sandbox.CodeInvalid, "nobody takes the changes; give a function that does")
+	}
 	e := c.path("/v1/sandboxes/%/files/watch", name).must("path", req.Path).with("recursive", flag(req.Recursive))
 	type line struct {
 		sandbox.WatchEvent
 		ending
 	}
 	err := stream(ctx, c, http.MethodGet, e, nil, func(l line) (ending, error) {
-		if l.Final || l.Error != nil || sink == nil {
+		if l.Final || l.Error != nil {
 			return l.ending, nil
 		}
 		return l.ending, sink(l.WatchEvent)

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -21,6 +22,9 @@ func (c *Client) Get(ctx context.Context, name string) (*sandbox.Sandbox, error)
 	return get[sandbox.Sandbox](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%", name), nil)
 }
 
+// metadataKey tells the end of a key from what is in it.
+var metadataKey = strings.NewReplacer("%", "%25", "=", "%3D")
+
 // List implements [sandbox.Sandboxes].
 func (c *Client) List(ctx context.Context, req sandbox.ListRequest) (*sandbox.List[sandbox.Sandbox], error) {
 	e := c.path("/v1/sandboxes").page(req.Page).
@@ -29,7 +33,7 @@ func (c *Client) List(ctx context.Context, req sandbox.ListRequest) (*sandbox.Li
 		e = e.must("state", string(s))
 	}
 	for key, value := range req.Metadata {
-		e = e.must("metadata", key+"="+value)
+		e = e.must("metadata", metadataKey.Replace(key)+"="+value)
 	}
 	return get[sandbox.List[sandbox.Sandbox]](ctx, c, http.MethodGet, e, nil)
 }

@@ -137,7 +137,7 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	note("MoveFile")(s.MoveFile(ctx, "x", sandbox.MoveFileRequest{From: "f", To: "g"}))
 	out["DeleteFile"] = s.DeleteFile(ctx, "x", "f", true)
 	note("ArchiveDir")(s.ArchiveDir(ctx, "x", "f", 0))
-	out["WatchFiles"] = s.WatchFiles(ctx, "x", sandbox.WatchRequest{Path: "f"}, nil)
+	out["WatchFiles"] = s.WatchFiles(ctx, "x", sandbox.WatchRequest{Path: "f"}, func(sandbox.WatchEvent) error { return nil })
 	note("ListTemplates")(s.ListTemplates(ctx))
 	note("GetTemplate")(s.GetTemplate(ctx, "t"))
 	note("BuildTemplate")(s.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "t"}, nil))
@@ -288,10 +288,8 @@ func TestRefused(t *testing.T) {
 		{"malformed query", "GET", "/v1/sandboxes?name=%zz", "", "", 400, "malformed"},
 		{"number in words", "GET", "/v1/sandboxes?limit=ten", "", "", 400, "limit"},
 		{"metadata without value", "GET", "/v1/sandboxes?metadata=a", "", "", 400, "key=value"},
+		{"metadata key malformed", "GET", "/v1/sandboxes?metadata=100%25%3D1", "", "", 400, "%25"},
 		{"metadata twice", "GET", "/v1/sandboxes?metadata=a%3D1&metadata=a%3D2", "", "", 400, "twice"},
-		{"no path", "GET", "/v1/sandboxes/x/files/stat", "", "", 400, "path"},
-		{"no stream", "GET", "/v1/sandboxes/x/jobs/j/output", "", "", 400, "stream"},
-		{"unknown stream", "GET", "/v1/sandboxes/x/jobs/j/output?stream=stdin", "", "", 400, "stream"},
 		{"unknown path", "GET", "/v1/nothing", "", "", 404, "no such path"},
 		{"unknown method", "PUT", "/v1/sandboxes", js, "{}", 405, "GET, HEAD, POST"},
 		{"unknown upload parameter", "PUT", "/v1/sandboxes/x/files/content?path=p&perm=0600", "application/octet-stream", "x", 400, "perm"},

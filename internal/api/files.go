@@ -11,7 +11,7 @@ import (
 
 // FileQuery names a file in a sandbox.
 type FileQuery struct {
-	Path string `query:"path" required:"true" doc:"Relative paths start at the sandbox's working directory."`
+	Path string `query:"path" doc:"Relative paths start at the sandbox's working directory."`
 }
 
 type statInput struct {

@@ -44,7 +44,7 @@ type attachInput struct {
 
 type outputInput struct {
 	JobPath
-	Stream string `query:"stream" enum:"stdout,stderr" required:"true"`
+	Stream string `query:"stream" doc:"stdout or stderr."`
 	Offset int64  `query:"offset"`
 	Limit  int64  `query:"limit" doc:"At most 1 MiB, which is also the default."`
 }

@@ -79,8 +79,20 @@ func decodeJSON(data []byte, v any) error {
 }
 
 // describe adds to the document what no request needs: which members of an
-// answer are always there.
+// answer are always there, and which parameters the service asks for.
 func describe(doc *huma.OpenAPI) {
+	for _, path := range doc.Paths {
+		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete, path.Patch} {
+			if o == nil {
+				continue
+			}
+			for _, p := range o.Parameters {
+				if p.In == "query" && (p.Name == "path" || p.Name == "stream") {
+					p.Required = true
+				}
+			}
+		}
+	}
 	for _, t := range []reflect.Type{
 		reflect.TypeFor[sandbox.Sandbox](), reflect.TypeFor[sandbox.Stats](), reflect.TypeFor[sandbox.Job](),
 		reflect.TypeFor[sandbox.Output](), reflect.TypeFor[sandbox.FileInfo](), reflect.TypeFor[sandbox.EditFileResult](),

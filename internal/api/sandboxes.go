@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -35,7 +36,7 @@ type createReply struct {
 type listInput struct {
 	Namespace string   `query:"namespace" doc:"Only this namespace; absent or * is all."`
 	State     []string `query:"state,explode" doc:"Only these states; absent is all that are not final."`
-	Metadata  []string `query:"metadata,explode" doc:"Only sandboxes with this pair, key=value; all pairs when repeated."`
+	Metadata  []string `query:"metadata,explode" doc:"Only sandboxes with this pair, key=value; all pairs when repeated. In the key, = is written %3D and % is written %25, besides the encoding of the query."`
 	Name      string   `query:"name"`
 	Template  string   `query:"template"`
 	PageQuery
@@ -100,6 +101,10 @@ func (h *handlers) list(ctx context.Context, in *listInput) (*Reply[sandbox.List
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok {
 			return nil, h.fail(ctx, sandbox.Errorf(sandbox.CodeInvalid, "metadata filter %q is not key=value; add the value", pair))
+		}
+		key, err := url.PathUnescape(key)
+		if err != nil {
+			return nil, h.fail(ctx, sandbox.Errorf(sandbox.CodeInvalid, "the key of metadata filter %q is malformed; write %%25 for %% and %%3D for =", pair))
 		}
 		if _, twice := req.Metadata[key]; twice {
 			return nil, h.fail(ctx, sandbox.Errorf(sandbox.CodeInvalid, "metadata key %q is given twice; no sandbox has two values of it", key))
