@@ -44,11 +44,14 @@ type Root struct {
 	Digest string
 	// Dir is the directory that becomes "/". It is never written to.
 	Dir string
-	// Binds are directories of the host shown in the sandbox, read-only.
+	// Binds are directories and files of the host shown in the sandbox,
+	// read-only and in this order: a later one may cover a part of an earlier
+	// one.
 	Binds []Bind
 }
 
-// Bind shows the host's Source at Target, which exists in the root.
+// Bind shows the host's Source at Target, which exists, as a directory or a file
+// like Source, in the root or in an earlier bind.
 type Bind struct {
 	Source string
 	Target string

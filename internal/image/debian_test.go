@@ -87,7 +87,7 @@ func TestDebianRefusalsAndCancel(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err = p.Build(ctx, sandbox.BuildTemplateRequest{Name: Debian}, func(e sandbox.BuildEvent) error {
-		if strings.HasPrefix(e.Log, "Unpacking ") {
+		if strings.HasPrefix(e.Log, "Setting up ") {
 			cancel()
 		}
 		return nil
