@@ -315,7 +315,7 @@ func TestRestart(t *testing.T) {
 	if got := w.get("x"); got.State != sandbox.StateRunning || got.ID != sbx.ID {
 		t.Fatalf("after a restart: %+v", got)
 	}
-	must(t, w.WriteInput(red(t), "x", job.ID, []byte("more\n"), true))
+	must(t, w.WriteInput(red(t), "x", job.ID, []byte("more\n"), false))
 	var out strings.Builder
 	end, err := w.Attach(red(t), "x", job.ID, sandbox.AttachRequest{}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
 	must(t, err)
