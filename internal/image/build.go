@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -165,10 +166,12 @@ func (p *Provider) make(ctx context.Context, def definition, report func(string,
 	if err != nil {
 		return nil, explain(err)
 	}
+	env := maps.Clone(def.env)
+	maps.Copy(env, j.env)
 	m := &manifest{
 		Version: manifestVersion, Name: def.name, Description: def.description, Source: def.source.kind(),
 		Digest: contentDigest(digest, j), SizeBytes: t.bytes, BuiltAt: time.Now().UTC(),
-		User: userName, WorkDir: workDir, Env: def.env, Packages: def.packages,
+		User: userName, WorkDir: workDir, Env: env, Packages: def.packages,
 		Binds: j.binds, Stamp: j.stamp, Notes: j.notes,
 	}
 	if err := p.adopt(content, m.Digest); err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -183,6 +184,10 @@ func runMmdebstrap(ctx context.Context, j *job, args []string, scratch string) e
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 	cmd.WaitDelay = graceful
+	// What this process has inherited from its own parent is none of the
+	// child's business, and mmdebstrap fails when descriptors have two digits.
+	// (What is passed on to other children is not affected.)
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	// The signal at our death is that of the thread which starts the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

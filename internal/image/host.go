@@ -75,6 +75,10 @@ func (h *hostSource) build(ctx context.Context, j *job) error {
 	if err := furnish(j.tree, shell); err != nil {
 		return err
 	}
+	// Where Go's own instructions put it, and no package's PATH has it.
+	if info, err := os.Stat(filepath.Join(h.machine, "usr/local/go/bin")); err == nil && info.IsDir() {
+		j.env = map[string]string{"PATH": baseEnv["PATH"] + ":/usr/local/go/bin"}
+	}
 	j.stamp = stamp
 	return nil
 }

@@ -34,6 +34,7 @@ type job struct {
 	report func(step string, fraction float64, log string)
 	// The rest is for build to set.
 	binds []engine.Bind
+	env   map[string]string // added to the definition's
 	stamp string
 	notes []string
 }
