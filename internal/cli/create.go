@@ -49,6 +49,11 @@ func (o *sandboxOptions) request() sandbox.CreateRequest {
 	}
 }
 
+// limits reports whether limits were asked for.
+func (o *sandboxOptions) limits() bool {
+	return o.VCPUs != 0 || o.Memory != 0 || o.Disk != 0 || o.PIDs != 0
+}
+
 type createOptions struct {
 	sandboxOptions
 	jsonOption

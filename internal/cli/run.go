@@ -57,7 +57,9 @@ func (a *app) runRun(ctx context.Context, opts runOptions, args []string) (err e
 			err = &exit{code: exitFailed, err: kerr}
 		}
 	}()
-	a.warnUnenforced(sb)
+	if opts.limits() {
+		a.warnUnenforced(sb)
+	}
 	req := sandbox.ExecRequest{Command: args, TimeoutMS: opts.Timeout.Milliseconds()}
 	return a.runCommandIn(ctx, c, sb.ID, req, opts.commandOptions)
 }
