@@ -53,12 +53,17 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	}
 	id := newID("job-")
 	v.detail = id + " " + program(&req)
+	if err := v.ctx.Err(); err != nil {
+		return nil, err
+	}
 	events := &sink{f: f}
 	job, err = h.client.Exec(v.ctx, id, &req, events.event)
 	if err == nil {
 		return job, nil
 	}
-	if events.failed || v.ctx.Err() != nil {
+	// The agent knows the caller's deadline too, and may be the first to say so.
+	code := sandbox.CodeOf(err)
+	if events.failed || v.ctx.Err() != nil || code == sandbox.CodeTimeout || code == sandbox.CodeCancelled {
 		if last := h.kill(v.ctx, id); last != nil {
 			job = last
 		}

@@ -75,10 +75,8 @@ func listFilter(req *sandbox.ListRequest) (store.SandboxFilter, error) {
 		}
 	}
 	if len(f.States) == 0 {
-		f.States = states[:4]
+		f.States = slices.DeleteFunc(slices.Clone(states), sandbox.State.Final)
 	}
-	slices.Sort(f.States)
-	f.States = slices.Compact(slices.Clone(f.States))
 	if req.Namespace != "" && req.Namespace != "*" {
 		if err := checkName("namespace", req.Namespace); err != nil {
 			return f, err
