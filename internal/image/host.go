@@ -189,7 +189,7 @@ func (h *hostSource) hideUnread(j *job, p, rel string, d fs.DirEntry) error {
 // and its system directories.
 func (h *hostSource) stamp() (string, error) {
 	sum := sha256.New()
-	fmt.Fprintln(sum, "cove-host-1", os.Geteuid() == 0)
+	fmt.Fprintln(sum, "cove-host-2", os.Geteuid() == 0)
 	note := func(rel string) {
 		info, err := os.Lstat(filepath.Join(h.machine, rel))
 		if err != nil {
