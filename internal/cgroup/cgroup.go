@@ -54,6 +54,8 @@ type Stats struct {
 	// OOMKills counts processes that the kernel killed for want of memory.
 	OOMKills int64
 	PIDs     int64
+	// PIDDenials counts how often the kernel refused a process or thread.
+	PIDDenials int64
 }
 
 // Support says what can be limited on this machine by this user.

@@ -125,6 +125,7 @@ func (g *Group) Stats() (Stats, error) {
 	}
 	if dir := g.dirOf(pids); dir != "" {
 		get(&s.PIDs, func() (int64, error) { return readInt(filepath.Join(dir, "pids.current")) })
+		get(&s.PIDDenials, func() (int64, error) { return readKey(filepath.Join(dir, "pids.events"), "max") })
 	}
 	if err := errors.Join(errs...); err != nil {
 		return s, fmt.Errorf("read cgroup %s: %w", g.name, err)

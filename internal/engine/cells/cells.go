@@ -131,7 +131,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 	}
 	inst, err := e.start(ctx, spec)
 	if err != nil {
-		detail := e.logTail(spec.ID)
+		detail := e.lastWords(spec.ID)
 		if derr := e.Destroy(context.WithoutCancel(ctx), spec.ID); derr != nil {
 			err = errors.Join(err, derr)
 		}

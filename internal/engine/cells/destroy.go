@@ -157,22 +157,23 @@ func bootID() string {
 	return strings.TrimSpace(string(data))
 }
 
-// logTail returns the end of the cell's log and of gVisor's last words.
-func (e *Engine) logTail(id string) string {
-	var out []byte
-	for _, name := range []string{cell.LogFile, cell.PanicFile} {
-		out = append(out, fileTail(filepath.Join(e.cellDir(id), name), 2<<10)...)
-	}
+// lastWords returns the end of the cell's log, and the beginning of what
+// gVisor wrote as it crashed, which says why.
+func (e *Engine) lastWords(id string) string {
+	const limit = 2 << 10
+	out := readPart(filepath.Join(e.cellDir(id), cell.LogFile), limit, true)
+	out = append(out, readPart(filepath.Join(e.cellDir(id), cell.PanicFile), limit, false)...)
 	return string(bytes.ToValidUTF8(out, []byte("?")))
 }
 
-func fileTail(path string, n int64) []byte {
+// readPart returns at most n bytes of a file, of its end or its beginning.
+func readPart(path string, n int64, end bool) []byte {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > n {
+	if info, err := f.Stat(); err == nil && end && info.Size() > n {
 		_, _ = f.Seek(-n, io.SeekEnd)
 	}
 	data, _ := io.ReadAll(io.LimitReader(f, n))

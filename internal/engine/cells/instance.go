@@ -22,7 +22,8 @@ import (
 // Reasons of failure, for the sandbox's owner.
 const (
 	reasonGone   = "its supervisor ended unexpectedly"
-	reasonMemory = "it ran out of memory; create it with more"
+	reasonMemory = "it ran out of memory"
+	reasonPIDs   = "it used more processes and threads than the machine grants it"
 )
 
 // instance is a running cell.
@@ -116,14 +117,27 @@ func (e *Engine) follow(ctx context.Context, inst *instance, stream *connect.Ser
 	if stopped {
 		return
 	}
-	if inst.group != nil {
-		if st, err := inst.group.Stats(); err == nil && st.OOMKills > 0 {
-			reason = reasonMemory
-		}
-	}
-	e.cfg.Log.Warn("sandbox failed", "sandbox", inst.id, "reason", reason, "log", e.logTail(inst.id))
+	reason = inst.explain(reason)
+	e.cfg.Log.Warn("sandbox failed", "sandbox", inst.id, "reason", reason, "log", e.lastWords(inst.id))
 	e.waitForExit(e.ctx, inst.id, exited)
 	failed(engine.Status{ID: inst.id, Reason: reason})
+}
+
+// explain looks for a better reason in what the cgroup has counted.
+func (i *instance) explain(reason string) string {
+	if i.group == nil {
+		return reason
+	}
+	st, err := i.group.Stats()
+	switch {
+	case err != nil:
+		return reason
+	case st.OOMKills > 0:
+		return reasonMemory
+	case st.PIDDenials > 0:
+		return reasonPIDs
+	}
+	return reason
 }
 
 // ID implements [engine.Instance].

@@ -25,9 +25,11 @@ import (
 // two processes and their threads.
 const (
 	memoryHeadroom = 128 << 20
-	pidsHeadroom   = 512
-	// pidsPerPID is how many host threads a process of the sandbox can cost.
-	pidsPerPID = 2
+	pidsHeadroom   = 1024
+	// pidsPerPID is how many threads of the host a process of the sandbox may
+	// cost. Two or three are usual; processes that have just ended still cost
+	// theirs for a while. When gVisor gets no thread it ends.
+	pidsPerPID = 4
 )
 
 // start starts a cell in the sandbox's directory and waits for it.
