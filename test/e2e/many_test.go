@@ -20,6 +20,7 @@ func TestFiftyClients(t *testing.T) {
 		if _, err := d.Client.Kill(t.Context(), warm.ID); err != nil {
 			t.Fatal(err)
 		}
+		d.Client.Close()
 		filesBefore := d.OpenFiles(t)
 		const clients = 50
 		var mu sync.Mutex
@@ -38,8 +39,10 @@ func TestFiftyClients(t *testing.T) {
 		}
 		wg.Wait()
 		d.NoTraces(t, ids...)
+		// The connections that this process keeps for later are its own affair.
+		d.Client.Close()
 		var after int
-		if !covetest.Eventually(10*time.Second, func() bool { after = d.OpenFiles(t); return after <= filesBefore+clients/5 }) {
+		if !covetest.Eventually(10*time.Second, func() bool { after = d.OpenFiles(t); return after <= filesBefore }) {
 			t.Errorf("the daemon has %d descriptors open, before it had %d", after, filesBefore)
 		}
 	})
