@@ -12,7 +12,6 @@ import (
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cli"
 	"github.com/cove-sh/cove/internal/runsc"
-	"github.com/cove-sh/cove/internal/server"
 )
 
 // version is set when a release is linked.
@@ -33,6 +32,6 @@ func run() int {
 	}
 	return cli.Run(ctx, cli.Program{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Version: version, Assembly: server.Local(),
+		Version: version,
 	})
 }

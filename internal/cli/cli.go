@@ -45,10 +45,9 @@ type Program struct {
 	Env func(string) string
 	// Version is Cove's; empty is what the Go command noted.
 	Version string
-	// Assembly is what the daemon is made of besides this module's own parts.
+	// Assembly makes the parts of the daemon that depend on the machine; zero is
+	// [server.Local].
 	Assembly server.Assembly
-	// Doctor reports what this machine lets Cove do; nil has no such command.
-	Doctor func(ctx context.Context, env func(string) string) (DoctorReport, error)
 }
 
 // Run runs a command line and returns the exit code. When ctx is cancelled the
@@ -60,6 +59,9 @@ func Run(ctx context.Context, p Program) int {
 	}
 	if a.Version == "" {
 		a.Version = buildVersion()
+	}
+	if a.Assembly.Engine == nil {
+		a.Assembly = server.Local()
 	}
 	root := a.command()
 	root.SetArgs(p.Args)
@@ -109,11 +111,8 @@ func (a *app) command() *cobra.Command {
 		a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.updateCommand(), a.statsCommand(),
 		a.execCommand(), a.cpCommand(), a.logsCommand(), a.killCommand(),
 		a.keyCommand(), a.templateCommand(), a.auditCommand(),
-		a.serveCommand(), a.mcpCommand(), a.versionCommand(), a.openapiCommand(),
+		a.serveCommand(), a.mcpCommand(), a.doctorCommand(), a.versionCommand(), a.openapiCommand(),
 	)
-	if a.Doctor != nil {
-		root.AddCommand(a.doctorCommand())
-	}
 	return root
 }
 

@@ -5,31 +5,16 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cove-sh/cove/internal/machine"
 )
-
-// DoctorReport says what this machine lets Cove do.
-type DoctorReport struct {
-	// OK is false when sandboxes cannot run at all.
-	OK     bool          `json:"ok"`
-	Checks []DoctorCheck `json:"checks"`
-}
-
-// DoctorCheck is one thing that was looked at.
-type DoctorCheck struct {
-	Name string `json:"name"`
-	// Status is "ok", "warn" (something is missing) or "fail" (nothing works
-	// without).
-	Status string `json:"status"`
-	// Detail says what was found, and Fix what to do about it.
-	Detail string `json:"detail,omitempty"`
-	Fix    string `json:"fix,omitempty"`
-}
 
 func (a *app) doctorCommand() *cobra.Command {
 	var opts jsonOption
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Tell what this machine lets Cove do, and how to get what is missing",
-		Long:    "Tell what this machine lets Cove do, and how to get what is missing. The exit code is 1 when\nsandboxes cannot run here at all.",
+		Long: "Tell what this machine lets Cove do for the user who asks, and how to get what is missing. The exit\n" +
+			"code is 1 when sandboxes cannot run here at all.",
 		Example: "  cove doctor\n  cove doctor --json",
 		Args:    argsBetween(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runDoctor(cmd.Context(), opts) },
@@ -39,14 +24,17 @@ func (a *app) doctorCommand() *cobra.Command {
 }
 
 func (a *app) runDoctor(ctx context.Context, opts jsonOption) error {
-	report, err := a.Doctor(ctx, a.Env)
+	dir, err := a.stateDir()
 	if err != nil {
 		return err
 	}
-	switch {
-	case opts.JSON:
+	report := machine.Probe(ctx, machine.Config{StateDir: dir})
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if opts.JSON {
 		err = a.printJSON(report)
-	default:
+	} else {
 		err = a.print(doctorText(report))
 	}
 	if err == nil && !report.OK {
@@ -55,17 +43,30 @@ func (a *app) runDoctor(ctx context.Context, opts jsonOption) error {
 	return err
 }
 
-func doctorText(report DoctorReport) string {
+func doctorText(report machine.Report) string {
 	var b strings.Builder
 	for _, c := range report.Checks {
-		b.WriteString(strings.ToUpper(c.Status) + "\t" + clean(c.Name))
-		if c.Detail != "" {
-			b.WriteString(": " + clean(c.Detail))
-		}
-		b.WriteByte('\n')
-		if c.Fix != "" && c.Status != "ok" {
-			b.WriteString("\t-> " + clean(c.Fix) + "\n")
+		paragraph(&b, string(c.Status), c.Name, c.Detail)
+		if c.Fix != "" && c.Status != machine.OK {
+			paragraph(&b, "", "fix", c.Fix)
 		}
 	}
+	b.WriteString("\nlimits of a sandbox\n")
+	for _, l := range report.Limits {
+		status := "held"
+		if !l.Enforced {
+			status = "weak"
+		}
+		paragraph(&b, status, l.Name, l.How)
+	}
+	if report.OK {
+		b.WriteString("\nsandboxes can run on this machine\n")
+	} else {
+		b.WriteString("\nsandboxes cannot run on this machine\n")
+	}
 	return b.String()
+}
+
+func paragraph(b *strings.Builder, status, name, text string) {
+	b.WriteString("  " + status + strings.Repeat(" ", 6-len(status)) + clean(name) + ": " + clean(text) + "\n")
 }

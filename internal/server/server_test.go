@@ -20,7 +20,7 @@ import (
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/server"
-	"github.com/cove-sh/cove/internal/server/servertest"
+	"github.com/cove-sh/cove/test/servertest"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cli"
-	"github.com/cove-sh/cove/internal/server/servertest"
+	"github.com/cove-sh/cove/test/servertest"
 )
 
 func TestMain(m *testing.M) {
