@@ -42,11 +42,11 @@ const maxFiles = 65536
 
 // cell is one sandbox and what it is made of.
 type cell struct {
-	spec  Spec
-	log   *slog.Logger
-	link  *link
-	net   *netstack.Stack
-	sb    *runsc.Sandbox
+	spec Spec
+	log  *slog.Logger
+	link *link
+	net  *netstack.Stack
+	sb   *runsc.Sandbox
 	// cpus are the processors that the cell was allowed at its start.
 	cpus []int
 
