@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]int64{
+		"512": 512, "512m": 512, "512M": 512, "512MiB": 512, "512mb": 512, "2g": 2048, "2GiB": 2048, "1t": 1 << 20, "0": 0,
+	} {
+		var got mebibytes
+		if err := got.Set(text); err != nil || int64(got) != want {
+			t.Errorf("%s: got %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "m", "-1", "1.5g", "10k", "lots", "99999999999999t"} {
+		if err := new(mebibytes).Set(text); err == nil {
+			t.Errorf("%q is taken for a size", text)
+		}
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "90s": 90, "2h": 7200, "1m30s": 90} {
+		var got seconds
+		if err := got.Set(text); err != nil || *got.value != want {
+			t.Errorf("%s: got %v, %v; want %d", text, got.value, err, want)
+		}
+	}
+	for _, text := range []string{"", "90", "-1s", "1500ms", "soon"} {
+		if err := new(seconds).Set(text); err == nil {
+			t.Errorf("%q is taken for a duration", text)
+		}
+	}
+}
+
+func TestClean(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain ü\n\ttext":    "plain ü\n\ttext",
+		"\x1b[31mred\x07":    `\u001b[31mred\u0007`,
+		"a\u202eb":           `a\u202eb`,
+		"line\rover":         `line\u000dover`,
+		"\u009b31m of C1":    `\u009b31m of C1`,
+		"invalid \xff bytes": "invalid \xff bytes",
+	} {
+		if got := clean(text); got != want && !strings.Contains(text, "\xff") {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestParseSide(t *testing.T) {
+	for arg, want := range map[string]side{
+		"work:/x":       {"work", "/x"},
+		"work:x/y":      {"work", "x/y"},
+		"work:":         {"work", "."},
+		"work:a:b":      {"work", "a:b"},
+		"./work:x":      {"", "./work:x"},
+		"dir/a:b":       {"", "dir/a:b"},
+		"file":          {"", "file"},
+		"-":             {"", "-"},
+		":x":            {"", ":x"},
+		"/abs/path:x":   {"", "/abs/path:x"},
+		"sbx-abc123:/x": {"sbx-abc123", "/x"},
+	} {
+		if got := parseSide(arg); got != want {
+			t.Errorf("%s: got %+v, want %+v", arg, got, want)
+		}
+	}
+}
+
+func TestPrintJSONHasItsVersionFirst(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{Program: Program{Stdout: &out}}
+	if err := a.printJSON(itemList[sandbox.Key]{[]sandbox.Key{}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.printJSON(struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+	want := "{\n  \"schema_version\": 1,\n  \"items\": []\n}\n{\n  \"schema_version\": 1\n}\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("differs (-want +got):\n%s", diff)
+	}
+	if err := a.printJSON([]int{1}); err == nil {
+		t.Error("a list is printed without a version")
+	}
+}
+
+// entry is one entry of an archive that a sandbox made.
+type entry struct {
+	name string
+	mode fs.FileMode
+	text string
+}
+
+func zipOf(t testing.TB, entries ...entry) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, e := range entries {
+		h := &zip.FileHeader{Name: e.name, Method: zip.Deflate}
+		h.SetMode(e.mode)
+		w, err := z.CreateHeader(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(e.text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func unpackInto(t testing.TB, data []byte, maxBytes int64) (string, error) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "target")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	return dir, unpack(root, bytes.NewReader(data), int64(len(data)), maxBytes)
+}
+
+func TestUnpackTrustsNothing(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		entries []entry
+		code    sandbox.Code
+	}{
+		{"parent", []entry{{"../out", 0o644, "x"}}, sandbox.CodeInvalid},
+		{"absolute", []entry{{"/tmp/out", 0o644, "x"}}, sandbox.CodeInvalid},
+		{"parent in the middle", []entry{{"a/../../out", 0o644, "x"}}, sandbox.CodeInvalid},
+		{"empty", []entry{{"", 0o644, "x"}}, sandbox.CodeInvalid},
+		{"bomb", []entry{{"a", 0o644, strings.Repeat("0", 2000)}}, sandbox.CodeTooLarge},
+		{"bomb in parts", []entry{{"a", 0o644, strings.Repeat("0", 600)}, {"b", 0o644, strings.Repeat("0", 600)}}, sandbox.CodeTooLarge},
+		{"good", []entry{{"d/", fs.ModeDir | 0o755, ""}, {"d/a", 0o4755, "x"}, {"l", fs.ModeSymlink | 0o777, "/etc/passwd"}, {"p", fs.ModeNamedPipe | 0o644, ""}}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, err := unpackInto(t, zipOf(t, c.entries...), 1000)
+			if sandbox.CodeOf(err) != c.code {
+				t.Errorf("got %v, want %q", err, c.code)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "..", "out")); err == nil {
+				t.Error("a file is outside of the directory")
+			}
+			for _, name := range []string{"l", "p"} {
+				if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+					t.Errorf("%s is no file or directory, and was made", name)
+				}
+			}
+			if info, err := os.Stat(filepath.Join(dir, "d", "a")); err == nil && info.Mode() != 0o755 {
+				t.Errorf("mode %v, want 0755", info.Mode())
+			}
+		})
+	}
+	if _, err := unpackInto(t, []byte("no archive"), 1000); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("no archive: %v", err)
+	}
+}
+
+func FuzzUnpack(f *testing.F) {
+	f.Add(zipOf(f, entry{"d/", fs.ModeDir | 0o755, ""}, entry{"d/a", 0o644, "text"}))
+	f.Add(zipOf(f, entry{"../out", 0o644, "x"}))
+	f.Add([]byte("PK\x05\x06"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir, _ := unpackInto(t, data, 1<<16)
+		siblings, err := os.ReadDir(filepath.Dir(dir))
+		if err != nil || len(siblings) != 1 {
+			t.Fatalf("beside the directory: %v, %v", siblings, err)
+		}
+	})
+}
+
+func TestFilesAppearWholeOrNotAtAll(t *testing.T) {
+	dir := t.TempDir()
+	target := filepath.Join(dir, "f")
+	if err := os.WriteFile(target, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broken := &brokenReader{}
+	if err := writeWhole(target, broken, 0o644); err == nil {
+		t.Error("a broken copy is no error")
+	}
+	if data, err := os.ReadFile(target); err != nil || string(data) != "old" {
+		t.Errorf("the file holds %q, %v", data, err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
+		t.Errorf("left behind: %v, %v", names, err)
+	}
+}
+
+type brokenReader struct{ sent bool }
+
+func (b *brokenReader) Read(p []byte) (int, error) {
+	if b.sent {
+		return 0, os.ErrClosed
+	}
+	b.sent = true
+	return copy(p, "half"), nil
+}
+
+func TestDaemonKeepsNoSecretsOfItsClients(t *testing.T) {
+	got := withoutSecrets([]string{"A=1", "COVE_API_KEY=x", "COVE_URL=y", "COVE_LISTEN=z"})
+	if diff := cmp.Diff([]string{"A=1", "COVE_LISTEN=z"}, got); diff != "" {
+		t.Errorf("differs (-want +got):\n%s", diff)
+	}
+}
+
+// Every command explains itself.
+func TestHelp(t *testing.T) {
+	a := &app{Program: Program{Env: func(string) string { return "" }}}
+	root := a.command()
+	for _, cmd := range root.Commands() {
+		if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" {
+			continue
+		}
+		if cmd.HasSubCommands() {
+			for _, sub := range cmd.Commands() {
+				if sub.Short == "" || sub.Example == "" {
+					t.Errorf("%s has no description or example", sub.CommandPath())
+				}
+			}
+			continue
+		}
+		if cmd.Short == "" || cmd.Example == "" {
+			t.Errorf("%s has no description or example", cmd.CommandPath())
+		}
+	}
+}
+
+func TestUnknownFlagOfEveryCommandIsAUsageError(t *testing.T) {
+	for _, command := range []string{"ls", "get", "create", "exec", "run", "cp", "kill", "logs", "serve", "mcp", "version", "doctor", "stats", "update", "audit", "key ls", "key create", "key revoke", "template ls", "template build"} {
+		var out, errs bytes.Buffer
+		code := Run(context.Background(), Program{
+			Args: append(strings.Fields(command), "--no-such-flag"), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
+			Env: func(string) string { return "" },
+		})
+		if code != exitUsage || !strings.Contains(errs.String(), "cove: unknown flag: --no-such-flag\ncove: see cove "+command+" --help\n") || out.Len() > 0 {
+			t.Errorf("%s: code %d, said %q", command, code, errs.String())
+		}
+	}
+}
