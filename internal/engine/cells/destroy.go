@@ -143,10 +143,15 @@ func startTime(pid int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The command's name ends with the last parenthesis; the start time is
-	// field 22, the state field 3.
+	// The command's name ends with the last parenthesis. What follows is field
+	// 3, the state; field 20 is the number of threads, 22 the start time.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	if len(fields) < 20 {
+		return "", os.ErrProcessDone
+	}
+	state, threads := fields[0], fields[17]
+	// The first thread may be a zombie while others of the process still run.
+	if state == "X" || state == "Z" && (threads == "0" || threads == "1") {
 		return "", os.ErrProcessDone
 	}
 	return fields[19], nil

@@ -1,0 +1,117 @@
+package cells_test
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/cove-sh/cove/internal/agentbin"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/cells"
+	"github.com/cove-sh/cove/internal/engine/enginetest"
+	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestEngine runs the contract that every engine keeps, with real sandboxes.
+func TestEngine(t *testing.T) {
+	needs.GVisor(t)
+	enginetest.Run(t, func(t *testing.T) enginetest.Subject {
+		dir := t.TempDir()
+		d := &covetest.Daemon{StateDir: dir}
+		return enginetest.Subject{
+			Open: func(t *testing.T) engine.Engine { return open(t, dir) },
+			Spec: hostSpec,
+			Fail: func(t *testing.T, id string) { killCell(t, dir, id) },
+			Traces: func(_ *testing.T, id string) []string {
+				return d.Traces(id)
+			},
+		}
+	})
+}
+
+// open returns an engine whose cells are the built program: the race detector
+// needs cgo, and a program with cgo cannot be gVisor.
+func open(t *testing.T, dir string) *cells.Engine {
+	t.Helper()
+	binary, err := covetest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := agentbin.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := agentbin.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := cells.New(cells.Config{
+		Dir: dir, Agent: agent, AgentDigest: digest, Executable: binary,
+		Log: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// logWriter sends log lines to a test.
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Log(string(bytes.TrimRight(p, "\n")))
+	return len(p), nil
+}
+
+func hostSpec(t *testing.T) engine.Spec {
+	t.Helper()
+	p, err := image.New(image.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, tmpl, err := p.Root(t.Context(), "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine.Spec{
+		Root: root, Hostname: "cove", User: tmpl.User, WorkDir: tmpl.WorkDir, Env: tmpl.Env,
+		Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 256, DiskMiB: 64, MaxPIDs: 64},
+	}
+}
+
+// killCell kills the cell of a sandbox, found by its own record, and waits
+// until it has let go of its lock.
+func killCell(t *testing.T, dir, id string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "cells", id, "process"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.Fields(string(data))[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Open(filepath.Join(dir, "cells", id, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+}
