@@ -122,6 +122,9 @@ func newConfig(cfg Config) (*config.Config, error) {
 		"file-access-mounts": "exclusive",
 		// The cell is in its sandbox's cgroup before gVisor starts.
 		"ignore-cgroups": "true",
+		// Inside, version 2: in version 1 a fork is charged to one hierarchy
+		// picked at random, so most escape the limit of processes.
+		"in-sandbox-cgroup": "v2",
 		// sudo in the sandbox raises rights in the sandbox only.
 		"allow-suid": "true",
 		// A namespace of its own costs less than pinning a shared one, which
