@@ -56,6 +56,7 @@ func New(sandboxID string, dial Dial) *Client {
 	transport := &http.Transport{
 		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		Protocols:              &protocols,
+		MaxConnsPerHost:        1, // requests that come together must not each dial
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
 		HTTP2: &http.HTTP2Config{

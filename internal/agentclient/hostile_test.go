@@ -469,6 +469,40 @@ func TestOneConnection(t *testing.T) {
 	}
 }
 
+// TestReconnect breaks the connection, and refuses some, again and again.
+func TestReconnect(t *testing.T) {
+	c := pose(t, &impostor{info: &agentv1.FileInfo{Path: "/f"}})
+	var last net.Conn
+	var refuse atomic.Bool
+	dial := c.transport.DialContext
+	c.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if refuse.Load() {
+			return nil, errors.New("refused")
+		}
+		conn, err := dial(ctx, network, addr)
+		last = conn
+		return conn, err
+	}
+	for i := range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		// The first call may still meet the broken connection.
+		if _, err := c.StatFile(ctx, "f"); err != nil {
+			wantCode(t, "broken", err, sandbox.CodeUnavailable)
+			if _, err := c.StatFile(ctx, "f"); err != nil {
+				t.Fatalf("round %d: %v", i, err)
+			}
+		}
+		_ = last.Close()
+		if i%3 == 0 {
+			refuse.Store(true)
+			_, err := c.StatFile(ctx, "f")
+			wantCode(t, "refused", err, sandbox.CodeUnavailable)
+			refuse.Store(false)
+		}
+		cancel()
+	}
+}
+
 func TestParseSignal(t *testing.T) {
 	for in, want := range map[string]int{"TERM": 15, "SIGKILL": 9, "int": 2, "64": 64, "1": 1, "": 0, "SIG": 0, "0": 0, "65": 0, "-9": 0, "TERM\x00": 0, "RTMIN": 0} {
 		got, err := ParseSignal(in)
