@@ -22,7 +22,7 @@ func NewLog(cfg config.Log, w io.Writer) *slog.Logger {
 	case cfg.Format == "json":
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 	case cfg.Format == "auto" && isFile && term.IsTerminal(int(file.Fd())):
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05"}))
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05"}))
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }

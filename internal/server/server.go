@@ -11,10 +11,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/janitor"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
@@ -155,14 +157,14 @@ func prepareStateDir(dir string) error {
 	return nil
 }
 
-// background starts what runs beside the doors; the result waits for its end.
+// background starts what runs beside the doors until ctx ends; the result
+// waits for its end.
 func (s *Server) background(ctx context.Context, stop context.CancelFunc, p *parts, f *front) (wait func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.exitWhenIdle(ctx, stop, p.service, f)
-	}()
-	return func() { <-done }
+	var wg sync.WaitGroup
+	keeper := janitor.New(janitor.Config{Records: p.store, Keeper: p.service, Log: s.log})
+	wg.Go(func() { keeper.Run(ctx) })
+	wg.Go(func() { s.exitWhenIdle(ctx, stop, p.service, f) })
+	return wg.Wait
 }
 
 // checkExposure refuses to serve other machines while no key can keep them

@@ -20,8 +20,8 @@ import (
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/server"
-	"github.com/cove-sh/cove/test/servertest"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/servertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
