@@ -58,6 +58,8 @@ const (
 	EndTimeout     EndCause = "timeout"
 	EndOutOfMemory EndCause = "out_of_memory"
 	EndSignal      EndCause = "signal"
+	// EndProcessLimit is the end of a fork bomb.
+	EndProcessLimit EndCause = "process_limit"
 )
 
 // Job is a command that runs, or ran, in a sandbox. It belongs to the sandbox,

@@ -273,7 +273,7 @@ func explainStart(p *plan, err error) *connect.Error {
 	case errno == unix.E2BIG:
 		return invalid("the arguments and environment are too long for the kernel; pass large data on standard input or in a file")
 	case errno == unix.EAGAIN:
-		return fail(connect.CodeResourceExhausted, "the sandbox has as many processes as it may; end some of them and try again")
+		return fail(connect.CodeResourceExhausted, "the sandbox has as many processes as it may; stop a job with job_stop or a signal, or kill the sandbox")
 	case errno == unix.ENOMEM || errno == unix.EMFILE || errno == unix.ENFILE:
 		return fail(connect.CodeResourceExhausted, "the sandbox has no memory or file handles left for another process; end some and try again")
 	case errors.Is(serr, unix.ENOENT) || errors.Is(serr, unix.ENOTDIR):

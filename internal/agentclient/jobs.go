@@ -285,6 +285,7 @@ var endCauses = map[agentv1.EndCause]sandbox.EndCause{
 	agentv1.EndCause_END_CAUSE_TIMEOUT:       sandbox.EndTimeout,
 	agentv1.EndCause_END_CAUSE_OUT_OF_MEMORY: sandbox.EndOutOfMemory,
 	agentv1.EndCause_END_CAUSE_SIGNAL:        sandbox.EndSignal,
+	agentv1.EndCause_END_CAUSE_PROCESS_LIMIT: sandbox.EndProcessLimit,
 }
 
 // job checks and translates a job.

@@ -136,6 +136,8 @@ func (a *app) runCommandIn(ctx context.Context, c *client.Client, name string, r
 		return &exit{code: exitTimeout, err: fmt.Errorf("the command timed out after %s; allow more with --timeout", job.Duration().Round(time.Millisecond))}
 	case job.EndCause == sandbox.EndOutOfMemory:
 		return &exit{code: job.ExitCode, err: errors.New("the command was killed: the sandbox is out of memory; give it more with: cove update --memory")}
+	case job.EndCause == sandbox.EndProcessLimit:
+		return &exit{code: job.ExitCode, err: errors.New("the command was killed: it kept the sandbox at its limit of processes by starting ever more; start fewer, or allow more with: cove update --pids")}
 	case job.ExitCode != 0:
 		return &exit{code: job.ExitCode}
 	}

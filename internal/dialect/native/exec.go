@@ -61,7 +61,7 @@ func execOutput() *jsonschema.Schema {
 		req("job_id", text("For job_get and job_stop.")),
 		opt("exit_code", &jsonschema.Schema{Type: "integer", Description: "Set when it has exited; 128 plus the signal's number if a signal ended it."}),
 		opt("signal", text("The signal that ended it.")),
-		opt("end_cause", oneOf("What ended it other than itself.", string(sandbox.EndTimeout), string(sandbox.EndOutOfMemory), string(sandbox.EndSignal))),
+		opt("end_cause", oneOf("What ended it other than itself.", string(sandbox.EndTimeout), string(sandbox.EndOutOfMemory), string(sandbox.EndSignal), string(sandbox.EndProcessLimit))),
 		req("duration_ms", count("")),
 		req("stdout", text("")),
 		req("stderr", text("")),
@@ -160,6 +160,8 @@ func execDone(job *sandbox.Job, out *collector) *mcp.CallToolResult {
 		hints = append(hints, "it was killed at its timeout; allow more with timeout_ms or set background")
 	case job.EndCause == sandbox.EndOutOfMemory:
 		hints = append(hints, "it ran out of memory; give the sandbox more memory_mib")
+	case job.EndCause == sandbox.EndProcessLimit:
+		hints = append(hints, "it was killed because it kept the sandbox at its limit of processes by starting ever more; start fewer at once")
 	}
 	if res.Truncated {
 		hints = append(hints, fmt.Sprintf("read what is left out with job_get, job_id %s and an offset", job.ID))

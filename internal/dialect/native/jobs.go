@@ -37,7 +37,7 @@ func jobProps() []prop {
 		req("state", oneOf("", string(sandbox.JobRunning), string(sandbox.JobExited))),
 		opt("exit_code", &jsonschema.Schema{Type: "integer", Description: "Set when it has exited."}),
 		opt("signal", text("")),
-		opt("end_cause", oneOf("", string(sandbox.EndTimeout), string(sandbox.EndOutOfMemory), string(sandbox.EndSignal))),
+		opt("end_cause", oneOf("", string(sandbox.EndTimeout), string(sandbox.EndOutOfMemory), string(sandbox.EndSignal), string(sandbox.EndProcessLimit))),
 		req("started_at", moment("")),
 		opt("ended_at", moment("")),
 		req("stdout_bytes", count("Bytes written in all.")),

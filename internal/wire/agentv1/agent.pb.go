@@ -131,6 +131,9 @@ const (
 	EndCause_END_CAUSE_TIMEOUT       EndCause = 1
 	EndCause_END_CAUSE_OUT_OF_MEMORY EndCause = 2
 	EndCause_END_CAUSE_SIGNAL        EndCause = 3
+	// It, or what it left behind, kept the sandbox at its limit of processes by
+	// starting new ones all the time.
+	EndCause_END_CAUSE_PROCESS_LIMIT EndCause = 4
 )
 
 // Enum value maps for EndCause.
@@ -140,12 +143,14 @@ var (
 		1: "END_CAUSE_TIMEOUT",
 		2: "END_CAUSE_OUT_OF_MEMORY",
 		3: "END_CAUSE_SIGNAL",
+		4: "END_CAUSE_PROCESS_LIMIT",
 	}
 	EndCause_value = map[string]int32{
 		"END_CAUSE_UNSPECIFIED":   0,
 		"END_CAUSE_TIMEOUT":       1,
 		"END_CAUSE_OUT_OF_MEMORY": 2,
 		"END_CAUSE_SIGNAL":        3,
+		"END_CAUSE_PROCESS_LIMIT": 4,
 	}
 )
 
@@ -3352,12 +3357,13 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STATE_RUNNING\x10\x01\x12\x14\n" +
-	"\x10JOB_STATE_EXITED\x10\x02*o\n" +
+	"\x10JOB_STATE_EXITED\x10\x02*\x8c\x01\n" +
 	"\bEndCause\x12\x19\n" +
 	"\x15END_CAUSE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11END_CAUSE_TIMEOUT\x10\x01\x12\x1b\n" +
 	"\x17END_CAUSE_OUT_OF_MEMORY\x10\x02\x12\x14\n" +
-	"\x10END_CAUSE_SIGNAL\x10\x03*~\n" +
+	"\x10END_CAUSE_SIGNAL\x10\x03\x12\x1b\n" +
+	"\x17END_CAUSE_PROCESS_LIMIT\x10\x04*~\n" +
 	"\bFileType\x12\x19\n" +
 	"\x15FILE_TYPE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eFILE_TYPE_FILE\x10\x01\x12\x17\n" +
