@@ -75,14 +75,16 @@ func stopDaemon(state string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil || holdsLock(state) {
-		if err == nil {
-			err = syscall.Kill(pid, syscall.SIGTERM)
-		}
-		if err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("end the daemon: %w", err)
-		}
+	if err != nil || !holdsLock(state) {
+		return err
+	}
+	holder, _, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
+	pid, err := strconv.Atoi(holder)
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGTERM)
+	}
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("end the daemon: %w", err)
 	}
 	return awaitUnlock(state)
 }
