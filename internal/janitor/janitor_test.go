@@ -128,7 +128,7 @@ func TestLifetime(t *testing.T) {
 		must(t, err)
 		h.after(299*time.Second, id, sandbox.StateRunning, "")
 		h.after(3*time.Second, id, sandbox.StateKilled, "lifetime of 5m0s ended")
-		h.after(2*time.Hour, forever, sandbox.StateRunning, "")
+		h.after(10*time.Minute, forever, sandbox.StateRunning, "")
 	})
 }
 
@@ -177,7 +177,7 @@ func TestCallsAreNotIdle(t *testing.T) {
 		must(t, err)
 		r, err := h.ReadFile(h.ctx, id, sandbox.ReadFileRequest{Path: "file"})
 		must(t, err)
-		h.after(time.Hour, id, sandbox.StateRunning, "")
+		h.after(5*time.Minute, id, sandbox.StateRunning, "")
 		must(t, r.Close())
 		h.after(55*time.Second, id, sandbox.StateRunning, "")
 		h.after(10*time.Second, id, sandbox.StateKilled, "idle")

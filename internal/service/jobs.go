@@ -61,6 +61,9 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	if err == nil {
 		return job, nil
 	}
+	if s.ctx.Err() != nil && ctx.Err() == nil && !events.failed {
+		return job, unavailable(err, "the server is shutting down while job %s runs; it runs on, get the job when the server is back", id)
+	}
 	// The agent knows the caller's deadline too, and may be the first to say so.
 	code := sandbox.CodeOf(err)
 	if events.failed || v.ctx.Err() != nil || code == sandbox.CodeTimeout || code == sandbox.CodeCancelled {

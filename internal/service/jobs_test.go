@@ -88,6 +88,34 @@ func TestBackgroundSinkFails(t *testing.T) {
 	}
 }
 
+// TestExecSurvivesClose closes the daemon during a command: the command goes
+// on, as it does when the daemon is killed.
+func TestExecSurvivesClose(t *testing.T) {
+	w := newWorld(t)
+	sbx := w.create(sandbox.CreateRequest{})
+	ids := make(chan string, 1)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300"}, func(e sandbox.JobEvent) error {
+			ids <- e.Job.ID
+			return nil
+		})
+		ended <- err
+	}()
+	id := <-ids
+	w.restart()
+	err := <-ended
+	wantCode(t, err, sandbox.CodeUnavailable)
+	if !strings.Contains(err.Error(), id) {
+		t.Errorf("the error %q does not name the job", err)
+	}
+	job, err := w.GetJob(red(t), sbx.ID, id)
+	must(t, err)
+	if job.State != sandbox.JobRunning {
+		t.Errorf("after the restart: %+v", job)
+	}
+}
+
 func TestJobEvents(t *testing.T) {
 	w := newWorld(t)
 	sbx := w.create(sandbox.CreateRequest{})
@@ -344,5 +372,21 @@ func TestStats(t *testing.T) {
 	must(t, err)
 	if st.SandboxID != sbx.ID || st.MemoryMaxBytes != 256<<20 || st.DiskMaxBytes != 512<<20 || st.CPUSeconds <= 0 || st.Processes <= 0 {
 		t.Errorf("stats are %+v", st)
+	}
+}
+
+// BenchmarkExec measures what the service and the agent add to a process
+// start: there is no isolation here.
+func BenchmarkExec(b *testing.B) {
+	w := newWorld(b)
+	ctx := as(b.Context(), "red")
+	sbx, err := w.Create(ctx, sandbox.CreateRequest{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := w.Exec(ctx, sbx.ID, sandbox.ExecRequest{Command: []string{"/bin/true"}}, nil); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // service itself survives a restart.
 type world struct {
 	*Service
-	t         *testing.T
+	t         testing.TB
 	state     *memory.State
 	engine    *memory.Engine
 	store     *sqlite.Store
@@ -35,7 +35,7 @@ type world struct {
 	cfg       Config
 }
 
-func newWorld(t *testing.T, change ...func(*Config)) *world {
+func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w := &world{t: t, state: memory.NewState(dir), path: filepath.Join(dir, "cove.db"), templates: newShelf()}
@@ -97,7 +97,7 @@ func as(ctx context.Context, team string, scopes ...sandbox.Scope) context.Conte
 }
 
 // red is the team that most tests act for.
-func red(t *testing.T) context.Context { return as(t.Context(), "red") }
+func red(t testing.TB) context.Context { return as(t.Context(), "red") }
 
 func (w *world) create(req sandbox.CreateRequest) *sandbox.Sandbox {
 	w.t.Helper()
@@ -136,7 +136,7 @@ func (w *world) waitState(id string, want sandbox.State) *sandbox.Sandbox {
 }
 
 // wait asks until something has happened.
-func wait(t *testing.T, happened func() bool, otherwise func() string) {
+func wait(t testing.TB, happened func() bool, otherwise func() string) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -187,7 +187,7 @@ func wantCode(t *testing.T, err error, want sandbox.Code) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		if e, ok := errors.AsType[*sandbox.Error](err); ok {
