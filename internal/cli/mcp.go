@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,13 +16,21 @@ type mcpOptions struct {
 	Toolsets []string
 	ReadOnly bool
 	Verbose  bool
+	Handover time.Duration
 }
 
 func (o *mcpOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Dialect, "dialect", "", "tools to speak: native, or the name of another product (default native)")
 	f.StringSliceVar(&o.Toolsets, "toolsets", nil, "tools to offer, such as core, or all (default the dialect's)")
 	f.BoolVar(&o.ReadOnly, "read-only", false, "only tools that change nothing")
+	addHandover(f, &o.Handover)
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error")
+}
+
+// addHandover adds a flag by which tests need not wait as long as clients do.
+func addHandover(f *pflag.FlagSet, value *time.Duration) {
+	f.DurationVar(value, "mcp-handover", 0, "when a command that an MCP call waits for becomes a job (default 45s)")
+	_ = f.MarkHidden("mcp-handover")
 }
 
 func (a *app) mcpCommand() *cobra.Command {
@@ -53,6 +62,6 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	}
 	return mcpserver.RunStdio(ctx, mcpserver.Config{
 		Service: c, Version: a.Version, Log: log,
-		Dialect: opts.Dialect, Toolsets: opts.Toolsets, ReadOnly: opts.ReadOnly,
+		Dialect: opts.Dialect, Toolsets: opts.Toolsets, ReadOnly: opts.ReadOnly, Handover: opts.Handover,
 	}, a.Stdin, a.Stdout)
 }

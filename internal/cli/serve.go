@@ -24,6 +24,7 @@ type serveOptions struct {
 	Config   string
 	OnDemand bool
 	Fixtures bool
+	Handover time.Duration
 	// given are the settings that flags have set, by the flag's name.
 	given map[string]string
 }
@@ -33,6 +34,7 @@ func (o *serveOptions) AddFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.OnDemand, "on-demand", false, "serve a local client: no TCP unless told, and end after "+onDemandIdle+" of idleness")
 	f.BoolVar(&o.Fixtures, "mcp-fixtures", false, "serve the tools of the MCP conformance suite")
 	_ = f.MarkHidden("mcp-fixtures")
+	addHandover(f, &o.Handover)
 	o.given = map[string]string{}
 	for _, s := range config.Settings() {
 		if s.Flag == "state-dir" {
@@ -94,7 +96,7 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 		return err
 	}
 	log := server.NewLog(cfg.Log, a.Stderr)
-	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, Fixtures: opts.Fixtures}
+	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, Handover: opts.Handover, Fixtures: opts.Fixtures}
 	if opts.OnDemand {
 		deps.LockWait = onDemandWait
 	} else {

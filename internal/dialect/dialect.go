@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -101,6 +102,9 @@ type Call struct {
 	Status func(message string)
 	// Protocol is the revision of MCP spoken.
 	Protocol string
+	// Handover is how long a call may wait for a command before it hands it
+	// over as a job; 0 is the dialect's own.
+	Handover time.Duration
 	// Header is that of the HTTP request, nil on stdio.
 	Header http.Header
 	Log    *slog.Logger

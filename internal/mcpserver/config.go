@@ -44,6 +44,10 @@ type Config struct {
 	// SessionIdle ends a session without requests; 0 is two hours.
 	SessionIdle time.Duration
 
+	// Handover is when a command that a call waits for becomes a job; 0 is the
+	// dialect's own, below the 60 s after which clients give a call up.
+	Handover time.Duration
+
 	// Fixtures serves, instead of sandboxes, the tools that the conformance
 	// suite of the protocol calls by name. For tests.
 	Fixtures bool

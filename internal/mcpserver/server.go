@@ -123,6 +123,7 @@ func (b *builder) handler(t dialect.Tool) mcp.ToolHandler {
 			Session:  sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) }),
 			Status:   p.status,
 			Protocol: req.ProtocolVersion(),
+			Handover: b.cfg.Handover,
 			Header:   header(req),
 			Log:      b.cfg.Log,
 		}

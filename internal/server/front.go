@@ -45,7 +45,8 @@ type front struct {
 func (s *Server) newFront(p *parts) (*front, error) {
 	rest := api.New(api.Config{Service: p.service, Log: s.log, Version: s.deps.Version})
 	mcp, err := mcpserver.NewHTTP(mcpserver.Config{
-		Service: p.service, Version: s.deps.Version, Log: s.log, HostChecked: true, Fixtures: s.deps.Fixtures,
+		Service: p.service, Version: s.deps.Version, Log: s.log, HostChecked: true,
+		Handover: s.deps.Handover, Fixtures: s.deps.Fixtures,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the MCP server: %w", err)

@@ -44,6 +44,9 @@ type Deps struct {
 	// Ready, if set, is called once when the daemon answers, with the address of
 	// its TCP listener, or nil if it has none.
 	Ready func(tcp net.Addr)
+	// Handover is when a command that an MCP call waits for becomes a job; 0 is
+	// as clients need it. For tests.
+	Handover time.Duration
 	// Fixtures serves the tools of the MCP conformance suite. For tests.
 	Fixtures bool
 }

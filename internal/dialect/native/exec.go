@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -14,8 +15,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// handover is when a command that still runs becomes a job: clients give up a
-// call after 60 s.
+// handover is when a command that still runs becomes a job, unless the server
+// says otherwise: clients give up a call after 60 s.
 const handover = 45 * time.Second
 
 type execArgs struct {
@@ -98,7 +99,7 @@ func runExec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolRe
 	}
 	r := sandbox.ExecRequest{
 		Command: in.Command, Shell: in.Shell, Env: in.Env, WorkDir: in.WorkDir, User: in.User,
-		Stdin: []byte(in.Stdin), Background: in.Background, HandoverMS: handover.Milliseconds(),
+		Stdin: []byte(in.Stdin), Background: in.Background, HandoverMS: cmp.Or(c.Handover, handover).Milliseconds(),
 	}
 	if in.TimeoutMS != nil {
 		r.TimeoutMS = *in.TimeoutMS
