@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"math"
 	"net"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/server"
@@ -91,6 +93,8 @@ func (a *app) serveCommand() *cobra.Command {
 }
 
 func (a *app) runServe(ctx context.Context, opts serveOptions) error {
+	// What the starter left open is not for the daemon's children.
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	cfg, err := a.serveConfig(opts)
 	if err != nil {
 		return err
@@ -98,7 +102,7 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 	log := server.NewLog(cfg.Log, a.Stderr)
 	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, Handover: opts.Handover, Fixtures: opts.Fixtures}
 	if opts.OnDemand {
-		deps.LockWait = onDemandWait
+		deps.LockWait, deps.OnDemand = onDemandWait, true
 	} else {
 		deps.Ready = func(tcp net.Addr) { a.sayReady(&cfg, tcp) }
 	}

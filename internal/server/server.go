@@ -41,6 +41,9 @@ type Deps struct {
 	// LockWait is how long to wait for another daemon to let go of the state
 	// directory; 0 fails at once.
 	LockWait time.Duration
+	// OnDemand marks a daemon that a client has started: one that somebody
+	// starts with other settings takes over from it.
+	OnDemand bool
 	// Ready, if set, is called once when the daemon answers, with the address of
 	// its TCP listener, or nil if it has none.
 	Ready func(tcp net.Addr)
@@ -115,7 +118,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err := prepareStateDir(dir); err != nil {
 		return err
 	}
-	unlock, err := lockState(ctx, dir, s.deps.LockWait)
+	unlock, err := lockState(ctx, dir, s.deps.LockWait, s.deps.OnDemand)
 	if err != nil {
 		return err
 	}
@@ -146,6 +149,29 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err := p.service.Start(ctx); err != nil {
 		return fmt.Errorf("start the service: %w", err)
 	}
+	return s.collect(ctx, p)
+}
+
+// collector is a [service.TemplateProvider] that can remove what no template
+// has any more.
+type collector interface {
+	Collect(inUse map[string]bool) (removed []string, err error)
+}
+
+// collect frees the disk of old templates when no sandbox can be using one.
+func (s *Server) collect(ctx context.Context, p *parts) error {
+	idle, _, err := p.service.Idle(ctx)
+	c, ok := p.templates.(collector)
+	if err != nil || !idle || !ok {
+		return err
+	}
+	removed, err := c.Collect(nil)
+	if err != nil {
+		s.log.Warn("remove old templates", "err", err)
+	}
+	for _, digest := range removed {
+		s.log.Info("old template removed", "digest", digest)
+	}
 	return nil
 }
 
@@ -167,7 +193,16 @@ func (s *Server) background(ctx context.Context, stop context.CancelFunc, p *par
 	keeper := janitor.New(janitor.Config{Records: p.store, Keeper: p.service, Log: s.log})
 	wg.Go(func() { keeper.Run(ctx) })
 	wg.Go(func() { s.exitWhenIdle(ctx, stop, p.service, f) })
+	wg.Go(func() { s.warm(ctx, p.templates) })
 	return wg.Wait
+}
+
+// warm makes the default template ready, so that the first sandbox does not
+// wait for it. Whoever needs it meets the error, if there is one.
+func (s *Server) warm(ctx context.Context, templates service.TemplateProvider) {
+	if _, _, err := templates.Root(ctx, s.cfg.Defaults.Template); err != nil && ctx.Err() == nil {
+		s.log.Warn("the default template is not ready", "template", s.cfg.Defaults.Template, "err", err)
+	}
 }
 
 // checkExposure refuses to serve other machines while no key can keep them

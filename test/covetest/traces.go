@@ -25,8 +25,10 @@ func (d *Daemon) Traces(ids ...string) []string {
 		}
 	}
 	for _, id := range ids {
-		if dirs, err := os.ReadDir(filepath.Join(d.StateDir, "cells", id)); err == nil {
-			found = append(found, fmt.Sprintf("directory of %s with %d entries", id, len(dirs)))
+		for _, parent := range []string{"cells", "engine/cells"} {
+			if dirs, err := os.ReadDir(filepath.Join(d.StateDir, parent, id)); err == nil {
+				found = append(found, fmt.Sprintf("directory of %s with %d entries", id, len(dirs)))
+			}
 		}
 	}
 	found = append(found, cgroupTraces(ids)...)
