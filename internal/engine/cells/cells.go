@@ -42,6 +42,8 @@ type Config struct {
 type Engine struct {
 	cfg     Config
 	cgroups cgroup.Support
+	// program is the file that cells are started from.
+	program string
 	// starts bounds how many sandboxes start at once: more only makes each of
 	// them slower.
 	starts *semaphore.Weighted
@@ -84,26 +86,6 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	return e, nil
-}
-
-// install puts the agent where cells can show it to their sandboxes.
-func (e *Engine) install() error {
-	if err := os.MkdirAll(e.cellsDir(), 0o700); err != nil {
-		return fmt.Errorf("make the cells' directory: %w", err)
-	}
-	path := filepath.Join(e.agentDir(), "agent")
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
-	// The directory shows up in the sandbox: it must be open to its users.
-	if err := os.MkdirAll(e.agentDir(), 0o755); err != nil {
-		return fmt.Errorf("install the agent: %w", err)
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, e.cfg.Agent, 0o555); err != nil {
-		return fmt.Errorf("install the agent: %w", err)
-	}
-	return os.Rename(tmp, path)
 }
 
 func (e *Engine) cellsDir() string         { return filepath.Join(e.cfg.Dir, "cells") }

@@ -98,7 +98,7 @@ func (e *Engine) startProcess(id string) (*process, error) {
 		return nil, err
 	}
 	defer readyW.Close()
-	cmd := exec.Command(e.cfg.Executable, "cell", id)
+	cmd := exec.Command(e.program, "cell", id)
 	cmd.Dir = "/"
 	cmd.Args[0] = "cove"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOTRACEBACK=single"}

@@ -1,0 +1,114 @@
+package cells
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// install puts what sandboxes are started from where it cannot change under
+// them: the agent, which they are shown, and the program itself, which gVisor
+// executes again and looks up by its path. An upgrade replaces the program's
+// own file while the daemon runs.
+func (e *Engine) install() error {
+	if err := os.MkdirAll(e.cellsDir(), 0o700); err != nil {
+		return fmt.Errorf("make the cells' directory: %w", err)
+	}
+	if err := e.installAgent(); err != nil {
+		return fmt.Errorf("install the agent: %w", err)
+	}
+	path, err := installProgram(filepath.Join(e.cfg.Dir, "bin"), e.cfg.Executable)
+	if err != nil {
+		return fmt.Errorf("install the program: %w", err)
+	}
+	e.program = path
+	return nil
+}
+
+func (e *Engine) installAgent() error {
+	path := filepath.Join(e.agentDir(), "agent")
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	// The directory shows up in the sandbox: it must be open to its users.
+	if err := os.MkdirAll(e.agentDir(), 0o755); err != nil {
+		return err
+	}
+	return writeProgram(path, func(f *os.File) error {
+		_, err := f.Write(e.cfg.Agent)
+		return err
+	})
+}
+
+// installProgram makes a file in dir with the program's content and returns
+// its path. Files of other versions are removed: what still runs from them
+// keeps them open.
+func installProgram(dir, executable string) (string, error) {
+	src, err := os.Open(executable)
+	if err != nil {
+		return "", err
+	}
+	defer src.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(src.Fd()), &st); err != nil {
+		return "", err
+	}
+	// A program is what it is by its file: its content is not read at each start.
+	name := fmt.Sprintf("cove-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano())
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	if err := removeOthers(dir, name); err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	// A second name costs nothing. It fails across file systems, for a file of
+	// another user, and for one that has lost its name.
+	if real, err := filepath.EvalSymlinks(executable); err == nil && sameFile(real, &st) && os.Link(real, path) == nil {
+		return path, nil
+	}
+	return path, writeProgram(path, func(f *os.File) error {
+		_, err := io.Copy(f, src)
+		return err
+	})
+}
+
+func sameFile(path string, want *unix.Stat_t) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Ino == want.Ino && st.Dev == want.Dev
+}
+
+func removeOthers(dir, name string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Name() == name {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeProgram writes an executable file that is there whole or not at all.
+func writeProgram(path string, write func(*os.File) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "new-")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(write(f), f.Chmod(0o555), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return os.Rename(f.Name(), path)
+}

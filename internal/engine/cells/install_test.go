@@ -1,0 +1,55 @@
+package cells
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// An upgrade replaces the program's file while a daemon runs: what cells are
+// started from stays what it was, and the next daemon takes the new one.
+func TestInstallProgramSurvivesUpgrade(t *testing.T) {
+	dir := t.TempDir()
+	exe := filepath.Join(dir, "cove")
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(exe+".new", []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(exe+".new", exe); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install := func() string {
+		t.Helper()
+		path, err := installProgram(filepath.Join(dir, "bin"), exe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	read := func(path string) string {
+		t.Helper()
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	write("old")
+	first := install()
+	if again := install(); again != first {
+		t.Errorf("installed twice: %s and %s", first, again)
+	}
+	write("new version")
+	if got := read(first); got != "old" {
+		t.Errorf("the installed program became %q", got)
+	}
+	second := install()
+	if got := read(second); got != "new version" {
+		t.Errorf("after the upgrade the installed program is %q", got)
+	}
+	if entries, err := os.ReadDir(filepath.Join(dir, "bin")); err != nil || len(entries) != 1 {
+		t.Errorf("the directory holds %v, %v; want the one program", entries, err)
+	}
+}
