@@ -84,5 +84,5 @@ func (k *Keys) touch(ctx context.Context, key *sandbox.Key, now time.Time) {
 }
 
 func noKey() error {
-	return sandbox.Errorf(sandbox.CodeUnauthenticated, "an API key is needed; send it as \"Authorization: Bearer KEY\"")
+	return sandbox.Errorf(sandbox.CodeUnauthenticated, "an API key is needed; send it as \"Authorization: Bearer KEY\", or give it to cove with --key or COVE_API_KEY")
 }

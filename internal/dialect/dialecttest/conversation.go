@@ -50,7 +50,8 @@ func Direct(t testing.TB, d dialect.Dialect, svc sandbox.Service) Caller {
 //
 // Where runs differ, results are normalised: identifiers become <id-1>,
 // <id-2> … in the order of their appearance, which calls may then use; times
-// become <time>, durations <n> and cursors <cursor-1>. In arguments, <nul> is a NUL byte and
+// become <time>, durations <n> and cursors <cursor-1>, and limits that the
+// machine does not enforce are left out. In arguments, <nul> is a NUL byte and
 // <repeat:X:N> N times X. Every structured result is checked against the
 // tool's output schema. connect also returns what hides other differences of
 // the service that it talks to.
@@ -260,6 +261,8 @@ func fold(s string) string {
 var (
 	moment   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 	duration = regexp.MustCompile(`("duration_ms": )\d+|(after )\d+\.\d s`)
+	// What a machine cannot enforce differs from one to the next.
+	unenforced = regexp.MustCompile(`,\n *"unenforced": \[[^\]]*\]|\nNot enforced on this machine: [^\n]*`)
 )
 
 func (c *conversation) normalize(b []byte) []byte {
@@ -268,6 +271,7 @@ func (c *conversation) normalize(b []byte) []byte {
 		s = strings.ReplaceAll(s, id, c.ids[id])
 	}
 	s = c.hide(s)
+	s = unenforced.ReplaceAllString(s, "")
 	s = moment.ReplaceAllString(s, "<time>")
 	s = duration.ReplaceAllString(s, "$1$2<n>")
 	s = fold(s)

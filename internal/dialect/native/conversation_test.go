@@ -3,6 +3,7 @@ package native_test
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -10,7 +11,9 @@ import (
 
 	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/native"
+	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
 	"github.com/cove-sh/cove/test/mcp/local"
 )
 
@@ -23,6 +26,40 @@ func TestConversations(t *testing.T) {
 			return direct(sandbox.WithCaller(ctx, sandbox.LocalCaller()), tool, args)
 		}, svc.Normalize
 	})
+}
+
+// The same conversations with real sandboxes, which end at each script's end:
+// what the scripts say holds as root and as an ordinary user.
+func TestRealConversations(t *testing.T) {
+	needs.GVisor(t)
+	users := map[string]covetest.Options{"own user": {}}
+	if os.Geteuid() == 0 {
+		users["ordinary user"] = covetest.Options{UID: 54321}
+	}
+	for name, opts := range users {
+		t.Run(name, func(t *testing.T) {
+			daemon, d := covetest.Start(t, opts), native.New()
+			dialecttest.Conversations(t, d, "testdata", func(t *testing.T) (dialecttest.Caller, func(string) string) {
+				t.Cleanup(func() { killAll(t, daemon.Client) })
+				return dialecttest.Direct(t, d, daemon.Client), func(s string) string { return s }
+			})
+		})
+	}
+}
+
+// killAll makes a daemon look new to the next script.
+func killAll(t *testing.T, svc sandbox.Sandboxes) {
+	ctx := context.WithoutCancel(t.Context())
+	list, err := svc.List(ctx, sandbox.ListRequest{})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for _, sb := range list.Items {
+		if _, err := svc.Kill(ctx, sb.ID); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestResources(t *testing.T) {

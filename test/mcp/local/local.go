@@ -72,10 +72,10 @@ func New(t testing.TB) *Service {
 }
 
 // Normalize shows a sandbox's temporary directory as /workspace, which is
-// where commands start in a real one, and the user of the test as root.
+// where commands start in a real one, and the user of the test as user.
 func (s *Service) Normalize(text string) string {
-	text = strings.ReplaceAll(text, `"user": "`+user()+`"`, `"user": "root"`)
-	text = strings.ReplaceAll(text, ", user "+user()+",", ", user root,")
+	text = strings.ReplaceAll(text, `"user": "`+user()+`"`, `"user": "user"`)
+	text = strings.ReplaceAll(text, ", user "+user()+",", ", user user,")
 	return regexp.MustCompile(regexp.QuoteMeta(s.dir)+`/[a-zA-Z0-9<>_-]+`).ReplaceAllString(text, "/workspace")
 }
 
@@ -87,7 +87,8 @@ func user() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-// templates are one template: the host as it is.
+// templates are one template, the host as it is, and names that real servers
+// have too but that are not built here.
 type templates struct{}
 
 func host() *sandbox.Template {
@@ -95,12 +96,16 @@ func host() *sandbox.Template {
 }
 
 func (templates) List(context.Context) ([]sandbox.Template, error) {
-	return []sandbox.Template{*host()}, nil
+	return []sandbox.Template{
+		{Name: "code-interpreter", Source: "debian", State: sandbox.TemplateAvailable},
+		{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable},
+		*host(),
+	}, nil
 }
 
 func (templates) Get(_ context.Context, name string) (*sandbox.Template, error) {
 	if name != "host" {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "no template %q; list templates to see which there are", name)
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; use one of code-interpreter, debian, host", name)
 	}
 	return host(), nil
 }

@@ -1,0 +1,90 @@
+package mcp
+
+import (
+	"encoding/json"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// ordinaryUID is a user without an account.
+const ordinaryUID = 54321
+
+// daemon starts the real program with real sandboxes.
+func daemon(t *testing.T, opts covetest.Options) *covetest.Daemon {
+	t.Helper()
+	needs.GVisor(t)
+	return covetest.Start(t, opts)
+}
+
+// asUser is the options of a daemon of an ordinary user, where this one can
+// become another.
+func asUser(opts covetest.Options) covetest.Options {
+	if os.Geteuid() == 0 {
+		opts.UID = ordinaryUID
+	}
+	return opts
+}
+
+// key makes an API key.
+func key(t *testing.T, d *covetest.Daemon, team string, scopes ...sandbox.Scope) string {
+	t.Helper()
+	k, err := d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "test", Team: team, Scopes: scopes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.Secret
+}
+
+// mcpCommand tells the programs to start "cove mcp" on a daemon, as its user.
+func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ...string) string {
+	t.Helper()
+	var line []string
+	if opts.UID != 0 {
+		id := strconv.Itoa(int(opts.UID))
+		line = append(line, "setpriv", "--reuid="+id, "--regid="+id, "--clear-groups")
+	}
+	line = append(line, "env", "COVE_STATE_DIR="+d.StateDir, "HOME="+d.StateDir, d.Binary, "mcp")
+	data, err := json.Marshal(append(line, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "COVE_MCP_COMMAND=" + string(data)
+}
+
+// The programs talk to the real daemon: as root without keys, with "cove mcp"
+// on its socket, and as an ordinary user with a key, with "cove mcp" on its
+// URL.
+func TestRealClients(t *testing.T) {
+	node(t)
+	t.Run("root", func(t *testing.T) {
+		needs.Root(t)
+		opts := covetest.Options{Dev: true}
+		d := daemon(t, opts)
+		env := []string{"COVE_MCP_URL=" + d.URL + "/mcp", mcpCommand(t, d, opts)}
+		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
+		t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
+	})
+	t.Run("user", func(t *testing.T) {
+		opts := asUser(covetest.Options{})
+		d := daemon(t, opts)
+		secret := key(t, d, "a-team", sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite)
+		env := []string{
+			"COVE_MCP_URL=" + d.URL + "/mcp", "COVE_API_KEY=" + secret, mcpCommand(t, d, opts, "--url", d.URL, "--key", secret),
+		}
+		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
+		t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
+	})
+}
+
+// The suite runs against the daemon in its fixture mode: the process, listener
+// and handlers that serve sandboxes.
+func TestRealConformance(t *testing.T) {
+	node(t)
+	d := daemon(t, covetest.Options{Dev: true, Args: []string{"--mcp-fixtures"}})
+	run(t, "conformance.test.mjs", "COVE_FIXTURES_URL="+d.URL+"/mcp")
+}
