@@ -10,8 +10,6 @@ import (
 	"time"
 	"unicode"
 
-	"charm.land/lipgloss/v2"
-	"charm.land/lipgloss/v2/table"
 	"github.com/spf13/pflag"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -68,8 +66,7 @@ func (a *app) print(text string) error {
 	return nil
 }
 
-// printTable prints rows under their headings: with a little colour on a
-// terminal, else aligned by spaces.
+// printTable prints rows under their headings, which are bold on a terminal.
 func (a *app) printTable(headings []string, rows [][]string) error {
 	for _, row := range rows {
 		for i := range row {
@@ -77,21 +74,6 @@ func (a *app) printTable(headings []string, rows [][]string) error {
 				row[i] = "-"
 			}
 		}
-	}
-	if isTerminal(a.Stdout) {
-		heading := lipgloss.NewStyle().Bold(true).PaddingRight(2)
-		cell := lipgloss.NewStyle().PaddingRight(2)
-		t := table.New().Headers(headings...).Rows(rows...).
-			BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).
-			BorderColumn(false).BorderHeader(false).BorderRow(false).
-			StyleFunc(func(row, _ int) lipgloss.Style {
-				if row == table.HeaderRow {
-					return heading
-				}
-				return cell
-			})
-		_, err := lipgloss.Fprintln(a.Stdout, t)
-		return err
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -101,7 +83,12 @@ func (a *app) printTable(headings []string, rows [][]string) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	return a.print(b.String())
+	text := b.String()
+	if isTerminal(a.Stdout) {
+		head, rest, _ := strings.Cut(text, "\n")
+		text = "\x1b[1m" + head + "\x1b[0m\n" + rest
+	}
+	return a.print(text)
 }
 
 // fields prints names with their values, one a line; empty values are left

@@ -131,7 +131,7 @@ func (a *app) runTemplateBuild(ctx context.Context, opts templateBuildOptions, a
 	built, err := c.BuildTemplate(ctx, req, func(ev sandbox.BuildEvent) error {
 		if ev.Step != "" && ev.Step != step {
 			step = ev.Step
-			if b.out == nil {
+			if b.view == nil {
 				a.say("%s", clean(step))
 			}
 		}
