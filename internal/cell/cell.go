@@ -59,9 +59,11 @@ type cell struct {
 	gone chan struct{}
 }
 
-// Main is the cell's process. It reads its [Spec] from standard input, says
-// [Ready] on file descriptor 3, and returns the exit code when the sandbox has
-// ended and is cleaned up.
+// Main is the cell's process. It prepares what is the same for every sandbox,
+// reads its [Spec] from standard input, says [Ready] on file descriptor 3, and
+// returns the exit code when the sandbox has ended and is cleaned up. Standard
+// input that ends without a specification ends the cell: the daemon starts
+// cells ahead of need.
 func Main(ctx context.Context) int {
 	ready := os.NewFile(3, "ready")
 	if ready == nil {
@@ -69,31 +71,62 @@ func Main(ctx context.Context) int {
 		return 2
 	}
 	unix.CloseOnExec(3)
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	say := func(r Ready) {
 		_ = json.NewEncoder(ready).Encode(r)
 		ready.Close()
 	}
-	var spec Spec
-	if err := json.NewDecoder(io.LimitReader(os.Stdin, 4<<20)).Decode(&spec); err != nil {
-		say(Ready{Error: "read the cell's specification: " + err.Error()})
-		return 2
-	}
-	log = log.With("sandbox", spec.ID)
 	c := &cell{
-		spec:    spec,
-		log:     log,
-		status:  &cellv1.Status{SandboxId: spec.ID, Phase: cellv1.Phase_PHASE_STARTING, CellPid: int32(os.Getpid()), Unenforced: spec.Unenforced},
+		status:  &cellv1.Status{Phase: cellv1.Phase_PHASE_STARTING, CellPid: int32(os.Getpid())},
 		changed: make(chan struct{}),
 		stop:    make(chan string, 1),
 		gone:    make(chan struct{}),
 	}
-	if err := c.run(ctx, say); err != nil {
-		log.Error("cell failed", "err", err)
+	prepareErr := c.prepare()
+	if err := json.NewDecoder(io.LimitReader(os.Stdin, maxSpecBytes)).Decode(&c.spec); err != nil {
+		return 0
+	}
+	c.status.SandboxId, c.status.Unenforced = c.spec.ID, c.spec.Unenforced
+	err := errors.Join(prepareErr, logTo(filepath.Join(c.spec.Dir, LogFile)))
+	c.log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("sandbox", c.spec.ID)
+	if err == nil {
+		err = c.run(ctx, say)
+	}
+	if err != nil {
+		c.log.Error("cell failed", "err", err)
 		say(Ready{Error: err.Error()})
 		return 1
 	}
 	return 0
+}
+
+// maxSpecBytes bounds the specification.
+const maxSpecBytes = 4 << 20
+
+// logTo makes a file this process's standard error.
+func logTo(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Dup3(int(f.Fd()), unix.Stderr, 0)
+}
+
+// prepare sets up what does not depend on the sandbox: mounts of the cell's
+// own, and the network.
+func (c *cell) prepare() error {
+	if err := setUpMounts(); err != nil {
+		return err
+	}
+	var err error
+	if c.link, err = setUpLink(); err != nil {
+		return err
+	}
+	if c.net, err = netstack.New(netstack.Config{FD: c.link.fd, LinkAddr: c.link.addr}); err != nil {
+		return err
+	}
+	c.cpus, err = allowedCPUs()
+	return err
 }
 
 // run makes the sandbox, serves it until it ends, and takes it down.
@@ -142,14 +175,11 @@ func (c *cell) lock() (func(), error) {
 	return func() { f.Close() }, nil
 }
 
+// start makes the sandbox and waits for its agent.
 func (c *cell) start(ctx context.Context) error {
 	began := time.Now()
-	scratch, err := setUpMounts(c.spec)
+	scratch, err := setUpScratch(c.spec)
 	if err != nil {
-		return err
-	}
-	mounted := time.Now()
-	if c.cpus, err = allowedCPUs(); err != nil {
 		return err
 	}
 	if c.spec.PinCPUs {
@@ -157,13 +187,7 @@ func (c *cell) start(ctx context.Context) error {
 			c.unenforced("the processor limit: " + err.Error())
 		}
 	}
-	if c.link, err = setUpLink(); err != nil {
-		return err
-	}
-	if c.net, err = netstack.New(netstack.Config{FD: c.link.fd, LinkAddr: c.link.addr}); err != nil {
-		return err
-	}
-	linked := time.Now()
+	mounted := time.Now()
 	out, err := c.captureOutput()
 	if err != nil {
 		return err
@@ -183,8 +207,7 @@ func (c *cell) start(ctx context.Context) error {
 	if err := c.greetAgent(ctx); err != nil {
 		return err
 	}
-	c.log.Info("sandbox started", "mounts", mounted.Sub(began), "link", linked.Sub(mounted),
-		"create", created.Sub(linked), "start", started.Sub(created), "agent", time.Since(started))
+	c.log.Info("sandbox started", "mounts", mounted.Sub(began), "create", created.Sub(mounted), "start", started.Sub(created), "agent", time.Since(started))
 	return nil
 }
 

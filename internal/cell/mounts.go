@@ -18,16 +18,22 @@ type scratch struct {
 	writes string // on disk: the cell's directory
 }
 
-// setUpMounts gives the cell's mount namespace a /proc of its own process ids,
-// a scratch directory with a short name, and the sandbox's root in it.
-func setUpMounts(spec Spec) (scratch, error) {
-	var s scratch
+// setUpMounts makes the cell's mount namespace its own, with a /proc of its own
+// process ids.
+func setUpMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return s, fmt.Errorf("make mounts private: %w", err)
+		return fmt.Errorf("make mounts private: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return s, fmt.Errorf("mount /proc (is /proc masked, as in a container?): %w", err)
+		return fmt.Errorf("mount /proc (is /proc masked, as in a container?): %w", err)
 	}
+	return nil
+}
+
+// setUpScratch mounts a scratch directory with a short name and puts the
+// sandbox's root together in it.
+func setUpScratch(spec Spec) (scratch, error) {
+	var s scratch
 	dir, err := scratchDir(spec)
 	if err != nil {
 		return s, err

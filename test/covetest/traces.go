@@ -19,7 +19,7 @@ func (d *Daemon) Traces(ids ...string) []string {
 	var found []string
 	for pid, args := range processes() {
 		for _, id := range ids {
-			if slices.Contains(args, id) {
+			if slices.Contains(args, id) || isCellOf(pid, id) {
 				found = append(found, fmt.Sprintf("process %d: %s", pid, strings.Join(args, " ")))
 			}
 		}
@@ -85,11 +85,18 @@ func processes() map[int][]string {
 // "runsc-sandbox" or "runsc-gofer".
 func ProcessOf(id, name string) (int, bool) {
 	for pid, args := range processes() {
-		if args[0] == name && args[len(args)-1] == id {
+		if args[0] == name && (args[len(args)-1] == id || isCellOf(pid, id)) {
 			return pid, true
 		}
 	}
 	return 0, false
+}
+
+// isCellOf reports whether a process is a sandbox's cell, which shows by the
+// file that its errors go to.
+func isCellOf(pid int, id string) bool {
+	log, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", pid))
+	return err == nil && strings.HasSuffix(log, "/cells/"+id+"/cell.log")
 }
 
 func cgroupTraces(ids []string) []string {

@@ -55,6 +55,7 @@ type Engine struct {
 	mu     sync.Mutex
 	failed func(engine.Status)  // guarded by mu
 	live   map[string]*instance // guarded by mu
+	spare  *process             // started ahead of need, or nil; guarded by mu
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -112,6 +113,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 		return nil, fmt.Errorf("make cell directory: %w", err)
 	}
 	inst, err := e.start(ctx, spec)
+	e.wg.Go(e.refill)
 	if err != nil {
 		detail := e.lastWords(spec.ID)
 		if derr := e.Destroy(context.WithoutCancel(ctx), spec.ID); derr != nil {
@@ -172,6 +174,10 @@ func (e *Engine) Close() error {
 		inst.release()
 	}
 	clear(e.live)
+	if e.spare != nil {
+		e.spare.dismiss()
+		e.spare = nil
+	}
 	e.mu.Unlock()
 	e.wg.Wait()
 	return nil

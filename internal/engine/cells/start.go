@@ -48,7 +48,7 @@ func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error)
 	if err != nil {
 		return nil, fmt.Errorf("encode the cell's specification: %w", err)
 	}
-	p, err := e.startProcess(spec.ID)
+	p, err := e.takeProcess()
 	if err != nil {
 		return nil, err
 	}
@@ -85,24 +85,68 @@ type process struct {
 	exited chan struct{} // closed when it was waited for
 }
 
+// takeProcess returns a cell that waits for its specification: the one that
+// was started ahead, or a new one.
+func (e *Engine) takeProcess() (*process, error) {
+	e.mu.Lock()
+	p := e.spare
+	e.spare = nil
+	e.mu.Unlock()
+	if p != nil && !p.hasExited() {
+		return p, nil
+	}
+	return e.startProcess()
+}
+
+// refill starts a cell ahead of need, if there is none: its start is a sixth
+// of a sandbox's creation.
+func (e *Engine) refill() {
+	e.mu.Lock()
+	have := e.spare != nil && !e.spare.hasExited()
+	e.mu.Unlock()
+	if have || e.ctx.Err() != nil {
+		return
+	}
+	p, err := e.startProcess()
+	if err != nil {
+		return // the next Create meets the same error and tells it
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx.Err() != nil || e.spare != nil && !e.spare.hasExited() {
+		p.dismiss()
+		return
+	}
+	e.spare = p
+}
+
+// dismiss ends a cell that has no specification yet.
+func (p *process) dismiss() {
+	p.stdin.Close()
+	p.ready.Close()
+}
+
+func (p *process) hasExited() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 // startProcess starts a cell in its own namespaces. It waits for its
 // specification.
-func (e *Engine) startProcess(id string) (*process, error) {
-	log, err := os.OpenFile(filepath.Join(e.cellDir(id), cell.LogFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
+func (e *Engine) startProcess() (*process, error) {
 	readyR, readyW, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer readyW.Close()
-	cmd := exec.Command(e.program, "cell", id)
+	cmd := exec.Command(e.program, "cell")
 	cmd.Dir = "/"
 	cmd.Args[0] = "cove"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOTRACEBACK=single"}
-	cmd.Stderr = log
 	cmd.ExtraFiles = []*os.File{readyW}
 	cmd.SysProcAttr = namespaces(os.Geteuid(), os.Getegid())
 	stdin, err := cmd.StdinPipe()
