@@ -15,7 +15,6 @@ import (
 type tree struct {
 	t    *testing.T
 	root string
-	h    *hierarchies
 }
 
 func newTree(t *testing.T, own string, controllers string) *tree {

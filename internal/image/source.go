@@ -16,13 +16,6 @@ type source interface {
 	build(ctx context.Context, j *job) error
 }
 
-// stamper is a source whose templates age: one is made anew when the stamp has
-// changed since.
-type stamper interface {
-	// stamp describes, cheaply, what the content would be made from.
-	stamp() (string, error)
-}
-
 // job is one build.
 type job struct {
 	def definition
