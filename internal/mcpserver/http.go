@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -115,7 +114,7 @@ func (h *Handler) server(name string, sel dialect.Selection) (*mcp.Server, error
 	if s, ok := h.servers[key]; ok {
 		return s, nil
 	}
-	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], join: joinRequest}
+	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], join: h.join}
 	s, err := b.build(sel)
 	if err != nil {
 		return nil, err
@@ -259,6 +258,10 @@ func sessionless(r *http.Request, body []byte) bool {
 func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *mcp.Server) {
 	if id := r.Header.Get(headerSession); id != "" {
 		defer h.bound.use(id)()
+		if r.Method == http.MethodDelete {
+			// The library would wait for the calls that still run.
+			h.bound.cancelCalls(id, userOf(r.Context()))
+		}
 		h.stateful.ServeHTTP(w, r)
 		return
 	}
@@ -331,9 +334,10 @@ func identify(next http.Handler) http.Handler {
 	})
 }
 
-// joinRequest is [builder.join] for HTTP. The result of a call can only go to
-// the request that made it, so a closed stream ends the call in both eras.
-func joinRequest(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc) {
+// join is [builder.join] for HTTP. The result of a call can only go to the
+// request that made it, so a closed stream ends the call in both eras; and so
+// does the end of its session.
+func (h *Handler) join(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc) {
 	var caller sandbox.Caller
 	var request context.Context
 	if extra := req.GetExtra(); extra != nil && extra.TokenInfo != nil {
@@ -345,121 +349,9 @@ func joinRequest(ctx context.Context, req mcp.Request) (context.Context, context
 		return ctx, cancel
 	}
 	stop := context.AfterFunc(request, cancel)
-	return ctx, func() { stop(); cancel() }
-}
-
-// bound keeps the number of sessions in bounds.
-type bound struct {
-	max, maxPerUser int
-
-	mu       sync.Mutex
-	starting int                 // guarded by mu
-	sessions map[string]*tracked // by id; guarded by mu
-}
-
-// tracked is a session in use.
-type tracked struct {
-	user   string
-	server *mcp.Server
-	active int
-	last   time.Time
-}
-
-func newBound(cfg Config) *bound {
-	return &bound{max: cfg.MaxSessions, maxPerUser: cfg.MaxSessionsPerKey, sessions: make(map[string]*tracked)}
-}
-
-// use marks a session as in use until the returned function is called.
-func (b *bound) use(id string) func() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	t := b.sessions[id]
-	if t == nil {
-		return func() {}
+	forget := func() {}
+	if session := req.GetSession(); session != nil && session.ID() != "" {
+		forget = h.bound.calls(session.ID(), cancel)
 	}
-	t.active++
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		t.active--
-		t.last = time.Now()
-	}
-}
-
-// admit makes room for a session of a user, by ending the one that was idle
-// longest if need be. It reports false when all are in use. The returned
-// function takes the id of the session that was begun, or "".
-func (b *bound) admit(user string) (begun func(server *mcp.Server, id string), ok bool) {
-	b.mu.Lock()
-	b.forgetEnded()
-	var victims []*mcp.ServerSession
-	ok = b.makeRoom(b.maxPerUser, func(t *tracked) bool { return t.user == user }, &victims) &&
-		b.makeRoom(b.max-b.starting, func(*tracked) bool { return true }, &victims)
-	if ok {
-		b.starting++
-	}
-	b.mu.Unlock()
-	for _, ss := range victims {
-		_ = ss.Close() // ended either way
-	}
-	return func(server *mcp.Server, id string) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.starting--
-		if id != "" {
-			b.sessions[id] = &tracked{user: user, server: server, last: time.Now()}
-		}
-	}, ok
-}
-
-// makeRoom makes the number of sessions that count less than limit.
-//
-// Preconditions: b.mu is held.
-func (b *bound) makeRoom(limit int, counts func(*tracked) bool, victims *[]*mcp.ServerSession) bool {
-	n := 0
-	var oldest string
-	for id, t := range b.sessions {
-		if !counts(t) {
-			continue
-		}
-		n++
-		if t.active == 0 && (oldest == "" || t.last.Before(b.sessions[oldest].last)) {
-			oldest = id
-		}
-	}
-	if n < limit {
-		return true
-	}
-	if oldest == "" {
-		return false
-	}
-	for ss := range b.sessions[oldest].server.Sessions() {
-		if ss.ID() == oldest {
-			*victims = append(*victims, ss)
-		}
-	}
-	delete(b.sessions, oldest)
-	return true
-}
-
-// forgetEnded drops sessions that have ended.
-//
-// Preconditions: b.mu is held.
-func (b *bound) forgetEnded() {
-	alive := make(map[string]bool)
-	seen := make(map[*mcp.Server]bool)
-	for _, t := range b.sessions {
-		if seen[t.server] {
-			continue
-		}
-		seen[t.server] = true
-		for ss := range t.server.Sessions() {
-			alive[ss.ID()] = true
-		}
-	}
-	for id := range b.sessions {
-		if !alive[id] {
-			delete(b.sessions, id)
-		}
-	}
+	return ctx, func() { forget(); stop(); cancel() }
 }

@@ -328,6 +328,37 @@ func TestCancelNotification(t *testing.T) {
 	waitFor(t, done, "end of the call")
 }
 
+// A session that its client ends takes the calls along, and only those of its
+// own user.
+func TestEndedSessionCancels(t *testing.T) {
+	f := newFake()
+	w := serve(t, Config{Service: f})
+	headers := w.session("/mcp", "X-Test-Key", "alice")
+	done := make(chan message, 1)
+	go func() {
+		_, m := w.post("/mcp", call(7, "sandbox_exec", `{"sandbox":"s","shell":"sleep"}`), headers...)
+		done <- m
+	}()
+	waitFor(t, f.started, "start")
+	stolen := append([]string{}, headers...)
+	stolen[1] = "bob"
+	if res := w.do(t.Context(), http.MethodDelete, "/mcp", "", stolen...); res.StatusCode != http.StatusForbidden {
+		t.Errorf("another's DELETE: %s", res.Status)
+	}
+	select {
+	case err := <-f.ended:
+		t.Fatalf("another's DELETE ended the work: %v", err)
+	default:
+	}
+	if res := w.do(t.Context(), http.MethodDelete, "/mcp", "", headers...); res.StatusCode != http.StatusNoContent {
+		t.Errorf("DELETE: %s", res.Status)
+	}
+	if err := waitFor(t, f.ended, "end of the work"); !errors.Is(err, context.Canceled) {
+		t.Errorf("the work ended with %v", err)
+	}
+	waitFor(t, done, "end of the call")
+}
+
 func TestBodies(t *testing.T) {
 	w := serve(t, Config{Service: newFake()})
 	headers := w.session("/mcp")

@@ -33,17 +33,19 @@ func TestHandover(t *testing.T) {
 	tests := []struct {
 		name, args string
 		want       sandbox.ExecRequest
+		handover   time.Duration
 	}{
-		{"default", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 60_000, HandoverMS: 45_000}},
-		{"long", `{"sandbox":"s","shell":"make","timeout_ms":600000}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 600_000, HandoverMS: 45_000}},
-		{"background", `{"sandbox":"s","shell":"make","background":true}`, sandbox.ExecRequest{Shell: "make", Background: true}},
-		{"background with a limit", `{"sandbox":"s","shell":"make","background":true,"timeout_ms":5}`, sandbox.ExecRequest{Shell: "make", Background: true, TimeoutMS: 5}},
+		{"default", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 60_000, HandoverMS: 45_000}, 0},
+		{"long", `{"sandbox":"s","shell":"make","timeout_ms":600000}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 600_000, HandoverMS: 45_000}, 0},
+		{"as the server says", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 60_000, HandoverMS: 2000}, 2 * time.Second},
+		{"background", `{"sandbox":"s","shell":"make","background":true}`, sandbox.ExecRequest{Shell: "make", Background: true}, 0},
+		{"background with a limit", `{"sandbox":"s","shell":"make","background":true,"timeout_ms":5}`, sandbox.ExecRequest{Shell: "make", Background: true, TimeoutMS: 5}, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := &slow{}
 			var status []string
-			c := &dialect.Call{Service: svc, Args: json.RawMessage(tt.args), Status: func(s string) { status = append(status, s) }, Log: slog.New(slog.DiscardHandler)}
+			c := &dialect.Call{Service: svc, Args: json.RawMessage(tt.args), Handover: tt.handover, Status: func(s string) { status = append(status, s) }, Log: slog.New(slog.DiscardHandler)}
 			res, err := dialect.Invoke(t.Context(), New(), sandboxExec(), c)
 			if err != nil || res.IsError {
 				t.Fatal(res, err)

@@ -1,0 +1,268 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// TestCalls is what calls of tools do with real sandboxes, whatever the door.
+func TestCalls(t *testing.T) {
+	const handover = "--mcp-handover=2s" // 45 s by default; see internal/dialect/native
+	d := daemon(t, covetest.Options{Dev: true, Args: []string{handover}})
+	for _, o := range doors(d, handover) {
+		t.Run(o.name, func(t *testing.T) {
+			s := o.open(t)
+			box := s.ok("sandbox_create", nil).text("id")
+			defer s.ok("sandbox_kill", map[string]any{"sandbox": box})
+			t.Run("handover", func(t *testing.T) { testHandover(t, s, box) })
+			t.Run("limits", func(t *testing.T) { testLimits(t, s, box) })
+		})
+	}
+}
+
+// A command that outlives the call becomes a job that can be followed, and on
+// the way the client is told of progress.
+func testHandover(t *testing.T, s *session, box string) {
+	start := time.Now()
+	run := s.ok("sandbox_exec", map[string]any{"sandbox": box, "shell": "echo first; sleep 3; echo second; exit 7"})
+	if took := time.Since(start); took < 2*time.Second || took > 2900*time.Millisecond {
+		t.Errorf("the call took %s, want the 2 s until it is handed over", took)
+	}
+	if run.text("state") != "running" || run.text("stdout") != "first\n" || run.text("job_id") == "" || !strings.Contains(run.text("hint"), "job_get") {
+		t.Fatalf("%v, want a running job and how to follow it", run)
+	}
+	if !slices.Contains(s.told(), "running; 6 bytes of output") {
+		t.Error("no progress was told in two seconds")
+	}
+	job := s.ok("job_get", map[string]any{"sandbox": box, "job_id": run.text("job_id"), "wait_ms": 20_000, "stdout_offset": 6})
+	if job.text("state") != "exited" || job.number("exit_code") != 7 || job.text("stdout") != "second\n" {
+		t.Errorf("%v, want exited with 7 and the rest of the output", job)
+	}
+}
+
+// The limits of what goes in and out, each with what to do instead.
+func testLimits(t *testing.T, s *session, box string) {
+	file := func(name string, more ...any) map[string]any {
+		args := map[string]any{"sandbox": box, "path": name}
+		for i := 0; i < len(more); i += 2 {
+			args[more[i].(string)] = more[i+1]
+		}
+		return args
+	}
+	if got := s.ok("file_write", file("big", "content", strings.Repeat("x", 8<<20))).number("size_bytes"); got != 8<<20 {
+		t.Errorf("8 MiB became %v bytes", got)
+	}
+	s.refused("file_write", file("bigger", "content", strings.Repeat("x", 8<<20+1)), "too_large", "append")
+	s.refused("file_read", file("bigger"), "not_found")
+	s.refused("file_read", file("big"), "too_large", "over 1 MiB", "offset and limit")
+	slice := s.ok("file_read", file("big", "offset", 8<<20-10, "limit", 1<<20))
+	if slice.text("content") != "xxxxxxxxxx" || slice["truncated"] != false {
+		t.Errorf("the end of the file is %v", slice)
+	}
+
+	run := s.ok("sandbox_exec", map[string]any{"sandbox": box, "shell": "mkdir many; ln -s /etc/passwd many/link; head -c 11000000 /dev/urandom > many/noise; " +
+		"head -c 3000000 /dev/zero | tr '\\0' o; head -c 2000000 /dev/zero | tr '\\0' e >&2"})
+	if run.number("stdout_bytes") != 3e6 || run.number("stderr_bytes") != 2e6 || run["truncated"] != true {
+		t.Errorf("counts %v and %v, truncated %v", run["stdout_bytes"], run["stderr_bytes"], run["truncated"])
+	}
+	for _, name := range []string{"stdout", "stderr"} {
+		if n := len(run.text(name)); n < 32<<10 || n > 33<<10 {
+			t.Errorf("%s has %d bytes, want 32 KiB and a note", name, n)
+		}
+	}
+	s.refused("dir_download", file("many"), "too_large", "10 MiB")
+	s.ok("file_delete", file("many/noise"))
+	s.ok("file_write", file("many/kept", "content", "kept"))
+	zip := s.ok("dir_download", file("many"))
+	if zip.number("size_bytes") > 1000 || zip.text("mime_type") != "application/zip" {
+		t.Errorf("%v, want a small ZIP file", zip)
+	}
+}
+
+// tools/list is the same on every connection and in both eras.
+func TestToolsAreTheSameEverywhere(t *testing.T) {
+	d := daemon(t, covetest.Options{Dev: true})
+	var first string
+	for _, o := range append(doors(d), doors(d)...) {
+		list, err := o.open(t).ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := json.MarshalIndent(list.Tools, "", " ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = string(data)
+		} else if diff := cmp.Diff(first, string(data)); diff != "" {
+			t.Errorf("%s differs: %s", o.name, diff)
+		}
+	}
+}
+
+// killTime is how long a command may outlive its call.
+const killTime = time.Second
+
+// A call that is cancelled, and a client that goes away, end the command
+// inside the sandbox.
+func TestCancellation(t *testing.T) {
+	d := daemon(t, covetest.Options{Dev: true})
+	box := d.Create(t, sandbox.CreateRequest{}).ID
+	for i, tt := range []struct {
+		name  string
+		start func(t *testing.T, d *covetest.Daemon, box, seconds string) (end func())
+	}{
+		{"session, cancel notification", startInSession(func(w *web, _ context.CancelFunc) {
+			w.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9,"reason":"enough"}}`)
+		})},
+		{"session, closed stream", startInSession(func(_ *web, hangUp context.CancelFunc) { hangUp() })},
+		{"session, ended", startInSession(func(w *web, _ context.CancelFunc) {
+			if res := w.do(w.t.Context(), http.MethodDelete, ""); res.StatusCode >= 300 {
+				w.t.Errorf("DELETE of a session: %s", res.Status)
+			}
+		})},
+		{"stateless, closed stream", startStateless},
+		{"stdio, cancel notification", startOnStdio(func(p *process) {
+			p.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9,"reason":"enough"}}`)
+		})},
+		{"stdio, killed client", startOnStdio(func(p *process) { _ = p.cmd.Process.Kill() })},
+		{"stdio, SIGTERM", startOnStdio(func(p *process) { p.terminate() })},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			seconds := fmt.Sprint(30_000 + i)
+			end := tt.start(t, d, box, seconds)
+			if !covetest.Eventually(10*time.Second, func() bool { return runs(t, d, box, seconds) }) {
+				t.Fatal("the command does not run")
+			}
+			end()
+			start := time.Now()
+			if !covetest.Eventually(killTime, func() bool { return !runs(t, d, box, seconds) }) {
+				t.Errorf("the command still runs %s after its call", time.Since(start))
+			}
+		})
+	}
+	if got := d.Sh(t, box, "echo fine"); got != "fine\n" {
+		t.Errorf("afterwards the sandbox says %q", got)
+	}
+}
+
+// runs reports whether the command of a test runs inside a sandbox.
+func runs(t *testing.T, d *covetest.Daemon, box, seconds string) bool {
+	t.Helper()
+	return strings.Contains(d.Sh(t, box, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"), "sleep "+seconds)
+}
+
+func sleepCall(box, seconds string) string {
+	return `"name":"sandbox_exec","arguments":{"sandbox":"` + box + `","shell":"sleep ` + seconds + `; true"}`
+}
+
+func startInSession(end func(w *web, hangUp context.CancelFunc)) func(*testing.T, *covetest.Daemon, string, string) func() {
+	return func(t *testing.T, d *covetest.Daemon, box, seconds string) func() {
+		w := &web{t: t, url: d.URL + "/mcp"}
+		w.initialize()
+		hangUp := w.begin(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{` + sleepCall(box, seconds) + `}}`)
+		return func() { end(w, hangUp) }
+	}
+}
+
+func startStateless(t *testing.T, d *covetest.Daemon, box, seconds string) func() {
+	w := &web{t: t, url: d.URL + "/mcp", headers: map[string]string{
+		"Mcp-Protocol-Version": statelessRevision, "Mcp-Method": "tools/call", "Mcp-Name": "sandbox_exec",
+	}}
+	return w.begin(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{` + sleepCall(box, seconds) +
+		`,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"}}}}`)
+}
+
+func startOnStdio(end func(p *process)) func(*testing.T, *covetest.Daemon, string, string) func() {
+	return func(t *testing.T, d *covetest.Daemon, box, seconds string) func() {
+		p := startProcess(t, coveMCP(d))
+		p.hello()
+		p.send(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{` + sleepCall(box, seconds) + `}}`)
+		return func() { end(p) }
+	}
+}
+
+// web sends messages as they are.
+type web struct {
+	t       *testing.T
+	url     string
+	headers map[string]string
+}
+
+func (w *web) do(ctx context.Context, method, body string) *http.Response {
+	w.t.Helper()
+	res, err := w.try(ctx, method, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	res.Body.Close()
+	return res
+}
+
+func (w *web) try(ctx context.Context, method, body string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, w.url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	for name, value := range w.headers {
+		if name == "Host" {
+			req.Host = value
+		}
+		req.Header.Set(name, value)
+	}
+	return http.DefaultClient.Do(req)
+}
+
+func (w *web) post(body string) {
+	w.t.Helper()
+	if res := w.do(w.t.Context(), http.MethodPost, body); res.StatusCode >= 300 {
+		w.t.Errorf("%s for %s", res.Status, body)
+	}
+}
+
+// initialize begins a session.
+func (w *web) initialize() {
+	w.t.Helper()
+	first, second, _ := strings.Cut(hello, "\n")
+	res, err := w.try(w.t.Context(), http.MethodPost, first)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
+	w.headers = map[string]string{"Mcp-Session-Id": res.Header.Get("Mcp-Session-Id"), "Mcp-Protocol-Version": sessionRevision}
+	w.post(second)
+}
+
+// begin posts a message and reads the answer until hangUp is called or the
+// test ends.
+func (w *web) begin(body string) (hangUp context.CancelFunc) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if res, err := w.try(ctx, http.MethodPost, body); err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+	}()
+	w.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return cancel
+}
