@@ -196,7 +196,7 @@ func (p *Provider) current(ctx context.Context, name string) (*manifest, error) 
 	if err != nil {
 		return nil, err
 	}
-	how := fmt.Sprintf("build it first with 'cove template build %s' or the tool template_build", name)
+	how := fmt.Sprintf("build it first with 'cove template build %s', or use the template host", name)
 	switch t.State {
 	case sandbox.TemplateBuilding:
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built; try again when it is ready", name)

@@ -42,7 +42,7 @@ func sandboxExec() dialect.Tool {
 		Annotations: annotations("Run a command", false, true, false, true),
 		InputSchema: input(
 			sandboxArg(),
-			opt("command", array("Program and arguments, such as [\"python3\", \"main.py\"].", bounded("", 0, 128<<10), 1, 4096)),
+			opt("command", array("Program and arguments, such as [\"python3\", \"main.py\"]; for a line with spaces or pipes use shell.", bounded("", 0, 128<<10), 1, 4096)),
 			opt("shell", bounded("Shell line, such as \"cd /tmp && ls | wc -l\".", 1, 128<<10)),
 			opt("workdir", bounded("Directory to run in; the sandbox's if left out.", 0, sandbox.MaxPathBytes)),
 			opt("env", envSchema("Environment, on top of the sandbox's.")),
@@ -115,9 +115,25 @@ func runExec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolRe
 	out.progress = func(total int64) { c.Status(fmt.Sprintf("running; %d bytes of output", total)) }
 	job, err := c.Service.Exec(ctx, in.Sandbox, r, out.take)
 	if err != nil {
-		return nil, err
+		return nil, asLine(in.Command, err)
 	}
-	return execDone(job, &out), nil
+	return execDone(job, time.Duration(r.TimeoutMS)*time.Millisecond, &out), nil
+}
+
+// asLine explains the error of a command that is a whole line.
+func asLine(command []string, err error) error {
+	if sandbox.CodeOf(err) != sandbox.CodeNotFound || len(command) != 1 || !strings.Contains(command[0], " ") || !strings.HasPrefix(sandbox.MessageOf(err), "command not found") {
+		return err
+	}
+	return sandbox.Wrap(sandbox.CodeNotFound, err, fmt.Sprintf("no program is called %q; give its arguments as further entries of \"command\", or the line as \"shell\"", clip(command[0])))
+}
+
+// clip shows the start of what an agent has sent.
+func clip(s string) string {
+	if len(s) <= 64 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:64], "") + "…"
 }
 
 // collector takes the output of a command.
@@ -142,7 +158,20 @@ func (o *collector) take(e sandbox.JobEvent) error {
 	return nil
 }
 
-func execDone(job *sandbox.Job, out *collector) *mcp.CallToolResult {
+// endHint says what to do after an end that a command did not choose, or "".
+func endHint(job *sandbox.Job) string {
+	switch job.EndCause {
+	case sandbox.EndTimeout:
+		return "it was killed at its timeout; allow more with timeout_ms or set background"
+	case sandbox.EndOutOfMemory:
+		return "it ran out of memory; give the sandbox more memory_mib"
+	case sandbox.EndProcessLimit:
+		return "it was killed because it kept the sandbox at its limit of processes by starting ever more; start fewer at once"
+	}
+	return ""
+}
+
+func execDone(job *sandbox.Job, timeout time.Duration, out *collector) *mcp.CallToolResult {
 	out.mu.Lock()
 	defer out.mu.Unlock()
 	note := func(omitted int64) string { return fmt.Sprintf("\n[… %d bytes left out …]\n", omitted) }
@@ -157,12 +186,11 @@ func execDone(job *sandbox.Job, out *collector) *mcp.CallToolResult {
 	switch {
 	case job.State == sandbox.JobRunning:
 		hints = append(hints, fmt.Sprintf("it goes on as job %s; call job_get with that job_id and wait_ms to follow it, job_stop to end it", job.ID))
-	case job.EndCause == sandbox.EndTimeout:
-		hints = append(hints, "it was killed at its timeout; allow more with timeout_ms or set background")
-	case job.EndCause == sandbox.EndOutOfMemory:
-		hints = append(hints, "it ran out of memory; give the sandbox more memory_mib")
-	case job.EndCause == sandbox.EndProcessLimit:
-		hints = append(hints, "it was killed because it kept the sandbox at its limit of processes by starting ever more; start fewer at once")
+		if timeout > 0 {
+			hints = append(hints, fmt.Sprintf("it is killed %s after its start, its timeout_ms", seconds(timeout.Milliseconds())))
+		}
+	case endHint(job) != "":
+		hints = append(hints, endHint(job))
 	}
 	if res.Truncated {
 		hints = append(hints, fmt.Sprintf("read what is left out with job_get, job_id %s and an offset", job.ID))

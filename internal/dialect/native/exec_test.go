@@ -60,6 +60,9 @@ func TestHandover(t *testing.T) {
 			if got.State != sandbox.JobRunning || got.JobID != "job-9" || got.Stdout != "so far\n" || got.ExitCode != nil || !strings.Contains(got.Hint, "job_get") {
 				t.Errorf("%+v", got)
 			}
+			if killed := strings.Contains(got.Hint, "it is killed"); killed != (tt.want.TimeoutMS > 0) {
+				t.Errorf("hint %q of a command with a timeout of %d ms", got.Hint, tt.want.TimeoutMS)
+			}
 			if diff := cmp.Diff([]string{"running", "running; 7 bytes of output"}, status); diff != "" {
 				t.Error(diff)
 			}

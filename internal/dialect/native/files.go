@@ -209,7 +209,15 @@ func runWrite(ctx context.Context, c *dialect.Call, in writeArgs) (*mcp.CallTool
 	if err != nil {
 		return nil, err
 	}
-	return written(fmt.Sprintf("Wrote %d bytes to %s (%d bytes now).", len(data), info.Path, info.Size), in.Sandbox, info), nil
+	return written(fmt.Sprintf("Wrote %s to %s (%s now).", plural(int64(len(data)), "byte"), info.Path, plural(info.Size, "byte")), in.Sandbox, info), nil
+}
+
+// plural is a number of things.
+func plural(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 func written(text, sb string, info *sandbox.FileInfo) *mcp.CallToolResult {
@@ -247,7 +255,7 @@ func fileEdit() dialect.Tool {
 		if err != nil {
 			return nil, err
 		}
-		return dialect.Text(fmt.Sprintf("Made %d replacements in %s (%d bytes now).", r.Replacements, r.File.Path, r.File.Size), struct {
+		return dialect.Text(fmt.Sprintf("Made %s in %s (%s now).", plural(int64(r.Replacements), "replacement"), r.File.Path, plural(r.File.Size, "byte")), struct {
 			File         fileView `json:"file"`
 			Replacements int      `json:"replacements"`
 		}{viewFile(&r.File), r.Replacements}), nil

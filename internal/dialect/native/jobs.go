@@ -215,6 +215,8 @@ func runJobGet(ctx context.Context, c *dialect.Call, in jobGetArgs) (*mcp.CallTo
 		res.Hint = fmt.Sprintf("there is more output; call again with stdout_offset %d and stderr_offset %d", res.StdoutNextOffset, res.StderrNextOffset)
 	case job.State == sandbox.JobRunning:
 		res.Hint = fmt.Sprintf("it still runs; call again with wait_ms, stdout_offset %d and stderr_offset %d", res.StdoutNextOffset, res.StderrNextOffset)
+	default:
+		res.Hint = endHint(job)
 	}
 	return dialect.Text(res.text(), res), nil
 }

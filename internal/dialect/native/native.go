@@ -70,7 +70,7 @@ func (d *Dialect) Resources() []dialect.ResourceTemplate {
 const instructions = `Cove runs untrusted code in isolated Linux sandboxes (gVisor).
 
 1. sandbox_create returns an id. Every other tool takes it (or the sandbox's name) as "sandbox".
-2. sandbox_exec runs a command in it; file_write, file_read, file_edit and file_list work on its files. Relative paths start at the sandbox's working directory.
+2. sandbox_exec runs a command in it; file_write, file_read, file_edit and file_list work on its files. Relative paths start at the sandbox's working directory. Sandboxes cannot reach the network: what a program needs comes with the template or is written with file_write.
 3. A command that runs longer than 45 s goes on as a job: poll it with job_get, end it with job_stop. Start servers with "background": true.
 4. sandbox_kill ends the sandbox and deletes its files. Sandboxes also end by themselves when their lifetime is over.
 

@@ -59,7 +59,7 @@ func sandboxCreate() dialect.Tool {
 			opt("name", nameSchema()),
 			opt("namespace", with(bounded("Group of sandboxes, for listing.", 0, sandbox.MaxNameLength), sandbox.DefaultNamespace)),
 			opt("metadata", metadataSchema("Your own key-value pairs; sandbox_list can filter by them.")),
-			opt("template", bounded("Root file system to start from; the server's default if left out.", 0, 256)),
+			opt("template", bounded("Root file system to start from, such as host (the server's own programs), debian or code-interpreter; the server's default (usually host) if left out.", 0, 256)),
 			opt("vcpus", integer(fmt.Sprintf("CPUs; usually %d if left out.", sandbox.DefaultVCPUs), 1, sandbox.MaxVCPUs)),
 			opt("memory_mib", integer(fmt.Sprintf("Memory in MiB; usually %d if left out.", sandbox.DefaultMemoryMiB), sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB)),
 			opt("disk_mib", integer(fmt.Sprintf("Space for written files in MiB; usually %d if left out.", sandbox.DefaultDiskMiB), sandbox.MinDiskMiB, sandbox.MaxDiskMiB)),
@@ -326,9 +326,13 @@ func describe(sb *sandbox.Sandbox) string {
 	if sb.Name != "" {
 		fmt.Fprintf(&b, " (%s)", sb.Name)
 	}
-	fmt.Fprintf(&b, ": %s", sb.State)
-	if sb.Reason != "" {
-		fmt.Fprintf(&b, ", %s", sb.Reason)
+	switch {
+	case sb.Reason == "":
+		fmt.Fprintf(&b, ": %s", sb.State)
+	case strings.HasPrefix(sb.Reason, string(sb.State)):
+		b.WriteString(": " + sb.Reason)
+	default:
+		fmt.Fprintf(&b, ": %s, %s", sb.State, sb.Reason)
 	}
 	if sb.State.Final() {
 		return b.String() + "."
