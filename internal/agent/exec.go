@@ -23,10 +23,29 @@ func (a *Agent) Exec(ctx context.Context, req *connect.Request[agentv1.ExecReque
 		return err
 	}
 	defer j.out.unfollow(f)
+	if p.terminal == nil {
+		j.awaitQuickEnd(ctx)
+	}
 	if err := s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Started{Started: j.describe()}}); err != nil {
 		return err
 	}
 	return stream(ctx, j, f, req.Msg.GetDetachAfterMs(), s)
+}
+
+// quickEnd is how long the first word of a job is held back: most commands end
+// in that time, and everything about them then travels at once. Each word by
+// itself wakes every process up to the caller while the command needs the
+// processor.
+const quickEnd = 8 * time.Millisecond
+
+func (j *job) awaitQuickEnd(ctx context.Context) {
+	t := time.NewTimer(quickEnd)
+	defer t.Stop()
+	select {
+	case <-j.done:
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // launch starts a job that already has a follower, so that none of its output
