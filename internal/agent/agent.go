@@ -50,8 +50,9 @@ type Agent struct {
 	started time.Time
 	users   *userDB
 	jobs    *jobTable
-	reaper  *reaper // nil unless Init
-	guard   *guard  // nil unless Init
+	reaper  *reaper    // nil unless Init
+	guard   *guard     // nil unless Init
+	bombs   *bombGuard // nil unless Init
 	null    *os.File
 
 	mu       sync.RWMutex
@@ -83,9 +84,15 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Init {
 		a.reaper = newReaper()
 		a.guard = newGuard(a)
-		a.reaper.onChild = a.guard.poke
+		a.bombs = newBombGuard(a)
+		a.bombs.init(a.reaper.children.Load, a.bombs.check)
+		a.reaper.onChild = func() {
+			a.guard.poke()
+			a.bombs.poke()
+		}
 		go a.reaper.run()
 		go a.guard.run()
+		go a.bombs.run()
 	}
 	return a, nil
 }
@@ -145,6 +152,7 @@ func (a *Agent) Close() error {
 	jobs := a.jobs.close()
 	if a.guard != nil {
 		a.guard.close()
+		a.bombs.close()
 	}
 	for _, j := range jobs {
 		j.killAll()

@@ -170,6 +170,7 @@ func (a *Agent) setMaxPIDs(limit int64) string {
 	if err := a.pids.setMax(limit); err != nil {
 		return err.Error()
 	}
+	a.bombs.setLimit(limit)
 	return ""
 }
 

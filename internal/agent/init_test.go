@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -22,7 +23,8 @@ import (
 )
 
 // initMain is an agent as PID 1 of namespaces of its own. It serves until its
-// standard input ends, and sees nothing of the machine's hosts and cgroups.
+// standard input ends. It does not see the machine's hosts, and of its cgroups
+// at most the one that it is to enter.
 func initMain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -37,7 +39,12 @@ func initMain() {
 }
 
 func serveInit(ctx context.Context) error {
-	hosts := os.Getenv("COVE_AGENT_TEST_HOSTS")
+	hosts, group := os.Getenv("COVE_AGENT_TEST_HOSTS"), os.Getenv("COVE_AGENT_TEST_CGROUP")
+	if group != "" {
+		if err := writeControl(group+"/cgroup.procs", "0"); err != nil {
+			return err
+		}
+	}
 	for _, m := range []struct {
 		source, target, kind string
 		flags                uintptr
@@ -47,11 +54,14 @@ func serveInit(ctx context.Context) error {
 		{"tmpfs", "/sys/fs/cgroup", "tmpfs", 0},
 		{hosts, "/etc/hosts", "", unix.MS_BIND},
 	} {
+		if m.target == "/sys/fs/cgroup" && group != "" {
+			continue
+		}
 		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
-	a, err := New(Config{Version: "init", Init: true})
+	a, err := New(Config{Version: "init", Init: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
@@ -67,7 +77,10 @@ func serveInit(ctx context.Context) error {
 }
 
 // startInit starts an agent that is PID 1, and returns how to stop it.
-func startInit(t *testing.T) (s *server, stop func()) {
+func startInit(t *testing.T) (s *server, stop func()) { return startInitIn(t, "") }
+
+// startInitIn does so in the version 1 cgroup at the path group.
+func startInitIn(t *testing.T, group string) (s *server, stop func()) {
 	t.Helper()
 	needs.UserNS(t)
 	hosts := t.TempDir() + "/hosts"
@@ -75,7 +88,7 @@ func startInit(t *testing.T) (s *server, stop func()) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(executablePath(t))
-	cmd.Env = append(os.Environ(), childEnv+"=init", "COVE_AGENT_TEST_HOSTS="+hosts)
+	cmd.Env = append(os.Environ(), childEnv+"=init", "COVE_AGENT_TEST_HOSTS="+hosts, "COVE_AGENT_TEST_CGROUP="+group)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},

@@ -264,7 +264,8 @@ func (j *job) reaped(status syscall.WaitStatus) {
 		}
 	}
 	switch {
-	case !status.Signaled() && (status.ExitStatus() == 0 || j.cause != agentv1.EndCause_END_CAUSE_OUT_OF_MEMORY):
+	case !status.Signaled() && (status.ExitStatus() == 0 ||
+		j.cause != agentv1.EndCause_END_CAUSE_OUT_OF_MEMORY && j.cause != agentv1.EndCause_END_CAUSE_PROCESS_LIMIT):
 		j.cause = agentv1.EndCause_END_CAUSE_UNSPECIFIED
 	case j.cause == agentv1.EndCause_END_CAUSE_UNSPECIFIED && j.sent[status.Signal()]:
 		j.cause = agentv1.EndCause_END_CAUSE_SIGNAL

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"os"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,17 +28,12 @@ const (
 // a kernel does: the job that is to blame ends with a clear cause, rather than
 // the whole sandbox. It may only run where every process is the sandbox's.
 type guard struct {
+	patrol
 	used    func() (int64, error)     // bytes in use
 	largest func() int                // process to kill; 0: none
 	kill    func(pid int)             // kills it, and tells its job why
 	gone    func(pid int) bool        // whether it has released its memory
-	busy    func() bool               // whether there are processes to watch
 	report  func(pid int, used int64) // for the log
-
-	limit   atomic.Int64
-	wake    chan struct{}
-	stop    chan struct{}
-	stopped sync.WaitGroup
 }
 
 func newGuard(a *Agent) *guard {
@@ -49,53 +42,12 @@ func newGuard(a *Agent) *guard {
 		largest: largestProcess,
 		kill:    a.killForMemory,
 		gone:    func(pid int) bool { return residentPages(pid) == 0 },
-		busy:    a.reaper.children.Load,
 		report: func(pid int, used int64) {
 			a.log.Warn("killed a process: out of memory", "pid", pid, "used", used)
 		},
-		wake: make(chan struct{}, 1),
-		stop: make(chan struct{}),
 	}
-	g.stopped.Add(1)
+	g.init(a.reaper.children.Load, g.check)
 	return g
-}
-
-// setLimit sets the bytes at which a process is killed; 0 is never.
-func (g *guard) setLimit(limit int64) {
-	g.limit.Store(limit)
-	g.poke()
-}
-
-// poke makes the guard look at once.
-func (g *guard) poke() {
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (g *guard) close() {
-	close(g.stop)
-	g.stopped.Wait()
-}
-
-func (g *guard) run() {
-	defer g.stopped.Done()
-	timer := time.NewTimer(guardSlow)
-	defer timer.Stop()
-	for {
-		var tick <-chan time.Time
-		if limit := g.limit.Load(); limit > 0 && g.busy() {
-			timer.Reset(g.check(limit))
-			tick = timer.C
-		}
-		select {
-		case <-tick:
-		case <-g.wake:
-		case <-g.stop:
-			return
-		}
-	}
 }
 
 // check kills a process if it must and returns when to look again.
@@ -114,10 +66,8 @@ func (g *guard) check(limit int64) time.Duration {
 	g.kill(pid)
 	g.report(pid, used)
 	for end := time.Now().Add(guardPatience); time.Now().Before(end) && !g.gone(pid); {
-		select {
-		case <-time.After(guardFast / 4):
-		case <-g.stop:
-			return guardSlow
+		if !g.pause(guardFast / 4) {
+			break
 		}
 	}
 	return guardFast
@@ -204,9 +154,12 @@ func (m *meminfo) read() (used, total int64, err error) {
 
 var errMeminfo = errors.New("no MemTotal and MemAvailable in meminfo")
 
-// parseMeminfo returns total less available memory, and total, in bytes.
+// parseMeminfo returns the memory in use, and the total, in bytes. What is in
+// use is total less available; gVisor's total stays what it was at the start,
+// so when the limit was raised since, the parts tell more.
 func parseMeminfo(data []byte) (used, total int64, err error) {
 	available := int64(-1)
+	var anonymous, mapped int64
 	for line := range bytes.Lines(data) {
 		name, value, _ := bytes.Cut(line, []byte(":"))
 		var to *int64
@@ -215,6 +168,10 @@ func parseMeminfo(data []byte) (used, total int64, err error) {
 			to = &total
 		case "MemAvailable":
 			to = &available
+		case "AnonPages":
+			to = &anonymous // with what is in tmpfs
+		case "Mapped":
+			to = &mapped // with the page cache
 		default:
 			continue
 		}
@@ -231,5 +188,5 @@ func parseMeminfo(data []byte) (used, total int64, err error) {
 	if total <= 0 || available < 0 {
 		return 0, 0, errMeminfo
 	}
-	return max(0, total-available), total, nil
+	return max(0, total-available, anonymous+mapped), total, nil
 }

@@ -3,10 +3,12 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +31,16 @@ func (a *Agent) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 // agent stays outside, so that a fork bomb cannot keep it from working.
 type pidLimiter struct {
 	dir string
-	fd  *os.File // the cgroup, version 2
+
+	mu     sync.Mutex
+	max    string // what pids.max is but while frozen; guarded by mu
+	frozen bool   // guarded by mu
+
+	// Open files, for one goroutine: while there is a fork bomb every system
+	// call may take long.
+	current, events, procs controlFile
+
+	fd *os.File // the cgroup, version 2
 	// starts carries work to the thread that lives in the cgroup, version 1:
 	// there a child starts where its parent thread is.
 	starts chan func()
@@ -135,11 +146,29 @@ func (l *pidLimiter) run(joined chan<- error) {
 func (l *pidLimiter) setMax(limit int64) error {
 	value := "max"
 	if limit > 0 {
-		if l.starts != nil {
-			limit++ // the thread that forks
-		}
-		value = strconv.FormatInt(limit, 10)
+		value = strconv.FormatInt(limit+l.overhead(), 10)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.frozen {
+		if err := l.writeMax(value); err != nil {
+			return err
+		}
+	}
+	l.max = value
+	return nil
+}
+
+// overhead is how many threads of the agent are in the cgroup.
+func (l *pidLimiter) overhead() int64 {
+	if l.starts != nil {
+		return 1 // the thread that forks
+	}
+	return 0
+}
+
+// writeMax sets pids.max and makes sure that it took effect.
+func (l *pidLimiter) writeMax(value string) error {
 	file := l.dir + "/pids.max"
 	if err := writeControl(file, value); err != nil {
 		return fmt.Errorf("set pids.max: %w", err)
@@ -152,6 +181,102 @@ func (l *pidLimiter) setMax(limit int64) error {
 		return fmt.Errorf("pids.max is %q after setting it to %s", strings.TrimSpace(string(got)), value)
 	}
 	return nil
+}
+
+// freeze implements [processGroup].
+func (l *pidLimiter) freeze() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen = true
+	return l.writeMax("0")
+}
+
+// thaw implements [processGroup].
+func (l *pidLimiter) thaw() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen = false
+	return l.writeMax(l.max)
+}
+
+// usage implements [processGroup].
+func (l *pidLimiter) usage() (current, refused int64, err error) {
+	data, err := l.current.read(l.dir + "/pids.current")
+	if err != nil {
+		return 0, 0, err
+	}
+	if current, err = strconv.ParseInt(strings.TrimSpace(data), 10, 64); err != nil {
+		return 0, 0, err
+	}
+	// Not every kernel has it.
+	data, _ = l.events.read(l.dir + "/pids.events")
+	return current - l.overhead(), refusedForks(data), nil
+}
+
+// controlFile is a file of a cgroup, opened when it is first read.
+type controlFile struct {
+	file *os.File
+	buf  []byte
+}
+
+// maxControl bounds what is read of a control file, in bytes.
+const maxControl = 1 << 20
+
+func (c *controlFile) read(path string) (string, error) {
+	if c.file == nil {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", err
+		}
+		c.file, c.buf = f, make([]byte, 4096)
+	}
+	for {
+		n, err := c.file.ReadAt(c.buf, 0)
+		switch {
+		case n == len(c.buf) && n < maxControl:
+			c.buf = make([]byte, 4*n)
+		case n == 0 && err != nil && err != io.EOF:
+			return "", err
+		default:
+			return string(c.buf[:n]), nil
+		}
+	}
+}
+
+func (c *controlFile) close() {
+	if c.file != nil {
+		_ = c.file.Close()
+		c.file = nil
+	}
+}
+
+// refusedForks reads pids.events; -1 when it does not tell.
+func refusedForks(events string) int64 {
+	for line := range strings.Lines(events) {
+		if value, ok := strings.CutPrefix(line, "max "); ok {
+			if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); err == nil && n >= 0 {
+				return n
+			}
+		}
+	}
+	return -1
+}
+
+// members implements [processGroup].
+func (l *pidLimiter) members() (pids []int) {
+	data, err := l.procs.read(l.dir + "/cgroup.procs")
+	if l.fd == nil {
+		l.procs.close() // version 1 goes on showing the list as of opening it
+	}
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(data) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 func (l *pidLimiter) fork(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
@@ -177,6 +302,9 @@ func (l *pidLimiter) close() {
 	if l.fd != nil {
 		_ = l.fd.Close()
 	}
+	l.current.close()
+	l.events.close()
+	l.procs.close()
 }
 
 func writeControl(path, value string) error {
