@@ -1,0 +1,77 @@
+package mcpserver
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSessionsAreBounded(t *testing.T) {
+	w := serve(t, Config{Service: newFake(), MaxSessions: 3, MaxSessionsPerKey: 2})
+	ping := func(headers []string) int {
+		status, _ := w.post("/mcp", `{"jsonrpc":"2.0","id":5,"method":"ping"}`, headers...)
+		return status
+	}
+	a1 := w.session("/mcp", "X-Test-Key", "a")
+	a2 := w.session("/mcp", "X-Test-Key", "a")
+	if s := ping(a1); s != http.StatusOK {
+		t.Fatal(s)
+	}
+	a3 := w.session("/mcp", "X-Test-Key", "a") // a2 was idle longest
+	if s1, s2, s3 := ping(a1), ping(a2), ping(a3); s1 != 200 || s2 != 404 || s3 != 200 {
+		t.Errorf("of a key: %d %d %d", s1, s2, s3)
+	}
+	b1 := w.session("/mcp", "X-Test-Key", "b")
+	c1 := w.session("/mcp", "X-Test-Key", "c") // a1 was idle longest
+	if s1, s3, sb, sc := ping(a1), ping(a3), ping(b1), ping(c1); s1 != 404 || s3 != 200 || sb != 200 || sc != 200 {
+		t.Errorf("of all: %d %d %d %d", s1, s3, sb, sc)
+	}
+}
+
+func TestSessionInUseIsNotEnded(t *testing.T) {
+	f := newFake()
+	w := serve(t, Config{Service: f, MaxSessions: 1})
+	headers := w.session("/mcp")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, w.url+"/mcp", strings.NewReader(call(2, "sandbox_exec", `{"sandbox":"s","shell":"sleep"}`)))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		req.Header.Set(headerSession, headers[1])
+		req.Header.Set(headerProtocol, headers[3])
+		if res, err := w.client.Do(req); err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+	}()
+	waitFor(t, f.started, "start")
+	res := w.do(t.Context(), http.MethodPost, "/mcp", initialize)
+	res.Body.Close()
+	if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
+		t.Errorf("status %d", res.StatusCode)
+	}
+	cancel()
+	waitFor(t, f.ended, "end of the work")
+	waitFor(t, done, "end of the call")
+}
+
+func TestIdleSessionsEnd(t *testing.T) {
+	w := serve(t, Config{Service: newFake(), SessionIdle: 50 * time.Millisecond})
+	headers := w.session("/mcp")
+	server, err := w.handler.server("", w.handler.cfg.selection())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ss := range server.Sessions() {
+		_ = ss.Wait()
+	}
+	if status, _ := w.post("/mcp", `{"jsonrpc":"2.0","id":5,"method":"ping"}`, headers...); status != http.StatusNotFound {
+		t.Errorf("status %d", status)
+	}
+}
