@@ -57,6 +57,10 @@ type cell struct {
 
 	stop chan string // the reason of a Stop call; capacity 1
 	gone chan struct{}
+
+	// ended is closed when gVisor has ended; why is set before that.
+	ended chan struct{}
+	why   string
 }
 
 // Main is the cell's process. It prepares what is the same for every sandbox,
@@ -80,6 +84,7 @@ func Main(ctx context.Context) int {
 		changed: make(chan struct{}),
 		stop:    make(chan string, 1),
 		gone:    make(chan struct{}),
+		ended:   make(chan struct{}),
 	}
 	prepareErr := c.prepare()
 	if err := json.NewDecoder(io.LimitReader(os.Stdin, maxSpecBytes)).Decode(&c.spec); err != nil {
@@ -204,6 +209,7 @@ func (c *cell) start(ctx context.Context) error {
 		return err
 	}
 	started := time.Now()
+	go c.watchForEnd()
 	if err := c.greetAgent(ctx); err != nil {
 		return err
 	}
@@ -270,6 +276,13 @@ func (f closerFunc) Close() error { return f() }
 func (c *cell) greetAgent(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
+	go func() {
+		select {
+		case <-c.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	client, closeClient := newAgentClient(c.dialAgentPatiently)
 	defer closeClient()
 	r := c.spec.Resources
@@ -280,7 +293,12 @@ func (c *cell) greetAgent(ctx context.Context) error {
 		MemoryLimit: &memory, MaxPids: &pids,
 	}))
 	if err != nil {
-		return fmt.Errorf("configure the agent: %w", err)
+		select {
+		case <-c.ended:
+			return errors.New(c.why)
+		default:
+			return fmt.Errorf("configure the agent: %w", err)
+		}
 	}
 	c.unenforced(res.Msg.Unenforced...)
 	return nil
@@ -292,27 +310,30 @@ func (c *cell) unenforced(what ...string) {
 	c.status.Unenforced = append(c.status.Unenforced, what...)
 }
 
+// watchForEnd waits until gVisor has ended and notes why.
+func (c *cell) watchForEnd() {
+	ws, err := c.sb.Wait()
+	switch {
+	case err != nil:
+		c.why = "gVisor ended unexpectedly"
+	case ws.Signaled():
+		// gVisor answers so for itself too.
+		c.why = fmt.Sprintf("gVisor, or the sandbox's first process, was ended by signal %d", ws.Signal())
+	default:
+		c.why = fmt.Sprintf("the sandbox's first process ended with exit code %d", ws.ExitStatus())
+	}
+	close(c.ended)
+}
+
 // waitForEnd waits until the sandbox is told to end, or ends.
 func (c *cell) waitForEnd(ctx context.Context) (cellv1.Phase, string) {
-	ended := make(chan string, 1)
-	go func() {
-		ws, err := c.sb.Wait()
-		switch {
-		case err != nil:
-			ended <- "gVisor ended unexpectedly"
-		case ws.Signaled():
-			ended <- fmt.Sprintf("the sandbox's first process was ended by signal %d", ws.Signal())
-		default:
-			ended <- fmt.Sprintf("the sandbox's first process ended with exit code %d", ws.ExitStatus())
-		}
-	}()
 	select {
 	case reason := <-c.stop:
 		return cellv1.Phase_PHASE_STOPPED, reason
 	case <-ctx.Done():
 		return cellv1.Phase_PHASE_FAILED, "the machine shut down"
-	case reason := <-ended:
-		return cellv1.Phase_PHASE_FAILED, reason
+	case <-c.ended:
+		return cellv1.Phase_PHASE_FAILED, c.why
 	}
 }
 

@@ -121,6 +121,8 @@ func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, 
 		switch {
 		case !found:
 			s.fail(ctx, r.ID, s.vanished(&r))
+		case !st.Running && r.BootID != s.cfg.Boot.ID:
+			s.fail(ctx, r.ID, s.vanished(&r))
 		case !st.Running:
 			s.fail(ctx, r.ID, st.Reason)
 		case r.State == sandbox.StateRunning:

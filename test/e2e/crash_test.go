@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -189,8 +190,9 @@ func TestDaemonDiesAtAnyMoment(t *testing.T) {
 	})
 }
 
-// checkAgreement checks that every sandbox said to be running runs, and that
-// of every other one nothing is left.
+// checkAgreement checks that every sandbox said to be running runs, that of
+// every other one nothing is left, and that the machine has none that the
+// daemon does not know.
 func checkAgreement(t *testing.T, d *covetest.Daemon, ids map[string]bool) {
 	t.Helper()
 	all := []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}
@@ -198,17 +200,29 @@ func checkAgreement(t *testing.T, d *covetest.Daemon, ids map[string]bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var ended, running []string
 	for _, s := range list.Items {
 		ids[s.ID] = true
 		switch s.State {
 		case sandbox.StateRunning:
+			running = append(running, s.ID)
 			if out := d.Sh(t, s.ID, "echo here"); out != "here\n" {
 				t.Errorf("%s is said to run but says %q", s.ID, out)
 			}
 		case sandbox.StateKilled, sandbox.StateFailed:
-			d.NoTraces(t, s.ID)
+			ended = append(ended, s.ID)
 		default:
 			t.Errorf("%s is left in state %s", s.ID, s.State)
 		}
+	}
+	d.NoTraces(t, ended...)
+	slices.Sort(running)
+	var dirs, living []string
+	agree := func() bool {
+		dirs, living = d.CellDirs(t), d.Living()
+		return slices.Equal(dirs, running) && slices.Equal(living, running)
+	}
+	if !covetest.Eventually(5*time.Second, agree) {
+		t.Errorf("the daemon has running %v, but there are directories of %v and cells of %v", running, dirs, living)
 	}
 }

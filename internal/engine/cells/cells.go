@@ -22,6 +22,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/cgroup"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // Config says where an engine keeps its cells and what it starts them from.
@@ -122,10 +123,18 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		e.cfg.Log.Error("create sandbox", "sandbox", spec.ID, "err", err, "log", detail)
+		e.cfg.Log.Error("create sandbox", "sandbox", spec.ID, "err", detailed(err), "log", detail)
 		return nil, err
 	}
 	return inst, nil
+}
+
+// detailed shows the cause of an error that says little to callers.
+func detailed(err error) error {
+	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Unwrap() != nil {
+		return fmt.Errorf("%s: %w", e.Message, e.Unwrap())
+	}
+	return err
 }
 
 // Open implements [engine.Engine].

@@ -140,6 +140,10 @@ func (i *instance) explain(reason string) string {
 	return reason
 }
 
+// controlTimeout bounds calls to a cell. It is longer than a cell waits for the
+// agent, which code in the sandbox may have stopped.
+const controlTimeout = 15 * time.Second
+
 // ID implements [engine.Instance].
 func (i *instance) ID() string { return i.id }
 
@@ -150,6 +154,8 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 
 // Stats implements [engine.Instance].
 func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
 	res, err := i.control.Stats(ctx, connect.NewRequest(&cellv1.StatsRequest{}))
 	if err != nil {
 		return engine.Stats{}, fmt.Errorf("ask cell for its use: %w", err)
@@ -180,6 +186,8 @@ func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string
 	if r.MaxPIDs > 0 {
 		req.MaxPids = &r.MaxPIDs
 	}
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
 	res, err := i.control.Update(ctx, connect.NewRequest(req))
 	if err != nil {
 		return nil, fmt.Errorf("change limits: %w", err)

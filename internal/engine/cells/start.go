@@ -62,7 +62,11 @@ func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error)
 	if err := p.handOver(ctx, input); err != nil {
 		return nil, err
 	}
-	return e.attach(ctx, spec.ID, p.exited)
+	inst, err := e.attach(ctx, spec.ID, p.exited)
+	if err != nil {
+		return nil, notStarted(err)
+	}
+	return inst, nil
 }
 
 func groupLimits(r sandbox.Resources) cgroup.Limits {
@@ -207,10 +211,10 @@ func startError(err error) error {
 func (p *process) handOver(ctx context.Context, input []byte) error {
 	defer p.ready.Close()
 	if _, err := p.stdin.Write(input); err != nil {
-		return fmt.Errorf("hand the specification to the cell: %w", err)
+		return notStarted(fmt.Errorf("hand the specification to the cell: %w", err))
 	}
 	if err := p.stdin.Close(); err != nil {
-		return fmt.Errorf("hand the specification to the cell: %w", err)
+		return notStarted(fmt.Errorf("hand the specification to the cell: %w", err))
 	}
 	answer := make(chan error, 1)
 	go func() { answer <- readReady(p.ready) }()
@@ -230,12 +234,16 @@ func readReady(r io.Reader) error {
 	}
 	var ready cell.Ready
 	if err := json.Unmarshal(bytes.TrimSpace(data), &ready); err != nil {
-		return errors.New("the cell ended before the sandbox ran")
+		return notStarted(errors.New("the cell ended before the sandbox ran"))
 	}
 	if ready.Error != "" {
-		return errors.New(ready.Error)
+		return notStarted(errors.New(ready.Error))
 	}
 	return nil
+}
+
+func notStarted(cause error) error {
+	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the sandbox ended while it was being started; try again, the server's log has the details")
 }
 
 // processFile holds "pid starttime bootid" of a cell.

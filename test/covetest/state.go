@@ -1,0 +1,136 @@
+package covetest
+
+import (
+	"bufio"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// CellDirs returns the ids of the sandboxes that have a directory.
+func (d *Daemon) CellDirs(t testing.TB) []string {
+	t.Helper()
+	var ids []string
+	for _, parent := range []string{"cells", "engine/cells"} {
+		entries, err := os.ReadDir(filepath.Join(d.StateDir, parent))
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			ids = append(ids, e.Name())
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Cells returns the cells of this daemon's sandboxes: process ids by the id of
+// the sandbox.
+func (d *Daemon) Cells() map[string]int {
+	cells := map[string]int{}
+	for pid := range processes() {
+		log, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", pid))
+		if err == nil && strings.HasPrefix(log, d.StateDir+"/") && filepath.Base(log) == "cell.log" {
+			cells[filepath.Base(filepath.Dir(log))] = pid
+		}
+	}
+	return cells
+}
+
+// Living returns the ids of the sandboxes that have a cell, sorted.
+func (d *Daemon) Living() []string { return slices.Sorted(maps.Keys(d.Cells())) }
+
+// Use is what a daemon takes of the machine.
+type Use struct {
+	Descriptors int
+	// Children are the daemon's processes that live, Zombies those that it has
+	// not waited for.
+	Children, Zombies int
+	// Mounts are those that this process sees, Groups all cgroups named like a
+	// sandbox of the daemon's.
+	Mounts, Groups int
+}
+
+// Use counts what the daemon takes now. Cgroups are counted for the given
+// sandboxes.
+func (d *Daemon) Use(t testing.TB, ids ...string) Use {
+	t.Helper()
+	u := Use{Descriptors: d.OpenFiles(t), Groups: len(cgroupTraces(ids))}
+	for _, state := range d.children(t) {
+		if state == "Z" {
+			u.Zombies++
+		} else {
+			u.Children++
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Mounts = strings.Count(string(mounts), d.StateDir)
+	return u
+}
+
+// children returns the states of the daemon's own processes, by their ids.
+func (d *Daemon) children(t testing.TB) map[int]string {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := map[int]string{}
+	for _, list := range lists {
+		data, _ := os.ReadFile(list) // the thread may have ended
+		for _, field := range strings.Fields(string(data)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if state, ok := stateOf(pid); ok {
+				states[pid] = state
+			}
+		}
+	}
+	return states
+}
+
+// stateOf returns the letter of a process's state.
+func stateOf(pid int) (string, bool) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", false
+	}
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	return fields[0], len(fields) > 0
+}
+
+// Goroutines ends the daemon with SIGQUIT and returns the stacks of its
+// goroutines, one each, without those of the Go runtime.
+func (d *Daemon) Goroutines(t testing.TB) []string {
+	t.Helper()
+	before := len(d.output.String())
+	if err := d.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	<-d.exited
+	var stacks []string
+	lines := bufio.NewScanner(strings.NewReader(d.output.String()[before:]))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		switch {
+		case strings.HasPrefix(line, "goroutine ") && strings.HasSuffix(line, ":"):
+			stacks = append(stacks, "")
+		case line == "" || len(stacks) == 0:
+		default:
+			stacks[len(stacks)-1] += line + "\n"
+		}
+	}
+	return stacks
+}

@@ -1,0 +1,346 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+const (
+	// told is how soon a failure must be known; the goal is 2 s, and tests
+	// allow for a busy machine.
+	told = 10 * time.Second
+	// serve is the daemon as a victim; the others are names of processes.
+	serve = "serve"
+	agent = "agent"
+)
+
+// victims are what SIGKILL may hit: the daemon and each process of a sandbox.
+// The agent is no process of the host's; root inside ends it.
+var victims = []string{serve, "cove", "runsc-sandbox", "runsc-gofer", agent}
+
+// phases are what a sandbox is doing meanwhile. Each starts something in a
+// running sandbox and returns what must hold after the victim died.
+var phases = []struct {
+	name  string
+	begin func(t *testing.T, d *covetest.Daemon, id string) aftermath
+}{
+	{"idle", idle}, {"foreground command", foreground}, {"background command", background},
+	{"upload", upload}, {"kill", killing},
+}
+
+// aftermath is what is checked when the victim is dead: whether the sandbox
+// lives on tells what can be asked of it.
+type aftermath func(t *testing.T, lives bool)
+
+func TestKillMatrix(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		ids := map[string]bool{}
+		for _, victim := range victims {
+			for _, phase := range phases {
+				t.Run(victim+" during "+phase.name, func(t *testing.T) {
+					killDuring(t, d, victim, phase.begin)
+					checkAgreement(t, d, ids)
+				})
+			}
+		}
+	})
+}
+
+func killDuring(t *testing.T, d *covetest.Daemon, victim string, begin func(*testing.T, *covetest.Daemon, string) aftermath) {
+	s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 256}})
+	if _, err := d.Client.WriteFile(t.Context(), s.ID, sandbox.WriteFileRequest{Path: "/workspace/promised"}, strings.NewReader("kept")); err != nil {
+		t.Fatal(err)
+	}
+	after := begin(t, d, s.ID)
+	died := time.Now()
+	strike(t, d, victim, s.ID)
+	if victim == serve {
+		if err := d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := settled(t, d, s.ID, victim)
+	lives := got.State == sandbox.StateRunning
+	t.Logf("%s %v after the kill: %s", got.State, time.Since(died).Round(time.Millisecond), got.Reason)
+	after(t, lives)
+	switch {
+	case lives:
+		if victim != serve && victim != agent {
+			t.Errorf("the sandbox is %s without its %s", got.State, victim)
+		}
+		if out := d.Sh(t, s.ID, "cat /workspace/promised"); out != "kept" {
+			t.Errorf("the file is %q, want what was written", out)
+		}
+		if _, err := d.Client.Kill(t.Context(), s.ID); err != nil {
+			t.Errorf("kill: %v", err)
+		}
+	case got.Reason == "":
+		t.Errorf("the sandbox %s without a reason", got.State)
+	}
+	d.NoTraces(t, s.ID)
+}
+
+// strike kills the victim. One that has ended by itself is fine.
+func strike(t *testing.T, d *covetest.Daemon, victim, id string) {
+	t.Helper()
+	switch victim {
+	case serve:
+		d.Kill()
+	case agent:
+		// As on Linux, SIGKILL does not reach the first process from inside;
+		// SIGQUIT ends a Go program that does not expect it.
+		ctx, cancel := context.WithTimeout(t.Context(), told)
+		defer cancel()
+		_, _ = d.Exec(ctx, id, sandbox.ExecRequest{Shell: "kill -KILL 1; kill -QUIT 1; kill -SEGV 1; kill -ABRT 1", User: "root"})
+	default:
+		pid, ok := covetest.ProcessOf(id, victim)
+		if !ok {
+			return
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+			t.Fatal(err)
+		}
+	}
+}
+
+// settled waits until the daemon knows what became of the sandbox.
+func settled(t *testing.T, d *covetest.Daemon, id, victim string) *sandbox.Sandbox {
+	t.Helper()
+	var got *sandbox.Sandbox
+	var err error
+	known := func() bool {
+		got, err = d.Client.Get(t.Context(), id)
+		if err != nil || victim == serve || victim == agent {
+			return err == nil && got.State != sandbox.StateStopping
+		}
+		return got.State.Final()
+	}
+	if !covetest.Eventually(told, known) {
+		t.Fatalf("%v after the kill of %s the sandbox is %+v, %v", told, victim, got, err)
+	}
+	if victim == agent && got.State == sandbox.StateRunning {
+		// It may be on its way out: a call tells.
+		ctx, cancel := context.WithTimeout(t.Context(), told)
+		defer cancel()
+		if _, err := d.Exec(ctx, id, sandbox.ExecRequest{Command: []string{"true"}}); err != nil {
+			if got, err = d.Client.Get(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return got
+}
+
+// call runs f apart. Its result must come soon after the victim has died.
+func call(f func() error) func(t *testing.T) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return func(t *testing.T) error {
+		t.Helper()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(told):
+			t.Errorf("the call in flight hangs")
+			return nil
+		}
+	}
+}
+
+// wantCutOff checks the error of a call that lost its other side.
+func wantCutOff(t *testing.T, what string, err error) {
+	t.Helper()
+	switch sandbox.CodeOf(err) {
+	case sandbox.CodeUnavailable, sandbox.CodeNotRunning:
+	default:
+		t.Errorf("%s: %v (%s), want unavailable or not_running", what, err, sandbox.CodeOf(err))
+	}
+}
+
+func idle(*testing.T, *covetest.Daemon, string) aftermath { return func(*testing.T, bool) {} }
+
+func foreground(t *testing.T, d *covetest.Daemon, id string) aftermath {
+	started := make(chan struct{})
+	var once sync.Once
+	end := call(func() error {
+		_, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Shell: "echo started; sleep 1.5; echo through > /workspace/through"}, func(ev sandbox.JobEvent) error {
+			if len(ev.Data) > 0 {
+				once.Do(func() { close(started) })
+			}
+			return nil
+		})
+		return err
+	})
+	wait(t, started)
+	return func(t *testing.T, lives bool) {
+		err := end(t)
+		if !lives {
+			wantCutOff(t, "the command in flight", err)
+			return
+		}
+		// Either the call was answered, or the command went on without it.
+		finished := func() bool {
+			_, err := d.Client.StatFile(t.Context(), id, "/workspace/through")
+			return err == nil
+		}
+		if !covetest.Eventually(told, finished) {
+			t.Errorf("the command did not go on; its caller was told %v", err)
+		}
+	}
+}
+
+func background(t *testing.T, d *covetest.Daemon, id string) aftermath {
+	job, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{
+		Shell: "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.1; done", Background: true,
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(t *testing.T, lives bool) {
+		if !lives {
+			return
+		}
+		var out strings.Builder
+		ended, err := d.Client.Attach(t.Context(), id, job.ID, sandbox.AttachRequest{}, func(ev sandbox.JobEvent) error {
+			out.Write(ev.Data)
+			return nil
+		})
+		if err != nil || ended.ExitCode != 0 || out.String() != "line 1\nline 2\nline 3\nline 4\nline 5\nline 6\n" {
+			t.Errorf("the background command ended with %+v, %v, and wrote %q", ended, err, out.String())
+		}
+	}
+}
+
+// upload leaves a file half sent.
+func upload(t *testing.T, d *covetest.Daemon, id string) aftermath {
+	r, w := io.Pipe()
+	end := call(func() error {
+		_, err := d.Client.WriteFile(t.Context(), id, sandbox.WriteFileRequest{Path: "/workspace/big"}, r)
+		r.CloseWithError(io.ErrClosedPipe) // whoever still sends is released
+		return err
+	})
+	if _, err := w.Write(bytes.Repeat([]byte("half"), 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	return func(t *testing.T, lives bool) {
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			_, _ = w.Write(bytes.Repeat([]byte("rest"), 1<<18))
+			w.Close()
+		}()
+		err := end(t)
+		wait(t, sent)
+		if !lives {
+			wantCutOff(t, "the upload", err)
+			return
+		}
+		only := func() bool {
+			out, shErr := d.Exec(t.Context(), id, sandbox.ExecRequest{Shell: "cd /workspace && ls -A"})
+			names := strings.Fields(out.Stdout)
+			whole := err == nil
+			return shErr == nil && slices.Contains(names, "big") == whole && len(names) == map[bool]int{true: 2, false: 1}[whole]
+		}
+		if !covetest.Eventually(told, only) {
+			t.Errorf("the upload ended with %v, but there are\n%s", err, d.Sh(t, id, "ls -lA /workspace"))
+		}
+		if err != nil {
+			wantCutOff(t, "the upload", err)
+		}
+	}
+}
+
+// killing strikes while the sandbox is being killed.
+func killing(t *testing.T, d *covetest.Daemon, id string) aftermath {
+	end := call(func() error {
+		_, err := d.Client.Kill(t.Context(), id)
+		return err
+	})
+	return func(t *testing.T, lives bool) {
+		err := end(t)
+		if err == nil && lives {
+			t.Error("the caller was told that the sandbox is killed, but it runs")
+		}
+		if err != nil {
+			wantCutOff(t, "kill", err)
+		}
+	}
+}
+
+func wait(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(told):
+		t.Fatal("what was begun does not go on")
+	}
+}
+
+// Each victim dies at many moments of a creation: the caller gets a sandbox
+// that is said to fail later, or a clear error and nothing that is left.
+func TestKillMatrixOfCreation(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		ids := map[string]bool{}
+		for _, victim := range []string{"cove", "runsc-sandbox", "runsc-gofer"} {
+			for _, delay := range []time.Duration{0, 15, 30, 50, 70, 85, 100} {
+				t.Run(fmt.Sprintf("%s %d ms after it appeared", victim, delay), func(t *testing.T) {
+					killCreation(t, d, victim, delay*time.Millisecond)
+					checkAgreement(t, d, ids)
+				})
+			}
+		}
+	})
+}
+
+func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Duration) {
+	before := d.CellDirs(t)
+	var made *sandbox.Sandbox
+	end := call(func() (err error) {
+		made, err = d.Client.Create(t.Context(), sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 256}})
+		return err
+	})
+	var id string
+	var pid int
+	appeared := func() bool {
+		for _, dir := range d.CellDirs(t) {
+			if !slices.Contains(before, dir) {
+				id = dir
+			}
+		}
+		if id == "" {
+			return false
+		}
+		var ok bool
+		pid, ok = covetest.ProcessOf(id, victim)
+		return ok
+	}
+	if !covetest.Eventually(told, appeared) {
+		t.Fatalf("no %s of the new sandbox %q appeared", victim, id)
+	}
+	<-time.After(delay)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+		t.Fatal(err)
+	}
+	died := time.Now()
+	err := end(t)
+	t.Logf("create answered %v after the kill: %v", time.Since(died).Round(time.Millisecond), err)
+	if err != nil {
+		if code := sandbox.CodeOf(err); code == "" || strings.Contains(err.Error(), "\n") {
+			t.Errorf("the error has the code %q: %v", code, err)
+		}
+	} else if got := settled(t, d, made.ID, victim); got.State != sandbox.StateFailed || got.Reason == "" {
+		t.Errorf("the sandbox is %s, reason %q; want failed with a reason", got.State, got.Reason)
+	}
+	d.NoTraces(t, id)
+}
