@@ -134,3 +134,6 @@ func (d *Daemon) Goroutines(t testing.TB) []string {
 	}
 	return stacks
 }
+
+// PIDs returns the ids of all processes of the machine that have not ended.
+func PIDs() []int { return slices.Collect(maps.Keys(processes())) }
