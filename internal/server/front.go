@@ -23,6 +23,9 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
+	// hurryTime is how long the body of a request is waited for that comes from
+	// somebody without a key.
+	hurryTime = 2 * time.Second
 	// cutTime is how long requests may take to end after they were cancelled.
 	cutTime = 5 * time.Second
 )
@@ -85,6 +88,7 @@ func (s *Server) authenticate(p *parts, next http.Handler) http.Handler {
 	checked := auth.Middleware(cfg)(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if api.Open(r) {
+			hurry(w, r)
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -103,7 +107,23 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 	return auth.CheckHost(auth.HostConfig{Hosts: hosts, Error: refuse})(next)
 }
 
-func refuse(w http.ResponseWriter, _ *http.Request, err error) { api.WriteError(w, err) }
+// refuse answers a request of somebody who may not come in.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	hurry(w, r)
+	api.WriteError(w, err)
+}
+
+// hurry bounds how long a connection waits for a body that nobody will read.
+// The HTTP server reads what is left of it before it answers, and anybody could
+// hold a connection by sending none.
+func hurry(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 {
+		return
+	}
+	// Without this the answer would wait for the body too.
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hurryTime))
+}
 
 // count knows how many requests are under way, those that have become
 // something else than HTTP included.

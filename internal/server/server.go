@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cove-sh/cove/internal/config"
@@ -179,6 +180,14 @@ func (s *Server) collect(ctx context.Context, p *parts) error {
 func prepareStateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be made (%v); choose another with --state-dir", dir, err))
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("look at the state directory: %w", err)
+	}
+	// Root may use any directory, but its owner could then change what is in it.
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return sandbox.Errorf(sandbox.CodeUnavailable, "the state directory %s belongs to someone else (user %d); choose another with --state-dir", dir, st.Uid)
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s belongs to someone else (%v); choose another with --state-dir", dir, err))

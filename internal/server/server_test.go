@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/internal/server"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/servertest"
@@ -401,5 +402,51 @@ func TestFailedStartClosesWhatWasOpened(t *testing.T) {
 	defer taken.Close()
 	if _, err := start(t, func(c *config.Config) { c.Listen = taken.Addr().String() }); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Errorf("with a taken address: %v", err)
+	}
+}
+
+// Somebody without a key who announces a body and never sends it must not hold
+// a connection.
+func TestBodiesOfStrangersAreNotWaitedFor(t *testing.T) {
+	d := mustStart(t, nil)
+	for _, request := range []string{
+		"POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
+		"POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+		"POST /v1/sandboxes HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1000\r\n\r\n",
+		"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+	} {
+		t.Run(strings.Fields(request)[1], func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", d.tcp.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.SetDeadline(time.Now().Add(8 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(conn, request); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(conn)
+			if errors.Is(err, os.ErrDeadlineExceeded) || !strings.HasPrefix(string(answer), "HTTP/1.1 ") {
+				t.Errorf("answered %q, %v; want an answer and the connection's end", answer, err)
+			}
+		})
+	}
+}
+
+// The owner of a directory can replace what is in it, so root must not take
+// that of another user.
+func TestStateDirectoryOfSomeoneElse(t *testing.T) {
+	needs.Root(t)
+	dir := t.TempDir()
+	if err := os.Chown(dir, 54321, 54321); err != nil {
+		t.Fatal(err)
+	}
+	_, err := start(t, func(c *config.Config) { c.StateDir = dir })
+	if err == nil || !strings.Contains(err.Error(), "belongs to someone else") {
+		t.Errorf("start: %v; want a refusal", err)
 	}
 }
