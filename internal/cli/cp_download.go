@@ -68,8 +68,12 @@ func permOf(mode string) fs.FileMode {
 	return fs.FileMode(n) & 0o777
 }
 
-// writeWhole writes a file so that it is there whole or not at all.
+// writeWhole writes a file so that it is there whole or not at all. A device or
+// a pipe, such as /dev/null, is written to: renamed over, it would be gone.
 func writeWhole(target string, content io.Reader, perm fs.FileMode) (err error) {
+	if info, err := os.Stat(target); err == nil && !info.Mode().IsRegular() {
+		return writeThrough(target, content)
+	}
 	dir := filepath.Dir(target)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return hereError("make", dir, err)
@@ -92,6 +96,16 @@ func writeWhole(target string, content io.Reader, perm fs.FileMode) (err error) 
 		return hereError("write", target, err)
 	}
 	return nil
+}
+
+// writeThrough writes to something that is here and is no regular file.
+func writeThrough(target string, content io.Reader) error {
+	out, err := os.OpenFile(target, os.O_WRONLY, 0)
+	if err != nil {
+		return hereError("write", target, err)
+	}
+	_, err = io.Copy(out, content)
+	return errors.Join(err, out.Close())
 }
 
 // dir copies a directory: its archive is fetched whole, since a ZIP file has

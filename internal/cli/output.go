@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 
@@ -70,7 +71,7 @@ func (a *app) print(text string) error {
 func (a *app) printTable(headings []string, rows [][]string) error {
 	for _, row := range rows {
 		for i := range row {
-			if row[i] = clean(row[i]); row[i] == "" {
+			if row[i] = cleanLine(row[i]); row[i] == "" {
 				row[i] = "-"
 			}
 		}
@@ -100,7 +101,7 @@ func (a *app) fields(pairs ...string) error {
 	}
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
-		if value := clean(pairs[i+1]); value != "" {
+		if value := cleanLine(pairs[i+1]); value != "" {
 			fmt.Fprintf(&b, "%-*s  %s\n", width+1, pairs[i]+":", value)
 		}
 	}
@@ -110,7 +111,7 @@ func (a *app) fields(pairs ...string) error {
 // clean makes text that came from elsewhere safe to show: control characters
 // could drive the terminal. Line ends and tabs stay.
 func clean(s string) string {
-	if !strings.ContainsFunc(s, unsafeRune) {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, unsafeRune) {
 		return s
 	}
 	var b strings.Builder
@@ -123,6 +124,14 @@ func clean(s string) string {
 	}
 	return b.String()
 }
+
+// cleanLine is clean for a text that must stay on its line: a line end in it
+// would forge another row.
+func cleanLine(s string) string {
+	return lineEnds.Replace(clean(s))
+}
+
+var lineEnds = strings.NewReplacer("\n", `\n`, "\t", `\t`)
 
 func unsafeRune(r rune) bool {
 	if r == '\n' || r == '\t' {
