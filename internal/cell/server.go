@@ -19,6 +19,9 @@ import (
 	"github.com/cove-sh/cove/internal/wire/cellv1/cellv1connect"
 )
 
+// updateTimeout bounds the wait for the agent to take on other limits.
+const updateTimeout = 10 * time.Second
+
 // server is the cell's two sockets.
 type server struct {
 	http  *http.Server
@@ -113,6 +116,9 @@ func (c *cell) Update(ctx context.Context, req *connect.Request[cellv1.UpdateReq
 		}
 	}
 	if req.Msg.MemoryBytes != nil || req.Msg.MaxPids != nil {
+		// Code in the sandbox may have stopped the agent.
+		ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+		defer cancel()
 		client, closeClient := newAgentClient(c.dialAgent)
 		defer closeClient()
 		conf, err := client.Configure(ctx, connect.NewRequest(&agentv1.ConfigureRequest{MemoryLimit: req.Msg.MemoryBytes, MaxPids: req.Msg.MaxPids}))

@@ -189,8 +189,11 @@ func (h *handle) apply(ctx context.Context, r *store.Record, limits, env bool) (
 	return unenforced, nil
 }
 
-// takeBack undoes an update that could not be applied.
+// takeBack undoes an update that could not be applied. It has its own time: the
+// update may have used up that of ctx.
 func (s *Service) takeBack(ctx context.Context, h *handle, before *store.Record, limits, env bool) {
+	ctx, cancel := teardown(ctx)
+	defer cancel()
 	if _, err := h.apply(ctx, before, limits, env); err != nil {
 		s.log.Warn("take back an update", "sandbox", h.id, "error", err)
 	}

@@ -64,10 +64,27 @@ func (e *Engine) killCell(ctx context.Context, id string) error {
 	if !ok {
 		return nil
 	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := e.sendKill(id, pid); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill cell: %w", err)
 	}
 	return e.waitForExit(ctx, id, nil)
+}
+
+// sendKill kills a cell's process, and no other that got its number after it.
+func (e *Engine) sendKill(id string, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // an old kernel, or a container that forbids it
+		return unix.Kill(pid, unix.SIGKILL)
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	// Only now is it sure whose descriptor this is.
+	if _, ok := e.process(id); !ok {
+		return unix.ESRCH
+	}
+	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 }
 
 // waitForExit waits until the cell's process is gone, or exited is closed.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -189,6 +190,9 @@ func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	res, err := i.control.Update(ctx, connect.NewRequest(req))
+	if connect.CodeOf(err) == connect.CodeDeadlineExceeded {
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the agent in the sandbox does not answer; try again, or kill the sandbox and create a new one")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("change limits: %w", err)
 	}
