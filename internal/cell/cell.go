@@ -99,7 +99,11 @@ func Main(ctx context.Context) int {
 	}
 	if err != nil {
 		c.log.Error("cell failed", "err", err)
-		say(Ready{Error: err.Error()})
+		answer := Ready{Error: err.Error()}
+		if r, ok := errors.AsType[refusal](err); ok {
+			answer.Refused = string(r)
+		}
+		say(answer)
 		return 1
 	}
 	return 0
@@ -283,6 +287,11 @@ type closerFunc func() error
 
 func (f closerFunc) Close() error { return f() }
 
+// refusal is what the agent has against the request.
+type refusal string
+
+func (r refusal) Error() string { return "the agent refuses: " + string(r) }
+
 // greetAgent waits for the agent to answer and tells it what it has to know.
 func (c *cell) greetAgent(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
@@ -304,15 +313,23 @@ func (c *cell) greetAgent(ctx context.Context) error {
 		MemoryLimit: &memory, MaxPids: &pids,
 	}))
 	if err != nil {
-		select {
-		case <-c.ended:
-			return errors.New(c.why)
-		default:
-			return fmt.Errorf("configure the agent: %w", err)
-		}
+		return c.notGreeted(err)
 	}
 	c.unenforced(res.Msg.Unenforced...)
 	return nil
+}
+
+// notGreeted says why the agent did not take its settings.
+func (c *cell) notGreeted(err error) error {
+	if e, ok := errors.AsType[*connect.Error](err); ok && e.Code() == connect.CodeInvalidArgument {
+		return refusal(e.Message())
+	}
+	select {
+	case <-c.ended:
+		return errors.New(c.why)
+	default:
+		return fmt.Errorf("configure the agent: %w", err)
+	}
 }
 
 func (c *cell) unenforced(what ...string) {

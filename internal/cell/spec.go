@@ -36,6 +36,9 @@ type Spec struct {
 // Ready is what the cell says, once, on file descriptor 3: the sandbox runs
 // and its agent answers, or Error tells why not.
 type Ready struct {
-	Error      string   `json:"error,omitempty"`
+	Error string `json:"error,omitempty"`
+	// Refused says, for the sandbox's owner, which part of the request cannot
+	// be: the user, say, that the template does not have. It comes with Error.
+	Refused    string   `json:"refused,omitempty"`
 	Unenforced []string `json:"unenforced,omitempty"`
 }

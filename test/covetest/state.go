@@ -137,3 +137,25 @@ func (d *Daemon) Goroutines(t testing.TB) []string {
 
 // PIDs returns the ids of all processes of the machine that have not ended.
 func PIDs() []int { return slices.Collect(maps.Keys(processes())) }
+
+// GroupCPU returns the processor time in seconds that a sandbox's cgroup has
+// counted, if it has one.
+func GroupCPU(id string) (float64, bool) {
+	for _, dir := range groupDirs([]string{id}) {
+		if data, err := os.ReadFile(filepath.Join(dir, "cpuacct.usage")); err == nil {
+			ns, err := strconv.ParseFloat(strings.TrimSpace(string(data)), 64)
+			return ns / 1e9, err == nil
+		}
+		data, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			if us, ok := strings.CutPrefix(line, "usage_usec "); ok {
+				n, err := strconv.ParseFloat(strings.TrimSpace(us), 64)
+				return n / 1e6, err == nil
+			}
+		}
+	}
+	return 0, false
+}

@@ -101,12 +101,21 @@ func isCellOf(pid int, id string) bool {
 
 func cgroupTraces(ids []string) []string {
 	var found []string
+	for _, dir := range groupDirs(ids) {
+		found = append(found, "cgroup "+dir)
+	}
+	return found
+}
+
+// groupDirs returns the directories of sandboxes' cgroups.
+func groupDirs(ids []string) []string {
+	var found []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // it went away, or is not for us to see
 		}
 		if e.IsDir() && slices.Contains(ids, e.Name()) {
-			found = append(found, "cgroup "+path)
+			found = append(found, path)
 		}
 		return nil
 	})

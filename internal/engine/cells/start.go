@@ -236,6 +236,9 @@ func readReady(r io.Reader) error {
 	if err := json.Unmarshal(bytes.TrimSpace(data), &ready); err != nil {
 		return notStarted(errors.New("the cell ended before the sandbox ran"))
 	}
+	if ready.Refused != "" {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s", ready.Refused)
+	}
 	if ready.Error != "" {
 		return notStarted(errors.New(ready.Error))
 	}

@@ -1,0 +1,413 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// proof shows, in a real sandbox, that a field of a request takes effect or is
+// refused.
+type proof func(t *testing.T, d *covetest.Daemon)
+
+// jsonFields lists the fields of a request by their JSON names; of nested
+// structs those of the inner one.
+func jsonFields(t reflect.Type) []string {
+	var all []string
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Type.Kind() != reflect.Struct {
+			all = append(all, name)
+			continue
+		}
+		for _, inner := range jsonFields(f.Type) {
+			all = append(all, strings.TrimPrefix(name+"."+inner, "."))
+		}
+	}
+	return all
+}
+
+// everyField runs the proof of each field of a request type. A field without a
+// proof fails, and so does a proof without a field.
+func everyField[T any](t *testing.T, proofs map[string]proof) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		known := map[string]bool{}
+		for _, f := range jsonFields(reflect.TypeFor[T]()) {
+			known[f] = true
+			t.Run(f, func(t *testing.T) {
+				if proofs[f] == nil {
+					t.Fatalf("nothing shows that %s takes effect or is refused", f)
+				}
+				proofs[f](t, d)
+			})
+		}
+		for f := range proofs {
+			if !known[f] {
+				t.Errorf("there is a proof for %s, which %v does not have", f, reflect.TypeFor[T]())
+			}
+		}
+	})
+}
+
+// small is a sandbox that costs little; what a proof needs is set above it.
+func small(change ...func(*sandbox.CreateRequest)) sandbox.CreateRequest {
+	req := sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 256, DiskMiB: 64, MaxPIDs: 128}}
+	for _, f := range change {
+		f(&req)
+	}
+	return req
+}
+
+// with makes a sandbox for the time of a test.
+func with(t *testing.T, d *covetest.Daemon, change ...func(*sandbox.CreateRequest)) *sandbox.Sandbox {
+	t.Helper()
+	s := d.Create(t, small(change...))
+	t.Cleanup(func() {
+		if _, err := d.Client.Kill(context.WithoutCancel(t.Context()), s.ID); err != nil {
+			t.Errorf("kill %s: %v", s.ID, err)
+		}
+	})
+	return s
+}
+
+// shows checks what a line writes in a sandbox.
+func shows(t *testing.T, d *covetest.Daemon, id, line, want string) {
+	t.Helper()
+	if got := strings.TrimSpace(d.Sh(t, id, line)); got != want {
+		t.Errorf("%s says %q, want %q", line, got, want)
+	}
+}
+
+func wantCode(t *testing.T, err error, want sandbox.Code) {
+	t.Helper()
+	if got := sandbox.CodeOf(err); got != want {
+		t.Errorf("got %v (%s), want %s", err, got, want)
+	}
+}
+
+// found checks that exactly one of two filters finds a sandbox.
+func found(t *testing.T, d *covetest.Daemon, id string, in, out sandbox.ListRequest) {
+	t.Helper()
+	for want, req := range map[bool]sandbox.ListRequest{true: in, false: out} {
+		list, err := d.Client.List(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := false
+		for _, s := range list.Items {
+			got = got || s.ID == id
+		}
+		if got != want {
+			t.Errorf("%+v finds it: %v, want %v", req, got, want)
+		}
+	}
+}
+
+// processLimit returns how many of 100 processes can run at once.
+func processLimit(t *testing.T, d *covetest.Daemon, id string) int {
+	t.Helper()
+	res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Command: []string{"perl", "-e",
+		`my $n = 0; for (1..100) { my $p = fork; last unless defined $p; if (!$p) { sleep 60; exit } push @p, $p; $n++ } kill 9, @p; print $n`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if _, err := fmt.Sscan(res.Stdout, &n); err != nil {
+		t.Fatalf("%q, %q: %v", res.Stdout, res.Stderr, err)
+	}
+	return n
+}
+
+// takes reports whether a program gets so much memory.
+func takes(t *testing.T, d *covetest.Daemon, id string, mib int) bool {
+	t.Helper()
+	res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Command: []string{"perl", "-e",
+		`my $n = shift; my @a; for (1 .. $n / 8) { push @a, "x" x (8 << 20) } print "got it"`, fmt.Sprint(mib)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := res.Stdout == "got it"
+	if !got && res.Job.EndCause != sandbox.EndOutOfMemory {
+		t.Errorf("a program of %d MiB ended with %+v, stderr %q; want out_of_memory", mib, res.Job, res.Stderr)
+	}
+	return got
+}
+
+func TestCreateEnforcedOrRefused(t *testing.T) {
+	everyField[sandbox.CreateRequest](t, map[string]proof{
+		"name": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "called" })
+			shows(t, d, "called", "hostname", "called")
+			found(t, d, s.ID, sandbox.ListRequest{Name: "called"}, sandbox.ListRequest{Name: "other"})
+			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Name: "called"})
+			wantCode(t, err, sandbox.CodeConflict)
+		},
+		"namespace": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Namespace = "ns" })
+			found(t, d, s.ID, sandbox.ListRequest{Namespace: "ns"}, sandbox.ListRequest{Namespace: "other"})
+		},
+		"metadata": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Metadata = map[string]string{"task": "é 1"} })
+			found(t, d, s.ID, sandbox.ListRequest{Metadata: map[string]string{"task": "é 1"}}, sandbox.ListRequest{Metadata: map[string]string{"task": "2"}})
+		},
+		"template": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Template = "host" })
+			found(t, d, s.ID, sandbox.ListRequest{Template: "host"}, sandbox.ListRequest{Template: "debian"})
+			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Template: "no-such-template"})
+			wantCode(t, err, sandbox.CodeNotFound)
+			// Known, but nobody has built it here.
+			if _, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Template: "debian"}); err == nil || !strings.Contains(err.Error(), "build") {
+				t.Errorf("a template that is not built: %v", err)
+			}
+		},
+		"resources.vcpus": func(t *testing.T, d *covetest.Daemon) {
+			for _, n := range []int{1, 2} {
+				s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.VCPUs = n })
+				shows(t, d, s.ID, "nproc", fmt.Sprint(n))
+			}
+		},
+		"resources.memory_mib": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MemoryMiB = 200 })
+			shows(t, d, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(200<<10))
+			if !takes(t, d, s.ID, 120) || takes(t, d, s.ID, 260) {
+				t.Error("want 120 MiB to fit, and 260 not to")
+			}
+		},
+		"resources.disk_mib": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.DiskMiB = 32 })
+			shows(t, d, s.ID, "df -k --output=size / | tail -1", fmt.Sprint(32<<10))
+			res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: "head -c 20M /dev/zero > /workspace/a && head -c 20M /dev/zero > /workspace/b"})
+			if err != nil || !strings.Contains(res.Stderr, "No space left") {
+				t.Errorf("40 MiB on a disk of 32: %+v, %v", res, err)
+			}
+		},
+		"resources.max_pids": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MaxPIDs = 48 })
+			if n := processLimit(t, d, s.ID); n > 48 || n < 20 {
+				t.Errorf("%d processes at once, want somewhat less than 48", n)
+			}
+		},
+		"env": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Env = map[string]string{"COVE_X": "a b\n"} })
+			shows(t, d, s.ID, `printf %s "$COVE_X" | od -An -tx1`, "61 20 62 0a")
+		},
+		"user": func(t *testing.T, d *covetest.Daemon) {
+			for user, want := range map[string]string{"root": "0 0", "user": "1000 1000", "4321:4322": "4321 4322"} {
+				s := with(t, d, func(r *sandbox.CreateRequest) { r.User = user })
+				shows(t, d, s.ID, `echo $(id -u) $(id -g)`, want)
+			}
+			_, err := d.Client.Create(t.Context(), small(func(r *sandbox.CreateRequest) { r.User = "nobody-knows-me" }))
+			if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "nobody-knows-me") {
+				t.Errorf("an unknown user: %v (%s), want invalid and its name", err, sandbox.CodeOf(err))
+			}
+		},
+		"workdir": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.WorkDir = "/usr/bin" })
+			shows(t, d, s.ID, "pwd", "/usr/bin")
+			if _, err := d.Client.StatFile(t.Context(), s.ID, "env"); err != nil {
+				t.Errorf("a relative path: %v", err)
+			}
+		},
+		"lifetime_seconds":     func(t *testing.T, d *covetest.Daemon) { createTimer(t, d, false) },
+		"idle_timeout_seconds": func(t *testing.T, d *covetest.Daemon) { createTimer(t, d, true) },
+		"on_timeout": func(t *testing.T, d *covetest.Daemon) {
+			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{OnTimeout: sandbox.ActionPause})
+			wantCode(t, err, sandbox.CodeUnsupported)
+			_, err = d.Client.Create(t.Context(), sandbox.CreateRequest{OnTimeout: "explode"})
+			wantCode(t, err, sandbox.CodeInvalid)
+			if s := with(t, d, func(r *sandbox.CreateRequest) { r.OnTimeout = sandbox.ActionKill }); s.OnTimeout != sandbox.ActionKill {
+				t.Errorf("on timeout %s", s.OnTimeout)
+			}
+		},
+	})
+}
+
+// createTimer makes a sandbox that ends by itself after a second.
+func createTimer(t *testing.T, d *covetest.Daemon, idle bool) {
+	s := d.Create(t, small(func(r *sandbox.CreateRequest) {
+		if idle {
+			r.IdleTimeoutSeconds = ptr(int64(1))
+		} else {
+			r.LifetimeSeconds = ptr(int64(1))
+		}
+	}))
+	over := func() bool {
+		got, err := d.Client.Get(t.Context(), s.ID)
+		return err == nil && got.State == sandbox.StateKilled
+	}
+	if !covetest.Eventually(time.Second+late, over) {
+		t.Errorf("the sandbox has not ended after %v", time.Second+late)
+	}
+}
+
+func TestExecEnforcedOrRefused(t *testing.T) {
+	// one is the sandbox of all proofs on a daemon.
+	one := func(t *testing.T, d *covetest.Daemon) string {
+		s, err := d.Client.Get(t.Context(), "one")
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			s = d.Create(t, small(func(r *sandbox.CreateRequest) { r.Name = "one" }))
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		return s.ID
+	}
+	run := func(t *testing.T, d *covetest.Daemon, req sandbox.ExecRequest) covetest.Result {
+		t.Helper()
+		res, err := d.Exec(t.Context(), one(t, d), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	says := func(req sandbox.ExecRequest, want string) proof {
+		return func(t *testing.T, d *covetest.Daemon) {
+			if res := run(t, d, req); strings.TrimSpace(res.Stdout) != want {
+				t.Errorf("stdout %q, stderr %q; want %q", res.Stdout, res.Stderr, want)
+			}
+		}
+	}
+	everyField[sandbox.ExecRequest](t, map[string]proof{
+		"command": says(sandbox.ExecRequest{Command: []string{"printf", "%s|", "a b", "$HOME", "", "*"}}, "a b|$HOME||*|"),
+		"shell":   says(sandbox.ExecRequest{Shell: `x="a b"; echo ${BASH_VERSION:+bash} "$x" | tr a-z A-Z`}, "BASH A B"),
+		"env":     says(sandbox.ExecRequest{Shell: `echo "$X-$HOME"`, Env: map[string]string{"X": "y", "HOME": "/h"}}, "y-/h"),
+		"workdir": says(sandbox.ExecRequest{Shell: "pwd", WorkDir: "/usr/lib"}, "/usr/lib"),
+		"user":    says(sandbox.ExecRequest{Shell: "id -u; whoami", User: "root"}, "0\nroot"),
+		"timeout_ms": func(t *testing.T, d *covetest.Daemon) {
+			began := time.Now()
+			res := run(t, d, sandbox.ExecRequest{Shell: "echo partial; sleep 4242 & sleep 4242", TimeoutMS: 400})
+			if res.Job.EndCause != sandbox.EndTimeout || res.Stdout != "partial\n" || time.Since(began) > told {
+				t.Errorf("after %v: %+v, stdout %q", time.Since(began), res.Job, res.Stdout)
+			}
+			nobody(t, d, one(t, d), "sleep 4242")
+		},
+		"stdin": says(sandbox.ExecRequest{Command: []string{"tr", "a-z", "A-Z"}, Stdin: []byte("input")}, "INPUT"),
+		"open_stdin": func(t *testing.T, d *covetest.Daemon) {
+			id := one(t, d)
+			job, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Command: []string{"cat"}, Stdin: []byte("a"), OpenStdin: true, Background: true}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Client.WriteInput(t.Context(), id, job.ID, []byte("b"), true); err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			job, err = d.Client.Attach(t.Context(), id, job.ID, sandbox.AttachRequest{}, func(ev sandbox.JobEvent) error { out.Write(ev.Data); return nil })
+			if err != nil || out.String() != "ab" || job.State != sandbox.JobExited {
+				t.Errorf("%+v, %v, wrote %q", job, err, out.String())
+			}
+		},
+		"background": func(t *testing.T, d *covetest.Daemon) {
+			began := time.Now()
+			res := run(t, d, sandbox.ExecRequest{Command: []string{"sleep", "30"}, Background: true})
+			if res.Job.State != sandbox.JobRunning || time.Since(began) > told {
+				t.Errorf("after %v: %+v", time.Since(began), res.Job)
+			}
+			job, err := d.Client.SignalJob(t.Context(), one(t, d), res.Job.ID, "KILL", 0)
+			if err != nil {
+				t.Errorf("%+v, %v", job, err)
+			}
+		},
+		"handover_ms": func(t *testing.T, d *covetest.Daemon) {
+			res := run(t, d, sandbox.ExecRequest{Shell: "echo early; sleep 1; echo late", HandoverMS: 300})
+			if res.Job.State != sandbox.JobRunning || res.Stdout != "early\n" {
+				t.Errorf("at the handover: %+v, stdout %q", res.Job, res.Stdout)
+			}
+			var out strings.Builder
+			job, err := d.Client.Attach(t.Context(), one(t, d), res.Job.ID, sandbox.AttachRequest{}, func(ev sandbox.JobEvent) error { out.Write(ev.Data); return nil })
+			if err != nil || job.ExitCode != 0 || out.String() != "early\nlate\n" {
+				t.Errorf("%+v, %v, wrote %q", job, err, out.String())
+			}
+		},
+		"keep_bytes": func(t *testing.T, d *covetest.Daemon) {
+			res := run(t, d, sandbox.ExecRequest{Shell: "seq 1 10000", KeepBytes: 100})
+			kept := int64(0)
+			for at := int64(0); at < res.Job.StdoutBytes; {
+				out, err := d.Client.ReadOutput(t.Context(), one(t, d), res.Job.ID, sandbox.OutputRequest{Stream: sandbox.Stdout, Offset: at})
+				if err != nil {
+					t.Fatal(err)
+				}
+				kept += int64(len(out.Data))
+				at = out.Offset + int64(len(out.Data))
+				if len(out.Data) == 0 {
+					break
+				}
+			}
+			if kept < 50 || kept > 100 {
+				t.Errorf("%d of %d bytes are kept, want 100", kept, res.Job.StdoutBytes)
+			}
+		},
+		"terminal": func(t *testing.T, d *covetest.Daemon) {
+			says(sandbox.ExecRequest{Shell: "stty size; test -t 0 && test -t 1 && echo tty", Terminal: &sandbox.TerminalSize{Cols: 91, Rows: 17}}, "17 91\r\ntty")(t, d)
+			_, err := d.Exec(t.Context(), one(t, d), sandbox.ExecRequest{Shell: "true", Terminal: &sandbox.TerminalSize{Cols: 91}})
+			wantCode(t, err, sandbox.CodeInvalid)
+		},
+	})
+}
+
+// nobody checks that no process of this command line is left in a sandbox.
+func nobody(t *testing.T, d *covetest.Daemon, id, args string) {
+	t.Helper()
+	var seen string
+	gone := func() bool {
+		res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Shell: `for p in /proc/[0-9]*; do tr "\0" " " < $p/cmdline 2>/dev/null; echo; done`})
+		seen = res.Stdout
+		for line := range strings.Lines(seen) {
+			if strings.TrimSpace(line) == args {
+				return false
+			}
+		}
+		return err == nil
+	}
+	if !covetest.Eventually(2*time.Second, gone) {
+		t.Errorf("%q still runs:\n%s", args, seen)
+	}
+}
+
+// A client that goes away in the middle of a call takes its command with it.
+func TestClientGoesAway(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := with(t, d)
+		ctx, cancel := context.WithCancel(t.Context())
+		started := make(chan struct{})
+		var once sync.Once
+		end := call(func() error {
+			_, err := d.Client.Exec(ctx, s.ID, sandbox.ExecRequest{Shell: "echo up; sleep 777 & exec sleep 777"}, func(ev sandbox.JobEvent) error {
+				if len(ev.Data) > 0 {
+					once.Do(func() { close(started) })
+				}
+				return nil
+			})
+			return err
+		})
+		wait(t, started)
+		cancel()
+		left := time.Now()
+		if err := end(t); sandbox.CodeOf(err) != sandbox.CodeCancelled {
+			t.Errorf("the call says %v, want cancelled", err)
+		}
+		nobody(t, d, s.ID, "sleep 777")
+		t.Logf("seen gone %v after the client went", time.Since(left).Round(time.Millisecond))
+		// An upload that is cut off leaves nothing either.
+		broken := io.MultiReader(strings.NewReader(strings.Repeat("x", 1<<20)), errReader{errors.New("the disk is gone")})
+		if _, err := d.Client.WriteFile(t.Context(), s.ID, sandbox.WriteFileRequest{Path: "/workspace/cut"}, broken); err == nil {
+			t.Error("a broken upload is said to have worked")
+		}
+		empty := func() bool { return d.Sh(t, s.ID, "ls -A /workspace") == "" }
+		if !covetest.Eventually(2*time.Second, empty) {
+			t.Errorf("an upload that was cut off left %s", d.Sh(t, s.ID, "ls -lA /workspace"))
+		}
+	})
+}
+
+type errReader struct{ err error }
+
+func (r errReader) Read([]byte) (int, error) { return 0, r.err }

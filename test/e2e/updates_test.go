@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// update changes a sandbox.
+func update(t *testing.T, d *covetest.Daemon, id string, req sandbox.UpdateRequest) *sandbox.Sandbox {
+	t.Helper()
+	s, err := d.Client.Update(t.Context(), id, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestUpdateEnforcedOrRefused(t *testing.T) {
+	everyField[sandbox.UpdateRequest](t, map[string]proof{
+		"name": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "before" })
+			update(t, d, "before", sandbox.UpdateRequest{Name: ptr("after")})
+			shows(t, d, "after", "echo here", "here")
+			_, err := d.Client.Get(t.Context(), "before")
+			wantCode(t, err, sandbox.CodeNotFound)
+			other := with(t, d)
+			_, err = d.Client.Update(t.Context(), other.ID, sandbox.UpdateRequest{Name: ptr("after")})
+			wantCode(t, err, sandbox.CodeConflict)
+			// The host name is for life.
+			shows(t, d, s.ID, "hostname", "before")
+		},
+		"metadata": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Metadata = map[string]string{"k": "1"} })
+			update(t, d, s.ID, sandbox.UpdateRequest{Metadata: map[string]string{"l": "2"}})
+			found(t, d, s.ID, sandbox.ListRequest{Metadata: map[string]string{"l": "2"}}, sandbox.ListRequest{Metadata: map[string]string{"k": "1"}})
+		},
+		"env": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Env = map[string]string{"OLD": "1"} })
+			update(t, d, s.ID, sandbox.UpdateRequest{Env: map[string]string{"NEW": "2"}})
+			shows(t, d, s.ID, `echo "$OLD-$NEW-${PATH:+path}"`, "-2-path")
+		},
+		"vcpus":      updateCPUs,
+		"memory_mib": updateMemory,
+		"max_pids": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MaxPIDs = 40 })
+			update(t, d, s.ID, sandbox.UpdateRequest{MaxPIDs: ptr(int64(80))})
+			if n := processLimit(t, d, s.ID); n <= 40 || n > 80 {
+				t.Errorf("%d processes at once after an update from 40 to 80", n)
+			}
+			update(t, d, s.ID, sandbox.UpdateRequest{MaxPIDs: ptr(int64(30))})
+			if n := processLimit(t, d, s.ID); n > 30 {
+				t.Errorf("%d processes at once after an update to 30", n)
+			}
+		},
+		"lifetime_seconds": func(t *testing.T, d *covetest.Daemon) {
+			s := d.Create(t, small())
+			u := update(t, d, s.ID, sandbox.UpdateRequest{LifetimeSeconds: ptr(int64(1))})
+			ends(t, d, s.ID, *u.ExpiresAt, "its lifetime of 1s ended")
+		},
+		"idle_timeout_seconds": func(t *testing.T, d *covetest.Daemon) {
+			s := d.Create(t, small())
+			update(t, d, s.ID, sandbox.UpdateRequest{IdleTimeoutSeconds: ptr(int64(1))})
+			ends(t, d, s.ID, time.Now().Add(500*time.Millisecond), "it was idle for 1s")
+		},
+		"on_timeout": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d)
+			_, err := d.Client.Update(t.Context(), s.ID, sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionPause)})
+			wantCode(t, err, sandbox.CodeUnsupported)
+			if u := update(t, d, s.ID, sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionKill)}); u.OnTimeout != sandbox.ActionKill {
+				t.Errorf("on timeout %s", u.OnTimeout)
+			}
+		},
+	})
+}
+
+// Memory can be raised beyond what the sandbox began with, and lowered; the
+// figure that programs see stays, as the request's documentation says.
+func updateMemory(t *testing.T, d *covetest.Daemon) {
+	s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MemoryMiB = 128 })
+	if takes(t, d, s.ID, 200) {
+		t.Error("200 MiB fit into 128")
+	}
+	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(384))})
+	if !takes(t, d, s.ID, 260) {
+		t.Error("260 MiB do not fit after an update to 384")
+	}
+	if takes(t, d, s.ID, 480) {
+		t.Error("480 MiB fit after an update to 384")
+	}
+	shows(t, d, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(128<<10))
+	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(128))})
+	if takes(t, d, s.ID, 200) {
+		t.Error("200 MiB fit after an update back to 128")
+	}
+	// Lowered below what is in use: a program ends, the sandbox does not.
+	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(512))})
+	started := make(chan struct{})
+	hog := call(func() error {
+		res, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"perl", "-e", `$| = 1; my $n = 300 << 20; my $x = "x" x $n; print "up\n"; sleep 60`}}, func(ev sandbox.JobEvent) error {
+			if len(ev.Data) > 0 {
+				close(started)
+			}
+			return nil
+		})
+		if err == nil && res.EndCause != sandbox.EndOutOfMemory {
+			err = fmt.Errorf("it ended with %+v", res)
+		}
+		return err
+	})
+	wait(t, started)
+	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(64))})
+	if err := hog(t); err != nil {
+		t.Errorf("a program with 300 MiB after an update to 64: %v", err)
+	}
+	shows(t, d, s.ID, "echo alive", "alive")
+}
+
+// cores returns how many processors a sandbox used on average over some time,
+// as its cgroup says, or, without one, as the sandbox's statistics do.
+func cores(t *testing.T, d *covetest.Daemon, over time.Duration, ids ...string) []float64 {
+	t.Helper()
+	read := func(id string) float64 {
+		if seconds, ok := covetest.GroupCPU(id); ok {
+			return seconds
+		}
+		st, err := d.Client.Stats(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.CPUSeconds
+	}
+	before := make([]float64, len(ids))
+	began := time.Now()
+	for i, id := range ids {
+		before[i] = read(id)
+	}
+	<-time.After(over)
+	used := make([]float64, len(ids))
+	for i, id := range ids {
+		used[i] = (read(id) - before[i]) / time.Since(began).Seconds()
+	}
+	return used
+}
+
+// spin starts programs in a sandbox that want a processor each.
+func spin(t *testing.T, d *covetest.Daemon, id string, n int) {
+	t.Helper()
+	for range n {
+		_, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Command: []string{"perl", "-e", "1 while 1"}, Background: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func updateCPUs(t *testing.T, d *covetest.Daemon) {
+	s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.VCPUs = 1 })
+	spin(t, d, s.ID, 3)
+	// Others use the machine too, so more is a matter of patience.
+	update(t, d, s.ID, sandbox.UpdateRequest{VCPUs: ptr(2)})
+	var used float64
+	more := func() bool { used = cores(t, d, 500*time.Millisecond, s.ID)[0]; return used > 1.2 }
+	if !covetest.Eventually(20*time.Second, more) {
+		t.Errorf("three programs use %.2f processors after an update from 1 to 2", used)
+	}
+	update(t, d, s.ID, sandbox.UpdateRequest{VCPUs: ptr(1)})
+	if used := cores(t, d, time.Second, s.ID)[0]; used > 1.2 {
+		t.Errorf("three programs use %.2f processors after an update back to 1", used)
+	}
+	// What programs see is for life, as the request's documentation says.
+	shows(t, d, s.ID, "nproc", "1")
+}
+
+// One processor is one, however many programs want it, and sandboxes that want
+// the same get the same.
+func TestProcessorLimitBites(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		a, b := with(t, d), with(t, d)
+		spin(t, d, a.ID, 4)
+		if used := cores(t, d, 2*time.Second, a.ID)[0]; used > 1.2 || used < 0.2 {
+			t.Errorf("four programs use %.2f processors with a limit of 1", used)
+		}
+		spin(t, d, b.ID, 1)
+		used := cores(t, d, 2*time.Second, a.ID, b.ID)
+		t.Logf("four programs use %.2f processors, one in another sandbox %.2f", used[0], used[1])
+		// Without cgroups, processors are shared by program, not by sandbox.
+		if _, ok := covetest.GroupCPU(a.ID); ok && used[1] < 0.5*used[0] {
+			t.Errorf("%.2f processors for four programs and %.2f for one in another sandbox, want about the same", used[0], used[1])
+		}
+	})
+}
+
+// Programs size themselves by what they see, and that is the sandbox's.
+func TestRuntimesSizeThemselves(t *testing.T) {
+	const memory = 512
+	type sizes struct{ cpus, heap float64 }
+	runtimes := []struct {
+		name, need string
+		command    []string
+	}{
+		{"node", "/usr/bin/node", []string{"node", "-e", `console.log(require("os").cpus().length, require("v8").getHeapStatistics().heap_size_limit)`}},
+		{"python", "/usr/bin/python3", []string{"/usr/bin/python3", "-c", `import os; print(os.cpu_count(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))`}},
+		{"java", "/usr/bin/java", []string{"java", "-XX:+PrintFlagsFinal", "-version"}},
+		{"go", "/usr/bin/nproc", []string{"nproc"}},
+	}
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		for _, cpus := range []int{1, 2} {
+			s := with(t, d, func(r *sandbox.CreateRequest) {
+				r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB = cpus, memory, 256
+			})
+			for _, rt := range runtimes {
+				t.Run(fmt.Sprintf("%s with %d", rt.name, cpus), func(t *testing.T) {
+					needs.File(t, rt.need)
+					res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: rt.command})
+					if err != nil || res.Job.ExitCode != 0 {
+						t.Fatalf("%v: %+v, %v", rt.command, res, err)
+					}
+					got := sizes{cpus: float64(cpus)}
+					if rt.name == "java" {
+						got.heap = javaHeap(t, res.Stdout)
+					} else if _, err := fmt.Sscan(res.Stdout, &got.cpus, &got.heap); err != nil && rt.name != "go" {
+						t.Fatalf("%q: %v", res.Stdout, err)
+					}
+					if got.cpus != float64(cpus) || got.heap > memory<<20 {
+						t.Errorf("it sees %v processors and takes up to %.0f MiB; want %d, and at most %d MiB", got.cpus, got.heap/(1<<20), cpus, memory)
+					}
+				})
+			}
+		}
+	})
+}
+
+// javaHeap reads MaxHeapSize from the flags that a Java machine prints.
+func javaHeap(t *testing.T, out string) float64 {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		var n float64
+		if len(f) > 3 && f[1] == "MaxHeapSize" {
+			if _, err := fmt.Sscan(f[3], &n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("no MaxHeapSize in %q", out)
+	return 0
+}
