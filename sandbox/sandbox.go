@@ -76,19 +76,29 @@ type Resources struct {
 // CreateRequest describes a sandbox to be made. Zero values mean defaults:
 // those of the template first, then those of the server.
 type CreateRequest struct {
-	Name      string            `json:"name,omitempty"`
-	Namespace string            `json:"namespace,omitempty"`
-	Metadata  map[string]string `json:"metadata,omitempty"`
-	Template  string            `json:"template,omitempty"`
-	Resources Resources         `json:"resources,omitzero"`
-	Env       map[string]string `json:"env,omitempty"`
-	User      string            `json:"user,omitempty"`
-	WorkDir   string            `json:"workdir,omitempty"`
+	// Name is unique among the team's living sandboxes: 1 to 63 of a-z, 0-9,
+	// "_", "." and "-". Empty is none.
+	Name string `json:"name,omitempty"`
+	// Namespace groups sandboxes; empty is "default".
+	Namespace string `json:"namespace,omitempty"`
+	// Metadata are pairs to find the sandbox by, at most 64.
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// Template is the name of a template that is ready.
+	Template  string    `json:"template,omitempty"`
+	Resources Resources `json:"resources,omitzero"`
+	// Env is the environment of all commands, unless they say otherwise.
+	Env map[string]string `json:"env,omitempty"`
+	// User is who commands run as, and who owns files that are written.
+	User string `json:"user,omitempty"`
+	// WorkDir is where commands start and relative paths begin.
+	WorkDir string `json:"workdir,omitempty"`
 	// LifetimeSeconds: nil is the server's default, 0 is no bound.
 	LifetimeSeconds *int64 `json:"lifetime_seconds,omitempty"`
 	// IdleTimeoutSeconds: nil is the server's default, 0 is no bound.
-	IdleTimeoutSeconds *int64        `json:"idle_timeout_seconds,omitempty"`
-	OnTimeout          TimeoutAction `json:"on_timeout,omitempty"`
+	IdleTimeoutSeconds *int64 `json:"idle_timeout_seconds,omitempty"`
+	// OnTimeout is "kill", the default; "pause" is refused by servers that
+	// cannot.
+	OnTimeout TimeoutAction `json:"on_timeout,omitempty"`
 }
 
 // UpdateRequest changes a living sandbox; fields that are nil stay.
@@ -97,10 +107,13 @@ type UpdateRequest struct {
 	// Metadata replaces the whole map.
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Env replaces the default environment of commands started from now on.
-	Env       map[string]string `json:"env,omitempty"`
-	VCPUs     *int              `json:"vcpus,omitempty"`
-	MemoryMiB *int64            `json:"memory_mib,omitempty"`
-	MaxPIDs   *int64            `json:"max_pids,omitempty"`
+	Env map[string]string `json:"env,omitempty"`
+	// VCPUs and MemoryMiB change what programs get, at once; what they see as
+	// the size of the machine, and the host name, stay as they were at the
+	// creation. Memory lowered below what is in use ends the largest programs.
+	VCPUs     *int   `json:"vcpus,omitempty"`
+	MemoryMiB *int64 `json:"memory_mib,omitempty"`
+	MaxPIDs   *int64 `json:"max_pids,omitempty"`
 	// LifetimeSeconds counts from now.
 	LifetimeSeconds    *int64         `json:"lifetime_seconds,omitempty"`
 	IdleTimeoutSeconds *int64         `json:"idle_timeout_seconds,omitempty"`

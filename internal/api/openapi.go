@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	_ "embed" // for fieldTexts
 	"encoding/json"
 	"errors"
 	"io"
@@ -81,6 +82,7 @@ func decodeJSON(data []byte, v any) error {
 // describe adds to the document what no request needs: which members of an
 // answer are always there, and which parameters the service asks for.
 func describe(doc *huma.OpenAPI) {
+	describeFields(doc)
 	for _, path := range doc.Paths {
 		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete, path.Patch} {
 			if o == nil {
@@ -106,6 +108,32 @@ func describe(doc *huma.OpenAPI) {
 		}
 		schema.Required = alwaysThere(t)
 		slices.Sort(schema.Required)
+	}
+}
+
+// fieldTexts are the comments of package sandbox, by type and member.
+//
+//go:generate go run ./gen -fields fields.json ../../sandbox
+//go:generate go run ./gen ../../api/openapi.yaml
+//go:embed fields.json
+var fieldTexts []byte
+
+// describeFields says of each member what package sandbox says of it.
+func describeFields(doc *huma.OpenAPI) {
+	var texts map[string]string
+	if err := json.Unmarshal(fieldTexts, &texts); err != nil {
+		panic("fields.json: " + err.Error()) // it is part of the program
+	}
+	for name, schema := range doc.Components.Schemas.Map() {
+		if schema.Description == "" {
+			schema.Description = texts[name]
+		}
+		for member, s := range schema.Properties {
+			// Beside a reference nothing else counts.
+			if text := texts[name+"."+member]; s.Ref == "" && s.Description == "" {
+				s.Description = text
+			}
+		}
 	}
 }
 

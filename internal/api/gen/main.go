@@ -1,5 +1,7 @@
-// Command gen writes the OpenAPI description of the REST interface to the file
-// it is given, or to standard output.
+// Command gen writes what is generated for the REST interface:
+//
+//	gen [FILE]              the OpenAPI description, to FILE or standard output
+//	gen -fields FILE DIR    the comments on the structs of the package in DIR
 package main
 
 import (
@@ -17,6 +19,9 @@ func main() {
 }
 
 func run(args []string) error {
+	if len(args) == 3 && args[0] == "-fields" {
+		return writeFieldTexts(args[1], args[2])
+	}
 	doc, err := api.OpenAPI()
 	if err != nil {
 		return fmt.Errorf("describe the interface: %w", err)
