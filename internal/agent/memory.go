@@ -22,6 +22,9 @@ const (
 	// guardPatience is how long the guard waits for a process it has killed to
 	// give back its memory before it kills another.
 	guardPatience = 500 * time.Millisecond
+	// guardRelease is how long it waits after that for the memory to be seen as
+	// free: gVisor gives it back in the background.
+	guardRelease = 250 * time.Millisecond
 )
 
 // guard kills the largest process of a sandbox when its memory is used up, as
@@ -65,12 +68,25 @@ func (g *guard) check(limit int64) time.Duration {
 	}
 	g.kill(pid)
 	g.report(pid, used)
-	for end := time.Now().Add(guardPatience); time.Now().Before(end) && !g.gone(pid); {
+	g.await(guardPatience, func() bool { return g.gone(pid) })
+	// It ends at once when memory does not get less: others still take it.
+	last := used
+	g.await(guardRelease, func() bool {
+		now, err := g.used()
+		grows := now > last
+		last = now
+		return err != nil || now < limit || grows
+	})
+	return guardFast
+}
+
+// await asks for a time until the answer is yes or the guard is told to stop.
+func (g *guard) await(limit time.Duration, done func() bool) {
+	for end := time.Now().Add(limit); time.Now().Before(end) && !done(); {
 		if !g.pause(guardFast / 4) {
-			break
+			return
 		}
 	}
-	return guardFast
 }
 
 // pace is how long it is safe not to look with so many bytes left.

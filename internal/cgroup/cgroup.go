@@ -238,8 +238,8 @@ func (g *Group) Around(fn func() error) error {
 }
 
 // Update sets limits anew; fields that are zero stay as they are. Memory in
-// use above a lower limit is reclaimed if it can be; if not, v1 returns an
-// error and v2 kills.
+// use above a lower limit is reclaimed if it can be; if not, the error is EBUSY,
+// and no limit is changed.
 func (g *Group) Update(l Limits) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

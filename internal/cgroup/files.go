@@ -66,8 +66,24 @@ func (g *Group) dirOf(c string) string {
 	return ""
 }
 
+// holds returns how much memory a version 2 group has that the kernel cannot
+// take back. A limit below that would have it kill processes; version 1 refuses
+// one, and so do we.
+func (g *Group) holds() int64 {
+	var sum int64
+	for _, key := range []string{"anon", "shmem"} {
+		if n, err := readKey(filepath.Join(g.v2, "memory.stat"), key); err == nil {
+			sum += n
+		}
+	}
+	return sum
+}
+
 func (g *Group) setMemory(bytes int64) error {
 	if g.v2has[memory] {
+		if g.holds() > bytes {
+			return fmt.Errorf("more is in use: %w", unix.EBUSY)
+		}
 		if err := writeFile(filepath.Join(g.v2, "memory.max"), fmt.Sprint(bytes)); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cgroup"
@@ -170,11 +171,6 @@ func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 
 // SetLimits implements [engine.Instance].
 func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string, error) {
-	if i.group != nil {
-		if err := i.group.Update(groupLimits(r)); err != nil {
-			return nil, fmt.Errorf("change cgroup limits: %w", err)
-		}
-	}
 	req := &cellv1.UpdateRequest{}
 	if r.MemoryMiB > 0 {
 		bytes := r.MemoryMiB << 20
@@ -196,7 +192,35 @@ func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string
 	if err != nil {
 		return nil, fmt.Errorf("change limits: %w", err)
 	}
+	// The agent is first: it makes room when the limit of memory is lowered
+	// below what is in use, where the kernel would refuse, or end the sandbox.
+	if err := i.limitGroup(ctx, groupLimits(r)); err != nil {
+		return nil, err
+	}
 	return res.Msg.Unenforced, nil
+}
+
+// limitGroup changes the cgroup's limits as soon as the memory in use allows.
+func (i *instance) limitGroup(ctx context.Context, l cgroup.Limits) error {
+	if i.group == nil {
+		return nil
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := i.group.Update(l)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("change cgroup limits: %w", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return sandbox.Wrap(sandbox.CodeConflict, err, "the sandbox uses more memory than that; end some of its programs and try again")
+		}
+	}
 }
 
 // Unenforced implements [engine.Instance].
