@@ -23,10 +23,11 @@ func (a *Agent) Exec(ctx context.Context, req *connect.Request[agentv1.ExecReque
 		return err
 	}
 	defer j.out.unfollow(f)
+	started := &agentv1.JobEvent{Event: &agentv1.JobEvent_Started{Started: j.describeStart()}}
 	if p.terminal == nil {
 		j.awaitQuickEnd(ctx)
 	}
-	if err := s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Started{Started: j.describe()}}); err != nil {
+	if err := s.Send(started); err != nil {
 		return err
 	}
 	return stream(ctx, j, f, req.Msg.GetDetachAfterMs(), s)

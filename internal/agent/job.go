@@ -386,19 +386,8 @@ func (j *job) running() bool {
 // describe makes the message about the job.
 func (j *job) describe() *agentv1.Job {
 	running := j.running() // before the byte counts, which are final then
-	stdout, stderr, _ := j.out.totals()
-	m := &agentv1.Job{
-		JobId:           j.id,
-		State:           agentv1.JobState_JOB_STATE_RUNNING,
-		Pid:             int32(j.pid),
-		Argv:            slices.Clone(j.argv),
-		StartedUnixNano: j.started.UnixNano(),
-		StdoutBytes:     stdout,
-		StderrBytes:     stderr,
-		Terminal:        j.terminal,
-		User:            j.user,
-		Workdir:         j.workdir,
-	}
+	m := j.describeStart()
+	m.StdoutBytes, m.StderrBytes, _ = j.out.totals()
 	if running {
 		return m
 	}
@@ -413,4 +402,18 @@ func (j *job) describe() *agentv1.Job {
 		m.ExitCode = 128 + m.Signal
 	}
 	return m
+}
+
+// describeStart is what there was to tell of the job as it started.
+func (j *job) describeStart() *agentv1.Job {
+	return &agentv1.Job{
+		JobId:           j.id,
+		State:           agentv1.JobState_JOB_STATE_RUNNING,
+		Pid:             int32(j.pid),
+		Argv:            slices.Clone(j.argv),
+		StartedUnixNano: j.started.UnixNano(),
+		Terminal:        j.terminal,
+		User:            j.user,
+		Workdir:         j.workdir,
+	}
 }
