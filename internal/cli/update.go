@@ -30,7 +30,7 @@ func (o *updateOptions) AddFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.ClearMetadata, "clear-metadata", false, "no metadata")
 	f.VarP(&o.Env, "env", "e", "environment in place of all there is, key=value; may be repeated")
 	f.BoolVar(&o.ClearEnv, "clear-env", false, "no environment of its own")
-	f.IntVar(&o.VCPUs, "vcpus", 0, "processors")
+	f.IntVar(&o.VCPUs, "vcpus", 0, "processors; programs get them, but see the number of the creation")
 	f.Var(&o.Memory, "memory", "memory, such as 512m or 2g")
 	f.Int64Var(&o.PIDs, "pids", 0, "processes and threads")
 	f.Var(&o.Lifetime, "lifetime", "end it this long from now; 0 is no bound")
