@@ -84,6 +84,9 @@ func (a *Agent) Attach(ctx context.Context, req *connect.Request[agentv1.AttachR
 	if err != nil {
 		return err
 	}
+	if stdout, stderr, _ := j.out.totals(); m.GetStdoutOffset() > stdout || m.GetStderrOffset() > stderr {
+		return invalid("an offset is beyond what job %s has written so far (stdout %d, stderr %d bytes); attach at the end of what was read", j.id, stdout, stderr)
+	}
 	f := j.out.follow(m.GetStdoutOffset(), m.GetStderrOffset())
 	defer j.out.unfollow(f)
 	if err := s.Send(&agentv1.JobEvent{Event: &agentv1.JobEvent_Started{Started: j.describe()}}); err != nil {

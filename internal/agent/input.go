@@ -87,7 +87,8 @@ func (in *input) write(ctx context.Context, data []byte, end bool) error {
 	}
 	switch {
 	case err == nil && end:
-		if err = in.end(); err == nil {
+		// The command may have taken all, ended, and its input been closed.
+		if err = in.end(); err == nil || errors.Is(err, os.ErrClosed) {
 			return nil
 		}
 	case err == nil:
