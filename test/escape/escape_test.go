@@ -21,15 +21,21 @@ import (
 const ordinaryUID = 54321
 
 // asEachUser runs a test on a daemon of this user's and, for root, on one of
-// an ordinary user's too.
+// an ordinary user's too, both at once: after the caller's own function.
 func asEachUser(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
 	needs.GVisor(t)
+	run := func(name string, opts covetest.Options) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, covetest.Start(t, opts))
+		})
+	}
 	if os.Geteuid() == 0 {
-		t.Run("root", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{})) })
-		t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{UID: ordinaryUID})) })
+		run("root", covetest.Options{})
+		run("user", covetest.Options{UID: ordinaryUID})
 		return
 	}
-	t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{})) })
+	run("user", covetest.Options{})
 }
 
 // attacker builds the program that attacks from inside.

@@ -33,7 +33,7 @@ func TestNetworkOfTheHostIsOutOfReach(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		defer l.Close()
+		t.Cleanup(func() { l.Close() })
 		listeners[l.Addr().String()] = l
 		go accept(t, l)
 		_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -47,7 +47,7 @@ func TestNetworkOfTheHostIsOutOfReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer al.Close()
+	t.Cleanup(func() { al.Close() })
 	go accept(t, al)
 
 	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
@@ -145,7 +145,7 @@ func TestNothingOfTheHostShows(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		defer os.Remove(f.Name())
+		t.Cleanup(func() { os.Remove(f.Name()) })
 		if _, err := f.WriteString(secret); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,218 @@
+package escape
+
+import (
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// Attack: another user of the machine reads the state directory, talks to the
+// sockets in it, or runs the set-user-id programs of a template.
+func TestStateDirectoryIsPrivate(t *testing.T) {
+	needs.Root(t) // to become the other user
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		id := arm(t, d)
+		info, err := os.Stat(d.StateDir)
+		if err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the state directory is %v, %v; want 0700", info.Mode(), err)
+		}
+		_ = filepath.WalkDir(d.StateDir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || strings.Contains(path, "/rootfs/") {
+				return nil // files of templates are as they are on their own machine
+			}
+			info, err := e.Info()
+			if err != nil || e.Type() == fs.ModeSymlink {
+				return nil
+			}
+			private := e.Type() == fs.ModeSocket || strings.HasPrefix(e.Name(), "cove.db")
+			if mode := info.Mode().Perm(); mode&0o022 != 0 || private && mode != 0o600 {
+				t.Errorf("%s is %v", path, info.Mode())
+			}
+			return nil
+		})
+		paths := []string{d.StateDir + "/cove.sock", d.StateDir + "/cove.db"}
+		for _, name := range []string{"agent.sock", "cell.sock", "cell.log", "lock", "process", "writes"} {
+			paths = append(paths, filepath.Join(d.StateDir, "engine", "cells", id, name))
+		}
+		script := "ls " + d.StateDir + "; for f in " + strings.Join(paths, " ") + "; do test -e $f && echo $f; done; true"
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+		if out, err := cmd.Output(); err != nil || len(out) > 0 {
+			t.Errorf("another user sees %s, %v", out, err)
+		}
+	})
+}
+
+// Attack: another user reads the environment and the input of commands from
+// command lines, which all can see; or code that has broken out of gVisor's
+// kernel uses what its process has: capabilities, system calls, descriptors of
+// the host.
+func TestProcessesOfTheHost(t *testing.T) {
+	const secret = "c0ve-pr0cess-secret"
+	// A descriptor that whoever starts the daemon left open.
+	path := filepath.Join(t.TempDir(), "open-by-the-shell")
+	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{Env: map[string]string{"TOKEN": secret}})
+		_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{
+			Command: []string{"sleep", "6666"}, Env: map[string]string{"MORE": secret}, Stdin: []byte(secret), Background: true,
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"cove", "runsc-sandbox", "runsc-gofer"} {
+			pid, ok := covetest.ProcessOf(s.ID, name)
+			if !ok {
+				t.Errorf("found no %s", name)
+				continue
+			}
+			for _, file := range []string{"cmdline", "environ"} {
+				data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+				if err != nil || strings.Contains(string(data), secret) || strings.Contains(string(data), "HOME=") {
+					t.Errorf("%s of %s: %q, %v", file, name, data, err)
+				}
+			}
+			if got := status(t, pid, "Max core file size"); got != "0" {
+				t.Errorf("%s may write core files of %s bytes", name, got)
+			}
+			if name == "cove" {
+				continue
+			}
+			// CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, for files;
+			// SYS_CHROOT of the gofer, SYS_PTRACE of the sentry.
+			const allowed = 0x1f | 1<<18 | 1<<19
+			caps, err := strconv.ParseUint(status(t, pid, "CapBnd"), 16, 64)
+			if err != nil || caps&^allowed != 0 {
+				t.Errorf("%s has capabilities %x, %v", name, caps, err)
+			}
+			if status(t, pid, "Seccomp") != "2" || status(t, pid, "NoNewPrivs") != "1" {
+				t.Errorf("%s has no system call filter, or may gain privileges", name)
+			}
+			checkNamespaces(t, pid, name)
+			checkDescriptors(t, pid, name, path)
+		}
+	})
+}
+
+// status reads a field of /proc/PID/status or limits.
+func status(t *testing.T, pid int, field string) string {
+	t.Helper()
+	for _, file := range []string{"status", "limits"} {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+		if err != nil {
+			t.Error(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if rest, ok := strings.CutPrefix(line, field); ok {
+				return strings.Fields(strings.TrimPrefix(rest, ":"))[0]
+			}
+		}
+	}
+	return ""
+}
+
+func checkNamespaces(t *testing.T, pid int, name string) {
+	t.Helper()
+	for _, kind := range []string{"mnt", "net", "pid", "ipc", "uts"} {
+		here, err := os.Readlink("/proc/self/ns/" + kind)
+		there, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
+		if err != nil || err2 != nil || here == there {
+			t.Errorf("%s is in %s, the host's %s namespace (%v, %v)", name, there, kind, err, err2)
+		}
+	}
+}
+
+func checkDescriptors(t *testing.T, pid int, name, leaked string) {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range entries {
+		target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name()))
+		if strings.Contains(target, leaked) || strings.HasSuffix(target, ".sock") || strings.HasSuffix(target, "cove.db") {
+			t.Errorf("%s has %s open", name, target)
+		}
+	}
+}
+
+// Attack: a sandbox floods the daemon with output and keeps calls and watches
+// open, to make the daemon grow or answer others late; a client of it reads
+// slowly.
+func TestNoisyNeighbour(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		noisy, quiet := arm(t, d), arm(t, d)
+		before := rss(t, d)
+		for i := range 8 {
+			_, err := d.Client.Exec(t.Context(), noisy, sandbox.ExecRequest{Shell: "while :; do head -c 1M /dev/zero; done", Background: true, KeepBytes: 1 << 20}, nil)
+			if err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		d.Sh(t, noisy, "mkdir -p /workspace/many; cd /workspace/many; seq 2000 | xargs touch")
+		ctx := t.Context()
+		for range 16 { // that never read what they asked for
+			conn, err := net.Dial("unix", filepath.Join(d.StateDir, "cove.sock"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			const body = `{"shell":"cat /dev/zero","timeout_ms":600000}`
+			_, err = fmt.Fprintf(conn, "POST /v1/sandboxes/%s/exec HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", noisy, len(body), body)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 16 {
+			go func() {
+				_ = d.Client.WatchFiles(ctx, noisy, sandbox.WatchRequest{Path: "/workspace", Recursive: true}, func(sandbox.WatchEvent) error { return nil })
+			}()
+		}
+		var worst time.Duration
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+			began := time.Now()
+			if _, err := d.Client.List(ctx, sandbox.ListRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			worst = max(worst, time.Since(began))
+			if _, err := d.Client.Exec(ctx, quiet, sandbox.ExecRequest{Command: []string{"true"}}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if worst > time.Second {
+			t.Errorf("a listing took %v", worst)
+		}
+		if grown := rss(t, d) - before; grown > 256<<20 {
+			t.Errorf("the daemon grew by %d MiB", grown>>20)
+		}
+		t.Logf("slowest listing %v, the daemon has %d MiB and had %d", worst, rss(t, d)>>20, before>>20)
+	})
+}
+
+// rss returns the memory that the daemon has, in bytes.
+func rss(t *testing.T, d *covetest.Daemon) int64 {
+	t.Helper()
+	kib, err := strconv.ParseInt(status(t, d.PID(), "VmRSS"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}

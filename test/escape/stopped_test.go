@@ -1,0 +1,102 @@
+package escape
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// Attack: root in a sandbox stops the agent, so that calls into the sandbox
+// hang and with them the daemon, its other sandboxes, its restart, or the
+// removal of this one.
+func TestStoppedAgent(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		victim := d.Create(t, sandbox.CreateRequest{Name: "stopped"})
+		other := d.Create(t, sandbox.CreateRequest{Name: "other"})
+		running, err := d.Client.Exec(t.Context(), victim.ID, sandbox.ExecRequest{Shell: "sleep 600", Background: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = d.Client.Exec(t.Context(), victim.ID, sandbox.ExecRequest{User: "root", Shell: "sleep 0.2; kill -STOP 1", Background: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isStopped := func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			_, err := d.Client.GetJob(ctx, victim.ID, running.ID)
+			return err != nil
+		}
+		if !covetest.Eventually(10*time.Second, isStopped) {
+			t.Fatal("the agent does not stop")
+		}
+		// A daemon that finds the sandbox like that starts all the same.
+		d.Kill()
+		if err := d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		memory := int64(512)
+		calls := []struct {
+			name   string
+			within time.Duration
+			ok     bool // it works without the agent
+			call   func(ctx context.Context) error
+		}{
+			{"list", 2 * time.Second, true, func(ctx context.Context) error {
+				_, err := d.Client.List(ctx, sandbox.ListRequest{})
+				return err
+			}},
+			{"get", 2 * time.Second, true, func(ctx context.Context) error { _, err := d.Client.Get(ctx, victim.ID); return err }},
+			{"stats", 6 * time.Second, true, func(ctx context.Context) error { _, err := d.Client.Stats(ctx, victim.ID); return err }},
+			{"exec next door", 6 * time.Second, true, func(ctx context.Context) error {
+				_, err := d.Client.Exec(ctx, other.ID, sandbox.ExecRequest{Command: []string{"true"}}, nil)
+				return err
+			}},
+			{"update", 40 * time.Second, false, func(ctx context.Context) error {
+				_, err := d.Client.Update(ctx, victim.ID, sandbox.UpdateRequest{MemoryMiB: &memory})
+				return err
+			}},
+			{"exec", 40 * time.Second, false, func(ctx context.Context) error {
+				_, err := d.Client.Exec(ctx, victim.ID, sandbox.ExecRequest{Command: []string{"true"}, TimeoutMS: 1000}, nil)
+				return err
+			}},
+			{"stat file", 40 * time.Second, false, func(ctx context.Context) error {
+				_, err := d.Client.StatFile(ctx, victim.ID, "/etc/hosts")
+				return err
+			}},
+			{"jobs", 40 * time.Second, false, func(ctx context.Context) error { _, err := d.Client.ListJobs(ctx, victim.ID); return err }},
+			{"signal", 40 * time.Second, false, func(ctx context.Context) error {
+				_, err := d.Client.SignalJob(ctx, victim.ID, running.ID, "KILL", 0)
+				return err
+			}},
+		}
+		var wg sync.WaitGroup
+		for _, c := range calls {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+				defer cancel()
+				began := time.Now()
+				err := c.call(ctx)
+				if took := time.Since(began); took > c.within {
+					t.Errorf("%s took %v, want %v at most (%v)", c.name, took, c.within, err)
+				}
+				if c.ok && err != nil || !c.ok && sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+					t.Errorf("%s: error %v; want it to work: %v", c.name, err, c.ok)
+				}
+			})
+		}
+		wg.Wait()
+		if s, err := d.Client.Get(t.Context(), victim.ID); err != nil || s.Resources.MemoryMiB != victim.Resources.MemoryMiB {
+			t.Errorf("after the failed update: %+v, %v", s, err)
+		}
+		began := time.Now()
+		if _, err := d.Client.Kill(t.Context(), victim.ID); err != nil || time.Since(began) > 8*time.Second {
+			t.Errorf("kill: %v after %v", err, time.Since(began))
+		}
+		d.NoTraces(t, victim.ID)
+	})
+}
