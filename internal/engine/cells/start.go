@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +45,7 @@ func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error)
 		Dir:        e.cellDir(spec.ID),
 		AgentDir:   e.agentDir(),
 		PinCPUs:    !e.cgroups.CPU,
-		Unenforced: group.Missing(),
+		Unenforced: unenforced(group.Missing()),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode the cell's specification: %w", err)
@@ -79,6 +81,16 @@ func groupLimits(r sandbox.Resources) cgroup.Limits {
 	}
 	l.CPUs = float64(r.VCPUs)
 	return l
+}
+
+// unenforced says which limits only the sandbox itself keeps to, given what the
+// host's cgroups are missing. Without cgroups, processors are bounded by
+// affinity and processes by gVisor's kernel, as the disk always is.
+func unenforced(missing []string) []string {
+	if slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, "memory:") }) {
+		return []string{"memory: the agent inside keeps the sandbox to it, but the host's kernel does not (run as root, or have a memory cgroup delegated)"}
+	}
+	return nil
 }
 
 // process is a cell that this process has started.
