@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -75,7 +74,9 @@ func Main(ctx context.Context) int {
 		fmt.Fprintln(os.Stderr, "cove: a cell is started by the daemon, not by hand")
 		return 2
 	}
-	keepToSelf()
+	unix.CloseOnExec(3)
+	// A core file of gVisor's would hold the sandbox's memory and fill the disk.
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 	say := func(r Ready) {
 		_ = json.NewEncoder(ready).Encode(r)
 		ready.Close()
@@ -107,16 +108,6 @@ func Main(ctx context.Context) int {
 		return 1
 	}
 	return 0
-}
-
-// keepToSelf keeps what is the host's from gVisor's processes: descriptors that
-// whoever started the daemon left open, and core files, which would hold the
-// sandbox's memory and fill the disk.
-func keepToSelf() {
-	if unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) != nil { // before Linux 5.11
-		unix.CloseOnExec(3)
-	}
-	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 }
 
 // maxSpecBytes bounds the specification.
