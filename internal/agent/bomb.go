@@ -19,12 +19,15 @@ const (
 	// processes must abound. A bomb slows the guard down too.
 	bombLooks = 2
 	bombChurn = 250 * time.Millisecond
-	// bombSample is of how many new processes a look finds the session.
-	bombSample = 32
+	// bombSample is of how many new processes a look finds the session. With
+	// hundreds of processes a system call takes a tenth of a second.
+	bombSample = 8
 	// bombWindow is how long refused forks are counted, and bombRefused how
-	// many there must at least be in that time.
+	// many are too many. It starts bombRush after the limit was reached: a
+	// program that starts too many may be refused a lot at once.
+	bombRush    = time.Second
 	bombWindow  = 5 * time.Second
-	bombRefused = 50
+	bombRefused = 25
 	// bombAgain is how soon a second bomb is taken for the first one's rest.
 	bombAgain = 10 * time.Second
 	// bombPatience is how long those killed may take to be gone.
@@ -33,8 +36,8 @@ const (
 
 // bombGuard ends fork bombs. Being at the limit is no crime. A bomb is what
 // stays there and either consists of ever new processes while it is refused
-// more all the time, or is refused so many in a few seconds as only those get
-// who do not give up. A pool of workers, or a build that is refused a process
+// more all the time, or is refused many for seconds as only those are who do not
+// give up. A pool of workers, or a build that is refused a process
 // now and then, does neither.
 //
 // The first time the sessions that most new processes are in are killed, or
@@ -59,12 +62,13 @@ type bombGuard struct {
 	churn   time.Duration // for how long
 	last    time.Time     // when a bomb was ended
 
-	// The window, while at the limit.
-	since  time.Time    // its start; zero: not at the limit
-	before int64        // forks refused up to its start
-	fresh  map[int]bool // processes that started in it
-	tally  map[int]int  // how many of them by session
-	total  int          // sum of tally
+	// While at the limit.
+	reached time.Time    // since when; zero: it is not
+	since   time.Time    // start of the window; zero: not yet
+	before  int64        // forks refused up to then
+	fresh   map[int]bool // processes that started in it, or after the limit was reached
+	tally   map[int]int  // how many of them by session, of a sample
+	total   int          // sum of tally
 }
 
 // processGroup are the processes that the limit is for.
@@ -126,7 +130,7 @@ func (g *bombGuard) check(limit int64) time.Duration {
 		}
 		return bombPoll
 	}
-	if g.suspect(members, limit, current, refused) {
+	if g.suspect(members, current, refused) {
 		g.end(group)
 	}
 	return bombPoll
@@ -138,17 +142,18 @@ func (g *bombGuard) rest(members []int, refused int64) {
 	for _, pid := range members {
 		g.seen[pid] = true
 	}
-	g.refused, g.looks, g.since, g.at = refused, 0, time.Time{}, time.Now()
+	g.refused, g.looks, g.churn, g.reached, g.at = refused, 0, 0, time.Time{}, time.Now()
 }
 
 // suspect compares with earlier looks and reports whether this is a bomb.
-func (g *bombGuard) suspect(members []int, limit, current, refused int64) bool {
-	first := g.since.IsZero()
+func (g *bombGuard) suspect(members []int, current, refused int64) bool {
+	now := time.Now()
+	first := g.reached.IsZero()
 	if first {
-		g.open(g.refused)
+		g.reached, g.since = now, time.Time{}
+		g.forget()
 	}
 	started := g.note(members)
-	now := time.Now()
 	// The first look sees how the limit was reached, which may be in a rush.
 	if !first && 3*int64(started) >= current && (refused < 0 || refused > g.refused) {
 		g.looks++
@@ -157,23 +162,29 @@ func (g *bombGuard) suspect(members []int, limit, current, refused int64) bool {
 		g.looks, g.churn = 0, 0
 	}
 	g.refused, g.at = refused, now
-	if g.looks >= bombLooks && g.churn >= bombChurn {
-		return true
-	}
-	if time.Since(g.since) < bombWindow {
+	return g.looks >= bombLooks && g.churn >= bombChurn || g.insists(now, refused)
+}
+
+// insists reports whether too many forks were refused in a window.
+func (g *bombGuard) insists(now time.Time, refused int64) bool {
+	switch {
+	case now.Sub(g.reached) < bombRush:
 		return false
-	}
-	if refused-g.before >= max(bombRefused, limit) {
+	case g.since.IsZero():
+	case now.Sub(g.since) < bombWindow:
+		return false
+	case refused-g.before >= bombRefused:
 		return true
+	default:
+		g.forget()
 	}
-	g.open(refused)
+	g.since, g.before = now, refused
 	return false
 }
 
-// open starts a window: all processes seen so far are old ones.
-func (g *bombGuard) open(refused int64) {
-	g.since, g.before, g.total = time.Now(), refused, 0
-	g.fresh, g.tally = map[int]bool{}, map[int]int{}
+// forget makes all processes seen so far old ones.
+func (g *bombGuard) forget() {
+	g.fresh, g.tally, g.total = map[int]bool{}, map[int]int{}, 0
 }
 
 // note remembers members and returns how many are new since the last look.

@@ -133,6 +133,16 @@ func TestBombGuard(t *testing.T) {
 			}, "[7]",
 		},
 		{
+			"sleepers that began with a rush", map[int]int{bombSession: 10},
+			func(c *crowd, tick int) {
+				for range 1000 {
+					if tick == 30 {
+						c.fork(bombSession)
+					}
+				}
+			}, "[]",
+		},
+		{
 			"workers that are never refused", map[int]int{bombSession: 63},
 			func(c *crowd, _ int) { c.renew(bombSession) }, "[]",
 		},

@@ -188,7 +188,7 @@ func (l *pidLimiter) freeze() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.frozen = true
-	return l.writeMax("0")
+	return writeControl(l.dir+"/pids.max", "0")
 }
 
 // thaw implements [processGroup].
