@@ -159,3 +159,17 @@ func GroupCPU(id string) (float64, bool) {
 	}
 	return 0, false
 }
+
+// ResidentMiB returns how much memory the daemon has.
+func (d *Daemon) ResidentMiB(t testing.TB) int {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", d.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(data))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize() >> 20
+}

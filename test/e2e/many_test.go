@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func TestFiftyClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.Client.Close()
-		filesBefore := d.OpenFiles(t)
+		before := d.Use(t)
 		const clients = 50
 		var mu sync.Mutex
 		var ids []string
@@ -41,11 +42,40 @@ func TestFiftyClients(t *testing.T) {
 		d.NoTraces(t, ids...)
 		// The connections that this process keeps for later are its own affair.
 		d.Client.Close()
-		var after int
-		if !covetest.Eventually(10*time.Second, func() bool { after = d.OpenFiles(t); return after <= filesBefore }) {
-			t.Errorf("the daemon has %d descriptors open, before it had %d", after, filesBefore)
+		var after covetest.Use
+		same := func() bool {
+			after = d.Use(t, ids...)
+			return after.Descriptors <= before.Descriptors && after.Children <= before.Children
 		}
+		if !covetest.Eventually(10*time.Second, same) || after.Zombies > 0 || after.Mounts > before.Mounts || after.Groups > 0 {
+			t.Errorf("the daemon has %+v, before it had %+v", after, before)
+		}
+		if dirs := d.CellDirs(t); len(dirs) > 0 {
+			t.Errorf("directories of %v are left", dirs)
+		}
+		idleDaemon(t, d)
 	})
+}
+
+// idleDaemon checks that a daemon without sandboxes and callers has no
+// goroutine for any. It ends the daemon, which tells its stacks so.
+func idleDaemon(t *testing.T, d *covetest.Daemon) {
+	t.Helper()
+	stacks := d.Goroutines(t)
+	if len(stacks) == 0 {
+		t.Fatal("the daemon told nothing of its goroutines")
+	}
+	for _, stack := range stacks {
+		for _, f := range []string{"cells.(*Engine).follow(", "service.(*Service).Exec(", "service.(*Service).Create(", "agentclient.(*Client)"} {
+			if strings.Contains(stack, f) {
+				t.Errorf("a goroutine is left:\n%s", stack)
+			}
+		}
+	}
+	t.Logf("%d goroutines are left", len(stacks))
+	if len(stacks) > 50 {
+		t.Errorf("%d goroutines are left of fifty clients:\n%s", len(stacks), strings.Join(stacks, "\n"))
+	}
 }
 
 func oneClient(t *testing.T, d *covetest.Daemon, n int) (string, error) {
