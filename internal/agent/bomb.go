@@ -27,7 +27,7 @@ const (
 	// program that starts too many may be refused a lot at once.
 	bombRush    = time.Second
 	bombWindow  = 5 * time.Second
-	bombRefused = 25
+	bombRefused = 30
 	// bombAgain is how soon a second bomb is taken for the first one's rest.
 	bombAgain = 10 * time.Second
 	// bombPatience is how long those killed may take to be gone.

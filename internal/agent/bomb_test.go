@@ -119,7 +119,7 @@ func TestBombGuard(t *testing.T) {
 		{
 			"sleepers at the limit, one of which tries to fork", map[int]int{bombSession: 64},
 			func(c *crowd, tick int) {
-				if tick%10 == 0 {
+				if tick%25 == 0 {
 					c.fork(bombSession)
 				}
 			}, "[]",
@@ -150,7 +150,7 @@ func TestBombGuard(t *testing.T) {
 			"workers that are refused now and then", map[int]int{bombSession: 63},
 			func(c *crowd, tick int) {
 				c.renew(bombSession)
-				if tick%20 == 0 {
+				if tick%40 == 0 {
 					c.fork(bombSession)
 					c.fork(bombSession)
 				}
@@ -160,7 +160,7 @@ func TestBombGuard(t *testing.T) {
 			"few that are refused beside many that are old", map[int]int{bombSession: 56, quietSession: 8},
 			func(c *crowd, tick int) {
 				c.renew(quietSession)
-				if tick%10 == 0 {
+				if tick%25 == 0 {
 					c.fork(quietSession)
 				}
 			}, "[]",
