@@ -1,5 +1,5 @@
 // Package agent is the program inside a sandbox. It runs commands, keeps their
-// output, works on files and watches over memory, and is driven over Connect
+// output, works on files, watches over memory and processes, and is driven over Connect
 // (HTTP/1.1 or unencrypted HTTP/2) by whoever its listener lets in; package
 // agentv1 is the contract.
 //
