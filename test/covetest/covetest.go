@@ -174,9 +174,12 @@ func (d *Daemon) waitReady(ctx context.Context) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := d.Client.Ping(ctx)
-		if err == nil {
-			return nil
+		err := errors.New("it does not listen")
+		// An earlier daemon may answer on the socket until this one takes over.
+		if strings.Contains(d.output.String(), "listening on "+d.URL) {
+			if err = d.Client.Ping(ctx); err == nil {
+				return nil
+			}
 		}
 		select {
 		case <-tick.C:

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -60,83 +59,6 @@ func TestDaemonDies(t *testing.T) {
 		}
 		if !covetest.Eventually(5*time.Second, finished) {
 			t.Error("the command in flight did not go on when the daemon was killed")
-		}
-	})
-}
-
-// SIGKILL of a part of a sandbox: it is reported failed with a reason within
-// two seconds, nothing is left, and its neighbour lives.
-func TestPartOfSandboxDies(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
-		neighbour := d.Create(t, sandbox.CreateRequest{Name: "neighbour"})
-		for _, part := range []string{"cove", "runsc-sandbox"} {
-			t.Run(part, func(t *testing.T) {
-				s := d.Create(t, sandbox.CreateRequest{})
-				inFlight := make(chan error, 1)
-				go func() {
-					_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"sleep", "60"}}, nil)
-					inFlight <- err
-				}()
-				pid, ok := covetest.ProcessOf(s.ID, part)
-				if !ok {
-					t.Fatalf("found no process %s of %s", part, s.ID)
-				}
-				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
-				killed := time.Now()
-				var got *sandbox.Sandbox
-				failed := func() bool {
-					var err error
-					got, err = d.Client.Get(t.Context(), s.ID)
-					return err == nil && got.State == sandbox.StateFailed
-				}
-				if !covetest.Eventually(10*time.Second, failed) {
-					t.Fatalf("state %s 10 s after the kill, want failed", got.State)
-				}
-				t.Logf("reported %s after %v: %s", got.State, time.Since(killed).Round(time.Millisecond), got.Reason)
-				if got.Reason == "" {
-					t.Error("no reason is given")
-				}
-				if err := <-inFlight; err == nil {
-					t.Error("the command in flight gave no error")
-				}
-				_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"true"}}, nil)
-				if sandbox.CodeOf(err) != sandbox.CodeNotRunning {
-					t.Errorf("exec in the failed sandbox: %v, want not_running", err)
-				}
-				d.NoTraces(t, s.ID)
-				if got := d.Sh(t, neighbour.ID, "echo fine"); got != "fine\n" {
-					t.Errorf("the neighbour says %q", got)
-				}
-			})
-		}
-	})
-}
-
-// Root inside the sandbox kills the agent, which is its first process: the
-// sandbox is over, and says so.
-func TestAgentDies(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
-		s := d.Create(t, sandbox.CreateRequest{})
-		_, _ = d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: "kill -9 1; sleep 2; echo still here", User: "root"})
-		got, err := d.Client.Get(t.Context(), s.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch got.State {
-		case sandbox.StateRunning:
-			// The kernel inside protects its first process, as Linux does.
-			if out := d.Sh(t, s.ID, "echo alive"); out != "alive\n" {
-				t.Errorf("running, but says %q", out)
-			}
-		case sandbox.StateFailed:
-			if got.Reason == "" {
-				t.Error("failed without a reason")
-			}
-			d.NoTraces(t, s.ID)
-		default:
-			t.Errorf("state %s", got.State)
 		}
 	})
 }

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -71,22 +70,6 @@ func TestKernelIsGVisor(t *testing.T) {
 		host, _ := os.ReadFile("/proc/version")
 		if got := d.Sh(t, s.ID, "cat /proc/version"); got == string(host) {
 			t.Errorf("the sandbox shows the host's kernel: %s", got)
-		}
-	})
-}
-
-// Programs size themselves by what they see.
-func TestProgramsSeeTheSandboxesOwnSize(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
-		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 384, DiskMiB: 64}})
-		if got := strings.TrimSpace(d.Sh(t, s.ID, "nproc")); got != "1" {
-			t.Errorf("nproc says %s, want 1", got)
-		}
-		if got := d.Sh(t, s.ID, "grep MemTotal /proc/meminfo"); !strings.Contains(got, fmt.Sprint(384<<10)) {
-			t.Errorf("%s, want %d kB", got, 384<<10)
-		}
-		if got := strings.Fields(d.Sh(t, s.ID, "df -k --output=size / | tail -1")); len(got) != 1 || got[0] != fmt.Sprint(64<<10) {
-			t.Errorf("the disk has %v KiB, want %d", got, 64<<10)
 		}
 	})
 }

@@ -46,11 +46,13 @@ type aftermath func(t *testing.T, lives bool)
 func TestKillMatrix(t *testing.T) {
 	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		ids := map[string]bool{}
+		d.Create(t, small(func(r *sandbox.CreateRequest) { r.Name = "neighbour" }))
 		for _, victim := range victims {
 			for _, phase := range phases {
 				t.Run(victim+" during "+phase.name, func(t *testing.T) {
 					killDuring(t, d, victim, phase.begin)
 					checkAgreement(t, d, ids)
+					shows(t, d, "neighbour", "echo fine", "fine")
 				})
 			}
 		}
@@ -87,6 +89,9 @@ func killDuring(t *testing.T, d *covetest.Daemon, victim string, begin func(*tes
 		}
 	case got.Reason == "":
 		t.Errorf("the sandbox %s without a reason", got.State)
+	default:
+		_, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"true"}})
+		wantCode(t, err, sandbox.CodeNotRunning)
 	}
 	d.NoTraces(t, s.ID)
 }
