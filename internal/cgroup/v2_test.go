@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // tree imitates a unified hierarchy: new directories have the kernel's files.
@@ -114,6 +116,14 @@ func TestV2DelegatedSubtree(t *testing.T) {
 	}
 	if names, _ := h.list("sbx-"); !slices.Equal(names, []string{"sbx-1"}) {
 		t.Errorf("list = %v", names)
+	}
+	// Less memory than is in use would have the kernel kill.
+	tr.put(dir+"/memory.stat", "anon 600000\nfile 900000\nshmem 200000\n")
+	if err := g.Update(Limits{MemoryBytes: 700_000, PIDs: 3}); !errors.Is(err, unix.EBUSY) || tr.get(dir+"/pids.max") != "9" {
+		t.Errorf("a limit below what is in use: %v", err)
+	}
+	if err := g.Update(Limits{MemoryBytes: 800_000}); err != nil || tr.get(dir+"/memory.max") != "800000" {
+		t.Errorf("a limit that fits: %v, %s", err, tr.get(dir+"/memory.max"))
 	}
 	// From the leaf where it is now, the process finds the same groups.
 	tr.put("proc/self/cgroup", "0::"+own+"/cove-daemon\n")
