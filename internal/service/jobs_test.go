@@ -357,7 +357,13 @@ func TestWatch(t *testing.T) {
 	}
 	again := make(chan struct{}, 1)
 	go func() {
-		ended <- w.WatchFiles(red(t), sbx.ID, sandbox.WatchRequest{Path: "."}, func(sandbox.WatchEvent) error { again <- struct{}{}; return nil })
+		ended <- w.WatchFiles(red(t), sbx.ID, sandbox.WatchRequest{Path: "."}, func(e sandbox.WatchEvent) error {
+			// The end of the sandbox changes files too.
+			if e.Kind == sandbox.WatchReady {
+				again <- struct{}{}
+			}
+			return nil
+		})
 	}()
 	<-again
 	_, err := w.Kill(red(t), sbx.ID)
