@@ -156,6 +156,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.URL = "http://" + addr
 	d.cmd = d.Command(context.WithoutCancel(ctx), args...)
+	fmt.Fprintln(d.output, startMark)
 	d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
 	if err := d.cmd.Start(); err != nil {
 		return err
@@ -168,6 +169,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return d.waitReady(ctx)
 }
 
+// startMark is where the output of one run begins.
+const startMark = "--- a daemon starts"
+
+// said returns what the present run has written.
+func (d *Daemon) said() string {
+	all := d.output.String()
+	return all[strings.LastIndex(all, startMark)+1:]
+}
+
 func (d *Daemon) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -176,7 +186,7 @@ func (d *Daemon) waitReady(ctx context.Context) error {
 	for {
 		err := errors.New("it does not listen")
 		// An earlier daemon may answer on the socket until this one takes over.
-		if strings.Contains(d.output.String(), "listening on "+d.URL) {
+		if strings.Contains(d.said(), "listening on ") {
 			if err = d.Client.Ping(ctx); err == nil {
 				return nil
 			}
