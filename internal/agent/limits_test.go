@@ -30,11 +30,17 @@ func TestGuard(t *testing.T) {
 		}
 		var killed []int
 		busy := false
+		var released int64 // MiB that are in use no more, but count still
 		g := &guard{
 			used: func() (int64, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				return used(), nil
+				return used() + released<<20, nil
+			},
+			held: func() int64 {
+				mu.Lock()
+				defer mu.Unlock()
+				return used()
 			},
 			largest: func() (pid int) {
 				mu.Lock()
@@ -82,6 +88,9 @@ func TestGuard(t *testing.T) {
 		step(func() {}, time.Hour, "[]") // there is nothing to watch
 		step(func() { busy = true }, time.Second, "[11 12]")
 		step(func() { memory[13] = 1000 }, guardSlow, "[11 12 13]")
+		step(func() { released = 1000 }, guardRelease/2, "[11 12 13]") // it will be free in a moment
+		step(func() { released = 0 }, time.Second, "[11 12 13]")
+		step(func() { released = 1000 }, guardRelease+guardFast, "[11 12 13 10]") // it is not
 		g.close()
 	})
 }

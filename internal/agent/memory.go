@@ -33,15 +33,22 @@ const (
 type guard struct {
 	patrol
 	used    func() (int64, error)     // bytes in use
+	held    func() int64              // bytes that processes and files in memory have
 	largest func() int                // process to kill; 0: none
 	kill    func(pid int)             // kills it, and tells its job why
 	gone    func(pid int) bool        // whether it has released its memory
 	report  func(pid int, used int64) // for the log
+
+	// doubt is since when more is in use than anything has, or zero: gVisor is
+	// giving back the memory of what has ended. It is for check only.
+	doubt time.Time
 }
 
 func newGuard(a *Agent) *guard {
+	inMemory := &meminfo{path: "/proc/meminfo"}
 	g := &guard{
 		used:    (&meminfo{path: "/proc/meminfo"}).used,
+		held:    func() int64 { return residentBytes() + inMemory.shmem() },
 		largest: largestProcess,
 		kill:    a.killForMemory,
 		gone:    func(pid int) bool { return residentPages(pid) == 0 },
@@ -60,7 +67,11 @@ func (g *guard) check(limit int64) time.Duration {
 		return guardSlow
 	}
 	if used < limit {
+		g.doubt = time.Time{}
 		return pace(limit - used)
+	}
+	if g.doubtful(limit) {
+		return guardFast / 4
 	}
 	pid := g.largest()
 	if pid == 0 {
@@ -78,6 +89,19 @@ func (g *guard) check(limit int64) time.Duration {
 		return err != nil || now < limit || grows
 	})
 	return guardFast
+}
+
+// doubtful reports whether to wait before killing, since what is in use above
+// the limit may be free in a moment.
+func (g *guard) doubtful(limit int64) bool {
+	if g.held() >= limit {
+		g.doubt = time.Time{}
+		return false
+	}
+	if g.doubt.IsZero() {
+		g.doubt = time.Now()
+	}
+	return time.Since(g.doubt) < guardRelease
 }
 
 // await asks for a time until the answer is yes or the guard is told to stop.
@@ -120,6 +144,13 @@ func largestProcess() (pid int) {
 	return pid
 }
 
+// residentBytes is the memory of all processes together; what they share counts
+// for each.
+func residentBytes() (sum int64) {
+	_ = processes(func(p int) { sum += residentPages(p) })
+	return sum * int64(os.Getpagesize())
+}
+
 // residentPages is the memory of a process in pages; 0 when it is gone.
 func residentPages(pid int) int64 {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
@@ -154,18 +185,44 @@ func (m *meminfo) used() (int64, error) {
 	return used, err
 }
 
-func (m *meminfo) read() (used, total int64, err error) {
-	if m.file == nil {
-		if m.file, err = os.Open(m.path); err != nil {
-			return 0, 0, err
-		}
+// shmem returns the bytes of files in memory; 0 when it cannot tell.
+func (m *meminfo) shmem() int64 {
+	data, err := m.content()
+	if err != nil {
+		return 0
 	}
-	var buf [4096]byte
-	n, err := m.file.ReadAt(buf[:], 0)
-	if n == 0 && err != nil {
+	_, after, _ := bytes.Cut(data, []byte("\nShmem:"))
+	f := bytes.Fields(after)
+	if len(f) == 0 {
+		return 0
+	}
+	kib, err := strconv.ParseInt(string(f[0]), 10, 64)
+	if err != nil || kib < 0 || kib > 1<<50 {
+		return 0
+	}
+	return kib << 10
+}
+
+func (m *meminfo) read() (used, total int64, err error) {
+	data, err := m.content()
+	if err != nil {
 		return 0, 0, err
 	}
-	return parseMeminfo(buf[:n])
+	return parseMeminfo(data)
+}
+
+func (m *meminfo) content() (_ []byte, err error) {
+	if m.file == nil {
+		if m.file, err = os.Open(m.path); err != nil {
+			return nil, err
+		}
+	}
+	buf := make([]byte, 4096)
+	n, err := m.file.ReadAt(buf, 0)
+	if n == 0 && err != nil {
+		return nil, err
+	}
+	return buf[:n], nil
 }
 
 var errMeminfo = errors.New("no MemTotal and MemAvailable in meminfo")
