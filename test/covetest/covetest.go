@@ -235,6 +235,13 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 	if err := d.killAll(ctx); err != nil {
 		return err
 	}
+	// Those of other teams cannot be asked for here. The daemon cleans up.
+	for _, pid := range d.Cells() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if !Eventually(10*time.Second, func() bool { return len(d.CellDirs()) == 0 }) {
+		return fmt.Errorf("sandboxes are left: %v", d.CellDirs())
+	}
 	d.Client.Close()
 	err := d.Stop()
 	if d.opts.StateDir == "" {

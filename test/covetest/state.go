@@ -14,14 +14,10 @@ import (
 )
 
 // CellDirs returns the ids of the sandboxes that have a directory.
-func (d *Daemon) CellDirs(t testing.TB) []string {
-	t.Helper()
+func (d *Daemon) CellDirs() []string {
 	var ids []string
 	for _, parent := range []string{"cells", "engine/cells"} {
-		entries, err := os.ReadDir(filepath.Join(d.StateDir, parent))
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
+		entries, _ := os.ReadDir(filepath.Join(d.StateDir, parent)) // the one that is there
 		for _, e := range entries {
 			ids = append(ids, e.Name())
 		}

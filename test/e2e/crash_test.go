@@ -141,7 +141,7 @@ func checkAgreement(t *testing.T, d *covetest.Daemon, ids map[string]bool) {
 	slices.Sort(running)
 	var dirs, living []string
 	agree := func() bool {
-		dirs, living = d.CellDirs(t), d.Living()
+		dirs, living = d.CellDirs(), d.Living()
 		return slices.Equal(dirs, running) && slices.Equal(living, running)
 	}
 	if !covetest.Eventually(5*time.Second, agree) {

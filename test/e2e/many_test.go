@@ -50,7 +50,7 @@ func TestFiftyClients(t *testing.T) {
 		if !covetest.Eventually(10*time.Second, same) || after.Zombies > 0 || after.Mounts > before.Mounts || after.Groups > 0 {
 			t.Errorf("the daemon has %+v, before it had %+v", after, before)
 		}
-		if dirs := d.CellDirs(t); len(dirs) > 0 {
+		if dirs := d.CellDirs(); len(dirs) > 0 {
 			t.Errorf("directories of %v are left", dirs)
 		}
 		idleDaemon(t, d)

@@ -309,7 +309,7 @@ func TestKillMatrixOfCreation(t *testing.T) {
 }
 
 func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Duration) {
-	before := d.CellDirs(t)
+	before := d.CellDirs()
 	var made *sandbox.Sandbox
 	end := call(func() (err error) {
 		made, err = d.Client.Create(t.Context(), sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 256}})
@@ -318,7 +318,7 @@ func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Du
 	var id string
 	var pid int
 	appeared := func() bool {
-		for _, dir := range d.CellDirs(t) {
+		for _, dir := range d.CellDirs() {
 			if !slices.Contains(before, dir) {
 				id = dir
 			}
