@@ -1,6 +1,7 @@
 package escape
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -100,7 +101,11 @@ func TestTeamsAreApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _, _ = asRed.Kill(t.Context(), s.ID) })
+		t.Cleanup(func() {
+			if _, err := asRed.Kill(context.WithoutCancel(t.Context()), s.ID); err != nil {
+				t.Errorf("kill: %v", err)
+			}
+		})
 		job, err := asRed.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"sleep", "600"}, Background: true}, nil)
 		if err != nil {
 			t.Fatal(err)
