@@ -13,7 +13,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-func noEnv(string) string { return "" }
+// noEnv is an environment that says nothing but where an ordinary user is at
+// home.
+func noEnv(name string) string {
+	if name == "HOME" {
+		return "/home/user"
+	}
+	return ""
+}
 
 func TestSampleIsTheDefaults(t *testing.T) {
 	data, err := os.ReadFile("sample.yaml")
@@ -108,7 +115,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 				if name == s.Env {
 					return value
 				}
-				return ""
+				return noEnv(name)
 			}},
 		} {
 			got, err := Load(src)
