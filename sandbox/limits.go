@@ -44,6 +44,20 @@ const (
 	MaxListDepth     = 32
 	MaxEditFileBytes = 8 << 20
 
+	// MaxForks bounds the children of one fork.
+	MaxForks = 32
+	// MaxHistory bounds the automatic snapshots of a sandbox.
+	MaxHistory       = 50
+	DefaultDiffLimit = 1000
+	MaxDiffLimit     = 100_000
+	// MaxPatchFileBytes is the largest text file that is shown as a patch, and
+	// MaxPatchBytes bounds all patches of a diff together.
+	MaxPatchFileBytes = 1 << 20
+	MaxPatchBytes     = 4 << 20
+	MaxDiffPaths      = 64
+	// MaxTryOutput is what is returned of each stream of an attempt.
+	MaxTryOutput = 64 << 10
+
 	DefaultPageSize = 100
 	MaxPageSize     = 1000
 

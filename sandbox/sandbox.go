@@ -38,7 +38,12 @@ type Sandbox struct {
 	Namespace string            `json:"namespace"`
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Template  string            `json:"template"`
-	State     State             `json:"state"`
+	// ForkedFrom is the sandbox that this one is a fork of, or empty.
+	ForkedFrom string `json:"forked_from,omitempty"`
+	// Snapshot is the snapshot that it was made from or last restored to, or
+	// empty.
+	Snapshot string `json:"snapshot,omitempty"`
+	State    State  `json:"state"`
 	// Reason says why a sandbox was killed or has failed.
 	Reason    string            `json:"reason,omitempty"`
 	Resources Resources         `json:"resources"`
@@ -53,9 +58,14 @@ type Sandbox struct {
 	// made; 0 is no bound.
 	IdleTimeoutSeconds int64         `json:"idle_timeout_seconds"`
 	OnTimeout          TimeoutAction `json:"on_timeout"`
-	CreatedAt          time.Time     `json:"created_at"`
-	StartedAt          *time.Time    `json:"started_at,omitempty"`
-	LastActiveAt       time.Time     `json:"last_active_at"`
+	// History is how many automatic snapshots are kept, one before each
+	// command; 0 is none.
+	History   int        `json:"history,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+	// PausedAt is set while it is paused.
+	PausedAt     *time.Time `json:"paused_at,omitempty"`
+	LastActiveAt time.Time  `json:"last_active_at"`
 	// ExpiresAt is when the lifetime ends.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
@@ -96,9 +106,16 @@ type CreateRequest struct {
 	LifetimeSeconds *int64 `json:"lifetime_seconds,omitempty"`
 	// IdleTimeoutSeconds: nil is the server's default, 0 is no bound.
 	IdleTimeoutSeconds *int64 `json:"idle_timeout_seconds,omitempty"`
-	// OnTimeout is "kill", the default; "pause" is refused by servers that
-	// cannot.
+	// OnTimeout is "kill", the default, or "pause": the end of the lifetime or
+	// of the idle time pauses the sandbox. Its lifetime begins anew when it is
+	// resumed.
 	OnTimeout TimeoutAction `json:"on_timeout,omitempty"`
+	// Snapshot is the id or name of a snapshot to begin with, instead of a
+	// template. Resources cannot be given with it.
+	Snapshot string `json:"snapshot,omitempty"`
+	// History is how many automatic snapshots to keep, 0 to [MaxHistory]: one
+	// is made before each command that is not in the background.
+	History int `json:"history,omitempty"`
 }
 
 // UpdateRequest changes a living sandbox; fields that are nil stay.
@@ -118,6 +135,8 @@ type UpdateRequest struct {
 	LifetimeSeconds    *int64         `json:"lifetime_seconds,omitempty"`
 	IdleTimeoutSeconds *int64         `json:"idle_timeout_seconds,omitempty"`
 	OnTimeout          *TimeoutAction `json:"on_timeout,omitempty"`
+	// History: 0 ends it and removes its steps.
+	History *int `json:"history,omitempty"`
 }
 
 // ListRequest selects sandboxes of the caller's team. Zero fields select all.

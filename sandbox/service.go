@@ -13,6 +13,7 @@ import (
 // A sandbox argument is an id or a name of the caller's team.
 type Service interface {
 	Sandboxes
+	Snapshots
 	Jobs
 	Files
 	Templates
@@ -41,6 +42,47 @@ type Sandboxes interface {
 	// Audit lists what was done, newest first. Scope: sandboxes:read for one
 	// sandbox, else admin.
 	Audit(ctx context.Context, req AuditRequest) (*List[AuditEvent], error)
+}
+
+// Snapshots is the life of a sandbox's state in time: pause, snapshot, fork,
+// compare, merge, rewind. Every verb of [Jobs] and [Files] on a paused sandbox
+// resumes it first. All need the scope sandboxes:write, but those that only
+// read: sandboxes:read.
+type Snapshots interface {
+	// Pause writes the sandbox's memory, processes and files to disk and ends
+	// its processes. Pausing a paused sandbox is not an error. When it fails,
+	// the sandbox runs on.
+	Pause(ctx context.Context, sandbox string) (*Sandbox, error)
+	// Resume continues a paused sandbox where it was; of a running one it only
+	// returns the record. When it fails, the sandbox is still paused.
+	Resume(ctx context.Context, sandbox string, req ResumeRequest) (*Sandbox, error)
+	// Fork makes children that continue from the parent's present instant, in
+	// the order of their indexes. The parent stands still only while its state
+	// is saved. All children run, or an error is returned and there are none.
+	// A paused parent stays paused.
+	Fork(ctx context.Context, sandbox string, req ForkRequest) (*List[Sandbox], error)
+	// CreateSnapshot keeps the state of a running or paused sandbox, which
+	// goes on.
+	CreateSnapshot(ctx context.Context, sandbox string, req CreateSnapshotRequest) (*Snapshot, error)
+	// GetSnapshot takes an id or a name of the caller's team.
+	GetSnapshot(ctx context.Context, snapshot string) (*Snapshot, error)
+	// ListSnapshots returns snapshots, newest first.
+	ListSnapshots(ctx context.Context, req ListSnapshotsRequest) (*List[Snapshot], error)
+	// RestoreSnapshot puts a running or paused sandbox into a kept state,
+	// under its own id, name and limits. When it fails, the sandbox goes on as
+	// it was.
+	RestoreSnapshot(ctx context.Context, sandbox string, req RestoreRequest) (*Sandbox, error)
+	// DeleteSnapshot removes a snapshot. Sandboxes made from it are unharmed.
+	DeleteSnapshot(ctx context.Context, snapshot string) (*Snapshot, error)
+	// Diff compares the files of a subject, which is a sandbox or a snapshot
+	// by id or name, with those of another. Paused sandboxes stay paused.
+	Diff(ctx context.Context, subject string, req DiffRequest) (*Diff, error)
+	// Merge brings a winner's state into a parent, all of it or nothing.
+	Merge(ctx context.Context, parent string, req MergeRequest) (*MergeResult, error)
+	// Try forks a sandbox, runs commands in the forks and merges one back if
+	// told. Sink, which may be nil, is told of each attempt as it ends. If ctx
+	// is cancelled or sink fails, the forks are killed.
+	Try(ctx context.Context, sandbox string, req TryRequest, sink func(TryEvent) error) (*TryResult, error)
 }
 
 // Jobs runs commands. All need the scope sandboxes:write, but those that only
