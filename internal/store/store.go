@@ -1,5 +1,5 @@
-// Package store is the contract of Cove's durable record: sandboxes, keys,
-// audit events and templates. Package sqlite implements it; package storetest
+// Package store is the contract of Cove's durable record: sandboxes,
+// snapshots, keys, audit events and templates. Package sqlite implements it; package storetest
 // is the suite that every implementation passes.
 //
 // Errors that a caller's request can cause are [sandbox.Error] values:
@@ -24,6 +24,7 @@ import (
 // use.
 type Store interface {
 	Sandboxes
+	Snapshots
 	Keys
 	Audit
 	Templates
@@ -43,16 +44,35 @@ type Record struct {
 	Held bool
 	// Applying says that an update was recorded and may not be in effect yet.
 	Applying bool
+	// Instance is the engine's id of the machine that runs the sandbox. It is
+	// the sandbox's id at creation, also when the record was added without
+	// one, and another one after a restore, a resume or a merge.
+	Instance string
+	// Checkpoint is the engine's checkpoint that holds the state of a paused
+	// sandbox, and empty otherwise.
+	Checkpoint string
+	// ForkPoint is the engine's checkpoint of the instant of the fork that the
+	// sandbox came from, or empty. Merges of files compare with it.
+	ForkPoint string
+	// Origin is the digest of the content of the template that the sandbox, or
+	// its first ancestor, was made from. It is empty in records of before it
+	// was kept.
+	Origin string
+	// Root is the engine's description of the root file system that the
+	// sandbox was made from. The store does not look into it; empty is
+	// returned as nil.
+	Root json.RawMessage
 }
 
-// Quota bounds the sandboxes of a team that are not ended. Zero is no bound.
+// Quota bounds the [Usage] of a team. Zero is no bound.
 type Quota struct {
 	Sandboxes int
 	VCPUs     int
 	MemoryMiB int64
 }
 
-// Usage is what the sandboxes of a team that are not ended count for.
+// Usage is what the sandboxes of a team that are not ended count for. A paused
+// one counts as a sandbox, but uses no vCPUs and no memory.
 type Usage struct {
 	Sandboxes int
 	VCPUs     int
@@ -63,7 +83,8 @@ type Usage struct {
 type Change struct {
 	// From lists the states in which the change may be made; empty is all.
 	From []sandbox.State
-	// Quota must hold afterwards, if the change asks for more than before.
+	// Quota must hold afterwards, if the change asks for more than before:
+	// larger resources, or a paused sandbox that is to run again.
 	Quota Quota
 	// Apply changes the record. It runs while the store is locked: it must
 	// not call the store, and its error undoes the change and is returned.
@@ -89,21 +110,40 @@ type Sandboxes interface {
 	// it. A name that a sandbox of the team that is not ended has is a
 	// conflict.
 	CreateSandbox(ctx context.Context, r Record, q Quota) error
+	// CreateSandboxes adds all of the records or, with an error as of
+	// CreateSandbox, none. The quota must hold with all of them.
+	CreateSandboxes(ctx context.Context, records []Record, q Quota) error
 	// Sandbox returns the record with this id.
 	Sandbox(ctx context.Context, id string) (Record, error)
 	// SandboxByName returns the team's sandbox of this name that is not ended,
 	// or else the newest that is.
 	SandboxByName(ctx context.Context, team, name string) (Record, error)
+	// SandboxByInstance returns the sandbox that is not ended whose machine has
+	// this id, or else the newest that is.
+	SandboxByInstance(ctx context.Context, instance string) (Record, error)
 	// UpdateSandbox changes a record at once, and returns it as it is then.
 	// In a state that c.From does not list it returns the unchanged record and
 	// a not_running error.
 	UpdateSandbox(ctx context.Context, id string, c Change) (Record, error)
+	// UpdateSandboxes changes several records at once: all of them or none. It
+	// passes apply the records of these ids by id. Apply checks their states
+	// itself, changes what the pointers lead to, and may move a name or a
+	// machine from one to another. It runs while the store is locked: it must
+	// not call the store, and its error undoes the change and is returned.
+	// There is no quota: the change may not ask for more than before.
+	//
+	// It returns the records as they are then, and with an error of apply as
+	// they were. If an id has no record, the error is not_found and apply is
+	// not called.
+	UpdateSandboxes(ctx context.Context, ids []string, apply func(map[string]*Record) error) (map[string]Record, error)
 	// TouchSandboxes moves LastActiveAt of records that are not ended forward.
 	TouchSandboxes(ctx context.Context, active map[string]time.Time) error
 	// ListSandboxes returns one page, newest first, and the cursor of the next.
 	ListSandboxes(ctx context.Context, f SandboxFilter, p sandbox.Page) ([]Record, string, error)
-	// DueSandboxes returns the ids of running and paused sandboxes whose
-	// lifetime, or running ones whose idle time, has passed by their record.
+	// DueSandboxes returns the ids of running sandboxes whose lifetime or idle
+	// time has passed by their record, and of paused ones whose lifetime has.
+	// A paused one whose timeout action is to pause is never due: its lifetime
+	// begins anew when it is resumed.
 	DueSandboxes(ctx context.Context, now time.Time) ([]string, error)
 	// SandboxUsage sums up the sandboxes of a team, or of all for "", that are
 	// not ended.
@@ -113,6 +153,54 @@ type Sandboxes interface {
 	// DeleteEndedSandboxes removes records that ended before the given time
 	// and that the engine holds nothing of, and says how many.
 	DeleteEndedSandboxes(ctx context.Context, before time.Time) (int, error)
+}
+
+// SnapshotRecord is a snapshot with what only the server knows of it.
+type SnapshotRecord struct {
+	sandbox.Snapshot
+	// Checkpoint is the engine's checkpoint that holds the state.
+	Checkpoint string
+	// Root and Origin are those of the sandbox: see [Record].
+	Root   json.RawMessage
+	Origin string
+	// BaseEnv, Env, User and WorkDir are those of the sandbox at the instant of
+	// the snapshot. A sandbox that is made from it begins with them.
+	BaseEnv map[string]string
+	Env     map[string]string
+	User    string
+	WorkDir string
+	// Step orders the automatic snapshots of a sandbox, whatever the clock
+	// does: each has a larger one than those before it. It is 0 on others.
+	Step int64
+}
+
+// SnapshotFilter selects snapshots. Zero fields select all, in every team.
+type SnapshotFilter struct {
+	Team      string
+	SandboxID string
+	// Automatic selects the automatic ones or the others; nil is both.
+	Automatic *bool
+}
+
+// Snapshots is the record of snapshots.
+type Snapshots interface {
+	// CreateSnapshot adds a record. A name that another snapshot of the team
+	// has is a conflict. If the team has max snapshots that are not automatic,
+	// one more of those is quota_exceeded; 0 is no bound.
+	CreateSnapshot(ctx context.Context, r SnapshotRecord, max int) error
+	// Snapshot returns the record with this id.
+	Snapshot(ctx context.Context, id string) (SnapshotRecord, error)
+	// SnapshotByName returns the team's snapshot of this name.
+	SnapshotByName(ctx context.Context, team, name string) (SnapshotRecord, error)
+	// ListSnapshots returns one page, newest first, and the cursor of the next.
+	ListSnapshots(ctx context.Context, f SnapshotFilter, p sandbox.Page) ([]SnapshotRecord, string, error)
+	// DeleteSnapshot removes a record, if it is there.
+	DeleteSnapshot(ctx context.Context, id string) error
+	// Checkpoints returns the ids of all checkpoints of the engine that a
+	// snapshot, or a sandbox that is not ended, refers to: each once, in order,
+	// as of one instant. Any other checkpoint may be removed, unless it is so
+	// new that its record is not written yet.
+	Checkpoints(ctx context.Context) ([]string, error)
 }
 
 // Keys is the record of API keys.

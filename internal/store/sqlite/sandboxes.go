@@ -1,10 +1,12 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +18,8 @@ import (
 const sandboxColumns = `id, name, team, namespace, metadata, template, state, reason,
 	vcpus, memory_mib, disk_mib, max_pids, env, base_env, user, workdir,
 	lifetime_seconds, idle_seconds, on_timeout, created_at, started_at, last_active_at,
-	expires_at, ended_at, unenforced, boot_id, held, applying`
+	expires_at, ended_at, unenforced, boot_id, held, applying,
+	forked_from, snapshot, history, paused_at, instance, checkpoint, fork_point, origin, root`
 
 const living = `state NOT IN ('killed', 'failed')`
 
@@ -26,7 +29,8 @@ func scanRecord(scan func(...any) error) (store.Record, error) {
 		&r.Resources.VCPUs, &r.Resources.MemoryMiB, &r.Resources.DiskMiB, &r.Resources.MaxPIDs,
 		jsonText(&r.Env), jsonText(&r.BaseEnv), &r.User, &r.WorkDir,
 		&r.LifetimeSeconds, &r.IdleTimeoutSeconds, &r.OnTimeout, instant{&r.CreatedAt}, maybe{&r.StartedAt}, instant{&r.LastActiveAt},
-		maybe{&r.ExpiresAt}, maybe{&r.EndedAt}, jsonText(&r.Unenforced), &r.BootID, &r.Held, &r.Applying)
+		maybe{&r.ExpiresAt}, maybe{&r.EndedAt}, jsonText(&r.Unenforced), &r.BootID, &r.Held, &r.Applying,
+		&r.ForkedFrom, &r.Snapshot, &r.History, maybe{&r.PausedAt}, &r.Instance, &r.Checkpoint, &r.ForkPoint, &r.Origin, opaque{&r.Root})
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -47,51 +51,96 @@ func recordValues(r *store.Record) ([]any, error) {
 		r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB, r.Resources.MaxPIDs, docs[1], docs[2], r.User, r.WorkDir,
 		r.LifetimeSeconds, r.IdleTimeoutSeconds, string(r.OnTimeout), r.CreatedAt.UnixNano(), nanos(r.StartedAt), r.LastActiveAt.UnixNano(),
 		nanos(r.ExpiresAt), nanos(r.EndedAt), docs[3], r.BootID, r.Held, r.Applying,
+		r.ForkedFrom, r.Snapshot, r.History, nanos(r.PausedAt), r.Instance, r.Checkpoint, r.ForkPoint, r.Origin, string(r.Root),
 	}, nil
 }
 
 // CreateSandbox implements [store.Sandboxes].
 func (s *Store) CreateSandbox(ctx context.Context, r store.Record, q store.Quota) error {
-	values, err := recordValues(&r)
-	if err != nil {
-		return err
-	}
+	return s.CreateSandboxes(ctx, []store.Record{r}, q)
+}
+
+// CreateSandboxes implements [store.Sandboxes].
+func (s *Store) CreateSandboxes(ctx context.Context, records []store.Record, q store.Quota) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		u, err := usage(ctx, tx, r.Team)
-		if err != nil {
-			return err
+		more := map[string]store.Usage{}
+		for i := range records {
+			r := &records[i]
+			more[r.Team] = sum(more[r.Team], weight(r), 1)
 		}
-		if err := admit(u, store.Usage{Sandboxes: 1, VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB}, q); err != nil {
-			return err
+		for team, m := range more {
+			u, err := usage(ctx, tx, team)
+			if err != nil {
+				return err
+			}
+			if err := admit(u, m, q); err != nil {
+				return err
+			}
 		}
-		marks := strings.Repeat(", ?", len(values))[2:]
-		if _, err := tx.ExecContext(ctx, "INSERT INTO sandboxes ("+sandboxColumns+") VALUES ("+marks+")", values...); err != nil {
-			return nameError(err, &r)
+		for _, r := range records {
+			if err := insertRecord(ctx, tx, r); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 }
 
+func insertRecord(ctx context.Context, tx *sql.Tx, r store.Record) error {
+	r.Instance = cmp.Or(r.Instance, r.ID)
+	values, err := recordValues(&r)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO sandboxes ("+sandboxColumns+") VALUES ("+marks(len(values))+")", values...); err != nil {
+		return nameError(err, &r)
+	}
+	return nil
+}
+
 func nameError(err error, r *store.Record) error {
+	if repeated(err) {
+		return sandbox.Errorf(sandbox.CodeConflict, "the sandbox exists already; retry")
+	}
 	if taken(err) {
 		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another living sandbox of the team; choose another name, or kill that sandbox first", r.Name)
 	}
 	return fmt.Errorf("write sandbox %s: %w", r.ID, err)
 }
 
+// weight is what a sandbox counts for: see [store.Usage]. The query of usage
+// says the same.
+func weight(r *store.Record) store.Usage {
+	switch {
+	case r.State.Final():
+		return store.Usage{}
+	case r.State == sandbox.StatePaused:
+		return store.Usage{Sandboxes: 1}
+	}
+	return store.Usage{Sandboxes: 1, VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB}
+}
+
+// sum returns a + factor × b.
+func sum(a, b store.Usage, factor int) store.Usage {
+	return store.Usage{
+		Sandboxes: a.Sandboxes + factor*b.Sandboxes,
+		VCPUs:     a.VCPUs + factor*b.VCPUs,
+		MemoryMiB: a.MemoryMiB + int64(factor)*b.MemoryMiB,
+	}
+}
+
 // admit says whether a team that uses u may use more.
 func admit(u, more store.Usage, q store.Quota) error {
 	for _, c := range []struct {
-		what      string
-		now, want int64
-		max       int64
+		what, free     string
+		now, want, max int64
 	}{
-		{"sandboxes", int64(u.Sandboxes), int64(more.Sandboxes), int64(q.Sandboxes)},
-		{"vCPUs", int64(u.VCPUs), int64(more.VCPUs), int64(q.VCPUs)},
-		{"MiB of memory", u.MemoryMiB, more.MemoryMiB, q.MemoryMiB},
+		{"sandboxes", "kill", int64(u.Sandboxes), int64(more.Sandboxes), int64(q.Sandboxes)},
+		{"vCPUs", "kill or pause", int64(u.VCPUs), int64(more.VCPUs), int64(q.VCPUs)},
+		{"MiB of memory", "kill or pause", u.MemoryMiB, more.MemoryMiB, q.MemoryMiB},
 	} {
 		if c.max > 0 && c.want > 0 && c.now+c.want > c.max {
-			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the team's living sandboxes have %d %s and this asks for %d more, over the quota of %d; kill sandboxes that are no longer needed, or retry later", c.now, c.what, c.want, c.max)
+			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the team's living sandboxes have %d %s and this asks for %d more, over the quota of %d; %s sandboxes that are no longer needed, or retry later", c.now, c.what, c.want, c.max, c.free)
 		}
 	}
 	return nil
@@ -103,7 +152,8 @@ func (s *Store) SandboxUsage(ctx context.Context, team string) (store.Usage, err
 }
 
 func usage(ctx context.Context, q querier, team string) (store.Usage, error) {
-	query, args := "SELECT count(*), coalesce(sum(vcpus), 0), coalesce(sum(memory_mib), 0) FROM sandboxes WHERE "+living, []any(nil)
+	query, args := `SELECT count(*), coalesce(sum(vcpus) FILTER (WHERE state <> 'paused'), 0),
+		coalesce(sum(memory_mib) FILTER (WHERE state <> 'paused'), 0) FROM sandboxes WHERE `+living, []any(nil)
 	if team != "" {
 		query, args = query+" AND team = ?", []any{team}
 	}
@@ -125,6 +175,14 @@ func (s *Store) SandboxByName(ctx context.Context, team, name string) (store.Rec
 		return store.Record{}, absent("sandbox")
 	}
 	return record(ctx, s.read, "WHERE team = ? AND name = ? ORDER BY "+living+" DESC, created_at DESC, id DESC LIMIT 1", team, name)
+}
+
+// SandboxByInstance implements [store.Sandboxes].
+func (s *Store) SandboxByInstance(ctx context.Context, instance string) (store.Record, error) {
+	if instance == "" {
+		return store.Record{}, absent("sandbox")
+	}
+	return record(ctx, s.read, "WHERE instance = ? ORDER BY "+living+" DESC, created_at DESC, id DESC LIMIT 1", instance)
 }
 
 func record(ctx context.Context, q querier, where string, args ...any) (store.Record, error) {
@@ -174,10 +232,55 @@ func admitChange(ctx context.Context, tx *sql.Tx, before, after *store.Record, q
 	if err != nil {
 		return err
 	}
-	return admit(u, store.Usage{
-		VCPUs:     after.Resources.VCPUs - before.Resources.VCPUs,
-		MemoryMiB: after.Resources.MemoryMiB - before.Resources.MemoryMiB,
-	}, q)
+	return admit(u, sum(weight(after), weight(before), -1), q)
+}
+
+// UpdateSandboxes implements [store.Sandboxes].
+func (s *Store) UpdateSandboxes(ctx context.Context, ids []string, apply func(map[string]*store.Record) error) (map[string]store.Record, error) {
+	var before, after map[string]store.Record
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		records, changed := map[string]store.Record{}, map[string]*store.Record{}
+		for _, id := range ids {
+			r, err := record(ctx, tx, "WHERE id = ?", id)
+			if err != nil {
+				return err
+			}
+			records[id], changed[id] = r, &r
+		}
+		before = records
+		// What apply does to the map itself has no effect.
+		if err := apply(maps.Clone(changed)); err != nil {
+			return err
+		}
+		if err := writeRecords(ctx, tx, changed); err != nil {
+			return err
+		}
+		after = make(map[string]store.Record, len(changed))
+		for id, r := range changed {
+			after[id] = *r
+		}
+		return nil
+	})
+	if err != nil {
+		return before, err
+	}
+	return after, nil
+}
+
+// writeRecords frees the names first, so that one record may take over the
+// name of another.
+func writeRecords(ctx context.Context, tx *sql.Tx, records map[string]*store.Record) error {
+	for id := range records {
+		if _, err := tx.ExecContext(ctx, "UPDATE sandboxes SET name = '' WHERE id = ?", id); err != nil {
+			return fmt.Errorf("write sandbox %s: %w", id, err)
+		}
+	}
+	for id, r := range records {
+		if err := writeRecord(ctx, tx, id, r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func writeRecord(ctx context.Context, tx *sql.Tx, id string, r *store.Record) error {
@@ -234,7 +337,7 @@ func filterSandboxes(f store.SandboxFilter) (where []string, args []any) {
 		for i, st := range f.States {
 			states[i] = string(st)
 		}
-		add("state IN ("+strings.Repeat(", ?", len(states))[2:]+")", states...)
+		add("state IN ("+marks(len(states))+")", states...)
 	}
 	for k, v := range f.Metadata {
 		add("EXISTS (SELECT 1 FROM json_each(sandboxes.metadata) AS pair WHERE pair.key = ? AND pair.value = ?)", k, v)
@@ -248,10 +351,10 @@ func filterSandboxes(f store.SandboxFilter) (where []string, args []any) {
 // DueSandboxes implements [store.Sandboxes].
 func (s *Store) DueSandboxes(ctx context.Context, now time.Time) ([]string, error) {
 	const due = `SELECT id FROM sandboxes WHERE
-		(state IN ('running', 'paused') AND expires_at IS NOT NULL AND expires_at <= ?) OR
+		((state = 'running' OR state = 'paused' AND on_timeout <> 'pause') AND expires_at IS NOT NULL AND expires_at <= ?) OR
 		(state = 'running' AND idle_seconds > 0 AND last_active_at + idle_seconds * 1000000000 <= ?)`
 	n := now.UnixNano()
-	ids, err := collect(ctx, s.read, func(scan func(...any) error) (id string, err error) { return id, scan(&id) }, due, n, n)
+	ids, err := collect(ctx, s.read, scanText, due, n, n)
 	if err != nil {
 		return nil, fmt.Errorf("find due sandboxes: %w", err)
 	}

@@ -82,13 +82,17 @@ func open(path, query string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-func migrate(ctx context.Context, db *sql.DB, path string) error {
+func migrations(db *sql.DB) (*goose.Provider, error) {
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
-		return fmt.Errorf("read migrations: %w", err)
+		return nil, err
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, files,
+	return goose.NewProvider(goose.DialectSQLite3, db, files,
 		goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger()))
+}
+
+func migrate(ctx context.Context, db *sql.DB, path string) error {
+	p, err := migrations(db)
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
@@ -142,7 +146,13 @@ func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
 // taken reports whether err is a violated unique constraint.
 func taken(err error) bool {
 	e, ok := errors.AsType[*msqlite.Error](err)
-	return ok && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+	return ok && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || repeated(err)
+}
+
+// repeated reports whether err is a second row of one primary key.
+func repeated(err error) bool {
+	e, ok := errors.AsType[*msqlite.Error](err)
+	return ok && e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
 }
 
 func absent(what string) error {

@@ -3,6 +3,7 @@
 package storetest
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -65,8 +66,11 @@ func full(id string) store.Record {
 			LifetimeSeconds: 60, IdleTimeoutSeconds: 30, OnTimeout: sandbox.ActionKill,
 			CreatedAt: epoch, StartedAt: at(time.Second), LastActiveAt: epoch.Add(2 * time.Second),
 			ExpiresAt: at(time.Minute), EndedAt: at(time.Hour), Unenforced: []string{"cpu"},
+			ForkedFrom: "sbx-parent", Snapshot: "snap-a", History: 3, PausedAt: at(3 * time.Second),
 		},
 		BaseEnv: map[string]string{"PATH": "/bin"}, BootID: "boot-1", Held: true, Applying: true,
+		Instance: "machine-" + id, Checkpoint: "cp-paused", ForkPoint: "cp-fork", Origin: "sha256:1",
+		Root: json.RawMessage(`{"layers": ["a", 1.0]}`),
 	}
 }
 
@@ -76,7 +80,7 @@ func plain(id, team string, created time.Duration) store.Record {
 		ID: id, Team: team, Namespace: "default", Template: "host", State: sandbox.StateRunning,
 		Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 100}, OnTimeout: sandbox.ActionKill,
 		CreatedAt: epoch.Add(created), LastActiveAt: epoch.Add(created),
-	}}
+	}, Instance: id}
 }
 
 func must(t *testing.T, err error) {
@@ -112,6 +116,12 @@ func setState(state sandbox.State) func(*store.Record) error {
 		r.State = state
 		return nil
 	}
+}
+
+func change(t *testing.T, s store.Store, id string, f func(*store.Record)) {
+	t.Helper()
+	_, err := s.UpdateSandbox(t.Context(), id, store.Change{Apply: func(r *store.Record) error { f(r); return nil }})
+	must(t, err)
 }
 
 func ids(records []store.Record) []string {
@@ -350,6 +360,8 @@ func testHostileCursors(t *testing.T, open Opener) {
 		p := sandbox.Page{Cursor: cursor}
 		_, _, err := s.ListSandboxes(t.Context(), store.SandboxFilter{}, p)
 		wantCode(t, err, sandbox.CodeInvalid)
+		_, _, err = s.ListSnapshots(t.Context(), store.SnapshotFilter{}, p)
+		wantCode(t, err, sandbox.CodeInvalid)
 		_, _, err = s.ListKeys(t.Context(), "", p)
 		wantCode(t, err, sandbox.CodeInvalid)
 		_, _, err = s.ListAudit(t.Context(), store.AuditFilter{}, p)
@@ -389,12 +401,25 @@ func testDue(t *testing.T, open Opener) {
 	make("idle-paused", sandbox.StatePaused, nil, 1)
 	make("later", sandbox.StateRunning, at(11*time.Second), 11)
 	make("unbounded", sandbox.StateRunning, nil, 0)
+	make("later-paused", sandbox.StatePaused, at(11*time.Second), 0)
+	make("pause-expired", sandbox.StateRunning, at(10*time.Second), 0)
+	make("pause-idle", sandbox.StateRunning, nil, 10)
+	make("pause-paused", sandbox.StatePaused, at(0), 1)
 	make("ended", sandbox.StateKilled, at(0), 1)
 	make("stopping", sandbox.StateStopping, at(0), 1)
-	got, err := s.DueSandboxes(t.Context(), epoch.Add(10*time.Second))
-	must(t, err)
-	slices.Sort(got)
-	wantSame(t, got, []string{"expired", "expired-paused", "idle"})
+	for _, id := range []string{"pause-expired", "pause-idle", "pause-paused"} {
+		change(t, s, id, func(r *store.Record) { r.OnTimeout = sandbox.ActionPause })
+	}
+	due := func() []string {
+		got, err := s.DueSandboxes(t.Context(), epoch.Add(10*time.Second))
+		must(t, err)
+		slices.Sort(got)
+		return got
+	}
+	wantSame(t, due(), []string{"expired", "expired-paused", "idle", "pause-expired", "pause-idle"})
+	// A paused sandbox of an update to "kill" is due by the time it had.
+	change(t, s, "pause-paused", func(r *store.Record) { r.OnTimeout = sandbox.ActionKill })
+	wantSame(t, due(), []string{"expired", "expired-paused", "idle", "pause-expired", "pause-idle", "pause-paused"})
 }
 
 func testDeleteEnded(t *testing.T, open Opener) {

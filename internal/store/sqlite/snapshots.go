@@ -1,0 +1,160 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const snapshotColumns = `id, name, team, sandbox_id, kind, automatic, label, parent_id, template,
+	vcpus, memory_mib, disk_mib, max_pids, size_bytes, created_at,
+	checkpoint, root, origin, base_env, env, user, workdir, step`
+
+func scanSnapshot(scan func(...any) error) (store.SnapshotRecord, error) {
+	var r store.SnapshotRecord
+	err := scan(&r.ID, &r.Name, &r.Team, &r.SandboxID, &r.Kind, &r.Automatic, &r.Label, &r.ParentID, &r.Template,
+		&r.Resources.VCPUs, &r.Resources.MemoryMiB, &r.Resources.DiskMiB, &r.Resources.MaxPIDs, &r.SizeBytes, instant{&r.CreatedAt},
+		&r.Checkpoint, opaque{&r.Root}, &r.Origin, jsonText(&r.BaseEnv), jsonText(&r.Env), &r.User, &r.WorkDir, &r.Step)
+	if err != nil {
+		return store.SnapshotRecord{}, err
+	}
+	return r, nil
+}
+
+// CreateSnapshot implements [store.Snapshots].
+func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max int) error {
+	baseEnv, err := encode(r.BaseEnv)
+	if err != nil {
+		return fmt.Errorf("encode snapshot %s: %w", r.ID, err)
+	}
+	env, err := encode(r.Env)
+	if err != nil {
+		return fmt.Errorf("encode snapshot %s: %w", r.ID, err)
+	}
+	values := []any{
+		r.ID, r.Name, r.Team, r.SandboxID, string(r.Kind), r.Automatic, r.Label, r.ParentID, r.Template,
+		r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB, r.Resources.MaxPIDs, r.SizeBytes, r.CreatedAt.UnixNano(),
+		r.Checkpoint, string(r.Root), r.Origin, baseEnv, env, r.User, r.WorkDir, r.Step,
+	}
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		if err := admitSnapshot(ctx, tx, &r, max); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO snapshots ("+snapshotColumns+") VALUES ("+marks(len(values))+")", values...)
+		switch {
+		case repeated(err):
+			return sandbox.Errorf(sandbox.CodeConflict, "the snapshot exists already; retry")
+		case taken(err):
+			return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", r.Name)
+		case err != nil:
+			return fmt.Errorf("write snapshot %s: %w", r.ID, err)
+		}
+		return nil
+	})
+}
+
+// admitSnapshot says whether the team may keep one more snapshot. Automatic
+// ones are bounded by the history of their sandbox.
+func admitSnapshot(ctx context.Context, tx *sql.Tx, r *store.SnapshotRecord, max int) error {
+	if max <= 0 || r.Automatic {
+		return nil
+	}
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM snapshots WHERE team = ? AND automatic = 0", r.Team).Scan(&n); err != nil {
+		return fmt.Errorf("count snapshots: %w", err)
+	}
+	if n >= max {
+		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the team has %d snapshots, and its quota is %d; delete snapshots that are no longer needed", n, max)
+	}
+	return nil
+}
+
+// Snapshot implements [store.Snapshots].
+func (s *Store) Snapshot(ctx context.Context, id string) (store.SnapshotRecord, error) {
+	return s.snapshot(ctx, "id = ?", id)
+}
+
+// SnapshotByName implements [store.Snapshots].
+func (s *Store) SnapshotByName(ctx context.Context, team, name string) (store.SnapshotRecord, error) {
+	return s.snapshot(ctx, "team = ? AND name = ? AND name <> ''", team, name)
+}
+
+func (s *Store) snapshot(ctx context.Context, where string, args ...any) (store.SnapshotRecord, error) {
+	r, err := scanSnapshot(s.read.QueryRowContext(ctx, "SELECT "+snapshotColumns+" FROM snapshots WHERE "+where, args...).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.SnapshotRecord{}, absent("snapshot")
+	}
+	if err != nil {
+		return store.SnapshotRecord{}, fmt.Errorf("read snapshot: %w", err)
+	}
+	return r, nil
+}
+
+// ListSnapshots implements [store.Snapshots].
+func (s *Store) ListSnapshots(ctx context.Context, f store.SnapshotFilter, p sandbox.Page) ([]store.SnapshotRecord, string, error) {
+	l := listQuery{columns: snapshotColumns, table: "snapshots", page: p, at: "created_at"}
+	add := func(cond string, arg any) { l.where, l.args = append(l.where, cond), append(l.args, arg) }
+	if f.Team != "" {
+		add("team = ?", f.Team)
+	}
+	if f.SandboxID != "" {
+		add("sandbox_id = ?", f.SandboxID)
+	}
+	if f.Automatic != nil {
+		add("automatic = ?", *f.Automatic)
+	}
+	return listing(ctx, s.read, scanSnapshot, l, func(r *store.SnapshotRecord) store.Cursor { return store.Cursor{At: r.CreatedAt, ID: r.ID} })
+}
+
+// DeleteSnapshot implements [store.Snapshots].
+func (s *Store) DeleteSnapshot(ctx context.Context, id string) error {
+	if _, err := s.write.ExecContext(ctx, "DELETE FROM snapshots WHERE id = ?", id); err != nil {
+		return fmt.Errorf("delete snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+// Checkpoints implements [store.Snapshots].
+func (s *Store) Checkpoints(ctx context.Context) ([]string, error) {
+	// UNION leaves out what is there twice.
+	const query = `SELECT checkpoint AS c FROM snapshots WHERE checkpoint <> ''
+		UNION SELECT checkpoint FROM sandboxes WHERE checkpoint <> '' AND ` + living + `
+		UNION SELECT fork_point FROM sandboxes WHERE fork_point <> '' AND ` + living + `
+		ORDER BY c`
+	all, err := collect(ctx, s.read, scanText, query)
+	if err != nil {
+		return nil, fmt.Errorf("list checkpoints: %w", err)
+	}
+	return all, nil
+}
+
+func scanText(scan func(...any) error) (string, error) {
+	var v string
+	err := scan(&v)
+	return v, err
+}
+
+// marks returns n placeholders of a statement.
+func marks(n int) string { return strings.Repeat(", ?", n)[2:] }
+
+// opaque scans JSON that nobody here looks into; empty is nil.
+type opaque struct{ v *json.RawMessage }
+
+// Scan implements [sql.Scanner].
+func (o opaque) Scan(src any) error {
+	s, ok := src.(string)
+	if !ok {
+		return fmt.Errorf("column holds %T, want text", src)
+	}
+	*o.v = nil
+	if s != "" {
+		*o.v = json.RawMessage(s)
+	}
+	return nil
+}
