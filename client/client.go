@@ -310,9 +310,12 @@ func (c *Client) call(ctx context.Context, method string, e endpoint, body, out 
 }
 
 func (c *Client) decode(ctx context.Context, resp *http.Response, out any) error {
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return c.connectionError(ctx, err)
+	}
+	if len(data) > maxAnswer {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the answer has more than %d MiB; ask for less, with a smaller limit", maxAnswer>>20)
 	}
 	if out == nil {
 		return nil

@@ -186,6 +186,12 @@ func TestNamesThatNoPathCarries(t *testing.T) {
 		if _, err := c.OpenTerminal(t.Context(), name, sandbox.ExecRequest{}); sandbox.CodeOf(err) != sandbox.CodeNotFound {
 			t.Errorf("terminal of %q: %v", name, err)
 		}
+		if _, err := c.GetSnapshot(t.Context(), name); sandbox.CodeOf(err) != sandbox.CodeNotFound {
+			t.Errorf("snapshot %q: %v", name, err)
+		}
+		if _, err := c.Diff(t.Context(), name, sandbox.DiffRequest{}); sandbox.CodeOf(err) != sandbox.CodeNotFound {
+			t.Errorf("diff of %q: %v", name, err)
+		}
 	}
 }
 
@@ -221,6 +227,38 @@ func FuzzStreamLine(f *testing.F) {
 			}
 		}
 		_ = job
+	})
+}
+
+// A server of which nobody knows what it is must not make a caller trip.
+func TestTryNeedsAResult(t *testing.T) {
+	for _, body := range []string{`{"final":true}`, `{"attempt":{},"final":true,"result":null}`, `[]`, `{"result":{}}`} {
+		c := &Client{where: "there", http: &http.Client{Transport: canned(body)}, base: mustBase(t)}
+		got, err := c.Try(t.Context(), "x", sandbox.TryRequest{}, nil)
+		if got != nil || sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+			t.Errorf("%s: got %v, %v; want unavailable", body, got, err)
+		}
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	c := capture(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"changes":[`+strings.Repeat(" ", maxAnswer)+`]}`)
+	})
+	if _, err := c.Diff(t.Context(), "x", sandbox.DiffRequest{}); sandbox.CodeOf(err) != sandbox.CodeTooLarge {
+		t.Errorf("got %v, want too_large", err)
+	}
+}
+
+func FuzzTryLine(f *testing.F) {
+	f.Add([]byte(`{"attempt":{"index":1},"done":1,"total":2}` + "\n" + `{"result":{"attempts":[]},"final":true}`))
+	f.Add([]byte(`{"error":{"code":"invalid","message":"m"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := &Client{where: "there", http: &http.Client{Transport: canned(data)}, base: mustBase(t)}
+		result, err := c.Try(t.Context(), "x", sandbox.TryRequest{}, func(sandbox.TryEvent) error { return nil })
+		if _, ok := errors.AsType[*sandbox.Error](err); (result == nil) != ok {
+			t.Fatalf("%q: %v, %v", data, result, err)
+		}
 	})
 }
 

@@ -76,6 +76,7 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	a := humago.New(mux, humaConfig())
 	h.registerServer(a)
 	h.registerSandboxes(a)
+	h.registerSnapshots(a)
 	h.registerJobs(a)
 	h.registerFiles(a)
 	h.registerTransfers(a)

@@ -107,6 +107,35 @@ func (f failing) CreateKey(context.Context, sandbox.CreateKeyRequest) (*sandbox.
 func (f failing) ListKeys(context.Context, sandbox.Page) (*sandbox.List[sandbox.Key], error) {
 	return nil, f.err
 }
+func (f failing) Pause(context.Context, string) (*sandbox.Sandbox, error) { return nil, f.err }
+func (f failing) Resume(context.Context, string, sandbox.ResumeRequest) (*sandbox.Sandbox, error) {
+	return nil, f.err
+}
+func (f failing) Fork(context.Context, string, sandbox.ForkRequest) (*sandbox.List[sandbox.Sandbox], error) {
+	return nil, f.err
+}
+func (f failing) CreateSnapshot(context.Context, string, sandbox.CreateSnapshotRequest) (*sandbox.Snapshot, error) {
+	return nil, f.err
+}
+func (f failing) GetSnapshot(context.Context, string) (*sandbox.Snapshot, error) { return nil, f.err }
+func (f failing) ListSnapshots(context.Context, sandbox.ListSnapshotsRequest) (*sandbox.List[sandbox.Snapshot], error) {
+	return nil, f.err
+}
+func (f failing) RestoreSnapshot(context.Context, string, sandbox.RestoreRequest) (*sandbox.Sandbox, error) {
+	return nil, f.err
+}
+func (f failing) DeleteSnapshot(context.Context, string) (*sandbox.Snapshot, error) {
+	return nil, f.err
+}
+func (f failing) Diff(context.Context, string, sandbox.DiffRequest) (*sandbox.Diff, error) {
+	return nil, f.err
+}
+func (f failing) Merge(context.Context, string, sandbox.MergeRequest) (*sandbox.MergeResult, error) {
+	return nil, f.err
+}
+func (f failing) Try(context.Context, string, sandbox.TryRequest, func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
+	return nil, f.err
+}
 func (f failing) RevokeKey(context.Context, string) (*sandbox.Key, error) { return nil, f.err }
 
 // verbs calls each verb of a service once.
@@ -120,6 +149,17 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	note("Kill")(s.Kill(ctx, "x"))
 	note("Stats")(s.Stats(ctx, "x"))
 	note("Audit")(s.Audit(ctx, sandbox.AuditRequest{}))
+	note("Pause")(s.Pause(ctx, "x"))
+	note("Resume")(s.Resume(ctx, "x", sandbox.ResumeRequest{}))
+	note("Fork")(s.Fork(ctx, "x", sandbox.ForkRequest{}))
+	note("CreateSnapshot")(s.CreateSnapshot(ctx, "x", sandbox.CreateSnapshotRequest{}))
+	note("GetSnapshot")(s.GetSnapshot(ctx, "p"))
+	note("ListSnapshots")(s.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{}))
+	note("RestoreSnapshot")(s.RestoreSnapshot(ctx, "x", sandbox.RestoreRequest{Snapshot: "p"}))
+	note("DeleteSnapshot")(s.DeleteSnapshot(ctx, "p"))
+	note("Diff")(s.Diff(ctx, "x", sandbox.DiffRequest{}))
+	note("Merge")(s.Merge(ctx, "x", sandbox.MergeRequest{Winner: "y"}))
+	note("Try")(s.Try(ctx, "x", sandbox.TryRequest{}, nil))
 	note("Exec")(s.Exec(ctx, "x", sandbox.ExecRequest{}, nil))
 	note("Attach")(s.Attach(ctx, "x", "j", sandbox.AttachRequest{}, nil))
 	note("GetJob")(s.GetJob(ctx, "x", "j"))
@@ -171,8 +211,8 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 			want.RetryAfter = 1500 * time.Millisecond
 			_, c := serve(t, failing{err: want})
 			got := verbs(t.Context(), c)
-			if len(got) != 31 {
-				t.Errorf("%d verbs were called, want 31", len(got))
+			if len(got) != 42 {
+				t.Errorf("%d verbs were called, want 42", len(got))
 			}
 			for verb, err := range got {
 				e, ok := errors.AsType[*sandbox.Error](err)

@@ -120,7 +120,7 @@ func remote(t *testing.T, svc sandbox.Service) *client.Client {
 type note struct{ Step, Value, Error string }
 
 // volatile is what differs from one run to the next.
-var volatile = regexp.MustCompile(`(sbx|key|job)-[0-9a-z]{8,}|cove_[0-9A-Z]{4,}…?|\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-][0-9:]+)|"(pid|cpu_seconds|memory_bytes|private_bytes|disk_bytes|processes|network_in_bytes|network_out_bytes|id|uid|gid)":[0-9.]+|/tmp/[^" ]*/`)
+var volatile = regexp.MustCompile(`(sbx|key|job|sn[a-z]*)-[0-9a-z]{8,}|cove_[0-9A-Z]{4,}…?|\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-][0-9:]+)|"(duration_ms|size_bytes|pid|cpu_seconds|memory_bytes|private_bytes|disk_bytes|processes|network_in_bytes|network_out_bytes|id|uid|gid)":[0-9.]+|/tmp/[^" ]*/`)
 
 func normal(v any) string {
 	data, err := json.Marshal(v)
@@ -224,6 +224,7 @@ func conversation(ctx context.Context, s sandbox.Service) []note {
 	_, err = s.SignalJob(ctx, "work", back.ID, "NOSUCH", 0)
 	step("signal: none", nil, err)
 	notes = append(notes, files(ctx, s)...)
+	notes = append(notes, times(ctx, s)...)
 	notes = append(notes, rest(ctx, s)...)
 	return notes
 }
@@ -289,6 +290,68 @@ func files(ctx context.Context, s sandbox.Service) []note {
 	step("delete: none", nil, s.DeleteFile(ctx, "work", "dir", true))
 	step("watch: none", nil, s.WatchFiles(ctx, "work", sandbox.WatchRequest{Path: "none"}, nil))
 	step("watch", watched(ctx, s), nil)
+	return notes
+}
+
+// times is the part about states that are kept. What a sandbox holds is put
+// down only where it is the same whenever it is looked at.
+func times(ctx context.Context, s sandbox.Service) []note {
+	var notes []note
+	step := func(name string, v any, err error) {
+		n := note{Step: name, Value: normal(v)}
+		if err != nil {
+			n = note{Step: name, Error: volatile.ReplaceAllString(string(sandbox.CodeOf(err))+": "+err.Error(), "*")}
+		}
+		notes = append(notes, n)
+	}
+	for _, name := range []string{"nobody", "work"} {
+		paused, err := s.Pause(ctx, name)
+		step("pause "+name, paused, err)
+		resumed, err := s.Resume(ctx, name, sandbox.ResumeRequest{})
+		step("resume "+name, resumed, err)
+		for _, kind := range []sandbox.SnapshotKind{"", sandbox.SnapshotFiles, "half"} {
+			kept, err := s.CreateSnapshot(ctx, name, sandbox.CreateSnapshotRequest{Name: "kept" + string(kind), Kind: kind})
+			step(fmt.Sprintf("snapshot %s %q", name, kind), kept, err)
+		}
+		list, err := s.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Sandbox: name})
+		step("snapshots "+name, list, err)
+		diff, err := s.Diff(ctx, name, sandbox.DiffRequest{Against: "kept", Paths: []string{"/none"}})
+		step("diff "+name, diff, err)
+		_, err = s.Diff(ctx, name, sandbox.DiffRequest{Paths: []string{"relative"}, Limit: -1})
+		step("diff: wrong "+name, nil, err)
+		back, err := s.RestoreSnapshot(ctx, name, sandbox.RestoreRequest{Snapshot: "kept"})
+		step("restore "+name, back, err)
+		_, err = s.RestoreSnapshot(ctx, name, sandbox.RestoreRequest{Snapshot: "kept", Step: -1})
+		step("restore: both "+name, nil, err)
+		_, err = s.Fork(ctx, name, sandbox.ForkRequest{Count: -1})
+		step("fork: negative "+name, nil, err)
+		children, err := s.Fork(ctx, name, sandbox.ForkRequest{Name: "child", Env: map[string]string{"A": "1"}, Metadata: map[string]string{"b": "2"}})
+		step("fork "+name, children, err)
+		merged, err := s.Merge(ctx, name, sandbox.MergeRequest{Winner: "child", Kind: sandbox.MergeFiles, KillWinner: true})
+		step("merge "+name, merged, err)
+		_, err = s.Merge(ctx, name, sandbox.MergeRequest{Winner: "nobody", Kind: "half"})
+		step("merge: nobody "+name, nil, err)
+		var events []sandbox.TryEvent
+		tried, err := s.Try(ctx, name, sandbox.TryRequest{Commands: []sandbox.TryCommand{{Shell: "echo $X; exit 3", Env: map[string]string{"X": "1"}}}, NoDiff: true},
+			func(ev sandbox.TryEvent) error {
+				events = append(events, ev)
+				return nil
+			})
+		step("try "+name, tried, err)
+		step("try: events "+name, events, nil)
+		_, err = s.Try(ctx, name, sandbox.TryRequest{}, nil)
+		step("try: nothing "+name, nil, err)
+	}
+	for _, name := range []string{"kept", "keptfiles", "none"} {
+		_, err := s.GetSnapshot(ctx, name)
+		step("snapshot "+name, err == nil, err)
+		_, err = s.DeleteSnapshot(ctx, name)
+		step("delete snapshot "+name, err == nil, err)
+	}
+	if _, err := s.Get(ctx, "child"); err == nil {
+		_, err = s.Kill(ctx, "child")
+		step("kill child", nil, err)
+	}
 	return notes
 }
 

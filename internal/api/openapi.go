@@ -100,7 +100,9 @@ func describe(doc *huma.OpenAPI) {
 		reflect.TypeFor[sandbox.Output](), reflect.TypeFor[sandbox.FileInfo](), reflect.TypeFor[sandbox.EditFileResult](),
 		reflect.TypeFor[sandbox.Template](), reflect.TypeFor[sandbox.Key](), reflect.TypeFor[sandbox.NewKey](),
 		reflect.TypeFor[sandbox.AuditEvent](), reflect.TypeFor[ExecResult](), reflect.TypeFor[Problem](),
-		reflect.TypeFor[VersionInfo](),
+		reflect.TypeFor[VersionInfo](), reflect.TypeFor[sandbox.Snapshot](), reflect.TypeFor[sandbox.Diff](),
+		reflect.TypeFor[sandbox.Change](), reflect.TypeFor[sandbox.Conflict](), reflect.TypeFor[sandbox.MergeResult](),
+		reflect.TypeFor[sandbox.Attempt](), reflect.TypeFor[sandbox.TryResult](),
 	} {
 		schema := doc.Components.Schemas.Map()[t.Name()]
 		if schema == nil {

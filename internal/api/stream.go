@@ -42,6 +42,18 @@ type WatchLine struct {
 	Error *LineError `json:"error,omitempty"`
 }
 
+// TryLine is one line of the stream of a try: an attempt that has ended, the
+// result, or an error.
+type TryLine struct {
+	Attempt *sandbox.Attempt `json:"attempt,omitempty"`
+	// Done and Total count attempts.
+	Done   int                `json:"done,omitempty" doc:"How many attempts have ended."`
+	Total  int                `json:"total,omitempty" doc:"How many attempts there are."`
+	Result *sandbox.TryResult `json:"result,omitempty"`
+	Final  bool               `json:"final,omitempty"`
+	Error  *LineError         `json:"error,omitempty"`
+}
+
 func lineError(p *Problem) *LineError {
 	return &LineError{Code: p.Code, Message: p.Detail, RetryAfterMS: p.RetryAfterMS}
 }
@@ -105,6 +117,7 @@ func (h *handlers) stream(run func(ctx context.Context, out *lines) error, faile
 func failedJob(e *LineError) any   { return JobLine{Error: e} }
 func failedBuild(e *LineError) any { return BuildLine{Error: e} }
 func failedWatch(e *LineError) any { return WatchLine{Error: e} }
+func failedTry(e *LineError) any   { return TryLine{Error: e} }
 
 // wantsLines reports whether a client asks for a stream in place of one value.
 func wantsLines(accept string) bool { return strings.Contains(accept, contentLines) }

@@ -214,6 +214,10 @@ func (h halfway) WatchFiles(_ context.Context, _ string, _ sandbox.WatchRequest,
 	return errors.Join(sink(sandbox.WatchEvent{Kind: sandbox.WatchReady}), h.err)
 }
 
+func (h halfway) Try(_ context.Context, _ string, _ sandbox.TryRequest, sink func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
+	return nil, errors.Join(sink(sandbox.TryEvent{Done: 1, Total: 2}), h.err)
+}
+
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {
@@ -267,6 +271,9 @@ func TestBreakingOffIsNeverAnEnd(t *testing.T) {
 	if err := c.WatchFiles(t.Context(), "x", sandbox.WatchRequest{Path: "p"}, func(sandbox.WatchEvent) error { return nil }); sandbox.CodeOf(err) != sandbox.CodeNotRunning {
 		t.Errorf("watch that breaks off: %v", err)
 	}
+	if _, err := c.Try(t.Context(), "x", sandbox.TryRequest{}, nil); sandbox.CodeOf(err) != sandbox.CodeNotRunning {
+		t.Errorf("try that breaks off: %v", err)
+	}
 	http.DefaultClient.CloseIdleConnections()
 }
 
@@ -284,6 +291,9 @@ func TestCutStreams(t *testing.T) {
 		}
 		if job, err := c.Exec(t.Context(), "x", sandbox.ExecRequest{}, nil); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 			t.Errorf("%s: got %v, %v; want unavailable", name, job, err)
+		}
+		if result, err := c.Try(t.Context(), "x", sandbox.TryRequest{}, nil); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+			t.Errorf("%s: the try got %v, %v; want unavailable", name, result, err)
 		}
 		c.Close()
 		srv.Close()
