@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/cove-sh/cove/internal/store"
@@ -68,6 +70,65 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	_, err := Open(t.Context(), path)
 	if err == nil || !strings.Contains(err.Error(), "schema 99999, newer than") {
 		t.Fatalf("Open of a newer schema: %v", err)
+	}
+}
+
+// TestUpgrade opens a database of the first schema, with a record in it.
+func TestUpgrade(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	db, err := open(path, "_journal_mode=WAL", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := migrations(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.UpTo(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	const insert = `INSERT INTO sandboxes VALUES ('sbx-old', 'name', 'red', 'default', '{"a":"1"}', 'host', 'running', '',
+		2, 512, 1024, 99, '{"K":"v"}', 'null', 'user', '/workspace', 60, 30, 'kill', 1, 2, 3, NULL, NULL, '["cpu"]', 'boot-1', 1, 0)`
+	if _, err := db.ExecContext(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s := openFile(t, path)
+	started := time.Unix(0, 2).UTC()
+	want := store.Record{
+		Sandbox: sandbox.Sandbox{
+			ID: "sbx-old", Name: "name", Team: "red", Namespace: "default", Metadata: map[string]string{"a": "1"}, Template: "host",
+			State: sandbox.StateRunning, Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 512, DiskMiB: 1024, MaxPIDs: 99},
+			Env: map[string]string{"K": "v"}, User: "user", WorkDir: "/workspace",
+			LifetimeSeconds: 60, IdleTimeoutSeconds: 30, OnTimeout: sandbox.ActionKill,
+			CreatedAt: time.Unix(0, 1).UTC(), StartedAt: &started, LastActiveAt: time.Unix(0, 3).UTC(), Unenforced: []string{"cpu"},
+		},
+		BootID: "boot-1", Held: true, Instance: "sbx-old",
+	}
+	got, err := s.SandboxByInstance(t.Context(), "sbx-old")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("old record differs (-want +got):\n%s", diff)
+	}
+	want.State, want.Checkpoint = sandbox.StatePaused, "cp-1"
+	got, err = s.UpdateSandbox(t.Context(), "sbx-old", store.Change{Apply: func(r *store.Record) error {
+		r.State, r.Checkpoint = sandbox.StatePaused, "cp-1"
+		return nil
+	}})
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("changed old record: %v, differs (-want +got):\n%s", err, diff)
+	}
+	if err := s.CreateSnapshot(t.Context(), store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-a"}, Checkpoint: "cp-2"}, 1); err != nil {
+		t.Fatal(err)
+	}
+	checkpoints, err := s.Checkpoints(t.Context())
+	if diff := cmp.Diff([]string{"cp-1", "cp-2"}, checkpoints); diff != "" || err != nil {
+		t.Errorf("checkpoints: %v, differ (-want +got):\n%s", err, diff)
 	}
 }
 
