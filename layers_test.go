@@ -23,6 +23,8 @@ var layers = map[string]int{
 	"internal/auth":             1,
 	"internal/cgroup":           1,
 	"internal/engine":           1,
+	"internal/layer":            1,
+	"internal/layer/...":        1,
 	"internal/machine":          1,
 	"internal/needs":            1,
 	"internal/netstack":         1,
@@ -61,6 +63,7 @@ var layers = map[string]int{
 // sameLayer lists the imports within a layer.
 var sameLayer = map[string][]string{
 	"internal/auth":             {"internal/store"},
+	"internal/layer":            {"internal/layer/..."},
 	"internal/machine":          {"internal/cgroup"},
 	"internal/needs":            {"internal/cgroup", "internal/machine"},
 	"internal/audit":            {"internal/store"},

@@ -1,0 +1,17 @@
+// Package layer compares and merges the file systems of sandboxes.
+//
+// What a sandbox shows is a [View]: a [Lower], the read-only template that many
+// sandboxes share, and above it a [Layer], which holds all that the sandbox has
+// changed. gVisor writes a layer as a tar stream; [Read] makes an index of it.
+// [Compare] tells what differs between two views of the same template, and
+// [MakePlan] what has to be done to one to bring in what another changed since
+// both were the same. The cost follows what the layers hold and not the size of
+// the template.
+//
+// A plan is carried out inside the sandbox, by package apply, from a stream that
+// [WritePlan] writes. It is an ordinary tar stream in PAX format, described in
+// package apply.
+//
+// A layer comes from a sandbox, so nothing in it is trusted: it is bounded in
+// every direction and checked as it is read.
+package layer

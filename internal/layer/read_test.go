@@ -1,0 +1,223 @@
+package layer
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// entry is a header with its content.
+type entry struct {
+	tar.Header
+	content string
+}
+
+func tarOf(t testing.TB, entries ...entry) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	for _, e := range entries {
+		h := e.Header
+		h.Size = int64(len(e.content))
+		if err := tw.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(tw, e.content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// writeAll writes a tree as a layer that shows all of the template besides.
+func writeAll(t testing.TB, w io.Writer, tr tree) {
+	t.Helper()
+	o := overlay{tw: tar.NewWriter(w)}
+	for _, p := range slices.Sorted(maps.Keys(tr)) {
+		f := tr[p]
+		h := &tar.Header{Name: "." + p, Mode: int64(f.mode), Typeflag: tar.TypeDir}
+		if f.kind == KindFile {
+			h.Typeflag, h.Size = tar.TypeReg, int64(len(f.content))
+		} else if p != "/" {
+			h.Name += "/"
+		}
+		if err := o.tw.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(o.tw, f.content); err != nil && f.kind == KindFile {
+			t.Fatal(err)
+		}
+	}
+	if err := o.tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func head(typeflag byte, name string) entry {
+	return entry{Header: tar.Header{Typeflag: typeflag, Name: name, Mode: 0o755}}
+}
+
+var rootEntry = head(tar.TypeDir, "./")
+
+func TestRead(t *testing.T) {
+	link := head(tar.TypeLink, "./d/hard")
+	link.Linkname = "./d/f"
+	device := head(tar.TypeBlock, "./d/dev")
+	device.Devmajor, device.Devminor = 8, 1
+	opaque := head(tar.TypeDir, "./d/")
+	opaque.PAXRecords = map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}
+	setuid := entry{Header: tar.Header{Typeflag: tar.TypeReg, Name: "./d/f", Mode: 0o4755, Uid: 1 << 31, Gid: 5}, content: "text"}
+	stream := tarOf(t, rootEntry, opaque, setuid, link, device, head(tar.TypeChar, "./gone"), head(tar.TypeFifo, "./d/p"))
+	l, err := Read(bytes.NewReader(stream), ReadOptions{Keep: func(p string) bool { return p == "/d/f" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Entries() != 7 || l.ContentBytes() != 4 {
+		t.Errorf("%d entries, %d bytes", l.Entries(), l.ContentBytes())
+	}
+	if e := l.Entry("/d"); e == nil || !e.Opaque || e.Kind != KindDirectory {
+		t.Errorf("directory: %+v", e)
+	}
+	f := l.Entry("/d/f")
+	if f == nil || f.Mode != 0o4755 || f.UID != 1<<31 || f.GID != 5 || f.Size != 4 || f != l.Entry("/d/hard") {
+		t.Errorf("file: %+v, link: %+v", f, l.Entry("/d/hard"))
+	}
+	if b, ok := l.Content("/d/hard"); !ok || string(b) != "text" {
+		t.Errorf("content %q, %v", b, ok)
+	}
+	if e := l.Entry("/d/dev"); e == nil || e.Kind != KindBlockDevice || e.Major != 8 || e.Minor != 1 {
+		t.Errorf("device: %+v", e)
+	}
+	if e := l.Entry("/gone"); e == nil || e.Kind != KindWhiteout {
+		t.Errorf("whiteout: %+v", e)
+	}
+	if e := l.Entry("/d/p"); e == nil || e.Kind != KindFIFO {
+		t.Errorf("pipe: %+v", e)
+	}
+	if e := l.Entry("/d/other"); e != nil {
+		t.Errorf("nothing: %+v", e)
+	}
+}
+
+// A hostile sandbox writes what it likes. Each of these is refused.
+func TestReadRefuses(t *testing.T) {
+	file := func(name, content string) entry { e := head(tar.TypeReg, name); e.content = content; return e }
+	link := func(name, target string) entry { e := head(tar.TypeLink, name); e.Linkname = target; return e }
+	deep := []entry{rootEntry}
+	for i := range MaxDepth + 1 {
+		deep = append(deep, head(tar.TypeDir, "./"+strings.Repeat("d/", i+1)))
+	}
+	whole := tarOf(t, rootEntry, file("./f", "text"))
+	tests := []struct {
+		name   string
+		stream []byte
+		opts   ReadOptions
+		code   sandbox.Code
+	}{
+		{name: "nothing"},
+		{name: "no tar", stream: bytes.Repeat([]byte("x"), 1024)},
+		{name: "cut in an entry", stream: whole[:1030]},
+		{name: "cut after an entry", stream: whole[:1536]},
+		{name: "cut in the end marker", stream: whole[:1536+512]},
+		{name: "climbing", stream: tarOf(t, rootEntry, file("./../f", ""))},
+		{name: "climbing without a prefix", stream: tarOf(t, rootEntry, file("../f", ""))},
+		{name: "absolute", stream: tarOf(t, rootEntry, file("/etc/f", ""))},
+		{name: "empty part", stream: tarOf(t, rootEntry, head(tar.TypeDir, "./d/"), file("./d//f", ""))},
+		{name: "dot", stream: tarOf(t, rootEntry, file("./.", ""))},
+		{name: "twice", stream: tarOf(t, rootEntry, file("./f", "a"), file("./f", "b"))},
+		{name: "two roots", stream: tarOf(t, rootEntry, rootEntry)},
+		{name: "no root", stream: tarOf(t, file("./f", ""))},
+		{name: "no directory", stream: tarOf(t, rootEntry, file("./d/f", ""))},
+		{name: "below a file", stream: tarOf(t, rootEntry, file("./d", ""), file("./d/f", ""))},
+		{name: "below a whiteout", stream: tarOf(t, rootEntry, head(tar.TypeChar, "./d"), file("./d/f", ""))},
+		{name: "link to nothing", stream: tarOf(t, rootEntry, link("./l", "./f"))},
+		{name: "link to itself", stream: tarOf(t, rootEntry, link("./l", "./l"))},
+		{name: "link to a directory", stream: tarOf(t, rootEntry, head(tar.TypeDir, "./d/"), link("./l", "./d"))},
+		{name: "link outwards", stream: tarOf(t, rootEntry, link("./l", "../../etc/passwd"))},
+		{name: "symbolic link to nowhere", stream: tarOf(t, rootEntry, head(tar.TypeSymlink, "./l"))},
+		{name: "unknown type", stream: tarOf(t, rootEntry, head('7', "./l"))},
+		{name: "owner out of range", stream: tarOf(t, rootEntry, entry{Header: tar.Header{Typeflag: tar.TypeReg, Name: "./f", Uid: 1 << 33}})},
+		{name: "too deep", stream: tarOf(t, deep...), code: sandbox.CodeTooLarge},
+		{name: "long name", stream: tarOf(t, rootEntry, file("./"+strings.Repeat("n", 256), "")), code: sandbox.CodeTooLarge},
+		{name: "long path", stream: tarOf(t, rootEntry, file("./"+strings.Repeat("n/", 2100)+"n", "")), code: sandbox.CodeTooLarge},
+		{name: "too many", stream: tarOf(t, rootEntry, file("./a", ""), file("./b", "")), opts: ReadOptions{MaxEntries: 2}, code: sandbox.CodeTooLarge},
+		{name: "too large", stream: tarOf(t, rootEntry, file("./a", "123"), file("./b", "45")), opts: ReadOptions{MaxContentBytes: 4}, code: sandbox.CodeTooLarge},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Read(bytes.NewReader(tt.stream), tt.opts)
+			if err == nil {
+				t.Fatal("it was taken")
+			}
+			want := tt.code
+			if want == "" {
+				want = sandbox.CodeInternal
+			}
+			if got := sandbox.CodeOf(err); got != want {
+				t.Errorf("code %s, want %s: %v", got, want, err)
+			}
+		})
+	}
+}
+
+// A sparse file of a petabyte takes a few bytes of stream, and days to hash.
+func TestReadRefusesSparse(t *testing.T) {
+	e := head(tar.TypeReg, "./f")
+	e.PAXRecords = map[string]string{"XYZ.sparse.major": "1", "XYZ.sparse.minor": "0", "XYZ.sparse.realsize": "999999999999"}
+	e.content = "0\n" + strings.Repeat("\x00", 510)
+	stream := bytes.ReplaceAll(tarOf(t, rootEntry, e), []byte("XYZ.sparse"), []byte("GNU.sparse"))
+	if _, err := Read(bytes.NewReader(stream), ReadOptions{}); err == nil || !strings.Contains(err.Error(), "sparse file") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Contents are kept up to a budget, and only if they are text.
+func TestReadKeeps(t *testing.T) {
+	file := func(name, content string) entry { e := head(tar.TypeReg, name); e.content = content; return e }
+	stream := tarOf(t, rootEntry, file("./a", "1234"), file("./bin", "\x00"), file("./c", "123456"), file("./d", "12"))
+	l, err := Read(bytes.NewReader(stream), ReadOptions{Keep: func(string) bool { return true }, KeepBytes: 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p, want := range map[string]bool{"/a": true, "/bin": false, "/c": false, "/d": true} {
+		if _, ok := l.Content(p); ok != want {
+			t.Errorf("%s kept: %v, want %v", p, ok, want)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	rng := newRand(7)
+	for range 5 {
+		low := randomTree(rng)
+		f.Add(layerTar(f, rng, low, randomTree(rng)))
+	}
+	l := head(tar.TypeLink, "./l")
+	l.Linkname = "./f"
+	f.Add(tarOf(f, rootEntry, head(tar.TypeReg, "./f"), l))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		layer, err := Read(bytes.NewReader(b), ReadOptions{MaxEntries: 1000, MaxContentBytes: 1 << 20, Keep: func(string) bool { return true }})
+		if err != nil {
+			return
+		}
+		low := treeLower(base)
+		d := mustCompare(t, View{Lower: low}, View{Lower: low, Layer: layer}, CompareOptions{Patch: true})
+		for _, ch := range d.Changes {
+			if !strings.HasPrefix(ch.Path, "/") || strings.Contains(ch.Path, "/../") {
+				t.Errorf("a change at %q", ch.Path)
+			}
+		}
+		if d := mustCompare(t, View{Lower: low, Layer: layer}, View{Lower: low, Layer: layer}, CompareOptions{}); len(d.Changes) != 0 {
+			t.Errorf("it differs from itself: %+v", d.Changes)
+		}
+	})
+}
