@@ -28,7 +28,15 @@ func TestConversations(t *testing.T) {
 	})
 }
 
-// The same conversations with real sandboxes, which end at each script's end:
+// The conversations about pausing, forks and snapshots.
+func TestTimeConversations(t *testing.T) {
+	d := native.New()
+	dialecttest.Conversations(t, d, "testdata/time", func(t *testing.T) (dialecttest.Caller, func(string) string) {
+		return dialecttest.Direct(t, d, newImaginary()), func(s string) string { return s }
+	})
+}
+
+// The conversations of testdata with real sandboxes, which end at each script's end:
 // what the scripts say holds as root and as an ordinary user.
 func TestRealConversations(t *testing.T) {
 	needs.GVisor(t)

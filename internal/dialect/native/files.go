@@ -408,10 +408,14 @@ func viewFile(f *sandbox.FileInfo) fileView {
 	}
 }
 
+func typeSchema() *jsonschema.Schema {
+	return oneOf("", string(sandbox.TypeFile), string(sandbox.TypeDirectory), string(sandbox.TypeSymlink), string(sandbox.TypeOther))
+}
+
 func fileProps() []prop {
 	return []prop{
 		req("path", text("Absolute path.")),
-		req("type", oneOf("", string(sandbox.TypeFile), string(sandbox.TypeDirectory), string(sandbox.TypeSymlink), string(sandbox.TypeOther))),
+		req("type", typeSchema()),
 		req("size_bytes", count("0 for a directory.")),
 		req("mode", text("Permission bits in octal.")),
 		req("modified_at", moment("")),

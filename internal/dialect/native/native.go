@@ -16,6 +16,7 @@ const Name = "native"
 const (
 	toolsetCore = "core"
 	toolsetCode = "code"
+	toolsetTime = "time"
 )
 
 // Dialect is Cove's own MCP surface.
@@ -35,6 +36,8 @@ func New() *Dialect {
 		sandboxExec(),
 		fileRead(), fileWrite(), fileEdit(), fileList(), fileMove(), fileDelete(), dirDownload(),
 		jobList(), jobGet(), jobStop(),
+		sandboxPause(), sandboxResume(), sandboxFork(), sandboxDiff(), sandboxMerge(), sandboxTry(),
+		snapshotCreate(), snapshotList(), snapshotRestore(), snapshotDelete(),
 	}}
 }
 
@@ -59,7 +62,7 @@ func (d *Dialect) Tools() []dialect.Tool { return d.tools }
 
 // Toolsets returns the toolsets; all of them are on by default so far.
 func (d *Dialect) Toolsets() (known, defaults []string) {
-	return []string{toolsetCore, toolsetCode}, []string{toolsetCore, toolsetCode}
+	return []string{toolsetCore, toolsetCode, toolsetTime}, []string{toolsetCore, toolsetCode, toolsetTime}
 }
 
 // Resources returns the files of sandboxes.
@@ -67,12 +70,22 @@ func (d *Dialect) Resources() []dialect.ResourceTemplate {
 	return []dialect.ResourceTemplate{fileResource()}
 }
 
+// instructions begin with what a client needs that keeps only their first 512
+// characters, up to the line "More:".
 const instructions = `Cove runs untrusted code in isolated Linux sandboxes (gVisor).
 
 1. sandbox_create returns an id. Every other tool takes it (or the sandbox's name) as "sandbox".
-2. sandbox_exec runs a command in it; file_write, file_read, file_edit and file_list work on its files. Relative paths start at the sandbox's working directory. Sandboxes cannot reach the network: what a program needs comes with the template or is written with file_write.
-3. A command that runs longer than 45 s goes on as a job: poll it with job_get, end it with job_stop. Start servers with "background": true.
-4. sandbox_kill ends the sandbox and deletes its files. Sandboxes also end by themselves when their lifetime is over.
+2. sandbox_exec runs a command in it; file_write, file_read, file_edit and file_list work on its files.
+3. sandbox_kill ends it and deletes its files.
+4. sandbox_fork copies a running sandbox, processes and memory too: fork before a risky step. sandbox_try runs alternatives in forks and keeps the one you pick.
+
+More:
+- Relative paths start at the sandbox's working directory. Sandboxes cannot reach the network: what a program needs comes with the template or is written with file_write.
+- A command that runs longer than 45 s goes on as a job: poll it with job_get, end it with job_stop. Start servers with "background": true.
+- sandbox_diff shows which files a sandbox or fork has changed; sandbox_merge brings a fork back into its parent.
+- snapshot_create keeps a state by name; snapshot_restore goes back to it, sandbox_create begins with it. With "history" a step is kept before each command: snapshot_restore with step -1 undoes the last.
+- sandbox_pause frees memory and keeps everything on disk. A paused sandbox resumes by itself when a tool needs it.
+- Sandboxes end by themselves when their lifetime is over, or pause if on_timeout is pause.
 
 Errors carry a stable code in parentheses and say what to do next. Sandboxes keep their files and processes between calls; nothing in one can see another or the host.`
 

@@ -29,6 +29,8 @@ type createArgs struct {
 	LifetimeSeconds    *int64                `json:"lifetime_seconds"`
 	IdleTimeoutSeconds *int64                `json:"idle_timeout_seconds"`
 	OnTimeout          sandbox.TimeoutAction `json:"on_timeout"`
+	Snapshot           string                `json:"snapshot"`
+	History            int                   `json:"history"`
 }
 
 const maxLifetimeSeconds = int64(sandbox.MaxLifetime / time.Second)
@@ -45,8 +47,12 @@ func envSchema(description string) *jsonschema.Schema {
 	return pairs(description, sandbox.MaxEnvPairs, sandbox.MaxEnvBytes)
 }
 
-func onTimeoutSchema() *jsonschema.Schema {
-	return oneOf("What happens when the lifetime or idle timeout is over.", string(sandbox.ActionKill), string(sandbox.ActionPause))
+func onTimeoutSchema(rest string) *jsonschema.Schema {
+	return oneOf("What the end of the lifetime or idle timeout does: kill, or pause, which keeps memory and processes on disk until the next call"+rest+".", string(sandbox.ActionKill), string(sandbox.ActionPause))
+}
+
+func historySchema(description string) *jsonschema.Schema {
+	return integer(description, 0, sandbox.MaxHistory)
 }
 
 func sandboxCreate() dialect.Tool {
@@ -69,7 +75,9 @@ func sandboxCreate() dialect.Tool {
 			opt("workdir", bounded("Absolute directory where commands start and relative paths begin.", 0, sandbox.MaxPathBytes)),
 			opt("lifetime_seconds", integer("Seconds until the sandbox ends, from now; 0 is never; the server's default (usually 3600) if left out.", 0, maxLifetimeSeconds)),
 			opt("idle_timeout_seconds", integer("Seconds without a call or running command until the sandbox ends; 0 is never.", 0, maxLifetimeSeconds)),
-			opt("on_timeout", onTimeoutSchema()),
+			opt("on_timeout", onTimeoutSchema("; kill if left out")),
+			opt("snapshot", bounded("Id or name of a snapshot to begin with, with its processes and limits; then leave out template, vcpus, memory_mib, disk_mib and max_pids.", 0, 128)),
+			opt("history", with(historySchema("How many steps to keep for snapshot_restore; one is made before each command that is not in the background."), 0)),
 		),
 		OutputSchema: sandboxOutput(),
 	}, func(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolResult, error) {
@@ -79,6 +87,7 @@ func sandboxCreate() dialect.Tool {
 			Resources: sandbox.Resources{VCPUs: in.VCPUs, MemoryMiB: in.MemoryMiB, DiskMiB: in.DiskMiB, MaxPIDs: in.MaxPIDs},
 			Env:       in.Env, User: in.User, WorkDir: in.WorkDir,
 			LifetimeSeconds: in.LifetimeSeconds, IdleTimeoutSeconds: in.IdleTimeoutSeconds, OnTimeout: in.OnTimeout,
+			Snapshot: in.Snapshot, History: in.History,
 		})
 		if err != nil {
 			return nil, err
@@ -186,7 +195,8 @@ func sandboxUpdate() dialect.Tool {
 			opt("max_pids", integer("Most processes and threads.", sandbox.MinPIDs, sandbox.MaxPIDsLimit)),
 			opt("lifetime_seconds", integer("Seconds until the sandbox ends, from now; 0 is never.", 0, maxLifetimeSeconds)),
 			opt("idle_timeout_seconds", integer("Seconds without a call or running command until the sandbox ends; 0 is never.", 0, maxLifetimeSeconds)),
-			opt("on_timeout", onTimeoutSchema()),
+			opt("on_timeout", onTimeoutSchema("")),
+			opt("history", historySchema("How many steps to keep for snapshot_restore, one before each command; 0 ends it and removes the steps.")),
 		),
 		OutputSchema: sandboxOutput(),
 	}, func(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolResult, error) {
@@ -244,7 +254,9 @@ func sandboxOutput() *jsonschema.Schema {
 		req("namespace", text("")),
 		opt("metadata", pairs("", 0, 0)),
 		req("template", text("")),
-		req("state", oneOf("", stateNames()...)),
+		opt("forked_from", text("The sandbox that it is a fork of.")),
+		opt("snapshot", text("The snapshot that it was made from or last restored to.")),
+		req("state", oneOf("A paused sandbox resumes by itself with the next call that needs it.", stateNames()...)),
 		opt("reason", text("Why it was killed or has failed.")),
 		req("resources", object("",
 			req("vcpus", count("")), req("memory_mib", count("")), req("disk_mib", count("")), req("max_pids", count("")))),
@@ -254,9 +266,11 @@ func sandboxOutput() *jsonschema.Schema {
 		req("workdir", text("")),
 		req("lifetime_seconds", count("")),
 		req("idle_timeout_seconds", count("")),
-		req("on_timeout", onTimeoutSchema()),
+		req("on_timeout", oneOf("", string(sandbox.ActionKill), string(sandbox.ActionPause))),
+		opt("history", count("How many steps are kept, one before each command.")),
 		req("created_at", moment("")),
 		opt("started_at", moment("")),
+		opt("paused_at", moment("Set while it is paused.")),
 		req("last_active_at", moment("")),
 		opt("expires_at", moment("When the lifetime is over.")),
 		opt("ended_at", moment("")),
@@ -266,29 +280,35 @@ func sandboxOutput() *jsonschema.Schema {
 
 // sandboxSummary is a sandbox in a listing.
 type sandboxSummary struct {
-	ID        string            `json:"id"`
-	Name      string            `json:"name,omitempty"`
-	Namespace string            `json:"namespace"`
-	State     sandbox.State     `json:"state"`
-	Reason    string            `json:"reason,omitempty"`
-	Template  string            `json:"template"`
-	Metadata  map[string]string `json:"metadata,omitempty"`
-	CreatedAt time.Time         `json:"created_at"`
-	ExpiresAt *time.Time        `json:"expires_at,omitempty"`
+	ID         string            `json:"id"`
+	Name       string            `json:"name,omitempty"`
+	Namespace  string            `json:"namespace"`
+	State      sandbox.State     `json:"state"`
+	Reason     string            `json:"reason,omitempty"`
+	Template   string            `json:"template"`
+	ForkedFrom string            `json:"forked_from,omitempty"`
+	Snapshot   string            `json:"snapshot,omitempty"`
+	History    int               `json:"history,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	CreatedAt  time.Time         `json:"created_at"`
+	PausedAt   *time.Time        `json:"paused_at,omitempty"`
+	ExpiresAt  *time.Time        `json:"expires_at,omitempty"`
 }
 
 func summaryProps() []prop {
 	return []prop{
 		req("id", text("")), opt("name", text("")), req("namespace", text("")), req("state", oneOf("", stateNames()...)),
-		opt("reason", text("")), req("template", text("")), opt("metadata", pairs("", 0, 0)),
-		req("created_at", moment("")), opt("expires_at", moment("")),
+		opt("reason", text("")), req("template", text("")),
+		opt("forked_from", text("")), opt("snapshot", text("")), opt("history", count("")), opt("metadata", pairs("", 0, 0)),
+		req("created_at", moment("")), opt("paused_at", moment("")), opt("expires_at", moment("")),
 	}
 }
 
 func summarize(sb *sandbox.Sandbox) sandboxSummary {
 	return sandboxSummary{
 		ID: sb.ID, Name: sb.Name, Namespace: sb.Namespace, State: sb.State, Reason: sb.Reason, Template: sb.Template,
-		Metadata: sb.Metadata, CreatedAt: sb.CreatedAt, ExpiresAt: sb.ExpiresAt,
+		ForkedFrom: sb.ForkedFrom, Snapshot: sb.Snapshot, History: sb.History, Metadata: sb.Metadata,
+		CreatedAt: sb.CreatedAt, PausedAt: sb.PausedAt, ExpiresAt: sb.ExpiresAt,
 	}
 }
 
@@ -307,7 +327,14 @@ func (p sandboxPage) text() string {
 		if s.Name != "" {
 			fmt.Fprintf(&b, " name=%s", s.Name)
 		}
-		fmt.Fprintf(&b, " template=%s created=%s", s.Template, stamp(s.CreatedAt))
+		fmt.Fprintf(&b, " template=%s", s.Template)
+		if s.ForkedFrom != "" {
+			fmt.Fprintf(&b, " forked_from=%s", s.ForkedFrom)
+		}
+		if s.Snapshot != "" {
+			fmt.Fprintf(&b, " snapshot=%s", s.Snapshot)
+		}
+		fmt.Fprintf(&b, " created=%s", stamp(s.CreatedAt))
 		if s.Reason != "" {
 			fmt.Fprintf(&b, " (%s)", s.Reason)
 		}
@@ -339,14 +366,37 @@ func describe(sb *sandbox.Sandbox) string {
 	}
 	fmt.Fprintf(&b, ", template %s, %d vCPU, %d MiB memory, %d MiB disk, user %s, working directory %s",
 		sb.Template, sb.Resources.VCPUs, sb.Resources.MemoryMiB, sb.Resources.DiskMiB, sb.User, sb.WorkDir)
+	b.WriteString(past(sb))
 	if sb.ExpiresAt != nil {
-		fmt.Fprintf(&b, ", ends at %s", stamp(*sb.ExpiresAt))
+		end := "ends"
+		if sb.OnTimeout == sandbox.ActionPause {
+			end = "pauses"
+		}
+		fmt.Fprintf(&b, ", %s at %s", end, stamp(*sb.ExpiresAt))
 	}
 	b.WriteByte('.')
+	if sb.State == sandbox.StatePaused {
+		b.WriteString("\nIt resumes by itself with the next call that needs it.")
+	}
 	for _, u := range sb.Unenforced {
 		fmt.Fprintf(&b, "\nNot enforced on this machine: %s.", u)
 	}
 	return b.String()
+}
+
+// past says what a sandbox came from and how far back it can go.
+func past(sb *sandbox.Sandbox) string {
+	var s string
+	if sb.ForkedFrom != "" {
+		s += ", forked from " + sb.ForkedFrom
+	}
+	if sb.Snapshot != "" {
+		s += ", from snapshot " + sb.Snapshot
+	}
+	if sb.History > 0 {
+		s += ", keeps a history of " + plural(int64(sb.History), "step")
+	}
+	return s
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
