@@ -110,6 +110,8 @@ func (a *app) command() *cobra.Command {
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.updateCommand(), a.statsCommand(),
 		a.execCommand(), a.cpCommand(), a.logsCommand(), a.killCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.snapshotCommand(),
+		a.forkCommand(), a.diffCommand(), a.mergeCommand(), a.tryCommand(),
 		a.keyCommand(), a.templateCommand(), a.auditCommand(),
 		a.serveCommand(), a.mcpCommand(), a.doctorCommand(), a.versionCommand(), a.openapiCommand(),
 	)

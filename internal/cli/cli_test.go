@@ -288,7 +288,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestUnknownFlagOfEveryCommandIsAUsageError(t *testing.T) {
-	for _, command := range []string{"ls", "get", "create", "exec", "run", "cp", "kill", "logs", "serve", "mcp", "version", "doctor", "stats", "update", "audit", "key ls", "key create", "key revoke", "template ls", "template build"} {
+	for _, command := range []string{"ls", "get", "create", "exec", "run", "cp", "kill", "logs", "serve", "mcp", "version", "doctor", "stats", "update", "audit", "key ls", "key create", "key revoke", "template ls", "template build", "pause", "resume", "fork", "diff", "merge", "try", "snapshot create", "snapshot ls", "snapshot get", "snapshot restore", "snapshot rm"} {
 		var out, errs bytes.Buffer
 		code := Run(context.Background(), Program{
 			Args: append(strings.Fields(command), "--no-such-flag"), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,

@@ -19,13 +19,18 @@ type sandboxOptions struct {
 	PIDs                      int64
 	Lifetime, IdleTimeout     seconds
 	OnTimeout                 string
+	Snapshot                  string
+	History                   int
 }
+
+const historyHelp = "keep so many automatic snapshots, one before each command; see: cove snapshot ls -a"
 
 // AddFlags adds the options' flags.
 func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Name, "name", "", "name, unique among your sandboxes")
 	f.StringVar(&o.Namespace, "namespace", "", "namespace (default \"default\")")
 	f.StringVarP(&o.Template, "template", "T", "", "template; see: cove template ls")
+	f.StringVar(&o.Snapshot, "snapshot", "", "snapshot to begin with in place of a template; see: cove snapshot ls")
 	f.VarP(&o.Metadata, "metadata", "m", "metadata to find it by, key=value; may be repeated")
 	f.VarP(&o.Env, "env", "e", "environment of its commands, key=value; may be repeated")
 	f.IntVar(&o.VCPUs, "vcpus", 0, "processors")
@@ -37,6 +42,7 @@ func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	f.Var(&o.Lifetime, "lifetime", "end it after this time; 0 is no bound")
 	f.Var(&o.IdleTimeout, "idle-timeout", "end it after this time without use; 0 is no bound")
 	f.StringVar(&o.OnTimeout, "on-timeout", "", "what the ends above mean: kill or pause")
+	f.IntVar(&o.History, "history", 0, historyHelp)
 }
 
 func (o *sandboxOptions) request() sandbox.CreateRequest {
@@ -45,7 +51,7 @@ func (o *sandboxOptions) request() sandbox.CreateRequest {
 		Resources: sandbox.Resources{VCPUs: o.VCPUs, MemoryMiB: int64(o.Memory), DiskMiB: int64(o.Disk), MaxPIDs: o.PIDs},
 		User:      o.User, WorkDir: o.WorkDir,
 		LifetimeSeconds: o.Lifetime.value, IdleTimeoutSeconds: o.IdleTimeout.value,
-		OnTimeout: sandbox.TimeoutAction(o.OnTimeout),
+		OnTimeout: sandbox.TimeoutAction(o.OnTimeout), Snapshot: o.Snapshot, History: o.History,
 	}
 }
 
@@ -71,7 +77,8 @@ func (a *app) createCommand() *cobra.Command {
 		Short: "Create a sandbox and print its id",
 		Long:  "Create a sandbox and print its id when it runs.",
 		Example: "  cove create --name work --memory 2g --lifetime 8h\n" +
-			"  cove create -T code-interpreter -m task=review -e LANG=C.UTF-8",
+			"  cove create -T code-interpreter -m task=review -e LANG=C.UTF-8\n" +
+			"  cove create --snapshot before-upgrade --idle-timeout 10m --on-timeout pause",
 		Args: argsBetween(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runCreate(cmd.Context(), opts) },
 	}

@@ -52,6 +52,8 @@ func (a *app) printSandbox(sb *sandbox.Sandbox, opts jsonOption) error {
 		"team", sb.Team,
 		"namespace", sb.Namespace,
 		"template", sb.Template,
+		"forked from", sb.ForkedFrom,
+		"snapshot", sb.Snapshot,
 		"user", sb.User,
 		"workdir", sb.WorkDir,
 		"vcpus", fmt.Sprint(sb.Resources.VCPUs),
@@ -63,8 +65,10 @@ func (a *app) printSandbox(sb *sandbox.Sandbox, opts jsonOption) error {
 		"lifetime", bound(sb.LifetimeSeconds),
 		"idle timeout", bound(sb.IdleTimeoutSeconds),
 		"on timeout", string(sb.OnTimeout),
+		"history", history(sb.History),
 		"created", stamp(&sb.CreatedAt),
 		"last active", stamp(&sb.LastActiveAt),
+		"paused", stamp(sb.PausedAt),
 		"expires", stamp(sb.ExpiresAt),
 		"ended", stamp(sb.EndedAt),
 		"not enforced", strings.Join(sb.Unenforced, "; "),
@@ -76,6 +80,13 @@ func bound(n int64) string {
 		return "none"
 	}
 	return (time.Duration(n) * time.Second).String()
+}
+
+func history(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d steps", n)
 }
 
 func pairText(m map[string]string) string {

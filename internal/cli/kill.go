@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -25,34 +26,7 @@ func (a *app) killCommand() *cobra.Command {
 
 // runKill tries all of them, and fails with the first error.
 func (a *app) runKill(ctx context.Context, opts jsonOption, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	killed := []sandbox.Sandbox{}
-	var first error
-	for _, name := range args {
-		sb, err := c.Kill(ctx, name)
-		switch {
-		case err == nil:
-			killed = append(killed, *sb)
-		case first == nil:
-			first = err
-		default:
-			a.say("%s", explain(err))
-		}
-	}
-	if opts.JSON {
-		if err := a.printJSON(itemList[sandbox.Sandbox]{killed}); err != nil {
-			return err
-		}
-		return first
-	}
-	for _, sb := range killed {
-		if err := a.print(sb.ID + "\n"); err != nil {
-			return err
-		}
-	}
-	return first
+	return each(a, opts, args, sandboxID, func(c *client.Client, name string) (*sandbox.Sandbox, error) {
+		return c.Kill(ctx, name)
+	})
 }

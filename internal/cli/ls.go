@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
@@ -69,20 +70,16 @@ func (a *app) runLs(ctx context.Context, opts lsOptions) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case opts.JSON:
-		return a.printJSON(itemList[sandbox.Sandbox]{items})
-	case opts.Quiet:
-		for _, sb := range items {
-			if err := a.print(sb.ID + "\n"); err != nil {
-				return err
-			}
-		}
-		return nil
+	if opts.JSON || opts.Quiet {
+		return printIDs(a, opts.jsonOption, items, sandboxID)
 	}
 	rows := make([][]string, 0, len(items))
 	for _, sb := range items {
-		rows = append(rows, []string{sb.ID, sb.Name, string(sb.State), sb.Template, age(sb.CreatedAt), until(sb.ExpiresAt), sb.Reason})
+		rows = append(rows, []string{sb.ID, sb.Name, string(sb.State), sb.Template, origin(&sb), age(sb.CreatedAt), until(sb.ExpiresAt), sb.Reason})
 	}
-	return a.printTable([]string{"ID", "NAME", "STATE", "TEMPLATE", "AGE", "EXPIRES", "REASON"}, rows)
+	return a.printTable([]string{"ID", "NAME", "STATE", "TEMPLATE", "FROM", "AGE", "EXPIRES", "REASON"}, rows)
 }
+
+// origin is the sandbox that one was forked from, or else the snapshot that it
+// was made from or restored to.
+func origin(sb *sandbox.Sandbox) string { return cmp.Or(sb.ForkedFrom, sb.Snapshot) }

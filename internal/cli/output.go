@@ -59,6 +59,18 @@ func (a *app) printJSON(v any) error {
 	return a.print(pretty.String())
 }
 
+// printIDs prints ids, one a line, or all as JSON.
+func printIDs[T any](a *app, opts jsonOption, items []T, id func(*T) string) error {
+	if opts.JSON {
+		return a.printJSON(itemList[T]{items})
+	}
+	var b strings.Builder
+	for i := range items {
+		b.WriteString(id(&items[i]) + "\n")
+	}
+	return a.print(b.String())
+}
+
 // print writes a result.
 func (a *app) print(text string) error {
 	if _, err := io.WriteString(a.Stdout, text); err != nil {

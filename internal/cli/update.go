@@ -20,6 +20,7 @@ type updateOptions struct {
 	PIDs                    int64
 	Lifetime, IdleTimeout   seconds
 	OnTimeout               string
+	History                 int
 	changed                 func(flag string) bool
 }
 
@@ -36,6 +37,7 @@ func (o *updateOptions) AddFlags(f *pflag.FlagSet) {
 	f.Var(&o.Lifetime, "lifetime", "end it this long from now; 0 is no bound")
 	f.Var(&o.IdleTimeout, "idle-timeout", "end it after this time without use; 0 is no bound")
 	f.StringVar(&o.OnTimeout, "on-timeout", "", "what the ends above mean: kill or pause")
+	f.IntVar(&o.History, "history", 0, historyHelp+"; 0 removes them")
 	o.changed = f.Changed
 }
 
@@ -68,6 +70,9 @@ func (o *updateOptions) request() (sandbox.UpdateRequest, error) {
 	if o.changed("on-timeout") {
 		action := sandbox.TimeoutAction(o.OnTimeout)
 		req.OnTimeout = &action
+	}
+	if o.changed("history") {
+		req.History = &o.History
 	}
 	return req, nil
 }

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+type diffOptions struct {
+	jsonOption
+	Paths    []string
+	Patch    bool
+	Stat     bool
+	Limit    int
+	ExitCode bool
+}
+
+func (o *diffOptions) AddFlags(f *pflag.FlagSet) {
+	o.jsonOption.AddFlags(f)
+	f.StringArrayVar(&o.Paths, "path", nil, "only at or below this absolute path; may be repeated")
+	f.BoolVarP(&o.Patch, "patch", "p", false, "unified diffs of text files too")
+	f.BoolVar(&o.Stat, "stat", false, "sizes and modes too, and how many changes there are")
+	f.IntVar(&o.Limit, "limit", 0, fmt.Sprintf("at most this many changes (default %d)", sandbox.DefaultDiffLimit))
+	f.BoolVar(&o.ExitCode, "exit-code", false, "exit with 1 when there are changes")
+}
+
+func (a *app) diffCommand() *cobra.Command {
+	var opts diffOptions
+	cmd := &cobra.Command{
+		Use:   "diff SUBJECT [AGAINST] [flags]",
+		Short: "Show which files of a sandbox or snapshot differ",
+		Long: "Show how the files of a sandbox or snapshot differ from those of another, or from its template:\n" +
+			"A is added, D is deleted, M is modified. /tmp and /dev are memory and are not compared. Paused\n" +
+			"sandboxes stay paused.",
+		Example: "  cove diff work\n" +
+			"  cove diff idea-1 work -p --path /workspace\n" +
+			"  cove diff work before-upgrade --exit-code || echo changed",
+		Args: argsBetween(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runDiff(cmd.Context(), opts, args) },
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) runDiff(ctx context.Context, opts diffOptions, args []string) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(c)
+	req := sandbox.DiffRequest{Paths: opts.Paths, Patch: opts.Patch, Limit: opts.Limit}
+	if len(args) == 2 {
+		req.Against = args[1]
+	}
+	diff, err := c.Diff(ctx, args[0], req)
+	if err != nil {
+		return err
+	}
+	if opts.JSON {
+		err = a.printJSON(diff)
+	} else {
+		err = a.printDiff(diff, opts)
+	}
+	if err != nil {
+		return err
+	}
+	if opts.ExitCode && diff.Added+diff.Removed+diff.Modified > 0 {
+		return &exit{code: exitError}
+	}
+	return nil
+}
+
+func (a *app) printDiff(diff *sandbox.Diff, opts diffOptions) error {
+	var b strings.Builder
+	for _, c := range diff.Changes {
+		b.WriteString(changeLine(c))
+		if opts.Stat {
+			b.WriteString(changeStat(c))
+		}
+		b.WriteByte('\n')
+		b.WriteString(a.patch(c.Patch))
+	}
+	if opts.Stat {
+		fmt.Fprintf(&b, "%d added, %d removed, %d modified\n", diff.Added, diff.Removed, diff.Modified)
+	}
+	if diff.Truncated {
+		a.say("only the first %d of %d changes are shown; see more with --limit", len(diff.Changes), diff.Added+diff.Removed+diff.Modified)
+	}
+	return a.print(b.String())
+}
+
+// changeLine tells a change as "M /path (content, mode)".
+func changeLine(c sandbox.Change) string {
+	line := changeLetter(c.Kind) + " " + cleanLine(c.Path)
+	if len(c.Aspects) > 0 {
+		words := make([]string, 0, len(c.Aspects))
+		for _, aspect := range c.Aspects {
+			words = append(words, cleanLine(string(aspect)))
+		}
+		line += " (" + strings.Join(words, ", ") + ")"
+	}
+	return line
+}
+
+func changeLetter(kind sandbox.ChangeKind) string {
+	switch kind {
+	case sandbox.ChangeAdded:
+		return "A"
+	case sandbox.ChangeRemoved:
+		return "D"
+	case sandbox.ChangeModified:
+		return "M"
+	}
+	return "?" // of a newer server
+}
+
+// changeStat tells what sizes and modes were and are.
+func changeStat(c sandbox.Change) string {
+	var parts []string
+	if c.Type == sandbox.TypeFile {
+		parts = append(parts, beforeAfter(c.Kind, bytesText(c.OldSize), bytesText(c.NewSize)))
+	}
+	if c.OldMode != c.NewMode {
+		parts = append(parts, beforeAfter(c.Kind, cleanLine(c.OldMode), cleanLine(c.NewMode)))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "  " + strings.Join(parts, ", ")
+}
+
+func beforeAfter(kind sandbox.ChangeKind, before, after string) string {
+	switch {
+	case kind == sandbox.ChangeAdded, before == after:
+		return after
+	case kind == sandbox.ChangeRemoved:
+		return before
+	}
+	return before + " -> " + after
+}
+
+// patch returns a patch as it is, so that it can be applied, but for a
+// terminal, which its text must not drive.
+func (a *app) patch(text string) string {
+	if text == "" {
+		return ""
+	}
+	return a.foreign(strings.TrimSuffix(text, "\n")) + "\n"
+}
+
+// foreign returns a text of several lines from a sandbox as it is, but clean
+// for a terminal.
+func (a *app) foreign(text string) string {
+	if isTerminal(a.Stdout) {
+		return clean(text)
+	}
+	return text
+}

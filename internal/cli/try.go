@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+type tryOptions struct {
+	jsonOption
+	Count         int
+	Lines         []string
+	Env           pairs
+	User, WorkDir string
+	Timeout       time.Duration
+	Pick          string
+	Merge, Policy string
+	Keep          string
+	NoDiff        bool
+	Output        bool
+}
+
+func (o *tryOptions) AddFlags(f *pflag.FlagSet) {
+	o.jsonOption.AddFlags(f)
+	f.IntVarP(&o.Count, "count", "n", 0, fmt.Sprintf("how many forks, 1 to %d (default one for each command)", sandbox.MaxForks))
+	f.StringArrayVarP(&o.Lines, "shell", "c", nil, "a line for a shell in place of a command; repeated, each fork runs its own")
+	f.VarP(&o.Env, "env", "e", "environment, key=value; may be repeated")
+	f.StringVarP(&o.User, "user", "u", "", "user to run as")
+	f.StringVarP(&o.WorkDir, "workdir", "w", "", "working directory")
+	f.DurationVar(&o.Timeout, "timeout", 0, fmt.Sprintf("end each command after this time (default %s)", sandbox.DefaultExecTimeout))
+	f.StringVar(&o.Pick, "pick", "", "attempt to merge back: first_success, an index such as 2, or none (default none)")
+	f.StringVar(&o.Merge, "merge", "", "how it is merged: whole or files (default whole); see: cove merge --help")
+	f.StringVar(&o.Policy, "policy", "", "with --merge files, where both sides changed a path: ours or theirs")
+	f.StringVar(&o.Keep, "keep", "", "which of the other attempts live on: none, winners (exit code 0) or all (default none)")
+	f.BoolVar(&o.NoDiff, "no-diff", false, "do not look for what each attempt changed")
+	f.BoolVar(&o.Output, "output", false, "print what each attempt wrote, after the summary")
+}
+
+func (a *app) tryCommand() *cobra.Command {
+	var opts tryOptions
+	cmd := &cobra.Command{
+		Use:   "try SANDBOX [flags] {-- COMMAND [ARG...] | -c LINE...}",
+		Short: "Try commands in forks of a sandbox, all at the same time",
+		Long: "Fork a sandbox, run a command in each fork, and tell how each ended and what it changed. The picked\n" +
+			"attempt is merged back into the sandbox; the others are ended unless --keep says otherwise.\n" +
+			"Interrupting cove ends all forks. The exit code is 1 when an attempt was to be merged and none was.",
+		Example: "  cove try work -n 5 --pick first_success -- ./fix-and-test.sh\n" +
+			"  cove try work -c 'pip install a && pytest' -c 'pip install b && pytest' --keep winners",
+		Args: tryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) > 1) == (len(opts.Lines) > 0) {
+				return usageError(cmd, errors.New("try: give either a command, after --, or lines with -c"))
+			}
+			return a.runTry(cmd.Context(), opts, args)
+		},
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// tryArgs checks that nothing but a sandbox comes before the command.
+func tryArgs(cmd *cobra.Command, args []string) error {
+	if err := argsBetween(1, -1)(cmd, args); err != nil {
+		return err
+	}
+	dash := cmd.ArgsLenAtDash()
+	switch {
+	case dash == 0:
+		return usageError(cmd, errors.New("try: no sandbox; name it before --"))
+	case dash > 1, dash < 0 && len(args) > 1:
+		return usageError(cmd, fmt.Errorf("try: unexpected argument %q; put -- before the command", args[1]))
+	}
+	return nil
+}
+
+// request makes the request; command is empty if there are lines.
+func (o *tryOptions) request(command []string) sandbox.TryRequest {
+	req := sandbox.TryRequest{
+		Count: o.Count, TimeoutMS: o.Timeout.Milliseconds(),
+		Pick: o.Pick, Merge: sandbox.MergeKind(o.Merge), Policy: sandbox.MergePolicy(o.Policy),
+		Keep: sandbox.KeepPolicy(o.Keep), NoDiff: o.NoDiff,
+	}
+	common := sandbox.TryCommand{Env: o.Env, User: o.User, WorkDir: o.WorkDir}
+	if len(command) > 0 {
+		common.Command = command
+		req.Commands = []sandbox.TryCommand{common}
+		return req
+	}
+	for _, line := range o.Lines {
+		common.Shell = line
+		req.Commands = append(req.Commands, common)
+	}
+	return req
+}
+
+func (a *app) runTry(ctx context.Context, opts tryOptions, args []string) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(c)
+	result, err := c.Try(ctx, args[0], opts.request(args[1:]), func(ev sandbox.TryEvent) error {
+		at := ev.Attempt
+		a.say("attempt %d: %s after %s (%d of %d)", at.Index, cleanLine(attemptOutcome(at)), attemptTime(at), ev.Done, ev.Total)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case opts.JSON:
+		err = a.printJSON(result)
+	default:
+		err = a.printTry(result, opts.Output)
+	}
+	if err != nil {
+		return err
+	}
+	return unpicked(result, opts.Pick)
+}
+
+// unpicked is the error of a try that was to merge an attempt and did not.
+func unpicked(result *sandbox.TryResult, pick string) error {
+	switch {
+	case result.Merge != nil:
+		return unmerged(result.Merge)
+	case result.Picked != nil, pick == "", pick == sandbox.PickNone:
+		return nil
+	case pick == sandbox.PickFirstSuccess:
+		return errors.New("no attempt ended with exit code 0, so none was merged; see what they wrote with --output")
+	}
+	return fmt.Errorf("attempt %s was not merged; see what it wrote with --output", pick)
+}
+
+func (a *app) printTry(result *sandbox.TryResult, output bool) error {
+	rows := make([][]string, 0, len(result.Attempts))
+	for _, at := range result.Attempts {
+		kept, merged := "", ""
+		if at.Kept {
+			kept = at.SandboxID
+		}
+		if result.Picked != nil && *result.Picked == at.Index {
+			merged = "picked"
+			if result.Merge != nil && !result.Merge.Merged {
+				merged = "conflicts"
+			}
+		}
+		rows = append(rows, []string{strconv.Itoa(at.Index), attemptOutcome(at), attemptTime(at), changeCount(at.Changes), kept, merged})
+	}
+	if err := a.printTable([]string{"ATTEMPT", "RESULT", "TIME", "CHANGES", "KEPT", "MERGED"}, rows); err != nil {
+		return err
+	}
+	var b strings.Builder
+	if result.Merge != nil {
+		b.WriteString(conflictLines(result.Merge.Conflicts))
+	}
+	for _, at := range result.Attempts {
+		if output {
+			a.writeOutput(&b, at)
+		}
+	}
+	return a.print(b.String())
+}
+
+// writeOutput writes what an attempt wrote, under headings.
+func (a *app) writeOutput(b *strings.Builder, at sandbox.Attempt) {
+	for _, out := range []struct{ name, text string }{{"stdout", at.Stdout}, {"stderr", at.Stderr}} {
+		if out.text != "" {
+			fmt.Fprintf(b, "\n==> attempt %d: %s <==\n%s\n", at.Index, out.name, strings.TrimSuffix(a.foreign(out.text), "\n"))
+		}
+	}
+	if at.OutputTruncated {
+		fmt.Fprintf(b, "\n==> attempt %d wrote more than is kept <==\n", at.Index)
+	}
+}
+
+// attemptOutcome tells how an attempt ended.
+func attemptOutcome(at sandbox.Attempt) string {
+	if at.Error != "" {
+		return at.Error
+	}
+	return outcome(&sandbox.Job{State: sandbox.JobExited, ExitCode: at.ExitCode, Signal: at.Signal, EndCause: at.EndCause})
+}
+
+func attemptTime(at sandbox.Attempt) string {
+	return (time.Duration(at.DurationMS) * time.Millisecond).String()
+}
+
+// changeCount tells how much changed as "+added -removed ~modified".
+func changeCount(d *sandbox.Diff) string {
+	if d == nil {
+		return ""
+	}
+	return fmt.Sprintf("+%d -%d ~%d", d.Added, d.Removed, d.Modified)
+}
