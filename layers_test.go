@@ -38,6 +38,7 @@ var layers = map[string]int{
 	"internal/agent":       2,
 	"internal/agentclient": 2,
 	"internal/cell":        2,
+	"internal/checkpoint":  2,
 	"internal/image":       2,
 
 	"internal/engine/...": 3,

@@ -42,13 +42,20 @@ const maxFiles = 65536
 
 // cell is one sandbox and what it is made of.
 type cell struct {
-	spec Spec
-	log  *slog.Logger
-	link *link
-	net  *netstack.Stack
-	sb   *runsc.Sandbox
+	shell Shell
+	spec  Spec
+	log   *slog.Logger
+	link  *link
+	net   *netstack.Stack
+	sb    *runsc.Sandbox
 	// cpus are the processors that the cell was allowed at its start.
 	cpus []int
+	// running says that the shell has restored the sandbox ahead.
+	running bool
+
+	// saving is held by whoever stops the sandbox to read its state; it has
+	// room for one.
+	saving chan struct{}
 
 	mu     sync.Mutex
 	status *cellv1.Status // guarded by mu
@@ -64,10 +71,10 @@ type cell struct {
 }
 
 // Main is the cell's process. It prepares what is the same for every sandbox,
-// reads its [Spec] from standard input, says [Ready] on file descriptor 3, and
-// returns the exit code when the sandbox has ended and is cleaned up. Standard
-// input that ends without a specification ends the cell: the daemon starts
-// cells ahead of need.
+// reads a [Shell] from standard input and makes it, reads its [Spec], says
+// [Ready] on file descriptor 3, and returns the exit code when the sandbox has
+// ended and is cleaned up. Standard input that ends too early ends the cell:
+// the daemon starts cells ahead of need.
 func Main(ctx context.Context) int {
 	ready := os.NewFile(3, "ready")
 	if ready == nil {
@@ -77,37 +84,51 @@ func Main(ctx context.Context) int {
 	unix.CloseOnExec(3)
 	// A core file of gVisor's would hold the sandbox's memory and fill the disk.
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	say := func(r Ready) {
-		_ = json.NewEncoder(ready).Encode(r)
-		ready.Close()
-	}
+	say := func(r Ready) { _ = json.NewEncoder(ready).Encode(r) }
 	c := &cell{
 		status:  &cellv1.Status{Phase: cellv1.Phase_PHASE_STARTING, CellPid: int32(os.Getpid())},
 		changed: make(chan struct{}),
+		saving:  make(chan struct{}, 1),
 		stop:    make(chan string, 1),
 		gone:    make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
 	prepareErr := c.prepare()
-	if err := json.NewDecoder(io.LimitReader(os.Stdin, maxSpecBytes)).Decode(&c.spec); err != nil {
+	input := json.NewDecoder(io.LimitReader(os.Stdin, maxSpecBytes))
+	if err := input.Decode(&c.shell); err != nil {
 		return 0
 	}
-	c.status.SandboxId, c.status.Unenforced = c.spec.ID, c.spec.Unenforced
-	err := errors.Join(prepareErr, logTo(filepath.Join(c.spec.Dir, LogFile)))
-	c.log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("sandbox", c.spec.ID)
+	err := errors.Join(prepareErr, logTo(filepath.Join(c.shell.Dir, LogFile)))
+	c.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if err == nil {
-		err = c.run(ctx, say)
+		err = c.makeShell(ctx)
 	}
 	if err != nil {
-		c.log.Error("cell failed", "err", err)
-		answer := Ready{Error: err.Error()}
-		if r, ok := errors.AsType[refusal](err); ok {
-			answer.Refused = string(r)
-		}
-		say(answer)
-		return 1
+		c.destroy()
+		return c.fail(err, say)
+	}
+	say(Ready{Shell: true})
+	if err := input.Decode(&c.spec); err != nil {
+		c.destroy()
+		return 0
+	}
+	c.status.SandboxId, c.status.Unenforced = c.spec.ID, append(c.status.Unenforced, c.spec.Unenforced...)
+	c.log = c.log.With("sandbox", c.spec.ID)
+	if err := c.run(ctx, func(r Ready) { say(r); ready.Close() }); err != nil {
+		return c.fail(err, say)
 	}
 	return 0
+}
+
+// fail tells why the cell ends, and returns its exit code.
+func (c *cell) fail(err error, say func(Ready)) int {
+	c.log.Error("cell failed", "err", err)
+	answer := Ready{Error: err.Error()}
+	if r, ok := errors.AsType[refusal](err); ok {
+		answer.Refused = string(r)
+	}
+	say(answer)
+	return 1
 }
 
 // maxSpecBytes bounds the specification.
@@ -144,6 +165,7 @@ func (c *cell) prepare() error {
 func (c *cell) run(ctx context.Context, say func(Ready)) error {
 	unlock, err := c.lock()
 	if err != nil {
+		c.destroy()
 		return err
 	}
 	defer unlock()
@@ -184,68 +206,6 @@ func (c *cell) lock() (func(), error) {
 		return nil, fmt.Errorf("another cell runs in %s: %w", c.spec.Dir, err)
 	}
 	return func() { f.Close() }, nil
-}
-
-// start makes the sandbox and waits for its agent.
-func (c *cell) start(ctx context.Context) error {
-	began := time.Now()
-	scratch, err := setUpScratch(c.spec)
-	if err != nil {
-		return err
-	}
-	if c.spec.PinCPUs {
-		if err := pinCPUs(c.cpus, c.spec.Resources.VCPUs); err != nil {
-			c.unenforced("the processor limit: " + err.Error())
-		}
-	}
-	mounted := time.Now()
-	out, err := c.captureOutput()
-	if err != nil {
-		return err
-	}
-	runsc.SetLog(os.Stderr)
-	c.sb, err = runsc.Create(c.runscConfig(scratch))
-	out.Close()
-	if err != nil {
-		return err
-	}
-	c.preferInOOM()
-	created := time.Now()
-	if err := c.sb.Start(); err != nil {
-		return err
-	}
-	started := time.Now()
-	go c.watchForEnd()
-	if err := c.greetAgent(ctx); err != nil {
-		return err
-	}
-	c.log.Info("sandbox started", "mounts", mounted.Sub(began), "create", created.Sub(mounted), "start", started.Sub(created), "agent", time.Since(started))
-	return nil
-}
-
-func (c *cell) runscConfig(s scratch) runsc.Config {
-	r := c.spec.Resources
-	memory := r.MemoryMiB << 20
-	return runsc.Config{
-		ID:          c.spec.ID,
-		StateDir:    s.state,
-		BundleDir:   s.bundle,
-		RootDir:     s.root,
-		WritesDir:   s.writes,
-		WritesBytes: r.DiskMiB << 20,
-		TmpBytes:    memory / 2,
-		Hostname:    c.spec.Hostname,
-		Limits:      runsc.Limits{MemoryBytes: memory, CPUs: r.VCPUs},
-		MaxFiles:    maxFiles,
-		Args: []string{
-			"/.cove/agent",
-			"-listen", fmt.Sprintf("%s:%d", netstack.SandboxAddr, AgentPort),
-			"-allow", netstack.GatewayAddr.String(),
-		},
-		Env:      []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-		Binds:    []runsc.Bind{{Source: c.spec.AgentDir, Target: "/.cove"}},
-		PanicLog: filepath.Join(c.spec.Dir, PanicFile),
-	}
 }
 
 // captureOutput makes this process's standard streams what the sandbox's first
@@ -299,10 +259,15 @@ func (c *cell) greetAgent(ctx context.Context) error {
 	r := c.spec.Resources
 	user, workdir, host := c.spec.User, c.spec.WorkDir, c.spec.Hostname
 	memory, pids := r.MemoryMiB<<20, r.MaxPIDs
-	res, err := client.Configure(ctx, connect.NewRequest(&agentv1.ConfigureRequest{
+	req := &agentv1.ConfigureRequest{
 		Hostname: &host, Env: c.spec.Env, ReplaceEnv: true, User: &user, Workdir: &workdir,
 		MemoryLimit: &memory, MaxPids: &pids,
-	}))
+		Fresh: c.spec.Fresh,
+	}
+	if f := c.spec.Fork; f != nil {
+		req.Fork = &agentv1.Fork{Index: int32(f.Index), Count: int32(f.Count), SandboxId: f.SandboxID, ParentId: f.ParentID}
+	}
+	res, err := client.Configure(ctx, connect.NewRequest(req))
 	if err != nil {
 		return c.notGreeted(err)
 	}

@@ -32,7 +32,7 @@ func setUpMounts() error {
 
 // setUpScratch mounts a scratch directory with a short name and puts the
 // sandbox's root together in it.
-func setUpScratch(spec Spec) (scratch, error) {
+func setUpScratch(spec Shell) (scratch, error) {
 	var s scratch
 	dir, err := scratchDir(spec)
 	if err != nil {
@@ -60,7 +60,7 @@ func setUpScratch(spec Spec) (scratch, error) {
 
 // scratchDir picks a directory to hide under the scratch mount: one that holds
 // nothing the cell needs.
-func scratchDir(spec Spec) (string, error) {
+func scratchDir(spec Shell) (string, error) {
 	needed := []string{spec.Dir, spec.AgentDir, spec.Root.Dir}
 	for _, b := range spec.Root.Binds {
 		needed = append(needed, b.Source)
@@ -91,7 +91,7 @@ func holdsAny(dir string, paths []string) bool {
 
 // assembleRoot puts the template and the host's directories together at root,
 // read-only.
-func assembleRoot(spec Spec, root string) error {
+func assembleRoot(spec Shell, root string) error {
 	if err := bindReadOnly(spec.Root.Dir, root); err != nil {
 		return err
 	}

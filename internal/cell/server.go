@@ -22,11 +22,12 @@ import (
 // updateTimeout bounds the wait for the agent to take on other limits.
 const updateTimeout = 10 * time.Second
 
-// server is the cell's two sockets.
+// server is the cell's sockets.
 type server struct {
-	http  *http.Server
-	relay net.Listener
-	wg    sync.WaitGroup
+	http    *http.Server
+	relay   net.Listener
+	changes net.Listener
+	wg      sync.WaitGroup
 }
 
 func (c *cell) serve() (*server, error) {
@@ -39,14 +40,21 @@ func (c *cell) serve() (*server, error) {
 		control.Close()
 		return nil, err
 	}
+	changes, err := Listen(c.spec.Dir, ChangesSocket)
+	if err != nil {
+		control.Close()
+		relay.Close()
+		return nil, err
+	}
 	mux := http.NewServeMux()
 	mux.Handle(cellv1connect.NewCellHandler(c))
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	s := &server{http: &http.Server{Handler: mux, Protocols: protocols}, relay: relay}
+	s := &server{http: &http.Server{Handler: mux, Protocols: protocols}, relay: relay, changes: changes}
 	s.wg.Go(func() { _ = s.http.Serve(control) })
 	s.wg.Go(func() { c.relayAll(relay) })
+	s.wg.Go(func() { c.tellChanges(changes) })
 	return s, nil
 }
 
@@ -57,6 +65,7 @@ func (s *server) close() {
 	_ = s.http.Shutdown(ctx)
 	s.http.Close()
 	s.relay.Close()
+	s.changes.Close()
 	s.wg.Wait()
 }
 
@@ -110,7 +119,7 @@ func (c *cell) Stats(ctx context.Context, _ *connect.Request[cellv1.StatsRequest
 // Update implements the Cell protocol.
 func (c *cell) Update(ctx context.Context, req *connect.Request[cellv1.UpdateRequest]) (*connect.Response[cellv1.UpdateResponse], error) {
 	res := &cellv1.UpdateResponse{}
-	if req.Msg.Vcpus != nil && c.spec.PinCPUs {
+	if req.Msg.Vcpus != nil && c.shell.PinCPUs {
 		if err := pinCPUs(c.cpus, int(*req.Msg.Vcpus)); err != nil {
 			res.Unenforced = append(res.Unenforced, "the processor limit: "+err.Error())
 		}
@@ -157,6 +166,18 @@ func (c *cell) dialAgentPatiently(ctx context.Context) (net.Conn, error) {
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+// awaitAgent waits until the agent answers.
+func (c *cell) awaitAgent(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
+	defer cancel()
+	client, closeClient := newAgentClient(c.dialAgentPatiently)
+	defer closeClient()
+	if _, err := client.Health(ctx, connect.NewRequest(&agentv1.HealthRequest{})); err != nil {
+		return c.notGreeted(err)
+	}
+	return nil
 }
 
 // relayAll joins each connection to the socket with one to the agent.

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // Names of the files in a cell's directory. Paths to them may be longer than a
@@ -13,29 +14,56 @@ const (
 	ControlSocket = "cell.sock"
 	// AgentSocket relays each connection to the agent in the sandbox.
 	AgentSocket = "agent.sock"
+	// ChangesSocket answers each connection with a tar stream of the files
+	// that the sandbox has changed.
+	ChangesSocket = "changes.sock"
 	// LogFile is what the cell has to say, and the first process's output.
 	LogFile = "cell.log"
 	// PanicFile is what gVisor's processes write when they crash.
 	PanicFile = "gvisor-panic.log"
 )
 
-// Spec tells a cell what to run. The engine writes it, as JSON, to the cell's
-// standard input once the cell is in its cgroup.
-type Spec struct {
-	engine.Spec
-	// Dir is the cell's directory, absolute.
-	Dir string `json:"dir"`
+// Shell is what a cell can prepare before it is known which sandbox it will be:
+// a gVisor that waits for the sandbox to start, or one that has been restored
+// already. The engine writes it, as JSON, to the cell's standard input, and the
+// [Spec] after it.
+type Shell struct {
+	// Dir is the cell's directory, absolute. It may have another name when the
+	// Spec comes.
+	Dir       string            `json:"dir"`
+	Root      engine.Root       `json:"root"`
+	Resources sandbox.Resources `json:"resources"`
 	// AgentDir is a directory that holds the agent's binary as "agent".
 	AgentDir string `json:"agent_dir"`
 	// PinCPUs bounds processors by affinity, where no cgroup does.
 	PinCPUs bool `json:"pin_cpus"`
+	// FilesTar is a tar file of changes to Root to start with; see
+	// [runsc.Config].
+	FilesTar string `json:"files_tar,omitempty"`
+	// Restore is a checkpoint's directory to be restored ahead of the Spec.
+	Restore string `json:"restore,omitempty"`
+}
+
+// Spec tells a cell which sandbox it is.
+type Spec struct {
+	engine.Spec
+	// Dir is the name that the cell's directory has by now.
+	Dir string `json:"dir"`
+	// RestoreFrom is the directory of the checkpoint to continue from, unless
+	// the Shell named one.
+	RestoreFrom string `json:"restore_from,omitempty"`
+	// Fresh is set for a sandbox that does not continue another's life.
+	Fresh bool `json:"fresh,omitempty"`
 	// Unenforced is what the engine could not enforce, in words.
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// Ready is what the cell says, once, on file descriptor 3: the sandbox runs
-// and its agent answers, or Error tells why not.
+// Ready is what the cell says on file descriptor 3: first that the shell is
+// made, then that the sandbox runs and its agent answers; or once, that it
+// failed.
 type Ready struct {
+	// Shell is set in the first message, if nothing failed.
+	Shell bool   `json:"shell,omitempty"`
 	Error string `json:"error,omitempty"`
 	// Refused says, for the sandbox's owner, which part of the request cannot
 	// be: the user, say, that the template does not have. It comes with Error.

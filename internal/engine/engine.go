@@ -36,6 +36,24 @@ type Spec struct {
 	Env     map[string]string
 	User    string
 	WorkDir string
+	// Checkpoint is what the instance continues from; empty is a fresh boot
+	// of Root. Only a [Checkpointer] takes it. Root and Resources must be
+	// those of the checkpoint, but for processors, memory and processes.
+	Checkpoint string
+	// FilesOnly boots afresh with the files of the checkpoint.
+	FilesOnly bool
+	// Fresh says of a checkpoint that nobody has used the instance it was
+	// taken of: the new one gets secrets of its own, such as a machine id.
+	Fresh bool
+	// Fork says which child of a fork the instance is.
+	Fork *Fork
+}
+
+// Fork is the place of a child among the children of one fork.
+type Fork struct {
+	Index, Count int
+	// SandboxID is the child's sandbox, ParentID the parent's.
+	SandboxID, ParentID string
 }
 
 // Root is a root file system, shared read-only by all instances made from it.

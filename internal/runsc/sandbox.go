@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
+	"gvisor.dev/gvisor/runsc/specutils"
 )
 
 // Config describes one gVisor sandbox with one container.
@@ -47,6 +48,9 @@ type Config struct {
 	Binds []Bind
 	// PanicLog is where gVisor's processes write if they crash.
 	PanicLog string
+	// FilesTar, if set, is a tar file as [Sandbox.WriteChanges] makes it. The
+	// sandbox starts with the files in it above the root.
+	FilesTar string
 }
 
 // Bind shows the directory Source of the host at Target.
@@ -56,7 +60,7 @@ type Bind struct {
 }
 
 // Sandbox is a running gVisor with its container. Methods must not be called
-// concurrently, but for Wait.
+// concurrently, but for Wait and Destroy.
 type Sandbox struct {
 	conf *config.Config
 	c    *container.Container
@@ -131,6 +135,9 @@ func newConfig(cfg Config) (*config.Config, error) {
 		// would stay mounted.
 		"gofer-network-namespace": "new",
 		"host-settings":           "ignore",
+		// Who restores vouches that the root is the same; what else differs,
+		// such as sizes of file systems in memory, may.
+		"restore-spec-validation": "ignore",
 		"panic-log":               cfg.PanicLog,
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 	} {
@@ -175,6 +182,9 @@ func newSpec(cfg Config) *specs.Spec {
 				{Type: specs.NetworkNamespace, Path: "/proc/self/ns/net"},
 			},
 		},
+	}
+	if cfg.FilesTar != "" {
+		spec.Annotations = map[string]string{specutils.AnnotationRootfsUpperTar: cfg.FilesTar}
 	}
 	for _, b := range cfg.Binds {
 		spec.Mounts = append(spec.Mounts, specs.Mount{

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/checkpoint"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -57,6 +58,15 @@ type Engine struct {
 	failed func(engine.Status)  // guarded by mu
 	live   map[string]*instance // guarded by mu
 	spare  *process             // started ahead of need, or nil; guarded by mu
+	pools  map[string]*pool     // by the key of their spec; guarded by mu
+	// keeping are the programs that are being copied. Guarded by mu.
+	keeping map[string]bool
+	// restock wakes the maker of shells; it has room for one.
+	restock chan struct{}
+
+	checkpoints checkpoint.Dir
+	cpuOnce     sync.Once
+	cpuFeatures []string
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -82,11 +92,21 @@ func New(cfg Config) (*Engine, error) {
 		ctx:     ctx, cancel: cancel,
 		failed: func(engine.Status) {},
 		live:   make(map[string]*instance),
+		pools:  make(map[string]*pool), keeping: make(map[string]bool),
+		restock: make(chan struct{}, 1),
 	}
-	if err := e.install(); err != nil {
+	err = e.removeShells()
+	if err == nil {
+		e.checkpoints, err = checkpoint.Open(filepath.Join(dir, "checkpoints"))
+	}
+	if err == nil {
+		err = e.install()
+	}
+	if err != nil {
 		cancel()
 		return nil, err
 	}
+	e.wg.Go(e.stockLoop)
 	return e, nil
 }
 
@@ -110,11 +130,10 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 		return nil, err
 	}
 	defer e.starts.Release(1)
-	if err := os.Mkdir(e.cellDir(spec.ID), 0o700); err != nil {
-		return nil, fmt.Errorf("make cell directory: %w", err)
+	if _, err := os.Lstat(e.cellDir(spec.ID)); err == nil {
+		return nil, fmt.Errorf("instance %s: %w", spec.ID, os.ErrExist)
 	}
 	inst, err := e.start(ctx, spec)
-	e.wg.Go(e.refill)
 	if err != nil {
 		detail := e.lastWords(spec.ID)
 		if derr := e.Destroy(context.WithoutCancel(ctx), spec.ID); derr != nil {
@@ -127,6 +146,22 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 		return nil, err
 	}
 	return inst, nil
+}
+
+// start makes the instance from a shell, restored or blank.
+func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error) {
+	if spec.Checkpoint != "" {
+		return e.restore(ctx, spec)
+	}
+	shells := e.blankSpec(spec.Root, spec.Resources)
+	sh := e.take(shells)
+	if sh == nil {
+		var err error
+		if sh, err = e.startShell(shells); err != nil {
+			return nil, err
+		}
+	}
+	return e.finishShell(ctx, sh, spec, "")
 }
 
 // detailed shows the cause of an error that says little to callers.
@@ -186,6 +221,9 @@ func (e *Engine) Close() error {
 	if e.spare != nil {
 		e.spare.dismiss()
 		e.spare = nil
+	}
+	for key := range e.pools {
+		e.dropPool(key)
 	}
 	e.mu.Unlock()
 	e.wg.Wait()

@@ -36,13 +36,18 @@ func (e *Engine) Destroy(ctx context.Context, id string) error {
 		inst.release()
 		stopCell(ctx, inst)
 	}
-	if err := e.killCell(ctx, id); err != nil {
+	return removeCell(ctx, e.cellDir(id))
+}
+
+// removeCell ends a cell, known by its directory, and removes what is left.
+func removeCell(ctx context.Context, dir string) error {
+	if err := killCell(ctx, dir); err != nil {
 		return err
 	}
-	if err := removeGroup(id); err != nil {
+	if err := removeGroup(groupName(dir)); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(e.cellDir(id)); err != nil {
+	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove the cell's directory: %w", err)
 	}
 	return nil
@@ -59,19 +64,19 @@ func stopCell(ctx context.Context, inst *instance) {
 // killCell kills the cell's process, if it lives, and waits until it is gone.
 // Since the process is the first of its process-id namespace, the kernel
 // reports it gone only when all others in there are too.
-func (e *Engine) killCell(ctx context.Context, id string) error {
-	pid, ok := e.process(id)
+func killCell(ctx context.Context, dir string) error {
+	pid, ok := cellProcess(dir)
 	if !ok {
 		return nil
 	}
-	if err := e.sendKill(id, pid); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := sendKill(dir, pid); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill cell: %w", err)
 	}
-	return e.waitForExit(ctx, id, nil)
+	return waitForExit(ctx, dir, nil)
 }
 
 // sendKill kills a cell's process, and no other that got its number after it.
-func (e *Engine) sendKill(id string, pid int) error {
+func sendKill(dir string, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // an old kernel, or a container that forbids it
 		return unix.Kill(pid, unix.SIGKILL)
@@ -81,19 +86,19 @@ func (e *Engine) sendKill(id string, pid int) error {
 	}
 	defer unix.Close(fd)
 	// Only now is it sure whose descriptor this is.
-	if _, ok := e.process(id); !ok {
+	if _, ok := cellProcess(dir); !ok {
 		return unix.ESRCH
 	}
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 }
 
 // waitForExit waits until the cell's process is gone, or exited is closed.
-func (e *Engine) waitForExit(ctx context.Context, id string, exited <-chan struct{}) error {
+func waitForExit(ctx context.Context, dir string, exited <-chan struct{}) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(30 * time.Second)
 	for {
-		if _, ok := e.process(id); !ok {
+		if _, ok := cellProcess(dir); !ok {
 			return nil
 		}
 		select {
@@ -103,7 +108,7 @@ func (e *Engine) waitForExit(ctx context.Context, id string, exited <-chan struc
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline:
-			return fmt.Errorf("the processes of %s do not end", id)
+			return fmt.Errorf("the processes of %s do not end", filepath.Base(dir))
 		}
 	}
 }
@@ -125,9 +130,20 @@ func removeGroup(id string) error {
 	return nil
 }
 
-// process returns the process id of the cell, if that process still lives.
-func (e *Engine) process(id string) (pid int, ok bool) {
-	data, err := os.ReadFile(filepath.Join(e.cellDir(id), processFile))
+// processFile holds "pid starttime bootid" of a cell.
+const processFile = "process"
+
+func recordProcess(dir string, pid int) error {
+	start, err := startTime(pid)
+	if err != nil {
+		return fmt.Errorf("read the cell's start time: %w", err)
+	}
+	return os.WriteFile(filepath.Join(dir, processFile), []byte(strconv.Itoa(pid)+" "+start+" "+bootID()), 0o600)
+}
+
+// cellProcess returns the process id of the cell, if that process still lives.
+func cellProcess(dir string) (pid int, ok bool) {
+	data, err := os.ReadFile(filepath.Join(dir, processFile))
 	if err != nil {
 		return 0, false
 	}

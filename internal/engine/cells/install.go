@@ -21,11 +21,55 @@ func (e *Engine) install() error {
 	if err := e.installAgent(); err != nil {
 		return fmt.Errorf("install the agent: %w", err)
 	}
-	path, err := installProgram(filepath.Join(e.cfg.Dir, "bin"), e.cfg.Executable)
+	path, err := installProgram(e.programsDir(), e.cfg.Executable)
 	if err != nil {
 		return fmt.Errorf("install the program: %w", err)
 	}
 	e.program = path
+	return e.removeOldPrograms()
+}
+
+func (e *Engine) programsDir() string { return filepath.Join(e.cfg.Dir, "bin") }
+
+// removeOldPrograms removes the programs of other versions, but those that
+// made a checkpoint: only the same build of gVisor can restore it. What still
+// runs from a removed one keeps it open.
+func (e *Engine) removeOldPrograms() error {
+	whole, broken, err := e.checkpoints.List()
+	if err != nil {
+		return err
+	}
+	if len(broken) > 0 {
+		return nil // it cannot be told what they need
+	}
+	keep := map[string]bool{filepath.Base(e.program): true}
+	for _, m := range whole {
+		keep[m.Program] = true
+	}
+	for _, dir := range []string{e.cellsDir(), e.shellsDir()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			// A checkpoint of a sandbox that lives needs its program too.
+			if o, err := readOrigin(filepath.Join(dir, entry.Name())); err == nil {
+				keep[o.Program] = true
+			}
+		}
+	}
+	entries, err := os.ReadDir(e.programsDir())
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if keep[entry.Name()] {
+			continue
+		}
+		if err := os.Remove(filepath.Join(e.programsDir(), entry.Name())); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -45,8 +89,7 @@ func (e *Engine) installAgent() error {
 }
 
 // installProgram makes a file in dir with the program's content and returns
-// its path. Files of other versions are removed: what still runs from them
-// keeps them open.
+// its path.
 func installProgram(dir, executable string) (string, error) {
 	src, err := os.Open(executable)
 	if err != nil {
@@ -61,9 +104,6 @@ func installProgram(dir, executable string) (string, error) {
 	name := fmt.Sprintf("cove-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano())
 	path := filepath.Join(dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	if err := removeOthers(dir, name); err != nil {
 		return "", err
 	}
 	if _, err := os.Stat(path); err == nil {
@@ -83,22 +123,6 @@ func installProgram(dir, executable string) (string, error) {
 func sameFile(path string, want *unix.Stat_t) bool {
 	var st unix.Stat_t
 	return unix.Stat(path, &st) == nil && st.Ino == want.Ino && st.Dev == want.Dev
-}
-
-func removeOthers(dir, name string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if entry.Name() == name {
-			continue
-		}
-		if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // writeProgram writes an executable file that is there whole or not at all.

@@ -52,7 +52,7 @@ func (e *Engine) attach(ctx context.Context, id string, exited <-chan struct{}) 
 		id: id, dir: dir, transport: tr,
 		control: cellv1connect.NewCellClient(&http.Client{Transport: tr}, "http://cell"),
 	}
-	if group, err := cgroup.Open(id); err == nil {
+	if group, err := cgroup.Open(groupName(dir)); err == nil {
 		inst.group = group
 	}
 	watchCtx, cancel := context.WithCancel(e.ctx)
@@ -121,7 +121,7 @@ func (e *Engine) follow(ctx context.Context, inst *instance, stream *connect.Ser
 	}
 	reason = inst.explain(reason)
 	e.cfg.Log.Warn("sandbox failed", "sandbox", inst.id, "reason", reason, "log", e.lastWords(inst.id))
-	e.waitForExit(e.ctx, inst.id, exited)
+	_ = waitForExit(e.ctx, inst.dir, exited)
 	failed(engine.Status{ID: inst.id, Reason: reason})
 }
 

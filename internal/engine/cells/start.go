@@ -1,7 +1,6 @@
 package cells
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,9 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -19,7 +16,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cgroup"
-	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -33,43 +29,6 @@ const (
 	// theirs for a while. When gVisor gets no thread it ends.
 	pidsPerPID = 4
 )
-
-// start starts a cell in the sandbox's directory and waits for it.
-func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error) {
-	group, err := cgroup.Create(spec.ID, groupLimits(spec.Resources))
-	if err != nil {
-		return nil, fmt.Errorf("make cgroup: %w", err)
-	}
-	input, err := json.Marshal(cell.Spec{
-		Spec:       spec,
-		Dir:        e.cellDir(spec.ID),
-		AgentDir:   e.agentDir(),
-		PinCPUs:    !e.cgroups.CPU,
-		Unenforced: unenforced(group.Missing()),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode the cell's specification: %w", err)
-	}
-	p, err := e.takeProcess()
-	if err != nil {
-		return nil, err
-	}
-	// From here on the process is known by its file, and Destroy ends it.
-	if err := e.recordProcess(spec.ID, p.cmd.Process.Pid); err != nil {
-		return nil, errors.Join(err, p.cmd.Process.Kill())
-	}
-	if err := group.Enter(p.cmd.Process.Pid); err != nil {
-		return nil, errors.Join(fmt.Errorf("enter cgroup: %w", err), p.cmd.Process.Kill())
-	}
-	if err := p.handOver(ctx, input); err != nil {
-		return nil, err
-	}
-	inst, err := e.attach(ctx, spec.ID, p.exited)
-	if err != nil {
-		return nil, notStarted(err)
-	}
-	return inst, nil
-}
 
 func groupLimits(r sandbox.Resources) cgroup.Limits {
 	var l cgroup.Limits
@@ -98,11 +57,12 @@ type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	ready  *os.File
+	said   *json.Decoder // of ready
 	exited chan struct{} // closed when it was waited for
 }
 
-// takeProcess returns a cell that waits for its specification: the one that
-// was started ahead, or a new one.
+// takeProcess returns a cell that waits for its shell: the one that was
+// started ahead, or a new one.
 func (e *Engine) takeProcess() (*process, error) {
 	e.mu.Lock()
 	p := e.spare
@@ -111,7 +71,7 @@ func (e *Engine) takeProcess() (*process, error) {
 	if p != nil && !p.hasExited() {
 		return p, nil
 	}
-	return e.startProcess()
+	return e.startProcess(e.program)
 }
 
 // refill starts a cell ahead of need, if there is none: its start is a sixth
@@ -123,7 +83,7 @@ func (e *Engine) refill() {
 	if have || e.ctx.Err() != nil {
 		return
 	}
-	p, err := e.startProcess()
+	p, err := e.startProcess(e.program)
 	if err != nil {
 		return // the next Create meets the same error and tells it
 	}
@@ -151,15 +111,14 @@ func (p *process) hasExited() bool {
 	}
 }
 
-// startProcess starts a cell in its own namespaces. It waits for its
-// specification.
-func (e *Engine) startProcess() (*process, error) {
+// startProcess starts a cell in its own namespaces. It waits for its shell.
+func (e *Engine) startProcess(program string) (*process, error) {
 	readyR, readyW, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer readyW.Close()
-	cmd := exec.Command(e.program, "cell")
+	cmd := exec.Command(program, "cell")
 	cmd.Dir = "/"
 	cmd.Args[0] = "cove"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOTRACEBACK=single"}
@@ -175,6 +134,7 @@ func (e *Engine) startProcess() (*process, error) {
 		return nil, startError(err)
 	}
 	p := &process{cmd: cmd, stdin: stdin, ready: readyR, exited: make(chan struct{})}
+	p.said = json.NewDecoder(io.LimitReader(readyR, 64<<10))
 	e.wg.Go(func() { e.reap(p) })
 	return p, nil
 }
@@ -219,56 +179,55 @@ func startError(err error) error {
 	return fmt.Errorf("start cell: %w", err)
 }
 
-// handOver gives the cell its specification and waits until it is ready.
-func (p *process) handOver(ctx context.Context, input []byte) error {
-	defer p.ready.Close()
-	if _, err := p.stdin.Write(input); err != nil {
+// handOver gives the cell its specification, the last thing that it reads.
+func (p *process) handOver(input []byte) error {
+	_, err := p.stdin.Write(input)
+	if err := errors.Join(err, p.stdin.Close()); err != nil && !errors.Is(err, unix.EPIPE) { // it tells why itself
 		return notStarted(fmt.Errorf("hand the specification to the cell: %w", err))
-	}
-	if err := p.stdin.Close(); err != nil {
-		return notStarted(fmt.Errorf("hand the specification to the cell: %w", err))
-	}
-	answer := make(chan error, 1)
-	go func() { answer <- readReady(p.ready) }()
-	select {
-	case err := <-answer:
-		return err
-	case <-ctx.Done():
-		// Closing the pipe ends the reader.
-		return ctx.Err()
-	}
-}
-
-func readReady(r io.Reader) error {
-	data, err := io.ReadAll(io.LimitReader(r, 64<<10))
-	if err != nil {
-		return fmt.Errorf("wait for the cell: %w", err)
-	}
-	var ready cell.Ready
-	if err := json.Unmarshal(bytes.TrimSpace(data), &ready); err != nil {
-		return notStarted(errors.New("the cell ended before the sandbox ran"))
-	}
-	if ready.Refused != "" {
-		return sandbox.Errorf(sandbox.CodeInvalid, "%s", ready.Refused)
-	}
-	if ready.Error != "" {
-		return notStarted(errors.New(ready.Error))
 	}
 	return nil
 }
 
-func notStarted(cause error) error {
-	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the sandbox ended while it was being started; try again, the server's log has the details")
+// awaitShell waits until the cell's shell is made, and awaitReady until the
+// sandbox is ready. An end of ctx closes the pipe, after which neither can be
+// called again.
+func (p *process) awaitShell(ctx context.Context) error {
+	_, err := p.listen(ctx)
+	return err
 }
 
-// processFile holds "pid starttime bootid" of a cell.
-const processFile = "process"
-
-func (e *Engine) recordProcess(id string, pid int) error {
-	start, err := startTime(pid)
-	if err != nil {
-		return fmt.Errorf("read the cell's start time: %w", err)
+func (p *process) awaitReady(ctx context.Context) error {
+	defer p.ready.Close()
+	for {
+		r, err := p.listen(ctx)
+		if err != nil || !r.Shell {
+			return err
+		}
 	}
-	path := filepath.Join(e.cellDir(id), processFile)
-	return os.WriteFile(path, []byte(strconv.Itoa(pid)+" "+start+" "+bootID()), 0o600)
+}
+
+// listen returns the next thing that the cell says.
+func (p *process) listen(ctx context.Context) (cell.Ready, error) {
+	var ready cell.Ready
+	done := make(chan error, 1)
+	go func() { done <- p.said.Decode(&ready) }()
+	select {
+	case err := <-done:
+		switch {
+		case err != nil:
+			return ready, notStarted(errors.New("the cell ended before the sandbox ran"))
+		case ready.Refused != "":
+			return ready, sandbox.Errorf(sandbox.CodeInvalid, "%s", ready.Refused)
+		case ready.Error != "":
+			return ready, notStarted(errors.New(ready.Error))
+		}
+		return ready, nil
+	case <-ctx.Done():
+		p.ready.Close()
+		return cell.Ready{}, ctx.Err()
+	}
+}
+
+func notStarted(cause error) error {
+	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the sandbox ended while it was being started; try again, the server's log has the details")
 }

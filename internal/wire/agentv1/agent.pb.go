@@ -299,7 +299,7 @@ func (x WatchEvent_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WatchEvent_Kind.Descriptor instead.
 func (WatchEvent_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{42, 0}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43, 0}
 }
 
 type HealthRequest struct {
@@ -403,7 +403,11 @@ type ConfigureRequest struct {
 	// Bytes of memory at which the agent kills the largest process; 0: no guard.
 	MemoryLimit *int64 `protobuf:"varint,6,opt,name=memory_limit,json=memoryLimit,proto3,oneof" json:"memory_limit,omitempty"`
 	// Most processes and threads in the sandbox; 0: no limit.
-	MaxPids       *int64 `protobuf:"varint,7,opt,name=max_pids,json=maxPids,proto3,oneof" json:"max_pids,omitempty"`
+	MaxPids *int64 `protobuf:"varint,7,opt,name=max_pids,json=maxPids,proto3,oneof" json:"max_pids,omitempty"`
+	// The sandbox is a new one: it gets secrets of its own, such as a machine id.
+	Fresh bool `protobuf:"varint,8,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	// The sandbox is a fork, and which.
+	Fork          *Fork `protobuf:"bytes,9,opt,name=fork,proto3" json:"fork,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -487,6 +491,89 @@ func (x *ConfigureRequest) GetMaxPids() int64 {
 	return 0
 }
 
+func (x *ConfigureRequest) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
+func (x *ConfigureRequest) GetFork() *Fork {
+	if x != nil {
+		return x.Fork
+	}
+	return nil
+}
+
+type Fork struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0 to count-1.
+	Index         int32  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Count         int32  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	SandboxId     string `protobuf:"bytes,3,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ParentId      string `protobuf:"bytes,4,opt,name=parent_id,json=parentId,proto3" json:"parent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fork) Reset() {
+	*x = Fork{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fork) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fork) ProtoMessage() {}
+
+func (x *Fork) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fork.ProtoReflect.Descriptor instead.
+func (*Fork) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Fork) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Fork) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Fork) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *Fork) GetParentId() string {
+	if x != nil {
+		return x.ParentId
+	}
+	return ""
+}
+
 type ConfigureResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What the agent could not apply, in words; empty when all took effect.
@@ -497,7 +584,7 @@ type ConfigureResponse struct {
 
 func (x *ConfigureResponse) Reset() {
 	*x = ConfigureResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[3]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +596,7 @@ func (x *ConfigureResponse) String() string {
 func (*ConfigureResponse) ProtoMessage() {}
 
 func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[3]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +609,7 @@ func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ConfigureResponse) GetUnenforced() []string {
@@ -562,7 +649,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[4]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +661,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[4]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +674,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExecRequest) GetJobId() string {
@@ -684,7 +771,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[5]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -696,7 +783,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[5]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -709,7 +796,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TerminalSize) GetCols() uint32 {
@@ -741,7 +828,7 @@ type JobEvent struct {
 
 func (x *JobEvent) Reset() {
 	*x = JobEvent{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +840,7 @@ func (x *JobEvent) String() string {
 func (*JobEvent) ProtoMessage() {}
 
 func (x *JobEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +853,7 @@ func (x *JobEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEvent.ProtoReflect.Descriptor instead.
 func (*JobEvent) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *JobEvent) GetEvent() isJobEvent_Event {
@@ -854,7 +941,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +953,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +966,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Output) GetStream() Stream {
@@ -927,7 +1014,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1026,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1039,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Job) GetJobId() string {
@@ -1066,7 +1153,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1165,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1178,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttachRequest) GetJobId() string {
@@ -1133,7 +1220,7 @@ type WriteInputRequest struct {
 
 func (x *WriteInputRequest) Reset() {
 	*x = WriteInputRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1232,7 @@ func (x *WriteInputRequest) String() string {
 func (*WriteInputRequest) ProtoMessage() {}
 
 func (x *WriteInputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1245,7 @@ func (x *WriteInputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteInputRequest.ProtoReflect.Descriptor instead.
 func (*WriteInputRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WriteInputRequest) GetJobId() string {
@@ -1190,7 +1277,7 @@ type WriteInputResponse struct {
 
 func (x *WriteInputResponse) Reset() {
 	*x = WriteInputResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1289,7 @@ func (x *WriteInputResponse) String() string {
 func (*WriteInputResponse) ProtoMessage() {}
 
 func (x *WriteInputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1302,7 @@ func (x *WriteInputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteInputResponse.ProtoReflect.Descriptor instead.
 func (*WriteInputResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 type ResizeTerminalRequest struct {
@@ -1228,7 +1315,7 @@ type ResizeTerminalRequest struct {
 
 func (x *ResizeTerminalRequest) Reset() {
 	*x = ResizeTerminalRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1327,7 @@ func (x *ResizeTerminalRequest) String() string {
 func (*ResizeTerminalRequest) ProtoMessage() {}
 
 func (x *ResizeTerminalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1340,7 @@ func (x *ResizeTerminalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeTerminalRequest.ProtoReflect.Descriptor instead.
 func (*ResizeTerminalRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ResizeTerminalRequest) GetJobId() string {
@@ -1278,7 +1365,7 @@ type ResizeTerminalResponse struct {
 
 func (x *ResizeTerminalResponse) Reset() {
 	*x = ResizeTerminalResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1377,7 @@ func (x *ResizeTerminalResponse) String() string {
 func (*ResizeTerminalResponse) ProtoMessage() {}
 
 func (x *ResizeTerminalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1390,7 @@ func (x *ResizeTerminalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeTerminalResponse.ProtoReflect.Descriptor instead.
 func (*ResizeTerminalResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 type SignalRequest struct {
@@ -1318,7 +1405,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1417,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1430,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SignalRequest) GetJobId() string {
@@ -1375,7 +1462,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1474,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1487,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 type GetJobRequest struct {
@@ -1414,7 +1501,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1513,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1526,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetJobRequest) GetJobId() string {
@@ -1465,7 +1552,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1564,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1577,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetJobResponse) GetJob() *Job {
@@ -1508,7 +1595,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1607,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1620,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 type ListJobsResponse struct {
@@ -1546,7 +1633,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1645,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1658,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -1593,7 +1680,7 @@ type ReadOutputRequest struct {
 
 func (x *ReadOutputRequest) Reset() {
 	*x = ReadOutputRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1692,7 @@ func (x *ReadOutputRequest) String() string {
 func (*ReadOutputRequest) ProtoMessage() {}
 
 func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1705,7 @@ func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputRequest.ProtoReflect.Descriptor instead.
 func (*ReadOutputRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReadOutputRequest) GetJobId() string {
@@ -1663,7 +1750,7 @@ type ReadOutputResponse struct {
 
 func (x *ReadOutputResponse) Reset() {
 	*x = ReadOutputResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1762,7 @@ func (x *ReadOutputResponse) String() string {
 func (*ReadOutputResponse) ProtoMessage() {}
 
 func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1775,7 @@ func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputResponse.ProtoReflect.Descriptor instead.
 func (*ReadOutputResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReadOutputResponse) GetOffset() int64 {
@@ -1737,7 +1824,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1836,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +1849,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -1839,7 +1926,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1938,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1951,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StatRequest) GetPath() string {
@@ -1890,7 +1977,7 @@ type StatResponse struct {
 
 func (x *StatResponse) Reset() {
 	*x = StatResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +1989,7 @@ func (x *StatResponse) String() string {
 func (*StatResponse) ProtoMessage() {}
 
 func (x *StatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +2002,7 @@ func (x *StatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatResponse.ProtoReflect.Descriptor instead.
 func (*StatResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StatResponse) GetInfo() *FileInfo {
@@ -1941,7 +2028,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2040,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2053,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -2007,7 +2094,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2106,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2119,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListResponse) GetEntries() []*FileInfo {
@@ -2061,7 +2148,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2073,7 +2160,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2086,7 +2173,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -2121,7 +2208,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2220,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2233,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReadResponse) GetInfo() *FileInfo {
@@ -2175,7 +2262,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2274,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2287,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WriteRequest) GetHeader() *WriteRequest_Header {
@@ -2234,7 +2321,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2333,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2346,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WriteResponse) GetInfo() *FileInfo {
@@ -2289,7 +2376,7 @@ type EditRequest struct {
 
 func (x *EditRequest) Reset() {
 	*x = EditRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +2388,7 @@ func (x *EditRequest) String() string {
 func (*EditRequest) ProtoMessage() {}
 
 func (x *EditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +2401,7 @@ func (x *EditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EditRequest.ProtoReflect.Descriptor instead.
 func (*EditRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EditRequest) GetPath() string {
@@ -2355,7 +2442,7 @@ type EditResponse struct {
 
 func (x *EditResponse) Reset() {
 	*x = EditResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2454,7 @@ func (x *EditResponse) String() string {
 func (*EditResponse) ProtoMessage() {}
 
 func (x *EditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2467,7 @@ func (x *EditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EditResponse.ProtoReflect.Descriptor instead.
 func (*EditResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EditResponse) GetInfo() *FileInfo {
@@ -2408,7 +2495,7 @@ type MakeDirRequest struct {
 
 func (x *MakeDirRequest) Reset() {
 	*x = MakeDirRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2507,7 @@ func (x *MakeDirRequest) String() string {
 func (*MakeDirRequest) ProtoMessage() {}
 
 func (x *MakeDirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2520,7 @@ func (x *MakeDirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *MakeDirRequest) GetPath() string {
@@ -2466,7 +2553,7 @@ type MakeDirResponse struct {
 
 func (x *MakeDirResponse) Reset() {
 	*x = MakeDirResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2565,7 @@ func (x *MakeDirResponse) String() string {
 func (*MakeDirResponse) ProtoMessage() {}
 
 func (x *MakeDirResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2578,7 @@ func (x *MakeDirResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MakeDirResponse) GetInfo() *FileInfo {
@@ -2512,7 +2599,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +2611,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +2624,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MoveRequest) GetFrom() string {
@@ -2570,7 +2657,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2669,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2682,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MoveResponse) GetInfo() *FileInfo {
@@ -2615,7 +2702,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2714,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2727,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DeleteRequest) GetPath() string {
@@ -2665,7 +2752,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +2764,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +2777,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 type ArchiveRequest struct {
@@ -2704,7 +2791,7 @@ type ArchiveRequest struct {
 
 func (x *ArchiveRequest) Reset() {
 	*x = ArchiveRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2716,7 +2803,7 @@ func (x *ArchiveRequest) String() string {
 func (*ArchiveRequest) ProtoMessage() {}
 
 func (x *ArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2729,7 +2816,7 @@ func (x *ArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ArchiveRequest) GetPath() string {
@@ -2759,7 +2846,7 @@ type ArchiveResponse struct {
 
 func (x *ArchiveResponse) Reset() {
 	*x = ArchiveResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +2858,7 @@ func (x *ArchiveResponse) String() string {
 func (*ArchiveResponse) ProtoMessage() {}
 
 func (x *ArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +2871,7 @@ func (x *ArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ArchiveResponse) GetData() []byte {
@@ -2818,7 +2905,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2830,7 +2917,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2843,7 +2930,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchRequest) GetPath() string {
@@ -2870,7 +2957,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +2969,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +2982,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchEvent) GetKind() WatchEvent_Kind {
@@ -2920,7 +3007,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3019,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3032,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 type StatsResponse struct {
@@ -2963,7 +3050,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3062,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3075,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StatsResponse) GetMemoryUsed() int64 {
@@ -3040,6 +3127,86 @@ func (x *StatsResponse) GetRunningJobs() int64 {
 	return 0
 }
 
+type ApplyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyRequest) Reset() {
+	*x = ApplyRequest{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyRequest) ProtoMessage() {}
+
+func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
+func (*ApplyRequest) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ApplyRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ApplyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyResponse) Reset() {
+	*x = ApplyResponse{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyResponse) ProtoMessage() {}
+
+func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
+func (*ApplyResponse) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+}
+
 type WriteRequest_Header struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -3058,7 +3225,7 @@ type WriteRequest_Header struct {
 
 func (x *WriteRequest_Header) Reset() {
 	*x = WriteRequest_Header{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3237,7 @@ func (x *WriteRequest_Header) String() string {
 func (*WriteRequest_Header) ProtoMessage() {}
 
 func (x *WriteRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3250,7 @@ func (x *WriteRequest_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest_Header.ProtoReflect.Descriptor instead.
 func (*WriteRequest_Header) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{29, 0}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *WriteRequest_Header) GetPath() string {
@@ -3136,7 +3303,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\rHealthRequest\"V\n" +
 	"\x0eHealthResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12*\n" +
-	"\x11started_unix_nano\x18\x02 \x01(\x03R\x0fstartedUnixNano\"\x88\x03\n" +
+	"\x11started_unix_nano\x18\x02 \x01(\x03R\x0fstartedUnixNano\"\xc7\x03\n" +
 	"\x10ConfigureRequest\x12\x1f\n" +
 	"\bhostname\x18\x01 \x01(\tH\x00R\bhostname\x88\x01\x01\x12:\n" +
 	"\x03env\x18\x02 \x03(\v2(.cove.agent.v1.ConfigureRequest.EnvEntryR\x03env\x12\x1f\n" +
@@ -3145,7 +3312,9 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x04user\x18\x04 \x01(\tH\x01R\x04user\x88\x01\x01\x12\x1d\n" +
 	"\aworkdir\x18\x05 \x01(\tH\x02R\aworkdir\x88\x01\x01\x12&\n" +
 	"\fmemory_limit\x18\x06 \x01(\x03H\x03R\vmemoryLimit\x88\x01\x01\x12\x1e\n" +
-	"\bmax_pids\x18\a \x01(\x03H\x04R\amaxPids\x88\x01\x01\x1a6\n" +
+	"\bmax_pids\x18\a \x01(\x03H\x04R\amaxPids\x88\x01\x01\x12\x14\n" +
+	"\x05fresh\x18\b \x01(\bR\x05fresh\x12'\n" +
+	"\x04fork\x18\t \x01(\v2\x13.cove.agent.v1.ForkR\x04fork\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
@@ -3154,7 +3323,13 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"\b_workdirB\x0f\n" +
 	"\r_memory_limitB\v\n" +
-	"\t_max_pids\"3\n" +
+	"\t_max_pids\"n\n" +
+	"\x04Fork\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x03 \x01(\tR\tsandboxId\x12\x1b\n" +
+	"\tparent_id\x18\x04 \x01(\tR\bparentId\"3\n" +
 	"\x11ConfigureResponse\x12\x1e\n" +
 	"\n" +
 	"unenforced\x18\x01 \x03(\tR\n" +
@@ -3349,7 +3524,10 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"disk_total\x18\x04 \x01(\x03R\tdiskTotal\x12\x1c\n" +
 	"\tprocesses\x18\x05 \x01(\x03R\tprocesses\x12\x12\n" +
 	"\x04cpus\x18\x06 \x01(\x05R\x04cpus\x12!\n" +
-	"\frunning_jobs\x18\a \x01(\x03R\vrunningJobs*F\n" +
+	"\frunning_jobs\x18\a \x01(\x03R\vrunningJobs\"\"\n" +
+	"\fApplyRequest\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x0f\n" +
+	"\rApplyResponse*F\n" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
@@ -3369,7 +3547,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eFILE_TYPE_FILE\x10\x01\x12\x17\n" +
 	"\x13FILE_TYPE_DIRECTORY\x10\x02\x12\x15\n" +
 	"\x11FILE_TYPE_SYMLINK\x10\x03\x12\x13\n" +
-	"\x0fFILE_TYPE_OTHER\x10\x042\x9b\f\n" +
+	"\x0fFILE_TYPE_OTHER\x10\x042\xe3\f\n" +
 	"\x05Agent\x12G\n" +
 	"\x06Health\x12\x1c.cove.agent.v1.HealthRequest\x1a\x1d.cove.agent.v1.HealthResponse\"\x00\x12P\n" +
 	"\tConfigure\x12\x1f.cove.agent.v1.ConfigureRequest\x1a .cove.agent.v1.ConfigureResponse\"\x00\x12?\n" +
@@ -3392,7 +3570,8 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x04Move\x12\x1a.cove.agent.v1.MoveRequest\x1a\x1b.cove.agent.v1.MoveResponse\"\x00\x12G\n" +
 	"\x06Delete\x12\x1c.cove.agent.v1.DeleteRequest\x1a\x1d.cove.agent.v1.DeleteResponse\"\x00\x12L\n" +
 	"\aArchive\x12\x1d.cove.agent.v1.ArchiveRequest\x1a\x1e.cove.agent.v1.ArchiveResponse\"\x000\x01\x12C\n" +
-	"\x05Watch\x12\x1b.cove.agent.v1.WatchRequest\x1a\x19.cove.agent.v1.WatchEvent\"\x000\x01\x12D\n" +
+	"\x05Watch\x12\x1b.cove.agent.v1.WatchRequest\x1a\x19.cove.agent.v1.WatchEvent\"\x000\x01\x12F\n" +
+	"\x05Apply\x12\x1b.cove.agent.v1.ApplyRequest\x1a\x1c.cove.agent.v1.ApplyResponse\"\x00(\x01\x12D\n" +
 	"\x05Stats\x12\x1b.cove.agent.v1.StatsRequest\x1a\x1c.cove.agent.v1.StatsResponse\"\x00B7Z5github.com/cove-sh/cove/internal/wire/agentv1;agentv1b\x06proto3"
 
 var (
@@ -3408,7 +3587,7 @@ func file_cove_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_cove_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_cove_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_cove_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_cove_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                    // 0: cove.agent.v1.Stream
 	(JobState)(0),                  // 1: cove.agent.v1.JobState
@@ -3418,124 +3597,130 @@ var file_cove_agent_v1_agent_proto_goTypes = []any{
 	(*HealthRequest)(nil),          // 5: cove.agent.v1.HealthRequest
 	(*HealthResponse)(nil),         // 6: cove.agent.v1.HealthResponse
 	(*ConfigureRequest)(nil),       // 7: cove.agent.v1.ConfigureRequest
-	(*ConfigureResponse)(nil),      // 8: cove.agent.v1.ConfigureResponse
-	(*ExecRequest)(nil),            // 9: cove.agent.v1.ExecRequest
-	(*TerminalSize)(nil),           // 10: cove.agent.v1.TerminalSize
-	(*JobEvent)(nil),               // 11: cove.agent.v1.JobEvent
-	(*Output)(nil),                 // 12: cove.agent.v1.Output
-	(*Job)(nil),                    // 13: cove.agent.v1.Job
-	(*AttachRequest)(nil),          // 14: cove.agent.v1.AttachRequest
-	(*WriteInputRequest)(nil),      // 15: cove.agent.v1.WriteInputRequest
-	(*WriteInputResponse)(nil),     // 16: cove.agent.v1.WriteInputResponse
-	(*ResizeTerminalRequest)(nil),  // 17: cove.agent.v1.ResizeTerminalRequest
-	(*ResizeTerminalResponse)(nil), // 18: cove.agent.v1.ResizeTerminalResponse
-	(*SignalRequest)(nil),          // 19: cove.agent.v1.SignalRequest
-	(*SignalResponse)(nil),         // 20: cove.agent.v1.SignalResponse
-	(*GetJobRequest)(nil),          // 21: cove.agent.v1.GetJobRequest
-	(*GetJobResponse)(nil),         // 22: cove.agent.v1.GetJobResponse
-	(*ListJobsRequest)(nil),        // 23: cove.agent.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 24: cove.agent.v1.ListJobsResponse
-	(*ReadOutputRequest)(nil),      // 25: cove.agent.v1.ReadOutputRequest
-	(*ReadOutputResponse)(nil),     // 26: cove.agent.v1.ReadOutputResponse
-	(*FileInfo)(nil),               // 27: cove.agent.v1.FileInfo
-	(*StatRequest)(nil),            // 28: cove.agent.v1.StatRequest
-	(*StatResponse)(nil),           // 29: cove.agent.v1.StatResponse
-	(*ListRequest)(nil),            // 30: cove.agent.v1.ListRequest
-	(*ListResponse)(nil),           // 31: cove.agent.v1.ListResponse
-	(*ReadRequest)(nil),            // 32: cove.agent.v1.ReadRequest
-	(*ReadResponse)(nil),           // 33: cove.agent.v1.ReadResponse
-	(*WriteRequest)(nil),           // 34: cove.agent.v1.WriteRequest
-	(*WriteResponse)(nil),          // 35: cove.agent.v1.WriteResponse
-	(*EditRequest)(nil),            // 36: cove.agent.v1.EditRequest
-	(*EditResponse)(nil),           // 37: cove.agent.v1.EditResponse
-	(*MakeDirRequest)(nil),         // 38: cove.agent.v1.MakeDirRequest
-	(*MakeDirResponse)(nil),        // 39: cove.agent.v1.MakeDirResponse
-	(*MoveRequest)(nil),            // 40: cove.agent.v1.MoveRequest
-	(*MoveResponse)(nil),           // 41: cove.agent.v1.MoveResponse
-	(*DeleteRequest)(nil),          // 42: cove.agent.v1.DeleteRequest
-	(*DeleteResponse)(nil),         // 43: cove.agent.v1.DeleteResponse
-	(*ArchiveRequest)(nil),         // 44: cove.agent.v1.ArchiveRequest
-	(*ArchiveResponse)(nil),        // 45: cove.agent.v1.ArchiveResponse
-	(*WatchRequest)(nil),           // 46: cove.agent.v1.WatchRequest
-	(*WatchEvent)(nil),             // 47: cove.agent.v1.WatchEvent
-	(*StatsRequest)(nil),           // 48: cove.agent.v1.StatsRequest
-	(*StatsResponse)(nil),          // 49: cove.agent.v1.StatsResponse
-	nil,                            // 50: cove.agent.v1.ConfigureRequest.EnvEntry
-	nil,                            // 51: cove.agent.v1.ExecRequest.EnvEntry
-	(*WriteRequest_Header)(nil),    // 52: cove.agent.v1.WriteRequest.Header
+	(*Fork)(nil),                   // 8: cove.agent.v1.Fork
+	(*ConfigureResponse)(nil),      // 9: cove.agent.v1.ConfigureResponse
+	(*ExecRequest)(nil),            // 10: cove.agent.v1.ExecRequest
+	(*TerminalSize)(nil),           // 11: cove.agent.v1.TerminalSize
+	(*JobEvent)(nil),               // 12: cove.agent.v1.JobEvent
+	(*Output)(nil),                 // 13: cove.agent.v1.Output
+	(*Job)(nil),                    // 14: cove.agent.v1.Job
+	(*AttachRequest)(nil),          // 15: cove.agent.v1.AttachRequest
+	(*WriteInputRequest)(nil),      // 16: cove.agent.v1.WriteInputRequest
+	(*WriteInputResponse)(nil),     // 17: cove.agent.v1.WriteInputResponse
+	(*ResizeTerminalRequest)(nil),  // 18: cove.agent.v1.ResizeTerminalRequest
+	(*ResizeTerminalResponse)(nil), // 19: cove.agent.v1.ResizeTerminalResponse
+	(*SignalRequest)(nil),          // 20: cove.agent.v1.SignalRequest
+	(*SignalResponse)(nil),         // 21: cove.agent.v1.SignalResponse
+	(*GetJobRequest)(nil),          // 22: cove.agent.v1.GetJobRequest
+	(*GetJobResponse)(nil),         // 23: cove.agent.v1.GetJobResponse
+	(*ListJobsRequest)(nil),        // 24: cove.agent.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 25: cove.agent.v1.ListJobsResponse
+	(*ReadOutputRequest)(nil),      // 26: cove.agent.v1.ReadOutputRequest
+	(*ReadOutputResponse)(nil),     // 27: cove.agent.v1.ReadOutputResponse
+	(*FileInfo)(nil),               // 28: cove.agent.v1.FileInfo
+	(*StatRequest)(nil),            // 29: cove.agent.v1.StatRequest
+	(*StatResponse)(nil),           // 30: cove.agent.v1.StatResponse
+	(*ListRequest)(nil),            // 31: cove.agent.v1.ListRequest
+	(*ListResponse)(nil),           // 32: cove.agent.v1.ListResponse
+	(*ReadRequest)(nil),            // 33: cove.agent.v1.ReadRequest
+	(*ReadResponse)(nil),           // 34: cove.agent.v1.ReadResponse
+	(*WriteRequest)(nil),           // 35: cove.agent.v1.WriteRequest
+	(*WriteResponse)(nil),          // 36: cove.agent.v1.WriteResponse
+	(*EditRequest)(nil),            // 37: cove.agent.v1.EditRequest
+	(*EditResponse)(nil),           // 38: cove.agent.v1.EditResponse
+	(*MakeDirRequest)(nil),         // 39: cove.agent.v1.MakeDirRequest
+	(*MakeDirResponse)(nil),        // 40: cove.agent.v1.MakeDirResponse
+	(*MoveRequest)(nil),            // 41: cove.agent.v1.MoveRequest
+	(*MoveResponse)(nil),           // 42: cove.agent.v1.MoveResponse
+	(*DeleteRequest)(nil),          // 43: cove.agent.v1.DeleteRequest
+	(*DeleteResponse)(nil),         // 44: cove.agent.v1.DeleteResponse
+	(*ArchiveRequest)(nil),         // 45: cove.agent.v1.ArchiveRequest
+	(*ArchiveResponse)(nil),        // 46: cove.agent.v1.ArchiveResponse
+	(*WatchRequest)(nil),           // 47: cove.agent.v1.WatchRequest
+	(*WatchEvent)(nil),             // 48: cove.agent.v1.WatchEvent
+	(*StatsRequest)(nil),           // 49: cove.agent.v1.StatsRequest
+	(*StatsResponse)(nil),          // 50: cove.agent.v1.StatsResponse
+	(*ApplyRequest)(nil),           // 51: cove.agent.v1.ApplyRequest
+	(*ApplyResponse)(nil),          // 52: cove.agent.v1.ApplyResponse
+	nil,                            // 53: cove.agent.v1.ConfigureRequest.EnvEntry
+	nil,                            // 54: cove.agent.v1.ExecRequest.EnvEntry
+	(*WriteRequest_Header)(nil),    // 55: cove.agent.v1.WriteRequest.Header
 }
 var file_cove_agent_v1_agent_proto_depIdxs = []int32{
-	50, // 0: cove.agent.v1.ConfigureRequest.env:type_name -> cove.agent.v1.ConfigureRequest.EnvEntry
-	51, // 1: cove.agent.v1.ExecRequest.env:type_name -> cove.agent.v1.ExecRequest.EnvEntry
-	10, // 2: cove.agent.v1.ExecRequest.terminal:type_name -> cove.agent.v1.TerminalSize
-	13, // 3: cove.agent.v1.JobEvent.started:type_name -> cove.agent.v1.Job
-	12, // 4: cove.agent.v1.JobEvent.output:type_name -> cove.agent.v1.Output
-	13, // 5: cove.agent.v1.JobEvent.exited:type_name -> cove.agent.v1.Job
-	13, // 6: cove.agent.v1.JobEvent.detached:type_name -> cove.agent.v1.Job
-	0,  // 7: cove.agent.v1.Output.stream:type_name -> cove.agent.v1.Stream
-	1,  // 8: cove.agent.v1.Job.state:type_name -> cove.agent.v1.JobState
-	2,  // 9: cove.agent.v1.Job.end_cause:type_name -> cove.agent.v1.EndCause
-	10, // 10: cove.agent.v1.ResizeTerminalRequest.size:type_name -> cove.agent.v1.TerminalSize
-	13, // 11: cove.agent.v1.GetJobResponse.job:type_name -> cove.agent.v1.Job
-	13, // 12: cove.agent.v1.ListJobsResponse.jobs:type_name -> cove.agent.v1.Job
-	0,  // 13: cove.agent.v1.ReadOutputRequest.stream:type_name -> cove.agent.v1.Stream
-	3,  // 14: cove.agent.v1.FileInfo.type:type_name -> cove.agent.v1.FileType
-	27, // 15: cove.agent.v1.StatResponse.info:type_name -> cove.agent.v1.FileInfo
-	27, // 16: cove.agent.v1.ListResponse.entries:type_name -> cove.agent.v1.FileInfo
-	27, // 17: cove.agent.v1.ReadResponse.info:type_name -> cove.agent.v1.FileInfo
-	52, // 18: cove.agent.v1.WriteRequest.header:type_name -> cove.agent.v1.WriteRequest.Header
-	27, // 19: cove.agent.v1.WriteResponse.info:type_name -> cove.agent.v1.FileInfo
-	27, // 20: cove.agent.v1.EditResponse.info:type_name -> cove.agent.v1.FileInfo
-	27, // 21: cove.agent.v1.MakeDirResponse.info:type_name -> cove.agent.v1.FileInfo
-	27, // 22: cove.agent.v1.MoveResponse.info:type_name -> cove.agent.v1.FileInfo
-	4,  // 23: cove.agent.v1.WatchEvent.kind:type_name -> cove.agent.v1.WatchEvent.Kind
-	5,  // 24: cove.agent.v1.Agent.Health:input_type -> cove.agent.v1.HealthRequest
-	7,  // 25: cove.agent.v1.Agent.Configure:input_type -> cove.agent.v1.ConfigureRequest
-	9,  // 26: cove.agent.v1.Agent.Exec:input_type -> cove.agent.v1.ExecRequest
-	14, // 27: cove.agent.v1.Agent.Attach:input_type -> cove.agent.v1.AttachRequest
-	15, // 28: cove.agent.v1.Agent.WriteInput:input_type -> cove.agent.v1.WriteInputRequest
-	17, // 29: cove.agent.v1.Agent.ResizeTerminal:input_type -> cove.agent.v1.ResizeTerminalRequest
-	19, // 30: cove.agent.v1.Agent.Signal:input_type -> cove.agent.v1.SignalRequest
-	21, // 31: cove.agent.v1.Agent.GetJob:input_type -> cove.agent.v1.GetJobRequest
-	23, // 32: cove.agent.v1.Agent.ListJobs:input_type -> cove.agent.v1.ListJobsRequest
-	25, // 33: cove.agent.v1.Agent.ReadOutput:input_type -> cove.agent.v1.ReadOutputRequest
-	28, // 34: cove.agent.v1.Agent.Stat:input_type -> cove.agent.v1.StatRequest
-	30, // 35: cove.agent.v1.Agent.List:input_type -> cove.agent.v1.ListRequest
-	32, // 36: cove.agent.v1.Agent.Read:input_type -> cove.agent.v1.ReadRequest
-	34, // 37: cove.agent.v1.Agent.Write:input_type -> cove.agent.v1.WriteRequest
-	36, // 38: cove.agent.v1.Agent.Edit:input_type -> cove.agent.v1.EditRequest
-	38, // 39: cove.agent.v1.Agent.MakeDir:input_type -> cove.agent.v1.MakeDirRequest
-	40, // 40: cove.agent.v1.Agent.Move:input_type -> cove.agent.v1.MoveRequest
-	42, // 41: cove.agent.v1.Agent.Delete:input_type -> cove.agent.v1.DeleteRequest
-	44, // 42: cove.agent.v1.Agent.Archive:input_type -> cove.agent.v1.ArchiveRequest
-	46, // 43: cove.agent.v1.Agent.Watch:input_type -> cove.agent.v1.WatchRequest
-	48, // 44: cove.agent.v1.Agent.Stats:input_type -> cove.agent.v1.StatsRequest
-	6,  // 45: cove.agent.v1.Agent.Health:output_type -> cove.agent.v1.HealthResponse
-	8,  // 46: cove.agent.v1.Agent.Configure:output_type -> cove.agent.v1.ConfigureResponse
-	11, // 47: cove.agent.v1.Agent.Exec:output_type -> cove.agent.v1.JobEvent
-	11, // 48: cove.agent.v1.Agent.Attach:output_type -> cove.agent.v1.JobEvent
-	16, // 49: cove.agent.v1.Agent.WriteInput:output_type -> cove.agent.v1.WriteInputResponse
-	18, // 50: cove.agent.v1.Agent.ResizeTerminal:output_type -> cove.agent.v1.ResizeTerminalResponse
-	20, // 51: cove.agent.v1.Agent.Signal:output_type -> cove.agent.v1.SignalResponse
-	22, // 52: cove.agent.v1.Agent.GetJob:output_type -> cove.agent.v1.GetJobResponse
-	24, // 53: cove.agent.v1.Agent.ListJobs:output_type -> cove.agent.v1.ListJobsResponse
-	26, // 54: cove.agent.v1.Agent.ReadOutput:output_type -> cove.agent.v1.ReadOutputResponse
-	29, // 55: cove.agent.v1.Agent.Stat:output_type -> cove.agent.v1.StatResponse
-	31, // 56: cove.agent.v1.Agent.List:output_type -> cove.agent.v1.ListResponse
-	33, // 57: cove.agent.v1.Agent.Read:output_type -> cove.agent.v1.ReadResponse
-	35, // 58: cove.agent.v1.Agent.Write:output_type -> cove.agent.v1.WriteResponse
-	37, // 59: cove.agent.v1.Agent.Edit:output_type -> cove.agent.v1.EditResponse
-	39, // 60: cove.agent.v1.Agent.MakeDir:output_type -> cove.agent.v1.MakeDirResponse
-	41, // 61: cove.agent.v1.Agent.Move:output_type -> cove.agent.v1.MoveResponse
-	43, // 62: cove.agent.v1.Agent.Delete:output_type -> cove.agent.v1.DeleteResponse
-	45, // 63: cove.agent.v1.Agent.Archive:output_type -> cove.agent.v1.ArchiveResponse
-	47, // 64: cove.agent.v1.Agent.Watch:output_type -> cove.agent.v1.WatchEvent
-	49, // 65: cove.agent.v1.Agent.Stats:output_type -> cove.agent.v1.StatsResponse
-	45, // [45:66] is the sub-list for method output_type
-	24, // [24:45] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	53, // 0: cove.agent.v1.ConfigureRequest.env:type_name -> cove.agent.v1.ConfigureRequest.EnvEntry
+	8,  // 1: cove.agent.v1.ConfigureRequest.fork:type_name -> cove.agent.v1.Fork
+	54, // 2: cove.agent.v1.ExecRequest.env:type_name -> cove.agent.v1.ExecRequest.EnvEntry
+	11, // 3: cove.agent.v1.ExecRequest.terminal:type_name -> cove.agent.v1.TerminalSize
+	14, // 4: cove.agent.v1.JobEvent.started:type_name -> cove.agent.v1.Job
+	13, // 5: cove.agent.v1.JobEvent.output:type_name -> cove.agent.v1.Output
+	14, // 6: cove.agent.v1.JobEvent.exited:type_name -> cove.agent.v1.Job
+	14, // 7: cove.agent.v1.JobEvent.detached:type_name -> cove.agent.v1.Job
+	0,  // 8: cove.agent.v1.Output.stream:type_name -> cove.agent.v1.Stream
+	1,  // 9: cove.agent.v1.Job.state:type_name -> cove.agent.v1.JobState
+	2,  // 10: cove.agent.v1.Job.end_cause:type_name -> cove.agent.v1.EndCause
+	11, // 11: cove.agent.v1.ResizeTerminalRequest.size:type_name -> cove.agent.v1.TerminalSize
+	14, // 12: cove.agent.v1.GetJobResponse.job:type_name -> cove.agent.v1.Job
+	14, // 13: cove.agent.v1.ListJobsResponse.jobs:type_name -> cove.agent.v1.Job
+	0,  // 14: cove.agent.v1.ReadOutputRequest.stream:type_name -> cove.agent.v1.Stream
+	3,  // 15: cove.agent.v1.FileInfo.type:type_name -> cove.agent.v1.FileType
+	28, // 16: cove.agent.v1.StatResponse.info:type_name -> cove.agent.v1.FileInfo
+	28, // 17: cove.agent.v1.ListResponse.entries:type_name -> cove.agent.v1.FileInfo
+	28, // 18: cove.agent.v1.ReadResponse.info:type_name -> cove.agent.v1.FileInfo
+	55, // 19: cove.agent.v1.WriteRequest.header:type_name -> cove.agent.v1.WriteRequest.Header
+	28, // 20: cove.agent.v1.WriteResponse.info:type_name -> cove.agent.v1.FileInfo
+	28, // 21: cove.agent.v1.EditResponse.info:type_name -> cove.agent.v1.FileInfo
+	28, // 22: cove.agent.v1.MakeDirResponse.info:type_name -> cove.agent.v1.FileInfo
+	28, // 23: cove.agent.v1.MoveResponse.info:type_name -> cove.agent.v1.FileInfo
+	4,  // 24: cove.agent.v1.WatchEvent.kind:type_name -> cove.agent.v1.WatchEvent.Kind
+	5,  // 25: cove.agent.v1.Agent.Health:input_type -> cove.agent.v1.HealthRequest
+	7,  // 26: cove.agent.v1.Agent.Configure:input_type -> cove.agent.v1.ConfigureRequest
+	10, // 27: cove.agent.v1.Agent.Exec:input_type -> cove.agent.v1.ExecRequest
+	15, // 28: cove.agent.v1.Agent.Attach:input_type -> cove.agent.v1.AttachRequest
+	16, // 29: cove.agent.v1.Agent.WriteInput:input_type -> cove.agent.v1.WriteInputRequest
+	18, // 30: cove.agent.v1.Agent.ResizeTerminal:input_type -> cove.agent.v1.ResizeTerminalRequest
+	20, // 31: cove.agent.v1.Agent.Signal:input_type -> cove.agent.v1.SignalRequest
+	22, // 32: cove.agent.v1.Agent.GetJob:input_type -> cove.agent.v1.GetJobRequest
+	24, // 33: cove.agent.v1.Agent.ListJobs:input_type -> cove.agent.v1.ListJobsRequest
+	26, // 34: cove.agent.v1.Agent.ReadOutput:input_type -> cove.agent.v1.ReadOutputRequest
+	29, // 35: cove.agent.v1.Agent.Stat:input_type -> cove.agent.v1.StatRequest
+	31, // 36: cove.agent.v1.Agent.List:input_type -> cove.agent.v1.ListRequest
+	33, // 37: cove.agent.v1.Agent.Read:input_type -> cove.agent.v1.ReadRequest
+	35, // 38: cove.agent.v1.Agent.Write:input_type -> cove.agent.v1.WriteRequest
+	37, // 39: cove.agent.v1.Agent.Edit:input_type -> cove.agent.v1.EditRequest
+	39, // 40: cove.agent.v1.Agent.MakeDir:input_type -> cove.agent.v1.MakeDirRequest
+	41, // 41: cove.agent.v1.Agent.Move:input_type -> cove.agent.v1.MoveRequest
+	43, // 42: cove.agent.v1.Agent.Delete:input_type -> cove.agent.v1.DeleteRequest
+	45, // 43: cove.agent.v1.Agent.Archive:input_type -> cove.agent.v1.ArchiveRequest
+	47, // 44: cove.agent.v1.Agent.Watch:input_type -> cove.agent.v1.WatchRequest
+	51, // 45: cove.agent.v1.Agent.Apply:input_type -> cove.agent.v1.ApplyRequest
+	49, // 46: cove.agent.v1.Agent.Stats:input_type -> cove.agent.v1.StatsRequest
+	6,  // 47: cove.agent.v1.Agent.Health:output_type -> cove.agent.v1.HealthResponse
+	9,  // 48: cove.agent.v1.Agent.Configure:output_type -> cove.agent.v1.ConfigureResponse
+	12, // 49: cove.agent.v1.Agent.Exec:output_type -> cove.agent.v1.JobEvent
+	12, // 50: cove.agent.v1.Agent.Attach:output_type -> cove.agent.v1.JobEvent
+	17, // 51: cove.agent.v1.Agent.WriteInput:output_type -> cove.agent.v1.WriteInputResponse
+	19, // 52: cove.agent.v1.Agent.ResizeTerminal:output_type -> cove.agent.v1.ResizeTerminalResponse
+	21, // 53: cove.agent.v1.Agent.Signal:output_type -> cove.agent.v1.SignalResponse
+	23, // 54: cove.agent.v1.Agent.GetJob:output_type -> cove.agent.v1.GetJobResponse
+	25, // 55: cove.agent.v1.Agent.ListJobs:output_type -> cove.agent.v1.ListJobsResponse
+	27, // 56: cove.agent.v1.Agent.ReadOutput:output_type -> cove.agent.v1.ReadOutputResponse
+	30, // 57: cove.agent.v1.Agent.Stat:output_type -> cove.agent.v1.StatResponse
+	32, // 58: cove.agent.v1.Agent.List:output_type -> cove.agent.v1.ListResponse
+	34, // 59: cove.agent.v1.Agent.Read:output_type -> cove.agent.v1.ReadResponse
+	36, // 60: cove.agent.v1.Agent.Write:output_type -> cove.agent.v1.WriteResponse
+	38, // 61: cove.agent.v1.Agent.Edit:output_type -> cove.agent.v1.EditResponse
+	40, // 62: cove.agent.v1.Agent.MakeDir:output_type -> cove.agent.v1.MakeDirResponse
+	42, // 63: cove.agent.v1.Agent.Move:output_type -> cove.agent.v1.MoveResponse
+	44, // 64: cove.agent.v1.Agent.Delete:output_type -> cove.agent.v1.DeleteResponse
+	46, // 65: cove.agent.v1.Agent.Archive:output_type -> cove.agent.v1.ArchiveResponse
+	48, // 66: cove.agent.v1.Agent.Watch:output_type -> cove.agent.v1.WatchEvent
+	52, // 67: cove.agent.v1.Agent.Apply:output_type -> cove.agent.v1.ApplyResponse
+	50, // 68: cove.agent.v1.Agent.Stats:output_type -> cove.agent.v1.StatsResponse
+	47, // [47:69] is the sub-list for method output_type
+	25, // [25:47] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_cove_agent_v1_agent_proto_init() }
@@ -3544,7 +3729,7 @@ func file_cove_agent_v1_agent_proto_init() {
 		return
 	}
 	file_cove_agent_v1_agent_proto_msgTypes[2].OneofWrappers = []any{}
-	file_cove_agent_v1_agent_proto_msgTypes[6].OneofWrappers = []any{
+	file_cove_agent_v1_agent_proto_msgTypes[7].OneofWrappers = []any{
 		(*JobEvent_Started)(nil),
 		(*JobEvent_Output)(nil),
 		(*JobEvent_Exited)(nil),
@@ -3556,7 +3741,7 @@ func file_cove_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cove_agent_v1_agent_proto_rawDesc), len(file_cove_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   48,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -501,6 +501,113 @@ func (x *UpdateResponse) GetUnenforced() []string {
 	return nil
 }
 
+type CheckpointRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An empty directory on the host.
+	Dir  string `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Hold bool   `protobuf:"varint,2,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Write only the files that the sandbox has changed, as a tar file.
+	FilesOnly     bool `protobuf:"varint,3,opt,name=files_only,json=filesOnly,proto3" json:"files_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointRequest) Reset() {
+	*x = CheckpointRequest{}
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointRequest) ProtoMessage() {}
+
+func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
+func (*CheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *CheckpointRequest) GetDir() string {
+	if x != nil {
+		return x.Dir
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetHold() bool {
+	if x != nil {
+		return x.Hold
+	}
+	return false
+}
+
+func (x *CheckpointRequest) GetFilesOnly() bool {
+	if x != nil {
+		return x.FilesOnly
+	}
+	return false
+}
+
+type CheckpointEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long the sandbox stood still, up to now.
+	StoppedNanos  int64 `protobuf:"varint,1,opt,name=stopped_nanos,json=stoppedNanos,proto3" json:"stopped_nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointEvent) Reset() {
+	*x = CheckpointEvent{}
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointEvent) ProtoMessage() {}
+
+func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointEvent.ProtoReflect.Descriptor instead.
+func (*CheckpointEvent) Descriptor() ([]byte, []int) {
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CheckpointEvent) GetStoppedNanos() int64 {
+	if x != nil {
+		return x.StoppedNanos
+	}
+	return 0
+}
+
 var File_cove_cell_v1_cell_proto protoreflect.FileDescriptor
 
 const file_cove_cell_v1_cell_proto_rawDesc = "" +
@@ -540,19 +647,28 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"\x0eUpdateResponse\x12\x1e\n" +
 	"\n" +
 	"unenforced\x18\x01 \x03(\tR\n" +
-	"unenforced*~\n" +
+	"unenforced\"X\n" +
+	"\x11CheckpointRequest\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x12\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\x12\x1d\n" +
+	"\n" +
+	"files_only\x18\x03 \x01(\bR\tfilesOnly\"6\n" +
+	"\x0fCheckpointEvent\x12#\n" +
+	"\rstopped_nanos\x18\x01 \x01(\x03R\fstoppedNanos*~\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0ePHASE_STARTING\x10\x01\x12\x11\n" +
 	"\rPHASE_RUNNING\x10\x02\x12\x12\n" +
 	"\x0ePHASE_STOPPING\x10\x03\x12\x11\n" +
 	"\rPHASE_STOPPED\x10\x04\x12\x10\n" +
-	"\fPHASE_FAILED\x10\x052\x91\x02\n" +
+	"\fPHASE_FAILED\x10\x052\xe3\x02\n" +
 	"\x04Cell\x12=\n" +
 	"\x05Watch\x12\x1a.cove.cell.v1.WatchRequest\x1a\x14.cove.cell.v1.Status\"\x000\x01\x12?\n" +
 	"\x04Stop\x12\x19.cove.cell.v1.StopRequest\x1a\x1a.cove.cell.v1.StopResponse\"\x00\x12B\n" +
 	"\x05Stats\x12\x1a.cove.cell.v1.StatsRequest\x1a\x1b.cove.cell.v1.StatsResponse\"\x00\x12E\n" +
-	"\x06Update\x12\x1b.cove.cell.v1.UpdateRequest\x1a\x1c.cove.cell.v1.UpdateResponse\"\x00B5Z3github.com/cove-sh/cove/internal/wire/cellv1;cellv1b\x06proto3"
+	"\x06Update\x12\x1b.cove.cell.v1.UpdateRequest\x1a\x1c.cove.cell.v1.UpdateResponse\"\x00\x12P\n" +
+	"\n" +
+	"Checkpoint\x12\x1f.cove.cell.v1.CheckpointRequest\x1a\x1d.cove.cell.v1.CheckpointEvent\"\x000\x01B5Z3github.com/cove-sh/cove/internal/wire/cellv1;cellv1b\x06proto3"
 
 var (
 	file_cove_cell_v1_cell_proto_rawDescOnce sync.Once
@@ -567,33 +683,37 @@ func file_cove_cell_v1_cell_proto_rawDescGZIP() []byte {
 }
 
 var file_cove_cell_v1_cell_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cove_cell_v1_cell_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_cove_cell_v1_cell_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_cove_cell_v1_cell_proto_goTypes = []any{
-	(Phase)(0),             // 0: cove.cell.v1.Phase
-	(*WatchRequest)(nil),   // 1: cove.cell.v1.WatchRequest
-	(*Status)(nil),         // 2: cove.cell.v1.Status
-	(*StopRequest)(nil),    // 3: cove.cell.v1.StopRequest
-	(*StopResponse)(nil),   // 4: cove.cell.v1.StopResponse
-	(*StatsRequest)(nil),   // 5: cove.cell.v1.StatsRequest
-	(*StatsResponse)(nil),  // 6: cove.cell.v1.StatsResponse
-	(*UpdateRequest)(nil),  // 7: cove.cell.v1.UpdateRequest
-	(*UpdateResponse)(nil), // 8: cove.cell.v1.UpdateResponse
+	(Phase)(0),                // 0: cove.cell.v1.Phase
+	(*WatchRequest)(nil),      // 1: cove.cell.v1.WatchRequest
+	(*Status)(nil),            // 2: cove.cell.v1.Status
+	(*StopRequest)(nil),       // 3: cove.cell.v1.StopRequest
+	(*StopResponse)(nil),      // 4: cove.cell.v1.StopResponse
+	(*StatsRequest)(nil),      // 5: cove.cell.v1.StatsRequest
+	(*StatsResponse)(nil),     // 6: cove.cell.v1.StatsResponse
+	(*UpdateRequest)(nil),     // 7: cove.cell.v1.UpdateRequest
+	(*UpdateResponse)(nil),    // 8: cove.cell.v1.UpdateResponse
+	(*CheckpointRequest)(nil), // 9: cove.cell.v1.CheckpointRequest
+	(*CheckpointEvent)(nil),   // 10: cove.cell.v1.CheckpointEvent
 }
 var file_cove_cell_v1_cell_proto_depIdxs = []int32{
-	0, // 0: cove.cell.v1.Status.phase:type_name -> cove.cell.v1.Phase
-	1, // 1: cove.cell.v1.Cell.Watch:input_type -> cove.cell.v1.WatchRequest
-	3, // 2: cove.cell.v1.Cell.Stop:input_type -> cove.cell.v1.StopRequest
-	5, // 3: cove.cell.v1.Cell.Stats:input_type -> cove.cell.v1.StatsRequest
-	7, // 4: cove.cell.v1.Cell.Update:input_type -> cove.cell.v1.UpdateRequest
-	2, // 5: cove.cell.v1.Cell.Watch:output_type -> cove.cell.v1.Status
-	4, // 6: cove.cell.v1.Cell.Stop:output_type -> cove.cell.v1.StopResponse
-	6, // 7: cove.cell.v1.Cell.Stats:output_type -> cove.cell.v1.StatsResponse
-	8, // 8: cove.cell.v1.Cell.Update:output_type -> cove.cell.v1.UpdateResponse
-	5, // [5:9] is the sub-list for method output_type
-	1, // [1:5] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	0,  // 0: cove.cell.v1.Status.phase:type_name -> cove.cell.v1.Phase
+	1,  // 1: cove.cell.v1.Cell.Watch:input_type -> cove.cell.v1.WatchRequest
+	3,  // 2: cove.cell.v1.Cell.Stop:input_type -> cove.cell.v1.StopRequest
+	5,  // 3: cove.cell.v1.Cell.Stats:input_type -> cove.cell.v1.StatsRequest
+	7,  // 4: cove.cell.v1.Cell.Update:input_type -> cove.cell.v1.UpdateRequest
+	9,  // 5: cove.cell.v1.Cell.Checkpoint:input_type -> cove.cell.v1.CheckpointRequest
+	2,  // 6: cove.cell.v1.Cell.Watch:output_type -> cove.cell.v1.Status
+	4,  // 7: cove.cell.v1.Cell.Stop:output_type -> cove.cell.v1.StopResponse
+	6,  // 8: cove.cell.v1.Cell.Stats:output_type -> cove.cell.v1.StatsResponse
+	8,  // 9: cove.cell.v1.Cell.Update:output_type -> cove.cell.v1.UpdateResponse
+	10, // 10: cove.cell.v1.Cell.Checkpoint:output_type -> cove.cell.v1.CheckpointEvent
+	6,  // [6:11] is the sub-list for method output_type
+	1,  // [1:6] is the sub-list for method input_type
+	1,  // [1:1] is the sub-list for extension type_name
+	1,  // [1:1] is the sub-list for extension extendee
+	0,  // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_cove_cell_v1_cell_proto_init() }
@@ -608,7 +728,7 @@ func file_cove_cell_v1_cell_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cove_cell_v1_cell_proto_rawDesc), len(file_cove_cell_v1_cell_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -77,6 +77,8 @@ const (
 	AgentArchiveProcedure = "/cove.agent.v1.Agent/Archive"
 	// AgentWatchProcedure is the fully-qualified name of the Agent's Watch RPC.
 	AgentWatchProcedure = "/cove.agent.v1.Agent/Watch"
+	// AgentApplyProcedure is the fully-qualified name of the Agent's Apply RPC.
+	AgentApplyProcedure = "/cove.agent.v1.Agent/Apply"
 	// AgentStatsProcedure is the fully-qualified name of the Agent's Stats RPC.
 	AgentStatsProcedure = "/cove.agent.v1.Agent/Stats"
 )
@@ -123,6 +125,9 @@ type AgentClient interface {
 	Archive(context.Context, *connect.Request[agentv1.ArchiveRequest]) (*connect.ServerStreamForClient[agentv1.ArchiveResponse], error)
 	// Watch streams changes below a path until the caller goes away.
 	Watch(context.Context, *connect.Request[agentv1.WatchRequest]) (*connect.ServerStreamForClient[agentv1.WatchEvent], error)
+	// Apply changes the sandbox's files to those of a stream, in the format of
+	// package layer: all of them, or none.
+	Apply(context.Context) *connect.ClientStreamForClient[agentv1.ApplyRequest, agentv1.ApplyResponse]
 	// Stats tells what the sandbox uses, as seen from inside.
 	Stats(context.Context, *connect.Request[agentv1.StatsRequest]) (*connect.Response[agentv1.StatsResponse], error)
 }
@@ -258,6 +263,12 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(agentMethods.ByName("Watch")),
 			connect.WithClientOptions(opts...),
 		),
+		apply: connect.NewClient[agentv1.ApplyRequest, agentv1.ApplyResponse](
+			httpClient,
+			baseURL+AgentApplyProcedure,
+			connect.WithSchema(agentMethods.ByName("Apply")),
+			connect.WithClientOptions(opts...),
+		),
 		stats: connect.NewClient[agentv1.StatsRequest, agentv1.StatsResponse](
 			httpClient,
 			baseURL+AgentStatsProcedure,
@@ -289,6 +300,7 @@ type agentClient struct {
 	delete         *connect.Client[agentv1.DeleteRequest, agentv1.DeleteResponse]
 	archive        *connect.Client[agentv1.ArchiveRequest, agentv1.ArchiveResponse]
 	watch          *connect.Client[agentv1.WatchRequest, agentv1.WatchEvent]
+	apply          *connect.Client[agentv1.ApplyRequest, agentv1.ApplyResponse]
 	stats          *connect.Client[agentv1.StatsRequest, agentv1.StatsResponse]
 }
 
@@ -392,6 +404,11 @@ func (c *agentClient) Watch(ctx context.Context, req *connect.Request[agentv1.Wa
 	return c.watch.CallServerStream(ctx, req)
 }
 
+// Apply calls cove.agent.v1.Agent.Apply.
+func (c *agentClient) Apply(ctx context.Context) *connect.ClientStreamForClient[agentv1.ApplyRequest, agentv1.ApplyResponse] {
+	return c.apply.CallClientStream(ctx)
+}
+
 // Stats calls cove.agent.v1.Agent.Stats.
 func (c *agentClient) Stats(ctx context.Context, req *connect.Request[agentv1.StatsRequest]) (*connect.Response[agentv1.StatsResponse], error) {
 	return c.stats.CallUnary(ctx, req)
@@ -439,6 +456,9 @@ type AgentHandler interface {
 	Archive(context.Context, *connect.Request[agentv1.ArchiveRequest], *connect.ServerStream[agentv1.ArchiveResponse]) error
 	// Watch streams changes below a path until the caller goes away.
 	Watch(context.Context, *connect.Request[agentv1.WatchRequest], *connect.ServerStream[agentv1.WatchEvent]) error
+	// Apply changes the sandbox's files to those of a stream, in the format of
+	// package layer: all of them, or none.
+	Apply(context.Context, *connect.ClientStream[agentv1.ApplyRequest]) (*connect.Response[agentv1.ApplyResponse], error)
 	// Stats tells what the sandbox uses, as seen from inside.
 	Stats(context.Context, *connect.Request[agentv1.StatsRequest]) (*connect.Response[agentv1.StatsResponse], error)
 }
@@ -570,6 +590,12 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(agentMethods.ByName("Watch")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentApplyHandler := connect.NewClientStreamHandler(
+		AgentApplyProcedure,
+		svc.Apply,
+		connect.WithSchema(agentMethods.ByName("Apply")),
+		connect.WithHandlerOptions(opts...),
+	)
 	agentStatsHandler := connect.NewUnaryHandler(
 		AgentStatsProcedure,
 		svc.Stats,
@@ -618,6 +644,8 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentArchiveHandler.ServeHTTP(w, r)
 		case AgentWatchProcedure:
 			agentWatchHandler.ServeHTTP(w, r)
+		case AgentApplyProcedure:
+			agentApplyHandler.ServeHTTP(w, r)
 		case AgentStatsProcedure:
 			agentStatsHandler.ServeHTTP(w, r)
 		default:
@@ -707,6 +735,10 @@ func (UnimplementedAgentHandler) Archive(context.Context, *connect.Request[agent
 
 func (UnimplementedAgentHandler) Watch(context.Context, *connect.Request[agentv1.WatchRequest], *connect.ServerStream[agentv1.WatchEvent]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.Watch is not implemented"))
+}
+
+func (UnimplementedAgentHandler) Apply(context.Context, *connect.ClientStream[agentv1.ApplyRequest]) (*connect.Response[agentv1.ApplyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.Apply is not implemented"))
 }
 
 func (UnimplementedAgentHandler) Stats(context.Context, *connect.Request[agentv1.StatsRequest]) (*connect.Response[agentv1.StatsResponse], error) {

@@ -43,6 +43,8 @@ const (
 	CellStatsProcedure = "/cove.cell.v1.Cell/Stats"
 	// CellUpdateProcedure is the fully-qualified name of the Cell's Update RPC.
 	CellUpdateProcedure = "/cove.cell.v1.Cell/Update"
+	// CellCheckpointProcedure is the fully-qualified name of the Cell's Checkpoint RPC.
+	CellCheckpointProcedure = "/cove.cell.v1.Cell/Checkpoint"
 )
 
 // CellClient is a client for the cove.cell.v1.Cell service.
@@ -56,6 +58,11 @@ type CellClient interface {
 	Stats(context.Context, *connect.Request[cellv1.StatsRequest]) (*connect.Response[cellv1.StatsResponse], error)
 	// Update changes limits of the running sandbox.
 	Update(context.Context, *connect.Request[cellv1.UpdateRequest]) (*connect.Response[cellv1.UpdateResponse], error)
+	// Checkpoint writes the sandbox's state into a directory and sends one
+	// event when it is written. With hold, the sandbox then stands still for as
+	// long as the caller keeps the stream open, so that a caller's death lets it
+	// go on.
+	Checkpoint(context.Context, *connect.Request[cellv1.CheckpointRequest]) (*connect.ServerStreamForClient[cellv1.CheckpointEvent], error)
 }
 
 // NewCellClient constructs a client for the cove.cell.v1.Cell service. By default, it uses the
@@ -93,15 +100,22 @@ func NewCellClient(httpClient connect.HTTPClient, baseURL string, opts ...connec
 			connect.WithSchema(cellMethods.ByName("Update")),
 			connect.WithClientOptions(opts...),
 		),
+		checkpoint: connect.NewClient[cellv1.CheckpointRequest, cellv1.CheckpointEvent](
+			httpClient,
+			baseURL+CellCheckpointProcedure,
+			connect.WithSchema(cellMethods.ByName("Checkpoint")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // cellClient implements CellClient.
 type cellClient struct {
-	watch  *connect.Client[cellv1.WatchRequest, cellv1.Status]
-	stop   *connect.Client[cellv1.StopRequest, cellv1.StopResponse]
-	stats  *connect.Client[cellv1.StatsRequest, cellv1.StatsResponse]
-	update *connect.Client[cellv1.UpdateRequest, cellv1.UpdateResponse]
+	watch      *connect.Client[cellv1.WatchRequest, cellv1.Status]
+	stop       *connect.Client[cellv1.StopRequest, cellv1.StopResponse]
+	stats      *connect.Client[cellv1.StatsRequest, cellv1.StatsResponse]
+	update     *connect.Client[cellv1.UpdateRequest, cellv1.UpdateResponse]
+	checkpoint *connect.Client[cellv1.CheckpointRequest, cellv1.CheckpointEvent]
 }
 
 // Watch calls cove.cell.v1.Cell.Watch.
@@ -124,6 +138,11 @@ func (c *cellClient) Update(ctx context.Context, req *connect.Request[cellv1.Upd
 	return c.update.CallUnary(ctx, req)
 }
 
+// Checkpoint calls cove.cell.v1.Cell.Checkpoint.
+func (c *cellClient) Checkpoint(ctx context.Context, req *connect.Request[cellv1.CheckpointRequest]) (*connect.ServerStreamForClient[cellv1.CheckpointEvent], error) {
+	return c.checkpoint.CallServerStream(ctx, req)
+}
+
 // CellHandler is an implementation of the cove.cell.v1.Cell service.
 type CellHandler interface {
 	// Watch streams the cell's status: at once, and after every change. The
@@ -135,6 +154,11 @@ type CellHandler interface {
 	Stats(context.Context, *connect.Request[cellv1.StatsRequest]) (*connect.Response[cellv1.StatsResponse], error)
 	// Update changes limits of the running sandbox.
 	Update(context.Context, *connect.Request[cellv1.UpdateRequest]) (*connect.Response[cellv1.UpdateResponse], error)
+	// Checkpoint writes the sandbox's state into a directory and sends one
+	// event when it is written. With hold, the sandbox then stands still for as
+	// long as the caller keeps the stream open, so that a caller's death lets it
+	// go on.
+	Checkpoint(context.Context, *connect.Request[cellv1.CheckpointRequest], *connect.ServerStream[cellv1.CheckpointEvent]) error
 }
 
 // NewCellHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -168,6 +192,12 @@ func NewCellHandler(svc CellHandler, opts ...connect.HandlerOption) (string, htt
 		connect.WithSchema(cellMethods.ByName("Update")),
 		connect.WithHandlerOptions(opts...),
 	)
+	cellCheckpointHandler := connect.NewServerStreamHandler(
+		CellCheckpointProcedure,
+		svc.Checkpoint,
+		connect.WithSchema(cellMethods.ByName("Checkpoint")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cove.cell.v1.Cell/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case CellWatchProcedure:
@@ -178,6 +208,8 @@ func NewCellHandler(svc CellHandler, opts ...connect.HandlerOption) (string, htt
 			cellStatsHandler.ServeHTTP(w, r)
 		case CellUpdateProcedure:
 			cellUpdateHandler.ServeHTTP(w, r)
+		case CellCheckpointProcedure:
+			cellCheckpointHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -201,4 +233,8 @@ func (UnimplementedCellHandler) Stats(context.Context, *connect.Request[cellv1.S
 
 func (UnimplementedCellHandler) Update(context.Context, *connect.Request[cellv1.UpdateRequest]) (*connect.Response[cellv1.UpdateResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.cell.v1.Cell.Update is not implemented"))
+}
+
+func (UnimplementedCellHandler) Checkpoint(context.Context, *connect.Request[cellv1.CheckpointRequest], *connect.ServerStream[cellv1.CheckpointEvent]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("cove.cell.v1.Cell.Checkpoint is not implemented"))
 }

@@ -1,0 +1,116 @@
+package cell
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cove-sh/cove/internal/netstack"
+	"github.com/cove-sh/cove/internal/runsc"
+)
+
+// insideName is gVisor's name for the sandbox, and the host name until the
+// agent is told another. It is the same in every cell, which may get its
+// sandbox's own id much later; nobody else sees it.
+const insideName = "sandbox"
+
+// makeShell does as much as can be done before the specification is there.
+func (c *cell) makeShell(ctx context.Context) error {
+	began := time.Now()
+	scratch, err := setUpScratch(c.shell)
+	if err != nil {
+		return err
+	}
+	if c.shell.PinCPUs {
+		if err := pinCPUs(c.cpus, c.shell.Resources.VCPUs); err != nil {
+			c.unenforced("the processor limit: " + err.Error())
+		}
+	}
+	mounted := time.Now()
+	out, err := c.captureOutput()
+	if err != nil {
+		return err
+	}
+	runsc.SetLog(os.Stderr)
+	c.sb, err = runsc.Create(c.runscConfig(scratch))
+	out.Close()
+	if err != nil {
+		return err
+	}
+	c.preferInOOM()
+	c.log.Info("shell made", "mounts", mounted.Sub(began), "create", time.Since(mounted))
+	if c.shell.Restore == "" {
+		return nil
+	}
+	if err := c.restore(ctx, c.shell.Restore); err != nil {
+		return err
+	}
+	c.running = true
+	return nil
+}
+
+// start starts the sandbox, or restores it, and tells the agent what it is.
+func (c *cell) start(ctx context.Context) error {
+	began := time.Now()
+	switch {
+	case c.running:
+	case c.spec.RestoreFrom != "":
+		if err := c.restore(ctx, c.spec.RestoreFrom); err != nil {
+			return err
+		}
+	default:
+		if err := c.sb.Start(); err != nil {
+			return err
+		}
+		go c.watchForEnd()
+	}
+	started := time.Now()
+	if err := c.greetAgent(ctx); err != nil {
+		return err
+	}
+	c.log.Info("sandbox started", "start", started.Sub(began), "agent", time.Since(started))
+	return nil
+}
+
+// restore continues from a checkpoint and waits until the agent answers.
+func (c *cell) restore(ctx context.Context, dir string) error {
+	began := time.Now()
+	if err := c.sb.Restore(dir); err != nil {
+		return err
+	}
+	restored := time.Now()
+	go c.watchForEnd()
+	if err := c.awaitAgent(ctx); err != nil {
+		return err
+	}
+	c.log.Info("sandbox restored", "restore", restored.Sub(began), "agent", time.Since(restored))
+	return nil
+}
+
+func (c *cell) runscConfig(s scratch) runsc.Config {
+	r := c.shell.Resources
+	memory := r.MemoryMiB << 20
+	return runsc.Config{
+		ID:          insideName,
+		StateDir:    s.state,
+		BundleDir:   s.bundle,
+		RootDir:     s.root,
+		WritesDir:   s.writes,
+		WritesBytes: r.DiskMiB << 20,
+		TmpBytes:    memory / 2,
+		Hostname:    insideName,
+		Limits:      runsc.Limits{MemoryBytes: memory, CPUs: r.VCPUs},
+		MaxFiles:    maxFiles,
+		Args: []string{
+			"/.cove/agent",
+			"-listen", fmt.Sprintf("%s:%d", netstack.SandboxAddr, AgentPort),
+			"-allow", netstack.GatewayAddr.String(),
+		},
+		Env:      []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		Binds:    []runsc.Bind{{Source: c.shell.AgentDir, Target: "/.cove"}},
+		PanicLog: filepath.Join(c.shell.Dir, PanicFile),
+		FilesTar: c.shell.FilesTar,
+	}
+}

@@ -1,0 +1,341 @@
+// Package checkpoint keeps checkpoints of sandboxes as directories.
+//
+// A checkpoint is written under a temporary name and becomes visible by
+// renaming, whole or not at all. Its manifest is written last and says what is
+// needed to restore it: the program that made it, the features of its
+// processor, and the size and checksum of each file.
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/engine"
+)
+
+// format is the version of the directory's layout.
+const format = 1
+
+const (
+	manifestFile = "manifest.json"
+	// draftPrefix begins the names of checkpoints that are being written.
+	draftPrefix = ".draft-"
+	// maxManifestBytes bounds what is read of a manifest.
+	maxManifestBytes = 4 << 20
+)
+
+// ErrDamaged says that a checkpoint is not what was written.
+var ErrDamaged = errors.New("the checkpoint is damaged")
+
+// validID is what may become a directory's name.
+var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,80}$`)
+
+// Manifest describes a checkpoint.
+type Manifest struct {
+	Format int `json:"format"`
+	engine.Checkpoint
+	// Program is the file, in the engine's directory of programs, that made
+	// it: only the same build of gVisor can restore it.
+	Program string `json:"program"`
+	// AgentDir is what the sandbox sees as its agent's directory.
+	AgentDir string `json:"agent_dir"`
+	// CPU are the features of the processor that programs have seen.
+	CPU   []string `json:"cpu"`
+	Files []File   `json:"files"`
+}
+
+// File is one file of a checkpoint.
+type File struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
+	// CRC32C is set in durable checkpoints. It finds damage, not deceit.
+	CRC32C *uint32 `json:"crc32c,omitempty"`
+}
+
+// Dir keeps the checkpoints of one directory. Its methods are safe for
+// concurrent use.
+type Dir struct{ path string }
+
+// Open returns the checkpoints in a directory, which is made if missing, and
+// removes what was half written. Only one process at a time may use it.
+func Open(path string) (Dir, error) {
+	d := Dir{path: path}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return d, fmt.Errorf("open checkpoints: %w", err)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return d, fmt.Errorf("open checkpoints: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), draftPrefix) {
+			if err := os.RemoveAll(filepath.Join(path, e.Name())); err != nil {
+				return d, fmt.Errorf("remove half a checkpoint: %w", err)
+			}
+		}
+	}
+	return d, nil
+}
+
+// Path is the directory of a checkpoint.
+func (d Dir) Path(id string) string { return filepath.Join(d.path, id) }
+
+// Draft is a checkpoint that is being written.
+type Draft struct {
+	d   Dir
+	id  string
+	dir string
+}
+
+// Begin begins a checkpoint. The draft must be committed or discarded.
+func (d Dir) Begin(id string) (*Draft, error) {
+	if !validID.MatchString(id) {
+		return nil, fmt.Errorf("invalid checkpoint id %q", id)
+	}
+	if _, err := os.Lstat(d.Path(id)); err == nil {
+		return nil, fmt.Errorf("checkpoint %s: %w", id, fs.ErrExist)
+	}
+	dir := filepath.Join(d.path, draftPrefix+id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("begin checkpoint: %w", err)
+	}
+	return &Draft{d: d, id: id, dir: dir}, nil
+}
+
+// Dir is where the files go.
+func (w *Draft) Dir() string { return w.dir }
+
+// Discard removes the draft. After Commit it does nothing.
+func (w *Draft) Discard() error { return os.RemoveAll(w.dir) }
+
+// Commit makes the checkpoint visible, with all files that are in the draft,
+// and returns its manifest with their sizes. A durable one has checksums and
+// survives a loss of power from here on.
+func (w *Draft) Commit(m Manifest, durable bool) (Manifest, error) {
+	m.Format, m.ID = format, w.id
+	entries, err := os.ReadDir(w.dir)
+	if err != nil {
+		return m, fmt.Errorf("write checkpoint: %w", err)
+	}
+	m.Files, m.SizeBytes = make([]File, len(entries)), 0
+	var g errgroup.Group
+	for i, e := range entries {
+		g.Go(func() (err error) {
+			m.Files[i], err = finishFile(w.dir, e.Name(), durable)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return m, fmt.Errorf("write checkpoint: %w", err)
+	}
+	for _, f := range m.Files {
+		m.SizeBytes += f.Size
+	}
+	if err := writeManifest(w.dir, &m, durable); err != nil {
+		return m, fmt.Errorf("write checkpoint: %w", err)
+	}
+	if err := os.Rename(w.dir, w.d.Path(w.id)); err != nil {
+		return m, fmt.Errorf("write checkpoint: %w", err)
+	}
+	if durable {
+		return m, syncDir(w.d.path)
+	}
+	return m, nil
+}
+
+// finishFile describes a file and, for a durable checkpoint, sums it up while
+// the disk writes it.
+func finishFile(dir, name string, durable bool) (File, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return File{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return File{}, err
+	}
+	out := File{Name: name, Size: info.Size()}
+	if !durable {
+		return out, nil
+	}
+	var g errgroup.Group
+	g.Go(f.Sync)
+	sum, err := checksum(filepath.Join(dir, name))
+	if err := errors.Join(err, g.Wait()); err != nil {
+		return File{}, err
+	}
+	out.CRC32C = &sum
+	return out, nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(path string) (uint32, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	h := crc32.New(castagnoli)
+	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{f}, make([]byte, 1<<20)); err != nil {
+		return 0, err
+	}
+	return h.Sum32(), nil
+}
+
+func writeManifest(dir string, m *Manifest, durable bool) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, manifestFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if durable {
+		err = errors.Join(err, f.Sync())
+	}
+	if err := errors.Join(err, f.Close()); err != nil || !durable {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// Sync writes a checkpoint that is not durable to the disk.
+func (d Dir) Sync(id string) error {
+	f, err := os.Open(d.Path(id))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
+}
+
+// Manifest reads a checkpoint's manifest. It is [fs.ErrNotExist] if there is
+// none, and [ErrDamaged] if files are missing or of another size.
+func (d Dir) Manifest(id string) (Manifest, error) {
+	var m Manifest
+	if !validID.MatchString(id) {
+		return m, fs.ErrNotExist
+	}
+	if _, err := os.Stat(d.Path(id)); err != nil {
+		return m, err
+	}
+	f, err := os.Open(filepath.Join(d.Path(id), manifestFile))
+	if err != nil {
+		return m, damaged(err)
+	}
+	defer f.Close()
+	if err := json.NewDecoder(io.LimitReader(f, maxManifestBytes)).Decode(&m); err != nil {
+		return m, damaged(err)
+	}
+	if m.Format != format {
+		return m, fmt.Errorf("the checkpoint has format %d, this program knows %d", m.Format, format)
+	}
+	for _, want := range m.Files {
+		info, err := os.Stat(filepath.Join(d.Path(id), want.Name))
+		if err != nil {
+			return m, damaged(err)
+		}
+		if info.Size() != want.Size {
+			return m, damaged(fmt.Errorf("%s has %d bytes instead of %d", want.Name, info.Size(), want.Size))
+		}
+	}
+	return m, nil
+}
+
+func damaged(err error) error { return fmt.Errorf("%w: %w", ErrDamaged, err) }
+
+// Verify compares the files of a durable checkpoint with their checksums. It
+// is [ErrDamaged] if one differs.
+func (d Dir) Verify(m *Manifest) error {
+	var g errgroup.Group
+	for _, f := range m.Files {
+		if f.CRC32C == nil {
+			continue
+		}
+		g.Go(func() error {
+			sum, err := checksum(filepath.Join(d.Path(m.ID), f.Name))
+			if err != nil {
+				return err
+			}
+			if sum != *f.CRC32C {
+				return damaged(fmt.Errorf("%s has another content", f.Name))
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// List returns the manifests of all checkpoints that are not damaged, and the
+// ids of those that are.
+func (d Dir) List() (whole []Manifest, broken []string, err error) {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list checkpoints: %w", err)
+	}
+	for _, e := range entries {
+		if !validID.MatchString(e.Name()) {
+			continue
+		}
+		m, err := d.Manifest(e.Name())
+		if err != nil {
+			broken = append(broken, e.Name())
+			continue
+		}
+		whole = append(whole, m)
+	}
+	return whole, broken, nil
+}
+
+// Remove removes a checkpoint. An unknown one is not an error.
+func (d Dir) Remove(id string) error {
+	if !validID.MatchString(id) {
+		return nil
+	}
+	// It goes at once: half of one is never seen.
+	gone := filepath.Join(d.path, draftPrefix+"removed-"+id)
+	if err := os.Rename(d.Path(id), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove checkpoint: %w", err)
+	}
+	if err := os.RemoveAll(gone); err != nil {
+		return fmt.Errorf("remove checkpoint: %w", err)
+	}
+	return nil
+}
+
+// MissingCPU returns the features that a checkpoint needs and this machine,
+// which has the given ones, lacks.
+func (m *Manifest) MissingCPU(have []string) []string {
+	var missing []string
+	for _, f := range m.CPU {
+		if !slices.Contains(have, f) {
+			missing = append(missing, f)
+		}
+	}
+	return missing
+}

@@ -1,0 +1,306 @@
+package cells
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/checkpoint"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/wire/cellv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+var _ engine.Checkpointer = (*Engine)(nil)
+
+// Checkpoint implements [engine.Checkpointer].
+func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.CheckpointOptions) (engine.Checkpoint, error) {
+	var none engine.Checkpoint
+	i, err := e.Open(ctx, name)
+	if err != nil {
+		return none, err
+	}
+	inst := i.(*instance)
+	from, err := readOrigin(inst.dir)
+	if err != nil {
+		return none, err
+	}
+	draft, err := e.checkpoints.Begin(id)
+	if err != nil {
+		return none, err
+	}
+	defer func() {
+		if err := draft.Discard(); err != nil {
+			e.cfg.Log.Error("remove half a checkpoint", "checkpoint", id, "err", err)
+		}
+	}()
+	// The end of the stream lets the sandbox go on.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := inst.control.Checkpoint(ctx, connect.NewRequest(&cellv1.CheckpointRequest{
+		Dir: draft.Dir(), Hold: opts.Commit != nil, FilesOnly: opts.FilesOnly,
+	}))
+	if err != nil {
+		return none, e.notSaved(ctx, name, err)
+	}
+	defer stream.Close()
+	if !stream.Receive() {
+		return none, e.notSaved(ctx, name, stream.Err())
+	}
+	m, err := draft.Commit(checkpoint.Manifest{
+		Checkpoint: engine.Checkpoint{FilesOnly: opts.FilesOnly, Root: from.Root, Resources: from.Resources, CreatedAt: time.Now().UTC()},
+		Program:    from.Program, AgentDir: from.AgentDir, CPU: e.cpu(),
+	}, opts.Durable)
+	if err != nil {
+		return none, e.notSaved(ctx, name, err)
+	}
+	e.keepProgram(from.Program)
+	m.Stopped = time.Duration(stream.Msg().StoppedNanos)
+	if opts.Commit == nil {
+		return m.Checkpoint, nil
+	}
+	if err := opts.Commit(m.Checkpoint); err != nil {
+		return none, errors.Join(err, e.checkpoints.Remove(id))
+	}
+	if err := e.Destroy(context.WithoutCancel(ctx), name); err != nil {
+		e.cfg.Log.Error("end an instance whose state was kept", "sandbox", name, "err", err)
+	}
+	return m.Checkpoint, nil
+}
+
+// notSaved explains why the state of an instance could not be kept.
+func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	e.cfg.Log.Error("write checkpoint", "sandbox", name, "err", err, "log", e.lastWords(name))
+	if errors.Is(err, unix.ENOSPC) || err != nil && strings.Contains(err.Error(), unix.ENOSPC.Error()) {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; the sandbox goes on as it was: delete snapshots or sandboxes and try again")
+	}
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; it goes on as it was: try again, the server's log has the details")
+}
+
+// Checkpoints implements [engine.Checkpointer].
+func (e *Engine) Checkpoints(context.Context) ([]engine.Checkpoint, error) {
+	whole, broken, err := e.checkpoints.List()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]engine.Checkpoint, 0, len(whole)+len(broken))
+	for _, m := range whole {
+		list = append(list, m.Checkpoint)
+	}
+	for _, id := range broken {
+		list = append(list, engine.Checkpoint{ID: id})
+	}
+	return list, nil
+}
+
+// RemoveCheckpoint implements [engine.Checkpointer].
+func (e *Engine) RemoveCheckpoint(_ context.Context, id string) error {
+	return e.checkpoints.Remove(id)
+}
+
+// shellOf is what a shell is prepared for that is to continue from a
+// checkpoint: it runs the program that made it.
+func (e *Engine) shellOf(m *checkpoint.Manifest, root engine.Root, r sandbox.Resources) shellSpec {
+	return shellSpec{Root: root, Resources: r, Program: m.Program, AgentDir: m.AgentDir}
+}
+
+// restorable returns the manifest of a checkpoint that can be restored here.
+func (e *Engine) restorable(id string, filesOnly bool) (checkpoint.Manifest, error) {
+	m, err := e.checkpoints.Manifest(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return m, sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be restored from it")
+	case err != nil:
+		return m, damagedError(err)
+	case filesOnly:
+		return m, nil
+	case m.FilesOnly:
+		return m, fmt.Errorf("checkpoint %s has no memory", id)
+	}
+	if missing := m.MissingCPU(e.cpu()); len(missing) > 0 {
+		return m, sandbox.Errorf(sandbox.CodeUnsupported, "its memory was kept on a processor that has %s, which this machine's lacks; restart it from its files only (files_only)", strings.Join(missing[:min(5, len(missing))], ", "))
+	}
+	if _, err := os.Stat(filepath.Join(e.programsDir(), m.Program)); err != nil {
+		return m, sandbox.Wrap(sandbox.CodeUnsupported, err, "the version of cove that kept its memory is gone; restart it from its files only (files_only)")
+	}
+	return m, nil
+}
+
+func damagedError(err error) error {
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the kept state is damaged on the server's disk and cannot be restored; use another snapshot, the server's log has the details")
+}
+
+// restore makes an instance that continues from a checkpoint.
+func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, error) {
+	m, err := e.restorable(spec.Checkpoint, spec.FilesOnly)
+	if err != nil {
+		return nil, err
+	}
+	if spec.FilesOnly {
+		return e.restoreFiles(ctx, spec, &m)
+	}
+	verified := make(chan error, 1)
+	go func() { verified <- e.checkpoints.Verify(&m) }()
+	dir := e.checkpoints.Path(m.ID)
+	shells := e.shellOf(&m, spec.Root, spec.Resources)
+	warm := shells
+	warm.Restore = dir
+	sh := e.take(warm)
+	from := ""
+	if sh == nil {
+		from = dir
+		if sh = e.take(shells); sh == nil {
+			if sh, err = e.startShell(shells); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := <-verified; err != nil {
+		e.abandon(sh)
+		return nil, damagedError(err)
+	}
+	return e.finishShell(ctx, sh, spec, from)
+}
+
+// finishShell makes a shell a sandbox. On an error it abandons the shell; what
+// has the sandbox's directory already is the caller's to destroy.
+func (e *Engine) finishShell(ctx context.Context, sh *shell, spec engine.Spec, from string) (*instance, error) {
+	before := sh.dir
+	inst, err := e.become(ctx, sh, spec, from)
+	if err != nil && sh.dir == before {
+		e.abandon(sh)
+	}
+	return inst, err
+}
+
+// restoreFiles boots an instance with the files of a checkpoint.
+func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoint.Manifest) (*instance, error) {
+	tarFile := filepath.Join(e.checkpoints.Path(m.ID), cell.FilesTar)
+	if err := e.checkpoints.Verify(m); err != nil {
+		return nil, damagedError(err)
+	}
+	shells := e.blankSpec(spec.Root, spec.Resources)
+	shells.FilesTar = tarFile
+	sh, err := e.startShell(shells)
+	if err != nil {
+		return nil, err
+	}
+	return e.finishShell(ctx, sh, spec, "")
+}
+
+// Changes implements [engine.Checkpointer].
+func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
+	if of.Checkpoint != "" {
+		f, err := os.Open(filepath.Join(e.checkpoints.Path(of.Checkpoint), cell.FilesTar))
+		if err != nil {
+			return nil, err
+		}
+		return f, nil
+	}
+	i, err := e.Open(ctx, of.Instance)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := cell.Dial(ctx, i.(*instance).dir, cell.ChangesSocket)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	return &changes{ReadCloser: conn, release: func() { stop() }}, nil
+}
+
+// changes is a tar stream that must end as the format says: a connection that
+// breaks between two files must not look like the end.
+type changes struct {
+	io.ReadCloser
+	release func()
+	zeros   int // bytes of zero at the end of what was read so far
+}
+
+// endBytes is how many zero bytes end a tar stream.
+const endBytes = 1024
+
+// Read implements [io.Reader].
+func (c *changes) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	tail := p[:n]
+	zeros := len(tail)
+	for i := len(tail) - 1; i >= 0 && len(tail)-i <= endBytes; i-- {
+		if tail[i] != 0 {
+			zeros = len(tail) - 1 - i
+			break
+		}
+	}
+	if zeros == len(tail) {
+		c.zeros += zeros
+	} else {
+		c.zeros = zeros
+	}
+	if errors.Is(err, io.EOF) && c.zeros < endBytes {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// Close implements [io.Closer].
+func (c *changes) Close() error {
+	c.release()
+	return c.ReadCloser.Close()
+}
+
+// cpu returns the features of this machine's processor.
+func (e *Engine) cpu() []string {
+	e.cpuOnce.Do(func() { e.cpuFeatures = runsc.CPUFeatures() })
+	return e.cpuFeatures
+}
+
+// keepProgram makes sure that the program which made a checkpoint stays what
+// it is: as a second name of the file that the user started, it would change
+// with an upgrade that writes into that file.
+func (e *Engine) keepProgram(name string) {
+	path := filepath.Join(e.programsDir(), name)
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil || st.Nlink == 1 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.keeping[name] || e.ctx.Err() != nil {
+		return
+	}
+	e.keeping[name] = true
+	e.wg.Go(func() {
+		if err := copyProgram(path); err != nil {
+			e.cfg.Log.Error("keep the program that made a checkpoint", "err", err)
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.keeping, name)
+	})
+}
+
+func copyProgram(path string) error {
+	src, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return writeProgram(path, func(f *os.File) error {
+		_, err := io.Copy(f, src)
+		return errors.Join(err, f.Sync())
+	})
+}
