@@ -23,6 +23,8 @@ type settings struct {
 	env      map[string]string
 	user     string
 	workdir  string
+	// fork is the environment that tells a fork which it is, below env.
+	fork map[string]string
 }
 
 // current returns the settings; the caller must not change the map in them.
@@ -63,7 +65,11 @@ func (a *Agent) Configure(_ context.Context, req *connect.Request[agentv1.Config
 	if m.Hostname != nil {
 		next.hostname = m.GetHostname()
 	}
+	if f := m.GetFork(); f != nil {
+		next.fork = forkEnv(f)
+	}
 	a.settings = next
+	a.makeOwn(m)
 	unenforced := a.applyLimits(m)
 	return connect.NewResponse(&agentv1.ConfigureResponse{Unenforced: unenforced}), nil
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -157,8 +158,8 @@ func checkJobID(id string) error {
 	return nil
 }
 
-// jobEnv merges the environment: what every process expects, then the
-// sandbox's own, then the request's.
+// jobEnv merges the environment: what every process expects, then a fork's
+// place, the sandbox's own, and the request's.
 func jobEnv(acc *account, s settings, req *agentv1.ExecRequest) map[string]string {
 	env := make(map[string]string, 8+len(s.env)+len(req.GetEnv()))
 	env["PATH"] = defaultPath
@@ -172,12 +173,9 @@ func jobEnv(acc *account, s settings, req *agentv1.ExecRequest) map[string]strin
 	if req.GetTerminal() != nil {
 		env["TERM"] = "xterm-256color"
 	}
-	for k, v := range s.env {
-		env[k] = v
-	}
-	for k, v := range req.GetEnv() {
-		env[k] = v
-	}
+	maps.Copy(env, s.fork)
+	maps.Copy(env, s.env)
+	maps.Copy(env, req.GetEnv())
 	return env
 }
 

@@ -27,18 +27,26 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestEngine runs the contract that every engine keeps, with real sandboxes.
 func TestEngine(t *testing.T) {
 	needs.GVisor(t)
-	enginetest.Run(t, func(t *testing.T) enginetest.Subject {
-		dir := t.TempDir()
-		d := &covetest.Daemon{StateDir: dir}
-		return enginetest.Subject{
-			Open: func(t *testing.T) engine.Engine { return open(t, dir) },
-			Spec: hostSpec,
-			Fail: func(t *testing.T, id string) { killCell(t, dir, id) },
-			Traces: func(_ *testing.T, id string) []string {
-				return d.Traces(id)
-			},
-		}
-	})
+	enginetest.Run(t, subject)
+}
+
+// TestCheckpoints runs the contract of engines that keep checkpoints.
+func TestCheckpoints(t *testing.T) {
+	needs.GVisor(t)
+	enginetest.RunCheckpoints(t, subject)
+}
+
+func subject(t *testing.T) enginetest.Subject {
+	dir := t.TempDir()
+	d := &covetest.Daemon{StateDir: dir}
+	return enginetest.Subject{
+		Open: func(t *testing.T) engine.Engine { return open(t, dir) },
+		Spec: hostSpec,
+		Fail: func(t *testing.T, id string) { killCell(t, dir, id) },
+		Traces: func(_ *testing.T, id string) []string {
+			return d.Traces(id)
+		},
+	}
 }
 
 // open returns an engine whose cells are the built program: the race detector

@@ -54,11 +54,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Subject) {
 		{"ConcurrentCreates", testConcurrentCreates},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := &suite{Subject: fresh(t)}
-			if s.CreateTimeout == 0 {
-				s.CreateTimeout = 30 * time.Second
-			}
-			c.run(t, s)
+			c.run(t, newSuite(fresh(t)))
 		})
 	}
 }
@@ -68,6 +64,13 @@ type suite struct {
 	Subject
 	e      engine.Engine
 	failed chan engine.Status
+}
+
+func newSuite(subject Subject) *suite {
+	if subject.CreateTimeout == 0 {
+		subject.CreateTimeout = 30 * time.Second
+	}
+	return &suite{Subject: subject}
 }
 
 // start opens the engine, again if it was open.
