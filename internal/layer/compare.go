@@ -36,17 +36,19 @@ func Compare(ctx context.Context, from, to View, opts CompareOptions) (*sandbox.
 	if limit <= 0 {
 		limit = sandbox.DefaultDiffLimit
 	}
-	c := comparison{look: newLookup(ctx, to.Lower), sel: sel, changes: changes{limit: limit}}
-	a, b, err := c.tops(from, to)
+	look := newLookup(ctx, to.Lower)
+	a, b, err := look.tops(from, to)
 	if err != nil {
 		return nil, err
 	}
+	found := changes{limit: limit}
+	c := comparison{look: look, sel: sel, visit: func(d difference) error { found.add(d.Change); return nil }}
 	if err := c.walk("/", a, b); err != nil {
 		return nil, err
 	}
-	d := c.changes.diff()
+	d := found.diff()
 	if opts.Patch {
-		p := patcher{look: c.look, from: from, to: to}
+		p := patcher{look: look, from: from, to: to}
 		for i := range d.Changes {
 			if d.Changes[i].Patch, err = p.patch(d.Changes[i]); err != nil {
 				return nil, err
@@ -56,11 +58,12 @@ func Compare(ctx context.Context, from, to View, opts CompareOptions) (*sandbox.
 	return d, nil
 }
 
-func (c *comparison) tops(from, to View) (a, b spot, err error) {
-	if a, err = c.look.top(from); err != nil {
+// tops returns the roots of two views.
+func (l *lookup) tops(from, to View) (a, b spot, err error) {
+	if a, err = l.top(from); err != nil {
 		return a, b, err
 	}
-	if b, err = c.look.top(to); err != nil {
+	if b, err = l.top(to); err != nil {
 		return a, b, err
 	}
 	if !a.isDir() || !b.isDir() {
@@ -69,11 +72,18 @@ func (c *comparison) tops(from, to View) (a, b spot, err error) {
 	return a, b, nil
 }
 
+// difference is a change with what is on both sides; nil is nothing.
+type difference struct {
+	sandbox.Change
+	a, b *Entry
+}
+
 // comparison walks two views side by side.
 type comparison struct {
-	look    *lookup
-	sel     selection
-	changes changes
+	look *lookup
+	sel  selection
+	// visit is told of each difference; an error of it ends the walk.
+	visit func(difference) error
 }
 
 func (c *comparison) walk(p string, a, b spot) error {
@@ -124,13 +134,13 @@ func (c *comparison) children(p string, a, b spot) error {
 	return nil
 }
 
-// compare notes how a path differs.
+// compare tells how a path differs.
 func (c *comparison) compare(p string, a, b *Entry) error {
 	ch, err := c.look.change(p, a, b)
-	if err == nil && ch != nil {
-		c.changes.add(*ch)
+	if err != nil || ch == nil {
+		return err
 	}
-	return err
+	return c.visit(difference{Change: *ch, a: a, b: b})
 }
 
 // change describes what leads from one entry to another; nil is nothing.

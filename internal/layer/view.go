@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/layer/apply"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -17,9 +18,9 @@ import (
 // shows in a sandbox.
 var excluded = map[string]bool{"/run/cove": true, "/tmp": true, "/dev": true, "/proc": true, "/sys": true}
 
-// ownPrefix begins the names, in the root directory, of Cove's and gVisor's own
+// ownPrefixes begin the names, in the root directory, of Cove's and gVisor's own
 // files: where a merge is prepared, and what backs a layer.
-var ownPrefixes = []string{".cove-merge-", ".gvisor.filestore."}
+var ownPrefixes = []string{apply.StagingPrefix, ".gvisor.filestore."}
 
 func isExcluded(p string) bool {
 	if excluded[p] {

@@ -1,0 +1,339 @@
+package apply
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxEntries bounds the entries of a stream.
+const MaxEntries = 4_000_000
+
+// The names in a staging directory. An entry's new file and what it replaces
+// are named by its number.
+const (
+	newDir  = "new"
+	oldDir  = "old"
+	journal = "journal"
+)
+
+// step is an entry of the stream that is being carried out. A line of JSON for
+// each is in the journal before the step begins.
+type step struct {
+	Number int
+	Name   string `json:"-"`
+	// Path is Name in the journal: JSON has no strings of any bytes.
+	Path []byte
+	// Remove says that nothing replaces what is there, and Before what a
+	// directory was like that only gets other attributes.
+	Remove bool        `json:",omitempty"`
+	Before *attributes `json:",omitempty"`
+
+	dir   bool
+	after attributes
+}
+
+func (s step) number() string { return strconv.Itoa(s.Number) }
+
+// stage is a merge in the making.
+type stage struct {
+	root    int
+	name    string // of the staging directory
+	fd      int    // of the same
+	newFD   int
+	oldFD   int
+	steps   []step
+	files   map[string]int // what hard links may refer to
+	journal *os.File
+	// stuck is set when something could not be undone: what was replaced is
+	// kept then.
+	stuck bool
+}
+
+// Apply reads a stream and carries it out in the directory root, all or nothing:
+// new files are prepared in a directory of their own, so that a full disk or a
+// broken stream changes nothing, and moved into place at the end. If a move
+// fails, those before it are undone; what cannot be undone is in the error.
+// Other programs may see the moves one by one. For a crash see [Recover].
+//
+// All is done in the file system of root itself: a path on another one that is
+// mounted there is an error. ctx is not looked at once the moves begin.
+func Apply(ctx context.Context, root *os.File, r io.Reader) (err error) {
+	s, err := newStage(int(root.Fd()))
+	if err != nil {
+		return fmt.Errorf("prepare a merge: %w", err)
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.read(ctx, r); err != nil {
+		return err
+	}
+	return s.commit()
+}
+
+func newStage(root int) (*stage, error) {
+	s := &stage{root: root, name: StagingPrefix + strings.ToLower(rand.Text()), fd: -1, newFD: -1, oldFD: -1, files: map[string]int{}}
+	if err := unix.Mkdirat(root, s.name, 0o700); err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// open opens the staging directory and makes what is in it.
+func (s *stage) open() error {
+	var err error
+	if s.fd, err = openDir(s.root, s.name); err != nil {
+		return err
+	}
+	for name, fd := range map[string]*int{newDir: &s.newFD, oldDir: &s.oldFD} {
+		if err := unix.Mkdirat(s.fd, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		if *fd, err = openDir(s.fd, name); err != nil {
+			return err
+		}
+	}
+	fd, err := unix.Openat(s.fd, journal, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	s.journal = os.NewFile(uintptr(fd), journal)
+	return nil
+}
+
+func openDir(at int, name string) (int, error) {
+	return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// close removes the staging directory, unless it is stuck. The journal goes first: without it there
+// is nothing to undo.
+func (s *stage) close() error {
+	var err error
+	if s.journal != nil {
+		_ = s.journal.Close()
+		if !s.stuck {
+			err = unix.Unlinkat(s.fd, journal, 0)
+		}
+	}
+	for _, fd := range []int{s.fd, s.newFD, s.oldFD} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	if err != nil || s.stuck {
+		return err
+	}
+	return removeAll(s.root, s.name)
+}
+
+// read prepares all that the stream holds.
+func (s *stage) read(ctx context.Context, r io.Reader) error {
+	tr := tar.NewReader(r)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return errors.New("the stream of the merge ends before it is complete")
+		}
+		if err != nil {
+			return fmt.Errorf("read the stream of the merge: %w", err)
+		}
+		if h.PAXRecords[RecordCommit] == "1" {
+			if _, err := tr.Next(); !errors.Is(err, io.EOF) {
+				return errors.New("the stream of the merge goes on after its end")
+			}
+			return nil
+		}
+		if len(s.steps) >= MaxEntries {
+			return fmt.Errorf("the merge has more than %d entries", MaxEntries)
+		}
+		if err := s.prepare(h, tr); err != nil {
+			return fmt.Errorf("prepare %.200q: %w", h.Name, err)
+		}
+	}
+}
+
+// prepare makes the new file of one entry in the staging directory.
+func (s *stage) prepare(h *tar.Header, content io.Reader) error {
+	name, err := cleanName(h.Name)
+	if err != nil {
+		return err
+	}
+	if h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != "" {
+		return errors.New("it is stored as a sparse file")
+	}
+	st := step{Number: len(s.steps), Name: name, Path: []byte(name), dir: h.Typeflag == tar.TypeDir, Remove: h.PAXRecords[RecordRemove] == "1"}
+	st.after = attributes{Mode: uint32(h.Mode & 0o7777), UID: h.Uid, GID: h.Gid, Sec: h.ModTime.Unix(), Nsec: int64(h.ModTime.Nanosecond())}
+	if name == "." && (!st.dir || st.Remove) {
+		return errors.New("the root cannot be replaced")
+	}
+	if !st.Remove {
+		if err := s.make(h, st, content); err != nil {
+			return err
+		}
+		if h.Typeflag != tar.TypeLink {
+			if err := st.after.set(s.newFD, st.number(), h.Typeflag == tar.TypeSymlink); err != nil {
+				return err
+			}
+		}
+	}
+	if h.Typeflag == tar.TypeReg && !st.Remove {
+		s.files[name] = st.Number
+	}
+	s.steps = append(s.steps, st)
+	return nil
+}
+
+func (s *stage) make(h *tar.Header, st step, content io.Reader) error {
+	name := st.number()
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return unix.Mkdirat(s.newFD, name, 0o700)
+	case tar.TypeReg:
+		return s.write(name, content)
+	case tar.TypeSymlink:
+		return unix.Symlinkat(h.Linkname, s.newFD, name)
+	case tar.TypeLink:
+		target, err := cleanName(h.Linkname)
+		if err != nil {
+			return err
+		}
+		n, ok := s.files[target]
+		if !ok {
+			return errors.New("the file that it is a link to does not come before it")
+		}
+		return unix.Linkat(s.newFD, strconv.Itoa(n), s.newFD, name, 0)
+	case tar.TypeFifo:
+		return unix.Mknodat(s.newFD, name, unix.S_IFIFO|0o600, 0)
+	case tar.TypeChar:
+		return unix.Mknodat(s.newFD, name, unix.S_IFCHR|0o600, int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))))
+	case tar.TypeBlock:
+		return unix.Mknodat(s.newFD, name, unix.S_IFBLK|0o600, int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))))
+	}
+	return fmt.Errorf("type %q is unknown", h.Typeflag)
+}
+
+func (s *stage) write(name string, content io.Reader) error {
+	fd, err := unix.Openat(s.newFD, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	// Without this, a file's ReadFrom copies in small pieces.
+	buf := make([]byte, 128<<10)
+	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{content}, buf)
+	return errors.Join(err, f.Close())
+}
+
+// commit moves all into place, or undoes what it did.
+func (s *stage) commit() error {
+	log := json.NewEncoder(s.journal)
+	for i := range s.steps {
+		if err := s.do(&s.steps[i], log); err != nil {
+			err = fmt.Errorf("apply to /%s: %w", s.steps[i].Name, err)
+			return s.back(err, s.steps[:i+1])
+		}
+	}
+	// Moving files into directories has changed their times.
+	for _, st := range s.steps {
+		if st.dir && !st.Remove {
+			if err := s.setDir(st.Name, &st.after); err != nil {
+				err = fmt.Errorf("apply to /%s: %w", st.Name, err)
+				return s.back(err, s.steps)
+			}
+		}
+	}
+	return nil
+}
+
+// back undoes steps because of err.
+func (s *stage) back(err error, steps []step) error {
+	if undone := s.undo(steps); undone != nil {
+		s.stuck = true
+		return errors.Join(err, undone, fmt.Errorf("what was replaced is kept in /%s", s.name))
+	}
+	return err
+}
+
+func (s *stage) do(st *step, log *json.Encoder) error {
+	if st.Name == "." {
+		return s.change(st, log, s.root, ".")
+	}
+	dir, name, err := parent(s.root, st.Name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	now, err := lstat(dir, name)
+	if err != nil {
+		return err
+	}
+	if isDir(now) && !st.Remove {
+		if !st.dir {
+			return unix.EISDIR
+		}
+		return s.change(st, log, dir, name)
+	}
+	if err := log.Encode(st); err != nil {
+		return err
+	}
+	if now != nil {
+		if err := s.putAside(st, dir, name); err != nil {
+			return err
+		}
+	}
+	if st.Remove {
+		return nil
+	}
+	return unix.Renameat(s.newFD, st.number(), dir, name)
+}
+
+// putAside keeps what is at a path. A file that is about to be replaced gets a
+// second name, so that its path is never empty; not all can have one.
+func (s *stage) putAside(st *step, dir int, name string) error {
+	if !st.Remove && !st.dir && unix.Linkat(dir, name, s.oldFD, st.number(), 0) == nil {
+		return nil
+	}
+	return unix.Renameat(dir, name, s.oldFD, st.number())
+}
+
+// change gives an existing directory other attributes.
+func (s *stage) change(st *step, log *json.Encoder, dir int, name string) error {
+	now, err := lstat(dir, name)
+	if err != nil || !isDir(now) {
+		return errors.Join(err, unix.ENOTDIR)
+	}
+	st.Before = attributesOf(now)
+	if err := log.Encode(st); err != nil {
+		return err
+	}
+	return s.setDir(st.Name, &st.after)
+}
+
+// setDir gives a directory attributes.
+func (s *stage) setDir(name string, a *attributes) error {
+	dir, base, err := parent(s.root, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	fd, err := openDir(dir, base)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return a.set(fd, ".", false)
+}

@@ -1,0 +1,327 @@
+package apply
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// entry is a header with its content.
+type entry struct {
+	tar.Header
+	content string
+}
+
+func head(typeflag byte, name string) entry {
+	return entry{Header: tar.Header{
+		Typeflag: typeflag, Name: name, Mode: 0o755, Uid: os.Getuid(), Gid: os.Getgid(), ModTime: time.Unix(1e9, 0), Format: tar.FormatPAX,
+	}}
+}
+
+func file(name, content string) entry { e := head(tar.TypeReg, name); e.content = content; return e }
+
+func link(typeflag byte, name, target string) entry {
+	e := head(typeflag, name)
+	e.Linkname = target
+	return e
+}
+
+func remove(name string) entry {
+	e := head(tar.TypeReg, name)
+	e.PAXRecords = map[string]string{RecordRemove: "1"}
+	return e
+}
+
+func commit() entry {
+	e := head(tar.TypeDir, "./")
+	e.PAXRecords = map[string]string{RecordCommit: "1"}
+	return e
+}
+
+func stream(t testing.TB, entries ...entry) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	for _, e := range entries {
+		e.Size = int64(len(e.content))
+		if err := tw.WriteHeader(&e.Header); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(tw, e.content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// sample is a root directory to apply things to.
+func sample(t testing.TB) *os.File {
+	t.Helper()
+	dir, err := os.MkdirTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"etc", "usr", "usr/lib", "outside"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{"etc/hosts": "hosts", "etc/motd": "motd", "usr/lib/a": "a", "usr/lib/b": "b"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("outside", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return root
+}
+
+// list describes all files in a directory.
+func list(t testing.TB, root *os.File) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(root.Name(), func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel := strings.TrimPrefix(name, root.Name())
+		fmt.Fprintf(&b, "%s %s", rel, info.Mode())
+		switch {
+		case info.Mode().IsRegular():
+			content, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %d %q", info.Sys().(*syscall.Stat_t).Nlink, content)
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(name)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %q", target)
+		}
+		b.WriteByte('\n')
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestApply(t *testing.T) {
+	root := sample(t)
+	setuid := file("./usr/new/tool", "tool")
+	setuid.Mode = 0o4755
+	etc := head(tar.TypeDir, "./etc/")
+	etc.Mode = 0o700
+	err := Apply(t.Context(), root, bytes.NewReader(stream(t,
+		remove("./usr/lib"), remove("./etc/motd"), remove("./never"),
+		etc, head(tar.TypeDir, "./usr/new/"),
+		file("./etc/hosts", "changed"), setuid, link(tar.TypeLink, "./usr/new/hard", "./usr/new/tool"),
+		link(tar.TypeSymlink, "./link", "/etc"), head(tar.TypeFifo, "./usr/lib"), commit(),
+	)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ` drwx------
+/etc drwx------
+/etc/hosts -rwxr-xr-x 1 "changed"
+/link Lrwxrwxrwx "/etc"
+/outside drwxr-xr-x
+/usr drwxr-xr-x
+/usr/lib prwxr-xr-x
+/usr/new drwxr-xr-x
+/usr/new/hard urwxr-xr-x 2 "tool"
+/usr/new/tool urwxr-xr-x 2 "tool"
+`
+	if diff := cmp.Diff(want, list(t, root)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"etc", "etc/hosts", "usr/new", "usr/lib"} {
+		info, err := os.Lstat(filepath.Join(root.Name(), name))
+		if err != nil || !info.ModTime().Equal(time.Unix(1e9, 0)) {
+			t.Errorf("%s is of %v, %v", name, info.ModTime(), err)
+		}
+	}
+}
+
+// Each of these fails at its end, after steps that have to be undone, and leaves
+// nothing behind.
+func TestApplyIsAllOrNothing(t *testing.T) {
+	etc := head(tar.TypeDir, "./etc/")
+	etc.Mode = 0o700
+	good := []entry{
+		remove("./usr/lib/a"), remove("./usr/lib"), etc, head(tar.TypeDir, "./usr/lib/"), head(tar.TypeDir, "./new/"),
+		file("./usr/lib/x", "x"), file("./new/f", "f"), file("./etc/hosts", "changed"), link(tar.TypeSymlink, "./etc/motd", "x"),
+	}
+	root := link(tar.TypeSymlink, ".", "x")
+	tests := []struct {
+		name string
+		last []entry
+		cut  int
+	}{
+		{name: "through a symbolic link", last: []entry{file("./link/f", "f"), commit()}},
+		{name: "removing through a symbolic link", last: []entry{remove("./link/f"), commit()}},
+		{name: "through a symbolic link of the stream", last: []entry{link(tar.TypeSymlink, "./s", "etc"), file("./s/f", "f"), commit()}},
+		{name: "no directory", last: []entry{file("./nothing/f", "f"), commit()}},
+		{name: "below a file", last: []entry{file("./etc/hosts/f", "f"), commit()}},
+		{name: "over a directory", last: []entry{file("./outside", "f"), commit()}},
+		{name: "hard link to the outside", last: []entry{link(tar.TypeLink, "./l", "./etc/hostname"), commit()}},
+		{name: "climbing", last: []entry{file("./../f", "f"), commit()}},
+		{name: "climbing link", last: []entry{link(tar.TypeLink, "./l", "./../f"), commit()}},
+		{name: "absolute", last: []entry{file("/f", "f"), commit()}},
+		{name: "into the staging directory", last: []entry{file("./.cove-merge-x", "f"), commit()}},
+		{name: "the root", last: []entry{root, commit()}},
+		{name: "removing the root", last: []entry{remove("."), commit()}},
+		{name: "unknown type", last: []entry{head('7', "./x"), commit()}},
+		{name: "no commit"},
+		{name: "after the commit", last: []entry{commit(), file("./f", "f")}},
+		{name: "cut", last: []entry{file("./f", strings.Repeat("f", 4096)), commit()}, cut: 5000},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := sample(t)
+			before := list(t, r)
+			b := stream(t, append(good[:len(good):len(good)], tt.last...)...)
+			if err := Apply(t.Context(), r, bytes.NewReader(b[:len(b)-tt.cut])); err == nil {
+				t.Error("it was done")
+			}
+			if diff := cmp.Diff(before, list(t, r)); diff != "" {
+				t.Errorf("(-before +after):\n%s", diff)
+			}
+		})
+	}
+	r := sample(t)
+	if err := Apply(t.Context(), r, bytes.NewReader(stream(t, append(good, commit())...))); err != nil {
+		t.Errorf("without the last entry: %v", err)
+	}
+}
+
+// A crash at any step, or in the middle of one, is undone.
+func TestRecover(t *testing.T) {
+	etc := head(tar.TypeDir, "./etc/")
+	etc.Mode = 0o700
+	b := stream(t,
+		remove("./usr/lib"), etc, head(tar.TypeDir, "./new/"), file("./new/\xff", "f"), file("./etc/hosts", "changed"),
+		link(tar.TypeSymlink, "./etc/motd", "x"), file("./usr/lib", "x"), commit(),
+	)
+	const steps = 7
+	for n := range steps + 1 {
+		for _, half := range []bool{false, true} {
+			root := sample(t)
+			before := list(t, root)
+			s, err := newStage(int(root.Fd()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.read(t.Context(), bytes.NewReader(b)); err != nil {
+				t.Fatal(err)
+			}
+			log := json.NewEncoder(s.journal)
+			for i := range n {
+				if err := s.do(&s.steps[i], log); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if half && n < steps {
+				st := &s.steps[n]
+				dir, name, err := parent(s.root, st.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := log.Encode(st); err != nil {
+					t.Fatal(err)
+				}
+				if now, err := lstat(dir, name); err != nil || now != nil && !isDir(now) && s.putAside(st, dir, name) != nil {
+					t.Fatal(err)
+				}
+				syscall.Close(dir)
+			}
+			// The program is gone.
+			s.journal.Close()
+			for _, fd := range []int{s.fd, s.newFD, s.oldFD} {
+				syscall.Close(fd)
+			}
+			if err := Recover(root); err != nil {
+				t.Fatalf("after %d steps: %v", n, err)
+			}
+			if diff := cmp.Diff(before, list(t, root)); diff != "" {
+				t.Errorf("after %d steps, half another: %v (-before +after):\n%s", n, half, diff)
+			}
+		}
+	}
+}
+
+// What has the name of a staging directory and is not one stays.
+func TestRecoverLeavesOthers(t *testing.T) {
+	root := sample(t)
+	if err := os.WriteFile(filepath.Join(root.Name(), StagingPrefix+"file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(root.Name(), StagingPrefix+"open"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := list(t, root)
+	if err := Recover(root); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, list(t, root)); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+}
+
+// Whatever the stream, Apply stays within its directory, and does all or nothing.
+func FuzzApply(f *testing.F) {
+	etc := head(tar.TypeDir, "./etc/")
+	f.Add(stream(f, remove("./usr/lib"), etc, file("./etc/hosts", "x"), commit()))
+	f.Add(stream(f, head(tar.TypeDir, "./new/"), file("./new/a", "x"), link(tar.TypeLink, "./new/b", "./new/a"), commit()))
+	f.Add(stream(f, link(tar.TypeSymlink, "./s", "../.."), file("./s/f", "x"), commit()))
+	f.Add(stream(f, file("./link/f", "x"), commit()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		root := sample(t)
+		before := list(t, root)
+		err := Apply(t.Context(), root, bytes.NewReader(b))
+		after := list(t, root)
+		if err != nil && before != after {
+			t.Errorf("it failed, and changed:\n%s", cmp.Diff(before, after))
+		}
+		if strings.Contains(after, "/"+StagingPrefix) {
+			t.Errorf("the staging directory is left:\n%s", after)
+		}
+		if dir := filepath.Dir(root.Name()); len(must(os.ReadDir(dir))) != 1 {
+			t.Error("something is beside the root")
+		}
+	})
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

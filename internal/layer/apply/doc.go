@@ -1,0 +1,31 @@
+// Package apply carries out, inside a sandbox, a merge that was planned outside.
+// It is linked into the agent and needs little.
+//
+// # The stream
+//
+// A merge is an ordinary tar stream in PAX format. Names are as gVisor writes
+// them: "./etc/hosts", directories with a slash at the end; the root is "./".
+// Entries are applied in their order:
+//
+//   - An entry with the PAX record COVE.remove=1 says that what is at its path
+//     goes, with all that is in it. Its type means nothing. It is no error if
+//     nothing is there.
+//   - A directory is made, or if there is one, gets the owner, mode and time.
+//     The directory that an entry is in exists or comes before it.
+//   - Any other entry replaces what is at its path, unless that is a directory.
+//     The target of a hard link is an earlier file of the stream.
+//   - The last entry has the PAX record COVE.commit=1 and the name "./". Without
+//     it a stream is incomplete, and nothing is done.
+//
+// Access and change times are not set, and neither are extended attributes.
+package apply
+
+// The PAX records of the stream. Their value is "1".
+const (
+	RecordRemove = "COVE.remove"
+	RecordCommit = "COVE.commit"
+)
+
+// StagingPrefix begins the name, in the root directory, of the directory in
+// which a merge is prepared. It is no part of any comparison.
+const StagingPrefix = ".cove-merge-"

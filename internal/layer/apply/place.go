@@ -1,0 +1,139 @@
+package apply
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const maxDepth = 255
+
+// cleanName turns "./etc/hosts" into "etc/hosts", and the root into ".".
+func cleanName(name string) (string, error) {
+	name = strings.TrimSuffix(name, "/")
+	if name == "." {
+		return name, nil
+	}
+	name = strings.TrimPrefix(name, "./")
+	if len(name) > unix.PathMax || strings.Count(name, "/") >= maxDepth || strings.IndexByte(name, 0) >= 0 {
+		return "", errors.New("the name is too long, too deep, or has a NUL byte")
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part == "." || part == ".." {
+			return "", errors.New("the name is not clean")
+		}
+	}
+	if strings.HasPrefix(name, StagingPrefix) {
+		return "", errors.New("the name is where a merge is prepared")
+	}
+	return name, nil
+}
+
+// parent opens the directory that name is in, relative to root. It follows no
+// symbolic link: where one is in the way, the file system is not what the merge
+// was planned for. The caller closes the result.
+func parent(root int, name string) (int, string, error) {
+	dir, err := unix.Openat(root, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, "", err
+	}
+	at, base := path.Split(name)
+	for part := range strings.SplitSeq(strings.Trim(at, "/"), "/") {
+		if part == "" {
+			break
+		}
+		next, err := unix.Openat(dir, part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		_ = unix.Close(dir)
+		if err != nil {
+			return -1, "", &fs.PathError{Op: "open directory", Path: "/" + at, Err: err}
+		}
+		dir = next
+	}
+	return dir, base, nil
+}
+
+// lstat describes a name, or returns nil if nothing is there.
+func lstat(dir int, name string) (*unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return &st, err
+}
+
+func isDir(st *unix.Stat_t) bool { return st != nil && st.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// removeAll removes a name with all in it, and follows no symbolic link.
+func removeAll(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	for {
+		// From the start each time, since removing moves what follows.
+		if _, err := f.Seek(0, 0); err != nil {
+			return err
+		}
+		names, err := f.Readdirnames(1000)
+		if len(names) == 0 {
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+		}
+		for _, n := range names {
+			if err := removeAll(fd, n); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// attributes are what is set on a file besides its content.
+type attributes struct {
+	Mode     uint32
+	UID, GID int
+	Sec      int64
+	Nsec     int64
+}
+
+func attributesOf(st *unix.Stat_t) *attributes {
+	return &attributes{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), Sec: st.Mtim.Sec, Nsec: st.Mtim.Nsec}
+}
+
+// set gives a name its attributes. The name is in a directory that only we
+// know, or is a directory held open as ".".
+func (a *attributes) set(dir int, name string, link bool) error {
+	st, err := lstat(dir, name)
+	if err != nil || st == nil {
+		return errors.Join(err, errors.New("the file is gone"))
+	}
+	if int(st.Uid) != a.UID || int(st.Gid) != a.GID {
+		if err := unix.Fchownat(dir, name, a.UID, a.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+	}
+	// After the owner, since that takes setuid away. A symbolic link has none.
+	if !link {
+		if err := unix.Fchmodat(dir, name, a.Mode, 0); err != nil {
+			return err
+		}
+	}
+	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: a.Sec, Nsec: a.Nsec}}
+	return unix.UtimesNanoAt(dir, name, times, unix.AT_SYMLINK_NOFOLLOW)
+}

@@ -1,0 +1,315 @@
+package layer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Plan is what turns one view, ours, into what it is after a merge. See
+// [MakePlan].
+type Plan struct {
+	// Changes tells what becomes of ours, sorted by path.
+	Changes []sandbox.Change
+
+	theirs View
+	// removes are gone first; then come directories, parents first, and then
+	// all else.
+	removes []string
+	dirs    []write
+	files   []write
+}
+
+// write is a path with what comes there.
+type write struct {
+	path  string
+	entry *Entry
+}
+
+// Empty says that there is nothing to do.
+func (p *Plan) Empty() bool { return len(p.removes) == 0 && len(p.dirs) == 0 && len(p.files) == 0 }
+
+// MaxConflicts bounds the conflicts that a plan tells of.
+const MaxConflicts = 10_000
+
+// MakePlan merges three ways: base is what ours and theirs both were once; all
+// three lie above the same template. What only theirs has changed is taken, what
+// both have changed alike or only ours has changed stays. What both have changed
+// differently is a conflict: so is a file that one side has changed or added in
+// a directory that the other has removed or replaced.
+//
+// Without a policy conflicts leave no plan, nil. With one the plan resolves them:
+// ours keeps, and theirs takes, the whole path at which the sides part, with all
+// below it. The conflicts, sorted by path and at most [MaxConflicts], are
+// returned in both cases.
+//
+// Paths selects what is taken; empty is all. Directories that a selected path is
+// in come with it if ours has them not.
+func MakePlan(ctx context.Context, base, ours, theirs View, policy sandbox.MergePolicy, paths []string) (*Plan, []sandbox.Conflict, error) {
+	sel, err := newSelection(paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	m := merger{look: newLookup(ctx, theirs.Lower), sel: sel, policy: policy, plan: &Plan{theirs: theirs}}
+	b, o, err := m.look.tops(base, ours)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := m.look.top(theirs)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := m.walk("/", b, o, t); err != nil {
+		return nil, nil, err
+	}
+	slices.SortFunc(m.conflicts, func(a, b sandbox.Conflict) int { return strings.Compare(a.Path, b.Path) })
+	m.conflicts = slices.Compact(m.conflicts)
+	if len(m.conflicts) > 0 && policy == sandbox.PolicyNone {
+		return nil, m.conflicts, nil
+	}
+	m.plan.sort()
+	return m.plan, m.conflicts, nil
+}
+
+func (p *Plan) sort() {
+	byPath := func(a, b write) int { return strings.Compare(a.path, b.path) }
+	slices.SortFunc(p.dirs, byPath)
+	slices.SortFunc(p.files, byPath)
+	slices.SortFunc(p.removes, func(a, b string) int {
+		return cmp.Or(cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")), strings.Compare(a, b))
+	})
+	slices.SortFunc(p.Changes, func(a, b sandbox.Change) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// merger walks three views side by side.
+type merger struct {
+	look      *lookup
+	sel       selection
+	policy    sandbox.MergePolicy
+	plan      *Plan
+	conflicts []sandbox.Conflict
+}
+
+func (m *merger) walk(p string, b, o, t spot) error {
+	if untouched(b, o, t) || isExcluded(p) {
+		return nil
+	}
+	if !m.sel.covers(p) {
+		if !m.sel.leadsTo(p) {
+			return nil
+		}
+		return m.above(p, b, o, t)
+	}
+	if !o.isDir() || !t.isDir() {
+		return m.part(p, b, o, t)
+	}
+	// A directory on both sides: its own attributes, and what is in it.
+	take, err := m.attributes(p, b.entry, o.entry, t.entry)
+	if err != nil {
+		return err
+	}
+	if take {
+		if err := m.takeOne(p, o.entry, t.entry); err != nil {
+			return err
+		}
+	}
+	return m.children(p, b, o, t)
+}
+
+// attributes merges two directories without what is in them.
+func (m *merger) attributes(p string, b, o, t *Entry) (take bool, err error) {
+	for _, pair := range [][2]*Entry{{b, t}, {o, t}} {
+		if same, err := m.look.same(p, pair[0], pair[1]); err != nil || same {
+			return false, err
+		}
+	}
+	same, err := m.look.same(p, b, o)
+	if err != nil || same {
+		return same, err
+	}
+	m.conflict(p, kindOfChange(b, o), kindOfChange(b, t))
+	return m.policy == sandbox.PolicyTheirs, nil
+}
+
+func (m *merger) children(p string, b, o, t spot) error {
+	for _, s := range []*spot{&b, &o, &t} {
+		if !s.isDir() {
+			*s = absent
+		}
+	}
+	names, err := m.look.names(p, b, o, t)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		q := join(p, name)
+		var at [3]spot
+		for i, s := range []spot{b, o, t} {
+			if at[i], err = m.look.child(s, name, q); err != nil {
+				return err
+			}
+		}
+		if err := m.walk(q, at[0], at[1], at[2]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// above merges a path that is not selected, but something below it is.
+func (m *merger) above(p string, b, o, t spot) error {
+	if o.isDir() || !t.isDir() {
+		return m.children(p, b, o, t)
+	}
+	// What is taken needs this directory, which ours has not.
+	if o.entry != nil {
+		if changed, err := m.differ(p, b, t); err != nil || !changed {
+			return err
+		}
+		same, err := m.look.same(p, b.entry, o.entry)
+		if err != nil {
+			return err
+		}
+		if !same {
+			m.conflict(p, kindOfChange(b.entry, o.entry), sandbox.ChangeModified)
+			if m.policy != sandbox.PolicyTheirs {
+				return nil
+			}
+		}
+	}
+	before := len(m.plan.dirs) + len(m.plan.files)
+	if err := m.children(p, b, o, t); err != nil {
+		return err
+	}
+	if len(m.plan.dirs)+len(m.plan.files) == before {
+		return nil
+	}
+	return m.takeOne(p, o.entry, t.entry)
+}
+
+// part merges a path that is not a directory on both sides, with all below it.
+func (m *merger) part(p string, b, o, t spot) error {
+	if changed, err := m.differ(p, b, t); err != nil || !changed {
+		return err
+	}
+	changed, err := m.differ(p, b, o)
+	if err != nil {
+		return err
+	}
+	if !changed {
+		return m.take(p, o, t)
+	}
+	if differ, err := m.differ(p, o, t); err != nil || !differ {
+		return err
+	}
+	found, err := m.clash(p, b, o, t)
+	if err != nil {
+		return err
+	}
+	// Without a conflict, one side has only removed things in a directory
+	// that the other has removed or replaced as a whole.
+	if m.policy == sandbox.PolicyTheirs && found || !found && o.isDir() {
+		return m.take(p, o, t)
+	}
+	return nil
+}
+
+// clash notes the conflicts of two sides that have both changed a path or
+// something below it, at most one of which has a directory there.
+func (m *merger) clash(p string, b, o, t spot) (bool, error) {
+	if !b.isDir() || !o.isDir() && !t.isDir() {
+		m.conflict(p, kindOfChange(b.entry, o.entry), kindOfChange(b.entry, t.entry))
+		return true, nil
+	}
+	side, other := o, t
+	if t.isDir() {
+		side, other = t, o
+	}
+	found := false
+	c := comparison{look: m.look, sel: m.sel, visit: func(d difference) error {
+		if d.Kind == sandbox.ChangeRemoved {
+			return nil
+		}
+		found = true
+		against := sandbox.ChangeRemoved
+		if d.a == nil || d.Path == p {
+			against = kindOfChange(b.entry, other.entry)
+		}
+		if t.isDir() {
+			m.conflict(d.Path, against, d.Kind)
+		} else {
+			m.conflict(d.Path, d.Kind, against)
+		}
+		return nil
+	}}
+	err := c.walk(p, b, side)
+	return found, err
+}
+
+func (m *merger) conflict(p string, ours, theirs sandbox.ChangeKind) {
+	if len(m.conflicts) < MaxConflicts {
+		m.conflicts = append(m.conflicts, sandbox.Conflict{Path: p, Ours: ours, Theirs: theirs})
+	}
+}
+
+// kindOfChange says what leads from one entry to another that differs.
+func kindOfChange(a, b *Entry) sandbox.ChangeKind {
+	switch {
+	case a == nil:
+		return sandbox.ChangeAdded
+	case b == nil:
+		return sandbox.ChangeRemoved
+	}
+	return sandbox.ChangeModified
+}
+
+// errFound ends a walk that has found what it looked for.
+var errFound = errors.New("found")
+
+// differ tells whether two views differ at a path or below it.
+func (m *merger) differ(p string, a, b spot) (bool, error) {
+	c := comparison{look: m.look, sel: m.sel, visit: func(difference) error { return errFound }}
+	err := c.walk(p, a, b)
+	if errors.Is(err, errFound) {
+		return true, nil
+	}
+	return false, err
+}
+
+// take plans to make ours what theirs is, at a path and below it.
+func (m *merger) take(p string, o, t spot) error {
+	c := comparison{look: m.look, sel: m.sel, visit: func(d difference) error {
+		m.plan.add(d)
+		return nil
+	}}
+	return c.walk(p, o, t)
+}
+
+// takeOne is take without what is below.
+func (m *merger) takeOne(p string, o, t *Entry) error {
+	ch, err := m.look.change(p, o, t)
+	if err != nil || ch == nil {
+		return err
+	}
+	m.plan.add(difference{Change: *ch, a: o, b: t})
+	return nil
+}
+
+func (p *Plan) add(d difference) {
+	p.Changes = append(p.Changes, d.Change)
+	wasDir := d.a != nil && d.a.Kind == KindDirectory
+	becomesDir := d.b != nil && d.b.Kind == KindDirectory
+	if d.b == nil || d.a != nil && wasDir != becomesDir {
+		p.removes = append(p.removes, d.Path)
+	}
+	switch {
+	case becomesDir:
+		p.dirs = append(p.dirs, write{d.Path, d.b})
+	case d.b != nil:
+		p.files = append(p.files, write{d.Path, d.b})
+	}
+}
