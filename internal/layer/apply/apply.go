@@ -112,10 +112,6 @@ func (s *stage) open() error {
 	return nil
 }
 
-func openDir(at int, name string) (int, error) {
-	return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-}
-
 // close removes the staging directory, unless it is stuck. The journal goes first: without it there
 // is nothing to undo.
 func (s *stage) close() error {

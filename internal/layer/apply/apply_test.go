@@ -277,6 +277,23 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// A symbolic link is never opened as a directory; gVisor has its own ways here.
+func TestOpenDirFollowsNothing(t *testing.T) {
+	root := sample(t)
+	for name, open := range map[string]func(int, string) (int, error){"openDir": openDir, "pathDir": pathDir} {
+		if fd, err := open(int(root.Fd()), "link"); err == nil {
+			syscall.Close(fd)
+			t.Errorf("%s followed a symbolic link", name)
+		}
+		fd, err := open(int(root.Fd()), "etc")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		syscall.Close(fd)
+	}
+}
+
 // What has the name of a staging directory and is not one stays.
 func TestRecoverLeavesOthers(t *testing.T) {
 	root := sample(t)

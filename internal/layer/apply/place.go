@@ -38,7 +38,7 @@ func cleanName(name string) (string, error) {
 // symbolic link: where one is in the way, the file system is not what the merge
 // was planned for. The caller closes the result.
 func parent(root int, name string) (int, string, error) {
-	dir, err := unix.Openat(root, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := pathDir(root, ".")
 	if err != nil {
 		return -1, "", err
 	}
@@ -47,7 +47,7 @@ func parent(root int, name string) (int, string, error) {
 		if part == "" {
 			break
 		}
-		next, err := unix.Openat(dir, part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		next, err := pathDir(dir, part)
 		_ = unix.Close(dir)
 		if err != nil {
 			return -1, "", &fs.PathError{Op: "open directory", Path: "/" + at, Err: err}
@@ -55,6 +55,22 @@ func parent(root int, name string) (int, string, error) {
 		dir = next
 	}
 	return dir, base, nil
+}
+
+// pathDir finds a directory and follows no symbolic link. It needs O_PATH: with
+// O_DIRECTORY and without O_PATH, gVisor takes no notice of O_NOFOLLOW.
+func pathDir(at int, name string) (int, error) {
+	return unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// openDir opens a directory to read it, and follows no symbolic link.
+func openDir(at int, name string) (int, error) {
+	fd, err := pathDir(at, name)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fd)
+	return unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
 // lstat describes a name, or returns nil if nothing is there.
@@ -78,7 +94,7 @@ func removeAll(dir int, name string) error {
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := openDir(dir, name)
 	if err != nil {
 		return err
 	}
