@@ -238,6 +238,11 @@ func TestPlan(t *testing.T) {
 		{name: "nothing", ours: base, theirs: base},
 		{name: "only ours", ours: with(tree{"/new": reg("n")}), theirs: base},
 		{name: "only theirs", ours: base, theirs: with(tree{"/new": reg("n")}, "/usr/lib"), changes: "added /new, removed /usr/lib"},
+		{name: "the winner's own name", ours: base, theirs: with(tree{"/etc/hosts": reg("winner"), "/new": reg("n")}), changes: "added /new"},
+		{
+			name: "the winner's own name, selected", paths: []string{"/etc/hosts"},
+			ours: base, theirs: with(tree{"/etc/hosts": reg("winner")}), changes: "modified /etc/hosts",
+		},
 		{name: "both alike", ours: with(tree{"/new": reg("n")}, "/usr/lib"), theirs: with(tree{"/new": reg("n")}, "/usr/lib")},
 		{
 			name: "both in one file", ours: with(tree{"/etc/motd": reg("o")}), theirs: with(tree{"/etc/motd": reg("t")}),

@@ -3,11 +3,16 @@ package layer
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -105,6 +110,58 @@ func TestRead(t *testing.T) {
 	}
 	if e := l.Entry("/d/other"); e != nil {
 		t.Errorf("nothing: %+v", e)
+	}
+}
+
+// gvisor.tar.gz is what gVisor wrote after these commands, as root, above a Debian
+// template:
+//
+//	mkdir -p t/sub/ümläut; echo hi >t/a; ln t/a t/b; ln -s a t/l; mkfifo t/p
+//	chown 7:8 t/p; chmod 4755 t/a; chmod 600 /etc/passwd; mv /etc/skel /etc/skel2
+//	rm -rf /etc/profile.d; mkdir /etc/profile.d; echo x >/etc/profile.d/new
+//
+// and a socket, and files that came and went.
+func TestReadOfGVisor(t *testing.T) {
+	f, err := os.Open("testdata/gvisor.tar.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Read(z, ReadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p, want := range map[string]Entry{
+		"/":                                 {Kind: KindDirectory, Mode: 0o755},
+		"/etc/passwd":                       {Kind: KindFile, Mode: 0o600, Size: 397},
+		"/etc/skel":                         {Kind: KindWhiteout},
+		"/etc/skel2":                        {Kind: KindDirectory, Mode: 0o755, Opaque: true},
+		"/etc/profile.d":                    {Kind: KindDirectory, Mode: 0o755, Opaque: true},
+		"/etc/profile.d/new":                {Kind: KindFile, Mode: 0o644, Size: 2},
+		"/workspace":                        {Kind: KindDirectory, Mode: 0o755, UID: 1000, GID: 1000},
+		"/workspace/t/a":                    {Kind: KindFile, Mode: 0o4755, Size: 3},
+		"/workspace/t/l":                    {Kind: KindSymlink, Mode: 0o777, Target: "a"},
+		"/workspace/t/p":                    {Kind: KindFIFO, Mode: 0o644, UID: 7, GID: 8},
+		"/workspace/t/sub/\u00fcml\u00e4ut": {Kind: KindDirectory, Mode: 0o755},
+		// Whiteouts are hard links to each other.
+		"/workspace/.cove-rhw6zeuhrdvmaa26eusgdo2xqv.tmp": {Kind: KindWhiteout},
+	} {
+		got := l.Entry(p)
+		if got == nil {
+			t.Errorf("%s is not there", p)
+			continue
+		}
+		ignore := cmpopts.IgnoreFields(Entry{}, "ModTime")
+		if diff := cmp.Diff(want, *got, ignore, cmpopts.IgnoreUnexported(Entry{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", p, diff)
+		}
+	}
+	if l.Entry("/workspace/t/a") != l.Entry("/workspace/t/b") {
+		t.Error("two names of a file are two files")
 	}
 }
 
