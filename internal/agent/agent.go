@@ -59,7 +59,8 @@ type Agent struct {
 	settings settings    // guarded by mu
 	pids     *pidLimiter // guarded by mu; nil when processes are not limited
 
-	editMu sync.Mutex // held over a whole Edit, so that edits do not lose each other
+	editMu  sync.Mutex // held over a whole Edit, so that edits do not lose each other
+	applyMu sync.Mutex // held over a whole Apply
 }
 
 var _ agentv1connect.AgentHandler = (*Agent)(nil)

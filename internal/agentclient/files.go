@@ -190,3 +190,23 @@ func clip(p string) string {
 	}
 	return strings.ToValidUTF8(p[:4*sandbox.MaxPathBytes], "")
 }
+
+// Apply changes files as a stream of package layer says: all, or none when it
+// or content fails. The error of content is returned as it is.
+func (c *Client) Apply(ctx context.Context, content io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends a stream that was not ended in order: the agent drops it
+	stream := c.rpc.Apply(ctx)
+	buf := make([]byte, chunkBytes)
+	for {
+		n, rerr := fill(content, buf)
+		if rerr != nil && rerr != io.EOF {
+			return rerr
+		}
+		if err := stream.Send(&agentv1.ApplyRequest{Data: buf[:n]}); err != nil || rerr == io.EOF {
+			break // what is wrong, the answer tells
+		}
+	}
+	_, err := stream.CloseAndReceive()
+	return mapError(ctx, err)
+}

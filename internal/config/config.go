@@ -57,6 +57,9 @@ type Defaults struct {
 	// Lifetime and IdleTimeout of 0 are no bound.
 	Lifetime    time.Duration `yaml:"lifetime"`
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
+	// Warm is how many sandboxes of a template wait ready at most; the daemon
+	// keeps fewer when few are made or memory is short. 0 boots each afresh.
+	Warm int `yaml:"warm"`
 }
 
 // Quotas bound what one team's living sandboxes have together; 0 is no bound.
@@ -64,6 +67,8 @@ type Quotas struct {
 	Sandboxes int   `yaml:"sandboxes"`
 	VCPUs     int   `yaml:"vcpus"`
 	MemoryMiB int64 `yaml:"memory_mib"`
+	// Snapshots are those that no history has made.
+	Snapshots int `yaml:"snapshots"`
 }
 
 // Off is the value of Listen for no TCP listener.
@@ -93,8 +98,9 @@ func Default(env func(string) string) Config {
 			Template:    "host",
 			Lifetime:    sandbox.DefaultLifetime,
 			IdleTimeout: sandbox.DefaultIdleTimeout,
+			Warm:        4,
 		},
-		Quotas: Quotas{Sandboxes: 100},
+		Quotas: Quotas{Sandboxes: 100, Snapshots: 100},
 	}
 }
 
@@ -128,6 +134,7 @@ func (c *Config) Validate() error {
 		{"log.format", "is not auto, text or json", !slices.Contains([]string{"auto", "text", "json"}, c.Log.Format)},
 		{"defaults.template", "is empty", c.Defaults.Template == ""},
 		{"defaults.lifetime", "is negative or over a year", c.Defaults.Lifetime < 0 || c.Defaults.Lifetime > sandbox.MaxLifetime},
+		{"defaults.warm", "is negative or over 64", c.Defaults.Warm < 0 || c.Defaults.Warm > 64},
 		{"defaults.idle_timeout", "is negative or over a year", c.Defaults.IdleTimeout < 0 || c.Defaults.IdleTimeout > sandbox.MaxLifetime},
 		{"quotas", "holds a negative number", c.Quotas.Sandboxes < 0 || c.Quotas.VCPUs < 0 || c.Quotas.MemoryMiB < 0},
 	} {

@@ -89,7 +89,7 @@ func TestLoadOrder(t *testing.T) {
 	want.IdleExit = 3 * time.Minute
 	want.Dev = true
 	want.AllowedHosts = []string{"a", "b"}
-	want.Quotas = Quotas{Sandboxes: 3, MemoryMiB: 4096}
+	want.Quotas = Quotas{Sandboxes: 3, MemoryMiB: 4096, Snapshots: 100}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("loaded differs (-want +got):\n%s", diff)
 	}
@@ -100,7 +100,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		"state-dir": "/x", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
 		"key-prefix": "k_", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
 		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h",
-		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13",
+		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13", "quota-snapshots": "14", "warm": "5",
 	}
 	for _, s := range Settings() {
 		value, ok := values[s.Flag]

@@ -42,6 +42,8 @@ func Settings() []Setting {
 		{"default-template", "COVE_DEFAULT_TEMPLATE", "template of sandboxes that name none", false, text(func(c *Config) *string { return &c.Defaults.Template })},
 		{"default-lifetime", "COVE_DEFAULT_LIFETIME", "lifetime of sandboxes that name none; 0 is no bound", false, duration(func(c *Config) *time.Duration { return &c.Defaults.Lifetime })},
 		{"default-idle-timeout", "COVE_DEFAULT_IDLE_TIMEOUT", "idle timeout of sandboxes that name none; 0 is no bound", false, duration(func(c *Config) *time.Duration { return &c.Defaults.IdleTimeout })},
+		{"warm", "COVE_WARM", "sandboxes of a template that wait ready, at most; 0 boots each afresh", false, integer(func(c *Config, n int64) { c.Defaults.Warm = int(n) })},
+		{"quota-snapshots", "COVE_QUOTA_SNAPSHOTS", "snapshots of one team, steps of histories aside; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Snapshots = int(n) })},
 		{"quota-sandboxes", "COVE_QUOTA_SANDBOXES", "living sandboxes of one team; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Sandboxes = int(n) })},
 		{"quota-vcpus", "COVE_QUOTA_VCPUS", "their processors together; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.VCPUs = int(n) })},
 		{"quota-memory-mib", "COVE_QUOTA_MEMORY_MIB", "their memory together, in MiB; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.MemoryMiB = n })},

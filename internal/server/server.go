@@ -142,6 +142,10 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		Lifetime:        orNone(s.cfg.Defaults.Lifetime),
 		IdleTimeout:     orNone(s.cfg.Defaults.IdleTimeout),
 		KeyPrefix:       s.cfg.KeyPrefix,
+		MaxSnapshots:    orNoBound(s.cfg.Quotas.Snapshots),
+		Build:           build(s.deps.Version),
+		Warm:            s.cfg.Defaults.Warm,
+		TempDir:         dir,
 	})
 	if err != nil {
 		return fmt.Errorf("make the service: %w", err)
@@ -166,7 +170,11 @@ func (s *Server) collect(ctx context.Context, p *parts) error {
 	if err != nil || !idle || !ok {
 		return err
 	}
-	removed, err := c.Collect(nil)
+	inUse, err := p.service.Roots(ctx)
+	if err != nil {
+		return err
+	}
+	removed, err := c.Collect(inUse)
 	if err != nil {
 		s.log.Warn("remove old templates", "err", err)
 	}
@@ -202,14 +210,14 @@ func (s *Server) background(ctx context.Context, stop context.CancelFunc, p *par
 	keeper := janitor.New(janitor.Config{Records: p.store, Keeper: p.service, Log: s.log})
 	wg.Go(func() { keeper.Run(ctx) })
 	wg.Go(func() { s.exitWhenIdle(ctx, stop, p.service, f) })
-	wg.Go(func() { s.warm(ctx, p.templates) })
+	wg.Go(func() { s.warm(ctx, p.service) })
 	return wg.Wait
 }
 
 // warm makes the default template ready, so that the first sandbox does not
 // wait for it. Whoever needs it meets the error, if there is one.
-func (s *Server) warm(ctx context.Context, templates service.TemplateProvider) {
-	if _, _, err := templates.Root(ctx, s.cfg.Defaults.Template); err != nil && ctx.Err() == nil {
+func (s *Server) warm(ctx context.Context, svc *service.Service) {
+	if err := svc.Prepare(ctx, s.cfg.Defaults.Template); err != nil && ctx.Err() == nil {
 		s.log.Warn("the default template is not ready", "template", s.cfg.Defaults.Template, "err", err)
 	}
 }
@@ -245,6 +253,23 @@ func quota(q config.Quotas) store.Quota {
 		out.Sandboxes = -1
 	}
 	return out
+}
+
+// orNoBound translates: the service's own default is 0, and no bound -1.
+func orNoBound(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+// build identifies the running program, also between two builds of a version.
+func build(version string) string {
+	info, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return version
+	}
+	return fmt.Sprintf("%s %d %d", version, info.Size(), info.ModTime().UnixNano())
 }
 
 // orNone translates a duration: the service's own default is 0, and no bound

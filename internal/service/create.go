@@ -3,7 +3,9 @@ package service
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -33,23 +35,92 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (_ *san
 	if err := checkCreate(&req); err != nil {
 		return nil, err
 	}
-	name := cmp.Or(req.Template, s.cfg.DefaultTemplate)
-	v.detail = "template " + name
-	root, template, err := s.cfg.Templates.Root(v.ctx, name)
+	if err := s.checkPauses(req.OnTimeout); err != nil {
+		return nil, err
+	}
+	if req.History > 0 {
+		if err := s.keeps(); err != nil {
+			return nil, err
+		}
+	}
+	r, from, err := s.draft(v, &req)
 	if err != nil {
 		return nil, err
 	}
-	r := s.newRecord(&req, &template, v.caller.Team)
+	defer from.release()
 	v.sandboxID = r.ID
 	if err := s.slot(v.ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-s.slots }()
-	made, err := s.create(v.ctx, r, root)
+	made, err := s.create(v.ctx, r, from)
 	if err != nil {
 		return nil, err
 	}
 	return s.view(made), nil
+}
+
+// beginning is what an instance begins with: a fresh boot of a root, or a
+// checkpoint, which stays in place until it is released.
+type beginning struct {
+	root       engine.Root
+	checkpoint string
+	filesOnly  bool
+	fresh      bool
+	release    func()
+}
+
+// draft returns the record of a sandbox to be made, and what it begins with.
+func (s *Service) draft(v *visit, req *sandbox.CreateRequest) (store.Record, beginning, error) {
+	if req.Snapshot != "" {
+		return s.draftFromSnapshot(v, req)
+	}
+	name := cmp.Or(req.Template, s.cfg.DefaultTemplate)
+	v.detail = "template " + name
+	root, template, err := s.cfg.Templates.Root(v.ctx, name)
+	if err != nil {
+		return store.Record{}, beginning{}, err
+	}
+	r := s.newRecord(req, &template, v.caller.Team)
+	from := beginning{root: root, release: func() {}}
+	if err := setRoot(&r, root); err != nil {
+		return r, from, err
+	}
+	if id, release, ok := s.golden.use(root, r.Resources); ok {
+		from.checkpoint, from.fresh, from.release = id, true, release
+	}
+	return r, from, nil
+}
+
+// setRoot records what a sandbox is made from.
+func setRoot(r *store.Record, root engine.Root) error {
+	data, err := json.Marshal(root)
+	if err != nil {
+		return fmt.Errorf("encode the root of sandbox %s: %w", r.ID, err)
+	}
+	r.Root, r.Origin = data, root.Digest
+	return nil
+}
+
+// rootOf returns what a sandbox or snapshot is made from.
+func rootOf(data json.RawMessage) (engine.Root, error) {
+	var root engine.Root
+	if err := json.Unmarshal(data, &root); err != nil {
+		return root, fmt.Errorf("decode the root of a sandbox: %w", err)
+	}
+	return root, nil
+}
+
+// spec describes the instance of a record.
+func (b *beginning) spec(r *store.Record) engine.Spec {
+	host := r.ID
+	if hostLabel.MatchString(r.Name) {
+		host = r.Name
+	}
+	return engine.Spec{
+		ID: r.Instance, Root: b.root, Resources: r.Resources, Hostname: host, Env: environment(r), User: r.User, WorkDir: r.WorkDir,
+		Checkpoint: b.checkpoint, FilesOnly: b.filesOnly, Fresh: b.fresh,
+	}
 }
 
 func checkCreate(req *sandbox.CreateRequest) error {
@@ -83,7 +154,13 @@ func checkCreate(req *sandbox.CreateRequest) error {
 			return err
 		}
 	}
+	if req.Snapshot != "" {
+		if err := checkFromSnapshot(req); err != nil {
+			return err
+		}
+	}
 	return cmp.Or(checkMetadata(req.Metadata), checkResources(req.Resources), checkEnv(req.Env),
+		checkRange("history", int64(req.History), 0, sandbox.MaxHistory),
 		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
 }
 
@@ -111,10 +188,12 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 			LifetimeSeconds:    seconds(req.LifetimeSeconds, s.cfg.Lifetime),
 			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
 			OnTimeout:          cmp.Or(req.OnTimeout, sandbox.ActionKill),
+			History:            req.History,
 			CreatedAt:          now, LastActiveAt: now,
 		},
 		BaseEnv: t.Env, BootID: s.cfg.Boot.ID, Held: true,
 	}
+	r.Instance = r.ID
 	r.ExpiresAt = expiry(now, r.LifetimeSeconds)
 	return r
 }
@@ -160,7 +239,7 @@ func (s *Service) slot(ctx context.Context) error {
 
 // create records, makes and announces a sandbox, and undoes it all when a
 // step fails.
-func (s *Service) create(ctx context.Context, r store.Record, root engine.Root) (store.Record, error) {
+func (s *Service) create(ctx context.Context, r store.Record, from beginning) (store.Record, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := &creation{cancel: cancel, done: make(chan struct{})}
 	s.mu.Lock()
@@ -176,13 +255,7 @@ func (s *Service) create(ctx context.Context, r store.Record, root engine.Root) 
 	if err := s.cfg.Store.CreateSandbox(ctx, r, s.cfg.Quota); err != nil {
 		return r, s.notCreated(ctx, &r, retryLater(err), false)
 	}
-	host := r.ID
-	if hostLabel.MatchString(r.Name) {
-		host = r.Name
-	}
-	instance, err := s.cfg.Engine.Create(ctx, engine.Spec{
-		ID: r.ID, Root: root, Resources: r.Resources, Hostname: host, Env: environment(&r), User: r.User, WorkDir: r.WorkDir,
-	})
+	instance, err := s.cfg.Engine.Create(ctx, from.spec(&r))
 	if err != nil {
 		return r, s.notCreated(ctx, &r, err, true)
 	}
@@ -223,7 +296,7 @@ func (s *Service) notCreated(ctx context.Context, r *store.Record, err error, ma
 	defer cancel()
 	var derr error
 	if made {
-		if derr = s.cfg.Engine.Destroy(clean, r.ID); derr != nil {
+		if derr = s.cfg.Engine.Destroy(clean, r.Instance); derr != nil {
 			s.log.Error("remove what a failed create left", "sandbox", r.ID, "error", derr)
 		}
 	}

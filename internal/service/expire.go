@@ -13,7 +13,7 @@ import (
 // does not tell whether a command runs.
 const silence = 2 * time.Minute
 
-// Expire ends a sandbox whose lifetime or idle timeout has passed; of others it
+// Expire ends or pauses a sandbox whose lifetime or idle timeout has passed; of others it
 // only updates the time of last use. The janitor calls it for those that are
 // due by their record.
 func (s *Service) Expire(ctx context.Context, id string) error {
@@ -28,6 +28,13 @@ func (s *Service) Expire(ctx context.Context, id string) error {
 	if err != nil || reason == "" {
 		return err
 	}
+	if r.OnTimeout == sandbox.ActionPause && r.State == sandbox.StateRunning {
+		if _, err := s.pause(ctx, id); err != nil {
+			return detailed(err)
+		}
+		s.system(&r, "sandbox.pause", reason)
+		return nil
+	}
 	if _, err := s.kill(ctx, id, reason); err != nil {
 		return detailed(err)
 	}
@@ -37,7 +44,7 @@ func (s *Service) Expire(ctx context.Context, id string) error {
 
 // expired says why a sandbox must end now, or "".
 func (s *Service) expired(ctx context.Context, r *store.Record) (string, error) {
-	if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
+	if r.State != sandbox.StateRunning && (r.State != sandbox.StatePaused || r.OnTimeout == sandbox.ActionPause) {
 		return "", nil
 	}
 	now := time.Now()

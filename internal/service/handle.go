@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-sh/cove/internal/agentclient"
@@ -20,6 +21,8 @@ type handle struct {
 	client   *agentclient.Client
 	// updating is held by the update under way: it has room for one.
 	updating chan struct{}
+	// history is how many automatic snapshots are kept.
+	history atomic.Int32
 	// gone is closed when the sandbox has ended; why is set before that.
 	gone chan struct{}
 	why  error
@@ -31,13 +34,15 @@ type handle struct {
 }
 
 func newHandle(r *store.Record, instance engine.Instance) *handle {
-	return &handle{
+	h := &handle{
 		id: r.ID, team: r.Team, instance: instance,
 		client:   agentclient.New(r.ID, instance.Dial),
 		updating: make(chan struct{}, 1),
 		gone:     make(chan struct{}),
 		active:   r.LastActiveAt, stored: r.LastActiveAt,
 	}
+	h.history.Store(int32(r.History))
+	return h
 }
 
 func (h *handle) enter() {
@@ -104,7 +109,7 @@ func (v *visit) open(ref string) (*handle, error) {
 }
 
 // open finds the handle by id without asking the store: this is the path of
-// every command.
+// every command. A paused sandbox is resumed.
 func (s *Service) open(ctx context.Context, team, ref string) (*handle, error) {
 	if isSandboxID(ref) {
 		s.mu.Lock()
@@ -117,6 +122,11 @@ func (s *Service) open(ctx context.Context, team, ref string) (*handle, error) {
 	r, err := s.resolve(ctx, team, ref)
 	if err != nil {
 		return nil, err
+	}
+	if r.State == sandbox.StatePaused {
+		if r, err = s.wake(ctx, &r); err != nil {
+			return nil, err
+		}
 	}
 	return s.openRecord(ctx, &r)
 }
@@ -158,7 +168,7 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 		s.mu.Unlock()
 		close(place)
 	}()
-	instance, err := s.cfg.Engine.Open(ctx, r.ID)
+	instance, err := s.cfg.Engine.Open(ctx, r.Instance)
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
 		failed := s.fail(ctx, r.ID, s.vanished(r))
@@ -179,7 +189,7 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	// It may have ended since the record was read; whoever ended it has
 	// changed the record first and dropped the handle second.
 	now, err := s.cfg.Store.Sandbox(ctx, r.ID)
-	if err == nil && now.State == sandbox.StateRunning {
+	if err == nil && now.State == sandbox.StateRunning && now.Instance == r.Instance {
 		return h, nil
 	}
 	if err == nil {

@@ -37,7 +37,7 @@ func (s *sink) event(e sandbox.JobEvent) error {
 }
 
 // Exec implements [sandbox.Jobs]. On its path there is one call to the agent,
-// and nothing is written.
+// and nothing is written, unless the sandbox has a history.
 func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest, f sandbox.JobSink) (job *sandbox.Job, err error) {
 	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "job.start")
 	defer v.leave(&err)
@@ -53,6 +53,11 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	}
 	id := newID("job-")
 	v.detail = id + " " + program(&req)
+	if !req.Background {
+		if err := s.takeStep(v.ctx, h, "before "+program(&req)); err != nil {
+			return nil, err
+		}
+	}
 	if err := v.ctx.Err(); err != nil {
 		return nil, err
 	}

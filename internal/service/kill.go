@@ -60,9 +60,13 @@ func (s *Service) kill(ctx context.Context, id, reason string) (store.Record, er
 // finish removes what the engine holds of a sandbox that is stopping or has
 // ended, and records that.
 func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, error) {
-	if err := s.cfg.Engine.Destroy(ctx, r.ID); err != nil {
+	if err := s.cfg.Engine.Destroy(ctx, r.Instance); err != nil {
 		return *r, unavailable(err, "sandbox %s could not be stopped completely; kill it again", r.ID)
 	}
+	if err := s.forgetSteps(ctx, r.ID, 0); err != nil {
+		return *r, err
+	}
+	defer s.collectSoon()
 	done, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: func(r *store.Record) error {
 		if r.State == sandbox.StateStopping {
 			now := time.Now().UTC()
@@ -103,8 +107,25 @@ func (s *Service) instanceFailed(st engine.Status) {
 	s.wg.Go(func() {
 		ctx, cancel := teardown(s.ctx)
 		defer cancel()
-		s.fail(ctx, st.ID, st.Reason)
+		s.failInstance(ctx, st)
 	})
+}
+
+// failInstance records the end of whichever sandbox an instance was the machine
+// of, if it still was.
+func (s *Service) failInstance(ctx context.Context, st engine.Status) {
+	r, err := s.cfg.Store.SandboxByInstance(ctx, st.ID)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.State == sandbox.StatePaused {
+		if err := s.cfg.Engine.Destroy(ctx, st.ID); err != nil {
+			s.log.Error("remove an instance that nobody has", "instance", st.ID, "error", err)
+		}
+		return
+	}
+	if err != nil {
+		s.log.Error("find the sandbox of a failed instance", "instance", st.ID, "error", err)
+		return
+	}
+	s.fail(ctx, r.ID, st.Reason)
 }
 
 // fail records that a sandbox has ended by itself, with the reason, and has the
@@ -127,9 +148,6 @@ func (s *Service) fail(ctx context.Context, id, reason string) *store.Record {
 		s.system(&r, "sandbox.fail", reason)
 		s.log.Warn("sandbox failed", "sandbox", id, "reason", reason)
 	case sandbox.CodeNotFound:
-		if err := s.cfg.Engine.Destroy(ctx, id); err != nil {
-			s.log.Error("remove an unknown instance", "sandbox", id, "error", err)
-		}
 		return nil
 	case sandbox.CodeNotRunning:
 		if !r.State.Final() || !r.Held { // a kill under way removes it; or all is gone

@@ -71,8 +71,8 @@ func (s *Service) reconcile(ctx context.Context) error {
 	g.SetLimit(repairs)
 	seen := map[string]bool{}
 	err = s.held(ctx, nil, func(r store.Record) {
-		seen[r.ID] = true
-		st, found := known[r.ID]
+		seen[r.Instance] = true
+		st, found := known[r.Instance]
 		g.Go(func() error { return s.repair(ctx, r, st, found) })
 	})
 	for id := range known {
@@ -91,7 +91,20 @@ func (s *Service) reconcile(ctx context.Context) error {
 	if gerr := g.Wait(); gerr != nil {
 		s.log.Error("put sandboxes right at the start", "error", gerr)
 	}
+	s.collectSoon()
 	return err
+}
+
+// repairPaused removes what was left of the instance of a paused sandbox: the
+// daemon ended between two steps of a pause or of a resume.
+func (s *Service) repairPaused(ctx context.Context, r *store.Record, found bool) error {
+	if !found {
+		return nil
+	}
+	if err := s.cfg.Engine.Destroy(ctx, r.Instance); err != nil {
+		return fmt.Errorf("remove the instance of paused sandbox %s: %w", r.ID, err)
+	}
+	return nil
 }
 
 // held calls f for each record that the engine may hold something of.
@@ -117,7 +130,9 @@ func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, 
 	switch r.State {
 	case sandbox.StateCreating:
 		s.fail(ctx, r.ID, "the daemon ended while the sandbox was being created")
-	case sandbox.StateRunning, sandbox.StatePaused:
+	case sandbox.StatePaused:
+		return s.repairPaused(ctx, &r, found)
+	case sandbox.StateRunning:
 		switch {
 		case !found:
 			s.fail(ctx, r.ID, s.vanished(&r))
@@ -125,7 +140,7 @@ func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, 
 			s.fail(ctx, r.ID, s.vanished(&r))
 		case !st.Running:
 			s.fail(ctx, r.ID, st.Reason)
-		case r.State == sandbox.StateRunning:
+		default:
 			return s.reattach(ctx, &r)
 		}
 	default: // stopping, or ended with something left
@@ -166,6 +181,7 @@ func (s *Service) Repair(ctx context.Context) error {
 			errs = append(errs, detailed(err))
 		}
 	})
+	s.collectSoon()
 	return errors.Join(append(errs, err)...)
 }
 

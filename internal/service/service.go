@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/cove-sh/cove/internal/audit"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/store"
@@ -46,6 +48,16 @@ type Config struct {
 	// [sandbox.DefaultLifetime] and no idle timeout; negative is no bound.
 	Lifetime    time.Duration
 	IdleTimeout time.Duration
+	// MaxSnapshots bounds the snapshots of a team that are not automatic: 0 is
+	// 100, and -1 no bound.
+	MaxSnapshots int
+	// Build identifies this version of Cove: golden checkpoints of others are
+	// made anew. Warm is how many sandboxes of a template wait ready at most;
+	// 0 keeps no golden checkpoints.
+	Build string
+	Warm  int
+	// TempDir is for files of a merge; "" is that of the system.
+	TempDir string
 	// KeyPrefix begins the secrets of keys; "" is that of package auth.
 	KeyPrefix string
 	// Boot is the present run of the machine; zero is read from the kernel.
@@ -63,7 +75,8 @@ type Service struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	slots  chan struct{} // one for each create under way
+	slots  chan struct{}       // one for each create under way
+	keeper engine.Checkpointer // the engine, or nil if it keeps no state
 
 	mu       sync.Mutex
 	closed   bool                     // guarded by mu
@@ -73,6 +86,12 @@ type Service struct {
 	handles  map[string]*handle       // guarded by mu; running sandboxes by id
 	opening  map[string]chan struct{} // guarded by mu; closed when the open is over
 	creating map[string]*creation     // guarded by mu
+	moving   map[string]chan struct{} // guarded by mu; see [Service.lock]
+	using    map[string]int           // guarded by mu; checkpoints in use
+
+	waking  singleflight.Group
+	golden  goldens
+	collect chan struct{} // wakes the collector; has room for one
 }
 
 var _ sandbox.Service = (*Service)(nil)
@@ -95,6 +114,12 @@ func New(cfg Config) (*Service, error) {
 	case cfg.Quota.Sandboxes < 0:
 		cfg.Quota.Sandboxes = 0
 	}
+	switch {
+	case cfg.MaxSnapshots == 0:
+		cfg.MaxSnapshots = 100
+	case cfg.MaxSnapshots < 0:
+		cfg.MaxSnapshots = 0
+	}
 	cfg.Lifetime = max(0, cmp.Or(cfg.Lifetime, sandbox.DefaultLifetime))
 	cfg.IdleTimeout = max(0, cmp.Or(cfg.IdleTimeout, sandbox.DefaultIdleTimeout))
 	cfg.DefaultTemplate = cmp.Or(cfg.DefaultTemplate, "host")
@@ -104,7 +129,11 @@ func New(cfg Config) (*Service, error) {
 		slots:    make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)),
 		lastCall: time.Now(),
 		handles:  map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
+		moving: map[string]chan struct{}{}, using: map[string]int{},
+		collect: make(chan struct{}, 1),
 	}
+	s.keeper, _ = cfg.Engine.(engine.Checkpointer)
+	s.golden.s = s
 	s.drained = sync.NewCond(&s.mu)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	cfg.Engine.Notify(s.instanceFailed)
@@ -118,6 +147,7 @@ func (s *Service) Start(ctx context.Context) error {
 		return err
 	}
 	s.wg.Go(s.flushLoop)
+	s.wg.Go(s.collectLoop)
 	return nil
 }
 
@@ -144,16 +174,18 @@ func (s *Service) Close() error {
 	return err
 }
 
-// Idle reports whether nothing runs and no verb is under way, and since when
-// no verb was called.
+// Idle reports whether nothing runs, paused sandboxes aside, and no verb is
+// under way, and since when no verb was called.
 func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
-	u, err := s.cfg.Store.SandboxUsage(ctx, "")
+	busy, _, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{
+		States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping},
+	}, sandbox.Page{Limit: 1})
 	if err != nil {
 		return false, time.Time{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return u.Sandboxes == 0 && s.calls == 0, s.lastCall, nil
+	return len(busy) == 0 && s.calls == 0, s.lastCall, nil
 }
 
 func (s *Service) flushLoop() {

@@ -1,64 +1,373 @@
 package service
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
 
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-var errNotYet = sandbox.Errorf(sandbox.CodeUnsupported, "not there yet")
+// snapshotPrefix begins ids of snapshots. Names must not.
+const snapshotPrefix = "snap-"
 
-// Pause implements [sandbox.Snapshots].
-func (s *Service) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
-	return nil, errNotYet
-}
+var (
+	everySnapshot = store.SnapshotFilter{}
+	everyLiving   = store.SandboxFilter{States: []sandbox.State{
+		sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused, sandbox.StateStopping,
+	}}
+)
 
-// Resume implements [sandbox.Snapshots].
-func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequest) (*sandbox.Sandbox, error) {
-	return nil, errNotYet
-}
-
-// Fork implements [sandbox.Snapshots].
-func (s *Service) Fork(ctx context.Context, ref string, req sandbox.ForkRequest) (*sandbox.List[sandbox.Sandbox], error) {
-	return nil, errNotYet
-}
+func isSnapshotID(s string) bool { return strings.HasPrefix(s, snapshotPrefix) }
 
 // CreateSnapshot implements [sandbox.Snapshots].
-func (s *Service) CreateSnapshot(ctx context.Context, ref string, req sandbox.CreateSnapshotRequest) (*sandbox.Snapshot, error) {
-	return nil, errNotYet
+func (s *Service) CreateSnapshot(ctx context.Context, ref string, req sandbox.CreateSnapshotRequest) (_ *sandbox.Snapshot, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "snapshot.create")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSnapshotRequest(&req); err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.snapshot(v.ctx, r.ID, store.SnapshotRecord{Snapshot: sandbox.Snapshot{
+		Name: req.Name, Kind: cmp.Or(req.Kind, sandbox.SnapshotMemory),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	v.detail = snap.ID
+	return &snap.Snapshot, nil
+}
+
+func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
+	switch req.Kind {
+	case "", sandbox.SnapshotMemory, sandbox.SnapshotFiles:
+	default:
+		return invalid("kind %s is not known; use %q or %q", quote(string(req.Kind)), sandbox.SnapshotMemory, sandbox.SnapshotFiles)
+	}
+	if req.Name == "" {
+		return nil
+	}
+	if isSnapshotID(req.Name) || isSandboxID(req.Name) {
+		return invalid("name %s begins like an id; choose one that does not begin with %q or %q", quote(req.Name), snapshotPrefix, idPrefix)
+	}
+	return checkName("name", req.Name)
+}
+
+// snapshot keeps the state of a running or paused sandbox. Of the given record
+// it takes the name, the kind and what is of automatic ones only.
+func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRecord) (store.SnapshotRecord, error) {
+	if err := s.keeps(); err != nil {
+		return snap, err
+	}
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return snap, err
+	}
+	defer unlock()
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil {
+		return snap, err
+	}
+	snap.ID, snap.CreatedAt = newID(snapshotPrefix), time.Now().UTC()
+	snap.Team, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.ID, r.Snapshot, r.Template, r.Resources
+	snap.Root, snap.Origin, snap.BaseEnv, snap.Env, snap.User, snap.WorkDir = r.Root, r.Origin, r.BaseEnv, r.Env, r.User, r.WorkDir
+	if err := s.snapshotName(ctx, &snap); err != nil {
+		return snap, err
+	}
+	c, release, err := s.stateOf(ctx, &r, engine.CheckpointOptions{
+		// A step of a history need not survive a loss of power: its sandbox does
+		// not either.
+		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles,
+	})
+	if err != nil {
+		return snap, err
+	}
+	defer release()
+	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
+	if err := s.cfg.Store.CreateSnapshot(context.WithoutCancel(ctx), snap, s.cfg.MaxSnapshots); err != nil {
+		s.collectSoon()
+		return snap, err
+	}
+	return snap, nil
+}
+
+// snapshotName refuses a name that is taken before the work is done, and not
+// only after it.
+func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) error {
+	if snap.Name == "" {
+		return nil
+	}
+	_, err := s.cfg.Store.SnapshotByName(ctx, snap.Team, snap.Name)
+	switch sandbox.CodeOf(err) {
+	case sandbox.CodeNotFound:
+		return nil
+	case "":
+		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", snap.Name)
+	}
+	return err
+}
+
+// stateOf returns a checkpoint of a sandbox as it is now: a new one of a
+// running sandbox, the one that is there of a paused one. It stays in place
+// until it is released.
+//
+// Preconditions: the caller holds the lock of the sandbox.
+func (s *Service) stateOf(ctx context.Context, r *store.Record, opts engine.CheckpointOptions) (engine.Checkpoint, func(), error) {
+	switch r.State {
+	case sandbox.StatePaused:
+		release := s.use(r.Checkpoint)
+		kept, err := s.keeper.Checkpoints(ctx)
+		if err != nil {
+			release()
+			return engine.Checkpoint{}, nil, err
+		}
+		for _, c := range kept {
+			if c.ID == r.Checkpoint {
+				return c, release, nil
+			}
+		}
+		release()
+		return engine.Checkpoint{}, nil, fmt.Errorf("the checkpoint %s of paused sandbox %s is gone", r.Checkpoint, r.ID)
+	case sandbox.StateRunning:
+		h, err := s.openRecord(ctx, r)
+		if err != nil {
+			return engine.Checkpoint{}, nil, err
+		}
+		id := newID(checkpointPrefix)
+		release := s.use(id)
+		c, err := s.keeper.Checkpoint(ctx, r.Instance, id, opts)
+		if err != nil {
+			release()
+			return c, nil, h.explain(ctx, engineError(r, err))
+		}
+		return c, release, nil
+	}
+	return engine.Checkpoint{}, nil, notRunning(r)
 }
 
 // GetSnapshot implements [sandbox.Snapshots].
-func (s *Service) GetSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error) {
-	return nil, errNotYet
+func (s *Service) GetSnapshot(ctx context.Context, ref string) (_ *sandbox.Snapshot, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := v.snapshot(ref)
+	if err != nil {
+		return nil, err
+	}
+	return &snap.Snapshot, nil
+}
+
+// snapshot returns the record of the caller's snapshot with this id or name.
+func (v *visit) snapshot(ref string) (store.SnapshotRecord, error) {
+	if ref == "" {
+		return store.SnapshotRecord{}, invalid("no snapshot is named; give its id or name")
+	}
+	if len(ref) > sandbox.MaxNameLength || checkText("snapshot", ref) != nil {
+		return store.SnapshotRecord{}, noSnapshot(ref)
+	}
+	var snap store.SnapshotRecord
+	var err error
+	if isSnapshotID(ref) {
+		snap, err = v.s.cfg.Store.Snapshot(v.ctx, ref)
+	} else {
+		snap, err = v.s.cfg.Store.SnapshotByName(v.ctx, v.caller.Team, ref)
+	}
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && snap.Team != v.caller.Team {
+		return store.SnapshotRecord{}, noSnapshot(ref)
+	}
+	if err == nil {
+		v.sandboxID = snap.SandboxID
+	}
+	return snap, err
+}
+
+func noSnapshot(ref string) error {
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no snapshot %s; list the snapshots to see which there are", quote(ref))
 }
 
 // ListSnapshots implements [sandbox.Snapshots].
-func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRequest) (*sandbox.List[sandbox.Snapshot], error) {
-	return nil, errNotYet
-}
-
-// RestoreSnapshot implements [sandbox.Snapshots].
-func (s *Service) RestoreSnapshot(ctx context.Context, ref string, req sandbox.RestoreRequest) (*sandbox.Sandbox, error) {
-	return nil, errNotYet
+func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRequest) (_ *sandbox.List[sandbox.Snapshot], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	f := store.SnapshotFilter{Team: v.caller.Team}
+	if req.Sandbox != "" {
+		r, err := v.resolve(req.Sandbox)
+		if err != nil {
+			return nil, err
+		}
+		f.SandboxID = r.ID
+	}
+	if !req.Automatic {
+		f.Automatic = new(bool)
+	}
+	records, next, err := s.cfg.Store.ListSnapshots(v.ctx, f, req.Page)
+	if err != nil {
+		return nil, err
+	}
+	list := &sandbox.List[sandbox.Snapshot]{Items: make([]sandbox.Snapshot, len(records)), NextCursor: next}
+	for i, r := range records {
+		list.Items[i] = r.Snapshot
+	}
+	return list, nil
 }
 
 // DeleteSnapshot implements [sandbox.Snapshots].
-func (s *Service) DeleteSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error) {
-	return nil, errNotYet
+func (s *Service) DeleteSnapshot(ctx context.Context, ref string) (_ *sandbox.Snapshot, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "snapshot.delete")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := v.snapshot(ref)
+	if err != nil {
+		return nil, err
+	}
+	v.detail = snap.ID
+	if err := s.cfg.Store.DeleteSnapshot(v.ctx, snap.ID); err != nil {
+		return nil, err
+	}
+	s.collectSoon()
+	return &snap.Snapshot, nil
 }
 
-// Diff implements [sandbox.Snapshots].
-func (s *Service) Diff(ctx context.Context, ref string, req sandbox.DiffRequest) (*sandbox.Diff, error) {
-	return nil, errNotYet
+// RestoreSnapshot implements [sandbox.Snapshots].
+func (s *Service) RestoreSnapshot(ctx context.Context, ref string, req sandbox.RestoreRequest) (_ *sandbox.Sandbox, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.restore")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if (req.Snapshot == "") == (req.Step == 0) {
+		return nil, invalid("give exactly one of snapshot, an id or name, and step, such as -1 for the state before the last command")
+	}
+	if req.Step > 0 {
+		return nil, invalid("step is %d; give -1 for the state before the last command, -2 for the one before that, and so on", req.Step)
+	}
+	if err := s.keeps(); err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := s.lock(v.ctx, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if r, err = s.cfg.Store.Sandbox(v.ctx, r.ID); err != nil {
+		return nil, err
+	}
+	if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
+		return nil, notRunning(&r)
+	}
+	snap, err := s.chosen(v, &r, &req)
+	if err != nil {
+		return nil, err
+	}
+	v.sandboxID, v.detail = r.ID, snap.ID
+	restored, err := s.restore(v.ctx, &r, &snap)
+	if err != nil {
+		return nil, err
+	}
+	return s.view(restored), nil
 }
 
-// Merge implements [sandbox.Snapshots].
-func (s *Service) Merge(ctx context.Context, ref string, req sandbox.MergeRequest) (*sandbox.MergeResult, error) {
-	return nil, errNotYet
+// chosen returns the snapshot or step that a request names.
+func (s *Service) chosen(v *visit, r *store.Record, req *sandbox.RestoreRequest) (store.SnapshotRecord, error) {
+	if req.Snapshot != "" {
+		return v.snapshot(req.Snapshot)
+	}
+	steps, err := s.steps(v.ctx, r.ID)
+	if err != nil {
+		return store.SnapshotRecord{}, err
+	}
+	if n := -req.Step; n <= len(steps) {
+		return steps[n-1], nil
+	}
+	if len(steps) == 0 {
+		return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no history; create it with history, or set it by an update, to have a step before each command", r.ID)
+	}
+	return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has the steps -1 to -%d; step %d is not kept any more", r.ID, len(steps), req.Step)
 }
 
-// Try implements [sandbox.Snapshots].
-func (s *Service) Try(ctx context.Context, ref string, req sandbox.TryRequest, sink func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
-	return nil, errNotYet
+// restore has a sandbox go on from a snapshot.
+//
+// Preconditions: the caller holds the lock of the sandbox.
+func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.SnapshotRecord) (store.Record, error) {
+	defer s.use(snap.Checkpoint)()
+	root, err := rootOf(snap.Root)
+	if err != nil {
+		return *r, err
+	}
+	from := beginning{root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles}
+	return s.replace(ctx, r, from, func(now *store.Record) error {
+		now.Root, now.Origin, now.Template = snap.Root, snap.Origin, snap.Template
+		if !snap.Automatic {
+			now.Snapshot = snap.ID
+		}
+		return nil
+	})
+}
+
+func checkFromSnapshot(req *sandbox.CreateRequest) error {
+	switch {
+	case req.Template != "":
+		return invalid("both template and snapshot are given; a snapshot has its template with it, leave one out")
+	case req.Resources != (sandbox.Resources{}):
+		return invalid("resources are given with a snapshot, which has its own; leave them out, and change vcpus, memory_mib and max_pids by an update")
+	}
+	return nil
+}
+
+// draftFromSnapshot returns the record of a sandbox that begins with a
+// snapshot: the request's word counts before that of the snapshot.
+func (s *Service) draftFromSnapshot(v *visit, req *sandbox.CreateRequest) (store.Record, beginning, error) {
+	var none beginning
+	if err := s.keeps(); err != nil {
+		return store.Record{}, none, err
+	}
+	snap, err := v.snapshot(req.Snapshot)
+	if err != nil {
+		return store.Record{}, none, err
+	}
+	v.detail = "snapshot " + snap.ID
+	root, err := rootOf(snap.Root)
+	if err != nil {
+		return store.Record{}, none, err
+	}
+	r := s.newRecord(req, &sandbox.Template{
+		Name: snap.Template, Resources: snap.Resources, User: snap.User, WorkDir: snap.WorkDir, Env: snap.BaseEnv,
+	}, v.caller.Team)
+	r.Snapshot, r.Root, r.Origin = snap.ID, snap.Root, snap.Origin
+	env := maps.Clone(snap.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, req.Env)
+	if len(env) > 0 {
+		r.Env = env
+	}
+	return r, beginning{
+		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, release: s.use(snap.Checkpoint),
+	}, nil
 }

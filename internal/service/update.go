@@ -23,6 +23,22 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 	if err := checkUpdate(&req); err != nil {
 		return nil, err
 	}
+	if req.OnTimeout != nil {
+		if err := s.checkPauses(*req.OnTimeout); err != nil {
+			return nil, err
+		}
+	}
+	if req.History != nil && *req.History > 0 {
+		if err := s.keeps(); err != nil {
+			return nil, err
+		}
+	}
+	if r, done, err := s.updatePaused(v, ref, &req); done || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return s.view(r), nil
+	}
 	h, err := v.open(ref)
 	if err != nil {
 		return nil, err
@@ -38,7 +54,40 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 	if err != nil {
 		return nil, err
 	}
+	if req.History != nil {
+		h.history.Store(int32(r.History))
+		if err := s.forgetSteps(v.ctx, r.ID, r.History); err != nil {
+			return nil, err
+		}
+	}
 	return s.view(r), nil
+}
+
+// updatePaused changes the record of a sandbox that is paused, without
+// resuming it: it will be resumed with what the record says. Done is false for
+// a sandbox that is not paused.
+func (s *Service) updatePaused(v *visit, ref string, req *sandbox.UpdateRequest) (_ store.Record, done bool, err error) {
+	r, err := v.resolve(ref)
+	if err != nil || r.State != sandbox.StatePaused {
+		return r, false, err
+	}
+	unlock, err := s.lock(v.ctx, r.ID)
+	if err != nil {
+		return r, false, err
+	}
+	defer unlock()
+	v.detail = "changed " + strings.Join(changes(req), ", ")
+	r, err = s.cfg.Store.UpdateSandbox(v.ctx, r.ID, store.Change{
+		From:  []sandbox.State{sandbox.StatePaused},
+		Apply: func(r *store.Record) error { change(r, req); return nil },
+	})
+	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+		return r, false, nil // it was resumed, or has ended
+	}
+	if err == nil && req.History != nil {
+		err = s.forgetSteps(v.ctx, r.ID, r.History)
+	}
+	return r, err == nil, err
 }
 
 func checkUpdate(req *sandbox.UpdateRequest) error {
@@ -67,6 +116,11 @@ func checkUpdate(req *sandbox.UpdateRequest) error {
 			return err
 		}
 	}
+	if req.History != nil {
+		if err := checkRange("history", int64(*req.History), 0, sandbox.MaxHistory); err != nil {
+			return err
+		}
+	}
 	return cmp.Or(checkMetadata(req.Metadata), checkEnv(req.Env),
 		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
 }
@@ -80,7 +134,7 @@ func changes(req *sandbox.UpdateRequest) []string {
 	}{
 		{"name", req.Name != nil}, {"metadata", req.Metadata != nil}, {"env", req.Env != nil}, {"vcpus", req.VCPUs != nil},
 		{"memory_mib", req.MemoryMiB != nil}, {"max_pids", req.MaxPIDs != nil}, {"lifetime_seconds", req.LifetimeSeconds != nil},
-		{"idle_timeout_seconds", req.IdleTimeoutSeconds != nil}, {"on_timeout", req.OnTimeout != nil},
+		{"idle_timeout_seconds", req.IdleTimeoutSeconds != nil}, {"on_timeout", req.OnTimeout != nil}, {"history", req.History != nil},
 	} {
 		if f.set {
 			all = append(all, f.name)
@@ -110,6 +164,7 @@ func change(r *store.Record, req *sandbox.UpdateRequest) {
 	}
 	set(&r.IdleTimeoutSeconds, req.IdleTimeoutSeconds)
 	set(&r.OnTimeout, req.OnTimeout)
+	set(&r.History, req.History)
 }
 
 func set[T any](field *T, v *T) {
@@ -200,7 +255,7 @@ func (s *Service) takeBack(ctx context.Context, h *handle, before *store.Record,
 	_, err := s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: func(r *store.Record) error {
 		r.Name, r.Metadata, r.Env, r.Resources = before.Name, before.Metadata, before.Env, before.Resources
 		r.LifetimeSeconds, r.ExpiresAt = before.LifetimeSeconds, before.ExpiresAt
-		r.IdleTimeoutSeconds, r.OnTimeout = before.IdleTimeoutSeconds, before.OnTimeout
+		r.IdleTimeoutSeconds, r.OnTimeout, r.History = before.IdleTimeoutSeconds, before.OnTimeout, before.History
 		r.Applying = false
 		return nil
 	}})

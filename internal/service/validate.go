@@ -48,6 +48,9 @@ func checkName(field, s string) error {
 }
 
 func checkSandboxName(s string) error {
+	if isSnapshotID(s) {
+		return invalid("name %s begins like a snapshot's id; choose one that does not begin with %q", quote(s), snapshotPrefix)
+	}
 	if isSandboxID(s) {
 		return invalid("name %s begins like an id; choose one that does not begin with %q", quote(s), idPrefix)
 	}
@@ -202,15 +205,19 @@ func checkSeconds(field string, v *int64) error {
 	return nil
 }
 
-// checkTimeoutAction refuses pause too: it needs an engine that can pause.
 func checkTimeoutAction(a sandbox.TimeoutAction) error {
-	switch a {
-	case sandbox.ActionKill:
+	if a == sandbox.ActionKill || a == sandbox.ActionPause {
 		return nil
-	case sandbox.ActionPause:
+	}
+	return invalid("on_timeout %s is not known; use %q or %q", quote(string(a)), sandbox.ActionKill, sandbox.ActionPause)
+}
+
+// checkPauses refuses to pause at a timeout where the engine cannot.
+func (s *Service) checkPauses(a sandbox.TimeoutAction) error {
+	if a == sandbox.ActionPause && s.keeper == nil {
 		return sandbox.Errorf(sandbox.CodeUnsupported, "on_timeout %q is not supported by this server; use %q", a, sandbox.ActionKill)
 	}
-	return invalid("on_timeout %s is not known; use %q", quote(string(a)), sandbox.ActionKill)
+	return nil
 }
 
 func checkTemplateName(s string) error {

@@ -1,0 +1,126 @@
+package service
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// The prefixes of ids of the engine's checkpoints and instances.
+const (
+	checkpointPrefix = "ckp-"
+	goldenPrefix     = "golden-"
+)
+
+// use keeps a checkpoint in place until the result is called, although no
+// record refers to it: it is being written, or read.
+func (s *Service) use(checkpoint string) (release func()) {
+	s.mu.Lock()
+	s.using[checkpoint]++
+	s.mu.Unlock()
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.using[checkpoint]--; s.using[checkpoint] == 0 {
+			delete(s.using, checkpoint)
+		}
+	}
+}
+
+// collectSoon has checkpoints removed that nothing refers to any more.
+func (s *Service) collectSoon() {
+	select {
+	case s.collect <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Service) collectLoop() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.collect:
+		}
+		if err := s.collectNow(s.ctx); err != nil && s.ctx.Err() == nil {
+			s.log.Error("remove checkpoints that nothing refers to", "error", err)
+		}
+	}
+}
+
+// collectNow removes the checkpoints that no record refers to. What is in use
+// is found out between the other two lists: a checkpoint whose record is
+// written meanwhile is in one of them.
+func (s *Service) collectNow(ctx context.Context) error {
+	if s.keeper == nil {
+		return nil
+	}
+	kept, err := s.keeper.Checkpoints(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	spare := map[string]bool{}
+	for id := range maps.Keys(s.using) {
+		spare[id] = true
+	}
+	s.mu.Unlock()
+	referred, err := s.cfg.Store.Checkpoints(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range referred {
+		spare[id] = true
+	}
+	for _, c := range kept {
+		if spare[c.ID] || strings.HasPrefix(c.ID, goldenPrefix) && !s.golden.stale(&c) {
+			continue
+		}
+		if err := s.keeper.RemoveCheckpoint(ctx, c.ID); err != nil {
+			return err
+		}
+		s.log.Debug("removed a checkpoint", "checkpoint", c.ID)
+	}
+	return nil
+}
+
+// Roots returns the digests of all root file systems that a sandbox or a
+// snapshot still needs.
+func (s *Service) Roots(ctx context.Context) (map[string]bool, error) {
+	roots := map[string]bool{}
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		snapshots, next, err := s.cfg.Store.ListSnapshots(ctx, everySnapshot, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range snapshots {
+			roots[r.Origin] = true
+		}
+		if next == "" {
+			break
+		}
+		page.Cursor = next
+	}
+	page.Cursor = ""
+	for {
+		records, next, err := s.cfg.Store.ListSandboxes(ctx, everyLiving, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range records {
+			roots[r.Origin] = true
+		}
+		if next == "" {
+			return roots, nil
+		}
+		page.Cursor = next
+	}
+}
+
+// goldenAge is how long a golden checkpoint that this process has not used is
+// kept.
+const goldenAge = 24 * time.Hour

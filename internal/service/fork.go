@@ -1,0 +1,253 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// metadataForkedFrom is the pair of a fork's metadata that names its parent.
+const metadataForkedFrom = "forked_from"
+
+// Fork implements [sandbox.Snapshots].
+func (s *Service) Fork(ctx context.Context, ref string, req sandbox.ForkRequest) (_ *sandbox.List[sandbox.Sandbox], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.fork")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFork(&req); err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	v.detail = strconv.Itoa(req.Count) + " forks"
+	children, err := s.fork(v.ctx, r.ID, &req)
+	if err != nil {
+		return nil, err
+	}
+	list := &sandbox.List[sandbox.Sandbox]{Items: make([]sandbox.Sandbox, len(children))}
+	for i, c := range children {
+		list.Items[i] = *s.view(c)
+		s.system(&c, "sandbox.forked", "from "+r.ID)
+	}
+	return list, nil
+}
+
+// checkFork refuses what is wrong and fills in what was left out.
+func checkFork(req *sandbox.ForkRequest) error {
+	req.Count = cmp.Or(req.Count, 1)
+	if err := checkRange("count", int64(req.Count), 1, sandbox.MaxForks); err != nil {
+		return err
+	}
+	for i := range req.Count {
+		if req.Name == "" {
+			break
+		}
+		if err := checkSandboxName(childName(req, i)); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(checkMetadata(req.Metadata), checkEnv(req.Env),
+		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
+}
+
+func childName(req *sandbox.ForkRequest, i int) string {
+	if req.Name == "" || req.Count == 1 {
+		return req.Name
+	}
+	return req.Name + "-" + strconv.Itoa(i)
+}
+
+// fork makes children of a running or paused sandbox, all or none.
+func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest) ([]store.Record, error) {
+	if err := s.keeps(); err != nil {
+		return nil, err
+	}
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	unlocked := false
+	release := func() {
+		if !unlocked {
+			unlocked = true
+			unlock()
+		}
+	}
+	defer release()
+	parent, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if parent.State != sandbox.StateRunning && parent.State != sandbox.StatePaused {
+		return nil, notRunning(&parent)
+	}
+	children := s.childRecords(&parent, req)
+	ctx, finished := s.createAll(ctx, children)
+	defer finished()
+	// The records come first: the quota is asked before the work.
+	if err := s.cfg.Store.CreateSandboxes(ctx, children, s.cfg.Quota); err != nil {
+		return nil, retryLater(err)
+	}
+	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{})
+	if err != nil {
+		s.notForked(ctx, children)
+		return nil, err
+	}
+	defer done()
+	// The parent has gone on, and may do anything meanwhile.
+	release()
+	instances, err := s.bearAll(ctx, &parent, children, c.ID)
+	if err == nil {
+		children, err = s.announceAll(ctx, children, instances, c.ID)
+	}
+	if err != nil {
+		s.notForked(ctx, children)
+		if errors.Is(context.Cause(ctx), errKilled) {
+			err = sandbox.Errorf(sandbox.CodeConflict, "one of the forks was killed while they were being made, so none was; try again")
+		}
+		return nil, err
+	}
+	return children, nil
+}
+
+// childRecords returns the records of children, which have all of the parent
+// but its identity.
+func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) []store.Record {
+	now := time.Now().UTC()
+	children := make([]store.Record, req.Count)
+	for i := range children {
+		r := *parent
+		r.ID, r.Name, r.State, r.Reason = newID(idPrefix), childName(req, i), sandbox.StateCreating, ""
+		r.Instance, r.Checkpoint, r.ForkPoint, r.ForkedFrom = r.ID, "", "", parent.ID
+		r.Metadata = merged(parent.Metadata, req.Metadata, map[string]string{metadataForkedFrom: parent.ID})
+		r.Env = merged(parent.Env, req.Env)
+		if req.LifetimeSeconds != nil {
+			r.LifetimeSeconds = *req.LifetimeSeconds
+		}
+		if req.IdleTimeoutSeconds != nil {
+			r.IdleTimeoutSeconds = *req.IdleTimeoutSeconds
+		}
+		r.CreatedAt, r.LastActiveAt, r.ExpiresAt = now, now, expiry(now, r.LifetimeSeconds)
+		r.StartedAt, r.EndedAt, r.PausedAt = nil, nil, nil
+		r.BootID, r.Held, r.Applying = s.cfg.Boot.ID, true, false
+		children[i] = r
+	}
+	return children
+}
+
+// merged returns the pairs of all maps, of which later ones count more.
+func merged(all ...map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, m := range all {
+		maps.Copy(out, m)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// createAll notes that these sandboxes are being created, so that killing one
+// ends the creation of all.
+func (s *Service) createAll(ctx context.Context, records []store.Record) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := &creation{cancel: cancel, done: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range records {
+		s.creating[r.ID] = c
+	}
+	return ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, r := range records {
+			delete(s.creating, r.ID)
+		}
+		close(c.done)
+		cancel(nil)
+	}
+}
+
+// bearAll makes the instances of all children at once.
+func (s *Service) bearAll(ctx context.Context, parent *store.Record, children []store.Record, checkpoint string) ([]engine.Instance, error) {
+	root, err := rootOf(parent.Root)
+	if err != nil {
+		return nil, err
+	}
+	instances := make([]engine.Instance, len(children))
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range children {
+		g.Go(func() (err error) {
+			spec := (&beginning{root: root, checkpoint: checkpoint}).spec(&children[i])
+			spec.Fork = &engine.Fork{Index: i, Count: len(children), SandboxID: children[i].ID, ParentID: parent.ID}
+			instances[i], err = s.cfg.Engine.Create(ctx, spec)
+			return err
+		})
+	}
+	return instances, g.Wait()
+}
+
+// announceAll records at once that all children run.
+func (s *Service) announceAll(ctx context.Context, children []store.Record, instances []engine.Instance, checkpoint string) ([]store.Record, error) {
+	ids := make([]string, len(children))
+	s.mu.Lock()
+	for i := range children {
+		ids[i] = children[i].ID
+		s.handles[ids[i]] = newHandle(&children[i], instances[i])
+	}
+	s.mu.Unlock()
+	records, err := s.cfg.Store.UpdateSandboxes(ctx, ids, func(all map[string]*store.Record) error {
+		for i, id := range ids {
+			r := all[id]
+			if r.State != sandbox.StateCreating {
+				return notRunning(r)
+			}
+			now := time.Now().UTC()
+			r.State, r.StartedAt, r.LastActiveAt, r.ForkPoint = sandbox.StateRunning, &now, now, checkpoint
+			r.Unenforced = instances[i].Unenforced()
+		}
+		return nil
+	})
+	if err != nil {
+		for _, id := range ids {
+			s.drop(id, err)
+		}
+		return children, err
+	}
+	for i, id := range ids {
+		children[i] = records[id]
+	}
+	return children, nil
+}
+
+// notForked removes what was made of children.
+func (s *Service) notForked(ctx context.Context, children []store.Record) {
+	ctx, cancel := teardown(ctx)
+	defer cancel()
+	for _, r := range children {
+		err := s.cfg.Engine.Destroy(ctx, r.Instance)
+		if err == nil {
+			err = s.cfg.Store.DeleteSandbox(ctx, r.ID)
+		} else {
+			s.recordFailure(ctx, r.ID, "it could not be made with the other forks", true)
+		}
+		if err != nil {
+			s.log.Error("remove what a failed fork left", "sandbox", r.ID, "error", err)
+		}
+	}
+	s.collectSoon()
+}

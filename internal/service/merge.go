@@ -1,0 +1,296 @@
+package service
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/layer"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Merge implements [sandbox.Snapshots].
+func (s *Service) Merge(ctx context.Context, ref string, req sandbox.MergeRequest) (_ *sandbox.MergeResult, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.merge")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkMerge(&req); err != nil {
+		return nil, err
+	}
+	if err := s.keeps(); err != nil {
+		return nil, err
+	}
+	winner, err := v.resolve(req.Winner)
+	if err != nil {
+		return nil, err
+	}
+	parent, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	v.detail = string(req.Kind) + " of " + winner.ID
+	return s.merge(v.ctx, &parent, &winner, &req)
+}
+
+// checkMerge refuses what is wrong and fills in what was left out.
+func checkMerge(req *sandbox.MergeRequest) error {
+	req.Kind = cmp.Or(req.Kind, sandbox.MergeWhole)
+	switch req.Kind {
+	case sandbox.MergeWhole:
+		if req.Policy != "" || len(req.Paths) > 0 || req.KillWinner {
+			return invalid("policy, paths and kill_winner are for merging %q; a merge of the whole takes all, and the winner's id ends", sandbox.MergeFiles)
+		}
+	case sandbox.MergeFiles:
+	default:
+		return invalid("kind %s is not known; use %q or %q", quote(string(req.Kind)), sandbox.MergeWhole, sandbox.MergeFiles)
+	}
+	if err := checkPolicy(req.Policy); err != nil {
+		return err
+	}
+	return checkPaths(req.Paths)
+}
+
+func checkPolicy(p sandbox.MergePolicy) error {
+	switch p {
+	case sandbox.PolicyNone, sandbox.PolicyOurs, sandbox.PolicyTheirs:
+		return nil
+	}
+	return invalid("policy %s is not known; use %q or %q, or leave it out to be told of conflicts", quote(string(p)), sandbox.PolicyOurs, sandbox.PolicyTheirs)
+}
+
+func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *sandbox.MergeRequest) (*sandbox.MergeResult, error) {
+	if parent.ID == winner.ID {
+		return nil, invalid("sandbox %s cannot be merged into itself; name a fork of it as the winner", parent.ID)
+	}
+	// A machine that is paused has to run to take over, or to be written to.
+	for _, r := range []*store.Record{winner, parent} {
+		if r.State == sandbox.StatePaused && (r == winner || req.Kind == sandbox.MergeFiles) {
+			awake, err := s.wake(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			*r = awake
+		}
+	}
+	unlock, err := s.lock(ctx, parent.ID, winner.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	for _, r := range []*store.Record{winner, parent} {
+		if *r, err = s.cfg.Store.Sandbox(ctx, r.ID); err != nil {
+			return nil, err
+		}
+		if r.State != sandbox.StateRunning && (r == winner || r.State != sandbox.StatePaused || req.Kind == sandbox.MergeFiles) {
+			return nil, notRunning(r)
+		}
+	}
+	if req.Kind == sandbox.MergeFiles {
+		return s.mergeFiles(ctx, parent, winner, req)
+	}
+	return s.mergeWhole(ctx, parent, winner)
+}
+
+// mergeWhole moves the winner's machine to the parent's record, in one step.
+func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) (*sandbox.MergeResult, error) {
+	h, err := s.openRecord(ctx, winner)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := s.cfg.Store.UpdateSandboxes(ctx, []string{parent.ID, winner.ID}, func(all map[string]*store.Record) error {
+		p, w := all[parent.ID], all[winner.ID]
+		switch {
+		case w.State != sandbox.StateRunning:
+			return notRunning(w)
+		case p.State != sandbox.StateRunning && p.State != sandbox.StatePaused:
+			return notRunning(p)
+		case w.Instance != winner.Instance || p.Instance != parent.Instance:
+			return changedMeanwhile(p.ID)
+		}
+		s.continueIn(p, h.instance)
+		p.Root, p.Origin, p.Template = w.Root, w.Origin, w.Template
+		p.Resources.DiskMiB = w.Resources.DiskMiB
+		p.Applying = true
+		end := p.LastActiveAt
+		w.State, w.Reason, w.EndedAt = sandbox.StateKilled, "it was merged into "+p.ID, &end
+		w.Instance, w.ForkPoint, w.Held = "", "", false
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	// From here on it is done, whatever becomes of the caller.
+	ctx, cancel := teardown(ctx)
+	defer cancel()
+	p, w := merged[parent.ID], merged[winner.ID]
+	s.drop(w.ID, ended(&w))
+	s.swap(&p, newHandle(&p, h.instance))
+	s.endInstance(ctx, parent)
+	if err := s.forgetSteps(ctx, w.ID, 0); err != nil {
+		s.log.Error("remove the history of a merged sandbox", "sandbox", w.ID, "error", err)
+	}
+	if p, err = s.settle(ctx, &p); err != nil {
+		s.log.Error("give a merged machine its name and limits", "sandbox", p.ID, "error", err)
+	}
+	return &sandbox.MergeResult{Merged: true, Kind: sandbox.MergeWhole, Sandbox: s.view(p)}, nil
+}
+
+// settle gives a machine that came from another sandbox the name, the
+// environment and the limits of its record.
+func (s *Service) settle(ctx context.Context, r *store.Record) (store.Record, error) {
+	h, err := s.openRecord(ctx, r)
+	if err != nil {
+		return *r, err
+	}
+	spec := (&beginning{}).spec(r)
+	_, err = h.client.Configure(ctx, &agentv1.ConfigureRequest{
+		Hostname: &spec.Hostname, User: &r.User, Workdir: &r.WorkDir, Env: spec.Env, ReplaceEnv: true,
+	})
+	if err != nil {
+		return *r, err
+	}
+	unenforced, err := h.apply(ctx, r, true, false)
+	if err != nil {
+		return *r, err
+	}
+	return s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: applied(unenforced)})
+}
+
+// mergeFiles applies what the winner has changed since it was forked from the
+// parent to the parent's files.
+func (s *Service) mergeFiles(ctx context.Context, parent, winner *store.Record, req *sandbox.MergeRequest) (*sandbox.MergeResult, error) {
+	base, err := s.forkPoint(ctx, parent, winner)
+	if err != nil {
+		return nil, err
+	}
+	defer base.release()
+	ours, err := s.sandboxSubject(parent)
+	if err != nil {
+		return nil, err
+	}
+	theirs, err := s.sandboxSubject(winner)
+	if err != nil {
+		return nil, err
+	}
+	lower, err := openLower(ours.root)
+	if err != nil {
+		return nil, err
+	}
+	defer lower.Close()
+	spool, err := os.CreateTemp(s.cfg.TempDir, "merge-")
+	if err != nil {
+		return nil, err
+	}
+	defer spool.Close()
+	if err := os.Remove(spool.Name()); err != nil {
+		return nil, err
+	}
+	plan, conflicts, err := s.planMerge(ctx, lower, base, ours, theirs, spool, req)
+	if err != nil {
+		return nil, err
+	}
+	res := &sandbox.MergeResult{Kind: sandbox.MergeFiles, Conflicts: conflicts}
+	if plan != nil {
+		if err := s.applyPlan(ctx, parent, plan, spool); err != nil {
+			return nil, err
+		}
+		res.Merged, res.Applied = true, plan.Changes
+		if req.KillWinner {
+			if _, err := s.kill(ctx, winner.ID, "it was merged into "+parent.ID); err != nil {
+				return nil, err
+			}
+		}
+	}
+	now, err := s.cfg.Store.Sandbox(ctx, parent.ID)
+	if err != nil {
+		return nil, err
+	}
+	res.Sandbox = s.view(now)
+	return res, nil
+}
+
+// forkPoint returns the state in which the winner, or the ancestor of it that
+// is the parent's own fork, left the parent.
+func (s *Service) forkPoint(ctx context.Context, parent, winner *store.Record) (*subject, error) {
+	child := *winner
+	for child.ForkedFrom != parent.ID {
+		next, err := s.cfg.Store.Sandbox(ctx, child.ForkedFrom)
+		if child.ForkedFrom == "" || sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s was not forked from %s, so it cannot be told what it has changed since; merge the whole of it, or name its parent", winner.ID, parent.ID)
+		}
+		if err != nil {
+			return nil, err
+		}
+		child = next
+	}
+	if child.ForkPoint == "" || child.Origin != parent.Origin {
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "the state at which sandbox %s was forked from %s is not kept any more; merge the whole of it", winner.ID, parent.ID)
+	}
+	root, err := rootOf(child.Root)
+	if err != nil {
+		return nil, err
+	}
+	return &subject{
+		id: child.ID, origin: child.Origin, root: root, source: engine.Source{Checkpoint: child.ForkPoint}, release: s.use(child.ForkPoint),
+	}, nil
+}
+
+// planMerge reads the three sides and compares them. The winner's is written to
+// the spool too.
+func (s *Service) planMerge(ctx context.Context, lower layer.Lower, base, ours, theirs *subject, spool *os.File, req *sandbox.MergeRequest) (*layer.Plan, []sandbox.Conflict, error) {
+	var views [3]layer.View
+	out := bufio.NewWriterSize(spool, 1<<20)
+	g, gctx := errgroup.WithContext(ctx)
+	for i, side := range []*subject{base, ours, theirs} {
+		g.Go(func() error {
+			var copyTo io.Writer
+			if side == theirs {
+				copyTo = out
+			}
+			l, err := s.readLayer(gctx, side, layer.ReadOptions{}, copyTo)
+			views[i] = layer.View{Lower: lower, Layer: l}
+			return err
+		})
+	}
+	if err := errors.Join(g.Wait(), out.Flush()); err != nil {
+		return nil, nil, err
+	}
+	return layer.MakePlan(ctx, views[0], views[1], views[2], req.Policy, req.Paths)
+}
+
+// applyPlan has the parent's agent carry out a plan.
+func (s *Service) applyPlan(ctx context.Context, parent *store.Record, plan *layer.Plan, spool *os.File) error {
+	if plan.Empty() {
+		return nil
+	}
+	h, err := s.openRecord(ctx, parent)
+	if err != nil {
+		return err
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	r, w := io.Pipe()
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		out := bufio.NewWriterSize(w, 256<<10)
+		err := layer.WritePlan(out, plan, bufio.NewReaderSize(spool, 1<<20))
+		_ = w.CloseWithError(errors.Join(err, out.Flush()))
+	}()
+	err = h.client.Apply(ctx, r)
+	_ = r.Close() // ends the writer
+	<-written
+	return h.explain(ctx, err)
+}

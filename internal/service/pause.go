@@ -1,0 +1,288 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// wakeTimeout bounds a resume that a call needs, which goes on although the
+// caller leaves: others may wait for it.
+const wakeTimeout = 2 * time.Minute
+
+// Pause implements [sandbox.Snapshots].
+func (s *Service) Pause(ctx context.Context, ref string) (_ *sandbox.Sandbox, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.pause")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	paused, err := s.pause(v.ctx, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	return s.view(paused), nil
+}
+
+// pause keeps the state of a running sandbox and ends its instance.
+func (s *Service) pause(ctx context.Context, id string) (store.Record, error) {
+	if err := s.keeps(); err != nil {
+		return store.Record{}, err
+	}
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return store.Record{}, err
+	}
+	defer unlock()
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil || r.State == sandbox.StatePaused {
+		return r, err
+	}
+	h, err := s.openRecord(ctx, &r)
+	if err != nil {
+		return r, err
+	}
+	checkpoint := newID(checkpointPrefix)
+	defer s.use(checkpoint)()
+	var paused store.Record
+	_, err = s.keeper.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
+		Durable: true,
+		Commit: func(engine.Checkpoint) (err error) {
+			paused, err = s.commitPause(ctx, &r, checkpoint)
+			return err
+		},
+	})
+	if err != nil {
+		return r, h.explain(ctx, engineError(&r, err))
+	}
+	return paused, nil
+}
+
+// commitPause records that a sandbox is paused. From here on it is, whatever
+// becomes of its instance.
+func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint string) (store.Record, error) {
+	last := r.LastActiveAt
+	s.mu.Lock()
+	if h := s.handles[r.ID]; h != nil {
+		if at, _ := h.lastActive(); at.After(last) {
+			last = at
+		}
+	}
+	s.mu.Unlock()
+	paused, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
+		From: []sandbox.State{sandbox.StateRunning},
+		Apply: func(now *store.Record) error {
+			if now.Instance != r.Instance {
+				return changedMeanwhile(r.ID)
+			}
+			at := time.Now().UTC()
+			now.State, now.Checkpoint, now.PausedAt = sandbox.StatePaused, checkpoint, &at
+			now.LastActiveAt = last.UTC()
+			return nil
+		},
+	})
+	if err != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+			err = notRunning(&paused)
+		}
+		return paused, err
+	}
+	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it goes on when it is resumed, by the next call or sandbox_resume", r.ID))
+	return paused, nil
+}
+
+func changedMeanwhile(id string) error {
+	return sandbox.Errorf(sandbox.CodeConflict, "sandbox %s was restored or merged at the same moment; look at it and try again", id)
+}
+
+// engineError explains an error of the engine about a sandbox.
+func engineError(r *store.Record, err error) error {
+	if errors.Is(err, engine.ErrNotFound) {
+		return unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+	}
+	return err
+}
+
+// Resume implements [sandbox.Snapshots].
+func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequest) (_ *sandbox.Sandbox, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.resume")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	switch r.State {
+	case sandbox.StateRunning:
+		if req.FilesOnly {
+			return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s runs; files_only is for a paused one", r.ID)
+		}
+		return s.view(r), nil
+	case sandbox.StatePaused:
+	default:
+		return nil, notRunning(&r)
+	}
+	if req.FilesOnly {
+		v.detail = "files only"
+		r, err = s.resume(v.ctx, r.ID, true)
+	} else {
+		r, err = s.wake(v.ctx, &r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.view(r), nil
+}
+
+// wake resumes a paused sandbox, once however many callers ask at a time.
+func (s *Service) wake(ctx context.Context, r *store.Record) (store.Record, error) {
+	done := s.waking.DoChan(r.ID, func() (any, error) {
+		ctx, cancel := context.WithTimeout(s.ctx, wakeTimeout)
+		defer cancel()
+		return s.resume(ctx, r.ID, false)
+	})
+	select {
+	case res := <-done:
+		if res.Err != nil {
+			return *r, res.Err
+		}
+		return res.Val.(store.Record), nil
+	case <-ctx.Done():
+		return *r, ctx.Err()
+	}
+}
+
+// resume continues a paused sandbox in a new instance. It is paused until that
+// one answers, and stays so if it does not.
+func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.Record, error) {
+	if err := s.keeps(); err != nil {
+		return store.Record{}, err
+	}
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return store.Record{}, err
+	}
+	defer unlock()
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil || r.State == sandbox.StateRunning {
+		return r, err
+	}
+	if r.State != sandbox.StatePaused {
+		return r, notRunning(&r)
+	}
+	defer s.use(r.Checkpoint)()
+	root, err := rootOf(r.Root)
+	if err != nil {
+		return r, err
+	}
+	from := beginning{root: root, checkpoint: r.Checkpoint, filesOnly: filesOnly}
+	began := time.Now()
+	running, err := s.replace(ctx, &r, from, func(now *store.Record) error {
+		if now.State != sandbox.StatePaused || now.Checkpoint != r.Checkpoint {
+			return notRunning(now)
+		}
+		return nil
+	})
+	if err != nil {
+		return r, err
+	}
+	s.system(&running, "sandbox.resumed", fmt.Sprintf("in %s", time.Since(began).Round(time.Millisecond)))
+	return running, nil
+}
+
+// replace makes a new instance for a sandbox that is running or paused, and
+// has the sandbox go on in it. Check is called while the record is locked and
+// may change it further; its error stops the change. On an error the sandbox
+// is as it was.
+//
+// Preconditions: the caller holds the lock of the sandbox.
+func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, check func(*store.Record) error) (store.Record, error) {
+	next := *r
+	next.Instance = newID(idPrefix)
+	instance, err := s.cfg.Engine.Create(ctx, from.spec(&next))
+	if err != nil {
+		return *r, err
+	}
+	h := newHandle(&next, instance)
+	running, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
+		From:  []sandbox.State{sandbox.StateRunning, sandbox.StatePaused},
+		Quota: s.cfg.Quota,
+		Apply: func(now *store.Record) error {
+			if now.Instance != r.Instance {
+				return changedMeanwhile(r.ID)
+			}
+			if err := check(now); err != nil {
+				return err
+			}
+			s.continueIn(now, instance)
+			return nil
+		},
+	})
+	if err != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotRunning && running.State.Final() {
+			err = notRunning(&running)
+		}
+		h.client.Close()
+		clean, cancel := teardown(ctx)
+		defer cancel()
+		if derr := s.cfg.Engine.Destroy(clean, next.Instance); derr != nil {
+			s.log.Error("remove an instance that was not needed", "sandbox", r.ID, "error", derr)
+		}
+		return *r, retryLater(err)
+	}
+	s.swap(&running, h)
+	s.endInstance(ctx, r)
+	return running, nil
+}
+
+// continueIn records that a sandbox runs in an instance from now on.
+func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
+	now := time.Now().UTC()
+	if r.State == sandbox.StatePaused && r.OnTimeout == sandbox.ActionPause {
+		r.ExpiresAt = expiry(now, r.LifetimeSeconds)
+	}
+	r.State, r.Instance, r.Checkpoint, r.PausedAt = sandbox.StateRunning, instance.ID(), "", nil
+	r.LastActiveAt, r.BootID, r.Held, r.Applying = now, s.cfg.Boot.ID, true, false
+	r.Unenforced = instance.Unenforced()
+}
+
+// swap puts the handle of a sandbox's new instance in place of the old one,
+// whose calls end.
+func (s *Service) swap(r *store.Record, h *handle) {
+	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was put into another state during the call; look at it and try again", r.ID))
+	s.mu.Lock()
+	s.handles[r.ID] = h
+	s.mu.Unlock()
+	// It may have been killed since the record was changed; whoever did has
+	// changed the record first and dropped the handle second.
+	ctx, cancel := teardown(s.ctx)
+	defer cancel()
+	if now, err := s.cfg.Store.Sandbox(ctx, r.ID); err == nil && (now.State != sandbox.StateRunning || now.Instance != r.Instance) {
+		s.drop(r.ID, notRunning(&now))
+	}
+}
+
+// endInstance removes the instance that a sandbox had before, if it had one.
+// What cannot be removed now is removed at the next start, since no record has
+// it any more.
+func (s *Service) endInstance(ctx context.Context, before *store.Record) {
+	ctx, cancel := teardown(ctx)
+	defer cancel()
+	if err := s.cfg.Engine.Destroy(ctx, before.Instance); err != nil {
+		s.log.Error("remove the instance that a sandbox had before", "sandbox", before.ID, "error", err)
+	}
+	s.collectSoon()
+}
