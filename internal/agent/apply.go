@@ -25,11 +25,17 @@ func (a *Agent) Apply(ctx context.Context, s *connect.ClientStream[agentv1.Apply
 	if err := apply.Recover(root); err != nil {
 		return nil, fileError("undo a merge that was cut off in", "/", err)
 	}
-	if err := apply.Apply(ctx, root, &applyReader{ctx: ctx, s: s}); err != nil {
+	r := &applyReader{ctx: ctx, s: s}
+	if err := apply.Apply(ctx, root, r); err != nil {
 		if ctx.Err() != nil {
 			return nil, cancelled(ctx)
 		}
 		return nil, fileError("merge files into", "/", err)
+	}
+	// A client that still sends would see its connection break instead of the
+	// answer.
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return nil, err
 	}
 	return connect.NewResponse(&agentv1.ApplyResponse{}), nil
 }
