@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,8 +29,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	runs := flag.Int("n", 30, "runs of each measurement")
+	only := flag.String("only", "", "measure only these parts, of "+strings.Join(names(), ", ")+", with commas between")
 	flag.Parse()
-	if err := run(ctx, *runs); err != nil {
+	if err := run(ctx, *runs, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -42,7 +44,47 @@ type bench struct {
 	rows []series
 }
 
-func run(ctx context.Context, n int) (err error) {
+// part is one of the groups of measurements.
+type part struct {
+	name string
+	run  func(*bench, context.Context) error
+}
+
+var parts = []part{
+	{"create", (*bench).create}, {"cold", (*bench).cold}, {"exec", (*bench).exec}, {"files", (*bench).files},
+	{"time", (*bench).inTime}, {"merge", (*bench).merges}, {"growth", (*bench).growth}, {"warm", (*bench).warmImports},
+	{"memory", (*bench).memory}, {"others", (*bench).others},
+}
+
+func names() []string {
+	var all []string
+	for _, p := range parts {
+		all = append(all, p.name)
+	}
+	return all
+}
+
+// selected returns the parts that are named, or all.
+func selected(only string) ([]part, error) {
+	if only == "" {
+		return parts, nil
+	}
+	var out []part
+	for name := range strings.SplitSeq(only, ",") {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no part %q; use some of %v", name, names())
+		}
+		out = append(out, parts[i])
+	}
+	return out, nil
+}
+
+func run(ctx context.Context, n int, only string) (err error) {
+	todo, err := selected(only)
+	if err != nil {
+		return err
+	}
 	d, err := covetest.Launch(ctx, covetest.Options{Dev: true})
 	if err != nil {
 		return err
@@ -53,8 +95,8 @@ func run(ctx context.Context, n int) (err error) {
 		}
 	}()
 	b := &bench{n: n, d: d}
-	for _, part := range []func(context.Context) error{b.create, b.exec, b.files, b.memory, b.others} {
-		if err := part(ctx); err != nil {
+	for _, p := range todo {
+		if err := p.run(b, ctx); err != nil {
 			return err
 		}
 	}
@@ -89,25 +131,63 @@ func (b *bench) withSandbox(ctx context.Context, do func(id string) error) error
 	return do(s.ID)
 }
 
-// create measures a sandbox from nothing to the end of its first command, and
-// its end.
+// create measures creations that find a sandbox ready, and their end.
 func (b *bench) create(ctx context.Context) error {
 	kills := series{name: "kill"}
-	err := b.time(ctx, "create, then first exec, cold", "< 100 ms", b.n, func(ctx context.Context) (time.Duration, error) {
-		began := time.Now()
-		s, err := b.d.Client.Create(ctx, sandbox.CreateRequest{})
-		if err != nil {
+	first := series{name: "create from the pool, then first exec"}
+	err := b.time(ctx, "create from the pool", "< 15 ms", b.n, func(ctx context.Context) (time.Duration, error) {
+		// An agent does not create sandboxes without pause; the pool fills up.
+		if err := rest(ctx); err != nil {
 			return 0, err
 		}
-		err = b.execTrue(ctx, s.ID)
-		took := time.Since(began)
-		began = time.Now()
-		_, kerr := b.d.Client.Kill(ctx, s.ID)
-		kills.values = append(kills.values, time.Since(began))
-		return took, errors.Join(err, kerr)
+		took, whole, kill, err := lifetime(ctx, b.d)
+		first.values, kills.values = append(first.values, whole), append(kills.values, kill)
+		return took, err
 	})
-	b.rows = append(b.rows, kills)
+	b.rows = append(b.rows, first, kills)
 	return err
+}
+
+// cold measures creations on a daemon that keeps none ready.
+func (b *bench) cold(ctx context.Context) error {
+	d, err := covetest.Launch(ctx, covetest.Options{Dev: true, Args: []string{"--warm=0"}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Shutdown(context.WithoutCancel(ctx)) }()
+	return b.time(ctx, "create without pool, then first exec", "< 100 ms", b.n, func(ctx context.Context) (time.Duration, error) {
+		_, took, _, err := lifetime(ctx, d)
+		return took, err
+	})
+}
+
+// rest waits as long as an agent may think.
+func rest(ctx context.Context) error {
+	select {
+	case <-time.After(500 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// lifetime measures a creation, up to the end of the first command, and the
+// kill.
+func lifetime(ctx context.Context, d *covetest.Daemon) (create, used, kill time.Duration, err error) {
+	began := time.Now()
+	s, err := d.Client.Create(ctx, sandbox.CreateRequest{})
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	create = time.Since(began)
+	job, err := d.Client.Exec(ctx, s.ID, sandbox.ExecRequest{Command: []string{"/bin/true"}}, nil)
+	used = time.Since(began)
+	if err == nil && job.ExitCode != 0 {
+		err = fmt.Errorf("true: exit code %d", job.ExitCode)
+	}
+	began = time.Now()
+	_, kerr := d.Client.Kill(ctx, s.ID)
+	return create, used, time.Since(began), errors.Join(err, kerr)
 }
 
 func (b *bench) execTrue(ctx context.Context, id string) error {
@@ -170,16 +250,19 @@ func (b *bench) floor(ctx context.Context, id string) (series, error) {
 	return s, nil
 }
 
-func buildSpawn(ctx context.Context) (string, error) {
-	f, err := os.CreateTemp("", "spawn-")
+func buildSpawn(ctx context.Context) (string, error) { return buildHelper(ctx, "spawn") }
+
+// buildHelper builds a program that runs inside.
+func buildHelper(ctx context.Context, name string) (string, error) {
+	f, err := os.CreateTemp("", name+"-")
 	if err != nil {
 		return "", err
 	}
 	f.Close()
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", f.Name(), "./test/bench/spawn")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", f.Name(), "./test/bench/"+name)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build spawn: %w\n%s", err, out)
+		return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
 	return f.Name(), nil
 }
