@@ -3,10 +3,7 @@ package cell
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -14,9 +11,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/wire/cellv1"
 )
-
-// FilesTar is the name of the file that holds a checkpoint's changed files.
-const FilesTar = "files.tar"
 
 // errEnding says that there is no state to be read any more.
 var errEnding = connect.NewError(connect.CodeFailedPrecondition, errors.New("the sandbox is ending"))
@@ -29,10 +23,8 @@ func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.Check
 	}
 	defer release()
 	began := time.Now()
-	if req.Msg.Hold || req.Msg.FilesOnly {
-		if err := c.sb.Pause(); err != nil {
-			return err
-		}
+	if err := c.sb.Pause(); err != nil {
+		return err
 	}
 	err = c.save(req.Msg)
 	if req.Msg.Hold && err == nil {
@@ -46,10 +38,7 @@ func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.Check
 			}
 		}
 	}
-	if req.Msg.Hold || req.Msg.FilesOnly {
-		err = errors.Join(err, c.letGo())
-	}
-	if err != nil {
+	if err := errors.Join(err, c.letGo()); err != nil {
 		c.log.Warn("checkpoint", "err", err)
 		return err
 	}
@@ -59,16 +48,20 @@ func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.Check
 	return nil
 }
 
-// save writes what a checkpoint holds.
+// save writes what a checkpoint holds. The sandbox stands still: the files and
+// the memory are of one instant.
 func (c *cell) save(req *cellv1.CheckpointRequest) error {
-	if !req.FilesOnly {
-		return c.sb.Checkpoint(req.Dir)
+	if req.FilesOnly {
+		return c.sb.SaveFiles(req.Dir)
 	}
-	f, err := os.OpenFile(filepath.Join(req.Dir, FilesTar), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
+	began := time.Now()
+	if err := c.sb.Checkpoint(req.Dir); err != nil {
 		return err
 	}
-	return errors.Join(c.sb.WriteChanges(f), f.Close())
+	saved := time.Now()
+	err := c.sb.SaveTree(req.Dir)
+	c.log.Info("checkpoint", "state", saved.Sub(began), "tree", time.Since(saved))
+	return err
 }
 
 // exclusively waits until nobody else reads the sandbox's state.
@@ -126,18 +119,8 @@ func (c *cell) writeChanges(conn net.Conn) error {
 		return err
 	}
 	defer release()
-	uc, ok := conn.(*net.UnixConn)
-	if !ok {
-		return fmt.Errorf("unexpected connection %T", conn)
-	}
-	// gVisor writes to the socket itself.
-	f, err := uc.File()
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	if err := c.sb.Pause(); err != nil {
 		return err
 	}
-	return errors.Join(c.sb.WriteChanges(f), c.letGo())
+	return errors.Join(c.sb.WriteChanges(conn), c.letGo())
 }

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,8 +35,15 @@ func (c *cell) makeShell(ctx context.Context) error {
 		return err
 	}
 	runsc.SetLog(os.Stderr)
-	c.sb, err = runsc.Create(c.runscConfig(scratch))
+	conf := c.runscConfig(scratch)
+	if c.shell.FilesFrom != "" {
+		conf.FilesDir, err = c.prepareFiles()
+	}
+	if err == nil {
+		c.sb, err = runsc.Create(conf)
+	}
 	out.Close()
+	err = errors.Join(err, os.RemoveAll(conf.FilesDir))
 	if err != nil {
 		return err
 	}
@@ -49,6 +57,17 @@ func (c *cell) makeShell(ctx context.Context) error {
 	}
 	c.running = true
 	return nil
+}
+
+// prepareFiles makes a directory with the files to start with. It takes as
+// much disk as they do, if they are compressed, and is removed once gVisor has
+// opened them.
+func (c *cell) prepareFiles() (string, error) {
+	dir := filepath.Join(c.shell.Dir, "files")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	return dir, runsc.PrepareFiles(c.shell.FilesFrom, dir)
 }
 
 // start starts the sandbox, or restores it, and tells the agent what it is.
@@ -111,6 +130,5 @@ func (c *cell) runscConfig(s scratch) runsc.Config {
 		Env:      []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		Binds:    []runsc.Bind{{Source: c.shell.AgentDir, Target: "/.cove"}},
 		PanicLog: filepath.Join(c.shell.Dir, PanicFile),
-		FilesTar: c.shell.FilesTar,
 	}
 }

@@ -37,9 +37,9 @@ type Shell struct {
 	AgentDir string `json:"agent_dir"`
 	// PinCPUs bounds processors by affinity, where no cgroup does.
 	PinCPUs bool `json:"pin_cpus"`
-	// FilesTar is a tar file of changes to Root to start with; see
-	// [runsc.Config].
-	FilesTar string `json:"files_tar,omitempty"`
+	// FilesFrom is the directory of a checkpoint whose files the sandbox starts
+	// with.
+	FilesFrom string `json:"files_from,omitempty"`
 	// Restore is a checkpoint's directory to be restored ahead of the Spec.
 	Restore string `json:"restore,omitempty"`
 }

@@ -2,7 +2,6 @@ package runsc
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/cpuid"
@@ -59,16 +58,6 @@ func (s *Sandbox) Checkpoint(dir string) error {
 func (s *Sandbox) Restore(dir string) error {
 	if err := s.c.Restore(s.conf, dir, false, true, nil); err != nil {
 		return fmt.Errorf("restore gVisor container: %w", err)
-	}
-	return nil
-}
-
-// WriteChanges writes what the sandbox has changed above its root to a file,
-// pipe or socket, as a tar stream in which a character device 0:0 stands for
-// what was removed. A stream that was cut off lacks the tar format's end.
-func (s *Sandbox) WriteChanges(f *os.File) error {
-	if err := s.c.TarRootfsUpperLayer(f); err != nil {
-		return fmt.Errorf("read changed files: %w", err)
 	}
 	return nil
 }

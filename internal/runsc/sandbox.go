@@ -5,6 +5,7 @@ package runsc
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,7 +18,6 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
-	"gvisor.dev/gvisor/runsc/specutils"
 )
 
 // Config describes one gVisor sandbox with one container.
@@ -48,9 +48,9 @@ type Config struct {
 	Binds []Bind
 	// PanicLog is where gVisor's processes write if they crash.
 	PanicLog string
-	// FilesTar, if set, is a tar file as [Sandbox.WriteChanges] makes it. The
-	// sandbox starts with the files in it above the root.
-	FilesTar string
+	// FilesDir, if set, is what [PrepareFiles] has made. The sandbox starts with
+	// these files above the root. It may be removed after Create.
+	FilesDir string
 }
 
 // Bind shows the directory Source of the host at Target.
@@ -64,6 +64,10 @@ type Bind struct {
 type Sandbox struct {
 	conf *config.Config
 	c    *container.Container
+	// filestore is the file that holds the writes above the root.
+	filestore   *os.File
+	writesBytes int64
+	restoring   bool // files of another sandbox
 }
 
 // SetLog sends the log lines of gVisor's code in this process, from warnings
@@ -86,17 +90,27 @@ func Create(cfg Config) (*Sandbox, error) {
 	if err := writeBundle(cfg, spec); err != nil {
 		return nil, err
 	}
-	c, err := container.New(conf, container.Args{ID: cfg.ID, Spec: spec, BundleDir: cfg.BundleDir})
+	c, err := container.New(conf, container.Args{ID: cfg.ID, Spec: spec, BundleDir: cfg.BundleDir, FSRestoreImagePath: cfg.FilesDir})
 	if err != nil {
 		return nil, fmt.Errorf("create gVisor container: %w", err)
 	}
-	return &Sandbox{conf: conf, c: c}, nil
+	s := &Sandbox{conf: conf, c: c, writesBytes: cfg.WritesBytes, restoring: cfg.FilesDir != ""}
+	if s.filestore, err = openFilestore(c.SandboxPid()); err != nil {
+		return nil, errors.Join(err, c.Destroy())
+	}
+	return s, nil
 }
 
-// Start starts the first process.
+// Start starts the first process, when all files are there.
 func (s *Sandbox) Start() error {
 	if err := s.c.Start(s.conf); err != nil {
 		return fmt.Errorf("start gVisor container: %w", err)
+	}
+	if !s.restoring {
+		return nil
+	}
+	if err := s.c.WaitFSRestore(); err != nil {
+		return fmt.Errorf("restore files: %w", err)
 	}
 	return nil
 }
@@ -182,9 +196,6 @@ func newSpec(cfg Config) *specs.Spec {
 				{Type: specs.NetworkNamespace, Path: "/proc/self/ns/net"},
 			},
 		},
-	}
-	if cfg.FilesTar != "" {
-		spec.Annotations = map[string]string{specutils.AnnotationRootfsUpperTar: cfg.FilesTar}
 	}
 	for _, b := range cfg.Binds {
 		spec.Mounts = append(spec.Mounts, specs.Mount{

@@ -189,12 +189,11 @@ func (e *Engine) finishShell(ctx context.Context, sh *shell, spec engine.Spec, f
 
 // restoreFiles boots an instance with the files of a checkpoint.
 func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoint.Manifest) (*instance, error) {
-	tarFile := filepath.Join(e.checkpoints.Path(m.ID), cell.FilesTar)
 	if err := e.checkpoints.Verify(m); err != nil {
 		return nil, damagedError(err)
 	}
 	shells := e.blankSpec(spec.Root, spec.Resources)
-	shells.FilesTar = tarFile
+	shells.FilesFrom = e.checkpoints.Path(m.ID)
 	sh, err := e.startShell(shells)
 	if err != nil {
 		return nil, err
@@ -205,11 +204,7 @@ func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoi
 // Changes implements [engine.Checkpointer].
 func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
 	if of.Checkpoint != "" {
-		f, err := os.Open(filepath.Join(e.checkpoints.Path(of.Checkpoint), cell.FilesTar))
-		if err != nil {
-			return nil, err
-		}
-		return f, nil
+		return e.keptChanges(of.Checkpoint)
 	}
 	i, err := e.Open(ctx, of.Instance)
 	if err != nil {
@@ -221,6 +216,25 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return &changes{ReadCloser: conn, release: func() { stop() }}, nil
+}
+
+// keptChanges returns the changes that a checkpoint keeps.
+func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
+	m, err := e.checkpoints.Manifest(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be read from it")
+	case err != nil:
+		return nil, damagedError(err)
+	}
+	if err := e.checkpoints.Verify(&m); err != nil {
+		return nil, damagedError(err)
+	}
+	r, err := runsc.Changes(e.checkpoints.Path(id), e.shellsDir(), m.Resources.DiskMiB<<20)
+	if err != nil {
+		return nil, damagedError(err)
+	}
+	return r, nil
 }
 
 // changes is a tar stream that must end as the format says: a connection that

@@ -47,7 +47,7 @@ func (e *Engine) take(spec shellSpec) *shell {
 	key := spec.key()
 	p := e.pools[key]
 	if p == nil {
-		if spec.FilesTar != "" || spec.Restore != "" {
+		if spec.FilesFrom != "" || spec.Restore != "" {
 			return nil
 		}
 		p = &pool{spec: spec}

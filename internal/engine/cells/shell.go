@@ -58,8 +58,8 @@ type shellSpec struct {
 	Resources sandbox.Resources
 	Program   string // a file of [Engine.programsDir]
 	AgentDir  string
-	// FilesTar is for one sandbox only.
-	FilesTar string
+	// FilesFrom is a checkpoint's directory, for one sandbox only.
+	FilesFrom string
 	// Restore is a checkpoint's directory; the shell then holds a running
 	// sandbox that waits to be taken.
 	Restore string
@@ -116,7 +116,7 @@ func (e *Engine) startShell(spec shellSpec) (_ *shell, err error) {
 	}
 	input, err := json.Marshal(cell.Shell{
 		Dir: dir, Root: spec.Root, Resources: spec.Resources, AgentDir: spec.AgentDir,
-		PinCPUs: !e.cgroups.CPU, FilesTar: spec.FilesTar, Restore: spec.Restore,
+		PinCPUs: !e.cgroups.CPU, FilesFrom: spec.FilesFrom, Restore: spec.Restore,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode the cell's shell: %w", err)

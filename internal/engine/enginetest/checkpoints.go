@@ -48,11 +48,12 @@ func RunCheckpoints(t *testing.T, subject func(t *testing.T) Subject) {
 
 // counting starts a job that counts in memory and tells its count on a request
 // through a file, and a file that is open but has no name any more.
-const counting = `mkdir -p /run/count; cd /run/count; echo precious > /root/gone; exec 9<>/root/gone; rm /root/gone
+const counting = `cd /run/count; echo precious > /root/gone; exec 9<>/root/gone; rm /root/gone
 n=0; while :; do n=$((n+1)); [ -e ask ] && { read -r w < ask; rm ask; { echo $n; [ $w = after ] && cat <&9; } > tell.$w; }; sleep 0.01; done`
 
 func startCounting(t *testing.T, c *agentclient.Client) {
 	t.Helper()
+	output(t, c, "mkdir -p /run/count")
 	_, err := c.Exec(t.Context(), "", &sandbox.ExecRequest{Shell: counting, Background: true, TimeoutMS: -1}, nil)
 	must(t, err)
 	ask(t, c, "first")

@@ -1,0 +1,449 @@
+package runsc
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/sentry/checkpoint"
+	"gvisor.dev/gvisor/pkg/sentry/fscheckpoint/fscheckpoint_proto_go_proto"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc/pgalloc_metadata_go_proto"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
+	"gvisor.dev/gvisor/runsc/boot"
+)
+
+// Names of the files that keep what a sandbox has changed above its root. Next
+// to those of [CheckpointFiles], the pages are in the latter's; on their own,
+// they are in FilesPages.
+const (
+	// FilesTree is gVisor's tree of the changed files, compressed.
+	FilesTree = "files_tree.tar.zst"
+	// FilesTable is gVisor's table of the pages that hold their contents.
+	FilesTable = "files_table.img"
+	// FilesPages is these pages, one after the other, compressed.
+	FilesPages = "files_pages.img.zst"
+)
+
+// maxTableBytes bounds a table of pages: 64 MiB describe more than a million
+// fragments.
+const maxTableBytes = 64 << 20
+
+// compression is the level for trees and pages. Of 400 MiB of installed Python
+// packages, in pages, fastest leaves 23.3% at 370 MB/s, default 22.2% at
+// 300 MB/s and better 21.4% at 145 MB/s; each reads at over 1 GB/s. The sandbox
+// stands still meanwhile.
+const compression = zstd.SpeedFastest
+
+// rootPath is gVisor's name for the file system above the root, of the
+// container that it calls containerName since it was given no name.
+var rootPath = checkpoint.ResourceID{Path: "/"}
+
+const containerName = "__no_name_0"
+
+// saveTree lets gVisor describe the changed files: the tree goes to tree while
+// it is written, the table of pages is returned.
+//
+// Preconditions: the sandbox is paused.
+func (s *Sandbox) saveTree(tree io.Writer) (table []byte, err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	treeR, treeW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer treeR.Close()
+	tableR, tableW, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, treeW.Close())
+	}
+	defer tableR.Close()
+	conn, err := client.ConnectTo(s.c.Sandbox.GetControlSocketPath())
+	if err != nil {
+		return nil, errors.Join(err, treeW.Close(), tableW.Close())
+	}
+	defer conn.Close()
+	var g errgroup.Group
+	g.Go(func() error {
+		args := boot.FSSaveArgs{Paths: []checkpoint.ResourceID{rootPath}}
+		// The pages themselves are read where they are.
+		args.Files = []*os.File{null, treeW, tableW, null}
+		err := conn.Call(boot.ContMgrFSSave, &args, nil)
+		return errors.Join(err, treeW.Close(), tableW.Close())
+	})
+	g.Go(func() error {
+		_, err := io.Copy(tree, treeR)
+		if err != nil {
+			treeR.Close() // gVisor must not wait for a reader
+		}
+		return err
+	})
+	g.Go(func() (err error) {
+		table, err = io.ReadAll(io.LimitReader(tableR, maxTableBytes+1))
+		if len(table) > maxTableBytes {
+			tableR.Close()
+			return errors.New("the table of pages is too large")
+		}
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return nil, fmt.Errorf("read changed files: %w", err)
+	}
+	return table, nil
+}
+
+// WriteChanges writes what the sandbox has changed above its root, as a tar
+// stream in which a character device 0:0 stands for what was removed. A stream
+// that was cut off lacks the tar format's end.
+//
+// Preconditions: the sandbox is paused.
+func (s *Sandbox) WriteChanges(w io.Writer) error {
+	r, tree := io.Pipe()
+	var g errgroup.Group
+	g.Go(func() error {
+		_, err := s.saveTree(tree)
+		tree.CloseWithError(err)
+		return err
+	})
+	out := bufio.NewWriterSize(w, 256<<10)
+	err := writeTar(out, r, s.filestore, s.writesBytes)
+	if err == nil {
+		_, err = io.Copy(io.Discard, r) // gVisor must not be cut off
+	}
+	r.CloseWithError(err)
+	return errors.Join(err, g.Wait(), out.Flush())
+}
+
+// SaveTree writes [FilesTree] and [FilesTable] to a directory that receives a
+// checkpoint of the same instant.
+//
+// Preconditions: the sandbox is paused.
+func (s *Sandbox) SaveTree(dir string) error {
+	_, err := s.saveFiles(dir)
+	return err
+}
+
+// SaveFiles writes [FilesTree], [FilesTable] and [FilesPages] to a directory.
+//
+// Preconditions: the sandbox is paused.
+func (s *Sandbox) SaveFiles(dir string) error {
+	table, err := s.saveFiles(dir)
+	if err != nil {
+		return err
+	}
+	ranges, _, err := parseTable(table, 0)
+	if err != nil {
+		return err
+	}
+	return compressTo(filepath.Join(dir, FilesPages), func(w io.Writer) error {
+		for _, r := range ranges {
+			if _, err := io.Copy(w, io.NewSectionReader(s.filestore, r.Start, r.End-r.Start)); err != nil {
+				return fmt.Errorf("keep contents of files: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *Sandbox) saveFiles(dir string) (table []byte, err error) {
+	err = compressTo(filepath.Join(dir, FilesTree), func(w io.Writer) (err error) {
+		table, err = s.saveTree(w)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return table, os.WriteFile(filepath.Join(dir, FilesTable), table, 0o600)
+}
+
+func compressTo(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	z, err := zstd.NewWriter(f, zstd.WithEncoderLevel(compression), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(1<<20))
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return errors.Join(write(z), z.Close(), f.Close())
+}
+
+// openCompressed reads a file that compressTo has written, up to limit bytes.
+func openCompressed(path string, limit int64) (io.ReadCloser, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &compressed{Reader: io.LimitReader(z, limit), z: z, f: f}, nil
+}
+
+type compressed struct {
+	io.Reader
+	z *zstd.Decoder
+	f *os.File
+}
+
+func (c *compressed) Close() error {
+	c.z.Close()
+	return c.f.Close()
+}
+
+// parseTable reads a table of pages and returns the ranges that are kept, one
+// after the other from at, and how many bytes they are.
+func parseTable(table []byte, at int64) (ranges []pageRange, total int64, err error) {
+	if len(table) < 8 || uint64(len(table)-8) != binary.LittleEndian.Uint64(table) {
+		return nil, 0, fmt.Errorf("%w: a table of %d bytes", errTree, len(table))
+	}
+	var m pgalloc_metadata_go_proto.MemoryFileMetadataProto
+	if err := proto.Unmarshal(table[8:], &m); err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", errTree, err)
+	}
+	if m.Version != 1 {
+		return nil, 0, fmt.Errorf("%w: a table of version %d", errTree, m.Version)
+	}
+	var end uint64
+	for _, r := range m.MemAcct {
+		if r.Start < end || r.End <= r.Start || r.End > math.MaxInt64/2 || r.Start%pageSize != 0 || r.End%pageSize != 0 {
+			return nil, 0, fmt.Errorf("%w: pages out of order", errTree)
+		}
+		end = r.End
+		if !r.KnownCommitted {
+			continue
+		}
+		ranges = append(ranges, pageRange{Start: int64(r.Start), End: int64(r.End), At: at + total})
+		total += int64(r.End - r.Start)
+	}
+	return ranges, total, nil
+}
+
+// readTable returns the table of pages in a checkpoint, and where they begin
+// in the checkpoint's file of pages: the sandbox's memory is before them.
+// Without memory, that is 0.
+func readTable(dir string) (table []byte, start int64, err error) {
+	table, err = readBounded(filepath.Join(dir, FilesTable))
+	if err != nil {
+		return nil, 0, err
+	}
+	_, total, err := parseTable(table, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := os.Stat(filepath.Join(dir, checkpointfiles.PagesFileName))
+	if errors.Is(err, os.ErrNotExist) {
+		return table, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	memory, err := memoryBytes(filepath.Join(dir, checkpointfiles.PagesMetadataFileName))
+	if err != nil {
+		return nil, 0, err
+	}
+	// The tree was read at the same instant if all fits.
+	if memory+total != info.Size() {
+		return nil, 0, fmt.Errorf("%w: %d bytes of memory and %d of files in %d bytes of pages", errTree, memory, total, info.Size())
+	}
+	return table, memory, nil
+}
+
+// memoryBytes returns how much memory a checkpoint holds. Its table of pages
+// has the memory's first.
+func memoryBytes(path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var head [8]byte
+	if _, err := io.ReadFull(f, head[:]); err != nil {
+		return 0, err
+	}
+	n := binary.LittleEndian.Uint64(head[:])
+	if n > maxTableBytes {
+		return 0, fmt.Errorf("%w: a table of %d bytes", errTree, n)
+	}
+	table := make([]byte, 8+n)
+	copy(table, head[:])
+	if _, err := io.ReadFull(f, table[8:]); err != nil {
+		return 0, err
+	}
+	_, total, err := parseTable(table, 0)
+	return total, err
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxTableBytes+1))
+	if err == nil && len(data) > maxTableBytes {
+		err = fmt.Errorf("%w: a table of pages that is too large", errTree)
+	}
+	return data, err
+}
+
+// maxTreeBytes bounds a tree: about 1 KiB for each changed file.
+const maxTreeBytes = 4 << 30
+
+// Changes returns what [Sandbox.WriteChanges] would have written when the
+// checkpoint in dir was made. It starts no part of gVisor, and works whichever
+// build made the checkpoint. limit is the size of the sandbox's disk; scratch
+// is a directory for as many bytes. A stream that is incomplete ends with an
+// error.
+func Changes(dir, scratch string, limit int64) (io.ReadCloser, error) {
+	table, start, err := readTable(dir)
+	if err != nil {
+		return nil, err
+	}
+	ranges, total, err := parseTable(table, start)
+	if err != nil {
+		return nil, err
+	}
+	var pages *os.File
+	if _, serr := os.Stat(filepath.Join(dir, FilesPages)); serr == nil {
+		pages, err = unpacked(filepath.Join(dir, FilesPages), scratch, total)
+	} else {
+		pages, err = os.Open(filepath.Join(dir, checkpointfiles.PagesFileName))
+	}
+	if err != nil {
+		return nil, err
+	}
+	tree, err := openCompressed(filepath.Join(dir, FilesTree), maxTreeBytes)
+	if err != nil {
+		return nil, errors.Join(err, pages.Close())
+	}
+	r, w := io.Pipe()
+	go func() {
+		out := bufio.NewWriterSize(w, 256<<10)
+		err := writeTar(out, tree, &keptPages{ranges: ranges, data: pages}, limit)
+		err = errors.Join(err, out.Flush(), tree.Close(), pages.Close())
+		w.CloseWithError(err)
+	}()
+	return r, nil
+}
+
+// unpacked returns the content of a compressed file of n bytes as a file
+// without a name.
+func unpacked(path, scratch string, n int64) (*os.File, error) {
+	f, err := os.CreateTemp(scratch, "pages-")
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(os.Remove(f.Name()), unpack(path, f, n))
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func unpack(path string, w io.Writer, n int64) error {
+	z, err := openCompressed(path, n+1)
+	if err != nil {
+		return err
+	}
+	got, err := io.Copy(w, z)
+	if err == nil && got != n {
+		err = fmt.Errorf("%w: %d bytes of pages instead of %d", errTree, got, n)
+	}
+	return errors.Join(err, z.Close())
+}
+
+// PrepareFiles makes, in the empty directory to, what [Config.FilesDir] needs
+// to start with the files of the checkpoint in from.
+func PrepareFiles(from, to string) error {
+	table, start, err := readTable(from)
+	if err != nil {
+		return err
+	}
+	_, total, err := parseTable(table, 0)
+	if err != nil {
+		return err
+	}
+	pages := filepath.Join(to, checkpointfiles.PagesFileName)
+	if _, serr := os.Stat(filepath.Join(from, FilesPages)); serr != nil {
+		err = os.Symlink(filepath.Join(from, checkpointfiles.PagesFileName), pages)
+	} else {
+		err = writeFile(pages, func(w io.Writer) error { return unpack(filepath.Join(from, FilesPages), w, total) })
+	}
+	if err != nil {
+		return err
+	}
+	var size int64
+	err = writeFile(filepath.Join(to, checkpointfiles.FSCheckpointMultiTarFileName), func(w io.Writer) error {
+		z, err := openCompressed(filepath.Join(from, FilesTree), maxTreeBytes)
+		if err != nil {
+			return err
+		}
+		size, err = io.Copy(w, z)
+		return errors.Join(err, z.Close())
+	})
+	if err != nil {
+		return err
+	}
+	id := &fscheckpoint_proto_go_proto.ResourceID{ContainerName: containerName, Path: rootPath.Path}
+	manifest, err := proto.Marshal(&fscheckpoint_proto_go_proto.Manifest{
+		Version: 1, PageSize: pageSize, Endian: "little",
+		MemoryFiles: []*fscheckpoint_proto_go_proto.MemoryFile{{
+			ResourceId: id, PagesMetadataEnd: uint64(len(table)), PagesStart: uint64(start),
+		}},
+		Tmpfs: []*fscheckpoint_proto_go_proto.Tmpfs{{ResourceId: id, TarEnd: uint64(size)}},
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(to, checkpointfiles.FSCheckpointManifestFileName), manifest, 0o600),
+		os.WriteFile(filepath.Join(to, checkpointfiles.PagesMetadataFileName), table, 0o600),
+	)
+}
+
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+// openFilestore opens the file that holds the sandbox's writes. It has no
+// name; the sentry, in which no code of the sandbox has run yet, has it open.
+func openFilestore(sentry int) (*os.File, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(sentry), "fd")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find the file of writes: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		target, err := os.Readlink(path)
+		if err != nil || !strings.Contains(target, "runsc-filestore-") {
+			continue
+		}
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open the file of writes: %w", err)
+		}
+		return f, nil
+	}
+	return nil, errors.New("gVisor has no file of writes open")
+}
