@@ -3,7 +3,9 @@
 // processes of the host, and their working directory is a temporary one.
 //
 // What exists is in a [State], which outlives an [Engine] as cells outlive the
-// daemon. Any step can be made to fail: before it is done, or after, when the
+// daemon. A [Keeper] is an engine that keeps states too: of files only, since
+// processes of the host cannot be copied. What an instance is asked to restore
+// of memory and processes, it forgets. Any step can be made to fail: before it is done, or after, when the
 // caller does not learn that it was done.
 package memory
 
@@ -37,11 +39,22 @@ const (
 	StepDial      Step = "dial"
 	StepStats     Step = "stats"
 	StepSetLimits Step = "set_limits"
+
+	StepCheckpoint Step = "checkpoint"
+	// StepCommit is the part of a checkpoint in which the caller records it:
+	// before that its state is written, after it the instance still stands.
+	StepCommit           Step = "commit"
+	StepCheckpoints      Step = "checkpoints"
+	StepRemoveCheckpoint Step = "remove_checkpoint"
+	StepChanges          Step = "changes"
 )
 
 // Steps lists all steps.
 func Steps() []Step {
-	return []Step{StepCreate, StepOpen, StepList, StepDestroy, StepDial, StepStats, StepSetLimits}
+	return []Step{
+		StepCreate, StepOpen, StepList, StepDestroy, StepDial, StepStats, StepSetLimits,
+		StepCheckpoint, StepCommit, StepCheckpoints, StepRemoveCheckpoint, StepChanges,
+	}
 }
 
 // When says when a trap springs.
@@ -61,13 +74,19 @@ type State struct {
 
 	mu        sync.Mutex
 	instances map[string]*instance                            // guarded by mu
+	kept      map[string]*kept                                // guarded by mu; checkpoints by id
+	warm      []engine.WarmSpec                               // guarded by mu; what was last asked for
+	count     map[Step]int                                    // guarded by mu; calls so far
 	traps     map[Step]map[When][]func(context.Context) error // guarded by mu
 	engines   []*Engine                                       // guarded by mu
 }
 
 // NewState returns a state without instances, which keeps their files in dir.
 func NewState(dir string) *State {
-	return &State{dir: dir, instances: map[string]*instance{}, traps: map[Step]map[When][]func(context.Context) error{}}
+	return &State{
+		dir: dir, instances: map[string]*instance{}, kept: map[string]*kept{}, count: map[Step]int{},
+		traps: map[Step]map[When][]func(context.Context) error{},
+	}
 }
 
 // Trap lets the next call of a step run f at the given moment. An error of f
@@ -84,6 +103,13 @@ func (s *State) Trap(step Step, when When, f func(ctx context.Context) error) {
 // Fail lets the next call of a step fail with err.
 func (s *State) Fail(step Step, when When, err error) {
 	s.Trap(step, when, func(context.Context) error { return err })
+}
+
+// Calls says how often a step was begun.
+func (s *State) Calls(step Step) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count[step]
 }
 
 func (s *State) spring(ctx context.Context, step Step, when When) error {
@@ -129,7 +155,8 @@ func (s *State) IDs() []string {
 	return ids
 }
 
-// Spec returns what an instance was made with, its resources as they are now.
+// Spec returns what an instance was made with; its resources, host name, user
+// and working directory are as they are now.
 func (s *State) Spec(id string) (engine.Spec, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,11 +167,14 @@ func (s *State) Spec(id string) (engine.Spec, bool) {
 	return i.spec, true
 }
 
-// Close ends all instances.
+// Close ends all instances and removes all checkpoints.
 func (s *State) Close() error {
 	var errs []error
 	for _, id := range s.IDs() {
 		errs = append(errs, s.destroy(id))
+	}
+	for _, c := range s.Kept() {
+		errs = append(errs, s.forget(c.ID))
 	}
 	return errors.Join(errs...)
 }
@@ -179,7 +209,7 @@ type instance struct {
 	state  *State
 	id     string
 	dir    string
-	spec   engine.Spec // Resources guarded by state.mu
+	spec   engine.Spec // guarded by state.mu
 	failed bool        // guarded by state.mu
 	reason string      // guarded by state.mu
 
@@ -197,17 +227,24 @@ func (s *State) start(ctx context.Context, spec engine.Spec) (*instance, error) 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make instance %s: %w", spec.ID, err)
 	}
+	if err := s.furnish(dir, &spec); err != nil {
+		return nil, errors.Join(err, removeAll(dir))
+	}
 	a, err := agent.New(agent.Config{Version: "memory"})
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, removeAll(dir))
 	}
 	serving, cancel := context.WithCancel(context.Background())
 	i := &instance{state: s, id: spec.ID, dir: dir, spec: spec, agent: a, listener: newPipeListener(), cancel: cancel, served: make(chan error, 1)}
-	go func() { i.served <- a.Serve(serving, i.listener) }()
+	go func() { i.served <- i.serve(serving) }()
 	c := agentclient.New(spec.ID, i.listener.Dial)
 	defer c.Close()
-	if _, err := c.Configure(ctx, &agentv1.ConfigureRequest{Env: spec.Env, ReplaceEnv: true, Workdir: &dir}); err != nil {
-		return nil, errors.Join(err, i.end(), os.RemoveAll(dir))
+	req := &agentv1.ConfigureRequest{Env: spec.Env, ReplaceEnv: true, Fresh: spec.Fresh}
+	if f := spec.Fork; f != nil {
+		req.Fork = &agentv1.Fork{Index: int32(f.Index), Count: int32(f.Count), SandboxId: f.SandboxID, ParentId: f.ParentID}
+	}
+	if _, err := c.Configure(ctx, req); err != nil {
+		return nil, errors.Join(err, i.end(), removeAll(dir))
 	}
 	return i, nil
 }
@@ -253,6 +290,9 @@ func (e *Engine) step(ctx context.Context, step Step, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	e.state.mu.Lock()
+	e.state.count[step]++
+	e.state.mu.Unlock()
 	if err := e.state.spring(ctx, step, Before); err != nil {
 		return err
 	}

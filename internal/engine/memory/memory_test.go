@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"os"
 	"path/filepath"
@@ -75,6 +76,29 @@ func TestTraps(t *testing.T) {
 			return err
 		},
 		StepDestroy: func(ctx context.Context, e *Engine, i engine.Instance) error { return e.Destroy(ctx, i.ID()) },
+		StepCheckpoint: func(ctx context.Context, e *Engine, i engine.Instance) error {
+			_, err := (&Keeper{e}).Checkpoint(ctx, i.ID(), "ckp-1", engine.CheckpointOptions{})
+			return err
+		},
+		StepCommit: func(ctx context.Context, e *Engine, _ engine.Instance) error {
+			id := rand.Text()
+			if _, err := e.Create(ctx, engine.Spec{ID: id}); err != nil {
+				return err
+			}
+			_, err := (&Keeper{e}).Checkpoint(ctx, id, "ckp-"+id, engine.CheckpointOptions{Commit: func(engine.Checkpoint) error { return nil }})
+			return err
+		},
+		StepCheckpoints: func(ctx context.Context, e *Engine, _ engine.Instance) error {
+			_, err := (&Keeper{e}).Checkpoints(ctx)
+			return err
+		},
+		StepRemoveCheckpoint: func(ctx context.Context, e *Engine, _ engine.Instance) error {
+			return (&Keeper{e}).RemoveCheckpoint(ctx, "ckp-1")
+		},
+		StepChanges: func(ctx context.Context, e *Engine, i engine.Instance) error {
+			_, err := (&Keeper{e}).Changes(ctx, engine.Source{Instance: i.ID()})
+			return err
+		},
 	}
 	for _, step := range Steps() {
 		for _, when := range []When{Before, After} {

@@ -1,0 +1,114 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/agent"
+	"github.com/cove-sh/cove/internal/layer/apply"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/internal/wire/agentv1/agentv1connect"
+)
+
+// workDir is where commands of an instance begin, below its directory. That
+// directory is the root of the files that an instance has as its own.
+const workDir = "work"
+
+// serve answers connections to the agent until ctx ends.
+func (i *instance) serve(ctx context.Context) error {
+	_, tamed := agentv1connect.NewAgentHandler(&tame{Agent: i.agent, i: i})
+	all := i.agent.Handler()
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case agentv1connect.AgentConfigureProcedure, agentv1connect.AgentApplyProcedure:
+				tamed.ServeHTTP(w, r)
+			default:
+				all.ServeHTTP(w, r)
+			}
+		}),
+		Protocols:         &protocols,
+		ReadHeaderTimeout: 30 * time.Second,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	err := srv.Serve(i.listener)
+	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve agent: %w", err)
+}
+
+// tame is an agent that leaves the host alone: its calls that act on a whole
+// machine act on the instance's directory.
+type tame struct {
+	*agent.Agent
+	i *instance
+}
+
+// Configure notes what belongs to a machine, and stays in the instance's
+// directory.
+func (t *tame) Configure(ctx context.Context, req *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
+	m := req.Msg
+	t.i.state.mu.Lock()
+	spec := &t.i.spec
+	for _, f := range []struct{ have, want *string }{{&spec.Hostname, m.Hostname}, {&spec.User, m.User}, {&spec.WorkDir, m.Workdir}} {
+		if f.want != nil {
+			*f.have = *f.want
+		}
+	}
+	t.i.state.mu.Unlock()
+	dir := filepath.Join(t.i.dir, workDir)
+	m.Hostname, m.User, m.Workdir = nil, nil, &dir
+	return t.Agent.Configure(ctx, req)
+}
+
+// Apply carries out a merge in the instance's directory.
+func (t *tame) Apply(ctx context.Context, s *connect.ClientStream[agentv1.ApplyRequest]) (*connect.Response[agentv1.ApplyResponse], error) {
+	root, err := os.Open(t.i.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	r := &applyReader{s: s}
+	if err := apply.Apply(ctx, root, r); err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&agentv1.ApplyResponse{}), nil
+}
+
+// applyReader reads the data of a stream.
+type applyReader struct {
+	s    *connect.ClientStream[agentv1.ApplyRequest]
+	rest []byte
+}
+
+// Read implements [io.Reader].
+func (r *applyReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		if !r.s.Receive() {
+			if err := r.s.Err(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
+		r.rest = r.s.Msg().GetData()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}

@@ -1,0 +1,285 @@
+package memory
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// kept is a checkpoint: a copy of an instance's files.
+type kept struct {
+	engine.Checkpoint
+	dir string
+}
+
+// Keeper is an [Engine] that implements [engine.Checkpointer] too.
+type Keeper struct {
+	*Engine
+}
+
+var (
+	_ engine.Engine       = (*Keeper)(nil)
+	_ engine.Checkpointer = (*Keeper)(nil)
+)
+
+// NewKeeper returns an engine over what is in s that keeps states.
+func NewKeeper(s *State) *Keeper { return &Keeper{New(s)} }
+
+// Kept lists the checkpoints by their ids.
+func (s *State) Kept() []engine.Checkpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]engine.Checkpoint, 0, len(s.kept))
+	for _, k := range s.kept {
+		all = append(all, k.Checkpoint)
+	}
+	slices.SortFunc(all, func(a, b engine.Checkpoint) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Warm returns what [Keeper.Warm] was last given.
+func (s *State) Warm() []engine.WarmSpec {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.warm)
+}
+
+func (s *State) forget(id string) error {
+	s.mu.Lock()
+	k := s.kept[id]
+	delete(s.kept, id)
+	s.mu.Unlock()
+	if k == nil {
+		return nil
+	}
+	return removeAll(k.dir)
+}
+
+// furnish gives a new instance the files that it begins with.
+func (s *State) furnish(dir string, spec *engine.Spec) error {
+	if spec.Checkpoint == "" {
+		return os.Mkdir(filepath.Join(dir, workDir), 0o700)
+	}
+	s.mu.Lock()
+	k := s.kept[spec.Checkpoint]
+	s.mu.Unlock()
+	switch {
+	case k == nil:
+		return sandbox.Errorf(sandbox.CodeNotFound, "the kept state is gone; nothing can be restored from it")
+	case k.FilesOnly && !spec.FilesOnly:
+		return fmt.Errorf("checkpoint %s has no memory", k.ID)
+	case k.Root.Digest != spec.Root.Digest || k.Resources.DiskMiB != spec.Resources.DiskMiB:
+		return fmt.Errorf("checkpoint %s is of another root or disk", k.ID)
+	}
+	return copyTree(dir, k.dir)
+}
+
+// Checkpoint implements [engine.Checkpointer].
+func (e *Keeper) Checkpoint(ctx context.Context, name, id string, opts engine.CheckpointOptions) (engine.Checkpoint, error) {
+	var c engine.Checkpoint
+	began := time.Now()
+	err := e.step(ctx, StepCheckpoint, func() (err error) {
+		c, err = e.state.keep(name, id, opts.FilesOnly)
+		return err
+	})
+	if err != nil {
+		if c.ID != "" {
+			err = errors.Join(err, e.state.forget(id)) // on an error nothing is kept
+		}
+		return engine.Checkpoint{}, err
+	}
+	if opts.Commit == nil {
+		c.Stopped = max(1, time.Since(began))
+		return c, nil
+	}
+	if err := e.commit(ctx, c, opts.Commit); err != nil {
+		return engine.Checkpoint{}, err
+	}
+	// Whoever cannot end it now leaves that to the next start, as cells do.
+	if e.state.spring(ctx, StepDestroy, Before) != nil {
+		return c, nil
+	}
+	return c, e.state.destroy(name)
+}
+
+// commit has the caller record a checkpoint. When the trap after it springs,
+// the caller has recorded it, and what was to follow does not happen.
+func (e *Keeper) commit(ctx context.Context, c engine.Checkpoint, f func(engine.Checkpoint) error) error {
+	err := e.state.spring(ctx, StepCommit, Before)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = f(c)
+	}
+	if err != nil {
+		return errors.Join(err, e.state.forget(c.ID))
+	}
+	return e.state.spring(ctx, StepCommit, After)
+}
+
+// keep copies the files of an instance.
+func (s *State) keep(name, id string, filesOnly bool) (engine.Checkpoint, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.instances[name]
+	if i == nil || i.failed {
+		return engine.Checkpoint{}, engine.ErrNotFound
+	}
+	if s.kept[id] != nil {
+		return engine.Checkpoint{}, fmt.Errorf("there is a checkpoint %s", id)
+	}
+	k := &kept{dir: filepath.Join(s.dir, "checkpoint-"+id), Checkpoint: engine.Checkpoint{
+		ID: id, FilesOnly: filesOnly, Root: i.spec.Root, Resources: i.spec.Resources, SizeBytes: 1, CreatedAt: time.Now().UTC(),
+	}}
+	if err := os.Mkdir(k.dir, 0o700); err != nil {
+		return engine.Checkpoint{}, err
+	}
+	if err := copyTree(k.dir, i.dir); err != nil {
+		return engine.Checkpoint{}, errors.Join(err, removeAll(k.dir))
+	}
+	s.kept[id] = k
+	return k.Checkpoint, nil
+}
+
+// Checkpoints implements [engine.Checkpointer].
+func (e *Keeper) Checkpoints(ctx context.Context) (all []engine.Checkpoint, err error) {
+	err = e.step(ctx, StepCheckpoints, func() error { all = e.state.Kept(); return nil })
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// RemoveCheckpoint implements [engine.Checkpointer].
+func (e *Keeper) RemoveCheckpoint(ctx context.Context, id string) error {
+	return e.step(ctx, StepRemoveCheckpoint, func() error { return e.state.forget(id) })
+}
+
+// Changes implements [engine.Checkpointer]. What an instance has changed are
+// the files of its working directory, as in /work.
+func (e *Keeper) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
+	var out bytes.Buffer
+	err := e.step(ctx, StepChanges, func() error {
+		e.state.mu.Lock()
+		defer e.state.mu.Unlock()
+		if k := e.state.kept[of.Checkpoint]; k != nil && of.Instance == "" {
+			return writeTree(&out, k.dir)
+		}
+		if i := e.state.instances[of.Instance]; i != nil && !i.failed && of.Checkpoint == "" {
+			return writeTree(&out, i.dir)
+		}
+		return engine.ErrNotFound
+	})
+	if err != nil {
+		return nil, err
+	}
+	return io.NopCloser(&out), nil
+}
+
+// Warm implements [engine.Checkpointer]. It only notes what it is asked for,
+// see [State.Warm].
+func (e *Keeper) Warm(specs []engine.WarmSpec) {
+	e.state.mu.Lock()
+	defer e.state.mu.Unlock()
+	e.state.warm = slices.Clone(specs)
+}
+
+// walk calls f for all below a directory that programs may be changing.
+func walk(dir string, f func(path, name string, fi fs.FileInfo) error) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil {
+			var fi fs.FileInfo
+			if fi, err = d.Info(); err == nil {
+				err = f(path, strings.TrimPrefix(strings.TrimPrefix(path, dir), "/"), fi)
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) && path != dir {
+			return nil
+		}
+		return err
+	})
+}
+
+// copyTree copies directories, files and symbolic links.
+func copyTree(to, from string) error {
+	return walk(from, func(path, name string, fi fs.FileInfo) error {
+		target := filepath.Join(to, name)
+		switch fi.Mode().Type() {
+		case fs.ModeDir:
+			if name == "" {
+				return nil
+			}
+			return os.Mkdir(target, fi.Mode().Perm()|0o700)
+		case fs.ModeSymlink:
+			link, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(link, target)
+		case 0:
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(target, data, fi.Mode().Perm())
+		}
+		return nil
+	})
+}
+
+// writeTree writes the same as a layer.
+func writeTree(w io.Writer, dir string) error {
+	tw := tar.NewWriter(w)
+	err := walk(dir, func(path, name string, fi fs.FileInfo) error {
+		if t := fi.Mode().Type(); t != 0 && t != fs.ModeDir && t != fs.ModeSymlink {
+			return nil
+		}
+		var link string
+		var data []byte
+		var err error
+		switch fi.Mode().Type() {
+		case fs.ModeSymlink:
+			link, err = os.Readlink(path)
+		case 0:
+			data, err = os.ReadFile(path)
+		}
+		if err != nil {
+			return err
+		}
+		h, err := tar.FileInfoHeader(fi, link)
+		if err != nil {
+			return err
+		}
+		st, ok := fi.Sys().(*syscall.Stat_t)
+		if !ok {
+			return fmt.Errorf("no status of %s", path)
+		}
+		h.Name, h.Uname, h.Gname, h.Uid, h.Gid = "./"+name, "", "", int(st.Uid), int(st.Gid)
+		if fi.Mode().IsRegular() {
+			h.Size = int64(len(data))
+		}
+		if fi.IsDir() && name != "" {
+			h.Name += "/"
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			return err
+		}
+		_, err = tw.Write(data)
+		return err
+	})
+	return errors.Join(err, tw.Close())
+}
