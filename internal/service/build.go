@@ -56,7 +56,7 @@ func (s *Service) BuildTemplate(ctx context.Context, req sandbox.BuildTemplateRe
 			return nil, invalid("package %s is not a valid name of a Debian package; correct it", quote(p))
 		}
 	}
-	return s.cfg.Templates.Build(v.ctx, req, func(e sandbox.BuildEvent) error {
+	tell := func(e sandbox.BuildEvent) error {
 		if f == nil {
 			return nil
 		}
@@ -64,5 +64,17 @@ func (s *Service) BuildTemplate(ctx context.Context, req sandbox.BuildTemplateRe
 			return &callbackError{err}
 		}
 		return nil
-	})
+	}
+	built, err := s.cfg.Templates.Build(v.ctx, req, tell)
+	if err != nil || s.keeper == nil || s.cfg.Warm <= 0 {
+		return built, err
+	}
+	if err := tell(sandbox.BuildEvent{Step: "start a sandbox and keep its state", Fraction: -1}); err != nil {
+		return nil, err
+	}
+	// Without one sandboxes are created too, only not as fast.
+	if err := s.prepare(v.ctx, req.Name); err != nil {
+		s.log.Warn("make the golden checkpoint of a template that was built", "template", req.Name, "error", err)
+	}
+	return built, nil
 }

@@ -141,7 +141,9 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 		if req.IdleTimeoutSeconds != nil {
 			r.IdleTimeoutSeconds = *req.IdleTimeoutSeconds
 		}
-		r.CreatedAt, r.LastActiveAt, r.ExpiresAt = now, now, expiry(now, r.LifetimeSeconds)
+		// One after another, so that a listing has them in order.
+		r.CreatedAt = now.Add(time.Duration(i) * time.Microsecond)
+		r.LastActiveAt, r.ExpiresAt = now, expiry(now, r.LifetimeSeconds)
 		r.StartedAt, r.EndedAt, r.PausedAt = nil, nil, nil
 		r.BootID, r.Held, r.Applying = s.cfg.Boot.ID, true, false
 		children[i] = r

@@ -69,13 +69,9 @@ func (g *goldens) use(root engine.Root, r sandbox.Resources) (id string, release
 //
 // Preconditions: g.mu is held.
 func (g *goldens) begin(id string, root engine.Root, r sandbox.Resources) {
-	if g.begun[id] || len(g.begun) >= maxGoldens {
+	if !g.claim(id) {
 		return
 	}
-	if g.begun == nil {
-		g.begun, g.ready = map[string]bool{}, map[string]engine.WarmSpec{}
-	}
-	g.begun[id] = true
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
 	if g.s.closed {
@@ -88,6 +84,21 @@ func (g *goldens) begin(id string, root engine.Root, r sandbox.Resources) {
 			g.s.log.Warn("make a golden checkpoint; creations boot afresh", "error", err)
 		}
 	})
+}
+
+// claim reports whether the caller is the first to want this checkpoint, and
+// has to make it.
+//
+// Preconditions: g.mu is held.
+func (g *goldens) claim(id string) bool {
+	if g.begun[id] || len(g.begun) >= maxGoldens {
+		return false
+	}
+	if g.begun == nil {
+		g.begun, g.ready = map[string]bool{}, map[string]engine.WarmSpec{}
+	}
+	g.begun[id] = true
+	return true
 }
 
 // make boots a sandbox that nobody uses, and keeps its state. The instance has
@@ -140,16 +151,45 @@ func (g *goldens) stale(c *engine.Checkpoint) bool {
 	return !g.begun[c.ID] && time.Since(c.CreatedAt) > goldenAge
 }
 
-// Prepare makes the golden checkpoint of a template, so that its sandboxes are
-// created in milliseconds from then on. It returns at once.
+// Prepare makes a template ready to be used, and begins to make its golden
+// checkpoint, so that its sandboxes are created in milliseconds from then on.
 func (s *Service) Prepare(ctx context.Context, template string) error {
-	root, t, err := s.cfg.Templates.Root(ctx, template)
+	root, r, err := s.defaults(ctx, template)
 	if err != nil {
 		return err
 	}
-	r := s.newRecord(&sandbox.CreateRequest{}, &t, "").Resources
 	if _, release, ok := s.golden.use(root, r); ok {
 		release()
 	}
 	return nil
+}
+
+// prepare makes the golden checkpoint of a template, if nobody else does.
+func (s *Service) prepare(ctx context.Context, template string) error {
+	root, r, err := s.defaults(ctx, template)
+	if err != nil {
+		return err
+	}
+	id, err := s.goldenID(root, r)
+	if err != nil {
+		return err
+	}
+	s.golden.mu.Lock()
+	first := s.golden.claim(id)
+	s.golden.mu.Unlock()
+	if !first {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, goldenTimeout)
+	defer cancel()
+	return s.golden.make(ctx, id, root, r)
+}
+
+// defaults returns the root of a template and the resources of its sandboxes.
+func (s *Service) defaults(ctx context.Context, template string) (engine.Root, sandbox.Resources, error) {
+	root, t, err := s.cfg.Templates.Root(ctx, template)
+	if err != nil {
+		return root, sandbox.Resources{}, err
+	}
+	return root, s.newRecord(&sandbox.CreateRequest{}, &t, "").Resources, nil
 }
