@@ -14,6 +14,7 @@ import (
 func TestImports(t *testing.T) {
 	allowed := []string{
 		"github.com/cove-sh/cove/sandbox",
+		"github.com/cove-sh/cove/internal/layer/apply",
 		"github.com/cove-sh/cove/internal/wire/",
 		"connectrpc.com/connect",
 		"google.golang.org/protobuf",

@@ -3,12 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/layer/apply"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 )
 
@@ -64,11 +64,12 @@ func isDir(path string) error {
 
 // makeDir makes one directory. Its mode is exactly mode, whatever the umask.
 func makeDir(path string, mode uint32, owner *account) error {
-	if err := unix.Mkdir(path, 0o700); err != nil {
+	p, err := openPlace(path)
+	if err != nil {
 		return err
 	}
-	// By descriptor, so that a link put there meanwhile is not followed.
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	defer p.close()
+	fd, err := p.makeDir()
 	if err != nil {
 		return err
 	}
@@ -121,6 +122,10 @@ func deletePath(path string, recursive bool) error {
 	if !recursive {
 		return unix.Rmdir(path)
 	}
-	// RemoveAll goes by descriptors and never through a symbolic link.
-	return os.RemoveAll(path)
+	p, err := openPlace(path)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	return apply.RemoveAll(p.dir, p.name)
 }

@@ -7,7 +7,10 @@ import (
 	"path"
 	"strings"
 
+	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/layer/apply"
 )
 
 // place is a name in an open directory. What happens to the path of that
@@ -91,6 +94,45 @@ func (p place) createTemp() (*os.File, string, error) {
 		return nil, "", err
 	}
 	return os.NewFile(uintptr(fd), name), name, nil
+}
+
+// makeDir makes the directory p, which only the agent's user may enter, and
+// opens it. It is by descriptor that such a directory gets its owner and mode:
+// who may write where it is can put another file in its place meanwhile.
+func (p place) makeDir() (int, error) {
+	if p.name == "" { // the root
+		return -1, unix.EEXIST
+	}
+	if err := unix.Mkdirat(p.dir, p.name, 0o700); err != nil {
+		return -1, err
+	}
+	fd, err := apply.OpenDir(p.dir, p.name)
+	if err == nil {
+		if err = isNew(fd); err == nil {
+			return fd, nil
+		}
+		_ = unix.Close(fd)
+	}
+	return -1, fail(connect.CodeAborted, "the new directory %s was replaced by another program at once; try again", p.name)
+}
+
+// isNew reports an error unless an open directory is like one just made: of this
+// process's user, closed to others, and empty.
+func isNew(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	var buf [1 << 10]byte
+	n, err := unix.ReadDirent(fd, buf[:])
+	if err != nil {
+		return err
+	}
+	_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o777 != 0o700 || len(names) > 0 {
+		return unix.EEXIST
+	}
+	return nil
 }
 
 // replace gives the file temp the name of p. With exclusive set it fails with

@@ -18,6 +18,10 @@ import (
 // MaxEntries bounds the entries of a stream.
 const MaxEntries = 4_000_000
 
+// ErrStream is in the errors of [Apply] that say that the stream is not one of a
+// merge, or not a whole one. Nothing was changed.
+var ErrStream = errors.New("the stream is not one of a merge")
+
 // The names in a staging directory. An entry's new file and what it replaces
 // are named by its number.
 const (
@@ -61,9 +65,9 @@ type stage struct {
 
 // Apply reads a stream and carries it out in the directory root, all or nothing:
 // new files are prepared in a directory of their own, so that a full disk or a
-// broken stream changes nothing, and moved into place at the end. If a move
-// fails, those before it are undone; what cannot be undone is in the error.
-// Other programs may see the moves one by one. For a crash see [Recover].
+// broken stream, [ErrStream], changes nothing, and moved into place at the end.
+// If a move fails, those before it are undone; what cannot be undone is in the
+// error. Other programs may see the moves one by one. For a crash see [Recover].
 //
 // All is done in the file system of root itself: a path on another one that is
 // mounted there is an error. ctx is not looked at once the moves begin.
@@ -93,14 +97,14 @@ func newStage(root int) (*stage, error) {
 // open opens the staging directory and makes what is in it.
 func (s *stage) open() error {
 	var err error
-	if s.fd, err = openDir(s.root, s.name); err != nil {
+	if s.fd, err = OpenDir(s.root, s.name); err != nil {
 		return err
 	}
 	for name, fd := range map[string]*int{newDir: &s.newFD, oldDir: &s.oldFD} {
 		if err := unix.Mkdirat(s.fd, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if *fd, err = openDir(s.fd, name); err != nil {
+		if *fd, err = OpenDir(s.fd, name); err != nil {
 			return err
 		}
 	}
@@ -130,7 +134,7 @@ func (s *stage) close() error {
 	if err != nil || s.stuck {
 		return err
 	}
-	return removeAll(s.root, s.name)
+	return RemoveAll(s.root, s.name)
 }
 
 // read prepares all that the stream holds.
@@ -142,19 +146,19 @@ func (s *stage) read(ctx context.Context, r io.Reader) error {
 		}
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return errors.New("the stream of the merge ends before it is complete")
+			return fmt.Errorf("%w: it ends before it is complete", ErrStream)
 		}
 		if err != nil {
-			return fmt.Errorf("read the stream of the merge: %w", err)
+			return readError(err)
 		}
 		if h.PAXRecords[RecordCommit] == "1" {
 			if _, err := tr.Next(); !errors.Is(err, io.EOF) {
-				return errors.New("the stream of the merge goes on after its end")
+				return fmt.Errorf("%w: it goes on after its end", ErrStream)
 			}
 			return nil
 		}
 		if len(s.steps) >= MaxEntries {
-			return fmt.Errorf("the merge has more than %d entries", MaxEntries)
+			return fmt.Errorf("%w: it has more than %d entries", ErrStream, MaxEntries)
 		}
 		if err := s.prepare(h, tr); err != nil {
 			return fmt.Errorf("prepare %.200q: %w", h.Name, err)
@@ -162,19 +166,28 @@ func (s *stage) read(ctx context.Context, r io.Reader) error {
 	}
 }
 
+// readError is for an error of the tar reader: the stream's own, or that of what
+// it is read from.
+func readError(err error) error {
+	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %w", ErrStream, err)
+	}
+	return fmt.Errorf("read the stream of a merge: %w", err)
+}
+
 // prepare makes the new file of one entry in the staging directory.
 func (s *stage) prepare(h *tar.Header, content io.Reader) error {
 	name, err := cleanName(h.Name)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrStream, err)
 	}
 	if h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != "" {
-		return errors.New("it is stored as a sparse file")
+		return fmt.Errorf("%w: it is stored as a sparse file", ErrStream)
 	}
 	st := step{Number: len(s.steps), Name: name, Path: []byte(name), dir: h.Typeflag == tar.TypeDir, Remove: h.PAXRecords[RecordRemove] == "1"}
 	st.after = attributes{Mode: uint32(h.Mode & 0o7777), UID: h.Uid, GID: h.Gid, Sec: h.ModTime.Unix(), Nsec: int64(h.ModTime.Nanosecond())}
 	if name == "." && (!st.dir || st.Remove) {
-		return errors.New("the root cannot be replaced")
+		return fmt.Errorf("%w: the root cannot be replaced", ErrStream)
 	}
 	if !st.Remove {
 		if err := s.make(h, st, content); err != nil {
@@ -205,11 +218,11 @@ func (s *stage) make(h *tar.Header, st step, content io.Reader) error {
 	case tar.TypeLink:
 		target, err := cleanName(h.Linkname)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrStream, err)
 		}
 		n, ok := s.files[target]
 		if !ok {
-			return errors.New("the file that it is a link to does not come before it")
+			return fmt.Errorf("%w: the file that it is a link to does not come before it", ErrStream)
 		}
 		return unix.Linkat(s.newFD, strconv.Itoa(n), s.newFD, name, 0)
 	case tar.TypeFifo:
@@ -219,7 +232,7 @@ func (s *stage) make(h *tar.Header, st step, content io.Reader) error {
 	case tar.TypeBlock:
 		return unix.Mknodat(s.newFD, name, unix.S_IFBLK|0o600, int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))))
 	}
-	return fmt.Errorf("type %q is unknown", h.Typeflag)
+	return fmt.Errorf("%w: type %q is unknown", ErrStream, h.Typeflag)
 }
 
 func (s *stage) write(name string, content io.Reader) error {
@@ -231,6 +244,9 @@ func (s *stage) write(name string, content io.Reader) error {
 	// Without this, a file's ReadFrom copies in small pieces.
 	buf := make([]byte, 128<<10)
 	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{content}, buf)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = readError(err)
+	}
 	return errors.Join(err, f.Close())
 }
 
@@ -326,7 +342,7 @@ func (s *stage) setDir(name string, a *attributes) error {
 		return err
 	}
 	defer unix.Close(dir)
-	fd, err := openDir(dir, base)
+	fd, err := OpenDir(dir, base)
 	if err != nil {
 		return err
 	}

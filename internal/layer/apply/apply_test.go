@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -184,6 +185,8 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 		name string
 		last []entry
 		cut  int
+		// malformed says that the stream is at fault.
+		malformed bool
 	}{
 		{name: "through a symbolic link", last: []entry{file("./link/f", "f"), commit()}},
 		{name: "removing through a symbolic link", last: []entry{remove("./link/f"), commit()}},
@@ -191,25 +194,25 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 		{name: "no directory", last: []entry{file("./nothing/f", "f"), commit()}},
 		{name: "below a file", last: []entry{file("./etc/hosts/f", "f"), commit()}},
 		{name: "over a directory", last: []entry{file("./outside", "f"), commit()}},
-		{name: "hard link to the outside", last: []entry{link(tar.TypeLink, "./l", "./etc/hostname"), commit()}},
-		{name: "climbing", last: []entry{file("./../f", "f"), commit()}},
-		{name: "climbing link", last: []entry{link(tar.TypeLink, "./l", "./../f"), commit()}},
-		{name: "absolute", last: []entry{file("/f", "f"), commit()}},
-		{name: "into the staging directory", last: []entry{file("./.cove-merge-x", "f"), commit()}},
-		{name: "the root", last: []entry{root, commit()}},
-		{name: "removing the root", last: []entry{remove("."), commit()}},
-		{name: "unknown type", last: []entry{head('7', "./x"), commit()}},
-		{name: "no commit"},
-		{name: "after the commit", last: []entry{commit(), file("./f", "f")}},
-		{name: "cut", last: []entry{file("./f", strings.Repeat("f", 4096)), commit()}, cut: 5000},
+		{name: "hard link to the outside", malformed: true, last: []entry{link(tar.TypeLink, "./l", "./etc/hostname"), commit()}},
+		{name: "climbing", malformed: true, last: []entry{file("./../f", "f"), commit()}},
+		{name: "climbing link", malformed: true, last: []entry{link(tar.TypeLink, "./l", "./../f"), commit()}},
+		{name: "absolute", malformed: true, last: []entry{file("/f", "f"), commit()}},
+		{name: "into the staging directory", malformed: true, last: []entry{file("./.cove-merge-x", "f"), commit()}},
+		{name: "the root", malformed: true, last: []entry{root, commit()}},
+		{name: "removing the root", malformed: true, last: []entry{remove("."), commit()}},
+		{name: "unknown type", malformed: true, last: []entry{head('7', "./x"), commit()}},
+		{name: "no commit", malformed: true},
+		{name: "after the commit", malformed: true, last: []entry{commit(), file("./f", "f")}},
+		{name: "cut", malformed: true, last: []entry{file("./f", strings.Repeat("f", 4096)), commit()}, cut: 5000},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := sample(t)
 			before := list(t, r)
 			b := stream(t, append(good[:len(good):len(good)], tt.last...)...)
-			if err := Apply(t.Context(), r, bytes.NewReader(b[:len(b)-tt.cut])); err == nil {
-				t.Error("it was done")
+			if err := Apply(t.Context(), r, bytes.NewReader(b[:len(b)-tt.cut])); err == nil || errors.Is(err, ErrStream) != tt.malformed {
+				t.Errorf("got %v, malformed %v", err, tt.malformed)
 			}
 			if diff := cmp.Diff(before, list(t, r)); diff != "" {
 				t.Errorf("(-before +after):\n%s", diff)
@@ -280,7 +283,7 @@ func TestRecover(t *testing.T) {
 // A symbolic link is never opened as a directory; gVisor has its own ways here.
 func TestOpenDirFollowsNothing(t *testing.T) {
 	root := sample(t)
-	for name, open := range map[string]func(int, string) (int, error){"openDir": openDir, "pathDir": pathDir} {
+	for name, open := range map[string]func(int, string) (int, error){"OpenDir": OpenDir, "pathDir": pathDir} {
 		if fd, err := open(int(root.Fd()), "link"); err == nil {
 			syscall.Close(fd)
 			t.Errorf("%s followed a symbolic link", name)
@@ -341,4 +344,27 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// What others put in a directory's place is not removed through.
+func TestRemoveAll(t *testing.T) {
+	root := sample(t)
+	for _, name := range []string{"usr", "link", "etc/motd", "nothing"} {
+		if err := RemoveAll(int(root.Fd()), name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root.Name(), "outside", "f"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Of what is in it, a link goes and not what it leads to.
+	if err := os.Symlink("../outside", filepath.Join(root.Name(), "etc", "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveAll(int(root.Fd()), "etc"); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(" drwx------\n/outside drwxr-xr-x\n/outside/f -rw------- 1 \"\"\n", list(t, root)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }

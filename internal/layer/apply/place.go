@@ -2,9 +2,7 @@ package apply
 
 import (
 	"errors"
-	"io"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
 
@@ -57,22 +55,6 @@ func parent(root int, name string) (int, string, error) {
 	return dir, base, nil
 }
 
-// pathDir finds a directory and follows no symbolic link. It needs O_PATH: with
-// O_DIRECTORY and without O_PATH, gVisor takes no notice of O_NOFOLLOW.
-func pathDir(at int, name string) (int, error) {
-	return unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-}
-
-// openDir opens a directory to read it, and follows no symbolic link.
-func openDir(at int, name string) (int, error) {
-	fd, err := pathDir(at, name)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(fd)
-	return unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-}
-
 // lstat describes a name, or returns nil if nothing is there.
 func lstat(dir int, name string) (*unix.Stat_t, error) {
 	var st unix.Stat_t
@@ -84,41 +66,6 @@ func lstat(dir int, name string) (*unix.Stat_t, error) {
 }
 
 func isDir(st *unix.Stat_t) bool { return st != nil && st.Mode&unix.S_IFMT == unix.S_IFDIR }
-
-// removeAll removes a name with all in it, and follows no symbolic link.
-func removeAll(dir int, name string) error {
-	err := unix.Unlinkat(dir, name, 0)
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
-		return err
-	}
-	fd, err := openDir(dir, name)
-	if err != nil {
-		return err
-	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	for {
-		// From the start each time, since removing moves what follows.
-		if _, err := f.Seek(0, 0); err != nil {
-			return err
-		}
-		names, err := f.Readdirnames(1000)
-		if len(names) == 0 {
-			if err != nil && !errors.Is(err, io.EOF) {
-				return err
-			}
-			return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
-		}
-		for _, n := range names {
-			if err := removeAll(fd, n); err != nil {
-				return err
-			}
-		}
-	}
-}
 
 // attributes are what is set on a file besides its content.
 type attributes struct {

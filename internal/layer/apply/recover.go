@@ -55,7 +55,7 @@ func (s *stage) undoStep(st step) error {
 		}
 		// A file is replaced in one go below.
 		if old == nil || isDir(now) || isDir(old) {
-			if err := removeAll(dir, name); err != nil {
+			if err := RemoveAll(dir, name); err != nil {
 				return err
 			}
 		}
@@ -76,7 +76,7 @@ func (s *stage) undoStep(st step) error {
 // Recover undoes merges that a crash has stopped, and removes what they left. It
 // is to be called when no merge is under way.
 func Recover(root *os.File) error {
-	fd, err := openDir(int(root.Fd()), ".")
+	fd, err := OpenDir(int(root.Fd()), ".")
 	if err != nil {
 		return err
 	}
