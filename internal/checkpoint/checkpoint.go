@@ -255,7 +255,13 @@ func (d Dir) Manifest(id string) (Manifest, error) {
 	if m.Format != format {
 		return m, fmt.Errorf("the checkpoint has format %d, this program knows %d", m.Format, format)
 	}
+	if m.ID != id {
+		return m, damaged(fmt.Errorf("it is the manifest of %q", m.ID))
+	}
 	for _, want := range m.Files {
+		if filepath.Base(want.Name) != want.Name {
+			return m, damaged(fmt.Errorf("it names the file %q", want.Name))
+		}
 		info, err := os.Stat(filepath.Join(d.Path(id), want.Name))
 		if err != nil {
 			return m, damaged(err)

@@ -88,6 +88,9 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 	if errors.Is(err, unix.ENOSPC) || err != nil && strings.Contains(err.Error(), unix.ENOSPC.Error()) {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; the sandbox goes on as it was: delete snapshots or sandboxes and try again")
 	}
+	if !e.alive(name) {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the sandbox ended while its state was being saved; nothing was kept")
+	}
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; it goes on as it was: try again, the server's log has the details")
 }
 
@@ -122,10 +125,12 @@ func (e *Engine) shellOf(m *checkpoint.Manifest, root engine.Root, r sandbox.Res
 func (e *Engine) restorable(id string, filesOnly bool) (checkpoint.Manifest, error) {
 	m, err := e.checkpoints.Manifest(id)
 	switch {
+	case errors.Is(err, checkpoint.ErrDamaged):
+		return m, damagedError(err)
 	case errors.Is(err, fs.ErrNotExist):
 		return m, sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be restored from it")
 	case err != nil:
-		return m, damagedError(err)
+		return m, sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, the server's log has the details")
 	case filesOnly:
 		return m, nil
 	case m.FilesOnly:
@@ -222,10 +227,12 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
 	m, err := e.checkpoints.Manifest(id)
 	switch {
+	case errors.Is(err, checkpoint.ErrDamaged):
+		return nil, damagedError(err)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be read from it")
 	case err != nil:
-		return nil, damagedError(err)
+		return nil, sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, the server's log has the details")
 	}
 	if err := e.checkpoints.Verify(&m); err != nil {
 		return nil, damagedError(err)

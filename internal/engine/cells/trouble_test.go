@@ -1,0 +1,283 @@
+package cells_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/agentclient"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// wantNone checks that no checkpoint and no part of one is left.
+func (r *rig) wantNone(t *testing.T) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(r.dir, "checkpoints"))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left of checkpoints: %v, %v", entries, err)
+	}
+}
+
+// wantAlive checks that a sandbox runs, and writes and reads.
+func wantAlive(t *testing.T, c *agentclient.Client) {
+	t.Helper()
+	if got := shell(t, c, "echo alive > /srv/alive; cat /srv/alive"); got != "alive\n" {
+		t.Errorf("the sandbox says %q", got)
+	}
+}
+
+// A damaged checkpoint is refused, with words for its owner, in each use.
+func TestDamagedCheckpoint(t *testing.T) {
+	r := newRig(t)
+	c := r.create(t, "sbx-one", "", false)
+	shell(t, c, "head -c 3000000 /dev/urandom > /srv/data")
+	edit := func(name string, change func([]byte) []byte) func(string) error {
+		return func(dir string) error {
+			data, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, name), change(data), 0o600)
+		}
+	}
+	flip := func(b []byte) []byte { b[len(b)/2] ^= 0x10; return b }
+	cut := func(b []byte) []byte { return b[:len(b)*2/3] }
+	for name, tt := range map[string]struct {
+		damage    func(dir string) error
+		filesOnly bool
+	}{
+		"ckp-pages":      {edit("pages.img", flip), false},
+		"ckp-state":      {edit("checkpoint.img", cut), false},
+		"ckp-state-bit":  {edit("checkpoint.img", flip), false},
+		"ckp-tree":       {edit("files_tree.tar.zst", flip), false},
+		"ckp-manifest":   {func(dir string) error { return os.Remove(filepath.Join(dir, "manifest.json")) }, false},
+		"ckp-files":      {edit("files_pages.img.zst", flip), true},
+		"ckp-files-tree": {func(dir string) error { return os.Remove(filepath.Join(dir, "files_tree.tar.zst")) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.keep(t, "sbx-one", name, tt.filesOnly)
+			if err := tt.damage(filepath.Join(r.dir, "checkpoints", name)); err != nil {
+				t.Fatal(err)
+			}
+			spec := r.spec
+			spec.ID, spec.Checkpoint = "sbx-two", name
+			for _, filesOnly := range []bool{tt.filesOnly, true} {
+				spec.FilesOnly = filesOnly
+				_, err := r.Create(t.Context(), spec)
+				wantDamaged(t, err)
+			}
+			_, err := r.Changes(t.Context(), engine.Source{Checkpoint: name})
+			wantDamaged(t, err)
+			all, err := r.List(t.Context())
+			if err != nil || len(all) != 1 {
+				t.Errorf("instances: %+v, %v", all, err)
+			}
+			if err := r.RemoveCheckpoint(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	r.wantNone(t)
+	wantAlive(t, c)
+}
+
+func wantDamaged(t *testing.T, err error) {
+	t.Helper()
+	if sandbox.CodeOf(err) != sandbox.CodeUnavailable || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("got %v, want that it is damaged", err)
+	}
+}
+
+// A disk that becomes full while a checkpoint is written harms nobody.
+func TestDiskFull(t *testing.T) {
+	needs.Root(t)
+	r := newRig(t)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(r.dir, "checkpoints")
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	r.Engine = open(t, r.dir)
+	c := r.create(t, "sbx-one", "", false)
+	shell(t, c, "head -c 4000000 /dev/urandom > /srv/data; head -c 8000000 /dev/urandom > /dev/shm/memory")
+	for _, opts := range []engine.CheckpointOptions{
+		{Durable: true}, {FilesOnly: true}, {Commit: func(engine.Checkpoint) error { t.Error("committed"); return nil }},
+	} {
+		_, err := r.Checkpoint(t.Context(), "sbx-one", "ckp-one", opts)
+		if sandbox.CodeOf(err) != sandbox.CodeUnavailable || !strings.Contains(err.Error(), "disk is full") {
+			t.Errorf("%+v: %v, want that the disk is full", opts, err)
+		}
+		r.wantNone(t)
+		wantAlive(t, c)
+	}
+	// With room again, all is as before.
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=100m"); err != nil {
+		t.Fatal(err)
+	}
+	sum := shell(t, c, "cat /srv/data /dev/shm/memory | sha256sum")
+	r.keep(t, "sbx-one", "ckp-one", false)
+	if got := shell(t, r.create(t, "sbx-two", "ckp-one", false), "cat /srv/data /dev/shm/memory | sha256sum"); got != sum {
+		t.Errorf("the restored one holds %q, want %q", got, sum)
+	}
+}
+
+// Two checkpoints of one instance at once: one after the other. Of two with
+// one id, one is refused.
+func TestCheckpointsAtOnce(t *testing.T) {
+	r := newRig(t)
+	c := r.create(t, "sbx-one", "", false)
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for i, id := range []string{"ckp-one", "ckp-two", "ckp-same", "ckp-same"} {
+		wg.Go(func() { _, errs[i] = r.Checkpoint(t.Context(), "sbx-one", id, engine.CheckpointOptions{}) })
+	}
+	wg.Wait()
+	if errs[0] != nil || errs[1] != nil || (errs[2] == nil) == (errs[3] == nil) {
+		t.Errorf("errors: %v", errs)
+	}
+	list, err := r.Checkpoints(t.Context())
+	if err != nil || len(list) != 3 {
+		t.Errorf("kept: %+v, %v", list, err)
+	}
+	wantAlive(t, c)
+	for _, id := range []string{"one", "two", "same"} {
+		wantAlive(t, r.create(t, "sbx-of-"+id, "ckp-"+id, false))
+	}
+}
+
+// Destroy during a checkpoint ends both, whatever the checkpoint has reached.
+func TestDestroyDuringCheckpoint(t *testing.T) {
+	r := newRig(t)
+	for i, delay := range []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond} {
+		r.create(t, "sbx-one", "", false)
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{})
+			done <- err
+		}()
+		// Each delay meets another step; the outcome may be either.
+		awaitFile(t, filepath.Join(r.dir, "checkpoints", "*ckp-one"))
+		time.Sleep(delay)
+		if err := r.Destroy(t.Context(), "sbx-one"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-done:
+			t.Logf("after %s: %v", delay, err)
+			if err == nil {
+				wantAlive(t, r.create(t, "sbx-two", "ckp-one", false))
+				if err := r.Destroy(t.Context(), "sbx-two"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("the checkpoint does not end")
+		}
+		if err := r.RemoveCheckpoint(t.Context(), "ckp-one"); err != nil {
+			t.Error(err)
+		}
+		r.wantNone(t)
+		if all, err := r.List(t.Context()); err != nil || len(all) != 0 {
+			t.Errorf("%d: instances: %+v, %v", i, all, err)
+		}
+	}
+}
+
+// Destroy of an instance that is held gives the committed checkpoint its way.
+func TestDestroyWhileHeld(t *testing.T) {
+	r := newRig(t)
+	r.create(t, "sbx-one", "", false)
+	_, err := r.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Commit: func(engine.Checkpoint) error {
+		return r.Destroy(t.Context(), "sbx-one")
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAlive(t, r.create(t, "sbx-one", "ckp-one", false))
+}
+
+func awaitFile(t *testing.T, pattern string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if found, _ := filepath.Glob(pattern); len(found) > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no %s", pattern)
+		}
+	}
+}
+
+// A cell that is killed while it writes a checkpoint leaves none.
+func TestCellKilledDuringCheckpoint(t *testing.T) {
+	r := newRig(t)
+	failed := make(chan engine.Status, 4)
+	r.Notify(func(st engine.Status) { failed <- st })
+	c := r.create(t, "sbx-one", "", false)
+	shell(t, c, "head -c 100000000 /dev/urandom > /dev/shm/memory")
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Durable: true})
+		done <- err
+	}()
+	awaitFile(t, filepath.Join(r.dir, "checkpoints", ".draft-ckp-one", "pages.img"))
+	killCell(t, r.dir, "sbx-one")
+	if err := <-done; sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("the checkpoint ended with %v", err)
+	}
+	r.wantNone(t)
+	select {
+	case st := <-failed:
+		if st.ID != "sbx-one" {
+			t.Errorf("failed: %+v", st)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("no notice of the failure")
+	}
+}
+
+// An engine that ends while it holds an instance lets it go on, and the next
+// one finds it.
+func TestEngineClosedWhileHeld(t *testing.T) {
+	r := newRig(t)
+	c := r.create(t, "sbx-one", "", false)
+	shell(t, c, "echo before > /srv/before")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := r.Checkpoint(ctx, "sbx-one", "ckp-one", engine.CheckpointOptions{Commit: func(engine.Checkpoint) error {
+		cancel()
+		return errors.Join(r.Close(), ctx.Err())
+	}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the checkpoint ended with %v", err)
+	}
+	r.Engine = open(t, r.dir)
+	r.wantNone(t)
+	inst, err := r.Open(t.Context(), "sbx-one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = agentclient.New("sbx-one", inst.Dial)
+	t.Cleanup(c.Close)
+	wantAlive(t, c)
+	r.keep(t, "sbx-one", "ckp-two", false)
+	if got := shell(t, r.create(t, "sbx-two", "ckp-two", false), "cat /srv/before"); got != "before\n" {
+		t.Errorf("the restored one has %q", got)
+	}
+}
