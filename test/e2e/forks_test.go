@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// stateful are the programs that [world.mutate] changes.
+var stateful = []string{"memory", "files", "database", "node", "web", "tmux"}
+
+// Everything that can run in a sandbox goes on from a snapshot, in place and in
+// another sandbox, and in forks and their forks; none sees what another does.
+func TestSurvivesCopies(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		w := build(t, d, "world", 200)
+		base := w.ask(t)
+		w.checkJobs(t, "at first")
+		made := w.make(t, "0.3")
+		snap, err := d.Client.CreateSnapshot(t.Context(), w.id, sandbox.CreateSnapshotRequest{Name: "kept"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := slices.Clone(w.words)
+		base = w.check(t, "after a snapshot", base)
+		w.checkJobs(t, "after a snapshot")
+		w.mutate(t, 3)
+		differ(t, base, w.ask(t))
+		restored, err := d.Client.RestoreSnapshot(t.Context(), w.id, sandbox.RestoreRequest{Snapshot: "kept"})
+		if err != nil || restored.ID != w.id || restored.Name != w.hostname || restored.Snapshot != snap.ID {
+			t.Fatalf("restore: %+v, %v", restored, err)
+		}
+		w.words = words
+		base = w.check(t, "restored", report{Answers: base.Answers})
+		w.checkJobs(t, "restored")
+		w.checkMade(t, "restored", made)
+		if _, err := d.Client.Kill(t.Context(), w.id); err != nil {
+			t.Fatal(err)
+		}
+		d.NoTraces(t, w.id)
+		s := d.Create(t, sandbox.CreateRequest{Snapshot: snap.ID, Name: "second"})
+		w = w.at(s.ID, "second")
+		w.words = words
+		base = w.check(t, "from a snapshot", report{Answers: base.Answers})
+		w.checkJobs(t, "from a snapshot")
+		w.checkMade(t, "from a snapshot", made)
+		testForks(t, w, base)
+	})
+}
+
+func testForks(t *testing.T, w *world, base report) {
+	made := w.make(t, "0.3")
+	children := w.fork(t, 5, "child")
+	// What the forks say, by index; the parent is the last.
+	all := append(slices.Clone(children), w)
+	reports := make([]report, len(all))
+	each(t, all, func(t *testing.T, i int, c *world) {
+		reports[i] = c.check(t, "after a fork", base)
+		c.checkJobs(t, "after a fork")
+		c.checkMade(t, "after a fork", made)
+		c.mutate(t, i+1)
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	random := map[string]string{}
+	for i, r := range reports {
+		for _, bytes := range r.Random {
+			if random[bytes] != "" {
+				t.Errorf("%s and %s drew the same random bytes", all[i].hostname, random[bytes])
+			}
+			random[bytes] = all[i].hostname
+		}
+	}
+	// Each has its own change and nobody else's.
+	changed := make([]report, len(all))
+	each(t, all, func(t *testing.T, i int, c *world) { changed[i] = c.ask(t) })
+	for i := range all {
+		differ(t, base, changed[i])
+		for j := range i {
+			differ(t, changed[j], changed[i])
+		}
+	}
+	third := children[2]
+	grandchildren := third.fork(t, 2, "grandchild")
+	each(t, grandchildren, func(t *testing.T, _ int, c *world) {
+		c.check(t, "after a fork of a fork", changed[2])
+		c.checkJobs(t, "after a fork of a fork")
+	})
+	// Taking the own change back leaves the state of before.
+	each(t, all, func(t *testing.T, i int, c *world) {
+		c.mutate(t, i+1)
+		c.check(t, "after taking back", report{Answers: base.Answers})
+		want := `[2001, "ok"]`
+		if i%2 == 0 {
+			want = `[1, "ok"]`
+			c.say(t, "database end ROLLBACK")
+		} else {
+			c.say(t, "database end COMMIT")
+		}
+		if got := c.say(t, "database outside"); got != want {
+			t.Errorf("%s: rows and integrity of the database: %s, want %s", c.hostname, got, want)
+		}
+	})
+}
+
+// fork makes children of a world and checks that they know who they are.
+func (w *world) fork(t *testing.T, n int, name string) []*world {
+	t.Helper()
+	list, err := w.d.Client.Fork(t.Context(), w.id, sandbox.ForkRequest{Count: n, Name: name, Env: map[string]string{"GIVEN": name}})
+	if err != nil || len(list.Items) != n {
+		t.Fatalf("fork: %+v, %v", list, err)
+	}
+	var children []*world
+	for i, s := range list.Items {
+		if s.Name != fmt.Sprintf("%s-%d", name, i) || s.ForkedFrom != w.id || s.State != sandbox.StateRunning || s.Metadata["forked_from"] != w.id {
+			t.Errorf("child %d: %+v", i, s)
+		}
+		c := w.at(s.ID, s.Name)
+		c.checkPlace(t, i, n, w.id)
+		if got := w.d.Sh(t, s.ID, "echo $BORN $GIVEN"); got != "in world "+name+"\n" {
+			t.Errorf("%s: environment %q", c.hostname, got)
+		}
+		children = append(children, c)
+	}
+	return children
+}
+
+// checkPlace checks what a fork is told of its place among its siblings.
+func (w *world) checkPlace(t *testing.T, index, count int, parent string) {
+	t.Helper()
+	want := []string{strconv.Itoa(index), strconv.Itoa(count), parent}
+	got := strings.Fields(w.d.Sh(t, w.id, "echo $COVE_FORK_INDEX $COVE_FORK_COUNT $COVE_FORK_PARENT"))
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: its place by the environment is %q, want %q", w.hostname, got, want)
+	}
+	type place struct {
+		Index   int    `json:"index"`
+		Count   int    `json:"count"`
+		Sandbox string `json:"sandbox_id"`
+		Parent  string `json:"parent_id"`
+	}
+	var file place
+	if err := json.Unmarshal([]byte(w.d.Sh(t, w.id, "cat /run/cove/fork.json")), &file); err != nil {
+		t.Errorf("%s: fork.json: %v", w.hostname, err)
+	}
+	if diff := cmp.Diff(place{index, count, w.id, parent}, file); diff != "" {
+		t.Errorf("%s: fork.json (-want +got):\n%s", w.hostname, diff)
+	}
+}
+
+// each runs a test for all worlds at the same time.
+func each(t *testing.T, all []*world, test func(t *testing.T, i int, c *world)) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for i, c := range all {
+		wg.Go(func() { t.Run(c.hostname, func(t *testing.T) { test(t, i, c) }) })
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// differ checks that all programs with a state have another one.
+func differ(t *testing.T, a, b report) {
+	t.Helper()
+	for _, name := range stateful {
+		if cmp.Equal(a.Answers[name], b.Answers[name]) {
+			t.Errorf("%s and %s have the same state of %s", a.Hostname, b.Hostname, name)
+		}
+	}
+}

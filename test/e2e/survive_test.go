@@ -1,0 +1,71 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// Everything that can run in a sandbox goes on after a pause, whatever happens
+// to the daemon and the machine meanwhile.
+func TestSurvives(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		w := build(t, d, "world", 200)
+		last := w.ask(t)
+		w.checkJobs(t, "at first")
+		made := w.make(t, "0.3")
+		for _, round := range []struct {
+			name      string
+			meanwhile func(t *testing.T)
+		}{
+			{"paused and resumed", func(*testing.T) {}},
+			{"the daemon was stopped", func(t *testing.T) { restart(t, d, d.Stop) }},
+			{"the daemon was killed", func(t *testing.T) { restart(t, d, func() error { d.Kill(); return nil }) }},
+			{"the machine was restarted", func(t *testing.T) {
+				other := d.Create(t, sandbox.CreateRequest{})
+				restart(t, d, func() error { d.Kill(); powerCut(t, d); return nil })
+				if got, err := d.Client.Get(t.Context(), other.ID); err != nil || got.State != sandbox.StateFailed {
+					t.Errorf("a sandbox that ran: %+v, %v; want it failed", got, err)
+				}
+			}},
+			{"paused and resumed again", func(*testing.T) {}},
+		} {
+			w.pause(t)
+			round.meanwhile(t)
+			got, err := d.Client.Get(t.Context(), w.id)
+			if err != nil || got.State != sandbox.StatePaused || got.Name != w.hostname {
+				t.Fatalf("%s: %+v, %v; want it paused", round.name, got, err)
+			}
+			if got, err := d.Client.Resume(t.Context(), w.id, sandbox.ResumeRequest{}); err != nil || got.State != sandbox.StateRunning {
+				t.Fatalf("%s: resume: %+v, %v", round.name, got, err)
+			}
+			last = w.check(t, round.name, last)
+			w.checkJobs(t, round.name)
+		}
+		w.checkMade(t, "in the end", made)
+	})
+}
+
+// pause pauses the sandbox and checks that nothing of it runs.
+func (w *world) pause(t *testing.T) {
+	t.Helper()
+	got, err := w.d.Client.Pause(t.Context(), w.id)
+	if err != nil || got.State != sandbox.StatePaused {
+		t.Fatalf("pause: %+v, %v", got, err)
+	}
+	if living := w.d.Cells(); living[w.id] != 0 {
+		t.Errorf("the cell of a paused sandbox lives: %v", living)
+	}
+}
+
+// restart ends the daemon in some way and starts another.
+func restart(t *testing.T, d *covetest.Daemon, end func() error) {
+	t.Helper()
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
