@@ -194,11 +194,17 @@ func TestInitMemoryGuard(t *testing.T) {
 	if r := s.sh(t, "sleep 0.1"); r.last.GetExitCode() != 0 {
 		t.Errorf("without a limit: %v", r.last)
 	}
+	// Either of the job's two processes may have been the largest.
+	eventually(t, "the agent is alone", func() bool {
+		s.sh(t, "kill -9 -1")
+		st, err := s.Stats(t.Context(), connect.NewRequest(&agentv1.StatsRequest{}))
+		return err == nil && st.Msg.GetProcesses() == 1
+	})
 	st, err := s.Stats(t.Context(), connect.NewRequest(&agentv1.StatsRequest{}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := st.Msg; m.GetProcesses() != 1 || m.GetMemoryTotal() < m.GetMemoryUsed() || m.GetMemoryUsed() <= 0 || m.GetDiskTotal() <= 0 || m.GetCpus() < 1 || m.GetRunningJobs() != 0 {
+	if m := st.Msg; m.GetMemoryTotal() < m.GetMemoryUsed() || m.GetMemoryUsed() <= 0 || m.GetDiskTotal() <= 0 || m.GetCpus() < 1 || m.GetRunningJobs() != 0 {
 		t.Errorf("stats: %v", m)
 	}
 }

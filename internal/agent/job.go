@@ -49,8 +49,8 @@ type job struct {
 	status  syscall.WaitStatus // guarded by mu; valid once gone
 	cause   agentv1.EndCause   // guarded by mu
 	sent    [65]bool           // guarded by mu; signals that a caller sent
-	timeout *time.Timer        // guarded by mu
-	kill    *time.Timer        // guarded by mu
+	timeout *runTimer          // guarded by mu
+	kill    *runTimer          // guarded by mu
 }
 
 func newJob(p *plan) *job {
@@ -128,7 +128,7 @@ func (a *Agent) start(j *job, p *plan) (err error) {
 		return explainStart(p, err)
 	}
 	if p.timeout > 0 {
-		j.timeout = time.AfterFunc(p.timeout, func() { j.end(agentv1.EndCause_END_CAUSE_TIMEOUT) })
+		j.timeout = afterRunning(p.timeout, func() { j.end(agentv1.EndCause_END_CAUSE_TIMEOUT) })
 	}
 	for _, pump := range j.pumps {
 		go pump.run()
@@ -258,9 +258,9 @@ func (j *job) reaped(status syscall.WaitStatus) {
 	j.gone = true
 	j.status = status
 	j.ended = time.Now()
-	for _, t := range []*time.Timer{j.timeout, j.kill} {
+	for _, t := range []*runTimer{j.timeout, j.kill} {
 		if t != nil {
-			t.Stop()
+			t.stop()
 		}
 	}
 	switch {
@@ -368,7 +368,7 @@ func (j *job) signal(sig unix.Signal, killAfter time.Duration) error {
 	signalSession(j.pid, sig)
 	if killAfter > 0 && j.kill == nil {
 		j.sent[unix.SIGKILL] = true
-		j.kill = time.AfterFunc(killAfter, func() { j.end(agentv1.EndCause_END_CAUSE_SIGNAL) })
+		j.kill = afterRunning(killAfter, func() { j.end(agentv1.EndCause_END_CAUSE_SIGNAL) })
 	}
 	return nil
 }

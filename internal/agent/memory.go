@@ -39,9 +39,11 @@ type guard struct {
 	gone    func(pid int) bool        // whether it has released its memory
 	report  func(pid int, used int64) // for the log
 
-	// doubt is since when more is in use than anything has, or zero: gVisor is
-	// giving back the memory of what has ended. It is for check only.
-	doubt time.Time
+	// doubt is for how long more has been in use than anything has: gVisor is
+	// giving back the memory of what has ended. looked is when that was seen
+	// last, or zero. They are for check only.
+	doubt  time.Duration
+	looked time.Time
 }
 
 func newGuard(a *Agent) *guard {
@@ -67,7 +69,7 @@ func (g *guard) check(limit int64) time.Duration {
 		return guardSlow
 	}
 	if used < limit {
-		g.doubt = time.Time{}
+		g.looked = time.Time{}
 		return pace(limit - used)
 	}
 	if g.doubtful(limit) {
@@ -95,21 +97,30 @@ func (g *guard) check(limit int64) time.Duration {
 // the limit may be free in a moment.
 func (g *guard) doubtful(limit int64) bool {
 	if g.held() >= limit {
-		g.doubt = time.Time{}
+		g.looked = time.Time{}
 		return false
 	}
-	if g.doubt.IsZero() {
-		g.doubt = time.Now()
+	now := time.Now()
+	if g.looked.IsZero() {
+		g.doubt = 0
+	} else { // a pause of the sandbox counts as little
+		g.doubt += min(now.Sub(g.looked), guardRelease/4)
 	}
-	return time.Since(g.doubt) < guardRelease
+	g.looked = now
+	return g.doubt < guardRelease
 }
 
-// await asks for a time until the answer is yes or the guard is told to stop.
+// await asks for a time until the answer is yes or the guard is told to stop. A
+// pause of the sandbox counts as little.
 func (g *guard) await(limit time.Duration, done func() bool) {
-	for end := time.Now().Add(limit); time.Now().Before(end) && !done(); {
+	last := time.Now()
+	for waited := time.Duration(0); waited < limit && !done(); {
 		if !g.pause(guardFast / 4) {
 			return
 		}
+		now := time.Now()
+		waited += min(now.Sub(last), limit/4)
+		last = now
 	}
 }
 
