@@ -46,8 +46,11 @@ const (
 
 	// MaxForks bounds the children of one fork.
 	MaxForks = 32
-	// MaxHistory bounds the automatic snapshots of a sandbox.
+	// MaxHistory bounds the automatic snapshots of a sandbox, and
+	// MaxHistoryBytes what they take on disk together: older ones go earlier
+	// where they are larger.
 	MaxHistory       = 50
+	MaxHistoryBytes  = 8 << 30
 	DefaultDiffLimit = 1000
 	MaxDiffLimit     = 100_000
 	// MaxPatchFileBytes is the largest text file that is shown as a patch, and

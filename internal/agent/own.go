@@ -61,7 +61,11 @@ func replaceFile(path string, data []byte, mode os.FileMode) error {
 	return os.Rename(f.Name(), path)
 }
 
+// forkEnv returns nothing for a sandbox that is no fork.
 func forkEnv(f *agentv1.Fork) map[string]string {
+	if f.Count == 0 {
+		return nil
+	}
 	return map[string]string{
 		"COVE_FORK_INDEX":  strconv.Itoa(int(f.Index)),
 		"COVE_FORK_COUNT":  strconv.Itoa(int(f.Count)),
@@ -72,6 +76,13 @@ func forkEnv(f *agentv1.Fork) map[string]string {
 // writeFork writes the file that processes which went through the fork read to
 // find out which child they are in.
 func writeFork(dir string, f *agentv1.Fork) error {
+	if f.Count == 0 {
+		err := os.Remove(filepath.Join(dir, forkFile))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
 	data, err := json.Marshal(struct {
 		Index   int32  `json:"index"`
 		Count   int32  `json:"count"`

@@ -45,11 +45,13 @@ type Spec struct {
 	// Fresh says of a checkpoint that nobody has used the instance it was
 	// taken of: the new one gets secrets of its own, such as a machine id.
 	Fresh bool
-	// Fork says which child of a fork the instance is.
+	// Fork says which child of a fork the instance is; nil leaves what the
+	// checkpoint says.
 	Fork *Fork
 }
 
-// Fork is the place of a child among the children of one fork.
+// Fork is the place of a child among the children of one fork. With a Count of
+// 0 it says that the instance is no fork.
 type Fork struct {
 	Index, Count int
 	// SandboxID is the child's sandbox, ParentID the parent's.

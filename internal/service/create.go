@@ -67,7 +67,10 @@ type beginning struct {
 	checkpoint string
 	filesOnly  bool
 	fresh      bool
-	release    func()
+	// another is set if the checkpoint is of another sandbox, whose place
+	// among forks the new one has not.
+	another bool
+	release func()
 }
 
 // draft returns the record of a sandbox to be made, and what it begins with.
@@ -117,8 +120,13 @@ func (b *beginning) spec(r *store.Record) engine.Spec {
 	if hostLabel.MatchString(r.Name) {
 		host = r.Name
 	}
+	var fork *engine.Fork
+	if b.another {
+		fork = &engine.Fork{}
+	}
 	return engine.Spec{
-		ID: r.Instance, Root: b.root, Resources: r.Resources, Hostname: host, Env: environment(r), User: r.User, WorkDir: r.WorkDir,
+		Fork: fork,
+		ID:   r.Instance, Root: b.root, Resources: r.Resources, Hostname: host, Env: environment(r), User: r.User, WorkDir: r.WorkDir,
 		Checkpoint: b.checkpoint, FilesOnly: b.filesOnly, Fresh: b.fresh,
 	}
 }

@@ -43,11 +43,20 @@ func (s *Service) takeStep(ctx context.Context, h *handle, label string) error {
 	return s.forgetSteps(ctx, h.id, keep)
 }
 
-// forgetSteps removes all but the newest steps of a sandbox.
+// forgetSteps removes all but the newest steps of a sandbox, and of these the
+// oldest that take too much of the disk together.
 func (s *Service) forgetSteps(ctx context.Context, id string, keep int) error {
 	steps, err := s.steps(ctx, id)
 	if err != nil {
 		return err
+	}
+	size := int64(0)
+	for i := range steps[:min(keep, len(steps))] {
+		// The newest is always kept.
+		if size += steps[i].SizeBytes; size > sandbox.MaxHistoryBytes && i > 0 {
+			keep = i
+			break
+		}
 	}
 	if len(steps) <= keep {
 		return nil

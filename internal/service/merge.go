@@ -156,6 +156,7 @@ func (s *Service) settle(ctx context.Context, r *store.Record) (store.Record, er
 	spec := (&beginning{}).spec(r)
 	_, err = h.client.Configure(ctx, &agentv1.ConfigureRequest{
 		Hostname: &spec.Hostname, User: &r.User, Workdir: &r.WorkDir, Env: spec.Env, ReplaceEnv: true,
+		Fork: &agentv1.Fork{},
 	})
 	if err != nil {
 		return *r, err

@@ -150,6 +150,11 @@ func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequ
 // wake resumes a paused sandbox, once however many callers ask at a time.
 func (s *Service) wake(ctx context.Context, r *store.Record) (store.Record, error) {
 	done := s.waking.DoChan(r.ID, func() (any, error) {
+		leave, err := s.begin()
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
 		ctx, cancel := context.WithTimeout(s.ctx, wakeTimeout)
 		defer cancel()
 		return s.resume(ctx, r.ID, false)

@@ -368,6 +368,6 @@ func (s *Service) draftFromSnapshot(v *visit, req *sandbox.CreateRequest) (store
 		r.Env = env
 	}
 	return r, beginning{
-		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, release: s.use(snap.Checkpoint),
+		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, another: true, release: s.use(snap.Checkpoint),
 	}, nil
 }

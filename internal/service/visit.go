@@ -23,26 +23,43 @@ type visit struct {
 	sandboxID string
 	detail    string
 
-	handle  *handle // of which this is a call
-	counted bool
+	handle *handle // of which this is a call
+	done   func()
+}
+
+// begin counts a call under way, for which Close waits, until the result is
+// called. It fails when the service is closed.
+func (s *Service) begin() (done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the server is shutting down; try again in a moment")
+	}
+	s.calls++
+	s.lastCall = time.Now()
+	return s.end, nil
+}
+
+func (s *Service) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls--
+	s.lastCall = time.Now()
+	if s.calls == 0 {
+		s.drained.Broadcast()
+	}
 }
 
 // enter begins a verb that needs a scope. It always returns a visit, whose
 // leave must be deferred with the verb's error.
 func (s *Service) enter(ctx context.Context, scope sandbox.Scope, action string) (*visit, error) {
-	v := &visit{s: s, action: action, ctx: ctx, cancel: func() {}}
-	s.mu.Lock()
-	closed := s.closed
-	if !closed {
-		s.calls++
-		s.lastCall = time.Now()
-		v.counted = true
-	}
-	s.mu.Unlock()
-	if closed {
+	v := &visit{s: s, action: action, ctx: ctx, cancel: func() {}, done: func() {}}
+	done, err := s.begin()
+	if err != nil {
 		v.action = ""
-		return v, sandbox.Errorf(sandbox.CodeUnavailable, "the server is shutting down; try again in a moment")
+		return v, err
 	}
+	v.done = done
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
 	v.ctx, v.cancel = ctx, func() { stop(); cancel() }
@@ -69,15 +86,7 @@ func (v *visit) leave(err *error) {
 	if v.handle != nil {
 		v.handle.leave()
 	}
-	if v.counted {
-		v.s.mu.Lock()
-		defer v.s.mu.Unlock()
-		v.s.calls--
-		v.s.lastCall = time.Now()
-		if v.s.calls == 0 {
-			v.s.drained.Broadcast()
-		}
-	}
+	v.done()
 }
 
 func (v *visit) record(err error) {

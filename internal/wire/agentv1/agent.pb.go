@@ -406,7 +406,7 @@ type ConfigureRequest struct {
 	MaxPids *int64 `protobuf:"varint,7,opt,name=max_pids,json=maxPids,proto3,oneof" json:"max_pids,omitempty"`
 	// The sandbox is a new one: it gets secrets of its own, such as a machine id.
 	Fresh bool `protobuf:"varint,8,opt,name=fresh,proto3" json:"fresh,omitempty"`
-	// The sandbox is a fork, and which.
+	// The sandbox is a fork, and which; with a count of 0 it is none.
 	Fork          *Fork `protobuf:"bytes,9,opt,name=fork,proto3" json:"fork,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
