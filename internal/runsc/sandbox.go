@@ -67,7 +67,8 @@ type Sandbox struct {
 	// filestore is the file that holds the writes above the root.
 	filestore   *os.File
 	writesBytes int64
-	restoring   bool // files of another sandbox
+	// hasFiles says that the sandbox starts with files of [Config.FilesDir].
+	hasFiles bool
 }
 
 // SetLog sends the log lines of gVisor's code in this process, from warnings
@@ -94,7 +95,7 @@ func Create(cfg Config) (*Sandbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create gVisor container: %w", err)
 	}
-	s := &Sandbox{conf: conf, c: c, writesBytes: cfg.WritesBytes, restoring: cfg.FilesDir != ""}
+	s := &Sandbox{conf: conf, c: c, writesBytes: cfg.WritesBytes, hasFiles: cfg.FilesDir != ""}
 	if s.filestore, err = openFilestore(c.SandboxPid()); err != nil {
 		return nil, errors.Join(err, c.Destroy())
 	}
@@ -106,7 +107,7 @@ func (s *Sandbox) Start() error {
 	if err := s.c.Start(s.conf); err != nil {
 		return fmt.Errorf("start gVisor container: %w", err)
 	}
-	if !s.restoring {
+	if !s.hasFiles {
 		return nil
 	}
 	if err := s.c.WaitFSRestore(); err != nil {

@@ -139,7 +139,7 @@ func (e *Engine) restorable(id string, filesOnly bool) (checkpoint.Manifest, err
 	if missing := m.MissingCPU(e.cpu()); len(missing) > 0 {
 		return m, sandbox.Errorf(sandbox.CodeUnsupported, "its memory was kept on a processor that has %s, which this machine's lacks; restart it from its files only (files_only)", strings.Join(missing[:min(5, len(missing))], ", "))
 	}
-	if _, err := os.Stat(filepath.Join(e.programsDir(), m.Program)); err != nil {
+	if err := intact(filepath.Join(e.programsDir(), m.Program)); err != nil {
 		return m, sandbox.Wrap(sandbox.CodeUnsupported, err, "the version of cove that kept its memory is gone; restart it from its files only (files_only)")
 	}
 	return m, nil
@@ -295,7 +295,7 @@ func (e *Engine) cpu() []string {
 func (e *Engine) keepProgram(name string) {
 	path := filepath.Join(e.programsDir(), name)
 	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil || st.Nlink == 1 {
+	if unix.Stat(path, &st) != nil || st.Nlink == 1 || intact(path) != nil {
 		return
 	}
 	e.mu.Lock()
@@ -320,8 +320,5 @@ func copyProgram(path string) error {
 		return err
 	}
 	defer src.Close()
-	return writeProgram(path, func(f *os.File) error {
-		_, err := io.Copy(f, src)
-		return errors.Join(err, f.Sync())
-	})
+	return copyTo(path, src)
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +47,7 @@ func (e *Engine) removeOldPrograms() error {
 	keep := map[string]bool{filepath.Base(e.program): true}
 	for _, m := range whole {
 		keep[m.Program] = true
+		e.keepProgram(m.Program) // the last engine may have been killed before that
 	}
 	for _, dir := range []string{e.cellsDir(), e.shellsDir()} {
 		entries, err := os.ReadDir(dir)
@@ -100,9 +103,7 @@ func installProgram(dir, executable string) (string, error) {
 	if err := unix.Fstat(int(src.Fd()), &st); err != nil {
 		return "", err
 	}
-	// A program is what it is by its file: its content is not read at each start.
-	name := fmt.Sprintf("cove-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano())
-	path := filepath.Join(dir, name)
+	path := filepath.Join(dir, programName(&st))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
@@ -114,10 +115,39 @@ func installProgram(dir, executable string) (string, error) {
 	if real, err := filepath.EvalSymlinks(executable); err == nil && sameFile(real, &st) && os.Link(real, path) == nil {
 		return path, nil
 	}
-	return path, writeProgram(path, func(f *os.File) error {
-		_, err := io.Copy(f, src)
+	return path, copyTo(path, src)
+}
+
+// copyTo makes a program that is a copy of another, and as old.
+func copyTo(path string, src *os.File) error {
+	info, err := src.Stat()
+	if err != nil {
 		return err
+	}
+	return writeProgram(path, func(f *os.File) error {
+		_, err := io.Copy(f, src)
+		return errors.Join(err, f.Sync(), os.Chtimes(f.Name(), time.Time{}, info.ModTime()))
 	})
+}
+
+// programName names a program by its file: its content is not read at each
+// start.
+func programName(st *unix.Stat_t) string {
+	return fmt.Sprintf("cove-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano())
+}
+
+// intact tells whether a kept program is still the one that its name says: as
+// a second name of the user's file, it changes if that is written to.
+func intact(path string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return err
+	}
+	name := filepath.Base(path)
+	if linked := strings.HasPrefix(name, fmt.Sprintf("cove-%x-", st.Ino)); linked && name != programName(&st) {
+		return fmt.Errorf("%s was written to", path)
+	}
+	return nil
 }
 
 func sameFile(path string, want *unix.Stat_t) bool {

@@ -50,3 +50,45 @@ func TestInstallProgramSurvivesUpgrade(t *testing.T) {
 		t.Errorf("after the upgrade the installed program is %q", got)
 	}
 }
+
+// A kept program that is a second name of the user's file is no longer kept
+// once that is written to; a copy is.
+func TestIntact(t *testing.T) {
+	dir := t.TempDir()
+	user := filepath.Join(dir, "cove")
+	if err := os.WriteFile(user, []byte("first"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	linked, err := installProgram(filepath.Join(dir, "bin"), user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := intact(linked); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(user, []byte("second, and longer"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if intact(linked) == nil {
+		t.Error("a program that was written to counts as intact")
+	}
+	other, err := installProgram(filepath.Join(dir, "bin"), user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := copyProgram(other); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(user, []byte("third"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := intact(other); err != nil {
+		t.Error(err)
+	}
+	if data, err := os.ReadFile(other); err != nil || string(data) != "second, and longer" {
+		t.Errorf("the copy holds %q, %v", data, err)
+	}
+	if intact(filepath.Join(dir, "none")) == nil {
+		t.Error("what is not there is intact")
+	}
+}
