@@ -9,56 +9,96 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/layer/apply"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 )
 
-// The paths in which a sandbox finds what is its own. Comparisons of file
-// systems leave them out.
-const (
-	runDir        = "/run/cove"
-	forkFile      = "fork.json"
-	machineIDFile = "/etc/machine-id"
-)
+// ownPaths are where a sandbox finds what is its own. Comparisons of file systems
+// leave them out. An image may have anything there; nothing is written through a
+// symbolic link in the place of the last name.
+type ownPaths struct {
+	run       string
+	machineID string
+	dbusID    string // a second place of the same id, in some images a copy
+	ssh       string
+}
+
+var systemPaths = ownPaths{
+	run: "/run/cove", machineID: "/etc/machine-id", dbusID: "/var/lib/dbus/machine-id", ssh: "/etc/ssh",
+}
+
+const forkFile = "fork.json"
 
 // makeOwn gives the sandbox what must not be shared with others that began as
-// the same: a machine id for a fresh one, and its place for a fork.
+// the same: a machine id and SSH host keys for a fresh one, if its image has
+// them, and its place for a fork. What cannot be done is logged: an image may
+// be strange and its sandbox of use nevertheless.
 func (a *Agent) makeOwn(m *agentv1.ConfigureRequest) {
 	if !a.cfg.Init {
 		return
 	}
 	if m.GetFresh() {
-		if err := renewMachineID(machineIDFile); err != nil {
+		if err := renewMachineID(systemPaths); err != nil {
 			a.log.Warn("renew the machine id", "error", err)
+		}
+		if err := renewHostKeys(systemPaths.ssh); err != nil {
+			a.log.Warn("renew the SSH host keys", "error", err)
 		}
 	}
 	if f := m.GetFork(); f != nil {
-		if err := writeFork(runDir, f); err != nil {
+		if err := writeFork(systemPaths.run, f); err != nil {
 			a.log.Warn("tell a fork its place", "error", err)
 		}
 	}
 }
 
-// renewMachineID replaces the id in a file that is there.
-func renewMachineID(path string) error {
-	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
+// renewMachineID puts a new id into the files that are there for one.
+func renewMachineID(paths ownPaths) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
-	return replaceFile(path, []byte(hex.EncodeToString(id[:])+"\n"), 0o444)
+	text := []byte(hex.EncodeToString(id[:]) + "\n")
+	var errs []error
+	for _, path := range []string{paths.machineID, paths.dbusID} {
+		p, err := openPlace(path)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		st, err := p.lstat()
+		switch kind := st.Mode & unix.S_IFMT; {
+		case err != nil, kind == unix.S_IFDIR:
+		case kind == unix.S_IFLNK && path == paths.dbusID: // to the other
+		default:
+			errs = append(errs, p.put(text, 0o444))
+		}
+		p.close()
+	}
+	return errors.Join(errs...)
 }
 
-// replaceFile puts a new file in the place of one, whatever that is.
-func replaceFile(path string, data []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".cove-")
+// put makes p a file with this content, in the place of what was there, which is
+// no directory.
+func (p place) put(data []byte, mode uint32) error {
+	f, temp, err := p.createTemp()
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	if err := errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+	if err == nil {
+		err = unix.Fchmod(int(f.Fd()), mode)
 	}
-	return os.Rename(f.Name(), path)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = p.replace(temp, false)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(p.dir, temp, 0)
+	}
+	return err
 }
 
 // forkEnv returns nothing for a sandbox that is no fork.
@@ -74,15 +114,36 @@ func forkEnv(f *agentv1.Fork) map[string]string {
 }
 
 // writeFork writes the file that processes which went through the fork read to
-// find out which child they are in.
-func writeFork(dir string, f *agentv1.Fork) error {
-	if f.Count == 0 {
-		err := os.Remove(filepath.Join(dir, forkFile))
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
+// find out which child they are in. It is removed for a sandbox that is no fork.
+func writeFork(run string, f *agentv1.Fork) error {
+	at, err := openPlace(run)
+	if errors.Is(err, unix.ENOENT) && f.Count > 0 {
+		self := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
+		if err := makeParents(filepath.Dir(run), &self); err != nil {
+			return err
+		}
+		at, err = openPlace(run)
+	}
+	if err != nil {
+		if f.Count == 0 {
+			return absent(err)
 		}
 		return err
 	}
+	defer at.close()
+	if f.Count == 0 {
+		dir, err := apply.OpenDir(at.dir, at.name)
+		if err != nil {
+			return absent(err)
+		}
+		defer unix.Close(dir)
+		return apply.RemoveAll(dir, forkFile)
+	}
+	dir, err := at.ownDir()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
 	data, err := json.Marshal(struct {
 		Index   int32  `json:"index"`
 		Count   int32  `json:"count"`
@@ -92,8 +153,40 @@ func writeFork(dir string, f *agentv1.Fork) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	p := place{dir: dir, name: forkFile}
+	if st, err := p.lstat(); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if err := apply.RemoveAll(dir, forkFile); err != nil {
+			return err
+		}
 	}
-	return replaceFile(filepath.Join(dir, forkFile), append(data, '\n'), 0o444)
+	return p.put(append(data, '\n'), 0o444)
+}
+
+// absent forgives that there is nothing, or no directory.
+func absent(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	return err
+}
+
+// ownDir opens p, which becomes a directory if it is anything else.
+func (p place) ownDir() (int, error) {
+	st, err := p.lstat()
+	switch {
+	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return apply.OpenDir(p.dir, p.name)
+	case err == nil:
+		err = unix.Unlinkat(p.dir, p.name, 0)
+	case errors.Is(err, unix.ENOENT):
+		err = nil
+	}
+	if err != nil {
+		return -1, err
+	}
+	fd, err := p.makeDir()
+	if err != nil {
+		return -1, err
+	}
+	return fd, unix.Fchmod(fd, 0o755)
 }
