@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,10 +25,31 @@ func (s *Service) use(checkpoint string) (release func()) {
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.using[checkpoint]--; s.using[checkpoint] == 0 {
-			delete(s.using, checkpoint)
+		if s.using[checkpoint]--; s.using[checkpoint] > 0 {
+			return
+		}
+		delete(s.using, checkpoint)
+		if s.spared[checkpoint] {
+			delete(s.spared, checkpoint)
+			s.collectSoon()
 		}
 	}
+}
+
+// spare reports whether a checkpoint is in use, or was, and sees to it that the
+// collector comes back for it.
+func (s *Service) spare(checkpoint string, was bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.using[checkpoint] > 0:
+		s.spared[checkpoint] = true
+	case was:
+		s.collectSoon()
+	default:
+		return false
+	}
+	return true
 }
 
 // collectSoon has checkpoints removed that nothing refers to any more.
@@ -53,7 +75,9 @@ func (s *Service) collectLoop() {
 
 // collectNow removes the checkpoints that no record refers to. What is in use
 // is found out between the other two lists: a checkpoint whose record is
-// written meanwhile is in one of them.
+// written meanwhile is in one of them. It is asked again at the end: a
+// checkpoint may be taken into use, by its record, just before that is deleted.
+// What only its use has spared is looked at again after that.
 func (s *Service) collectNow(ctx context.Context) error {
 	if s.keeper == nil {
 		return nil
@@ -63,20 +87,17 @@ func (s *Service) collectNow(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	spare := map[string]bool{}
-	for id := range maps.Keys(s.using) {
-		spare[id] = true
-	}
+	used := maps.Clone(s.using)
 	s.mu.Unlock()
 	referred, err := s.cfg.Store.Checkpoints(ctx)
 	if err != nil {
 		return err
 	}
-	for _, id := range referred {
-		spare[id] = true
-	}
 	for _, c := range kept {
-		if spare[c.ID] || strings.HasPrefix(c.ID, goldenPrefix) && !s.golden.stale(&c) {
+		if slices.Contains(referred, c.ID) || strings.HasPrefix(c.ID, goldenPrefix) && !s.golden.stale(&c) {
+			continue
+		}
+		if s.spare(c.ID, used[c.ID] > 0) {
 			continue
 		}
 		if err := s.keeper.RemoveCheckpoint(ctx, c.ID); err != nil {

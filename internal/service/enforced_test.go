@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -47,6 +48,19 @@ func everyField[T any](t *testing.T, proofs map[string]func(*testing.T, *world))
 			t.Errorf("there is a proof for %s, which %v does not have", f, reflect.TypeFor[T]())
 		}
 	}
+}
+
+// expire lets the lifetime of a sandbox be over.
+func (w *world) expire(ref string) *sandbox.Sandbox {
+	w.t.Helper()
+	id := w.get(ref).ID
+	_, err := w.store.UpdateSandbox(w.t.Context(), id, store.Change{Apply: func(r *store.Record) error {
+		r.ExpiresAt = ptr(time.Now().Add(-time.Second))
+		return nil
+	}})
+	must(w.t, err)
+	must(w.t, w.Expire(w.t.Context(), id))
+	return w.get(id)
 }
 
 // shell runs a line and returns its output.
@@ -132,8 +146,33 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 			if sbx := w.create(sandbox.CreateRequest{OnTimeout: sandbox.ActionKill}); sbx.OnTimeout != sandbox.ActionKill {
 				t.Errorf("on timeout %s", sbx.OnTimeout)
 			}
-			_, err := w.Create(red(t), sandbox.CreateRequest{OnTimeout: sandbox.ActionPause})
-			wantCode(t, err, sandbox.CodeUnsupported)
+			if sbx := w.create(sandbox.CreateRequest{OnTimeout: sandbox.ActionPause, LifetimeSeconds: ptr(int64(1))}); sbx.OnTimeout != sandbox.ActionPause || w.expire(sbx.ID).State != sandbox.StatePaused {
+				t.Errorf("on timeout %s", sbx.OnTimeout)
+			}
+		},
+		"snapshot": func(t *testing.T, w *world) {
+			old := w.create(sandbox.CreateRequest{Template: "full", Env: map[string]string{"A": "old", "B": "old"}})
+			w.shell(old.ID, "echo kept > file")
+			snap, err := w.CreateSnapshot(red(t), old.ID, sandbox.CreateSnapshotRequest{Name: "s"})
+			must(t, err)
+			for _, ref := range []string{"s", snap.ID} {
+				got := w.create(sandbox.CreateRequest{Snapshot: ref, Env: map[string]string{"B": "new"}})
+				if got.Snapshot != snap.ID || got.Template != "full" || got.Resources != old.Resources || got.User != "user" || got.WorkDir != "/workspace" {
+					t.Errorf("made %+v", got)
+				}
+				if got := w.shell(got.ID, "cat file; echo $A $B $LANG"); got != "kept\nold new C.UTF-8" {
+					t.Errorf("in it is %q", got)
+				}
+			}
+		},
+		"history": func(t *testing.T, w *world) {
+			sbx := w.create(sandbox.CreateRequest{History: 2})
+			for range 3 {
+				w.shell(sbx.ID, "true")
+			}
+			if got := len(w.steps(sbx.ID)); sbx.History != 2 || got != 2 {
+				t.Errorf("%d steps of %+v", got, sbx)
+			}
 		},
 	})
 }
@@ -184,12 +223,21 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 			return s.IdleTimeoutSeconds == 5 && len(due) == 1
 		}),
 		"on_timeout": func(t *testing.T, w *world) {
-			w.create(sandbox.CreateRequest{Name: "old"})
+			w.create(sandbox.CreateRequest{Name: "old", LifetimeSeconds: ptr(int64(1))})
+			w.create(sandbox.CreateRequest{Name: "other", LifetimeSeconds: ptr(int64(1)), OnTimeout: sandbox.ActionPause})
 			_, err := w.Update(red(t), "old", sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionPause)})
-			wantCode(t, err, sandbox.CodeUnsupported)
-			_, err = w.Update(red(t), "old", sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionKill)})
 			must(t, err)
+			_, err = w.Update(red(t), "other", sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionKill)})
+			must(t, err)
+			if a, b := w.expire("old").State, w.expire("other").State; a != sandbox.StatePaused || b != sandbox.StateKilled {
+				t.Errorf("at the timeout they became %s and %s", a, b)
+			}
 		},
+		"history": updated(sandbox.UpdateRequest{History: ptr(1)}, func(_ *testing.T, w *world, s *sandbox.Sandbox) bool {
+			w.shell(s.ID, "true")
+			w.shell(s.ID, "true")
+			return s.History == 1 && len(w.steps(s.ID)) == 1
+		}),
 	})
 }
 

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -57,7 +58,7 @@ func (s *Service) expired(ctx context.Context, r *store.Record) (string, error) 
 	}
 	last, err := s.lastUse(ctx, r, now)
 	if err != nil {
-		if sandbox.CodeOf(err) == sandbox.CodeNotRunning || ctx.Err() != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotRunning || errors.Is(err, errMoved) || ctx.Err() != nil {
 			return "", nil
 		}
 		if now.Sub(last) < idle+silence {

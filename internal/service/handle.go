@@ -119,17 +119,29 @@ func (s *Service) open(ctx context.Context, team, ref string) (*handle, error) {
 			return h, nil
 		}
 	}
-	r, err := s.resolve(ctx, team, ref)
-	if err != nil {
-		return nil, err
-	}
-	if r.State == sandbox.StatePaused {
-		if r, err = s.wake(ctx, &r); err != nil {
+	var h *handle
+	err := errMoved
+	for try := 0; try < openTries && errors.Is(err, errMoved); try++ {
+		var r store.Record
+		if r, err = s.resolve(ctx, team, ref); err != nil {
 			return nil, err
 		}
+		if r.State == sandbox.StatePaused {
+			if r, err = s.wake(ctx, &r); err != nil {
+				return nil, err
+			}
+		}
+		h, err = s.openRecord(ctx, &r)
 	}
-	return s.openRecord(ctx, &r)
+	return h, err
 }
+
+// openTries is how often a call looks for a sandbox that moves meanwhile.
+const openTries = 5
+
+// errMoved says that a record is not up to date: the sandbox is paused by now,
+// or has another machine.
+var errMoved error = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox was paused, resumed, restored or merged at the same moment; try again")
 
 // openRecord returns the handle of a sandbox that is running by its record,
 // and makes it if this is the first call since the daemon started.
@@ -171,11 +183,14 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	instance, err := s.cfg.Engine.Open(ctx, r.Instance)
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
-		failed := s.fail(ctx, r.ID, s.vanished(r))
-		if failed != nil {
-			return nil, notRunning(failed)
+		failed := s.fail(ctx, r, s.vanished(r))
+		switch {
+		case failed == nil:
+			return nil, noSandbox(r.ID)
+		case failed.State == sandbox.StatePaused, failed.State == sandbox.StateRunning:
+			return nil, errMoved
 		}
-		return nil, noSandbox(r.ID)
+		return nil, notRunning(failed)
 	case err != nil:
 		if e, ok := errors.AsType[*sandbox.Error](err); ok {
 			return nil, e
@@ -192,7 +207,11 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	if err == nil && now.State == sandbox.StateRunning && now.Instance == r.Instance {
 		return h, nil
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case now.State == sandbox.StatePaused, now.State == sandbox.StateRunning:
+		err = errMoved
+	default:
 		err = notRunning(&now)
 	}
 	s.drop(r.ID, err)

@@ -21,6 +21,17 @@ func (s *Service) steps(ctx context.Context, id string) ([]store.SnapshotRecord,
 	return all, nil
 }
 
+// nextStep numbers a step of a sandbox.
+//
+// Preconditions: the caller holds the lock of the sandbox.
+func (s *Service) nextStep(ctx context.Context, id string) (int64, error) {
+	steps, err := s.steps(ctx, id)
+	if err != nil || len(steps) == 0 {
+		return 1, err
+	}
+	return steps[0].Step + 1, nil
+}
+
 // takeStep keeps the state of a sandbox before a command, if it has a history.
 // The command does not run when that fails: it could not be undone.
 func (s *Service) takeStep(ctx context.Context, h *handle, label string) error {
@@ -28,14 +39,8 @@ func (s *Service) takeStep(ctx context.Context, h *handle, label string) error {
 	if keep == 0 {
 		return nil
 	}
-	last := int64(0)
-	if steps, err := s.steps(ctx, h.id); err != nil {
-		return err
-	} else if len(steps) > 0 {
-		last = steps[0].Step
-	}
 	_, err := s.snapshot(ctx, h.id, store.SnapshotRecord{
-		Snapshot: sandbox.Snapshot{Kind: sandbox.SnapshotMemory, Automatic: true, Label: label}, Step: last + 1,
+		Snapshot: sandbox.Snapshot{Kind: sandbox.SnapshotMemory, Automatic: true, Label: label},
 	})
 	if err != nil {
 		return err

@@ -103,6 +103,71 @@ var onSandbox = map[string]func(ctx context.Context, s sandbox.Service, ref stri
 	"WatchFiles": func(ctx context.Context, s sandbox.Service, ref string) error {
 		return s.WatchFiles(ctx, ref, sandbox.WatchRequest{Path: "."}, func(sandbox.WatchEvent) error { return io.EOF })
 	},
+	"Pause": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.Pause(ctx, ref)
+		return err
+	},
+	"Resume": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.Resume(ctx, ref, sandbox.ResumeRequest{})
+		return err
+	},
+	"Fork": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.Fork(ctx, ref, sandbox.ForkRequest{})
+		return err
+	},
+	"CreateSnapshot": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.CreateSnapshot(ctx, ref, sandbox.CreateSnapshotRequest{})
+		return err
+	},
+	"ListSnapshots": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Sandbox: ref})
+		return err
+	},
+	"RestoreSnapshot": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.RestoreSnapshot(ctx, ref, sandbox.RestoreRequest{Step: -1})
+		return err
+	},
+	"Diff": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.Diff(ctx, ref, sandbox.DiffRequest{})
+		return err
+	},
+	"Merge": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.Merge(ctx, ref, sandbox.MergeRequest{Winner: ref})
+		return err
+	},
+	"Try": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.Try(ctx, ref, sandbox.TryRequest{Commands: []sandbox.TryCommand{{Shell: "true"}}}, nil)
+		return err
+	},
+}
+
+// onSnapshot calls each verb that takes a snapshot, with one argument of that
+// kind; own is a sandbox of the caller.
+var onSnapshot = map[string]func(ctx context.Context, s sandbox.Service, own, ref string) error{
+	"GetSnapshot": func(ctx context.Context, s sandbox.Service, _, ref string) error {
+		_, err := s.GetSnapshot(ctx, ref)
+		return err
+	},
+	"DeleteSnapshot": func(ctx context.Context, s sandbox.Service, _, ref string) error {
+		_, err := s.DeleteSnapshot(ctx, ref)
+		return err
+	},
+	"Create": func(ctx context.Context, s sandbox.Service, _, ref string) error {
+		_, err := s.Create(ctx, sandbox.CreateRequest{Snapshot: ref})
+		return err
+	},
+	"RestoreSnapshot": func(ctx context.Context, s sandbox.Service, own, ref string) error {
+		_, err := s.RestoreSnapshot(ctx, own, sandbox.RestoreRequest{Snapshot: ref})
+		return err
+	},
+	"Diff": func(ctx context.Context, s sandbox.Service, own, ref string) error {
+		_, err := s.Diff(ctx, ref, sandbox.DiffRequest{Against: own})
+		return err
+	},
+	"Diff against": func(ctx context.Context, s sandbox.Service, own, ref string) error {
+		_, err := s.Diff(ctx, own, sandbox.DiffRequest{Against: ref})
+		return err
+	},
 }
 
 // notOnSandbox calls the other verbs; those of sandboxes and keys have tests
@@ -131,6 +196,14 @@ var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error
 		return err
 	},
 	"RevokeKey": func(ctx context.Context, s sandbox.Service) error { _, err := s.RevokeKey(ctx, "key-none"); return err },
+	"GetSnapshot": func(ctx context.Context, s sandbox.Service) error {
+		_, err := s.GetSnapshot(ctx, "no-such-name")
+		return err
+	},
+	"DeleteSnapshot": func(ctx context.Context, s sandbox.Service) error {
+		_, err := s.DeleteSnapshot(ctx, "no-such-name")
+		return err
+	},
 }
 
 // scopeOf says which scope each verb needs. A key with that scope only may
@@ -145,6 +218,10 @@ var scopeOf = map[string]sandbox.Scope{
 	"WriteFile": sandbox.ScopeFilesWrite, "EditFile": sandbox.ScopeFilesWrite, "MakeDir": sandbox.ScopeFilesWrite,
 	"MoveFile": sandbox.ScopeFilesWrite, "DeleteFile": sandbox.ScopeFilesWrite, "ArchiveDir": sandbox.ScopeSandboxesRead, "WatchFiles": sandbox.ScopeSandboxesRead,
 	"ListTemplates": sandbox.ScopeSandboxesRead, "GetTemplate": sandbox.ScopeSandboxesRead, "BuildTemplate": sandbox.ScopeTemplatesWrite,
+	"Pause": sandbox.ScopeSandboxesWrite, "Resume": sandbox.ScopeSandboxesWrite, "Fork": sandbox.ScopeSandboxesWrite,
+	"CreateSnapshot": sandbox.ScopeSandboxesWrite, "GetSnapshot": sandbox.ScopeSandboxesRead, "ListSnapshots": sandbox.ScopeSandboxesRead,
+	"RestoreSnapshot": sandbox.ScopeSandboxesWrite, "DeleteSnapshot": sandbox.ScopeSandboxesWrite, "Diff": sandbox.ScopeSandboxesRead,
+	"Merge": sandbox.ScopeSandboxesWrite, "Try": sandbox.ScopeSandboxesWrite,
 	"CreateKey": sandbox.ScopeAdmin, "ListKeys": sandbox.ScopeAdmin, "RevokeKey": sandbox.ScopeAdmin,
 }
 
@@ -170,17 +247,17 @@ func TestTeamIsolation(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			call := onSandbox[verb]
 			if call == nil {
-				if notOnSandbox[verb] == nil {
+				if notOnSandbox[verb] == nil && onSnapshot[verb] == nil {
 					t.Fatal("nothing tests this verb's isolation")
 				}
 				return
 			}
-			unknown := call(blue, w, absent)
-			wantCode(t, unknown, sandbox.CodeNotFound)
-			for _, ref := range []string{sbx.ID, "treasure"} {
+			for ref, none := range map[string]string{sbx.ID: absent, "treasure": "no-such-name"} {
+				unknown := call(blue, w, none)
+				wantCode(t, unknown, sandbox.CodeNotFound)
 				err := call(blue, w, ref)
 				wantCode(t, err, sandbox.CodeNotFound)
-				if got, want := strings.ReplaceAll(err.Error(), ref, absent), unknown.Error(); got != want {
+				if got, want := strings.ReplaceAll(err.Error(), ref, none), unknown.Error(); got != want {
 					t.Errorf("a foreign sandbox gives %q, one that does not exist %q", got, want)
 				}
 			}
@@ -210,6 +287,100 @@ func TestTeamIsolation(t *testing.T) {
 	if _, err := w.Create(blue, sandbox.CreateRequest{Name: "treasure"}); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestTeamIsolationOfSnapshots calls every verb that takes a snapshot with one
+// of another team, by id and by name, and compares with what one that does not
+// exist gives. A winner and a subject of another team are tried too.
+func TestTeamIsolationOfSnapshots(t *testing.T) {
+	w := newWorld(t)
+	sbx := w.create(sandbox.CreateRequest{Name: "theirs"})
+	snap, err := w.CreateSnapshot(red(t), sbx.ID, sandbox.CreateSnapshotRequest{Name: "treasure"})
+	must(t, err)
+	blue := as(t.Context(), "blue")
+	own, err := w.Create(blue, sandbox.CreateRequest{})
+	must(t, err)
+	absent := snapshotPrefix + strings.Repeat("a", len(snap.ID)-len(snapshotPrefix))
+	for verb, call := range onSnapshot {
+		for ref, none := range map[string]string{snap.ID: absent, "treasure": "no-such-name"} {
+			unknown := call(blue, w, own.ID, none)
+			wantCode(t, unknown, sandbox.CodeNotFound)
+			err := call(blue, w, own.ID, ref)
+			wantCode(t, err, sandbox.CodeNotFound)
+			if got, want := strings.ReplaceAll(err.Error(), ref, none), unknown.Error(); got != want {
+				t.Errorf("%s of %s: %q, want %q", verb, ref, got, want)
+			}
+		}
+	}
+	for _, ref := range []string{sbx.ID, "theirs"} {
+		_, err := w.Merge(blue, own.ID, sandbox.MergeRequest{Winner: ref})
+		wantCode(t, err, sandbox.CodeNotFound)
+		_, err = w.Diff(blue, own.ID, sandbox.DiffRequest{Against: ref})
+		wantCode(t, err, sandbox.CodeNotFound)
+	}
+	list, err := w.ListSnapshots(blue, sandbox.ListSnapshotsRequest{Automatic: true})
+	must(t, err)
+	if len(list.Items) != 0 {
+		t.Errorf("another team sees %+v", list.Items)
+	}
+	events, err := w.Audit(blue, sandbox.AuditRequest{})
+	must(t, err)
+	for _, e := range events.Items {
+		if e.Team != "blue" || e.SandboxID != "" && e.SandboxID != own.ID || strings.Contains(e.Detail, snap.ID) {
+			t.Errorf("another team's record has %+v", e)
+		}
+	}
+	// The name is free for the other team.
+	mine, err := w.CreateSnapshot(blue, own.ID, sandbox.CreateSnapshotRequest{Name: "treasure"})
+	must(t, err)
+	if got, err := w.GetSnapshot(red(t), "treasure"); err != nil || got.ID != snap.ID || got.ID == mine.ID {
+		t.Errorf("the snapshot is %+v, %v", got, err)
+	}
+	w.agree()
+}
+
+// TestUnsupported calls the verbs of states where the engine keeps none.
+func TestUnsupported(t *testing.T) {
+	w := bareWorld(t)
+	w.create(sandbox.CreateRequest{Name: "x"})
+	w.create(sandbox.CreateRequest{Name: "y"})
+	ctx := red(t)
+	for name, call := range map[string]func() error{
+		"pause":    func() error { _, err := w.Pause(ctx, "x"); return err },
+		"fork":     func() error { _, err := w.Fork(ctx, "x", sandbox.ForkRequest{}); return err },
+		"snapshot": func() error { _, err := w.CreateSnapshot(ctx, "x", sandbox.CreateSnapshotRequest{}); return err },
+		"restore":  func() error { _, err := w.RestoreSnapshot(ctx, "x", sandbox.RestoreRequest{Step: -1}); return err },
+		"diff":     func() error { _, err := w.Diff(ctx, "x", sandbox.DiffRequest{}); return err },
+		"merge":    func() error { _, err := w.Merge(ctx, "x", sandbox.MergeRequest{Winner: "y"}); return err },
+		"try": func() error {
+			_, err := w.Try(ctx, "x", sandbox.TryRequest{Commands: []sandbox.TryCommand{{Shell: "true"}}}, nil)
+			return err
+		},
+		"create from": func() error { _, err := w.Create(ctx, sandbox.CreateRequest{Snapshot: "s"}); return err },
+		"history":     func() error { _, err := w.Create(ctx, sandbox.CreateRequest{History: 1}); return err },
+		"set history": func() error { _, err := w.Update(ctx, "x", sandbox.UpdateRequest{History: ptr(1)}); return err },
+		"on timeout": func() error {
+			_, err := w.Create(ctx, sandbox.CreateRequest{OnTimeout: sandbox.ActionPause})
+			return err
+		},
+		"set on timeout": func() error {
+			_, err := w.Update(ctx, "x", sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionPause)})
+			return err
+		},
+	} {
+		if err := call(); sandbox.CodeOf(err) != sandbox.CodeUnsupported {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What asks for nothing goes on.
+	_, err := w.Resume(ctx, "x", sandbox.ResumeRequest{})
+	must(t, err)
+	_, err = w.Update(ctx, "x", sandbox.UpdateRequest{History: ptr(0), OnTimeout: ptr(sandbox.ActionKill)})
+	must(t, err)
+	if list, err := w.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{}); err != nil || len(list.Items) != 0 {
+		t.Errorf("snapshots are %+v, %v", list, err)
+	}
+	w.agree()
 }
 
 // TestScopes calls every verb with the scope it needs, with all others, and

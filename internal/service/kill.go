@@ -1,7 +1,9 @@
 package service
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
@@ -114,6 +116,12 @@ func (s *Service) instanceFailed(st engine.Status) {
 // failInstance records the end of whichever sandbox an instance was the machine
 // of, if it still was.
 func (s *Service) failInstance(ctx context.Context, st engine.Status) {
+	// First, so that whoever is about to record the instance learns of it.
+	s.mu.Lock()
+	if _, ok := s.coming[st.ID]; ok {
+		s.coming[st.ID] = cmp.Or(st.Reason, "it ended by itself")
+	}
+	s.mu.Unlock()
 	r, err := s.cfg.Store.SandboxByInstance(ctx, st.ID)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.State == sandbox.StatePaused {
 		if err := s.cfg.Engine.Destroy(ctx, st.ID); err != nil {
@@ -125,18 +133,24 @@ func (s *Service) failInstance(ctx context.Context, st engine.Status) {
 		s.log.Error("find the sandbox of a failed instance", "instance", st.ID, "error", err)
 		return
 	}
-	s.fail(ctx, r.ID, st.Reason)
+	s.fail(ctx, &r, st.Reason)
 }
 
 // fail records that a sandbox has ended by itself, with the reason, and has the
 // engine remove what is left of it. It returns the record, or nil if there is
-// none. Of a sandbox that is stopping or has ended it only removes the rest.
-func (s *Service) fail(ctx context.Context, id, reason string) *store.Record {
+// none. Of a sandbox that is stopping or has ended it only removes the rest, and
+// one that is paused by now, or has another machine than before, goes on.
+func (s *Service) fail(ctx context.Context, before *store.Record, reason string) *store.Record {
 	ctx, cancel := teardown(ctx)
 	defer cancel()
+	id := before.ID
+	var now store.Record
 	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
-		From: living,
+		From: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning},
 		Apply: func(r *store.Record) error {
+			if now = *r; r.Instance != before.Instance {
+				return errMoved
+			}
 			now := time.Now().UTC()
 			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason, &now
 			return nil
@@ -148,6 +162,12 @@ func (s *Service) fail(ctx context.Context, id, reason string) *store.Record {
 		s.system(&r, "sandbox.fail", reason)
 		s.log.Warn("sandbox failed", "sandbox", id, "reason", reason)
 	case sandbox.CodeNotFound:
+		return nil
+	case sandbox.CodeUnavailable:
+		if errors.Is(err, errMoved) {
+			return &now
+		}
+		s.log.Error("record a failed sandbox", "sandbox", id, "error", err)
 		return nil
 	case sandbox.CodeNotRunning:
 		if !r.State.Final() || !r.Held { // a kill under way removes it; or all is gone

@@ -217,11 +217,58 @@ func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.
 func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, check func(*store.Record) error) (store.Record, error) {
 	next := *r
 	next.Instance = newID(idPrefix)
+	died, forget := s.expect(next.Instance)
+	defer forget()
 	instance, err := s.cfg.Engine.Create(ctx, from.spec(&next))
 	if err != nil {
 		return *r, err
 	}
 	h := newHandle(&next, instance)
+	running, err := *r, died()
+	if err == nil {
+		running, err = s.continueRecord(ctx, r, instance, check)
+	}
+	if err != nil {
+		h.client.Close()
+		clean, cancel := teardown(ctx)
+		defer cancel()
+		if derr := s.cfg.Engine.Destroy(clean, next.Instance); derr != nil {
+			s.log.Error("remove an instance that was not needed", "sandbox", r.ID, "error", derr)
+		}
+		return *r, retryLater(err)
+	}
+	h.history.Store(int32(running.History))
+	s.swap(&running, h)
+	s.endInstance(ctx, r)
+	if err := died(); err != nil {
+		s.fail(ctx, &running, sandbox.MessageOf(err))
+	}
+	return running, nil
+}
+
+// expect notes an instance that no record has yet. Died gives the reason when
+// it has ended.
+func (s *Service) expect(instance string) (died func() error, forget func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coming[instance] = ""
+	died = func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if why := s.coming[instance]; why != "" {
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the machine that the sandbox was to go on in ended at once: %s; try again", why)
+		}
+		return nil
+	}
+	return died, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.coming, instance)
+	}
+}
+
+// continueRecord records that a sandbox goes on in a new instance.
+func (s *Service) continueRecord(ctx context.Context, r *store.Record, instance engine.Instance, check func(*store.Record) error) (store.Record, error) {
 	running, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
 		From:  []sandbox.State{sandbox.StateRunning, sandbox.StatePaused},
 		Quota: s.cfg.Quota,
@@ -236,21 +283,10 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, 
 			return nil
 		},
 	})
-	if err != nil {
-		if sandbox.CodeOf(err) == sandbox.CodeNotRunning && running.State.Final() {
-			err = notRunning(&running)
-		}
-		h.client.Close()
-		clean, cancel := teardown(ctx)
-		defer cancel()
-		if derr := s.cfg.Engine.Destroy(clean, next.Instance); derr != nil {
-			s.log.Error("remove an instance that was not needed", "sandbox", r.ID, "error", derr)
-		}
-		return *r, retryLater(err)
+	if sandbox.CodeOf(err) == sandbox.CodeNotRunning && running.State != sandbox.StatePaused {
+		err = notRunning(&running)
 	}
-	s.swap(&running, h)
-	s.endInstance(ctx, r)
-	return running, nil
+	return running, err
 }
 
 // continueIn records that a sandbox runs in an instance from now on.

@@ -129,17 +129,17 @@ func (s *Service) held(ctx context.Context, states []sandbox.State, f func(store
 func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, found bool) error {
 	switch r.State {
 	case sandbox.StateCreating:
-		s.fail(ctx, r.ID, "the daemon ended while the sandbox was being created")
+		s.fail(ctx, &r, "the daemon ended while the sandbox was being created")
 	case sandbox.StatePaused:
 		return s.repairPaused(ctx, &r, found)
 	case sandbox.StateRunning:
 		switch {
 		case !found:
-			s.fail(ctx, r.ID, s.vanished(&r))
+			s.fail(ctx, &r, s.vanished(&r))
 		case !st.Running && r.BootID != s.cfg.Boot.ID:
-			s.fail(ctx, r.ID, s.vanished(&r))
+			s.fail(ctx, &r, s.vanished(&r))
 		case !st.Running:
-			s.fail(ctx, r.ID, st.Reason)
+			s.fail(ctx, &r, st.Reason)
 		default:
 			return s.reattach(ctx, &r)
 		}
@@ -154,8 +154,7 @@ func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, 
 // reattach opens a sandbox that lived on, so that its end is noticed, and
 // finishes an update that was cut off.
 func (s *Service) reattach(ctx context.Context, r *store.Record) error {
-	h, err := s.openRecord(ctx, r)
-	if err != nil {
+	if _, err := s.openRecord(ctx, r); err != nil {
 		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
 			return nil
 		}
@@ -164,12 +163,11 @@ func (s *Service) reattach(ctx context.Context, r *store.Record) error {
 	if !r.Applying {
 		return nil
 	}
-	unenforced, err := h.apply(ctx, r, true, true)
-	if err != nil {
+	// It may have been a merge, which gives it another's machine.
+	if _, err := s.settle(ctx, r); err != nil {
 		return fmt.Errorf("finish the update of sandbox %s: %w", r.ID, detailed(err))
 	}
-	_, err = s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: applied(unenforced)})
-	return err
+	return nil
 }
 
 // Repair tries again to remove what could not be removed before. The janitor

@@ -88,6 +88,10 @@ type Service struct {
 	creating map[string]*creation     // guarded by mu
 	moving   map[string]chan struct{} // guarded by mu; see [Service.lock]
 	using    map[string]int           // guarded by mu; checkpoints in use
+	spared   map[string]bool          // guarded by mu; of those in use, what the collector left
+	// coming are instances that a sandbox is about to go on in, with the reason
+	// if one has ended already. Guarded by mu.
+	coming map[string]string
 
 	waking  singleflight.Group
 	golden  goldens
@@ -129,7 +133,7 @@ func New(cfg Config) (*Service, error) {
 		slots:    make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)),
 		lastCall: time.Now(),
 		handles:  map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
-		moving: map[string]chan struct{}{}, using: map[string]int{},
+		moving: map[string]chan struct{}{}, using: map[string]int{}, coming: map[string]string{}, spared: map[string]bool{},
 		collect: make(chan struct{}, 1),
 	}
 	s.keeper, _ = cfg.Engine.(engine.Checkpointer)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,9 +27,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // service itself survives a restart.
 type world struct {
 	*Service
-	t         testing.TB
-	state     *memory.State
-	engine    *memory.Engine
+	t      testing.TB
+	state  *memory.State
+	engine *memory.Engine
+	// bare is set on a world whose engine keeps no states.
+	bare bool
+	// mortal is set on a world that can crash; see [mortality].
+	mortal    *mortality
 	store     *sqlite.Store
 	path      string
 	templates *shelf
@@ -37,8 +42,19 @@ type world struct {
 
 func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
+	return (&world{}).begin(t, change...)
+}
+
+// bareWorld is a world whose engine keeps no states.
+func bareWorld(t testing.TB) *world {
+	t.Helper()
+	return (&world{bare: true}).begin(t)
+}
+
+func (w *world) begin(t testing.TB, change ...func(*Config)) *world {
+	t.Helper()
 	dir := t.TempDir()
-	w := &world{t: t, state: memory.NewState(dir), path: filepath.Join(dir, "cove.db"), templates: newShelf()}
+	w.t, w.state, w.path, w.templates = t, memory.NewState(dir), filepath.Join(dir, "cove.db"), newShelf(t.TempDir())
 	w.cfg = Config{Boot: Boot{ID: "boot-1", At: time.Unix(1, 0)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, f := range change {
 		f(&w.cfg)
@@ -68,8 +84,15 @@ func (w *world) open() {
 	if w.store, err = sqlite.Open(context.Background(), w.path); err != nil {
 		w.t.Fatal(err)
 	}
-	w.engine = memory.New(w.state)
-	w.cfg.Store, w.cfg.Engine, w.cfg.Templates = w.store, w.engine, w.templates
+	keeper := memory.NewKeeper(w.state)
+	w.engine = keeper.Engine
+	w.cfg.Store, w.cfg.Engine, w.cfg.Templates = w.store, keeper, w.templates
+	if w.bare {
+		w.cfg.Engine = w.engine
+	}
+	if w.mortal != nil {
+		w.cfg.Store, w.cfg.Engine = &mortalStore{w.store, w.mortal}, &mortalEngine{keeper, w.state, w.mortal}
+	}
 	if w.Service, err = New(w.cfg); err != nil {
 		w.t.Fatal(err)
 	}
@@ -145,8 +168,8 @@ func wait(t testing.TB, happened func() bool, otherwise func() string) {
 	}
 }
 
-// agree waits until the engine has exactly the sandboxes that run by the store,
-// and nothing is in between.
+// agree waits until the engine has exactly the machines of sandboxes that run by
+// the store and the checkpoints that it refers to, and nothing is in between.
 func (w *world) agree() {
 	w.t.Helper()
 	var wrong string
@@ -161,8 +184,9 @@ func (w *world) differences() string {
 	}
 	for _, r := range all {
 		switch {
-		case r.State == sandbox.StateRunning && r.Held && !r.Applying:
-			want = append(want, r.ID)
+		case r.State == sandbox.StateRunning && r.Held && !r.Applying && r.PausedAt == nil && r.Checkpoint == "":
+			want = append(want, r.Instance)
+		case r.State == sandbox.StatePaused && r.Held && !r.Applying && r.PausedAt != nil && r.Checkpoint != "":
 		case !r.State.Final() || r.Held || r.EndedAt == nil || r.Reason == "":
 			return fmt.Sprintf("record %s is left %s, held %v, applying %v, ended %v, reason %q", r.ID, r.State, r.Held, r.Applying, r.EndedAt, r.Reason)
 		}
@@ -171,7 +195,23 @@ func (w *world) differences() string {
 	if got := w.state.IDs(); !slices.Equal(got, want) {
 		return fmt.Sprintf("the engine has %v, the store says %v run", got, want)
 	}
+	if want, err = w.store.Checkpoints(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	if got := w.kept(); !slices.Equal(got, want) {
+		return fmt.Sprintf("the engine keeps %v, the store refers to %v", got, want)
+	}
 	return ""
+}
+
+// kept lists the checkpoints that the engine has, golden ones aside.
+func (w *world) kept() (ids []string) {
+	for _, c := range w.state.Kept() {
+		if !strings.HasPrefix(c.ID, goldenPrefix) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
 }
 
 func wantCode(t *testing.T, err error, want sandbox.Code) {
@@ -201,13 +241,14 @@ func ptr[T any](v T) *T { return &v }
 
 // shelf is a provider of templates in memory.
 type shelf struct {
+	dir   string // the empty root of all templates
 	mu    sync.Mutex
 	all   map[string]sandbox.Template // guarded by mu
 	built []sandbox.BuildTemplateRequest
 }
 
-func newShelf() *shelf {
-	return &shelf{all: map[string]sandbox.Template{
+func newShelf(dir string) *shelf {
+	return &shelf{dir: dir, all: map[string]sandbox.Template{
 		"host": {Name: "host", Source: "host", State: sandbox.TemplateReady},
 		"full": {
 			Name: "full", Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:full", User: "user", WorkDir: "/workspace",
@@ -246,7 +287,7 @@ func (s *shelf) Root(ctx context.Context, name string) (engine.Root, sandbox.Tem
 	if t.State != sandbox.TemplateReady {
 		return engine.Root{}, sandbox.Template{}, sandbox.Errorf(sandbox.CodeConflict, "template %q is not built; build it", name)
 	}
-	return engine.Root{Digest: t.Digest, Dir: "/"}, *t, nil
+	return engine.Root{Digest: t.Digest, Dir: s.dir}, *t, nil
 }
 
 func (s *shelf) Build(_ context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error) {

@@ -86,6 +86,11 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 	if err := s.snapshotName(ctx, &snap); err != nil {
 		return snap, err
 	}
+	if snap.Automatic {
+		if snap.Step, err = s.nextStep(ctx, id); err != nil {
+			return snap, err
+		}
+	}
 	c, release, err := s.stateOf(ctx, &r, engine.CheckpointOptions{
 		// A step of a history need not survive a loss of power: its sandbox does
 		// not either.

@@ -49,6 +49,12 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 	case <-v.ctx.Done():
 		return nil, v.ctx.Err()
 	}
+	// A machine that takes over meanwhile would have what was before.
+	unlock, err := s.lock(v.ctx, h.id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	v.detail = "changed " + strings.Join(changes(&req), ", ")
 	r, err := s.update(v.ctx, h, &req)
 	if err != nil {
