@@ -24,7 +24,7 @@ const workDir = "work"
 
 // serve answers connections to the agent until ctx ends.
 func (i *instance) serve(ctx context.Context) error {
-	_, tamed := agentv1connect.NewAgentHandler(&tame{Agent: i.agent, i: i})
+	_, tamed := agentv1connect.NewAgentHandler(&tame{Agent: i.agent, i: i}, connect.WithCompression("gzip", nil, nil))
 	all := i.agent.Handler()
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
