@@ -54,6 +54,7 @@ type Agent struct {
 	guard   *guard     // nil unless Init
 	bombs   *bombGuard // nil unless Init
 	null    *os.File
+	root    string // where merges are applied; "/" but in tests
 
 	mu       sync.RWMutex
 	settings settings    // guarded by mu
@@ -81,8 +82,13 @@ func New(cfg Config) (*Agent, error) {
 		users:   newUserDB("/etc/passwd", "/etc/group"),
 		jobs:    newJobTable(),
 		null:    null,
+		root:    "/",
 	}
 	if cfg.Init {
+		// Here and not before the first merge: a sandbox that boots with the
+		// files of a snapshot must not be seen with half a merge in them. It is
+		// one look at the names in the root directory.
+		a.recoverMerge()
 		a.reaper = newReaper()
 		a.guard = newGuard(a)
 		a.bombs = newBombGuard(a)

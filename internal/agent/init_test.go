@@ -24,7 +24,8 @@ import (
 
 // initMain is an agent as PID 1 of namespaces of its own. It serves until its
 // standard input ends. It does not see the machine's hosts, and of its cgroups
-// at most the one that it is to enter.
+// at most the one that it is to enter. If it is told to, it applies merges to a
+// file system of 1 MiB.
 func initMain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -39,7 +40,7 @@ func initMain() {
 }
 
 func serveInit(ctx context.Context) error {
-	hosts, group := os.Getenv("COVE_AGENT_TEST_HOSTS"), os.Getenv("COVE_AGENT_TEST_CGROUP")
+	hosts, group, small := os.Getenv("COVE_AGENT_TEST_HOSTS"), os.Getenv("COVE_AGENT_TEST_CGROUP"), os.Getenv("COVE_AGENT_TEST_SMALL")
 	if group != "" {
 		if err := writeControl(group+"/cgroup.procs", "0"); err != nil {
 			return err
@@ -53,17 +54,25 @@ func serveInit(ctx context.Context) error {
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/sys/fs/cgroup", "tmpfs", 0},
 		{hosts, "/etc/hosts", "", unix.MS_BIND},
+		{"small", small, "tmpfs", 0},
 	} {
-		if m.target == "/sys/fs/cgroup" && group != "" {
+		if m.target == "/sys/fs/cgroup" && group != "" || m.target == "" {
 			continue
 		}
-		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
+		data := ""
+		if m.source == "small" {
+			data = "size=1m"
+		}
+		if err := unix.Mount(m.source, m.target, m.kind, m.flags, data); err != nil {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
 	a, err := New(Config{Version: "init", Init: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
+	}
+	if small != "" {
+		a.root = small
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,13 +91,18 @@ func startInit(t *testing.T) (s *server, stop func()) { return startInitIn(t, ""
 // startInitIn does so in the version 1 cgroup at the path group.
 func startInitIn(t *testing.T, group string) (s *server, stop func()) {
 	t.Helper()
+	return startInitWith(t, "COVE_AGENT_TEST_CGROUP="+group)
+}
+
+func startInitWith(t *testing.T, env string) (s *server, stop func()) {
+	t.Helper()
 	needs.UserNS(t)
 	hosts := t.TempDir() + "/hosts"
 	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(executablePath(t))
-	cmd.Env = append(os.Environ(), childEnv+"=init", "COVE_AGENT_TEST_HOSTS="+hosts, "COVE_AGENT_TEST_CGROUP="+group)
+	cmd.Env = append(os.Environ(), childEnv+"=init", "COVE_AGENT_TEST_HOSTS="+hosts, env)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},

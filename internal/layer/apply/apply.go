@@ -22,6 +22,10 @@ const MaxEntries = 4_000_000
 // merge, or not a whole one. Nothing was changed.
 var ErrStream = errors.New("the stream is not one of a merge")
 
+// ErrStuck is in the errors of [Apply] that say that something was changed and
+// could not be undone. What was replaced is kept in the staging directory.
+var ErrStuck = errors.New("what was replaced is kept")
+
 // The names in a staging directory. An entry's new file and what it replaces
 // are named by its number.
 const (
@@ -67,7 +71,7 @@ type stage struct {
 // new files are prepared in a directory of their own, so that a full disk or a
 // broken stream, [ErrStream], changes nothing, and moved into place at the end.
 // If a move fails, those before it are undone; what cannot be undone is in the
-// error. Other programs may see the moves one by one. For a crash see [Recover].
+// error, which is an [ErrStuck] then. Other programs may see the moves one by one. For a crash see [Recover].
 //
 // All is done in the file system of root itself: a path on another one that is
 // mounted there is an error. ctx is not looked at once the moves begin.
@@ -275,7 +279,7 @@ func (s *stage) commit() error {
 func (s *stage) back(err error, steps []step) error {
 	if undone := s.undo(steps); undone != nil {
 		s.stuck = true
-		return errors.Join(err, undone, fmt.Errorf("what was replaced is kept in /%s", s.name))
+		return errors.Join(err, undone, fmt.Errorf("%w in /%s", ErrStuck, s.name))
 	}
 	return err
 }
