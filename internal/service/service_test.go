@@ -301,3 +301,26 @@ func (s *shelf) Build(_ context.Context, req sandbox.BuildTemplateRequest, sink 
 	s.all[req.Name] = t
 	return &t, nil
 }
+
+// ago lets all times of a sandbox be longer ago.
+func (w *world) ago(id string, d time.Duration) {
+	w.t.Helper()
+	past := func(at *time.Time) *time.Time {
+		if at == nil {
+			return nil
+		}
+		return ptr(at.Add(-d))
+	}
+	r, err := w.store.UpdateSandbox(w.t.Context(), id, store.Change{Apply: func(r *store.Record) error {
+		r.CreatedAt, r.LastActiveAt, r.ExpiresAt = r.CreatedAt.Add(-d), r.LastActiveAt.Add(-d), past(r.ExpiresAt)
+		return nil
+	}})
+	must(w.t, err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h := w.handles[id]; h != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.active, h.stored = r.LastActiveAt, r.LastActiveAt
+	}
+}

@@ -55,6 +55,11 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 		return nil, err
 	}
 	defer unlock()
+	select {
+	case <-h.gone:
+		return nil, h.why
+	default:
+	}
 	v.detail = "changed " + strings.Join(changes(&req), ", ")
 	r, err := s.update(v.ctx, h, &req)
 	if err != nil {
