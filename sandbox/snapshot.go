@@ -145,7 +145,9 @@ type Change struct {
 }
 
 // Diff is what differs between two file systems, by path. /tmp, /dev and
-// /dev/shm are memory and are not compared.
+// /dev/shm are memory and are not compared, nor is /run/cove. What Cove writes
+// in every sandbox, /etc/hosts, the machine id and the SSH host keys, is compared
+// only if Paths names the file itself.
 type Diff struct {
 	Changes []Change `json:"changes"`
 	// Added, Removed and Modified count all changes, returned or not.

@@ -87,7 +87,7 @@ type comparison struct {
 }
 
 func (c *comparison) walk(p string, a, b spot) error {
-	if untouched(a, b) || isExcluded(p) {
+	if untouched(a, b) || c.sel.skips(p) {
 		return nil
 	}
 	covered := c.sel.covers(p)

@@ -43,6 +43,11 @@ var base = tree{
 	"/run/cove/agent": reg("agent"),
 }
 
+// own is what Cove itself writes in a sandbox.
+var own = tree{
+	"/etc/hosts": reg("127.0.1.1 box\n"), "/etc/machine-id": reg("id"), "/run/cove/fork.json": reg("{}"),
+}
+
 func with(changes tree, removed ...string) tree {
 	t := tree{}
 	for p, f := range base {
@@ -68,6 +73,13 @@ func TestCompare(t *testing.T) {
 		want     []sandbox.Change
 	}{
 		{name: "equal", from: base, to: base},
+		{name: "a sandbox's own", from: base, to: with(own)},
+		{name: "a sandbox's own, selected with others", from: base, to: with(own), opts: CompareOptions{Paths: []string{"/etc", "/run/cove"}}},
+		{
+			name: "a sandbox's own, selected", from: base, to: with(own),
+			opts: CompareOptions{Paths: []string{"/etc/machine-id", "/run/cove"}},
+			want: []sandbox.Change{{Path: "/etc/machine-id", Kind: "added", Type: "file", NewSize: 2, NewMode: "0644"}},
+		},
 		{
 			name: "content", from: base, to: with(tree{"/etc/motd": reg("hello\n")}),
 			want: []sandbox.Change{{
@@ -172,9 +184,23 @@ func TestCompareCounts(t *testing.T) {
 	}
 }
 
+func TestNamed(t *testing.T) {
+	for p, want := range map[string]bool{
+		"/etc/hosts": true, "/etc/machine-id": true, "/var/lib/dbus/machine-id": true, "/etc/ssh/ssh_host_rsa_key": true,
+		"/etc/ssh/ssh_host_ed25519_key.pub": true, "/etc/ssh/ssh_host_rsa_key-cert.pub": true,
+		"/etc/ssh/sshd_config": false, "/etc/ssh/ssh_host_x/y_key": false, "/etc/hostname": false, "/srv/etc/hosts": false,
+	} {
+		if got := named(p); got != want {
+			t.Errorf("%s: got %v", p, got)
+		}
+	}
+}
+
 func TestPatches(t *testing.T) {
 	to := with(tree{"/etc/motd": reg("welcome\nto\na\nbox\n"), "/new": reg("line\n"), "/bin": reg("\x00"), "/usr/lib/a.so": reg("text")}, "/etc/hosts")
-	d := mustCompare(t, View{Lower: treeLower(base)}, view(t, newRand(1), base, to), CompareOptions{Patch: true})
+	// What is a sandbox's own is selected by itself.
+	opts := CompareOptions{Patch: true, Paths: []string{"/etc", "/etc/hosts", "/usr", "/new", "/bin"}}
+	d := mustCompare(t, View{Lower: treeLower(base)}, view(t, newRand(1), base, to), opts)
 	got := map[string]string{}
 	for _, ch := range d.Changes {
 		got[ch.Path] = ch.Patch

@@ -12,6 +12,11 @@
 // [WritePlan] writes. It is an ordinary tar stream in PAX format, described in
 // package apply.
 //
+// Some files are each sandbox's own, and Cove writes them: /etc/hosts,
+// /etc/machine-id, /var/lib/dbus/machine-id and the SSH host keys,
+// /etc/ssh/ssh_host_*. They are compared and merged only if a path that is
+// selected names one itself. /run/cove, where a fork finds its place, never is.
+//
 // A layer comes from a sandbox, so nothing in it is trusted: it is bounded in
 // every direction and checked as it is read.
 package layer

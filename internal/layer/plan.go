@@ -48,8 +48,8 @@ const MaxConflicts = 10_000
 // returned in both cases.
 //
 // Paths selects what is taken; empty is all. Directories that a selected path is
-// in come with it if ours has them not. Files in which Cove writes a sandbox's
-// own name are taken only if they are selected by their full paths.
+// in come with it if ours has them not. What is a sandbox's
+// own is taken only if it is selected by its full path: see the package's comment.
 func MakePlan(ctx context.Context, base, ours, theirs View, policy sandbox.MergePolicy, paths []string) (*Plan, []sandbox.Conflict, error) {
 	sel, err := newSelection(paths)
 	if err != nil {
@@ -86,10 +86,6 @@ func (p *Plan) sort() {
 	slices.SortFunc(p.Changes, func(a, b sandbox.Change) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// named are the files in which the agent writes the sandbox's name: each fork has
-// another.
-var named = map[string]bool{"/etc/hosts": true}
-
 // merger walks three views side by side.
 type merger struct {
 	look      *lookup
@@ -100,7 +96,7 @@ type merger struct {
 }
 
 func (m *merger) walk(p string, b, o, t spot) error {
-	if untouched(b, o, t) || isExcluded(p) || named[p] && !slices.Contains(m.sel, p) {
+	if untouched(b, o, t) || m.sel.skips(p) {
 		return nil
 	}
 	if !m.sel.covers(p) {

@@ -30,6 +30,25 @@ func isExcluded(p string) bool {
 	return dir == "/" && slices.ContainsFunc(ownPrefixes, func(s string) bool { return strings.HasPrefix(name, s) })
 }
 
+// named says of a path that what is there is a sandbox's own, so that each differs
+// from its template and its forks without anybody having changed it: its name and
+// machine id, and the host keys that it got at its start. Such a path is looked at
+// only if it is selected itself.
+func named(p string) bool {
+	switch p {
+	case "/etc/hosts", "/etc/machine-id", "/var/lib/dbus/machine-id":
+		return true
+	}
+	name, ok := strings.CutPrefix(p, "/etc/ssh/ssh_host_")
+	name = strings.TrimSuffix(strings.TrimSuffix(name, ".pub"), "-cert")
+	return ok && strings.HasSuffix(name, "_key") && !strings.Contains(name, "/")
+}
+
+// skips says that a path is no part of a comparison of what is selected.
+func (s selection) skips(p string) bool {
+	return isExcluded(p) || named(p) && !slices.Contains(s, p)
+}
+
 // View is the file system of a sandbox: a layer above a template. A nil Layer is
 // the bare template.
 type View struct {
