@@ -306,8 +306,9 @@ func (s *Service) chosen(v *visit, r *store.Record, req *sandbox.RestoreRequest)
 	if err != nil {
 		return store.SnapshotRecord{}, err
 	}
-	if n := -req.Step; n <= len(steps) {
-		return steps[n-1], nil
+	// Without the sign turned first: the smallest number has no counterpart.
+	if req.Step >= -len(steps) {
+		return steps[-req.Step-1], nil
 	}
 	if len(steps) == 0 {
 		return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no history; create it with history, or set it by an update, to have a step before each command", r.ID)
