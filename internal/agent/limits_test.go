@@ -31,16 +31,22 @@ func TestGuard(t *testing.T) {
 		var killed []int
 		busy := false
 		var released int64 // MiB that are in use no more, but count still
+		var files int64    // MiB of files on disk, which count as memory
 		g := &guard{
 			used: func() (int64, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				return used() + released<<20, nil
+				return used() + released<<20 + files<<20, nil
 			},
 			held: func() int64 {
 				mu.Lock()
 				defer mu.Unlock()
-				return used()
+				return used() + files<<20
+			},
+			onDisk: func() int64 {
+				mu.Lock()
+				defer mu.Unlock()
+				return files << 20
 			},
 			largest: func() (pid int) {
 				mu.Lock()
@@ -90,7 +96,10 @@ func TestGuard(t *testing.T) {
 		step(func() { memory[13] = 1000 }, guardSlow, "[11 12 13]")
 		step(func() { released = 1000 }, guardRelease/2, "[11 12 13]") // it will be free in a moment
 		step(func() { released = 0 }, time.Second, "[11 12 13]")
-		step(func() { released = 1000 }, guardRelease+guardFast, "[11 12 13 10]") // it is not
+		step(func() { files = 2000 }, guardRelease+guardFast, "[11 12 13]") // they take no memory
+		step(func() { memory[14] = 400 }, guardSlow, "[11 12 13 14]")       // what else there is does
+		step(func() { files = 0 }, time.Second, "[11 12 13 14]")
+		step(func() { released = 1000 }, guardRelease+guardFast, "[11 12 13 14 10]") // it is not
 		g.close()
 	})
 }

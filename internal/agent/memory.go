@@ -38,6 +38,8 @@ type guard struct {
 	kill    func(pid int)             // kills it, and tells its job why
 	gone    func(pid int) bool        // whether it has released its memory
 	report  func(pid int, used int64) // for the log
+	// onDisk is how much of what is used and held is on disk indeed.
+	onDisk func() int64
 
 	// doubt is for how long more has been in use than anything has: gVisor is
 	// giving back the memory of what has ended. looked is when that was seen
@@ -51,6 +53,7 @@ func newGuard(a *Agent) *guard {
 	g := &guard{
 		used:    (&meminfo{path: "/proc/meminfo"}).used,
 		held:    func() int64 { return residentBytes() + inMemory.shmem() },
+		onDisk:  func() int64 { return onDisk(inMemory.shmem(), "/", "/proc/self/mounts") },
 		largest: largestProcess,
 		kill:    a.killForMemory,
 		gone:    func(pid int) bool { return residentPages(pid) == 0 },
@@ -68,10 +71,17 @@ func (g *guard) check(limit int64) time.Duration {
 	if err != nil {
 		return guardSlow
 	}
+	disk := int64(0)
+	if used >= limit {
+		disk = g.onDisk()
+		used -= disk
+	}
 	if used < limit {
 		g.looked = time.Time{}
 		return pace(limit - used)
 	}
+	// What is in files is not in the way of processes.
+	limit += disk
 	if g.doubtful(limit) {
 		return guardFast / 4
 	}
@@ -212,6 +222,37 @@ func (m *meminfo) shmem() int64 {
 		return 0
 	}
 	return kib << 10
+}
+
+// onDisk returns how many bytes of the files on disk are counted as files in
+// memory, of which there are shmem bytes: gVisor does so with all that have been
+// in a checkpoint. They are what no file system in memory has. Files in memory
+// without a file system, and file systems in other mount namespaces, may pass
+// for files on disk; the host's limit holds for them.
+func onDisk(shmem int64, root, mounts string) int64 {
+	written := usedBytes(root)
+	if written == 0 || shmem == 0 {
+		return 0
+	}
+	data, err := os.ReadFile(mounts)
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(data) {
+		if f := bytes.Fields(line); len(f) > 2 && string(f[2]) == "tmpfs" {
+			shmem -= usedBytes(string(f[1]))
+		}
+	}
+	return max(0, min(written, shmem))
+}
+
+// usedBytes returns what is used of a file system, or 0.
+func usedBytes(path string) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil || st.Bfree > st.Blocks {
+		return 0
+	}
+	return int64(st.Blocks-st.Bfree) * st.Bsize
 }
 
 func (m *meminfo) read() (used, total int64, err error) {
