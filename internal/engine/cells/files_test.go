@@ -205,16 +205,16 @@ func (r *rig) changes(t *testing.T, of engine.Source) string {
 // Files of which gVisor could not hold another copy in memory.
 func TestLargeFiles(t *testing.T) {
 	r := newRig(t)
-	r.spec.Resources.MemoryMiB, r.spec.Resources.DiskMiB = 192, 1024
+	r.spec.Resources.MemoryMiB, r.spec.Resources.DiskMiB = 128, 1024
 	c := r.create(t, "sbx-one", "", false)
-	shell(t, c, "head -c 150000000 /dev/zero | tr '\\0' x > /srv/large")
+	shell(t, c, "head -c 400000000 /dev/zero | tr '\\0' x > /srv/large")
 	began := time.Now()
 	in, err := r.Changes(t.Context(), engine.Source{Instance: "sbx-one"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	n, err := io.Copy(io.Discard, in)
-	if err != nil || n < 150_000_000 {
+	if err != nil || n < 400_000_000 {
 		t.Errorf("%d bytes of changes: %v", n, err)
 	}
 	in.Close()
@@ -223,7 +223,7 @@ func TestLargeFiles(t *testing.T) {
 	ck := r.keep(t, "sbx-one", "ckp-files", true)
 	t.Logf("kept %d bytes in %s", ck.SizeBytes, time.Since(began))
 	began = time.Now()
-	if got := shell(t, r.create(t, "sbx-two", "ckp-files", true), "tr -d x < /srv/large | wc -c; stat -c %s /srv/large"); got != "0\n150000000\n" {
+	if got := shell(t, r.create(t, "sbx-two", "ckp-files", true), "tr -d x < /srv/large | wc -c; stat -c %s /srv/large"); got != "0\n400000000\n" {
 		t.Errorf("the file holds %q", got)
 	}
 	t.Logf("started in %s", time.Since(began))
