@@ -198,7 +198,7 @@ func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOpt
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal {
+	if err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && !diskFull(err) {
 		return nil, unavailable(err, "the changed files of %s could not be read; try again, the server's log has the details", of.id)
 	}
 	return l, err

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -242,6 +244,10 @@ func (s *Service) public(err error, action string) error {
 	if err == nil {
 		return nil
 	}
+	if sandbox.CodeOf(err) == sandbox.CodeInternal && diskFull(err) {
+		s.log.Error("verb failed", "action", action, "error", detailed(err))
+		return unavailable(err, "the server's disk is full; delete snapshots or sandboxes and try again")
+	}
 	if e, ok := errors.AsType[*sandbox.Error](err); ok {
 		if e.Code == sandbox.CodeInternal {
 			s.log.Error("verb failed", "action", action, "error", e.Detail())
@@ -253,6 +259,12 @@ func (s *Service) public(err error, action string) error {
 		s.log.Error("verb failed", "action", action, "error", err)
 	}
 	return sandbox.Wrap(code, err, sandbox.MessageOf(err))
+}
+
+// diskFull reports whether an error says that the server's disk is full, in
+// the words of the system or of the database.
+func diskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), "database or disk is full")
 }
 
 // unavailable is a failure of a part of Cove that a retry may mend.

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// The server's disk is full, or becomes so, where checkpoints are kept or
+// everywhere in the state directory: each verb of time does its work or says
+// clearly that it cannot, sandboxes live on, and with room it works again.
+func TestDiskFull(t *testing.T) {
+	needs.GVisor(t)
+	needs.Root(t) // for a file system of a size
+	places := []struct {
+		name, path string
+		mib        int
+		left       int // bytes
+	}{
+		// The first is full when a part of a checkpoint is written.
+		{"checkpoints", "engine/checkpoints", 128, 1 << 20}, {"state directory", "", 768, 0},
+	}
+	for _, place := range places {
+		t.Run(place.name, func(t *testing.T) {
+			dir := smallDisk(t, place.path, place.mib)
+			d := covetest.Start(t, covetest.Options{StateDir: dir})
+			// The checkpoint that fresh sandboxes start from is written once.
+			undisturbed(t, d, snapshotting(t, d))
+			for _, deed := range deeds {
+				t.Run(deed.name, func(t *testing.T) {
+					withoutRoom(t, d, deed.prepare(t, d), filepath.Join(dir, place.path), place.left)
+				})
+			}
+		})
+	}
+}
+
+// smallDisk makes a directory for a daemon's state in which the given path is
+// a file system of its own.
+func smallDisk(t *testing.T, path string, mib int) (dir string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cove-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	at := filepath.Join(dir, path)
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, fmt.Sprintf("size=%dm,mode=0700", mib)); err != nil {
+		t.Fatalf("mount a small file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// withoutRoom calls the verb of a scene on a disk that is full but for some
+// bytes, and again when there is room.
+func withoutRoom(t *testing.T, d *covetest.Daemon, s *scene, disk string, left int) {
+	fill(t, disk, left)
+	actErr := s.act(t.Context())
+	t.Logf("with %d bytes left: %v", left, actErr)
+	want := s.after
+	if actErr != nil {
+		want = s.before
+		// A gVisor that finds no room for the files of its sandbox dies without
+		// a word.
+		clear := strings.Contains(actErr.Error(), "full") || strings.Contains(actErr.Error(), "ended while it was being started")
+		if code := sandbox.CodeOf(actErr); code != sandbox.CodeUnavailable || strings.Contains(actErr.Error(), "\n") || !clear {
+			t.Errorf("the error has the code %q: %v; want one that says that the disk is full", code, actErr)
+		}
+	}
+	now, err := d.Settle(t.Context(), never, want)
+	if err != nil {
+		t.Errorf("while the disk is full: %v", err)
+	}
+	fill(t, disk, -1)
+	if actErr != nil {
+		if err := s.act(t.Context()); err != nil {
+			t.Errorf("with room again: %v", err)
+		}
+		if now, err = d.Settle(t.Context(), never, s.after); err != nil {
+			t.Errorf("with room again: %v", err)
+		}
+	}
+	if s.extra != nil {
+		s.extra(t, true)
+	}
+	usable(t, d, now)
+	wipe(t, d, nil)
+}
+
+// fill makes a disk full but for some bytes, or frees it when left is negative.
+func fill(t *testing.T, disk string, left int) {
+	t.Helper()
+	path := filepath.Join(disk, ".filler")
+	if left < 0 {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	size := int64(0)
+	for block := make([]byte, 1<<20); len(block) > 0; {
+		n, err := f.Write(block)
+		size += int64(n)
+		switch {
+		case errors.Is(err, unix.ENOSPC):
+			block = block[:len(block)/2]
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+	if err := f.Truncate(max(0, size-int64(left))); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,412 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// scene is sandboxes on which one of the verbs of time is about to be called.
+type scene struct {
+	// act calls the verb.
+	act func(context.Context) error
+	// before is the world now, after is the world when the verb has done its work.
+	before, after covetest.World
+	// hit are the sandboxes whose machines may be struck.
+	hit []string
+	// extra checks what is not in the world, if set.
+	extra func(t *testing.T, done bool)
+}
+
+// deeds are the verbs of time that are cut off.
+var deeds = []struct {
+	name    string
+	prepare func(t *testing.T, d *covetest.Daemon) *scene
+}{
+	{"pause", pausing}, {"resume", resuming}, {"snapshot", snapshotting}, {"fork", forking},
+	{"restore", restoring}, {"merge whole", mergingWhole}, {"merge files", mergingFiles},
+}
+
+// instants are when the victim dies, as parts of what the verb usually takes.
+// The last is right after it.
+var instants = []float64{0.05, 0.3, 0.55, 0.8, 1.1}
+
+// SIGKILL of the daemon, of a cell or of gVisor while the state of sandboxes
+// is kept, continued or exchanged: each of them is in its old state or in its
+// new one, all together, and can be worked with.
+func TestKillMatrixOfTime(t *testing.T) {
+	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		moments := instants
+		if strings.HasSuffix(t.Name(), "/user") && os.Geteuid() == 0 {
+			moments = []float64{0.5} // root's run has them all
+		}
+		for _, deed := range deeds {
+			t.Run(deed.name, func(t *testing.T) {
+				usual := undisturbed(t, d, deed.prepare(t, d))
+				for _, victim := range []string{serve, "cove", "runsc-sandbox"} {
+					for i, part := range moments {
+						t.Run(fmt.Sprintf("%s at %.0f%%", victim, 100*part), func(t *testing.T) {
+							cutOff(t, d, deed.prepare(t, d), victim, i, time.Duration(part*float64(usual)))
+						})
+					}
+				}
+			})
+		}
+	})
+}
+
+// undisturbed lets a scene happen and returns how long the verb took.
+func undisturbed(t *testing.T, d *covetest.Daemon, s *scene) time.Duration {
+	t.Helper()
+	began := time.Now()
+	if err := s.act(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	now, err := d.Settle(t.Context(), never, s.after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.extra != nil {
+		s.extra(t, true)
+	}
+	usable(t, d, now)
+	wipe(t, d, nil)
+	t.Logf("%v when nothing happens", took.Round(time.Millisecond))
+	return took
+}
+
+func never(string) bool { return false }
+
+// cutOff has the victim die in the middle of a scene and checks what became
+// of the sandboxes.
+func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int, after time.Duration) {
+	known, err := d.Machines(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups := d.Groups()
+	targets := aim(d, s, known, victim)
+	done := make(chan error, 1)
+	go func() { done <- s.act(t.Context()) }()
+	<-time.After(after)
+	groups = append(groups, d.Groups()...)
+	mayFail := never
+	if victim == serve {
+		d.Kill()
+	} else {
+		mayFail = strikeMachine(t, d, targets, known, victim, turn)
+	}
+	struck := time.Now()
+	var actErr error
+	select {
+	case actErr = <-done:
+	case <-time.After(told):
+		t.Fatal("the call in flight hangs")
+	}
+	if victim == serve {
+		if err := d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answered := time.Since(struck)
+	worlds := []covetest.World{s.before, s.after}
+	switch {
+	case actErr == nil:
+		worlds = worlds[1:] // what the caller was told is so
+	case victim != serve:
+		worlds = worlds[:1]
+	}
+	if code := sandbox.CodeOf(actErr); actErr != nil && (code == sandbox.CodeInternal || strings.Contains(actErr.Error(), "\n")) {
+		t.Errorf("the error has the code %q: %v", code, actErr)
+	}
+	now, err := d.Settle(t.Context(), mayFail, worlds...)
+	if err != nil {
+		t.Errorf("the call ended with %v, and then: %v", actErr, err)
+		wipe(t, d, groups)
+		return
+	}
+	t.Logf("answered %v after the kill, settled after %v: %v", answered.Round(time.Millisecond), time.Since(struck).Round(time.Millisecond), actErr)
+	if s.extra != nil {
+		s.extra(t, actErr == nil)
+	}
+	usable(t, d, now)
+	wipe(t, d, groups)
+}
+
+// aim finds the victims of the machines that are there before the verb.
+func aim(d *covetest.Daemon, s *scene, known covetest.Machines, victim string) []covetest.Target {
+	var machines []string
+	for _, id := range s.hit {
+		machines = append(machines, known.Instances[id])
+	}
+	return d.Targets(machines, victim == "runsc-sandbox")
+}
+
+// strikeMachine kills a process of a sandbox: one that was there before, or, on
+// every other turn, one that is being made. It returns which sandboxes may
+// have failed by that.
+func strikeMachine(t *testing.T, d *covetest.Daemon, old []covetest.Target, known covetest.Machines, victim string, turn int) func(string) bool {
+	t.Helper()
+	among := old
+	if turn%2 == 1 || len(old) == 0 {
+		fresh := d.Targets(d.Fresh(known), victim == "runsc-sandbox")
+		if len(fresh) > 0 {
+			among = fresh
+		}
+	}
+	if len(among) == 0 {
+		return never
+	}
+	hit := among[turn/2%len(among)]
+	if err := syscall.Kill(hit.PID, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+		t.Fatal(err)
+	}
+	return func(id string) bool {
+		now, err := d.Machines(t.Context())
+		return err == nil && (known.Last[id] == hit.Machine || now.Last[id] == hit.Machine)
+	}
+}
+
+// usable checks that every living sandbox of a world can be worked with.
+func usable(t *testing.T, d *covetest.Daemon, w covetest.World) {
+	t.Helper()
+	paused := false
+	for id, want := range w.Sandboxes {
+		held, err := d.Look(t.Context(), id)
+		if err != nil {
+			t.Errorf("look into %s, which was %s: %v", id, want.State, err)
+			continue
+		}
+		if !held.Equal(want.Held) {
+			t.Errorf("%s, which was %s, holds %+v; want %+v", id, want.State, held, want.Held)
+		}
+		if !paused { // one is enough
+			paused = true
+			if _, err := d.Client.Pause(t.Context(), id); err != nil {
+				t.Errorf("pause %s: %v", id, err)
+			}
+		}
+		if err := d.Count(t.Context(), id); err != nil {
+			t.Errorf("count in %s after a pause: %v", id, err)
+		}
+		if again, err := d.Look(t.Context(), id); err != nil || again.Memory == held.Memory || fmt.Sprint(again.Files) != fmt.Sprint(held.Files) {
+			t.Errorf("after a pause and one count %s holds %+v, before %+v; %v", id, again, held, err)
+		}
+	}
+}
+
+// wipe ends all sandboxes and snapshots, of which nothing must be left.
+func wipe(t *testing.T, d *covetest.Daemon, groups []string) {
+	t.Helper()
+	all, err := d.All(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, s := range all {
+		if s.State.Final() {
+			continue
+		}
+		if _, err := d.Client.Kill(t.Context(), id); err != nil {
+			t.Errorf("kill %s: %v", id, err)
+		}
+	}
+	list, err := d.Client.ListSnapshots(t.Context(), sandbox.ListSnapshotsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, snap := range list.Items {
+		if _, err := d.Client.DeleteSnapshot(t.Context(), snap.ID); err != nil {
+			t.Errorf("delete %s: %v", snap.ID, err)
+		}
+	}
+	if err := d.Tidy(t.Context(), groups, 5*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// stage makes a running sandbox with a witness and a file, and returns what it
+// is.
+func stage(t *testing.T, d *covetest.Daemon) (string, covetest.Want) {
+	t.Helper()
+	s := d.Create(t, small())
+	if err := d.Witness(t.Context(), s.ID, "word-"+s.ID); err != nil {
+		t.Fatal(err)
+	}
+	want := covetest.Want{State: sandbox.StateRunning, Held: covetest.Held{Files: map[string]string{}, Memory: "word-" + s.ID + " 0"}}
+	put(t, d, s.ID, &want, "first", "of "+s.ID)
+	return s.ID, want
+}
+
+// put writes a file and notes it.
+func put(t *testing.T, d *covetest.Daemon, id string, want *covetest.Want, name, content string) {
+	t.Helper()
+	if _, err := d.Client.WriteFile(t.Context(), id, sandbox.WriteFileRequest{Path: "/workspace/w/" + name}, strings.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(content))
+	files := map[string]string{name: hex.EncodeToString(sum[:])}
+	for n, digest := range want.Held.Files {
+		if n != name {
+			files[n] = digest
+		}
+	}
+	want.Held.Files = files
+}
+
+// count has the witness count and notes it.
+func count(t *testing.T, d *covetest.Daemon, id string, want *covetest.Want) {
+	t.Helper()
+	if err := d.Count(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	var word string
+	var n int
+	if _, err := fmt.Sscan(want.Held.Memory, &word, &n); err != nil {
+		t.Fatal(err)
+	}
+	want.Held.Memory = fmt.Sprintf("%s %d", word, n+1)
+}
+
+func alone(id string, want covetest.Want) covetest.World {
+	return covetest.World{Sandboxes: map[string]covetest.Want{id: want}}
+}
+
+func pausing(t *testing.T, d *covetest.Daemon) *scene {
+	id, want := stage(t, d)
+	paused := want
+	paused.State = sandbox.StatePaused
+	return &scene{
+		before: alone(id, want), after: alone(id, paused), hit: []string{id},
+		act: func(ctx context.Context) error {
+			_, err := d.Client.Pause(ctx, id)
+			return err
+		},
+	}
+}
+
+func resuming(t *testing.T, d *covetest.Daemon) *scene {
+	s := pausing(t, d)
+	if err := s.act(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.before, s.after = s.after, s.before
+	s.act = func(ctx context.Context) error {
+		_, err := d.Client.Resume(ctx, s.hit[0], sandbox.ResumeRequest{})
+		return err
+	}
+	return s
+}
+
+func snapshotting(t *testing.T, d *covetest.Daemon) *scene {
+	id, want := stage(t, d)
+	return &scene{
+		before: alone(id, want), after: alone(id, want), hit: []string{id},
+		act: func(ctx context.Context) error {
+			_, err := d.Client.CreateSnapshot(ctx, id, sandbox.CreateSnapshotRequest{Name: "cut-off"})
+			return err
+		},
+		extra: func(t *testing.T, done bool) {
+			made, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Snapshot: "cut-off"})
+			if sandbox.CodeOf(err) == sandbox.CodeNotFound && !done {
+				return
+			}
+			if err != nil {
+				t.Errorf("create from the snapshot: %v", err)
+				return
+			}
+			if held, err := d.Look(t.Context(), made.ID); err != nil || !held.Equal(want.Held) {
+				t.Errorf("the snapshot holds %+v, %v; want %+v", held, err, want.Held)
+			}
+		},
+	}
+}
+
+func forking(t *testing.T, d *covetest.Daemon) *scene {
+	id, want := stage(t, d)
+	after := alone(id, want)
+	after.Born, after.Parent, after.Child = 2, id, want
+	return &scene{
+		before: alone(id, want), after: after, hit: []string{id},
+		act: func(ctx context.Context) error {
+			_, err := d.Client.Fork(ctx, id, sandbox.ForkRequest{Count: 2})
+			return err
+		},
+	}
+}
+
+func restoring(t *testing.T, d *covetest.Daemon) *scene {
+	id, was := stage(t, d)
+	snap, err := d.Client.CreateSnapshot(t.Context(), id, sandbox.CreateSnapshotRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := was
+	put(t, d, id, &want, "second", "newer")
+	count(t, d, id, &want)
+	return &scene{
+		before: alone(id, want), after: alone(id, was), hit: []string{id},
+		act: func(ctx context.Context) error {
+			_, err := d.Client.RestoreSnapshot(ctx, id, sandbox.RestoreRequest{Snapshot: snap.ID})
+			return err
+		},
+	}
+}
+
+// family is a parent and a child that have both gone on since the fork.
+func family(t *testing.T, d *covetest.Daemon) (parent, child string, w covetest.World) {
+	t.Helper()
+	parent, p := stage(t, d)
+	list, err := d.Client.Fork(t.Context(), parent, sandbox.ForkRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child = list.Items[0].ID
+	c := p
+	put(t, d, parent, &p, "ours", "of the parent")
+	for i := range 5 {
+		put(t, d, child, &c, fmt.Sprintf("theirs-%d", i), strings.Repeat("of the child", 10_000*i))
+	}
+	put(t, d, child, &c, "first", "changed by the child")
+	count(t, d, child, &c)
+	return parent, child, covetest.World{Sandboxes: map[string]covetest.Want{parent: p, child: c}}
+}
+
+func mergingWhole(t *testing.T, d *covetest.Daemon) *scene {
+	parent, child, before := family(t, d)
+	after := before.Clone()
+	after.Sandboxes[parent] = before.Sandboxes[child]
+	after.Sandboxes[child] = covetest.Want{State: sandbox.StateKilled}
+	return &scene{before: before, after: after, hit: []string{parent, child}, act: merge(d, parent, child, sandbox.MergeWhole)}
+}
+
+func mergingFiles(t *testing.T, d *covetest.Daemon) *scene {
+	parent, child, before := family(t, d)
+	merged := before.Sandboxes[parent]
+	merged.Held.Files = map[string]string{"ours": merged.Held.Files["ours"]}
+	for name, digest := range before.Sandboxes[child].Held.Files {
+		merged.Held.Files[name] = digest
+	}
+	after := before.Clone()
+	after.Sandboxes[parent] = merged
+	return &scene{before: before, after: after, hit: []string{parent, child}, act: merge(d, parent, child, sandbox.MergeFiles)}
+}
+
+func merge(d *covetest.Daemon, parent, child string, kind sandbox.MergeKind) func(context.Context) error {
+	return func(ctx context.Context) error {
+		res, err := d.Client.Merge(ctx, parent, sandbox.MergeRequest{Winner: child, Kind: kind})
+		if err == nil && !res.Merged {
+			err = fmt.Errorf("there are conflicts: %+v", res.Conflicts)
+		}
+		return err
+	}
+}
