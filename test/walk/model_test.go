@@ -1,0 +1,175 @@
+package walk
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// model is what there must be.
+type model struct {
+	world covetest.World
+	snaps map[string]kept // by name
+	// forks tells of each fork from whom it came, and what that one's files were.
+	forks map[string]fork
+	// order numbers the sandboxes, so that a seed leads the same way.
+	order []string
+}
+
+type kept struct {
+	kind sandbox.SnapshotKind
+	held covetest.Held
+}
+
+type fork struct {
+	parent string
+	base   map[string]string
+}
+
+func newModel() model {
+	return model{
+		world: covetest.World{Sandboxes: map[string]covetest.Want{}, Past: map[string]bool{}},
+		snaps: map[string]kept{}, forks: map[string]fork{},
+	}
+}
+
+func (m model) clone() model {
+	m.world, m.snaps, m.forks, m.order = m.world.Clone(), maps.Clone(m.snaps), maps.Clone(m.forks), slices.Clone(m.order)
+	return m
+}
+
+// living returns the ids of the sandboxes in one of these states.
+func (m *model) living(states ...sandbox.State) []string {
+	var ids []string
+	for _, id := range m.order {
+		if w, ok := m.world.Sandboxes[id]; ok && slices.Contains(states, w.State) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// awake returns the models in which some of these sandboxes, if they are
+// paused, were resumed for a call that then did nothing.
+func (m model) awake(ids ...string) []model {
+	all := []model{m}
+	for _, id := range ids {
+		if m.world.Sandboxes[id].State != sandbox.StatePaused {
+			continue
+		}
+		for _, one := range slices.Clone(all) {
+			one = one.clone()
+			one.set(id, func(w *covetest.Want) { w.State = sandbox.StateRunning })
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// set changes what a sandbox must be.
+func (m *model) set(id string, change func(*covetest.Want)) {
+	w := m.world.Sandboxes[id]
+	change(&w)
+	m.world.Sandboxes[id] = w
+}
+
+// put notes a file; an empty digest removes it.
+func (m *model) put(id, name, digest string) {
+	m.set(id, func(w *covetest.Want) {
+		w.State = sandbox.StateRunning
+		w.Held.Files = maps.Clone(w.Held.Files)
+		if digest == "" {
+			delete(w.Held.Files, name)
+		} else {
+			w.Held.Files[name] = digest
+		}
+	})
+}
+
+// adopt numbers the sandboxes that are new in a world, and notes from whom the
+// forks among them came.
+func (m *model) adopt(now, before covetest.World, parent string) {
+	for _, id := range slices.Sorted(maps.Keys(now.Sandboxes)) {
+		if slices.Contains(m.order, id) {
+			continue
+		}
+		m.order = append(m.order, id)
+		if parent != "" {
+			m.forks[id] = fork{parent: parent, base: before.Sandboxes[parent].Held.Files}
+		}
+	}
+	m.world = now
+}
+
+// baseOf returns the files of the parent as they were when the winner, or the
+// ancestor of it that is the parent's own fork, was made.
+func (m *model) baseOf(parent, winner string) (map[string]string, bool) {
+	for id := winner; ; {
+		f, ok := m.forks[id]
+		if !ok || m.world.Past[id] {
+			return nil, false
+		}
+		if f.parent == parent {
+			return f.base, true
+		}
+		id = f.parent
+	}
+}
+
+// merged returns the files of a parent after a merge, and the conflicts if
+// those stop it.
+func merged(base, ours, theirs map[string]string, policy sandbox.MergePolicy) (files map[string]string, conflicts []string) {
+	files = maps.Clone(ours)
+	take := func(name string) {
+		if digest, ok := theirs[name]; ok {
+			files[name] = digest
+		} else {
+			delete(files, name)
+		}
+	}
+	for _, name := range everyName(base, ours, theirs) {
+		b, o, t := base[name], ours[name], theirs[name]
+		switch {
+		case t == b || o == t:
+		case o == b || policy == sandbox.PolicyTheirs:
+			take(name)
+		case policy == sandbox.PolicyNone:
+			conflicts = append(conflicts, name)
+		}
+	}
+	if len(conflicts) > 0 {
+		return maps.Clone(ours), conflicts
+	}
+	return files, nil
+}
+
+func everyName(all ...map[string]string) []string {
+	names := map[string]bool{}
+	for _, files := range all {
+		for name := range files {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// differences returns what leads from one's files to the other's, as lines.
+func differences(from, to map[string]string) []string {
+	var lines []string
+	for _, name := range everyName(from, to) {
+		a, wasThere := from[name]
+		b, isThere := to[name]
+		switch {
+		case !wasThere:
+			lines = append(lines, fmt.Sprintf("%s %s", sandbox.ChangeAdded, name))
+		case !isThere:
+			lines = append(lines, fmt.Sprintf("%s %s", sandbox.ChangeRemoved, name))
+		case a != b:
+			lines = append(lines, fmt.Sprintf("%s %s", sandbox.ChangeModified, name))
+		}
+	}
+	return lines
+}
