@@ -165,7 +165,9 @@ func (l *chanListener) Close() error {
 
 func (l *chanListener) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
 
-func pose(t testing.TB, i *impostor) *Client {
+func pose(t testing.TB, i *impostor) *Client { return serveAgent(t, i) }
+
+func serveAgent(t testing.TB, i agentv1connect.AgentHandler) *Client {
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentHandler(i))
 	return serve(t, mux)
