@@ -344,6 +344,20 @@ def everything(*skip):
     print(json.dumps({"answers": answers, "ticks": ticks, "failed": failed, "time": time.time(),
         "hostname": socket.gethostname(), "who": ask("memory", "who"), "random": ask("memory", "random")}))
 
+def network():
+    "What a new connection to the outside says, and how many old ones are there."
+    s = socket.socket()
+    s.settimeout(5)
+    began = time.monotonic()
+    try:
+        s.connect(("169.254.77.1", 80))
+        said = "connected"
+    except OSError as e:
+        said = type(e).__name__
+    with open("/proc/net/tcp") as f:
+        agents = [l.split()[3] for l in f if l.split()[1].endswith(":1B5F")]
+    print(said, time.monotonic() - began < 3, len([a for a in agents if a != "0A"]) <= 2)
+
 def mutate(n):
     for name in ("memory", "files", "database", "node"):
         ask(name, "mutate", n)

@@ -44,6 +44,11 @@ func TestSurvives(t *testing.T) {
 			w.checkJobs(t, round.name)
 		}
 		w.checkMade(t, "in the end", made)
+		// The outside answers at once, and nothing is left of earlier connections
+		// to the agent.
+		if got := d.Sh(t, w.id, "python3 w/w.py network"); got != "ConnectionRefusedError True True\n" {
+			t.Errorf("a connection to the outside, whether soon, and whether no old ones are left: %s", got)
+		}
 	})
 }
 
