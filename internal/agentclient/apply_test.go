@@ -45,6 +45,7 @@ func TestApply(t *testing.T) {
 		code    sandbox.Code // or of this code
 	}{
 		{name: "content fails", content: io.MultiReader(strings.NewReader(big), iotest.ErrReader(boom)), got: "|broken", err: boom},
+		{name: "whole", content: strings.NewReader(big), got: big},
 		{name: "content is cut off", content: iotest.ErrReader(io.ErrUnexpectedEOF), err: io.ErrUnexpectedEOF},
 		{name: "refused", content: strings.NewReader("x"), got: "x", agent: connect.NewError(connect.CodeAborted, boom), code: sandbox.CodeConflict},
 	} {

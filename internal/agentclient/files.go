@@ -207,6 +207,8 @@ func (c *Client) Apply(ctx context.Context, content io.Reader) error {
 			break // what is wrong, the answer tells
 		}
 	}
-	_, err := stream.CloseAndReceive()
-	return mapError(ctx, err)
+	if _, err := stream.CloseAndReceive(); err != nil {
+		return mapError(ctx, err)
+	}
+	return nil
 }
