@@ -41,9 +41,12 @@ func (i *instance) serve(ctx context.Context) error {
 		Protocols:         &protocols,
 		ReadHeaderTimeout: 30 * time.Second,
 	}
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { defer close(closed); _ = srv.Close() })
 	err := srv.Serve(i.listener)
+	if !stop() {
+		<-closed // Serve returns before the connections are closed
+	}
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
