@@ -27,13 +27,17 @@ func (d *Daemon) CellDirs() []string {
 }
 
 // Cells returns the cells of this daemon's sandboxes: process ids by the id of
-// the sandbox.
+// the sandbox. Those that wait ahead of need, and end with the daemon, are left
+// out.
 func (d *Daemon) Cells() map[string]int {
 	cells := map[string]int{}
 	for pid := range processes() {
 		log, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", pid))
-		if err == nil && strings.HasPrefix(log, d.StateDir+"/") && filepath.Base(log) == "cell.log" {
-			cells[filepath.Base(filepath.Dir(log))] = pid
+		if err != nil || !strings.HasPrefix(log, d.StateDir+"/") || filepath.Base(log) != "cell.log" {
+			continue
+		}
+		if id := filepath.Base(filepath.Dir(log)); !strings.HasPrefix(id, "shell-") {
+			cells[id] = pid
 		}
 	}
 	return cells
