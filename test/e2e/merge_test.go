@@ -271,16 +271,10 @@ func onlyThese(t *testing.T, d *covetest.Daemon, ids ...string) {
 		t.Errorf("the sandboxes that live are %v, want %v", got, ids)
 	}
 	// A machine that was merged is called as the winner was.
-	agree := func() bool { return len(machines(d)) == len(ids) && len(d.CellDirs()) == len(ids) }
+	agree := func() bool { return len(d.Living()) == len(ids) && len(d.CellDirs()) == len(ids) }
 	if !covetest.Eventually(5*time.Second, agree) {
-		t.Errorf("there are cells of %v and directories of %v, want %v", machines(d), d.CellDirs(), ids)
+		t.Errorf("there are cells of %v and directories of %v, want %v", d.Living(), d.CellDirs(), ids)
 	}
-}
-
-// machines returns the names of the cells that live, without those that wait
-// ahead of need.
-func machines(d *covetest.Daemon) []string {
-	return slices.DeleteFunc(d.Living(), func(id string) bool { return strings.HasPrefix(id, "shell-") })
 }
 
 // Several ways at once: what each did, which comes back, and which live on.
