@@ -245,15 +245,8 @@ func (r refusal) Error() string { return "the agent refuses: " + string(r) }
 
 // greetAgent waits for the agent to answer and tells it what it has to know.
 func (c *cell) greetAgent(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
+	ctx, cancel := c.whileItRuns(ctx, agentTimeout)
 	defer cancel()
-	go func() {
-		select {
-		case <-c.ended:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	client, closeClient := newAgentClient(c.dialAgentPatiently)
 	defer closeClient()
 	r := c.spec.Resources

@@ -170,7 +170,7 @@ func (c *cell) dialAgentPatiently(ctx context.Context) (net.Conn, error) {
 
 // awaitAgent waits until the agent answers.
 func (c *cell) awaitAgent(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
+	ctx, cancel := c.whileItRuns(ctx, agentTimeout)
 	defer cancel()
 	client, closeClient := newAgentClient(c.dialAgentPatiently)
 	defer closeClient()
@@ -178,6 +178,19 @@ func (c *cell) awaitAgent(ctx context.Context) error {
 		return c.notGreeted(err)
 	}
 	return nil
+}
+
+// whileItRuns returns a context that ends with gVisor too.
+func (c *cell) whileItRuns(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	go func() {
+		select {
+		case <-c.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // relayAll joins each connection to the socket with one to the agent.
@@ -191,7 +204,7 @@ func (c *cell) relayAll(l net.Listener) {
 		}
 		wg.Go(func() {
 			defer conn.Close()
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := c.whileItRuns(context.Background(), 10*time.Second)
 			inside, err := c.dialAgent(ctx)
 			cancel()
 			if err != nil {

@@ -22,6 +22,10 @@ const lockPoll = 20 * time.Millisecond
 // make room; it finishes the calls it is in.
 const takeOverWait = 30 * time.Second
 
+// lastBreathWait bounds how long the lock of a daemon that was killed may be
+// held by what it was just starting.
+const lastBreathWait = 5 * time.Second
+
 // holder is the daemon that has the lock, as it says of itself in the file.
 type holder struct {
 	pid      int
@@ -40,7 +44,13 @@ func lockState(ctx context.Context, dir string, wait time.Duration, onDemand boo
 	}
 	ok, err := tryLock(f)
 	if err == nil && !ok {
-		if h, known := holderOf(f); known && h.onDemand && !onDemand {
+		h, known := holderOf(f)
+		switch {
+		case known && errors.Is(unix.Kill(h.pid, 0), unix.ESRCH):
+			// It was killed. A process that it was about to start has the lock
+			// until that one executes its program.
+			wait = max(wait, lastBreathWait)
+		case known && h.onDemand && !onDemand:
 			wait = takeOverWait
 			_ = unix.Kill(h.pid, unix.SIGTERM)
 		}
