@@ -58,6 +58,7 @@ type Agent struct {
 
 	mu       sync.RWMutex
 	settings settings    // guarded by mu
+	hosted   string      // the name that is in /etc/hosts; guarded by mu
 	pids     *pidLimiter // guarded by mu; nil when processes are not limited
 
 	editMu  sync.Mutex // held over a whole Edit, so that edits do not lose each other

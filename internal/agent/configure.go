@@ -180,6 +180,7 @@ func (a *Agent) setMaxPIDs(limit int64) string {
 	return ""
 }
 
+// Preconditions: a.mu is held.
 func (a *Agent) setHostname(name string) string {
 	if !a.cfg.Init {
 		return "the agent is not the first process of a sandbox"
@@ -187,15 +188,19 @@ func (a *Agent) setHostname(name string) string {
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return err.Error()
 	}
-	if err := addHost("/etc/hosts", name); err != nil {
+	// A fork knows the name of its parent, which is another machine now.
+	if err := addHost("/etc/hosts", name, a.hosted); err != nil {
 		a.log.Debug("add host name to /etc/hosts", "error", err)
+		return ""
 	}
+	a.hosted = name
 	return ""
 }
 
-// addHost makes name resolve to this machine through the hosts file at path.
-func addHost(path, name string) error {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o644)
+// addHost makes name resolve to this machine through the hosts file at path, in
+// place of the name that it added before, or "".
+func addHost(path, name, before string) error {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return err
 	}
@@ -205,18 +210,40 @@ func addHost(path, name string) error {
 	if err != nil {
 		return err
 	}
-	var add []byte
-	if len(old) == 0 {
-		add = []byte("127.0.0.1 localhost\n::1 localhost\n")
-	} else if old[len(old)-1] != '\n' {
-		add = []byte("\n")
+	now := hostsWith(old, name, before)
+	if bytes.Equal(now, old) {
+		return nil
 	}
-	for line := range bytes.Lines(old) {
-		line, _, _ = bytes.Cut(line, []byte("#"))
-		if fields := strings.Fields(string(line)); len(fields) > 1 && slices.Contains(fields[1:], name) {
-			return nil
-		}
+	if _, err := f.WriteAt(now, 0); err != nil {
+		return err
 	}
-	_, err = f.Write(append(add, "127.0.1.1 "+name+"\n"...))
-	return err
+	return f.Truncate(int64(len(now)))
 }
+
+// hostsWith returns the content of a hosts file with name, and without the line
+// that was added for the name before.
+func hostsWith(old []byte, name, before string) []byte {
+	var out []byte
+	there := false
+	for line := range bytes.Lines(old) {
+		text, _, _ := bytes.Cut(line, []byte("#"))
+		fields := strings.Fields(string(text))
+		if before != "" && before != name && strings.TrimRight(string(line), "\n") == hostLine(before) {
+			continue
+		}
+		there = there || len(fields) > 1 && slices.Contains(fields[1:], name)
+		out = append(out, line...)
+	}
+	if len(old) == 0 {
+		out = []byte("127.0.0.1 localhost\n::1 localhost\n")
+	}
+	if there {
+		return out
+	}
+	if len(out) > 0 && out[len(out)-1] != '\n' {
+		out = append(out, '\n')
+	}
+	return append(out, hostLine(name)+"\n"...)
+}
+
+func hostLine(name string) string { return "127.0.1.1 " + name }

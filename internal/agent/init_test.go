@@ -222,3 +222,19 @@ func TestInitMemoryGuard(t *testing.T) {
 		t.Errorf("stats: %v", m)
 	}
 }
+
+func TestHostsWith(t *testing.T) {
+	for _, tt := range []struct{ name, old, host, before, want string }{
+		{"empty", "", "a", "", "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 a\n"},
+		{"added", "127.0.0.1 localhost\n", "a", "", "127.0.0.1 localhost\n127.0.1.1 a\n"},
+		{"no newline", "127.0.0.1 localhost", "a", "", "127.0.0.1 localhost\n127.0.1.1 a\n"},
+		{"there", "127.0.0.1 localhost a\n", "a", "", "127.0.0.1 localhost a\n"},
+		{"a fork", "127.0.0.1 localhost\n127.0.1.1 a\n10.0.0.1 x\n", "b", "a", "127.0.0.1 localhost\n10.0.0.1 x\n127.0.1.1 b\n"},
+		{"somebody's own line", "127.0.1.1 a mine\n", "b", "a", "127.0.1.1 a mine\n127.0.1.1 b\n"},
+		{"again", "127.0.1.1 a\n", "a", "a", "127.0.1.1 a\n"},
+	} {
+		if got := string(hostsWith([]byte(tt.old), tt.host, tt.before)); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -113,6 +114,20 @@ func (p *process) hasExited() bool {
 
 // startProcess starts a cell in its own namespaces. It waits for its shell.
 func (e *Engine) startProcess(program string) (*process, error) {
+	const tries = 20
+	for i := 1; ; i++ {
+		p, err := e.tryProcess(program)
+		// The program was perhaps just written: a process that another
+		// goroutine is starting may have the file open until it executes its
+		// own (see go.dev/issue/22315).
+		if !errors.Is(err, unix.ETXTBSY) || i == tries {
+			return p, err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (e *Engine) tryProcess(program string) (*process, error) {
 	readyR, readyW, err := os.Pipe()
 	if err != nil {
 		return nil, err
