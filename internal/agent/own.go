@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -47,11 +48,46 @@ func (a *Agent) makeOwn(m *agentv1.ConfigureRequest) {
 			a.log.Warn("renew the SSH host keys", "error", err)
 		}
 	}
+	if m.GetFresh() || m.GetFork() != nil {
+		if err := renewBootID(); err != nil {
+			a.log.Warn("renew the boot id", "error", err)
+		}
+	}
 	if f := m.GetFork(); f != nil {
 		if err := writeFork(systemPaths.run, f); err != nil {
 			a.log.Warn("tell a fork its place", "error", err)
 		}
 	}
+}
+
+// The kernel's boot id is of the machine that a checkpoint was taken of. A file
+// of our own lies above it: in memory, where comparisons do not look.
+const (
+	bootIDFile  = "/proc/sys/kernel/random/boot_id"
+	bootIDShown = "/dev/.cove-boot-id"
+)
+
+// renewBootID gives the sandbox a boot id of its own.
+func renewBootID() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(bootIDFile, &st); err != nil {
+		return absent(err)
+	}
+	fd, err := unix.Open(bootIDShown, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o444)
+	if err != nil {
+		return err
+	}
+	var id [16]byte
+	_, _ = rand.Read(id[:])
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // version 4, RFC 9562
+	_, err = unix.Write(fd, fmt.Appendf(nil, "%x-%x-%x-%x-%x\n", id[:4], id[4:6], id[6:8], id[8:10], id[10:]))
+	if err := errors.Join(err, unix.Close(fd)); err != nil {
+		return err
+	}
+	if st.Type != unix.PROC_SUPER_MAGIC {
+		return nil // it was shown before
+	}
+	return unix.Mount(bootIDShown, bootIDFile, "", unix.MS_BIND, "")
 }
 
 // renewMachineID puts a new id into the files that are there for one.

@@ -32,7 +32,7 @@ echo network:; cat /proc/net/dev | cut -d: -f1; cat /proc/net/route
 // secrets are numbers that two sandboxes must not have in common, one a line.
 const secrets = `
 od -An -N16 -tx1 /dev/urandom; od -An -N16 -tx1 /dev/random; mktemp -u; bash -c 'echo $RANDOM-$RANDOM-$RANDOM'
-cat /proc/sys/kernel/random/uuid /etc/machine-id /var/lib/dbus/machine-id /etc/ssh/ssh_host_*_key.pub 2>/dev/null
+cat /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id /etc/machine-id /var/lib/dbus/machine-id /etc/ssh/ssh_host_*_key.pub 2>/dev/null
 node -e 'console.log(Math.random()); console.log(require("crypto").randomUUID())'
 python3 -c '
 import os, ctypes, struct
