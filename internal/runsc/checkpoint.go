@@ -19,6 +19,9 @@ var CheckpointFiles = []string{
 	checkpointfiles.PagesFileName,
 }
 
+// PagesFile is the one of [CheckpointFiles] with the pages.
+const PagesFile = checkpointfiles.PagesFileName
+
 // Pause stops all processes of the sandbox where they are.
 func (s *Sandbox) Pause() error {
 	if err := s.c.Pause(); err != nil {
@@ -42,6 +45,12 @@ func (s *Sandbox) Resume() error {
 // Pages go to a file of their own, uncompressed and without those that are all
 // zero, so that they can be loaded as they are needed.
 func (s *Sandbox) Checkpoint(dir string) error {
+	if s.sharesWrites(dir) {
+		if err := s.checkpointShared(dir); err != nil {
+			return fmt.Errorf("checkpoint gVisor container: %w", err)
+		}
+		return nil
+	}
 	err := s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{
 		Compression: statefile.CompressionLevelNone,
 		Resume:      true,
@@ -56,6 +65,12 @@ func (s *Sandbox) Checkpoint(dir string) error {
 // when the processes run; pages that nobody has asked for yet are read from
 // the directory's files in the background, which may be removed meanwhile.
 func (s *Sandbox) Restore(dir string) error {
+	if s.sharesPages(dir) {
+		if err := s.restoreShared(dir); err != nil {
+			return fmt.Errorf("restore gVisor container: %w", err)
+		}
+		return nil
+	}
 	if err := s.c.Restore(s.conf, dir, false, true, nil); err != nil {
 		return fmt.Errorf("restore gVisor container: %w", err)
 	}

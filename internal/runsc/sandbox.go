@@ -67,6 +67,8 @@ type Sandbox struct {
 	// filestore is the file that holds the writes above the root.
 	filestore   *os.File
 	writesBytes int64
+	// writesDir is the directory it is in, whatever its name is by now.
+	writesDir *os.File
 	// hasFiles says that the sandbox starts with files of [Config.FilesDir].
 	hasFiles bool
 }
@@ -96,6 +98,9 @@ func Create(cfg Config) (*Sandbox, error) {
 		return nil, fmt.Errorf("create gVisor container: %w", err)
 	}
 	s := &Sandbox{conf: conf, c: c, writesBytes: cfg.WritesBytes, hasFiles: cfg.FilesDir != ""}
+	if s.writesDir, err = os.Open(cfg.WritesDir); err != nil {
+		return nil, errors.Join(err, c.Destroy())
+	}
 	if s.filestore, err = openFilestore(c.SandboxPid()); err != nil {
 		return nil, errors.Join(err, c.Destroy())
 	}

@@ -1,0 +1,281 @@
+package runsc
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
+)
+
+// pageSize-aligned ranges of at least cloneBytes are cloned; to copy less is
+// faster, and leaves fewer extents.
+const cloneBytes = 64 << 10
+
+// How gVisor hands over its work. It waits for pages that are read behind
+// those it has asked for already, so reads are short.
+const (
+	readBytes  = 2 << 20
+	writeBytes = 8 << 20
+	parallel   = 16
+)
+
+// maxMemoryFiles bounds the files of pages that a sandbox may have.
+const maxMemoryFiles = 64
+
+// checkpointDir gives gVisor the files of a checkpoint. It implements
+// stateipc.AsyncFileServerImpl. The other side may be hostile: each of
+// [CheckpointFiles] is opened once.
+type checkpointDir struct {
+	path string
+
+	mu     sync.Mutex
+	opened []string // guarded by mu
+}
+
+// Destroy implements stateipc.AsyncFileServerImpl.
+func (*checkpointDir) Destroy() {}
+
+// OpenRead implements stateipc.AsyncFileServerImpl.
+func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
+	f, err := d.open(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	r := &pageReader{pageFile{f: f}}
+	r.start(min(4, runtime.GOMAXPROCS(0)), r.read)
+	return r, nil
+}
+
+// OpenWrite implements stateipc.AsyncFileServerImpl.
+func (d *checkpointDir) OpenWrite(name string) (stateio.AsyncWriter, error) {
+	f, err := d.open(name, os.O_CREATE|os.O_EXCL|os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	w := &pageWriter{pageFile: pageFile{f: f}}
+	// The kernel lets one write at a time into a file.
+	w.start(1, w.write)
+	return w, nil
+}
+
+func (d *checkpointDir) open(name string, flags int) (*os.File, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Contains(CheckpointFiles, name) || slices.Contains(d.opened, name) {
+		return nil, fs.ErrPermission
+	}
+	d.opened = append(d.opened, name)
+	return os.OpenFile(filepath.Join(d.path, name), flags, 0o600)
+}
+
+// pageFile is a file of a checkpoint, between which and gVisor's own files
+// pages go.
+type pageFile struct {
+	f    *os.File
+	dev  uint64
+	jobs chan job
+	done chan stateio.Completion
+	wg   sync.WaitGroup
+
+	// These belong to the goroutine that adds jobs and waits for them.
+	inflight int
+
+	mu    sync.Mutex
+	peers []*memoryFile // guarded by mu
+}
+
+// memoryFile is a file of gVisor's: memory, or what the sandbox has written.
+type memoryFile struct {
+	fd int
+	// clones says that it is on the file system of the checkpoint.
+	clones bool
+}
+
+// job is pages between off in the checkpoint's file and ranges of one of
+// gVisor's.
+type job struct {
+	id     int
+	off    int64
+	peer   *memoryFile
+	ranges []memmap.FileRange
+	maps   stateio.LocalClientRanges
+}
+
+// start starts workers, which end when Close is called.
+func (p *pageFile) start(workers int, move func(j *job, r memmap.FileRange, m []byte, off int64) (int, error)) {
+	var st unix.Stat_t
+	if unix.Fstat(int(p.f.Fd()), &st) == nil {
+		p.dev = st.Dev
+	}
+	p.jobs = make(chan job, parallel)
+	p.done = make(chan stateio.Completion, parallel)
+	for range workers {
+		p.wg.Go(func() {
+			for j := range p.jobs {
+				c := stateio.Completion{ID: j.id}
+				for i, m := range j.maps.Mappings {
+					var n int
+					n, c.Err = move(&j, j.ranges[i], m, j.off+int64(c.N))
+					c.N += uint64(n)
+					if c.Err != nil {
+						break
+					}
+				}
+				p.done <- c
+			}
+		})
+	}
+}
+
+// Close implements stateio.AsyncReader and stateio.AsyncWriter.
+func (p *pageFile) Close() error {
+	close(p.jobs)
+	p.wg.Wait()
+	for _, m := range p.peers {
+		unix.Close(m.fd)
+	}
+	return p.f.Close()
+}
+
+// MaxRanges implements stateio.AsyncReader and stateio.AsyncWriter.
+func (p *pageFile) MaxRanges() int { return readBytes / pageSize }
+
+// MaxParallel implements stateio.AsyncReader and stateio.AsyncWriter.
+func (p *pageFile) MaxParallel() int { return parallel }
+
+// register keeps a file of gVisor's until Close.
+func (p *pageFile) register(fd int32) (*memoryFile, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.peers) == maxMemoryFiles {
+		return nil, unix.EMFILE
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(fd), &st); err != nil {
+		return nil, err
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	m := &memoryFile{fd: own, clones: st.Mode&unix.S_IFMT == unix.S_IFREG && st.Dev == p.dev}
+	p.peers = append(p.peers, m)
+	return m, nil
+}
+
+func (p *pageFile) add(j job) {
+	p.inflight++
+	p.jobs <- j
+}
+
+// Wait implements stateio.AsyncReader and stateio.AsyncWriter.
+func (p *pageFile) Wait(cs []stateio.Completion, least int) ([]stateio.Completion, error) {
+	had := len(cs)
+	cs, err := stateio.CompletionChanWait(p.done, cs, min(least, p.inflight))
+	p.inflight -= len(cs) - had
+	return cs, err
+}
+
+// pageReader implements stateio.AsyncReader.
+type pageReader struct{ pageFile }
+
+// MaxReadBytes implements stateio.AsyncReader.
+func (r *pageReader) MaxReadBytes() uint64 { return readBytes }
+
+// NeedRegisterDestinationFD implements stateio.AsyncReader.
+func (r *pageReader) NeedRegisterDestinationFD() bool { return true }
+
+// RegisterDestinationFD implements stateio.AsyncReader.
+func (r *pageReader) RegisterDestinationFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.DestinationFile, error) {
+	return r.register(fd)
+}
+
+// AddRead implements stateio.AsyncReader.
+func (r *pageReader) AddRead(id int, off int64, to stateio.DestinationFile, fr memmap.FileRange, m []byte) {
+	r.add(job{id: id, off: off, peer: to.(*memoryFile), ranges: []memmap.FileRange{fr}, maps: stateio.LocalClientMapping(m)})
+}
+
+// AddReadv implements stateio.AsyncReader.
+func (r *pageReader) AddReadv(id int, off int64, _ uint64, to stateio.DestinationFile, ranges []memmap.FileRange, maps []unix.Iovec) {
+	r.add(job{id: id, off: off, peer: to.(*memoryFile), ranges: ranges, maps: stateio.LocalClientMappings(maps)})
+}
+
+func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
+	if j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
+		return len(m), nil
+	}
+	// By the descriptor: what gVisor's file lacks is an error, not a signal.
+	return r.f.ReadAt(m, off)
+}
+
+// pageWriter implements stateio.AsyncWriter.
+type pageWriter struct {
+	pageFile
+	next int64
+}
+
+// MaxWriteBytes implements stateio.AsyncWriter.
+func (w *pageWriter) MaxWriteBytes() uint64 { return writeBytes }
+
+// NeedRegisterSourceFD implements stateio.AsyncWriter.
+func (w *pageWriter) NeedRegisterSourceFD() bool { return true }
+
+// RegisterSourceFD implements stateio.AsyncWriter.
+func (w *pageWriter) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
+	return w.register(fd)
+}
+
+// AddWrite implements stateio.AsyncWriter.
+func (w *pageWriter) AddWrite(id int, from stateio.SourceFile, fr memmap.FileRange, m []byte) {
+	w.add(job{id: id, off: w.next, peer: from.(*memoryFile), ranges: []memmap.FileRange{fr}, maps: stateio.LocalClientMapping(m)})
+	w.next += int64(len(m))
+}
+
+// AddWritev implements stateio.AsyncWriter.
+func (w *pageWriter) AddWritev(id int, total uint64, from stateio.SourceFile, ranges []memmap.FileRange, maps []unix.Iovec) {
+	w.add(job{id: id, off: w.next, peer: from.(*memoryFile), ranges: ranges, maps: stateio.LocalClientMappings(maps)})
+	w.next += int64(total)
+}
+
+// Reserve implements stateio.AsyncWriter.
+func (w *pageWriter) Reserve(uint64) {}
+
+// Finalize implements stateio.AsyncWriter.
+func (w *pageWriter) Finalize() error { return nil }
+
+func (w *pageWriter) write(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
+	if j.peer.clones && cloneRange(int(w.f.Fd()), off, j.peer.fd, int64(fr.Start), int64(fr.Length())) {
+		return len(m), nil
+	}
+	return w.f.WriteAt(m, off)
+}
+
+// cloneRange makes a range of one file share the content of another's, and
+// reports whether it could.
+func cloneRange(to int, toOff int64, from int, fromOff, n int64) bool {
+	if n < cloneBytes || (toOff|fromOff|n)%pageSize != 0 {
+		return false
+	}
+	err := unix.IoctlFileCloneRange(to, &unix.FileCloneRange{
+		Src_fd: int64(from), Src_offset: uint64(fromOff), Src_length: uint64(n), Dest_offset: uint64(toOff),
+	})
+	return err == nil
+}
+
+// clones reports whether the file system of an open directory can share what a
+// file holds with a new file there.
+func clones(dir int, from *os.File) bool {
+	fd, err := unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	err = unix.IoctlFileCloneRange(fd, &unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_length: pageSize})
+	return err == nil
+}
