@@ -13,6 +13,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -62,6 +63,8 @@ type File struct {
 	Size int64  `json:"size"`
 	// CRC32C is set in durable checkpoints. It finds damage, not deceit.
 	CRC32C *uint32 `json:"crc32c,omitempty"`
+	// Summed is how many bytes from the start the checksum covers; 0 is all.
+	Summed int64 `json:"summed,omitempty"`
 }
 
 // Dir keeps the checkpoints of one directory. Its methods are safe for
@@ -97,6 +100,8 @@ type Draft struct {
 	d   Dir
 	id  string
 	dir string
+	// summed has what SumOnly was told, by file.
+	summed map[string]int64
 }
 
 // Begin begins a checkpoint. The draft must be committed or discarded.
@@ -120,6 +125,15 @@ func (w *Draft) Dir() string { return w.dir }
 // Discard removes the draft. After Commit it does nothing.
 func (w *Draft) Discard() error { return os.RemoveAll(w.dir) }
 
+// SumOnly bounds the checksum of a file to its first bytes. The rest is shared
+// with other files, and reading it would cost what sharing saves.
+func (w *Draft) SumOnly(name string, bytes int64) {
+	if w.summed == nil {
+		w.summed = map[string]int64{}
+	}
+	w.summed[name] = bytes
+}
+
 // Commit makes the checkpoint visible, with all files that are in the draft,
 // and returns its manifest with their sizes. A durable one has checksums and
 // survives a loss of power from here on.
@@ -133,7 +147,7 @@ func (w *Draft) Commit(m Manifest, durable bool) (Manifest, error) {
 	var g errgroup.Group
 	for i, e := range entries {
 		g.Go(func() (err error) {
-			m.Files[i], err = finishFile(w.dir, e.Name(), durable)
+			m.Files[i], err = finishFile(w.dir, e.Name(), w.summed[e.Name()], durable)
 			return err
 		})
 	}
@@ -157,7 +171,7 @@ func (w *Draft) Commit(m Manifest, durable bool) (Manifest, error) {
 
 // finishFile describes a file and, for a durable checkpoint, sums it up while
 // the disk writes it.
-func finishFile(dir, name string, durable bool) (File, error) {
+func finishFile(dir, name string, summed int64, durable bool) (File, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		return File{}, err
@@ -173,24 +187,28 @@ func finishFile(dir, name string, durable bool) (File, error) {
 	}
 	var g errgroup.Group
 	g.Go(f.Sync)
-	sum, err := checksum(filepath.Join(dir, name))
+	sum, err := checksum(filepath.Join(dir, name), summed)
 	if err := errors.Join(err, g.Wait()); err != nil {
 		return File{}, err
 	}
-	out.CRC32C = &sum
+	out.CRC32C, out.Summed = &sum, summed
 	return out, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func checksum(path string) (uint32, error) {
+// checksum sums up the first n bytes of a file, or all if n is 0.
+func checksum(path string, n int64) (uint32, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
+	if n == 0 {
+		n = math.MaxInt64
+	}
 	h := crc32.New(castagnoli)
-	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{f}, make([]byte, 1<<20)); err != nil {
+	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, io.LimitReader(f, n), make([]byte, 1<<20)); err != nil {
 		return 0, err
 	}
 	return h.Sum32(), nil
@@ -284,7 +302,7 @@ func (d Dir) Verify(m *Manifest) error {
 			continue
 		}
 		g.Go(func() error {
-			sum, err := checksum(filepath.Join(d.Path(m.ID), f.Name))
+			sum, err := checksum(filepath.Join(d.Path(m.ID), f.Name), f.Summed)
 			if err != nil {
 				return err
 			}
