@@ -22,6 +22,11 @@ func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.Check
 		return err
 	}
 	defer release()
+	if !req.Msg.FilesOnly {
+		if err := c.sb.Settle(req.Msg.Dir); err != nil {
+			return err
+		}
+	}
 	began := time.Now()
 	if err := c.sb.Pause(); err != nil {
 		return err

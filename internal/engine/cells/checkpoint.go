@@ -58,6 +58,13 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	if !stream.Receive() {
 		return none, e.notSaved(ctx, name, stream.Err())
 	}
+	if opts.Durable && !opts.FilesOnly {
+		own, err := runsc.OwnPages(draft.Dir())
+		if err != nil {
+			return none, e.notSaved(ctx, name, err)
+		}
+		draft.SumOnly(runsc.PagesFile, own)
+	}
 	m, err := draft.Commit(checkpoint.Manifest{
 		Checkpoint: engine.Checkpoint{FilesOnly: opts.FilesOnly, Root: from.Root, Resources: from.Resources, CreatedAt: time.Now().UTC()},
 		Program:    from.Program, AgentDir: from.AgentDir, CPU: e.cpu(),
