@@ -196,3 +196,35 @@ func TestMissingCPU(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// A checksum that covers a file's beginning finds damage there only.
+func TestSumOnly(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		at   int64
+		want error
+	}{
+		{"summed", 2, ErrDamaged},
+		{"shared", 7, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := open(t)
+			w, err := d.Begin("one")
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(w.Dir(), "pages"), []byte("0123456789"), 0o600))
+			w.SumOnly("pages", 5)
+			_, err = w.Commit(Manifest{}, true)
+			must(t, err)
+			m, err := d.Manifest("one")
+			must(t, err)
+			must(t, d.Verify(&m))
+			f, err := os.OpenFile(filepath.Join(d.Path("one"), "pages"), os.O_WRONLY, 0)
+			must(t, err)
+			_, err = f.WriteAt([]byte("x"), c.at)
+			must(t, errors.Join(err, f.Close()))
+			if err := d.Verify(&m); !errors.Is(err, c.want) {
+				t.Errorf("Verify: %v, want %v", err, c.want)
+			}
+		})
+	}
+}
