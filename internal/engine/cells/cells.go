@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -61,6 +62,10 @@ type Engine struct {
 	pools  map[string]*pool     // by the key of their spec; guarded by mu
 	// keeping are the programs that are being copied. Guarded by mu.
 	keeping map[string]bool
+	// busy counts creations and checkpoints under way, lastBusy is when one
+	// ended last. Both are guarded by mu.
+	busy     int
+	lastBusy time.Time
 	// restock wakes the maker of shells; it has room for one.
 	restock chan struct{}
 
@@ -126,6 +131,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 	if !validID.MatchString(spec.ID) {
 		return nil, fmt.Errorf("invalid instance id %q", spec.ID)
 	}
+	defer e.occupied()()
 	if err := e.starts.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ var _ engine.Checkpointer = (*Engine)(nil)
 // Checkpoint implements [engine.Checkpointer].
 func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.CheckpointOptions) (engine.Checkpoint, error) {
 	var none engine.Checkpoint
+	defer e.occupied()()
 	i, err := e.Open(ctx, name)
 	if err != nil {
 		return none, err

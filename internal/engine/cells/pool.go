@@ -86,6 +86,7 @@ func (e *Engine) stockLoop() {
 		case <-e.restock:
 		}
 		for e.ctx.Err() == nil {
+			e.awaitQuiet()
 			spec, ok := e.wanted()
 			if !ok {
 				break
@@ -93,6 +94,41 @@ func (e *Engine) stockLoop() {
 			e.makeAhead(spec)
 		}
 		e.refill()
+	}
+}
+
+// awaitQuiet waits until nobody has waited for a sandbox for a moment: what is
+// made ahead must not take the processor from what is needed now. Under a
+// steady load it waits no longer than patience.
+func (e *Engine) awaitQuiet() {
+	const pause, patience = 30 * time.Millisecond, 300 * time.Millisecond
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < patience; {
+		e.mu.Lock()
+		quiet := e.busy == 0 && time.Since(e.lastBusy) > pause
+		e.mu.Unlock()
+		if quiet {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-e.ctx.Done():
+			return
+		}
+	}
+}
+
+// occupied says that somebody waits for the engine, until the result is called.
+func (e *Engine) occupied() func() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.busy++
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.busy--
+		e.lastBusy = time.Now()
 	}
 }
 
