@@ -60,12 +60,13 @@ func (c *cell) save(req *cellv1.CheckpointRequest) error {
 		return c.sb.SaveFiles(req.Dir)
 	}
 	began := time.Now()
-	if err := c.sb.Checkpoint(req.Dir); err != nil {
+	// The tree first: after a checkpoint, gVisor is busy with its garbage.
+	if err := c.sb.SaveTree(req.Dir); err != nil {
 		return err
 	}
-	saved := time.Now()
-	err := c.sb.SaveTree(req.Dir)
-	c.log.Info("checkpoint", "state", saved.Sub(began), "tree", time.Since(saved))
+	treeSaved := time.Now()
+	err := c.sb.Checkpoint(req.Dir)
+	c.log.Info("checkpoint", "tree", treeSaved.Sub(began), "state", time.Since(treeSaved))
 	return err
 }
 

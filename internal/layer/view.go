@@ -231,11 +231,6 @@ func (l *lookup) names(p string, spots ...spot) ([]string, error) {
 	return names, nil
 }
 
-// allNames returns the sorted names of all that is in one view's directory.
-func (l *lookup) allNames(p string, s spot) ([]string, error) {
-	return l.names(p, s, absent)
-}
-
 // join adds a name to a clean path.
 func join(dir, name string) string {
 	if dir == "/" {
