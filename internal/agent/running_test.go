@@ -50,7 +50,9 @@ func TestRunTimerJump(t *testing.T) {
 		at := make(chan time.Duration, 1)
 		timer := &runTimer{f: func() { at <- time.Since(start) }, left: 20 * time.Second, started: start}
 		timer.now = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) }
+		timer.mu.Lock()
 		timer.timer = time.AfterFunc(runPiece, timer.tick)
+		timer.mu.Unlock()
 		for range 5 {
 			time.Sleep(1500 * time.Millisecond)
 			jump.Add(int64(time.Hour))
