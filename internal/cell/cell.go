@@ -302,6 +302,33 @@ func (c *cell) watchForEnd() {
 	close(c.ended)
 }
 
+// watchGofer ends gVisor when its gofer has ended: a gVisor that was restored
+// does not look, and would wait for files for ever.
+func (c *cell) watchGofer() {
+	sentry, gofer := c.sb.PIDs()
+	fd, err := unix.PidfdOpen(gofer, 0)
+	if err != nil {
+		c.log.Warn("watch the gofer", "err", err)
+		return
+	}
+	defer unix.Close(fd)
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			c.log.Warn("watch the gofer", "err", err)
+			return
+		}
+	}
+	select {
+	case <-c.ended:
+	default:
+		_ = unix.Kill(sentry, unix.SIGKILL)
+	}
+}
+
 // waitForEnd waits until the sandbox is told to end, or ends.
 func (c *cell) waitForEnd(ctx context.Context) (cellv1.Phase, string) {
 	select {

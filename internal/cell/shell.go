@@ -48,6 +48,7 @@ func (c *cell) makeShell(ctx context.Context) error {
 		return err
 	}
 	c.preferInOOM()
+	go c.watchGofer()
 	c.log.Info("shell made", "mounts", mounted.Sub(began), "create", time.Since(mounted))
 	if c.shell.Restore == "" {
 		return nil

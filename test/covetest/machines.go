@@ -115,14 +115,10 @@ func (d *Daemon) Leftovers(ctx context.Context, groups []string) ([]string, erro
 	for _, instance := range m.Instances {
 		running = append(running, instance)
 	}
-	living := d.Living()
-	isShell := func(name string) bool { return strings.HasPrefix(name, "shell-") }
-	for _, name := range living {
-		if isShell(name) {
-			shells = append(shells, name)
-		}
+	for name := range d.Shells() {
+		shells = append(shells, name)
 	}
-	compare("cell", slices.DeleteFunc(living, isShell), running)
+	compare("cell", d.Living(), running)
 	compare("directory of cell", d.CellDirs(), running)
 	for _, name := range names(filepath.Join(d.StateDir, "engine", "shells")) {
 		// A file is what the engine unpacks there for a moment.

@@ -30,13 +30,22 @@ func (d *Daemon) CellDirs() []string {
 // the sandbox. Those that wait ahead of need, and end with the daemon, are left
 // out.
 func (d *Daemon) Cells() map[string]int {
+	return d.cells(func(name string) bool { return !isShell(name) })
+}
+
+// Shells returns the names and processes of cells that wait for a sandbox.
+func (d *Daemon) Shells() map[string]int { return d.cells(isShell) }
+
+func isShell(name string) bool { return strings.HasPrefix(name, "shell-") }
+
+func (d *Daemon) cells(which func(name string) bool) map[string]int {
 	cells := map[string]int{}
 	for pid := range processes() {
 		log, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", pid))
 		if err != nil || !strings.HasPrefix(log, d.StateDir+"/") || filepath.Base(log) != "cell.log" {
 			continue
 		}
-		if id := filepath.Base(filepath.Dir(log)); !strings.HasPrefix(id, "shell-") {
+		if id := filepath.Base(filepath.Dir(log)); which(id) {
 			cells[id] = pid
 		}
 	}

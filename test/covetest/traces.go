@@ -83,13 +83,48 @@ func processes() map[int][]string {
 
 // ProcessOf returns the id of a process of a sandbox: the cell ("cove"),
 // "runsc-sandbox" or "runsc-gofer".
+//
+// gVisor's processes do not name the sandbox; the cell is their ancestor.
 func ProcessOf(id, name string) (int, bool) {
-	for pid, args := range processes() {
-		if args[0] == name && (args[len(args)-1] == id || isCellOf(pid, id)) {
+	all := processes()
+	cell := 0
+	for pid, args := range all {
+		if args[0] == "cove" && isCellOf(pid, id) {
+			cell = pid
+		}
+	}
+	if cell == 0 || name == "cove" {
+		return cell, cell != 0
+	}
+	for pid, args := range all {
+		if args[0] == name && descends(pid, cell) {
 			return pid, true
 		}
 	}
 	return 0, false
+}
+
+// descends reports whether a process was started by another, or by what that
+// has started.
+func descends(pid, ancestor int) bool {
+	for range 16 {
+		if pid == ancestor {
+			return true
+		}
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return false
+		}
+		// After the name, which ends with the last parenthesis: state, parent.
+		fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+		if len(fields) < 2 {
+			return false
+		}
+		if pid, err = strconv.Atoi(fields[1]); err != nil || pid <= 1 {
+			return false
+		}
+	}
+	return false
 }
 
 // isCellOf reports whether a process is a sandbox's cell, which shows by the

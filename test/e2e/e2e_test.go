@@ -17,14 +17,14 @@ const ordinaryUID = 54321
 
 // asEachUser runs a test on a daemon of this user's and, for root, on one of
 // an ordinary user's too.
-func asEachUser(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
+func asEachUser(t *testing.T, test func(t *testing.T, d *covetest.Daemon), args ...string) {
 	needs.GVisor(t)
 	if os.Geteuid() == 0 {
-		t.Run("root", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{})) })
-		t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{UID: ordinaryUID})) })
+		t.Run("root", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{Args: args})) })
+		t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{UID: ordinaryUID, Args: args})) })
 		return
 	}
-	t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{})) })
+	t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{Args: args})) })
 }
 
 func TestMainJob(t *testing.T) {

@@ -219,10 +219,32 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 		},
 		"lifetime_seconds":     func(t *testing.T, d *covetest.Daemon) { createTimer(t, d, false) },
 		"idle_timeout_seconds": func(t *testing.T, d *covetest.Daemon) { createTimer(t, d, true) },
+		"snapshot": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d)
+			d.Sh(t, s.ID, "echo kept > /tmp/kept")
+			snap, err := d.Client.CreateSnapshot(t.Context(), s.ID, sandbox.CreateSnapshotRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			made, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Snapshot: snap.ID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Client.Kill(context.WithoutCancel(t.Context()), made.ID)
+			shows(t, d, made.ID, "cat /tmp/kept", "kept")
+			_, err = d.Client.Create(t.Context(), sandbox.CreateRequest{Snapshot: "none"})
+			wantCode(t, err, sandbox.CodeNotFound)
+		},
+		"history": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d, func(r *sandbox.CreateRequest) { r.History = 2 })
+			hasSteps(t, d, s.ID, 2)
+			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{History: sandbox.MaxHistory + 1})
+			wantCode(t, err, sandbox.CodeInvalid)
+		},
 		"on_timeout": func(t *testing.T, d *covetest.Daemon) {
-			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{OnTimeout: sandbox.ActionPause})
-			wantCode(t, err, sandbox.CodeUnsupported)
-			_, err = d.Client.Create(t.Context(), sandbox.CreateRequest{OnTimeout: "explode"})
+			p := with(t, d, func(r *sandbox.CreateRequest) { r.OnTimeout, r.IdleTimeoutSeconds = sandbox.ActionPause, ptr(int64(1)) })
+			pauses(t, d, p.ID)
+			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{OnTimeout: "explode"})
 			wantCode(t, err, sandbox.CodeInvalid)
 			if s := with(t, d, func(r *sandbox.CreateRequest) { r.OnTimeout = sandbox.ActionKill }); s.OnTimeout != sandbox.ActionKill {
 				t.Errorf("on timeout %s", s.OnTimeout)
@@ -232,6 +254,31 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 }
 
 // createTimer makes a sandbox that ends by itself after a second.
+// hasSteps runs three commands and counts the steps that are kept.
+func hasSteps(t *testing.T, d *covetest.Daemon, id string, want int) {
+	t.Helper()
+	for range 3 {
+		d.Sh(t, id, "true")
+	}
+	list, err := d.Client.ListSnapshots(t.Context(), sandbox.ListSnapshotsRequest{Sandbox: id, Automatic: true})
+	if err != nil || len(list.Items) != want {
+		t.Errorf("the steps are %+v, %v; want %d", list, err, want)
+	}
+}
+
+// pauses waits until a sandbox that is not used is paused, and uses it then.
+func pauses(t *testing.T, d *covetest.Daemon, id string) {
+	t.Helper()
+	over := func() bool {
+		got, err := d.Client.Get(t.Context(), id)
+		return err == nil && got.State == sandbox.StatePaused
+	}
+	if !covetest.Eventually(time.Second+late, over) {
+		t.Errorf("the sandbox is not paused after %v", time.Second+late)
+	}
+	shows(t, d, id, "echo awake", "awake")
+}
+
 func createTimer(t *testing.T, d *covetest.Daemon, idle bool) {
 	s := d.Create(t, small(func(r *sandbox.CreateRequest) {
 		if idle {

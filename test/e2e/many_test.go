@@ -45,6 +45,11 @@ func TestFiftyClients(t *testing.T) {
 		var after covetest.Use
 		same := func() bool {
 			after = d.Use(t, ids...)
+			// The shells that wait for the next sandboxes are not left over. Of
+			// each the daemon holds two pipes and a descriptor of the process.
+			waiting := len(d.Shells())
+			after.Children -= waiting
+			after.Descriptors -= 3 * waiting
 			return after.Descriptors <= before.Descriptors && after.Children <= before.Children
 		}
 		if !covetest.Eventually(10*time.Second, same) || after.Zombies > 0 || after.Mounts > before.Mounts || after.Groups > 0 {
@@ -73,7 +78,7 @@ func idleDaemon(t *testing.T, d *covetest.Daemon) {
 		}
 	}
 	t.Logf("%d goroutines are left", len(stacks))
-	if len(stacks) > 50 {
+	if len(stacks) > 80 { // with those that watch the shells that wait
 		t.Errorf("%d goroutines are left of fifty clients:\n%s", len(stacks), strings.Join(stacks, "\n"))
 	}
 }

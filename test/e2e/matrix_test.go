@@ -305,7 +305,7 @@ func TestKillMatrixOfCreation(t *testing.T) {
 				})
 			}
 		}
-	})
+	}, "--warm=0") // each is booted
 }
 
 func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Duration) {

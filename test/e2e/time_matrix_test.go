@@ -38,7 +38,7 @@ var deeds = []struct {
 
 // instants are when the victim dies, as parts of what the verb usually takes.
 // The last is right after it.
-var instants = []float64{0.1, 0.4, 0.75, 1.1}
+var instants = []float64{0.2, 0.6, 1.1}
 
 // SIGKILL of the daemon, of a cell or of gVisor while the state of sandboxes
 // is kept, continued or exchanged: each of them is in its old state or in its

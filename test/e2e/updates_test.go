@@ -68,10 +68,18 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 			update(t, d, s.ID, sandbox.UpdateRequest{IdleTimeoutSeconds: ptr(int64(1))})
 			ends(t, d, s.ID, time.Now().Add(500*time.Millisecond), "it was idle for 1s")
 		},
+		"history": func(t *testing.T, d *covetest.Daemon) {
+			s := with(t, d)
+			hasSteps(t, d, s.ID, 0)
+			update(t, d, s.ID, sandbox.UpdateRequest{History: ptr(2)})
+			hasSteps(t, d, s.ID, 2)
+			update(t, d, s.ID, sandbox.UpdateRequest{History: ptr(0)})
+			hasSteps(t, d, s.ID, 0)
+		},
 		"on_timeout": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d)
-			_, err := d.Client.Update(t.Context(), s.ID, sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionPause)})
-			wantCode(t, err, sandbox.CodeUnsupported)
+			update(t, d, s.ID, sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionPause), IdleTimeoutSeconds: ptr(int64(1))})
+			pauses(t, d, s.ID)
 			if u := update(t, d, s.ID, sandbox.UpdateRequest{OnTimeout: ptr(sandbox.ActionKill)}); u.OnTimeout != sandbox.ActionKill {
 				t.Errorf("on timeout %s", u.OnTimeout)
 			}
