@@ -27,11 +27,11 @@ const ordinaryUID = 54321
 func TestWalk(t *testing.T) {
 	needs.GVisor(t)
 	if os.Geteuid() != 0 {
-		t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{}, 100) })
+		t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{}, 60) })
 		return
 	}
-	t.Run("root", func(t *testing.T) { walkWith(t, covetest.Options{}, 100) })
-	t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{UID: ordinaryUID}, 40) })
+	t.Run("root", func(t *testing.T) { walkWith(t, covetest.Options{}, 60) })
+	t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{UID: ordinaryUID}, 25) })
 }
 
 // walkWith takes one walk of so many steps. One that failed is taken again to
