@@ -14,6 +14,16 @@ import (
 // does not tell whether a command runs.
 const silence = 2 * time.Minute
 
+// clockSkew is by how much a sandbox's clock may be fast.
+const clockSkew = 2 * time.Second
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
 // Expire ends or pauses a sandbox whose lifetime or idle timeout has passed; of others it
 // only updates the time of last use. The janitor calls it for those that are
 // due by their record.
@@ -96,9 +106,10 @@ func (s *Service) lastUse(ctx context.Context, r *store.Record, now time.Time) (
 		if j.State == sandbox.JobRunning {
 			return now, nil
 		}
-		// What the sandbox says of the future is not believed.
-		if j.EndedAt.After(last) && !j.EndedAt.After(now) {
-			last = *j.EndedAt
+		// What the sandbox says of the future is not believed, but its clock may
+		// be a little fast.
+		if at := *j.EndedAt; at.After(last) && at.Before(now.Add(clockSkew)) {
+			last = earlier(at, now)
 		}
 	}
 	h.touch(last)

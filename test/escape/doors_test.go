@@ -49,7 +49,10 @@ func routes(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	bodies := map[string]string{
-		"/exec": `{"command":["true"]}`, "/edit": `{"path":"/a","old_text":"a","new_text":"b"}`, "/mkdir": `{"path":"/tmp/d"}`,
+		"/restore": `{"snapshot": "snap-x"}`,
+		"/merge":   `{"winner": "other"}`,
+		"/try":     `{"commands": [{"shell": "true"}]}`,
+		"/exec":    `{"command":["true"]}`, "/edit": `{"path":"/a","old_text":"a","new_text":"b"}`, "/mkdir": `{"path":"/tmp/d"}`,
 		"/move": `{"from":"/tmp/a","to":"/tmp/b"}`, "/resize": `{"cols":1,"rows":1}`, "/signal": `{"signal":"KILL"}`, "/stdin": `{"data":"eA=="}`,
 	}
 	found := map[string]string{}
