@@ -54,7 +54,7 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	id := newID("job-")
 	v.detail = id + " " + program(&req)
 	if !req.Background {
-		if err := s.takeStep(v.ctx, h, "before "+commandLine(&req)); err != nil {
+		if err := s.takeStep(v.ctx, h, "before "+program(&req)); err != nil {
 			return nil, err
 		}
 	}
@@ -83,20 +83,8 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	return job, err
 }
 
-// commandLine is the start of what is run, for the sandbox's owner.
-func commandLine(req *sandbox.ExecRequest) string {
-	line := req.Shell
-	if line == "" {
-		line = strings.Join(req.Command, " ")
-	}
-	const limit = 100
-	if len(line) > limit {
-		line = line[:limit] + "…"
-	}
-	return strings.ToValidUTF8(line, "")
-}
-
-// program names what is run, for the audit record: arguments may hold secrets.
+// program names what is run, for the audit record and for a step of the history:
+// arguments may hold secrets.
 func program(req *sandbox.ExecRequest) string {
 	if req.Shell != "" {
 		return "shell"
