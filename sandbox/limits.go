@@ -28,8 +28,12 @@ const (
 	MaxExecTimeout     = 10 * time.Minute
 	DefaultKeepBytes   = 1 << 20
 	MaxKeepBytes       = 16 << 20
-	MaxOutputRead      = 1 << 20
-	MaxStdinBytes      = 8 << 20
+	// MaxJobOutputBytes is what stays on the sandbox's disk of the output of a
+	// job whose request says nothing of KeepBytes, beyond what is in memory:
+	// the newest, at most a quarter of the disk for all jobs together.
+	MaxJobOutputBytes = 256 << 20
+	MaxOutputRead     = 1 << 20
+	MaxStdinBytes     = 8 << 20
 	// MaxCommandBytes bounds arguments and environment together, as execve
 	// does on Linux by default (128 KiB an argument, 2 MiB in all).
 	MaxCommandBytes = 2 << 20
@@ -51,6 +55,7 @@ const (
 	// where they are larger.
 	MaxHistory       = 50
 	MaxHistoryBytes  = 8 << 30
+	MaxSnapshotLabel = 1024
 	DefaultDiffLimit = 1000
 	MaxDiffLimit     = 100_000
 	// MaxPatchFileBytes is the largest text file that is shown as a patch, and
@@ -60,6 +65,87 @@ const (
 	MaxDiffPaths      = 64
 	// MaxTryOutput is what is returned of each stream of an attempt.
 	MaxTryOutput = 64 << 10
+
+	// Of a [NetworkPolicy].
+	DefaultMaxConnections       = 4096
+	MaxMaxConnections           = 65536
+	DefaultConnectionsPerSecond = 500
+	MaxConnectionsPerSecond     = 100_000
+	MaxNetworkRules             = 512
+
+	// MaxNetworkLogBytes is what a sandbox's network log takes on disk, the
+	// newest events; NetworkLogRetention is how long it stays after the
+	// sandbox has ended.
+	MaxNetworkLogBytes  = 32 << 20
+	NetworkLogRetention = EndedRetention
+
+	MaxSecretBytes       = 64 << 10
+	MaxSecretHosts       = 64
+	MaxSecretsPerSandbox = 64
+	// MaxSecretBody is the largest request body in which a placeholder is
+	// looked for.
+	MaxSecretBody = 1 << 20
+
+	DefaultPreviewLink = time.Hour
+	MaxPreviewLink     = 30 * 24 * time.Hour
+	MaxPreviews        = 64
+	MaxPublishedPorts  = 32
+
+	DefaultCodeTimeout = 60 * time.Second
+	MaxCodeTimeout     = time.Hour
+	MaxCodeBytes       = 4 << 20
+	MaxContexts        = 32
+	// MaxQueuedRuns bounds the runs that wait for one context.
+	MaxQueuedRuns = 64
+	// MaxOutputBytes is the largest representation of a rich output, and
+	// MaxOutputs how many a run returns; MaxOutputsBytes bounds them together.
+	MaxOutputBytes  = 4 << 20
+	MaxOutputsBytes = 16 << 20
+	MaxOutputs      = 64
+
+	// StatsInterval is the time between two points of a series, and
+	// StatsRetention how long they are kept.
+	StatsInterval  = 10 * time.Second
+	StatsRetention = time.Hour
+
+	// MaxSandboxWebhooks and MaxTeamWebhooks bound those that wait for a job or
+	// are not delivered yet.
+	MaxSandboxWebhooks = 256
+	MaxTeamWebhooks    = 4096
+	// WebhookAttempts bounds the tries to deliver one, over about an hour.
+	WebhookAttempts = 8
+
+	MaxTemplatePackages = 500
+	MaxTemplateSteps    = 200
+	MaxTemplateFiles    = 256
+	// MaxTemplateFileBytes bounds the files of a spec together.
+	MaxTemplateFileBytes = 8 << 20
+	// MaxUploadBytes bounds an archive that is sent to the server, and
+	// UploadRetention how long it stays there.
+	MaxUploadBytes      = 16 << 30
+	UploadRetention     = time.Hour
+	DefaultStartTimeout = 60 * time.Second
+	MaxStartTimeout     = 10 * time.Minute
+	// MaxBuildTime bounds one build, and MaxBuilds those that run at once.
+	MaxBuildTime   = 2 * time.Hour
+	MaxBuilds      = 5
+	BuildRetention = 7 * 24 * time.Hour
+
+	DefaultVolumeMiB = 1024
+	MaxVolumes       = 256
+	// MaxMounts bounds the mounts of a sandbox.
+	MaxMounts = 16
+
+	MaxScreenWidth  = 4096
+	MaxScreenHeight = 4096
+	// MaxPicture bounds an encoded screenshot, in bytes: it is in memory whole.
+	MaxPicture    = 16 << 20
+	MaxInputs     = 256
+	MaxTypedBytes = 64 << 10
+	MaxClipboard  = 1 << 20
+	// MaxInputTime bounds the waits of one call together.
+	MaxInputTime  = 60 * time.Second
+	MaxStableWait = 10 * time.Second
 
 	DefaultPageSize = 100
 	MaxPageSize     = 1000

@@ -60,12 +60,26 @@ type Sandbox struct {
 	OnTimeout          TimeoutAction `json:"on_timeout"`
 	// History is how many automatic snapshots are kept, one before each
 	// command; 0 is none.
-	History   int        `json:"history,omitempty"`
-	CreatedAt time.Time  `json:"created_at"`
-	StartedAt *time.Time `json:"started_at,omitempty"`
-	// PausedAt is set while it is paused.
-	PausedAt     *time.Time `json:"paused_at,omitempty"`
-	LastActiveAt time.Time  `json:"last_active_at"`
+	History int `json:"history,omitempty"`
+	// Network decides what it may reach; nil is the preset open.
+	Network *NetworkPolicy `json:"network,omitempty"`
+	// Secrets are the secrets attached to it: the name of each by the
+	// environment variable that has its placeholder.
+	Secrets map[string]string `json:"secrets,omitempty"`
+	// Ports are ports of the host that lead to it.
+	Ports []PublishedPort `json:"ports,omitempty"`
+	// Mounts are the volumes and directories shown in it.
+	Mounts []Mount `json:"mounts,omitempty"`
+	// Desktop is set for a computer.
+	Desktop *Desktop `json:"desktop,omitempty"`
+	// PausedLifetimeSeconds: see [CreateRequest].
+	PausedLifetimeSeconds int64      `json:"paused_lifetime_seconds,omitempty"`
+	CreatedAt             time.Time  `json:"created_at"`
+	StartedAt             *time.Time `json:"started_at,omitempty"`
+	// PausedAt is set while it is paused, PausedExpiresAt when it ends then.
+	PausedAt        *time.Time `json:"paused_at,omitempty"`
+	PausedExpiresAt *time.Time `json:"paused_expires_at,omitempty"`
+	LastActiveAt    time.Time  `json:"last_active_at"`
 	// ExpiresAt is when the lifetime ends.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
@@ -116,6 +130,18 @@ type CreateRequest struct {
 	// History is how many automatic snapshots to keep, 0 to [MaxHistory]: one
 	// is made before each command that is not in the background.
 	History int `json:"history,omitempty"`
+	// Network decides what it may reach; nil is the server's default.
+	Network *NetworkPolicy `json:"network,omitempty"`
+	// Secrets attaches secrets: the name of each by the environment variable
+	// that gets its placeholder.
+	Secrets map[string]string `json:"secrets,omitempty"`
+	// Ports publishes ports on the host.
+	Ports []PublishedPort `json:"ports,omitempty"`
+	// Mounts shows volumes and directories, at most [MaxMounts].
+	Mounts []Mount `json:"mounts,omitempty"`
+	// PausedLifetimeSeconds ends it when it has been paused for so long
+	// without a break; 0 is never.
+	PausedLifetimeSeconds int64 `json:"paused_lifetime_seconds,omitempty"`
 }
 
 // UpdateRequest changes a living sandbox; fields that are nil stay.
@@ -137,6 +163,9 @@ type UpdateRequest struct {
 	OnTimeout          *TimeoutAction `json:"on_timeout,omitempty"`
 	// History: 0 ends it and removes its steps.
 	History *int `json:"history,omitempty"`
+	// PausedLifetimeSeconds counts from the next pause, for a sandbox that is
+	// paused from now; 0 is never.
+	PausedLifetimeSeconds *int64 `json:"paused_lifetime_seconds,omitempty"`
 }
 
 // ListRequest selects sandboxes of the caller's team. Zero fields select all.

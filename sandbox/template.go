@@ -18,10 +18,16 @@ const (
 type Template struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
-	// Source is what it is made from: "host" or "debian".
+	// Source is what it is made from: "host", "debian", "image", "archive",
+	// "directory", "template" or "snapshot".
 	Source string        `json:"source"`
 	State  TemplateState `json:"state"`
 	Reason string        `json:"reason,omitempty"`
+	// Version counts its successful builds from 1; "NAME@3" names one of them,
+	// NAME the newest. 0 until built.
+	Version int `json:"version,omitempty"`
+	// Aliases are further names of it.
+	Aliases []string `json:"aliases,omitempty"`
 	// Digest identifies the content; empty until built.
 	Digest    string     `json:"digest,omitempty"`
 	SizeBytes int64      `json:"size_bytes,omitempty"`
@@ -33,15 +39,124 @@ type Template struct {
 	Resources Resources         `json:"resources,omitzero"`
 	// Packages are the Debian packages it is made of.
 	Packages []string `json:"packages,omitempty"`
+	// Warm are the languages whose default interpreter runs already in its
+	// sandboxes, with the code that prepared it.
+	Warm map[string]string `json:"warm,omitempty"`
+	// WarmBytes is what the checkpoint takes on disk from which its sandboxes
+	// start; 0 if there is none.
+	WarmBytes int64 `json:"warm_bytes,omitempty"`
+	// Start runs in each of its sandboxes from their beginning.
+	Start *StartCommand `json:"start,omitempty"`
+	// Desktop is set for those whose sandboxes have a screen; see [Computers].
+	Desktop *Desktop `json:"desktop,omitempty"`
+	// Ports are those on which its sandboxes serve something.
+	Ports []int `json:"ports,omitempty"`
+	// Network is the policy of sandboxes that ask for none.
+	Network *NetworkPolicy `json:"network,omitempty"`
+}
+
+// StartCommand is a program that a template's sandboxes have running. Where
+// they begin from a golden checkpoint, it runs in that already.
+type StartCommand struct {
+	// Command is given to /bin/sh -c, in the background, as the template's
+	// user, directory and environment say.
+	Command string `json:"command"`
+	// Ready is a command that succeeds when the start command is ready; it is
+	// tried every 200 ms. Empty: it is ready at once.
+	Ready string `json:"ready,omitempty"`
+	// TimeoutMS bounds the wait for Ready; 0 is [DefaultStartTimeout].
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+}
+
+// TemplateSource is what a template begins with; exactly one field is set.
+type TemplateSource struct {
+	// Image is a reference of an OCI image, as Docker writes it: "node:22",
+	// "ghcr.io/org/name@sha256:…".
+	Image string `json:"image,omitempty"`
+	// Archive is a file on the server, in a directory that its operator has
+	// allowed: what docker save or an OCI tool wrote, as tar, or an OCI layout.
+	// Or an upload, as [ArchiveUpload] names it.
+	Archive string `json:"archive,omitempty"`
+	// Directory is a root file system on the server, allowed likewise.
+	Directory string `json:"directory,omitempty"`
+	// Debian is a release: "bookworm".
+	Debian string `json:"debian,omitempty"`
+	// Template is another template that is ready, by name or NAME@VERSION.
+	Template string `json:"template,omitempty"`
+	// Snapshot is one of the caller's team; its files are taken.
+	Snapshot string `json:"snapshot,omitempty"`
+	// Host is the machine's own programs.
+	Host bool `json:"host,omitempty"`
+}
+
+// ArchiveUpload is an archive that was sent to the server. It is kept for
+// [UploadRetention].
+type ArchiveUpload struct {
+	// Archive is for [TemplateSource]: "upload-" and letters and digits. Who knows
+	// it may use it.
+	Archive   string    `json:"archive"`
+	SizeBytes int64     `json:"size_bytes"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// TemplateSpec says how a template is made. As a file it is YAML or JSON with
+// the same names.
+type TemplateSpec struct {
+	Description string         `json:"description,omitempty"`
+	From        TemplateSource `json:"from"`
+	// Apt, Pip and NPM are packages, installed in this order. Versions are
+	// written as each installer does: "curl", "pandas==2.2.3", "typescript@5".
+	Apt []string `json:"apt,omitempty"`
+	Pip []string `json:"pip,omitempty"`
+	NPM []string `json:"npm,omitempty"`
+	// Files are written after the packages are there, before the steps.
+	Files []TemplateFile `json:"files,omitempty"`
+	// Run are commands for /bin/sh -c, as root unless they say otherwise.
+	Run []TemplateStep `json:"run,omitempty"`
+	// Env, WorkDir and User are in effect in the steps after the packages and
+	// in the template's sandboxes; User not in the steps.
+	Env     map[string]string `json:"env,omitempty"`
+	WorkDir string            `json:"workdir,omitempty"`
+	User    string            `json:"user,omitempty"`
+	// Resources are those of the template's sandboxes, and of the build.
+	Resources Resources         `json:"resources,omitzero"`
+	Start     *StartCommand     `json:"start,omitempty"`
+	Warm      map[string]string `json:"warm,omitempty"`
+	Desktop   *Desktop          `json:"desktop,omitempty"`
+	Ports     []int             `json:"ports,omitempty"`
+	// BuildNetwork is what the steps reach; nil is the preset packages.
+	BuildNetwork *NetworkPolicy `json:"build_network,omitempty"`
+	Network      *NetworkPolicy `json:"network,omitempty"`
+}
+
+// TemplateFile is a file of a template.
+type TemplateFile struct {
+	Path    string `json:"path"`
+	Content []byte `json:"content"` // base64 in JSON; text in YAML
+	// Mode is octal, "0644" if empty.
+	Mode  string `json:"mode,omitempty"`
+	Owner string `json:"owner,omitempty"`
+}
+
+// TemplateStep is a command of a build.
+type TemplateStep struct {
+	Run     string            `json:"run"`
+	User    string            `json:"user,omitempty"`
+	WorkDir string            `json:"workdir,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
 }
 
 // BuildTemplateRequest asks for a template to be built, or built anew.
 type BuildTemplateRequest struct {
-	// Name is a built-in definition, or a new name when Packages is set.
+	// Name is a built-in definition, one that was built before, or a new name
+	// when Spec is set.
 	Name string `json:"name"`
-	// Packages are Debian packages for a template of the caller's own.
+	// Packages are Debian packages for a template of the caller's own; the
+	// same as a Spec from Debian with them as Apt.
 	Packages []string `json:"packages,omitempty"`
-	// Force builds although a ready build exists.
+	// Spec defines a template of the caller's own.
+	Spec *TemplateSpec `json:"spec,omitempty"`
+	// Force builds although a ready build of the same definition exists.
 	Force bool `json:"force,omitempty"`
 }
 
@@ -51,4 +166,38 @@ type BuildEvent struct {
 	Fraction float64   `json:"fraction"`
 	Log      string    `json:"log,omitempty"`
 	Template *Template `json:"template,omitempty"`
+}
+
+// BuildState says how far a build is.
+type BuildState string
+
+// The states of a build.
+const (
+	BuildRunning   BuildState = "building"
+	BuildReady     BuildState = "ready"
+	BuildFailed    BuildState = "failed"
+	BuildCancelled BuildState = "cancelled"
+)
+
+// Build is one attempt to make a template, in the background. Its record stays
+// for [BuildRetention].
+type Build struct {
+	// ID is "bld-" and letters and digits.
+	ID       string     `json:"id"`
+	Template string     `json:"template"`
+	State    BuildState `json:"state"`
+	// Reason says why it failed, for the caller.
+	Reason   string  `json:"reason,omitempty"`
+	Step     string  `json:"step,omitempty"`
+	Fraction float64 `json:"fraction"`
+	// Version is what it made of the template, once ready.
+	Version   int        `json:"version,omitempty"`
+	CreatedAt time.Time  `json:"created_at"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+}
+
+// ListBuildsRequest selects builds. Zero fields select all.
+type ListBuildsRequest struct {
+	Template string `json:"template,omitempty"`
+	Page
 }

@@ -1,0 +1,194 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// Language names what [Interpreters.RunCode] can run. The template must have it.
+type Language string
+
+// The languages. Doors also take the usual short names.
+const (
+	Python     Language = "python"
+	JavaScript Language = "javascript"
+	TypeScript Language = "typescript"
+	Bash       Language = "bash"
+	Go         Language = "go"
+)
+
+// Languages lists all languages.
+func Languages() []Language { return []Language{Python, JavaScript, TypeScript, Bash, Go} }
+
+var languageNames = map[string]Language{
+	"python": Python, "python3": Python, "py": Python, "ipython": Python,
+	"javascript": JavaScript, "js": JavaScript, "node": JavaScript, "nodejs": JavaScript,
+	"typescript": TypeScript, "ts": TypeScript,
+	"bash": Bash, "sh": Bash, "shell": Bash,
+	"go": Go, "golang": Go,
+}
+
+// ParseLanguage reads the name of a language, or one of its usual other names
+// such as "py", "node", "ts", "sh" or "golang", in any case.
+func ParseLanguage(s string) (Language, error) {
+	if len(s) <= 16 {
+		if l, ok := languageNames[strings.ToLower(s)]; ok {
+			return l, nil
+		}
+	}
+	if s == "" {
+		return "", Errorf(CodeInvalid, "no language is given; use python, javascript, typescript, bash or go")
+	}
+	return "", Errorf(CodeInvalid, "language %.32q is not known; use python, javascript, typescript, bash or go", s)
+}
+
+// TextType reports whether data of a MIME type is text, which a [CodeOutput]
+// has as a string; JSONType whether it is JSON, which it has as JSON. All else
+// is a base64 string.
+func TextType(mime string) bool {
+	kind, _, _ := strings.Cut(mime, ";")
+	return strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "+xml") ||
+		kind == "application/javascript" || kind == "application/xml" || kind == "application/x-latex"
+}
+
+// JSONType reports whether data of a MIME type is JSON.
+func JSONType(mime string) bool {
+	kind, _, _ := strings.Cut(mime, ";")
+	return kind == "application/json" || strings.HasSuffix(kind, "+json")
+}
+
+// RunCodeRequest describes a piece of code to run in a sandbox.
+type RunCodeRequest struct {
+	Language Language `json:"language"`
+	Code     string   `json:"code"`
+	// Context names the interpreter that runs it: code in the same context of
+	// the same language sees what earlier code has left. Empty is "default".
+	// Go keeps nothing.
+	Context string `json:"context,omitempty"`
+	// Fresh runs it in an interpreter of its own that ends afterwards.
+	Fresh bool `json:"fresh,omitempty"`
+	// Env is added for this code only.
+	Env map[string]string `json:"env,omitempty"`
+	// WorkDir is the working directory for this code only; empty is where the
+	// context is, at first the sandbox's.
+	WorkDir string `json:"workdir,omitempty"`
+	// User is who the interpreter runs as; it is fixed when a context is made.
+	User string `json:"user,omitempty"`
+	// TimeoutMS interrupts the code; 0 is [DefaultCodeTimeout], at most
+	// [MaxCodeTimeout]. Time in the queue of its context does not count.
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// Stdin is what input() and its like read. Without it they fail at once.
+	Stdin []byte `json:"stdin,omitempty"`
+	// KeepBytes bounds what is kept of stdout and of stderr: 1 to
+	// [MaxKeepBytes]; 0 is [DefaultKeepBytes].
+	KeepBytes int64 `json:"keep_bytes,omitempty"`
+}
+
+// RunIsolatedRequest runs code in a sandbox made for it alone, which is gone
+// when the call returns.
+type RunIsolatedRequest struct {
+	RunCodeRequest
+	// Template, Resources, Network and Secrets are those of the sandbox.
+	Template  string            `json:"template,omitempty"`
+	Resources Resources         `json:"resources,omitzero"`
+	Network   *NetworkPolicy    `json:"network,omitempty"`
+	Secrets   map[string]string `json:"secrets,omitempty"`
+}
+
+// CodeResult is what came of a piece of code.
+type CodeResult struct {
+	SandboxID string   `json:"sandbox_id,omitempty"`
+	Language  Language `json:"language"`
+	Context   string   `json:"context,omitempty"`
+	// Count numbers the runs of a context, from 1.
+	Count int `json:"count,omitempty"`
+	// Stdout and Stderr are text; where there was more than was kept, a line
+	// says how much is missing.
+	Stdout      string `json:"stdout"`
+	Stderr      string `json:"stderr"`
+	StdoutBytes int64  `json:"stdout_bytes"`
+	StderrBytes int64  `json:"stderr_bytes"`
+	// Outputs are rich outputs in their order.
+	Outputs []CodeOutput `json:"outputs,omitempty"`
+	// Error is set if the code raised and did not catch.
+	Error *CodeError `json:"error,omitempty"`
+	// ExitCode is 0, or 1 after an error, or what the code has exited with, or
+	// 124 after a timeout, or 130 after an interrupt.
+	ExitCode   int   `json:"exit_code"`
+	DurationMS int64 `json:"duration_ms"`
+	// TimedOut and Interrupted say that it was ended.
+	TimedOut    bool `json:"timed_out,omitempty"`
+	Interrupted bool `json:"interrupted,omitempty"`
+	// Restarted says that the context's interpreter is a new one afterwards:
+	// it died or had to be killed, and what it knew is lost. Reason tells why.
+	Restarted bool   `json:"restarted,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+}
+
+// CodeOutput is one rich output in several representations.
+type CodeOutput struct {
+	// Result is set on the value of the last expression.
+	Result bool `json:"result,omitempty"`
+	// Data has a value per MIME type: text as a string, binary data as a
+	// base64 string, application/json and types ending in +json as JSON.
+	Data map[string]json.RawMessage `json:"data"`
+	// Metadata is what the interpreter says of them.
+	Metadata map[string]json.RawMessage `json:"metadata,omitempty"`
+	// Files are representations that were over [MaxOutputBytes] and are files
+	// in the sandbox instead: a path per MIME type.
+	Files map[string]string `json:"files,omitempty"`
+	// Source tells what made it: "matplotlib", "pandas", "plotly", or empty.
+	Source string `json:"source,omitempty"`
+}
+
+// CodeError is an error that code did not catch.
+type CodeError struct {
+	Name    string `json:"name"`
+	Message string `json:"message"`
+	// Traceback has the user's line numbers, without colours and without the
+	// interpreter's own frames.
+	Traceback string `json:"traceback"`
+}
+
+// CodeEvent is one thing that happened as code ran: output, a rich output, or
+// the result, which is the last.
+type CodeEvent struct {
+	Stream Stream      `json:"stream,omitempty"`
+	Data   []byte      `json:"data,omitempty"`
+	Output *CodeOutput `json:"output,omitempty"`
+	Result *CodeResult `json:"result,omitempty"`
+}
+
+// CodeSink takes events in order. An error ends the code.
+type CodeSink func(CodeEvent) error
+
+// CodeContextState says what a context does.
+type CodeContextState string
+
+// The states of contexts.
+const (
+	ContextIdle CodeContextState = "idle"
+	ContextBusy CodeContextState = "busy"
+	ContextDead CodeContextState = "dead"
+)
+
+// CodeContext is an interpreter that keeps its state between runs.
+type CodeContext struct {
+	Language  Language         `json:"language"`
+	Name      string           `json:"name"`
+	State     CodeContextState `json:"state"`
+	PID       int              `json:"pid,omitempty"`
+	User      string           `json:"user,omitempty"`
+	WorkDir   string           `json:"workdir,omitempty"`
+	Runs      int              `json:"runs"`
+	Queued    int              `json:"queued"`
+	CreatedAt time.Time        `json:"created_at"`
+}
+
+// ContextRef names a context.
+type ContextRef struct {
+	Language Language `json:"language"`
+	// Name is "default" when empty.
+	Name string `json:"name,omitempty"`
+}

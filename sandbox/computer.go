@@ -1,0 +1,195 @@
+package sandbox
+
+import "time"
+
+// Desktop says that a template's sandboxes have a screen, and of which size in
+// pixels. Its start command runs an X server with it.
+type Desktop struct {
+	Width  int `json:"width"`
+	Height int `json:"height"`
+	// Display is the X display, ":1" if empty.
+	Display string `json:"display,omitempty"`
+}
+
+// Screen is the screen of a computer, as it is now.
+type Screen struct {
+	Width   int `json:"width"`
+	Height  int `json:"height"`
+	CursorX int `json:"cursor_x"`
+	CursorY int `json:"cursor_y"`
+}
+
+// Region is a part of a screen in pixels, from its top left corner.
+type Region struct {
+	X      int `json:"x"`
+	Y      int `json:"y"`
+	Width  int `json:"width"`
+	Height int `json:"height"`
+}
+
+// ImageFormat is how a screenshot is encoded.
+type ImageFormat string
+
+// The formats of screenshots.
+const (
+	ImagePNG  ImageFormat = "png"
+	ImageJPEG ImageFormat = "jpeg"
+)
+
+// ScreenshotRequest asks for a picture of the screen. Zero values are the whole
+// screen, now, in its size, without the cursor, as PNG.
+type ScreenshotRequest struct {
+	Region *Region `json:"region,omitempty"`
+	// Width and Height scale the picture into a box, never up; one of them is
+	// enough.
+	Width  int  `json:"width,omitempty"`
+	Height int  `json:"height,omitempty"`
+	Cursor bool `json:"cursor,omitempty"`
+	// StableMS waits until the screen has not changed for so long, up to
+	// [MaxStableWait] in all; what is there then is the picture, changing or
+	// not.
+	StableMS int64       `json:"stable_ms,omitempty"`
+	Format   ImageFormat `json:"format,omitempty"`
+	// Quality of JPEG is 1 to 100; 0 is 80.
+	Quality int `json:"quality,omitempty"`
+}
+
+// Screenshot is a picture of a screen.
+type Screenshot struct {
+	MIME string `json:"mime"`
+	Data []byte `json:"data"`
+	// Width and Height are the picture's; Screen is the screen's own size.
+	Width  int    `json:"width"`
+	Height int    `json:"height"`
+	Screen Screen `json:"screen"`
+	// Stable is false if the screen still changed when the wait was over.
+	Stable  bool      `json:"stable"`
+	TakenAt time.Time `json:"taken_at"`
+}
+
+// InputType is the kind of one input.
+type InputType string
+
+// The kinds of input. Coordinates are pixels of the screen.
+const (
+	// InputMove moves the pointer to X, Y.
+	InputMove InputType = "move"
+	// InputClick clicks Button at X, Y, or where the pointer is without them,
+	// Count times (1 if 0; 2 is a double click), with Keys held.
+	InputClick InputType = "click"
+	// InputPress and InputRelease hold and let go of Button.
+	InputPress   InputType = "press"
+	InputRelease InputType = "release"
+	// InputDrag moves from X, Y along Path with Button held.
+	InputDrag InputType = "drag"
+	// InputScroll turns the wheel at X, Y by DX, DY notches, positive is right
+	// and down.
+	InputScroll InputType = "scroll"
+	// InputText types Text, whatever the keyboard's layout has.
+	InputText InputType = "type"
+	// InputKey presses a combination such as "ctrl+shift+t", each in Keys in
+	// turn: X keysym names and the usual aliases.
+	InputKey InputType = "key"
+	// InputKeyDown and InputKeyUp hold and let go of the keys in Keys.
+	InputKeyDown InputType = "key_down"
+	InputKeyUp   InputType = "key_up"
+	// InputWait waits DurationMS.
+	InputWait InputType = "wait"
+)
+
+// Input is one thing that a person would do at a computer.
+type Input struct {
+	Type InputType `json:"type"`
+	X    *int      `json:"x,omitempty"`
+	Y    *int      `json:"y,omitempty"`
+	// Button is "left" (the default), "middle" or "right", "back", "forward".
+	Button string `json:"button,omitempty"`
+	Count  int    `json:"count,omitempty"`
+	// Path is where a drag leads, by its points.
+	Path []Point  `json:"path,omitempty"`
+	DX   int      `json:"dx,omitempty"`
+	DY   int      `json:"dy,omitempty"`
+	Text string   `json:"text,omitempty"`
+	Keys []string `json:"keys,omitempty"`
+	// DurationMS is how long a wait or drag takes, or keys are held; for text
+	// the time between characters.
+	DurationMS int64 `json:"duration_ms,omitempty"`
+}
+
+// Point is a place on a screen.
+type Point struct {
+	X int `json:"x"`
+	Y int `json:"y"`
+}
+
+// Window is a top-level window.
+type Window struct {
+	// ID is the X window's, as a decimal number.
+	ID      int64  `json:"id"`
+	Title   string `json:"title"`
+	Class   string `json:"class,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+	Region  Region `json:"region"`
+	Focused bool   `json:"focused"`
+	// Hidden is a minimised one.
+	Hidden bool `json:"hidden,omitempty"`
+}
+
+// WindowAction is what is done to a window.
+type WindowAction string
+
+// The actions on windows.
+const (
+	WindowFocus    WindowAction = "focus"
+	WindowClose    WindowAction = "close"
+	WindowMinimize WindowAction = "minimize"
+	WindowMaximize WindowAction = "maximize"
+	// WindowPlace moves and sizes it to a region.
+	WindowPlace WindowAction = "place"
+)
+
+// WindowRequest changes a window.
+type WindowRequest struct {
+	ID     int64        `json:"id"`
+	Action WindowAction `json:"action"`
+	Region *Region      `json:"region,omitempty"`
+}
+
+// ViewRequest asks for a link to the live view of a computer.
+type ViewRequest struct {
+	// Control lets the visitor use pointer and keyboard; otherwise they only
+	// watch.
+	Control bool `json:"control,omitempty"`
+	// TTLSeconds is how long the link opens; 0 is [DefaultPreviewLink].
+	TTLSeconds int64 `json:"ttl_seconds,omitempty"`
+}
+
+// ViewLink opens the live view of a computer in a browser, for whoever has it.
+type ViewLink struct {
+	URL       string    `json:"url"`
+	Control   bool      `json:"control"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// The host name of a live view begins with [ViewLabel] and the sandbox's id;
+// its link is in the query parameter [ViewLinkParam].
+const (
+	ViewLabel     = "view-"
+	ViewLinkParam = "cove_view"
+)
+
+// ViewVisit is what the door to live views knows of a visitor.
+type ViewVisit struct {
+	SandboxID string
+	// Link is the signed part of the link.
+	Link string
+}
+
+// View is a live view that a visitor may open.
+type View struct {
+	SandboxID string
+	// Name is the computer's name, or its id.
+	Name      string
+	Control   bool
+	ExpiresAt time.Time
+}

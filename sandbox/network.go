@@ -1,0 +1,169 @@
+package sandbox
+
+import "time"
+
+// NetworkPreset is what a policy begins with.
+type NetworkPreset string
+
+// The presets. Open is the default.
+const (
+	// NetworkOpen allows the public Internet.
+	NetworkOpen NetworkPreset = "open"
+	// NetworkNone denies everything, names too.
+	NetworkNone NetworkPreset = "none"
+	// NetworkPackages allows the usual package registries and code hosts, and
+	// denies the rest.
+	NetworkPackages NetworkPreset = "packages"
+)
+
+// NetworkAction is what a rule does.
+type NetworkAction string
+
+// The actions of rules.
+const (
+	NetworkAllow NetworkAction = "allow"
+	NetworkDeny  NetworkAction = "deny"
+)
+
+// NetworkRule decides about the connections that it matches.
+type NetworkRule struct {
+	Action NetworkAction `json:"action"`
+	// To is a domain ("example.com"), all domains below one
+	// ("*.example.com", any depth, without example.com itself), an address, a
+	// CIDR range, another sandbox of the team ("sandbox:NAME"), or "*".
+	To string `json:"to"`
+	// Protocol is "tcp", "udp" or "icmp"; empty is all.
+	Protocol string `json:"protocol,omitempty"`
+	// Ports are ports ("443") and ranges ("8000-8999"); empty is all.
+	Ports []string `json:"ports,omitempty"`
+}
+
+// NetworkPolicy decides what a sandbox may reach. The zero value is the preset
+// open. A connection is judged in this order, and the first match decides:
+// AllowOut, DenyOut, Rules, the preset.
+//
+// Addresses of the host's own world, which are private, loopback, link-local
+// and shared ones, those of cloud metadata services and the host's own, are
+// denied unless an allow rule in Rules names them by an address or a range
+// inside that world; IPv6 ones likewise. A domain that resolves to such an
+// address is denied unless a rule of that kind allows the address too.
+type NetworkPolicy struct {
+	Preset NetworkPreset `json:"preset,omitempty"`
+	Rules  []NetworkRule `json:"rules,omitempty"`
+	// AllowOut are domains, addresses and ranges that are allowed. Alone it
+	// blocks nothing.
+	AllowOut []string `json:"allow_out,omitempty"`
+	// DenyOut are addresses and ranges that are denied, unless AllowOut has
+	// them. With "0.0.0.0/0", AllowOut is all that can be reached.
+	DenyOut []string `json:"deny_out,omitempty"`
+	// Placeholders says what becomes of a secret's placeholder on its way to a
+	// host that the secret is not for: "forward", the default, sends the
+	// placeholder as it is, "block" refuses the request.
+	Placeholders PlaceholderAction `json:"placeholders,omitempty"`
+	// MaxConnections bounds connections at the same time; 0 is
+	// [DefaultMaxConnections].
+	MaxConnections int `json:"max_connections,omitempty"`
+	// ConnectionsPerSecond bounds new connections and DNS questions; 0 is
+	// [DefaultConnectionsPerSecond].
+	ConnectionsPerSecond int `json:"connections_per_second,omitempty"`
+	// BytesPerSecond bounds each direction; 0 is no bound.
+	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
+}
+
+// PlaceholderAction is what becomes of a placeholder that goes to a wrong host.
+type PlaceholderAction string
+
+// The actions. Forward is the default.
+const (
+	PlaceholderForward PlaceholderAction = "forward"
+	PlaceholderBlock   PlaceholderAction = "block"
+)
+
+// NetworkKind says what a [NetworkEvent] is about.
+type NetworkKind string
+
+// The kinds of events.
+const (
+	// NetworkConnection is a TCP connection, a UDP flow or a ping.
+	NetworkConnection NetworkKind = "connection"
+	// NetworkDNS is a question to the sandbox's resolver.
+	NetworkDNS NetworkKind = "dns"
+	// NetworkRequest is an HTTP request in which a placeholder was found, or
+	// that was for another host than the name of its TLS connection.
+	NetworkRequest NetworkKind = "request"
+)
+
+// NetworkVerdict is how an attempt ended.
+type NetworkVerdict string
+
+// The verdicts.
+const (
+	NetworkAllowed NetworkVerdict = "allowed"
+	NetworkBlocked NetworkVerdict = "blocked"
+	// NetworkFailed was allowed, but the other side could not be reached.
+	NetworkFailed NetworkVerdict = "failed"
+)
+
+// NetworkMatch is the kind of rule that decided.
+type NetworkMatch string
+
+// The kinds of rules.
+const (
+	MatchDomain   NetworkMatch = "domain"
+	MatchCIDR     NetworkMatch = "cidr"
+	MatchSandbox  NetworkMatch = "sandbox"
+	MatchDefault  NetworkMatch = "default"
+	MatchInternal NetworkMatch = "internal" // the host's own world
+	MatchProtocol NetworkMatch = "protocol" // what a policy by names cannot judge: QUIC, DNS to others, TLS without a name
+	MatchLimit    NetworkMatch = "limit"
+	MatchSecret   NetworkMatch = "secret"
+)
+
+// NetworkEvent is one attempt of a sandbox to reach something. An event is
+// recorded when it is over; one that lasts is recorded at its start too, with
+// Open set, under the same Connection.
+type NetworkEvent struct {
+	// ID grows with time within a sandbox.
+	ID         int64       `json:"id"`
+	SandboxID  string      `json:"sandbox_id"`
+	Time       time.Time   `json:"time"`
+	Kind       NetworkKind `json:"kind"`
+	Connection int64       `json:"connection,omitempty"`
+	Open       bool        `json:"open,omitempty"`
+	Protocol   string      `json:"protocol"`
+	// Host is the name that the sandbox used, if known.
+	Host    string         `json:"host,omitempty"`
+	Address string         `json:"address,omitempty"`
+	Port    int            `json:"port,omitempty"`
+	Verdict NetworkVerdict `json:"verdict"`
+	Match   NetworkMatch   `json:"match"`
+	// Rule is the text of the rule that decided, such as "allow_out *.pypi.org".
+	Rule string `json:"rule,omitempty"`
+	// Reason says in words why it was blocked or has failed.
+	Reason     string `json:"reason,omitempty"`
+	BytesOut   int64  `json:"bytes_out,omitempty"`
+	BytesIn    int64  `json:"bytes_in,omitempty"`
+	DurationMS int64  `json:"duration_ms,omitempty"`
+	// Question and Answers are of a DNS event: "A" or "AAAA" and so on, and
+	// addresses.
+	Question string   `json:"question,omitempty"`
+	Answers  []string `json:"answers,omitempty"`
+	// Method, Path (without the query), Status and Secret (its name) are of a
+	// request.
+	Method string `json:"method,omitempty"`
+	Path   string `json:"path,omitempty"`
+	Status int    `json:"status,omitempty"`
+	Secret string `json:"secret,omitempty"`
+}
+
+// NetworkLogRequest selects events of one sandbox. Zero fields select all.
+type NetworkLogRequest struct {
+	Kind    NetworkKind    `json:"kind,omitempty"`
+	Verdict NetworkVerdict `json:"verdict,omitempty"`
+	// Host is a domain, or "*.domain".
+	Host string `json:"host,omitempty"`
+	// Since and Until bound the time.
+	Since *time.Time `json:"since,omitempty"`
+	Until *time.Time `json:"until,omitempty"`
+	Page
+}

@@ -1,0 +1,108 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"log/slog"
+	"time"
+)
+
+// SecretValue is a value that must not be seen: it prints, logs and encodes as
+// "[redacted]". Only [SecretValue.Reveal] tells it.
+type SecretValue struct{ value string }
+
+// NewSecretValue hides a value.
+func NewSecretValue(value string) SecretValue { return SecretValue{value} }
+
+const redacted = "[redacted]"
+
+// Reveal returns the value.
+func (s SecretValue) Reveal() string { return s.value }
+
+// String returns "[redacted]".
+func (SecretValue) String() string { return redacted }
+
+// GoString returns "[redacted]".
+func (SecretValue) GoString() string { return redacted }
+
+// LogValue returns "[redacted]".
+func (SecretValue) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalJSON encodes "[redacted]".
+func (SecretValue) MarshalJSON() ([]byte, error) { return json.Marshal(redacted) }
+
+// UnmarshalJSON takes a string.
+func (s *SecretValue) UnmarshalJSON(data []byte) error { return json.Unmarshal(data, &s.value) }
+
+// SecretAuth says how a secret travels in a request.
+type SecretAuth struct {
+	// Type is "header", "basic" or "query".
+	Type string `json:"type"`
+	// Name is that of the header or of the query parameter; for a header it
+	// defaults to Authorization.
+	Name string `json:"name,omitempty"`
+	// Prefix stands before the value in a header, such as "Bearer ".
+	Prefix string `json:"prefix,omitempty"`
+	// User is the user name of basic authentication.
+	User string `json:"user,omitempty"`
+	// Body also replaces the placeholder in request bodies of up to
+	// [MaxSecretBody].
+	Body bool `json:"body,omitempty"`
+}
+
+// Secret is a credential of a team without its value, which nobody can read
+// again. A sandbox that it is attached to has an environment variable with a
+// placeholder; on requests to Hosts, and only there, the gateway puts the value
+// in its place.
+type Secret struct {
+	ID   string `json:"id"`
+	Team string `json:"team"`
+	// Name is unique in the team: 1 to 63 of a-z, A-Z, 0-9, "_" and "-".
+	Name string `json:"name"`
+	// Provider is a preset of Hosts and Auth, or empty.
+	Provider string `json:"provider,omitempty"`
+	// Hosts are domains, or "*.domain", to which the value may go.
+	Hosts []string   `json:"hosts"`
+	Auth  SecretAuth `json:"auth"`
+	// Version counts rotations, from 1.
+	Version    int        `json:"version"`
+	CreatedAt  time.Time  `json:"created_at"`
+	RotatedAt  *time.Time `json:"rotated_at,omitempty"`
+	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
+}
+
+// CreateSecretRequest describes a secret. Hosts and Auth come from the
+// provider if they are not given.
+type CreateSecretRequest struct {
+	Name     string      `json:"name"`
+	Value    SecretValue `json:"value"`
+	Provider string      `json:"provider,omitempty"`
+	Hosts    []string    `json:"hosts,omitempty"`
+	Auth     *SecretAuth `json:"auth,omitempty"`
+}
+
+// RotateSecretRequest replaces a secret's value, at once in running sandboxes.
+type RotateSecretRequest struct {
+	Value SecretValue `json:"value"`
+}
+
+// Resealed tells what [Secrets.RotateSecretsKey] has done.
+type Resealed struct {
+	// Values counts the secrets that the new key seals now.
+	Values int `json:"values"`
+	// Lost are the names of secrets whose values no key opens; they are as they
+	// were, and are to be rotated.
+	Lost []string `json:"lost,omitempty"`
+}
+
+// Provider is a preset for the secrets of a well-known service.
+type Provider struct {
+	// Name is how a secret asks for it, such as "anthropic".
+	Name  string     `json:"name"`
+	Title string     `json:"title"`
+	Hosts []string   `json:"hosts"`
+	Auth  SecretAuth `json:"auth"`
+	// Env is the environment variable that the service's clients read.
+	Env string `json:"env,omitempty"`
+	// TokenShape is what a placeholder looks like, such as "sk-ant-api03-...".
+	TokenShape string `json:"token_shape"`
+}
