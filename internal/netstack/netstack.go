@@ -6,9 +6,12 @@ package netstack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -51,7 +54,12 @@ type Config struct {
 
 // Stack is a running TCP/IP stack. It is safe for concurrent use.
 type Stack struct {
-	s *stack.Stack
+	s       *stack.Stack
+	handler atomic.Pointer[Handler]
+	// connections is how many of the sandbox's own are open.
+	connections atomic.Int64
+	// pings holds a place for each echo request under way.
+	pings chan struct{}
 }
 
 // New starts a stack at [GatewayAddr].
@@ -72,8 +80,9 @@ func New(cfg Config) (*Stack, error) {
 		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
-	st := &Stack{s: s}
-	if err := st.configure(ep); err != nil {
+	st := &Stack{s: s, pings: make(chan struct{}, maxPings)}
+	st.forwardAll()
+	if err := st.configure(newFilter(ep)); err != nil {
 		st.Close()
 		return nil, err
 	}
@@ -91,6 +100,10 @@ func (st *Stack) configure(ep stack.LinkEndpoint) error {
 	if err := st.s.AddProtocolAddress(nicID, addr, stack.AddressProperties{}); err != nil {
 		return fmt.Errorf("set gateway address: %v", err)
 	}
+	// Whatever the sandbox addresses is taken in, and answered from there.
+	if err := errors.Join(asError(st.s.SetPromiscuousMode(nicID, true)), asError(st.s.SetSpoofing(nicID, true))); err != nil {
+		return fmt.Errorf("take in packets to all addresses: %w", err)
+	}
 	st.s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nicID}})
 	sack := tcpip.TCPSACKEnabled(true)
 	if err := st.s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack); err != nil {
@@ -104,13 +117,33 @@ func (st *Stack) configure(ep stack.LinkEndpoint) error {
 	if err := st.s.SetTransportProtocolOption(tcp.ProtocolNumber, &send); err != nil {
 		return fmt.Errorf("set send buffer: %v", err)
 	}
+	// Connections that are over make room soon: nothing is late on this link.
+	wait := tcpip.TCPTimeWaitTimeoutOption(5 * time.Second)
+	if err := st.s.SetTransportProtocolOption(tcp.ProtocolNumber, &wait); err != nil {
+		return fmt.Errorf("set how long ended connections are kept: %v", err)
+	}
 	return nil
 }
 
-// Dial opens a TCP connection to a port of the sandbox.
+// asError returns an error of the stack's as an ordinary one.
+func asError(err tcpip.Error) error {
+	if err == nil {
+		return nil
+	}
+	return stackError{err}
+}
+
+// ErrRefused says that nothing listens on a port of the sandbox.
+var ErrRefused = errors.New("connection refused")
+
+// Dial opens a TCP connection to a port of the sandbox. If nothing listens
+// there, the error is [ErrRefused].
 func (st *Stack) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	to := tcpip.FullAddress{NIC: nicID, Addr: address(SandboxAddr), Port: port}
 	c, err := gonet.DialContextTCP(ctx, st.s, to, ipv4.ProtocolNumber)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err.Error() == (&tcpip.ErrConnectionRefused{}).String() {
+		err = ErrRefused
+	}
 	if err != nil {
 		return nil, fmt.Errorf("dial sandbox port %d: %w", port, err)
 	}
@@ -126,9 +159,19 @@ func (st *Stack) Traffic() (in, out uint64) {
 	return nic.Stats.Rx.Bytes.Value(), nic.Stats.Tx.Bytes.Value()
 }
 
-// Close ends all connections.
+// Close ends all connections. When it returns, the link is not used any more.
 func (st *Stack) Close() {
+	_ = st.s.RemoveNIC(nicID) // it is there
 	st.s.Close()
+}
+
+// ListenUDP opens a port of the gateway's.
+func (st *Stack) ListenUDP(port uint16) (net.PacketConn, error) {
+	c, err := gonet.DialUDP(st.s, &tcpip.FullAddress{NIC: nicID, Addr: address(GatewayAddr), Port: port}, nil, ipv4.ProtocolNumber)
+	if err != nil {
+		return nil, fmt.Errorf("open UDP port %d of the gateway: %w", port, err)
+	}
+	return c, nil
 }
 
 func address(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }

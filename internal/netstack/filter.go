@@ -1,0 +1,45 @@
+package netstack
+
+import (
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/nested"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// filter lets through what comes from the sandbox under its own address: IPv4
+// and ARP. Root in the sandbox may give itself any other address, and would be
+// nobody with it. Packets of IPv6 and all other protocols end here, too.
+type filter struct{ nested.Endpoint }
+
+func newFilter(ep stack.LinkEndpoint) *filter {
+	f := &filter{}
+	f.Init(ep, f)
+	return f
+}
+
+// DeliverNetworkPacket implements [stack.NetworkDispatcher].
+func (f *filter) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
+	if source, ok := sourceOf(protocol, pkt); ok && source == SandboxAddr {
+		f.Endpoint.DeliverNetworkPacket(protocol, pkt)
+	}
+}
+
+// sourceOf returns the address that a packet says it comes from.
+func sourceOf(protocol tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) (netip.Addr, bool) {
+	switch protocol {
+	case ipv4.ProtocolNumber:
+		if h, ok := pkt.Data().PullUp(header.IPv4MinimumSize); ok {
+			return netip.AddrFromSlice(header.IPv4(h).SourceAddressSlice())
+		}
+	case arp.ProtocolNumber:
+		if h, ok := pkt.Data().PullUp(header.ARPSize); ok && header.ARP(h).IsValid() {
+			return netip.AddrFromSlice(header.ARP(h).ProtocolAddressSender())
+		}
+	}
+	return netip.Addr{}, false
+}
