@@ -1,0 +1,427 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// reply is an answer to the sandbox, before it is packed.
+type reply struct {
+	code dnsmessage.RCode
+	// names and addrs are the aliases and addresses of the question's name.
+	names []string
+	addrs []netip.Addr
+	// records are others.
+	records []dnsmessage.Resource
+	ttl     time.Duration
+	// why explains a refusal to programs that understand it (RFC 8914).
+	why string
+	// event is what is recorded; without a verdict nothing is.
+	event sandbox.NetworkEvent
+}
+
+// typeHTTPS and so on are not written out in names that people know.
+func typeName(t dnsmessage.Type) string { return strings.TrimPrefix(t.String(), "Type") }
+
+// question is what the sandbox asks, parsed once.
+type question struct {
+	header dnsmessage.Header
+	q      dnsmessage.Question
+	// size is the largest answer over UDP that it takes; edns that it said so.
+	size int
+	edns bool
+}
+
+// parseQuestion reads a message of the sandbox. Without an error code, it is a
+// question that can be answered.
+func parseQuestion(b []byte) (question, dnsmessage.RCode, bool) {
+	var p dnsmessage.Parser
+	h, err := p.Start(b)
+	if err != nil || h.Response {
+		return question{}, 0, false
+	}
+	in := question{header: h, size: 512}
+	if h.OpCode != 0 {
+		return in, dnsmessage.RCodeNotImplemented, true
+	}
+	all, err := p.AllQuestions()
+	if err != nil || len(all) != 1 {
+		return in, dnsmessage.RCodeFormatError, true
+	}
+	in.q = all[0]
+	if in.q.Class != dnsmessage.ClassINET {
+		return in, dnsmessage.RCodeRefused, true
+	}
+	if p.SkipAllAnswers() != nil || p.SkipAllAuthorities() != nil {
+		return in, dnsmessage.RCodeFormatError, true
+	}
+	for range 8 {
+		rh, err := p.AdditionalHeader()
+		if err != nil {
+			break
+		}
+		if rh.Type == dnsmessage.TypeOPT {
+			in.edns, in.size = true, min(max(int(rh.Class), 512), udpAnswer)
+		}
+		if p.SkipAdditional() != nil {
+			break
+		}
+	}
+	return in, dnsmessage.RCodeSuccess, true
+}
+
+// answer answers a message of the sandbox, or returns nil if there is nothing
+// to answer.
+func (r *resolver) answer(ctx context.Context, msg []byte, proto string) []byte {
+	start := time.Now()
+	in, code, ok := parseQuestion(msg)
+	if !ok {
+		return nil
+	}
+	rep := reply{code: code}
+	if code == dnsmessage.RCodeSuccess {
+		s := r.g.state.Load()
+		switch {
+		case s == nil:
+			rep.code = dnsmessage.RCodeRefused
+		case !s.perSecond.Allow():
+			rep.code = dnsmessage.RCodeRefused
+			r.g.limited("connections_per_second", sandbox.NetworkEvent{Kind: sandbox.NetworkDNS, Protocol: proto,
+				Host: clip(strings.TrimSuffix(in.q.Name.String(), ".")), Question: typeName(in.q.Type)})
+		default:
+			rep = r.reply(ctx, s, in.q)
+		}
+	}
+	if e := rep.event; e.Verdict != "" {
+		e.Kind, e.Protocol, e.Question = sandbox.NetworkDNS, proto, typeName(in.q.Type)
+		if e.Host == "" {
+			e.Host = clip(strings.TrimSuffix(in.q.Name.String(), "."))
+		}
+		for _, a := range rep.addrs {
+			e.Answers = append(e.Answers, a.String())
+		}
+		e.DurationMS = time.Since(start).Milliseconds()
+		r.g.record(e)
+	}
+	size := 65535
+	if proto == "udp" {
+		size = in.size
+	}
+	return pack(in, rep, size)
+}
+
+// reply decides what the sandbox is told.
+//
+// A name that the policy could not allow does not exist for the sandbox: an
+// answer that it is refused would make programs try again for seconds.
+func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) reply {
+	name, ok := hostname(q.Name.String())
+	if !ok {
+		return reply{code: dnsmessage.RCodeNameError}
+	}
+	top := name[strings.LastIndexByte(name, '.')+1:]
+	switch {
+	case top == "localhost":
+		return local(q.Type)
+	case top == peerDomain:
+		return r.peer(s, name, q.Type)
+	case !outThere(name):
+		return reply{code: dnsmessage.RCodeNameError}
+	case q.Type == dnsmessage.TypeALL || q.Type == dnsmessage.TypeAXFR:
+		return reply{code: dnsmessage.RCodeNotImplemented}
+	}
+	d := s.policy.resolvable(name)
+	if !d.Allow {
+		return reply{code: dnsmessage.RCodeNameError, why: d.Reason, event: sandbox.NetworkEvent{Host: name,
+			Verdict: sandbox.NetworkBlocked, Match: d.Match, Rule: d.Rule, Reason: d.Reason}}
+	}
+	e := sandbox.NetworkEvent{Host: name, Verdict: sandbox.NetworkAllowed, Match: d.Match, Rule: d.Rule}
+	switch q.Type {
+	case dnsmessage.TypeAAAA:
+		if !r.g.cfg.IPv6 {
+			return reply{ttl: minTTL} // nothing was looked up
+		}
+		return r.addressReply(ctx, s, name, q.Type, e)
+	case dnsmessage.TypeA, dnsmessage.TypeCNAME:
+		return r.addressReply(ctx, s, name, q.Type, e)
+	case dnsmessage.TypeHTTPS, dnsmessage.TypeSVCB:
+		return r.forward(ctx, q, e)
+	}
+	if !s.policy.allowsByDefault() {
+		// Any other record can carry what an attacker writes into it, both ways.
+		e.Verdict, e.Match = sandbox.NetworkBlocked, sandbox.MatchProtocol
+		e.Reason = "under a policy that lists what is allowed, names are only looked up for addresses"
+		return reply{ttl: minTTL, why: e.Reason, event: e}
+	}
+	return r.forward(ctx, q, e)
+}
+
+// outThere tells whether a name means something on the Internet: a word alone,
+// and names that are of one machine or one house, do not. A proxy that resolves
+// names might know such ones, of its own world.
+func outThere(name string) bool {
+	top := name[strings.LastIndexByte(name, '.')+1:]
+	return top != name && top != "local" && top != "localhost" && top != peerDomain
+}
+
+func local(t dnsmessage.Type) reply {
+	rep := reply{ttl: maxTTL}
+	switch t {
+	case dnsmessage.TypeA:
+		rep.addrs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	case dnsmessage.TypeAAAA:
+		rep.addrs = []netip.Addr{netip.IPv6Loopback()}
+	}
+	return rep
+}
+
+// peer answers for another sandbox, NAME.sandbox.
+func (r *resolver) peer(s *state, name string, t dnsmessage.Type) reply {
+	peer := strings.TrimSuffix(name, "."+peerDomain)
+	e := sandbox.NetworkEvent{Host: name, Verdict: sandbox.NetworkAllowed, Match: sandbox.MatchSandbox, Rule: "allow " + peerPrefix + peer}
+	if r.g.cfg.Peers == nil || name == peerDomain || !s.policy.peerAllowed(peer) {
+		e.Verdict, e.Rule, e.Reason = sandbox.NetworkBlocked, "", "no rule allows "+peerPrefix+peer
+		return reply{code: dnsmessage.RCodeNameError, why: e.Reason, event: e}
+	}
+	if t != dnsmessage.TypeA {
+		return reply{ttl: minTTL}
+	}
+	return reply{addrs: []netip.Addr{r.synthetic.give(name)}, ttl: minTTL, event: e}
+}
+
+// addressReply answers with the addresses of a name that may be reached, and
+// pins them.
+func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dnsmessage.Type, e sandbox.NetworkEvent) reply {
+	ask := t
+	if t == dnsmessage.TypeCNAME {
+		ask = dnsmessage.TypeA
+	}
+	l, err := r.lookup(ctx, name, ask)
+	if err != nil && ask == dnsmessage.TypeA && r.g.out.resolves(name) {
+		a := r.synthetic.give(name) // the proxy will know what it is
+		return reply{addrs: []netip.Addr{a}, ttl: minTTL, event: e}
+	}
+	if err != nil {
+		e.Verdict, e.Reason = sandbox.NetworkFailed, Reason(err)
+		code := dnsmessage.RCodeServerFailure
+		if errors.Is(err, errNoName) {
+			code = dnsmessage.RCodeNameError
+		}
+		return reply{code: code, event: e}
+	}
+	rep := reply{names: l.chain, ttl: max(time.Until(l.until), time.Second), event: e}
+	if t == dnsmessage.TypeCNAME {
+		return rep
+	}
+	var refused netip.Addr
+	for _, a := range l.addrs {
+		if r.hostsOwn(s, a) {
+			refused = a
+			continue
+		}
+		rep.addrs = append(rep.addrs, a)
+	}
+	if refused.IsValid() && len(rep.addrs) == 0 {
+		rep.event.Verdict, rep.event.Match, rep.event.Rule = sandbox.NetworkBlocked, sandbox.MatchInternal, "internal "+refused.String()
+		rep.event.Reason = name + " resolves to " + refused.String() + ", which is in the host's own world; allow that address in rules if the sandbox may reach it"
+		return reply{code: dnsmessage.RCodeNameError, why: rep.event.Reason, event: rep.event}
+	}
+	r.pins.add(name, rep.addrs, rep.ttl)
+	return rep
+}
+
+// hostsOwn tells whether an address is in the host's world, and no rule opens
+// it for anything.
+func (r *resolver) hostsOwn(s *state, a netip.Addr) bool {
+	a = plain(a)
+	if !r.g.world.Has(a) {
+		return false
+	}
+	return !slices.ContainsFunc(s.policy.rules, func(ru rule) bool {
+		return ru.opens && ru.addrs.Contains(a) && r.g.world.covers(ru.addrs)
+	})
+}
+
+// forward passes a question on and returns the records that were asked for.
+// What could lead past the gateway is taken out of them: addresses, and the
+// keys that hide names.
+func (r *resolver) forward(ctx context.Context, q dnsmessage.Question, e sandbox.NetworkEvent) reply {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	m, err := r.up.ask(ctx, q)
+	if err != nil {
+		e.Verdict, e.Reason = sandbox.NetworkFailed, Reason(err)
+		return reply{code: dnsmessage.RCodeServerFailure, event: e}
+	}
+	rep := reply{code: m.RCode, ttl: maxTTL, event: e}
+	for _, a := range m.Answers {
+		if a.Header.Type != q.Type && a.Header.Type != dnsmessage.TypeCNAME {
+			continue
+		}
+		rep.ttl = min(rep.ttl, time.Duration(a.Header.TTL)*time.Second)
+		switch body := a.Body.(type) {
+		case *dnsmessage.HTTPSResource:
+			if !plainService(&body.SVCBResource) {
+				continue
+			}
+		case *dnsmessage.SVCBResource:
+			if !plainService(body) {
+				continue
+			}
+		}
+		rep.records = append(rep.records, a)
+	}
+	return rep
+}
+
+// plainService takes addresses and keys of encrypted ClientHellos out of a
+// service record. It returns false if the record is of no use without.
+func plainService(s *dnsmessage.SVCBResource) bool {
+	if mandatory, ok := s.GetParam(dnsmessage.SVCParamMandatory); ok {
+		for i := 0; i+1 < len(mandatory); i += 2 {
+			if hiding(dnsmessage.SVCParamKey(mandatory[i])<<8 | dnsmessage.SVCParamKey(mandatory[i+1])) {
+				return false
+			}
+		}
+	}
+	s.Params = slices.DeleteFunc(s.Params, func(p dnsmessage.SVCParam) bool { return hiding(p.Key) })
+	return true
+}
+
+func hiding(k dnsmessage.SVCParamKey) bool {
+	return k == dnsmessage.SVCParamECH || k == dnsmessage.SVCParamIPv4Hint || k == dnsmessage.SVCParamIPv6Hint
+}
+
+// pack writes a reply, or a note that it is too long for size.
+func pack(in question, rep reply, size int) []byte {
+	msg, err := packAll(in, rep, false)
+	if err != nil {
+		msg, err = packAll(in, reply{code: dnsmessage.RCodeServerFailure}, false)
+	}
+	if err == nil && len(msg) > size {
+		msg, err = packAll(in, reply{code: rep.code}, true)
+	}
+	if err != nil {
+		return nil
+	}
+	return msg
+}
+
+func packAll(in question, rep reply, truncated bool) ([]byte, error) {
+	h := dnsmessage.Header{ID: in.header.ID, Response: true, OpCode: in.header.OpCode, RCode: rep.code,
+		RecursionDesired: in.header.RecursionDesired, RecursionAvailable: true, Truncated: truncated}
+	b := dnsmessage.NewBuilder(make([]byte, 0, 512), h)
+	b.EnableCompression()
+	if err := b.StartQuestions(); err != nil {
+		return nil, err
+	}
+	if in.q.Name.Length > 0 {
+		if err := b.Question(in.q); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.StartAnswers(); err != nil {
+		return nil, err
+	}
+	if err := packAnswers(&b, in, rep); err != nil {
+		return nil, err
+	}
+	if in.edns {
+		if err := packEDNS(&b, rep.why); err != nil {
+			return nil, err
+		}
+	}
+	return b.Finish()
+}
+
+func packAnswers(b *dnsmessage.Builder, in question, rep reply) error {
+	owner := in.q.Name
+	ttl := uint32(min(max(rep.ttl, time.Second), maxTTL) / time.Second)
+	head := func() dnsmessage.ResourceHeader {
+		return dnsmessage.ResourceHeader{Name: owner, Class: dnsmessage.ClassINET, TTL: ttl}
+	}
+	for _, alias := range rep.names {
+		to, err := dnsmessage.NewName(alias + ".")
+		if err != nil {
+			return err
+		}
+		if err := b.CNAMEResource(head(), dnsmessage.CNAMEResource{CNAME: to}); err != nil {
+			return err
+		}
+		owner = to
+	}
+	for _, a := range rep.addrs {
+		var err error
+		if a.Is4() {
+			err = b.AResource(head(), dnsmessage.AResource{A: a.As4()})
+		} else {
+			err = b.AAAAResource(head(), dnsmessage.AAAAResource{AAAA: a.As16()})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, rr := range rep.records {
+		rr.Header.TTL = min(rr.Header.TTL, ttl)
+		if err := packRecord(b, rr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func packRecord(b *dnsmessage.Builder, rr dnsmessage.Resource) error {
+	switch body := rr.Body.(type) {
+	case *dnsmessage.CNAMEResource:
+		return b.CNAMEResource(rr.Header, *body)
+	case *dnsmessage.MXResource:
+		return b.MXResource(rr.Header, *body)
+	case *dnsmessage.NSResource:
+		return b.NSResource(rr.Header, *body)
+	case *dnsmessage.PTRResource:
+		return b.PTRResource(rr.Header, *body)
+	case *dnsmessage.SOAResource:
+		return b.SOAResource(rr.Header, *body)
+	case *dnsmessage.TXTResource:
+		return b.TXTResource(rr.Header, *body)
+	case *dnsmessage.SRVResource:
+		return b.SRVResource(rr.Header, *body)
+	case *dnsmessage.HTTPSResource:
+		return b.HTTPSResource(rr.Header, *body)
+	case *dnsmessage.SVCBResource:
+		return b.SVCBResource(rr.Header, *body)
+	case *dnsmessage.UnknownResource:
+		return b.UnknownResource(rr.Header, *body)
+	}
+	return nil
+}
+
+// optExtendedError is the EDNS option that explains an error, of which
+// infoBlocked is the one for a policy.
+const (
+	optExtendedError = 15
+	infoBlocked      = 15
+)
+
+func packEDNS(b *dnsmessage.Builder, why string) error {
+	if err := b.StartAdditionals(); err != nil {
+		return err
+	}
+	var h dnsmessage.ResourceHeader
+	if err := h.SetEDNS0(udpAnswer, dnsmessage.RCodeSuccess, false); err != nil {
+		return err
+	}
+	var opt dnsmessage.OPTResource
+	if why != "" {
+		opt.Options = []dnsmessage.Option{{Code: optExtendedError, Data: append([]byte{0, infoBlocked}, why...)}}
+	}
+	return b.OPTResource(h, opt)
+}

@@ -1,0 +1,282 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Config is what a [Gateway] is made of. Only GatewayAddr is required.
+type Config struct {
+	// GatewayAddr is the gateway's address on the sandbox's link, on which its
+	// resolver is.
+	GatewayAddr netip.Addr
+	// IPv6 says that the sandbox has a route for IPv6; otherwise questions for
+	// such addresses are answered with none.
+	IPv6 bool
+	// Resolvers are the DNS servers to ask; none are those of the host's
+	// /etc/resolv.conf.
+	Resolvers []netip.AddrPort
+	// Proxy is the host's way out, if it is not direct.
+	Proxy Proxy
+	// Record takes each event. It must not block, and is called concurrently.
+	// Nil drops events.
+	Record func(sandbox.NetworkEvent)
+	// Peers reaches other sandboxes; nil refuses all of them.
+	Peers Peers
+	// HostAddrs tells the host's own addresses, which count as the host's
+	// world; nil asks the system. It is asked again now and then.
+	HostAddrs func() []netip.Addr
+	// Dialer dials addresses of the network ("tcp", "udp"); nil is a
+	// [net.Dialer]. It is given addresses only, never names.
+	Dialer Dialer
+	// Logger takes the gateway's own troubles; nil drops them.
+	Logger *slog.Logger
+}
+
+// Dialer dials out.
+type Dialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Network is what the gateway does, and for whom.
+type Network struct {
+	// SandboxID stands in events.
+	SandboxID string
+	Policy    sandbox.NetworkPolicy
+	// Interceptor, if not nil, is given all TLS and plain HTTP connections. It
+	// is set only if the sandbox has secrets.
+	Interceptor Interceptor
+}
+
+// Request is an attempt of the sandbox to open a TCP connection, or the first
+// datagram of a UDP flow. Exactly one of Accept and Reject is called, once.
+type Request struct {
+	Source, Destination netip.AddrPort
+	// Accept takes it. The connection should have CloseWrite if it is TCP, and
+	// SetLinger, of which 0 makes Close reset it.
+	Accept func() (net.Conn, error)
+	// Reject refuses it: TCP by a reset, UDP by ICMP's port unreachable.
+	Reject func()
+}
+
+// Gateway judges and carries the traffic of one sandbox. It is safe for
+// concurrent use.
+type Gateway struct {
+	cfg   Config
+	log   *slog.Logger
+	world *HostWorld
+	names *resolver
+	out   *wayOut
+	// state is what Set has set, nil before.
+	state atomic.Pointer[state]
+	// serial numbers connections.
+	serial atomic.Int64
+	// dnsConns counts connections to the resolver.
+	dnsConns atomic.Int32
+
+	// setMu makes one Set at a time.
+	setMu sync.Mutex
+
+	mu     sync.Mutex
+	flows  map[*flow]struct{} // guarded by mu
+	udp    int                // flows of UDP, guarded by mu
+	closed bool               // guarded by mu
+	wg     sync.WaitGroup     // of flows
+
+	floodMu sync.Mutex
+	flood   map[string]int       // refused since the last event, by limit; guarded by floodMu
+	flooded map[string]time.Time // when that was; guarded by floodMu
+}
+
+// state is what the gateway does; it does not change.
+type state struct {
+	sandboxID   string
+	policy      *Policy
+	interceptor Interceptor
+	most        int // connections
+	perSecond   *rate.Limiter
+	out, in     *rate.Limiter // bytes; nil is no bound
+}
+
+// maxUDPFlows bounds the flows of UDP, whose buffers are as large as a
+// datagram may be.
+const maxUDPFlows = 512
+
+// serialEpoch is where the numbers of connections begin to count time, so that
+// those of a sandbox's next gateway go on above.
+var serialEpoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// New makes a gateway that refuses everything until [Gateway.Set] is called.
+func New(cfg Config) (*Gateway, error) {
+	if !cfg.GatewayAddr.IsValid() {
+		return nil, errors.New("egress: no gateway address")
+	}
+	cfg.GatewayAddr = plain(cfg.GatewayAddr)
+	if cfg.Record == nil {
+		cfg.Record = func(sandbox.NetworkEvent) {}
+	}
+	if cfg.Dialer == nil {
+		cfg.Dialer = &net.Dialer{}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	g := &Gateway{cfg: cfg, log: cfg.Logger, world: NewHostWorld(cfg.HostAddrs), flows: map[*flow]struct{}{},
+		flood: map[string]int{}, flooded: map[string]time.Time{}}
+	g.serial.Store(time.Since(serialEpoch).Milliseconds() * 1000)
+	var err error
+	if g.out, err = newWayOut(cfg.Dialer, cfg.Proxy); err != nil {
+		return nil, err
+	}
+	g.names = newResolver(g)
+	return g, nil
+}
+
+// Set replaces what the gateway does. When it returns, existing connections
+// have been judged again, and those that are refused now are closed. An
+// invalid policy is an invalid error and changes nothing.
+func (g *Gateway) Set(n Network) error {
+	p, err := compile(n.Policy, g.world)
+	if err != nil {
+		return err
+	}
+	s := &state{sandboxID: n.SandboxID, policy: p, interceptor: n.Interceptor, most: n.Policy.MaxConnections}
+	if s.most == 0 {
+		s.most = sandbox.DefaultMaxConnections
+	}
+	perSecond := n.Policy.ConnectionsPerSecond
+	if perSecond == 0 {
+		perSecond = sandbox.DefaultConnectionsPerSecond
+	}
+	s.perSecond = rate.NewLimiter(rate.Limit(perSecond), perSecond)
+	s.out, s.in = byteLimiter(n.Policy.BytesPerSecond), byteLimiter(n.Policy.BytesPerSecond)
+
+	g.setMu.Lock()
+	defer g.setMu.Unlock()
+	if old := g.state.Load(); old != nil && old.perSecond.Burst() == perSecond {
+		s.perSecond = old.perSecond // a change of rules is no new allowance
+	}
+	g.state.Store(s)
+	for _, f := range g.allFlows() {
+		f.judgeAgain(s)
+	}
+	return nil
+}
+
+func (g *Gateway) allFlows() []*flow {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]*flow, 0, len(g.flows))
+	for f := range g.flows {
+		all = append(all, f)
+	}
+	return all
+}
+
+// Connections returns how many connections and flows there are now.
+func (g *Gateway) Connections() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.flows)
+}
+
+// Close ends all connections and waits for them.
+func (g *Gateway) Close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	for _, f := range g.allFlows() {
+		f.close()
+	}
+	g.wg.Wait()
+}
+
+// record stamps an event and passes it on.
+func (g *Gateway) record(e sandbox.NetworkEvent) {
+	if s := g.state.Load(); s != nil && e.SandboxID == "" {
+		e.SandboxID = s.sandboxID
+	}
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	e.Time = e.Time.UTC()
+	g.cfg.Record(e)
+}
+
+// limited records that a limit has refused something: once a second, with how
+// many it were, so that a flood does not wash the rest out of the log.
+func (g *Gateway) limited(rule string, e sandbox.NetworkEvent) {
+	g.floodMu.Lock()
+	g.flood[rule]++
+	n := g.flood[rule]
+	if time.Since(g.flooded[rule]) < time.Second {
+		g.floodMu.Unlock()
+		return
+	}
+	g.flood[rule], g.flooded[rule] = 0, time.Now()
+	g.floodMu.Unlock()
+	e.Verdict, e.Match, e.Rule, e.Reason = sandbox.NetworkBlocked, sandbox.MatchLimit, rule, "the sandbox is at its "+rule
+	if n > 1 {
+		e.Reason += fmt.Sprintf("; with this, %d were refused that are not recorded one by one", n)
+	}
+	g.record(e)
+}
+
+// begin makes a flow, or returns nil if a limit refuses it, which is recorded.
+func (g *Gateway) begin(ctx context.Context, proto string, to netip.AddrPort) *flow {
+	s := g.state.Load()
+	if s == nil {
+		return nil
+	}
+	refuse := func(rule string) *flow {
+		g.limited(rule, sandbox.NetworkEvent{Kind: sandbox.NetworkConnection, Connection: g.serial.Add(1), Protocol: proto,
+			Address: to.Addr().String(), Port: int(to.Port())})
+		return nil
+	}
+	if !s.perSecond.Allow() {
+		return refuse("connections_per_second")
+	}
+	f := newFlow(ctx, g, proto, to)
+	g.mu.Lock()
+	full := len(g.flows) >= s.most || proto == "udp" && g.udp >= maxUDPFlows
+	closed := g.closed
+	if !full && !closed {
+		g.flows[f] = struct{}{}
+		if proto == "udp" {
+			g.udp++
+		}
+		g.wg.Add(1)
+	}
+	g.mu.Unlock()
+	switch {
+	case closed:
+		f.cancel()
+		return nil
+	case full:
+		f.cancel()
+		return refuse("max_connections")
+	}
+	return f
+}
+
+// over forgets a flow.
+func (g *Gateway) over(f *flow) {
+	g.mu.Lock()
+	delete(g.flows, f)
+	if f.proto == "udp" {
+		g.udp--
+	}
+	g.mu.Unlock()
+	g.wg.Done()
+}

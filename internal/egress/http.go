@@ -1,0 +1,233 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	maxHeader  = 256 << 10
+	headerWait = 30 * time.Second
+	httpIdle   = 5 * time.Minute
+	maxStreams = 100
+)
+
+// http serves a connection of plain HTTP: every request is read, judged by its
+// host, and written anew on a connection to that host. What two programs could
+// read differently does not survive this.
+func (f *flow) http(guest *guestConn, h2 bool) {
+	transport := f.transport(h2)
+	defer transport.CloseIdleConnections()
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       f.rewrite,
+		Transport:     transport,
+		FlushInterval: -1,
+		ErrorHandler:  f.httpError,
+		ErrorLog:      log.New(io.Discard, "", 0),
+	}
+	server := &http.Server{
+		Handler:           f.judgeRequest(proxy),
+		ReadHeaderTimeout: headerWait,
+		IdleTimeout:       httpIdle,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          log.New(io.Discard, "", 0),
+		BaseContext:       func(net.Listener) context.Context { return f.ctx },
+		Protocols:         protocols(h2),
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		// What is at a path is for the other side to say.
+		DisableGeneralOptionsHandler: true,
+	}
+	l := &oneConn{conn: guest}
+	_ = server.Serve(l) // io.EOF, always
+	<-guest.closed
+	server.Close()
+}
+
+func protocols(h2 bool) *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(!h2)
+	p.SetUnencryptedHTTP2(h2)
+	return p
+}
+
+// transport dials hosts by their names, once for each, whatever the request
+// says about ports: the connection's port counts. Requests that go through the
+// host's proxy have a connection each, since one to a proxy is not bound to a
+// host.
+func (f *flow) transport(h2 bool) *http.Transport {
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			if p, ok := ctx.Value(viaProxy{}).(proxied); ok {
+				return f.dialPlainProxy(ctx, p)
+			}
+			host, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			c, w, err := f.dialHost(ctx, host, false)
+			if err != nil {
+				return nil, err
+			}
+			return &wayConn{Conn: c, f: f, w: w}, nil
+		},
+		Proxy: func(r *http.Request) (*url.URL, error) {
+			if p, ok := r.Context().Value(viaProxy{}).(proxied); ok {
+				return p.proxy, nil
+			}
+			return nil, nil
+		},
+		Protocols:           protocols(h2),
+		DisableCompression:  true,
+		DisableKeepAlives:   f.g.out.any && f.to.Port() == 80,
+		MaxIdleConnsPerHost: 2,
+		MaxIdleConns:        16,
+		IdleConnTimeout:     time.Minute,
+	}
+}
+
+// viaProxy is the key of a request's proxied in its context.
+type viaProxy struct{}
+
+// proxied is a request that goes through the host's proxy.
+type proxied struct {
+	proxy *url.URL
+	host  string
+}
+
+// dialPlainProxy connects to the host's proxy for requests to one host.
+func (f *flow) dialPlainProxy(ctx context.Context, p proxied) (net.Conn, error) {
+	attempts, err := f.candidates(ctx, p.host, false)
+	if err != nil {
+		return nil, err
+	}
+	w, d := f.enter(attempts[0])
+	if w == nil {
+		return nil, &RefusedError{d}
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	c, err := f.g.out.rawProxy(ctx, p.proxy)
+	if err == nil {
+		err = f.connected(w, c)
+	}
+	if err != nil {
+		f.leave(w)
+		return nil, fmt.Errorf("through the host's proxy: %w", err)
+	}
+	return &wayConn{Conn: c, f: f, w: w}, nil
+}
+
+// judgeRequest refuses what has no host that can be judged, before anything is
+// dialled.
+func (f *flow) judgeRequest(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, ok := hostOf(r.Host)
+		switch {
+		case r.Method == http.MethodConnect:
+			f.answerRefused(w, r.Host, Decision{Match: sandbox.MatchProtocol,
+				Reason: "a tunnel through another proxy cannot be judged by name; connect directly, or allow the proxy's address in rules"})
+			return
+		case !ok:
+			f.answerRefused(w, clip(r.Host), Decision{Match: sandbox.MatchProtocol, Reason: "the request's host is not a name"})
+			return
+		case name != "":
+			f.namedFirst(name)
+		}
+		to := name
+		if to == "" {
+			to = f.to.Addr().String()
+		}
+		if p := f.g.out.plainProxy(to, f.to.Port()); p != nil {
+			r = r.WithContext(context.WithValue(r.Context(), viaProxy{}, proxied{p, name}))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// rewrite makes the request that goes out, the same but for its way.
+func (f *flow) rewrite(pr *httputil.ProxyRequest) {
+	name, _ := hostOf(pr.In.Host)
+	if name == "" {
+		name = f.to.Addr().String()
+	}
+	pr.Out.URL.Scheme = "http"
+	pr.Out.URL.Host = net.JoinHostPort(name, strconv.Itoa(int(f.to.Port())))
+	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
+	pr.Out.Host = pr.In.Host
+	if _, ok := pr.In.Context().Value(viaProxy{}).(proxied); ok {
+		// A proxy goes where this says: to what was judged, on the port that was.
+		pr.Out.Host = strings.TrimSuffix(net.JoinHostPort(name, "80"), ":80")
+	}
+	if !strings.EqualFold(pr.In.Header.Get("Upgrade"), "websocket") {
+		// After an upgrade to HTTP/2, further requests would not be judged. A
+		// request that is not upgraded is answered all the same.
+		pr.Out.Header.Del("Upgrade")
+		pr.Out.Header.Del("Connection")
+	}
+	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := pr.In.Header[h]; ok {
+			pr.Out.Header[h] = v
+		}
+	}
+}
+
+func (f *flow) httpError(w http.ResponseWriter, r *http.Request, err error) {
+	host, _ := hostOf(r.Host)
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		f.answerRefused(w, host, refused.Decision)
+		return
+	}
+	if r.Context().Err() == nil {
+		f.noWay(host, true, err)
+	}
+	answer(w, http.StatusBadGateway, fmt.Sprintf("%s could not be reached: %s", host, Reason(err)))
+}
+
+func (f *flow) answerRefused(w http.ResponseWriter, host string, d Decision) {
+	f.aside(host, true, sandbox.NetworkBlocked, d)
+	answer(w, http.StatusForbidden, "the sandbox's network policy refuses "+host+": "+d.Reason)
+}
+
+func answer(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Cove-Gateway", "refused")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, text+"\n") // the sandbox may be gone
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct {
+	mu   sync.Mutex
+	conn net.Conn // guarded by mu
+}
+
+// Accept implements [net.Listener].
+func (l *oneConn) Accept() (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return nil, io.EOF
+	}
+	c := l.conn
+	l.conn = nil
+	return c, nil
+}
+
+// Close implements [net.Listener].
+func (*oneConn) Close() error { return nil }
+
+// Addr implements [net.Listener].
+func (*oneConn) Addr() net.Addr { return &net.TCPAddr{} }

@@ -1,0 +1,367 @@
+package egress
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Decision is what a policy says about an attempt.
+type Decision struct {
+	Allow bool
+	Match sandbox.NetworkMatch
+	// Rule is the text of the rule that decided.
+	Rule string
+	// Reason says in words why it is refused.
+	Reason string
+}
+
+// Attempt is what a policy judges.
+type Attempt struct {
+	// Protocol is "tcp", "udp" or "icmp".
+	Protocol string
+	// Addr is the address that would be dialled. It is invalid only if a proxy
+	// is to find it out.
+	Addr netip.Addr
+	Port uint16
+	// Names are the names that the address is known to be of, in lower case
+	// and ASCII.
+	Names []string
+	// Peer is the name of the sandbox that it goes to, if it does.
+	Peer string
+	// claimed is a name that the sandbox says it is, which counts against it
+	// only.
+	claimed string
+}
+
+// Policy is a network policy, parsed. It does not change, and is safe for
+// concurrent use.
+type Policy struct {
+	rules  []rule
+	preset sandbox.NetworkPreset
+	world  *HostWorld
+	// byName says that domains are what is allowed: names that no rule has are
+	// not even looked up, although addresses may be allowed too.
+	byName bool
+}
+
+// Check returns an invalid error, which says what to write instead, if the
+// policy is not valid.
+func Check(p sandbox.NetworkPolicy) error {
+	_, err := compile(p, NewHostWorld(nil))
+	return err
+}
+
+// Compile parses a policy for a host with the given own addresses; nil asks
+// the system for them. Its error is an invalid one.
+func Compile(p sandbox.NetworkPolicy, hostAddrs func() []netip.Addr) (*Policy, error) {
+	return compile(p, NewHostWorld(hostAddrs))
+}
+
+func invalid(format string, args ...any) error {
+	return sandbox.Errorf(sandbox.CodeInvalid, "network policy: "+format, args...)
+}
+
+func compile(in sandbox.NetworkPolicy, w *HostWorld) (*Policy, error) {
+	if err := checkNumbers(in); err != nil {
+		return nil, err
+	}
+	p := &Policy{preset: in.Preset, world: w}
+	switch in.Preset {
+	case "":
+		p.preset = sandbox.NetworkOpen
+	case sandbox.NetworkOpen, sandbox.NetworkNone, sandbox.NetworkPackages:
+	default:
+		return nil, invalid("preset %q is not known; use open, none or packages", clip(string(in.Preset)))
+	}
+	if n := len(in.AllowOut) + len(in.DenyOut) + len(in.Rules); n > sandbox.MaxNetworkRules {
+		return nil, invalid("%d rules are more than %d; use ranges and *.domain", n, sandbox.MaxNetworkRules)
+	}
+	for i, to := range in.AllowOut {
+		r := rule{text: "allow_out " + to, allow: true}
+		if err := parseAllowOut(to, &r); err != nil {
+			return nil, invalid("allow_out[%d] %w", i, err)
+		}
+		p.rules = append(p.rules, r)
+	}
+	for i, to := range in.DenyOut {
+		r := rule{text: "deny_out " + to}
+		if err := parseDenyOut(to, &r); err != nil {
+			return nil, invalid("deny_out[%d] %w", i, err)
+		}
+		p.rules = append(p.rules, r)
+	}
+	for i, nr := range in.Rules {
+		r, err := parseRule(nr)
+		if err != nil {
+			return nil, invalid("rules[%d] %w", i, err)
+		}
+		p.rules = append(p.rules, r)
+	}
+	if p.preset == sandbox.NetworkPackages {
+		p.rules = append(p.rules, packageRules()...)
+	}
+	p.byName = slices.ContainsFunc(p.rules, func(r rule) bool {
+		return r.allow && (r.kind == domainTarget || r.kind == belowTarget)
+	})
+	return p, nil
+}
+
+func checkNumbers(p sandbox.NetworkPolicy) error {
+	switch p.Placeholders {
+	case "", sandbox.PlaceholderForward, sandbox.PlaceholderBlock:
+	default:
+		return invalid("placeholders %q is not known; use forward or block", clip(string(p.Placeholders)))
+	}
+	switch {
+	case p.MaxConnections < 0 || p.MaxConnections > sandbox.MaxMaxConnections:
+		return invalid("max_connections is not from 1 to %d; 0 is the default", sandbox.MaxMaxConnections)
+	case p.ConnectionsPerSecond < 0 || p.ConnectionsPerSecond > sandbox.MaxConnectionsPerSecond:
+		return invalid("connections_per_second is not from 1 to %d; 0 is the default", sandbox.MaxConnectionsPerSecond)
+	case p.BytesPerSecond < 0:
+		return invalid("bytes_per_second is negative; 0 is no bound")
+	}
+	return nil
+}
+
+func parseAllowOut(to string, r *rule) error {
+	if to == "*" {
+		return fmt.Errorf("may not be *; name domains, addresses and ranges, or use a rule in rules")
+	}
+	if err := parseTarget(to, r); err != nil {
+		return err
+	}
+	if r.kind == peerTarget {
+		return fmt.Errorf("%q is a sandbox; allow it in rules", clip(to))
+	}
+	return usable(r)
+}
+
+func parseDenyOut(to string, r *rule) error {
+	if err := parseTarget(to, r); err != nil {
+		return err
+	}
+	if r.kind != rangeTarget {
+		return fmt.Errorf("%q is not an address or a range; deny domains in rules, and everything by 0.0.0.0/0", clip(to))
+	}
+	r.all = r.addrs == everyIPv4
+	return nil
+}
+
+func parseRule(in sandbox.NetworkRule) (rule, error) {
+	r := rule{allow: in.Action == sandbox.NetworkAllow}
+	if !r.allow && in.Action != sandbox.NetworkDeny {
+		return r, fmt.Errorf("has action %q; use allow or deny", clip(string(in.Action)))
+	}
+	if err := parseTarget(in.To, &r); err != nil {
+		return r, err
+	}
+	if err := parseFilter(in, &r); err != nil {
+		return r, err
+	}
+	if r.kind == peerTarget && (r.proto == "udp" || r.proto == "icmp") {
+		return r, fmt.Errorf("has protocol %s; sandboxes reach each other by tcp only", r.proto)
+	}
+	r.text = string(in.Action) + " " + in.To
+	if r.proto != "" {
+		r.text += " " + r.proto
+	}
+	if len(in.Ports) > 0 {
+		r.text += " " + strings.Join(in.Ports, ",")
+	}
+	r.all = !r.allow && r.kind == rangeTarget && r.addrs == everyIPv4
+	if r.allow && r.kind == rangeTarget {
+		r.opens = true
+		return r, usable(&r)
+	}
+	return r, nil
+}
+
+// usable refuses to allow what is no place to go to.
+func usable(r *rule) error {
+	if r.kind != rangeTarget {
+		return nil
+	}
+	a := r.addrs.Addr()
+	switch {
+	case a.IsUnspecified() && r.addrs.IsSingleIP():
+		return fmt.Errorf("is the unspecified address, which systems take for the host itself; name the address that is meant")
+	case a.IsMulticast():
+		return fmt.Errorf("is multicast, which does not leave the sandbox")
+	}
+	return nil
+}
+
+// Judge decides about an attempt.
+func (p *Policy) Judge(a Attempt) Decision {
+	if a.Peer != "" {
+		return p.judgePeer(a)
+	}
+	d, _ := p.walk(a, true)
+	return d
+}
+
+// decided returns the decision about an attempt if it is the same whatever
+// the address is called.
+func (p *Policy) decided(a Attempt) (Decision, bool) {
+	if a.Peer != "" {
+		return p.judgePeer(a), true
+	}
+	return p.walk(a, false)
+}
+
+// walk goes through the rules in their order. If the names are not known,
+// rules about names may or may not match: the decision is only certain if they
+// would all say the same.
+func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
+	if a.Addr.IsValid() {
+		a.Addr = plain(a.Addr)
+		if p.world.Has(a.Addr) && !p.opened(a) {
+			return Decision{Match: sandbox.MatchInternal, Rule: "internal " + a.Addr.String(),
+				Reason: a.Addr.String() + " is in the host's own world; allow it by its address in rules if the sandbox may reach it"}, true
+		}
+	}
+	var maybe [2]bool // would a rule about names say deny, or allow
+	for i := range p.rules {
+		r := &p.rules[i]
+		if !r.fits(a.Protocol, a.Port) {
+			continue
+		}
+		switch r.kind {
+		case peerTarget:
+			continue
+		case domainTarget, belowTarget:
+			if !namesKnown {
+				maybe[index(r.allow)] = true
+				continue
+			}
+			if !slices.ContainsFunc(a.Names, r.named) && (r.allow || !r.named(a.claimed)) {
+				continue
+			}
+		default:
+			if !r.contains(a.Addr) {
+				continue
+			}
+		}
+		return decide(r), !maybe[index(!r.allow)]
+	}
+	d = p.byPreset()
+	return d, !maybe[index(!d.Allow)]
+}
+
+func index(allow bool) int {
+	if allow {
+		return 1
+	}
+	return 0
+}
+
+func decide(r *rule) Decision {
+	d := Decision{Allow: r.allow, Match: r.match(), Rule: r.text}
+	if !d.Allow {
+		d.Reason = "denied by " + r.text
+	}
+	return d
+}
+
+func (p *Policy) byPreset() Decision {
+	d := Decision{Allow: p.preset == sandbox.NetworkOpen, Match: sandbox.MatchDefault, Rule: "preset " + string(p.preset)}
+	if !d.Allow {
+		d.Reason = "no rule allows it, and preset " + string(p.preset) + " denies the rest"
+	}
+	return d
+}
+
+// opened tells whether a rule opens the host's world for an attempt.
+func (p *Policy) opened(a Attempt) bool {
+	return slices.ContainsFunc(p.rules, func(r rule) bool {
+		return r.opens && r.fits(a.Protocol, a.Port) && r.addrs.Contains(a.Addr) && p.world.covers(r.addrs)
+	})
+}
+
+// judgePeer decides about a connection to another sandbox, which nothing but a
+// rule with its name allows.
+func (p *Policy) judgePeer(a Attempt) Decision {
+	for i := range p.rules {
+		r := &p.rules[i]
+		if !r.fits(a.Protocol, a.Port) {
+			continue
+		}
+		if r.kind == peerTarget && r.name == a.Peer || !r.allow && (r.all || r.kind == anyTarget) {
+			return decide(r)
+		}
+	}
+	return Decision{Match: sandbox.MatchSandbox, Rule: "default",
+		Reason: "no rule allows sandbox:" + a.Peer}
+}
+
+// resolvable tells whether a name may be looked up: whether the policy could
+// allow a connection to a host of that name.
+func (p *Policy) resolvable(name string) Decision {
+	var some *rule // allows addresses, which may be this name's
+	for i := range p.rules {
+		r := &p.rules[i]
+		switch r.kind {
+		case peerTarget:
+			continue
+		case domainTarget, belowTarget:
+			if !r.named(name) {
+				continue
+			}
+			if r.allow || !r.limited() {
+				return decide(r)
+			}
+		case anyTarget:
+			if r.allow || !r.limited() {
+				return p.orSome(decide(r), some)
+			}
+		case rangeTarget:
+			if r.allow && some == nil {
+				some = r
+			}
+			if r.all && !r.limited() {
+				return p.orSome(decide(r), some)
+			}
+		}
+	}
+	return p.orSome(p.byPreset(), some)
+}
+
+// orSome lets a name be looked up that is denied unless its addresses are
+// allowed, if the policy is about addresses alone. With domains among what is
+// allowed, others are not looked up: a question is a message to whoever
+// answers for the domain.
+func (p *Policy) orSome(d Decision, some *rule) Decision {
+	if !d.Allow && some != nil && !p.byName {
+		return decide(some)
+	}
+	return d
+}
+
+// allowsByDefault tells whether a name is allowed that no rule has.
+func (p *Policy) allowsByDefault() bool {
+	for i := range p.rules {
+		r := &p.rules[i]
+		if (r.kind == anyTarget || r.all) && !r.limited() {
+			return r.allow
+		}
+	}
+	return p.preset == sandbox.NetworkOpen
+}
+
+// peerAllowed tells whether some port of a peer may be reached.
+func (p *Policy) peerAllowed(name string) bool {
+	for i := range p.rules {
+		r := &p.rules[i]
+		switch {
+		case r.kind == peerTarget && r.name == name && (r.allow || !r.limited()):
+			return r.allow
+		case !r.allow && (r.all || r.kind == anyTarget) && !r.limited():
+			return false
+		}
+	}
+	return false
+}

@@ -1,0 +1,295 @@
+package egress
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/idna"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	maxNameBytes = 253
+	maxRulePorts = 64
+	peerPrefix   = "sandbox:"
+	// peerDomain is the domain under which a sandbox finds its peers.
+	peerDomain = "sandbox"
+)
+
+// targetKind is what a rule is about.
+type targetKind int
+
+const (
+	anyTarget    targetKind = iota
+	domainTarget            // one name
+	belowTarget             // all names below one
+	rangeTarget
+	peerTarget
+)
+
+type portRange struct{ low, high uint16 }
+
+// rule is one line of a policy, parsed once.
+type rule struct {
+	text  string
+	allow bool
+	kind  targetKind
+	name  string // of a domain, or of a peer
+	addrs netip.Prefix
+	// all says that a denied range stands for everything, IPv6 too.
+	all   bool
+	proto string
+	ports []portRange
+	// opens says that the rule may open the host's world, if its range is
+	// inside of it.
+	opens bool
+}
+
+var (
+	labels    = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
+	peerNames = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
+	// toASCII is the mapping that browsers apply to names.
+	toASCII = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.StrictDomainName(false), idna.BidiRule(), idna.CheckHyphens(false))
+)
+
+// hostname returns the one form of a host's name that is compared: lower case,
+// ASCII, without a dot at its end. It refuses what no host is called.
+func hostname(s string) (string, bool) {
+	s = strings.TrimSuffix(s, ".")
+	if s == "" || len(s) > maxNameBytes {
+		return "", false
+	}
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return "", false
+		}
+	}
+	s = strings.ToLower(s)
+	all := strings.Split(s, ".")
+	for _, l := range all {
+		if !labels.MatchString(l) {
+			return "", false
+		}
+	}
+	if numeric(all[len(all)-1]) {
+		return "", false
+	}
+	return s, true
+}
+
+// numeric tells whether a name's last label makes it an address in one of the
+// spellings of old C libraries.
+func numeric(label string) bool {
+	if strings.HasPrefix(label, "0x") {
+		label = label[2:]
+		return strings.Trim(label, "0123456789abcdef") == ""
+	}
+	return strings.Trim(label, "0123456789") == ""
+}
+
+// parseTarget reads what a rule is about into r.
+func parseTarget(to string, r *rule) error {
+	switch {
+	case to == "":
+		return fmt.Errorf("is empty; name a domain, an address or a range")
+	case len(to) > maxNameBytes+2:
+		return fmt.Errorf("is longer than %d bytes", maxNameBytes+2)
+	case to == "*":
+		r.kind = anyTarget
+		return nil
+	case strings.HasPrefix(to, peerPrefix):
+		r.kind, r.name = peerTarget, strings.TrimPrefix(to, peerPrefix)
+		if len(r.name) > sandbox.MaxNameLength || !peerNames.MatchString(r.name) {
+			return fmt.Errorf("%q names no sandbox; write sandbox: and the name of one", to)
+		}
+		return nil
+	case strings.Contains(to, "://"):
+		return fmt.Errorf("%q is a URL; write its host alone", to)
+	case strings.Contains(to, "/"):
+		return parseRange(to, r)
+	}
+	if a, err := netip.ParseAddr(to); err == nil {
+		if a.Zone() != "" {
+			return fmt.Errorf("%q has a zone; write the address without it", to)
+		}
+		a = a.Unmap()
+		r.kind, r.addrs = rangeTarget, netip.PrefixFrom(a, a.BitLen())
+		return nil
+	}
+	if strings.ContainsAny(to, ":[]") {
+		return fmt.Errorf("%q is neither a domain nor an address; write it without port and brackets (a rule's ports are a field of their own)", to)
+	}
+	return parseDomain(to, r)
+}
+
+func parseRange(to string, r *rule) error {
+	p, err := netip.ParsePrefix(to)
+	if err != nil {
+		return fmt.Errorf("%q is not a range; write it like 203.0.113.0/24 or 2001:db8::/32, without leading zeros", to)
+	}
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return fmt.Errorf("%q is a range around IPv4 addresses in IPv6; write the IPv4 range", to)
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	r.kind, r.addrs = rangeTarget, p.Masked()
+	return nil
+}
+
+func parseDomain(to string, r *rule) error {
+	name, below := strings.CutPrefix(to, "*.")
+	if strings.Contains(name, "*") {
+		return fmt.Errorf("%q has a * in the wrong place; it may only stand for all names below a domain, as in *.example.com", to)
+	}
+	ascii := name
+	if !isASCII(name) {
+		var err error
+		if ascii, err = toASCII.ToASCII(name); err != nil {
+			return fmt.Errorf("%q is not a domain that can be looked up", to)
+		}
+	}
+	host, ok := hostname(ascii)
+	if !ok {
+		if last := ascii[strings.LastIndexByte(ascii, '.')+1:]; numeric(strings.ToLower(last)) {
+			return fmt.Errorf("%q looks like an address in a spelling that programs read differently; write four decimal numbers without leading zeros", to)
+		}
+		return fmt.Errorf("%q is not a domain; write it like example.com or *.example.com", to)
+	}
+	switch {
+	case host == peerDomain || strings.HasSuffix(host, "."+peerDomain):
+		return fmt.Errorf("%q is a sandbox's name; write sandbox:NAME", to)
+	case host == "localhost" || strings.HasSuffix(host, ".localhost"):
+		return fmt.Errorf("%q is the sandbox itself, which needs no rule; to reach the host, allow its address in rules", to)
+	case !below && !strings.Contains(host, "."):
+		return fmt.Errorf("%q is a single word, which is not looked up; write the whole domain", to)
+	}
+	r.kind, r.name = domainTarget, host
+	if below {
+		r.kind = belowTarget
+	}
+	return nil
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// parseFilter reads protocol and ports into r.
+func parseFilter(in sandbox.NetworkRule, r *rule) error {
+	switch in.Protocol {
+	case "", "tcp", "udp", "icmp":
+		r.proto = in.Protocol
+	default:
+		return fmt.Errorf("protocol %q is not known; use tcp, udp or icmp, or leave it out for all", clip(in.Protocol))
+	}
+	if len(in.Ports) > maxRulePorts {
+		return fmt.Errorf("more than %d ports; use ranges", maxRulePorts)
+	}
+	if r.proto == "icmp" && len(in.Ports) > 0 {
+		return fmt.Errorf("icmp has no ports; leave them out")
+	}
+	for _, s := range in.Ports {
+		low, high, isRange := strings.Cut(s, "-")
+		if !isRange {
+			high = low
+		}
+		l, err1 := parsePort(low)
+		h, err2 := parsePort(high)
+		if err1 != nil || err2 != nil || l > h {
+			return fmt.Errorf("port %q is not valid; write 443 or 8000-8999, from 1 to 65535", clip(s))
+		}
+		r.ports = append(r.ports, portRange{l, h})
+	}
+	return nil
+}
+
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 || s[0] == '+' {
+		return 0, fmt.Errorf("not a port")
+	}
+	return uint16(n), nil
+}
+
+// clip shortens what a caller wrote, for a message.
+func clip(s string) string {
+	const most = 64
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}
+
+// fits tells whether the rule is about this protocol and port.
+func (r *rule) fits(proto string, port uint16) bool {
+	if r.proto != "" && r.proto != proto {
+		return false
+	}
+	if len(r.ports) == 0 {
+		return true
+	}
+	if proto == "icmp" {
+		return false
+	}
+	for _, p := range r.ports {
+		if p.low <= port && port <= p.high {
+			return true
+		}
+	}
+	return false
+}
+
+// limited tells whether the rule is about some protocols or ports only.
+func (r *rule) limited() bool { return r.proto != "" || len(r.ports) > 0 }
+
+// named tells whether the rule is about this name.
+func (r *rule) named(name string) bool {
+	switch r.kind {
+	case domainTarget:
+		return r.name == name
+	case belowTarget:
+		return len(name) > len(r.name)+1 && strings.HasSuffix(name, r.name) && name[len(name)-len(r.name)-1] == '.'
+	}
+	return false
+}
+
+// contains tells whether the rule is about this address. A denied IPv4 range
+// is also denied by the ways around it through IPv6.
+func (r *rule) contains(a netip.Addr) bool {
+	if r.kind == anyTarget || r.all {
+		return true
+	}
+	if r.kind != rangeTarget || !a.IsValid() {
+		return false
+	}
+	if r.addrs.Contains(a) {
+		return true
+	}
+	if r.allow {
+		return false
+	}
+	v4 := embedded(a)
+	return v4.IsValid() && r.addrs.Contains(v4)
+}
+
+func (r *rule) match() sandbox.NetworkMatch {
+	switch r.kind {
+	case domainTarget, belowTarget:
+		return sandbox.MatchDomain
+	case peerTarget:
+		return sandbox.MatchSandbox
+	case rangeTarget:
+		return sandbox.MatchCIDR
+	}
+	return sandbox.MatchDefault
+}

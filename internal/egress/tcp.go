@@ -1,0 +1,364 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// sniffWait bounds the time until a connection's first bytes are whole.
+	sniffWait = 10 * time.Second
+	// speakWait is how long the sandbox has to speak first, if the server may
+	// be the one who does.
+	speakWait = 300 * time.Millisecond
+	// maxTried bounds the addresses of a name that are tried.
+	maxTried = 4
+)
+
+// httpPorts are where plain HTTP is expected: there, what is not well-formed
+// is not let through by the names of its address, for servers are lenient.
+var httpPorts = []uint16{80, 8000, 8008, 8080, 8888}
+
+// HandleTCP judges and carries one TCP connection, and returns when it is
+// over. The request may be accepted or rejected only after a while, so each
+// needs its own goroutine.
+func (g *Gateway) HandleTCP(ctx context.Context, r Request) {
+	to := destination(r)
+	if to.Addr() == g.cfg.GatewayAddr {
+		g.toGateway(ctx, r, g.names.serveTCP)
+		return
+	}
+	f := g.begin(ctx, "tcp", to)
+	if f == nil {
+		r.Reject()
+		return
+	}
+	defer f.end()
+	stop := context.AfterFunc(f.ctx, f.close)
+	defer stop()
+	f.tcp(r)
+}
+
+// tcp takes one of four ways: refuse, dial and copy, let a name decide, or
+// another sandbox.
+func (f *flow) tcp(r Request) {
+	s := f.g.state.Load()
+	if syntheticRange.Contains(f.to.Addr()) {
+		f.tcpSynthetic(s, r)
+		return
+	}
+	d, certain := s.policy.decided(Attempt{Protocol: "tcp", Addr: f.to.Addr(), Port: f.to.Port()})
+	switch {
+	case certain && !d.Allow:
+		f.refuse(d)
+		r.Reject()
+	case certain && s.interceptor == nil && f.g.out.plainProxy(f.to.Addr().String(), f.to.Port()) == nil:
+		f.direct(r)
+	default:
+		f.byName(r)
+	}
+}
+
+// direct dials before it accepts.
+func (f *flow) direct(r Request) {
+	remote, w, err := f.dialAddr(f.ctx)
+	if err != nil {
+		r.Reject()
+		return
+	}
+	defer f.leave(w)
+	guest, ok := f.accept(r)
+	if !ok {
+		return
+	}
+	// The name in the first bytes is for the log, and for later judgement.
+	relay(guest, &watchedConn{Conn: remote, f: f, w: w}, nil)
+}
+
+// watchedConn looks at the first bytes that are written to it.
+type watchedConn struct {
+	net.Conn
+	f    *flow
+	w    *way
+	seen bool
+}
+
+// Write implements [net.Conn].
+func (c *watchedConn) Write(p []byte) (int, error) {
+	if !c.seen {
+		c.seen = true
+		if name := nameIn(p); name != "" {
+			c.f.learn(c.w, name)
+		}
+	}
+	return c.Conn.Write(p)
+}
+
+// CloseWrite ends the direction out.
+func (c *watchedConn) CloseWrite() error { return closeWrite(c.Conn) }
+
+// SetLinger sets what Close does.
+func (c *watchedConn) SetLinger(sec int) error {
+	if l, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
+		return l.SetLinger(sec)
+	}
+	return nil
+}
+
+// nameIn returns the name that first bytes show, if they do.
+func nameIn(p []byte) string {
+	h, err := sniff(p)
+	switch {
+	case err != nil:
+		return ""
+	case h.language == speaksTLS:
+		return h.name
+	case h.language == speaksHTTP:
+		for line := range strings.Lines(string(p[:min(len(p), smallBuffer)])) {
+			if k, v, ok := strings.Cut(line, ":"); ok && strings.EqualFold(k, "host") {
+				name, _ := hostOf(strings.TrimSpace(v))
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func (f *flow) accept(r Request) (*guestConn, bool) {
+	c, err := r.Accept()
+	if err != nil {
+		f.failed(errors.New("the sandbox gave up"))
+		return nil, false
+	}
+	guest := newGuestConn(f, c)
+	f.mu.Lock()
+	f.guest = guest
+	f.mu.Unlock()
+	f.own(guest)
+	return guest, true
+}
+
+// byName accepts, and judges by what the first bytes show.
+func (f *flow) byName(r Request) {
+	guest, ok := f.accept(r)
+	if !ok {
+		return
+	}
+	wait := sniffWait
+	if f.g.state.Load().policy.Judge(f.attempt(f.pinNames())).Allow {
+		wait = speakWait // it may be a server that speaks first
+	}
+	h, err := f.look(guest, wait)
+	switch {
+	case errors.Is(err, errSilent) && wait == speakWait:
+		f.silent(guest)
+	case err != nil:
+		f.protocol(guest, err.Error())
+	default:
+		f.known(guest, h)
+	}
+}
+
+// attempt is one at the flow's own address. A synthetic address is none.
+func (f *flow) attempt(names []string) Attempt {
+	a := Attempt{Protocol: f.proto, Addr: f.to.Addr(), Port: f.to.Port(), Names: names}
+	if f.alias != "" {
+		a.Addr = netip.Addr{}
+	}
+	return a
+}
+
+// pinNames are the names that the flow's address is known to be of.
+func (f *flow) pinNames() []string {
+	if f.alias != "" {
+		return []string{f.alias}
+	}
+	return f.g.names.pins.of(f.to.Addr())
+}
+
+// known serves a connection of which the first bytes are known.
+func (f *flow) known(guest *guestConn, h hello) {
+	s := f.g.state.Load()
+	switch h.language {
+	case speaksTLS:
+		f.tls(guest, h, s)
+	case speaksHTTP, speaksHTTP2:
+		if s.interceptor != nil {
+			f.intercept(guest, s.interceptor, false, "")
+			return
+		}
+		f.http(guest, h.language == speaksHTTP2)
+	default:
+		f.raw(guest)
+	}
+}
+
+// raw serves what shows no name, by the names of its address.
+func (f *flow) raw(guest *guestConn) {
+	_, certain := f.g.state.Load().policy.decided(f.attempt(nil))
+	if !certain && slices.Contains(httpPorts, f.to.Port()) {
+		f.protocol(guest, "what is not plain HTTP cannot be judged by name on this port; allow the address in rules")
+		return
+	}
+	if !certain && f.to.Port() == dnsPort || f.to.Port() == dotPort && !certain {
+		f.protocol(guest, whyOtherDNS)
+		return
+	}
+	remote, w, err := f.dialAddr(f.ctx)
+	if err != nil {
+		guest.reset()
+		return
+	}
+	defer f.leave(w)
+	relay(guest, remote, nil)
+}
+
+// tls serves TLS by the name in its ClientHello, without ending it but in an
+// interceptor.
+func (f *flow) tls(guest *guestConn, h hello, s *state) {
+	if h.name != "" {
+		f.named(h.name)
+	}
+	_, certain := s.policy.decided(f.attempt(nil))
+	if !certain {
+		if why := f.hidesDNS(s, h.name); why != "" {
+			f.protocol(guest, why)
+			return
+		}
+	}
+	if s.interceptor != nil {
+		f.intercept(guest, s.interceptor, true, h.name)
+		return
+	}
+	if h.hidden && f.allowedByName(h.name) {
+		f.protocol(guest, "the ClientHello has an encrypted one inside (ECH), whose name cannot be judged; turn ECH off in the program")
+		return
+	}
+	remote, w, err := f.dialHost(f.ctx, h.name, true)
+	if err != nil {
+		f.noWay(h.name, false, err)
+		guest.reset()
+		return
+	}
+	defer f.leave(w)
+	relay(guest, remote, nil)
+}
+
+// allowedByName tells whether a name is what allows a connection, so that
+// another name might not.
+func (f *flow) allowedByName(name string) bool {
+	attempts, err := f.candidates(f.ctx, name, true)
+	return err == nil && f.g.state.Load().policy.Judge(attempts[0]).Match == sandbox.MatchDomain
+}
+
+const (
+	dotPort     = 853
+	whyOtherDNS = "under a policy by names, only the gateway's resolver may be asked"
+)
+
+// hidesDNS says why a connection that only its name allows may not be made: to
+// resolvers over TLS or HTTPS, unless a rule names them.
+func (f *flow) hidesDNS(s *state, name string) string {
+	if f.to.Port() != dotPort && !knownResolver(name, f.to.Addr()) {
+		return ""
+	}
+	if name != "" {
+		d := s.policy.Judge(Attempt{Protocol: "tcp", Port: f.to.Port(), Names: []string{name}})
+		if d.Allow && d.Match == sandbox.MatchDomain {
+			return ""
+		}
+	}
+	return whyOtherDNS
+}
+
+// tcpSynthetic serves a connection to an address that the resolver made up.
+func (f *flow) tcpSynthetic(s *state, r Request) {
+	name, ok := f.g.names.synthetic.nameOf(f.to.Addr())
+	if !ok {
+		f.refuse(Decision{Match: sandbox.MatchInternal, Rule: "internal " + syntheticRange.String(), Reason: "nothing has this address"})
+		r.Reject()
+		return
+	}
+	if peer, ok := strings.CutSuffix(name, "."+peerDomain); ok {
+		f.toPeer(r, peer)
+		return
+	}
+	// The address stands for this name alone, unless the first bytes show
+	// another, which is judged then.
+	f.alias = name
+	f.byName(r)
+}
+
+// toPeer connects to another sandbox.
+func (f *flow) toPeer(r Request, peer string) {
+	w, d := f.enter(Attempt{Protocol: "tcp", Addr: f.to.Addr(), Port: f.to.Port(), Peer: peer})
+	if w == nil || f.g.cfg.Peers == nil {
+		f.refuse(d)
+		r.Reject()
+		return
+	}
+	defer f.leave(w)
+	ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
+	defer cancel()
+	remote, err := f.g.cfg.Peers.Dial(ctx, peer, f.to.Port())
+	if err == nil {
+		err = f.connected(w, remote)
+	}
+	if err != nil {
+		f.failed(err)
+		r.Reject()
+		return
+	}
+	guest, ok := f.accept(r)
+	if !ok {
+		return
+	}
+	relay(guest, remote, nil)
+}
+
+// intercept hands a connection to the interceptor.
+func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string) {
+	if tls {
+		// Judged before a certificate is made for it.
+		if _, err := f.candidates(f.ctx, name, true); err != nil {
+			f.noWay(name, false, err)
+			guest.reset()
+			return
+		}
+	}
+	c := &Intercepted{Conn: guest, TLS: tls, Name: name, Destination: f.to}
+	if !tls {
+		c.Name = nameIn(guest.peeked)
+	}
+	c.Dial = func(ctx context.Context, host string) (net.Conn, error) {
+		remote, w, err := f.dialHost(ctx, host, tls)
+		if err != nil {
+			f.noWay(host, true, err)
+			return nil, err
+		}
+		if !tls && host != "" {
+			f.named(host)
+		}
+		return &wayConn{Conn: remote, f: f, w: w}, nil
+	}
+	c.Record = func(e sandbox.NetworkEvent) {
+		e.Connection = f.id
+		if e.Address == "" {
+			e.Address = f.to.Addr().String()
+		}
+		if e.Port == 0 {
+			e.Port = int(f.to.Port())
+		}
+		f.g.record(e)
+	}
+	if err := i.Intercept(f.ctx, c); err != nil {
+		f.note(err)
+	}
+}

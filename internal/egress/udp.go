@@ -1,0 +1,168 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// udpIdle is how long a flow of UDP lasts without a datagram, and
+	// udpAnswerIdle one to another resolver.
+	udpIdle       = 60 * time.Second
+	udpAnswerIdle = 10 * time.Second
+	quicPort      = 443
+)
+
+// HandleUDP judges and carries one UDP flow, and returns when it is over, 60
+// seconds after its last datagram. It calls Accept or Reject at once, before
+// it waits for anything.
+func (g *Gateway) HandleUDP(ctx context.Context, r Request) {
+	to := destination(r)
+	if to.Addr() == g.cfg.GatewayAddr {
+		g.toGateway(ctx, r, g.names.serveUDP)
+		return
+	}
+	f := g.begin(ctx, "udp", to)
+	if f == nil {
+		r.Reject()
+		return
+	}
+	defer f.end()
+	stop := context.AfterFunc(f.ctx, f.close)
+	defer stop()
+	f.udp(r)
+}
+
+func (f *flow) udp(r Request) {
+	s := f.g.state.Load()
+	a := f.attempt(nil)
+	d, certain := s.policy.decided(a)
+	if why := udpHides(a.Port, certain, s.interceptor != nil); why != "" && (d.Allow || !certain) {
+		f.refuse(Decision{Match: sandbox.MatchProtocol, Reason: why})
+		r.Reject()
+		return
+	}
+	a.Names = f.pinNames()
+	w, d := f.enter(a)
+	if w == nil {
+		f.refuse(d)
+		r.Reject()
+		return
+	}
+	defer f.leave(w)
+	guest, ok := f.accept(r)
+	if !ok {
+		return
+	}
+	// Dialling UDP sends nothing and waits for nothing.
+	remote, err := f.g.cfg.Dialer.DialContext(f.ctx, "udp", f.to.String())
+	if err == nil {
+		err = f.connected(w, remote)
+	}
+	if err != nil {
+		f.failed(err)
+		return
+	}
+	f.exchange(guest, remote)
+}
+
+// udpHides says why a flow may not be that would hide names, which decide.
+func udpHides(port uint16, certain, intercepted bool) string {
+	switch {
+	case port == quicPort && (!certain || intercepted):
+		return "QUIC hides the names that decide; programs fall back to TCP"
+	case (port == dnsPort || port == dotPort) && !certain:
+		return whyOtherDNS
+	}
+	return ""
+}
+
+// exchange copies datagrams both ways until none come for a while.
+func (f *flow) exchange(guest *guestConn, remote net.Conn) {
+	idle := udpIdle
+	if f.to.Port() == dnsPort {
+		idle = udpAnswerIdle
+	}
+	timer := time.AfterFunc(idle, func() { guest.Close(); remote.Close() })
+	defer timer.Stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { f.datagrams(guest, remote, timer, idle) })
+	f.datagrams(remote, guest, timer, idle)
+	guest.Close()
+	remote.Close()
+	wg.Wait()
+}
+
+func (f *flow) datagrams(dst, src net.Conn, timer *time.Timer, idle time.Duration) {
+	buf := largeBuffers.Get().(*[]byte)
+	defer largeBuffers.Put(buf)
+	for {
+		n, err := src.Read(*buf)
+		if err != nil {
+			if src != f.guestConn() {
+				f.unreachable(err)
+			}
+			dst.Close()
+			return
+		}
+		timer.Reset(idle)
+		if _, err := dst.Write((*buf)[:n]); err != nil && errors.Is(err, net.ErrClosed) {
+			return // other errors lose a datagram, as networks do
+		}
+	}
+}
+
+func (f *flow) guestConn() net.Conn {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.guest
+}
+
+// unreachable notes that the other side does not take datagrams, if nothing
+// came back.
+func (f *flow) unreachable(err error) {
+	if f.received.Load() == 0 && !errors.Is(err, net.ErrClosed) {
+		f.failed(err)
+	}
+}
+
+// pingWait bounds the time for an answer.
+const pingWait = 5 * time.Second
+
+// Ping sends an ICMP echo with the payload to an address and waits for the
+// answer, up to 5 seconds. Nil means that the same payload came back; any
+// error that the sandbox is to be told that the host is unreachable.
+func (g *Gateway) Ping(ctx context.Context, to netip.Addr, payload []byte) error {
+	to = plain(to)
+	if to == g.cfg.GatewayAddr {
+		return nil
+	}
+	f := g.begin(ctx, "icmp", netip.AddrPortFrom(to, 0))
+	if f == nil {
+		return errClosed
+	}
+	defer f.end()
+	a := f.attempt(f.pinNames())
+	w, d := f.enter(a)
+	if w == nil {
+		f.refuse(d)
+		return &RefusedError{d}
+	}
+	defer f.leave(w)
+	ctx, cancel := context.WithTimeout(f.ctx, pingWait)
+	defer cancel()
+	f.sent.Add(int64(len(payload)))
+	err := echo(ctx, to, payload)
+	if err != nil {
+		f.failed(err)
+		return err
+	}
+	f.received.Add(int64(len(payload)))
+	return nil
+}

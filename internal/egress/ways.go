@@ -1,0 +1,165 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// noWay notes why there is no way out to a host, of a connection that may go
+// on with others or not.
+func (f *flow) noWay(host string, goesOn bool, err error) {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		f.aside(host, goesOn, sandbox.NetworkBlocked, refused.Decision)
+		return
+	}
+	f.aside(host, goesOn, sandbox.NetworkFailed, Decision{Reason: Reason(err)})
+}
+
+// wayConn leaves its way when it is closed.
+type wayConn struct {
+	net.Conn
+	f *flow
+	w *way
+}
+
+// Close implements [net.Conn].
+func (c *wayConn) Close() error {
+	c.f.leave(c.w)
+	return nil
+}
+
+// CloseWrite ends the direction out.
+func (c *wayConn) CloseWrite() error { return closeWrite(c.Conn) }
+
+// dialAddr connects to the flow's own address, by its pinned names.
+func (f *flow) dialAddr(ctx context.Context) (net.Conn, *way, error) {
+	c, w, err := f.dialOwn(ctx)
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		f.refuse(refused.Decision)
+	} else if err != nil {
+		f.failed(err)
+	}
+	return c, w, err
+}
+
+func (f *flow) dialOwn(ctx context.Context) (net.Conn, *way, error) {
+	if f.alias != "" {
+		return f.dialHost(ctx, f.alias, true)
+	}
+	return f.try(ctx, "", f.attempt(f.pinNames()))
+}
+
+// candidates returns the attempts for a host, all of which are allowed: the
+// addresses of its name, the one that the sandbox chose first if it is among
+// them. The address that the sandbox chose counts by itself only if the policy
+// allows it whatever it is called, and the name is not found: never for plain
+// HTTP, in which nobody proves who they are.
+func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt, error) {
+	p := f.g.state.Load().policy
+	own := f.attempt(nil)
+	if host == "" && tls && f.alias != "" {
+		host = f.alias
+	}
+	if host == "" {
+		if tls {
+			own.Names = f.pinNames()
+		}
+		d := p.Judge(own)
+		if d.Allow && !own.Addr.IsValid() {
+			d = Decision{Match: sandbox.MatchProtocol, Reason: "it does not show the name that it goes to"}
+		}
+		if !d.Allow {
+			return nil, &RefusedError{d}
+		}
+		return []Attempt{own}, nil
+	}
+	d, certain := p.decided(own)
+	byAddr := tls && certain && d.Allow && own.Addr.IsValid()
+	var addrs []netip.Addr
+	var err error
+	if d = p.resolvable(host); d.Allow {
+		addrs, err = f.g.names.addresses(ctx, host)
+	}
+	if i := slices.Index(addrs, f.to.Addr()); i > 0 {
+		addrs = slices.Clone(addrs)
+		addrs[0], addrs[i] = addrs[i], addrs[0]
+	}
+	if len(addrs) == 0 && d.Allow && outThere(host) && f.g.out.resolves(host) {
+		addrs = []netip.Addr{{}} // the proxy finds out
+	}
+	var allowed []Attempt
+	for _, a := range addrs {
+		at := Attempt{Protocol: "tcp", Addr: a, Port: f.to.Port(), Names: []string{host}}
+		if d = p.Judge(at); d.Allow {
+			allowed = append(allowed, at)
+		}
+	}
+	switch {
+	case len(allowed) > 0:
+		return allowed[:min(len(allowed), maxTried)], nil
+	case byAddr:
+		own.claimed = host
+		return []Attempt{own}, nil
+	case !d.Allow:
+		return nil, &RefusedError{d}
+	case err == nil:
+		err = errNoName
+	}
+	return nil, err
+}
+
+// dialHost connects to a host by its name, or, if that is empty, to the flow's
+// own address.
+func (f *flow) dialHost(ctx context.Context, host string, tls bool) (net.Conn, *way, error) {
+	if host != "" {
+		name, ok := hostOf(host)
+		if !ok {
+			return nil, nil, &RefusedError{Decision{Match: sandbox.MatchProtocol, Reason: "its host is not a name"}}
+		}
+		host = name
+	}
+	attempts, err := f.candidates(ctx, host, tls)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, a := range attempts {
+		var c net.Conn
+		var w *way
+		if c, w, err = f.try(ctx, host, a); err == nil {
+			return c, w, nil
+		}
+	}
+	return nil, nil, err
+}
+
+// try judges and dials one address.
+func (f *flow) try(ctx context.Context, host string, a Attempt) (net.Conn, *way, error) {
+	w, d := f.enter(a)
+	if w == nil {
+		return nil, nil, &RefusedError{d}
+	}
+	if a.claimed != "" {
+		host = "" // which is not believed
+	}
+	if f.another() {
+		// One connection of the sandbox may need many, which count too.
+		if err := f.g.state.Load().perSecond.Wait(ctx); err != nil {
+			f.leave(w)
+			return nil, nil, err
+		}
+	}
+	c, err := f.g.out.dial(ctx, host, a.Addr, a.Port)
+	if err == nil {
+		err = f.connected(w, c)
+	}
+	if err != nil {
+		f.leave(w)
+		return nil, nil, err
+	}
+	return c, w, nil
+}
