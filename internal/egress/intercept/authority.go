@@ -1,0 +1,217 @@
+package intercept
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// AuthorityFile is the name of the file in the state directory with the
+// certificate and the key of the installation's authority.
+const AuthorityFile = "network-ca.pem"
+
+const (
+	rootLife = 10 * 365 * 24 * time.Hour
+	// issuerLife is longer than the life of any cell.
+	issuerLife = 400 * 24 * time.Hour
+	// backdate forgives clocks that are behind.
+	backdate     = 24 * time.Hour
+	maxAuthority = 64 << 10
+)
+
+// Authority is the installation's own certificate authority, which its
+// sandboxes trust, and nobody else should. Its key never enters a cell: each
+// cell has an [Issuer] of its own.
+type Authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// LoadAuthority returns the authority of a state directory, which is made if
+// it is not there, or has expired.
+func LoadAuthority(dir string) (*Authority, error) {
+	file := filepath.Join(dir, AuthorityFile)
+	a, err := readAuthority(file)
+	switch {
+	case err == nil && time.Now().Before(a.cert.NotAfter):
+		return a, nil
+	case err == nil:
+		err = makeAuthority(file, os.Rename)
+	case errors.Is(err, fs.ErrNotExist):
+		// Of several that start at once, one makes it.
+		err = makeAuthority(file, os.Link)
+		if errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	if a, err = readAuthority(file); err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	return a, nil
+}
+
+func readAuthority(file string) (*Authority, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", file)
+	} else if perm := info.Mode().Perm(); perm&0o077 != 0 {
+		return nil, fmt.Errorf("%s is open to other users (mode %04o): if nobody else can have read it, run \"chmod 600 %s\"; otherwise remove it, and a new one is made", file, perm, file)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxAuthority))
+	if err != nil {
+		return nil, err
+	}
+	defer clear(text)
+	certs, key, err := parsePair(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; remove it, and a new one is made", file, err)
+	}
+	return &Authority{cert: certs[0], key: key}, nil
+}
+
+// makeAuthority writes a new authority beside its place and, when it is on the
+// disk, moves it there.
+func makeAuthority(file string, place func(from, to string) error) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	// Sandboxes see the name, so it tells installations apart and nothing of
+	// the machine.
+	root := template("Cove sandboxes "+rand.Text()[:8], rootLife)
+	root.IsCA, root.KeyUsage = true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
+	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	text, err := marshalPair(key, der)
+	if err != nil {
+		return err
+	}
+	defer clear(text)
+	f, err := os.CreateTemp(filepath.Dir(file), "."+AuthorityFile+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := place(f.Name(), file); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// CertificatePEM returns the certificate that sandboxes are to trust.
+func (a *Authority) CertificatePEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
+
+// NewIssuer returns what one cell certifies names with: an intermediate
+// authority, in a form for [ParseIssuer]. It holds a private key and should be
+// wiped after use.
+func (a *Authority) NewIssuer() ([]byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	t := template("Cove sandbox", issuerLife)
+	if t.NotAfter.After(a.cert.NotAfter) {
+		t.NotAfter = a.cert.NotAfter
+	}
+	t.IsCA, t.MaxPathLenZero, t.KeyUsage = true, true, x509.KeyUsageCertSign
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, key.Public(), a.key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	return marshalPair(key, der)
+}
+
+// template returns a certificate with what all have in common.
+func template(name string, life time.Duration) *x509.Certificate {
+	serial := make([]byte, 16)
+	rand.Read(serial)
+	serial[0] &= 0x7f // positive
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber:          new(big.Int).SetBytes(serial),
+		Subject:               pkix.Name{Organization: []string{"Cove"}, CommonName: name},
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(life),
+		BasicConstraintsValid: true,
+	}
+}
+
+// marshalPair writes a private key and the certificates for it as PEM.
+func marshalPair(key *ecdsa.PrivateKey, certs ...[]byte) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	defer clear(der)
+	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	for _, c := range certs {
+		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c})...)
+	}
+	return text, nil
+}
+
+// parsePair reads what marshalPair has written: at least one certificate, the
+// first of which is for the key and an authority's.
+func parsePair(text []byte) ([]*x509.Certificate, *ecdsa.PrivateKey, error) {
+	var key *ecdsa.PrivateKey
+	var certs []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		switch block.Type {
+		case "PRIVATE KEY":
+			k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+			clear(block.Bytes)
+			if err != nil {
+				return nil, nil, errors.New("the key cannot be read")
+			}
+			key, _ = k.(*ecdsa.PrivateKey)
+		case "CERTIFICATE":
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, nil, fmt.Errorf("the certificate cannot be read: %w", err)
+			}
+			certs = append(certs, c)
+		}
+	}
+	if key == nil || len(certs) == 0 || !certs[0].IsCA || !key.PublicKey.Equal(certs[0].PublicKey) {
+		return nil, nil, errors.New("it is not the certificate of an authority with its key")
+	}
+	return certs, key, nil
+}

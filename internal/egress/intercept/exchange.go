@@ -1,0 +1,408 @@
+package intercept
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	maxLoggedPath   = 1024
+	maxLoggedHost   = 255
+	maxLoggedMethod = 32
+)
+
+// exchange is one request with its response.
+type exchange struct {
+	s     *session
+	start time.Time
+	// host is what the request is for. Method and path are for the log.
+	host, method, path string
+	bs                 *bindings
+	// forHost are the bindings for the host, if the way there is TLS, and
+	// found those whose placeholder is in the request.
+	forHost []*binding
+	found   []finding
+	// lent are values that stay until the exchange is over.
+	lent []*held
+	// body is the request's body if it was read to look into it, and took what
+	// it has of the interceptor's budget.
+	body []byte
+	read bool
+	took int64
+
+	status   int
+	failed   *answer // the gateway's own, for want of the host's
+	recorded bool
+}
+
+type exchangeKey struct{}
+
+// serveHTTP serves one request of the sandbox.
+func (x *Interceptor) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	s, ok := r.Context().Value(sessionKey{}).(*session)
+	if !ok || !s.begin() {
+		panic(http.ErrAbortHandler)
+	}
+	defer s.handlers.Done()
+	if r.Method == http.MethodConnect {
+		answerConnect.write(w)
+		return
+	}
+	if r.URL.Opaque != "" { // "https:evil.example/": who knows who reads it how
+		answerTarget.write(w)
+		return
+	}
+	if r.Host == "" { // in HTTP/1.0, and then there is no doubt
+		r.Host = s.host
+	}
+	host := requestHost(r)
+	e := &exchange{s: s, start: time.Now(), host: host, method: cut(r.Method, maxLoggedMethod), path: cut(r.URL.EscapedPath(), maxLoggedPath)}
+	if s.c.TLS && host != s.host {
+		a := misdirected(cut(r.Host, maxLoggedHost), s.host)
+		e.misdirect(a)
+		a.write(w)
+		return
+	}
+	e.borrow(x)
+	defer e.giveBack()
+	defer func() { x.bodies.Release(e.took) }()
+	if a := e.judge(r); a != nil {
+		a.write(w)
+		return
+	}
+	if !mayUpgrade(r.Header.Get("Upgrade")) {
+		r.Header.Del("Upgrade")
+	}
+	defer e.record() // also of a response that was cut
+	x.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e)))
+}
+
+// mayUpgrade tells whether a request may ask for another protocol. It may not
+// be HTTP again, whose requests nobody would judge.
+func mayUpgrade(protocol string) bool {
+	protocol = strings.ToLower(protocol)
+	return !strings.Contains(protocol, "h2") && !strings.Contains(protocol, "http") && !strings.Contains(protocol, "tls")
+}
+
+// requestHost returns the host that a request is for, in the form in which
+// names are compared; an address without brackets.
+func requestHost(r *http.Request) string {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	} else {
+		host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	}
+	return normalName(host)
+}
+
+// borrow takes the bindings of now, with the values for the host.
+func (e *exchange) borrow(x *Interceptor) {
+	for {
+		e.bs, e.forHost = x.bindings.Load(), nil
+		if e.s.c.TLS {
+			e.forHost = e.bs.of(e.host)
+		}
+		if e.lendAll() {
+			return
+		}
+		e.giveBack() // they were replaced meanwhile
+	}
+}
+
+func (e *exchange) lendAll() bool {
+	for _, b := range e.forHost {
+		if b.held == nil {
+			continue
+		}
+		if !b.held.lend() {
+			return false
+		}
+		e.lent = append(e.lent, b.held)
+	}
+	return true
+}
+
+func (e *exchange) giveBack() {
+	for _, h := range e.lent {
+		h.giveBack()
+	}
+	e.lent = nil
+}
+
+// judge looks for placeholders and returns an answer if the request is not to
+// go on.
+func (e *exchange) judge(r *http.Request) *answer {
+	e.found = e.bs.find(r)
+	a := e.readBody(r)
+	for i := 0; a == nil && i < len(e.found); i++ {
+		a = e.judgeFinding(e.found[i])
+	}
+	if a != nil {
+		e.refuse(*a)
+	}
+	return a
+}
+
+func (e *exchange) judgeFinding(f finding) *answer {
+	var a answer
+	block := e.bs.placeholders == sandbox.PlaceholderBlock
+	switch {
+	case f.Revoked:
+		a = credentialAnswer(http.StatusForbidden, "credential_revoked", f.Secret, "it was deleted; its placeholder is worth nothing")
+	case !f.isFor(e.host) && block:
+		a = credentialAnswer(http.StatusForbidden, "credential_host_mismatch", f.Secret,
+			"it is not for "+strconv.Quote(e.host)+", but for "+strings.Join(f.Hosts, ", "))
+	case !f.isFor(e.host):
+		return nil
+	case !e.s.c.TLS && block:
+		a = credentialAnswer(http.StatusForbidden, "credential_needs_tls", f.Secret, "it is sent over TLS only: use https")
+	case e.s.c.TLS && f.held == nil:
+		a = credentialAnswer(http.StatusServiceUnavailable, "credential_unavailable", f.Secret, "its value is not there; rotate the secret, or start the sandbox again")
+	default:
+		return nil
+	}
+	return &a
+}
+
+// readBody reads the request's body if a placeholder in it would be replaced.
+func (e *exchange) readBody(r *http.Request) *answer {
+	wanted := func(b *binding) bool { return b.Auth.Body && b.held != nil }
+	kind := r.Header.Get("Content-Type")
+	if !slices.ContainsFunc(e.forHost, wanted) || r.Body == nil || r.Body == http.NoBody || r.Header.Get("Content-Encoding") != "" ||
+		r.Header.Get("Upgrade") != "" || strings.HasPrefix(kind, "application/grpc") || r.ContentLength > sandbox.MaxSecretBody {
+		return nil
+	}
+	need := r.ContentLength
+	if need < 0 {
+		need = sandbox.MaxSecretBody
+	}
+	if err := e.s.x.bodies.Acquire(r.Context(), need); err != nil {
+		return &answer{http.StatusServiceUnavailable, "busy", "too many requests with bodies at once"}
+	}
+	e.took = need
+	body, err := io.ReadAll(io.LimitReader(r.Body, sandbox.MaxSecretBody+1))
+	if err != nil {
+		return &answer{http.StatusBadRequest, "body_unreadable", "the request's body ended early"}
+	}
+	whole := len(body) <= sandbox.MaxSecretBody
+	for _, b := range e.forHost {
+		if !wanted(b) || !bytes.Contains(body, []byte(b.Placeholder)) {
+			continue
+		}
+		if !whole {
+			a := answerTooLong
+			return &a
+		}
+		i := slices.IndexFunc(e.found, func(f finding) bool { return f.binding == b })
+		if i < 0 {
+			i, e.found = len(e.found), append(e.found, finding{binding: b})
+		}
+		e.found[i].at |= inBody
+	}
+	if whole {
+		e.body, e.read = body, true
+		r.Header.Del("Expect")
+	} else {
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
+	}
+	return nil
+}
+
+// rewrite makes the request to the host of the sandbox's. It is the same but
+// for what is between two hops.
+func rewrite(p *httputil.ProxyRequest) {
+	e, _ := p.In.Context().Value(exchangeKey{}).(*exchange)
+	out, in := p.Out, p.In
+	out.URL.Scheme = "http"
+	if e.s.c.TLS {
+		out.URL.Scheme = "https"
+	}
+	out.URL.Host = net.JoinHostPort(e.host, strconv.Itoa(int(e.s.c.Destination.Port())))
+	out.Host = in.Host
+	out.Trailer = in.Trailer // the map that is filled when the body has ended
+	// The proxy takes these away, which other proxies have written.
+	out.URL.RawQuery = in.URL.RawQuery
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := in.Header[name]; ok {
+			out.Header[name] = slices.Clone(v)
+		}
+	}
+	if e.hides() {
+		out.Header.Set("Accept-Encoding", "identity")
+		out.Header.Del("Sec-Websocket-Extensions") // which may compress
+	}
+}
+
+// hides tells whether there is something to hide in the response.
+func (e *exchange) hides() bool { return len(e.lent) > 0 }
+
+// upstream sends requests to hosts. Values are in them from here on only.
+type upstream struct{ x *Interceptor }
+
+// RoundTrip implements [http.RoundTripper]. The request is its own.
+func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
+	e, _ := r.Context().Value(exchangeKey{}).(*exchange)
+	transport := e.s.transportFor(r)
+	if !e.hides() {
+		if e.read {
+			setBody(r, bytes.Clone(e.body))
+		}
+		res, err := transport.RoundTrip(r)
+		return e.finish(res, err)
+	}
+	swapped := slices.DeleteFunc(slices.Clone(e.found), func(f finding) bool { return !slices.Contains(e.forHost, f.binding) })
+	made, err := swap(r, swapped)
+	ms := masksOf(e.forHost, made)
+	if err == nil && e.read {
+		err = e.swapBody(r, swapped)
+	}
+	if err != nil {
+		ms.release()
+		return nil, err
+	}
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { ms.header(http.Header(h)); return nil },
+	}))
+	res, err := transport.RoundTrip(r)
+	if err != nil {
+		ms.release()
+		return e.finish(nil, err)
+	}
+	ms.header(res.Header)
+	res.Body = newMaskedBody(res.Body, ms, func() { ms.header(res.Trailer) })
+	return e.finish(res, nil)
+}
+
+func (e *exchange) swapBody(r *http.Request, swapped []finding) error {
+	body, err := swapBody(e.body, r.Header.Get("Content-Type"), swapped)
+	if err != nil {
+		return err
+	}
+	if body == nil {
+		body = bytes.Clone(e.body)
+	}
+	setBody(r, body)
+	return nil
+}
+
+// setBody gives a request a body that was read, and wipes it afterwards.
+func setBody(r *http.Request, body []byte) {
+	r.Body, r.ContentLength, r.TransferEncoding = newWipedBody(body), int64(len(body)), nil
+	if len(body) == 0 {
+		r.Body = http.NoBody
+	}
+}
+
+// finish notes the host's answer.
+func (e *exchange) finish(res *http.Response, err error) (*http.Response, error) {
+	if err != nil {
+		return nil, err
+	}
+	e.status = res.StatusCode
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		e.record() // what comes may last
+	}
+	return res, nil
+}
+
+// endWithHost ends the sandbox's connection after a response after which the
+// host ends its own.
+func endWithHost(res *http.Response) error {
+	if res.Close && res.StatusCode != http.StatusSwitchingProtocols && res.Request.ProtoMajor == 1 {
+		res.Header.Set("Connection", "close")
+	}
+	return nil
+}
+
+// answerFailure answers for a host that did not.
+func answerFailure(w http.ResponseWriter, r *http.Request, err error) {
+	e, _ := r.Context().Value(exchangeKey{}).(*exchange)
+	a := failure(e.host, err)
+	e.failed, e.status = &a, a.status
+	a.write(w)
+}
+
+// refuse records a request that the gateway does not send.
+func (e *exchange) refuse(a answer) {
+	for _, f := range e.found {
+		ev := e.event(f)
+		ev.Verdict, ev.Status, ev.Reason = sandbox.NetworkBlocked, a.status, a.message
+		e.s.c.Record(ev)
+	}
+}
+
+// misdirect records a request that is for another host than its connection.
+func (e *exchange) misdirect(a answer) {
+	ev := e.event(finding{binding: &binding{}})
+	ev.Host = strings.ToValidUTF8(cut(e.host, maxLoggedHost), "")
+	ev.Verdict, ev.Match, ev.Rule = sandbox.NetworkBlocked, sandbox.MatchDomain, ""
+	ev.Status, ev.Reason = a.status, a.message
+	e.s.c.Record(ev)
+}
+
+// record tells of a request with placeholders that was sent.
+func (e *exchange) record() {
+	if e.recorded {
+		return
+	}
+	e.recorded = true
+	for _, f := range e.found {
+		ev := e.event(f)
+		ev.Verdict, ev.Status, ev.Reason = sandbox.NetworkAllowed, e.status, e.left(f)
+		if e.failed != nil {
+			ev.Verdict, ev.Reason = sandbox.NetworkFailed, e.failed.message
+			if e.failed.status < 500 {
+				ev.Verdict = sandbox.NetworkBlocked
+			}
+		}
+		e.s.c.Record(ev)
+	}
+}
+
+// left says why a placeholder was left as it is, or "" if it was not.
+func (e *exchange) left(f finding) string {
+	switch {
+	case !f.isFor(e.host):
+		return "the placeholder was sent as it is: the secret is not for this host"
+	case !e.s.c.TLS:
+		return "the placeholder was sent as it is: the secret is sent over TLS only"
+	case f.at&(inHeader|inQuery|inBody) == 0:
+		return "the placeholder was sent as it is: it is " + f.at.words() + ", where this secret is not put"
+	}
+	return ""
+}
+
+func (e *exchange) event(f finding) sandbox.NetworkEvent {
+	protocol := "http"
+	if e.s.c.TLS {
+		protocol = "https"
+	}
+	return sandbox.NetworkEvent{
+		Kind: sandbox.NetworkRequest, Time: e.start, DurationMS: time.Since(e.start).Milliseconds(),
+		Protocol: protocol, Host: e.host, Match: sandbox.MatchSecret, Rule: "secret " + f.Secret, Secret: f.Secret,
+		Method: e.method, Path: e.path,
+	}
+}
+
+func cut(s string, n int) string {
+	if len(s) > n {
+		return s[:n]
+	}
+	return s
+}

@@ -1,0 +1,289 @@
+package intercept
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+// pieces gives out a text in pieces.
+type pieces struct {
+	list []string
+	err  error
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.list) == 0 {
+		return 0, p.err
+	}
+	n := copy(b, p.list[0])
+	if p.list[0] = p.list[0][n:]; p.list[0] == "" {
+		p.list = p.list[1:]
+	}
+	return n, nil
+}
+
+func (p *pieces) Close() error { return nil }
+
+func masksFor(values ...string) *masks {
+	var bs []*binding
+	for _, v := range values {
+		b := &binding{Binding: secret(), held: hold([]byte(v))}
+		bs = append(bs, b)
+	}
+	return masksOf(bs, nil)
+}
+
+func masked(v string) string {
+	s := placeholder
+	for len(s) < len(v) {
+		s += "*"
+	}
+	return s[:len(v)]
+}
+
+// However the value is cut into pieces, it does not come through; all but the
+// first few bytes, that is, which begin many a word.
+func TestMaskedBodyInPieces(t *testing.T) {
+	text := "before " + value + value + " between sk-live-THE sk-liv" + value + " after sk-li"
+	want := strings.ReplaceAll(text, value, masked(value))
+	for seed := range 2000 {
+		r := rand.New(rand.NewPCG(uint64(seed), 1))
+		var list []string
+		for rest := text; rest != ""; {
+			n := 1 + r.IntN(min(len(rest), 1+r.IntN(60)))
+			list, rest = append(list, rest[:n]), rest[n:]
+		}
+		b := newMaskedBody(&pieces{list, io.EOF}, masksFor(value), nil)
+		var src io.Reader = b
+		if seed%3 == 0 {
+			src = iotest.OneByteReader(b)
+		}
+		out, err := io.ReadAll(src)
+		if err != nil || len(out) != len(text) {
+			t.Fatalf("seed %d: %d bytes, want %d, %v", seed, len(out), len(text), err)
+		}
+		for i := range out {
+			if out[i] == want[i] {
+				continue
+			}
+			// A byte that differs is one of the first of a value, and right.
+			start := strings.LastIndex(text[:i+1], value)
+			if at := strings.LastIndex(text[:i+len(value)], value); at >= 0 && at <= i {
+				start = at
+			}
+			if start < 0 || i-start >= minHeldBack || out[i] != text[i] {
+				t.Fatalf("seed %d: byte %d of %q (pieces %q)", seed, i, out, list)
+			}
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Read(make([]byte, 1)); err == nil {
+			t.Fatal("reading goes on after Close")
+		}
+	}
+}
+
+// What does not begin a value is passed on at once, for a conversation.
+func TestMaskedBodyDoesNotStall(t *testing.T) {
+	pr, pw := io.Pipe()
+	b := newMaskedBody(pr, masksFor(value), nil)
+	defer b.Close()
+	for _, say := range []string{"data: 1\n\n", "s", "k-live", "x", value[:minHeldBack-1]} {
+		go func() { _, _ = io.WriteString(pw, say) }()
+		buf := make([]byte, 100)
+		n, err := io.ReadFull(b, buf[:len(say)])
+		if err != nil || string(buf[:n]) != say {
+			t.Fatalf("%q: got %q, %v", say, buf[:n], err)
+		}
+	}
+	go func() { _, _ = io.WriteString(pw, value[minHeldBack-1:]+"."); pw.Close() }()
+	rest, err := io.ReadAll(b)
+	if want := masked(value)[minHeldBack-1:] + "."; err != nil || string(rest) != want {
+		t.Fatalf("the rest is %q, want %q, %v", rest, want, err)
+	}
+}
+
+func TestMaskedBodyKeepsErrors(t *testing.T) {
+	boom := errors.New("boom")
+	b := newMaskedBody(&pieces{[]string{"abc" + value[:12]}, boom}, masksFor(value), nil)
+	out, err := io.ReadAll(b)
+	if !errors.Is(err, boom) || string(out) != "abc"+value[:12] {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestMasksForms(t *testing.T) {
+	awkward := "a\"b\\c d&e=f+g/é"
+	ms := masksFor(awkward)
+	for _, form := range []string{awkward, `a\"b\\c d&e=f+g/é`, "a%22b%5Cc+d%26e%3Df%2Bg%2F%C3%A9"} {
+		b := []byte("<" + form + ">")
+		if ms.body(b); bytes.Contains(b, []byte(form)) || len(b) != len(form)+2 {
+			t.Errorf("%s became %s", form, b)
+		}
+		h := http.Header{"Location": {"/x?k=" + form}}
+		if ms.header(h); h.Get("Location") != "/x?k="+placeholder {
+			t.Errorf("header %q", h)
+		}
+	}
+	ms.release()
+	ms.release()
+	short := masksFor("abc")
+	if b := []byte("abcabc"); len(short.list) != 0 || string(b) != "abcabc" {
+		t.Error("a short value is looked for")
+	}
+}
+
+func FuzzMaskedBody(f *testing.F) {
+	f.Add([]byte("x"+value), []byte{3, 10, 1})
+	f.Add([]byte(strings.Repeat("zzzzzzzzy", 9)+"zy"), []byte{1, 2, 40})
+	f.Fuzz(func(t *testing.T, text, cuts []byte) {
+		v := "zzzzzzzzzy" // begins again within itself
+		b := newMaskedBody(&cutReader{text: bytes.Clone(text), cuts: cuts}, masksFor(v, value), nil)
+		out, err := io.ReadAll(b)
+		if err != nil || len(out) != len(text) {
+			t.Fatalf("%d bytes of %d, %v", len(out), len(text), err)
+		}
+		if bytes.Contains(out, []byte(v)) || bytes.Contains(out, []byte(value)) {
+			t.Fatalf("%q came through as %q", text, out)
+		}
+		b.Close()
+	})
+}
+
+type cutReader struct{ text, cuts []byte }
+
+func (c *cutReader) Read(p []byte) (int, error) {
+	if len(c.text) == 0 {
+		return 0, io.EOF
+	}
+	n := len(c.text)
+	if len(c.cuts) > 0 {
+		n, c.cuts = min(n, 1+int(c.cuts[0])), c.cuts[1:]
+	}
+	n = copy(p, c.text[:n])
+	c.text = c.text[n:]
+	return n, nil
+}
+
+func (c *cutReader) Close() error { return nil }
+
+// A host that tells what it was sent does not tell the sandbox the value.
+func TestEcho(t *testing.T) {
+	w := newWorld(t)
+	w.host(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-End")
+		w.Header().Set("Link", "</early>; t="+r.Header.Get("X-Api-Key"))
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Set("X-Echo", r.Header.Get("X-Api-Key"))
+		w.Header().Set("Location", "https://elsewhere.example/?k="+r.Header.Get("X-Api-Key"))
+		w.WriteHeader(http.StatusFound)
+		for name, v := range r.Header {
+			_, _ = io.WriteString(w, name+"="+v[0]+"\n")
+			w.(http.Flusher).Flush()
+		}
+		w.Header().Set("X-End", r.Header.Get("X-Api-Key"))
+	}), apiHost)
+	for _, version := range []int{1, 2} {
+		res, body := do(t, w.client(version), "GET", "https://"+apiHost+"/", "", "X-Api-Key: "+placeholder, "Authorization: "+basic("me", placeholder))
+		all := body
+		for _, h := range []http.Header{res.Header, res.Trailer} {
+			for name, v := range h {
+				all += name + ":" + strings.Join(v, " ") + "\n"
+			}
+		}
+		if strings.Contains(all, "live-THE") || strings.Contains(all, basic("me", value)[6:]) {
+			t.Errorf("HTTP/%d: the value came back:\n%s", version, all)
+		}
+		if res.Header.Get("X-Echo") != placeholder || res.Trailer.Get("X-End") != placeholder || res.StatusCode != 302 {
+			t.Errorf("HTTP/%d: %v %v", version, res.Header, res.Trailer)
+		}
+		if !strings.Contains(body, "X-Api-Key="+masked(value)) {
+			t.Errorf("HTTP/%d: body %q", version, body)
+		}
+	}
+}
+
+// A response that is still on its way when a secret is rotated keeps the old
+// value hidden, and the old value is wiped after.
+func TestRotateWhileStreaming(t *testing.T) {
+	w := newWorld(t)
+	next, keys := make(chan string), make(chan string, 10)
+	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		keys <- r.Header.Get("X-Api-Key")
+		rw.Header().Set("Content-Type", "text/event-stream")
+		for say := range next {
+			_, _ = io.WriteString(rw, say)
+			rw.(http.Flusher).Flush()
+		}
+	}), apiHost)
+	r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+apiHost+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Api-Key", placeholder)
+	go func() { next <- "data: hello\n\n" }()
+	c := w.client(2)
+	res, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	buf := make([]byte, 13)
+	if _, err := io.ReadFull(res.Body, buf); err != nil || string(buf) != "data: hello\n\n" {
+		t.Fatalf("%q, %v", buf, err)
+	}
+	old := w.x.bindings.Load().list[0].held
+	rotated := "sk-live-THE-NEXT-VALUE-9876543210"
+	w.set(secret(), rotated)
+	go func() { next <- "data: " + value + "\n\n"; close(next) }()
+	rest, err := io.ReadAll(res.Body)
+	if want := "data: " + masked(value) + "\n\n"; err != nil || string(rest) != want {
+		t.Errorf("the rest is %q, want %q, %v", rest, want, err)
+	}
+	do(t, c, "GET", "https://"+apiHost+"/", "", "X-Api-Key: "+placeholder)
+	if first, second := <-keys, <-keys; first != value || second != rotated {
+		t.Errorf("the host got %q and %q", first, second)
+	}
+	for range 500 {
+		old.mu.Lock()
+		gone := old.value == nil
+		old.mu.Unlock()
+		if gone {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error("the old value was not wiped")
+}
+
+func TestValuesAreWiped(t *testing.T) {
+	w := newWorld(t)
+	h := w.x.bindings.Load().list[0].held
+	buf := h.value
+	w.set(secret(), "another-value-entirely")
+	if !bytes.Equal(buf, make([]byte, len(buf))) {
+		t.Errorf("after a rotation memory has %q", buf)
+	}
+	// A failing set changes nothing and leaves nothing.
+	now := w.x.bindings.Load()
+	boom := errors.New("boom")
+	err := w.x.Set(nil, func(func(string, []byte) error) error { return boom }, "")
+	if !errors.Is(err, boom) || w.x.bindings.Load() != now {
+		t.Errorf("%v", err)
+	}
+	buf = now.list[0].held.value
+	if err := w.x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(buf, make([]byte, len(buf))) {
+		t.Errorf("after Close memory has %q", buf)
+	}
+}

@@ -1,0 +1,201 @@
+package intercept
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// maxSwapped bounds headers and query with values in them: a request may
+	// name a placeholder often, and a value may be long.
+	maxSwapped = 1 << 20
+	// maxSwappedBody does so for a body.
+	maxSwappedBody = 4 * sandbox.MaxSecretBody
+)
+
+// errTooLong is of a request that would become too long with values in it.
+type errTooLong struct{}
+
+func (errTooLong) Error() string {
+	return "with the secret's value in place of every placeholder the request would be too long"
+}
+
+// swap puts values into the headers and the query of a request that is the
+// caller's own. It returns the masks of what it made of values, which a
+// response might show: the caller wipes them.
+func swap(r *http.Request, found []finding) ([]mask, error) {
+	var made []mask
+	budget := maxSwapped
+	for _, f := range found {
+		if f.held == nil {
+			continue
+		}
+		if f.at&inHeader != 0 {
+			masks, err := f.swapHeaders(r.Header, &budget)
+			made = append(made, masks...)
+			if err != nil {
+				return made, err
+			}
+		}
+		if f.at&inQuery != 0 {
+			if err := f.swapQuery(r.URL, &budget); err != nil {
+				return made, err
+			}
+		}
+	}
+	return made, nil
+}
+
+// spend takes what n values cost from a budget of bytes.
+func (b *binding) spend(n int, budget *int) error {
+	if *budget -= n * len(b.held.value); *budget < 0 {
+		return errTooLong{}
+	}
+	return nil
+}
+
+func (b *binding) swapHeaders(h http.Header, budget *int) ([]mask, error) {
+	var made []mask
+	for name, values := range h {
+		if !b.mayCarry(name) {
+			continue
+		}
+		for i, v := range values {
+			if n := strings.Count(v, b.Placeholder); n > 0 {
+				if err := b.spend(n, budget); err != nil {
+					return made, err
+				}
+				values[i] = strings.ReplaceAll(v, b.Placeholder, string(b.held.value))
+				continue
+			}
+			scheme, plain, ok := decodeBasic(name, v)
+			n := strings.Count(plain, b.Placeholder)
+			if !ok || n == 0 {
+				continue
+			}
+			if err := b.spend(2*n, budget); err != nil {
+				return made, err
+			}
+			credentials := bytes.ReplaceAll([]byte(plain), []byte(b.Placeholder), b.held.value)
+			encoded := base64.StdEncoding.AppendEncode(nil, credentials)
+			wipe(credentials)
+			values[i] = scheme + string(encoded)
+			made = append(made, mask{find: encoded, with: v[len(scheme):], own: true})
+		}
+	}
+	return made, nil
+}
+
+func (b *binding) swapQuery(u *url.URL, budget *int) error {
+	value := url.QueryEscape(string(b.held.value))
+	var failed error
+	query := eachParameter(u.RawQuery, func(raw string) (string, bool) {
+		if named, found := b.inParameter(raw); !named || !found {
+			return "", false
+		}
+		name, text, _ := strings.Cut(raw, "=")
+		if !strings.Contains(text, b.Placeholder) {
+			plain, err := url.QueryUnescape(text)
+			if err != nil {
+				return "", false
+			}
+			text = url.QueryEscape(plain)
+		}
+		// An escaped value may be three times as long.
+		if err := b.spend(3*strings.Count(text, b.Placeholder), budget); err != nil {
+			failed = err
+			return "", false
+		}
+		return name + "=" + strings.ReplaceAll(text, b.Placeholder, value), true
+	})
+	if failed == nil {
+		u.RawQuery = query
+	}
+	return failed
+}
+
+// swapBody returns a body with values in it, which the caller wipes, and marks
+// in found whose they are. It returns nil if there is no placeholder in it.
+func swapBody(body []byte, contentType string, found []finding) ([]byte, error) {
+	var out []byte
+	for _, f := range found {
+		if f.held == nil || f.at&inBody == 0 {
+			continue
+		}
+		if out == nil {
+			out = bytes.Clone(body)
+		}
+		value := escapeFor(contentType, f.held.value)
+		n := bytes.Count(out, []byte(f.Placeholder))
+		if len(out)+n*len(value) > maxSwappedBody {
+			wipe(value)
+			wipe(out)
+			return nil, errTooLong{}
+		}
+		next := bytes.ReplaceAll(out, []byte(f.Placeholder), value)
+		wipe(value)
+		wipe(out)
+		out = next
+	}
+	return out, nil
+}
+
+// escapeFor returns a value as it is written in a body of a type.
+func escapeFor(contentType string, value []byte) []byte {
+	kind, _, _ := mime.ParseMediaType(contentType)
+	switch {
+	case kind == "application/x-www-form-urlencoded":
+		return []byte(url.QueryEscape(string(value)))
+	case kind == "application/json", strings.HasSuffix(kind, "+json"):
+		return escapeJSON(value)
+	}
+	return bytes.Clone(value)
+}
+
+// escapeJSON returns a value as it is written between the quotes of a string.
+func escapeJSON(value []byte) []byte {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(string(value)); err != nil || buf.Len() < 3 {
+		return bytes.Clone(value)
+	}
+	return buf.Bytes()[1 : buf.Len()-2] // without the quotes and the line's end
+}
+
+// wipedBody is a request body that is wiped when it is closed.
+type wipedBody struct {
+	mu   sync.Mutex // the transport may close while it reads
+	data []byte
+	r    *bytes.Reader
+}
+
+func newWipedBody(data []byte) *wipedBody { return &wipedBody{data: data, r: bytes.NewReader(data)} }
+
+// Read implements [io.Reader].
+func (b *wipedBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.data == nil {
+		return 0, io.ErrClosedPipe
+	}
+	return b.r.Read(p)
+}
+
+// Close wipes the body.
+func (b *wipedBody) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wipe(b.data)
+	b.data = nil
+	return nil
+}
