@@ -1,0 +1,220 @@
+package vault
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/publicsuffix"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	maxPrefix = 64
+	maxUser   = 255
+	maxParam  = 128
+)
+
+// unfitHeaders are what a value cannot travel in: they say where a request
+// goes and where it ends.
+var unfitHeaders = []string{
+	"connection", "content-encoding", "content-length", "content-type", "expect", "host", "http2-settings", "keep-alive",
+	"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+}
+
+// Complete checks a request to create a secret and fills in what its provider
+// says and the defaults: afterwards Hosts and Auth are set, and hosts are in
+// the form in which they are compared. The error, if any, is a
+// [sandbox.Error] that does not tell the value.
+func Complete(req sandbox.CreateSecretRequest) (sandbox.CreateSecretRequest, error) {
+	if err := checkName(req.Name); err != nil {
+		return req, err
+	}
+	if err := CheckValue(req.Value); err != nil {
+		return req, err
+	}
+	if req.Provider != "" {
+		p, err := findPreset(req.Provider)
+		if err != nil {
+			return req, err
+		}
+		if len(req.Hosts) == 0 {
+			req.Hosts = p.hosts
+		}
+		if req.Auth == nil {
+			req.Auth = &p.auth
+		}
+	}
+	if len(req.Hosts) == 0 {
+		return req, sandbox.Errorf(sandbox.CodeInvalid, "a secret needs the hosts to which its value may go, such as \"api.example.com\": give hosts, or a provider that implies them")
+	}
+	hosts, err := checkHosts(req.Hosts)
+	if err != nil {
+		return req, err
+	}
+	auth := bearer
+	if req.Auth != nil {
+		auth = *req.Auth
+	}
+	if auth, err = checkAuth(auth); err != nil {
+		return req, err
+	}
+	req.Hosts, req.Auth = hosts, &auth
+	return req, nil
+}
+
+func checkName(name string) error {
+	ok := name != "" && len(name) <= sandbox.MaxNameLength
+	for i := 0; ok && i < len(name); i++ {
+		ok = strings.IndexByte(base64url, name[i]) >= 0
+	}
+	if !ok {
+		return sandbox.Errorf(sandbox.CodeInvalid, "a secret's name has 1 to %d of the characters a-z, A-Z, 0-9, _ and -", sandbox.MaxNameLength)
+	}
+	return nil
+}
+
+// CheckValue checks the value of a secret: it must fit into a header.
+func CheckValue(v sandbox.SecretValue) error {
+	value := v.Reveal()
+	switch {
+	case value == "":
+		return sandbox.Errorf(sandbox.CodeInvalid, "a secret needs a value")
+	case len(value) > sandbox.MaxSecretBytes:
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the value has %d bytes: a secret holds up to %d", len(value), sandbox.MaxSecretBytes)
+	case strings.ContainsAny(value, "\r\n"):
+		return sandbox.Errorf(sandbox.CodeInvalid, "the value has a line break, which no HTTP header can carry: give it without one, and a key file in base64")
+	case !fitsHeader(value):
+		return sandbox.Errorf(sandbox.CodeInvalid, "the value has control characters, which no HTTP header can carry: give it in base64")
+	case strings.Trim(value, " \t") != value:
+		return sandbox.Errorf(sandbox.CodeInvalid, "the value begins or ends with white space, which HTTP takes away: give it without")
+	}
+	return nil
+}
+
+func checkHosts(hosts []string) ([]string, error) {
+	if len(hosts) > sandbox.MaxSecretHosts {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "a secret has up to %d hosts: use \"*.domain\" for all below a domain", sandbox.MaxSecretHosts)
+	}
+	list := make([]string, 0, len(hosts))
+	for _, h := range hosts {
+		clean, err := checkHost(h)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(list, clean) {
+			list = append(list, clean)
+		}
+	}
+	return list, nil
+}
+
+// checkHost returns a host in lower case without a final dot.
+func checkHost(host string) (string, error) {
+	h := strings.TrimSuffix(strings.ToLower(host), ".")
+	invalid := func(why string) (string, error) {
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "host %q: %s", clip(host), why)
+	}
+	if addr, err := netip.ParseAddr(h); err == nil {
+		if addr.Zone() != "" || addr.Is4In6() {
+			return invalid("give an address in its plain form")
+		}
+		return addr.String(), nil
+	}
+	switch {
+	case strings.Contains(h, "://"):
+		return invalid("give the host alone, without a scheme and a path")
+	case strings.Contains(h, "/"):
+		return invalid("give a domain; a secret cannot be for a range of addresses")
+	case strings.Contains(h, ":"):
+		return invalid("give the host without a port: a secret is for all ports on which the host speaks TLS")
+	}
+	domain, wildcard := strings.CutPrefix(h, "*.")
+	if why := checkDomain(domain); why != "" {
+		return invalid(why)
+	}
+	if wildcard {
+		if suffix, _ := publicsuffix.PublicSuffix(domain); suffix == domain {
+			return invalid("anybody can have a name below " + domain + ": name the domain that is yours")
+		}
+	}
+	return h, nil
+}
+
+func checkDomain(d string) string {
+	if d == "" || len(d) > 253 {
+		return "a domain has 1 to 253 characters"
+	}
+	for label := range strings.SplitSeq(d, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
+			return "it is not a domain, such as \"api.example.com\", nor \"*.\" and a domain"
+		}
+		for i := range len(label) {
+			if c := label[i]; c >= 0x80 {
+				return "write a name with other letters in its ASCII form (\"xn--…\")"
+			} else if strings.IndexByte(base64url, c) < 0 {
+				return "it is not a domain, such as \"api.example.com\", nor \"*.\" and a domain"
+			}
+		}
+	}
+	// The last label of a name is never a number: 127.1 and 0x7f.1 are
+	// addresses to some programs.
+	last := d[strings.LastIndexByte(d, '.')+1:]
+	if last[0] >= '0' && last[0] <= '9' {
+		return "it ends like an address and is none: write an IPv4 address as four decimal numbers"
+	}
+	return ""
+}
+
+func checkAuth(a sandbox.SecretAuth) (sandbox.SecretAuth, error) {
+	invalid := func(format string, args ...any) (sandbox.SecretAuth, error) {
+		return a, sandbox.Errorf(sandbox.CodeInvalid, format, args...)
+	}
+	switch a.Type {
+	case "header":
+		if a.Name == "" {
+			a.Name = "Authorization"
+		}
+		if !isToken(a.Name) || len(a.Name) > maxParam {
+			return invalid("auth.name is not the name of a header")
+		}
+		if slices.Contains(unfitHeaders, strings.ToLower(a.Name)) {
+			return invalid("auth.name: the header %s cannot carry a secret", a.Name)
+		}
+		if len(a.Prefix) > maxPrefix || !fitsHeader(a.Prefix) {
+			return invalid("auth.prefix stands before the value in the header, such as \"Bearer \": up to %d characters on one line", maxPrefix)
+		}
+		if a.User != "" {
+			return invalid("auth.user is for the type basic only")
+		}
+	case "basic":
+		if len(a.User) > maxUser || strings.Contains(a.User, ":") || !fitsHeader(a.User) {
+			return invalid("auth.user is a user name of up to %d characters without a colon", maxUser)
+		}
+		if a.Name != "" || a.Prefix != "" {
+			return invalid("auth.name and auth.prefix are not for the type basic, which is always in the Authorization header")
+		}
+	case "query":
+		if a.Name == "" || len(a.Name) > maxParam || strings.ContainsAny(a.Name, "\x00\r\n") {
+			return invalid("auth.name is needed for the type query: the name of the parameter, such as \"key\"")
+		}
+		if a.Prefix != "" || a.User != "" {
+			return invalid("auth.prefix and auth.user are not for the type query")
+		}
+	default:
+		return invalid("auth.type %q: choose header, basic or query", clip(a.Type))
+	}
+	return a, nil
+}
+
+// fitsHeader tells whether a header can carry s: no control characters but the
+// tab.
+func fitsHeader(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) < 0
+}
+
+// isToken tells whether s is a token of RFC 9110, which names of headers are.
+func isToken(s string) bool {
+	return s != "" && strings.Trim(s, alnum+"!#$%&'*+-.^_`|~") == ""
+}

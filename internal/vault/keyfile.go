@@ -1,0 +1,221 @@
+package vault
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const (
+	// EnvKey is the environment variable that may hold the keys instead of the
+	// file: 32 bytes in base64, or several separated by commas, of which the
+	// first seals.
+	EnvKey = "COVE_SECRETS_KEY"
+	// KeyFile is the name of the file with the keys in the state directory.
+	KeyFile = "secrets.key"
+
+	keySize   = 32
+	keyIDSize = 8
+	// maxKeys bounds the file: a rotation leaves one.
+	maxKeys     = 16
+	maxKeyBytes = 64 << 10
+	keyPrefix   = "cove-secrets-key-1 "
+	keyComment  = `# The keys that the values of Cove's secrets are encrypted with; the first one
+# seals. Keep a copy somewhere safe: without it the secrets are lost. Whoever
+# has this file and the store can read them.
+`
+)
+
+type keyID [keyIDSize]byte
+
+type key struct {
+	id    keyID
+	bytes [keySize]byte
+}
+
+func makeKey(b []byte) (key, error) {
+	if len(b) != keySize {
+		return key{}, fmt.Errorf("a key has %d bytes, not %d", keySize, len(b))
+	}
+	var k key
+	copy(k.bytes[:], b)
+	// The id tells keys apart and nothing about them.
+	sum := sha256.Sum256(append([]byte("cove secrets key id\x00"), b...))
+	copy(k.id[:], sum[:])
+	return k, nil
+}
+
+func newKey() key {
+	var b [keySize]byte
+	rand.Read(b[:])
+	k, _ := makeKey(b[:])
+	return k
+}
+
+// Load returns the vault of a state directory. The keys are those of
+// environ, which is what [EnvKey] holds, or if that is "" those of the
+// directory's key file, which is made if it is not there.
+func Load(dir, environ string) (*Vault, error) {
+	if environ != "" {
+		keys, err := parseKeyList(environ)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w; it takes 32 bytes in base64, such as from \"openssl rand -base64 32\"", EnvKey, err)
+		}
+		return &Vault{keys: keys}, nil
+	}
+	file := filepath.Join(dir, KeyFile)
+	keys, err := readKeyFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = createKeyFile(file, []key{newKey()}); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		keys, err = readKeyFile(file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Vault{file: file, keys: keys}, nil
+}
+
+func parseKeyList(list string) ([]key, error) {
+	var keys []key
+	for text := range strings.SplitSeq(list, ",") {
+		b, err := decodeKey(strings.TrimSpace(text))
+		if err != nil {
+			return nil, err
+		}
+		k, err := makeKey(b)
+		if err != nil {
+			return nil, err
+		}
+		if keys = append(keys, k); len(keys) > maxKeys {
+			return nil, fmt.Errorf("there are more than %d keys", maxKeys)
+		}
+	}
+	return keys, nil
+}
+
+// decodeKey reads base64 of either alphabet, with or without padding. Its
+// error says nothing of what was there.
+func decodeKey(text string) ([]byte, error) {
+	text = strings.TrimRight(text, "=")
+	text = strings.NewReplacer("-", "+", "_", "/").Replace(text)
+	b, err := base64.RawStdEncoding.DecodeString(text)
+	if err != nil {
+		return nil, errors.New("a key is not base64")
+	}
+	return b, nil
+}
+
+func readKeyFile(file string) ([]key, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("key of secrets: %w", err)
+	}
+	defer f.Close()
+	if err := checkPrivate(f); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxKeyBytes))
+	if err != nil {
+		return nil, fmt.Errorf("key of secrets: %w", err)
+	}
+	defer Wipe(text)
+	var keys []key
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		rest, ok := bytes.CutPrefix(line, []byte(keyPrefix))
+		if !ok {
+			return nil, fmt.Errorf("%s has a line that is no key: put the file back from a backup", file)
+		}
+		more, err := parseKeyList(string(rest))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: put the file back from a backup", file, err)
+		}
+		if keys = append(keys, more...); len(keys) > maxKeys {
+			return nil, fmt.Errorf("%s has more than %d keys", file, maxKeys)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%s has no key: put the file back from a backup; without one, remove it, and rotate every secret", file)
+	}
+	return keys, nil
+}
+
+// checkPrivate refuses a file of keys that others may have read or written.
+func checkPrivate(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("key of secrets: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", f.Name())
+	}
+	if perm := info.Mode().Perm(); perm&0o077 != 0 {
+		return fmt.Errorf("%s is open to other users (mode %04o): if nobody else can have read it, run \"chmod 600 %s\"", f.Name(), perm, f.Name())
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() && stat.Uid != 0 {
+		return fmt.Errorf("%s belongs to user %d, not to the one that runs the server (%d)", f.Name(), stat.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+// createKeyFile writes a file that is not there yet. Of several who try, one
+// succeeds and the others get [fs.ErrExist].
+func createKeyFile(file string, keys []key) error {
+	return writeKeyFile(file, keys, os.Link)
+}
+
+// replaceKeyFile puts a new file in the old one's place.
+func replaceKeyFile(file string, keys []key) error {
+	return writeKeyFile(file, keys, os.Rename)
+}
+
+// writeKeyFile writes a file beside its place and, when it is on the disk,
+// moves it there.
+func writeKeyFile(file string, keys []key, place func(from, to string) error) (err error) {
+	text := []byte(keyComment)
+	defer func() { Wipe(text) }()
+	for _, k := range keys {
+		text = append(text, keyPrefix...)
+		text = base64.StdEncoding.AppendEncode(text, k.bytes[:])
+		text = append(text, '\n')
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("key of secrets: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = place(f.Name(), file)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(file))
+	}
+	if err != nil {
+		return fmt.Errorf("write key of secrets: %w", err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

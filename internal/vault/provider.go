@@ -1,0 +1,129 @@
+package vault
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	alnum     = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	base64url = alnum + "-_"
+)
+
+// shape is what the tokens of a service look like. A placeholder has the
+// shape of the real thing, since clients check it.
+type shape struct {
+	prefix   string
+	length   int
+	alphabet string
+}
+
+// ownShape is that of a secret without a provider.
+var ownShape = shape{"cove_", 43, base64url}
+
+type preset struct {
+	name, title, env string
+	hosts            []string
+	auth             sandbox.SecretAuth
+	shape            shape
+}
+
+var bearer = sandbox.SecretAuth{Type: "header", Name: "Authorization", Prefix: "Bearer "}
+
+func header(name string) sandbox.SecretAuth { return sandbox.SecretAuth{Type: "header", Name: name} }
+
+// presets is ordered by name. GitHub's API takes a bearer, and git over HTTPS
+// the same token as a password of basic authentication: one auth is enough for
+// both, since a placeholder is found in whatever header a client puts it.
+var presets = []preset{
+	{"anthropic", "Anthropic", "ANTHROPIC_API_KEY", []string{"api.anthropic.com"}, header("x-api-key"), shape{"sk-ant-api03-", 48, alnum}},
+	{"asana", "Asana", "ASANA_ACCESS_TOKEN", []string{"app.asana.com"}, bearer, shape{"", 32, alnum}},
+	{"cloudflare", "Cloudflare", "CLOUDFLARE_API_TOKEN", []string{"api.cloudflare.com"}, bearer, shape{"", 40, alnum}},
+	{"exa", "Exa", "EXA_API_KEY", []string{"api.exa.ai"}, header("x-api-key"), shape{"", 32, alnum}},
+	{"firecrawl", "Firecrawl", "FIRECRAWL_API_KEY", []string{"api.firecrawl.dev"}, bearer, shape{"fc-", 36, alnum}},
+	{"gemini", "Google Gemini", "GEMINI_API_KEY", []string{"generativelanguage.googleapis.com"}, header("x-goog-api-key"), shape{"AIza", 35, base64url}},
+	{"github", "GitHub", "GITHUB_TOKEN", []string{"api.github.com", "github.com"}, bearer, shape{"ghp_", 36, alnum}},
+	{"gitlab", "GitLab", "GITLAB_TOKEN", []string{"gitlab.com"}, header("PRIVATE-TOKEN"), shape{"glpat-", 20, alnum}},
+	{"linear", "Linear", "LINEAR_API_KEY", []string{"api.linear.app"}, header("Authorization"), shape{"lin_api_", 32, alnum}},
+	{"notion", "Notion", "NOTION_TOKEN", []string{"api.notion.com"}, bearer, shape{"ntn_", 43, alnum}},
+	{"openai", "OpenAI", "OPENAI_API_KEY", []string{"api.openai.com"}, bearer, shape{"sk-proj-", 64, alnum}},
+	{"openrouter", "OpenRouter", "OPENROUTER_API_KEY", []string{"openrouter.ai"}, bearer, shape{"sk-or-v1-", 64, alnum}},
+	{"perplexity", "Perplexity", "PERPLEXITY_API_KEY", []string{"api.perplexity.ai"}, bearer, shape{"pplx-", 48, alnum}},
+	{"resend", "Resend", "RESEND_API_KEY", []string{"api.resend.com"}, bearer, shape{"re_", 24, alnum}},
+	{"sentry", "Sentry", "SENTRY_AUTH_TOKEN", []string{"sentry.io"}, bearer, shape{"sntrys_", 32, alnum}},
+	{"slack", "Slack", "SLACK_BOT_TOKEN", []string{"slack.com"}, bearer, shape{"xoxb-", 43, base64url}},
+	{"stripe", "Stripe", "STRIPE_API_KEY", []string{"api.stripe.com"}, bearer, shape{"sk_test_", 24, alnum}},
+	{"vercel", "Vercel", "VERCEL_TOKEN", []string{"api.vercel.com"}, bearer, shape{"vcp_", 24, alnum}},
+	{"xai", "xAI", "XAI_API_KEY", []string{"api.x.ai"}, bearer, shape{"xai-", 80, alnum}},
+}
+
+func findPreset(name string) (preset, error) {
+	i, ok := slices.BinarySearchFunc(presets, name, func(p preset, name string) int { return strings.Compare(p.name, name) })
+	if !ok {
+		return preset{}, sandbox.Errorf(sandbox.CodeInvalid, "there is no provider %q: choose one of %s, or give the hosts yourself", clip(name), providerNames())
+	}
+	return presets[i], nil
+}
+
+func providerNames() string {
+	names := make([]string, len(presets))
+	for i, p := range presets {
+		names[i] = p.name
+	}
+	return strings.Join(names, ", ")
+}
+
+// Providers returns the presets by name. The caller owns the result.
+func Providers() []sandbox.Provider {
+	list := make([]sandbox.Provider, len(presets))
+	for i, p := range presets {
+		list[i] = sandbox.Provider{
+			Name: p.name, Title: p.title, Env: p.env, Auth: p.auth,
+			Hosts:      slices.Clone(p.hosts),
+			TokenShape: p.shape.prefix + "...",
+		}
+	}
+	return list
+}
+
+// NewPlaceholder draws a placeholder, of the shape that a provider's tokens
+// have, or of Cove's own for "".
+func NewPlaceholder(provider string) (string, error) {
+	s := ownShape
+	if provider != "" {
+		p, err := findPreset(provider)
+		if err != nil {
+			return "", err
+		}
+		s = p.shape
+	}
+	return s.draw(), nil
+}
+
+func (s shape) draw() string {
+	token := make([]byte, 0, len(s.prefix)+s.length)
+	token = append(token, s.prefix...)
+	// Bytes beyond the last whole multiple of the alphabet's size are left
+	// out, for they would favour its beginning.
+	limit := 256 - 256%len(s.alphabet)
+	for random := make([]byte, 2*s.length); len(token) < cap(token); {
+		rand.Read(random)
+		for _, b := range random {
+			if int(b) < limit && len(token) < cap(token) {
+				token = append(token, s.alphabet[int(b)%len(s.alphabet)])
+			}
+		}
+	}
+	return string(token)
+}
+
+func clip(s string) string {
+	if len(s) > 64 {
+		return fmt.Sprintf("%.64s…", s)
+	}
+	return s
+}
