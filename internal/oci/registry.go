@@ -1,0 +1,290 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Registries finds images in registries. It is safe for concurrent use.
+type Registries struct {
+	cfg               Config
+	mirrors           map[string][]string
+	private, insecure map[string]bool
+	way               *way
+}
+
+// dockerHub is how references name Docker's registry, and how it is called.
+const (
+	dockerHub     = "docker.io"
+	dockerHubHost = "index.docker.io"
+)
+
+// New returns a client of registries. An error says what is wrong with the
+// configuration.
+func New(cfg Config) (*Registries, error) {
+	if cfg.Keychain == nil {
+		cfg.Keychain = authn.DefaultKeychain
+	}
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = "cove"
+	}
+	if cfg.Backoff == 0 {
+		cfg.Backoff = time.Second
+	}
+	if cfg.Stall == 0 {
+		cfg.Stall = time.Minute
+	}
+	r := &Registries{cfg: cfg, mirrors: map[string][]string{}, private: map[string]bool{}, insecure: map[string]bool{}}
+	for _, h := range cfg.Insecure {
+		r.insecure[strings.ToLower(h)], r.private[strings.ToLower(h)] = true, true
+	}
+	for _, h := range cfg.Private {
+		r.private[strings.ToLower(h)] = true
+	}
+	for of, mirrors := range cfg.Mirrors {
+		if of == dockerHub {
+			of = dockerHubHost
+		}
+		for _, m := range mirrors {
+			host, _, _ := strings.Cut(m, "/")
+			if _, err := name.NewRegistry(host); err != nil || host == "" || strings.HasSuffix(host, ":") {
+				return nil, fmt.Errorf("the mirror %q is not host, host:port or host/prefix", m)
+			}
+			r.private[strings.ToLower(host)] = true
+			r.mirrors[of] = append(r.mirrors[of], strings.TrimSuffix(m, "/"))
+		}
+	}
+	var err error
+	r.way, err = newWay(cfg, r.private, r.insecure)
+	return r, err
+}
+
+// maxReference bounds a reference, in bytes.
+const maxReference = 512
+
+// CheckReference tells whether a reference can name an image.
+func CheckReference(ref string) error {
+	_, err := parse(ref)
+	return err
+}
+
+func parse(ref string) (name.Reference, error) {
+	if len(ref) > maxReference {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the image's name has %d bytes; give at most %d", len(ref), maxReference)
+	}
+	r, err := name.ParseReference(ref)
+	if err != nil {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.200q cannot name an image; use names such as node:22 or ghcr.io/org/name@sha256:…", ref)
+	}
+	return r, nil
+}
+
+// Resolve finds an image by its reference, for this machine's platform. Its
+// mirrors are asked first. Errors are for the caller.
+func (r *Registries) Resolve(ctx context.Context, ref string) (*Image, error) {
+	first, err := parse(ref)
+	if err != nil {
+		return nil, err
+	}
+	// Tokens are kept for as long as one image is being read.
+	puller, err := remote.NewPuller(r.options()...)
+	if err != nil {
+		return nil, err
+	}
+	var all []place
+	for _, m := range r.mirrors[first.Context().RegistryStr()] {
+		at, err := name.ParseReference(m+"/"+first.Context().RepositoryStr()+separator(first)+first.Identifier(), r.nameOptions(m)...)
+		if err == nil {
+			all = append(all, place{at, puller})
+		}
+	}
+	origin, err := name.ParseReference(ref, r.nameOptions(first.Context().RegistryStr())...)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, place{origin, puller})
+	for i, p := range all {
+		img, perr := p.resolve(ctx, all[i:])
+		if perr == nil {
+			for j := range img.Layers {
+				img.Layers[j].From = first.Context().RegistryStr() + " " + img.Layers[j].digest.String()
+			}
+		}
+		if perr == nil || ctx.Err() != nil {
+			return img, perr
+		}
+		err = describe(perr, p.ref)
+	}
+	return nil, err
+}
+
+func separator(r name.Reference) string {
+	if _, ok := r.(name.Digest); ok {
+		return "@"
+	}
+	return ":"
+}
+
+// nameOptions says how a registry is spoken to. The library would speak in
+// clear to any on a private address; way refuses that.
+func (r *Registries) nameOptions(registry string) []name.Option {
+	host, _, _ := strings.Cut(registry, "/")
+	if r.way.named(r.insecure, withPort(host)) {
+		return []name.Option{name.Insecure}
+	}
+	return nil
+}
+
+func withPort(host string) string {
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), "443")
+}
+
+func (r *Registries) options() []remote.Option {
+	return []remote.Option{
+		remote.WithAuthFromKeychain(r.cfg.Keychain), remote.WithUserAgent(r.cfg.UserAgent),
+		remote.WithTransport(&resuming{next: r.way, backoff: r.cfg.Backoff}),
+		remote.WithRetryBackoff(remote.Backoff{Duration: r.cfg.Backoff, Factor: 3, Jitter: 0.1, Steps: 3}),
+	}
+}
+
+// Close lets go of idle connections.
+func (r *Registries) Close() { r.way.close() }
+
+// place is an image in one registry.
+type place struct {
+	ref    name.Reference
+	puller *remote.Puller
+}
+
+func (p place) resolve(ctx context.Context, all []place) (*Image, error) {
+	got, err := p.puller.Get(ctx, p.ref)
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(got.Manifest)) > maxManifest {
+		return nil, bad("its manifest has %d bytes; at most %d are read", len(got.Manifest), maxManifest)
+	}
+	if got.Digest.Algorithm != "sha256" {
+		return nil, checkDescriptor(got.Descriptor, maxManifest)
+	}
+	return resolve(ctx, places(all), got.Descriptor, got.Manifest)
+}
+
+// places are the registries that may have the parts of an image, the one that
+// has named them first. Parts are named by their digests, so that any will do.
+type places []place
+
+func (ps places) manifest(ctx context.Context, d v1.Descriptor) (data []byte, err error) {
+	for _, p := range ps {
+		got, gerr := p.puller.Get(ctx, p.ref.Context().Digest(d.Digest.String()))
+		if gerr == nil || ctx.Err() != nil {
+			if gerr != nil {
+				return nil, gerr
+			}
+			return got.Manifest, nil
+		}
+		err = describe(gerr, p.ref)
+	}
+	return nil, err
+}
+
+func (ps places) blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
+	var err error
+	for _, p := range ps {
+		l, gerr := p.puller.Layer(ctx, p.ref.Context().Digest(d.Digest.String()))
+		var r io.ReadCloser
+		if gerr == nil {
+			r, gerr = l.Compressed()
+		}
+		if gerr == nil || ctx.Err() != nil {
+			return r, gerr
+		}
+		err = describe(gerr, p.ref)
+	}
+	return nil, err
+}
+
+// describe says to a caller what went wrong, without what only the server's
+// operator may know.
+func describe(err error, ref name.Reference) error {
+	if _, ok := errors.AsType[*sandbox.Error](err); ok || errors.Is(err, context.Canceled) {
+		return err
+	}
+	host := ref.Context().RegistryStr()
+	text := err.Error()
+	switch {
+	case notAsNamed(err):
+		return bad("the registry %s gave something else than what is named: %v", host, err)
+	case strings.Contains(text, "x509:"):
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s has a certificate that is not accepted; its operator can name its authority with network.extra_ca, or allow it with registries.insecure", host))
+	case errors.Is(err, errPrivate):
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or where it leads, is in the server's own world; its operator can allow it with registries.private", host))
+	case errors.Is(err, errPlain), strings.Contains(text, "server gave HTTP response to HTTPS client"):
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or where it leads, is served in clear; its operator can allow it with registries.insecure", host))
+	}
+	if e, ok := errors.AsType[*transport.Error](err); ok {
+		return describeStatus(e, ref)
+	}
+	why := "it cannot be reached"
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err
+	}
+	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsNotFound {
+		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("there is no registry %s: the name is not known; check the image's name", host))
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		why = "it does not answer in time"
+	}
+	if strings.Contains(text, "tls:") {
+		why = "it does not speak TLS as it should"
+	}
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s did not give the image: %s; try again", host, why))
+}
+
+// notAsNamed tells whether the library found content with another digest than
+// its name; its error has no type that can be seen.
+func notAsNamed(err error) bool { return strings.Contains(err.Error(), "error verifying ") }
+
+func describeStatus(e *transport.Error, ref name.Reference) error {
+	host, image := ref.Context().RegistryStr(), ref.Name()
+	switch {
+	case e.StatusCode == http.StatusNotFound:
+		return sandbox.Wrap(sandbox.CodeNotFound, e, fmt.Sprintf("the registry %s has no image %.300s; check its name and tag", host, image))
+	case e.StatusCode == http.StatusUnauthorized, e.StatusCode == http.StatusForbidden:
+		return sandbox.Wrap(sandbox.CodeForbidden, e, fmt.Sprintf("the registry %s does not give %.300s: it does not exist, or needs a login; the server uses the Docker configuration of its user ('docker login %s')", host, image, host))
+	case e.StatusCode == http.StatusTooManyRequests:
+		return sandbox.Wrap(sandbox.CodeUnavailable, e, fmt.Sprintf("the registry %s limits how many images it gives; try again later, log in, or use a mirror (registries.mirrors)", host))
+	}
+	return sandbox.Wrap(sandbox.CodeUnavailable, e, fmt.Sprintf("the registry %s answered %d; try again", host, e.StatusCode))
+}
+
+// Temporary tells whether reading an image again may help.
+func Temporary(err error) bool {
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) {
+		return true
+	}
+	if e, ok := errors.AsType[*transport.Error](err); ok {
+		return e.Temporary()
+	}
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout()
+}

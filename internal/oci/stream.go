@@ -1,0 +1,167 @@
+package oci
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"time"
+
+	kgzip "github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Open opens the layer's tar stream, not compressed. It fails before its end if
+// what was sent is not what the manifest says; that the content has the DiffID
+// is for the caller to check, who reads it. progress, unless nil, is told how
+// many bytes have been received.
+func (l *Layer) Open(ctx context.Context, progress func(int64)) (io.ReadCloser, error) {
+	src, err := l.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in := &stored{r: src, hash: sha256.New(), max: maxStored, progress: progress}
+	if l.Size >= 0 {
+		in.max = l.Size
+	}
+	plain, done, err := decompress(bufio.NewReaderSize(in, 256<<10))
+	if err != nil {
+		src.Close()
+		return nil, err
+	}
+	return &checked{layer: l, src: src, in: in, plain: plain, done: done}, nil
+}
+
+// stored counts and sums up a layer as it is sent.
+type stored struct {
+	r        io.Reader
+	hash     hash.Hash
+	n, max   int64
+	progress func(int64)
+	told     time.Time
+}
+
+// Read implements [io.Reader].
+func (s *stored) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && notAsNamed(err) {
+		return 0, bad("a layer is not what its manifest says: %v", err)
+	}
+	s.hash.Write(p[:n])
+	if s.n += int64(n); s.n > s.max {
+		return 0, bad("a layer is larger than its manifest says, or than %d bytes", int64(maxStored))
+	}
+	if s.progress != nil && (err != nil || time.Since(s.told) > 100*time.Millisecond) {
+		s.told = time.Now()
+		s.progress(s.n)
+	}
+	return n, err
+}
+
+// maxWindow bounds the memory of one decompression; zstd's highest levels but
+// the last two keep to it.
+const maxWindow = 32 << 20
+
+// swollen tells whether a stream has grown more than an honest one does.
+func swollen(sent, plain int64) bool { return plain > freeBytes && plain/maxRatio > sent }
+
+// decompress tells by its first bytes how a stream is compressed: what image
+// manifests say of that is not always true.
+func decompress(br *bufio.Reader) (io.Reader, func(), error) {
+	magic, err := br.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		r, err := kgzip.NewReader(br)
+		if err != nil {
+			return nil, nil, bad("a layer is not valid gzip: %v", err)
+		}
+		return r, func() { r.Close() }, nil
+	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		r, err := zstd.NewReader(br, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, nil, bad("a layer is not valid zstd: %v", err)
+		}
+		return r, r.Close, nil
+	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X'}):
+		return nil, nil, bad("a layer is compressed in a way that images do not use; use gzip or zstd")
+	}
+	return br, func() {}, nil
+}
+
+// checked is a layer's tar stream.
+type checked struct {
+	layer *Layer
+	src   io.Closer
+	in    *stored
+	plain io.Reader
+	done  func()
+	n     int64
+	err   error
+}
+
+// Read implements [io.Reader].
+func (c *checked) Read(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.plain.Read(p)
+	c.n += int64(n)
+	switch {
+	case swollen(c.in.n, c.n):
+		c.err = bad("a layer grows to more than %d times its size, as no honest one does", maxRatio)
+		return 0, c.err
+	case errors.Is(err, io.EOF):
+		err = c.check()
+	case err != nil:
+		err = broken(err)
+	}
+	c.err = err
+	if err != nil && !errors.Is(err, io.EOF) {
+		n = 0
+	}
+	return n, err
+}
+
+// broken says of what was wrong with a compressed stream whose fault it is.
+func broken(err error) error {
+	for _, e := range []error{gzip.ErrChecksum, gzip.ErrHeader, kgzip.ErrChecksum, kgzip.ErrHeader, zstd.ErrMagicMismatch, zstd.ErrReservedBlockType,
+		zstd.ErrCRCMismatch, zstd.ErrWindowSizeExceeded, zstd.ErrDecoderSizeExceeded, zstd.ErrFrameSizeExceeded, zstd.ErrFrameSizeMismatch} {
+		if errors.Is(err, e) {
+			return bad("a layer's compression is broken: %v", err)
+		}
+	}
+	return err
+}
+
+// check is called at the stream's end. It returns [io.EOF] if all is as it was
+// promised.
+func (c *checked) check() error {
+	// What comes after the compressed stream counts.
+	if _, err := io.Copy(io.Discard, c.in); err != nil {
+		return err
+	}
+	switch {
+	case c.layer.Size >= 0 && c.in.n != c.layer.Size:
+		return fmt.Errorf("a layer has %d bytes, not %d: %w", c.in.n, c.layer.Size, io.ErrUnexpectedEOF)
+	case c.layer.digest.Hex != "" && sum(c.in.hash) != c.layer.digest.Hex:
+		return bad("a layer is sha256:%s, not %s as its manifest says", sum(c.in.hash), c.layer.digest)
+	}
+	return io.EOF
+}
+
+// Close implements [io.Closer].
+func (c *checked) Close() error {
+	c.done()
+	return c.src.Close()
+}
+
+func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
