@@ -1,0 +1,370 @@
+// Package x11 speaks the core of the X11 protocol to a server that may be
+// hostile: code in a sandbox can put anything at the end of the socket. So
+// every message is bounded before it is read, every wait ends, nothing that
+// arrives is indexed unchecked, and a server that breaks the protocol costs the
+// connection only.
+package x11
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// answerTimeout is how long a server may take to answer, or to read.
+	answerTimeout = 10 * time.Second
+	// smallReply bounds replies that have a fixed or a small size, in bytes.
+	smallReply = 64 << 10
+	// maxSkipped bounds an event that is longer than others, in bytes.
+	maxSkipped = 64 << 10
+	// maxUnanswered is how many requests may be on their way. Messages carry 16
+	// bits of a request's number.
+	maxUnanswered = 32 << 10
+)
+
+var (
+	// ErrClosed is the error of a connection that [Conn.Close] ended.
+	ErrClosed = errors.New("the connection is closed")
+	// ErrSilent is the error of a server that did not answer in time.
+	ErrSilent = errors.New("the X server does not answer")
+)
+
+// Error is what a server says of a request that it refuses.
+type Error struct {
+	Code  byte
+	Major byte
+	Minor uint16
+	Value uint32
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	return fmt.Sprintf("X error %d of request %d.%d (value %#x)", e.Code, e.Major, e.Minor, e.Value)
+}
+
+// Event is an event as the server sent it.
+type Event [32]byte
+
+// Code is the event's number, without the flag of events that clients sent.
+func (e *Event) Code() byte { return e[0] & 0x7f }
+
+// Uint32 returns the number at an offset of at most 28.
+func (e *Event) Uint32(at int) uint32 { return binary.LittleEndian.Uint32(e[at:]) }
+
+// Conn is a connection to an X server. Its methods are safe for concurrent use.
+type Conn struct {
+	nc      net.Conn
+	setup   Setup
+	onEvent func(*Event)
+	ids     idRange
+
+	wmu sync.Mutex // held while writing, so that requests keep their order
+
+	mu      sync.Mutex
+	out     []byte   // requests to be written; guarded by mu
+	sent    uint64   // number of the last request; guarded by mu
+	heard   uint64   // number of the last request that the server mentioned; guarded by mu
+	waiting []*Reply // in the order of their requests; guarded by mu
+	err     error    // why the connection ended; guarded by mu
+	dead    chan struct{}
+	read    chan struct{} // closed when the reader has ended
+}
+
+// Connect begins a conversation on nc, which it closes if that fails. onEvent
+// gets every event, on the goroutine that reads: it must not block.
+func Connect(ctx context.Context, nc net.Conn, onEvent func(*Event)) (*Conn, error) {
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
+	defer stop()
+	_ = nc.SetDeadline(time.Now().Add(answerTimeout))
+	setup, err := shakeHands(nc)
+	if err != nil {
+		_ = nc.Close()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, err
+	}
+	_ = nc.SetDeadline(time.Time{})
+	c := &Conn{
+		nc: nc, setup: *setup, onEvent: onEvent, ids: idRange{base: setup.idBase, mask: setup.idMask},
+		dead: make(chan struct{}), read: make(chan struct{}),
+	}
+	go c.receive()
+	return c, nil
+}
+
+// Setup is what the server said of itself when the connection began.
+func (c *Conn) Setup() *Setup { return &c.setup }
+
+// Close ends the connection and waits for its reader.
+func (c *Conn) Close() {
+	c.fail(ErrClosed)
+	<-c.read
+}
+
+// Dead is closed when the connection has ended.
+func (c *Conn) Dead() <-chan struct{} { return c.dead }
+
+// Err says why the connection has ended; nil: it has not.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	close(c.dead)
+	_ = c.nc.Close()
+	for _, r := range c.waiting {
+		r.finish(nil, err)
+	}
+	c.waiting, c.out = nil, nil
+}
+
+// Reply is the answer to a request, which may still be on its way.
+type Reply struct {
+	c     *Conn
+	seq   uint64
+	void  bool // no answer is good news
+	limit int
+	into  []byte // for the bytes after the first 32, if they fit
+	done  chan struct{}
+	data  []byte
+	err   error
+}
+
+func (r *Reply) finish(data []byte, err error) {
+	r.data, r.err = data, err
+	close(r.done)
+}
+
+// Wait sends what is still to be sent, and returns the reply: at least 32
+// bytes. Where the connection was asked for an image into a buffer, that holds
+// all after them.
+func (r *Reply) Wait(ctx context.Context) ([]byte, error) {
+	select {
+	case <-r.done:
+		return r.data, r.err
+	default:
+	}
+	if err := r.c.Flush(); err != nil {
+		return nil, err
+	}
+	limit := time.NewTimer(answerTimeout)
+	defer limit.Stop()
+	select {
+	case <-r.done:
+		return r.data, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-limit.C:
+		r.c.fail(ErrSilent)
+		return nil, ErrSilent
+	}
+}
+
+// Send queues a request that has no reply. Whether the server took it shows
+// [Conn.Check].
+func (c *Conn) Send(req []byte) { c.queue(req, nil) }
+
+// Check queues a request without a reply, and one more so that there is an
+// answer: the reply's error is that of the first.
+func (c *Conn) Check(req []byte) *Reply {
+	r := &Reply{c: c, void: true, done: make(chan struct{})}
+	c.queue(req, r)
+	c.queue(getInputFocus(), &Reply{c: c, limit: smallReply, done: make(chan struct{})})
+	return r
+}
+
+// Ask queues a request that has a reply of at most limit bytes.
+func (c *Conn) Ask(req []byte, limit int) *Reply {
+	r := &Reply{c: c, limit: limit, done: make(chan struct{})}
+	c.queue(req, r)
+	return r
+}
+
+// Sync waits until the server has done all that was asked of it so far.
+func (c *Conn) Sync(ctx context.Context) error {
+	_, err := c.Ask(getInputFocus(), smallReply).Wait(ctx)
+	return err
+}
+
+func (c *Conn) queue(req []byte, r *Reply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		if r != nil {
+			r.finish(nil, c.err)
+		}
+		return
+	}
+	if c.sent-c.heard >= maxUnanswered {
+		c.sent++ // a question, so that the server says how far it is
+		c.out = append(c.out, getInputFocus()...)
+		c.waiting = append(c.waiting, &Reply{c: c, seq: c.sent, limit: smallReply, done: make(chan struct{})})
+	}
+	c.sent++
+	c.out = append(c.out, req...)
+	if r != nil {
+		r.seq = c.sent
+		c.waiting = append(c.waiting, r)
+	}
+}
+
+// Flush writes what is queued.
+func (c *Conn) Flush() error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	c.mu.Lock()
+	buf, err := c.out, c.err
+	c.out = nil
+	c.mu.Unlock()
+	if err != nil || len(buf) == 0 {
+		return err
+	}
+	_ = c.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
+	if _, err := c.nc.Write(buf); err != nil {
+		c.fail(fmt.Errorf("write to the X server: %w", err))
+		return c.Err()
+	}
+	return nil
+}
+
+// receive reads until the connection ends.
+func (c *Conn) receive() {
+	defer close(c.read)
+	defer func() {
+		// What a server says must never end the first process of a sandbox.
+		if p := recover(); p != nil {
+			c.fail(fmt.Errorf("a message of the X server makes no sense: %v", p))
+		}
+	}()
+	in := bufio.NewReaderSize(c.nc, 64<<10)
+	for {
+		var head Event
+		if _, err := io.ReadFull(in, head[:]); err != nil {
+			c.fail(fmt.Errorf("read from the X server: %w", err))
+			return
+		}
+		var err error
+		switch head[0] {
+		case 0:
+			err = c.refused(&head)
+		case 1:
+			err = c.answered(&head, in)
+		default:
+			err = c.happened(&head, in)
+		}
+		if err != nil {
+			c.fail(err)
+			return
+		}
+	}
+}
+
+// take finds who waits for the message with the last 16 bits of a request's
+// number. All before have their answer: that there is none.
+func (c *Conn) take(low uint16) (*Reply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seq := c.heard&^0xffff | uint64(low)
+	if seq < c.heard {
+		seq += 1 << 16
+	}
+	if seq > c.sent {
+		return nil, fmt.Errorf("the X server answers request %d of %d", seq, c.sent)
+	}
+	c.heard = seq
+	for i, r := range c.waiting {
+		if r.seq >= seq {
+			c.waiting = slices.Delete(c.waiting, 0, i)
+			if r.seq != seq {
+				return nil, nil
+			}
+			c.waiting = slices.Delete(c.waiting, 0, 1)
+			return r, nil
+		}
+		if r.void {
+			r.finish(nil, nil)
+			continue
+		}
+		err := errors.New("the X server left out a reply")
+		c.waiting = slices.Delete(c.waiting, 0, i)
+		return nil, err
+	}
+	c.waiting = nil
+	return nil, nil
+}
+
+func (c *Conn) refused(head *Event) error {
+	r, err := c.take(binary.LittleEndian.Uint16(head[2:]))
+	if err != nil || r == nil {
+		return err
+	}
+	r.finish(nil, &Error{
+		Code: head[1], Value: head.Uint32(4), Minor: binary.LittleEndian.Uint16(head[8:]), Major: head[10],
+	})
+	return nil
+}
+
+func (c *Conn) answered(head *Event, in *bufio.Reader) error {
+	r, err := c.take(binary.LittleEndian.Uint16(head[2:]))
+	if err != nil {
+		return err
+	}
+	more := int64(head.Uint32(4)) * 4
+	if r == nil || r.void {
+		return errors.New("the X server replies to what it was not asked")
+	}
+	if more > int64(r.limit) {
+		err := fmt.Errorf("the X server sends a reply of %d bytes", more)
+		r.finish(nil, err)
+		return err
+	}
+	var data []byte
+	rest := r.into
+	if rest != nil && int64(len(rest)) >= more {
+		data, rest = head[:], rest[:more]
+	} else {
+		data = make([]byte, 32+more)
+		copy(data, head[:])
+		rest = data[32:]
+	}
+	_ = c.nc.SetReadDeadline(time.Now().Add(answerTimeout))
+	if _, err := io.ReadFull(in, rest); err != nil {
+		err = fmt.Errorf("read from the X server: %w", err)
+		r.finish(nil, err)
+		return err
+	}
+	_ = c.nc.SetReadDeadline(time.Time{})
+	r.finish(data, nil)
+	return nil
+}
+
+func (c *Conn) happened(head *Event, in *bufio.Reader) error {
+	if head.Code() == EventGeneric {
+		// Of extensions that were not asked for events; they may be longer.
+		more := int64(head.Uint32(4)) * 4
+		if more > maxSkipped {
+			return fmt.Errorf("the X server sends an event of %d bytes", more)
+		}
+		_, err := in.Discard(int(more))
+		return err
+	}
+	c.onEvent(head)
+	return nil
+}
