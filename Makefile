@@ -8,7 +8,7 @@ GOBUILD = CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VER
 SOURCES = $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.yaml' | grep -v -e node_modules -e _test.go) go.mod go.sum
 AGENT = internal/agentbin/bin/agent
 
-.PHONY: build demo test check lint fuzz bench generate clean deps
+.PHONY: build demo test test-templates check lint fuzz bench generate clean deps
 
 build: bin/cove ## build bin/cove
 
@@ -29,6 +29,9 @@ deps: ## install what the tests need (Debian; as an ordinary user it only says w
 test: build deps ## run every test
 	COVE_BIN=$(CURDIR)/bin/cove go test -race -timeout 25m $$(go list ./... | grep -v /test/)
 	COVE_BIN=$(CURDIR)/bin/cove go test -timeout 25m ./test/...
+
+test-templates: build deps ## build the template desktop for real and use it: minutes, and a download
+	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates
 
 check: lint test ## what CI runs
 

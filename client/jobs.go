@@ -12,7 +12,27 @@ import (
 // Exec implements [sandbox.Jobs]. For a command that is talked to, see
 // [Client.OpenTerminal].
 func (c *Client) Exec(ctx context.Context, name string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
-	return c.streamJob(ctx, http.MethodPost, c.path("/v1/sandboxes/%/exec", name), req, sink)
+	return c.streamJob(ctx, http.MethodPost, c.path("/v1/sandboxes/%/exec", name), execBodyOf(&req), sink)
+}
+
+// execBody is a request whose webhook has its secret, which is not shown
+// otherwise.
+type execBody struct {
+	*sandbox.ExecRequest
+	Webhook *webhookBody `json:"webhook,omitempty"`
+}
+
+type webhookBody struct {
+	*sandbox.Webhook
+	Secret string `json:"secret,omitempty"`
+}
+
+func execBodyOf(req *sandbox.ExecRequest) execBody {
+	body := execBody{ExecRequest: req}
+	if req.Webhook != nil {
+		body.Webhook = &webhookBody{Webhook: req.Webhook, Secret: req.Webhook.Secret.Reveal()}
+	}
+	return body
 }
 
 // Attach implements [sandbox.Jobs].

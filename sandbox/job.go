@@ -16,7 +16,8 @@ type ExecRequest struct {
 	User    string `json:"user,omitempty"`
 	// TimeoutMS ends the command with its whole process group. 0 is
 	// [DefaultExecTimeout], or none for a background command; -1 is none and
-	// allowed for background commands only.
+	// allowed for background commands only, and for those that HandoverMS makes
+	// one of within [MaxExecTimeout].
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Stdin is what the command reads before end of file.
 	Stdin []byte `json:"stdin,omitempty"`
@@ -31,8 +32,20 @@ type ExecRequest struct {
 	// ended after this time: the result then has State running. 0 is never.
 	HandoverMS int64 `json:"handover_ms,omitempty"`
 	// KeepBytes is how much of each stream stays readable, its first and last
-	// halves: 1 to [MaxKeepBytes]; 0 is [DefaultKeepBytes].
+	// halves: 1 to [MaxKeepBytes]. 0 is [DefaultKeepBytes] in the sandbox's
+	// memory and, of what is between them, [MaxJobOutputBytes] on its disk.
 	KeepBytes int64 `json:"keep_bytes,omitempty"`
+	// Webhook is told when a background command has ended.
+	Webhook *Webhook `json:"webhook,omitempty"`
+	// Code, set instead of Command and Shell, runs code as a job in an
+	// interpreter of its own. Only Language and Code are used of it.
+	Code *JobCode `json:"code,omitempty"`
+}
+
+// JobCode is code that runs as a job.
+type JobCode struct {
+	Language Language `json:"language"`
+	Code     string   `json:"code"`
 }
 
 // TerminalSize is the size of a terminal in characters.

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"io"
+	"net"
 )
 
 // Service is everything Cove does. Errors are [Error] values; see the codes.
@@ -15,8 +16,15 @@ type Service interface {
 	Sandboxes
 	Snapshots
 	Jobs
+	Interpreters
 	Files
+	Network
+	Secrets
+	Previews
+	Observe
 	Templates
+	Volumes
+	Computers
 	Keys
 }
 
@@ -109,6 +117,120 @@ type Jobs interface {
 	SignalJob(ctx context.Context, sandbox, job, signal string, killAfterMS int64) (*Job, error)
 }
 
+// Interpreters runs code in interpreters that keep their state, through pause, snapshot
+// and fork too. All need the scope sandboxes:write, but listing:
+// sandboxes:read.
+type Interpreters interface {
+	// RunCode runs code and passes what happens to sink, which may be nil. It
+	// returns when the code has ended; code that fails is no error. Runs of
+	// one context wait for each other. If ctx is cancelled, or sink fails, the
+	// code is interrupted, and its interpreter killed if that does not help.
+	RunCode(ctx context.Context, sandbox string, req RunCodeRequest, sink CodeSink) (*CodeResult, error)
+	// RunIsolated runs code in a sandbox of its own, which is gone afterwards.
+	RunIsolated(ctx context.Context, req RunIsolatedRequest, sink CodeSink) (*CodeResult, error)
+	// ListContexts returns interpreters, the oldest first.
+	ListContexts(ctx context.Context, sandbox string) (*List[CodeContext], error)
+	// InterruptContext interrupts what runs in a context, as ^C does, and
+	// keeps its state. An idle context is not an error.
+	InterruptContext(ctx context.Context, sandbox string, ref ContextRef) (*CodeContext, error)
+	// RestartContext gives a context a new interpreter: its state is lost, and
+	// what runs or waits in it ends.
+	RestartContext(ctx context.Context, sandbox string, ref ContextRef) (*CodeContext, error)
+	// DeleteContext ends an interpreter. One that is not there is not an error.
+	DeleteContext(ctx context.Context, sandbox string, ref ContextRef) error
+}
+
+// Network decides and tells what sandboxes reach. None of these resumes a
+// paused sandbox.
+type Network interface {
+	// GetNetwork returns the policy in effect. Scope: sandboxes:read.
+	GetNetwork(ctx context.Context, sandbox string) (*NetworkPolicy, error)
+	// SetNetwork replaces the policy at once; existing connections are judged
+	// again. Scope: sandboxes:write.
+	SetNetwork(ctx context.Context, sandbox string, policy NetworkPolicy) (*NetworkPolicy, error)
+	// NetworkLog returns events, newest first, of ended sandboxes too, for
+	// [NetworkLogRetention]. Scope: sandboxes:read.
+	NetworkLog(ctx context.Context, sandbox string, req NetworkLogRequest) (*List[NetworkEvent], error)
+	// FollowNetworkLog passes events to sink as they come, in their order,
+	// until ctx is cancelled, which is not an error, or the sandbox ends.
+	// Scope: sandboxes:read.
+	FollowNetworkLog(ctx context.Context, sandbox string, req NetworkLogRequest, sink func(NetworkEvent) error) error
+}
+
+// Secrets manages credentials. Their values go in and never come out. Scope:
+// secrets:write, but looking at what there is needs any.
+type Secrets interface {
+	CreateSecret(ctx context.Context, req CreateSecretRequest) (*Secret, error)
+	// GetSecret takes an id or a name of the caller's team.
+	GetSecret(ctx context.Context, secret string) (*Secret, error)
+	// ListSecrets returns secrets, newest first.
+	ListSecrets(ctx context.Context, page Page) (*List[Secret], error)
+	// RotateSecret replaces a value, at once in running sandboxes.
+	RotateSecret(ctx context.Context, secret string, req RotateSecretRequest) (*Secret, error)
+	// DeleteSecret removes a secret, which ends its use everywhere: the
+	// placeholders stay and are worth nothing.
+	DeleteSecret(ctx context.Context, secret string) error
+	// RotateSecretsKey makes a new key for the values of all teams' secrets,
+	// seals them and what webhooks have of secrets with it, and throws the old
+	// one away. Values stay what they are. After an error or a crash both keys
+	// open, and another call finishes the work. Scope: admin.
+	RotateSecretsKey(ctx context.Context) (*Resealed, error)
+	// ListProviders returns the presets, by name.
+	ListProviders(ctx context.Context) (*List[Provider], error)
+	// AttachSecret gives a living sandbox a placeholder for a secret in an
+	// environment variable, which commands started from then on see.
+	// Scope: sandboxes:write.
+	AttachSecret(ctx context.Context, sandbox, secret, env string) (*Sandbox, error)
+	// DetachSecret takes a secret from a sandbox, by its environment variable.
+	// The placeholder is worth nothing from then on. Scope: sandboxes:write.
+	DetachSecret(ctx context.Context, sandbox, env string) (*Sandbox, error)
+}
+
+// Previews leads from outside to ports of sandboxes. Scope: sandboxes:write,
+// and sandboxes:read for listing.
+type Previews interface {
+	CreatePreview(ctx context.Context, sandbox string, req CreatePreviewRequest) (*NewPreview, error)
+	// ListPreviews returns the previews of a sandbox by port, or of all of the
+	// caller's team for "".
+	ListPreviews(ctx context.Context, sandbox string) (*List[Preview], error)
+	// LinkPreview signs a link that opens a private preview.
+	LinkPreview(ctx context.Context, sandbox string, port int, req PreviewLinkRequest) (*PreviewLink, error)
+	// DeletePreview ends a preview, its key and its links, at once. One that
+	// is not there is not an error.
+	DeletePreview(ctx context.Context, sandbox string, port int) error
+	// VisitPreview admits a visitor, who needs no key of the server's, and
+	// returns the preview that they may open. The error is not_found for a
+	// preview that is not there, forbidden for a visitor who may not,
+	// not_running for a sandbox that does not run and may not be woken.
+	VisitPreview(ctx context.Context, visit PreviewVisit) (*Preview, error)
+	// DialPreview opens a connection to the port of a preview that
+	// VisitPreview has returned. A port on which nothing listens is
+	// unavailable.
+	DialPreview(ctx context.Context, preview *Preview) (net.Conn, error)
+	// DialPort opens a TCP connection to a port of a sandbox. A port on which
+	// nothing listens is unavailable.
+	DialPort(ctx context.Context, sandbox string, port int) (net.Conn, error)
+}
+
+// Observe looks into sandboxes. Scope: sandboxes:read, and sandboxes:write for
+// what changes something.
+type Observe interface {
+	// ListProcesses returns the processes inside by id.
+	ListProcesses(ctx context.Context, sandbox string) (*List[Process], error)
+	// SignalProcess sends a signal by name ("TERM") or number to one process.
+	SignalProcess(ctx context.Context, sandbox string, pid int, signal string) error
+	// GetEnv returns the default environment by name.
+	GetEnv(ctx context.Context, sandbox string) (*List[EnvVar], error)
+	SetEnv(ctx context.Context, sandbox string, req SetEnvRequest) (*List[EnvVar], error)
+	// ListStats tells what sandboxes use now. It resumes none.
+	ListStats(ctx context.Context, req StatsRequest) (*List[SandboxStats], error)
+	// StatsSeries returns what a sandbox has used, oldest first, a point every
+	// [StatsInterval] in which it ran.
+	StatsSeries(ctx context.Context, sandbox string, req StatsSeriesRequest) (*List[StatsPoint], error)
+	// ListDeliveries returns the webhooks of a sandbox's jobs, newest first.
+	ListDeliveries(ctx context.Context, sandbox string, page Page) (*List[Delivery], error)
+}
+
 // Files works on a sandbox's files, inside the sandbox. Reading needs
 // sandboxes:read, changing files:write.
 type Files interface {
@@ -132,14 +254,71 @@ type Files interface {
 	WatchFiles(ctx context.Context, sandbox string, req WatchRequest, sink func(WatchEvent) error) error
 }
 
-// Templates manages templates.
+// Templates manages templates. They belong to all teams of the server. Scope:
+// templates:write, but looking: sandboxes:read.
 type Templates interface {
 	// ListTemplates returns all templates, built or only defined, by name.
 	ListTemplates(ctx context.Context) (*List[Template], error)
+	// GetTemplate takes a name, NAME@VERSION or an alias.
 	GetTemplate(ctx context.Context, name string) (*Template, error)
 	// BuildTemplate builds and reports on the way; when it fails or ctx is
-	// cancelled, an earlier build stays in use. Scope: templates:write.
+	// cancelled, an earlier build stays in use.
 	BuildTemplate(ctx context.Context, req BuildTemplateRequest, sink func(BuildEvent) error) (*Template, error)
+	// StartBuild begins a build that goes on when the call is over. What can
+	// be said of the request at once is an error here.
+	StartBuild(ctx context.Context, req BuildTemplateRequest) (*Build, error)
+	GetBuild(ctx context.Context, build string) (*Build, error)
+	// ListBuilds returns builds, newest first.
+	ListBuilds(ctx context.Context, req ListBuildsRequest) (*List[Build], error)
+	// FollowBuild passes the build's events to sink, from its beginning, and
+	// returns when it has ended. Cancelling ctx leaves the build alone.
+	FollowBuild(ctx context.Context, build string, sink func(BuildEvent) error) (*Build, error)
+	// CancelBuild ends a build and leaves nothing of it. One that has ended is
+	// not an error.
+	CancelBuild(ctx context.Context, build string) (*Build, error)
+	// UploadArchive keeps an archive of an image for a while, for builds from
+	// it: what docker save or an OCI tool wrote, as tar, perhaps compressed.
+	UploadArchive(ctx context.Context, content io.Reader) (*ArchiveUpload, error)
+	// AliasTemplate gives a template, or NAME@VERSION, a further name, taking
+	// it from another template if need be. An empty name takes the alias away.
+	AliasTemplate(ctx context.Context, alias, name string) error
+	// DeleteTemplate removes a template with all versions, or NAME@VERSION.
+	// Its sandboxes and snapshots live on; a built-in one is unbuilt again.
+	DeleteTemplate(ctx context.Context, name string) error
+}
+
+// Volumes manages volumes, which sandboxes get at their creation. Scope:
+// sandboxes:write, but looking: sandboxes:read.
+type Volumes interface {
+	CreateVolume(ctx context.Context, req CreateVolumeRequest) (*Volume, error)
+	// GetVolume takes an id or a name of the caller's team.
+	GetVolume(ctx context.Context, volume string) (*Volume, error)
+	// ListVolumes returns volumes, newest first.
+	ListVolumes(ctx context.Context, page Page) (*List[Volume], error)
+	// DeleteVolume removes a volume and its files. One that a living sandbox
+	// or a snapshot has is a conflict.
+	DeleteVolume(ctx context.Context, volume string) error
+}
+
+// Computers uses the screens of sandboxes whose template has a desktop; others
+// are unsupported. Paused ones are resumed first. Scope: computers:write, but
+// screenshots and looking: sandboxes:read.
+type Computers interface {
+	GetScreen(ctx context.Context, sandbox string) (*Screen, error)
+	Screenshot(ctx context.Context, sandbox string, req ScreenshotRequest) (*Screenshot, error)
+	// SendInput does inputs in their order and returns when the X server has
+	// them all. It stops at the first that fails; the error says which. If ctx
+	// is cancelled, buttons and keys that it holds are let go of.
+	SendInput(ctx context.Context, sandbox string, inputs []Input) (*Screen, error)
+	GetClipboard(ctx context.Context, sandbox string) (string, error)
+	SetClipboard(ctx context.Context, sandbox, text string) error
+	// ListWindows returns top-level windows, the topmost first.
+	ListWindows(ctx context.Context, sandbox string) (*List[Window], error)
+	ControlWindow(ctx context.Context, sandbox string, req WindowRequest) (*List[Window], error)
+	// OpenURL opens an address in the computer's browser.
+	OpenURL(ctx context.Context, sandbox, url string) error
+	// ViewComputer makes a link to the live view.
+	ViewComputer(ctx context.Context, sandbox string, req ViewRequest) (*ViewLink, error)
 }
 
 // Keys manages API keys. Scope: admin.

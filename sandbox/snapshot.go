@@ -25,7 +25,8 @@ type Snapshot struct {
 	// Automatic is set on a step of a sandbox's history, which goes by itself
 	// when newer ones have filled the history or the sandbox ends.
 	Automatic bool `json:"automatic,omitempty"`
-	// Label says before what an automatic snapshot was made.
+	// Label is whatever the maker wrote; of an automatic snapshot, before what
+	// it was made.
 	Label string `json:"label,omitempty"`
 	// ParentID is the snapshot that the sandbox was made from or last restored
 	// to, or empty.
@@ -44,6 +45,8 @@ type CreateSnapshotRequest struct {
 	Name string `json:"name,omitempty"`
 	// Kind is "memory", the default, or "files".
 	Kind SnapshotKind `json:"kind,omitempty"`
+	// Label is any text of at most [MaxSnapshotLabel] bytes.
+	Label string `json:"label,omitempty"`
 }
 
 // ListSnapshotsRequest selects snapshots of the caller's team.
@@ -146,8 +149,9 @@ type Change struct {
 
 // Diff is what differs between two file systems, by path. /tmp, /dev and
 // /dev/shm are memory and are not compared, nor is /run/cove. What Cove writes
-// in every sandbox, /etc/hosts, the machine id and the SSH host keys, is compared
-// only if Paths names the file itself.
+// in every sandbox, /etc/hosts, /etc/resolv.conf, the machine id, the SSH host
+// keys and the bundles of certificates, is compared only if Paths names the file
+// itself.
 type Diff struct {
 	Changes []Change `json:"changes"`
 	// Added, Removed and Modified count all changes, returned or not.

@@ -50,9 +50,13 @@ type Agent struct {
 	started time.Time
 	users   *userDB
 	jobs    *jobTable
+	code    *codeTable
+	usage   usageLog
+	screens screens
 	reaper  *reaper    // nil unless Init
 	guard   *guard     // nil unless Init
 	bombs   *bombGuard // nil unless Init
+	spool   *spooler   // nil unless Init
 	null    *os.File
 	root    string // where merges are applied; "/" but in tests
 
@@ -82,6 +86,7 @@ func New(cfg Config) (*Agent, error) {
 		started: time.Now(),
 		users:   newUserDB("/etc/passwd", "/etc/group"),
 		jobs:    newJobTable(),
+		code:    newCodeTable(),
 		null:    null,
 		root:    "/",
 	}
@@ -90,6 +95,9 @@ func New(cfg Config) (*Agent, error) {
 		// files of a snapshot must not be seen with half a merge in them. It is
 		// one look at the names in the root directory.
 		a.recoverMerge()
+		if a.spool, err = newSpooler("/"); err != nil {
+			a.log.Warn("long output of jobs is not kept", "error", err)
+		}
 		a.reaper = newReaper()
 		a.guard = newGuard(a)
 		a.bombs = newBombGuard(a)
@@ -121,10 +129,10 @@ func emptyInput() (*os.File, error) {
 // is on the same machine.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(agentv1connect.NewAgentHandler(a,
-		connect.WithReadMaxBytes(maxMessage),
-		connect.WithCompression("gzip", nil, nil),
-	))
+	options := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
+	mux.Handle(agentv1connect.NewAgentHandler(a, options...))
+	mux.Handle(agentv1connect.NewDesktopHandler(&desktopServer{a: a}, options...))
+	mux.HandleFunc(RelayPath, a.relay)
 	return mux
 }
 
@@ -165,6 +173,8 @@ func (a *Agent) Close() error {
 	for _, j := range jobs {
 		j.killAll()
 	}
+	interpreters := a.code.close()
+	a.screens.close()
 	if a.cfg.Init {
 		_ = unix.Kill(-1, unix.SIGKILL)
 	}
@@ -183,6 +193,20 @@ func (a *Agent) Close() error {
 	}
 	for _, j := range jobs {
 		j.abandon()
+	}
+	for _, p := range interpreters {
+		select {
+		case <-p.done:
+		case <-limit.C:
+			err = errors.New("interpreters are still running")
+		}
+		if err != nil {
+			break
+		}
+	}
+	a.code.abandon()
+	if a.spool != nil {
+		a.spool.close()
 	}
 	if a.reaper != nil {
 		a.reaper.close()

@@ -97,9 +97,11 @@ func newBombGuard(a *Agent) *bombGuard {
 			}
 			return sid
 		},
-		isJob: func(session int) bool { return a.jobs.bySession(session) != nil },
-		kill:  a.killForProcesses,
-		log:   a.log,
+		isJob: func(session int) bool {
+			return a.jobs.bySession(session) != nil || a.code.bySession(session) != nil
+		},
+		kill: a.killForProcesses,
+		log:  a.log,
 	}
 	g.own = g.session(os.Getpid())
 	return g
@@ -110,6 +112,9 @@ func newBombGuard(a *Agent) *bombGuard {
 func (a *Agent) killForProcesses(pid, session int) {
 	if j := a.jobs.bySession(session); j != nil {
 		j.blame(agentv1.EndCause_END_CAUSE_PROCESS_LIMIT)
+	}
+	if p := a.code.bySession(session); p != nil && (pid == p.pid || pid == -p.pid) {
+		p.blameFor("the code kept the sandbox at its limit of processes by starting new ones all the time")
 	}
 	_ = unix.Kill(pid, unix.SIGKILL)
 }

@@ -3,8 +3,8 @@ package agent
 import (
 	"bytes"
 	"context"
-	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -25,6 +25,8 @@ type settings struct {
 	workdir  string
 	// fork is the environment that tells a fork which it is, below env.
 	fork map[string]string
+	// trust is the environment by which programs find whom to trust, below env.
+	trust map[string]string
 }
 
 // current returns the settings; the caller must not change the map in them.
@@ -68,8 +70,17 @@ func (a *Agent) Configure(_ context.Context, req *connect.Request[agentv1.Config
 	if f := m.GetFork(); f != nil {
 		next.fork = forkEnv(f)
 	}
+	if env := a.joinNetwork(m); env != nil {
+		next.trust = env
+	}
 	a.settings = next
 	a.makeOwn(m)
+	if m.GetFresh() || m.GetFork() != nil {
+		a.code.reseed()
+	}
+	if m.GetFresh() {
+		a.code.renew()
+	}
 	unenforced := a.applyLimits(m)
 	return connect.NewResponse(&agentv1.ConfigureResponse{Unenforced: unenforced}), nil
 }
@@ -108,6 +119,14 @@ func (a *Agent) checkConfigure(m *agentv1.ConfigureRequest) error {
 	}
 	if m.GetMemoryLimit() < 0 || m.GetMaxPids() < 0 {
 		return invalid("limits cannot be negative; use 0 for no limit")
+	}
+	if m.Nameserver != nil {
+		if _, err := netip.ParseAddr(m.GetNameserver()); err != nil {
+			return invalid("the name server %q is not an address", m.GetNameserver())
+		}
+	}
+	if len(m.GetAuthority()) > maxBundle {
+		return invalid("the authority is larger than %d bytes", maxBundle)
 	}
 	return nil
 }
@@ -206,7 +225,7 @@ func addHost(path, name, before string) error {
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	old, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	old, err := readRegular(f, 1<<20)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 func TestImports(t *testing.T) {
 	allowed := []string{
 		"github.com/cove-sh/cove/sandbox",
+		"github.com/cove-sh/cove/internal/agent/desktop",
+		"github.com/cove-sh/cove/internal/agent/kernel",
 		"github.com/cove-sh/cove/internal/layer/apply",
 		"github.com/cove-sh/cove/internal/wire/",
 		"connectrpc.com/connect",
@@ -21,6 +23,7 @@ func TestImports(t *testing.T) {
 		"github.com/creack/pty",
 		"github.com/fsnotify/fsnotify",
 		"golang.org/x/sys/",
+		"software.sslmate.com/src/go-pkcs12",
 	}
 	entries, err := os.ReadDir(".")
 	if err != nil {

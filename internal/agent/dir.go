@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"sync"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
@@ -80,13 +81,24 @@ func makeDir(path string, mode uint32, owner *account) error {
 	return unix.Fchmod(fd, mode)
 }
 
+// makingParents lets one caller at a time make parents, and others see them when
+// they have their owner and mode: what is put into one before that makes it look
+// like another program's.
+var makingParents sync.Mutex
+
 // makeParents makes dir and all directories above it that are missing.
 func makeParents(dir string, owner *account) error {
+	makingParents.Lock()
+	defer makingParents.Unlock()
+	return makeMissing(dir, owner)
+}
+
+func makeMissing(dir string, owner *account) error {
 	err := isDir(dir)
 	if !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	if err := makeParents(filepath.Dir(dir), owner); err != nil {
+	if err := makeMissing(filepath.Dir(dir), owner); err != nil {
 		return err
 	}
 	err = makeDir(dir, 0o755, owner)

@@ -54,15 +54,20 @@ func (j *job) awaitQuickEnd(ctx context.Context) {
 func (a *Agent) launch(p *plan) (*job, *follower, error) {
 	id, err := a.jobs.reserve(p.id)
 	if err != nil {
+		p.clean()
 		return nil, nil, err
 	}
 	p.id = id
 	j := newJob(p)
-	j.onDone = a.jobs.done
+	j.onDone = func() {
+		a.jobs.done()
+		p.clean()
+	}
 	j.onQuiet = func() { a.jobs.quiet(j) }
 	f := j.out.follow(0, 0)
 	if err := a.start(j, p); err != nil {
 		a.jobs.release(id)
+		p.clean()
 		return nil, nil, err
 	}
 	if !a.jobs.add(j) { // the agent closed meanwhile

@@ -62,7 +62,10 @@ func newJob(p *plan) *job {
 		terminal: p.terminal != nil,
 		done:     make(chan struct{}),
 	}
-	j.out.init(p.keep)
+	if p.shown != nil {
+		j.argv = shorten(p.shown)
+	}
+	j.out.init(p.keep, p.spool)
 	return j
 }
 

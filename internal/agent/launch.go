@@ -24,7 +24,8 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 type plan struct {
 	id       string
 	argv     []string
-	path     string // what to execute; relative to workdir unless absolute
+	shown    []string // what to list in place of argv; nil: argv
+	path     string   // what to execute; relative to workdir unless absolute
 	env      []string
 	workdir  string
 	user     account
@@ -32,7 +33,9 @@ type plan struct {
 	stdin    []byte
 	open     bool
 	keep     int
+	spool    *spool // for what is beyond keep; nil: it is lost
 	timeout  time.Duration
+	scratch  string // directory with files of the process; empty: none
 }
 
 // planJob checks a request and completes it with the sandbox's defaults. It
@@ -74,10 +77,18 @@ func (a *Agent) planJob(req *agentv1.ExecRequest) (*plan, error) {
 		timeout:  time.Duration(req.GetTimeoutMs()) * time.Millisecond,
 	}
 	if p.keep == 0 {
-		p.keep = sandbox.DefaultKeepBytes
+		p.keep, p.spool = sandbox.DefaultKeepBytes, a.spool.newSpool()
+	}
+	if req.GetLanguage() != "" {
+		if err := a.planJobCode(p, env, req); err != nil {
+			return nil, err
+		}
 	}
 	for k, v := range env {
 		p.env = append(p.env, k+"="+v)
+	}
+	if p.path != "" {
+		return p, nil
 	}
 	if req.GetShell() != "" {
 		shell, err := findShell()
@@ -103,7 +114,14 @@ func checkMillis(name string, ms int64) error {
 }
 
 func checkExec(req *agentv1.ExecRequest) error {
-	if (len(req.GetArgv()) == 0) == (req.GetShell() == "") {
+	if req.GetLanguage() != "" || req.GetCode() != "" {
+		if len(req.GetArgv()) > 0 || req.GetShell() != "" {
+			return invalid("give a program with its arguments, a line for the shell, or code in a language: one of them")
+		}
+		if err := checkJobCode(req); err != nil {
+			return err
+		}
+	} else if (len(req.GetArgv()) == 0) == (req.GetShell() == "") {
 		return invalid("give either a program with its arguments or a line for the shell")
 	}
 	if len(req.GetArgv()) > 0 && req.GetArgv()[0] == "" {
@@ -159,7 +177,7 @@ func checkJobID(id string) error {
 }
 
 // jobEnv merges the environment: what every process expects, then a fork's
-// place, the sandbox's own, and the request's.
+// place and whom to trust, the sandbox's own, and the request's.
 func jobEnv(acc *account, s settings, req *agentv1.ExecRequest) map[string]string {
 	env := make(map[string]string, 8+len(s.env)+len(req.GetEnv()))
 	env["PATH"] = defaultPath
@@ -174,6 +192,7 @@ func jobEnv(acc *account, s settings, req *agentv1.ExecRequest) map[string]strin
 		env["TERM"] = "xterm-256color"
 	}
 	maps.Copy(env, s.fork)
+	maps.Copy(env, s.trust)
 	maps.Copy(env, s.env)
 	maps.Copy(env, req.GetEnv())
 	return env

@@ -146,6 +146,9 @@ func (a *Agent) killForMemory(pid int) {
 		if j := a.jobs.bySession(sid); j != nil {
 			j.blame(agentv1.EndCause_END_CAUSE_OUT_OF_MEMORY)
 		}
+		if p := a.code.bySession(sid); p != nil && p.pid == pid {
+			p.blameFor("the sandbox is out of memory, and the interpreter had the most")
+		}
 	}
 	_ = unix.Kill(pid, unix.SIGKILL)
 }

@@ -23,6 +23,9 @@ type kept struct {
 	start   int // index in ring of its oldest byte
 	total   int64
 	eof     bool
+	// spooled is up to where bytes after the head are in the spool, or lost to
+	// it.
+	spooled int64
 }
 
 func newKept(keep int) kept {
@@ -72,6 +75,11 @@ func (k *kept) first(live bool) int64 {
 	return max(int64(len(k.head)), k.total-int64(tail))
 }
 
+// behind reports whether bytes after position off are in memory no more.
+func (k *kept) behind(off int64) bool {
+	return k.first(true) > max(off, int64(len(k.head)))
+}
+
 // read copies bytes from position off on into p and returns their position,
 // greater than off where bytes are missing. Fewer bytes than asked for do not
 // mean the end. With live set it sees all that is there rather than what is
@@ -95,6 +103,7 @@ func (k *kept) read(off int64, p []byte, live bool) (int64, int) {
 // output is what a job has written, and who reads along. The streams are
 // stdout and stderr.
 type output struct {
+	spool     *spool // what memory no longer has; nil: nothing
 	mu        sync.Mutex
 	streams   [2]kept                // guarded by mu
 	followers map[*follower]struct{} // guarded by mu
@@ -102,8 +111,9 @@ type output struct {
 	dropped   bool                   // guarded by mu; nothing is kept any more
 }
 
-// follower reads a job's output while it is written. Bytes it has not seen are
-// not overwritten: the job waits for it, unless it stalls.
+// follower reads a job's output while it is written. Bytes it has not seen stay
+// in memory: the job waits for it, unless it stalls. It does not wait for one
+// that is behind, which reads what the spool has.
 type follower struct {
 	wake chan struct{} // has a value when there may be more
 	// The rest is guarded by output.mu.
@@ -111,7 +121,8 @@ type follower struct {
 	lost bool // has stalled, and is not waited for until it moves again
 }
 
-func (o *output) init(keep int) {
+func (o *output) init(keep int, spool *spool) {
+	o.spool = spool
 	o.streams = [2]kept{newKept(keep), newKept(keep)}
 	o.followers = map[*follower]struct{}{}
 }
@@ -154,8 +165,11 @@ func (o *output) makeRoom() {
 // next copies what f has not seen of stream s into p.
 func (o *output) next(f *follower, s int, p []byte) (off int64, n int) {
 	o.mu.Lock()
+	from := f.pos[s] // only this goroutine moves it
+	o.mu.Unlock()
+	off, n = o.piece(s, from, p, true)
+	o.mu.Lock()
 	defer o.mu.Unlock()
-	off, n = o.streams[s].read(f.pos[s], p, true)
 	if end := off + int64(n); end != f.pos[s] {
 		f.pos[s] = end
 		f.lost = false
@@ -171,8 +185,24 @@ func (o *output) passed(f *follower, end [2]int64) bool {
 	return f.pos[0] >= end[0] && f.pos[1] >= end[1]
 }
 
+// piece copies bytes of stream s from position off on into p, from memory or
+// from the spool, as [kept.read] does.
+func (o *output) piece(s int, off int64, p []byte, live bool) (int64, int) {
+	o.mu.Lock()
+	k := &o.streams[s]
+	if o.spool != nil && off >= int64(len(k.head)) && k.behind(off) {
+		o.mu.Unlock()
+		if at, n := o.spool.read(s, off, p); n > 0 {
+			return at, n
+		}
+		o.mu.Lock()
+	}
+	defer o.mu.Unlock()
+	return k.read(off, p, live || o.spool != nil)
+}
+
 // write appends at most liveWindow bytes to stream s when no follower would
-// lose unread bytes by it.
+// lose unread bytes by it. A stream has one writer.
 func (o *output) write(s int, p []byte) {
 	var stalled *time.Timer
 	o.mu.Lock()
@@ -197,12 +227,38 @@ func (o *output) write(s int, p []byte) {
 			o.giveUp(s, len(p))
 		}
 	}
+	o.spill(s, len(p))
 	if o.dropped {
 		o.streams[s].total += int64(len(p))
 		return
 	}
 	o.streams[s].append(p)
 	o.pokeAll()
+}
+
+// spill puts into the spool what is lost to memory when n bytes are appended to
+// stream s, and what is next in pieces of some size. All of it is readable
+// meanwhile.
+//
+// Preconditions: o.mu is held; it is not while the disk is written to.
+func (o *output) spill(s, n int) {
+	if o.spool == nil {
+		return
+	}
+	k := &o.streams[s]
+	for !o.dropped {
+		k.spooled = max(k.spooled, int64(k.headCap))
+		if k.total+int64(n)-int64(k.ringCap) <= k.spooled {
+			return
+		}
+		buf := buffers.Get().(*[liveWindow]byte)
+		at, m := k.read(k.spooled, buf[:], true)
+		k.spooled = at + int64(m)
+		o.mu.Unlock()
+		o.spool.write(s, at, buf[:m])
+		buffers.Put(buf)
+		o.mu.Lock()
+	}
 }
 
 // blocked reports whether a follower would lose bytes if n were appended.
@@ -222,7 +278,7 @@ func (o *output) blocked(s, n int) bool {
 
 func (f *follower) wouldLose(k *kept, s, n int) bool {
 	first := k.total + int64(n) - int64(k.ringCap)
-	return first > int64(k.headCap) && f.pos[s] < first
+	return first > int64(k.headCap) && f.pos[s] < first && !k.behind(f.pos[s])
 }
 
 // giveUp stops waiting for the followers that block stream s.
@@ -262,26 +318,22 @@ func (o *output) ended() bool {
 // are up to limit.
 func (o *output) read(s int, off int64, limit int) (pos int64, data []byte, total int64) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	k := &o.streams[s]
-	pos, total = off, k.total
-	size := min(int64(limit), max(0, total-off), int64(len(k.head)+len(k.ring)))
-	data = make([]byte, size)
+	total = o.streams[s].total
+	o.mu.Unlock()
+	pos = off
+	data = make([]byte, min(int64(limit), max(0, total-off)))
 	n := 0
 	for n < len(data) {
-		at, m := k.read(pos+int64(n), data[n:], false)
-		if m == 0 || n > 0 && at != pos+int64(n) {
-			break // the end, or a gap after what is there
-		}
+		at, m := o.piece(s, pos+int64(n), data[n:], false)
 		if n == 0 {
 			pos = at
 		}
+		if m == 0 || at != pos+int64(n) {
+			break // the end, or a gap after what is there
+		}
 		n += m
 	}
-	if n == 0 {
-		pos = min(max(off, k.first(false)), total)
-	}
-	return pos, data[:n], total
+	return min(pos, total), data[:n], total
 }
 
 // totals returns how much was written, and size how much memory is held.
@@ -303,6 +355,7 @@ func (o *output) drop() {
 		k := &o.streams[i]
 		k.head, k.ring, k.start, k.headCap = nil, nil, 0, 0
 	}
+	o.spool.close()
 	o.pokeAll()
 	o.makeRoom()
 }

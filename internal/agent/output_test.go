@@ -89,7 +89,7 @@ func FuzzKept(f *testing.F) {
 func TestStalledFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o output
-		o.init(10)
+		o.init(10, nil)
 		f := o.follow(0, 0)
 		wrote := make(chan int, 100)
 		go func() {
@@ -133,7 +133,7 @@ func TestStalledFollower(t *testing.T) {
 func TestFollowerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o output
-		o.init(10)
+		o.init(10, nil)
 		f := o.follow(0, 0)
 		begin := time.Now()
 		go func() {
@@ -153,7 +153,7 @@ func TestEndedOutputIsBounded(t *testing.T) {
 	table := newJobTable()
 	for i := range 10 {
 		j := &job{id: string(rune('a' + i)), done: make(chan struct{})}
-		j.out.init(16 << 20)
+		j.out.init(16<<20, nil)
 		j.out.write(0, make([]byte, liveWindow))
 		for range 12 << 20 / liveWindow {
 			j.out.write(0, make([]byte, liveWindow))

@@ -12,7 +12,7 @@ type reaper struct {
 	// mu is held for reading from before a fork until the child is in jobs,
 	// so that a child that ends at once finds its job.
 	mu   sync.RWMutex
-	jobs map[int]*job // by pid; guarded by mapMu
+	jobs map[int]child // by pid; guarded by mapMu
 	// mapMu is apart from mu because many may hold mu for reading.
 	mapMu sync.Mutex
 
@@ -22,9 +22,17 @@ type reaper struct {
 	onChild  func()      // called when children appear
 }
 
+// child is a process that the agent has started.
+type child interface {
+	// reaped is told that it has ended: its number may be another's now.
+	reaped(status syscall.WaitStatus)
+	// finish does what takes time afterwards.
+	finish()
+}
+
 func newReaper() *reaper {
 	return &reaper{
-		jobs:    map[int]*job{},
+		jobs:    map[int]child{},
 		forked:  make(chan struct{}, 1),
 		closed:  make(chan struct{}),
 		onChild: func() {},
@@ -32,7 +40,7 @@ func newReaper() *reaper {
 }
 
 // start calls fork and hands the child's end to j.
-func (r *reaper) start(j *job, fork func() (int, error)) (int, error) {
+func (r *reaper) start(j child, fork func() (int, error)) (int, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	pid, err := fork()

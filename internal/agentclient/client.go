@@ -45,6 +45,7 @@ type Dial func(ctx context.Context) (net.Conn, error)
 type Client struct {
 	sandboxID string
 	rpc       agentv1connect.AgentClient
+	desktop   agentv1connect.DesktopClient
 	transport *http.Transport
 }
 
@@ -72,13 +73,12 @@ func New(sandboxID string, dial Dial) *Client {
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+	options := []connect.ClientOption{connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil)}
 	return &Client{
 		sandboxID: sandboxID,
 		transport: transport,
-		rpc: agentv1connect.NewAgentClient(client, "http://agent",
-			connect.WithReadMaxBytes(maxMessage),
-			connect.WithAcceptCompression("gzip", nil, nil),
-		),
+		rpc:       agentv1connect.NewAgentClient(client, "http://agent", options...),
+		desktop:   agentv1connect.NewDesktopClient(client, "http://agent", options...),
 	}
 }
 

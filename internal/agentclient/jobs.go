@@ -30,6 +30,9 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 		JobId: jobID, Argv: req.Command, Shell: req.Shell, Env: maps.Clone(req.Env), Workdir: req.WorkDir, User: req.User,
 		TimeoutMs: max(0, req.TimeoutMS), Stdin: req.Stdin, OpenStdin: req.OpenStdin, KeepBytes: req.KeepBytes, DetachAfterMs: req.HandoverMS,
 	}
+	if req.Code != nil {
+		msg.Language, msg.Code = string(req.Code.Language), req.Code.Code
+	}
 	if t := req.Terminal; t != nil {
 		msg.Terminal = &agentv1.TerminalSize{Cols: uint32(t.Cols), Rows: uint32(t.Rows)}
 	}

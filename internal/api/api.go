@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -74,12 +75,21 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	setUpHuma()
 	mux := http.NewServeMux()
 	a := humago.New(mux, humaConfig())
+	// It travels as a string, in requests only.
+	a.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[sandbox.SecretValue](), reflect.TypeFor[string]())
 	h.registerServer(a)
 	h.registerSandboxes(a)
 	h.registerSnapshots(a)
 	h.registerJobs(a)
+	h.registerCode(a)
+	h.registerObserve(a)
 	h.registerFiles(a)
 	h.registerTransfers(a)
+	h.registerNetwork(a)
+	h.registerSecrets(a)
+	h.registerVolumes(a)
+	h.registerPreviews(a)
+	h.registerComputers(a)
 	h.registerTemplates(a)
 	h.registerKeys(a)
 	return mux, a

@@ -22,50 +22,38 @@ import (
 
 	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/internal/api"
-	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/image"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/shelf"
 )
 
-// shelf holds two templates, one of which fails to build.
-type shelf struct{}
+// broken is a shelf with two templates, one of which fails to build.
+type broken struct{ *shelf.Shelf }
 
-func (shelf) List(ctx context.Context) ([]sandbox.Template, error) {
-	return []sandbox.Template{
-		{Name: "broken", Source: "debian", State: sandbox.TemplateAvailable},
-		{Name: "host", Source: "host", State: sandbox.TemplateReady, Digest: "sha256-1"},
-	}, nil
-}
-
-func (s shelf) Get(ctx context.Context, name string) (*sandbox.Template, error) {
-	all, _ := s.List(ctx)
-	for _, t := range all {
-		if t.Name == name {
-			return &t, nil
+func newBroken() broken {
+	s := shelf.New("/",
+		sandbox.Template{Name: "broken", Source: "debian", State: sandbox.TemplateAvailable},
+		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, Digest: "sha256-1"},
+	)
+	s.OnBase = func(_ context.Context, spec *sandbox.TemplateSpec, _ func(string, float64, string)) error {
+		if spec.Description == "broken" {
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the mirror does not answer; try again")
 		}
+		return nil
 	}
-	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q", name)
+	return broken{s}
 }
 
-func (s shelf) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
-	t, err := s.Get(ctx, name)
-	if err != nil {
-		return engine.Root{}, sandbox.Template{}, err
-	}
-	return engine.Root{Digest: t.Digest, Dir: "/"}, *t, nil
-}
-
-func (s shelf) Build(ctx context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
-	if err := sink(sandbox.BuildEvent{Step: "download", Fraction: 0.5, Log: "line\n"}); err != nil {
-		return nil, err
-	}
+func (b broken) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (*image.Plan, error) {
+	p, err := b.Shelf.Plan(ctx, req)
 	if req.Name == "broken" {
-		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the mirror does not answer; try again")
+		p.Spec.Description = "broken"
 	}
-	return s.Get(ctx, req.Name)
+	return p, err
 }
 
 // newService returns a real service over an engine in memory.
@@ -79,7 +67,7 @@ func newService(t *testing.T) *service.Service {
 	state := memory.NewState(dir)
 	eng := memory.New(state)
 	svc, err := service.New(service.Config{
-		Store: st, Engine: eng, Templates: shelf{}, Quota: store.Quota{Sandboxes: 3},
+		Store: st, Engine: eng, Templates: newBroken(), Quota: store.Quota{Sandboxes: 3}, BuildDir: filepath.Join(dir, "builds"),
 		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -120,7 +108,7 @@ func remote(t *testing.T, svc sandbox.Service) *client.Client {
 type note struct{ Step, Value, Error string }
 
 // volatile is what differs from one run to the next.
-var volatile = regexp.MustCompile(`(sbx|key|job|sn[a-z]*)-[0-9a-z]{8,}|cove_[0-9A-Z]{4,}…?|\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-][0-9:]+)|"(duration_ms|size_bytes|pid|cpu_seconds|memory_bytes|private_bytes|disk_bytes|processes|network_in_bytes|network_out_bytes|id|uid|gid)":[0-9.]+|/tmp/[^" ]*/`)
+var volatile = regexp.MustCompile(`(sbx|key|job|bld|sn[a-z]*)-[0-9a-z]{8,}|cove_[0-9A-Z]{4,}…?|\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-][0-9:]+)|"(duration_ms|size_bytes|pid|cpu_seconds|memory_bytes|private_bytes|disk_bytes|processes|network_in_bytes|network_out_bytes|id|uid|gid)":[0-9.]+|/tmp/[^" ]*/`)
 
 func normal(v any) string {
 	data, err := json.Marshal(v)
@@ -378,6 +366,7 @@ func rest(ctx context.Context, s sandbox.Service) []note {
 		step("build "+name, built, err)
 		step("build: events", events, nil)
 	}
+	notes = append(notes, builds(ctx, s)...)
 	key, err := s.CreateKey(ctx, sandbox.CreateKeyRequest{Name: "k", Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead}, ExpiresInSeconds: 60})
 	step("key", key, err)
 	_, err = s.CreateKey(ctx, sandbox.CreateKeyRequest{Name: "k", Scopes: []sandbox.Scope{"all"}})

@@ -22,6 +22,8 @@ const (
 	contentLines = "application/x-ndjson"
 	contentRaw   = "application/octet-stream"
 	contentZIP   = "application/zip"
+
+	contentEvents = "text/event-stream"
 )
 
 // Limits of JSON bodies in bytes. Standard input and the text of an edit grow
@@ -102,7 +104,12 @@ func describe(doc *huma.OpenAPI) {
 		reflect.TypeFor[sandbox.AuditEvent](), reflect.TypeFor[ExecResult](), reflect.TypeFor[Problem](),
 		reflect.TypeFor[VersionInfo](), reflect.TypeFor[sandbox.Snapshot](), reflect.TypeFor[sandbox.Diff](),
 		reflect.TypeFor[sandbox.Change](), reflect.TypeFor[sandbox.Conflict](), reflect.TypeFor[sandbox.MergeResult](),
+		reflect.TypeFor[sandbox.NetworkEvent](), reflect.TypeFor[sandbox.Secret](), reflect.TypeFor[sandbox.Provider](),
+		reflect.TypeFor[sandbox.Preview](), reflect.TypeFor[sandbox.NewPreview](), reflect.TypeFor[sandbox.PreviewLink](),
 		reflect.TypeFor[sandbox.Attempt](), reflect.TypeFor[sandbox.TryResult](),
+		reflect.TypeFor[sandbox.CodeResult](), reflect.TypeFor[sandbox.CodeOutput](), reflect.TypeFor[sandbox.CodeError](),
+		reflect.TypeFor[sandbox.CodeContext](), reflect.TypeFor[sandbox.Process](), reflect.TypeFor[sandbox.EnvVar](),
+		reflect.TypeFor[sandbox.StatsPoint](), reflect.TypeFor[sandbox.SandboxStats](), reflect.TypeFor[sandbox.Volume](), reflect.TypeFor[sandbox.Delivery](),
 	} {
 		schema := doc.Components.Schemas.Map()[t.Name()]
 		if schema == nil {

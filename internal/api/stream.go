@@ -31,8 +31,11 @@ type JobLine struct {
 // BuildLine is one line of the stream of a template build.
 type BuildLine struct {
 	sandbox.BuildEvent
-	Final bool       `json:"final,omitempty"`
-	Error *LineError `json:"error,omitempty"`
+	// Build is the build as it has ended, in the last line of a build that is
+	// followed.
+	Build *sandbox.Build `json:"build,omitempty"`
+	Final bool           `json:"final,omitempty"`
+	Error *LineError     `json:"error,omitempty"`
 }
 
 // WatchLine is one line of a stream of file changes.
@@ -65,19 +68,30 @@ type lines struct {
 	rc      *http.ResponseController
 	buf     bytes.Buffer
 	started bool
+	// events makes each value a server-sent event.
+	events bool
 }
 
 func (l *lines) send(v any) error {
 	if !l.started {
 		l.started = true
 		l.w.Header().Set("Content-Type", contentLines)
+		if l.events {
+			l.w.Header().Set("Content-Type", contentEvents)
+		}
 		l.w.Header().Set("Cache-Control", "no-store")
 		l.w.Header().Set("X-Accel-Buffering", "no")
 		l.w.WriteHeader(http.StatusOK)
 	}
 	l.buf.Reset()
+	if l.events {
+		l.buf.WriteString("data: ")
+	}
 	if err := encodeJSON(&l.buf, v); err != nil {
 		return err
+	}
+	if l.events {
+		l.buf.WriteByte('\n')
 	}
 	if _, err := l.w.Write(l.buf.Bytes()); err != nil {
 		return gone(err)
@@ -98,7 +112,7 @@ func gone(err error) error {
 func (h *handlers) stream(run func(ctx context.Context, out *lines) error, failed func(*LineError) any) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humago.Unwrap(hctx)
-		out := &lines{w: w, rc: http.NewResponseController(w)}
+		out := &lines{w: w, rc: http.NewResponseController(w), events: wantsEvents(r.Header.Get("Accept"))}
 		err := run(r.Context(), out)
 		if err == nil {
 			return
@@ -120,7 +134,15 @@ func failedWatch(e *LineError) any { return WatchLine{Error: e} }
 func failedTry(e *LineError) any   { return TryLine{Error: e} }
 
 // wantsLines reports whether a client asks for a stream in place of one value.
-func wantsLines(accept string) bool { return strings.Contains(accept, contentLines) }
+func wantsLines(accept string) bool {
+	return strings.Contains(accept, contentLines) || wantsEvents(accept)
+}
+
+// wantsEvents reports whether a client asks for the lines of a stream as
+// server-sent events.
+func wantsEvents(accept string) bool {
+	return strings.Contains(accept, contentEvents) && !strings.Contains(accept, contentLines)
+}
 
 // streams documents an operation that answers with lines of T.
 func streams[T any](a huma.API, o huma.Operation) huma.Operation {

@@ -169,28 +169,35 @@ func acceptsTrailers(r *http.Request) bool {
 
 func (h *handlers) writeFile(_ context.Context, in *writeInput) (*huma.StreamResponse, error) {
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
-		r, w := humago.Unwrap(hctx)
-		rc := http.NewResponseController(w)
-		// An error is answered while the client still sends.
-		_ = rc.EnableFullDuplex()
 		req := sandbox.WriteFileRequest{
 			Path: in.Path, Mode: in.Mode, MakeParents: in.MakeParents,
 			Append: in.Append, Exclusive: in.Exclusive, Owner: in.Owner,
 		}
-		info, err := h.svc.WriteFile(r.Context(), in.Sandbox, req, r.Body)
-		if err == nil {
-			w.Header().Set("Content-Type", contentJSON)
-			if encodeJSON(w, info) != nil {
-				panic(http.ErrAbortHandler)
-			}
-			return
-		}
-		w.Header().Set("Connection", "close")
-		h.fail(r.Context(), err).write(w)
-		_ = rc.Flush()
-		_ = rc.SetReadDeadline(time.Now().Add(drainTime))
-		_, _ = io.Copy(io.Discard, r.Body)
+		receive(h, hctx, func(ctx context.Context, body io.Reader) (*sandbox.FileInfo, error) {
+			return h.svc.WriteFile(ctx, in.Sandbox, req, body)
+		})
 	}}, nil
+}
+
+// receive answers a request whose body is content of any size.
+func receive[T any](h *handlers, hctx huma.Context, take func(context.Context, io.Reader) (*T, error)) {
+	r, w := humago.Unwrap(hctx)
+	rc := http.NewResponseController(w)
+	// An error is answered while the client still sends.
+	_ = rc.EnableFullDuplex()
+	v, err := take(r.Context(), r.Body)
+	if err == nil {
+		w.Header().Set("Content-Type", contentJSON)
+		if encodeJSON(w, v) != nil {
+			panic(http.ErrAbortHandler)
+		}
+		return
+	}
+	w.Header().Set("Connection", "close")
+	h.fail(r.Context(), err).write(w)
+	_ = rc.Flush()
+	_ = rc.SetReadDeadline(time.Now().Add(drainTime))
+	_, _ = io.Copy(io.Discard, r.Body)
 }
 
 // asciiJSON encodes v for a header: JSON in which all but ASCII is escaped.

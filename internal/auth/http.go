@@ -76,11 +76,22 @@ func ViaUnixSocket(r *http.Request) bool {
 	return ok && a.Network() == "unix"
 }
 
-// BearerToken returns the token of the Authorization header. A missing,
-// repeated or malformed one is unauthenticated.
+// KeyHeader is where clients of some products have their key, in place of the
+// Authorization header.
+const KeyHeader = "X-Api-Key"
+
+// BearerToken returns the token of the Authorization header, or of [KeyHeader]
+// where there is none. A missing, repeated or malformed one is unauthenticated.
 func BearerToken(h http.Header) (string, error) {
 	values := h.Values("Authorization")
 	if len(values) == 0 {
+		keys := h.Values(KeyHeader)
+		if len(keys) == 1 && validToken(keys[0]) {
+			return keys[0], nil
+		}
+		if len(keys) > 0 {
+			return "", sandbox.Errorf(sandbox.CodeUnauthenticated, "the X-API-Key header is not one key; correct it")
+		}
 		return "", noKey()
 	}
 	if len(values) > 1 {

@@ -2,11 +2,13 @@
 // starts gVisor, is the sandbox's whole network, relays to the agent inside
 // and cleans up.
 //
-// A cell is started in new mount, network, process-id, IPC and host name
-// namespaces (and, for an ordinary user, a user namespace) in which it is
-// process 1: whatever way it ends, the kernel ends all of the sandbox's
-// processes, mounts and links with it. It does not need the daemon, which may
-// come and go.
+// A cell is started in new mount, process-id, IPC and host name namespaces (and,
+// for an ordinary user, a user namespace) in which it is process 1: whatever way
+// it ends, the kernel ends all of the sandbox's processes, mounts and links with
+// it. It does not need the daemon, which may come and go.
+//
+// Its network namespace is the host's: what the sandbox may reach, it reaches
+// through the cell. gVisor's processes are in others, which the cell makes.
 package cell
 
 import (
@@ -16,10 +18,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,8 +52,15 @@ type cell struct {
 	link  *link
 	net   *netstack.Stack
 	sb    *runsc.Sandbox
+	// gate hears of values on secrets.
+	gate    *gateway
+	secrets net.Listener
 	// cpus are the processors that the cell was allowed at its start.
 	cpus []int
+	// fromAgent and toAgent count the bytes of the conversation with the agent.
+	fromAgent, toAgent atomic.Uint64
+	// trusted says that the sandbox was told to trust its gateway.
+	trusted atomic.Bool
 	// running says that the shell has restored the sandbox ahead.
 	running bool
 
@@ -84,6 +95,8 @@ func Main(ctx context.Context) int {
 	unix.CloseOnExec(3)
 	// A core file of gVisor's would hold the sandbox's memory and fill the disk.
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	// This process will hold the values of secrets; none other may look.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	say := func(r Ready) { _ = json.NewEncoder(ready).Encode(r) }
 	c := &cell{
 		status:  &cellv1.Status{Phase: cellv1.Phase_PHASE_STARTING, CellPid: int32(os.Getpid())},
@@ -127,6 +140,7 @@ func (c *cell) fail(err error, say func(Ready)) int {
 	if r, ok := errors.AsType[refusal](err); ok {
 		answer.Refused = string(r)
 	}
+	answer.Damaged = c.sb != nil && c.sb.Damage() != nil
 	say(answer)
 	return 1
 }
@@ -171,6 +185,10 @@ func (c *cell) run(ctx context.Context, say func(Ready)) error {
 	defer unlock()
 	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer cancel()
+	if err := c.openGateway(ctx); err != nil {
+		c.destroy()
+		return err
+	}
 	if err := c.start(ctx); err != nil {
 		c.destroy()
 		return err
@@ -253,9 +271,14 @@ func (c *cell) greetAgent(ctx context.Context) error {
 	user, workdir, host := c.spec.User, c.spec.WorkDir, c.spec.Hostname
 	memory, pids := r.MemoryMiB<<20, r.MaxPIDs
 	req := &agentv1.ConfigureRequest{
-		Hostname: &host, Env: c.spec.Env, ReplaceEnv: true, User: &user, Workdir: &workdir,
+		Authority: c.authority(c.spec.Network),
+		Hostname:  &host, Env: c.spec.Env, ReplaceEnv: true, User: &user, Workdir: &workdir,
 		MemoryLimit: &memory, MaxPids: &pids,
 		Fresh: c.spec.Fresh,
+	}
+	if c.spec.Fresh { // later it is the sandbox's to change
+		resolver := netstack.GatewayAddr.String()
+		req.Nameserver = &resolver
 	}
 	if f := c.spec.Fork; f != nil {
 		req.Fork = &agentv1.Fork{Index: int32(f.Index), Count: int32(f.Count), SandboxId: f.SandboxID, ParentId: f.ParentID}
@@ -264,6 +287,7 @@ func (c *cell) greetAgent(ctx context.Context) error {
 	if err != nil {
 		return c.notGreeted(err)
 	}
+	c.trusted.Store(req.Authority != nil)
 	c.unenforced(res.Msg.Unenforced...)
 	return nil
 }
@@ -291,6 +315,9 @@ func (c *cell) unenforced(what ...string) {
 func (c *cell) watchForEnd() {
 	ws, err := c.sb.Wait()
 	switch {
+	case c.sb.Damage() != nil:
+		c.log.Error("the checkpoint is damaged", "err", c.sb.Damage())
+		c.why = "the kept state that it went on from is damaged on the server's disk; use another snapshot"
 	case err != nil:
 		c.why = "gVisor ended unexpectedly"
 	case ws.Signaled():
@@ -341,12 +368,18 @@ func (c *cell) waitForEnd(ctx context.Context) (cellv1.Phase, string) {
 	}
 }
 
-// destroy ends gVisor. What it leaves goes with the cell's namespaces.
+// destroy ends gVisor and the way out. What they leave goes with the cell's
+// namespaces: that gVisor gives back its memory takes most of the time, which
+// the cell's own end need not wait for.
 func (c *cell) destroy() {
 	if c.sb != nil {
-		if err := c.sb.Destroy(); err != nil {
-			c.log.Warn("destroy sandbox", "err", err)
-		}
+		c.sb.Kill()
+	}
+	if c.secrets != nil {
+		c.secrets.Close()
+	}
+	if c.gate != nil {
+		c.gate.close()
 	}
 	if c.net != nil {
 		c.net.Close()

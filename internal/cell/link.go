@@ -9,25 +9,42 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/netstack"
+	"github.com/cove-sh/cove/internal/runsc"
 )
 
 // link is the cell's end of the sandbox's only network link.
 type link struct {
 	fd   int
 	addr net.HardwareAddr
+	// ns is the network namespace that the link is in. Of the cell only this
+	// and fd reach into it: the cell itself is in the host's, since it is the
+	// sandbox's way out.
+	ns *os.File
 }
 
-// The two ends of the link in the cell's network namespace. gVisor takes the
+// The two ends of the link in its network namespace. gVisor takes the
 // sandbox's end over with its addresses and routes.
 const (
 	sandboxEnd = "eth0"
 	gatewayEnd = "gateway"
 )
 
-// setUpLink makes the link. It is a pair of virtual Ethernet devices rather
+// setUpLink makes a network namespace with the link in it.
+func setUpLink() (l *link, err error) {
+	err = runsc.OnOwnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make network namespace: %w", err)
+		}
+		l, err = makeLink()
+		return err
+	})
+	return l, err
+}
+
+// makeLink makes the link in this thread's network namespace. It is a pair of virtual Ethernet devices rather
 // than a TAP device: that needs no /dev/net/tun, which many machines keep from
 // ordinary users and containers do not have.
-func setUpLink() (*link, error) {
+func makeLink() (*link, error) {
 	// The kernel shall not talk on the link by itself.
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
 	if err := bringUp("lo"); err != nil {
@@ -102,7 +119,18 @@ func openGatewayEnd() (*link, error) {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, force.plain, buffer)
 		}
 	}
-	return &link{fd: fd, addr: iface.HardwareAddr}, nil
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	return &link{fd: fd, addr: iface.HardwareAddr, ns: ns}, nil
 }
 
-func (l *link) close() { unix.Close(l.fd) }
+// nsPath is a path of the link's network namespace, for this process.
+func (l *link) nsPath() string { return fmt.Sprintf("/proc/self/fd/%d", l.ns.Fd()) }
+
+func (l *link) close() {
+	unix.Close(l.fd)
+	l.ns.Close()
+}

@@ -3,11 +3,14 @@ package cell
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/runsc"
 )
 
 // scratch is a file system in memory that only this cell sees.
@@ -16,6 +19,7 @@ type scratch struct {
 	bundle string
 	root   string // the assembled root file system
 	writes string // on disk: the cell's directory
+	mounts []runsc.Mount
 }
 
 // setUpMounts makes the cell's mount namespace its own, with a /proc of its own
@@ -38,6 +42,12 @@ func setUpScratch(spec Shell) (scratch, error) {
 	if err != nil {
 		return s, err
 	}
+	// What is shown is opened before the scratch space may hide it.
+	sources, err := openSources(spec.Mounts)
+	if err != nil {
+		return s, err
+	}
+	defer closeAll(sources)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=16m"); err != nil {
 		return s, fmt.Errorf("mount scratch on %s: %w", dir, err)
 	}
@@ -55,13 +65,18 @@ func setUpScratch(spec Shell) (scratch, error) {
 	if err := os.MkdirAll(s.writes, 0o700); err != nil {
 		return s, err
 	}
-	return s, assembleRoot(spec, s.root)
+	if err := assembleRoot(spec, s.root); err != nil {
+		return s, err
+	}
+	s.mounts, err = setUpShown(spec.Mounts, sources, dir, s.root)
+	return s, err
 }
 
 // scratchDir picks a directory to hide under the scratch mount: one that holds
 // nothing the cell needs.
 func scratchDir(spec Shell) (string, error) {
-	needed := []string{spec.Dir, spec.AgentDir, spec.Root.Dir}
+	// The gateway asks the host's resolvers, which a link may name.
+	needed := []string{spec.Dir, spec.AgentDir, spec.Root.Dir, "/etc/resolv.conf"}
 	for _, b := range spec.Root.Binds {
 		needed = append(needed, b.Source)
 	}
@@ -96,11 +111,21 @@ func assembleRoot(spec Shell, root string) error {
 		return err
 	}
 	for _, b := range spec.Root.Binds {
-		if err := bindReadOnly(b.Source, filepath.Join(root, b.Target)); err != nil {
+		target := filepath.Join(root, b.Target)
+		err := bindReadOnly(b.Source, target)
+		if b.Mask && errors.Is(err, fs.ErrNotExist) && isGone(target) {
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func isGone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func bindReadOnly(source, target string) error {

@@ -25,25 +25,25 @@ const updateTimeout = 10 * time.Second
 // server is the cell's sockets.
 type server struct {
 	http    *http.Server
-	relay   net.Listener
-	changes net.Listener
+	streams []net.Listener
 	wg      sync.WaitGroup
 }
 
-func (c *cell) serve() (*server, error) {
-	control, err := Listen(c.spec.Dir, ControlSocket)
-	if err != nil {
-		return nil, err
+func (c *cell) serve() (_ *server, err error) {
+	s := &server{}
+	listen := func(name string) (l net.Listener) {
+		if err == nil {
+			if l, err = Listen(c.spec.Dir, name); err == nil {
+				s.streams = append(s.streams, l)
+			}
+		}
+		return l
 	}
-	relay, err := Listen(c.spec.Dir, AgentSocket)
+	relay, changes, ports, control := listen(AgentSocket), listen(ChangesSocket), listen(PortsSocket), listen(ControlSocket)
 	if err != nil {
-		control.Close()
-		return nil, err
-	}
-	changes, err := Listen(c.spec.Dir, ChangesSocket)
-	if err != nil {
-		control.Close()
-		relay.Close()
+		for _, l := range s.streams {
+			l.Close()
+		}
 		return nil, err
 	}
 	mux := http.NewServeMux()
@@ -51,10 +51,11 @@ func (c *cell) serve() (*server, error) {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	s := &server{http: &http.Server{Handler: mux, Protocols: protocols}, relay: relay, changes: changes}
+	s.http = &http.Server{Handler: mux, Protocols: protocols}
 	s.wg.Go(func() { _ = s.http.Serve(control) })
 	s.wg.Go(func() { c.relayAll(relay) })
 	s.wg.Go(func() { c.tellChanges(changes) })
+	s.wg.Go(func() { c.openPorts(ports) })
 	return s, nil
 }
 
@@ -64,8 +65,9 @@ func (s *server) close() {
 	defer cancel()
 	_ = s.http.Shutdown(ctx)
 	s.http.Close()
-	s.relay.Close()
-	s.changes.Close()
+	for _, l := range s.streams {
+		l.Close()
+	}
 	s.wg.Wait()
 }
 
@@ -112,7 +114,8 @@ func (c *cell) Stats(ctx context.Context, _ *connect.Request[cellv1.StatsRequest
 	sentry, _ := c.sb.PIDs()
 	st.DiskBytes = writtenBytes("/proc", sentry)
 	in, out := c.net.Traffic()
-	st.NetRxBytes, st.NetTxBytes = int64(out), int64(in)
+	// Both sides are read while they grow.
+	st.NetRxBytes, st.NetTxBytes = max(0, int64(out)-int64(c.toAgent.Load())), max(0, int64(in)-int64(c.fromAgent.Load()))
 	return connect.NewResponse(st), nil
 }
 
@@ -148,7 +151,38 @@ func newAgentClient(dial func(context.Context) (net.Conn, error)) (agentv1connec
 }
 
 func (c *cell) dialAgent(ctx context.Context) (net.Conn, error) {
-	return c.net.Dial(ctx, AgentPort)
+	conn, err := c.net.Dial(ctx, AgentPort)
+	if err != nil {
+		return nil, err
+	}
+	return &agentConn{Conn: conn, c: c}, nil
+}
+
+// agentConn counts what is said with the agent, which is not the sandbox's
+// traffic.
+type agentConn struct {
+	net.Conn
+	c *cell
+}
+
+func (a *agentConn) Read(p []byte) (int, error) {
+	n, err := a.Conn.Read(p)
+	a.c.fromAgent.Add(uint64(max(0, n)))
+	return n, err
+}
+
+func (a *agentConn) Write(p []byte) (int, error) {
+	n, err := a.Conn.Write(p)
+	a.c.toAgent.Add(uint64(max(0, n)))
+	return n, err
+}
+
+// CloseWrite ends this side's stream.
+func (a *agentConn) CloseWrite() error {
+	if half, ok := a.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
 }
 
 // dialAgentPatiently dials an agent that may not listen yet.

@@ -130,6 +130,8 @@ func (c *cell) runscConfig(s scratch) runsc.Config {
 		},
 		Env:      []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		Binds:    []runsc.Bind{{Source: c.shell.AgentDir, Target: "/.cove"}},
+		Mounts:   s.mounts,
+		NetNS:    c.link.nsPath(),
 		PanicLog: filepath.Join(c.shell.Dir, PanicFile),
 	}
 }

@@ -1,9 +1,18 @@
 package cell
 
 import (
+	"net/netip"
+
+	"github.com/cove-sh/cove/internal/egress"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// Protocol is what this program expects of its start as a cell; engines start
+// older programs too, to continue from their checkpoints. A program of protocol
+// 0 has to be in a network namespace of its own, in which it makes the sandbox's
+// link, and has no gateway: its sandboxes reach nothing.
+const Protocol = 1
 
 // Names of the files in a cell's directory. Paths to them may be longer than a
 // socket's address can be; see [Listen] and [Dial].
@@ -37,6 +46,8 @@ type Shell struct {
 	AgentDir string `json:"agent_dir"`
 	// PinCPUs bounds processors by affinity, where no cgroup does.
 	PinCPUs bool `json:"pin_cpus"`
+	// Mounts are shown above the root.
+	Mounts []engine.Mount `json:"mounts,omitempty"`
 	// FilesFrom is the directory of a checkpoint whose files the sandbox starts
 	// with.
 	FilesFrom string `json:"files_from,omitempty"`
@@ -52,10 +63,32 @@ type Spec struct {
 	// RestoreFrom is the directory of the checkpoint to continue from, unless
 	// the Shell named one.
 	RestoreFrom string `json:"restore_from,omitempty"`
+	// Way is how the gateway reaches out.
+	Way Way `json:"way"`
+	// AwaitValues says that values of secrets are delivered before the sandbox
+	// may start; see [SendValues].
+	AwaitValues bool `json:"await_values,omitempty"`
 	// Fresh is set for a sandbox that does not continue another's life.
 	Fresh bool `json:"fresh,omitempty"`
 	// Unenforced is what the engine could not enforce, in words.
 	Unenforced []string `json:"unenforced,omitempty"`
+}
+
+// Way is what a gateway needs to know of its machine.
+type Way struct {
+	// LogDir holds the network logs, each in a directory named for its sandbox.
+	LogDir string `json:"log_dir"`
+	// PeersDir has the [PeersSocket].
+	PeersDir string `json:"peers_dir"`
+	// Resolvers are asked instead of the host's.
+	Resolvers []netip.AddrPort `json:"resolvers,omitempty"`
+	Proxy     egress.Proxy     `json:"proxy"`
+	// Authority is the certificate, in PEM, of the authority that sandboxes with
+	// secrets trust.
+	Authority string `json:"authority,omitempty"`
+	// ExtraCA are authorities, in PEM, that servers may have their certificates
+	// from beside the usual ones.
+	ExtraCA string `json:"extra_ca,omitempty"`
 }
 
 // Ready is what the cell says on file descriptor 3: first that the shell is
@@ -67,6 +100,8 @@ type Ready struct {
 	Error string `json:"error,omitempty"`
 	// Refused says, for the sandbox's owner, which part of the request cannot
 	// be: the user, say, that the template does not have. It comes with Error.
-	Refused    string   `json:"refused,omitempty"`
+	Refused string `json:"refused,omitempty"`
+	// Damaged says that the checkpoint to continue from is. It comes with Error.
+	Damaged    bool     `json:"damaged,omitempty"`
 	Unenforced []string `json:"unenforced,omitempty"`
 }

@@ -52,6 +52,8 @@ type Manifest struct {
 	Program string `json:"program"`
 	// AgentDir is what the sandbox sees as its agent's directory.
 	AgentDir string `json:"agent_dir"`
+	// Cell is what the program expects of its start; see package cell.
+	Cell int `json:"cell,omitempty"`
 	// CPU are the features of the processor that programs have seen.
 	CPU   []string `json:"cpu"`
 	Files []File   `json:"files"`
@@ -61,9 +63,11 @@ type Manifest struct {
 type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
-	// CRC32C is set in durable checkpoints. It finds damage, not deceit.
+	// CRC32C is set in durable checkpoints, but for files with checksums of
+	// their own. It finds damage, not deceit.
 	CRC32C *uint32 `json:"crc32c,omitempty"`
-	// Summed is how many bytes from the start the checksum covers; 0 is all.
+	// Summed is how many bytes from the start the checksum covers; 0 is all, as
+	// in all that are written now.
 	Summed int64 `json:"summed,omitempty"`
 }
 
@@ -100,8 +104,8 @@ type Draft struct {
 	d   Dir
 	id  string
 	dir string
-	// summed has what SumOnly was told, by file.
-	summed map[string]int64
+	// unsummed are the files that NoSum was told.
+	unsummed []string
 }
 
 // Begin begins a checkpoint. The draft must be committed or discarded.
@@ -125,14 +129,8 @@ func (w *Draft) Dir() string { return w.dir }
 // Discard removes the draft. After Commit it does nothing.
 func (w *Draft) Discard() error { return os.RemoveAll(w.dir) }
 
-// SumOnly bounds the checksum of a file to its first bytes. The rest is shared
-// with other files, and reading it would cost what sharing saves.
-func (w *Draft) SumOnly(name string, bytes int64) {
-	if w.summed == nil {
-		w.summed = map[string]int64{}
-	}
-	w.summed[name] = bytes
-}
+// NoSum leaves out the checksum of a file, which has others of its own.
+func (w *Draft) NoSum(name string) { w.unsummed = append(w.unsummed, name) }
 
 // Commit makes the checkpoint visible, with all files that are in the draft,
 // and returns its manifest with their sizes. A durable one has checksums and
@@ -147,7 +145,7 @@ func (w *Draft) Commit(m Manifest, durable bool) (Manifest, error) {
 	var g errgroup.Group
 	for i, e := range entries {
 		g.Go(func() (err error) {
-			m.Files[i], err = finishFile(w.dir, e.Name(), w.summed[e.Name()], durable)
+			m.Files[i], err = finishFile(w.dir, e.Name(), !slices.Contains(w.unsummed, e.Name()), durable)
 			return err
 		})
 	}
@@ -171,7 +169,7 @@ func (w *Draft) Commit(m Manifest, durable bool) (Manifest, error) {
 
 // finishFile describes a file and, for a durable checkpoint, sums it up while
 // the disk writes it.
-func finishFile(dir, name string, summed int64, durable bool) (File, error) {
+func finishFile(dir, name string, summed, durable bool) (File, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		return File{}, err
@@ -185,13 +183,16 @@ func finishFile(dir, name string, summed int64, durable bool) (File, error) {
 	if !durable {
 		return out, nil
 	}
+	if !summed {
+		return out, f.Sync()
+	}
 	var g errgroup.Group
 	g.Go(f.Sync)
-	sum, err := checksum(filepath.Join(dir, name), summed)
+	sum, err := checksum(filepath.Join(dir, name), 0)
 	if err := errors.Join(err, g.Wait()); err != nil {
 		return File{}, err
 	}
-	out.CRC32C, out.Summed = &sum, summed
+	out.CRC32C = &sum
 	return out, nil
 }
 

@@ -197,34 +197,50 @@ func TestMissingCPU(t *testing.T) {
 	}
 }
 
-// A checksum that covers a file's beginning finds damage there only.
-func TestSumOnly(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		at   int64
-		want error
-	}{
-		{"summed", 2, ErrDamaged},
-		{"shared", 7, nil},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			d := open(t)
-			w, err := d.Begin("one")
-			must(t, err)
-			must(t, os.WriteFile(filepath.Join(w.Dir(), "pages"), []byte("0123456789"), 0o600))
-			w.SumOnly("pages", 5)
-			_, err = w.Commit(Manifest{}, true)
-			must(t, err)
-			m, err := d.Manifest("one")
-			must(t, err)
-			must(t, d.Verify(&m))
-			f, err := os.OpenFile(filepath.Join(d.Path("one"), "pages"), os.O_WRONLY, 0)
-			must(t, err)
-			_, err = f.WriteAt([]byte("x"), c.at)
-			must(t, errors.Join(err, f.Close()))
-			if err := d.Verify(&m); !errors.Is(err, c.want) {
-				t.Errorf("Verify: %v, want %v", err, c.want)
-			}
-		})
+// A file with checksums of its own is left to these.
+func TestNoSum(t *testing.T) {
+	d := open(t)
+	w, err := d.Begin("one")
+	must(t, err)
+	for _, name := range []string{"pages", "other"} {
+		must(t, os.WriteFile(filepath.Join(w.Dir(), name), []byte("0123456789"), 0o600))
+	}
+	w.NoSum("pages")
+	_, err = w.Commit(Manifest{}, true)
+	must(t, err)
+	m, err := d.Manifest("one")
+	must(t, err)
+	for _, name := range []string{"pages", "other"} {
+		must(t, d.Verify(&m))
+		must(t, os.WriteFile(filepath.Join(d.Path("one"), name), []byte("01234-6789"), 0o600))
+	}
+	if err := d.Verify(&m); !errors.Is(err, ErrDamaged) {
+		t.Errorf("Verify: %v, want %v", err, ErrDamaged)
+	}
+}
+
+// Older checkpoints may have a checksum over a file's beginning only.
+func TestSummedBeginning(t *testing.T) {
+	d := open(t)
+	m := write(t, d, "one", true)
+	sum, err := checksum(filepath.Join(d.Path("one"), "pages.img"), 8192)
+	must(t, err)
+	for i := range m.Files {
+		if m.Files[i].Name == "pages.img" {
+			m.Files[i].CRC32C, m.Files[i].Summed = &sum, 8192
+		}
+	}
+	change := func(at int64) {
+		t.Helper()
+		f, err := os.OpenFile(filepath.Join(d.Path("one"), "pages.img"), os.O_WRONLY, 0)
+		must(t, err)
+		_, err = f.WriteAt([]byte("x"), at)
+		must(t, errors.Join(err, f.Close()))
+	}
+	change(8192)
+	must(t, d.Verify(&m))
+	change(8191)
+	if err := d.Verify(&m); !errors.Is(err, ErrDamaged) {
+		t.Errorf("Verify: %v, want %v", err, ErrDamaged)
 	}
 }

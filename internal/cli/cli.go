@@ -109,9 +109,11 @@ func (a *app) command() *cobra.Command {
 	root.PersistentPreRun = func(*cobra.Command, []string) { a.globals.complete(a.Env) }
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.updateCommand(), a.statsCommand(),
-		a.execCommand(), a.cpCommand(), a.logsCommand(), a.killCommand(),
+		a.execCommand(), a.codeCommand(), a.cpCommand(), a.logsCommand(), a.jobCommand(), a.killCommand(),
+		a.psCommand(), a.envCommand(), a.topCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.snapshotCommand(),
 		a.forkCommand(), a.diffCommand(), a.mergeCommand(), a.tryCommand(),
+		a.egressCommand(), a.netlogCommand(), a.secretCommand(), a.volumeCommand(), a.previewCommand(), a.portForwardCommand(), a.computerCommand(),
 		a.keyCommand(), a.templateCommand(), a.auditCommand(),
 		a.serveCommand(), a.mcpCommand(), a.doctorCommand(), a.versionCommand(), a.openapiCommand(),
 	)

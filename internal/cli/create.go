@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -18,9 +19,12 @@ type sandboxOptions struct {
 	Memory, Disk              mebibytes
 	PIDs                      int64
 	Lifetime, IdleTimeout     seconds
+	PausedLifetime            seconds
 	OnTimeout                 string
 	Snapshot                  string
 	History                   int
+	networkOptions
+	mountOptions
 }
 
 const historyHelp = "keep so many automatic snapshots, one before each command; see: cove snapshot ls -a"
@@ -42,17 +46,25 @@ func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	f.Var(&o.Lifetime, "lifetime", "end it after this time; 0 is no bound")
 	f.Var(&o.IdleTimeout, "idle-timeout", "end it after this time without use; 0 is no bound")
 	f.StringVar(&o.OnTimeout, "on-timeout", "", "what the ends above mean: kill or pause")
+	f.Var(&o.PausedLifetime, "paused-lifetime", "end it when it has been paused for this time without a break; 0 is never")
 	f.IntVar(&o.History, "history", 0, historyHelp)
+	o.networkOptions.AddFlags(f)
+	o.mountOptions.AddFlags(f)
 }
 
-func (o *sandboxOptions) request() sandbox.CreateRequest {
-	return sandbox.CreateRequest{
+// request returns what is asked for; c tells of secrets.
+func (o *sandboxOptions) request(ctx context.Context, c *client.Client) (sandbox.CreateRequest, error) {
+	req := sandbox.CreateRequest{
 		Name: o.Name, Namespace: o.Namespace, Template: o.Template, Metadata: o.Metadata, Env: o.Env,
 		Resources: sandbox.Resources{VCPUs: o.VCPUs, MemoryMiB: int64(o.Memory), DiskMiB: int64(o.Disk), MaxPIDs: o.PIDs},
 		User:      o.User, WorkDir: o.WorkDir,
 		LifetimeSeconds: o.Lifetime.value, IdleTimeoutSeconds: o.IdleTimeout.value,
-		OnTimeout: sandbox.TimeoutAction(o.OnTimeout), Snapshot: o.Snapshot, History: o.History,
+		OnTimeout: sandbox.TimeoutAction(o.OnTimeout), Snapshot: o.Snapshot, History: o.History, Mounts: o.Mounts,
 	}
+	if p := o.PausedLifetime.value; p != nil {
+		req.PausedLifetimeSeconds = *p
+	}
+	return req, o.apply(ctx, c, &req)
 }
 
 // limits reports whether limits were asked for.
@@ -78,7 +90,9 @@ func (a *app) createCommand() *cobra.Command {
 		Long:  "Create a sandbox and print its id when it runs.",
 		Example: "  cove create --name work --memory 2g --lifetime 8h\n" +
 			"  cove create -T code-interpreter -m task=review -e LANG=C.UTF-8\n" +
-			"  cove create --snapshot before-upgrade --idle-timeout 10m --on-timeout pause",
+			"  cove create --snapshot before-upgrade --idle-timeout 10m --on-timeout pause\n" +
+			"  cove create --network packages --secret anthropic --publish 8080:80\n" +
+			"  cove create --volume data:/data --mount type=tmpfs,target=/scratch,tmpfs-size=256m",
 		Args: argsBetween(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runCreate(cmd.Context(), opts) },
 	}
@@ -92,7 +106,11 @@ func (a *app) runCreate(ctx context.Context, opts createOptions) error {
 		return err
 	}
 	defer closeQuietly(c)
-	sb, err := c.Create(ctx, opts.request())
+	req, err := opts.request(ctx, c)
+	if err != nil {
+		return err
+	}
+	sb, err := c.Create(ctx, req)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ type execOptions struct {
 	WorkDir    string
 	Shell      bool
 	Background bool
+	Webhook    string
 }
 
 func (o *execOptions) AddFlags(f *pflag.FlagSet) {
@@ -47,6 +48,7 @@ func (o *execOptions) AddFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&o.Shell, "shell", "s", false, "the command is one line for a shell")
 	f.BoolVarP(&o.Background, "background", "d", false, "print the job's id as soon as the command has started; see: cove logs")
 	f.BoolVar(&o.JSON, "json", false, "with -d: print the job as JSON")
+	f.StringVar(&o.Webhook, "webhook", "", "with -d: POST to this URL when it has ended, signed with COVE_WEBHOOK_SECRET if that is set")
 }
 
 func (a *app) execCommand() *cobra.Command {
@@ -93,10 +95,15 @@ func (a *app) runExec(ctx context.Context, opts execOptions, args []string) erro
 		return &exit{code: exitFailed, err: errors.New("exec: a line for a shell is one argument; quote it")}
 	case opts.Background && (opts.Interactive || opts.Terminal):
 		return &exit{code: exitFailed, err: errors.New("exec: a background command has no input; leave out -i and -t")}
+	case opts.Webhook != "" && !opts.Background:
+		return &exit{code: exitFailed, err: errors.New("exec: a webhook tells the end of a background command; add -d")}
 	case opts.Shell:
 		req.Shell = command[0]
 	default:
 		req.Command = command
+	}
+	if opts.Webhook != "" {
+		req.Webhook = &sandbox.Webhook{URL: opts.Webhook, Secret: sandbox.NewSecretValue(a.Env("COVE_WEBHOOK_SECRET"))}
 	}
 	c, err := a.connect()
 	if err != nil {

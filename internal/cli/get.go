@@ -65,11 +65,16 @@ func (a *app) printSandbox(sb *sandbox.Sandbox, opts jsonOption) error {
 		"lifetime", bound(sb.LifetimeSeconds),
 		"idle timeout", bound(sb.IdleTimeoutSeconds),
 		"on timeout", string(sb.OnTimeout),
+		"paused life", boundIf(sb.PausedLifetimeSeconds),
 		"history", history(sb.History),
+		"network", policyText(sb.Network),
+		"secrets", secretsText(sb.Secrets),
+		"ports", publishedText(sb.Ports),
 		"created", stamp(&sb.CreatedAt),
 		"last active", stamp(&sb.LastActiveAt),
 		"paused", stamp(sb.PausedAt),
 		"expires", stamp(sb.ExpiresAt),
+		"paused until", stamp(sb.PausedExpiresAt),
 		"ended", stamp(sb.EndedAt),
 		"not enforced", strings.Join(sb.Unenforced, "; "),
 	)
@@ -80,6 +85,14 @@ func bound(n int64) string {
 		return "none"
 	}
 	return (time.Duration(n) * time.Second).String()
+}
+
+// boundIf is bound of what few sandboxes have.
+func boundIf(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return bound(n)
 }
 
 func history(n int) string {

@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) keyCommand() *cobra.Command {
-	return group("key", "Manage API keys", a.keyCreateCommand(), a.keyLsCommand(), a.keyRevokeCommand())
+	return group("key", "Manage API keys", a.keyCreateCommand(), a.keyLsCommand(), a.keyRevokeCommand(), a.keyMicrosandboxCommand())
 }
 
 type keyCreateOptions struct {

@@ -34,7 +34,7 @@ func (a *app) lsCommand() *cobra.Command {
 	var opts lsOptions
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
-		Aliases: []string{"list", "ps"},
+		Aliases: []string{"list"},
 		Short:   "List sandboxes, newest first",
 		Example: "  cove ls\n  cove ls -a --json | jq -r '.items[].id'\n  cove kill $(cove ls -q -m task=review)",
 		Args:    argsBetween(0, 0),

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cove-sh/cove/internal/dialect"
+	dialects "github.com/cove-sh/cove/internal/dialect/all"
 	"github.com/cove-sh/cove/internal/mcpserver"
 )
 
@@ -50,6 +53,14 @@ func (a *app) mcpCommand() *cobra.Command {
 }
 
 func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
+	d, err := dialects.Find(opts.Dialect)
+	if err != nil {
+		return err
+	}
+	if product, ok := d.(dialect.Configured); ok {
+		server, key := product.Environment(a.Env)
+		a.globals.URL, a.globals.Key = cmp.Or(a.globals.URL, server), cmp.Or(a.globals.Key, key)
+	}
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -57,11 +68,14 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	defer closeQuietly(c)
 	// Standard output belongs to the protocol.
 	log := slog.New(slog.DiscardHandler)
+	if product, ok := d.(dialect.Logged); ok {
+		log = slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: product.LogLevel(a.Env)}))
+	}
 	if opts.Verbose {
 		log = slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return mcpserver.RunStdio(ctx, mcpserver.Config{
 		Service: c, Version: a.Version, Log: log,
-		Dialect: opts.Dialect, Toolsets: opts.Toolsets, ReadOnly: opts.ReadOnly, Handover: opts.Handover,
+		Dialect: opts.Dialect, Toolsets: opts.Toolsets, ReadOnly: opts.ReadOnly, Handover: opts.Handover, Env: a.Env,
 	}, a.Stdin, a.Stdout)
 }

@@ -31,7 +31,8 @@ func (a *app) runCommand() *cobra.Command {
 			"signal n ended it.",
 		Example: "  cove run -- python3 -c 'print(6*7)'\n" +
 			"  cove run -it -T code-interpreter -- bash\n" +
-			"  cove run --memory 512m --timeout 30s -- ./untrusted < input",
+			"  cove run --memory 512m --timeout 30s --network none -- ./untrusted < input\n" +
+			"  cove run --secret anthropic -- python3 agent.py",
 		Args: execArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runRun(cmd.Context(), opts, args) },
 	}
@@ -45,7 +46,11 @@ func (a *app) runRun(ctx context.Context, opts runOptions, args []string) (err e
 		return &exit{code: exitFailed, err: err}
 	}
 	defer closeQuietly(c)
-	sb, err := c.Create(ctx, opts.request())
+	create, err := opts.request(ctx, c)
+	if err != nil {
+		return &exit{code: exitFailed, err: err}
+	}
+	sb, err := c.Create(ctx, create)
 	if err != nil {
 		if ctx.Err() != nil {
 			return &exit{code: exitInterrupted, err: errors.New("interrupted")}

@@ -33,7 +33,7 @@ type serveOptions struct {
 
 func (o *serveOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
-	f.BoolVar(&o.OnDemand, "on-demand", false, "serve a local client: no TCP unless told, and end after "+onDemandIdle+" of idleness")
+	f.BoolVar(&o.OnDemand, "on-demand", false, "serve a local client: a free TCP port unless told, and end after "+onDemandIdle+" of idleness")
 	f.BoolVar(&o.Fixtures, "mcp-fixtures", false, "serve the tools of the MCP conformance suite")
 	_ = f.MarkHidden("mcp-fixtures")
 	addHandover(f, &o.Handover)
@@ -63,6 +63,9 @@ func (v *givenValue) String() string { return v.given[v.name] }
 
 // Set implements pflag.Value.
 func (v *givenValue) Set(s string) error {
+	if before, again := v.given[v.name]; again && config.Repeats(v.name) {
+		s = before + "," + s
+	}
 	v.given[v.name] = s
 	return nil
 }
@@ -84,7 +87,7 @@ func (a *app) serveCommand() *cobra.Command {
 			"for those who have an API key. Sandboxes live on when it ends, and it finds them again. Commands\n" +
 			"start a daemon by themselves when none runs.\n\n" +
 			"Settings come from a file, from the environment and from flags, each stronger than the one before.",
-		Example: "  cove serve\n  cove serve --dev\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",
+		Example: "  cove serve\n  cove serve --dev\n  cove serve --dev --dialect-port microsandbox=5555\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",
 		Args:    argsBetween(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runServe(cmd.Context(), opts) },
 	}
@@ -105,6 +108,7 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 		deps.LockWait, deps.OnDemand = onDemandWait, true
 	} else {
 		deps.Ready = func(tcp net.Addr) { a.sayReady(&cfg, tcp) }
+		deps.DialectReady = func(name string, addr net.Addr) { a.say("listening on http://%s (%s)", addr, name) }
 	}
 	return server.New(cfg, deps).Run(ctx)
 }
@@ -127,8 +131,9 @@ func (a *app) serveConfig(opts serveOptions) (config.Config, error) {
 	env := a.Env
 	if opts.OnDemand {
 		// Weaker than what the environment or a flag says, and stronger than the
-		// defaults: many daemons may be started, and there is one port.
-		env = withFallback(env, map[string]string{"COVE_LISTEN": config.Off, "COVE_IDLE_EXIT": onDemandIdle})
+		// defaults. Many daemons may be started and there is one port, so each
+		// takes a free one: previews need it, and all else there needs a key.
+		env = withFallback(env, map[string]string{"COVE_LISTEN": "127.0.0.1:0", "COVE_IDLE_EXIT": onDemandIdle})
 	}
 	return config.Load(config.Source{File: opts.Config, Env: env, Flags: given})
 }
@@ -148,7 +153,11 @@ func (a *app) sayReady(cfg *config.Config, tcp net.Addr) {
 	if tcp == nil {
 		return
 	}
-	a.say("listening on http://%s (MCP: http://%s/mcp)", tcp, tcp)
+	scheme := "http"
+	if cfg.TLS.On() {
+		scheme = "https"
+	}
+	a.say("listening on %s://%s (MCP: %s://%s/mcp)", scheme, tcp, scheme, tcp)
 	if cfg.Dev {
 		a.say("development mode: everyone on this machine may do everything")
 	}

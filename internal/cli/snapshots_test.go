@@ -155,11 +155,22 @@ type outcomeOf struct {
 // line runs a command line, split at spaces, against a service.
 func line(ctx context.Context, t *testing.T, svc sandbox.Service, command ...string) outcomeOf {
 	t.Helper()
+	return lineOf(ctx, t, svc, "", command...)
+}
+
+// lineWith is line with standard input.
+func lineWith(t *testing.T, svc sandbox.Service, stdin string, command ...string) outcomeOf {
+	t.Helper()
+	return lineOf(t.Context(), t, svc, stdin, command...)
+}
+
+func lineOf(ctx context.Context, t *testing.T, svc sandbox.Service, stdin string, command ...string) outcomeOf {
+	t.Helper()
 	srv := httptest.NewServer(api.New(api.Config{Service: svc}))
 	defer srv.Close()
 	var out, errs bytes.Buffer
 	code := Run(ctx, Program{
-		Args: command, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
+		Args: command, Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &errs,
 		Env: func(name string) string { return map[string]string{"COVE_URL": srv.URL}[name] },
 	})
 	return outcomeOf{code, out.String(), errs.String()}
@@ -199,6 +210,8 @@ func TestTimeCommandsPassEverythingOn(t *testing.T) {
 		{"try a -c one,two --shell three -e A=1", `Try "a" {"commands":[{"shell":"one,two","env":{"A":"1"}},{"shell":"three","env":{"A":"1"}}]}`},
 		{"create --snapshot x --history 5 --on-timeout pause", `Create {"on_timeout":"pause","snapshot":"x","history":5}`},
 		{"update a --history 0 --on-timeout pause", `Update "a" {"on_timeout":"pause","history":0}`},
+		{"create --on-timeout pause --paused-lifetime 2h", `Create {"on_timeout":"pause","paused_lifetime_seconds":7200}`},
+		{"update a --paused-lifetime 0", `Update "a" {"paused_lifetime_seconds":0}`},
 		{"update a --history 7", `Update "a" {"history":7}`},
 	} {
 		k := &kept{merge: sandbox.MergeResult{Merged: true}, result: sandbox.TryResult{Picked: new(int)}}
@@ -230,6 +243,8 @@ func TestTimeCommandsRefuse(t *testing.T) {
 		"snapshot nosuch":                 "unknown command",
 		"create --history many":           "invalid argument",
 		"resume a --files-only=perhaps":   "invalid argument",
+		"ps a --kill abc":                 "it is no process id; cove ps lists them",
+		"ps a --kill 0":                   "it is no process id",
 		"snapshot ls a b":                 `unexpected argument "b"`,
 		"snapshot create a --no-such":     "unknown flag",
 		"fork a --lifetime 1500ms":        "whole number of seconds",

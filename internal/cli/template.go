@@ -2,16 +2,18 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/cove-sh/cove/sandbox"
 )
 
 func (a *app) templateCommand() *cobra.Command {
-	return group("template", "Manage templates", a.templateLsCommand(), a.templateGetCommand(), a.templateBuildCommand())
+	return group("template", "Manage templates", a.templateLsCommand(), a.templateGetCommand(), a.templateBuildCommand(), a.templateCreateCommand(),
+		a.templateBuildsCommand(), a.templateLogsCommand(), a.templateCancelCommand(), a.templateAliasCommand(), a.templateRmCommand(), a.templateSchemaCommand())
 }
 
 func (a *app) templateLsCommand() *cobra.Command {
@@ -41,20 +43,30 @@ func (a *app) runTemplateLs(ctx context.Context, opts jsonOption) error {
 	}
 	rows := make([][]string, 0, len(templates.Items))
 	for _, t := range templates.Items {
-		size := ""
-		if t.SizeBytes > 0 {
-			size = bytesText(t.SizeBytes)
+		version := ""
+		if t.Version > 0 {
+			version = strconv.Itoa(t.Version)
 		}
-		rows = append(rows, []string{t.Name, t.Source, string(t.State), size, t.Description})
+		rows = append(rows, []string{
+			t.Name, t.Source, string(t.State), version, sizeText(t.SizeBytes), sizeText(t.WarmBytes), strings.Join(t.Aliases, " "), t.Description,
+		})
 	}
-	return a.printTable([]string{"NAME", "SOURCE", "STATE", "SIZE", "DESCRIPTION"}, rows)
+	return a.printTable([]string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE", "WARM", "ALIASES", "DESCRIPTION"}, rows)
+}
+
+// sizeText tells a size that may not be known.
+func sizeText(n int64) string {
+	if n <= 0 {
+		return ""
+	}
+	return bytesText(n)
 }
 
 func (a *app) templateGetCommand() *cobra.Command {
 	var opts jsonOption
 	cmd := &cobra.Command{
-		Use: "get NAME", Short: "Show a template",
-		Example: "  cove template get code-interpreter",
+		Use: "get NAME", Aliases: []string{"inspect"}, Short: "Show a template, by its name, NAME@VERSION or an alias",
+		Example: "  cove template get code-interpreter\n  cove template get app@2",
 		Args:    argsBetween(1, 1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.runTemplateGet(cmd.Context(), opts, args) },
 	}
@@ -75,72 +87,39 @@ func (a *app) runTemplateGet(ctx context.Context, opts jsonOption, args []string
 	return a.printTemplate(t, opts)
 }
 
+// scriptText is a command, or what a longer script begins with.
+func scriptText(command string) string {
+	first, rest, more := strings.Cut(strings.TrimSpace(command), "\n")
+	if !more {
+		return command
+	}
+	return fmt.Sprintf("%s (and %d lines; --json shows them)", first, strings.Count(rest, "\n")+1)
+}
+
 func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
 	if opts.JSON {
 		return a.printJSON(t)
 	}
-	size := ""
-	if t.SizeBytes > 0 {
-		size = bytesText(t.SizeBytes)
+	version := ""
+	if t.Version > 0 {
+		version = strconv.Itoa(t.Version)
+	}
+	start, ready, screen := "", "", ""
+	if t.Start != nil {
+		start, ready = scriptText(t.Start.Command), t.Start.Ready
+	}
+	if t.Desktop != nil {
+		screen = fmt.Sprintf("%dx%d", t.Desktop.Width, t.Desktop.Height)
+	}
+	var ports []string
+	for _, p := range t.Ports {
+		ports = append(ports, strconv.Itoa(p))
 	}
 	return a.fields(
-		"name", t.Name, "description", t.Description, "source", t.Source,
-		"state", string(t.State), "reason", t.Reason, "digest", t.Digest, "size", size,
+		"name", t.Name, "description", t.Description, "source", t.Source, "version", version, "aliases", strings.Join(t.Aliases, " "),
+		"state", string(t.State), "reason", t.Reason, "digest", t.Digest, "size", sizeText(t.SizeBytes), "warm memory", sizeText(t.WarmBytes),
 		"built", stamp(t.BuiltAt), "user", t.User, "workdir", t.WorkDir, "env", pairText(t.Env),
+		"start", start, "ready", ready, "screen", screen, "ports", strings.Join(ports, " "),
 		"packages", strings.Join(t.Packages, " "),
 	)
-}
-
-type templateBuildOptions struct {
-	jsonOption
-	Packages []string
-	Force    bool
-}
-
-func (o *templateBuildOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.StringSliceVar(&o.Packages, "package", nil, "Debian packages of a template of your own, with commas or repeated")
-	f.BoolVar(&o.Force, "force", false, "build although a ready build exists")
-}
-
-func (a *app) templateBuildCommand() *cobra.Command {
-	var opts templateBuildOptions
-	cmd := &cobra.Command{
-		Use: "build NAME", Short: "Build a template",
-		Long: "Build a template: one that is defined, or one of your own from Debian packages. An earlier build\n" +
-			"stays in use until the new one is ready.",
-		Example: "  cove template build code-interpreter\n" +
-			"  cove template build perl --package perl,libjson-perl",
-		Args: argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runTemplateBuild(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runTemplateBuild(ctx context.Context, opts templateBuildOptions, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	b := a.newBar()
-	defer b.clear()
-	step := ""
-	req := sandbox.BuildTemplateRequest{Name: args[0], Packages: opts.Packages, Force: opts.Force}
-	built, err := c.BuildTemplate(ctx, req, func(ev sandbox.BuildEvent) error {
-		if ev.Step != "" && ev.Step != step {
-			step = ev.Step
-			if b.view == nil {
-				a.say("%s", clean(step))
-			}
-		}
-		b.show(ev.Fraction, step)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	b.clear()
-	return a.printTemplate(built, opts.jsonOption)
 }

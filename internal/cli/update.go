@@ -19,9 +19,11 @@ type updateOptions struct {
 	Memory                  mebibytes
 	PIDs                    int64
 	Lifetime, IdleTimeout   seconds
+	PausedLifetime          seconds
 	OnTimeout               string
 	History                 int
-	changed                 func(flag string) bool
+	reachOptions
+	changed func(flag string) bool
 }
 
 func (o *updateOptions) AddFlags(f *pflag.FlagSet) {
@@ -37,7 +39,9 @@ func (o *updateOptions) AddFlags(f *pflag.FlagSet) {
 	f.Var(&o.Lifetime, "lifetime", "end it this long from now; 0 is no bound")
 	f.Var(&o.IdleTimeout, "idle-timeout", "end it after this time without use; 0 is no bound")
 	f.StringVar(&o.OnTimeout, "on-timeout", "", "what the ends above mean: kill or pause")
+	f.Var(&o.PausedLifetime, "paused-lifetime", "end it when it has been paused for this time without a break, from now if it is paused; 0 is never")
 	f.IntVar(&o.History, "history", 0, historyHelp+"; 0 removes them")
+	o.reachOptions.AddFlags(f)
 	o.changed = f.Changed
 }
 
@@ -66,7 +70,7 @@ func (o *updateOptions) request() (sandbox.UpdateRequest, error) {
 	if o.changed("pids") {
 		req.MaxPIDs = &o.PIDs
 	}
-	req.LifetimeSeconds, req.IdleTimeoutSeconds = o.Lifetime.value, o.IdleTimeout.value
+	req.LifetimeSeconds, req.IdleTimeoutSeconds, req.PausedLifetimeSeconds = o.Lifetime.value, o.IdleTimeout.value, o.PausedLifetime.value
 	if o.changed("on-timeout") {
 		action := sandbox.TimeoutAction(o.OnTimeout)
 		req.OnTimeout = &action
@@ -82,7 +86,7 @@ func (a *app) updateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "update SANDBOX [flags]",
 		Short:   "Change a living sandbox",
-		Long:    "Change a living sandbox: all that is given, or nothing.",
+		Long:    "Change a living sandbox: all that is given, or nothing. The network comes last, by itself;\nsee: cove egress --help.",
 		Example: "  cove update work --lifetime 2h\n  cove update work --memory 4g -m task=done",
 		Args:    argsBetween(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,14 +94,14 @@ func (a *app) updateCommand() *cobra.Command {
 			if err != nil {
 				return usageError(cmd, err)
 			}
-			return a.runUpdate(cmd.Context(), opts.jsonOption, req, args)
+			return a.runUpdate(cmd.Context(), opts, req, args)
 		},
 	}
 	opts.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (a *app) runUpdate(ctx context.Context, opts jsonOption, req sandbox.UpdateRequest, args []string) error {
+func (a *app) runUpdate(ctx context.Context, opts updateOptions, req sandbox.UpdateRequest, args []string) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -107,6 +111,15 @@ func (a *app) runUpdate(ctx context.Context, opts jsonOption, req sandbox.Update
 	if err != nil {
 		return err
 	}
+	if opts.given() {
+		// By its id: the name may be another by now.
+		if err := updateNetwork(ctx, c, sb.ID, opts.reachOptions); err != nil {
+			return err
+		}
+		if sb, err = c.Get(ctx, sb.ID); err != nil {
+			return err
+		}
+	}
 	a.warnUnenforced(sb)
-	return a.printSandbox(sb, opts)
+	return a.printSandbox(sb, opts.jsonOption)
 }

@@ -10,7 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +28,9 @@ type Config struct {
 	// Socket is the path of the unix socket, whose user is trusted. Empty is
 	// cove.sock in StateDir.
 	Socket string `yaml:"socket"`
+	// DialectPorts are further TCP addresses, on each of which /mcp speaks
+	// another dialect: NAME=PORT, on loopback, or NAME=HOST:PORT.
+	DialectPorts []string `yaml:"dialect_ports"`
 	// Dev serves everyone on loopback without a key.
 	Dev bool `yaml:"dev"`
 	// AllowedHosts are names by which web browsers and proxies may call the
@@ -41,6 +46,48 @@ type Config struct {
 	Log          Log           `yaml:"log"`
 	Defaults     Defaults      `yaml:"defaults"`
 	Quotas       Quotas        `yaml:"quotas"`
+	Network      Network       `yaml:"network"`
+	Previews     Previews      `yaml:"previews"`
+	TLS          TLS           `yaml:"tls"`
+	Webhooks     Webhooks      `yaml:"webhooks"`
+	Templates    Templates     `yaml:"templates"`
+	Registries   Registries    `yaml:"registries"`
+	Mounts       Mounts        `yaml:"mounts"`
+}
+
+// Templates says what templates may be made of.
+type Templates struct {
+	// AllowPaths are absolute paths of this machine: whoever may build templates
+	// may read archives and root file systems there, with all below.
+	AllowPaths []string `yaml:"allow_paths"`
+}
+
+// Registries says where images come from. Credentials are those of the Docker
+// configuration of the daemon's user.
+type Registries struct {
+	// Mirrors are asked first, by registry: "docker.io" to "mirror.example.com"
+	// or "mirror.example.com/prefix".
+	Mirrors map[string][]string `yaml:"mirrors"`
+	// Insecure are registries, host or host:port, that speak plain HTTP or have a
+	// certificate that nobody vouches for.
+	Insecure []string `yaml:"insecure"`
+	// Private are registries, likewise, that have addresses of loopback or a
+	// private network. Mirrors and insecure ones may without being here.
+	Private []string `yaml:"private"`
+}
+
+// Mounts says what of this machine sandboxes may be shown.
+type Mounts struct {
+	// AllowHost are absolute paths of directories: whoever may create sandboxes
+	// may mount them and all below, read-only; with ":rw" at the end, to write.
+	AllowHost []string `yaml:"allow_host"`
+}
+
+// Webhooks says how the ends of jobs are told.
+type Webhooks struct {
+	// AllowPrivate lets webhooks reach loopback and private networks of the
+	// host.
+	AllowPrivate bool `yaml:"allow_private"`
 }
 
 // Log says what is logged, and how.
@@ -71,6 +118,53 @@ type Quotas struct {
 	Snapshots int `yaml:"snapshots"`
 }
 
+// Network says what sandboxes reach, and how.
+type Network struct {
+	// Default is the preset of sandboxes that say nothing of their network.
+	Default string `yaml:"default"`
+	// Resolvers are DNS servers, address:port, in place of the host's.
+	Resolvers []string `yaml:"resolvers"`
+	// ExtraCA is a PEM file of authorities, besides the system's, that
+	// registries and the servers to which secrets go may have their
+	// certificates from.
+	ExtraCA string `yaml:"extra_ca"`
+}
+
+// Previews says how ports of sandboxes become URLs.
+type Previews struct {
+	// Domain is the one below which each preview has its own name.
+	Domain string `yaml:"domain"`
+	// URLFormat is what URLs of previews look like from outside, with "{label}"
+	// for the first label of the name. Empty is http with the domain and the
+	// port of Listen.
+	URLFormat string `yaml:"url_format"`
+}
+
+// TLS makes the TCP listener speak HTTPS, with a certificate from files or from
+// an authority. Zero is HTTP.
+type TLS struct {
+	// Cert and Key are PEM files. They are read again when they change.
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
+	ACME ACME   `yaml:"acme"`
+}
+
+// ACME gets certificates by itself. The listener must be reachable on port 443
+// of the names.
+type ACME struct {
+	// Hosts are the server's names. Previews get certificates too.
+	Hosts []string `yaml:"hosts"`
+	// Email is told to the authority.
+	Email string `yaml:"email"`
+	// Cache is the directory of the certificates; empty is acme in StateDir.
+	Cache string `yaml:"cache"`
+	// Directory is the URL of the authority; empty is Let's Encrypt.
+	Directory string `yaml:"directory"`
+}
+
+// On reports whether the TCP listener speaks HTTPS.
+func (t *TLS) On() bool { return t.Cert != "" || len(t.ACME.Hosts) > 0 }
+
 // Off is the value of Listen for no TCP listener.
 const Off = "off"
 
@@ -100,7 +194,9 @@ func Default(env func(string) string) Config {
 			IdleTimeout: sandbox.DefaultIdleTimeout,
 			Warm:        4,
 		},
-		Quotas: Quotas{Sandboxes: 100, Snapshots: 100},
+		Quotas:   Quotas{Sandboxes: 100, Snapshots: 100},
+		Network:  Network{Default: string(sandbox.NetworkOpen)},
+		Previews: Previews{Domain: "localhost"},
 	}
 }
 
@@ -126,7 +222,9 @@ func (c *Config) Validate() error {
 		{"socket", "is not an absolute path", c.Socket != "" && !filepath.IsAbs(c.Socket)},
 		{"socket", fmt.Sprintf("is longer than %d bytes (%s); use a shorter state_dir", maxSocketPath, c.SocketPath()), len(c.SocketPath()) > maxSocketPath},
 		{"listen", "is not host:port or off", !validListen(c.Listen)},
+		{"dialect_ports", "holds something that is not NAME=PORT or NAME=HOST:PORT, such as microsandbox=5555", slices.ContainsFunc(c.DialectPorts, badDialectPort)},
 		{"listen", "is not a loopback address, but dev serves without keys; use 127.0.0.1, or leave dev off", c.Dev && c.Listen != Off && !c.Loopback()},
+		{"dialect_ports", "holds an address that is not on loopback, but dev serves without keys; give the port alone, or leave dev off", c.Dev && c.Exposed()},
 		{"key_prefix", "is not 1 to 32 letters, digits, _ and -", !validPrefix(c.KeyPrefix)},
 		{"idle_exit", "is negative", c.IdleExit < 0},
 		{"drain_timeout", "is negative", c.DrainTimeout < 0},
@@ -137,6 +235,21 @@ func (c *Config) Validate() error {
 		{"defaults.warm", "is negative or over 64", c.Defaults.Warm < 0 || c.Defaults.Warm > 64},
 		{"defaults.idle_timeout", "is negative or over a year", c.Defaults.IdleTimeout < 0 || c.Defaults.IdleTimeout > sandbox.MaxLifetime},
 		{"quotas", "holds a negative number", c.Quotas.Sandboxes < 0 || c.Quotas.VCPUs < 0 || c.Quotas.MemoryMiB < 0},
+		{"network.default", "is not open, none or packages", !slices.Contains([]string{"open", "none", "packages"}, c.Network.Default)},
+		{"network.resolvers", "holds something that is not address:port, such as 192.0.2.53:53", slices.ContainsFunc(c.Network.Resolvers, badResolver)},
+		{"network.extra_ca", "is not an absolute path", c.Network.ExtraCA != "" && !filepath.IsAbs(c.Network.ExtraCA)},
+		{"previews.domain", "is not a domain in lower case, such as localhost or preview.example.com", !domains.MatchString(c.Previews.Domain) || len(c.Previews.Domain) > maxDomain},
+		{"previews.url_format", "is not http:// or https:// and a host that begins with {label}., such as https://{label}.preview.example.com", c.Previews.URLFormat != "" && !urlFormats.MatchString(c.Previews.URLFormat)},
+		{"tls", "has a certificate without a key, or the other way round; give both tls.cert and tls.key", (c.TLS.Cert == "") != (c.TLS.Key == "")},
+		{"tls", "holds a path that is not absolute", relative(c.TLS.Cert, c.TLS.Key, c.TLS.ACME.Cache)},
+		{"tls", "has both files and acme; give one", c.TLS.Cert != "" && len(c.TLS.ACME.Hosts) > 0},
+		{"tls.acme.hosts", "holds something that is no name in lower case, such as cove.example.com", slices.ContainsFunc(c.TLS.ACME.Hosts, func(h string) bool { return !domains.MatchString(h) })},
+		{"templates.allow_paths", "holds a path that is not absolute", relative(c.Templates.AllowPaths...)},
+		{"registries.insecure", "holds something that is not host or host:port, such as registry.lan:5000", slices.ContainsFunc(c.Registries.Insecure, badRegistry)},
+		{"registries.private", "holds something that is not host or host:port, such as registry.lan:5000", slices.ContainsFunc(c.Registries.Private, badRegistry)},
+		{"registries.mirrors", "holds something that is not host, host:port or host/prefix, such as docker.io: [mirror.example.com]", badMirrors(c.Registries.Mirrors)},
+		{"mounts.allow_host", "holds a path that is not absolute", relative(c.Mounts.AllowHost...)},
+		{"tls.acme", "has no hosts; give the server's names", len(c.TLS.ACME.Hosts) == 0 && c.TLS.ACME.Email+c.TLS.ACME.Cache+c.TLS.ACME.Directory != ""},
 	} {
 		if check.bad {
 			return sandbox.Errorf(sandbox.CodeInvalid, "configuration: %s %s", check.key, check.problem)
@@ -145,10 +258,92 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// maxDomain leaves room for the label of a preview, in bytes.
+const maxDomain = 253 - 64
+
+var (
+	domains    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+	urlFormats = regexp.MustCompile(`^https?://\{label\}(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+(:[0-9]{1,5})?$`)
+)
+
+func relative(paths ...string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { return p != "" && !filepath.IsAbs(p) })
+}
+
+// registries match host, host:port or an IPv6 address in brackets.
+var (
+	registries = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?$`)
+	prefixes   = regexp.MustCompile(`^[a-z0-9]+([._/-][a-z0-9]+)*/?$`)
+)
+
+func badRegistry(s string) bool { return !registries.MatchString(s) }
+
+func badMirrors(mirrors map[string][]string) bool {
+	for of, all := range mirrors {
+		if badRegistry(of) || slices.ContainsFunc(all, func(m string) bool {
+			host, prefix, _ := strings.Cut(m, "/")
+			return badRegistry(host) || prefix != "" && !prefixes.MatchString(prefix)
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+func badResolver(s string) bool {
+	a, err := netip.ParseAddrPort(s)
+	return err != nil || a.Port() == 0
+}
+
+// PreviewURL returns the URL of a preview by the first label of its name; port
+// is that of the TCP listener, or 0 if there is none.
+func (c *Config) PreviewURL(label string, port int) string {
+	if c.Previews.URLFormat != "" {
+		return strings.Replace(c.Previews.URLFormat, "{label}", label, 1)
+	}
+	scheme, usual := "http", 80
+	if c.TLS.On() {
+		scheme, usual = "https", 443
+	}
+	host := label + "." + c.Previews.Domain
+	if port != 0 && port != usual {
+		host += ":" + strconv.Itoa(port)
+	}
+	return scheme + "://" + host
+}
+
 // Loopback reports whether the TCP address can only be reached from this
 // machine.
-func (c *Config) Loopback() bool {
-	host, _, err := net.SplitHostPort(c.Listen)
+func (c *Config) Loopback() bool { return loopback(c.Listen) }
+
+// Exposed reports whether a TCP address, of those for dialects too, can be
+// reached from other machines.
+func (c *Config) Exposed() bool {
+	return c.Listen != Off && !c.Loopback() || slices.ContainsFunc(c.DialectPorts, func(s string) bool {
+		_, addr, ok := ParseDialectPort(s)
+		return ok && !loopback(addr)
+	})
+}
+
+// ParseDialectPort splits one of DialectPorts into the dialect's name and the
+// TCP address.
+func ParseDialectPort(s string) (dialect, addr string, ok bool) {
+	dialect, addr, ok = strings.Cut(s, "=")
+	if ok && !strings.Contains(addr, ":") {
+		addr = net.JoinHostPort("127.0.0.1", addr)
+	}
+	_, port, err := net.SplitHostPort(addr)
+	_, portErr := strconv.ParseUint(port, 10, 16)
+	return dialect, addr, ok && dialect != "" && err == nil && portErr == nil
+}
+
+func badDialectPort(s string) bool {
+	_, _, ok := ParseDialectPort(s)
+	return !ok
+}
+
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return false
 	}

@@ -34,6 +34,12 @@ func TestSampleIsTheDefaults(t *testing.T) {
 	want := Default(noEnv)
 	want.StateDir = "/var/lib/cove"
 	want.AllowedHosts = []string{}
+	want.DialectPorts = []string{}
+	want.Network.Resolvers = []string{}
+	want.TLS.ACME.Hosts = []string{}
+	want.Templates.AllowPaths = []string{}
+	want.Mounts.AllowHost = []string{}
+	want.Registries = Registries{Mirrors: map[string][]string{}, Insecure: []string{}, Private: []string{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sample.yaml differs from the defaults (-want +got):\n%s", diff)
 	}
@@ -101,6 +107,10 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		"key-prefix": "k_", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
 		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h",
 		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13", "quota-snapshots": "14", "warm": "5",
+		"network": "none", "resolvers": "192.0.2.53:53, [2001:db8::1]:53", "extra-ca": "/x/ca.pem",
+		"preview-domain": "preview.example.com", "preview-url": "https://{label}.preview.example.com",
+		"dialect-port":           "microsandbox=5555,podflare=127.0.0.1:0",
+		"webhooks-allow-private": "true", "template-paths": "/srv/images, /x", "mount-paths": "/srv/models, /srv/share:rw", "insecure-registries": "registry.lan:5000", "private-registries": "registry.lan",
 	}
 	for _, s := range Settings() {
 		value, ok := values[s.Flag]
@@ -143,6 +153,29 @@ func TestRefused(t *testing.T) {
 		{"format", "log:\n  format: xml\n", "log.format"},
 		{"prefix", "key_prefix: 'a b'\n", "key_prefix"},
 		{"lifetime", "defaults:\n  lifetime: -1s\n", "defaults.lifetime"},
+		{"network", "network:\n  default: closed\n", "network.default"},
+		{"unknown network key", "network:\n  dns: x\n", "dns"},
+		{"resolver name", "network:\n  resolvers: ['dns.example:53']\n", "network.resolvers"},
+		{"resolver without port", "network:\n  resolvers: ['192.0.2.1']\n", "network.resolvers"},
+		{"relative authorities", "network:\n  extra_ca: ca.pem\n", "network.extra_ca"},
+		{"preview domain", "previews:\n  domain: '.localhost'\n", "previews.domain"},
+		{"preview domain with port", "previews:\n  domain: 'localhost:80'\n", "previews.domain"},
+		{"preview URL without label", "previews:\n  url_format: https://example.com\n", "previews.url_format"},
+		{"preview URL with a path", "previews:\n  url_format: 'https://{label}.example.com/x'\n", "previews.url_format"},
+		{"preview URL of another scheme", "previews:\n  url_format: 'javascript://{label}.example.com'\n", "previews.url_format"},
+		{"certificate without key", "tls:\n  cert: /x\n", "tls.key"},
+		{"relative certificate", "tls:\n  cert: x\n  key: y\n", "absolute"},
+		{"files and authority", "tls:\n  cert: /x\n  key: /y\n  acme:\n    hosts: [a.example.com]\n", "give one"},
+		{"authority for a bad name", "tls:\n  acme:\n    hosts: ['*.example.com']\n", "tls.acme.hosts"},
+		{"authority for nothing", "tls:\n  acme:\n    email: a@example.com\n", "tls.acme"},
+		{"a dialect's port without a name", "dialect_ports: ['5555']\n", "dialect_ports"},
+		{"a dialect's port that is none", "dialect_ports: [microsandbox=http]\n", "dialect_ports"},
+		{"a dialect's port for all in dev", "dev: true\ndialect_ports: ['microsandbox=0.0.0.0:5555']\n", "dialect_ports"},
+		{"relative path of mounts", "mounts:\n  allow_host: [srv:rw]\n", "mounts.allow_host"},
+		{"relative path of templates", "templates:\n  allow_paths: [images]\n", "templates.allow_paths"},
+		{"insecure registry with a scheme", "registries:\n  insecure: ['http://registry.lan']\n", "registries.insecure"},
+		{"private registry with a path", "registries:\n  private: [registry.lan/x]\n", "registries.private"},
+		{"mirror with a scheme", "registries:\n  mirrors: {docker.io: ['https://mirror.example.com']}\n", "registries.mirrors"},
 		{"quota", "quotas:\n  vcpus: -1\n", "quotas"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -173,6 +206,24 @@ func TestLoopback(t *testing.T) {
 		c := Config{Listen: address}
 		if got := c.Loopback(); got != want {
 			t.Errorf("%s: loopback %v, want %v", address, got, want)
+		}
+	}
+}
+
+func TestPreviewURL(t *testing.T) {
+	for _, c := range []struct {
+		previews Previews
+		port     int
+		want     string
+	}{
+		{Previews{Domain: "localhost"}, 7777, "http://80-x.localhost:7777"},
+		{Previews{Domain: "localhost"}, 80, "http://80-x.localhost"},
+		{Previews{Domain: "p.example.com"}, 0, "http://80-x.p.example.com"},
+		{Previews{Domain: "p.example.com", URLFormat: "https://{label}.p.example.com:8443"}, 7777, "https://80-x.p.example.com:8443"},
+	} {
+		cfg := Config{Previews: c.previews}
+		if got := cfg.PreviewURL("80-x", c.port); got != c.want {
+			t.Errorf("%+v, port %d: %s, want %s", c.previews, c.port, got, c.want)
 		}
 	}
 }

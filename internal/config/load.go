@@ -32,6 +32,7 @@ func Settings() []Setting {
 		{"state-dir", "COVE_STATE_DIR", "directory of everything the daemon keeps", false, text(func(c *Config) *string { return &c.StateDir })},
 		{"listen", "COVE_LISTEN", "TCP address, host:port, or off", false, text(func(c *Config) *string { return &c.Listen })},
 		{"socket", "COVE_SOCKET", "path of the unix socket (default cove.sock in the state directory)", false, text(func(c *Config) *string { return &c.Socket })},
+		{repeated, "COVE_DIALECT_PORTS", "NAME=PORT or NAME=HOST:PORT: a further address, on loopback unless told, where /mcp speaks another dialect; may be repeated", false, list(func(c *Config) *[]string { return &c.DialectPorts })},
 		{"dev", "COVE_DEV", "serve everyone on loopback without a key", true, boolean(func(c *Config) *bool { return &c.Dev })},
 		{"allowed-hosts", "COVE_ALLOWED_HOSTS", "host names, with commas, by which browsers and proxies may call", false, list(func(c *Config) *[]string { return &c.AllowedHosts })},
 		{"key-prefix", "COVE_KEY_PREFIX", "how secrets of API keys begin", false, text(func(c *Config) *string { return &c.KeyPrefix })},
@@ -43,12 +44,29 @@ func Settings() []Setting {
 		{"default-lifetime", "COVE_DEFAULT_LIFETIME", "lifetime of sandboxes that name none; 0 is no bound", false, duration(func(c *Config) *time.Duration { return &c.Defaults.Lifetime })},
 		{"default-idle-timeout", "COVE_DEFAULT_IDLE_TIMEOUT", "idle timeout of sandboxes that name none; 0 is no bound", false, duration(func(c *Config) *time.Duration { return &c.Defaults.IdleTimeout })},
 		{"warm", "COVE_WARM", "sandboxes of a template that wait ready, at most; 0 boots each afresh", false, integer(func(c *Config, n int64) { c.Defaults.Warm = int(n) })},
+		{"network", "COVE_NETWORK", "network of sandboxes that say nothing of it: open, none or packages", false, text(func(c *Config) *string { return &c.Network.Default })},
+		{"resolvers", "COVE_RESOLVERS", "DNS servers for sandboxes, address:port with commas (default those of the host)", false, list(func(c *Config) *[]string { return &c.Network.Resolvers })},
+		{"extra-ca", "COVE_EXTRA_CA", "PEM file of further authorities of servers to which secrets go", false, text(func(c *Config) *string { return &c.Network.ExtraCA })},
+		{"preview-domain", "COVE_PREVIEW_DOMAIN", "domain below which previews have their names", false, text(func(c *Config) *string { return &c.Previews.Domain })},
+		{"preview-url", "COVE_PREVIEW_URL", "what URLs of previews look like from outside, with {label}", false, text(func(c *Config) *string { return &c.Previews.URLFormat })},
+		{"webhooks-allow-private", "COVE_WEBHOOKS_ALLOW_PRIVATE", "let webhooks of jobs reach loopback and private networks of this machine", true, boolean(func(c *Config) *bool { return &c.Webhooks.AllowPrivate })},
+		{"mount-paths", "COVE_MOUNT_PATHS", "directories of this machine that sandboxes may mount, with commas; with :rw at the end, to write", false, list(func(c *Config) *[]string { return &c.Mounts.AllowHost })},
+		{"template-paths", "COVE_TEMPLATE_PATHS", "paths of this machine from which templates may be made, with commas", false, list(func(c *Config) *[]string { return &c.Templates.AllowPaths })},
+		{"insecure-registries", "COVE_INSECURE_REGISTRIES", "registries that speak plain HTTP or have a certificate that nobody vouches for, with commas", false, list(func(c *Config) *[]string { return &c.Registries.Insecure })},
+		{"private-registries", "COVE_PRIVATE_REGISTRIES", "registries on loopback or a private network that may be asked, with commas", false, list(func(c *Config) *[]string { return &c.Registries.Private })},
 		{"quota-snapshots", "COVE_QUOTA_SNAPSHOTS", "snapshots of one team, steps of histories aside; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Snapshots = int(n) })},
 		{"quota-sandboxes", "COVE_QUOTA_SANDBOXES", "living sandboxes of one team; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Sandboxes = int(n) })},
 		{"quota-vcpus", "COVE_QUOTA_VCPUS", "their processors together; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.VCPUs = int(n) })},
 		{"quota-memory-mib", "COVE_QUOTA_MEMORY_MIB", "their memory together, in MiB; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.MemoryMiB = n })},
 	}
 }
+
+// repeated is the flag that may be given more than once.
+const repeated = "dialect-port"
+
+// Repeats reports whether a flag may be given more than once; its values are
+// then joined with commas.
+func Repeats(flag string) bool { return flag == repeated }
 
 func text(field func(*Config) *string) func(*Config, string) error {
 	return func(c *Config, s string) error {

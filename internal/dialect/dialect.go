@@ -21,7 +21,8 @@ import (
 
 // Dialect is one MCP surface. Its methods are cheap, return the same on every
 // call and are safe for concurrent use. What not every dialect has are
-// interfaces of their own: [Toolsetter], [Resourcer], [Prompter], [Failer].
+// interfaces of their own: [Toolsetter], [Resourcer], [Prompter], [Sessionless], [Configured],
+// [Logged], [Failer].
 type Dialect interface {
 	// Name is how the dialect is chosen: [a-z0-9_@.-], such as "native".
 	Name() string
@@ -54,6 +55,68 @@ type Prompter interface {
 	Prompts() []Prompt
 }
 
+// Sessionless is implemented by a dialect that has no sessions over HTTP in any
+// revision of the protocol: a client may call a tool with its first request.
+type Sessionless interface {
+	Sessionless() bool
+}
+
+// Configured is implemented by a dialect whose product's clients are configured
+// by environment variables that mean something here too.
+type Configured interface {
+	// Environment returns the address and the key of the server that they
+	// name; empty is none.
+	Environment(get func(name string) string) (server, key string)
+}
+
+// Logged is implemented by a dialect whose product's clients choose by their
+// environment what a server on standard input and output logs to standard error.
+type Logged interface {
+	LogLevel(get func(name string) string) slog.Level
+}
+
+// PlainJSON is implemented by a dialect whose clients take one JSON document for
+// an answer over HTTP, whatever they say that they accept.
+type PlainJSON interface {
+	PlainJSON() bool
+}
+
+// Refuser is implemented by a dialect that has its own error for a tool or
+// prompt that it does not have.
+type Refuser interface {
+	// Unknown returns the error, best one of package jsonrpc, for a name of a kind:
+	// "tool" or "prompt".
+	Unknown(kind, name string) error
+}
+
+// Fronted is implemented by a dialect whose product has more on HTTP than MCP, or
+// tells in its own way who may come in.
+type Fronted interface {
+	// Paths are those that the front answers besides that of MCP.
+	Paths() []string
+	// Front returns what answers requests to these paths and to the dialect's
+	// MCP, before anybody has asked who calls. Paths of requests may have
+	// doubled and trailing slashes.
+	Front(cfg FrontConfig) http.Handler
+}
+
+// FrontConfig is what a front needs of the server.
+type FrontConfig struct {
+	Service sandbox.Service
+	// MCP is the server's. Its requests carry a caller.
+	MCP http.Handler
+	// Trusted reports whether a request is the server's own user's, whatever it
+	// carries, and Authenticate tells whose a key of the server is: its error
+	// is unauthenticated if nobody's.
+	Trusted      func(r *http.Request) bool
+	Authenticate func(ctx context.Context, key string) (sandbox.Caller, error)
+	// Refuse is called before a request is answered whose body nobody reads.
+	Refuse func(w http.ResponseWriter, r *http.Request)
+	// StateDir is the server's own directory.
+	StateDir string
+	Log      *slog.Logger
+}
+
 // Failer is implemented by a dialect that tells errors in its own way; others
 // use [Failure]. err is never nil.
 type Failer interface {
@@ -66,14 +129,17 @@ type Tool struct {
 	Def *mcp.Tool
 	// Toolset is empty in a dialect without toolsets.
 	Toolset string
+	// Writes marks a tool that changes something although its hint, which is
+	// the product's, says that it does not.
+	Writes bool
 	// Run does the work. It may return a result with IsError set, or an error
 	// that the dialect turns into one.
 	Run func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
 }
 
-// ReadOnly reports whether the tool says that it changes nothing.
+// ReadOnly reports whether the tool changes nothing.
 func (t Tool) ReadOnly() bool {
-	return t.Def.Annotations != nil && t.Def.Annotations.ReadOnlyHint
+	return t.Def.Annotations != nil && t.Def.Annotations.ReadOnlyHint && !t.Writes
 }
 
 // ResourceTemplate is a family of resources that a dialect serves.
@@ -100,6 +166,13 @@ type Call struct {
 	// Status says, for progress notifications, what is going on. It may be
 	// called often and from any goroutine.
 	Status func(message string)
+	// Tell sends a progress notification at once, if the client asked for
+	// them; the caller bounds how many. It may be called from any goroutine,
+	// and does nothing when the call is over.
+	Tell func(message string)
+	// Env returns a variable of the environment of a client that has started
+	// the server for itself alone, and "" over HTTP.
+	Env func(name string) string
 	// Protocol is the revision of MCP spoken.
 	Protocol string
 	// Handover is how long a call may wait for a command before it hands it

@@ -16,6 +16,9 @@ import (
 // name, or "". It knows the keywords that tools commonly use; a validator
 // judges the rest. Its texts are bounded, whatever v holds.
 func explain(s *jsonschema.Schema, v any, name string) string {
+	if len(s.AnyOf) == 2 && s.AnyOf[1].Type == "null" { // which is taken as not given
+		return explain(s.AnyOf[0], v, name)
+	}
 	if problem := explainType(s, v, name); problem != "" {
 		return problem
 	}
@@ -137,6 +140,9 @@ func explainString(s *jsonschema.Schema, v, name string) string {
 func explainNumber(s *jsonschema.Schema, v float64, name string) string {
 	if s.Minimum != nil && v < *s.Minimum {
 		return fmt.Sprintf("%s must be at least %s", called(name), number(*s.Minimum))
+	}
+	if s.ExclusiveMinimum != nil && v <= *s.ExclusiveMinimum {
+		return fmt.Sprintf("%s must be more than %s", called(name), number(*s.ExclusiveMinimum))
 	}
 	if s.Maximum != nil && v > *s.Maximum {
 		return fmt.Sprintf("%s must be at most %s", called(name), number(*s.Maximum))

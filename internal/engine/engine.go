@@ -48,6 +48,24 @@ type Spec struct {
 	// Fork says which child of a fork the instance is; nil leaves what the
 	// checkpoint says.
 	Fork *Fork
+	// Network is what its gateway does; nil denies everything.
+	Network *Network
+	// Mounts are shown in it, above the root. With a Checkpoint that is not
+	// FilesOnly they must have the targets and kinds of those that the
+	// checkpoint was taken with.
+	Mounts []Mount
+}
+
+// Mount shows a directory of the host, or one in memory, at Target. None is
+// inside another. What is in a mount is no part of checkpoints and changes, but
+// that memory is of a checkpoint's.
+type Mount struct {
+	// Source is the directory of the host, without symbolic links; empty is a
+	// file system in the instance's memory of at most SizeBytes.
+	Source    string
+	Target    string
+	SizeBytes int64 `json:",omitempty"`
+	ReadOnly  bool  `json:",omitempty"`
 }
 
 // Fork is the place of a child among the children of one fork. With a Count of
@@ -75,6 +93,9 @@ type Root struct {
 type Bind struct {
 	Source string
 	Target string
+	// Mask says that it is there to hide the Target. One that the host has
+	// removed since needs no hiding.
+	Mask bool `json:",omitempty"`
 }
 
 // Status is what an engine knows of an instance.
@@ -84,6 +105,8 @@ type Status struct {
 	Running bool
 	// Reason says, for the sandbox's owner, why it failed.
 	Reason string
+	// Log is what the instance wrote last, for the server's log.
+	Log string
 }
 
 // Engine runs sandboxes. Its methods are safe for concurrent use.
@@ -105,6 +128,15 @@ type Engine interface {
 	Notify(failed func(Status))
 	// Close lets go of all instances, which live on.
 	Close() error
+}
+
+// Ender is an [Engine] whose instances end sooner than all traces of them are
+// gone.
+type Ender interface {
+	// End ends an instance: when it returns nil, nothing in it runs any more and
+	// nothing reaches or leaves it. It fails no more. [Engine.Destroy] has to
+	// follow. It may be repeated; an unknown instance is not an error.
+	End(ctx context.Context, id string) error
 }
 
 // Instance is a running sandbox.

@@ -1,7 +1,10 @@
 package image
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,92 +19,106 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Build builds a template and reports on the way to sink. When it fails, sink
-// fails or ctx is cancelled, an earlier build stays in use and nothing is left
-// of this one. A template is built once at a time: a second request for the
-// same is a conflict.
+// Build builds a template that has no steps, and reports on the way to sink.
+// When it fails, sink fails or ctx is cancelled, an earlier build stays in use
+// and nothing is left of this one. A template is built once at a time: a second
+// request for the same is a conflict.
 func (p *Provider) Build(ctx context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
-	def, ready, err := p.resolve(req)
+	plan, err := p.Plan(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	if ready == nil {
-		if def.name == Host {
-			ready, err = p.currentHost(ctx, req.Force)
-		} else {
-			ready, err = p.run(ctx, def, sink)
-		}
-		if err != nil {
+	t := plan.Ready
+	if t == nil {
+		if t, err = p.run(ctx, plan, sink); err != nil {
 			return nil, err
 		}
 	}
-	t := p.status(ready.template())
 	if sink != nil {
-		if err := sink(sandbox.BuildEvent{Step: "ready", Fraction: 1, Template: &t}); err != nil {
+		if err := sink(sandbox.BuildEvent{Step: "ready", Fraction: 1, Template: t}); err != nil {
 			return nil, err
 		}
 	}
-	return &t, nil
+	return t, nil
 }
 
-// resolve finds what a request asks for: a definition to build, or a build
-// that is ready.
-func (p *Provider) resolve(req sandbox.BuildTemplateRequest) (definition, *manifest, error) {
+// Plan finds what a request asks for: how to build it, or a build that is
+// ready. The host template is made anew here if that is asked for.
+func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (*Plan, error) {
 	if !validTemplate.MatchString(req.Name) {
-		return definition{}, nil, sandbox.Errorf(sandbox.CodeInvalid, "%.80q cannot name a template; use 1 to 63 of a-z, 0-9 and hyphens", req.Name)
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.80q cannot name a template; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", req.Name)
+	}
+	if req.Spec != nil && len(req.Packages) > 0 {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "both packages and a spec are given; put the packages into the spec, as apt")
 	}
 	old, err := p.readManifest(req.Name)
 	if err != nil {
 		old = nil
 	}
+	plan := &Plan{Name: req.Name}
+	same := true
 	def, known := p.builtins[req.Name]
 	switch {
-	case known && len(req.Packages) > 0:
-		return definition{}, nil, sandbox.Errorf(sandbox.CodeInvalid, "template %s is built in and has its own packages; choose another name for yours", req.Name)
+	case known && (len(req.Packages) > 0 || req.Spec != nil):
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "template %s is built in and has its own packages; choose another name for yours", req.Name)
 	case known:
+		plan.Spec = def.spec()
 	case len(req.Packages) > 0:
 		packages, err := checkPackages(req.Packages)
 		if err != nil {
-			return definition{}, nil, err
+			return nil, err
 		}
-		def = p.custom(req.Name, packages)
-		if old != nil && !req.Force && !slices.Equal(old.Packages, packages) {
-			return definition{}, nil, sandbox.Errorf(sandbox.CodeConflict, "template %s exists with other packages; set force to build it anew", req.Name)
-		}
+		plan.Spec = customSpec(packages)
+		same = old == nil || slices.Equal(old.Packages, packages)
+	case req.Spec != nil:
+		plan.Spec = withScreen(*req.Spec)
+		same = old == nil || sameSpec(old.Spec, &plan.Spec)
+	case old != nil && old.Spec != nil:
+		plan.Spec = *old.Spec
 	case old != nil && old.Source == p.debian.kind():
-		def = p.custom(req.Name, old.Packages)
+		plan.Spec = customSpec(old.Packages)
 	default:
-		return definition{}, nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no definition named %s; name packages to make one", req.Name)
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no definition named %s; give a spec, or name packages, to make one", req.Name)
 	}
-	if old != nil && !req.Force && def.name != Host {
-		return def, old, nil
+	if !same && !req.Force {
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s exists and is made of something else; set force to build this as its next version, or choose another name", req.Name)
 	}
-	return def, nil, nil
-}
-
-func (p *Provider) custom(name string, packages []string) definition {
-	return definition{name: name, description: "Debian 12 with chosen packages", source: p.debian, packages: packages, env: baseEnv}
-}
-
-// run builds a definition, alone among builds of its name.
-func (p *Provider) run(ctx context.Context, def definition, sink func(sandbox.BuildEvent) error) (m *manifest, err error) {
-	p.mu.Lock()
-	if p.building[def.name] {
-		p.mu.Unlock()
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built already; wait for that build", def.name)
-	}
-	p.building[def.name] = true
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.building, def.name)
-		delete(p.failed, def.name)
-		if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeCancelled {
-			p.failed[def.name] = failure{reason: sandbox.MessageOf(err), packages: def.packages}
+	if req.Name == Host {
+		old, err = p.currentHost(ctx, req.Force)
+		if err != nil {
+			return nil, err
 		}
-	}()
+	}
+	if old != nil && (!req.Force || req.Name == Host) {
+		t := p.status(old.template())
+		plan.Ready = &t
+	}
+	plan.Anew = req.Force && same
+	return plan, nil
+}
 
+func customSpec(packages []string) sandbox.TemplateSpec {
+	return sandbox.TemplateSpec{
+		Description: "Debian 12 with chosen packages", From: sandbox.TemplateSource{Debian: suite}, Apt: packages,
+	}
+}
+
+func sameSpec(a, b *sandbox.TemplateSpec) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	x, err := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && bytes.Equal(x, y)
+}
+
+// run builds a plan without steps, alone among builds of its name.
+func (p *Provider) run(ctx context.Context, plan *Plan, sink func(sandbox.BuildEvent) error) (t *sandbox.Template, err error) {
+	done, err := p.Claim(plan.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { done(err) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var mu sync.Mutex // reports come from several goroutines
@@ -115,33 +132,34 @@ func (p *Provider) run(ctx context.Context, def definition, sink func(sandbox.Bu
 			cancel(err)
 		}
 	}
-	m, err = p.make(ctx, def, report)
+	b, err := p.Base(ctx, &plan.Spec, plan.Anew, report)
+	if err == nil {
+		t, err = p.Publish(plan.Name, &plan.Spec, b)
+	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		p.log.Warn("template build failed", "template", def.name, "error", err)
+		p.log.Warn("template build failed", "template", plan.Name, "error", err)
 		return nil, err
+	}
+	return t, nil
+}
+
+// make makes a root of a definition. The result is written nowhere yet, but its
+// content is in place.
+func (p *Provider) make(ctx context.Context, def definition, report func(string, float64, string)) (m *manifest, err error) {
+	err = p.inScratch(def.name, func(dir string) error {
+		m, err = p.makeIn(ctx, dir, def, report)
+		return err
+	})
+	if err != nil {
+		return nil, explain(err)
 	}
 	return m, nil
 }
 
-// make does one build and makes it the template's current one.
-func (p *Provider) make(ctx context.Context, def definition, report func(string, float64, string)) (_ *manifest, err error) {
-	dir, err := os.MkdirTemp(filepath.Join(p.dir, "tmp"), def.name+"-")
-	if err != nil {
-		return nil, fmt.Errorf("start build: %w", err)
-	}
-	unlock, err := lockDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("start build: %w", err)
-	}
-	defer func() {
-		if derr := discard(dir); derr != nil {
-			p.log.Warn("remove build directory", "directory", dir, "error", derr)
-		}
-		unlock()
-	}()
+func (p *Provider) makeIn(ctx context.Context, dir string, def definition, report func(string, float64, string)) (*manifest, error) {
 	content := filepath.Join(dir, "rootfs")
 	if err := os.Mkdir(content, 0o700); err != nil {
 		return nil, err
@@ -153,7 +171,7 @@ func (p *Provider) make(ctx context.Context, def definition, report func(string,
 	defer t.close()
 	j := &job{def: def, dir: dir, tree: t, report: report}
 	if err := def.source.build(ctx, j); err != nil {
-		return nil, explain(err)
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -164,20 +182,17 @@ func (p *Provider) make(ctx context.Context, def definition, report func(string,
 		err = t.sync()
 	}
 	if err != nil {
-		return nil, explain(err)
+		return nil, err
 	}
 	env := maps.Clone(def.env)
 	maps.Copy(env, j.env)
 	m := &manifest{
 		Version: manifestVersion, Name: def.name, Description: def.description, Source: def.source.kind(),
 		Digest: contentDigest(digest, j), SizeBytes: t.bytes, BuiltAt: time.Now().UTC(),
-		User: userName, WorkDir: workDir, Env: env, Packages: def.packages,
-		Binds: j.binds, Stamp: j.stamp, Notes: j.notes,
+		User: cmp.Or(j.user, userName), WorkDir: cmp.Or(j.workDir, workDir), Env: env, Packages: def.packages, Ports: j.ports,
+		Binds: j.binds, Stamp: j.stamp, Notes: j.notes, Layers: j.layers,
 	}
-	if err := p.adopt(content, m.Digest); err != nil {
-		return nil, err
-	}
-	return m, p.writeManifest(m)
+	return m, p.adopt(content, m.Digest)
 }
 
 // adopt moves finished content to its place; content that is there already is

@@ -15,6 +15,15 @@ type definition struct {
 	source            source
 	packages          []string
 	env               map[string]string
+	// warm is run in the default interpreters of its golden sandbox.
+	warm map[string]string
+	// The rest is as in [sandbox.TemplateSpec].
+	start     *sandbox.StartCommand
+	desktop   *sandbox.Desktop
+	ports     []int
+	resources sandbox.Resources
+	files     []sandbox.TemplateFile
+	run       []sandbox.TemplateStep
 }
 
 // The names of the built-in definitions.
@@ -40,9 +49,22 @@ var codePackages = []string{
 	"python3", "python-is-python3", "python3-pip", "python3-venv", "python3-ipykernel",
 	"python3-numpy", "python3-pandas", "python3-matplotlib", "python3-scipy", "python3-sklearn",
 	"python3-requests", "python3-httpx", "python3-bs4", "python3-lxml", "python3-openpyxl", "python3-pil", "python3-pytest",
-	"nodejs", "npm", "golang", "gcc", "g++", "libc6-dev", "make", "pkg-config",
+	"nodejs", "npm", "node-typescript", "golang", "gcc", "g++", "libc6-dev", "make", "pkg-config",
 	"git", "curl", "wget", "openssh-client", "vim", "nano", "less", "procps", "file", "jq", "sqlite3",
 	"unzip", "zip", "xz-utils", "patch", "ripgrep",
+}
+
+// toolPackages are what one misses at once in a bare Debian.
+var toolPackages = []string{"curl", "git", "procps", "less", "nano", "file", "xz-utils", "unzip"}
+
+var nodePackages = []string{"nodejs", "npm", "node-typescript"}
+
+var nodeWarm = map[string]string{string(sandbox.JavaScript): "undefined"}
+
+// codeWarm loads what most code imports, and leaves no names behind.
+var codeWarm = map[string]string{
+	string(sandbox.Python):     `exec("import numpy, pandas, matplotlib, matplotlib.pyplot, matplotlib.font_manager", {})`,
+	string(sandbox.JavaScript): "undefined",
 }
 
 // baseEnv is the environment of every template. pip may install for the user
@@ -59,7 +81,15 @@ func builtin(host, debian source) map[string]definition {
 		{name: Host, source: host, env: baseEnv, description: "this machine's own programs, read-only: /usr and what it needs of /etc, nothing else"},
 		{name: Debian, source: debian, env: baseEnv, packages: basePackages, description: "a small Debian 12"},
 		{name: CodeInterpreter, source: debian, env: baseEnv, packages: slices.Concat(basePackages, codePackages),
-			description: "Debian 12 with Python and its data libraries, Node.js, Go, C and C++, git and editors"},
+			description: "Debian 12 with Python and its data libraries, Node.js, Go, C and C++, git and editors", warm: codeWarm},
+		{name: "base", source: debian, env: baseEnv, packages: slices.Concat(basePackages, toolPackages),
+			description: "a small Debian 12 with curl, git and the usual tools"},
+		{name: "node", source: debian, env: baseEnv, packages: slices.Concat(basePackages, toolPackages, nodePackages),
+			description: "Debian 12 with Node.js, npm and TypeScript", warm: nodeWarm},
+		definition{name: "desktop", source: debian, env: baseEnv, packages: slices.Concat(basePackages, desktopPackages, shellPackages),
+			description: "a computer: Debian 12 with a screen, a panel, Chromium, a terminal and a file manager"}.computer(shellDesktop),
+		definition{name: "browser", source: debian, env: baseEnv, packages: slices.Concat(basePackages, desktopPackages),
+			description: "a computer whose screen is Chromium alone, open from the start"}.computer(shellBrowser),
 	}
 	out := map[string]definition{}
 	for _, d := range defs {
@@ -71,7 +101,7 @@ func builtin(host, debian source) map[string]definition {
 }
 
 var (
-	validTemplate = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	validTemplate = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
 	validPackage  = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*$`)
 )
 
@@ -101,5 +131,20 @@ func (d definition) template() sandbox.Template {
 	return sandbox.Template{
 		Name: d.name, Description: d.description, Source: d.source.kind(), State: sandbox.TemplateAvailable,
 		User: userName, WorkDir: workDir, Env: maps.Clone(d.env), Packages: slices.Clone(d.packages),
+		Resources: d.resources, Warm: maps.Clone(d.warm), Start: d.start, Desktop: d.desktop, Ports: slices.Clone(d.ports),
 	}
+}
+
+// spec is how a definition is built.
+func (d definition) spec() sandbox.TemplateSpec {
+	s := sandbox.TemplateSpec{
+		Description: d.description, Env: d.env, Files: d.files, Run: d.run,
+		Resources: d.resources, Warm: d.warm, Start: d.start, Desktop: d.desktop, Ports: d.ports,
+	}
+	if d.name == Host {
+		s.From.Host = true
+		return s
+	}
+	s.From.Debian, s.Apt = suite, d.packages
+	return s
 }

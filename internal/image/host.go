@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,12 +74,42 @@ func (h *hostSource) build(ctx context.Context, j *job) error {
 	if err := furnish(j.tree, shell); err != nil {
 		return err
 	}
+	path := baseEnv["PATH"]
 	// Where Go's own instructions put it, and no package's PATH has it.
 	if info, err := os.Stat(filepath.Join(h.machine, "usr/local/go/bin")); err == nil && info.IsDir() {
-		j.env = map[string]string{"PATH": baseEnv["PATH"] + ":/usr/local/go/bin"}
+		path += ":/usr/local/go/bin"
+	}
+	if h.has("usr/bin/python3") && !h.has("usr/bin/python") && !h.has("usr/local/bin/python") {
+		if err := namePython(j.tree); err != nil {
+			return err
+		}
+		path += ":/" + aliasDir
+	}
+	if path != baseEnv["PATH"] {
+		j.env = map[string]string{"PATH": path}
 	}
 	j.stamp = stamp
 	return nil
+}
+
+// aliasDir has names of programs that the machine calls otherwise. It is the
+// last on the PATH.
+const aliasDir = "opt/cove/bin"
+
+// namePython gives Python the name that programs and people call it by.
+func namePython(t *tree) error {
+	for _, dir := range []string{"opt/cove", aliasDir} {
+		if err := t.mkdir(dir, meta{mode: 0o755}); err != nil {
+			return err
+		}
+	}
+	return t.symlink(aliasDir+"/python", "/usr/bin/python3", root)
+}
+
+// has reports whether the machine has a file.
+func (h *hostSource) has(rel string) bool {
+	_, err := os.Stat(filepath.Join(h.machine, rel))
+	return err == nil
 }
 
 // skeleton makes the top level: links as the machine has them, and directories
@@ -120,76 +149,11 @@ func (h *hostSource) skeleton(j *job) error {
 	return nil
 }
 
-// hide looks through what is shown and covers what is not for everyone.
-func (h *hostSource) hide(ctx context.Context, j *job) error {
-	var setuid, hidden int
-	for _, b := range slices.Clone(j.binds) {
-		err := filepath.WalkDir(b.Source, func(p string, d fs.DirEntry, err error) error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			rel, rerr := filepath.Rel(h.machine, p)
-			if rerr != nil {
-				return rerr
-			}
-			if err != nil { // not readable for us either, or gone meanwhile
-				return h.hideUnread(j, p, rel, d)
-			}
-			if d.Type()&fs.ModeSymlink != 0 {
-				return nil
-			}
-			info, err := d.Info()
-			if err != nil {
-				return nil // gone meanwhile
-			}
-			private := info.Mode().Perm()&0o004 == 0 || info.IsDir() && info.Mode().Perm()&0o001 == 0
-			switch {
-			case info.IsDir() && (private || slices.Contains(alwaysHidden, rel)):
-				j.binds = append(j.binds, engine.Bind{Source: h.maskDir, Target: "/" + rel})
-				hidden++
-				return fs.SkipDir
-			case info.Mode().IsRegular() && (private || hiddenNames[d.Name()]):
-				j.binds = append(j.binds, engine.Bind{Source: h.maskFile, Target: "/" + rel})
-				hidden++
-			case info.Mode().IsRegular() && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0:
-				setuid++
-			}
-			if hidden > maxHidden {
-				return sandbox.Errorf(sandbox.CodeUnsupported, "more than %d files and directories in /usr are not readable by everyone, too many to hide; build the template debian instead", maxHidden)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	j.notes = append(j.notes,
-		fmt.Sprintf("%d files or directories of this machine's system directories are hidden: not readable by everyone, or settings that may hold credentials", hidden),
-		fmt.Sprintf("%d setuid or setgid programs are shown; inside the sandbox they act on the sandbox only", setuid))
-	return nil
-}
-
-// hideUnread handles a directory that could not be listed.
-func (h *hostSource) hideUnread(j *job, p, rel string, d fs.DirEntry) error {
-	if d == nil || !d.IsDir() {
-		return nil
-	}
-	if _, err := os.Lstat(p); err != nil {
-		return nil
-	}
-	// A walk reports such a directory a second time after visiting it.
-	mask := engine.Bind{Source: h.maskDir, Target: "/" + rel}
-	if !slices.Contains(j.binds, mask) {
-		j.binds = append(j.binds, mask)
-	}
-	return fs.SkipDir
-}
-
 // stamp describes the machine's settings, the state of its package database
 // and its system directories.
 func (h *hostSource) stamp() (string, error) {
 	sum := sha256.New()
-	fmt.Fprintln(sum, "cove-host-2", os.Geteuid() == 0)
+	fmt.Fprintln(sum, "cove-host-3", os.Geteuid() == 0)
 	note := func(rel string) {
 		info, err := os.Lstat(filepath.Join(h.machine, rel))
 		if err != nil {
@@ -256,6 +220,9 @@ func (p *Provider) currentHost(ctx context.Context, anew bool) (*manifest, error
 	if anew || err != nil || m.Stamp != stamp {
 		// The making is everyone's; a caller who leaves does not stop it.
 		m, err = p.make(context.WithoutCancel(ctx), p.builtins[Host], func(string, float64, string) {})
+		if err == nil {
+			err = p.publish(m)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("make the host template: %w", err)
 		}

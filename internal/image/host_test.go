@@ -60,6 +60,7 @@ func fakeMachine(t *testing.T) string {
 		"etc/java-17/security":          {0o644, "keystore.password.check=true\n"},
 		"etc/vim/closed/x":              {0o644, secret},
 		"etc/alternatives/README":       {0o644, "links"},
+		"etc/matplotlibrc":              {0o644, "# text.color: black\n"},
 		"home/alice/.ssh/id_rsa":        {0o644, secret},
 		"root/.bashrc":                  {0o644, secret},
 		"var/lib/dpkg/status":           {0o644, "Package: tool\n"},
@@ -109,7 +110,7 @@ func fakeMachine(t *testing.T) string {
 	return m
 }
 
-func newProvider(t *testing.T, machine string) *Provider {
+func newProvider(t testing.TB, machine string) *Provider {
 	t.Helper()
 	dir := t.TempDir()
 	p, err := New(Config{Dir: dir, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
@@ -151,7 +152,7 @@ func TestHostShowsNoSecrets(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"bin": "-> usr/bin", "lib": "-> usr/lib", "usr": "d", "lib64": "d", "etc/localtime": "-> /usr/share/zoneinfo/Etc/UTC", "etc/alternatives/vi": "-> /usr/bin/tool",
-		"etc/ssl/certs/ca.pem": "f", "etc/ssl/certs/link.pem": "-> ca.pem", "etc/profile": "f", "etc/profile.d/fine.sh": "f", "etc/java-17/security": "f",
+		"etc/ssl/certs/ca.pem": "f", "etc/ssl/certs/link.pem": "-> ca.pem", "etc/profile": "f", "etc/profile.d/fine.sh": "f", "etc/java-17/security": "f", "etc/matplotlibrc": "f",
 		"etc/passwd": "f", "etc/resolv.conf": "f", "etc/hostname": "f", "etc/nsswitch.conf": "f", "etc/sudoers.d/user": "f", "home/user/.bashrc": "f",
 		"workspace": "d", "tmp": "d", ".cove": "d", "proc": "d", "sys": "d", "dev": "d", "root": "d", "run": "d", "var/tmp": "d", "var/log": "d",
 	} {
@@ -160,7 +161,7 @@ func TestHostShowsNoSecrets(t *testing.T) {
 		}
 	}
 	mask := func(target, source string) engine.Bind {
-		return engine.Bind{Source: filepath.Join(p.dir, "mask", source), Target: target}
+		return engine.Bind{Source: filepath.Join(p.dir, "mask", source), Target: target, Mask: true}
 	}
 	want := []engine.Bind{
 		{Source: filepath.Join(machine, "usr"), Target: "/usr"},
@@ -256,7 +257,7 @@ func TestHostOfThisMachine(t *testing.T) {
 }
 
 // listTree returns what is below dir: "d", "f" or "-> target".
-func listTree(t *testing.T, dir string) map[string]string {
+func listTree(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {

@@ -43,7 +43,7 @@ var etcAllowed = []struct {
 	// programs that do not work without theirs
 	{"fonts", data}, {"X11/app-defaults", data}, {"perl", data}, {"python3", data}, {"python3.*", data}, {"java-*", data}, {"vim", data}, {"nanorc", data},
 	{"manpath.config", data}, {"groff", data}, {"ImageMagick-*", data}, {"gtk-2.0", data}, {"gtk-3.0", data}, {"xml", data}, {"sgml", data}, {"xattr.conf", data},
-	{"ghostscript", data}, {"texmf", data}, {"R", script},
+	{"ghostscript", data}, {"texmf", data}, {"matplotlibrc", data}, {"R", script},
 	// shells
 	{"bash.bashrc", script}, {"bashrc", script}, {"bash_completion", script}, {"bash_completion.d", script}, {"inputrc", data},
 	{"profile", script}, {"profile.d", script}, {"skel", script}, {"zsh", script},

@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/oci"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -41,6 +42,11 @@ type Config struct {
 	Dir string
 	// Log defaults to [slog.Default].
 	Log *slog.Logger
+	// Registries says how images are fetched.
+	Registries oci.Config
+	// AllowPaths are absolute paths of this machine from which archives and
+	// directories may be read: each with all below it.
+	AllowPaths []string
 }
 
 // Provider keeps the templates of one directory. Its methods are safe for
@@ -51,6 +57,14 @@ type Provider struct {
 	own      bool
 	builtins map[string]definition
 	debian   source
+	layers   *layerStore
+
+	registries *oci.Registries
+	allowPaths []string
+	maxUpload  int64
+	pullSlots  chan struct{}
+	upSlots    chan struct{}
+	pullWait   time.Duration // before a layer is fetched again, times the attempts
 
 	host *hostCache
 
@@ -58,12 +72,12 @@ type Provider struct {
 	building map[string]bool      // under mu: builds that run
 	failed   map[string]failure   // under mu: why the newest build of a name failed
 	used     map[string]time.Time // under mu: when Root last returned a digest
+	aliases  map[string]string    // under mu: NAME or NAME@N by alias; replaced, not changed
+
+	publishing sync.Mutex // held to change the versions of templates, before mu
 }
 
-type failure struct {
-	reason   string
-	packages []string
-}
+type failure struct{ reason string }
 
 // New opens the templates kept in a directory and removes what crashed builds
 // have left there.
@@ -76,7 +90,7 @@ func New(cfg Config) (*Provider, error) {
 	if p.log == nil {
 		p.log = slog.Default()
 	}
-	for _, d := range []string{"", "rootfs", "manifests", "tmp", "mask/dir"} {
+	for _, d := range []string{"", "rootfs", "manifests", "cache", "tmp", "uploads", "mask/dir"} {
 		if err := os.MkdirAll(filepath.Join(p.dir, d), 0o755); err != nil {
 			return nil, fmt.Errorf("open templates: %w", err)
 		}
@@ -88,8 +102,22 @@ func New(cfg Config) (*Provider, error) {
 	if err := os.WriteFile(filepath.Join(p.dir, "mask/file"), nil, 0o444); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("open templates: %w", err)
 	}
+	p.pullWait, p.maxUpload = pullWait, sandbox.MaxUploadBytes
+	p.pullSlots, p.upSlots = make(chan struct{}, pullsAtOnce), make(chan struct{}, uploadsAtOnce)
+	for _, a := range cfg.AllowPaths {
+		p.allowPaths = append(p.allowPaths, filepath.Clean(a))
+	}
+	var err error
+	if p.registries, err = oci.New(cfg.Registries); err != nil {
+		return nil, err
+	}
+	if p.layers, err = newLayerStore(p.dir, p.own, p.log); err != nil {
+		return nil, err
+	}
 	p.setHost(&hostSource{machine: "/", maskDir: filepath.Join(p.dir, "mask/dir"), maskFile: filepath.Join(p.dir, "mask/file")})
 	p.sweep()
+	p.expireUploads()
+	p.readAliases()
 	return p, nil
 }
 
@@ -114,12 +142,12 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 	p.mu.Lock()
 	for name := range p.failed {
 		if _, ok := byName[name]; !ok {
-			byName[name] = p.custom(name, p.failed[name].packages).template()
+			byName[name] = unbuilt(name)
 		}
 	}
 	for name := range p.building {
 		if _, ok := byName[name]; !ok {
-			byName[name] = p.custom(name, nil).template()
+			byName[name] = unbuilt(name)
 		}
 	}
 	p.mu.Unlock()
@@ -131,8 +159,26 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 	return out, nil
 }
 
-// Get returns one template in any state, or a not_found error.
-func (p *Provider) Get(ctx context.Context, name string) (*sandbox.Template, error) {
+// unbuilt describes a template of somebody's own that has no build.
+func unbuilt(name string) sandbox.Template {
+	return sandbox.Template{Name: name, State: sandbox.TemplateAvailable, User: userName, WorkDir: workDir}
+}
+
+// Get returns one template in any state by its name, NAME@VERSION or an alias,
+// or a not_found error.
+func (p *Provider) Get(ctx context.Context, ref string) (*sandbox.Template, error) {
+	name, number, err := p.resolved(ref)
+	if err != nil {
+		return nil, err
+	}
+	if number > 0 {
+		m, err := p.version(name, number)
+		if err != nil {
+			return nil, absent(ref, err)
+		}
+		t := p.status(m.template())
+		return &t, nil
+	}
 	all, err := p.List(ctx)
 	if err != nil {
 		return nil, err
@@ -149,8 +195,14 @@ func (p *Provider) Get(ctx context.Context, name string) (*sandbox.Template, err
 
 // status adds what happens now to what is on the disk.
 func (p *Provider) status(t sandbox.Template) sandbox.Template {
+	if d, ok := p.builtins[t.Name]; ok {
+		// They are of this program, not of a build.
+		now := d.template()
+		t.Warm, t.Start, t.Desktop, t.Ports, t.Resources = now.Warm, now.Start, now.Desktop, now.Ports, now.Resources
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	t.Aliases = p.aliasesOf(t.Name)
 	f, failed := p.failed[t.Name]
 	if failed {
 		t.Reason = f.reason
@@ -169,25 +221,31 @@ func (p *Provider) status(t sandbox.Template) sandbox.Template {
 
 // Root returns the root file system of a ready template and the template. That
 // of the host template is made, or made anew, when needed.
-func (p *Provider) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
-	m, err := p.current(ctx, name)
+func (p *Provider) Root(ctx context.Context, ref string) (engine.Root, sandbox.Template, error) {
+	name, number, err := p.resolved(ref)
 	if err != nil {
 		return engine.Root{}, sandbox.Template{}, err
 	}
-	p.mu.Lock()
-	p.used[m.Digest] = time.Now()
-	p.mu.Unlock()
-	root := engine.Root{Digest: m.Digest, Dir: p.rootfsDir(m.Digest), Binds: slices.Clone(m.Binds)}
-	return root, p.status(m.template()), nil
+	m, err := p.current(ctx, name, number)
+	if err != nil {
+		return engine.Root{}, sandbox.Template{}, err
+	}
+	p.hold(m.Digest)
+	return p.rootOf(m), p.status(m.template()), nil
 }
 
-func (p *Provider) current(ctx context.Context, name string) (*manifest, error) {
-	if name == Host {
+// current returns the record of a template that can be used: of one version, or
+// of the newest for 0.
+func (p *Provider) current(ctx context.Context, name string, number int) (*manifest, error) {
+	if name == Host && number == 0 {
 		return p.currentHost(ctx, false)
 	}
-	m, err := p.readManifest(name)
+	m, err := p.version(name, number)
 	if err == nil {
 		return m, nil
+	}
+	if number > 0 {
+		return nil, absent(versioned(name, number), err)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		p.log.Error("read template", "template", name, "error", err)
@@ -211,7 +269,8 @@ func (p *Provider) current(ctx context.Context, name string) (*manifest, error) 
 const recent = 15 * time.Minute
 
 // Collect removes root file systems that no template has any more, but for the
-// digests in use by sandboxes. It returns the digests removed.
+// digests in use by sandboxes, and layers that no template is made of. It
+// returns the digests of the roots removed.
 func (p *Provider) Collect(inUse map[string]bool) ([]string, error) {
 	trash, err := os.MkdirTemp(filepath.Join(p.dir, "tmp"), "collect-")
 	if err != nil {
@@ -231,10 +290,16 @@ func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, erro
 	// The host's template is made without being in building, but its newest
 	// digest is protected by its time of use.
 	keep := map[string]bool{}
-	ms, err := p.manifests()
+	ms, err := p.records("manifests")
 	if err != nil {
 		return nil, err
 	}
+	p.expireCache()
+	kept, err := p.records("cache")
+	if err != nil {
+		return nil, err
+	}
+	ms = append(ms, kept...)
 	for _, m := range ms {
 		keep[m.Digest] = true
 	}
@@ -259,7 +324,23 @@ func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, erro
 		delete(p.used, d)
 		removed = append(removed, d)
 	}
-	return removed, nil
+	layers := map[string]bool{}
+	for _, m := range ms {
+		for _, d := range m.Layers {
+			layers[d] = true
+		}
+	}
+	return removed, p.layers.throwOut(trash, layers)
+}
+
+// expireCache forgets what no build has used for long.
+func (p *Provider) expireCache() {
+	entries, _ := os.ReadDir(filepath.Join(p.dir, "cache"))
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > cacheFor {
+			_ = os.Remove(filepath.Join(p.dir, "cache", e.Name()))
+		}
+	}
 }
 
 // sweep removes the directories of builds whose process is gone. A build keeps

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,13 +30,29 @@ type manifest struct {
 	WorkDir     string            `json:"workdir"`
 	Env         map[string]string `json:"env,omitempty"`
 	Packages    []string          `json:"packages,omitempty"`
+	// Number is the template's version, and Last the highest that it has had.
+	Number int `json:"number,omitempty"`
+	Last   int `json:"last,omitempty"`
+	// Spec is what it was built from, if that was not a definition of ours.
+	Spec *sandbox.TemplateSpec `json:"spec,omitempty"`
+	// The rest of what its sandboxes begin with.
+	Resources sandbox.Resources      `json:"resources,omitzero"`
+	Warm      map[string]string      `json:"warm,omitempty"`
+	Start     *sandbox.StartCommand  `json:"start,omitempty"`
+	Desktop   *sandbox.Desktop       `json:"desktop,omitempty"`
+	Ports     []int                  `json:"ports,omitempty"`
+	Network   *sandbox.NetworkPolicy `json:"network,omitempty"`
 	// Binds are shown in the sandbox in this order; a later one may lie inside
 	// an earlier one.
 	Binds []engine.Bind `json:"binds,omitempty"`
 	// Stamp is what the source was like; see [source].
 	Stamp string `json:"stamp,omitempty"`
+	// Layers are those that it was composed of, which are kept for the next build.
+	Layers []string `json:"layers,omitempty"`
 	// Notes say what a reader should know of the content.
 	Notes []string `json:"notes,omitempty"`
+
+	pinned bool // it was read as one version, not as the newest
 }
 
 const manifestVersion = 1
@@ -47,25 +64,42 @@ func (m *manifest) template() sandbox.Template {
 	return sandbox.Template{
 		Name: m.Name, Description: m.Description, Source: m.Source, State: sandbox.TemplateReady,
 		Digest: m.Digest, SizeBytes: m.SizeBytes, BuiltAt: &built,
-		User: m.User, WorkDir: m.WorkDir, Env: m.Env, Packages: m.Packages,
+		User: m.User, WorkDir: m.WorkDir, Env: m.Env, Packages: m.Packages, Version: max(1, m.Number),
+		Resources: m.Resources, Warm: m.Warm, Start: m.Start, Desktop: m.Desktop, Ports: m.Ports, Network: m.Network,
 	}
 }
 
-// readManifest returns the record of a template, or [fs.ErrNotExist].
-func (p *Provider) readManifest(name string) (*manifest, error) {
+// readManifest returns the record of a template's newest version, or
+// [fs.ErrNotExist].
+func (p *Provider) readManifest(name string) (*manifest, error) { return p.readRecord(name, name) }
+
+// readVersion returns the record of one version, or [fs.ErrNotExist].
+func (p *Provider) readVersion(name string, number int) (*manifest, error) {
+	return p.readRecord(name, versioned(name, number))
+}
+
+func (p *Provider) readRecord(name, file string) (*manifest, error) {
 	if !validTemplate.MatchString(name) {
 		return nil, fs.ErrNotExist
 	}
-	data, err := os.ReadFile(p.manifestFile(name))
+	m, err := p.readManifestFile(p.manifestFile(file))
+	if err == nil && m.Name != name {
+		return nil, fmt.Errorf("manifest of template %s: it is of %.80q", name, m.Name)
+	}
+	return m, err
+}
+
+func (p *Provider) readManifestFile(path string) (*manifest, error) {
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	var m manifest
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, fmt.Errorf("read manifest of template %s: %w", name, err)
+		return nil, fmt.Errorf("read manifest %s: %w", filepath.Base(path), err)
 	}
-	if m.Version != manifestVersion || m.Name != name || !validDigest.MatchString(m.Digest) {
-		return nil, fmt.Errorf("manifest of template %s: not one of this version", name)
+	if m.Version != manifestVersion || !validDigest.MatchString(m.Digest) {
+		return nil, fmt.Errorf("manifest %s: not one of this version", filepath.Base(path))
 	}
 	if _, err := os.Stat(p.rootfsDir(m.Digest)); err != nil {
 		return nil, err
@@ -73,31 +107,45 @@ func (p *Provider) readManifest(name string) (*manifest, error) {
 	return &m, nil
 }
 
-// writeManifest makes a build visible, durably and at once.
-func (p *Provider) writeManifest(m *manifest) error {
+// writeManifest makes a build visible under the name of a file, durably and at
+// once.
+func (p *Provider) writeManifest(m *manifest, file string) error {
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(p.dir, "manifests")
-	f, err := os.CreateTemp(dir, ".new-*")
+	if err := p.replaceFile(p.manifestFile(file), data); err != nil {
+		return fmt.Errorf("write manifest: %w", err)
+	}
+	return nil
+}
+
+// replaceFile writes a small file, durably and at once.
+func (p *Provider) replaceFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Join(p.dir, "manifests"), ".new-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name()) // gone already when all went well
 	_, err = f.Write(append(data, '\n'))
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write manifest: %w", err)
-	}
-	if err := os.Rename(f.Name(), p.manifestFile(m.Name)); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
 }
 
-// manifests returns all records that can be read.
+// manifests returns the records of all templates that can be read.
 func (p *Provider) manifests() ([]*manifest, error) {
-	entries, err := os.ReadDir(filepath.Join(p.dir, "manifests"))
+	all, err := p.records("manifests")
+	return slices.DeleteFunc(all, func(m *manifest) bool { return m.pinned }), err
+}
+
+// records returns the records in a directory that can be read, of all versions.
+func (p *Provider) records(dir string) ([]*manifest, error) {
+	entries, err := os.ReadDir(filepath.Join(p.dir, dir))
 	if err != nil {
 		return nil, err
 	}
@@ -107,11 +155,15 @@ func (p *Provider) manifests() ([]*manifest, error) {
 		if !ok {
 			continue
 		}
-		m, err := p.readManifest(name)
+		m, err := p.readManifestFile(filepath.Join(p.dir, dir, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted meanwhile
+		}
 		if err != nil {
-			p.log.Warn("template's record is not usable", "template", name, "error", err)
+			p.log.Warn("template's record is not usable", "record", name, "error", err)
 			continue
 		}
+		m.pinned = strings.Contains(name, "@")
 		out = append(out, m)
 	}
 	return out, nil

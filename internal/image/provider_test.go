@@ -87,7 +87,10 @@ func TestBuildAndUse(t *testing.T) {
 		}
 		return out
 	}
-	want := map[string]sandbox.TemplateState{"host": "ready", "debian": "available", "code-interpreter": "available"}
+	want := map[string]sandbox.TemplateState{
+		"host": "ready", "debian": "available", "code-interpreter": "available",
+		"base": "available", "node": "available", "desktop": "available", "browser": "available",
+	}
 	if d := cmp.Diff(want, list()); d != "" {
 		t.Errorf("before (-want +got):\n%s", d)
 	}

@@ -28,6 +28,12 @@ type job struct {
 	// The rest is for build to set.
 	binds []engine.Bind
 	env   map[string]string // added to the definition's
-	stamp string
-	notes []string
+	// user and workDir are those of sandboxes, if not the usual ones; ports are
+	// those that something serves on.
+	user, workDir string
+	ports         []int
+	stamp         string
+	notes         []string
+	// layers are those that the tree was composed of.
+	layers []string
 }

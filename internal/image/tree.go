@@ -42,6 +42,8 @@ type tree struct {
 	// share theirs.
 	openPath string
 	open     *os.Root
+
+	synced []func() error
 }
 
 // entry is what the digest is made of, and what finish still has to set.
@@ -326,6 +328,10 @@ func (t *tree) finish() (string, error) {
 		if e.kind != 'd' {
 			continue
 		}
+		if !t.own {
+			// Root inside may enter them whatever their mode is, so we must.
+			e.mode |= 0o500
+		}
 		if !t.own && e.uid != 0 {
 			// The owner inside cannot be had; whoever it is may write.
 			e.mode |= 0o777
@@ -351,8 +357,16 @@ func (t *tree) sync() error {
 	if err := unix.Syncfs(int(f.Fd())); err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
+	for _, f := range t.synced {
+		if err := f(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
+
+// onSync has f called when what was written so far is durable.
+func (t *tree) onSync(f func() error) { t.synced = append(t.synced, f) }
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 

@@ -25,7 +25,7 @@ func archive(t testing.TB, headers ...tar.Header) []byte {
 		if h.Typeflag == tar.TypeReg {
 			h.Size = int64(len(content))
 		}
-		if h.Mode == 0 {
+		if h.Mode == 0 && h.Typeflag != tar.TypeXGlobalHeader {
 			h.Mode = 0o755
 		}
 		if err := w.WriteHeader(&h); err != nil {

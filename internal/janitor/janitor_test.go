@@ -12,22 +12,15 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/shelf"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// host is a provider of the one template that the tests use.
-type host struct{ service.TemplateProvider }
-
-func (host) Root(context.Context, string) (engine.Root, sandbox.Template, error) {
-	return engine.Root{Dir: "/"}, sandbox.Template{Name: "host"}, nil
-}
 
 // house is a service with a janitor.
 type house struct {
@@ -61,7 +54,7 @@ func (h *house) start() {
 	h.engine = memory.New(h.state)
 	log := slog.New(slog.NewTextHandler(h.t.Output(), nil))
 	h.Service, err = service.New(service.Config{
-		Store: h.store, Engine: h.engine, Templates: host{}, Log: log, Boot: service.Boot{ID: "boot"},
+		Store: h.store, Engine: h.engine, Templates: shelf.New("/", sandbox.Template{Name: "host", State: sandbox.TemplateReady}), Log: log, Boot: service.Boot{ID: "boot"},
 	})
 	must(h.t, err)
 	must(h.t, h.Start(h.ctx))

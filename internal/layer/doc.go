@@ -13,8 +13,8 @@
 // package apply.
 //
 // Some files are each sandbox's own, and Cove writes them: /etc/hosts,
-// /etc/machine-id, /var/lib/dbus/machine-id and the SSH host keys,
-// /etc/ssh/ssh_host_*. They are compared and merged only if a path that is
+// /etc/resolv.conf, /etc/machine-id, /var/lib/dbus/machine-id, the SSH host keys,
+// /etc/ssh/ssh_host_*, and the system's file of certificate authorities. They are compared and merged only if a path that is
 // selected names one itself. /run/cove, where a fork finds its place, never is.
 //
 // A layer comes from a sandbox, so nothing in it is trusted: it is bounded in

@@ -32,11 +32,16 @@ func isExcluded(p string) bool {
 
 // named says of a path that what is there is a sandbox's own, so that each differs
 // from its template and its forks without anybody having changed it: its name and
-// machine id, and the host keys that it got at its start. Such a path is looked at
-// only if it is selected itself.
+// machine id, its resolver and whom it trusts, and the host keys that it got at its
+// start. Such a path is looked at only if it is selected itself.
 func named(p string) bool {
 	switch p {
-	case "/etc/hosts", "/etc/machine-id", "/var/lib/dbus/machine-id":
+	case "/etc/hosts", "/etc/resolv.conf", "/etc/machine-id", "/var/lib/dbus/machine-id":
+		return true
+	case "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/pki/tls/certs/ca-bundle.crt",
+		"/etc/ssl/ca-bundle.pem", "/var/lib/ca-certificates/ca-bundle.pem", "/etc/ssl/cert.pem":
+		return true // the gateway's authority is in it, if the sandbox has secrets
+	case "/usr/local/share/ca-certificates/cove-gateway.crt", "/etc/pki/ca-trust/source/anchors/cove-gateway.crt", "/etc/pki/trust/anchors/cove-gateway.crt":
 		return true
 	}
 	name, ok := strings.CutPrefix(p, "/etc/ssh/ssh_host_")

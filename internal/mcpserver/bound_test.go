@@ -62,7 +62,8 @@ func TestSessionInUseIsNotEnded(t *testing.T) {
 }
 
 func TestIdleSessionsEnd(t *testing.T) {
-	w := serve(t, Config{Service: newFake(), SessionIdle: 50 * time.Millisecond})
+	// Long enough to begin a session on a busy machine.
+	w := serve(t, Config{Service: newFake(), SessionIdle: time.Second})
 	headers := w.session("/mcp")
 	server, err := w.handler.server("", w.handler.cfg.selection())
 	if err != nil {

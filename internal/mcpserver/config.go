@@ -44,6 +44,11 @@ type Config struct {
 	// SessionIdle ends a session without requests; 0 is two hours.
 	SessionIdle time.Duration
 
+	// Env returns variables of the environment of the client that has started
+	// this server for itself alone, for dialects whose products are configured
+	// so; nil has none.
+	Env func(name string) string
+
 	// Handover is when a command that a call waits for becomes a job; 0 is the
 	// dialect's own, below the 60 s after which clients give a call up.
 	Handover time.Duration
@@ -56,6 +61,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Env == nil {
+		c.Env = func(string) string { return "" }
 	}
 	if c.MaxSessions == 0 {
 		c.MaxSessions = 1024

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -55,6 +56,7 @@ type Handler struct {
 	dialects  map[string]*sessions
 	stateful  http.Handler
 	stateless http.Handler
+	plain     http.Handler // stateless, and answers with JSON only
 	bodies    *semaphore.Weighted
 	bound     *bound
 
@@ -89,6 +91,8 @@ func NewHTTP(cfg Config) (*Handler, error) {
 	h.stateful = identify(mcp.NewStreamableHTTPHandler(serverOf, &opts))
 	opts.Stateless = true
 	h.stateless = identify(mcp.NewStreamableHTTPHandler(serverOf, &opts))
+	opts.JSONResponse = true
+	h.plain = identify(mcp.NewStreamableHTTPHandler(serverOf, &opts))
 	return h, nil
 }
 
@@ -147,7 +151,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer release()
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	if sessionless(r, body) {
+	if plainJSON(name) {
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		h.plain.ServeHTTP(w, r)
+		return
+	}
+	if sessionless(r, body) || withoutSessions(name) {
 		h.stateless.ServeHTTP(w, r)
 		return
 	}
@@ -157,6 +166,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // choice reads which dialect and tools a request chooses.
 func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, err error) {
 	name, sel = h.cfg.Dialect, h.cfg.selection()
+	if own, ok := r.Context().Value(dialectKey{}).(string); ok {
+		name, sel.Toolsets = own, nil // chosen for another dialect
+	}
 	if v := r.Header.Get(headerToolsets); v != "" {
 		sel.Toolsets = dialect.ParseToolsets(v)
 	}
@@ -167,13 +179,13 @@ func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, e
 	default:
 		return "", sel, sandbox.Errorf(sandbox.CodeInvalid, "header %s must be true or false", headerReadOnly)
 	}
-	path := strings.Trim(strings.TrimPrefix(r.URL.Path, "/mcp"), "/")
+	path := strings.Trim(strings.TrimPrefix(path.Clean("/"+r.URL.Path), "/mcp"), "/")
 	if path == "" {
 		return name, sel, nil
 	}
 	segments := strings.Split(path, "/")
 	if _, ok := h.dialects[segments[0]]; ok {
-		if segments[0] != h.cfg.Dialect {
+		if segments[0] != name {
 			sel.Toolsets = nil // chosen for another dialect
 		}
 		name, segments = segments[0], segments[1:]
@@ -218,6 +230,9 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		release()
 		return nil, func() {}, err
 	}
+	if len(body) <= bigBody {
+		release() // a call may take hours, and this one has no length in front
+	}
 	return body, release, nil
 }
 
@@ -253,6 +268,43 @@ func sessionless(r *http.Request, body []byte) bool {
 		return v >= statelessRevision
 	}
 	return r.Header.Get(headerSession) == "" && bytes.Contains(body, []byte(`"`+mcp.MetaKeyProtocolVersion+`"`))
+}
+
+// withoutSessions reports whether a dialect never has any.
+func withoutSessions(name string) bool {
+	d, err := all.Find(name)
+	if err != nil {
+		return false
+	}
+	s, ok := d.(dialect.Sessionless)
+	return ok && s.Sessionless()
+}
+
+// plainJSON reports whether a dialect's clients get no streams.
+func plainJSON(name string) bool {
+	d, err := all.Find(name)
+	if err != nil {
+		return false
+	}
+	p, ok := d.(dialect.PlainJSON)
+	return ok && p.PlainJSON()
+}
+
+type dialectKey struct{}
+
+// WithDialect returns a context for requests whose default is that dialect, as
+// those of a port of its own.
+func WithDialect(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, dialectKey{}, name)
+}
+
+// Dialect returns the name of the dialect that a request to the handler chooses.
+func (h *Handler) Dialect(r *http.Request) string {
+	name, _, err := h.choice(r)
+	if err != nil {
+		return ""
+	}
+	return name
 }
 
 func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *mcp.Server) {
@@ -330,6 +382,7 @@ func identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// In place of the real one, which no tool needs to see.
 		r.Header.Set("Authorization", "Bearer checked")
+		r.Header.Del("X-Api-Key")
 		withInfo.ServeHTTP(w, r)
 	})
 }

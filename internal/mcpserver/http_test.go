@@ -192,7 +192,7 @@ func TestBothEras(t *testing.T) {
 		t.Fatalf("%d %+v", status, stateless)
 	}
 	oldNames, newNames := toolNames(t, old), toolNames(t, stateless)
-	if diff := cmp.Diff(oldNames, newNames); diff != "" || len(newNames) != 26 || newNames[0] != "sandbox_create" {
+	if diff := cmp.Diff(oldNames, newNames); diff != "" || len(newNames) != 42 || newNames[0] != "sandbox_create" {
 		t.Errorf("lists of tools differ: %s %v", diff, newNames)
 	}
 	_, res := w.post("/mcp", call(3, "sandbox_exec", `{"sandbox":"s","shell":"hi"}`), headers...)
@@ -435,7 +435,7 @@ func (w *web) expectTooLarge(req *http.Request, headers []string) {
 }
 
 func TestChoice(t *testing.T) {
-	all := 26
+	all, every := 42, 57
 	tests := []struct {
 		name    string
 		cfg     Config
@@ -447,21 +447,22 @@ func TestChoice(t *testing.T) {
 	}{
 		{"default", Config{}, "/mcp", nil, 200, all, ""},
 		{"trailing slash", Config{}, "/mcp/", nil, 200, all, ""},
-		{"path", Config{}, "/mcp/x/code", nil, 200, 3, ""},
-		{"two toolsets", Config{}, "/mcp/x/code,core", nil, 200, 16, ""},
+		{"path", Config{}, "/mcp/x/code", nil, 200, 9, ""},
+		{"two toolsets", Config{}, "/mcp/x/code,core", nil, 200, 22, ""},
 		{"time", Config{}, "/mcp/x/time", nil, 200, 10, ""},
-		{"all", Config{Toolsets: []string{"code"}}, "/mcp/x/all", nil, 200, all, ""},
-		{"read-only", Config{}, "/mcp/readonly", nil, 200, 9, ""},
+		{"network", Config{}, "/mcp/x/network", nil, 200, 10, ""},
+		{"all", Config{Toolsets: []string{"code"}}, "/mcp/x/all", nil, 200, every, ""},
+		{"read-only", Config{}, "/mcp/readonly", nil, 200, 15, ""},
 		{"both", Config{}, "/mcp/x/core/readonly", nil, 200, 5, ""},
 		{"dialect", Config{}, "/mcp/native", nil, 200, all, ""},
-		{"dialect and toolset", Config{}, "/mcp/native/x/code", nil, 200, 3, ""},
-		{"header", Config{}, "/mcp", []string{headerToolsets, " code , "}, 200, 3, ""},
-		{"read-only header", Config{}, "/mcp", []string{headerReadOnly, "true"}, 200, 9, ""},
-		{"path wins", Config{}, "/mcp/x/code", []string{headerToolsets, "core"}, 200, 3, ""},
-		{"flag", Config{Toolsets: []string{"code"}}, "/mcp", nil, 200, 3, ""},
-		{"read-only flag stays", Config{ReadOnly: true}, "/mcp", []string{headerReadOnly, "false"}, 200, 9, ""},
-		{"unknown toolset", Config{}, "/mcp/x/nope", nil, 400, 0, `unknown toolset "nope"; known are core, code, time and all`},
-		{"unknown in header", Config{}, "/mcp", []string{headerToolsets, "core,nope"}, 400, 0, `unknown toolset "nope"; known are core, code, time and all`},
+		{"dialect and toolset", Config{}, "/mcp/native/x/code", nil, 200, 9, ""},
+		{"header", Config{}, "/mcp", []string{headerToolsets, " code , "}, 200, 9, ""},
+		{"read-only header", Config{}, "/mcp", []string{headerReadOnly, "true"}, 200, 15, ""},
+		{"path wins", Config{}, "/mcp/x/code", []string{headerToolsets, "core"}, 200, 9, ""},
+		{"flag", Config{Toolsets: []string{"code"}}, "/mcp", nil, 200, 9, ""},
+		{"read-only flag stays", Config{ReadOnly: true}, "/mcp", []string{headerReadOnly, "false"}, 200, 15, ""},
+		{"unknown toolset", Config{}, "/mcp/x/nope", nil, 400, 0, `unknown toolset "nope"; known are core, code, time, network, computer, templates, volumes and all`},
+		{"unknown in header", Config{}, "/mcp", []string{headerToolsets, "core,nope"}, 400, 0, `unknown toolset "nope"; known are core, code, time, network, computer, templates, volumes and all`},
 		{"bad read-only", Config{}, "/mcp", []string{headerReadOnly, "maybe"}, 404, 0, "must be true or false"},
 		{"unknown path", Config{}, "/mcp/nope", nil, 404, 0, "no such path"},
 		{"too deep", Config{}, "/mcp/readonly/x", nil, 404, 0, "no such path"},

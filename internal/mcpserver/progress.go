@@ -18,21 +18,28 @@ const (
 // call takes and what is going on. Its value is the seconds since the start,
 // so it always increases.
 type progress struct {
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	ctx     context.Context // of the call
+	session *mcp.ServerSession
+	token   any // nil if the client did not ask
+	start   time.Time
+	cancel  context.CancelFunc
+	done    sync.WaitGroup
 
 	mu      sync.Mutex
 	message string // guarded by mu
+
+	sending sync.Mutex
+	last    float64 // what was sent last; guarded by sending
+	ended   bool    // guarded by sending
 }
 
 func startProgress(ctx context.Context, req *mcp.CallToolRequest) *progress {
-	p := &progress{cancel: func() {}}
-	token := req.Params.GetProgressToken()
-	if token == nil {
+	p := &progress{ctx: ctx, session: req.Session, token: req.Params.GetProgressToken(), start: time.Now(), cancel: func() {}}
+	if p.token == nil {
 		return p
 	}
-	ctx, p.cancel = context.WithCancel(ctx)
-	p.done.Go(func() { p.run(ctx, req.Session, token) })
+	p.ctx, p.cancel = context.WithCancel(ctx)
+	p.done.Go(p.run)
 	return p
 }
 
@@ -47,25 +54,43 @@ func (p *progress) status(message string) {
 func (p *progress) stop() {
 	p.cancel()
 	p.done.Wait()
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	p.ended = true
 }
 
-func (p *progress) run(ctx context.Context, session *mcp.ServerSession, token any) {
-	start := time.Now()
+// tell sends a message at once.
+func (p *progress) tell(message string) {
+	if p.token != nil {
+		_ = p.send(message) // the client is gone, which ends the call too
+	}
+}
+
+func (p *progress) send(message string) error {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	if p.ended {
+		return nil
+	}
+	p.last = max(time.Since(p.start).Seconds(), p.last+1e-6)
+	return p.session.NotifyProgress(p.ctx, &mcp.ProgressNotificationParams{
+		ProgressToken: p.token, Progress: p.last, Message: message,
+	})
+}
+
+func (p *progress) run() {
 	timer := time.NewTimer(firstProgress)
 	defer timer.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-p.ctx.Done():
 			return
 		case <-timer.C:
 		}
 		p.mu.Lock()
 		message := p.message
 		p.mu.Unlock()
-		err := session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-			ProgressToken: token, Progress: time.Since(start).Seconds(), Message: message,
-		})
-		if err != nil {
+		if err := p.send(message); err != nil {
 			return
 		}
 		timer.Reset(nextProgress)

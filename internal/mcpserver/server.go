@@ -102,6 +102,9 @@ func (b *builder) middleware(tools []dialect.Tool) mcp.Middleware {
 					res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; the server's log has the details"}
 				}
 			}()
+			if err := b.unknown(req, order); err != nil {
+				return nil, err
+			}
 			ctx, cancel := b.join(ctx, req)
 			defer cancel()
 			res, err = next(ctx, method, req)
@@ -113,6 +116,26 @@ func (b *builder) middleware(tools []dialect.Tool) mcp.Middleware {
 	}
 }
 
+// unknown is a dialect's own error for a tool or prompt that is not there.
+func (b *builder) unknown(req mcp.Request, tools map[string]int) error {
+	refuser, ok := b.dialect.(dialect.Refuser)
+	if !ok || b.cfg.Fixtures {
+		return nil
+	}
+	switch p := req.GetParams().(type) {
+	case *mcp.CallToolParamsRaw:
+		if _, known := tools[p.Name]; !known {
+			return refuser.Unknown("tool", p.Name)
+		}
+	case *mcp.GetPromptParams:
+		prompter, ok := b.dialect.(dialect.Prompter)
+		if !ok || !slices.ContainsFunc(prompter.Prompts(), func(known dialect.Prompt) bool { return known.Def.Name == p.Name }) {
+			return refuser.Unknown("prompt", p.Name)
+		}
+	}
+	return nil
+}
+
 func (b *builder) handler(t dialect.Tool) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		p := startProgress(ctx, req)
@@ -122,6 +145,8 @@ func (b *builder) handler(t dialect.Tool) mcp.ToolHandler {
 			Args:     req.Params.Arguments,
 			Session:  sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) }),
 			Status:   p.status,
+			Tell:     p.tell,
+			Env:      b.cfg.Env,
 			Protocol: req.ProtocolVersion(),
 			Handover: b.cfg.Handover,
 			Header:   header(req),

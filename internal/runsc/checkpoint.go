@@ -65,13 +65,13 @@ func (s *Sandbox) Checkpoint(dir string) error {
 // when the processes run; pages that nobody has asked for yet are read from
 // the directory's files in the background, which may be removed meanwhile.
 func (s *Sandbox) Restore(dir string) error {
-	if s.sharesPages(dir) {
-		if err := s.restoreShared(dir); err != nil {
-			return fmt.Errorf("restore gVisor container: %w", err)
+	err := OnOwnThread(func() error {
+		if ChecksAsLoaded(dir) || s.sharesPages(dir) {
+			return s.restoreShared(dir)
 		}
-		return nil
-	}
-	if err := s.c.Restore(s.conf, dir, false, true, nil); err != nil {
+		return s.c.Restore(s.conf, dir, false, true, nil)
+	})
+	if err != nil {
 		return fmt.Errorf("restore gVisor container: %w", err)
 	}
 	return nil

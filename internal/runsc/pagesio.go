@@ -33,6 +33,10 @@ const maxMemoryFiles = 64
 // [CheckpointFiles] is opened once.
 type checkpointDir struct {
 	path string
+	// sums, if not nil, are what pages are compared with as they are read, and
+	// damaged is told, before gVisor is, of one that differs.
+	sums    pageSums
+	damaged func(error)
 
 	mu     sync.Mutex
 	opened []string // guarded by mu
@@ -47,7 +51,10 @@ func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &pageReader{pageFile{f: f}}
+	r := &pageReader{pageFile: pageFile{f: f}}
+	if name == PagesFile {
+		r.sums, r.damaged = d.sums, d.damaged
+	}
 	r.start(min(4, runtime.GOMAXPROCS(0)), r.read)
 	return r, nil
 }
@@ -183,7 +190,11 @@ func (p *pageFile) Wait(cs []stateio.Completion, least int) ([]stateio.Completio
 }
 
 // pageReader implements stateio.AsyncReader.
-type pageReader struct{ pageFile }
+type pageReader struct {
+	pageFile
+	sums    pageSums
+	damaged func(error)
+}
 
 // MaxReadBytes implements stateio.AsyncReader.
 func (r *pageReader) MaxReadBytes() uint64 { return readBytes }
@@ -211,7 +222,38 @@ func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int
 		return len(m), nil
 	}
 	// By the descriptor: what gVisor's file lacks is an error, not a signal.
-	return r.f.ReadAt(m, off)
+	if r.sums == nil {
+		return r.f.ReadAt(m, off)
+	}
+	return r.readChecked(j.peer.fd, int64(fr.Start), len(m), off)
+}
+
+// buffers hold pages on their way to gVisor.
+var buffers = sync.Pool{New: func() any { return new([readBytes]byte) }}
+
+// readChecked is for pages that have checksums. They are compared where gVisor
+// cannot see them yet.
+func (r *pageReader) readChecked(to int, toOff int64, n int, off int64) (int, error) {
+	if n > readBytes {
+		return 0, unix.EINVAL
+	}
+	buf := buffers.Get().(*[readBytes]byte)
+	defer buffers.Put(buf)
+	if n, err := r.f.ReadAt(buf[:n], off); err != nil {
+		return n, err
+	}
+	if err := r.sums.check(buf[:n], off); err != nil {
+		r.damaged(err)
+		return 0, unix.EIO
+	}
+	for done := 0; done < n; {
+		w, err := unix.Pwrite(to, buf[done:n], toOff+int64(done))
+		if err != nil {
+			return done, err
+		}
+		done += w
+	}
+	return n, nil
 }
 
 // pageWriter implements stateio.AsyncWriter.

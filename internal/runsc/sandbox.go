@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -46,6 +47,11 @@ type Config struct {
 	Env  []string
 	// Binds are host directories shown read-only.
 	Binds []Bind
+	// Mounts are the sandbox's own, above all else.
+	Mounts []Mount
+	// NetNS is the path of the network namespace whose links become the
+	// sandbox's own, with their addresses and routes.
+	NetNS string
 	// PanicLog is where gVisor's processes write if they crash.
 	PanicLog string
 	// FilesDir, if set, is what [PrepareFiles] has made. The sandbox starts with
@@ -59,8 +65,17 @@ type Bind struct {
 	Target string
 }
 
+// Mount shows the directory Source of the host, which others may change too, at
+// Target; without a Source, a file system in memory of at most Bytes.
+type Mount struct {
+	Source   string
+	Target   string
+	Bytes    int64
+	ReadOnly bool
+}
+
 // Sandbox is a running gVisor with its container. Methods must not be called
-// concurrently, but for Wait and Destroy.
+// concurrently, but for Wait and Kill.
 type Sandbox struct {
 	conf *config.Config
 	c    *container.Container
@@ -69,6 +84,8 @@ type Sandbox struct {
 	writesBytes int64
 	// writesDir is the directory it is in, whatever its name is by now.
 	writesDir *os.File
+	// damage is the first error about the pages it was restored from.
+	damage atomic.Pointer[error]
 	// hasFiles says that the sandbox starts with files of [Config.FilesDir].
 	hasFiles bool
 }
@@ -80,10 +97,8 @@ func SetLog(w io.Writer) {
 	log.SetTarget(&log.GoogleEmitter{Writer: &log.Writer{Next: w}})
 }
 
-// Create makes a sandbox that is ready to start. It uses this process's
-// network namespace: links that are up there become the sandbox's own, with
-// their addresses and routes. The process's standard streams become those of
-// the first process.
+// Create makes a sandbox that is ready to start. The process's standard streams
+// become those of the first process.
 func Create(cfg Config) (*Sandbox, error) {
 	conf, err := newConfig(cfg)
 	if err != nil {
@@ -93,7 +108,11 @@ func Create(cfg Config) (*Sandbox, error) {
 	if err := writeBundle(cfg, spec); err != nil {
 		return nil, err
 	}
-	c, err := container.New(conf, container.Args{ID: cfg.ID, Spec: spec, BundleDir: cfg.BundleDir, FSRestoreImagePath: cfg.FilesDir})
+	var c *container.Container
+	err = OnOwnThread(func() (err error) {
+		c, err = container.New(conf, container.Args{ID: cfg.ID, Spec: spec, BundleDir: cfg.BundleDir, FSRestoreImagePath: cfg.FilesDir})
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("create gVisor container: %w", err)
 	}
@@ -109,7 +128,7 @@ func Create(cfg Config) (*Sandbox, error) {
 
 // Start starts the first process, when all files are there.
 func (s *Sandbox) Start() error {
-	if err := s.c.Start(s.conf); err != nil {
+	if err := OnOwnThread(func() error { return s.c.Start(s.conf) }); err != nil {
 		return fmt.Errorf("start gVisor container: %w", err)
 	}
 	if !s.hasFiles {
@@ -124,8 +143,33 @@ func (s *Sandbox) Start() error {
 // Wait waits until the first process has exited, or gVisor has.
 func (s *Sandbox) Wait() (unix.WaitStatus, error) { return s.c.Wait() }
 
-// Destroy ends all processes of the sandbox and removes its records.
-func (s *Sandbox) Destroy() error { return s.c.Destroy() }
+// Damage returns the error, of kind [ErrPages], about the pages of its
+// checkpoint for which the sandbox was ended, or nil. It may be called at any
+// time.
+func (s *Sandbox) Damage() error {
+	if err := s.damage.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// damaged ends a sandbox that would go on without a part of its memory.
+func (s *Sandbox) damaged(err error) {
+	if s.damage.CompareAndSwap(nil, &err) {
+		_ = unix.Kill(s.c.SandboxPid(), unix.SIGKILL)
+	}
+}
+
+// Kill ends gVisor, and all programs in it, without waiting until its processes
+// are gone: process 1 of their namespace takes them with it. What gVisor has
+// recorded stays; it is for directories that go away likewise.
+func (s *Sandbox) Kill() {
+	for _, pid := range []int{s.c.SandboxPid(), int(s.c.GoferPid.Load())} {
+		if pid > 0 {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
 
 // PIDs returns gVisor's processes: the sentry, and the gofer.
 func (s *Sandbox) PIDs() (sentry, gofer int) {
@@ -136,6 +180,10 @@ func (s *Sandbox) PIDs() (sentry, gofer int) {
 func newConfig(cfg Config) (*config.Config, error) {
 	fs := flag.NewFlagSet("runsc", flag.ContinueOnError)
 	config.RegisterFlags(fs)
+	mountAccess := "exclusive"
+	if len(cfg.Mounts) > 0 {
+		mountAccess = "shared"
+	}
 	for name, value := range map[string]string{
 		"root":     cfg.StateDir,
 		"platform": "systrap",
@@ -143,7 +191,7 @@ func newConfig(cfg Config) (*config.Config, error) {
 		"overlay2": "root:dir=" + cfg.WritesDir + ",size=" + strconv.FormatInt(cfg.WritesBytes, 10),
 		// The template below does not change while it is in use.
 		"file-access":        "exclusive",
-		"file-access-mounts": "exclusive",
+		"file-access-mounts": mountAccess,
 		// The cell is in its sandbox's cgroup before gVisor starts.
 		"ignore-cgroups": "true",
 		// Inside, version 2: in version 1 a fork is charged to one hierarchy
@@ -199,7 +247,7 @@ func newSpec(cfg Config) *specs.Spec {
 				{Type: specs.IPCNamespace},
 				{Type: specs.UTSNamespace},
 				{Type: specs.MountNamespace},
-				{Type: specs.NetworkNamespace, Path: "/proc/self/ns/net"},
+				{Type: specs.NetworkNamespace, Path: cfg.NetNS},
 			},
 		},
 	}
@@ -208,7 +256,22 @@ func newSpec(cfg Config) *specs.Spec {
 			Destination: b.Target, Type: "bind", Source: b.Source, Options: []string{"rbind", "ro", "nosuid", "nodev"},
 		})
 	}
+	for _, m := range cfg.Mounts {
+		spec.Mounts = append(spec.Mounts, m.spec())
+	}
 	return spec
+}
+
+func (m Mount) spec() specs.Mount {
+	options := []string{"nosuid", "nodev"}
+	if m.ReadOnly {
+		options = append(options, "ro")
+	}
+	if m.Source == "" {
+		options = append(options, "mode=1777", "size="+strconv.FormatInt(m.Bytes, 10))
+		return specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs", Options: options}
+	}
+	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: append(options, "rbind")}
 }
 
 func writeBundle(cfg Config, spec *specs.Spec) error {

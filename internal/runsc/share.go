@@ -70,6 +70,17 @@ func (s *Sandbox) Settle(dir string) error {
 	return nil
 }
 
+// WrittenBytes returns how much of a checkpoint is files that the sandbox had
+// written, which a sandbox that continues from it needs on its disk again.
+func WrittenBytes(dir string) (int64, error) {
+	table, err := readBounded(filepath.Join(dir, FilesTable))
+	if err != nil {
+		return 0, err
+	}
+	_, total, err := parseTable(table, 0)
+	return total, err
+}
+
 // OwnPages returns how much of a checkpoint's file of pages, from its start, is
 // nobody else's: all of it, unless what the sandbox had written is shared.
 func OwnPages(dir string) (int64, error) {
@@ -100,7 +111,7 @@ func OwnPages(dir string) (int64, error) {
 
 // checkpointShared is [Sandbox.Checkpoint] by way of this process.
 func (s *Sandbox) checkpointShared(dir string) error {
-	theirs, err := serveDir(dir)
+	theirs, err := serveDir(&checkpointDir{path: dir})
 	if err != nil {
 		return err
 	}
@@ -141,8 +152,12 @@ func (s *Sandbox) restoreShared(dir string) error {
 	if err != nil {
 		return err
 	}
+	files := &checkpointDir{path: dir, damaged: s.damaged}
+	if files.sums, err = readSums(dir); err != nil {
+		return errors.Join(err, l.Close())
+	}
 	relay := urpc.NewServer()
-	relay.Register(&containerManager{conn: conn, dir: dir})
+	relay.Register(&containerManager{conn: conn, files: files})
 	accepted := make(chan struct{})
 	go func() {
 		defer close(accepted)
@@ -162,8 +177,8 @@ func (s *Sandbox) restoreShared(dir string) error {
 // containerManager relays what a restore asks of the sandbox. The name is that
 // of gVisor's own.
 type containerManager struct {
-	conn *urpc.Client
-	dir  string
+	conn  *urpc.Client
+	files *checkpointDir
 }
 
 // SetNetworkArgs passes the sandbox's network on.
@@ -173,7 +188,7 @@ func (m *containerManager) SetNetworkArgs(args *boot.CreateLinksAndRoutesArgs, _
 
 // Restore replaces the checkpoint's files by a connection to this process.
 func (m *containerManager) Restore(asked *boot.RestoreOpts, _ *struct{}) error {
-	theirs, err := serveDir(m.dir)
+	theirs, err := serveDir(m.files)
 	if err != nil {
 		return err
 	}
@@ -192,8 +207,8 @@ func (m *containerManager) Restore(asked *boot.RestoreOpts, _ *struct{}) error {
 
 // serveDir serves the files of a checkpoint on a connection, until its other
 // end, which it returns, is closed everywhere.
-func serveDir(dir string) (*os.File, error) {
-	files, err := stateipc.NewAsyncFileServer(&checkpointDir{path: dir})
+func serveDir(dir *checkpointDir) (*os.File, error) {
+	files, err := stateipc.NewAsyncFileServer(dir)
 	if err != nil {
 		return nil, fmt.Errorf("serve a checkpoint: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cove-sh/cove/internal/auth"
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/mcpserver"
+	"github.com/cove-sh/cove/internal/preview"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -57,6 +58,7 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", rest)
 	mux.Handle("/v1/", rest)
+	mux.Handle(metricsPath, p.metrics.handler())
 	mux.Handle("/mcp", mcp)
 	mux.Handle("/mcp/", mcp)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -64,15 +66,35 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &front{s: s, mcp: mcp, cancel: cancel}
+	fronts := s.dialectFronts(p, mcp, s.authenticate(p, mux))
+	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	f.http = &http.Server{
-		Handler:           f.count(s.checkHost(s.authenticate(p, mux))),
+		Handler:           f.count(splitHosts(previews, p.metrics.watch(s.checkHost(fronts)))),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       withDialect,
+	}
+	if err := s.useTLS(f.http, previews); err != nil {
+		cancel()
+		return nil, errors.Join(err, mcp.Close())
 	}
 	return f, nil
+}
+
+// splitHosts keeps the names of previews apart from all else, before anything
+// is known of a request: what comes by such a name meets no keys, and cannot
+// reach the API.
+func splitHosts(previews *preview.Proxy, rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if previews.Claims(r) {
+			previews.ServeHTTP(w, r)
+			return
+		}
+		rest.ServeHTTP(w, r)
+	})
 }
 
 // authenticate puts the caller into each request that needs one.
@@ -101,7 +123,7 @@ func (s *Server) authenticate(p *parts, next http.Handler) http.Handler {
 // only if it is told its names.
 func (s *Server) checkHost(next http.Handler) http.Handler {
 	hosts := s.cfg.AllowedHosts
-	if !s.cfg.Loopback() && s.cfg.Listen != config.Off && len(hosts) == 0 {
+	if s.cfg.Exposed() && len(hosts) == 0 {
 		hosts = []string{"*"}
 	}
 	return auth.CheckHost(auth.HostConfig{Hosts: hosts, Error: refuse})(next)
@@ -149,6 +171,13 @@ func (f *front) listen(ctx context.Context) error {
 		}
 		f.listeners = append(f.listeners, l)
 		f.tcp = l.Addr()
+		if a, ok := f.tcp.(*net.TCPAddr); ok {
+			f.s.port.Store(int32(a.Port))
+		}
+	}
+	if err := f.listenDialects(ctx); err != nil {
+		f.closeListeners()
+		return err
 	}
 	l, err := listenUnix(cfg.SocketPath())
 	if err != nil {
@@ -169,14 +198,20 @@ func (f *front) closeListeners() {
 func (f *front) serve(ctx context.Context) error {
 	failed := make(chan error, len(f.listeners))
 	var wg sync.WaitGroup
+	https := f.http.TLSConfig != nil
 	for _, l := range f.listeners {
 		wg.Go(func() {
-			if err := f.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			answer := f.http.Serve
+			if https && l.Addr().Network() == "tcp" && !ownPlain(l) {
+				answer = func(l net.Listener) error { return f.http.ServeTLS(l, "", "") }
+			}
+			if err := answer(l); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("serve on %s: %w", l.Addr(), err)
 			}
 		})
 	}
 	f.s.log.Info("serving", "version", f.s.deps.Version, "socket", f.s.cfg.SocketPath(), "tcp", addrText(f.tcp), "state", f.s.cfg.StateDir)
+	f.sayDialects()
 	if f.s.deps.Ready != nil {
 		f.s.deps.Ready(f.tcp)
 	}

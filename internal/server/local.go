@@ -1,13 +1,21 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
 
 	"github.com/cove-sh/cove/internal/agentbin"
+	"github.com/cove-sh/cove/internal/config"
+	"github.com/cove-sh/cove/internal/egress"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/cells"
 	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/internal/oci"
 	"github.com/cove-sh/cove/internal/service"
 )
 
@@ -16,7 +24,7 @@ func Local() Assembly {
 	return Assembly{Engine: localEngine, Templates: localTemplates}
 }
 
-func localEngine(_ context.Context, dir string, log *slog.Logger) (engine.Engine, error) {
+func localEngine(_ context.Context, dir string, cfg *config.Config, log *slog.Logger) (engine.Engine, error) {
 	agent, err := agentbin.Binary()
 	if err != nil {
 		return nil, err
@@ -25,9 +33,46 @@ func localEngine(_ context.Context, dir string, log *slog.Logger) (engine.Engine
 	if err != nil {
 		return nil, err
 	}
-	return cells.New(cells.Config{Dir: dir, Agent: agent, AgentDigest: digest, Log: log})
+	network, err := localNetwork(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return cells.New(cells.Config{Dir: dir, Agent: agent, AgentDigest: digest, Network: network, Log: log})
 }
 
-func localTemplates(_ context.Context, dir string, log *slog.Logger) (service.TemplateProvider, error) {
-	return image.New(image.Config{Dir: dir, Log: log})
+// localNetwork says how the sandboxes of this machine reach out: as this process
+// would, over the proxy of its environment.
+func localNetwork(cfg *config.Config) (cells.Network, error) {
+	n := cells.Network{Proxy: egress.Proxy{
+		HTTPProxy: fromEnv("HTTP_PROXY"), HTTPSProxy: fromEnv("HTTPS_PROXY"), AllProxy: fromEnv("ALL_PROXY"), NoProxy: fromEnv("NO_PROXY"),
+	}}
+	for _, r := range cfg.Network.Resolvers {
+		addr, err := netip.ParseAddrPort(r)
+		if err != nil {
+			return n, fmt.Errorf("network.resolvers: %w", err)
+		}
+		n.Resolvers = append(n.Resolvers, addr)
+	}
+	if cfg.Network.ExtraCA == "" {
+		return n, nil
+	}
+	var err error
+	if n.ExtraCA, err = os.ReadFile(cfg.Network.ExtraCA); err != nil {
+		return n, fmt.Errorf("network.extra_ca: %w", err)
+	}
+	return n, nil
+}
+
+// fromEnv returns an environment variable, which many write in lower case.
+func fromEnv(name string) string { return cmp.Or(os.Getenv(name), os.Getenv(strings.ToLower(name))) }
+
+func localTemplates(_ context.Context, dir string, cfg *config.Config, log *slog.Logger) (service.TemplateProvider, error) {
+	r := oci.Config{Mirrors: cfg.Registries.Mirrors, Insecure: cfg.Registries.Insecure, Private: cfg.Registries.Private}
+	if cfg.Network.ExtraCA != "" {
+		var err error
+		if r.ExtraCA, err = os.ReadFile(cfg.Network.ExtraCA); err != nil {
+			return nil, fmt.Errorf("network.extra_ca: %w", err)
+		}
+	}
+	return image.New(image.Config{Dir: dir, Log: log, Registries: r, AllowPaths: cfg.Templates.AllowPaths})
 }

@@ -11,7 +11,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,6 +23,9 @@ import (
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/internal/vault"
+	"github.com/cove-sh/cove/internal/volume"
+	"github.com/cove-sh/cove/internal/webhook"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -28,8 +33,8 @@ import (
 // functions are required and are called once, in this order; dir is a
 // directory of the part's own, which it makes if missing.
 type Assembly struct {
-	Engine    func(ctx context.Context, dir string, log *slog.Logger) (engine.Engine, error)
-	Templates func(ctx context.Context, dir string, log *slog.Logger) (service.TemplateProvider, error)
+	Engine    func(ctx context.Context, dir string, cfg *config.Config, log *slog.Logger) (engine.Engine, error)
+	Templates func(ctx context.Context, dir string, cfg *config.Config, log *slog.Logger) (service.TemplateProvider, error)
 }
 
 // Deps are what a server needs besides its configuration.
@@ -48,6 +53,9 @@ type Deps struct {
 	// Ready, if set, is called once when the daemon answers, with the address of
 	// its TCP listener, or nil if it has none.
 	Ready func(tcp net.Addr)
+	// DialectReady, if set, is called before Ready with each address that
+	// speaks a dialect of its own.
+	DialectReady func(dialect string, addr net.Addr)
 	// Handover is when a command that an MCP call waits for becomes a job; 0 is
 	// as clients need it. For tests.
 	Handover time.Duration
@@ -60,6 +68,7 @@ type Server struct {
 	cfg  config.Config
 	deps Deps
 	log  *slog.Logger
+	port atomic.Int32 // of the TCP listener, once there is one
 }
 
 // New returns a server with a configuration that [config.Load] has checked.
@@ -73,6 +82,7 @@ type parts struct {
 	engine    engine.Engine
 	templates service.TemplateProvider
 	service   *service.Service
+	metrics   *metrics
 	closers   []func() error
 }
 
@@ -128,12 +138,25 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		return fmt.Errorf("open the store: %w", err)
 	}
 	p.onClose(p.store.Close)
-	if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(dir, "engine"), s.log); err != nil {
+	if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(dir, "engine"), &s.cfg, s.log); err != nil {
 		return fmt.Errorf("open the engine: %w", err)
 	}
 	p.onClose(p.engine.Close)
-	if p.templates, err = s.deps.Assembly.Templates(ctx, filepath.Join(dir, "templates"), s.log); err != nil {
+	if p.templates, err = s.deps.Assembly.Templates(ctx, filepath.Join(dir, "templates"), &s.cfg, s.log); err != nil {
 		return fmt.Errorf("open the templates: %w", err)
+	}
+	secrets, err := vault.Load(dir, os.Getenv(vault.EnvKey))
+	if err != nil {
+		return fmt.Errorf("open the vault: %w", err)
+	}
+	links, err := linkKey(filepath.Join(dir, linkKeyFile))
+	if err != nil {
+		return err
+	}
+	p.metrics = newMetrics(s.deps.Version)
+	volumes, err := volume.Open(filepath.Join(s.cfg.StateDir, "volumes"))
+	if err != nil {
+		return err
 	}
 	p.service, err = service.New(service.Config{
 		Store: p.store, Engine: p.engine, Templates: p.templates, Log: s.log,
@@ -146,6 +169,14 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		Build:           build(s.deps.Version),
 		Warm:            s.cfg.Defaults.Warm,
 		TempDir:         dir,
+		Volumes:         volumes,
+		HostMounts:      s.cfg.Mounts.AllowHost,
+		Vault:           secrets,
+		Metrics:         p.metrics.registry,
+		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
+		Network:         sandbox.NetworkPreset(s.cfg.Network.Default),
+		PreviewKey:      links,
+		PreviewURL:      func(label string) string { return s.cfg.PreviewURL(label, int(s.port.Load())) },
 	})
 	if err != nil {
 		return fmt.Errorf("make the service: %w", err)
@@ -225,7 +256,7 @@ func (s *Server) warm(ctx context.Context, svc *service.Service) {
 // checkExposure refuses to serve other machines while no key can keep them
 // out.
 func (s *Server) checkExposure(ctx context.Context, keys store.Keys) error {
-	if s.cfg.Listen == config.Off || s.cfg.Loopback() {
+	if !s.cfg.Exposed() {
 		return nil
 	}
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
@@ -240,7 +271,7 @@ func (s *Server) checkExposure(ctx context.Context, keys store.Keys) error {
 			}
 		}
 		if next == "" {
-			return sandbox.Errorf(sandbox.CodeForbidden, "%s can be reached from other machines, but there is no API key; make one first with: cove key create NAME", s.cfg.Listen)
+			return sandbox.Errorf(sandbox.CodeForbidden, "%s can be reached from other machines, but there is no API key; make one first with: cove key create NAME", strings.Join(append([]string{s.cfg.Listen}, s.cfg.DialectPorts...), ", "))
 		}
 		page.Cursor = next
 	}

@@ -388,7 +388,7 @@ func TestFailedStartClosesWhatWasOpened(t *testing.T) {
 	dir := t.TempDir()
 	broken := errors.New("no engine here")
 	_, err := start(t, func(c *config.Config) { c.StateDir = dir }, func(d *server.Deps) {
-		d.Assembly.Engine = func(context.Context, string, *slog.Logger) (engine.Engine, error) { return nil, broken }
+		d.Assembly.Engine = func(context.Context, string, *config.Config, *slog.Logger) (engine.Engine, error) { return nil, broken }
 	})
 	if !errors.Is(err, broken) {
 		t.Fatalf("got %v", err)

@@ -2,12 +2,10 @@ package service
 
 import (
 	"context"
+	"strings"
 
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// maxPackages bounds the packages of a template.
-const maxPackages = 500
 
 // ListTemplates implements [sandbox.Templates].
 func (s *Service) ListTemplates(ctx context.Context) (_ *sandbox.List[sandbox.Template], err error) {
@@ -20,7 +18,15 @@ func (s *Service) ListTemplates(ctx context.Context) (_ *sandbox.List[sandbox.Te
 	if err != nil {
 		return nil, err
 	}
-	return &sandbox.List[sandbox.Template]{Items: append([]sandbox.Template{}, all...)}, nil
+	list := &sandbox.List[sandbox.Template]{Items: append([]sandbox.Template{}, all...)}
+	sizes, err := s.goldenSizes(v.ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		s.tellWarm(v.ctx, list.Items[i].Name, &list.Items[i], sizes)
+	}
+	return list, nil
 }
 
 // GetTemplate implements [sandbox.Templates].
@@ -33,48 +39,47 @@ func (s *Service) GetTemplate(ctx context.Context, name string) (_ *sandbox.Temp
 	if err := checkTemplateName(name); err != nil {
 		return nil, err
 	}
-	return s.cfg.Templates.Get(v.ctx, name)
-}
-
-// BuildTemplate implements [sandbox.Templates].
-func (s *Service) BuildTemplate(ctx context.Context, req sandbox.BuildTemplateRequest, f func(sandbox.BuildEvent) error) (_ *sandbox.Template, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.build")
-	v.atOnce = true
-	defer v.leave(&err)
+	t, err := s.cfg.Templates.Get(v.ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	if !newTemplateNames.MatchString(req.Name) {
-		return nil, invalid("name %s is not valid; use 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", quote(req.Name))
-	}
-	v.detail = req.Name
-	if len(req.Packages) > maxPackages {
-		return nil, invalid("packages has %d entries; give at most %d", len(req.Packages), maxPackages)
-	}
-	for _, p := range req.Packages {
-		if !packageNames.MatchString(p) {
-			return nil, invalid("package %s is not a valid name of a Debian package; correct it", quote(p))
-		}
-	}
-	tell := func(e sandbox.BuildEvent) error {
-		if f == nil {
-			return nil
-		}
-		if err := f(e); err != nil {
-			return &callbackError{err}
-		}
-		return nil
-	}
-	built, err := s.cfg.Templates.Build(v.ctx, req, tell)
-	if err != nil || s.keeper == nil || s.cfg.Warm <= 0 {
-		return built, err
-	}
-	if err := tell(sandbox.BuildEvent{Step: "start a sandbox and keep its state", Fraction: -1}); err != nil {
+	sizes, err := s.goldenSizes(v.ctx)
+	if err != nil {
 		return nil, err
 	}
-	// Without one sandboxes are created too, only not as fast.
-	if err := s.prepare(v.ctx, req.Name); err != nil {
-		s.log.Warn("make the golden checkpoint of a template that was built", "template", req.Name, "error", err)
+	s.tellWarm(v.ctx, name, t, sizes)
+	return t, nil
+}
+
+// goldenSizes returns what golden checkpoints take on disk, by id.
+func (s *Service) goldenSizes(ctx context.Context) (map[string]int64, error) {
+	if s.keeper == nil || s.cfg.Warm <= 0 {
+		return nil, nil
 	}
-	return built, nil
+	kept, err := s.keeper.Checkpoints(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for _, c := range kept {
+		if strings.HasPrefix(c.ID, goldenPrefix) {
+			sizes[c.ID] = c.SizeBytes
+		}
+	}
+	return sizes, nil
+}
+
+// tellWarm says of a template what the checkpoint takes that its sandboxes begin
+// with. One that was deleted just now has none.
+func (s *Service) tellWarm(ctx context.Context, name string, t *sandbox.Template, sizes map[string]int64) {
+	if len(sizes) == 0 || t.State != sandbox.TemplateReady || t.Digest == "" {
+		return
+	}
+	k, err := s.defaults(ctx, name)
+	if err != nil {
+		return
+	}
+	if id, err := s.goldenID(k); err == nil {
+		t.WarmBytes = sizes[id]
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/sandbox"
@@ -186,4 +187,68 @@ func TestGolden(t *testing.T) {
 	if !w.golden.stale(&old) {
 		t.Error("an old one is kept for ever")
 	}
+}
+
+// TestGoldenIsTriedAgain lets the making of a golden checkpoint fail: it is
+// tried again, later each time.
+func TestGoldenIsTriedAgain(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Warm = 1 })
+	look := func() (a attempt) {
+		w.golden.mu.Lock()
+		defer w.golden.mu.Unlock()
+		for _, one := range w.golden.begun {
+			a = *one
+		}
+		return a
+	}
+	for n, pause := range append(goldenPauses, goldenPauses[len(goldenPauses)-1]) {
+		w.state.Fail(memory.StepCreate, memory.Before, errors.New("boom"))
+		must(t, w.Prepare(t.Context(), "host"))
+		wait(t, func() bool { return look().failures == n+1 }, func() string { return "the making did not fail" })
+		if d := time.Until(look().again); d > pause || d < pause-time.Minute {
+			t.Errorf("after %d failures it waits %v, want %v", n+1, d, pause)
+		}
+		must(t, w.Prepare(t.Context(), "host"))
+		if got := w.state.Calls(memory.StepCreate); got != n+1 {
+			t.Errorf("%d tries, want %d: it was tried before its time", got, n+1)
+		}
+		w.golden.mu.Lock()
+		for _, one := range w.golden.begun {
+			one.again = time.Now()
+		}
+		w.golden.mu.Unlock()
+	}
+	must(t, w.Prepare(t.Context(), "host"))
+	wait(t, func() bool { return len(w.state.Warm()) == 1 }, func() string { return "no golden checkpoint is offered" })
+}
+
+// TestQuotaIsAskedBeforeTheWork reaches the quotas: nothing is made in vain.
+func TestQuotaIsAskedBeforeTheWork(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Quota.VCPUs, c.MaxSnapshots = 2, 1 })
+	ctx := red(t)
+	w.create(sandbox.CreateRequest{Name: "x"})
+	w.snapshot("x", "s")
+	made := w.state.Calls(memory.StepCheckpoint)
+	_, err := w.CreateSnapshot(ctx, "x", sandbox.CreateSnapshotRequest{})
+	wantCode(t, err, sandbox.CodeQuotaExceeded)
+	if got := w.state.Calls(memory.StepCheckpoint); got != made {
+		t.Error("a state was kept in vain")
+	}
+	w.pause("x")
+	w.create(sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 2}})
+	machines := w.state.Calls(memory.StepCreate)
+	for _, err := range []error{
+		func() error { _, err := w.Resume(ctx, "x", sandbox.ResumeRequest{}); return err }(),
+		func() error {
+			_, err := w.RestoreSnapshot(ctx, "x", sandbox.RestoreRequest{Snapshot: "s"})
+			return err
+		}(),
+		func() error { _, err := w.Exec(ctx, "x", sandbox.ExecRequest{Shell: "true"}, nil); return err }(),
+	} {
+		wantCode(t, err, sandbox.CodeQuotaExceeded)
+	}
+	if got := w.state.Calls(memory.StepCreate); got != machines {
+		t.Error("a machine was made in vain")
+	}
+	w.agree()
 }

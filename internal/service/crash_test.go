@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -170,6 +171,17 @@ func (i *mortalInstance) SetLimits(ctx context.Context, r sandbox.Resources) ([]
 	return i.Instance.SetLimits(ctx, r)
 }
 
+func (i *mortalInstance) SetNetwork(ctx context.Context, n engine.Network) error {
+	if err := i.m.change("SetNetwork"); err != nil {
+		return err
+	}
+	return i.Instance.(engine.Gateway).SetNetwork(ctx, n)
+}
+
+func (i *mortalInstance) DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error) {
+	return i.Instance.(engine.Gateway).DialPort(ctx, port, loopback)
+}
+
 func (i *mortalInstance) Dial(ctx context.Context) (net.Conn, error) {
 	i.m.mu.Lock()
 	dead := i.m.dead
@@ -180,11 +192,26 @@ func (i *mortalInstance) Dial(ctx context.Context) (net.Conn, error) {
 	return i.Instance.Dial(ctx)
 }
 
+func (e *mortalEngine) End(ctx context.Context, id string) error {
+	if err := e.m.change("End"); err != nil {
+		return err
+	}
+	return e.Keeper.End(ctx, id)
+}
+
 func (e *mortalEngine) Destroy(ctx context.Context, id string) error {
 	if err := e.m.change("Destroy"); err != nil {
 		return err
 	}
 	return e.Keeper.Destroy(ctx, id)
+}
+
+// Changes counts too: what a merge of files does next is the agent's work.
+func (e *mortalEngine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
+	if err := e.m.change("Changes"); err != nil {
+		return nil, err
+	}
+	return e.Keeper.Changes(ctx, of)
 }
 
 func (e *mortalEngine) RemoveCheckpoint(ctx context.Context, id string) error {
@@ -278,6 +305,10 @@ func TestCrashes(t *testing.T) {
 		}},
 		{"merge whole", fork, func(ctx context.Context, w *world) error {
 			_, err := w.Merge(ctx, "parent", sandbox.MergeRequest{Winner: "child"})
+			return err
+		}},
+		{"merge files", fork, func(ctx context.Context, w *world) error {
+			_, err := w.Merge(ctx, "parent", sandbox.MergeRequest{Winner: "child", Kind: sandbox.MergeFiles})
 			return err
 		}},
 		{"command with a step", nil, func(ctx context.Context, w *world) error {

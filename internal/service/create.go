@@ -32,7 +32,7 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (_ *san
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCreate(&req); err != nil {
+	if err := checkCreate(&req, &v.caller); err != nil {
 		return nil, err
 	}
 	if err := s.checkPauses(req.OnTimeout); err != nil {
@@ -49,14 +49,23 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (_ *san
 	}
 	defer from.release()
 	v.sandboxID = r.ID
+	if err := v.bindAll(&r, req.Secrets); err != nil {
+		return nil, err
+	}
 	if err := s.slot(v.ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-s.slots }()
-	made, err := s.create(v.ctx, r, from)
+	ports, err := s.ports.listen(v.ctx, &r)
 	if err != nil {
 		return nil, err
 	}
+	made, err := s.create(v.ctx, r, from)
+	if err != nil {
+		s.ports.close(r.ID)
+		return nil, err
+	}
+	s.ports.serve(ports)
 	return s.view(made), nil
 }
 
@@ -70,6 +79,8 @@ type beginning struct {
 	// another is set if the checkpoint is of another sandbox, whose place
 	// among forks the new one has not.
 	another bool
+	// begins is what runs in the sandbox from its boot on, or nil.
+	begins  *begins
 	release func()
 }
 
@@ -85,19 +96,25 @@ func (s *Service) draft(v *visit, req *sandbox.CreateRequest) (store.Record, beg
 		return store.Record{}, beginning{}, err
 	}
 	r := s.newRecord(req, &template, v.caller.Team)
-	from := beginning{root: root, release: func() {}}
-	if err := setRoot(&r, root); err != nil {
+	from := beginning{root: root, begins: beginsOfTemplate(&template), release: func() {}}
+	if err := setRoot(&r, root, from.begins); err != nil {
 		return r, from, err
 	}
-	if id, release, ok := s.golden.use(root, r.Resources); ok {
+	if err := s.mount(v, &r, req.Mounts); err != nil {
+		return r, from, err
+	}
+	if len(r.Mounts) > 0 {
+		return r, from, nil // a golden checkpoint has none
+	}
+	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template)); ok {
 		from.checkpoint, from.fresh, from.release = id, true, release
 	}
 	return r, from, nil
 }
 
-// setRoot records what a sandbox is made from.
-func setRoot(r *store.Record, root engine.Root) error {
-	data, err := json.Marshal(root)
+// setRoot records what a sandbox is made from, and begins with.
+func setRoot(r *store.Record, root engine.Root, begins *begins) error {
+	data, err := json.Marshal(madeFrom{root, begins})
 	if err != nil {
 		return fmt.Errorf("encode the root of sandbox %s: %w", r.ID, err)
 	}
@@ -131,7 +148,7 @@ func (b *beginning) spec(r *store.Record) engine.Spec {
 	}
 }
 
-func checkCreate(req *sandbox.CreateRequest) error {
+func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
 	if req.Name != "" {
 		if err := checkSandboxName(req.Name); err != nil {
 			return err
@@ -167,9 +184,18 @@ func checkCreate(req *sandbox.CreateRequest) error {
 			return err
 		}
 	}
+	if req.Network != nil {
+		req.Network = clonePolicy(req.Network)
+		if err := checkNetwork(req.Network); err != nil {
+			return err
+		}
+	}
+	req.Ports = slices.Clone(req.Ports)
 	return cmp.Or(checkMetadata(req.Metadata), checkResources(req.Resources), checkEnv(req.Env),
+		checkSecretEnvs(req.Secrets), checkPorts(req.Ports, caller), checkMounts(req.Mounts),
 		checkRange("history", int64(req.History), 0, sandbox.MaxHistory),
-		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
+		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
+		checkSeconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))
 }
 
 // newRecord applies defaults: the request's word, then the template's, then
@@ -197,12 +223,15 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
 			OnTimeout:          cmp.Or(req.OnTimeout, sandbox.ActionKill),
 			History:            req.History,
+			Network:            cmp.Or(req.Network, t.Network, &sandbox.NetworkPolicy{Preset: s.cfg.Network}),
+			Ports:              req.Ports,
 			CreatedAt:          now, LastActiveAt: now,
 		},
 		BaseEnv: t.Env, BootID: s.cfg.Boot.ID, Held: true,
 	}
 	r.Instance = r.ID
 	r.ExpiresAt = expiry(now, r.LifetimeSeconds)
+	r.PausedLifetimeSeconds = req.PausedLifetimeSeconds
 	return r
 }
 
@@ -214,13 +243,17 @@ func expiry(from time.Time, seconds int64) *time.Time {
 	return &at
 }
 
-// environment is what commands get: the sandbox's own above the template's.
+// environment is what commands get: the sandbox's own above the template's,
+// and the placeholders of its secrets.
 func environment(r *store.Record) map[string]string {
 	env := maps.Clone(r.BaseEnv)
 	if env == nil {
 		env = map[string]string{}
 	}
 	maps.Copy(env, r.Env)
+	for _, b := range r.Bindings {
+		env[b.Env] = b.Placeholder
+	}
 	return env
 }
 
@@ -260,10 +293,26 @@ func (s *Service) create(ctx context.Context, r store.Record, from beginning) (s
 		close(c.done)
 		cancel(nil)
 	}()
+	// Whoever changes a secret waits, for this may have read what it was.
+	unlock, err := s.lock(ctx, r.ID)
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
+	if err := s.admitBesideBuilds(ctx, r.Team, usageOf(r)); err != nil {
+		return r, s.notCreated(ctx, &r, err, false)
+	}
 	if err := s.cfg.Store.CreateSandbox(ctx, r, s.cfg.Quota); err != nil {
 		return r, s.notCreated(ctx, &r, retryLater(err), false)
 	}
-	instance, err := s.cfg.Engine.Create(ctx, from.spec(&r))
+	spec, err := s.spec(ctx, &from, &r)
+	if err != nil {
+		return r, s.notCreated(ctx, &r, err, false)
+	}
+	instance, err := s.cfg.Engine.Create(ctx, spec)
+	if err == nil {
+		err = from.startIn(ctx, instance)
+	}
 	if err != nil {
 		return r, s.notCreated(ctx, &r, err, true)
 	}

@@ -126,6 +126,32 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 		"env": made(sandbox.CreateRequest{Env: map[string]string{"COVE_X": "a b"}}, func(_ *testing.T, w *world, s *sandbox.Sandbox) bool {
 			return s.Env["COVE_X"] == "a b" && w.shell(s.ID, `echo "$COVE_X"`) == "a b"
 		}),
+		"network": made(sandbox.CreateRequest{Network: strict()}, func(_ *testing.T, w *world, s *sandbox.Sandbox) bool {
+			policy, _ := w.gate(s.ID)
+			return cmp.Equal(policy, *strict()) && cmp.Equal(s.Network, strict())
+		}),
+		"secrets": func(t *testing.T, w *world) {
+			w.secret("a", "v")
+			made(sandbox.CreateRequest{Secrets: map[string]string{"A": "a"}}, func(_ *testing.T, w *world, s *sandbox.Sandbox) bool {
+				return s.Secrets["A"] == "a" && w.told(s.ID)["A"] == "v" && w.shell(s.ID, `echo "$A"`) == w.record(s.ID).Bindings[0].Placeholder
+			})(t, w)
+		},
+		"mounts": func(t *testing.T, w *world) {
+			_, err := w.Create(red(t), sandbox.CreateRequest{Mounts: []sandbox.Mount{{Host: "/etc", Target: "/x", ReadOnly: true}}})
+			wantCode(t, err, sandbox.CodeForbidden)
+			sbx := w.create(sandbox.CreateRequest{Mounts: []sandbox.Mount{{Tmpfs: true, Target: "/x", SizeMiB: 1}}})
+			if spec, _ := w.state.Spec(sbx.ID); len(spec.Mounts) != 1 || spec.Mounts[0].SizeBytes != 1<<20 {
+				t.Errorf("the instance has %+v", spec.Mounts)
+			}
+		},
+		"ports": func(t *testing.T, w *world) {
+			made(sandbox.CreateRequest{Ports: []sandbox.PublishedPort{{Guest: echo(t)}}}, func(t *testing.T, _ *world, s *sandbox.Sandbox) bool {
+				c, err := knock(t, s.Ports[0].Address, s.Ports[0].Host)
+				must(t, err)
+				says(t, c)
+				return true
+			})(t, w)
+		},
 		"user": made(sandbox.CreateRequest{User: "1000:1000"}, func(_ *testing.T, w *world, s *sandbox.Sandbox) bool {
 			spec, _ := w.state.Spec(s.ID)
 			return s.User == "1000:1000" && spec.User == "1000:1000"
@@ -141,6 +167,13 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 			due, err := w.store.DueSandboxes(t.Context(), s.LastActiveAt.Add(66*time.Second))
 			must(t, err)
 			return s.IdleTimeoutSeconds == 66 && len(due) == 1
+		}),
+		"paused_lifetime_seconds": made(sandbox.CreateRequest{PausedLifetimeSeconds: 88}, func(t *testing.T, w *world, s *sandbox.Sandbox) bool {
+			p, err := w.Pause(red(t), s.ID)
+			must(t, err)
+			due, err := w.store.DueSandboxes(t.Context(), p.PausedAt.Add(88*time.Second))
+			must(t, err)
+			return s.PausedLifetimeSeconds == 88 && s.PausedExpiresAt == nil && p.PausedExpiresAt.Sub(*p.PausedAt) == 88*time.Second && len(due) == 1
 		}),
 		"on_timeout": func(t *testing.T, w *world) {
 			if sbx := w.create(sandbox.CreateRequest{OnTimeout: sandbox.ActionKill}); sbx.OnTimeout != sandbox.ActionKill {
@@ -222,6 +255,9 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 			must(t, err)
 			return s.IdleTimeoutSeconds == 5 && len(due) == 1
 		}),
+		"paused_lifetime_seconds": updated(sandbox.UpdateRequest{PausedLifetimeSeconds: ptr(int64(9))}, func(_ *testing.T, _ *world, s *sandbox.Sandbox) bool {
+			return s.PausedLifetimeSeconds == 9
+		}),
 		"on_timeout": func(t *testing.T, w *world) {
 			w.create(sandbox.CreateRequest{Name: "old", LifetimeSeconds: ptr(int64(1))})
 			w.create(sandbox.CreateRequest{Name: "other", LifetimeSeconds: ptr(int64(1)), OnTimeout: sandbox.ActionPause})
@@ -251,6 +287,18 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 		}
 	}
 	everyField[sandbox.ExecRequest](t, map[string]func(*testing.T, *world){
+		// See also TestWebhook and TestCodeJob.
+		"webhook": func(t *testing.T, w *world) {
+			sbx := w.create(sandbox.CreateRequest{})
+			_, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "true", Background: true, Webhook: &sandbox.Webhook{URL: "ftp://x"}}, nil)
+			wantCode(t, err, sandbox.CodeInvalid)
+		},
+		"code": func(t *testing.T, w *world) {
+			sbx := w.create(sandbox.CreateRequest{})
+			if got := w.output(sbx.ID, sandbox.ExecRequest{Code: &sandbox.JobCode{Language: sandbox.Bash, Code: "echo $((6*7))"}}); got != "42" {
+				t.Errorf("got %q", got)
+			}
+		},
 		"command": prints("a  b $HOME", sandbox.ExecRequest{Command: []string{"echo", "a  b $HOME"}}),
 		"shell":   prints("3", sandbox.ExecRequest{Shell: "echo $((1+2)) | cat"}),
 		"env":     prints("it's", sandbox.ExecRequest{Shell: `echo "$X"`, Env: map[string]string{"X": "it's"}}),
@@ -300,6 +348,11 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 			}
 			if job, err = w.GetJob(red(t), "x", job.ID); err != nil || job.State != sandbox.JobRunning {
 				t.Errorf("after the handover: %+v, %v", job, err)
+			}
+			// One that is handed over need not have an end.
+			job, err = w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "sleep 60", TimeoutMS: -1, HandoverMS: 1}, nil)
+			if err != nil || job.State != sandbox.JobRunning {
+				t.Errorf("without a timeout: %+v, %v", job, err)
 			}
 		},
 		"keep_bytes": func(t *testing.T, w *world) {

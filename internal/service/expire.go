@@ -35,6 +35,9 @@ func (s *Service) Expire(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if r.State == sandbox.StatePaused && pausedTooLong(&r) {
+		return s.expirePaused(ctx, &r)
+	}
 	reason, err := s.expired(ctx, &r)
 	if err != nil || reason == "" {
 		return err
@@ -50,6 +53,41 @@ func (s *Service) Expire(ctx context.Context, id string) error {
 		return detailed(err)
 	}
 	s.system(&r, "sandbox.expire", reason)
+	return nil
+}
+
+// pausedTooLong reports whether a sandbox, if it is paused, has been for as long
+// as it may.
+func pausedTooLong(r *store.Record) bool {
+	return r.PausedExpiresAt != nil && !time.Now().Before(*r.PausedExpiresAt)
+}
+
+// expirePaused ends a sandbox that was paused for too long, unless it has been
+// resumed at this moment.
+func (s *Service) expirePaused(ctx context.Context, r *store.Record) error {
+	ctx, cancel := teardown(ctx)
+	defer cancel()
+	reason := fmt.Sprintf("it was paused for %s", time.Duration(r.PausedLifetimeSeconds)*time.Second)
+	now, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
+		From: []sandbox.State{sandbox.StatePaused},
+		Apply: func(r *store.Record) error {
+			if !pausedTooLong(r) {
+				return errMoved
+			}
+			r.State, r.Reason = sandbox.StateStopping, reason
+			return nil
+		},
+	})
+	if code := sandbox.CodeOf(err); code == sandbox.CodeNotRunning || code == sandbox.CodeNotFound || errors.Is(err, errMoved) {
+		return nil
+	}
+	if err == nil {
+		_, err = s.finish(ctx, &now)
+	}
+	if err != nil {
+		return detailed(err)
+	}
+	s.system(&now, "sandbox.expire", reason)
 	return nil
 }
 
@@ -103,6 +141,9 @@ func (s *Service) lastUse(ctx context.Context, r *store.Record, now time.Time) (
 		return last, err
 	}
 	for _, j := range jobs {
+		if j.ID == startJob || j.ID == readyJob {
+			continue
+		}
 		if j.State == sandbox.JobRunning {
 			return now, nil
 		}

@@ -96,9 +96,21 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 		return nil, notRunning(&parent)
 	}
 	children := s.childRecords(&parent, req)
+	if err := checkBindings(&children[0]); err != nil {
+		return nil, err
+	}
 	ctx, finished := s.createAll(ctx, children)
 	defer finished()
+	// Nobody else knows them yet, so this waits for nobody; see [Service.create].
+	unlockAll, err := s.lock(ctx, idsOf(children)...)
+	if err != nil {
+		return nil, err
+	}
+	defer unlockAll()
 	// The records come first: the quota is asked before the work.
+	if err := s.admitBesideBuilds(ctx, parent.Team, usageOf(children...)); err != nil {
+		return nil, err
+	}
 	if err := s.cfg.Store.CreateSandboxes(ctx, children, s.cfg.Quota); err != nil {
 		return nil, retryLater(err)
 	}
@@ -144,11 +156,20 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 		// One after another, so that a listing has them in order.
 		r.CreatedAt = now.Add(time.Duration(i) * time.Microsecond)
 		r.LastActiveAt, r.ExpiresAt = now, expiry(now, r.LifetimeSeconds)
-		r.StartedAt, r.EndedAt, r.PausedAt = nil, nil, nil
+		r.StartedAt, r.EndedAt, r.PausedAt, r.PausedExpiresAt = nil, nil, nil, nil
 		r.BootID, r.Held, r.Applying = s.cfg.Boot.ID, true, false
+		r.Ports = nil // the parent has them
 		children[i] = r
 	}
 	return children
+}
+
+func idsOf(records []store.Record) []string {
+	ids := make([]string, len(records))
+	for i := range records {
+		ids[i] = records[i].ID
+	}
+	return ids
 }
 
 // merged returns the pairs of all maps, of which later ones count more.
@@ -194,7 +215,10 @@ func (s *Service) bearAll(ctx context.Context, parent *store.Record, children []
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range children {
 		g.Go(func() (err error) {
-			spec := (&beginning{root: root, checkpoint: checkpoint}).spec(&children[i])
+			spec, err := s.spec(ctx, &beginning{root: root, checkpoint: checkpoint}, &children[i])
+			if err != nil {
+				return err
+			}
 			spec.Fork = &engine.Fork{Index: i, Count: len(children), SandboxID: children[i].ID, ParentID: parent.ID}
 			instances[i], err = s.cfg.Engine.Create(ctx, spec)
 			return err

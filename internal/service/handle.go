@@ -241,13 +241,7 @@ func (h *handle) explain(ctx context.Context, err error) error {
 		return err
 	}
 	if sandbox.CodeOf(err) == sandbox.CodeUnavailable {
-		t := time.NewTimer(failureNotice)
-		defer t.Stop()
-		select {
-		case <-h.gone:
-		case <-t.C:
-		case <-ctx.Done():
-		}
+		h.awaitNotice(ctx)
 	}
 	select {
 	case <-h.gone:
@@ -258,4 +252,22 @@ func (h *handle) explain(ctx context.Context, err error) error {
 	default:
 	}
 	return err
+}
+
+// awaitNotice waits until the engine has told that the sandbox ended, or its
+// agent that it lives.
+func (h *handle) awaitNotice(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, failureNotice)
+	defer cancel()
+	lives := make(chan struct{})
+	go func() {
+		if _, err := h.client.Health(ctx); err == nil {
+			close(lives)
+		}
+	}()
+	select {
+	case <-h.gone:
+	case <-lives:
+	case <-ctx.Done():
+	}
 }

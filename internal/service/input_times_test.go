@@ -97,6 +97,8 @@ func TestBadInputOfTimes(t *testing.T) {
 		{"name", invalid, snapshot(sandbox.CreateSnapshotRequest{Name: long})},
 		{"name", invalid, snapshot(sandbox.CreateSnapshotRequest{Name: badUTF8})},
 		{"like an id", invalid, snapshot(sandbox.CreateSnapshotRequest{Name: "snap-mine"})},
+		{"label", invalid, snapshot(sandbox.CreateSnapshotRequest{Label: strings.Repeat("x", sandbox.MaxSnapshotLabel+1)})},
+		{"label", invalid, snapshot(sandbox.CreateSnapshotRequest{Label: badUTF8})},
 		{"like an id", invalid, snapshot(sandbox.CreateSnapshotRequest{Name: "sbx-mine"})},
 		{"taken", sandbox.CodeConflict, snapshot(sandbox.CreateSnapshotRequest{Name: "s"})},
 		{"kind", invalid, snapshot(sandbox.CreateSnapshotRequest{Kind: "half"})},

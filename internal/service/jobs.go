@@ -47,6 +47,9 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	if err := checkExec(&req); err != nil {
 		return nil, err
 	}
+	if err := s.checkWebhook(&req); err != nil {
+		return nil, err
+	}
 	h, err := v.open(ref)
 	if err != nil {
 		return nil, err
@@ -60,6 +63,19 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	}
 	if err := v.ctx.Err(); err != nil {
 		return nil, err
+	}
+	if req.Webhook != nil {
+		delivery, err := s.recordWebhook(v, h, id, req.Webhook)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			if job == nil {
+				s.dropWebhook(v.ctx, delivery)
+				return
+			}
+			s.goDeliver(delivery)
+		}()
 	}
 	events := &sink{f: f}
 	job, err = h.client.Exec(v.ctx, id, &req, events.event)
@@ -86,6 +102,9 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 // program names what is run, for the audit record and for a step of the history:
 // arguments may hold secrets.
 func program(req *sandbox.ExecRequest) string {
+	if req.Code != nil {
+		return string(req.Code.Language) + " code"
+	}
 	if req.Shell != "" {
 		return "shell"
 	}

@@ -36,6 +36,16 @@ var living = []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbo
 func (s *Service) kill(ctx context.Context, id, reason string) (store.Record, error) {
 	ctx, cancel := teardown(ctx)
 	defer cancel()
+	r, err := s.beginKill(ctx, id, reason)
+	if err != nil || r.State.Final() && !r.Held {
+		return r, err
+	}
+	return s.finish(ctx, &r)
+}
+
+// beginKill records that a sandbox is stopping and has its callers know. It
+// returns the record, which says so unless it has ended.
+func (s *Service) beginKill(ctx context.Context, id, reason string) (store.Record, error) {
 	s.stopCreation(ctx, id)
 	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
 		From: living,
@@ -53,15 +63,13 @@ func (s *Service) kill(ctx context.Context, id, reason string) (store.Record, er
 	default:
 		return r, err
 	}
-	if r.State.Final() && !r.Held {
-		return r, nil
-	}
-	return s.finish(ctx, &r)
+	return r, nil
 }
 
 // finish removes what the engine holds of a sandbox that is stopping or has
 // ended, and records that.
 func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, error) {
+	s.ports.close(r.ID)
 	if err := s.cfg.Engine.Destroy(ctx, r.Instance); err != nil {
 		return *r, unavailable(err, "sandbox %s could not be stopped completely; kill it again", r.ID)
 	}
@@ -69,18 +77,24 @@ func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, er
 		return *r, err
 	}
 	defer s.collectSoon()
-	done, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: func(r *store.Record) error {
-		if r.State == sandbox.StateStopping {
-			now := time.Now().UTC()
-			r.State, r.EndedAt = sandbox.StateKilled, &now
-		}
-		r.Held = !r.State.Final()
-		return nil
-	}})
+	done, err := s.recordEnd(ctx, r.ID, false)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 		return *r, nil
 	}
 	return done, err
+}
+
+// recordEnd records that a sandbox which was stopping has ended, and whether the
+// engine may still hold something of it.
+func (s *Service) recordEnd(ctx context.Context, id string, held bool) (store.Record, error) {
+	return s.cfg.Store.UpdateSandbox(ctx, id, store.Change{Apply: func(r *store.Record) error {
+		if r.State == sandbox.StateStopping {
+			now := time.Now().UTC()
+			r.State, r.EndedAt = sandbox.StateKilled, &now
+		}
+		r.Held = held || !r.State.Final()
+		return nil
+	}})
 }
 
 // stopCreation ends a create of this sandbox that is under way, and waits
@@ -133,14 +147,15 @@ func (s *Service) failInstance(ctx context.Context, st engine.Status) {
 		s.log.Error("find the sandbox of a failed instance", "instance", st.ID, "error", err)
 		return
 	}
-	s.fail(ctx, &r, st.Reason)
+	s.fail(ctx, &r, st.Reason, "log", st.Log)
 }
 
 // fail records that a sandbox has ended by itself, with the reason, and has the
 // engine remove what is left of it. It returns the record, or nil if there is
 // none. Of a sandbox that is stopping or has ended it only removes the rest, and
-// one that is paused by now, or has another machine than before, goes on.
-func (s *Service) fail(ctx context.Context, before *store.Record, reason string) *store.Record {
+// one that is paused by now, or has another machine than before, goes on. Details
+// are attributes for the log.
+func (s *Service) fail(ctx context.Context, before *store.Record, reason string, details ...any) *store.Record {
 	ctx, cancel := teardown(ctx)
 	defer cancel()
 	id := before.ID
@@ -160,7 +175,7 @@ func (s *Service) fail(ctx context.Context, before *store.Record, reason string)
 	case "":
 		s.drop(id, ended(&r))
 		s.system(&r, "sandbox.fail", reason)
-		s.log.Warn("sandbox failed", "sandbox", id, "reason", reason)
+		s.log.Warn("sandbox failed", append([]any{"sandbox", id, "reason", reason}, details...)...)
 	case sandbox.CodeNotFound:
 		return nil
 	case sandbox.CodeUnavailable:

@@ -57,6 +57,7 @@ func TestDefaults(t *testing.T) {
 		Team: "red", Namespace: "default", Template: "host", State: sandbox.StateRunning,
 		Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 1024, DiskMiB: 4096, MaxPIDs: 512},
 		User:      "root", WorkDir: "/", LifetimeSeconds: 7200, IdleTimeoutSeconds: 300, OnTimeout: sandbox.ActionKill,
+		Network: &sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen},
 	}
 	ignore := cmp.FilterPath(func(p cmp.Path) bool {
 		switch p.String() {

@@ -119,7 +119,7 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 			return changedMeanwhile(p.ID)
 		}
 		s.continueIn(p, h.instance)
-		p.Root, p.Origin, p.Template = w.Root, w.Origin, w.Template
+		p.Root, p.Origin, p.Template, p.Mounts = w.Root, w.Origin, w.Template, w.Mounts
 		p.Resources.DiskMiB = w.Resources.DiskMiB
 		p.Applying = true
 		end := p.LastActiveAt
@@ -134,14 +134,19 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 	ctx, cancel := teardown(ctx)
 	defer cancel()
 	p, w := merged[parent.ID], merged[winner.ID]
+	// The policy first: the machine runs, and the rest takes a while. An error is
+	// met again when it is settled.
+	_ = s.push(ctx, h, &p)
 	s.drop(w.ID, ended(&w))
+	s.ports.close(w.ID)
 	s.swap(&p, newHandle(&p, h.instance))
 	s.endInstance(ctx, parent)
 	if err := s.forgetSteps(ctx, w.ID, 0); err != nil {
 		s.log.Error("remove the history of a merged sandbox", "sandbox", w.ID, "error", err)
 	}
 	if p, err = s.settle(ctx, &p); err != nil {
-		s.log.Error("give a merged machine its name and limits", "sandbox", p.ID, "error", err)
+		// It is tried again by [Service.Repair].
+		s.log.Error("give a merged machine its name, limits and network", "sandbox", p.ID, "error", detailed(err))
 	}
 	return &sandbox.MergeResult{Merged: true, Kind: sandbox.MergeWhole, Sandbox: s.view(p)}, nil
 }
@@ -151,6 +156,9 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 func (s *Service) settle(ctx context.Context, r *store.Record) (store.Record, error) {
 	h, err := s.openRecord(ctx, r)
 	if err != nil {
+		return *r, err
+	}
+	if err := s.push(ctx, h, r); err != nil && sandbox.CodeOf(err) != sandbox.CodeUnsupported {
 		return *r, err
 	}
 	spec := (&beginning{}).spec(r)
@@ -165,7 +173,7 @@ func (s *Service) settle(ctx context.Context, r *store.Record) (store.Record, er
 	if err != nil {
 		return *r, err
 	}
-	return s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: applied(unenforced)})
+	return s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: applied(unenforced, false)})
 }
 
 // mergeFiles applies what the winner has changed since it was forked from the

@@ -58,6 +58,7 @@ func (s *Service) pause(ctx context.Context, id string) (store.Record, error) {
 	_, err = s.keeper.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
 		Durable: true,
 		Commit: func(engine.Checkpoint) (err error) {
+			s.syncVolumes(&r)
 			paused, err = s.commitPause(ctx, &r, checkpoint)
 			return err
 		},
@@ -87,6 +88,7 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint s
 			}
 			at := time.Now().UTC()
 			now.State, now.Checkpoint, now.PausedAt = sandbox.StatePaused, checkpoint, &at
+			now.PausedExpiresAt = expiry(at, now.PausedLifetimeSeconds)
 			now.LastActiveAt = last.UTC()
 			return nil
 		},
@@ -193,7 +195,7 @@ func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.
 	if err != nil {
 		return r, err
 	}
-	from := beginning{root: root, checkpoint: r.Checkpoint, filesOnly: filesOnly}
+	from := beginning{root: root, checkpoint: r.Checkpoint, filesOnly: filesOnly, begins: beginsOf(r.Root)}
 	began := time.Now()
 	running, err := s.replace(ctx, &r, from, func(now *store.Record) error {
 		if now.State != sandbox.StatePaused || now.Checkpoint != r.Checkpoint {
@@ -215,13 +217,25 @@ func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.
 //
 // Preconditions: the caller holds the lock of the sandbox.
 func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, check func(*store.Record) error) (store.Record, error) {
+	if err := s.admitResume(ctx, r); err != nil {
+		return *r, err
+	}
 	next := *r
 	next.Instance = newID(idPrefix)
 	died, forget := s.expect(next.Instance)
 	defer forget()
-	instance, err := s.cfg.Engine.Create(ctx, from.spec(&next))
+	spec, err := s.spec(ctx, &from, &next)
 	if err != nil {
 		return *r, err
+	}
+	instance, err := s.cfg.Engine.Create(ctx, spec)
+	if err != nil {
+		return *r, err
+	}
+	if err := from.startIn(ctx, instance); err != nil && ctx.Err() == nil {
+		// The files are what was asked for. Whoever broke the start command with
+		// them can mend it in the sandbox only.
+		s.system(r, "sandbox.start_failed", sandbox.MessageOf(err))
 	}
 	h := newHandle(&next, instance)
 	running, err := *r, died()
@@ -244,6 +258,23 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, 
 		s.fail(ctx, &running, sandbox.MessageOf(err))
 	}
 	return running, nil
+}
+
+// admitResume refuses to wake a paused sandbox over the quota before the work
+// is done, and not only after it.
+func (s *Service) admitResume(ctx context.Context, r *store.Record) error {
+	if r.State != sandbox.StatePaused {
+		return nil
+	}
+	used, err := s.cfg.Store.SandboxUsage(ctx, r.Team)
+	if err != nil {
+		return err
+	}
+	more := store.Usage{VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB}
+	if err := s.cfg.Quota.Admit(used, more); err != nil {
+		return retryLater(err)
+	}
+	return s.admitBesideBuilds(ctx, r.Team, more)
 }
 
 // expect notes an instance that no record has yet. Died gives the reason when
@@ -296,6 +327,7 @@ func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
 		r.ExpiresAt = expiry(now, r.LifetimeSeconds)
 	}
 	r.State, r.Instance, r.Checkpoint, r.PausedAt = sandbox.StateRunning, instance.ID(), "", nil
+	r.PausedExpiresAt = nil
 	r.LastActiveAt, r.BootID, r.Held, r.Applying = now, s.cfg.Boot.ID, true, false
 	r.Unenforced = instance.Unenforced()
 }

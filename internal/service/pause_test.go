@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -121,12 +122,17 @@ func TestPauseAndResume(t *testing.T) {
 }
 
 // TestCallsResume makes every verb of jobs and files on a paused sandbox, and
-// those that must leave it paused. The sink of WatchFiles fails by itself, and
-// nobody can be merged into itself.
+// those that must leave it paused. The sink of WatchFiles fails by itself,
+// nobody can be merged into itself, and nothing listens on the port of DialPort.
 func TestCallsResume(t *testing.T) {
 	w := newWorld(t)
 	w.create(sandbox.CreateRequest{Name: "other"})
 	stay := []string{"Get", "Update", "Stats", "Audit", "Pause", "Fork", "CreateSnapshot", "ListSnapshots", "RestoreSnapshot", "Diff", "Merge", "Kill"}
+	stay = append(stay, stayAsleep...)
+	// No computer is woken to be told that it is none.
+	for m := range reflect.TypeFor[sandbox.Computers]().Methods() {
+		stay = append(stay, m.Name)
+	}
 	for verb, call := range onSandbox {
 		t.Run(verb, func(t *testing.T) {
 			sbx := w.create(sandbox.CreateRequest{})
@@ -135,7 +141,7 @@ func TestCallsResume(t *testing.T) {
 			ctx, cancel := context.WithTimeout(red(t), 5*time.Second)
 			defer cancel()
 			err := call(ctx, w, sbx.ID)
-			if c := sandbox.CodeOf(err); verb != "Stats" && verb != "Merge" && verb != "WatchFiles" && (c == sandbox.CodeNotRunning || c == sandbox.CodeInternal || c == sandbox.CodeUnavailable) {
+			if c := sandbox.CodeOf(err); verb != "Stats" && verb != "Merge" && verb != "WatchFiles" && verb != "DialPort" && (c == sandbox.CodeNotRunning || c == sandbox.CodeInternal || c == sandbox.CodeUnavailable) {
 				t.Errorf("on a paused sandbox: %v", err)
 			}
 			want := sandbox.StateRunning
@@ -514,6 +520,69 @@ func TestUpdatePaused(t *testing.T) {
 	want := sandbox.Resources{VCPUs: 3, MemoryMiB: 333, MaxPIDs: 33, DiskMiB: sbx.Resources.DiskMiB}
 	if spec.Resources != want || spec.Hostname != "y" {
 		t.Errorf("resumed with %+v", spec)
+	}
+	w.agree()
+}
+
+// TestPausedLifetime ends sandboxes that stay paused, and no others.
+func TestPausedLifetime(t *testing.T) {
+	w := newWorld(t)
+	pause := func(req sandbox.CreateRequest) *sandbox.Sandbox {
+		sbx := w.create(req)
+		sbx, err := w.Pause(red(t), sbx.ID)
+		must(t, err)
+		return sbx
+	}
+	over := func(id string) { // lets its time be over
+		_, err := w.store.UpdateSandbox(t.Context(), id, store.Change{Apply: func(r *store.Record) error {
+			r.PausedExpiresAt = ptr(time.Now().Add(-time.Second))
+			return nil
+		}})
+		must(t, err)
+	}
+	long := int64(3600)
+	a := pause(sandbox.CreateRequest{Name: "a", PausedLifetimeSeconds: long, OnTimeout: sandbox.ActionPause})
+	b := pause(sandbox.CreateRequest{Name: "b"})
+	if a.PausedExpiresAt.Sub(*a.PausedAt) != time.Hour || b.PausedExpiresAt != nil {
+		t.Errorf("they end at %v and %v", a.PausedExpiresAt, b.PausedExpiresAt)
+	}
+	for _, sbx := range []*sandbox.Sandbox{a, b} {
+		must(t, w.Expire(t.Context(), sbx.ID))
+		if got := w.get(sbx.ID); got.State != sandbox.StatePaused {
+			t.Errorf("%s is %s", sbx.Name, got.State)
+		}
+	}
+	// Of one that is paused it is counted from the update.
+	u, err := w.Update(red(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: &long})
+	must(t, err)
+	if left := time.Until(*u.PausedExpiresAt); left < 3500*time.Second || left > 3600*time.Second {
+		t.Errorf("%v are left after the update", left)
+	}
+	if u, err = w.Update(red(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: ptr(int64(0))}); err != nil || u.PausedExpiresAt != nil {
+		t.Errorf("without a bound: %+v, %v", u, err)
+	}
+	// A resume ends the count, and the next pause begins another; a fork has its
+	// own.
+	_, err = w.Update(red(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: &long})
+	must(t, err)
+	over(b.ID)
+	r, err := w.Resume(red(t), "b", sandbox.ResumeRequest{})
+	must(t, err)
+	if r.PausedExpiresAt != nil {
+		t.Error("a running sandbox has an end of its pause")
+	}
+	must(t, w.Expire(t.Context(), b.ID))
+	if got := w.get("b"); got.State != sandbox.StateRunning {
+		t.Fatalf("the resumed one is %s", got.State)
+	}
+	if child := w.fork("b", sandbox.ForkRequest{})[0]; child.PausedLifetimeSeconds != long || child.PausedExpiresAt != nil {
+		t.Errorf("the child: %+v", child)
+	}
+	over(a.ID)
+	w.restart()
+	must(t, w.Expire(t.Context(), a.ID))
+	if got := w.get(a.ID); got.State != sandbox.StateKilled || got.Reason != "it was paused for 1h0m0s" {
+		t.Errorf("after its time: %s, %s", got.State, got.Reason)
 	}
 	w.agree()
 }

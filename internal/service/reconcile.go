@@ -92,7 +92,13 @@ func (s *Service) reconcile(ctx context.Context) error {
 		s.log.Error("put sandboxes right at the start", "error", gerr)
 	}
 	s.collectSoon()
-	return err
+	if err != nil {
+		return err
+	}
+	if err := s.ports.reopen(ctx); err != nil {
+		s.log.Error("publish ports again", "error", err)
+	}
+	return nil
 }
 
 // repairPaused removes what was left of the instance of a paused sandbox: the
@@ -161,11 +167,57 @@ func (s *Service) reattach(ctx context.Context, r *store.Record) error {
 		return fmt.Errorf("open sandbox %s: %w", r.ID, detailed(err))
 	}
 	if !r.Applying {
-		return nil
+		return s.repush(ctx, r)
 	}
 	// It may have been a merge, which gives it another's machine.
 	if _, err := s.settle(ctx, r); err != nil {
 		return fmt.Errorf("finish the update of sandbox %s: %w", r.ID, detailed(err))
+	}
+	return nil
+}
+
+// settleAll finishes what was recorded of running sandboxes and did not take
+// effect.
+func (s *Service) settleAll(ctx context.Context) error {
+	var late []string
+	err := s.held(ctx, []sandbox.State{sandbox.StateRunning}, func(r store.Record) {
+		if r.Applying {
+			late = append(late, r.ID)
+		}
+	})
+	errs := []error{err}
+	for _, id := range late {
+		if err := s.settleOne(ctx, id); err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound && sandbox.CodeOf(err) != sandbox.CodeNotRunning {
+			errs = append(errs, fmt.Errorf("finish the update of sandbox %s: %w", id, detailed(err)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settleOne finishes an update that is not under way any more.
+func (s *Service) settleOne(ctx context.Context, id string) error {
+	unlock, err := s.lock(ctx, id) // whoever updates a sandbox has it
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil || !r.Applying || r.State != sandbox.StateRunning {
+		return err
+	}
+	_, err = s.settle(ctx, &r)
+	return err
+}
+
+// repush gives the gateway of a sandbox that lived on what its secrets are now:
+// one may have been changed just before the daemon ended.
+func (s *Service) repush(ctx context.Context, r *store.Record) error {
+	if len(r.Bindings) == 0 {
+		return nil
+	}
+	if err := s.pushAgain(ctx, r.ID); err != nil {
+		s.pushLater(r.ID)
+		return fmt.Errorf("tell the gateway of sandbox %s of its secrets: %w", r.ID, detailed(err))
 	}
 	return nil
 }
@@ -180,7 +232,8 @@ func (s *Service) Repair(ctx context.Context) error {
 		}
 	})
 	s.collectSoon()
-	return errors.Join(append(errs, err)...)
+	err = errors.Join(err, s.settleAll(ctx))
+	return errors.Join(append(errs, err, s.ports.reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.tidyBuilds(ctx))...)
 }
 
 // detailed shows the cause of a domain error, for logs.

@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -12,6 +11,10 @@ import (
 // view is a record as callers see it, with the time of last use as of now.
 func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	sbx := r.Sandbox
+	sbx.Secrets, sbx.Desktop = secretNames(&r), desktopOf(&r)
+	if !sbx.State.Final() {
+		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.unenforcedMounts(&r)...)
+	}
 	if sbx.State == sandbox.StateRunning {
 		s.mu.Lock()
 		h := s.handles[sbx.ID]
@@ -112,22 +115,7 @@ func (s *Service) Stats(ctx context.Context, ref string) (_ *sandbox.Stats, err 
 	if err != nil {
 		return nil, err
 	}
-	host, err := h.instance.Stats(v.ctx)
-	if err != nil {
-		return nil, h.explain(v.ctx, unavailable(err, "sandbox %s does not tell what it uses now; try again", r.ID))
-	}
-	st := &sandbox.Stats{
-		SandboxID: r.ID, CPUSeconds: float64(host.CPUNanos) / 1e9,
-		MemoryBytes: host.MemoryBytes, MemoryMaxBytes: r.Resources.MemoryMiB << 20, PrivateBytes: host.PrivateBytes,
-		DiskBytes: host.DiskBytes, DiskMaxBytes: r.Resources.DiskMiB << 20,
-		NetworkInBytes: host.NetRxBytes, NetworkOutBytes: host.NetTxBytes,
-	}
-	inside, cancel := context.WithTimeout(v.ctx, 2*time.Second)
-	defer cancel()
-	if a, err := h.client.Stats(inside); err == nil {
-		st.Processes = a.Processes
-	}
-	return st, nil
+	return s.usage(v.ctx, h, &r)
 }
 
 // Audit implements [sandbox.Sandboxes].

@@ -3,20 +3,27 @@ package service
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/cove-sh/cove/internal/audit"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/internal/vault"
+	"github.com/cove-sh/cove/internal/volume"
+	"github.com/cove-sh/cove/internal/webhook"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -60,8 +67,28 @@ type Config struct {
 	Warm  int
 	// TempDir is for files of a merge; "" is that of the system.
 	TempDir string
+	// BuildDir is for the logs of builds; "" is one in TempDir.
+	BuildDir string
 	// KeyPrefix begins the secrets of keys; "" is that of package auth.
 	KeyPrefix string
+	// Vault seals and opens the values of secrets. Without it there are none.
+	Vault *vault.Vault
+	// Volumes has the files of volumes. Without it there are none.
+	Volumes *volume.Dir
+	// HostMounts are directories of the host that sandboxes may be shown, with
+	// all below; ":rw" at the end lets them write there.
+	HostMounts []string
+	// Network is the policy of sandboxes that do not say; "" is open.
+	Network sandbox.NetworkPreset
+	// PreviewKey signs links to previews; nil is one of this process's own.
+	PreviewKey []byte
+	// PreviewURL makes the URL of a preview of the first label of its host
+	// name; nil is http and localhost.
+	PreviewURL func(label string) string
+	// Metrics takes what the service tells Prometheus; nil is nowhere.
+	Metrics prometheus.Registerer
+	// Webhooks says how the webhooks of jobs are sent.
+	Webhooks webhook.Config
 	// Boot is the present run of the machine; zero is read from the kernel.
 	Boot Boot
 }
@@ -74,11 +101,16 @@ type Service struct {
 	audit *audit.Recorder
 
 	// ctx ends when Close is called; wg are the goroutines that it ends.
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	slots  chan struct{}       // one for each create under way
-	keeper engine.Checkpointer // the engine, or nil if it keeps no state
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	slots   chan struct{}        // one for each create under way
+	leaving chan struct{}        // one for each that killSoon leaves behind
+	keeper  engine.Checkpointer  // the engine, or nil if it keeps no state
+	logger  engine.NetworkLogger // the engine, or nil if it keeps no logs
+
+	ports    publisher
+	visitors visitors
 
 	mu       sync.Mutex
 	closed   bool                     // guarded by mu
@@ -94,10 +126,25 @@ type Service struct {
 	// coming are instances that a sandbox is about to go on in, with the reason
 	// if one has ended already. Guarded by mu.
 	coming map[string]string
+	// unpushed are sandboxes whose gateway does not know of a change of a
+	// secret. Guarded by mu.
+	unpushed map[string]bool
+	// usedUntil is up to when the use of secrets is recorded. Guarded by mu.
+	usedUntil time.Time
 
+	// sealing is held, to read, by whoever seals a value until that is stored.
+	sealing sync.RWMutex
 	waking  singleflight.Group
 	golden  goldens
-	collect chan struct{} // wakes the collector; has room for one
+	fill    fills
+	// hostMounts are those of the configuration.
+	hostMounts []hostMount
+	builds     builds
+	meter      meter
+	metrics    *metrics
+	hooks      *webhook.Sender
+	senders    *lanes        // of webhooks that are being sent, by sandbox
+	collect    chan struct{} // wakes the collector; has room for one
 }
 
 var _ sandbox.Service = (*Service)(nil)
@@ -129,19 +176,40 @@ func New(cfg Config) (*Service, error) {
 	cfg.Lifetime = max(0, cmp.Or(cfg.Lifetime, sandbox.DefaultLifetime))
 	cfg.IdleTimeout = max(0, cmp.Or(cfg.IdleTimeout, sandbox.DefaultIdleTimeout))
 	cfg.DefaultTemplate = cmp.Or(cfg.DefaultTemplate, "host")
+	cfg.Network = cmp.Or(cfg.Network, sandbox.NetworkOpen)
+	if cfg.BuildDir == "" {
+		cfg.BuildDir = filepath.Join(cmp.Or(cfg.TempDir, os.TempDir()), "builds")
+	}
+	if cfg.PreviewKey == nil {
+		cfg.PreviewKey = []byte(rand.Text())
+	}
+	if cfg.PreviewURL == nil {
+		cfg.PreviewURL = func(label string) string { return "http://" + label + ".localhost" }
+	}
+	hostMounts, err := parseHostMounts(cfg.HostMounts)
+	if err != nil {
+		return nil, err
+	}
 	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Service{
 		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
-		slots:    make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)),
-		lastCall: time.Now(),
-		handles:  map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
-		moving: map[string]chan struct{}{}, using: map[string]int{}, coming: map[string]string{}, spared: map[string]bool{},
-		collect: make(chan struct{}, 1),
+		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
+		lastCall: time.Now(), usedUntil: time.Now(),
+		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
+		moving: map[string]chan struct{}{}, using: map[string]int{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{},
+		collect: make(chan struct{}, 1), hostMounts: hostMounts,
 	}
 	s.keeper, _ = cfg.Engine.(engine.Checkpointer)
+	s.logger, _ = cfg.Engine.(engine.NetworkLogger)
+	if p, ok := cfg.Engine.(engine.Switch); ok {
+		p.SetPeers(s.DialPeer)
+	}
 	s.golden.s = s
+	s.hooks, s.senders = webhook.New(cfg.Webhooks), newLanes(hookSenders, hookLane)
+	s.ports.s, s.ports.open = s, map[string]*published{}
 	s.drained = sync.NewCond(&s.mu)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.metrics = newMetrics(s)
 	cfg.Engine.Notify(s.instanceFailed)
 	return s, nil
 }
@@ -149,11 +217,14 @@ func New(cfg Config) (*Service, error) {
 // Start brings the record into line with what the engine still runs, and
 // begins work in the background. It is called once, before any verb.
 func (s *Service) Start(ctx context.Context) error {
-	if err := s.reconcile(ctx); err != nil {
+	if err := errors.Join(s.reconcile(ctx), s.failLostBuilds(ctx), s.reconcileVolumes(ctx)); err != nil {
 		return err
 	}
 	s.wg.Go(s.flushLoop)
 	s.wg.Go(s.collectLoop)
+	s.wg.Go(s.meterLoop)
+	s.wg.Go(s.hookLoop)
+	s.wg.Go(s.volumeLoop)
 	return nil
 }
 
@@ -167,7 +238,10 @@ func (s *Service) Close() error {
 		s.drained.Wait()
 	}
 	s.mu.Unlock()
+	s.ports.closeAll()
+	s.visitors.end("")
 	s.wg.Wait()
+	s.hooks.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := errors.Join(s.flushActivity(ctx), s.audit.Close())
@@ -191,7 +265,7 @@ func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(busy) == 0 && s.calls == 0, s.lastCall, nil
+	return len(busy) == 0 && s.calls == 0 && !s.ports.any() && !s.anyBuild(), s.lastCall, nil
 }
 
 func (s *Service) flushLoop() {

@@ -8,17 +8,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/shelf"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -36,7 +36,7 @@ type world struct {
 	mortal    *mortality
 	store     *sqlite.Store
 	path      string
-	templates *shelf
+	templates *shelf.Shelf
 	cfg       Config
 }
 
@@ -55,7 +55,12 @@ func (w *world) begin(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w.t, w.state, w.path, w.templates = t, memory.NewState(dir), filepath.Join(dir, "cove.db"), newShelf(t.TempDir())
-	w.cfg = Config{Boot: Boot{ID: "boot-1", At: time.Unix(1, 0)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	w.cfg = Config{Boot: Boot{ID: "boot-1", At: time.Unix(1, 0)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), BuildDir: filepath.Join(dir, "builds")}
+	v, err := vault.Load(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Vault = v
 	for _, f := range change {
 		f(&w.cfg)
 	}
@@ -239,67 +244,16 @@ func must(t testing.TB, err error) {
 
 func ptr[T any](v T) *T { return &v }
 
-// shelf is a provider of templates in memory.
-type shelf struct {
-	dir   string // the empty root of all templates
-	mu    sync.Mutex
-	all   map[string]sandbox.Template // guarded by mu
-	built []sandbox.BuildTemplateRequest
-}
-
-func newShelf(dir string) *shelf {
-	return &shelf{dir: dir, all: map[string]sandbox.Template{
-		"host": {Name: "host", Source: "host", State: sandbox.TemplateReady},
-		"full": {
+// newShelf returns what templates a world begins with.
+func newShelf(dir string) *shelf.Shelf {
+	return shelf.New(dir,
+		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady},
+		sandbox.Template{
 			Name: "full", Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:full", User: "user", WorkDir: "/workspace",
 			Env: map[string]string{"LANG": "C.UTF-8", "A": "template"}, Resources: sandbox.Resources{VCPUs: 3, MemoryMiB: 300, DiskMiB: 3000, MaxPIDs: 333},
 		},
-		"unbuilt": {Name: "unbuilt", Source: "debian", State: sandbox.TemplateAvailable},
-	}}
-}
-
-func (s *shelf) List(context.Context) ([]sandbox.Template, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []sandbox.Template
-	for _, t := range s.all {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, func(a, b sandbox.Template) int { return len(a.Name) - len(b.Name) })
-	return all, nil
-}
-
-func (s *shelf) Get(_ context.Context, name string) (*sandbox.Template, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t, ok := s.all[name]
-	if !ok {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q", name)
-	}
-	return &t, nil
-}
-
-func (s *shelf) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
-	t, err := s.Get(ctx, name)
-	if err != nil {
-		return engine.Root{}, sandbox.Template{}, err
-	}
-	if t.State != sandbox.TemplateReady {
-		return engine.Root{}, sandbox.Template{}, sandbox.Errorf(sandbox.CodeConflict, "template %q is not built; build it", name)
-	}
-	return engine.Root{Digest: t.Digest, Dir: s.dir}, *t, nil
-}
-
-func (s *shelf) Build(_ context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.built = append(s.built, req)
-	t := sandbox.Template{Name: req.Name, Source: "debian", State: sandbox.TemplateReady, Packages: req.Packages}
-	if err := sink(sandbox.BuildEvent{Step: "unpack", Fraction: 0.5}); err != nil {
-		return nil, fmt.Errorf("report: %w", err)
-	}
-	s.all[req.Name] = t
-	return &t, nil
+		sandbox.Template{Name: "unbuilt", Source: "debian", State: sandbox.TemplateAvailable},
+	)
 }
 
 // ago lets all times of a sandbox be longer ago.

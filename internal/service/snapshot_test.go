@@ -43,6 +43,17 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 				t.Errorf("%d checkpoints were made, want 1", n)
 			}
 		},
+		"label": func(t *testing.T, w *world) {
+			w.create(sandbox.CreateRequest{Name: "x"})
+			label := strings.Repeat("é", sandbox.MaxSnapshotLabel/2)
+			snap, err := w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{Label: label})
+			must(t, err)
+			if got, err := w.GetSnapshot(red(t), snap.ID); err != nil || got.Label != label {
+				t.Errorf("found %+v, %v", got, err)
+			}
+			_, err = w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{Label: label + "x"})
+			wantCode(t, err, sandbox.CodeInvalid)
+		},
 		"kind": func(t *testing.T, w *world) {
 			sbx := w.create(sandbox.CreateRequest{Name: "x"})
 			for kind, want := range map[sandbox.SnapshotKind]sandbox.SnapshotKind{

@@ -41,7 +41,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, ref string, req sandbox.Cr
 		return nil, err
 	}
 	snap, err := s.snapshot(v.ctx, r.ID, store.SnapshotRecord{Snapshot: sandbox.Snapshot{
-		Name: req.Name, Kind: cmp.Or(req.Kind, sandbox.SnapshotMemory),
+		Name: req.Name, Kind: cmp.Or(req.Kind, sandbox.SnapshotMemory), Label: req.Label,
 	}})
 	if err != nil {
 		return nil, err
@@ -56,6 +56,12 @@ func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
 	default:
 		return invalid("kind %s is not known; use %q or %q", quote(string(req.Kind)), sandbox.SnapshotMemory, sandbox.SnapshotFiles)
 	}
+	if err := checkText("label", req.Label); err != nil {
+		return err
+	}
+	if n := len(req.Label); n > sandbox.MaxSnapshotLabel {
+		return invalid("the label has %d bytes; give at most %d", n, sandbox.MaxSnapshotLabel)
+	}
 	if req.Name == "" {
 		return nil
 	}
@@ -66,7 +72,7 @@ func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
 }
 
 // snapshot keeps the state of a running or paused sandbox. Of the given record
-// it takes the name, the kind and what is of automatic ones only.
+// it takes the name, the kind, the label and what is of automatic ones only.
 func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRecord) (store.SnapshotRecord, error) {
 	if err := s.keeps(); err != nil {
 		return snap, err
@@ -83,7 +89,11 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 	snap.ID, snap.CreatedAt = newID(snapshotPrefix), time.Now().UTC()
 	snap.Team, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.ID, r.Snapshot, r.Template, r.Resources
 	snap.Root, snap.Origin, snap.BaseEnv, snap.Env, snap.User, snap.WorkDir = r.Root, r.Origin, r.BaseEnv, r.Env, r.User, r.WorkDir
+	snap.Network, snap.Bindings, snap.Mounts = r.Network, r.Bindings, r.Mounts
 	if err := s.snapshotName(ctx, &snap); err != nil {
+		return snap, err
+	}
+	if err := s.admitSnapshot(ctx, &snap); err != nil {
 		return snap, err
 	}
 	if snap.Automatic {
@@ -100,6 +110,9 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 		return snap, err
 	}
 	defer release()
+	if !snap.Automatic {
+		s.syncVolumes(&r)
+	}
 	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
 	if err := s.cfg.Store.CreateSnapshot(context.WithoutCancel(ctx), snap, s.cfg.MaxSnapshots); err != nil {
 		s.collectSoon()
@@ -122,6 +135,26 @@ func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) 
 		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", snap.Name)
 	}
 	return err
+}
+
+// admitSnapshot refuses a snapshot over the quota before the work is done, and
+// not only after it. Steps of a history do not count.
+func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord) error {
+	if snap.Automatic || s.cfg.MaxSnapshots == 0 {
+		return nil
+	}
+	f := store.SnapshotFilter{Team: snap.Team, Automatic: new(bool)}
+	n, page := 0, sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		some, next, err := s.cfg.Store.ListSnapshots(ctx, f, page)
+		if err != nil {
+			return err
+		}
+		if n += len(some); next == "" || n >= s.cfg.MaxSnapshots {
+			return store.AdmitSnapshot(n, s.cfg.MaxSnapshots)
+		}
+		page.Cursor = next
+	}
 }
 
 // stateOf returns a checkpoint of a sandbox as it is now: a new one of a
@@ -325,9 +358,11 @@ func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.Snap
 	if err != nil {
 		return *r, err
 	}
-	from := beginning{root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles}
-	return s.replace(ctx, r, from, func(now *store.Record) error {
-		now.Root, now.Origin, now.Template = snap.Root, snap.Origin, snap.Template
+	from := beginning{root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, begins: beginsOf(snap.Root)}
+	before := *r
+	before.Mounts = snap.Mounts
+	return s.replace(ctx, &before, from, func(now *store.Record) error {
+		now.Root, now.Origin, now.Template, now.Mounts = snap.Root, snap.Origin, snap.Template, snap.Mounts
 		if !snap.Automatic {
 			now.Snapshot = snap.ID
 		}
@@ -365,6 +400,19 @@ func (s *Service) draftFromSnapshot(v *visit, req *sandbox.CreateRequest) (store
 		Name: snap.Template, Resources: snap.Resources, User: snap.User, WorkDir: snap.WorkDir, Env: snap.BaseEnv,
 	}, v.caller.Team)
 	r.Snapshot, r.Root, r.Origin = snap.ID, snap.Root, snap.Origin
+	r.Bindings = snap.Bindings
+	switch r.Mounts = snap.Mounts; {
+	case req.Mounts == nil:
+	case snap.Kind != sandbox.SnapshotFiles:
+		return r, none, invalid("mounts are given with a snapshot of memory, in which programs have files of its own mounts open; leave them out, or begin with a snapshot of kind %q", sandbox.SnapshotFiles)
+	default:
+		if err := s.mount(v, &r, req.Mounts); err != nil {
+			return r, none, err
+		}
+	}
+	if req.Network == nil && snap.Network != nil {
+		r.Network = snap.Network
+	}
 	env := maps.Clone(snap.Env)
 	if env == nil {
 		env = map[string]string{}
@@ -374,6 +422,6 @@ func (s *Service) draftFromSnapshot(v *visit, req *sandbox.CreateRequest) (store
 		r.Env = env
 	}
 	return r, beginning{
-		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, another: true, release: s.use(snap.Checkpoint),
+		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, another: true, begins: beginsOf(snap.Root), release: s.use(snap.Checkpoint),
 	}, nil
 }

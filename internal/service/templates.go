@@ -2,10 +2,32 @@ package service
 
 import (
 	"context"
+	"io"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/image"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// archiveKeeper is a [TemplateProvider] that keeps archives for builds.
+type archiveKeeper interface {
+	// KeepArchive stores what it reads, all of it or nothing.
+	KeepArchive(ctx context.Context, content io.Reader) (*sandbox.ArchiveUpload, error)
+}
+
+// UploadArchive implements [sandbox.Templates].
+func (s *Service) UploadArchive(ctx context.Context, content io.Reader) (_ *sandbox.ArchiveUpload, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.upload")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	keeper, ok := s.cfg.Templates.(archiveKeeper)
+	if !ok {
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server takes no archives of images; use an image in a registry")
+	}
+	return keeper.KeepArchive(v.ctx, content)
+}
 
 // TemplateProvider finds and builds templates. Its methods are safe for
 // concurrent use; errors meant for the caller are [sandbox.Error] values, all
@@ -14,7 +36,8 @@ import (
 type TemplateProvider interface {
 	// List returns all templates, built or only defined, by name.
 	List(ctx context.Context) ([]sandbox.Template, error)
-	// Get returns one template in any state, or a not_found error.
+	// Get returns one template in any state by its name, NAME@VERSION or an
+	// alias, or a not_found error.
 	Get(ctx context.Context, name string) (*sandbox.Template, error)
 	// Root returns the root file system of a ready template and the template
 	// itself, whose User, WorkDir, Env and Resources are defaults for a new
@@ -22,8 +45,27 @@ type TemplateProvider interface {
 	// may live, whatever is built meanwhile. An unknown name is not_found; one
 	// that is not ready is a conflict error that says how to build it.
 	Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error)
-	// Build builds and reports on the way to sink, which is never nil. It
-	// returns the ready template. When it fails, sink fails or ctx is
-	// cancelled, an earlier build stays in use.
-	Build(ctx context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error)
+	// Plan finds what a request asks to be built, or that it is ready.
+	Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (*image.Plan, error)
+	// Claim makes a name the caller's to build, until done is called with what
+	// became of that. A name that is being built is a conflict.
+	Claim(name string) (done func(error), err error)
+	// Base makes what a spec begins with, unless that is a snapshot; anew makes
+	// no use of earlier builds. An error leaves nothing.
+	Base(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(step string, fraction float64, log string)) (*image.Foundation, error)
+	// Extend makes a root of another and a layer above it, in the format of OCI
+	// images, and keeps it under the key. Extended returns what is kept, or nil.
+	Extend(ctx context.Context, b *image.Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*image.Foundation, error)
+	Extended(b *image.Foundation, key string) *image.Foundation
+	// Publish makes a root the newest version of a template, at once.
+	Publish(name string, spec *sandbox.TemplateSpec, b *image.Foundation) (*sandbox.Template, error)
+	// Alias and Delete are the verbs of [sandbox.Templates].
+	Alias(alias, name string) error
+	Delete(name string) error
+	// Collect removes roots that no template has and that are not in use, by
+	// their digests. It returns what it removed.
+	Collect(inUse map[string]bool) (removed []string, err error)
+	// AptSettings are the machine's own: a sources.list, "" for Debian's own
+	// mirrors, and an apt.conf.
+	AptSettings() (sources, conf string)
 }

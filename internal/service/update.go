@@ -90,7 +90,7 @@ func (s *Service) updatePaused(v *visit, ref string, req *sandbox.UpdateRequest)
 	v.detail = "changed " + strings.Join(changes(req), ", ")
 	r, err = s.cfg.Store.UpdateSandbox(v.ctx, r.ID, store.Change{
 		From:  []sandbox.State{sandbox.StatePaused},
-		Apply: func(r *store.Record) error { change(r, req); return nil },
+		Apply: func(r *store.Record) error { change(r, req); return checkBindings(r) },
 	})
 	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
 		return r, false, nil // it was resumed, or has ended
@@ -133,7 +133,8 @@ func checkUpdate(req *sandbox.UpdateRequest) error {
 		}
 	}
 	return cmp.Or(checkMetadata(req.Metadata), checkEnv(req.Env),
-		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
+		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
+		checkSeconds("paused_lifetime_seconds", req.PausedLifetimeSeconds))
 }
 
 // changes names the fields that a request sets, for the audit record.
@@ -146,6 +147,7 @@ func changes(req *sandbox.UpdateRequest) []string {
 		{"name", req.Name != nil}, {"metadata", req.Metadata != nil}, {"env", req.Env != nil}, {"vcpus", req.VCPUs != nil},
 		{"memory_mib", req.MemoryMiB != nil}, {"max_pids", req.MaxPIDs != nil}, {"lifetime_seconds", req.LifetimeSeconds != nil},
 		{"idle_timeout_seconds", req.IdleTimeoutSeconds != nil}, {"on_timeout", req.OnTimeout != nil}, {"history", req.History != nil},
+		{"paused_lifetime_seconds", req.PausedLifetimeSeconds != nil},
 	} {
 		if f.set {
 			all = append(all, f.name)
@@ -176,6 +178,12 @@ func change(r *store.Record, req *sandbox.UpdateRequest) {
 	set(&r.IdleTimeoutSeconds, req.IdleTimeoutSeconds)
 	set(&r.OnTimeout, req.OnTimeout)
 	set(&r.History, req.History)
+	if req.PausedLifetimeSeconds != nil {
+		r.PausedLifetimeSeconds, r.PausedExpiresAt = *req.PausedLifetimeSeconds, nil
+		if r.State == sandbox.StatePaused {
+			r.PausedExpiresAt = expiry(time.Now().UTC(), r.PausedLifetimeSeconds)
+		}
+	}
 }
 
 func set[T any](field *T, v *T) {
@@ -198,8 +206,8 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 		Apply: func(r *store.Record) error {
 			before = *r
 			change(r, req)
-			r.Applying = limits || env
-			return nil
+			r.Applying = r.Applying || limits || env
+			return checkBindings(r)
 		},
 	})
 	if err != nil {
@@ -208,7 +216,7 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 		}
 		return after, retryLater(err)
 	}
-	if !after.Applying {
+	if !limits && !env {
 		return after, nil
 	}
 	// From here on all or nothing, whether or not the caller stays.
@@ -219,13 +227,14 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 		s.takeBack(ctx, h, &before, limits, env)
 		return after, h.explain(ctx, err)
 	}
-	return s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: applied(unenforced)})
+	return s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: applied(unenforced, before.Applying)})
 }
 
-// applied records that an update took effect.
-func applied(unenforced []string) func(*store.Record) error {
+// applied records that an update took effect. Others before it may still have
+// to, such as a change of the network: Repair sees to those.
+func applied(unenforced []string, others bool) func(*store.Record) error {
 	return func(r *store.Record) error {
-		r.Applying = false
+		r.Applying = others
 		if unenforced != nil {
 			r.Unenforced = unenforced
 		}
@@ -265,9 +274,11 @@ func (s *Service) takeBack(ctx context.Context, h *handle, before *store.Record,
 	}
 	_, err := s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: func(r *store.Record) error {
 		r.Name, r.Metadata, r.Env, r.Resources = before.Name, before.Metadata, before.Env, before.Resources
+		r.BaseEnv = before.BaseEnv
 		r.LifetimeSeconds, r.ExpiresAt = before.LifetimeSeconds, before.ExpiresAt
 		r.IdleTimeoutSeconds, r.OnTimeout, r.History = before.IdleTimeoutSeconds, before.OnTimeout, before.History
-		r.Applying = false
+		r.PausedLifetimeSeconds = before.PausedLifetimeSeconds
+		r.Applying = before.Applying
 		return nil
 	}})
 	if err != nil {

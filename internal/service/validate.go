@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/cove-sh/cove/internal/agentclient"
@@ -106,8 +107,8 @@ func checkEnv(env map[string]string) error {
 		if err := checkText("a name in env", k); err != nil {
 			return err
 		}
-		if k == "" || strings.ContainsRune(k, '=') {
-			return invalid("env name %s is not valid; names are not empty and have no '='", quote(k))
+		if k == "" || strings.ContainsRune(k, '=') || strings.ContainsFunc(k, unicode.IsSpace) {
+			return invalid("env name %s is not valid; names are not empty and have no '=' and no blanks", quote(k))
 		}
 		if err := checkText("the env value of "+quote(k), v); err != nil {
 			return err
@@ -221,6 +222,9 @@ func (s *Service) checkPauses(a sandbox.TimeoutAction) error {
 }
 
 func checkTemplateName(s string) error {
+	if s == windowsTemplate {
+		return errWindows
+	}
 	if !templateNames.MatchString(s) {
 		return invalid("template %s is not a valid name; list the templates to see which there are", quote(s))
 	}
@@ -268,13 +272,13 @@ func checkExec(req *sandbox.ExecRequest) error {
 	if err := checkRange("keep_bytes", req.KeepBytes, 0, sandbox.MaxKeepBytes); err != nil {
 		return err
 	}
-	if req.KeepBytes == 0 {
-		req.KeepBytes = sandbox.DefaultKeepBytes
-	}
 	return checkExecTimes(req)
 }
 
 func checkCommand(req *sandbox.ExecRequest) error {
+	if req.Code != nil {
+		return checkJobCode(req)
+	}
 	if (len(req.Command) == 0) == (req.Shell == "") {
 		return invalid("give exactly one of command, a program with its arguments, and shell, a line for the shell")
 	}
@@ -320,6 +324,8 @@ func checkExecTimes(req *sandbox.ExecRequest) error {
 		req.TimeoutMS = 0
 	case req.Background:
 		return checkRange("timeout_ms", t, -1, maxMillis)
+	case t == -1 && 0 < req.HandoverMS && req.HandoverMS <= longest:
+		req.TimeoutMS = 0 // it is in the background when it takes long
 	case t == 0:
 		req.TimeoutMS = sandbox.DefaultExecTimeout.Milliseconds()
 	case t < 0 || t > longest:

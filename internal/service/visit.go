@@ -22,6 +22,7 @@ type visit struct {
 	atOnce    bool // the record is stored before the verb returns
 	sandboxID string
 	detail    string
+	began     time.Time
 
 	handle *handle // of which this is a call
 	done   func()
@@ -50,10 +51,13 @@ func (s *Service) end() {
 	}
 }
 
+// anyScope is of verbs for which every key is good that has a scope at all.
+const anyScope sandbox.Scope = ""
+
 // enter begins a verb that needs a scope. It always returns a visit, whose
 // leave must be deferred with the verb's error.
 func (s *Service) enter(ctx context.Context, scope sandbox.Scope, action string) (*visit, error) {
-	v := &visit{s: s, action: action, ctx: ctx, cancel: func() {}, done: func() {}}
+	v := &visit{s: s, action: action, began: time.Now(), ctx: ctx, cancel: func() {}, done: func() {}}
 	done, err := s.begin()
 	if err != nil {
 		v.action = ""
@@ -68,6 +72,9 @@ func (s *Service) enter(ctx context.Context, scope sandbox.Scope, action string)
 		return v, sandbox.Errorf(sandbox.CodeUnauthenticated, "the request carries no identity; send an API key")
 	}
 	v.caller = c
+	if scope == anyScope && len(c.Scopes) > 0 {
+		return v, nil
+	}
 	if !c.Has(scope) {
 		return v, sandbox.Errorf(sandbox.CodeForbidden, "the key lacks the scope %q; ask an administrator for a key that has it", scope)
 	}
@@ -82,6 +89,7 @@ func (v *visit) leave(err *error) {
 		*err = v.s.public(*err, v.action)
 	}
 	v.record(*err)
+	v.s.metrics.observe(v.action, v.began, *err)
 	v.cancel()
 	if v.handle != nil {
 		v.handle.leave()

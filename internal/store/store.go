@@ -25,9 +25,14 @@ import (
 type Store interface {
 	Sandboxes
 	Snapshots
+	Secrets
+	Volumes
+	Previews
+	Deliveries
 	Keys
 	Audit
 	Templates
+	Builds
 	Close() error
 }
 
@@ -62,6 +67,18 @@ type Record struct {
 	// sandbox was made from. The store does not look into it; empty is
 	// returned as nil.
 	Root json.RawMessage
+	// Bindings are the secrets attached to it. The store keeps these, and not
+	// what [sandbox.Sandbox] says of secrets.
+	Bindings []Binding
+}
+
+// Binding is a secret attached to a sandbox, without its value.
+type Binding struct {
+	// Env is the environment variable that has the placeholder.
+	Env         string `json:"env"`
+	SecretID    string `json:"secret_id"`
+	Secret      string `json:"secret"` // its name
+	Placeholder string `json:"placeholder"`
 }
 
 // Quota bounds the [Usage] of a team. Zero is no bound.
@@ -102,13 +119,20 @@ type SandboxFilter struct {
 	Template  string
 	// Held selects those that the engine may still hold something of.
 	Held bool
+	// SecretID selects those that a secret is attached to.
+	SecretID string
+	// VolumeID selects those that have a volume mounted.
+	VolumeID string
+	// Mounted selects those that have any mounts.
+	Mounted bool
 }
 
 // Sandboxes is the record of sandboxes.
 type Sandboxes interface {
 	// CreateSandbox adds a record if the quota of its team still holds with
 	// it. A name that a sandbox of the team that is not ended has is a
-	// conflict.
+	// conflict. A volume among its mounts that the team does not have is
+	// not_found.
 	CreateSandbox(ctx context.Context, r Record, q Quota) error
 	// CreateSandboxes adds all of the records or, with an error as of
 	// CreateSandbox, none. The quota must hold with all of them.
@@ -148,10 +172,11 @@ type Sandboxes interface {
 	// SandboxUsage sums up the sandboxes of a team, or of all for "", that are
 	// not ended.
 	SandboxUsage(ctx context.Context, team string) (Usage, error)
-	// DeleteSandbox removes a record, if it is there.
+	// DeleteSandbox removes a record with its previews, if it is there.
 	DeleteSandbox(ctx context.Context, id string) error
 	// DeleteEndedSandboxes removes records that ended before the given time
-	// and that the engine holds nothing of, and says how many.
+	// and that the engine holds nothing of, with their previews, and says how
+	// many.
 	DeleteEndedSandboxes(ctx context.Context, before time.Time) (int, error)
 }
 
@@ -169,6 +194,10 @@ type SnapshotRecord struct {
 	Env     map[string]string
 	User    string
 	WorkDir string
+	// Network, Bindings and Mounts are those of the sandbox too; see [Record].
+	Network  *sandbox.NetworkPolicy
+	Bindings []Binding
+	Mounts   []sandbox.Mount
 	// Step orders the automatic snapshots of a sandbox, whatever the clock
 	// does: each has a larger one than those before it. It is 0 on others.
 	Step int64

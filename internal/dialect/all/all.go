@@ -3,18 +3,39 @@ package all
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/dialect/hopx"
+	"github.com/cove-sh/cove/internal/dialect/microsandbox"
+	"github.com/cove-sh/cove/internal/dialect/miosa"
 	"github.com/cove-sh/cove/internal/dialect/native"
+	"github.com/cove-sh/cove/internal/dialect/podflare"
+	"github.com/cove-sh/cove/internal/dialect/superserve"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // Default is the dialect that is spoken when none is named.
 const Default = native.Name
 
+// dialects makes each dialect once, when it is first asked for: making a table
+// of tools costs milliseconds, and each request asks.
+var dialects = []func() dialect.Dialect{
+	once(native.New), once(podflare.New), once(podflare.NewHosted), once(superserve.New),
+	once(miosa.New), once(microsandbox.New), once(hopx.New), once(hopx.NewV2),
+}
+
+func once[D dialect.Dialect](make func() D) func() dialect.Dialect {
+	return sync.OnceValue(func() dialect.Dialect { return make() })
+}
+
 // Dialects returns all dialects, the default first.
 func Dialects() []dialect.Dialect {
-	return []dialect.Dialect{native.New()}
+	list := make([]dialect.Dialect, len(dialects))
+	for i, d := range dialects {
+		list[i] = d()
+	}
+	return list
 }
 
 // Find returns the dialect of that name; "" is the default. An unknown name is
@@ -24,7 +45,8 @@ func Find(name string) (dialect.Dialect, error) {
 		name = Default
 	}
 	var known []string
-	for _, d := range Dialects() {
+	for _, made := range dialects {
+		d := made()
 		if d.Name() == name {
 			return d, nil
 		}

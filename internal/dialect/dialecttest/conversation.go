@@ -39,7 +39,7 @@ func Direct(t testing.TB, d dialect.Dialect, svc sandbox.Service) Caller {
 			return nil, fmt.Errorf("no tool %s", name)
 		}
 		return dialect.Invoke(ctx, d, tool, &dialect.Call{
-			Service: svc, Args: args, Session: func() *dialect.Session { return session }, Status: func(string) {},
+			Service: svc, Args: args, Session: func() *dialect.Session { return session }, Status: func(string) {}, Tell: func(string) {}, Env: func(string) string { return "" },
 			Protocol: "2025-11-25", Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 	}
@@ -168,6 +168,9 @@ func (c *conversation) step(t *testing.T, tool string, args []byte) []byte {
 		}
 	}
 	for _, block := range res.Content {
+		if text, ok := block.(*mcp.TextContent); ok && res.StructuredContent == nil {
+			c.learnText(text.Text)
+		}
 		show(&b, block)
 	}
 	return c.normalize(b.Bytes())
@@ -221,23 +224,48 @@ func (c *conversation) learn(v any) {
 			c.learn(e)
 		}
 	case map[string]any:
-		for _, key := range []string{"id", "job_id", "sandbox_id", "next_cursor"} {
-			id, ok := v[key].(string)
-			if !ok || id == "" || c.ids[id] != "" {
-				continue
-			}
+		for _, key := range []string{"id", "job_id", "sandbox_id", "parent", "next_cursor"} {
+			id, _ := v[key].(string)
 			kind := "id"
 			if key == "next_cursor" {
 				kind = "cursor"
 			}
-			c.counts[kind]++
-			c.ids[id] = fmt.Sprintf("<%s-%d>", kind, c.counts[kind])
-			c.order = append(c.order, id)
+			c.name(kind, id)
+		}
+		children, _ := v["children"].([]any)
+		for _, child := range children {
+			id, _ := child.(string)
+			c.name("id", id)
 		}
 		for _, e := range v {
 			c.learn(e)
 		}
 	}
+}
+
+// told are identifiers in a result that is JSON as text only.
+var told = regexp.MustCompile(`"(id|job_id|sandbox_id|process_id|execution_id|build_id|auth_token)": "([a-z]+_)?((?:sbx|job|bld)-[a-z0-9]{16,}|eyJ[A-Za-z0-9._-]+)"`)
+
+// learnText gives the identifiers of a result without structured content their
+// names.
+func (c *conversation) learnText(text string) {
+	for _, m := range told.FindAllStringSubmatch(text, -1) {
+		kind := "id"
+		if m[1] == "auth_token" {
+			kind = "token"
+		}
+		c.name(kind, m[3])
+	}
+}
+
+// name gives an identifier its name, if it has none.
+func (c *conversation) name(kind, id string) {
+	if id == "" || c.ids[id] != "" {
+		return
+	}
+	c.counts[kind]++
+	c.ids[id] = fmt.Sprintf("<%s-%d>", kind, c.counts[kind])
+	c.order = append(c.order, id)
 }
 
 // fold writes long runs of one character as <repeat:X:N>.

@@ -50,6 +50,7 @@ func TestRealConversations(t *testing.T) {
 	}
 	for name, opts := range users {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			daemon, d := covetest.Start(t, opts), native.New()
 			for scripts, normalize := range map[string]func(string) string{
 				"testdata":      func(s string) string { return s },

@@ -29,6 +29,7 @@ type execArgs struct {
 	TimeoutMS  *int64            `json:"timeout_ms"`
 	Stdin      string            `json:"stdin"`
 	Background bool              `json:"background"`
+	Webhook    *webhookArgs      `json:"webhook"`
 }
 
 func sandboxExec() dialect.Tool {
@@ -51,6 +52,7 @@ func sandboxExec() dialect.Tool {
 				sandbox.DefaultExecTimeout.Milliseconds()), 1, sandbox.MaxExecTimeout.Milliseconds())),
 			opt("stdin", bounded("What the command reads from standard input.", 0, sandbox.MaxStdinBytes)),
 			opt("background", with(boolean("Return at once with a job_id and leave the command running."), false)),
+			opt("webhook", webhookSchema()),
 		),
 		OutputSchema: execOutput(),
 	}, runExec)
@@ -100,6 +102,7 @@ func runExec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolRe
 	r := sandbox.ExecRequest{
 		Command: in.Command, Shell: in.Shell, Env: in.Env, WorkDir: in.WorkDir, User: in.User,
 		Stdin: []byte(in.Stdin), Background: in.Background, HandoverMS: cmp.Or(c.Handover, handover).Milliseconds(),
+		Webhook: in.Webhook.webhook(),
 	}
 	if in.TimeoutMS != nil {
 		r.TimeoutMS = *in.TimeoutMS

@@ -81,7 +81,7 @@ func (v jobView) line() string {
 	if v.EndCause != "" {
 		s += " end_cause=" + string(v.EndCause)
 	}
-	return fmt.Sprintf("%s stdout=%dB stderr=%dB: %s", s, v.StdoutBytes, v.StderrBytes, v.Command)
+	return fmt.Sprintf("%s stdout=%dB stderr=%dB: %s", s, v.StdoutBytes, v.StderrBytes, oneLine(v.Command))
 }
 
 type jobListArgs struct {

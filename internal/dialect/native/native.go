@@ -3,6 +3,8 @@
 package native
 
 import (
+	"slices"
+
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
@@ -14,9 +16,16 @@ const Name = "native"
 
 // The toolsets.
 const (
-	toolsetCore = "core"
-	toolsetCode = "code"
-	toolsetTime = "time"
+	toolsetCore    = "core"
+	toolsetCode    = "code"
+	toolsetTime    = "time"
+	toolsetNetwork = "network"
+	// toolsetComputer is not on by default: clients take so many tools only.
+	toolsetComputer = "computer"
+	// Nor is toolsetTemplates.
+	toolsetTemplates = "templates"
+	// Nor is toolsetVolumes.
+	toolsetVolumes = "volumes"
 )
 
 // Dialect is Cove's own MCP surface.
@@ -35,9 +44,15 @@ func New() *Dialect {
 		sandboxCreate(), sandboxList(), sandboxGet(), sandboxUpdate(), sandboxKill(),
 		sandboxExec(),
 		fileRead(), fileWrite(), fileEdit(), fileList(), fileMove(), fileDelete(), dirDownload(),
-		jobList(), jobGet(), jobStop(),
+		runCode(), codeContext(), jobList(), jobGet(), jobStop(),
+		processList(), processKill(), sandboxEnv(), sandboxStats(),
 		sandboxPause(), sandboxResume(), sandboxFork(), sandboxDiff(), sandboxMerge(), sandboxTry(),
 		snapshotCreate(), snapshotList(), snapshotRestore(), snapshotDelete(),
+		networkGet(), networkSet(), networkLog(), secretList(), secretAttach(), secretDetach(),
+		previewCreate(), previewListTool(), previewLink(), previewDelete(),
+		computerCreate(), computerScreenshot(), computerAction(), computerWindows(), computerClipboard(), computerOpen(), computerView(),
+		templateList(), templateGet(), templateBuild(), templateBuildStatus(), templateDelete(),
+		volumeCreate(), volumeList(), volumeDelete(),
 	}}
 }
 
@@ -60,9 +75,11 @@ func (d *Dialect) Server(version string) dialect.Server {
 // Tools returns the table of tools.
 func (d *Dialect) Tools() []dialect.Tool { return d.tools }
 
-// Toolsets returns the toolsets; all of them are on by default so far.
+// Toolsets returns the toolsets; all but computers, templates and volumes are on by
+// default.
 func (d *Dialect) Toolsets() (known, defaults []string) {
-	return []string{toolsetCore, toolsetCode, toolsetTime}, []string{toolsetCore, toolsetCode, toolsetTime}
+	defaults = []string{toolsetCore, toolsetCode, toolsetTime, toolsetNetwork}
+	return append(slices.Clone(defaults), toolsetComputer, toolsetTemplates, toolsetVolumes), defaults
 }
 
 // Resources returns the files of sandboxes.
@@ -74,17 +91,22 @@ func (d *Dialect) Resources() []dialect.ResourceTemplate {
 // characters, up to the line "More:".
 const instructions = `Cove runs untrusted code in isolated Linux sandboxes (gVisor).
 
-1. sandbox_create returns an id. Every other tool takes it (or the sandbox's name) as "sandbox".
-2. sandbox_exec runs a command in it; file_write, file_read, file_edit and file_list work on its files.
+1. sandbox_create returns an id. Other tools take it (or the sandbox's name) as "sandbox".
+2. run_code runs Python, JavaScript, Bash and more as in a notebook; sandbox_exec runs a command; file_* work on files.
 3. sandbox_kill ends it and deletes its files.
-4. sandbox_fork copies a running sandbox, processes and memory too: fork before a risky step. sandbox_try runs alternatives in forks and keeps the one you pick.
+4. sandbox_fork copies a running sandbox, memory too: fork before a risky step. sandbox_try runs alternatives in forks and keeps the one you pick.
 
 More:
-- Relative paths start at the sandbox's working directory. Sandboxes cannot reach the network: what a program needs comes with the template or is written with file_write.
+- Relative paths start at the sandbox's working directory.
+- Sandboxes reach the network as their policy allows, usually the public Internet and nothing private; network_log tells what was blocked, network_set changes it. secret_attach lets one use a credential without seeing it.
+- preview_create makes a port of a sandbox a URL, preview_link a link to hand out.
+- run_code keeps variables and imports between calls, shows plots and tables, and works without a sandbox too.
 - A command that runs longer than 45 s goes on as a job: poll it with job_get, end it with job_stop. Start servers with "background": true.
 - sandbox_diff shows which files a sandbox or fork has changed; sandbox_merge brings a fork back into its parent.
 - snapshot_create keeps a state by name; snapshot_restore goes back to it, sandbox_create begins with it. With "history" a step is kept before each command: snapshot_restore with step -1 undoes the last.
 - sandbox_pause frees memory and keeps everything on disk. A paused sandbox resumes by itself when a tool needs it.
+- Computers, which are sandboxes with a screen, are used with computer_*: the toolset "computer", which the server's or client's owner turns on.
+- Templates, with which sandboxes begin, are built with template_*: the toolset "templates", turned on likewise; volumes, whose files outlive sandboxes, with volume_*: the toolset "volumes".
 - Sandboxes end by themselves when their lifetime is over, or pause if on_timeout is pause.
 
 Errors carry a stable code in parentheses and say what to do next. Sandboxes keep their files and processes between calls; nothing in one can see another or the host.`

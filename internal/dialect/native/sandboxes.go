@@ -31,6 +31,12 @@ type createArgs struct {
 	OnTimeout          sandbox.TimeoutAction `json:"on_timeout"`
 	Snapshot           string                `json:"snapshot"`
 	History            int                   `json:"history"`
+	PausedLifetime     int64                 `json:"paused_lifetime_seconds"`
+
+	Network *sandbox.NetworkPolicy  `json:"network"`
+	Secrets map[string]string       `json:"secrets"`
+	Ports   []sandbox.PublishedPort `json:"ports"`
+	Mounts  []sandbox.Mount         `json:"mounts"`
 }
 
 const maxLifetimeSeconds = int64(sandbox.MaxLifetime / time.Second)
@@ -76,8 +82,13 @@ func sandboxCreate() dialect.Tool {
 			opt("lifetime_seconds", integer("Seconds until the sandbox ends, from now; 0 is never; the server's default (usually 3600) if left out.", 0, maxLifetimeSeconds)),
 			opt("idle_timeout_seconds", integer("Seconds without a call or running command until the sandbox ends; 0 is never.", 0, maxLifetimeSeconds)),
 			opt("on_timeout", onTimeoutSchema("; kill if left out")),
+			opt("paused_lifetime_seconds", with(integer("Seconds after which a sandbox that stays paused ends; 0 is never.", 0, maxLifetimeSeconds), 0)),
 			opt("snapshot", bounded("Id or name of a snapshot to begin with, with its processes and limits; then leave out template, vcpus, memory_mib, disk_mib and max_pids.", 0, 128)),
 			opt("history", with(historySchema("How many steps to keep for snapshot_restore; one is made before each command that is not in the background."), 0)),
+			opt("network", networkSchema()),
+			opt("secrets", secretsSchema()),
+			opt("ports", portsSchema()),
+			opt("mounts", mountsSchema()),
 		),
 		OutputSchema: sandboxOutput(),
 	}, func(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolResult, error) {
@@ -87,7 +98,8 @@ func sandboxCreate() dialect.Tool {
 			Resources: sandbox.Resources{VCPUs: in.VCPUs, MemoryMiB: in.MemoryMiB, DiskMiB: in.DiskMiB, MaxPIDs: in.MaxPIDs},
 			Env:       in.Env, User: in.User, WorkDir: in.WorkDir,
 			LifetimeSeconds: in.LifetimeSeconds, IdleTimeoutSeconds: in.IdleTimeoutSeconds, OnTimeout: in.OnTimeout,
-			Snapshot: in.Snapshot, History: in.History,
+			Snapshot: in.Snapshot, History: in.History, PausedLifetimeSeconds: in.PausedLifetime,
+			Network: in.Network, Secrets: in.Secrets, Ports: in.Ports, Mounts: in.Mounts,
 		})
 		if err != nil {
 			return nil, err
@@ -183,7 +195,7 @@ func sandboxUpdate() dialect.Tool {
 	return dialect.New(toolsetCore, &mcp.Tool{
 		Name:        "sandbox_update",
 		Title:       "Change a sandbox",
-		Description: "Change a living sandbox; what is left out stays. Use lifetime_seconds to keep it longer. All changes are made or none.",
+		Description: "Change a living sandbox; what is left out stays. Use lifetime_seconds to keep it longer. All changes are made or none. For its network and secrets there are network_set, secret_attach and secret_detach.",
 		Annotations: annotations("Change a sandbox", false, true, true, false),
 		InputSchema: input(
 			sandboxArg(),
@@ -196,6 +208,7 @@ func sandboxUpdate() dialect.Tool {
 			opt("lifetime_seconds", integer("Seconds until the sandbox ends, from now; 0 is never.", 0, maxLifetimeSeconds)),
 			opt("idle_timeout_seconds", integer("Seconds without a call or running command until the sandbox ends; 0 is never.", 0, maxLifetimeSeconds)),
 			opt("on_timeout", onTimeoutSchema("")),
+			opt("paused_lifetime_seconds", integer("Seconds after which it ends if it stays paused, from now if it is paused; 0 is never.", 0, maxLifetimeSeconds)),
 			opt("history", historySchema("How many steps to keep for snapshot_restore, one before each command; 0 ends it and removes the steps.")),
 		),
 		OutputSchema: sandboxOutput(),
@@ -247,7 +260,7 @@ func view(sb *sandbox.Sandbox) sandboxView {
 }
 
 func sandboxOutput() *jsonschema.Schema {
-	return output(
+	return output(concat([]prop{
 		req("id", text("Give it as sandbox to the other tools.")),
 		opt("name", text("")),
 		req("team", text("")),
@@ -264,18 +277,21 @@ func sandboxOutput() *jsonschema.Schema {
 		opt("env_omitted", boolean("The environment is too long to show.")),
 		req("user", text("")),
 		req("workdir", text("")),
+		opt("desktop", object("The screen of a computer; computer_* use it.", req("width", count("")), req("height", count("")), opt("display", text("")))),
 		req("lifetime_seconds", count("")),
 		req("idle_timeout_seconds", count("")),
+		opt("paused_lifetime_seconds", count("")),
 		req("on_timeout", oneOf("", string(sandbox.ActionKill), string(sandbox.ActionPause))),
 		opt("history", count("How many steps are kept, one before each command.")),
 		req("created_at", moment("")),
 		opt("started_at", moment("")),
 		opt("paused_at", moment("Set while it is paused.")),
+		opt("paused_expires_at", moment("When it ends if it stays paused.")),
 		req("last_active_at", moment("")),
 		opt("expires_at", moment("When the lifetime is over.")),
 		opt("ended_at", moment("")),
 		opt("unenforced", array("Limits that this machine cannot enforce.", text(""), 0, 0)),
-	)
+	}, worldProps())...)
 }
 
 // sandboxSummary is a sandbox in a listing.
@@ -366,7 +382,7 @@ func describe(sb *sandbox.Sandbox) string {
 	}
 	fmt.Fprintf(&b, ", template %s, %d vCPU, %d MiB memory, %d MiB disk, user %s, working directory %s",
 		sb.Template, sb.Resources.VCPUs, sb.Resources.MemoryMiB, sb.Resources.DiskMiB, sb.User, sb.WorkDir)
-	b.WriteString(past(sb))
+	b.WriteString(past(sb) + worldText(sb))
 	if sb.ExpiresAt != nil {
 		end := "ends"
 		if sb.OnTimeout == sandbox.ActionPause {

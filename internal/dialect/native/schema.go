@@ -32,7 +32,9 @@ func output(props ...prop) *jsonschema.Schema {
 		req("message", text("What is wrong and what to do next.")),
 		opt("retry_after_seconds", integer("Retry after this time.", 1, 86400)))
 	s.PropertyOrder = append(s.PropertyOrder, "error")
-	s.AnyOf = []*jsonschema.Schema{{Required: required}, {Required: []string{"error"}}}
+	if len(required) > 0 {
+		s.AnyOf = []*jsonschema.Schema{{Required: required}, {Required: []string{"error"}}}
+	}
 	return s
 }
 
@@ -140,3 +142,13 @@ func pageArgs(maxLimit int64) []prop {
 
 // concat joins lists of properties.
 func concat(lists ...[]prop) []prop { return slices.Concat(lists...) }
+
+// anyJSON is the schema of any value. It names the types one by one, since
+// some clients take neither a schema without a type nor a list of types.
+func anyJSON(description string) *jsonschema.Schema {
+	s := &jsonschema.Schema{Description: description}
+	for _, t := range []string{"array", "object", "string", "number", "boolean", "null"} {
+		s.AnyOf = append(s.AnyOf, &jsonschema.Schema{Type: t})
+	}
+	return s
+}

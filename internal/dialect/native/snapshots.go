@@ -33,7 +33,7 @@ func snapshotProps() []prop {
 		req("kind", oneOf("memory is memory, processes and files; files is changed files only.", string(sandbox.SnapshotMemory), string(sandbox.SnapshotFiles))),
 		opt("automatic", boolean("A step of the sandbox's history.")),
 		opt("step", integer("Its place in the history; -1 is the newest. Give it as step to snapshot_restore.", -sandbox.MaxHistory, -1)),
-		opt("label", text("The command that a step was made before, shortened.")),
+		opt("label", text("Its maker's note; of a step, the command that it was made before, shortened.")),
 		opt("parent_id", text("The snapshot that the sandbox was made from or last restored to.")),
 		req("template", text("")),
 		req("resources", object("",
@@ -79,6 +79,7 @@ func snapshotCreate() dialect.Tool {
 			opt("name", bounded("Name, unique among your snapshots; usable in place of the id. Lower-case letters, digits and dashes.", 0, sandbox.MaxNameLength)),
 			opt("kind", with(oneOf("memory keeps memory, processes and files; files only changed files, and a sandbox made from it boots afresh.",
 				string(sandbox.SnapshotMemory), string(sandbox.SnapshotFiles)), sandbox.SnapshotMemory)),
+			opt("label", bounded("A note for whoever lists it.", 0, sandbox.MaxSnapshotLabel)),
 		),
 		OutputSchema: output(snapshotProps()...),
 	}, func(ctx context.Context, c *dialect.Call, in snapshotCreateArgs) (*mcp.CallToolResult, error) {

@@ -37,23 +37,24 @@ type huge struct{ sandbox.Service }
 
 const nasty = "\x1b<\"\u2028é"
 
-func hugeDiff() *sandbox.Diff {
+// hugeDiff has patches of so many lines.
+func hugeDiff(lines int) *sandbox.Diff {
 	d := &sandbox.Diff{Added: 100_000}
 	for i := range 1000 {
 		d.Changes = append(d.Changes, sandbox.Change{
 			Path: fmt.Sprintf("/%s/%d", strings.Repeat(nasty, 30), i), Kind: sandbox.ChangeAdded, Type: sandbox.TypeFile,
-			Patch: strings.Repeat("+"+nasty+"\n", 1000),
+			Patch: strings.Repeat("+"+nasty+"\n", lines),
 		})
 	}
 	return d
 }
 
 func (huge) Diff(context.Context, string, sandbox.DiffRequest) (*sandbox.Diff, error) {
-	return hugeDiff(), nil
+	return hugeDiff(1000), nil
 }
 
 func hugeMerge() *sandbox.MergeResult {
-	m := &sandbox.MergeResult{Kind: sandbox.MergeFiles, Sandbox: &sandbox.Sandbox{ID: "s"}, Applied: hugeDiff().Changes}
+	m := &sandbox.MergeResult{Kind: sandbox.MergeFiles, Sandbox: &sandbox.Sandbox{ID: "s"}, Applied: hugeDiff(1000).Changes}
 	for _, c := range m.Applied {
 		m.Conflicts = append(m.Conflicts, sandbox.Conflict{Path: c.Path, Ours: sandbox.ChangeAdded, Theirs: sandbox.ChangeAdded})
 	}
@@ -70,7 +71,7 @@ func (huge) Try(_ context.Context, _ string, req sandbox.TryRequest, _ func(sand
 	for i := range max(req.Count, len(req.Commands)) {
 		out.Attempts = append(out.Attempts, sandbox.Attempt{
 			Index: i, Stdout: strings.Repeat(nasty, sandbox.MaxTryOutput/len(nasty)), Stderr: strings.Repeat("\x1b", sandbox.MaxTryOutput),
-			OutputTruncated: true, Changes: hugeDiff(), Error: strings.Repeat(nasty, 1000), EndCause: sandbox.EndTimeout,
+			OutputTruncated: true, Changes: hugeDiff(20), Error: strings.Repeat(nasty, 1000), EndCause: sandbox.EndTimeout,
 		})
 	}
 	return out, nil

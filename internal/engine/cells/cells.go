@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -21,8 +22,10 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cgroup"
 	"github.com/cove-sh/cove/internal/checkpoint"
+	"github.com/cove-sh/cove/internal/egress/intercept"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -37,7 +40,9 @@ type Config struct {
 	AgentDigest string
 	// Executable is the cove binary; empty is the running one.
 	Executable string
-	Log        *slog.Logger
+	// Network is how gateways reach out.
+	Network Network
+	Log     *slog.Logger
 }
 
 // Engine implements [engine.Engine]. Only one process at a time may use a
@@ -68,6 +73,11 @@ type Engine struct {
 	lastBusy time.Time
 	// restock wakes the maker of shells; it has room for one.
 	restock chan struct{}
+
+	// peers reaches other sandboxes for cells, or is nil; guarded by mu.
+	peers     func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error)
+	authority *intercept.Authority
+	knocks    net.Listener // of cells that look for peers
 
 	checkpoints checkpoint.Dir
 	cpuOnce     sync.Once
@@ -107,11 +117,21 @@ func New(cfg Config) (*Engine, error) {
 	if err == nil {
 		err = e.install()
 	}
+	if err == nil {
+		e.authority, err = intercept.LoadAuthority(dir)
+	}
+	if err == nil {
+		err = os.MkdirAll(e.netlogDir(), 0o700)
+	}
+	if err == nil {
+		e.knocks, err = cell.Listen(dir, cell.PeersSocket)
+	}
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	e.wg.Go(e.stockLoop)
+	e.wg.Go(func() { e.connectPeers(e.knocks) })
 	return e, nil
 }
 
@@ -131,6 +151,9 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 	if !validID.MatchString(spec.ID) {
 		return nil, fmt.Errorf("invalid instance id %q", spec.ID)
 	}
+	if err := checkNetwork(spec.Network); err != nil {
+		return nil, err
+	}
 	defer e.occupied()()
 	if err := e.starts.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -141,6 +164,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 	}
 	inst, err := e.start(ctx, spec)
 	if err != nil {
+		err = e.explainStart(err, "")
 		detail := e.lastWords(spec.ID)
 		if derr := e.Destroy(context.WithoutCancel(ctx), spec.ID); derr != nil {
 			err = errors.Join(err, derr)
@@ -160,6 +184,7 @@ func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error)
 		return e.restore(ctx, spec)
 	}
 	shells := e.blankSpec(spec.Root, spec.Resources)
+	shells.Mounts = spec.Mounts
 	sh := e.take(shells)
 	if sh == nil {
 		var err error
@@ -219,6 +244,7 @@ func (e *Engine) List(context.Context) ([]engine.Status, error) {
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
 	e.cancel()
+	e.knocks.Close()
 	e.mu.Lock()
 	for _, inst := range e.live {
 		inst.release()

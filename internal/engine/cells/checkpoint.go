@@ -64,11 +64,14 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		if err != nil {
 			return none, e.notSaved(ctx, name, err)
 		}
-		draft.SumOnly(runsc.PagesFile, own)
+		if err := runsc.SumPages(draft.Dir(), own); err != nil {
+			return none, e.notSaved(ctx, name, err)
+		}
+		draft.NoSum(runsc.PagesFile)
 	}
 	m, err := draft.Commit(checkpoint.Manifest{
 		Checkpoint: engine.Checkpoint{FilesOnly: opts.FilesOnly, Root: from.Root, Resources: from.Resources, CreatedAt: time.Now().UTC()},
-		Program:    from.Program, AgentDir: from.AgentDir, CPU: e.cpu(),
+		Program:    from.Program, Cell: from.Cell, AgentDir: from.AgentDir, CPU: e.cpu(),
 	}, opts.Durable)
 	if err != nil {
 		return none, e.notSaved(ctx, name, err)
@@ -93,11 +96,11 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 		return context.Cause(ctx)
 	}
 	e.cfg.Log.Error("write checkpoint", "sandbox", name, "err", err, "log", e.lastWords(name))
-	if errors.Is(err, unix.ENOSPC) || err != nil && strings.Contains(err.Error(), unix.ENOSPC.Error()) {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; the sandbox goes on as it was: delete snapshots or sandboxes and try again")
-	}
 	if !e.alive(name) {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the sandbox ended while its state was being saved; nothing was kept")
+	}
+	if isFull(err) {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; the sandbox goes on as it was: delete snapshots or sandboxes and try again")
 	}
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; it goes on as it was: try again, the server's log has the details")
 }
@@ -126,7 +129,7 @@ func (e *Engine) RemoveCheckpoint(_ context.Context, id string) error {
 // shellOf is what a shell is prepared for that is to continue from a
 // checkpoint: it runs the program that made it.
 func (e *Engine) shellOf(m *checkpoint.Manifest, root engine.Root, r sandbox.Resources) shellSpec {
-	return shellSpec{Root: root, Resources: r, Program: m.Program, AgentDir: m.AgentDir}
+	return shellSpec{Root: root, Resources: r, Program: m.Program, Cell: m.Cell, AgentDir: m.AgentDir}
 }
 
 // restorable returns the manifest of a checkpoint that can be restored here.
@@ -166,10 +169,13 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 	if spec.FilesOnly {
 		return e.restoreFiles(ctx, spec, &m)
 	}
-	verified := make(chan error, 1)
-	go func() { verified <- e.checkpoints.Verify(&m) }()
 	dir := e.checkpoints.Path(m.ID)
+	verified := make(chan error, 1)
+	// Other builds may not check pages as they load them.
+	lazily := m.Program == filepath.Base(e.program) && runsc.ChecksAsLoaded(dir)
+	go func() { verified <- e.verify(&m, !lazily) }()
 	shells := e.shellOf(&m, spec.Root, spec.Resources)
+	shells.Mounts = spec.Mounts
 	warm := shells
 	warm.Restore = dir
 	sh := e.take(warm)
@@ -189,23 +195,42 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 	return e.finishShell(ctx, sh, spec, from)
 }
 
+// verify compares what a durable checkpoint holds with its checksums, with or
+// without the pages.
+func (e *Engine) verify(m *checkpoint.Manifest, pages bool) error {
+	err := e.checkpoints.Verify(m)
+	if err == nil && pages {
+		err = runsc.CheckPages(e.checkpoints.Path(m.ID))
+	}
+	return err
+}
+
 // finishShell makes a shell a sandbox. On an error it abandons the shell; what
 // has the sandbox's directory already is the caller's to destroy.
 func (e *Engine) finishShell(ctx context.Context, sh *shell, spec engine.Spec, from string) (*instance, error) {
 	before := sh.dir
 	inst, err := e.become(ctx, sh, spec, from)
-	if err != nil && sh.dir == before {
+	if err == nil {
+		return inst, nil
+	}
+	kept := ""
+	if spec.Checkpoint != "" {
+		kept = e.checkpoints.Path(spec.Checkpoint)
+	}
+	err = e.explainStart(err, kept) // while what was written is there
+	if sh.dir == before {
 		e.abandon(sh)
 	}
-	return inst, err
+	return nil, err
 }
 
 // restoreFiles boots an instance with the files of a checkpoint.
 func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoint.Manifest) (*instance, error) {
-	if err := e.checkpoints.Verify(m); err != nil {
+	if err := e.verify(m, true); err != nil {
 		return nil, damagedError(err)
 	}
 	shells := e.blankSpec(spec.Root, spec.Resources)
+	shells.Mounts = spec.Mounts
 	shells.FilesFrom = e.checkpoints.Path(m.ID)
 	sh, err := e.startShell(shells)
 	if err != nil {
@@ -242,7 +267,7 @@ func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
 	case err != nil:
 		return nil, sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, the server's log has the details")
 	}
-	if err := e.checkpoints.Verify(&m); err != nil {
+	if err := e.verify(&m, true); err != nil {
 		return nil, damagedError(err)
 	}
 	r, err := runsc.Changes(e.checkpoints.Path(id), e.shellsDir(), m.Resources.DiskMiB<<20)

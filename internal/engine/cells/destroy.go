@@ -28,15 +28,36 @@ func (e *Engine) Destroy(ctx context.Context, id string) error {
 	if !validID.MatchString(id) {
 		return nil
 	}
+	_ = e.stop(ctx, id) // a cell that does not end is killed
+	return removeCell(ctx, e.cellDir(id))
+}
+
+// End implements [engine.Ender].
+func (e *Engine) End(ctx context.Context, id string) error {
+	if !validID.MatchString(id) {
+		return nil
+	}
+	if err := e.stop(ctx, id); err != nil {
+		return killCell(ctx, e.cellDir(id))
+	}
+	return nil
+}
+
+// errNotLive says that the engine has no connection to a cell.
+var errNotLive = errors.New("no connection to the cell")
+
+// stop asks a cell to end, and forgets it. When it returns nil gVisor has been
+// killed and the gateway is closed.
+func (e *Engine) stop(ctx context.Context, id string) error {
 	e.mu.Lock()
 	inst := e.live[id]
 	delete(e.live, id)
 	e.mu.Unlock()
-	if inst != nil {
-		inst.release()
-		stopCell(ctx, inst)
+	if inst == nil {
+		return errNotLive
 	}
-	return removeCell(ctx, e.cellDir(id))
+	inst.release()
+	return stopCell(ctx, inst)
 }
 
 // removeCell ends a cell, known by its directory, and removes what is left.
@@ -53,12 +74,13 @@ func removeCell(ctx context.Context, dir string) error {
 	return nil
 }
 
-// stopCell asks the cell to end. A cell that does not is killed afterwards.
-func stopCell(ctx context.Context, inst *instance) {
+// stopCell asks the cell to end.
+func stopCell(ctx context.Context, inst *instance) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	_, _ = inst.control.Stop(ctx, connect.NewRequest(&cellv1.StopRequest{Reason: "destroyed"}))
-	inst.transport.CloseIdleConnections()
+	defer inst.transport.CloseIdleConnections()
+	_, err := inst.control.Stop(ctx, connect.NewRequest(&cellv1.StopRequest{Reason: "destroyed"}))
+	return err
 }
 
 // killCell kills the cell's process, if it lives, and waits until it is gone.

@@ -30,6 +30,7 @@ const (
 
 // instance is a running cell.
 type instance struct {
+	engine    *Engine
 	id        string
 	dir       string
 	transport *http.Transport
@@ -49,7 +50,7 @@ func (e *Engine) attach(ctx context.Context, id string, exited <-chan struct{}) 
 		return cell.Dial(ctx, dir, cell.ControlSocket)
 	}}
 	inst := &instance{
-		id: id, dir: dir, transport: tr,
+		engine: e, id: id, dir: dir, transport: tr,
 		control: cellv1connect.NewCellClient(&http.Client{Transport: tr}, "http://cell"),
 	}
 	if group, err := cgroup.Open(groupName(dir)); err == nil {
@@ -120,9 +121,9 @@ func (e *Engine) follow(ctx context.Context, inst *instance, stream *connect.Ser
 		return
 	}
 	reason = inst.explain(reason)
-	e.cfg.Log.Warn("sandbox failed", "sandbox", inst.id, "reason", reason, "log", e.lastWords(inst.id))
+	words := e.lastWords(inst.id)
 	_ = waitForExit(e.ctx, inst.dir, exited)
-	failed(engine.Status{ID: inst.id, Reason: reason})
+	failed(engine.Status{ID: inst.id, Reason: reason, Log: words})
 }
 
 // explain looks for a better reason in what the cgroup has counted.

@@ -42,6 +42,9 @@ type pool struct {
 
 // take returns a waiting shell of this spec, or nil, and notes the demand.
 func (e *Engine) take(spec shellSpec) *shell {
+	if len(spec.Mounts) > 0 {
+		return nil
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := spec.key()

@@ -24,6 +24,7 @@ type origin struct {
 	Group string `json:"group"`
 	// Program is the file of [Engine.programsDir] that it runs.
 	Program   string            `json:"program"`
+	Cell      int               `json:"cell,omitempty"` // what Program expects
 	AgentDir  string            `json:"agent_dir"`
 	Root      engine.Root       `json:"root"`
 	Resources sandbox.Resources `json:"resources"`
@@ -57,7 +58,10 @@ type shellSpec struct {
 	Root      engine.Root
 	Resources sandbox.Resources
 	Program   string // a file of [Engine.programsDir]
+	Cell      int    // what Program expects; see [cell.Protocol]
 	AgentDir  string
+	// Mounts are of one sandbox: no shell with some waits for another.
+	Mounts []engine.Mount `json:",omitempty"`
 	// FilesFrom is a checkpoint's directory, for one sandbox only.
 	FilesFrom string
 	// Restore is a checkpoint's directory; the shell then holds a running
@@ -87,7 +91,7 @@ func (e *Engine) shellsDir() string { return filepath.Join(e.cfg.Dir, "shells") 
 
 // blankSpec is what a shell for a fresh boot is prepared for.
 func (e *Engine) blankSpec(root engine.Root, r sandbox.Resources) shellSpec {
-	return shellSpec{Root: root, Resources: r, Program: filepath.Base(e.program), AgentDir: e.agentDir()}
+	return shellSpec{Root: root, Resources: r, Program: filepath.Base(e.program), Cell: cell.Protocol, AgentDir: e.agentDir()}
 }
 
 // startShell starts a shell. It returns before the shell is ready.
@@ -102,7 +106,7 @@ func (e *Engine) startShell(spec shellSpec) (_ *shell, err error) {
 			err = errors.Join(err, removeCell(context.Background(), dir))
 		}
 	}()
-	o := origin{Group: name, Program: spec.Program, AgentDir: spec.AgentDir, Root: spec.Root, Resources: spec.Resources}
+	o := origin{Group: name, Program: spec.Program, Cell: spec.Cell, AgentDir: spec.AgentDir, Root: spec.Root, Resources: spec.Resources}
 	data, err := json.Marshal(o)
 	if err != nil {
 		return nil, fmt.Errorf("encode what the cell is made from: %w", err)
@@ -116,12 +120,12 @@ func (e *Engine) startShell(spec shellSpec) (_ *shell, err error) {
 	}
 	input, err := json.Marshal(cell.Shell{
 		Dir: dir, Root: spec.Root, Resources: spec.Resources, AgentDir: spec.AgentDir,
-		PinCPUs: !e.cgroups.CPU, FilesFrom: spec.FilesFrom, Restore: spec.Restore,
+		PinCPUs: !e.cgroups.CPU, Mounts: spec.Mounts, FilesFrom: spec.FilesFrom, Restore: spec.Restore,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode the cell's shell: %w", err)
 	}
-	p, err := e.processOf(spec.Program)
+	p, err := e.processOf(spec.Program, spec.Cell)
 	if err != nil {
 		return nil, err
 	}
@@ -140,21 +144,28 @@ func (e *Engine) startShell(spec shellSpec) (_ *shell, err error) {
 }
 
 // processOf returns a cell that runs the given program.
-func (e *Engine) processOf(program string) (*process, error) {
+func (e *Engine) processOf(program string, protocol int) (*process, error) {
 	if program == filepath.Base(e.program) {
 		return e.takeProcess()
 	}
-	return e.startProcess(filepath.Join(e.programsDir(), program))
+	return e.startProcess(filepath.Join(e.programsDir(), program), protocol)
 }
 
 // become makes a shell the cell of a sandbox, and waits until that is ready.
 // On an error what is left is in the shell's or the sandbox's directory.
 func (e *Engine) become(ctx context.Context, sh *shell, spec engine.Spec, restoreFrom string) (*instance, error) {
 	dir := e.cellDir(spec.ID)
-	input, err := json.Marshal(cell.Spec{
+	told := cell.Spec{
 		Spec: spec, Dir: dir, RestoreFrom: restoreFrom,
 		Fresh: spec.Fresh || spec.Checkpoint == "", Unenforced: sh.unenforced,
-	})
+	}
+	switch {
+	case sh.spec.Cell >= 1:
+		told.Way, told.AwaitValues = e.way(), spec.Network != nil && len(spec.Network.Bindings) > 0
+	case spec.Network != nil:
+		told.Unenforced = append(told.Unenforced, "network: the memory was kept by an older version of cove, in which sandboxes have none (restart it from its files only)")
+	}
+	input, err := json.Marshal(told)
 	if err != nil {
 		return nil, fmt.Errorf("encode the cell's specification: %w", err)
 	}
@@ -170,6 +181,11 @@ func (e *Engine) become(ctx context.Context, sh *shell, spec engine.Spec, restor
 	sh.dir = dir
 	if err := sh.handOver(input); err != nil {
 		return nil, err
+	}
+	if told.AwaitValues {
+		if err := e.deliver(ctx, dir, sh.exited, spec.Network); err != nil && !sh.hasExited() { // otherwise it tells why
+			return nil, err
+		}
 	}
 	if err := sh.awaitReady(ctx); err != nil {
 		return nil, err

@@ -72,7 +72,7 @@ func (e *Engine) takeProcess() (*process, error) {
 	if p != nil && !p.hasExited() {
 		return p, nil
 	}
-	return e.startProcess(e.program)
+	return e.startProcess(e.program, cell.Protocol)
 }
 
 // refill starts a cell ahead of need, if there is none: its start is a sixth
@@ -84,7 +84,7 @@ func (e *Engine) refill() {
 	if have || e.ctx.Err() != nil {
 		return
 	}
-	p, err := e.startProcess(e.program)
+	p, err := e.startProcess(e.program, cell.Protocol)
 	if err != nil {
 		return // the next Create meets the same error and tells it
 	}
@@ -113,10 +113,10 @@ func (p *process) hasExited() bool {
 }
 
 // startProcess starts a cell in its own namespaces. It waits for its shell.
-func (e *Engine) startProcess(program string) (*process, error) {
+func (e *Engine) startProcess(program string, protocol int) (*process, error) {
 	const tries = 20
 	for i := 1; ; i++ {
-		p, err := e.tryProcess(program)
+		p, err := e.tryProcess(program, protocol)
 		// The program was perhaps just written: a process that another
 		// goroutine is starting may have the file open until it executes its
 		// own (see go.dev/issue/22315).
@@ -127,7 +127,7 @@ func (e *Engine) startProcess(program string) (*process, error) {
 	}
 }
 
-func (e *Engine) tryProcess(program string) (*process, error) {
+func (e *Engine) tryProcess(program string, protocol int) (*process, error) {
 	readyR, readyW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -139,6 +139,9 @@ func (e *Engine) tryProcess(program string) (*process, error) {
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOTRACEBACK=single"}
 	cmd.ExtraFiles = []*os.File{readyW}
 	cmd.SysProcAttr = namespaces(os.Geteuid(), os.Getegid())
+	if protocol < 1 {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
+	}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		readyR.Close()
@@ -169,13 +172,13 @@ func (e *Engine) reap(p *process) {
 	}
 }
 
-// namespaces puts the cell in namespaces of its own. In the process-id
-// namespace it is process 1, so all that it starts ends with it. An ordinary
+// namespaces puts the cell in namespaces of its own, but for the network, which
+// is the sandbox's way out. In the process-id namespace it is process 1, so all that it starts ends with it. An ordinary
 // user is root in a user namespace that maps only himself.
 func namespaces(uid, gid int) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{
 		Setsid:     true,
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 	}
 	if uid != 0 {
 		attr.Cloneflags |= unix.CLONE_NEWUSER
@@ -233,6 +236,8 @@ func (p *process) listen(ctx context.Context) (cell.Ready, error) {
 			return ready, notStarted(errors.New("the cell ended before the sandbox ran"))
 		case ready.Refused != "":
 			return ready, sandbox.Errorf(sandbox.CodeInvalid, "%s", ready.Refused)
+		case ready.Damaged:
+			return ready, damagedError(errors.New(ready.Error))
 		case ready.Error != "":
 			return ready, notStarted(errors.New(ready.Error))
 		}

@@ -88,18 +88,27 @@ func testDestroy(t *testing.T, s *suite) {
 	s.start(t)
 	i := s.create(t, "sbx-one")
 	output(t, client(t, i), "echo data > file; mkdir -p a/b; chmod 000 a")
+	silent := func(after string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if conn, err := i.Dial(ctx); err == nil {
+			conn.Close()
+			if _, err := client(t, i).Health(ctx); err == nil {
+				t.Errorf("the agent answers after %s", after)
+			}
+		}
+	}
+	if ender, ok := s.e.(engine.Ender); ok {
+		for _, id := range []string{"sbx-one", "sbx-one", "sbx-none"} {
+			must(t, ender.End(t.Context(), id))
+		}
+		silent("End")
+	}
 	for range 2 {
 		must(t, s.e.Destroy(t.Context(), "sbx-one"))
 		s.wantGone(t, "sbx-one")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if conn, err := i.Dial(ctx); err == nil {
-		conn.Close()
-		if _, err := client(t, i).Health(ctx); err == nil {
-			t.Error("the agent answers after Destroy")
-		}
-	}
+	silent("Destroy")
 	select {
 	case st := <-s.failed:
 		t.Errorf("Destroy was reported as a failure: %+v", st)

@@ -52,6 +52,9 @@ func Run(t *testing.T, fresh func(t *testing.T) Subject) {
 		{"FailureAfterRestart", testFailureAfterRestart},
 		{"FailureWhileClosed", testFailureWhileClosed},
 		{"ConcurrentCreates", testConcurrentCreates},
+		{"DialPort", testDialPort},
+		{"SetNetwork", testSetNetwork},
+		{"NetworkLog", testNetworkLog},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.run(t, newSuite(fresh(t)))

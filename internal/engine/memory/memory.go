@@ -35,10 +35,14 @@ const (
 	StepCreate    Step = "create"
 	StepOpen      Step = "open"
 	StepList      Step = "list"
+	StepEnd       Step = "end"
 	StepDestroy   Step = "destroy"
 	StepDial      Step = "dial"
 	StepStats     Step = "stats"
 	StepSetLimits Step = "set_limits"
+
+	StepSetNetwork Step = "set_network"
+	StepDialPort   Step = "dial_port"
 
 	StepCheckpoint Step = "checkpoint"
 	// StepCommit is the part of a checkpoint in which the caller records it:
@@ -52,7 +56,7 @@ const (
 // Steps lists all steps.
 func Steps() []Step {
 	return []Step{
-		StepCreate, StepOpen, StepList, StepDestroy, StepDial, StepStats, StepSetLimits,
+		StepCreate, StepOpen, StepList, StepEnd, StepDestroy, StepDial, StepStats, StepSetLimits, StepSetNetwork, StepDialPort,
 		StepCheckpoint, StepCommit, StepCheckpoints, StepRemoveCheckpoint, StepChanges,
 	}
 }
@@ -79,6 +83,8 @@ type State struct {
 	count     map[Step]int                                    // guarded by mu; calls so far
 	traps     map[Step]map[When][]func(context.Context) error // guarded by mu
 	engines   []*Engine                                       // guarded by mu
+	logs      map[string][]sandbox.NetworkEvent               // guarded by mu; network logs by sandbox
+	logged    chan struct{}                                   // guarded by mu; closed at the next event
 }
 
 // NewState returns a state without instances, which keeps their files in dir.
@@ -212,6 +218,7 @@ type instance struct {
 	spec   engine.Spec // guarded by state.mu
 	failed bool        // guarded by state.mu
 	reason string      // guarded by state.mu
+	gate   gate        // guarded by state.mu
 
 	agent    *agent.Agent
 	listener *pipeListener
@@ -223,6 +230,10 @@ type instance struct {
 
 // start makes an instance whose agent serves.
 func (s *State) start(ctx context.Context, spec engine.Spec) (*instance, error) {
+	told, err := take(spec.Network)
+	if err != nil {
+		return nil, err
+	}
 	dir := filepath.Join(s.dir, spec.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make instance %s: %w", spec.ID, err)
@@ -235,7 +246,7 @@ func (s *State) start(ctx context.Context, spec engine.Spec) (*instance, error) 
 		return nil, errors.Join(err, removeAll(dir))
 	}
 	serving, cancel := context.WithCancel(context.Background())
-	i := &instance{state: s, id: spec.ID, dir: dir, spec: spec, agent: a, listener: newPipeListener(), cancel: cancel, served: make(chan error, 1)}
+	i := &instance{state: s, id: spec.ID, dir: dir, spec: spec, gate: told, agent: a, listener: newPipeListener(), cancel: cancel, served: make(chan error, 1)}
 	go func() { i.served <- i.serve(serving) }()
 	c := agentclient.New(spec.ID, i.listener.Dial)
 	defer c.Close()
@@ -262,7 +273,8 @@ func (i *instance) end() error {
 type Engine struct {
 	state  *State
 	mu     sync.Mutex
-	notify func(engine.Status) // guarded by mu
+	notify func(engine.Status)                                                               // guarded by mu
+	peers  func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error) // guarded by mu
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -358,6 +370,22 @@ func (e *Engine) List(ctx context.Context) ([]engine.Status, error) {
 		return nil, err
 	}
 	return all, nil
+}
+
+// End implements [engine.Ender].
+func (e *Engine) End(ctx context.Context, id string) error {
+	return e.step(ctx, StepEnd, func() error {
+		e.state.mu.Lock()
+		i := e.state.instances[id]
+		if i != nil {
+			i.failed, i.reason = true, "ended"
+		}
+		e.state.mu.Unlock()
+		if i == nil {
+			return nil
+		}
+		return i.end()
+	})
 }
 
 // Destroy implements [engine.Engine].

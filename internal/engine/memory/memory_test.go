@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -53,6 +54,12 @@ func TestEngine(t *testing.T) {
 
 func TestTraps(t *testing.T) {
 	boom := errors.New("boom")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	port := listener.Addr().(*net.TCPAddr).Port
 	use := map[Step]func(context.Context, *Engine, engine.Instance) error{
 		StepCreate: func(ctx context.Context, e *Engine, _ engine.Instance) error {
 			_, err := e.Create(ctx, engine.Spec{ID: "new"})
@@ -75,6 +82,17 @@ func TestTraps(t *testing.T) {
 			_, err := i.SetLimits(ctx, sandbox.Resources{VCPUs: 3})
 			return err
 		},
+		StepSetNetwork: func(ctx context.Context, _ *Engine, i engine.Instance) error {
+			return i.(engine.Gateway).SetNetwork(ctx, engine.Network{})
+		},
+		StepDialPort: func(ctx context.Context, _ *Engine, i engine.Instance) error {
+			c, err := i.(engine.Gateway).DialPort(ctx, port, true)
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		},
+		StepEnd:     func(ctx context.Context, e *Engine, i engine.Instance) error { return e.End(ctx, i.ID()) },
 		StepDestroy: func(ctx context.Context, e *Engine, i engine.Instance) error { return e.Destroy(ctx, i.ID()) },
 		StepCheckpoint: func(ctx context.Context, e *Engine, i engine.Instance) error {
 			_, err := (&Keeper{e}).Checkpoint(ctx, i.ID(), "ckp-1", engine.CheckpointOptions{})

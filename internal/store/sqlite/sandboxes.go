@@ -19,7 +19,8 @@ const sandboxColumns = `id, name, team, namespace, metadata, template, state, re
 	vcpus, memory_mib, disk_mib, max_pids, env, base_env, user, workdir,
 	lifetime_seconds, idle_seconds, on_timeout, created_at, started_at, last_active_at,
 	expires_at, ended_at, unenforced, boot_id, held, applying,
-	forked_from, snapshot, history, paused_at, instance, checkpoint, fork_point, origin, root`
+	forked_from, snapshot, history, paused_at, instance, checkpoint, fork_point, origin, root,
+	network, bindings, ports, paused_lifetime_seconds, paused_expires_at, mounts`
 
 const living = `state NOT IN ('killed', 'failed')`
 
@@ -30,7 +31,8 @@ func scanRecord(scan func(...any) error) (store.Record, error) {
 		jsonText(&r.Env), jsonText(&r.BaseEnv), &r.User, &r.WorkDir,
 		&r.LifetimeSeconds, &r.IdleTimeoutSeconds, &r.OnTimeout, instant{&r.CreatedAt}, maybe{&r.StartedAt}, instant{&r.LastActiveAt},
 		maybe{&r.ExpiresAt}, maybe{&r.EndedAt}, jsonText(&r.Unenforced), &r.BootID, &r.Held, &r.Applying,
-		&r.ForkedFrom, &r.Snapshot, &r.History, maybe{&r.PausedAt}, &r.Instance, &r.Checkpoint, &r.ForkPoint, &r.Origin, opaque{&r.Root})
+		&r.ForkedFrom, &r.Snapshot, &r.History, maybe{&r.PausedAt}, &r.Instance, &r.Checkpoint, &r.ForkPoint, &r.Origin, opaque{&r.Root},
+		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Ports), &r.PausedLifetimeSeconds, maybe{&r.PausedExpiresAt}, jsonText(&r.Mounts))
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -39,8 +41,8 @@ func scanRecord(scan func(...any) error) (store.Record, error) {
 
 // recordValues returns the columns of r in the order of sandboxColumns.
 func recordValues(r *store.Record) ([]any, error) {
-	docs := make([]string, 4)
-	for i, v := range []any{r.Metadata, r.Env, r.BaseEnv, r.Unenforced} {
+	docs := make([]string, 8)
+	for i, v := range []any{r.Metadata, r.Env, r.BaseEnv, r.Unenforced, r.Network, r.Bindings, r.Ports, r.Mounts} {
 		var err error
 		if docs[i], err = encode(v); err != nil {
 			return nil, fmt.Errorf("encode sandbox %s: %w", r.ID, err)
@@ -52,6 +54,7 @@ func recordValues(r *store.Record) ([]any, error) {
 		r.LifetimeSeconds, r.IdleTimeoutSeconds, string(r.OnTimeout), r.CreatedAt.UnixNano(), nanos(r.StartedAt), r.LastActiveAt.UnixNano(),
 		nanos(r.ExpiresAt), nanos(r.EndedAt), docs[3], r.BootID, r.Held, r.Applying,
 		r.ForkedFrom, r.Snapshot, r.History, nanos(r.PausedAt), r.Instance, r.Checkpoint, r.ForkPoint, r.Origin, string(r.Root),
+		docs[4], docs[5], docs[6], r.PausedLifetimeSeconds, nanos(r.PausedExpiresAt), docs[7],
 	}, nil
 }
 
@@ -73,7 +76,7 @@ func (s *Store) CreateSandboxes(ctx context.Context, records []store.Record, q s
 			if err != nil {
 				return err
 			}
-			if err := admit(u, m, q); err != nil {
+			if err := q.Admit(u, m); err != nil {
 				return err
 			}
 		}
@@ -88,6 +91,9 @@ func (s *Store) CreateSandboxes(ctx context.Context, records []store.Record, q s
 
 func insertRecord(ctx context.Context, tx *sql.Tx, r store.Record) error {
 	r.Instance = cmp.Or(r.Instance, r.ID)
+	if err := checkVolumes(ctx, tx, &r); err != nil {
+		return err
+	}
 	values, err := recordValues(&r)
 	if err != nil {
 		return err
@@ -127,23 +133,6 @@ func sum(a, b store.Usage, factor int) store.Usage {
 		VCPUs:     a.VCPUs + factor*b.VCPUs,
 		MemoryMiB: a.MemoryMiB + int64(factor)*b.MemoryMiB,
 	}
-}
-
-// admit says whether a team that uses u may use more.
-func admit(u, more store.Usage, q store.Quota) error {
-	for _, c := range []struct {
-		what, free     string
-		now, want, max int64
-	}{
-		{"sandboxes", "kill", int64(u.Sandboxes), int64(more.Sandboxes), int64(q.Sandboxes)},
-		{"vCPUs", "kill or pause", int64(u.VCPUs), int64(more.VCPUs), int64(q.VCPUs)},
-		{"MiB of memory", "kill or pause", u.MemoryMiB, more.MemoryMiB, q.MemoryMiB},
-	} {
-		if c.max > 0 && c.want > 0 && c.now+c.want > c.max {
-			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the team's living sandboxes have %d %s and this asks for %d more, over the quota of %d; %s sandboxes that are no longer needed, or retry later", c.now, c.what, c.want, c.max, c.free)
-		}
-	}
-	return nil
 }
 
 // SandboxUsage implements [store.Sandboxes].
@@ -232,7 +221,7 @@ func admitChange(ctx context.Context, tx *sql.Tx, before, after *store.Record, q
 	if err != nil {
 		return err
 	}
-	return admit(u, sum(weight(after), weight(before), -1), q)
+	return q.Admit(u, sum(weight(after), weight(before), -1))
 }
 
 // UpdateSandboxes implements [store.Sandboxes].
@@ -345,6 +334,15 @@ func filterSandboxes(f store.SandboxFilter) (where []string, args []any) {
 	if f.Held {
 		add("held = 1")
 	}
+	if f.Mounted {
+		add("mounts <> 'null'")
+	}
+	if f.VolumeID != "" {
+		add(hasVolume, f.VolumeID)
+	}
+	if f.SecretID != "" {
+		add("EXISTS (SELECT 1 FROM json_each(sandboxes.bindings) AS b WHERE json_extract(b.value, '$.secret_id') = ?)", f.SecretID)
+	}
 	return where, args
 }
 
@@ -352,9 +350,10 @@ func filterSandboxes(f store.SandboxFilter) (where []string, args []any) {
 func (s *Store) DueSandboxes(ctx context.Context, now time.Time) ([]string, error) {
 	const due = `SELECT id FROM sandboxes WHERE
 		((state = 'running' OR state = 'paused' AND on_timeout <> 'pause') AND expires_at IS NOT NULL AND expires_at <= ?) OR
-		(state = 'running' AND idle_seconds > 0 AND last_active_at + idle_seconds * 1000000000 <= ?)`
+		(state = 'running' AND idle_seconds > 0 AND last_active_at + idle_seconds * 1000000000 <= ?) OR
+		(state = 'paused' AND paused_expires_at IS NOT NULL AND paused_expires_at <= ?)`
 	n := now.UnixNano()
-	ids, err := collect(ctx, s.read, scanText, due, n, n)
+	ids, err := collect(ctx, s.read, scanText, due, n, n, n)
 	if err != nil {
 		return nil, fmt.Errorf("find due sandboxes: %w", err)
 	}

@@ -14,13 +14,14 @@ import (
 
 const snapshotColumns = `id, name, team, sandbox_id, kind, automatic, label, parent_id, template,
 	vcpus, memory_mib, disk_mib, max_pids, size_bytes, created_at,
-	checkpoint, root, origin, base_env, env, user, workdir, step`
+	checkpoint, root, origin, base_env, env, user, workdir, step, network, bindings, mounts`
 
 func scanSnapshot(scan func(...any) error) (store.SnapshotRecord, error) {
 	var r store.SnapshotRecord
 	err := scan(&r.ID, &r.Name, &r.Team, &r.SandboxID, &r.Kind, &r.Automatic, &r.Label, &r.ParentID, &r.Template,
 		&r.Resources.VCPUs, &r.Resources.MemoryMiB, &r.Resources.DiskMiB, &r.Resources.MaxPIDs, &r.SizeBytes, instant{&r.CreatedAt},
-		&r.Checkpoint, opaque{&r.Root}, &r.Origin, jsonText(&r.BaseEnv), jsonText(&r.Env), &r.User, &r.WorkDir, &r.Step)
+		&r.Checkpoint, opaque{&r.Root}, &r.Origin, jsonText(&r.BaseEnv), jsonText(&r.Env), &r.User, &r.WorkDir, &r.Step,
+		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Mounts))
 	if err != nil {
 		return store.SnapshotRecord{}, err
 	}
@@ -29,18 +30,17 @@ func scanSnapshot(scan func(...any) error) (store.SnapshotRecord, error) {
 
 // CreateSnapshot implements [store.Snapshots].
 func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max int) error {
-	baseEnv, err := encode(r.BaseEnv)
-	if err != nil {
-		return fmt.Errorf("encode snapshot %s: %w", r.ID, err)
-	}
-	env, err := encode(r.Env)
-	if err != nil {
-		return fmt.Errorf("encode snapshot %s: %w", r.ID, err)
+	docs := make([]string, 5)
+	for i, v := range []any{r.BaseEnv, r.Env, r.Network, r.Bindings, r.Mounts} {
+		var err error
+		if docs[i], err = encode(v); err != nil {
+			return fmt.Errorf("encode snapshot %s: %w", r.ID, err)
+		}
 	}
 	values := []any{
 		r.ID, r.Name, r.Team, r.SandboxID, string(r.Kind), r.Automatic, r.Label, r.ParentID, r.Template,
 		r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB, r.Resources.MaxPIDs, r.SizeBytes, r.CreatedAt.UnixNano(),
-		r.Checkpoint, string(r.Root), r.Origin, baseEnv, env, r.User, r.WorkDir, r.Step,
+		r.Checkpoint, string(r.Root), r.Origin, docs[0], docs[1], r.User, r.WorkDir, r.Step, docs[2], docs[3], docs[4],
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		if err := admitSnapshot(ctx, tx, &r, max); err != nil {
@@ -69,10 +69,7 @@ func admitSnapshot(ctx context.Context, tx *sql.Tx, r *store.SnapshotRecord, max
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM snapshots WHERE team = ? AND automatic = 0", r.Team).Scan(&n); err != nil {
 		return fmt.Errorf("count snapshots: %w", err)
 	}
-	if n >= max {
-		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the team has %d snapshots, and its quota is %d; delete snapshots that are no longer needed", n, max)
-	}
-	return nil
+	return store.AdmitSnapshot(n, max)
 }
 
 // Snapshot implements [store.Snapshots].

@@ -48,6 +48,7 @@ func testSnapshotRoundTrip(t *testing.T, open Opener) {
 		},
 		Checkpoint: "cp-a", Root: json.RawMessage(`{"layers": ["a", 1.0]}`), Origin: "sha256:1",
 		BaseEnv: map[string]string{"PATH": "/bin"}, Env: map[string]string{"K": "v"}, User: "user", WorkDir: "/workspace", Step: 7,
+		Network: policy(), Bindings: bindings(),
 	}
 	small := snapshot("snap-b", "red", "", 0)
 	keep(t, s, want, small)

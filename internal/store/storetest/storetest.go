@@ -49,6 +49,17 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"ListSnapshots", testListSnapshots},
 		{"SnapshotPages", testSnapshotPages},
 		{"Checkpoints", testCheckpoints},
+		{"BoundTo", testBoundTo},
+		{"Volumes", testVolumes},
+		{"Secrets", testSecrets},
+		{"SecretQuota", testSecretQuota},
+		{"SecretPages", testSecretPages},
+		{"Previews", testPreviews},
+		{"PreviewsExpire", testPreviewsExpire},
+		{"PreviewQuota", testPreviewQuota},
+		{"Deliveries", testDeliveries},
+		{"DeliveryQuota", testDeliveryQuota},
+		{"Builds", testBuilds},
 		{"Keys", testKeys},
 		{"Audit", testAudit},
 		{"AuditTrim", testAuditTrim},
@@ -78,8 +89,11 @@ func full(id string) store.Record {
 			CreatedAt: epoch, StartedAt: at(time.Second), LastActiveAt: epoch.Add(2 * time.Second),
 			ExpiresAt: at(time.Minute), EndedAt: at(time.Hour), Unenforced: []string{"cpu"},
 			ForkedFrom: "sbx-parent", Snapshot: "snap-a", History: 3, PausedAt: at(3 * time.Second),
+			PausedLifetimeSeconds: 90, PausedExpiresAt: at(93 * time.Second),
+			Network: policy(), Ports: []sandbox.PublishedPort{{Host: 8080, Guest: 80, Address: "127.0.0.1"}, {Host: 9, Guest: 9}},
 		},
-		BaseEnv: map[string]string{"PATH": "/bin"}, BootID: "boot-1", Held: true, Applying: true,
+		Bindings: bindings(),
+		BaseEnv:  map[string]string{"PATH": "/bin"}, BootID: "boot-1", Held: true, Applying: true,
 		Instance: "machine-" + id, Checkpoint: "cp-paused", ForkPoint: "cp-fork", Origin: "sha256:1",
 		Root: json.RawMessage(`{"layers": ["a", 1.0]}`),
 	}
@@ -416,6 +430,10 @@ func testDue(t *testing.T, open Opener) {
 	make("pause-expired", sandbox.StateRunning, at(10*time.Second), 0)
 	make("pause-idle", sandbox.StateRunning, nil, 10)
 	make("pause-paused", sandbox.StatePaused, at(0), 1)
+	for id, after := range map[string]time.Duration{"x-paused": 10, "x-paused-later": 11} {
+		make(id, sandbox.StatePaused, nil, 0)
+		change(t, s, id, func(r *store.Record) { r.OnTimeout, r.PausedExpiresAt = sandbox.ActionPause, at(after*time.Second) })
+	}
 	make("ended", sandbox.StateKilled, at(0), 1)
 	make("stopping", sandbox.StateStopping, at(0), 1)
 	for _, id := range []string{"pause-expired", "pause-idle", "pause-paused"} {
@@ -427,10 +445,10 @@ func testDue(t *testing.T, open Opener) {
 		slices.Sort(got)
 		return got
 	}
-	wantSame(t, due(), []string{"expired", "expired-paused", "idle", "pause-expired", "pause-idle"})
+	wantSame(t, due(), []string{"expired", "expired-paused", "idle", "pause-expired", "pause-idle", "x-paused"})
 	// A paused sandbox of an update to "kill" is due by the time it had.
 	change(t, s, "pause-paused", func(r *store.Record) { r.OnTimeout = sandbox.ActionKill })
-	wantSame(t, due(), []string{"expired", "expired-paused", "idle", "pause-expired", "pause-idle", "pause-paused"})
+	wantSame(t, due(), []string{"expired", "expired-paused", "idle", "pause-expired", "pause-idle", "pause-paused", "x-paused"})
 }
 
 func testDeleteEnded(t *testing.T, open Opener) {

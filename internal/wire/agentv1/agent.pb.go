@@ -236,6 +236,58 @@ func (FileType) EnumDescriptor() ([]byte, []int) {
 	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
+type ContextState int32
+
+const (
+	ContextState_CONTEXT_STATE_UNSPECIFIED ContextState = 0
+	ContextState_CONTEXT_STATE_IDLE        ContextState = 1
+	ContextState_CONTEXT_STATE_BUSY        ContextState = 2
+	ContextState_CONTEXT_STATE_DEAD        ContextState = 3
+)
+
+// Enum value maps for ContextState.
+var (
+	ContextState_name = map[int32]string{
+		0: "CONTEXT_STATE_UNSPECIFIED",
+		1: "CONTEXT_STATE_IDLE",
+		2: "CONTEXT_STATE_BUSY",
+		3: "CONTEXT_STATE_DEAD",
+	}
+	ContextState_value = map[string]int32{
+		"CONTEXT_STATE_UNSPECIFIED": 0,
+		"CONTEXT_STATE_IDLE":        1,
+		"CONTEXT_STATE_BUSY":        2,
+		"CONTEXT_STATE_DEAD":        3,
+	}
+)
+
+func (x ContextState) Enum() *ContextState {
+	p := new(ContextState)
+	*p = x
+	return p
+}
+
+func (x ContextState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ContextState) Descriptor() protoreflect.EnumDescriptor {
+	return file_cove_agent_v1_agent_proto_enumTypes[4].Descriptor()
+}
+
+func (ContextState) Type() protoreflect.EnumType {
+	return &file_cove_agent_v1_agent_proto_enumTypes[4]
+}
+
+func (x ContextState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ContextState.Descriptor instead.
+func (ContextState) EnumDescriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{4}
+}
+
 type WatchEvent_Kind int32
 
 const (
@@ -286,11 +338,11 @@ func (x WatchEvent_Kind) String() string {
 }
 
 func (WatchEvent_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_cove_agent_v1_agent_proto_enumTypes[4].Descriptor()
+	return file_cove_agent_v1_agent_proto_enumTypes[5].Descriptor()
 }
 
 func (WatchEvent_Kind) Type() protoreflect.EnumType {
-	return &file_cove_agent_v1_agent_proto_enumTypes[4]
+	return &file_cove_agent_v1_agent_proto_enumTypes[5]
 }
 
 func (x WatchEvent_Kind) Number() protoreflect.EnumNumber {
@@ -300,6 +352,60 @@ func (x WatchEvent_Kind) Number() protoreflect.EnumNumber {
 // Deprecated: Use WatchEvent_Kind.Descriptor instead.
 func (WatchEvent_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43, 0}
+}
+
+type ControlContextRequest_Action int32
+
+const (
+	ControlContextRequest_ACTION_UNSPECIFIED ControlContextRequest_Action = 0
+	// As ^C does; the state stays.
+	ControlContextRequest_ACTION_INTERRUPT ControlContextRequest_Action = 1
+	// A new interpreter takes its place.
+	ControlContextRequest_ACTION_RESTART ControlContextRequest_Action = 2
+	ControlContextRequest_ACTION_DELETE  ControlContextRequest_Action = 3
+)
+
+// Enum value maps for ControlContextRequest_Action.
+var (
+	ControlContextRequest_Action_name = map[int32]string{
+		0: "ACTION_UNSPECIFIED",
+		1: "ACTION_INTERRUPT",
+		2: "ACTION_RESTART",
+		3: "ACTION_DELETE",
+	}
+	ControlContextRequest_Action_value = map[string]int32{
+		"ACTION_UNSPECIFIED": 0,
+		"ACTION_INTERRUPT":   1,
+		"ACTION_RESTART":     2,
+		"ACTION_DELETE":      3,
+	}
+)
+
+func (x ControlContextRequest_Action) Enum() *ControlContextRequest_Action {
+	p := new(ControlContextRequest_Action)
+	*p = x
+	return p
+}
+
+func (x ControlContextRequest_Action) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ControlContextRequest_Action) Descriptor() protoreflect.EnumDescriptor {
+	return file_cove_agent_v1_agent_proto_enumTypes[6].Descriptor()
+}
+
+func (ControlContextRequest_Action) Type() protoreflect.EnumType {
+	return &file_cove_agent_v1_agent_proto_enumTypes[6]
+}
+
+func (x ControlContextRequest_Action) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ControlContextRequest_Action.Descriptor instead.
+func (ControlContextRequest_Action) EnumDescriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{57, 0}
 }
 
 type HealthRequest struct {
@@ -407,7 +513,11 @@ type ConfigureRequest struct {
 	// The sandbox is a new one: it gets secrets of its own, such as a machine id.
 	Fresh bool `protobuf:"varint,8,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	// The sandbox is a fork, and which; with a count of 0 it is none.
-	Fork          *Fork `protobuf:"bytes,9,opt,name=fork,proto3" json:"fork,omitempty"`
+	Fork *Fork `protobuf:"bytes,9,opt,name=fork,proto3" json:"fork,omitempty"`
+	// The certificate of the gateway's authority, in PEM, for programs to trust;
+	// and the resolver for /etc/resolv.conf. Absent: as it is.
+	Authority     *string `protobuf:"bytes,10,opt,name=authority,proto3,oneof" json:"authority,omitempty"`
+	Nameserver    *string `protobuf:"bytes,11,opt,name=nameserver,proto3,oneof" json:"nameserver,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -503,6 +613,20 @@ func (x *ConfigureRequest) GetFork() *Fork {
 		return x.Fork
 	}
 	return nil
+}
+
+func (x *ConfigureRequest) GetAuthority() string {
+	if x != nil && x.Authority != nil {
+		return *x.Authority
+	}
+	return ""
+}
+
+func (x *ConfigureRequest) GetNameserver() string {
+	if x != nil && x.Nameserver != nil {
+		return *x.Nameserver
+	}
+	return ""
 }
 
 type Fork struct {
@@ -643,6 +767,9 @@ type ExecRequest struct {
 	KeepBytes int64 `protobuf:"varint,11,opt,name=keep_bytes,json=keepBytes,proto3" json:"keep_bytes,omitempty"`
 	// Stop streaming (without ending the job) after this time; 0: never.
 	DetachAfterMs int64 `protobuf:"varint,12,opt,name=detach_after_ms,json=detachAfterMs,proto3" json:"detach_after_ms,omitempty"`
+	// Set instead of argv and shell: code to run in an interpreter of its own.
+	Language      string `protobuf:"bytes,13,opt,name=language,proto3" json:"language,omitempty"`
+	Code          string `protobuf:"bytes,14,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -759,6 +886,20 @@ func (x *ExecRequest) GetDetachAfterMs() int64 {
 		return x.DetachAfterMs
 	}
 	return 0
+}
+
+func (x *ExecRequest) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *ExecRequest) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
 }
 
 type TerminalSize struct {
@@ -3207,6 +3348,1120 @@ func (*ApplyResponse) Descriptor() ([]byte, []int) {
 	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
+type ContextRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in package sandbox: "python".
+	Language      string `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"`
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContextRef) Reset() {
+	*x = ContextRef{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContextRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContextRef) ProtoMessage() {}
+
+func (x *ContextRef) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContextRef.ProtoReflect.Descriptor instead.
+func (*ContextRef) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ContextRef) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *ContextRef) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RunCodeRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Context *ContextRef            `protobuf:"bytes,1,opt,name=context,proto3" json:"context,omitempty"`
+	Code    string                 `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
+	// An interpreter for this run alone; context.name is ignored.
+	Fresh     bool              `protobuf:"varint,3,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	Env       map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Workdir   string            `protobuf:"bytes,5,opt,name=workdir,proto3" json:"workdir,omitempty"`
+	User      string            `protobuf:"bytes,6,opt,name=user,proto3" json:"user,omitempty"`
+	TimeoutMs int64             `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	Stdin     []byte            `protobuf:"bytes,8,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	// Standard input is given; without it reads fail at once.
+	HasStdin bool `protobuf:"varint,9,opt,name=has_stdin,json=hasStdin,proto3" json:"has_stdin,omitempty"`
+	// Bytes of each stream that are sent; the rest is counted only. 0: 1 MiB.
+	KeepBytes     int64 `protobuf:"varint,10,opt,name=keep_bytes,json=keepBytes,proto3" json:"keep_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunCodeRequest) Reset() {
+	*x = RunCodeRequest{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunCodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunCodeRequest) ProtoMessage() {}
+
+func (x *RunCodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunCodeRequest.ProtoReflect.Descriptor instead.
+func (*RunCodeRequest) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *RunCodeRequest) GetContext() *ContextRef {
+	if x != nil {
+		return x.Context
+	}
+	return nil
+}
+
+func (x *RunCodeRequest) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *RunCodeRequest) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
+func (x *RunCodeRequest) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *RunCodeRequest) GetWorkdir() string {
+	if x != nil {
+		return x.Workdir
+	}
+	return ""
+}
+
+func (x *RunCodeRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *RunCodeRequest) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+func (x *RunCodeRequest) GetStdin() []byte {
+	if x != nil {
+		return x.Stdin
+	}
+	return nil
+}
+
+func (x *RunCodeRequest) GetHasStdin() bool {
+	if x != nil {
+		return x.HasStdin
+	}
+	return false
+}
+
+func (x *RunCodeRequest) GetKeepBytes() int64 {
+	if x != nil {
+		return x.KeepBytes
+	}
+	return 0
+}
+
+type CodeEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Event:
+	//
+	//	*CodeEvent_Output
+	//	*CodeEvent_Rich
+	//	*CodeEvent_Result
+	Event         isCodeEvent_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeEvent) Reset() {
+	*x = CodeEvent{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeEvent) ProtoMessage() {}
+
+func (x *CodeEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeEvent.ProtoReflect.Descriptor instead.
+func (*CodeEvent) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *CodeEvent) GetEvent() isCodeEvent_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *CodeEvent) GetOutput() *Output {
+	if x != nil {
+		if x, ok := x.Event.(*CodeEvent_Output); ok {
+			return x.Output
+		}
+	}
+	return nil
+}
+
+func (x *CodeEvent) GetRich() *CodeOutput {
+	if x != nil {
+		if x, ok := x.Event.(*CodeEvent_Rich); ok {
+			return x.Rich
+		}
+	}
+	return nil
+}
+
+func (x *CodeEvent) GetResult() *CodeResult {
+	if x != nil {
+		if x, ok := x.Event.(*CodeEvent_Result); ok {
+			return x.Result
+		}
+	}
+	return nil
+}
+
+type isCodeEvent_Event interface {
+	isCodeEvent_Event()
+}
+
+type CodeEvent_Output struct {
+	Output *Output `protobuf:"bytes,1,opt,name=output,proto3,oneof"`
+}
+
+type CodeEvent_Rich struct {
+	Rich *CodeOutput `protobuf:"bytes,2,opt,name=rich,proto3,oneof"`
+}
+
+type CodeEvent_Result struct {
+	Result *CodeResult `protobuf:"bytes,3,opt,name=result,proto3,oneof"`
+}
+
+func (*CodeEvent_Output) isCodeEvent_Event() {}
+
+func (*CodeEvent_Rich) isCodeEvent_Event() {}
+
+func (*CodeEvent_Result) isCodeEvent_Event() {}
+
+type CodeOutput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The value of the last expression.
+	Result bool `protobuf:"varint,1,opt,name=result,proto3" json:"result,omitempty"`
+	// By MIME type: text as it is, binary data as it is.
+	Data map[string][]byte `protobuf:"bytes,2,rep,name=data,proto3" json:"data,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// By MIME type, JSON.
+	Metadata map[string][]byte `protobuf:"bytes,3,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Where representations are that were too large, by MIME type.
+	Files         map[string]string `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Source        string            `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeOutput) Reset() {
+	*x = CodeOutput{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeOutput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeOutput) ProtoMessage() {}
+
+func (x *CodeOutput) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeOutput.ProtoReflect.Descriptor instead.
+func (*CodeOutput) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *CodeOutput) GetResult() bool {
+	if x != nil {
+		return x.Result
+	}
+	return false
+}
+
+func (x *CodeOutput) GetData() map[string][]byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *CodeOutput) GetMetadata() map[string][]byte {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *CodeOutput) GetFiles() map[string]string {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *CodeOutput) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+type CodeError struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Traceback     string                 `protobuf:"bytes,3,opt,name=traceback,proto3" json:"traceback,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeError) Reset() {
+	*x = CodeError{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeError) ProtoMessage() {}
+
+func (x *CodeError) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeError.ProtoReflect.Descriptor instead.
+func (*CodeError) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *CodeError) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CodeError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *CodeError) GetTraceback() string {
+	if x != nil {
+		return x.Traceback
+	}
+	return ""
+}
+
+type CodeResult struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Count       int32                  `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	Error       *CodeError             `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	ExitCode    int32                  `protobuf:"varint,3,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
+	DurationMs  int64                  `protobuf:"varint,4,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
+	TimedOut    bool                   `protobuf:"varint,5,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
+	Interrupted bool                   `protobuf:"varint,6,opt,name=interrupted,proto3" json:"interrupted,omitempty"`
+	// The interpreter is a new one afterwards; reason says why.
+	Restarted     bool   `protobuf:"varint,7,opt,name=restarted,proto3" json:"restarted,omitempty"`
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	StdoutBytes   int64  `protobuf:"varint,9,opt,name=stdout_bytes,json=stdoutBytes,proto3" json:"stdout_bytes,omitempty"`
+	StderrBytes   int64  `protobuf:"varint,10,opt,name=stderr_bytes,json=stderrBytes,proto3" json:"stderr_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeResult) Reset() {
+	*x = CodeResult{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeResult) ProtoMessage() {}
+
+func (x *CodeResult) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeResult.ProtoReflect.Descriptor instead.
+func (*CodeResult) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *CodeResult) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *CodeResult) GetError() *CodeError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *CodeResult) GetExitCode() int32 {
+	if x != nil {
+		return x.ExitCode
+	}
+	return 0
+}
+
+func (x *CodeResult) GetDurationMs() int64 {
+	if x != nil {
+		return x.DurationMs
+	}
+	return 0
+}
+
+func (x *CodeResult) GetTimedOut() bool {
+	if x != nil {
+		return x.TimedOut
+	}
+	return false
+}
+
+func (x *CodeResult) GetInterrupted() bool {
+	if x != nil {
+		return x.Interrupted
+	}
+	return false
+}
+
+func (x *CodeResult) GetRestarted() bool {
+	if x != nil {
+		return x.Restarted
+	}
+	return false
+}
+
+func (x *CodeResult) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CodeResult) GetStdoutBytes() int64 {
+	if x != nil {
+		return x.StdoutBytes
+	}
+	return 0
+}
+
+func (x *CodeResult) GetStderrBytes() int64 {
+	if x != nil {
+		return x.StderrBytes
+	}
+	return 0
+}
+
+type CodeContext struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Ref             *ContextRef            `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	State           ContextState           `protobuf:"varint,2,opt,name=state,proto3,enum=cove.agent.v1.ContextState" json:"state,omitempty"`
+	Pid             int32                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
+	User            string                 `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	Workdir         string                 `protobuf:"bytes,5,opt,name=workdir,proto3" json:"workdir,omitempty"`
+	Runs            int32                  `protobuf:"varint,6,opt,name=runs,proto3" json:"runs,omitempty"`
+	Queued          int32                  `protobuf:"varint,7,opt,name=queued,proto3" json:"queued,omitempty"`
+	CreatedUnixNano int64                  `protobuf:"varint,8,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *CodeContext) Reset() {
+	*x = CodeContext{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeContext) ProtoMessage() {}
+
+func (x *CodeContext) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeContext.ProtoReflect.Descriptor instead.
+func (*CodeContext) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *CodeContext) GetRef() *ContextRef {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *CodeContext) GetState() ContextState {
+	if x != nil {
+		return x.State
+	}
+	return ContextState_CONTEXT_STATE_UNSPECIFIED
+}
+
+func (x *CodeContext) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *CodeContext) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *CodeContext) GetWorkdir() string {
+	if x != nil {
+		return x.Workdir
+	}
+	return ""
+}
+
+func (x *CodeContext) GetRuns() int32 {
+	if x != nil {
+		return x.Runs
+	}
+	return 0
+}
+
+func (x *CodeContext) GetQueued() int32 {
+	if x != nil {
+		return x.Queued
+	}
+	return 0
+}
+
+func (x *CodeContext) GetCreatedUnixNano() int64 {
+	if x != nil {
+		return x.CreatedUnixNano
+	}
+	return 0
+}
+
+type ListContextsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListContextsRequest) Reset() {
+	*x = ListContextsRequest{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListContextsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListContextsRequest) ProtoMessage() {}
+
+func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListContextsRequest.ProtoReflect.Descriptor instead.
+func (*ListContextsRequest) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{55}
+}
+
+type ListContextsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Contexts      []*CodeContext         `protobuf:"bytes,1,rep,name=contexts,proto3" json:"contexts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListContextsResponse) Reset() {
+	*x = ListContextsResponse{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListContextsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListContextsResponse) ProtoMessage() {}
+
+func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListContextsResponse.ProtoReflect.Descriptor instead.
+func (*ListContextsResponse) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ListContextsResponse) GetContexts() []*CodeContext {
+	if x != nil {
+		return x.Contexts
+	}
+	return nil
+}
+
+type ControlContextRequest struct {
+	state         protoimpl.MessageState       `protogen:"open.v1"`
+	Ref           *ContextRef                  `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	Action        ControlContextRequest_Action `protobuf:"varint,2,opt,name=action,proto3,enum=cove.agent.v1.ControlContextRequest_Action" json:"action,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlContextRequest) Reset() {
+	*x = ControlContextRequest{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlContextRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlContextRequest) ProtoMessage() {}
+
+func (x *ControlContextRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlContextRequest.ProtoReflect.Descriptor instead.
+func (*ControlContextRequest) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *ControlContextRequest) GetRef() *ContextRef {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *ControlContextRequest) GetAction() ControlContextRequest_Action {
+	if x != nil {
+		return x.Action
+	}
+	return ControlContextRequest_ACTION_UNSPECIFIED
+}
+
+type ControlContextResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent after a deletion.
+	Context       *CodeContext `protobuf:"bytes,1,opt,name=context,proto3" json:"context,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlContextResponse) Reset() {
+	*x = ControlContextResponse{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlContextResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlContextResponse) ProtoMessage() {}
+
+func (x *ControlContextResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlContextResponse.ProtoReflect.Descriptor instead.
+func (*ControlContextResponse) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ControlContextResponse) GetContext() *CodeContext {
+	if x != nil {
+		return x.Context
+	}
+	return nil
+}
+
+type Process struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Pid      int32                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	Parent   int32                  `protobuf:"varint,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	User     string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	State    string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	Name     string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	Command  []string               `protobuf:"bytes,6,rep,name=command,proto3" json:"command,omitempty"`
+	CpuNanos int64                  `protobuf:"varint,7,opt,name=cpu_nanos,json=cpuNanos,proto3" json:"cpu_nanos,omitempty"`
+	// Of one processor, in percent, since the last look at it.
+	CpuPercent      float64 `protobuf:"fixed64,8,opt,name=cpu_percent,json=cpuPercent,proto3" json:"cpu_percent,omitempty"`
+	MemoryBytes     int64   `protobuf:"varint,9,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	Threads         int32   `protobuf:"varint,10,opt,name=threads,proto3" json:"threads,omitempty"`
+	StartedUnixNano int64   `protobuf:"varint,11,opt,name=started_unix_nano,json=startedUnixNano,proto3" json:"started_unix_nano,omitempty"`
+	JobId           string  `protobuf:"bytes,12,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// "python/default".
+	Context       string `protobuf:"bytes,13,opt,name=context,proto3" json:"context,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Process) Reset() {
+	*x = Process{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Process) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Process) ProtoMessage() {}
+
+func (x *Process) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Process.ProtoReflect.Descriptor instead.
+func (*Process) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *Process) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Process) GetParent() int32 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *Process) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Process) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Process) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Process) GetCommand() []string {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *Process) GetCpuNanos() int64 {
+	if x != nil {
+		return x.CpuNanos
+	}
+	return 0
+}
+
+func (x *Process) GetCpuPercent() float64 {
+	if x != nil {
+		return x.CpuPercent
+	}
+	return 0
+}
+
+func (x *Process) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Process) GetThreads() int32 {
+	if x != nil {
+		return x.Threads
+	}
+	return 0
+}
+
+func (x *Process) GetStartedUnixNano() int64 {
+	if x != nil {
+		return x.StartedUnixNano
+	}
+	return 0
+}
+
+func (x *Process) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *Process) GetContext() string {
+	if x != nil {
+		return x.Context
+	}
+	return ""
+}
+
+type ListProcessesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListProcessesRequest) Reset() {
+	*x = ListProcessesRequest{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProcessesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProcessesRequest) ProtoMessage() {}
+
+func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
+func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{60}
+}
+
+type ListProcessesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Processes     []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListProcessesResponse) Reset() {
+	*x = ListProcessesResponse{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProcessesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProcessesResponse) ProtoMessage() {}
+
+func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
+func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ListProcessesResponse) GetProcesses() []*Process {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+type SignalProcessRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pid           int32                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	Signal        int32                  `protobuf:"varint,2,opt,name=signal,proto3" json:"signal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalProcessRequest) Reset() {
+	*x = SignalProcessRequest{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalProcessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalProcessRequest) ProtoMessage() {}
+
+func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalProcessRequest.ProtoReflect.Descriptor instead.
+func (*SignalProcessRequest) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *SignalProcessRequest) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *SignalProcessRequest) GetSignal() int32 {
+	if x != nil {
+		return x.Signal
+	}
+	return 0
+}
+
+type SignalProcessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalProcessResponse) Reset() {
+	*x = SignalProcessResponse{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalProcessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalProcessResponse) ProtoMessage() {}
+
+func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalProcessResponse.ProtoReflect.Descriptor instead.
+func (*SignalProcessResponse) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{63}
+}
+
 type WriteRequest_Header struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -3225,7 +4480,7 @@ type WriteRequest_Header struct {
 
 func (x *WriteRequest_Header) Reset() {
 	*x = WriteRequest_Header{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3237,7 +4492,7 @@ func (x *WriteRequest_Header) String() string {
 func (*WriteRequest_Header) ProtoMessage() {}
 
 func (x *WriteRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +4558,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\rHealthRequest\"V\n" +
 	"\x0eHealthResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12*\n" +
-	"\x11started_unix_nano\x18\x02 \x01(\x03R\x0fstartedUnixNano\"\xc7\x03\n" +
+	"\x11started_unix_nano\x18\x02 \x01(\x03R\x0fstartedUnixNano\"\xac\x04\n" +
 	"\x10ConfigureRequest\x12\x1f\n" +
 	"\bhostname\x18\x01 \x01(\tH\x00R\bhostname\x88\x01\x01\x12:\n" +
 	"\x03env\x18\x02 \x03(\v2(.cove.agent.v1.ConfigureRequest.EnvEntryR\x03env\x12\x1f\n" +
@@ -3314,7 +4569,12 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\fmemory_limit\x18\x06 \x01(\x03H\x03R\vmemoryLimit\x88\x01\x01\x12\x1e\n" +
 	"\bmax_pids\x18\a \x01(\x03H\x04R\amaxPids\x88\x01\x01\x12\x14\n" +
 	"\x05fresh\x18\b \x01(\bR\x05fresh\x12'\n" +
-	"\x04fork\x18\t \x01(\v2\x13.cove.agent.v1.ForkR\x04fork\x1a6\n" +
+	"\x04fork\x18\t \x01(\v2\x13.cove.agent.v1.ForkR\x04fork\x12!\n" +
+	"\tauthority\x18\n" +
+	" \x01(\tH\x05R\tauthority\x88\x01\x01\x12#\n" +
+	"\n" +
+	"nameserver\x18\v \x01(\tH\x06R\n" +
+	"nameserver\x88\x01\x01\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
@@ -3323,7 +4583,10 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"\b_workdirB\x0f\n" +
 	"\r_memory_limitB\v\n" +
-	"\t_max_pids\"n\n" +
+	"\t_max_pidsB\f\n" +
+	"\n" +
+	"_authorityB\r\n" +
+	"\v_nameserver\"n\n" +
 	"\x04Fork\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x1d\n" +
@@ -3333,7 +4596,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x11ConfigureResponse\x12\x1e\n" +
 	"\n" +
 	"unenforced\x18\x01 \x03(\tR\n" +
-	"unenforced\"\xbf\x03\n" +
+	"unenforced\"\xef\x03\n" +
 	"\vExecRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x12\x14\n" +
@@ -3350,7 +4613,9 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	" \x01(\v2\x1b.cove.agent.v1.TerminalSizeR\bterminal\x12\x1d\n" +
 	"\n" +
 	"keep_bytes\x18\v \x01(\x03R\tkeepBytes\x12&\n" +
-	"\x0fdetach_after_ms\x18\f \x01(\x03R\rdetachAfterMs\x1a6\n" +
+	"\x0fdetach_after_ms\x18\f \x01(\x03R\rdetachAfterMs\x12\x1a\n" +
+	"\blanguage\x18\r \x01(\tR\blanguage\x12\x12\n" +
+	"\x04code\x18\x0e \x01(\tR\x04code\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
@@ -3527,7 +4792,113 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\frunning_jobs\x18\a \x01(\x03R\vrunningJobs\"\"\n" +
 	"\fApplyRequest\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\x0f\n" +
-	"\rApplyResponse*F\n" +
+	"\rApplyResponse\"<\n" +
+	"\n" +
+	"ContextRef\x12\x1a\n" +
+	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x80\x03\n" +
+	"\x0eRunCodeRequest\x123\n" +
+	"\acontext\x18\x01 \x01(\v2\x19.cove.agent.v1.ContextRefR\acontext\x12\x12\n" +
+	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
+	"\x05fresh\x18\x03 \x01(\bR\x05fresh\x128\n" +
+	"\x03env\x18\x04 \x03(\v2&.cove.agent.v1.RunCodeRequest.EnvEntryR\x03env\x12\x18\n" +
+	"\aworkdir\x18\x05 \x01(\tR\aworkdir\x12\x12\n" +
+	"\x04user\x18\x06 \x01(\tR\x04user\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\a \x01(\x03R\ttimeoutMs\x12\x14\n" +
+	"\x05stdin\x18\b \x01(\fR\x05stdin\x12\x1b\n" +
+	"\thas_stdin\x18\t \x01(\bR\bhasStdin\x12\x1d\n" +
+	"\n" +
+	"keep_bytes\x18\n" +
+	" \x01(\x03R\tkeepBytes\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xab\x01\n" +
+	"\tCodeEvent\x12/\n" +
+	"\x06output\x18\x01 \x01(\v2\x15.cove.agent.v1.OutputH\x00R\x06output\x12/\n" +
+	"\x04rich\x18\x02 \x01(\v2\x19.cove.agent.v1.CodeOutputH\x00R\x04rich\x123\n" +
+	"\x06result\x18\x03 \x01(\v2\x19.cove.agent.v1.CodeResultH\x00R\x06resultB\a\n" +
+	"\x05event\"\xa6\x03\n" +
+	"\n" +
+	"CodeOutput\x12\x16\n" +
+	"\x06result\x18\x01 \x01(\bR\x06result\x127\n" +
+	"\x04data\x18\x02 \x03(\v2#.cove.agent.v1.CodeOutput.DataEntryR\x04data\x12C\n" +
+	"\bmetadata\x18\x03 \x03(\v2'.cove.agent.v1.CodeOutput.MetadataEntryR\bmetadata\x12:\n" +
+	"\x05files\x18\x04 \x03(\v2$.cove.agent.v1.CodeOutput.FilesEntryR\x05files\x12\x16\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\x1a7\n" +
+	"\tDataEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a;\n" +
+	"\rMetadataEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a8\n" +
+	"\n" +
+	"FilesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"W\n" +
+	"\tCodeError\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1c\n" +
+	"\ttraceback\x18\x03 \x01(\tR\ttraceback\"\xcb\x02\n" +
+	"\n" +
+	"CodeResult\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x05R\x05count\x12.\n" +
+	"\x05error\x18\x02 \x01(\v2\x18.cove.agent.v1.CodeErrorR\x05error\x12\x1b\n" +
+	"\texit_code\x18\x03 \x01(\x05R\bexitCode\x12\x1f\n" +
+	"\vduration_ms\x18\x04 \x01(\x03R\n" +
+	"durationMs\x12\x1b\n" +
+	"\ttimed_out\x18\x05 \x01(\bR\btimedOut\x12 \n" +
+	"\vinterrupted\x18\x06 \x01(\bR\vinterrupted\x12\x1c\n" +
+	"\trestarted\x18\a \x01(\bR\trestarted\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12!\n" +
+	"\fstdout_bytes\x18\t \x01(\x03R\vstdoutBytes\x12!\n" +
+	"\fstderr_bytes\x18\n" +
+	" \x01(\x03R\vstderrBytes\"\x85\x02\n" +
+	"\vCodeContext\x12+\n" +
+	"\x03ref\x18\x01 \x01(\v2\x19.cove.agent.v1.ContextRefR\x03ref\x121\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1b.cove.agent.v1.ContextStateR\x05state\x12\x10\n" +
+	"\x03pid\x18\x03 \x01(\x05R\x03pid\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x18\n" +
+	"\aworkdir\x18\x05 \x01(\tR\aworkdir\x12\x12\n" +
+	"\x04runs\x18\x06 \x01(\x05R\x04runs\x12\x16\n" +
+	"\x06queued\x18\a \x01(\x05R\x06queued\x12*\n" +
+	"\x11created_unix_nano\x18\b \x01(\x03R\x0fcreatedUnixNano\"\x15\n" +
+	"\x13ListContextsRequest\"N\n" +
+	"\x14ListContextsResponse\x126\n" +
+	"\bcontexts\x18\x01 \x03(\v2\x1a.cove.agent.v1.CodeContextR\bcontexts\"\xe8\x01\n" +
+	"\x15ControlContextRequest\x12+\n" +
+	"\x03ref\x18\x01 \x01(\v2\x19.cove.agent.v1.ContextRefR\x03ref\x12C\n" +
+	"\x06action\x18\x02 \x01(\x0e2+.cove.agent.v1.ControlContextRequest.ActionR\x06action\"]\n" +
+	"\x06Action\x12\x16\n" +
+	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10ACTION_INTERRUPT\x10\x01\x12\x12\n" +
+	"\x0eACTION_RESTART\x10\x02\x12\x11\n" +
+	"\rACTION_DELETE\x10\x03\"N\n" +
+	"\x16ControlContextResponse\x124\n" +
+	"\acontext\x18\x01 \x01(\v2\x1a.cove.agent.v1.CodeContextR\acontext\"\xe3\x02\n" +
+	"\aProcess\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\x05R\x06parent\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x18\n" +
+	"\acommand\x18\x06 \x03(\tR\acommand\x12\x1b\n" +
+	"\tcpu_nanos\x18\a \x01(\x03R\bcpuNanos\x12\x1f\n" +
+	"\vcpu_percent\x18\b \x01(\x01R\n" +
+	"cpuPercent\x12!\n" +
+	"\fmemory_bytes\x18\t \x01(\x03R\vmemoryBytes\x12\x18\n" +
+	"\athreads\x18\n" +
+	" \x01(\x05R\athreads\x12*\n" +
+	"\x11started_unix_nano\x18\v \x01(\x03R\x0fstartedUnixNano\x12\x15\n" +
+	"\x06job_id\x18\f \x01(\tR\x05jobId\x12\x18\n" +
+	"\acontext\x18\r \x01(\tR\acontext\"\x16\n" +
+	"\x14ListProcessesRequest\"M\n" +
+	"\x15ListProcessesResponse\x124\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x16.cove.agent.v1.ProcessR\tprocesses\"@\n" +
+	"\x14SignalProcessRequest\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x16\n" +
+	"\x06signal\x18\x02 \x01(\x05R\x06signal\"\x17\n" +
+	"\x15SignalProcessResponse*F\n" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
@@ -3547,7 +4918,12 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eFILE_TYPE_FILE\x10\x01\x12\x17\n" +
 	"\x13FILE_TYPE_DIRECTORY\x10\x02\x12\x15\n" +
 	"\x11FILE_TYPE_SYMLINK\x10\x03\x12\x13\n" +
-	"\x0fFILE_TYPE_OTHER\x10\x042\xe3\f\n" +
+	"\x0fFILE_TYPE_OTHER\x10\x04*u\n" +
+	"\fContextState\x12\x1d\n" +
+	"\x19CONTEXT_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12CONTEXT_STATE_IDLE\x10\x01\x12\x16\n" +
+	"\x12CONTEXT_STATE_BUSY\x10\x02\x12\x16\n" +
+	"\x12CONTEXT_STATE_DEAD\x10\x032\xa3\x10\n" +
 	"\x05Agent\x12G\n" +
 	"\x06Health\x12\x1c.cove.agent.v1.HealthRequest\x1a\x1d.cove.agent.v1.HealthResponse\"\x00\x12P\n" +
 	"\tConfigure\x12\x1f.cove.agent.v1.ConfigureRequest\x1a .cove.agent.v1.ConfigureResponse\"\x00\x12?\n" +
@@ -3572,7 +4948,12 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\aArchive\x12\x1d.cove.agent.v1.ArchiveRequest\x1a\x1e.cove.agent.v1.ArchiveResponse\"\x000\x01\x12C\n" +
 	"\x05Watch\x12\x1b.cove.agent.v1.WatchRequest\x1a\x19.cove.agent.v1.WatchEvent\"\x000\x01\x12F\n" +
 	"\x05Apply\x12\x1b.cove.agent.v1.ApplyRequest\x1a\x1c.cove.agent.v1.ApplyResponse\"\x00(\x01\x12D\n" +
-	"\x05Stats\x12\x1b.cove.agent.v1.StatsRequest\x1a\x1c.cove.agent.v1.StatsResponse\"\x00B7Z5github.com/cove-sh/cove/internal/wire/agentv1;agentv1b\x06proto3"
+	"\x05Stats\x12\x1b.cove.agent.v1.StatsRequest\x1a\x1c.cove.agent.v1.StatsResponse\"\x00\x12F\n" +
+	"\aRunCode\x12\x1d.cove.agent.v1.RunCodeRequest\x1a\x18.cove.agent.v1.CodeEvent\"\x000\x01\x12Y\n" +
+	"\fListContexts\x12\".cove.agent.v1.ListContextsRequest\x1a#.cove.agent.v1.ListContextsResponse\"\x00\x12_\n" +
+	"\x0eControlContext\x12$.cove.agent.v1.ControlContextRequest\x1a%.cove.agent.v1.ControlContextResponse\"\x00\x12\\\n" +
+	"\rListProcesses\x12#.cove.agent.v1.ListProcessesRequest\x1a$.cove.agent.v1.ListProcessesResponse\"\x00\x12\\\n" +
+	"\rSignalProcess\x12#.cove.agent.v1.SignalProcessRequest\x1a$.cove.agent.v1.SignalProcessResponse\"\x00B7Z5github.com/cove-sh/cove/internal/wire/agentv1;agentv1b\x06proto3"
 
 var (
 	file_cove_agent_v1_agent_proto_rawDescOnce sync.Once
@@ -3586,141 +4967,189 @@ func file_cove_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_cove_agent_v1_agent_proto_rawDescData
 }
 
-var file_cove_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_cove_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_cove_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_cove_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_cove_agent_v1_agent_proto_goTypes = []any{
-	(Stream)(0),                    // 0: cove.agent.v1.Stream
-	(JobState)(0),                  // 1: cove.agent.v1.JobState
-	(EndCause)(0),                  // 2: cove.agent.v1.EndCause
-	(FileType)(0),                  // 3: cove.agent.v1.FileType
-	(WatchEvent_Kind)(0),           // 4: cove.agent.v1.WatchEvent.Kind
-	(*HealthRequest)(nil),          // 5: cove.agent.v1.HealthRequest
-	(*HealthResponse)(nil),         // 6: cove.agent.v1.HealthResponse
-	(*ConfigureRequest)(nil),       // 7: cove.agent.v1.ConfigureRequest
-	(*Fork)(nil),                   // 8: cove.agent.v1.Fork
-	(*ConfigureResponse)(nil),      // 9: cove.agent.v1.ConfigureResponse
-	(*ExecRequest)(nil),            // 10: cove.agent.v1.ExecRequest
-	(*TerminalSize)(nil),           // 11: cove.agent.v1.TerminalSize
-	(*JobEvent)(nil),               // 12: cove.agent.v1.JobEvent
-	(*Output)(nil),                 // 13: cove.agent.v1.Output
-	(*Job)(nil),                    // 14: cove.agent.v1.Job
-	(*AttachRequest)(nil),          // 15: cove.agent.v1.AttachRequest
-	(*WriteInputRequest)(nil),      // 16: cove.agent.v1.WriteInputRequest
-	(*WriteInputResponse)(nil),     // 17: cove.agent.v1.WriteInputResponse
-	(*ResizeTerminalRequest)(nil),  // 18: cove.agent.v1.ResizeTerminalRequest
-	(*ResizeTerminalResponse)(nil), // 19: cove.agent.v1.ResizeTerminalResponse
-	(*SignalRequest)(nil),          // 20: cove.agent.v1.SignalRequest
-	(*SignalResponse)(nil),         // 21: cove.agent.v1.SignalResponse
-	(*GetJobRequest)(nil),          // 22: cove.agent.v1.GetJobRequest
-	(*GetJobResponse)(nil),         // 23: cove.agent.v1.GetJobResponse
-	(*ListJobsRequest)(nil),        // 24: cove.agent.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 25: cove.agent.v1.ListJobsResponse
-	(*ReadOutputRequest)(nil),      // 26: cove.agent.v1.ReadOutputRequest
-	(*ReadOutputResponse)(nil),     // 27: cove.agent.v1.ReadOutputResponse
-	(*FileInfo)(nil),               // 28: cove.agent.v1.FileInfo
-	(*StatRequest)(nil),            // 29: cove.agent.v1.StatRequest
-	(*StatResponse)(nil),           // 30: cove.agent.v1.StatResponse
-	(*ListRequest)(nil),            // 31: cove.agent.v1.ListRequest
-	(*ListResponse)(nil),           // 32: cove.agent.v1.ListResponse
-	(*ReadRequest)(nil),            // 33: cove.agent.v1.ReadRequest
-	(*ReadResponse)(nil),           // 34: cove.agent.v1.ReadResponse
-	(*WriteRequest)(nil),           // 35: cove.agent.v1.WriteRequest
-	(*WriteResponse)(nil),          // 36: cove.agent.v1.WriteResponse
-	(*EditRequest)(nil),            // 37: cove.agent.v1.EditRequest
-	(*EditResponse)(nil),           // 38: cove.agent.v1.EditResponse
-	(*MakeDirRequest)(nil),         // 39: cove.agent.v1.MakeDirRequest
-	(*MakeDirResponse)(nil),        // 40: cove.agent.v1.MakeDirResponse
-	(*MoveRequest)(nil),            // 41: cove.agent.v1.MoveRequest
-	(*MoveResponse)(nil),           // 42: cove.agent.v1.MoveResponse
-	(*DeleteRequest)(nil),          // 43: cove.agent.v1.DeleteRequest
-	(*DeleteResponse)(nil),         // 44: cove.agent.v1.DeleteResponse
-	(*ArchiveRequest)(nil),         // 45: cove.agent.v1.ArchiveRequest
-	(*ArchiveResponse)(nil),        // 46: cove.agent.v1.ArchiveResponse
-	(*WatchRequest)(nil),           // 47: cove.agent.v1.WatchRequest
-	(*WatchEvent)(nil),             // 48: cove.agent.v1.WatchEvent
-	(*StatsRequest)(nil),           // 49: cove.agent.v1.StatsRequest
-	(*StatsResponse)(nil),          // 50: cove.agent.v1.StatsResponse
-	(*ApplyRequest)(nil),           // 51: cove.agent.v1.ApplyRequest
-	(*ApplyResponse)(nil),          // 52: cove.agent.v1.ApplyResponse
-	nil,                            // 53: cove.agent.v1.ConfigureRequest.EnvEntry
-	nil,                            // 54: cove.agent.v1.ExecRequest.EnvEntry
-	(*WriteRequest_Header)(nil),    // 55: cove.agent.v1.WriteRequest.Header
+	(Stream)(0),                       // 0: cove.agent.v1.Stream
+	(JobState)(0),                     // 1: cove.agent.v1.JobState
+	(EndCause)(0),                     // 2: cove.agent.v1.EndCause
+	(FileType)(0),                     // 3: cove.agent.v1.FileType
+	(ContextState)(0),                 // 4: cove.agent.v1.ContextState
+	(WatchEvent_Kind)(0),              // 5: cove.agent.v1.WatchEvent.Kind
+	(ControlContextRequest_Action)(0), // 6: cove.agent.v1.ControlContextRequest.Action
+	(*HealthRequest)(nil),             // 7: cove.agent.v1.HealthRequest
+	(*HealthResponse)(nil),            // 8: cove.agent.v1.HealthResponse
+	(*ConfigureRequest)(nil),          // 9: cove.agent.v1.ConfigureRequest
+	(*Fork)(nil),                      // 10: cove.agent.v1.Fork
+	(*ConfigureResponse)(nil),         // 11: cove.agent.v1.ConfigureResponse
+	(*ExecRequest)(nil),               // 12: cove.agent.v1.ExecRequest
+	(*TerminalSize)(nil),              // 13: cove.agent.v1.TerminalSize
+	(*JobEvent)(nil),                  // 14: cove.agent.v1.JobEvent
+	(*Output)(nil),                    // 15: cove.agent.v1.Output
+	(*Job)(nil),                       // 16: cove.agent.v1.Job
+	(*AttachRequest)(nil),             // 17: cove.agent.v1.AttachRequest
+	(*WriteInputRequest)(nil),         // 18: cove.agent.v1.WriteInputRequest
+	(*WriteInputResponse)(nil),        // 19: cove.agent.v1.WriteInputResponse
+	(*ResizeTerminalRequest)(nil),     // 20: cove.agent.v1.ResizeTerminalRequest
+	(*ResizeTerminalResponse)(nil),    // 21: cove.agent.v1.ResizeTerminalResponse
+	(*SignalRequest)(nil),             // 22: cove.agent.v1.SignalRequest
+	(*SignalResponse)(nil),            // 23: cove.agent.v1.SignalResponse
+	(*GetJobRequest)(nil),             // 24: cove.agent.v1.GetJobRequest
+	(*GetJobResponse)(nil),            // 25: cove.agent.v1.GetJobResponse
+	(*ListJobsRequest)(nil),           // 26: cove.agent.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),          // 27: cove.agent.v1.ListJobsResponse
+	(*ReadOutputRequest)(nil),         // 28: cove.agent.v1.ReadOutputRequest
+	(*ReadOutputResponse)(nil),        // 29: cove.agent.v1.ReadOutputResponse
+	(*FileInfo)(nil),                  // 30: cove.agent.v1.FileInfo
+	(*StatRequest)(nil),               // 31: cove.agent.v1.StatRequest
+	(*StatResponse)(nil),              // 32: cove.agent.v1.StatResponse
+	(*ListRequest)(nil),               // 33: cove.agent.v1.ListRequest
+	(*ListResponse)(nil),              // 34: cove.agent.v1.ListResponse
+	(*ReadRequest)(nil),               // 35: cove.agent.v1.ReadRequest
+	(*ReadResponse)(nil),              // 36: cove.agent.v1.ReadResponse
+	(*WriteRequest)(nil),              // 37: cove.agent.v1.WriteRequest
+	(*WriteResponse)(nil),             // 38: cove.agent.v1.WriteResponse
+	(*EditRequest)(nil),               // 39: cove.agent.v1.EditRequest
+	(*EditResponse)(nil),              // 40: cove.agent.v1.EditResponse
+	(*MakeDirRequest)(nil),            // 41: cove.agent.v1.MakeDirRequest
+	(*MakeDirResponse)(nil),           // 42: cove.agent.v1.MakeDirResponse
+	(*MoveRequest)(nil),               // 43: cove.agent.v1.MoveRequest
+	(*MoveResponse)(nil),              // 44: cove.agent.v1.MoveResponse
+	(*DeleteRequest)(nil),             // 45: cove.agent.v1.DeleteRequest
+	(*DeleteResponse)(nil),            // 46: cove.agent.v1.DeleteResponse
+	(*ArchiveRequest)(nil),            // 47: cove.agent.v1.ArchiveRequest
+	(*ArchiveResponse)(nil),           // 48: cove.agent.v1.ArchiveResponse
+	(*WatchRequest)(nil),              // 49: cove.agent.v1.WatchRequest
+	(*WatchEvent)(nil),                // 50: cove.agent.v1.WatchEvent
+	(*StatsRequest)(nil),              // 51: cove.agent.v1.StatsRequest
+	(*StatsResponse)(nil),             // 52: cove.agent.v1.StatsResponse
+	(*ApplyRequest)(nil),              // 53: cove.agent.v1.ApplyRequest
+	(*ApplyResponse)(nil),             // 54: cove.agent.v1.ApplyResponse
+	(*ContextRef)(nil),                // 55: cove.agent.v1.ContextRef
+	(*RunCodeRequest)(nil),            // 56: cove.agent.v1.RunCodeRequest
+	(*CodeEvent)(nil),                 // 57: cove.agent.v1.CodeEvent
+	(*CodeOutput)(nil),                // 58: cove.agent.v1.CodeOutput
+	(*CodeError)(nil),                 // 59: cove.agent.v1.CodeError
+	(*CodeResult)(nil),                // 60: cove.agent.v1.CodeResult
+	(*CodeContext)(nil),               // 61: cove.agent.v1.CodeContext
+	(*ListContextsRequest)(nil),       // 62: cove.agent.v1.ListContextsRequest
+	(*ListContextsResponse)(nil),      // 63: cove.agent.v1.ListContextsResponse
+	(*ControlContextRequest)(nil),     // 64: cove.agent.v1.ControlContextRequest
+	(*ControlContextResponse)(nil),    // 65: cove.agent.v1.ControlContextResponse
+	(*Process)(nil),                   // 66: cove.agent.v1.Process
+	(*ListProcessesRequest)(nil),      // 67: cove.agent.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),     // 68: cove.agent.v1.ListProcessesResponse
+	(*SignalProcessRequest)(nil),      // 69: cove.agent.v1.SignalProcessRequest
+	(*SignalProcessResponse)(nil),     // 70: cove.agent.v1.SignalProcessResponse
+	nil,                               // 71: cove.agent.v1.ConfigureRequest.EnvEntry
+	nil,                               // 72: cove.agent.v1.ExecRequest.EnvEntry
+	(*WriteRequest_Header)(nil),       // 73: cove.agent.v1.WriteRequest.Header
+	nil,                               // 74: cove.agent.v1.RunCodeRequest.EnvEntry
+	nil,                               // 75: cove.agent.v1.CodeOutput.DataEntry
+	nil,                               // 76: cove.agent.v1.CodeOutput.MetadataEntry
+	nil,                               // 77: cove.agent.v1.CodeOutput.FilesEntry
 }
 var file_cove_agent_v1_agent_proto_depIdxs = []int32{
-	53, // 0: cove.agent.v1.ConfigureRequest.env:type_name -> cove.agent.v1.ConfigureRequest.EnvEntry
-	8,  // 1: cove.agent.v1.ConfigureRequest.fork:type_name -> cove.agent.v1.Fork
-	54, // 2: cove.agent.v1.ExecRequest.env:type_name -> cove.agent.v1.ExecRequest.EnvEntry
-	11, // 3: cove.agent.v1.ExecRequest.terminal:type_name -> cove.agent.v1.TerminalSize
-	14, // 4: cove.agent.v1.JobEvent.started:type_name -> cove.agent.v1.Job
-	13, // 5: cove.agent.v1.JobEvent.output:type_name -> cove.agent.v1.Output
-	14, // 6: cove.agent.v1.JobEvent.exited:type_name -> cove.agent.v1.Job
-	14, // 7: cove.agent.v1.JobEvent.detached:type_name -> cove.agent.v1.Job
+	71, // 0: cove.agent.v1.ConfigureRequest.env:type_name -> cove.agent.v1.ConfigureRequest.EnvEntry
+	10, // 1: cove.agent.v1.ConfigureRequest.fork:type_name -> cove.agent.v1.Fork
+	72, // 2: cove.agent.v1.ExecRequest.env:type_name -> cove.agent.v1.ExecRequest.EnvEntry
+	13, // 3: cove.agent.v1.ExecRequest.terminal:type_name -> cove.agent.v1.TerminalSize
+	16, // 4: cove.agent.v1.JobEvent.started:type_name -> cove.agent.v1.Job
+	15, // 5: cove.agent.v1.JobEvent.output:type_name -> cove.agent.v1.Output
+	16, // 6: cove.agent.v1.JobEvent.exited:type_name -> cove.agent.v1.Job
+	16, // 7: cove.agent.v1.JobEvent.detached:type_name -> cove.agent.v1.Job
 	0,  // 8: cove.agent.v1.Output.stream:type_name -> cove.agent.v1.Stream
 	1,  // 9: cove.agent.v1.Job.state:type_name -> cove.agent.v1.JobState
 	2,  // 10: cove.agent.v1.Job.end_cause:type_name -> cove.agent.v1.EndCause
-	11, // 11: cove.agent.v1.ResizeTerminalRequest.size:type_name -> cove.agent.v1.TerminalSize
-	14, // 12: cove.agent.v1.GetJobResponse.job:type_name -> cove.agent.v1.Job
-	14, // 13: cove.agent.v1.ListJobsResponse.jobs:type_name -> cove.agent.v1.Job
+	13, // 11: cove.agent.v1.ResizeTerminalRequest.size:type_name -> cove.agent.v1.TerminalSize
+	16, // 12: cove.agent.v1.GetJobResponse.job:type_name -> cove.agent.v1.Job
+	16, // 13: cove.agent.v1.ListJobsResponse.jobs:type_name -> cove.agent.v1.Job
 	0,  // 14: cove.agent.v1.ReadOutputRequest.stream:type_name -> cove.agent.v1.Stream
 	3,  // 15: cove.agent.v1.FileInfo.type:type_name -> cove.agent.v1.FileType
-	28, // 16: cove.agent.v1.StatResponse.info:type_name -> cove.agent.v1.FileInfo
-	28, // 17: cove.agent.v1.ListResponse.entries:type_name -> cove.agent.v1.FileInfo
-	28, // 18: cove.agent.v1.ReadResponse.info:type_name -> cove.agent.v1.FileInfo
-	55, // 19: cove.agent.v1.WriteRequest.header:type_name -> cove.agent.v1.WriteRequest.Header
-	28, // 20: cove.agent.v1.WriteResponse.info:type_name -> cove.agent.v1.FileInfo
-	28, // 21: cove.agent.v1.EditResponse.info:type_name -> cove.agent.v1.FileInfo
-	28, // 22: cove.agent.v1.MakeDirResponse.info:type_name -> cove.agent.v1.FileInfo
-	28, // 23: cove.agent.v1.MoveResponse.info:type_name -> cove.agent.v1.FileInfo
-	4,  // 24: cove.agent.v1.WatchEvent.kind:type_name -> cove.agent.v1.WatchEvent.Kind
-	5,  // 25: cove.agent.v1.Agent.Health:input_type -> cove.agent.v1.HealthRequest
-	7,  // 26: cove.agent.v1.Agent.Configure:input_type -> cove.agent.v1.ConfigureRequest
-	10, // 27: cove.agent.v1.Agent.Exec:input_type -> cove.agent.v1.ExecRequest
-	15, // 28: cove.agent.v1.Agent.Attach:input_type -> cove.agent.v1.AttachRequest
-	16, // 29: cove.agent.v1.Agent.WriteInput:input_type -> cove.agent.v1.WriteInputRequest
-	18, // 30: cove.agent.v1.Agent.ResizeTerminal:input_type -> cove.agent.v1.ResizeTerminalRequest
-	20, // 31: cove.agent.v1.Agent.Signal:input_type -> cove.agent.v1.SignalRequest
-	22, // 32: cove.agent.v1.Agent.GetJob:input_type -> cove.agent.v1.GetJobRequest
-	24, // 33: cove.agent.v1.Agent.ListJobs:input_type -> cove.agent.v1.ListJobsRequest
-	26, // 34: cove.agent.v1.Agent.ReadOutput:input_type -> cove.agent.v1.ReadOutputRequest
-	29, // 35: cove.agent.v1.Agent.Stat:input_type -> cove.agent.v1.StatRequest
-	31, // 36: cove.agent.v1.Agent.List:input_type -> cove.agent.v1.ListRequest
-	33, // 37: cove.agent.v1.Agent.Read:input_type -> cove.agent.v1.ReadRequest
-	35, // 38: cove.agent.v1.Agent.Write:input_type -> cove.agent.v1.WriteRequest
-	37, // 39: cove.agent.v1.Agent.Edit:input_type -> cove.agent.v1.EditRequest
-	39, // 40: cove.agent.v1.Agent.MakeDir:input_type -> cove.agent.v1.MakeDirRequest
-	41, // 41: cove.agent.v1.Agent.Move:input_type -> cove.agent.v1.MoveRequest
-	43, // 42: cove.agent.v1.Agent.Delete:input_type -> cove.agent.v1.DeleteRequest
-	45, // 43: cove.agent.v1.Agent.Archive:input_type -> cove.agent.v1.ArchiveRequest
-	47, // 44: cove.agent.v1.Agent.Watch:input_type -> cove.agent.v1.WatchRequest
-	51, // 45: cove.agent.v1.Agent.Apply:input_type -> cove.agent.v1.ApplyRequest
-	49, // 46: cove.agent.v1.Agent.Stats:input_type -> cove.agent.v1.StatsRequest
-	6,  // 47: cove.agent.v1.Agent.Health:output_type -> cove.agent.v1.HealthResponse
-	9,  // 48: cove.agent.v1.Agent.Configure:output_type -> cove.agent.v1.ConfigureResponse
-	12, // 49: cove.agent.v1.Agent.Exec:output_type -> cove.agent.v1.JobEvent
-	12, // 50: cove.agent.v1.Agent.Attach:output_type -> cove.agent.v1.JobEvent
-	17, // 51: cove.agent.v1.Agent.WriteInput:output_type -> cove.agent.v1.WriteInputResponse
-	19, // 52: cove.agent.v1.Agent.ResizeTerminal:output_type -> cove.agent.v1.ResizeTerminalResponse
-	21, // 53: cove.agent.v1.Agent.Signal:output_type -> cove.agent.v1.SignalResponse
-	23, // 54: cove.agent.v1.Agent.GetJob:output_type -> cove.agent.v1.GetJobResponse
-	25, // 55: cove.agent.v1.Agent.ListJobs:output_type -> cove.agent.v1.ListJobsResponse
-	27, // 56: cove.agent.v1.Agent.ReadOutput:output_type -> cove.agent.v1.ReadOutputResponse
-	30, // 57: cove.agent.v1.Agent.Stat:output_type -> cove.agent.v1.StatResponse
-	32, // 58: cove.agent.v1.Agent.List:output_type -> cove.agent.v1.ListResponse
-	34, // 59: cove.agent.v1.Agent.Read:output_type -> cove.agent.v1.ReadResponse
-	36, // 60: cove.agent.v1.Agent.Write:output_type -> cove.agent.v1.WriteResponse
-	38, // 61: cove.agent.v1.Agent.Edit:output_type -> cove.agent.v1.EditResponse
-	40, // 62: cove.agent.v1.Agent.MakeDir:output_type -> cove.agent.v1.MakeDirResponse
-	42, // 63: cove.agent.v1.Agent.Move:output_type -> cove.agent.v1.MoveResponse
-	44, // 64: cove.agent.v1.Agent.Delete:output_type -> cove.agent.v1.DeleteResponse
-	46, // 65: cove.agent.v1.Agent.Archive:output_type -> cove.agent.v1.ArchiveResponse
-	48, // 66: cove.agent.v1.Agent.Watch:output_type -> cove.agent.v1.WatchEvent
-	52, // 67: cove.agent.v1.Agent.Apply:output_type -> cove.agent.v1.ApplyResponse
-	50, // 68: cove.agent.v1.Agent.Stats:output_type -> cove.agent.v1.StatsResponse
-	47, // [47:69] is the sub-list for method output_type
-	25, // [25:47] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	30, // 16: cove.agent.v1.StatResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 17: cove.agent.v1.ListResponse.entries:type_name -> cove.agent.v1.FileInfo
+	30, // 18: cove.agent.v1.ReadResponse.info:type_name -> cove.agent.v1.FileInfo
+	73, // 19: cove.agent.v1.WriteRequest.header:type_name -> cove.agent.v1.WriteRequest.Header
+	30, // 20: cove.agent.v1.WriteResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 21: cove.agent.v1.EditResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 22: cove.agent.v1.MakeDirResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 23: cove.agent.v1.MoveResponse.info:type_name -> cove.agent.v1.FileInfo
+	5,  // 24: cove.agent.v1.WatchEvent.kind:type_name -> cove.agent.v1.WatchEvent.Kind
+	55, // 25: cove.agent.v1.RunCodeRequest.context:type_name -> cove.agent.v1.ContextRef
+	74, // 26: cove.agent.v1.RunCodeRequest.env:type_name -> cove.agent.v1.RunCodeRequest.EnvEntry
+	15, // 27: cove.agent.v1.CodeEvent.output:type_name -> cove.agent.v1.Output
+	58, // 28: cove.agent.v1.CodeEvent.rich:type_name -> cove.agent.v1.CodeOutput
+	60, // 29: cove.agent.v1.CodeEvent.result:type_name -> cove.agent.v1.CodeResult
+	75, // 30: cove.agent.v1.CodeOutput.data:type_name -> cove.agent.v1.CodeOutput.DataEntry
+	76, // 31: cove.agent.v1.CodeOutput.metadata:type_name -> cove.agent.v1.CodeOutput.MetadataEntry
+	77, // 32: cove.agent.v1.CodeOutput.files:type_name -> cove.agent.v1.CodeOutput.FilesEntry
+	59, // 33: cove.agent.v1.CodeResult.error:type_name -> cove.agent.v1.CodeError
+	55, // 34: cove.agent.v1.CodeContext.ref:type_name -> cove.agent.v1.ContextRef
+	4,  // 35: cove.agent.v1.CodeContext.state:type_name -> cove.agent.v1.ContextState
+	61, // 36: cove.agent.v1.ListContextsResponse.contexts:type_name -> cove.agent.v1.CodeContext
+	55, // 37: cove.agent.v1.ControlContextRequest.ref:type_name -> cove.agent.v1.ContextRef
+	6,  // 38: cove.agent.v1.ControlContextRequest.action:type_name -> cove.agent.v1.ControlContextRequest.Action
+	61, // 39: cove.agent.v1.ControlContextResponse.context:type_name -> cove.agent.v1.CodeContext
+	66, // 40: cove.agent.v1.ListProcessesResponse.processes:type_name -> cove.agent.v1.Process
+	7,  // 41: cove.agent.v1.Agent.Health:input_type -> cove.agent.v1.HealthRequest
+	9,  // 42: cove.agent.v1.Agent.Configure:input_type -> cove.agent.v1.ConfigureRequest
+	12, // 43: cove.agent.v1.Agent.Exec:input_type -> cove.agent.v1.ExecRequest
+	17, // 44: cove.agent.v1.Agent.Attach:input_type -> cove.agent.v1.AttachRequest
+	18, // 45: cove.agent.v1.Agent.WriteInput:input_type -> cove.agent.v1.WriteInputRequest
+	20, // 46: cove.agent.v1.Agent.ResizeTerminal:input_type -> cove.agent.v1.ResizeTerminalRequest
+	22, // 47: cove.agent.v1.Agent.Signal:input_type -> cove.agent.v1.SignalRequest
+	24, // 48: cove.agent.v1.Agent.GetJob:input_type -> cove.agent.v1.GetJobRequest
+	26, // 49: cove.agent.v1.Agent.ListJobs:input_type -> cove.agent.v1.ListJobsRequest
+	28, // 50: cove.agent.v1.Agent.ReadOutput:input_type -> cove.agent.v1.ReadOutputRequest
+	31, // 51: cove.agent.v1.Agent.Stat:input_type -> cove.agent.v1.StatRequest
+	33, // 52: cove.agent.v1.Agent.List:input_type -> cove.agent.v1.ListRequest
+	35, // 53: cove.agent.v1.Agent.Read:input_type -> cove.agent.v1.ReadRequest
+	37, // 54: cove.agent.v1.Agent.Write:input_type -> cove.agent.v1.WriteRequest
+	39, // 55: cove.agent.v1.Agent.Edit:input_type -> cove.agent.v1.EditRequest
+	41, // 56: cove.agent.v1.Agent.MakeDir:input_type -> cove.agent.v1.MakeDirRequest
+	43, // 57: cove.agent.v1.Agent.Move:input_type -> cove.agent.v1.MoveRequest
+	45, // 58: cove.agent.v1.Agent.Delete:input_type -> cove.agent.v1.DeleteRequest
+	47, // 59: cove.agent.v1.Agent.Archive:input_type -> cove.agent.v1.ArchiveRequest
+	49, // 60: cove.agent.v1.Agent.Watch:input_type -> cove.agent.v1.WatchRequest
+	53, // 61: cove.agent.v1.Agent.Apply:input_type -> cove.agent.v1.ApplyRequest
+	51, // 62: cove.agent.v1.Agent.Stats:input_type -> cove.agent.v1.StatsRequest
+	56, // 63: cove.agent.v1.Agent.RunCode:input_type -> cove.agent.v1.RunCodeRequest
+	62, // 64: cove.agent.v1.Agent.ListContexts:input_type -> cove.agent.v1.ListContextsRequest
+	64, // 65: cove.agent.v1.Agent.ControlContext:input_type -> cove.agent.v1.ControlContextRequest
+	67, // 66: cove.agent.v1.Agent.ListProcesses:input_type -> cove.agent.v1.ListProcessesRequest
+	69, // 67: cove.agent.v1.Agent.SignalProcess:input_type -> cove.agent.v1.SignalProcessRequest
+	8,  // 68: cove.agent.v1.Agent.Health:output_type -> cove.agent.v1.HealthResponse
+	11, // 69: cove.agent.v1.Agent.Configure:output_type -> cove.agent.v1.ConfigureResponse
+	14, // 70: cove.agent.v1.Agent.Exec:output_type -> cove.agent.v1.JobEvent
+	14, // 71: cove.agent.v1.Agent.Attach:output_type -> cove.agent.v1.JobEvent
+	19, // 72: cove.agent.v1.Agent.WriteInput:output_type -> cove.agent.v1.WriteInputResponse
+	21, // 73: cove.agent.v1.Agent.ResizeTerminal:output_type -> cove.agent.v1.ResizeTerminalResponse
+	23, // 74: cove.agent.v1.Agent.Signal:output_type -> cove.agent.v1.SignalResponse
+	25, // 75: cove.agent.v1.Agent.GetJob:output_type -> cove.agent.v1.GetJobResponse
+	27, // 76: cove.agent.v1.Agent.ListJobs:output_type -> cove.agent.v1.ListJobsResponse
+	29, // 77: cove.agent.v1.Agent.ReadOutput:output_type -> cove.agent.v1.ReadOutputResponse
+	32, // 78: cove.agent.v1.Agent.Stat:output_type -> cove.agent.v1.StatResponse
+	34, // 79: cove.agent.v1.Agent.List:output_type -> cove.agent.v1.ListResponse
+	36, // 80: cove.agent.v1.Agent.Read:output_type -> cove.agent.v1.ReadResponse
+	38, // 81: cove.agent.v1.Agent.Write:output_type -> cove.agent.v1.WriteResponse
+	40, // 82: cove.agent.v1.Agent.Edit:output_type -> cove.agent.v1.EditResponse
+	42, // 83: cove.agent.v1.Agent.MakeDir:output_type -> cove.agent.v1.MakeDirResponse
+	44, // 84: cove.agent.v1.Agent.Move:output_type -> cove.agent.v1.MoveResponse
+	46, // 85: cove.agent.v1.Agent.Delete:output_type -> cove.agent.v1.DeleteResponse
+	48, // 86: cove.agent.v1.Agent.Archive:output_type -> cove.agent.v1.ArchiveResponse
+	50, // 87: cove.agent.v1.Agent.Watch:output_type -> cove.agent.v1.WatchEvent
+	54, // 88: cove.agent.v1.Agent.Apply:output_type -> cove.agent.v1.ApplyResponse
+	52, // 89: cove.agent.v1.Agent.Stats:output_type -> cove.agent.v1.StatsResponse
+	57, // 90: cove.agent.v1.Agent.RunCode:output_type -> cove.agent.v1.CodeEvent
+	63, // 91: cove.agent.v1.Agent.ListContexts:output_type -> cove.agent.v1.ListContextsResponse
+	65, // 92: cove.agent.v1.Agent.ControlContext:output_type -> cove.agent.v1.ControlContextResponse
+	68, // 93: cove.agent.v1.Agent.ListProcesses:output_type -> cove.agent.v1.ListProcessesResponse
+	70, // 94: cove.agent.v1.Agent.SignalProcess:output_type -> cove.agent.v1.SignalProcessResponse
+	68, // [68:95] is the sub-list for method output_type
+	41, // [41:68] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_cove_agent_v1_agent_proto_init() }
@@ -3735,13 +5164,18 @@ func file_cove_agent_v1_agent_proto_init() {
 		(*JobEvent_Exited)(nil),
 		(*JobEvent_Detached)(nil),
 	}
+	file_cove_agent_v1_agent_proto_msgTypes[50].OneofWrappers = []any{
+		(*CodeEvent_Output)(nil),
+		(*CodeEvent_Rich)(nil),
+		(*CodeEvent_Result)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cove_agent_v1_agent_proto_rawDesc), len(file_cove_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   51,
+			NumEnums:      7,
+			NumMessages:   71,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -501,6 +501,87 @@ func (x *UpdateResponse) GetUnenforced() []string {
 	return nil
 }
 
+type SetNetworkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An engine.Network as JSON, which has no values in it.
+	Network       []byte `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetNetworkRequest) Reset() {
+	*x = SetNetworkRequest{}
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetNetworkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetNetworkRequest) ProtoMessage() {}
+
+func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetNetworkRequest.ProtoReflect.Descriptor instead.
+func (*SetNetworkRequest) Descriptor() ([]byte, []int) {
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SetNetworkRequest) GetNetwork() []byte {
+	if x != nil {
+		return x.Network
+	}
+	return nil
+}
+
+type SetNetworkResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetNetworkResponse) Reset() {
+	*x = SetNetworkResponse{}
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetNetworkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetNetworkResponse) ProtoMessage() {}
+
+func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetNetworkResponse.ProtoReflect.Descriptor instead.
+func (*SetNetworkResponse) Descriptor() ([]byte, []int) {
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{9}
+}
+
 type CheckpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An empty directory on the host.
@@ -514,7 +595,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +607,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +620,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{8}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CheckpointRequest) GetDir() string {
@@ -573,7 +654,7 @@ type CheckpointEvent struct {
 
 func (x *CheckpointEvent) Reset() {
 	*x = CheckpointEvent{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +666,7 @@ func (x *CheckpointEvent) String() string {
 func (*CheckpointEvent) ProtoMessage() {}
 
 func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +679,7 @@ func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointEvent.ProtoReflect.Descriptor instead.
 func (*CheckpointEvent) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{9}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CheckpointEvent) GetStoppedNanos() int64 {
@@ -647,7 +728,10 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"\x0eUpdateResponse\x12\x1e\n" +
 	"\n" +
 	"unenforced\x18\x01 \x03(\tR\n" +
-	"unenforced\"X\n" +
+	"unenforced\"-\n" +
+	"\x11SetNetworkRequest\x12\x18\n" +
+	"\anetwork\x18\x01 \x01(\fR\anetwork\"\x14\n" +
+	"\x12SetNetworkResponse\"X\n" +
 	"\x11CheckpointRequest\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x12\n" +
 	"\x04hold\x18\x02 \x01(\bR\x04hold\x12\x1d\n" +
@@ -661,14 +745,16 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"\rPHASE_RUNNING\x10\x02\x12\x12\n" +
 	"\x0ePHASE_STOPPING\x10\x03\x12\x11\n" +
 	"\rPHASE_STOPPED\x10\x04\x12\x10\n" +
-	"\fPHASE_FAILED\x10\x052\xe3\x02\n" +
+	"\fPHASE_FAILED\x10\x052\xb6\x03\n" +
 	"\x04Cell\x12=\n" +
 	"\x05Watch\x12\x1a.cove.cell.v1.WatchRequest\x1a\x14.cove.cell.v1.Status\"\x000\x01\x12?\n" +
 	"\x04Stop\x12\x19.cove.cell.v1.StopRequest\x1a\x1a.cove.cell.v1.StopResponse\"\x00\x12B\n" +
 	"\x05Stats\x12\x1a.cove.cell.v1.StatsRequest\x1a\x1b.cove.cell.v1.StatsResponse\"\x00\x12E\n" +
 	"\x06Update\x12\x1b.cove.cell.v1.UpdateRequest\x1a\x1c.cove.cell.v1.UpdateResponse\"\x00\x12P\n" +
 	"\n" +
-	"Checkpoint\x12\x1f.cove.cell.v1.CheckpointRequest\x1a\x1d.cove.cell.v1.CheckpointEvent\"\x000\x01B5Z3github.com/cove-sh/cove/internal/wire/cellv1;cellv1b\x06proto3"
+	"Checkpoint\x12\x1f.cove.cell.v1.CheckpointRequest\x1a\x1d.cove.cell.v1.CheckpointEvent\"\x000\x01\x12Q\n" +
+	"\n" +
+	"SetNetwork\x12\x1f.cove.cell.v1.SetNetworkRequest\x1a .cove.cell.v1.SetNetworkResponse\"\x00B5Z3github.com/cove-sh/cove/internal/wire/cellv1;cellv1b\x06proto3"
 
 var (
 	file_cove_cell_v1_cell_proto_rawDescOnce sync.Once
@@ -683,19 +769,21 @@ func file_cove_cell_v1_cell_proto_rawDescGZIP() []byte {
 }
 
 var file_cove_cell_v1_cell_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cove_cell_v1_cell_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_cove_cell_v1_cell_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_cove_cell_v1_cell_proto_goTypes = []any{
-	(Phase)(0),                // 0: cove.cell.v1.Phase
-	(*WatchRequest)(nil),      // 1: cove.cell.v1.WatchRequest
-	(*Status)(nil),            // 2: cove.cell.v1.Status
-	(*StopRequest)(nil),       // 3: cove.cell.v1.StopRequest
-	(*StopResponse)(nil),      // 4: cove.cell.v1.StopResponse
-	(*StatsRequest)(nil),      // 5: cove.cell.v1.StatsRequest
-	(*StatsResponse)(nil),     // 6: cove.cell.v1.StatsResponse
-	(*UpdateRequest)(nil),     // 7: cove.cell.v1.UpdateRequest
-	(*UpdateResponse)(nil),    // 8: cove.cell.v1.UpdateResponse
-	(*CheckpointRequest)(nil), // 9: cove.cell.v1.CheckpointRequest
-	(*CheckpointEvent)(nil),   // 10: cove.cell.v1.CheckpointEvent
+	(Phase)(0),                 // 0: cove.cell.v1.Phase
+	(*WatchRequest)(nil),       // 1: cove.cell.v1.WatchRequest
+	(*Status)(nil),             // 2: cove.cell.v1.Status
+	(*StopRequest)(nil),        // 3: cove.cell.v1.StopRequest
+	(*StopResponse)(nil),       // 4: cove.cell.v1.StopResponse
+	(*StatsRequest)(nil),       // 5: cove.cell.v1.StatsRequest
+	(*StatsResponse)(nil),      // 6: cove.cell.v1.StatsResponse
+	(*UpdateRequest)(nil),      // 7: cove.cell.v1.UpdateRequest
+	(*UpdateResponse)(nil),     // 8: cove.cell.v1.UpdateResponse
+	(*SetNetworkRequest)(nil),  // 9: cove.cell.v1.SetNetworkRequest
+	(*SetNetworkResponse)(nil), // 10: cove.cell.v1.SetNetworkResponse
+	(*CheckpointRequest)(nil),  // 11: cove.cell.v1.CheckpointRequest
+	(*CheckpointEvent)(nil),    // 12: cove.cell.v1.CheckpointEvent
 }
 var file_cove_cell_v1_cell_proto_depIdxs = []int32{
 	0,  // 0: cove.cell.v1.Status.phase:type_name -> cove.cell.v1.Phase
@@ -703,14 +791,16 @@ var file_cove_cell_v1_cell_proto_depIdxs = []int32{
 	3,  // 2: cove.cell.v1.Cell.Stop:input_type -> cove.cell.v1.StopRequest
 	5,  // 3: cove.cell.v1.Cell.Stats:input_type -> cove.cell.v1.StatsRequest
 	7,  // 4: cove.cell.v1.Cell.Update:input_type -> cove.cell.v1.UpdateRequest
-	9,  // 5: cove.cell.v1.Cell.Checkpoint:input_type -> cove.cell.v1.CheckpointRequest
-	2,  // 6: cove.cell.v1.Cell.Watch:output_type -> cove.cell.v1.Status
-	4,  // 7: cove.cell.v1.Cell.Stop:output_type -> cove.cell.v1.StopResponse
-	6,  // 8: cove.cell.v1.Cell.Stats:output_type -> cove.cell.v1.StatsResponse
-	8,  // 9: cove.cell.v1.Cell.Update:output_type -> cove.cell.v1.UpdateResponse
-	10, // 10: cove.cell.v1.Cell.Checkpoint:output_type -> cove.cell.v1.CheckpointEvent
-	6,  // [6:11] is the sub-list for method output_type
-	1,  // [1:6] is the sub-list for method input_type
+	11, // 5: cove.cell.v1.Cell.Checkpoint:input_type -> cove.cell.v1.CheckpointRequest
+	9,  // 6: cove.cell.v1.Cell.SetNetwork:input_type -> cove.cell.v1.SetNetworkRequest
+	2,  // 7: cove.cell.v1.Cell.Watch:output_type -> cove.cell.v1.Status
+	4,  // 8: cove.cell.v1.Cell.Stop:output_type -> cove.cell.v1.StopResponse
+	6,  // 9: cove.cell.v1.Cell.Stats:output_type -> cove.cell.v1.StatsResponse
+	8,  // 10: cove.cell.v1.Cell.Update:output_type -> cove.cell.v1.UpdateResponse
+	12, // 11: cove.cell.v1.Cell.Checkpoint:output_type -> cove.cell.v1.CheckpointEvent
+	10, // 12: cove.cell.v1.Cell.SetNetwork:output_type -> cove.cell.v1.SetNetworkResponse
+	7,  // [7:13] is the sub-list for method output_type
+	1,  // [1:7] is the sub-list for method input_type
 	1,  // [1:1] is the sub-list for extension type_name
 	1,  // [1:1] is the sub-list for extension extendee
 	0,  // [0:1] is the sub-list for field type_name
@@ -728,7 +818,7 @@ func file_cove_cell_v1_cell_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cove_cell_v1_cell_proto_rawDesc), len(file_cove_cell_v1_cell_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

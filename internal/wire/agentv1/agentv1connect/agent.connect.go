@@ -81,6 +81,16 @@ const (
 	AgentApplyProcedure = "/cove.agent.v1.Agent/Apply"
 	// AgentStatsProcedure is the fully-qualified name of the Agent's Stats RPC.
 	AgentStatsProcedure = "/cove.agent.v1.Agent/Stats"
+	// AgentRunCodeProcedure is the fully-qualified name of the Agent's RunCode RPC.
+	AgentRunCodeProcedure = "/cove.agent.v1.Agent/RunCode"
+	// AgentListContextsProcedure is the fully-qualified name of the Agent's ListContexts RPC.
+	AgentListContextsProcedure = "/cove.agent.v1.Agent/ListContexts"
+	// AgentControlContextProcedure is the fully-qualified name of the Agent's ControlContext RPC.
+	AgentControlContextProcedure = "/cove.agent.v1.Agent/ControlContext"
+	// AgentListProcessesProcedure is the fully-qualified name of the Agent's ListProcesses RPC.
+	AgentListProcessesProcedure = "/cove.agent.v1.Agent/ListProcesses"
+	// AgentSignalProcessProcedure is the fully-qualified name of the Agent's SignalProcess RPC.
+	AgentSignalProcessProcedure = "/cove.agent.v1.Agent/SignalProcess"
 )
 
 // AgentClient is a client for the cove.agent.v1.Agent service.
@@ -130,6 +140,15 @@ type AgentClient interface {
 	Apply(context.Context) *connect.ClientStreamForClient[agentv1.ApplyRequest, agentv1.ApplyResponse]
 	// Stats tells what the sandbox uses, as seen from inside.
 	Stats(context.Context, *connect.Request[agentv1.StatsRequest]) (*connect.Response[agentv1.StatsResponse], error)
+	// RunCode runs code in an interpreter that keeps its state, and streams what
+	// it does; the last event is the result. Runs of one context wait for each
+	// other. When the stream breaks, the code is interrupted.
+	RunCode(context.Context, *connect.Request[agentv1.RunCodeRequest]) (*connect.ServerStreamForClient[agentv1.CodeEvent], error)
+	ListContexts(context.Context, *connect.Request[agentv1.ListContextsRequest]) (*connect.Response[agentv1.ListContextsResponse], error)
+	// ControlContext interrupts, restarts or ends an interpreter.
+	ControlContext(context.Context, *connect.Request[agentv1.ControlContextRequest]) (*connect.Response[agentv1.ControlContextResponse], error)
+	ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error)
+	SignalProcess(context.Context, *connect.Request[agentv1.SignalProcessRequest]) (*connect.Response[agentv1.SignalProcessResponse], error)
 }
 
 // NewAgentClient constructs a client for the cove.agent.v1.Agent service. By default, it uses the
@@ -275,6 +294,36 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(agentMethods.ByName("Stats")),
 			connect.WithClientOptions(opts...),
 		),
+		runCode: connect.NewClient[agentv1.RunCodeRequest, agentv1.CodeEvent](
+			httpClient,
+			baseURL+AgentRunCodeProcedure,
+			connect.WithSchema(agentMethods.ByName("RunCode")),
+			connect.WithClientOptions(opts...),
+		),
+		listContexts: connect.NewClient[agentv1.ListContextsRequest, agentv1.ListContextsResponse](
+			httpClient,
+			baseURL+AgentListContextsProcedure,
+			connect.WithSchema(agentMethods.ByName("ListContexts")),
+			connect.WithClientOptions(opts...),
+		),
+		controlContext: connect.NewClient[agentv1.ControlContextRequest, agentv1.ControlContextResponse](
+			httpClient,
+			baseURL+AgentControlContextProcedure,
+			connect.WithSchema(agentMethods.ByName("ControlContext")),
+			connect.WithClientOptions(opts...),
+		),
+		listProcesses: connect.NewClient[agentv1.ListProcessesRequest, agentv1.ListProcessesResponse](
+			httpClient,
+			baseURL+AgentListProcessesProcedure,
+			connect.WithSchema(agentMethods.ByName("ListProcesses")),
+			connect.WithClientOptions(opts...),
+		),
+		signalProcess: connect.NewClient[agentv1.SignalProcessRequest, agentv1.SignalProcessResponse](
+			httpClient,
+			baseURL+AgentSignalProcessProcedure,
+			connect.WithSchema(agentMethods.ByName("SignalProcess")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -302,6 +351,11 @@ type agentClient struct {
 	watch          *connect.Client[agentv1.WatchRequest, agentv1.WatchEvent]
 	apply          *connect.Client[agentv1.ApplyRequest, agentv1.ApplyResponse]
 	stats          *connect.Client[agentv1.StatsRequest, agentv1.StatsResponse]
+	runCode        *connect.Client[agentv1.RunCodeRequest, agentv1.CodeEvent]
+	listContexts   *connect.Client[agentv1.ListContextsRequest, agentv1.ListContextsResponse]
+	controlContext *connect.Client[agentv1.ControlContextRequest, agentv1.ControlContextResponse]
+	listProcesses  *connect.Client[agentv1.ListProcessesRequest, agentv1.ListProcessesResponse]
+	signalProcess  *connect.Client[agentv1.SignalProcessRequest, agentv1.SignalProcessResponse]
 }
 
 // Health calls cove.agent.v1.Agent.Health.
@@ -414,6 +468,31 @@ func (c *agentClient) Stats(ctx context.Context, req *connect.Request[agentv1.St
 	return c.stats.CallUnary(ctx, req)
 }
 
+// RunCode calls cove.agent.v1.Agent.RunCode.
+func (c *agentClient) RunCode(ctx context.Context, req *connect.Request[agentv1.RunCodeRequest]) (*connect.ServerStreamForClient[agentv1.CodeEvent], error) {
+	return c.runCode.CallServerStream(ctx, req)
+}
+
+// ListContexts calls cove.agent.v1.Agent.ListContexts.
+func (c *agentClient) ListContexts(ctx context.Context, req *connect.Request[agentv1.ListContextsRequest]) (*connect.Response[agentv1.ListContextsResponse], error) {
+	return c.listContexts.CallUnary(ctx, req)
+}
+
+// ControlContext calls cove.agent.v1.Agent.ControlContext.
+func (c *agentClient) ControlContext(ctx context.Context, req *connect.Request[agentv1.ControlContextRequest]) (*connect.Response[agentv1.ControlContextResponse], error) {
+	return c.controlContext.CallUnary(ctx, req)
+}
+
+// ListProcesses calls cove.agent.v1.Agent.ListProcesses.
+func (c *agentClient) ListProcesses(ctx context.Context, req *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error) {
+	return c.listProcesses.CallUnary(ctx, req)
+}
+
+// SignalProcess calls cove.agent.v1.Agent.SignalProcess.
+func (c *agentClient) SignalProcess(ctx context.Context, req *connect.Request[agentv1.SignalProcessRequest]) (*connect.Response[agentv1.SignalProcessResponse], error) {
+	return c.signalProcess.CallUnary(ctx, req)
+}
+
 // AgentHandler is an implementation of the cove.agent.v1.Agent service.
 type AgentHandler interface {
 	// Health answers as soon as the agent serves; it tells what the agent is.
@@ -461,6 +540,15 @@ type AgentHandler interface {
 	Apply(context.Context, *connect.ClientStream[agentv1.ApplyRequest]) (*connect.Response[agentv1.ApplyResponse], error)
 	// Stats tells what the sandbox uses, as seen from inside.
 	Stats(context.Context, *connect.Request[agentv1.StatsRequest]) (*connect.Response[agentv1.StatsResponse], error)
+	// RunCode runs code in an interpreter that keeps its state, and streams what
+	// it does; the last event is the result. Runs of one context wait for each
+	// other. When the stream breaks, the code is interrupted.
+	RunCode(context.Context, *connect.Request[agentv1.RunCodeRequest], *connect.ServerStream[agentv1.CodeEvent]) error
+	ListContexts(context.Context, *connect.Request[agentv1.ListContextsRequest]) (*connect.Response[agentv1.ListContextsResponse], error)
+	// ControlContext interrupts, restarts or ends an interpreter.
+	ControlContext(context.Context, *connect.Request[agentv1.ControlContextRequest]) (*connect.Response[agentv1.ControlContextResponse], error)
+	ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error)
+	SignalProcess(context.Context, *connect.Request[agentv1.SignalProcessRequest]) (*connect.Response[agentv1.SignalProcessResponse], error)
 }
 
 // NewAgentHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -602,6 +690,36 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(agentMethods.ByName("Stats")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentRunCodeHandler := connect.NewServerStreamHandler(
+		AgentRunCodeProcedure,
+		svc.RunCode,
+		connect.WithSchema(agentMethods.ByName("RunCode")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentListContextsHandler := connect.NewUnaryHandler(
+		AgentListContextsProcedure,
+		svc.ListContexts,
+		connect.WithSchema(agentMethods.ByName("ListContexts")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentControlContextHandler := connect.NewUnaryHandler(
+		AgentControlContextProcedure,
+		svc.ControlContext,
+		connect.WithSchema(agentMethods.ByName("ControlContext")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentListProcessesHandler := connect.NewUnaryHandler(
+		AgentListProcessesProcedure,
+		svc.ListProcesses,
+		connect.WithSchema(agentMethods.ByName("ListProcesses")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentSignalProcessHandler := connect.NewUnaryHandler(
+		AgentSignalProcessProcedure,
+		svc.SignalProcess,
+		connect.WithSchema(agentMethods.ByName("SignalProcess")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cove.agent.v1.Agent/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AgentHealthProcedure:
@@ -648,6 +766,16 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentApplyHandler.ServeHTTP(w, r)
 		case AgentStatsProcedure:
 			agentStatsHandler.ServeHTTP(w, r)
+		case AgentRunCodeProcedure:
+			agentRunCodeHandler.ServeHTTP(w, r)
+		case AgentListContextsProcedure:
+			agentListContextsHandler.ServeHTTP(w, r)
+		case AgentControlContextProcedure:
+			agentControlContextHandler.ServeHTTP(w, r)
+		case AgentListProcessesProcedure:
+			agentListProcessesHandler.ServeHTTP(w, r)
+		case AgentSignalProcessProcedure:
+			agentSignalProcessHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -743,4 +871,24 @@ func (UnimplementedAgentHandler) Apply(context.Context, *connect.ClientStream[ag
 
 func (UnimplementedAgentHandler) Stats(context.Context, *connect.Request[agentv1.StatsRequest]) (*connect.Response[agentv1.StatsResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.Stats is not implemented"))
+}
+
+func (UnimplementedAgentHandler) RunCode(context.Context, *connect.Request[agentv1.RunCodeRequest], *connect.ServerStream[agentv1.CodeEvent]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.RunCode is not implemented"))
+}
+
+func (UnimplementedAgentHandler) ListContexts(context.Context, *connect.Request[agentv1.ListContextsRequest]) (*connect.Response[agentv1.ListContextsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.ListContexts is not implemented"))
+}
+
+func (UnimplementedAgentHandler) ControlContext(context.Context, *connect.Request[agentv1.ControlContextRequest]) (*connect.Response[agentv1.ControlContextResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.ControlContext is not implemented"))
+}
+
+func (UnimplementedAgentHandler) ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.ListProcesses is not implemented"))
+}
+
+func (UnimplementedAgentHandler) SignalProcess(context.Context, *connect.Request[agentv1.SignalProcessRequest]) (*connect.Response[agentv1.SignalProcessResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.SignalProcess is not implemented"))
 }

@@ -45,6 +45,8 @@ const (
 	CellUpdateProcedure = "/cove.cell.v1.Cell/Update"
 	// CellCheckpointProcedure is the fully-qualified name of the Cell's Checkpoint RPC.
 	CellCheckpointProcedure = "/cove.cell.v1.Cell/Checkpoint"
+	// CellSetNetworkProcedure is the fully-qualified name of the Cell's SetNetwork RPC.
+	CellSetNetworkProcedure = "/cove.cell.v1.Cell/SetNetwork"
 )
 
 // CellClient is a client for the cove.cell.v1.Cell service.
@@ -63,6 +65,10 @@ type CellClient interface {
 	// long as the caller keeps the stream open, so that a caller's death lets it
 	// go on.
 	Checkpoint(context.Context, *connect.Request[cellv1.CheckpointRequest]) (*connect.ServerStreamForClient[cellv1.CheckpointEvent], error)
+	// SetNetwork replaces what the gateway does. When it returns, existing
+	// connections have been judged again. The values of new bindings come before
+	// it, over a socket of their own; those of bindings that are gone are wiped.
+	SetNetwork(context.Context, *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error)
 }
 
 // NewCellClient constructs a client for the cove.cell.v1.Cell service. By default, it uses the
@@ -106,6 +112,12 @@ func NewCellClient(httpClient connect.HTTPClient, baseURL string, opts ...connec
 			connect.WithSchema(cellMethods.ByName("Checkpoint")),
 			connect.WithClientOptions(opts...),
 		),
+		setNetwork: connect.NewClient[cellv1.SetNetworkRequest, cellv1.SetNetworkResponse](
+			httpClient,
+			baseURL+CellSetNetworkProcedure,
+			connect.WithSchema(cellMethods.ByName("SetNetwork")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -116,6 +128,7 @@ type cellClient struct {
 	stats      *connect.Client[cellv1.StatsRequest, cellv1.StatsResponse]
 	update     *connect.Client[cellv1.UpdateRequest, cellv1.UpdateResponse]
 	checkpoint *connect.Client[cellv1.CheckpointRequest, cellv1.CheckpointEvent]
+	setNetwork *connect.Client[cellv1.SetNetworkRequest, cellv1.SetNetworkResponse]
 }
 
 // Watch calls cove.cell.v1.Cell.Watch.
@@ -143,6 +156,11 @@ func (c *cellClient) Checkpoint(ctx context.Context, req *connect.Request[cellv1
 	return c.checkpoint.CallServerStream(ctx, req)
 }
 
+// SetNetwork calls cove.cell.v1.Cell.SetNetwork.
+func (c *cellClient) SetNetwork(ctx context.Context, req *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error) {
+	return c.setNetwork.CallUnary(ctx, req)
+}
+
 // CellHandler is an implementation of the cove.cell.v1.Cell service.
 type CellHandler interface {
 	// Watch streams the cell's status: at once, and after every change. The
@@ -159,6 +177,10 @@ type CellHandler interface {
 	// long as the caller keeps the stream open, so that a caller's death lets it
 	// go on.
 	Checkpoint(context.Context, *connect.Request[cellv1.CheckpointRequest], *connect.ServerStream[cellv1.CheckpointEvent]) error
+	// SetNetwork replaces what the gateway does. When it returns, existing
+	// connections have been judged again. The values of new bindings come before
+	// it, over a socket of their own; those of bindings that are gone are wiped.
+	SetNetwork(context.Context, *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error)
 }
 
 // NewCellHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -198,6 +220,12 @@ func NewCellHandler(svc CellHandler, opts ...connect.HandlerOption) (string, htt
 		connect.WithSchema(cellMethods.ByName("Checkpoint")),
 		connect.WithHandlerOptions(opts...),
 	)
+	cellSetNetworkHandler := connect.NewUnaryHandler(
+		CellSetNetworkProcedure,
+		svc.SetNetwork,
+		connect.WithSchema(cellMethods.ByName("SetNetwork")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cove.cell.v1.Cell/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case CellWatchProcedure:
@@ -210,6 +238,8 @@ func NewCellHandler(svc CellHandler, opts ...connect.HandlerOption) (string, htt
 			cellUpdateHandler.ServeHTTP(w, r)
 		case CellCheckpointProcedure:
 			cellCheckpointHandler.ServeHTTP(w, r)
+		case CellSetNetworkProcedure:
+			cellSetNetworkHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -237,4 +267,8 @@ func (UnimplementedCellHandler) Update(context.Context, *connect.Request[cellv1.
 
 func (UnimplementedCellHandler) Checkpoint(context.Context, *connect.Request[cellv1.CheckpointRequest], *connect.ServerStream[cellv1.CheckpointEvent]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("cove.cell.v1.Cell.Checkpoint is not implemented"))
+}
+
+func (UnimplementedCellHandler) SetNetwork(context.Context, *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.cell.v1.Cell.SetNetwork is not implemented"))
 }

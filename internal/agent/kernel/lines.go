@@ -1,0 +1,170 @@
+package kernel
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// lines is the codec of a shell: it reads commands from standard input and
+// answers with fields that end in NUL. Code is in a file, which the shell reads
+// as a whole rather than byte by byte, and which errors name with the line.
+type lines struct {
+	k     *Kernel
+	env   map[string]string
+	files []string // to remove after the run
+}
+
+func newLines(k *Kernel) codec { return &lines{k: k, env: k.cfg.Env} }
+
+func (l *lines) run(r *Run) ([]byte, error) {
+	l.k.mu.Lock()
+	number := l.k.run
+	l.k.mu.Unlock()
+	cell, err := l.file("cell-"+strconv.Itoa(r.Count), []byte(r.Code))
+	if err != nil {
+		return nil, err
+	}
+	input := "/dev/null"
+	if r.Given {
+		if input, err = l.file("stdin-"+strconv.Itoa(r.Count), r.Stdin); err != nil {
+			return nil, err
+		}
+	}
+	var b strings.Builder
+	l.defaults(&b, r.Env)
+	if len(r.Reseed) >= 4 {
+		fmt.Fprintf(&b, "RANDOM=%d\n", binary.BigEndian.Uint32(r.Reseed)>>1)
+	}
+	names := ""
+	for _, name := range sortedKeys(r.SetEnv) {
+		if shellName(name) {
+			fmt.Fprintf(&b, "__cove_set %s %s\n", name, quote(r.SetEnv[name]))
+			names += " " + name
+		}
+	}
+	if r.Home != "" {
+		fmt.Fprintf(&b, "cd -- %s\n", quote(r.Home))
+	}
+	run := fmt.Sprintf(". %s < %s", quote(cell), quote(input))
+	if r.Dir != "" {
+		run = fmt.Sprintf("if __cove_enter %s; then %s; fi", quote(r.Dir), run)
+	}
+	// The end is told twice, the second time only if an interrupt has come just
+	// then.
+	fmt.Fprintf(&b, "__cove_begin\n%s\n__cove_end %d\n__cove_end %d\n__cove_unset%s\n", run, number, number, names)
+	return []byte(b.String()), nil
+}
+
+// defaults tells the shell what has changed in the default environment.
+func (l *lines) defaults(b *strings.Builder, env map[string]string) {
+	before := l.env
+	l.env = env
+	for _, name := range sortedKeys(env) {
+		if old, ok := before[name]; (!ok || old != env[name]) && shellName(name) {
+			fmt.Fprintf(b, "export %s=%s\n", name, quote(env[name]))
+		}
+	}
+	for _, name := range sortedKeys(before) {
+		if _, ok := env[name]; !ok && shellName(name) {
+			fmt.Fprintf(b, "unset -v %s\n", name)
+		}
+	}
+}
+
+// file leaves data for the shell to read.
+func (l *lines) file(name string, data []byte) (string, error) {
+	path := filepath.Join(l.k.cfg.Scratch, name)
+	l.files = append(l.files, path)
+	_ = os.Remove(path)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("leave code for the shell: %w", err)
+	}
+	_, err = f.Write(data)
+	if os.Geteuid() == 0 {
+		err = errors.Join(err, f.Chown(l.k.cfg.UID, l.k.cfg.GID))
+	}
+	return path, errors.Join(err, f.Close())
+}
+
+func (l *lines) tidy() {
+	for _, path := range l.files {
+		_ = os.Remove(path)
+	}
+	l.files = nil
+}
+
+// read reads "done", the run, the exit code, whether it was interrupted, and
+// the directory; or "refused", the run, and why.
+func (l *lines) read(r *bufio.Reader) (*message, error) {
+	kind, err := field(r)
+	if err != nil {
+		return nil, err
+	}
+	switch kind {
+	case "ready":
+		return &message{Type: kind}, nil
+	case "done", "refused":
+	default:
+		return &message{}, errors.New("an answer has no known type")
+	}
+	m := &message{Type: kind}
+	var number, exit string
+	for _, to := range []*string{&number, &exit, &m.Dir} {
+		if *to, err = field(r); err != nil {
+			return nil, err
+		}
+	}
+	m.Run, err = strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return &message{}, fmt.Errorf("an answer has no run: %w", err)
+	}
+	if kind == "refused" {
+		m.Why, m.Dir = "it cannot be entered", ""
+	}
+	code, err := strconv.ParseUint(exit, 10, 32)
+	if err != nil {
+		return &message{}, fmt.Errorf("an answer has no exit code: %w", err)
+	}
+	m.Exit = int(code & 0xff)
+	return m, nil
+}
+
+var errFieldSize = errors.New("an answer is too long")
+
+// maxField bounds a field, in bytes.
+const maxField = 8192
+
+func field(r *bufio.Reader) (string, error) {
+	var b strings.Builder
+	for b.Len() <= maxField {
+		c, err := r.ReadByte()
+		if err != nil {
+			return "", err
+		}
+		if c == 0 {
+			return b.String(), nil
+		}
+		b.WriteByte(c)
+	}
+	return "", errFieldSize
+}
+
+// shellName reports whether a shell can have a variable of this name.
+func shellName(s string) bool {
+	for i, c := range []byte(s) {
+		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// quote makes one word of s for a shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

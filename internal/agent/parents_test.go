@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// Many who make the same directories at once, each to put a file there, are not in
+// each other's way.
+func TestMakeParentsAtOnce(t *testing.T) {
+	owner := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
+	for round := range 200 {
+		dir := filepath.Join(t.TempDir(), "a", "b")
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				err := makeParents(dir, &owner)
+				if err == nil {
+					err = os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600)
+				}
+				if err != nil {
+					t.Errorf("round %d: %v", round, err)
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+}

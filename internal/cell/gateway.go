@@ -1,0 +1,315 @@
+package cell
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/egress"
+	"github.com/cove-sh/cove/internal/egress/intercept"
+	"github.com/cove-sh/cove/internal/egress/netlog"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/netstack"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/internal/wire/cellv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// dnsPort is the gateway's only open port.
+const dnsPort = 53
+
+// valuesTimeout bounds the wait for the values of secrets before the start.
+const valuesTimeout = 20 * time.Second
+
+// gateway is what becomes of the sandbox's packets.
+type gateway struct {
+	way    Way
+	log    *slog.Logger
+	eg     *egress.Gateway
+	values *values
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	// events is the log of the sandbox that this is now.
+	events atomic.Pointer[netlog.Writer]
+
+	mu      sync.Mutex
+	network engine.Network // guarded by mu
+	// swaps puts secrets into requests; nil until there are any. Guarded by mu.
+	swaps *intercept.Interceptor
+}
+
+// newGateway makes the gateway and sets the sandbox's stack to it. Until set is
+// called it refuses everything.
+func newGateway(way Way, stack *netstack.Stack, log *slog.Logger) (*gateway, error) {
+	g := &gateway{way: way, log: log, values: newValues()}
+	var err error
+	g.eg, err = egress.New(egress.Config{
+		GatewayAddr: netstack.GatewayAddr,
+		Resolvers:   way.Resolvers,
+		Proxy:       way.Proxy,
+		Record:      g.record,
+		Peers:       peers{g, make(chan struct{}, maxPeerConns)},
+		Logger:      log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the gateway: %w", err)
+	}
+	dns, err := stack.ListenUDP(dnsPort)
+	if err != nil {
+		g.eg.Close()
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	g.cancel = cancel
+	g.wg.Go(func() {
+		defer dns.Close()
+		if err := g.eg.ServeDNS(ctx, dns); err != nil && ctx.Err() == nil {
+			log.Error("answer names", "err", err)
+		}
+	})
+	stack.SetHandler(outward{ctx, g.eg})
+	return g, nil
+}
+
+// outward hands what the sandbox tries to the judge.
+type outward struct {
+	ctx context.Context // of the sandbox's life
+	eg  *egress.Gateway
+}
+
+// TCP implements [netstack.Handler].
+func (o outward) TCP(r netstack.Request) { o.eg.HandleTCP(o.ctx, egress.Request(r)) }
+
+// UDP implements [netstack.Handler].
+func (o outward) UDP(r netstack.Request) { o.eg.HandleUDP(o.ctx, egress.Request(r)) }
+
+// Ping implements [netstack.Handler].
+func (o outward) Ping(to netip.Addr, payload []byte) bool {
+	return o.eg.Ping(o.ctx, to, payload) == nil
+}
+
+// record writes an event to the log.
+func (g *gateway) record(ev sandbox.NetworkEvent) {
+	if w := g.events.Load(); w != nil {
+		w.Record(ev)
+	}
+}
+
+// set replaces what the gateway does. On an error nothing has changed.
+func (g *gateway) set(n engine.Network) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := egress.Check(n.Policy); err != nil {
+		return err
+	}
+	before := g.events.Load()
+	if n.SandboxID != g.network.SandboxID {
+		w, err := netlog.NewWriter(netlog.WriterConfig{Dir: filepath.Join(g.way.LogDir, n.SandboxID), Logger: g.log})
+		if err != nil {
+			return fmt.Errorf("open the network log: %w", err)
+		}
+		g.events.Store(w)
+	}
+	swaps, err := g.interceptor(&n)
+	if err == nil {
+		err = g.eg.Set(egress.Network{SandboxID: n.SandboxID, Policy: n.Policy, Interceptor: swaps})
+	}
+	stale := before
+	if err != nil {
+		stale = g.events.Swap(before)
+	}
+	if stale != nil && stale != g.events.Load() {
+		g.closeLog(stale)
+	}
+	if err != nil {
+		return err
+	}
+	g.network = n
+	g.values.keep(func(placeholder string) bool {
+		return slices.ContainsFunc(n.Bindings, func(b engine.Binding) bool { return b.Placeholder == placeholder && !b.Revoked })
+	})
+	return nil
+}
+
+// interceptor returns what puts the secrets into requests, or nil if there are
+// none.
+//
+// Preconditions: g.mu is held.
+func (g *gateway) interceptor(n *engine.Network) (egress.Interceptor, error) {
+	if len(n.Bindings) == 0 {
+		if g.swaps == nil {
+			return nil, nil
+		}
+		return nil, g.swaps.Set(nil, nil, n.Policy.Placeholders)
+	}
+	if g.swaps == nil {
+		issuer := g.values.certifier()
+		if issuer == nil {
+			return nil, errors.New("nothing was delivered to certify names with")
+		}
+		var err error
+		g.swaps, err = intercept.New(intercept.Config{Issuer: issuer, ExtraCA: []byte(g.way.ExtraCA), Logger: g.log})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return g.swaps, g.swaps.Set(n.Bindings, g.values.tell, n.Policy.Placeholders)
+}
+
+func (g *gateway) closeLog(w *netlog.Writer) {
+	if err := w.Close(); err != nil {
+		g.log.Warn("close the network log", "err", err)
+	}
+}
+
+// close ends all connections.
+func (g *gateway) close() {
+	g.cancel()
+	g.eg.Close()
+	g.wg.Wait()
+	if w := g.events.Swap(nil); w != nil {
+		g.closeLog(w)
+	}
+	g.mu.Lock()
+	if g.swaps != nil {
+		_ = g.swaps.Close() // its connections are closed
+	}
+	g.mu.Unlock()
+	g.values.keep(func(string) bool { return false })
+}
+
+// openGateway makes the gateway do what the specification says, before any of
+// the sandbox's programs runs, and waits for the values of its secrets.
+func (c *cell) openGateway(ctx context.Context) error {
+	var err error
+	if c.gate, err = newGateway(c.spec.Way, c.net, c.log); err != nil {
+		return err
+	}
+	if c.secrets, err = Listen(c.spec.Dir, secretsSocket); err != nil {
+		return err
+	}
+	c.gate.wg.Go(func() { c.gate.values.receive(c.secrets, c.log) })
+	if c.spec.AwaitValues {
+		ctx, cancel := context.WithTimeout(ctx, valuesTimeout)
+		defer cancel()
+		select {
+		case <-c.gate.values.came:
+		case <-ctx.Done():
+			return errors.New("the values of the sandbox's secrets did not come")
+		}
+	}
+	if c.spec.Network == nil {
+		return nil
+	}
+	return c.gate.set(*c.spec.Network)
+}
+
+// SetNetwork implements the Cell protocol.
+func (c *cell) SetNetwork(ctx context.Context, req *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error) {
+	var n engine.Network
+	if err := json.Unmarshal(req.Msg.Network, &n); err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	// Whether the sandbox comes to trust its gateway or not, that does as it is
+	// told: code inside may have stopped the agent.
+	stranger := c.introduce(ctx, &n)
+	if err := c.gate.set(n); err != nil {
+		if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.CodeInvalid {
+			return nil, connect.NewError(connect.CodeInvalidArgument, errors.New(e.Message))
+		}
+		return nil, err
+	}
+	if stranger != nil {
+		return nil, stranger
+	}
+	return connect.NewResponse(&cellv1.SetNetworkResponse{}), nil
+}
+
+// authority returns the certificate that the sandbox is to trust: that of the
+// gateway's authority if there are secrets to put in.
+func (c *cell) authority(n *engine.Network) *string {
+	if n == nil || len(n.Bindings) == 0 || c.spec.Way.Authority == "" {
+		return nil
+	}
+	return &c.spec.Way.Authority
+}
+
+// introduce has the sandbox trust the gateway, if it must and does not yet.
+func (c *cell) introduce(ctx context.Context, n *engine.Network) error {
+	authority := c.authority(n)
+	if authority == nil || c.trusted.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+	defer cancel()
+	client, closeClient := newAgentClient(c.dialAgent)
+	defer closeClient()
+	if _, err := client.Configure(ctx, connect.NewRequest(&agentv1.ConfigureRequest{Authority: authority})); err != nil {
+		return fmt.Errorf("have the sandbox trust its gateway: %w", err)
+	}
+	c.trusted.Store(true)
+	return nil
+}
+
+// maxPeerConns bounds the connections to other sandboxes, each of which takes
+// files of the daemon's, that all sandboxes share.
+const maxPeerConns = 512
+
+// peers reaches other sandboxes through the daemon, which knows them and
+// decides.
+type peers struct {
+	g *gateway
+	// open holds a place for each connection.
+	open chan struct{}
+}
+
+// Dial implements [egress.Peers].
+func (p peers) Dial(ctx context.Context, name string, port uint16) (net.Conn, error) {
+	select {
+	case p.open <- struct{}{}:
+	default:
+		return nil, fmt.Errorf("the sandbox has %d connections to others already", cap(p.open))
+	}
+	p.g.mu.Lock()
+	from := p.g.network.SandboxID
+	p.g.mu.Unlock()
+	conn, err := Knock(ctx, p.g.way.PeersDir, PeersSocket, Opening{Sandbox: from, Name: name, Port: int(port)})
+	if err != nil {
+		<-p.open
+		return nil, err
+	}
+	return &peerConn{Conn: conn, gone: sync.OnceFunc(func() { <-p.open })}, nil
+}
+
+// peerConn gives its place back when it is closed.
+type peerConn struct {
+	net.Conn
+	gone func()
+}
+
+// Close implements [net.Conn].
+func (c *peerConn) Close() error {
+	defer c.gone()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends one direction.
+func (c *peerConn) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return c.Conn.Close()
+	}
+	return half.CloseWrite()
+}

@@ -1,0 +1,176 @@
+package cell
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/netstack"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// PortsSocket joins each connection to a port inside, which an [Opening]
+	// names.
+	PortsSocket = "ports.sock"
+	// PeersSocket is the daemon's: it joins each connection to a port of another
+	// sandbox.
+	PeersSocket = "peers.sock"
+)
+
+const (
+	// maxOpening bounds the words before a stream.
+	maxOpening = 4 << 10
+	// openTimeout bounds the wait for a port inside.
+	openTimeout = 10 * time.Second
+)
+
+// Opening is the first that is said on a connection to [PortsSocket] or
+// [PeersSocket]: what to connect to. It is a frame, a length of two bytes and
+// JSON, and a frame answers it; if that has no error, the connection is the
+// stream from then on.
+type Opening struct {
+	Port int `json:"port"`
+	// Loopback also tries the loopback device inside.
+	Loopback bool `json:"loopback,omitempty"`
+	// Sandbox asks for the port of another, which has Name.
+	Sandbox string `json:"sandbox,omitempty"`
+	Name    string `json:"name,omitempty"`
+}
+
+// opened answers an [Opening].
+type opened struct {
+	Code  sandbox.Code `json:"code,omitempty"`
+	Error string       `json:"error,omitempty"`
+}
+
+// Knock connects to a socket of openings and returns the stream. An error that
+// the other side gave is a [sandbox.Error].
+func Knock(ctx context.Context, dir, name string, o Opening) (net.Conn, error) {
+	conn, err := Dial(ctx, dir, name)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	var answer opened
+	err = writeFrame(conn, o)
+	if err == nil {
+		err = readFrame(conn, &answer)
+	}
+	if !stop() {
+		err = errors.Join(ctx.Err(), err)
+	}
+	if err == nil && answer.Error != "" {
+		err = sandbox.Errorf(answer.Code, "%s", answer.Error)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Answer serves one connection to a socket of openings: it joins it to the
+// connection that open returns, and ends both. An error of open that is no
+// [sandbox.Error] is not told.
+func Answer(ctx context.Context, conn net.Conn, open func(context.Context, Opening) (net.Conn, error)) error {
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(openTimeout))
+	var o Opening
+	if err := readFrame(conn, &o); err != nil {
+		return err
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	to, err := open(ctx, o)
+	if err != nil {
+		answer := opened{Code: sandbox.CodeOf(err), Error: "the connection could not be made"}
+		if e, ok := errors.AsType[*sandbox.Error](err); ok {
+			answer.Error = e.Message
+		}
+		return errors.Join(err, writeFrame(conn, answer))
+	}
+	defer to.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close(); to.Close() })
+	defer stop()
+	if err := writeFrame(conn, opened{}); err != nil {
+		return err
+	}
+	join(conn, to)
+	return nil
+}
+
+func writeFrame(w io.Writer, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(data) > maxOpening {
+		return errors.New("the words before a stream are too many")
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(data))), data...))
+	return err
+}
+
+func readFrame(r io.Reader, v any) error {
+	var head [2]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return err
+	}
+	n := binary.BigEndian.Uint16(head[:])
+	if n > maxOpening {
+		return errors.New("the words before a stream are too many")
+	}
+	data := make([]byte, n)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
+}
+
+// openPorts joins each connection to the socket with a port of the sandbox.
+func (c *cell) openPorts(l net.Listener) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel() // ends what is open
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		wg.Go(func() {
+			if err := Answer(ctx, conn, c.openPort); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal {
+				c.log.Warn("open a port", "err", err)
+			}
+		})
+	}
+}
+
+// openPort connects to a port of the sandbox. The agent's is none of them: who
+// reaches it may do anything inside.
+func (c *cell) openPort(ctx context.Context, o Opening) (net.Conn, error) {
+	if o.Port < 1 || o.Port > 65535 || o.Port == AgentPort || o.Name != "" {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "port %d cannot be connected to; use another port", o.Port)
+	}
+	ctx, cancel := c.whileItRuns(ctx, openTimeout)
+	defer cancel()
+	conn, err := c.net.Dial(ctx, uint16(o.Port))
+	if errors.Is(err, netstack.ErrRefused) && o.Loopback {
+		// Perhaps the server listens on the loopback device only.
+		conn, err = c.dialLoopback(ctx, o.Port)
+	}
+	switch {
+	case errors.Is(err, errNobodyListens), errors.Is(err, netstack.ErrRefused):
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("nothing listens on port %d of the sandbox; start a server there", o.Port))
+	case err != nil:
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("port %d of the sandbox does not answer; try again", o.Port))
+	}
+	return conn, nil
+}

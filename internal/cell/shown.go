@@ -1,0 +1,184 @@
+package cell
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/runsc"
+)
+
+// maxSiblings bounds the entries of a directory in which a mount point is made.
+const maxSiblings = 4096
+
+func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+
+// openSources opens the directories that mounts show; a nil is of one in memory.
+// What is below an allowed directory may be changed by a sandbox at any moment,
+// so no symbolic link is followed.
+func openSources(mounts []engine.Mount) (_ []*os.File, err error) {
+	files := make([]*os.File, len(mounts))
+	defer func() {
+		if err != nil {
+			closeAll(files)
+		}
+	}()
+	for i, m := range mounts {
+		if m.Source == "" {
+			continue
+		}
+		fd, err := unix.Openat2(unix.AT_FDCWD, m.Source, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if err != nil {
+			return files, refuse("what is to be mounted at %s is not there any more, or is no directory: %v", m.Target, err)
+		}
+		files[i] = os.NewFile(uintptr(fd), m.Source)
+	}
+	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// setUpShown gives each mount a place of its own in the scratch directory, with
+// the rights that it has, and makes its mount point in the root.
+func setUpShown(mounts []engine.Mount, sources []*os.File, dir, root string) ([]runsc.Mount, error) {
+	if len(mounts) == 0 {
+		return nil, nil
+	}
+	shown := make([]runsc.Mount, 0, len(mounts))
+	for i, m := range mounts {
+		r := runsc.Mount{Target: m.Target, Bytes: m.SizeBytes, ReadOnly: m.ReadOnly}
+		if sources[i] != nil {
+			r.Source = filepath.Join(dir, "m"+strconv.Itoa(i))
+			if err := bindShown(sources[i], r.Source, m.ReadOnly); err != nil {
+				return nil, fmt.Errorf("show %s at %s: %w", m.Source, m.Target, err)
+			}
+		}
+		if err := makeMountPoint(root, m.Target, filepath.Join(dir, "p"+strconv.Itoa(i))); err != nil {
+			return nil, err
+		}
+		shown = append(shown, r)
+	}
+	return shown, nil
+}
+
+// bindShown binds an open directory, with all that is mounted below it.
+func bindShown(source *os.File, target string, readOnly bool) error {
+	if err := os.Mkdir(target, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(int(source.Fd())), target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	return unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &attr)
+}
+
+// makeMountPoint makes sure that the root, which is read-only, has a directory
+// at target. The nearest directory above that is there is covered by one in
+// memory, spare, which shows all that is in it, and has the new one beside.
+func makeMountPoint(root, target, spare string) error {
+	there, missing, err := splitTarget(root, target)
+	if err != nil || missing == "" {
+		return err
+	}
+	if err := showAgain(filepath.Join(root, there), spare); err != nil {
+		return fmt.Errorf("make a mount point at %s: %w", target, err)
+	}
+	if err := os.MkdirAll(filepath.Join(spare, missing), 0o755); err != nil {
+		return fmt.Errorf("make a mount point at %s: %w", target, err)
+	}
+	if err := unix.Mount(spare, filepath.Join(root, there), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("cover /%s: %w", there, err)
+	}
+	return nil
+}
+
+// splitTarget returns the part of a target that is there in root, and the part
+// that is not.
+func splitTarget(root, target string) (there, missing string, err error) {
+	parts := strings.Split(strings.Trim(target, "/"), "/")
+	for i, part := range parts {
+		info, err := os.Lstat(filepath.Join(root, there, part))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return there, filepath.Join(parts[i:]...), nil
+		case err != nil:
+			return "", "", err
+		case info.Mode()&fs.ModeSymlink != 0:
+			return "", "", refuse("mount target %q: %q is a symbolic link in the template; give the path that it leads to", target, "/"+filepath.Join(there, part))
+		case !info.IsDir():
+			return "", "", refuse("mount target %q: %q is a file in the template; choose another path", target, "/"+filepath.Join(there, part))
+		}
+		there = filepath.Join(there, part)
+	}
+	return there, "", nil
+}
+
+// showAgain makes the directory to and shows all that is in from there.
+func showAgain(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if len(entries) > maxSiblings {
+		return refuse("a mount point cannot be made in a directory of the template with %d entries; choose a target elsewhere, or one that is there already", len(entries))
+	}
+	if err := os.Mkdir(to, 0o755); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := showEntry(e, filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return err
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(from, &st); err != nil {
+		return err
+	}
+	// An ordinary user has no other owners.
+	_ = os.Lchown(to, int(st.Uid), int(st.Gid))
+	return unix.Chmod(to, st.Mode&0o7777)
+}
+
+func showEntry(e fs.DirEntry, from, to string) error {
+	switch {
+	case e.Type()&fs.ModeSymlink != 0:
+		link, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(link, to)
+	case e.IsDir():
+		if err := os.Mkdir(to, 0o755); err != nil {
+			return err
+		}
+	case e.Type().IsRegular():
+		if err := os.WriteFile(to, nil, 0o600); err != nil {
+			return err
+		}
+	default:
+		return nil // sockets and the like are of no use in a root
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", from, err)
+	}
+	return nil
+}

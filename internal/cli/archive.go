@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// sendArchive sends an image that lies here to the server: a file as it is, the
+// directory of an OCI layout as a tar archive.
+func (a *app) sendArchive(ctx context.Context, path string) (*sandbox.ArchiveUpload, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, hereError("read", path, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, hereError("read", path, err)
+	}
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
+	defer closeQuietly(c)
+	content, size := io.Reader(f), info.Size()
+	if info.IsDir() {
+		r, w := io.Pipe()
+		defer r.Close()
+		go func() {
+			tw := tar.NewWriter(w)
+			w.CloseWithError(errors.Join(tw.AddFS(os.DirFS(path)), tw.Close()))
+		}()
+		content, size = r, 0
+	}
+	a.say("sending %s", clean(path))
+	m, done := a.measured(content, size)
+	defer done()
+	return c.UploadArchive(ctx, m)
+}

@@ -1,0 +1,318 @@
+package cli
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+type codeOptions struct {
+	jsonOption
+	Language  string
+	Code      string
+	Context   string
+	Fresh     bool
+	Isolated  bool
+	Template  string
+	Timeout   time.Duration
+	Env       pairs
+	User      string
+	WorkDir   string
+	Input     string
+	OutputDir string
+}
+
+// AddFlags adds the options' flags.
+func (o *codeOptions) AddFlags(f *pflag.FlagSet) {
+	f.StringVarP(&o.Language, "language", "l", "", "python, javascript, typescript, bash or go; by default as the file's name says, or python")
+	f.StringVarP(&o.Code, "code", "c", "", "the code, in place of a file")
+	f.StringVar(&o.Context, "context", "", "interpreter to run it in, which keeps its state (default \"default\")")
+	f.BoolVar(&o.Fresh, "fresh", false, "run it in an interpreter of its own that ends afterwards")
+	f.BoolVar(&o.Isolated, "isolated", false, "run it in a sandbox of its own that is gone afterwards")
+	f.StringVarP(&o.Template, "template", "T", "", "with --isolated: template of the sandbox")
+	f.DurationVar(&o.Timeout, "timeout", 0, "interrupt the code after this time (exit code 124; default 1m)")
+	f.VarP(&o.Env, "env", "e", "environment for this code, key=value; may be repeated")
+	f.StringVarP(&o.User, "user", "u", "", "user that a new interpreter runs as")
+	f.StringVarP(&o.WorkDir, "workdir", "w", "", "working directory for this code")
+	f.StringVar(&o.Input, "input", "", "text that input() reads")
+	f.StringVarP(&o.OutputDir, "output-dir", "o", "", "save images, tables and other outputs in this directory")
+	f.BoolVar(&o.JSON, "json", false, "print the result as JSON when the code has ended")
+}
+
+func (a *app) codeCommand() *cobra.Command {
+	var opts codeOptions
+	cmd := &cobra.Command{
+		Use:   "code [flags] {SANDBOX | --isolated} [FILE]",
+		Short: "Run code as in a notebook",
+		Long: "Run code in an interpreter that keeps its state from one run to the next. The code is that of -c,\n" +
+			"of FILE or of standard input (also \"-\"). On a terminal, without code, lines are read and run one\n" +
+			"after the other until ^D. What the code prints comes as it is written; the value of its last\n" +
+			"expression follows. The exit code is that of the code: 1 after an error, 124 after a timeout;\n" +
+			"125 means that Cove failed.",
+		Example: "  cove code work -c 'x = 6'\n" +
+			"  cove code work -c 'x * 7'\n" +
+			"  cove code work -o plots analysis.py\n" +
+			"  cove code work -l bash -c 'cd /tmp && pwd'\n" +
+			"  cove code --isolated -c 'print(6 * 7)'",
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runCode(cmd, opts, args) },
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// codeArgs tells sandbox and file apart.
+func codeArgs(cmd *cobra.Command, opts *codeOptions, args []string) (name, file string, err error) {
+	fail := func(text string) (string, string, error) {
+		return "", "", &exit{code: exitFailed, err: usageError(cmd, errors.New("code: "+text))}
+	}
+	if !opts.Isolated {
+		if len(args) == 0 {
+			return fail("no sandbox is named; name one, or give --isolated")
+		}
+		name, args = args[0], args[1:]
+	}
+	switch {
+	case len(args) > 1:
+		return fail(fmt.Sprintf("unexpected argument %q", args[1]))
+	case len(args) == 1 && opts.Code != "":
+		return fail("give -c or a file, not both")
+	case len(args) == 1:
+		file = args[0]
+	}
+	switch {
+	case opts.Isolated && opts.Context != "":
+		return fail("--context is of a sandbox that lives on; leave it out with --isolated")
+	case !opts.Isolated && opts.Template != "":
+		return fail("--template is for --isolated")
+	}
+	return name, file, nil
+}
+
+var languagesBySuffix = map[string]sandbox.Language{
+	".py": sandbox.Python, ".js": sandbox.JavaScript, ".mjs": sandbox.JavaScript, ".cjs": sandbox.JavaScript,
+	".ts": sandbox.TypeScript, ".sh": sandbox.Bash, ".bash": sandbox.Bash, ".go": sandbox.Go,
+}
+
+func (o *codeOptions) language(file string) sandbox.Language {
+	if o.Language != "" {
+		return sandbox.Language(o.Language)
+	}
+	if l, ok := languagesBySuffix[strings.ToLower(filepath.Ext(file))]; ok {
+		return l
+	}
+	return sandbox.Python
+}
+
+func (a *app) runCode(cmd *cobra.Command, opts codeOptions, args []string) error {
+	ctx := cmd.Context()
+	name, file, err := codeArgs(cmd, &opts, args)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return &exit{code: exitFailed, err: err}
+	}
+	defer closeQuietly(c)
+	req := sandbox.RunCodeRequest{
+		Language: opts.language(file), Code: opts.Code, Context: opts.Context, Fresh: opts.Fresh, Env: opts.Env,
+		User: opts.User, WorkDir: opts.WorkDir, TimeoutMS: opts.Timeout.Milliseconds(),
+	}
+	if cmd.Flags().Changed("input") {
+		req.Stdin = []byte(opts.Input)
+	}
+	if req.Code == "" && file == "" && isTerminal(a.Stdin) && isTerminal(a.Stdout) && !opts.Isolated && !opts.JSON {
+		return a.codeLines(ctx, c, name, req, &opts)
+	}
+	if req.Code == "" {
+		if req.Code, err = a.readCode(file); err != nil {
+			return &exit{code: exitFailed, err: err}
+		}
+	}
+	return a.codeOnce(ctx, c, name, req, &opts)
+}
+
+// readCode reads a file, or standard input.
+func (a *app) readCode(file string) (string, error) {
+	in := a.Stdin
+	if file != "" && file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, sandbox.MaxCodeBytes+1))
+	if err != nil {
+		return "", fmt.Errorf("read the code: %w", err)
+	}
+	return string(data), nil
+}
+
+// codeOnce runs code and returns nil, or an [exit] with the code for cove.
+func (a *app) codeOnce(ctx context.Context, c *client.Client, name string, req sandbox.RunCodeRequest, opts *codeOptions) error {
+	show := &codeShow{a: a, dir: opts.OutputDir}
+	sink := show.event
+	if opts.JSON {
+		sink = nil
+	}
+	var result *sandbox.CodeResult
+	var err error
+	if opts.Isolated {
+		result, err = c.RunIsolated(ctx, sandbox.RunIsolatedRequest{RunCodeRequest: req, Template: opts.Template}, sink)
+	} else {
+		result, err = c.RunCode(ctx, name, req, sink)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return &exit{code: exitInterrupted, err: errors.New("interrupted")}
+	case err != nil:
+		return &exit{code: exitFailed, err: err}
+	}
+	if opts.JSON {
+		if err := a.printJSON(result); err != nil {
+			return err
+		}
+	}
+	return a.codeEnd(result, opts)
+}
+
+func (a *app) codeEnd(result *sandbox.CodeResult, opts *codeOptions) error {
+	if e := result.Error; e != nil && !opts.JSON {
+		text := e.Traceback
+		if text == "" {
+			text = e.Name + ": " + e.Message
+		}
+		fmt.Fprintln(a.Stderr, clean(strings.TrimRight(text, "\n")))
+	}
+	if result.Restarted {
+		a.say("the interpreter was restarted and its state is lost: %s", clean(result.Reason))
+	}
+	switch {
+	case result.TimedOut:
+		return &exit{code: exitTimeout, err: errors.New("the code was interrupted at its timeout; allow more with --timeout")}
+	case result.ExitCode != 0:
+		return &exit{code: result.ExitCode}
+	}
+	return nil
+}
+
+// codeShow shows what code writes and shows, and saves outputs in a directory.
+type codeShow struct {
+	a   *app
+	dir string
+	n   int // outputs so far
+}
+
+func (s *codeShow) event(e sandbox.CodeEvent) error {
+	switch {
+	case e.Output != nil:
+		return s.output(e.Output)
+	case len(e.Data) == 0:
+		return nil
+	case e.Stream == sandbox.Stderr:
+		_, err := s.a.Stderr.Write(e.Data)
+		return err
+	}
+	_, err := s.a.Stdout.Write(e.Data)
+	return err
+}
+
+func (s *codeShow) output(out *sandbox.CodeOutput) error {
+	s.n++
+	types := slices.Sorted(maps.Keys(out.Data))
+	var unseen []string
+	for _, mime := range types {
+		data, err := outputBytes(mime, out.Data[mime])
+		if err != nil {
+			continue
+		}
+		switch {
+		case mime == "text/plain" && (out.Result || len(types) == 1):
+			if err := s.a.print(strings.TrimRight(clean(string(data)), "\n") + "\n"); err != nil {
+				return err
+			}
+		case s.dir != "":
+			if err := s.save(mime, data); err != nil {
+				return err
+			}
+		case mime != "text/plain":
+			unseen = append(unseen, fmt.Sprintf("%s (%s)", mime, bytesText(int64(len(data)))))
+		}
+	}
+	for _, mime := range slices.Sorted(maps.Keys(out.Files)) {
+		s.a.say("%s is in the sandbox, too large to bring along: %s", mime, cleanLine(out.Files[mime]))
+	}
+	if len(unseen) > 0 {
+		s.a.say("not shown: %s; save it with --output-dir", strings.Join(unseen, ", "))
+	}
+	return nil
+}
+
+// outputBytes returns what an output holds of a MIME type.
+func outputBytes(mime string, raw json.RawMessage) ([]byte, error) {
+	if sandbox.JSONType(mime) {
+		return raw, nil
+	}
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return nil, err
+	}
+	if sandbox.TextType(mime) {
+		return []byte(text), nil
+	}
+	return base64.StdEncoding.DecodeString(text)
+}
+
+var suffixes = map[string]string{
+	"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp", "image/svg+xml": ".svg", "text/html": ".html",
+	"text/plain": ".txt", "text/markdown": ".md", "text/latex": ".tex", "application/json": ".json", "application/pdf": ".pdf",
+	"application/javascript": ".js", "application/vnd.plotly.v1+json": ".plotly.json",
+}
+
+// save writes an output to a new file and tells its name.
+func (s *codeShow) save(mime string, data []byte) error {
+	suffix, ok := suffixes[mime]
+	switch {
+	case ok:
+	case sandbox.JSONType(mime):
+		suffix = ".json"
+	default:
+		suffix = ".bin"
+	}
+	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+		return err
+	}
+	for n := s.n; ; n++ {
+		path := filepath.Join(s.dir, fmt.Sprintf("output-%d%s", n, suffix))
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if errors.Is(err, os.ErrExist) && n < s.n+10_000 {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(data)
+		if err = errors.Join(err, f.Close()); err == nil {
+			s.a.say("saved %s (%s)", path, bytesText(int64(len(data))))
+		}
+		return err
+	}
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// codeLines reads code from a terminal and runs it piece by piece until ^D.
+func (a *app) codeLines(ctx context.Context, c *client.Client, name string, req sandbox.RunCodeRequest, opts *codeOptions) error {
+	lang, err := sandbox.ParseLanguage(string(req.Language))
+	if err != nil {
+		return &exit{code: exitFailed, err: err}
+	}
+	console, ok := a.Stdin.(*os.File)
+	if !ok {
+		return &exit{code: exitFailed, err: errors.New("standard input is not a terminal; give the code with -c")}
+	}
+	a.say("%s; ^D ends, an empty line runs a block", lang)
+	lines := term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{console, a.Stdout}, "")
+	for {
+		code, err := readBlock(console, lines, lang)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(code) == "" {
+			continue
+		}
+		req.Code = code
+		if err := a.codeOnce(ctx, c, name, req, opts); err != nil {
+			e, ok := errors.AsType[*exit](err)
+			if ctx.Err() != nil || !ok || e.code == exitFailed {
+				return err
+			}
+		}
+	}
+}
+
+// readBlock reads one piece of code: a line, or a block up to an empty line.
+// Only while it reads does the terminal hand over every key.
+func readBlock(console *os.File, lines *term.Terminal, lang sandbox.Language) (string, error) {
+	restore, err := rawMode(console)
+	if err != nil {
+		return "", err
+	}
+	defer restore()
+	var block []string
+	for {
+		lines.SetPrompt(">>> ")
+		if len(block) > 0 {
+			lines.SetPrompt("... ")
+		}
+		line, err := lines.ReadLine()
+		if err != nil {
+			return "", err
+		}
+		block = append(block, line)
+		if code := strings.Join(block, "\n"); !goesOn(lang, code, line) {
+			return code + "\n", nil
+		}
+	}
+}
+
+// goesOn guesses whether more of a piece of code is to come after its last
+// line.
+func goesOn(lang sandbox.Language, code, last string) bool {
+	open := 0
+	for _, r := range code {
+		switch r {
+		case '(', '[', '{':
+			open++
+		case ')', ']', '}':
+			open--
+		}
+	}
+	if open > 0 || strings.HasSuffix(last, `\`) {
+		return strings.TrimSpace(last) != "" || open > 0 && !strings.HasSuffix(code, "\n\n")
+	}
+	if lang != sandbox.Python {
+		return false
+	}
+	if strings.TrimSpace(last) == "" {
+		return false
+	}
+	first, _, several := strings.Cut(code, "\n")
+	begins := strings.HasSuffix(strings.TrimSpace(first), ":") || strings.HasPrefix(first, "@") || strings.HasPrefix(first, "%%")
+	return begins && (several || last == first)
+}

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// mountOptions are what a new sandbox is shown.
+type mountOptions struct {
+	Mounts []sandbox.Mount
+}
+
+// AddFlags adds the options' flags.
+func (o *mountOptions) AddFlags(f *pflag.FlagSet) {
+	f.Var(mountFlag{o, "mount", parseMount}, "mount", "show a volume, a directory of the server or one in memory:\ntype=volume|bind|tmpfs,source=NAME,target=/data[,readonly][,tmpfs-size=64m]; may be repeated")
+	f.Var(mountFlag{o, "volume", parseVolume}, "volume", "show a volume: NAME:/data[:ro]; may be repeated")
+}
+
+// mountFlag adds to mounts in one syntax.
+type mountFlag struct {
+	to    *mountOptions
+	kind  string
+	parse func(string) (sandbox.Mount, error)
+}
+
+func (m mountFlag) String() string { return "" }
+func (m mountFlag) Type() string   { return m.kind }
+
+func (m mountFlag) Set(s string) error {
+	mount, err := m.parse(s)
+	if err == nil {
+		m.to.Mounts = append(m.to.Mounts, mount)
+	}
+	return err
+}
+
+// parseVolume reads NAME:TARGET[:ro|:rw], or with a path for NAME a directory of
+// the server.
+func parseVolume(s string) (sandbox.Mount, error) {
+	source, rest, ok := strings.Cut(s, ":")
+	target, mode, moded := strings.Cut(rest, ":")
+	if !ok || source == "" || target == "" || moded && mode != "ro" && mode != "rw" {
+		return sandbox.Mount{}, fmt.Errorf("%q is not NAME:/path or NAME:/path:ro", s)
+	}
+	m := sandbox.Mount{Target: target, ReadOnly: mode == "ro"}
+	if strings.HasPrefix(source, "/") {
+		m.Host = source
+	} else {
+		m.Volume = source
+	}
+	return m, nil
+}
+
+// parseMount reads pairs, separated by commas.
+func parseMount(s string) (sandbox.Mount, error) {
+	var m sandbox.Mount
+	kind, source := "volume", ""
+	for pair := range strings.SplitSeq(s, ",") {
+		key, value, given := strings.Cut(pair, "=")
+		switch key {
+		case "type":
+			kind = value
+		case "source", "src":
+			source = value
+		case "target", "dst", "destination":
+			m.Target = value
+		case "readonly", "ro":
+			yes, err := strconv.ParseBool(value)
+			if given && err != nil {
+				return m, fmt.Errorf("%s=%s is not true or false", key, value)
+			}
+			m.ReadOnly = yes || !given
+		case "tmpfs-size":
+			var size mebibytes
+			if err := size.Set(value); err != nil {
+				return m, fmt.Errorf("tmpfs-size: %w", err)
+			}
+			m.SizeMiB = int64(size)
+		default:
+			return m, fmt.Errorf("%q is not known; use type, source, target, readonly and tmpfs-size", key)
+		}
+	}
+	switch kind {
+	case "volume":
+		m.Volume = source
+	case "bind":
+		m.Host = source
+	case "tmpfs":
+		m.Tmpfs = true
+	default:
+		return m, fmt.Errorf("type %q is not known; use volume, bind or tmpfs", kind)
+	}
+	if m.Target == "" || (source == "") != m.Tmpfs {
+		return m, fmt.Errorf("%q needs a target, and a source unless it is a tmpfs", s)
+	}
+	return m, nil
+}

@@ -1,0 +1,241 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// reachOptions say what a sandbox may reach, in short.
+type reachOptions struct {
+	Preset            string
+	AllowOut, DenyOut []string
+}
+
+// AddFlags adds the options' flags.
+func (o *reachOptions) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.Preset, "network", "", "what it may reach: "+presetNames()+"; see: cove egress --help")
+	f.StringSliceVar(&o.AllowOut, "allow-out", nil, "domain, *.domain, address or range that it may reach; with commas or repeated")
+	f.StringSliceVar(&o.DenyOut, "deny-out", nil, "address or range that it may not, unless --allow-out has it; 0.0.0.0/0 is all")
+}
+
+func presetNames() string {
+	return fmt.Sprintf("%s, %s or %s", sandbox.NetworkOpen, sandbox.NetworkPackages, sandbox.NetworkNone)
+}
+
+func (o *reachOptions) given() bool { return o.Preset != "" || o.AllowOut != nil || o.DenyOut != nil }
+
+// policy returns p as the options change it; nil stays nil without options.
+func (o *reachOptions) policy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
+	if !o.given() {
+		return p
+	}
+	var changed sandbox.NetworkPolicy
+	if p != nil {
+		changed = *p
+	}
+	if o.Preset != "" {
+		changed.Preset = sandbox.NetworkPreset(o.Preset)
+	}
+	if o.AllowOut != nil {
+		changed.AllowOut = o.AllowOut
+	}
+	if o.DenyOut != nil {
+		changed.DenyOut = o.DenyOut
+	}
+	return &changed
+}
+
+// networkOptions connect a new sandbox with the world.
+type networkOptions struct {
+	reachOptions
+	Secrets secretList
+	Publish publishedPorts
+}
+
+// AddFlags adds the options' flags.
+func (o *networkOptions) AddFlags(f *pflag.FlagSet) {
+	o.reachOptions.AddFlags(f)
+	f.Var(&o.Secrets, "secret", "secret that it may use without seeing it, ENV=NAME, or NAME of a provider's; may be repeated")
+	f.Var(&o.Publish, "publish", "port of this machine that leads to one of the sandbox, [ADDRESS:]HOST:GUEST; may be repeated")
+}
+
+// apply puts the options into a request.
+func (o *networkOptions) apply(ctx context.Context, c *client.Client, req *sandbox.CreateRequest) error {
+	req.Network = o.policy(nil)
+	req.Ports = o.Publish
+	if len(o.Secrets) == 0 {
+		return nil
+	}
+	req.Secrets = make(map[string]string, len(o.Secrets))
+	for _, s := range o.Secrets {
+		env, err := s.variable(ctx, c)
+		if err != nil {
+			return err
+		}
+		if other, taken := req.Secrets[env]; taken {
+			return sandbox.Errorf(sandbox.CodeInvalid, "the secrets %s and %s are both for the variable %s; give one another with --secret ENV=NAME", other, s.name, env)
+		}
+		req.Secrets[env] = s.name
+	}
+	return nil
+}
+
+// secretUse is a secret and the environment variable for its placeholder.
+type secretUse struct{ env, name string }
+
+func parseSecretUse(s string) (secretUse, error) {
+	env, name, ok := strings.Cut(s, "=")
+	if !ok {
+		env, name = "", s
+	}
+	if name == "" || ok && env == "" {
+		return secretUse{}, fmt.Errorf("%q is not ENV=NAME", s)
+	}
+	return secretUse{env, name}, nil
+}
+
+// variable returns the environment variable: the one that was given, or the
+// one that clients of the secret's provider read.
+func (s secretUse) variable(ctx context.Context, c *client.Client) (string, error) {
+	if s.env != "" {
+		return s.env, nil
+	}
+	secret, err := c.GetSecret(ctx, s.name)
+	if err != nil {
+		return "", err
+	}
+	if secret.Provider != "" {
+		providers, err := c.ListProviders(ctx)
+		if err != nil {
+			return "", err
+		}
+		for _, p := range providers.Items {
+			if p.Name == secret.Provider && p.Env != "" {
+				return p.Env, nil
+			}
+		}
+	}
+	return "", sandbox.Errorf(sandbox.CodeInvalid, "say which environment variable gets the placeholder of %s: ENV=%s", s.name, s.name)
+}
+
+// secretList is a flag for secrets, which may be repeated.
+type secretList []secretUse
+
+// String implements pflag.Value.
+func (*secretList) String() string { return "" }
+
+// Type implements pflag.Value.
+func (*secretList) Type() string { return "ENV=NAME" }
+
+// Set implements pflag.Value.
+func (l *secretList) Set(s string) error {
+	use, err := parseSecretUse(s)
+	if err == nil {
+		*l = append(*l, use)
+	}
+	return err
+}
+
+// publishedPorts is a flag for ports of the host, which may be repeated.
+type publishedPorts []sandbox.PublishedPort
+
+// String implements pflag.Value.
+func (*publishedPorts) String() string { return "" }
+
+// Type implements pflag.Value.
+func (*publishedPorts) Type() string { return "ports" }
+
+// Set implements pflag.Value.
+func (l *publishedPorts) Set(s string) error {
+	p, err := parsePublished(s)
+	if err == nil {
+		*l = append(*l, p)
+	}
+	return err
+}
+
+func parsePublished(s string) (sandbox.PublishedPort, error) {
+	var p sandbox.PublishedPort
+	wrong := fmt.Errorf("%q is not [ADDRESS:]HOST:GUEST, such as 8080:80; HOST 0 is any free port", s)
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return p, wrong
+	}
+	host, guest := s[:i], s[i+1:]
+	if j := strings.LastIndexByte(host, ':'); j >= 0 {
+		p.Address, host = strings.Trim(host[:j], "[]"), host[j+1:]
+		if net.ParseIP(p.Address) == nil {
+			return p, wrong
+		}
+	}
+	var err error
+	if p.Host, err = parsePort(host, 0); err != nil {
+		return p, wrong
+	}
+	if p.Guest, err = parsePort(guest, 1); err != nil {
+		return p, wrong
+	}
+	return p, nil
+}
+
+func parsePort(s string, least int) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || int(n) < least || strconv.FormatUint(n, 10) != s {
+		return 0, fmt.Errorf("%q is no port from %d to 65535", s, least)
+	}
+	return int(n), nil
+}
+
+func publishedText(ports []sandbox.PublishedPort) string {
+	var out []string
+	for _, p := range ports {
+		address := p.Address
+		if address == "" {
+			address = "127.0.0.1"
+		}
+		out = append(out, fmt.Sprintf("%s to %d", net.JoinHostPort(address, strconv.Itoa(p.Host)), p.Guest))
+	}
+	return strings.Join(out, ", ")
+}
+
+func secretsText(secrets map[string]string) string {
+	var out []string
+	for _, env := range slices.Sorted(maps.Keys(secrets)) {
+		out = append(out, env+"="+secrets[env])
+	}
+	return strings.Join(out, " ")
+}
+
+// policyText tells a policy in a few words.
+func policyText(p *sandbox.NetworkPolicy) string {
+	if p == nil {
+		return ""
+	}
+	text := string(presetOf(p))
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{len(p.AllowOut), "allow_out"}, {len(p.DenyOut), "deny_out"}, {len(p.Rules), "rules"}} {
+		if part.n > 0 {
+			text += fmt.Sprintf(", %d %s", part.n, part.what)
+		}
+	}
+	return text
+}
+
+func presetOf(p *sandbox.NetworkPolicy) sandbox.NetworkPreset {
+	if p.Preset == "" {
+		return sandbox.NetworkOpen
+	}
+	return p.Preset
+}

@@ -1,0 +1,405 @@
+package hopx
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+type apiArgs struct {
+	Method string                     `json:"method"`
+	Path   string                     `json:"path"`
+	Query  map[string]json.RawMessage `json:"query"`
+	Body   json.RawMessage            `json:"body"`
+}
+
+// apiCall is one call of the control plane.
+type apiCall struct {
+	*dialect.Call
+	path  string
+	parts []string // what stands for {} in the route
+	query url.Values
+	body  json.RawMessage
+}
+
+// route is one call that the control plane has.
+type route struct {
+	method, path string
+	run          func(ctx context.Context, a *apiCall) (any, error)
+}
+
+// routes are the control plane, fixed words before {}.
+var routes = []route{
+	{"GET", "/health", func(ctx context.Context, a *apiCall) (any, error) { return health(ctx, a.Call, struct{}{}) }},
+	{"GET", "/v1/sandboxes", apiListSandboxes},
+	{"POST", "/v1/sandboxes", apiCreateSandbox},
+	{"GET", "/v1/sandboxes/{}", func(ctx context.Context, a *apiCall) (any, error) {
+		return getSandbox(ctx, a.Call, idArgs{a.parts[0]})
+	}},
+	{"DELETE", "/v1/sandboxes/{}", func(ctx context.Context, a *apiCall) (any, error) {
+		return deleteSandbox(ctx, a.Call, idArgs{a.parts[0]})
+	}},
+	{"POST", "/v1/sandboxes/{}/pause", apiPause},
+	{"POST", "/v1/sandboxes/{}/stop", apiPause},
+	{"POST", "/v1/sandboxes/{}/resume", apiResume},
+	{"POST", "/v1/sandboxes/{}/start", apiResume},
+	{"PUT", "/v1/sandboxes/{}/timeout", apiTimeout},
+	{"POST", "/v1/sandboxes/{}/token/refresh", apiToken},
+	{"GET", "/v1/templates", apiListTemplates},
+	{"POST", "/v1/templates/build", apiBuild},
+	{"GET", "/v1/templates/build/{}/status", apiBuildStatus},
+	{"GET", "/v1/templates/build/{}/logs", apiBuildLogs},
+	{"POST", "/v1/templates/files/upload-link", apiUploadLink},
+	{"GET", "/v1/templates/{}", func(ctx context.Context, a *apiCall) (any, error) {
+		return getTemplate(ctx, a.Call, nameArgs{a.parts[0]})
+	}},
+	{"DELETE", "/v1/templates/{}", apiDeleteTemplate},
+}
+
+// callAPI answers a call of the control plane as that would.
+func callAPI(ctx context.Context, c *dialect.Call, in apiArgs) (any, error) {
+	a := &apiCall{Call: c, query: url.Values{}, body: in.Body}
+	target := strings.TrimSpace(in.Path)
+	if _, rest, ok := strings.Cut(target, "://"); ok { // with the server's address
+		_, rest, _ = strings.Cut(rest, "/")
+		target = rest
+	}
+	u, err := url.Parse("/" + strings.TrimLeft(target, "/"))
+	if err != nil {
+		return nil, control(target, "route", refusal("path is not valid; give one such as /v1/sandboxes"))
+	}
+	a.path = strings.TrimRight(u.EscapedPath(), "/")
+	maps.Copy(a.query, u.Query())
+	for key, v := range in.Query {
+		a.query.Set(key, textOf(v))
+	}
+	run, err := a.find(strings.ToUpper(strings.TrimSpace(in.Method)))
+	if err != nil {
+		return nil, err
+	}
+	return run(ctx, a)
+}
+
+// textOf is a value of a query as text.
+func textOf(v json.RawMessage) string {
+	var s string
+	if json.Unmarshal(v, &s) == nil && string(v) != "null" {
+		return s
+	}
+	if string(v) == "null" {
+		return ""
+	}
+	return string(v)
+}
+
+// find returns what runs a call, and takes the parts of its path.
+func (a *apiCall) find(method string) (func(context.Context, *apiCall) (any, error), error) {
+	var allowed []string
+	for _, r := range routes {
+		parts, ok := match(r.path, a.path)
+		if !ok {
+			continue
+		}
+		if r.method == method {
+			a.parts = parts
+			return r.run, nil
+		}
+		allowed = append(allowed, r.method)
+	}
+	if len(allowed) > 0 && !slices.Contains(allowed, method) {
+		f := failed(false, a.path, refusal("method %s is not for this path; use %s", clip(method), strings.Join(allowed, " or ")))
+		f.status, f.code = http.StatusMethodNotAllowed, "method_not_allowed"
+		return nil, f
+	}
+	return nil, control(a.path, "route", sandbox.Errorf(sandbox.CodeNotFound, "path %s does not exist; the control plane has /health, /v1/sandboxes and /v1/templates", clip(a.path)))
+}
+
+// match compares a path with that of a route, and returns what stands for {}.
+func match(pattern, path string) ([]string, bool) {
+	want, got := strings.Split(pattern, "/"), strings.Split(path, "/")
+	if len(want) != len(got) {
+		return nil, false
+	}
+	var parts []string
+	for i, w := range want {
+		if w != "{}" {
+			if w != got[i] {
+				return nil, false
+			}
+			continue
+		}
+		part, err := url.PathUnescape(got[i])
+		if err != nil || part == "" {
+			return nil, false
+		}
+		parts = append(parts, part)
+	}
+	return parts, true
+}
+
+// number is a parameter of the query as a number.
+func (a *apiCall) number(key string, otherwise int64) (int64, error) {
+	s := a.query.Get(key)
+	if s == "" {
+		return otherwise, nil
+	}
+	var n int64
+	if json.Unmarshal([]byte(s), &n) != nil {
+		return 0, refusal("%s is %q; give a number", key, clip(s))
+	}
+	return n, nil
+}
+
+// read decodes the body.
+func (a *apiCall) read(v any) error {
+	if len(a.body) == 0 || string(a.body) == "null" {
+		return refusal("the request has no body; give an object as body")
+	}
+	err := json.Unmarshal(a.body, v)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		field := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
+		return refusal("%s of the body cannot be %s; see the documentation of this call", field, clip(wrong.Value))
+	}
+	if err != nil {
+		return refusal("the body is not an object; give one")
+	}
+	return nil
+}
+
+func (a *apiCall) value(key string) *string {
+	if v := a.query.Get(key); v != "" {
+		return &v
+	}
+	return nil
+}
+
+func apiListSandboxes(ctx context.Context, a *apiCall) (any, error) {
+	limit, err := a.number("limit", sandbox.DefaultPageSize)
+	if err != nil {
+		return nil, control(a.path, "sandbox", err)
+	}
+	return listSandboxes(ctx, a.Call, listArgs{Limit: limit, Status: a.value("status"), Region: a.value("region"), Cursor: a.query.Get("cursor")})
+}
+
+func apiCreateSandbox(ctx context.Context, a *apiCall) (any, error) {
+	var in struct {
+		createArgs
+		TemplateID   json.RawMessage `json:"template_id"` // a string or a number
+		TemplateName string          `json:"template_name"`
+	}
+	if err := a.read(&in); err != nil {
+		return nil, control(a.path, "sandbox", err)
+	}
+	in.createArgs.TemplateID = textOf(in.TemplateID)
+	if len(in.TemplateID) == 0 {
+		in.createArgs.TemplateID = in.TemplateName
+	}
+	return createSandbox(ctx, a.Call, in.createArgs)
+}
+
+func apiPause(ctx context.Context, a *apiCall) (any, error) {
+	s, err := living(ctx, a.Call, a.parts[0])
+	if err != nil {
+		return nil, err
+	}
+	a.Status("pausing")
+	if s, err = a.Service.Pause(ctx, s.ID); err != nil {
+		return nil, aboutSandbox(a.path, a.parts[0], err)
+	}
+	return object(pair{"id", s.ID}, pair{"status", status(s.State)}), nil
+}
+
+func apiResume(ctx context.Context, a *apiCall) (any, error) {
+	return resumeSandbox(ctx, a.Call, idArgs{a.parts[0]})
+}
+
+func apiTimeout(ctx context.Context, a *apiCall) (any, error) {
+	in := timeoutArgs{}
+	if err := a.read(&in); err != nil {
+		return nil, control(a.path, "sandbox", err)
+	}
+	in.ID = a.parts[0]
+	return updateTimeout(ctx, a.Call, in)
+}
+
+func apiToken(ctx context.Context, a *apiCall) (any, error) {
+	s, err := living(ctx, a.Call, a.parts[0])
+	if err != nil {
+		return nil, err
+	}
+	r := withToken(s)
+	return object(pair{"auth_token", r.AuthToken}, pair{"token_expires_at", r.TokenExpiresAt}), nil
+}
+
+func apiListTemplates(ctx context.Context, a *apiCall) (any, error) {
+	limit, err := a.number("limit", sandbox.MaxPageSize)
+	if err != nil {
+		return nil, control(a.path, "template", err)
+	}
+	return listTemplates(ctx, a.Call, templatesArgs{Limit: limit, Fields: allFields, Category: a.query.Get("category"), Language: a.query.Get("language")})
+}
+
+func apiDeleteTemplate(ctx context.Context, a *apiCall) (any, error) {
+	name := templateNamed(a.parts[0])
+	if name == interpreter || name == baseTemplate {
+		return nil, control(a.path, "template", sandbox.Errorf(sandbox.CodeForbidden, "template %s is public and stays", name))
+	}
+	if err := a.Service.DeleteTemplate(ctx, name); err != nil {
+		return nil, control(a.path, "template", noTemplate(name, err))
+	}
+	return object(pair{"id", templateID(name)}, pair{"status", "deleted"}), nil
+}
+
+func apiUploadLink(_ context.Context, a *apiCall) (any, error) {
+	return nil, control(a.path, "route", sandbox.Errorf(sandbox.CodeUnsupported, "this server takes no files for builds; write them in a RUN step, or use a spec with files: cove template build"))
+}
+
+func apiBuild(ctx context.Context, a *apiCall) (any, error) {
+	var in buildRequest
+	if err := a.read(&in); err != nil {
+		return nil, control(a.path, "template", err)
+	}
+	spec, err := in.spec()
+	if err != nil {
+		return nil, control(a.path, "template", err)
+	}
+	_, err = a.Service.GetTemplate(ctx, in.Name)
+	switch {
+	case err == nil && !in.Update:
+		err = sandbox.Errorf(sandbox.CodeConflict, "Template '%s' exists already; choose another name, or set update", clip(in.Name))
+	case err != nil && sandbox.CodeOf(err) == sandbox.CodeNotFound && !in.Update:
+		err = nil
+	}
+	if err != nil {
+		return nil, control(a.path, "template", noTemplate(in.Name, err))
+	}
+	a.Status("starting the build")
+	b, err := a.Service.StartBuild(ctx, sandbox.BuildTemplateRequest{Name: in.Name, Spec: spec, Force: in.SkipCache})
+	if err != nil {
+		return nil, control(a.path, "template", err)
+	}
+	return object(pair{"build_id", b.ID}, pair{"template_id", templateID(b.Template)}, pair{"status", "building"}, pair{"logs_url", "/v1/templates/build/" + b.ID + "/logs"}), nil
+}
+
+// build finds a build by its id, or the newest of a template.
+func (a *apiCall) build(ctx context.Context) (*sandbox.Build, error) {
+	id := a.parts[0]
+	b, err := a.Service.GetBuild(ctx, id)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || sandbox.CodeOf(err) == sandbox.CodeInvalid {
+		list, listErr := a.Service.ListBuilds(ctx, sandbox.ListBuildsRequest{Template: templateNamed(id), Page: sandbox.Page{Limit: 1}})
+		if listErr == nil && len(list.Items) > 0 {
+			return &list.Items[0], nil
+		}
+		err = sandbox.Errorf(sandbox.CodeNotFound, "Build '%s' does not exist", clip(id))
+	}
+	if err != nil {
+		return nil, control(a.path, "build", err)
+	}
+	return b, nil
+}
+
+// buildStatus is a state in the product's words.
+func buildStatus(s sandbox.BuildState) string {
+	switch s {
+	case sandbox.BuildReady:
+		return "success"
+	case sandbox.BuildRunning:
+		return "building"
+	}
+	return "failed"
+}
+
+func apiBuildStatus(ctx context.Context, a *apiCall) (any, error) {
+	b, err := a.build(ctx)
+	if err != nil {
+		return nil, err
+	}
+	end := time.Now()
+	out := object(
+		pair{"build_id", b.ID}, pair{"template_id", templateID(b.Template)}, pair{"status", buildStatus(b.State)},
+		pair{"progress", int(100 * min(1, max(0, b.Fraction)))}, pair{"current_step", b.Step}, pair{"started_at", stamp(b.CreatedAt)})
+	if b.EndedAt != nil {
+		end = *b.EndedAt
+		out = append(out, pair{"completed_at", stamp(end)})
+	}
+	out = append(out, pair{"build_duration_ms", end.Sub(b.CreatedAt).Milliseconds()})
+	if b.Reason != "" {
+		out = append(out, pair{"error_message", b.Reason})
+	}
+	return out, nil
+}
+
+const (
+	// maxLogs is what is returned of a build's log at once, and logsWait how
+	// long a build that is under way is listened to.
+	maxLogs  = 256 << 10
+	logsWait = 2 * time.Second
+)
+
+func apiBuildLogs(ctx context.Context, a *apiCall) (any, error) {
+	offset, err := a.number("offset", 0)
+	if err == nil && offset < 0 {
+		err = refusal("offset is %d; give 0 or more", offset)
+	}
+	if err != nil {
+		return nil, control(a.path, "build", err)
+	}
+	b, err := a.build(ctx)
+	if err != nil {
+		return nil, err
+	}
+	logs := &logWindow{skip: offset}
+	listen, cancel := context.WithTimeout(ctx, logsWait)
+	defer cancel()
+	ended, err := a.Service.FollowBuild(listen, b.ID, logs.take)
+	switch {
+	case err == nil:
+		b = ended
+	case listen.Err() == nil && logs.room() > 0:
+		return nil, control(a.path, "build", err)
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	status := buildStatus(b.State)
+	return object(
+		pair{"logs", strings.ToValidUTF8(logs.text.String(), "\uFFFD")}, pair{"offset", offset + int64(logs.text.Len())},
+		pair{"status", status}, pair{"complete", status != "building" && logs.room() > 0}), nil
+}
+
+// logWindow keeps a part of a build's log.
+type logWindow struct {
+	skip int64
+	text bytes.Buffer
+}
+
+func (l *logWindow) room() int { return maxLogs - l.text.Len() }
+
+var errFull = errors.New("enough of the log")
+
+func (l *logWindow) take(e sandbox.BuildEvent) error {
+	piece := e.Log
+	if piece == "" {
+		return nil
+	}
+	if !strings.HasSuffix(piece, "\n") {
+		piece += "\n"
+	}
+	n := min(l.skip, int64(len(piece)))
+	l.skip -= n
+	piece = piece[n:]
+	l.text.WriteString(piece[:min(len(piece), l.room())])
+	if l.room() == 0 {
+		return errFull
+	}
+	return nil
+}

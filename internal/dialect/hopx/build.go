@@ -1,0 +1,207 @@
+package hopx
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// What a template may have, as the product documents it.
+const (
+	maxCPU          = 64
+	minBuildMemory  = 512
+	maxBuildMemory  = 64000
+	maxBuildDisk    = 250
+	maxReadyTimeout = int64(600_000)
+)
+
+// buildRequest describes a template in the product's words.
+type buildRequest struct {
+	Name        string          `json:"name"`
+	FromImage   string          `json:"from_image"`
+	CPU         int64           `json:"cpu"`
+	Memory      int64           `json:"memory"`
+	Disk        int64           `json:"diskGB"`
+	Steps       []buildStep     `json:"steps"`
+	Start       string          `json:"startCmd"`
+	Ready       *readiness      `json:"readyCmd"`
+	SkipCache   bool            `json:"skipCache"`
+	Update      bool            `json:"update"`
+	Credentials json.RawMessage `json:"registry_credentials"`
+}
+
+// buildStep is an instruction of a build. Some clients give its arguments as a
+// list, others by name.
+type buildStep struct {
+	Type  string   `json:"type"`
+	Args  []string `json:"args"`
+	Key   string   `json:"key"`
+	Value string   `json:"value"`
+	Path  string   `json:"path"`
+}
+
+// readiness is how to find out whether the start command is ready.
+type readiness struct {
+	Type        string `json:"type"`
+	Timeout     int64  `json:"timeout"` // in milliseconds
+	Port        int    `json:"port"`
+	URL         string `json:"url"`
+	Path        string `json:"path"`
+	ProcessName string `json:"processName"`
+	Name        string `json:"name"`
+	Command     string `json:"command"`
+}
+
+// spec is the template in the service's words.
+func (r *buildRequest) spec() (*sandbox.TemplateSpec, error) {
+	switch {
+	case r.Name == "" || r.FromImage == "":
+		return nil, refusal("name and from_image are needed; give both")
+	case r.CPU < 1 || r.CPU > maxCPU:
+		return nil, refusal("cpu is %d; give 1 to %d", r.CPU, maxCPU)
+	case r.Memory < minBuildMemory || r.Memory > maxBuildMemory:
+		return nil, refusal("memory is %d; give %d to %d, in MB", r.Memory, minBuildMemory, maxBuildMemory)
+	case r.Disk < 1 || r.Disk > maxBuildDisk:
+		return nil, refusal("diskGB is %d; give 1 to %d", r.Disk, maxBuildDisk)
+	case len(r.Credentials) > 0 && string(r.Credentials) != "null":
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "registry_credentials cannot be given here; the server's operator configures registries")
+	case len(r.Steps) > sandbox.MaxTemplateSteps:
+		return nil, refusal("there are %d steps; give at most %d", len(r.Steps), sandbox.MaxTemplateSteps)
+	}
+	spec := &sandbox.TemplateSpec{
+		From:      sandbox.TemplateSource{Image: r.FromImage},
+		Resources: sandbox.Resources{VCPUs: int(r.CPU), MemoryMiB: r.Memory, DiskMiB: r.Disk << 10},
+		WorkDir:   home,
+	}
+	b := builder{spec: spec, start: r.Start}
+	for i := range r.Steps {
+		if err := b.step(&r.Steps[i]); err != nil {
+			return nil, fmt.Errorf("step %d: %w", i+1, err)
+		}
+	}
+	if b.start != "" {
+		spec.Start = &sandbox.StartCommand{Command: b.start}
+	}
+	if r.Ready == nil {
+		return spec, nil
+	}
+	if spec.Start == nil {
+		return nil, refusal("readyCmd needs a startCmd; give one, or leave readyCmd out")
+	}
+	var err error
+	if spec.Start.Ready, err = r.Ready.command(); err != nil {
+		return nil, err
+	}
+	if spec.Start.TimeoutMS = r.Ready.Timeout; r.Ready.Timeout < 0 || r.Ready.Timeout > maxReadyTimeout {
+		return nil, refusal("readyCmd.timeout is %d; give up to %d milliseconds", r.Ready.Timeout, maxReadyTimeout)
+	}
+	return spec, nil
+}
+
+// builder goes through the instructions in their order: each is in effect for
+// those after it.
+type builder struct {
+	spec      *sandbox.TemplateSpec
+	env       map[string]string
+	dir, user string
+	start     string
+}
+
+func (b *builder) step(s *buildStep) error {
+	text := strings.Join(s.Args, " ")
+	switch strings.ToUpper(s.Type) {
+	case "RUN":
+		if strings.TrimSpace(text) == "" {
+			return refusal("RUN has no command; give it in args")
+		}
+		b.spec.Run = append(b.spec.Run, sandbox.TemplateStep{Run: text, User: b.user, WorkDir: b.dir, Env: maps.Clone(b.env)})
+	case "ENV":
+		return b.setEnv(s)
+	case "WORKDIR":
+		if s.Path != "" {
+			text = s.Path
+		}
+		if !strings.HasPrefix(text, "/") {
+			return refusal("WORKDIR %q is not absolute; give a path such as /app", clip(text))
+		}
+		b.dir, b.spec.WorkDir = text, text
+	case "USER":
+		if text == "" {
+			return refusal("USER has no name; give it in args")
+		}
+		b.user, b.spec.User = text, text
+	case "CMD":
+		if b.start == "" {
+			b.start = text
+		}
+	case "COPY":
+		return sandbox.Errorf(sandbox.CodeUnsupported, "COPY is not supported here; write files in a RUN step, or use a spec with files: cove template build")
+	default:
+		return refusal("type %q is not known; use RUN, ENV, WORKDIR, USER or CMD", clip(s.Type))
+	}
+	return nil
+}
+
+func (b *builder) setEnv(s *buildStep) error {
+	set := func(key, value string) {
+		if b.env == nil {
+			b.env, b.spec.Env = make(map[string]string), make(map[string]string)
+		}
+		b.env[key], b.spec.Env[key] = value, value
+	}
+	if s.Key != "" {
+		set(s.Key, s.Value)
+		return nil
+	}
+	if len(s.Args) == 2 && !strings.Contains(s.Args[0], "=") {
+		set(s.Args[0], s.Args[1])
+		return nil
+	}
+	for _, a := range s.Args {
+		key, value, ok := strings.Cut(a, "=")
+		if !ok || key == "" {
+			return refusal("ENV %q is not NAME=VALUE; give such, or a name and a value", clip(a))
+		}
+		set(key, value)
+	}
+	if len(s.Args) == 0 {
+		return refusal("ENV has no variable; give NAME=VALUE in args")
+	}
+	return nil
+}
+
+// command is what succeeds when it is ready.
+func (r *readiness) command() (string, error) {
+	switch r.Type {
+	case "port":
+		if r.Port < 1 || r.Port > 65535 {
+			return "", refusal("readyCmd.port is %d; give 1 to 65535", r.Port)
+		}
+		return fmt.Sprintf("bash -c '</dev/tcp/127.0.0.1/%d'", r.Port), nil
+	case "url":
+		if r.URL != "" {
+			return "curl -fsS -o /dev/null -- " + quote(r.URL), nil
+		}
+	case "file":
+		if r.Path != "" {
+			return "test -e " + quote(r.Path), nil
+		}
+	case "process":
+		if name := r.ProcessName + r.Name; name != "" && (r.ProcessName == "" || r.Name == "") {
+			return "pgrep -f -- " + quote(name), nil
+		}
+	case "command":
+		if r.Command != "" {
+			return r.Command, nil
+		}
+	default:
+		return "", refusal("readyCmd.type %q is not known; use port, url, file, process or command", clip(r.Type))
+	}
+	return "", refusal("readyCmd of type %s does not say what to wait for", r.Type)
+}
+
+// quote makes one word of a text for the shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -1,0 +1,180 @@
+package hopx_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// call is a call of the control plane's API by call_api.
+func call(t *testing.T, svc sandbox.Service, method, path, body string) map[string]any {
+	t.Helper()
+	args := map[string]any{"method": method, "path": path}
+	if body != "" {
+		args["body"] = json.RawMessage(body)
+	}
+	data, err := json.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer(t, first, svc, "call_api", string(data))
+}
+
+const (
+	buildPath = "/v1/templates/build"
+	least     = `"name":"mine","from_image":"python:3.12","cpu":1,"memory":512,"diskGB":1`
+)
+
+// The steps of a build are a template's, each in effect for those after it.
+func TestBuild(t *testing.T) {
+	svc := newImaginary()
+	got := call(t, svc, "POST", buildPath, `{`+least+`,"skipCache":true,"startCmd":"python -m http.server 8000","readyCmd":{"type":"port","port":8000,"timeout":30000,"interval":500},"steps":[
+		{"type":"RUN","args":["apt-get update"]},
+		{"type":"ENV","args":["A","1"]},
+		{"type":"env","key":"B","value":"2"},
+		{"type":"workdir","path":"/app"},
+		{"type":"RUN","args":["pip install","flask"]},
+		{"type":"USER","args":["nobody"]},
+		{"type":"ENV","args":["C=3=4","D="]},
+		{"type":"RUN","args":["true"]},
+		{"type":"CMD","args":["ignored"]}]}`)
+	if got["build_id"] != "bld-1" || got["template_id"] != "mine" || got["status"] != "building" || got["logs_url"] != buildPath+"/bld-1/logs" {
+		t.Errorf("the answer is %v", got)
+	}
+	ab := map[string]string{"A": "1", "B": "2"}
+	all := map[string]string{"A": "1", "B": "2", "C": "3=4", "D": ""}
+	want := []sandbox.BuildTemplateRequest{{Name: "mine", Force: true, Spec: &sandbox.TemplateSpec{
+		From: sandbox.TemplateSource{Image: "python:3.12"}, Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 512, DiskMiB: 1024},
+		Run: []sandbox.TemplateStep{
+			{Run: "apt-get update"}, {Run: "pip install flask", WorkDir: "/app", Env: ab}, {Run: "true", User: "nobody", WorkDir: "/app", Env: all},
+		},
+		Env: all, WorkDir: "/app", User: "nobody",
+		Start: &sandbox.StartCommand{Command: "python -m http.server 8000", Ready: "bash -c '</dev/tcp/127.0.0.1/8000'", TimeoutMS: 30000},
+	}}}
+	if diff := cmp.Diff(want, svc.built); diff != "" {
+		t.Errorf("built (-want +got):\n%s", diff)
+	}
+	for ready, want := range map[string]string{
+		`{"type":"url","url":"http://localhost:1/it's"}`: `curl -fsS -o /dev/null -- 'http://localhost:1/it'\''s'`,
+		`{"type":"file","path":"/tmp/ready"}`:            `test -e '/tmp/ready'`,
+		`{"type":"process","processName":"nginx"}`:       `pgrep -f -- 'nginx'`,
+		`{"type":"process","name":"nginx"}`:              `pgrep -f -- 'nginx'`,
+		`{"type":"command","command":"true && true"}`:    `true && true`,
+	} {
+		svc := newImaginary()
+		call(t, svc, "POST", buildPath, `{`+least+`,"steps":[{"type":"CMD","args":["server"]}],"readyCmd":`+ready+`}`)
+		if len(svc.built) != 1 || svc.built[0].Spec.Start.Ready != want || svc.built[0].Spec.Start.Command != "server" {
+			t.Errorf("%s: %+v", ready, svc.built)
+		}
+	}
+}
+
+func TestBuildRefused(t *testing.T) {
+	for body, want := range map[string]string{
+		``:                        "no body",
+		`{}`:                      "name and from_image",
+		`{"name":5}`:              "name of the body cannot be number",
+		`{` + least + `,"cpu":0}`: "cpu is 0", `{` + least + `,"cpu":65}`: "cpu is 65",
+		`{` + least + `,"memory":511}`: "memory is 511", `{` + least + `,"memory":64001}`: "memory is 64001",
+		`{` + least + `,"diskGB":0}`: "diskGB is 0", `{` + least + `,"diskGB":251}`: "diskGB is 251",
+		`{` + least + `,"steps":[{"type":"RUN","args":[" "]}]}`:                                  "RUN has no command",
+		`{` + least + `,"steps":[{"type":"ADD","args":["x"]}]}`:                                  `type "ADD"`,
+		`{` + least + `,"steps":[{"type":"WORKDIR","args":["app"]}]}`:                            "not absolute",
+		`{` + least + `,"steps":[{"type":"ENV","args":["A=1","B"]}]}`:                            `"B" is not NAME=VALUE`,
+		`{` + least + `,"steps":[{"type":"ENV"}]}`:                                               "ENV has no variable",
+		`{` + least + `,"steps":[{"type":"USER"}]}`:                                              "USER has no name",
+		`{` + least + `,"steps":[` + strings.Repeat(`{"type":"CMD"},`, 200) + `{"type":"CMD"}]}`: "201 steps",
+		`{` + least + `,"readyCmd":{"type":"port","port":1}}`:                                    "readyCmd needs a startCmd",
+		`{` + least + `,"startCmd":"x","readyCmd":{"type":"port"}}`:                              "readyCmd.port is 0",
+		`{` + least + `,"startCmd":"x","readyCmd":{"type":"moon"}}`:                              `"moon" is not known`,
+		`{` + least + `,"startCmd":"x","readyCmd":{"type":"url"}}`:                               "does not say what",
+		`{` + least + `,"startCmd":"x","readyCmd":{"type":"file","path":"/x","timeout":600001}}`: "timeout is 600001",
+	} {
+		svc := newImaginary()
+		got := call(t, svc, "POST", buildPath, body)
+		if got["status_code"] != 400.0 || !strings.Contains(fmt.Sprint(got["body"]), want) || len(svc.built) > 0 {
+			t.Errorf("%.200s: %v, want %q", body, got, want)
+		}
+	}
+	for body, status := range map[string]float64{
+		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b"],"filesHash":"x"}]}`: 501,
+		`{` + least + `,"registry_credentials":{"type":"basic"}}`:                     501,
+		`{` + strings.Replace(least, "mine", "host", 1) + `}`:                         409,
+		`{` + least + `,"update":true}`:                                               404,
+	} {
+		svc := newImaginary()
+		if got := call(t, svc, "POST", buildPath, body); got["status_code"] != status || len(svc.built) > 0 {
+			t.Errorf("%s: %v", body, got)
+		}
+	}
+	svc := newImaginary()
+	if got := call(t, svc, "POST", buildPath, `{`+strings.Replace(least, "mine", "host", 1)+`,"update":true}`); got["build_id"] == nil {
+		t.Errorf("an update: %v", got)
+	}
+}
+
+func TestBuildFollowed(t *testing.T) {
+	svc := newImaginary()
+	for _, id := range []string{"bld-1", "mine"} { // by the template's name too
+		if got := call(t, svc, "GET", buildPath+"/"+id+"/status", ""); got["build_id"] != "bld-1" || got["status"] != "building" || got["progress"] != 50.0 || got["current_step"] != "run 1" {
+			t.Errorf("%s: %v", id, got)
+		}
+	}
+	svc.events = []sandbox.BuildEvent{{Step: "a", Log: "one"}, {Step: "b"}, {Step: "b", Log: "two\n"}}
+	got := call(t, svc, "GET", buildPath+"/bld-1/logs?offset=2", "")
+	if got["logs"] != "e\ntwo\n" || got["offset"] != 8.0 || got["complete"] != false || got["status"] != "building" {
+		t.Errorf("under way: %v", got)
+	}
+	end := svc.build.CreatedAt.Add(90 * time.Second)
+	svc.build.State, svc.build.EndedAt, svc.build.Reason = sandbox.BuildFailed, &end, "step 1 has failed"
+	if got := call(t, svc, "GET", buildPath+"/bld-1/status", ""); got["status"] != "failed" || got["error_message"] != "step 1 has failed" || got["build_duration_ms"] != 90000.0 || got["completed_at"] == nil {
+		t.Errorf("failed: %v", got)
+	}
+	if got := call(t, svc, "GET", buildPath+"/bld-1/logs", ""); got["logs"] != "one\ntwo\n" || got["complete"] != true {
+		t.Errorf("failed: %v", got)
+	}
+	// A long log comes in parts, without a gap.
+	svc.events = []sandbox.BuildEvent{{Log: strings.Repeat("x", 200<<10)}, {Log: strings.Repeat("y", 200<<10)}}
+	first := call(t, svc, "GET", buildPath+"/bld-1/logs", "")
+	if len(first["logs"].(string)) != 256<<10 || first["complete"] != false || first["offset"] != float64(256<<10) {
+		t.Errorf("the first part has %d bytes, complete %v, offset %v", len(first["logs"].(string)), first["complete"], first["offset"])
+	}
+	rest := call(t, svc, "GET", fmt.Sprintf("%s/bld-1/logs?offset=%.0f", buildPath, first["offset"]), "")
+	if all := first["logs"].(string) + rest["logs"].(string); all != svc.events[0].Log+"\n"+svc.events[1].Log+"\n" || rest["complete"] != true {
+		t.Errorf("both parts have %d bytes, complete %v", len(all), rest["complete"])
+	}
+	for path, status := range map[string]float64{"/nope/status": 404, "/nope/logs": 404, "/bld-1/logs?offset=-1": 400, "/bld-1/logs?offset=x": 400, "/bld-1": 404} {
+		if got := call(t, svc, "GET", buildPath+path, ""); got["status_code"] != status {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
+// What a client writes as a path leads to its routes only.
+func FuzzCallAPI(f *testing.F) {
+	for _, s := range []string{"/v1/sandboxes", "v1/sandboxes/sbx-1/", "https://api.hopx.dev/v1/templates?limit=1", "/v1/sandboxes/%2e%2e/x", "//", "://", "/v1/templates/build/bld-1/status", "%zz", "?", "\x00"} {
+		f.Add("GET", s)
+		f.Add("post", s)
+	}
+	f.Fuzz(func(t *testing.T, method, path string) {
+		svc := newImaginary()
+		svc.build.State = sandbox.BuildReady
+		args, err := json.Marshal(map[string]any{"method": method, "path": path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.EqualFold(strings.TrimSpace(method), "delete") || strings.Contains(path, "pause") || strings.Contains(path, "stop") || strings.Contains(path, "resume") || strings.Contains(path, "start") {
+			return // the service here has none of these
+		}
+		text, failed := told(t, first, svc, "call_api", string(args))
+		if !json.Valid([]byte(text)) || failed || len(text) > 64<<10 {
+			t.Errorf("%q %q: isError %v, %.500s", method, path, failed, text)
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package hopx
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// masked is shown in place of values whose names look secret. Where a client
+// gives it back, the value stays.
+const masked = "***MASKED***"
+
+var secretWords = []string{"KEY", "SECRET", "PASSWORD", "TOKEN"}
+
+func looksSecret(name string) bool {
+	name = strings.ToUpper(name)
+	for _, w := range secretWords {
+		if strings.Contains(name, w) {
+			return true
+		}
+	}
+	return false
+}
+
+// env returns the variables as clients may see them, by name.
+func (m *vm) env(ctx context.Context) (pairs, error) {
+	list, err := m.Service.GetEnv(ctx, m.id)
+	if err != nil {
+		return nil, m.failed("/env", err)
+	}
+	out := object()
+	for _, v := range list.Items {
+		value := v.Value
+		if looksSecret(v.Name) || v.Source == "secret" {
+			value = masked
+		}
+		out = append(out, pair{v.Name, value})
+	}
+	return out, nil
+}
+
+func envGet(ctx context.Context, c *dialect.Call, in target) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	env, err := m.env(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return object(pair{"env_vars", env}, pair{"count", len(env)}, pair{"timestamp", stamp(time.Now())}), nil
+}
+
+type envArgs struct {
+	target
+	Vars  map[string]string `json:"env_vars"`
+	Merge bool              `json:"merge"`
+}
+
+func (m *vm) setEnv(ctx context.Context, in *envArgs) error {
+	req := sandbox.SetEnvRequest{Set: make(map[string]string, len(in.Vars)), Replace: !in.Merge}
+	kept := false
+	for name, value := range in.Vars {
+		if value == masked {
+			kept = true
+			continue
+		}
+		req.Set[name] = value
+	}
+	if kept && req.Replace { // those that stay are set again
+		list, err := m.Service.GetEnv(ctx, m.id)
+		if err != nil {
+			return m.failed("/env", err)
+		}
+		for _, v := range list.Items {
+			if in.Vars[v.Name] == masked && v.Source == "sandbox" {
+				req.Set[v.Name] = v.Value
+			}
+		}
+	}
+	if len(req.Set) == 0 && !req.Replace {
+		return nil // as it is
+	}
+	if _, err := m.Service.SetEnv(ctx, m.id, req); err != nil {
+		return m.failed("/env", err)
+	}
+	return nil
+}
+
+// nothing is an answer without a body.
+func nothing() any { return object(pair{"text", ""}) }
+
+func envSet(ctx context.Context, c *dialect.Call, in envArgs) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.setEnv(ctx, &in); err != nil {
+		return nil, err
+	}
+	return nothing(), nil
+}
+
+func (m *vm) clearEnv(ctx context.Context) error {
+	if _, err := m.Service.SetEnv(ctx, m.id, sandbox.SetEnvRequest{Replace: true}); err != nil {
+		return m.failed("/env", err)
+	}
+	return nil
+}
+
+func envClear(ctx context.Context, c *dialect.Call, in target) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.clearEnv(ctx); err != nil {
+		return nil, err
+	}
+	return nothing(), nil
+}

@@ -1,0 +1,76 @@
+package hopx_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// holding is a service with one file, in which no command starts.
+type holding struct {
+	*imaginary
+	content string
+	refusal error
+}
+
+func (s *holding) ReadFile(_ context.Context, _ string, req sandbox.ReadFileRequest) (*sandbox.FileReader, error) {
+	return &sandbox.FileReader{ReadCloser: io.NopCloser(strings.NewReader(s.content[:min(int64(len(s.content)), req.Limit)]))}, nil
+}
+
+func (s *holding) Exec(context.Context, string, sandbox.ExecRequest, sandbox.JobSink) (*sandbox.Job, error) {
+	return nil, s.refusal
+}
+
+// A file may be large or strange, but not both: what is not text is six times as
+// long in a result.
+func TestReadIsBounded(t *testing.T) {
+	const most = 8 << 20
+	for name, tt := range map[string]struct {
+		content string
+		status  any
+	}{
+		"text":           {strings.Repeat("a line\n", most/7), nil},
+		"too large":      {strings.Repeat("x", most+1), 413.0},
+		"a little, zero": {strings.Repeat("\x00", most/4), nil},
+		"zero":           {strings.Repeat("\x00", most), 413.0},
+		"no UTF-8":       {strings.Repeat("\xff", most), nil}, // in a row they are one
+		"no UTF-8 apart": {strings.Repeat("\xffx", most/2), nil},
+	} {
+		got := answer(t, first, &holding{imaginary: newImaginary(), content: tt.content}, "file_read", `{"vm_url":"sbx-1","path":"/tmp/f"}`)
+		if content, _ := got["content"].(string); got["status_code"] != tt.status || (tt.status == nil) == (content == "") {
+			t.Errorf("%s: %v, %d bytes", name, got["status_code"], len(content))
+		}
+	}
+}
+
+// Errors about a callback name the arguments that the client knows.
+func TestCallbackErrors(t *testing.T) {
+	for ours, theirs := range map[string]string{
+		"webhook.url leads into the server's own world": "callback_url leads into the server's own world",
+		`webhook header "Host" is set by Cove`:          `callback_headers: "Host" is set by Cove`,
+		"webhook.headers has 99 entries":                "callback_headers has 99 entries",
+		"webhook.secret has 9999 bytes":                 "callback_signature_secret has 9999 bytes",
+		"workdir is not there":                          "workdir is not there",
+	} {
+		svc := &holding{imaginary: newImaginary(), refusal: sandbox.Errorf(sandbox.CodeInvalid, "%s", ours)}
+		got := answer(t, first, svc, "execute_code_async", `{"vm_url":"sbx-1","code":"1","callback_url":"http://127.0.0.1/"}`)
+		body, _ := got["body"].(map[string]any)
+		if body["error"] != theirs || got["status_code"] != 400.0 {
+			t.Errorf("%s: %v", ours, got)
+		}
+	}
+}
+
+// Of several numbers that are wrong it is always the first that is told.
+func TestFirstWrongNumberIsTold(t *testing.T) {
+	for range 20 {
+		got := answer(t, first, newImaginary(), "create_sandbox", `{"template_id":"host","vcpu":0,"memory_mb":0,"disk_gb":0}`)
+		if text := fmt.Sprint(got["body"]); !strings.Contains(text, "vcpu is 0") {
+			t.Fatal(text)
+		}
+	}
+}

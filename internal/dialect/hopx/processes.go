@@ -1,0 +1,533 @@
+package hopx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const shell = "/bin/sh"
+
+type commandArgs struct {
+	target
+	Command    string            `json:"command"`
+	Timeout    int64             `json:"timeout"`
+	Env        map[string]string `json:"env"`
+	WorkingDir string            `json:"working_dir"`
+	Name       string            `json:"name"`
+}
+
+// commandDone is what came of a command.
+type commandDone struct {
+	Stdout        string  `json:"stdout"`
+	Stderr        string  `json:"stderr"`
+	ExitCode      int     `json:"exit_code"`
+	ExecutionTime float64 `json:"execution_time"`
+	Command       string  `json:"command"`
+	PID           int     `json:"pid"`
+	Success       bool    `json:"success"`
+	Timestamp     string  `json:"timestamp"`
+}
+
+func runCommand(ctx context.Context, c *dialect.Call, in commandArgs) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return m.command(ctx, &in)
+}
+
+func (m *vm) command(ctx context.Context, in *commandArgs) (*commandDone, error) {
+	const route = "/commands/run"
+	if err := in.check(maxTimeout, "or use run_command_background"); err != nil {
+		return nil, m.failed(route, err)
+	}
+	m.Status("running")
+	req := sandbox.ExecRequest{
+		Command: []string{shell, "-c", in.Command}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000, KeepBytes: 1, // it is taken as it comes
+	}
+	var streams *capture
+	var job *sandbox.Job
+	err := m.atHome(ctx, in.WorkingDir, func() (err error) {
+		streams = new(capture)
+		job, err = m.Service.Exec(ctx, m.id, req, streams.take)
+		return err
+	})
+	if err != nil {
+		return nil, m.missing(ctx, route, "DIRECTORY_NOT_FOUND", err)
+	}
+	out := &commandDone{
+		Stdout: streams.text(sandbox.Stdout), Stderr: streams.text(sandbox.Stderr), ExitCode: job.ExitCode,
+		ExecutionTime: seconds(job.Duration().Milliseconds()), Command: in.Command, PID: job.PID, Success: job.ExitCode == 0, Timestamp: stamp(time.Now()),
+	}
+	switch job.EndCause {
+	case sandbox.EndTimeout:
+		out.ExitCode = exitTimeout
+		out.Stderr = line(out.Stderr) + "Command timed out after " + quoted(in.Timeout) + " seconds\n"
+	case sandbox.EndOutOfMemory:
+		out.Stderr = line(out.Stderr) + "Command was ended: it used more memory than the sandbox has\n"
+	case sandbox.EndProcessLimit:
+		out.Stderr = line(out.Stderr) + "Command was ended: it started more processes than the sandbox may have\n"
+	}
+	return out, nil
+}
+
+func (in *commandArgs) check(most int64, instead string) error {
+	switch {
+	case strings.TrimSpace(in.Command) == "":
+		return refusal("command is empty; give a shell command line")
+	case strings.Contains(in.Command+in.Name, "\x00"):
+		return refusal("command or name has a NUL byte; leave it out")
+	}
+	return checkTimeout(in.Timeout, most, instead)
+}
+
+// line ends a text with a line's end, unless it is empty.
+func line(s string) string {
+	if s == "" || strings.HasSuffix(s, "\n") {
+		return s
+	}
+	return s + "\n"
+}
+
+// capture keeps the beginning of both streams of a job.
+type capture struct {
+	streams [2]bytes.Buffer
+	more    [2]int64
+}
+
+func (s *capture) take(e sandbox.JobEvent) error {
+	i := streamIndex(e.Stream)
+	n := min(len(e.Data), maxOutput-s.streams[i].Len())
+	s.streams[i].Write(e.Data[:n])
+	s.more[i] += int64(len(e.Data) - n)
+	return nil
+}
+
+func streamIndex(s sandbox.Stream) int {
+	if s == sandbox.Stderr {
+		return 1
+	}
+	return 0
+}
+
+func (s *capture) text(stream sandbox.Stream) string {
+	i := streamIndex(stream)
+	t := strings.ToValidUTF8(s.streams[i].String(), "\uFFFD")
+	if s.more[i] > 0 {
+		t = line(t) + "[" + quoted(s.more[i]) + " more bytes; write to a file and read it in parts]\n"
+	}
+	return t
+}
+
+// What begins the ids of processes: of code and of commands in the background,
+// and of executions. The rest is the job's.
+const (
+	codePrefix      = "bg_"
+	commandPrefix   = "cmd_"
+	executionPrefix = "exec_"
+)
+
+// jobOf is the job of a process or execution.
+func jobOf(id string) string {
+	for _, prefix := range []string{codePrefix, commandPrefix, executionPrefix} {
+		if job, ok := strings.CutPrefix(id, prefix); ok {
+			return job
+		}
+	}
+	return id
+}
+
+// started is code or a command that runs in the background.
+type started struct {
+	ProcessID   string  `json:"process_id"`
+	ExecutionID string  `json:"execution_id"`
+	Status      string  `json:"status"`
+	StartTime   string  `json:"start_time"`
+	Message     string  `json:"message"`
+	Name        *string `json:"name"`
+	Mode        string  `json:"mode,omitempty"`
+	SandboxID   string  `json:"sandbox_id,omitempty"`
+}
+
+type backgroundArgs struct {
+	codeArgs
+	Name     string            `json:"name"`
+	Callback string            `json:"callback_url"`
+	Headers  map[string]string `json:"callback_headers"`
+	Secret   string            `json:"callback_signature_secret"`
+}
+
+// start starts code as a job.
+func (m *vm) start(ctx context.Context, route string, in *backgroundArgs) (*sandbox.Job, error) {
+	longest := in.Timeout
+	in.Timeout = 1 // the rest is as for code that is waited for
+	req, err := in.request()
+	in.Timeout = longest
+	if err == nil {
+		err = checkTimeout(longest, maxBackground, "or split the work")
+	}
+	if err != nil {
+		return nil, m.failed(route, err)
+	}
+	exec := sandbox.ExecRequest{
+		Code: &sandbox.JobCode{Language: req.Language, Code: req.Code}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: longest * 1000, Background: true,
+	}
+	if in.Callback != "" {
+		exec.Webhook = &sandbox.Webhook{URL: in.Callback, Headers: in.Headers, Secret: sandbox.NewSecretValue(in.Secret), Format: sandbox.WebhookHOPX}
+	}
+	return m.begin(ctx, route, in.WorkingDir, exec)
+}
+
+// begin starts a job in the background.
+func (m *vm) begin(ctx context.Context, route, dir string, req sandbox.ExecRequest) (job *sandbox.Job, err error) {
+	m.Status("starting")
+	err = m.atHome(ctx, dir, func() (err error) {
+		job, err = m.Service.Exec(ctx, m.id, req, nil)
+		return err
+	})
+	if err != nil {
+		return nil, m.missing(ctx, route, "DIRECTORY_NOT_FOUND", aboutCallback(err))
+	}
+	return job, nil
+}
+
+// callbacks are the arguments of a callback, by what the service calls them.
+var callbacks = []struct{ ours, theirs string }{
+	{"webhook.url", "callback_url"}, {"webhook.headers", "callback_headers"},
+	{"webhook header ", "callback_headers: "}, {"webhook.secret", "callback_signature_secret"},
+}
+
+// aboutCallback names the arguments of a callback as clients know them.
+func aboutCallback(err error) error {
+	e, ok := errors.AsType[*sandbox.Error](err)
+	if !ok {
+		return err
+	}
+	for _, c := range callbacks {
+		if rest, found := strings.CutPrefix(e.Message, c.ours); found {
+			return sandbox.Wrap(e.Code, err, c.theirs+rest)
+		}
+	}
+	return err
+}
+
+func startedOf(prefix string, job *sandbox.Job, name string) *started {
+	s := &started{
+		ProcessID: prefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: "running", StartTime: stamp(job.StartedAt),
+		Message: "Started in the background; execute_list_processes tells how it goes, execute_kill_process ends it",
+	}
+	if name != "" {
+		s.Name = &name
+	}
+	return s
+}
+
+func executeBackground(ctx context.Context, c *dialect.Call, in backgroundArgs) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	job, err := m.start(ctx, "/execute/background", &in)
+	if err != nil {
+		return nil, err
+	}
+	return startedOf(codePrefix, job, in.Name), nil
+}
+
+func executeAsync(ctx context.Context, c *dialect.Call, in backgroundArgs) (any, error) {
+	const route = "/execute/async"
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if in.Callback == "" {
+		return nil, m.failed(route, refusal("callback_url is empty; give the URL to call at the end"))
+	}
+	job, err := m.start(ctx, route, &in)
+	if err != nil {
+		return nil, err
+	}
+	return object(
+		pair{"execution_id", executionPrefix + job.ID}, pair{"status", "queued"}, pair{"callback_url", in.Callback},
+		pair{"message", "Started; callback_url is called when it has ended"}, pair{"timestamp", stamp(time.Now())}), nil
+}
+
+// startCommand starts a command as a job. Its name is what the shell takes for
+// its own, so that the job tells it.
+func (m *vm) startCommand(ctx context.Context, in *commandArgs) (*sandbox.Job, error) {
+	const route = "/commands/background"
+	err := in.check(maxBackground, "or split the work")
+	if err == nil && len(in.Name) > 128 {
+		err = refusal("name has %d bytes; give at most 128", len(in.Name))
+	}
+	if err != nil {
+		return nil, m.failed(route, err)
+	}
+	name := in.Name
+	if name == "" {
+		name = shell
+	}
+	return m.begin(ctx, route, in.WorkingDir, sandbox.ExecRequest{
+		Command: []string{shell, "-c", in.Command, name}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000, Background: true,
+	})
+}
+
+func commandBackground(ctx context.Context, c *dialect.Call, in commandArgs) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	job, err := m.startCommand(ctx, &in)
+	if err != nil {
+		return nil, err
+	}
+	return startedOf(commandPrefix, job, in.Name), nil
+}
+
+// background is a job of the background.
+type background struct {
+	ProcessID   string  `json:"process_id"`
+	ExecutionID string  `json:"execution_id"`
+	Name        string  `json:"name,omitempty"`
+	Status      string  `json:"status"`
+	Language    string  `json:"language"`
+	Command     string  `json:"command,omitempty"`
+	StartTime   string  `json:"start_time"`
+	EndTime     *string `json:"end_time"`
+	ExitCode    *int    `json:"exit_code"`
+	Duration    float64 `json:"duration"`
+	PID         int     `json:"pid"`
+	Stdout      string  `json:"stdout"`
+	Stderr      string  `json:"stderr"`
+	job         *sandbox.Job
+}
+
+// backgroundOf returns a job as one of the background, or false if it is none:
+// a command that somebody waits, or waited, for.
+func backgroundOf(job *sandbox.Job) (*background, bool) {
+	b := &background{
+		ProcessID: codePrefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: jobStatus(job), StartTime: stamp(job.StartedAt),
+		Duration: seconds(job.Duration().Milliseconds()), PID: job.PID, job: job,
+	}
+	switch argv := job.Command; {
+	case len(argv) == 4 && argv[0] == shell && argv[1] == "-c":
+		b.ProcessID, b.Language, b.Command = commandPrefix+job.ID, string(sandbox.Bash), argv[2]
+		if argv[3] != shell {
+			b.Name = argv[3]
+		}
+	default:
+		if b.Language = codeLanguage(argv); b.Language == "" {
+			return nil, false
+		}
+	}
+	if job.State == sandbox.JobExited {
+		b.ExitCode = &job.ExitCode
+		if job.EndedAt != nil {
+			at := stamp(*job.EndedAt)
+			b.EndTime = &at
+		}
+	}
+	return b, true
+}
+
+// codeLanguage is the language of a job that runs code, or empty. Such a job is
+// listed by its language and its first line.
+func codeLanguage(argv []string) string {
+	if len(argv) == 2 && slices.Contains(sandbox.Languages(), sandbox.Language(argv[0])) {
+		return argv[0]
+	}
+	return ""
+}
+
+func jobStatus(job *sandbox.Job) string {
+	switch {
+	case job.State == sandbox.JobRunning:
+		return "running"
+	case job.EndCause == sandbox.EndSignal:
+		return "killed"
+	case job.ExitCode != 0:
+		return "failed"
+	}
+	return "completed"
+}
+
+// What is returned of the output of processes: of each stream, and of all.
+const (
+	maxProcessOutput   = 16 << 10
+	maxProcessesOutput = 512 << 10
+)
+
+type processesArgs struct {
+	target
+	Max int64 `json:"max_results"`
+}
+
+// backgrounds lists what runs, or ran, in the background, newest first, at most
+// max of them, and how many there are.
+func (m *vm) backgrounds(ctx context.Context, most int64) ([]*background, int, error) {
+	const route = "/execute/processes"
+	list, err := m.Service.ListJobs(ctx, m.id)
+	if err != nil {
+		return nil, 0, m.missing(ctx, route, "NOT_FOUND", err)
+	}
+	found := []*background{}
+	for i := range slices.Backward(list.Items) {
+		if b, ok := backgroundOf(&list.Items[i]); ok {
+			found = append(found, b)
+		}
+	}
+	total := len(found)
+	if most > 0 && int64(total) > most {
+		found = found[:most]
+	}
+	room := int64(maxProcessesOutput)
+	for _, b := range found {
+		if b.Stdout, err = m.tail(ctx, b.job, sandbox.Stdout, b.job.StdoutBytes, &room); err != nil {
+			return nil, 0, m.failed(route, err)
+		}
+		if b.Stderr, err = m.tail(ctx, b.job, sandbox.Stderr, b.job.StderrBytes, &room); err != nil {
+			return nil, 0, m.failed(route, err)
+		}
+	}
+	return found, total, nil
+}
+
+// tail returns the end of a job's output, as far as there is room for it.
+func (m *vm) tail(ctx context.Context, job *sandbox.Job, stream sandbox.Stream, total int64, room *int64) (string, error) {
+	limit := min(maxProcessOutput, *room)
+	if total == 0 || limit == 0 {
+		return "", nil
+	}
+	out, err := m.Service.ReadOutput(ctx, m.id, job.ID, sandbox.OutputRequest{Stream: stream, Offset: max(0, total-limit), Limit: limit})
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound { // dropped meanwhile
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	*room -= int64(len(out.Data))
+	return strings.ToValidUTF8(string(out.Data), "\uFFFD"), nil
+}
+
+func executeListProcesses(ctx context.Context, c *dialect.Call, in processesArgs) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	found, total, err := m.backgrounds(ctx, in.Max)
+	if err != nil {
+		return nil, err
+	}
+	out := object(pair{"processes", found}, pair{"count", len(found)}, pair{"timestamp", stamp(time.Now())})
+	if len(found) < total {
+		out = append(out, pair{"truncated", true}, pair{"total_processes", total}, pair{"showing_processes", len(found)})
+	}
+	return out, nil
+}
+
+type killArgs struct {
+	target
+	ProcessID string `json:"process_id"`
+}
+
+// kill ends a process of the background.
+func (m *vm) kill(ctx context.Context, id string) (*sandbox.Job, error) {
+	route := query("/execute/kill", "process_id", id)
+	job, err := m.Service.GetJob(ctx, m.id, jobOf(id))
+	if err == nil && job.State == sandbox.JobRunning {
+		job, err = m.Service.SignalJob(ctx, m.id, job.ID, "KILL", 0)
+		if sandbox.CodeOf(err) == sandbox.CodeConflict { // it has ended meanwhile
+			job, err = m.Service.GetJob(ctx, m.id, jobOf(id))
+		}
+	}
+	switch {
+	case err == nil:
+		return job, nil
+	case sandbox.CodeOf(err) == sandbox.CodeNotFound, sandbox.CodeOf(err) == sandbox.CodeInvalid:
+		err = sandbox.Errorf(sandbox.CodeNotFound, "process %s does not exist; execute_list_processes shows those that do", clip(id))
+	}
+	return nil, m.missing(ctx, route, "PROCESS_NOT_FOUND", err)
+}
+
+func executeKill(ctx context.Context, c *dialect.Call, in killArgs) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	job, err := m.kill(ctx, in.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	message, state := "Process killed", "killed"
+	if job.State == sandbox.JobExited && job.EndCause != sandbox.EndSignal {
+		message, state = "Process had ended already", jobStatus(job)
+	}
+	return object(pair{"message", message}, pair{"process_id", in.ProcessID}, pair{"status", state}), nil
+}
+
+// process is one of all in a sandbox.
+type process struct {
+	PID        int     `json:"pid"`
+	Command    string  `json:"command"`
+	User       string  `json:"user"`
+	Name       string  `json:"name"`
+	Status     string  `json:"status"`
+	CPUPercent float64 `json:"cpu_percent"`
+	MemoryMB   float64 `json:"memory_mb"`
+}
+
+// processStates are the kernel's letters in words.
+var processStates = map[string]string{"R": "running", "S": "sleeping", "D": "waiting", "T": "stopped", "Z": "zombie"}
+
+// maxCommandShown is what is shown of a process's command line.
+const maxCommandShown = 1024
+
+func (m *vm) processes(ctx context.Context, most int64) ([]process, int, error) {
+	list, err := m.Service.ListProcesses(ctx, m.id)
+	if err != nil {
+		return nil, 0, m.missing(ctx, "/processes", "NOT_FOUND", err)
+	}
+	found := make([]process, 0, len(list.Items))
+	for i := range list.Items {
+		p := &list.Items[i]
+		command := strings.Join(p.Command, " ")
+		if len(command) > maxCommandShown {
+			command = strings.ToValidUTF8(command[:maxCommandShown], "") + "…"
+		}
+		if command == "" {
+			command = p.Name
+		}
+		state, ok := processStates[p.State]
+		if !ok {
+			state = p.State
+		}
+		found = append(found, process{p.PID, command, p.User, p.Name, state, tenths(p.CPUPercent), tenths(float64(p.MemoryBytes) / (1 << 20))})
+	}
+	total := len(found)
+	if most > 0 && int64(total) > most {
+		found = found[:most]
+	}
+	return found, total, nil
+}
+
+func listProcesses(ctx context.Context, c *dialect.Call, in processesArgs) (any, error) {
+	m, err := in.open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	found, total, err := m.processes(ctx, in.Max)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) < total {
+		return object(pair{"processes", found}, pair{"truncated", true}, pair{"total_processes", total}, pair{"showing_processes", len(found)}), nil
+	}
+	return object(pair{"processes", found}, pair{"count", total}), nil
+}

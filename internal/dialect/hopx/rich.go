@@ -1,0 +1,207 @@
+package hopx
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// maxRich bounds the rich outputs of a result together, in bytes, and
+	// maxFlat those that have fields of their own beside them.
+	maxRich = 8 << 20
+	maxFlat = 1 << 20
+	// maxSaved is how many image files a result returns.
+	maxSaved = 8
+)
+
+const (
+	typePNG   = "image/png"
+	typeHTML  = "text/html"
+	typeSVG   = "image/svg+xml"
+	typeMD    = "text/markdown"
+	typeJSON  = "application/json"
+	typeFrame = "application/vnd.dataframe+json"
+)
+
+// richTypes are the kinds of output that clients know, in their order.
+var richTypes = []string{typePNG, typeHTML, typeSVG, typeMD, typeJSON, typeFrame}
+
+// flat are the first outputs of their kinds.
+type flat struct {
+	Result    string          `json:"result,omitempty"`
+	PNG       json.RawMessage `json:"png,omitempty"`
+	HTML      json.RawMessage `json:"html,omitempty"`
+	SVG       json.RawMessage `json:"svg,omitempty"`
+	Markdown  json.RawMessage `json:"markdown,omitempty"`
+	JSON      json.RawMessage `json:"json,omitempty"`
+	DataFrame json.RawMessage `json:"dataframe,omitempty"`
+}
+
+func flatOf(res *sandbox.CodeResult) flat {
+	var f flat
+	room := maxFlat
+	fields := map[string]*json.RawMessage{
+		typePNG: &f.PNG, typeHTML: &f.HTML, typeSVG: &f.SVG, typeMD: &f.Markdown, typeJSON: &f.JSON, typeFrame: &f.DataFrame,
+	}
+	for i := range res.Outputs {
+		o := &res.Outputs[i]
+		var text string
+		if o.Result && f.Result == "" && json.Unmarshal(o.Data["text/plain"], &text) == nil && len(text) <= room {
+			f.Result = text
+			room -= len(text)
+		}
+		for _, mime := range richTypes {
+			if v := o.Data[mime]; len(v) > 0 && len(v) <= room && *fields[mime] == nil && json.Valid(v) {
+				*fields[mime] = plain(v)
+				room -= len(v)
+			}
+		}
+	}
+	return f
+}
+
+// richOutput is one output of one kind.
+type richOutput struct {
+	Type      string                     `json:"type"`
+	Format    string                     `json:"format"`
+	Data      map[string]json.RawMessage `json:"data"`
+	Metadata  pairs                      `json:"metadata"`
+	Timestamp string                     `json:"timestamp"`
+}
+
+func newRich(mime, source string, data json.RawMessage, size int, more ...pair) richOutput {
+	format := "html"
+	switch {
+	case mime == typePNG:
+		format = "base64"
+	case sandbox.JSONType(mime):
+		format = "json"
+	case mime != typeHTML:
+		format = "text"
+	}
+	if source == "" {
+		source = "other"
+	}
+	return richOutput{
+		Type: mime, Format: format, Data: map[string]json.RawMessage{mime: plain(data)},
+		Metadata: append(object(pair{"source", source}, pair{"size", size}), more...), Timestamp: stamp(time.Now()),
+	}
+}
+
+// escapes are what encoders write for characters that only HTML minds.
+var escapes = map[string]byte{`\u003c`: '<', `\u003e`: '>', `\u0026`: '&'}
+
+// plain is JSON without escapes that it does not need.
+func plain(v json.RawMessage) json.RawMessage {
+	if !bytes.Contains(v, []byte(`\u00`)) {
+		return v
+	}
+	out := make(json.RawMessage, 0, len(v))
+	for i := 0; i < len(v); {
+		switch {
+		case v[i] != '\\' || i+1 == len(v):
+			out = append(out, v[i])
+			i++
+		case i+6 <= len(v) && escapes[string(v[i:i+6])] != 0:
+			out = append(out, escapes[string(v[i:i+6])])
+			i += 6
+		default:
+			out = append(out, v[i], v[i+1])
+			i += 2
+		}
+	}
+	return out
+}
+
+// richOf returns the outputs of code. What is too large for a result is a file,
+// which the metadata names.
+func richOf(res *sandbox.CodeResult) []richOutput {
+	out := []richOutput{}
+	room := maxRich
+	for i := range res.Outputs {
+		o := &res.Outputs[i]
+		for _, mime := range richTypes {
+			if v := o.Data[mime]; len(v) > 0 && len(v) <= room && json.Valid(v) {
+				room -= len(v)
+				out = append(out, newRich(mime, o.Source, v, sizeOf(mime, v)))
+			}
+			if file := o.Files[mime]; file != "" {
+				out = append(out, newRich(mime, o.Source, json.RawMessage("null"), 0, pair{"filename", file}))
+			}
+		}
+	}
+	return out
+}
+
+// sizeOf is how many bytes an output has in itself.
+func sizeOf(mime string, v json.RawMessage) int {
+	var text string
+	if json.Unmarshal(v, &text) != nil {
+		return len(v)
+	}
+	if mime == typePNG {
+		return base64.StdEncoding.DecodedLen(len(text)) - strings.Count(text[max(0, len(text)-2):], "=")
+	}
+	return len(text)
+}
+
+// saves reports whether code seems to save a figure, and hasImage whether there
+// is one: a figure that was saved and closed is only in its file.
+func saves(code string) bool { return strings.Contains(code, "savefig(") }
+
+func hasImage(outputs []richOutput) bool {
+	for i := range outputs {
+		if outputs[i].Type == typePNG {
+			return true
+		}
+	}
+	return false
+}
+
+// savedImages returns the PNG files that code has left in its directory. What
+// cannot be read is left out: the code has run.
+func (m *vm) savedImages(ctx context.Context, dir string, since time.Time) []richOutput {
+	list, err := m.Service.ListFiles(ctx, m.id, sandbox.ListFilesRequest{Path: dir, Depth: 1, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
+	if err != nil {
+		return nil
+	}
+	var out []richOutput
+	room := int64(maxRich)
+	for i := range list.Items {
+		f := &list.Items[i]
+		// Both clocks are the machine's; files may have coarser times.
+		recent := f.ModifiedAt.After(since.Add(-2 * time.Second))
+		if f.Type != sandbox.TypeFile || !strings.EqualFold(path.Ext(f.Name), ".png") || !recent || f.Size == 0 || f.Size > room || len(out) == maxSaved {
+			continue
+		}
+		data, err := m.read(ctx, f.Path, f.Size)
+		if err != nil || int64(len(data)) > room {
+			continue
+		}
+		room -= int64(len(data))
+		encoded, err := json.Marshal(data) // as base64
+		if err != nil {
+			continue
+		}
+		out = append(out, newRich(typePNG, "matplotlib", encoded, len(data), pair{"filename", f.Path}))
+	}
+	return out
+}
+
+// read returns the first bytes of a file.
+func (m *vm) read(ctx context.Context, p string, limit int64) ([]byte, error) {
+	r, err := m.Service.ReadFile(ctx, m.id, sandbox.ReadFileRequest{Path: p, Limit: limit})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, limit))
+}

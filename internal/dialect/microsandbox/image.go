@@ -1,0 +1,55 @@
+package microsandbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	pythonImage = "microsandbox/python"
+	nodeImage   = "microsandbox/node"
+)
+
+// own reports whether an image is one of the product's two, which are the
+// server's default template here: it runs both languages.
+func own(image string) bool {
+	image = strings.TrimSuffix(strings.TrimPrefix(image, "docker.io/"), ":latest")
+	return image == "" || image == pythonImage || image == nodeImage
+}
+
+func sameImage(a, b string) bool { return a == b || own(a) && own(b) }
+
+// template returns the template of an image: one of that name, or one that is
+// built of the image when it is first asked for.
+func template(ctx context.Context, c *call, image string) (string, error) {
+	if own(image) {
+		return "", nil
+	}
+	for _, name := range []string{image, builtName(image)} {
+		t, err := c.Service.GetTemplate(ctx, name)
+		if err == nil && t.State == sandbox.TemplateReady {
+			return name, nil
+		}
+		if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeNotFound && code != sandbox.CodeInvalid {
+			return "", err
+		}
+	}
+	c.Status("pulling the image " + clip(image))
+	name := builtName(image)
+	_, err := c.Service.BuildTemplate(ctx, sandbox.BuildTemplateRequest{
+		Name: name, Spec: &sandbox.TemplateSpec{Description: "image " + clip(image), From: sandbox.TemplateSource{Image: image}},
+	}, nil)
+	return name, err
+}
+
+// builtName is the name of the template that is built of an image.
+func builtName(image string) string {
+	words := strings.FieldsFunc(strings.ToLower(image), func(r rune) bool { return !alphanumeric(r) })
+	sum := sha256.Sum256([]byte(image))
+	short := strings.Join(words, "-")
+	return "msb-" + strings.TrimRight(short[:min(len(short), 40)], "-") + "-" + hex.EncodeToString(sum[:4])
+}

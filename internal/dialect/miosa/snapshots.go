@@ -1,0 +1,172 @@
+package miosa
+
+import (
+	"cmp"
+	"context"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// snapshot is the kept state of a sandbox.
+type snapshot struct {
+	ID        string `json:"id"`
+	Sandbox   string `json:"sandbox_id"`
+	Name      string `json:"name"`
+	Comment   string `json:"comment"`
+	Status    string `json:"status"`
+	Keep      bool   `json:"keep"`
+	SizeBytes int64  `json:"size_bytes"`
+	CreatedAt string `json:"created_at"`
+}
+
+func snapshotOf(s *sandbox.Snapshot) snapshot {
+	name, comment := s.Name, s.Label
+	if name == "" {
+		name, comment, _ = strings.Cut(s.Label, "\n")
+	}
+	return snapshot{
+		ID: s.ID, Sandbox: s.SandboxID, Name: name, Comment: comment, Status: "ready", Keep: true,
+		SizeBytes: s.SizeBytes, CreatedAt: stamp(&s.CreatedAt),
+	}
+}
+
+type snapshotArgs struct {
+	Sandbox   string `json:"sandbox_id"`
+	Name      string `json:"name"`
+	Comment   string `json:"comment"`
+	Retention any    `json:"retention_seconds"`
+	Seconds   any    `json:"expiration_seconds"`
+	Days      any    `json:"expiration_days"`
+}
+
+func createSnapshot(ctx context.Context, c *call, in snapshotArgs) (*mcp.CallToolResult, error) {
+	switch {
+	case in.Retention != nil || in.Seconds != nil || in.Days != nil:
+		return nil, refusal("snapshots do not expire on this server; leave out retention_seconds, expiration_seconds and expiration_days")
+	case strings.Contains(in.Name, "\n"):
+		return nil, refusal("name must be one line; put the rest into comment")
+	}
+	id, err := c.sandbox(in.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	c.Status("taking a snapshot")
+	s, err := c.snapshotNamed(ctx, id, in.Name, in.Comment)
+	if err != nil {
+		return nil, c.about(ctx, id, err)
+	}
+	return result(snapshotOf(s))
+}
+
+// snapshotNamed gives a snapshot its name, as the service's if that takes it,
+// and as the first line of its label otherwise: the product's names are any
+// text, and each sandbox has its own.
+func (c *call) snapshotNamed(ctx context.Context, id, name, comment string) (*sandbox.Snapshot, error) {
+	if plainName(name) {
+		s, err := c.Service.CreateSnapshot(ctx, id, sandbox.CreateSnapshotRequest{Name: name, Label: comment})
+		if sandbox.CodeOf(err) != sandbox.CodeConflict {
+			return s, err
+		}
+		if _, getErr := c.Service.GetSnapshot(ctx, name); getErr != nil { // it was no other's name
+			return nil, err
+		}
+	}
+	label := name
+	if comment != "" {
+		label += "\n" + comment
+	}
+	return c.Service.CreateSnapshot(ctx, id, sandbox.CreateSnapshotRequest{Label: label})
+}
+
+type restoreArgs struct {
+	Snapshot string `json:"snapshot_id"`
+	Sandbox  string `json:"sandbox_id"`
+}
+
+func restoreSnapshot(ctx context.Context, c *call, in restoreArgs) (*mcp.CallToolResult, error) {
+	active, _ := c.session.active()
+	s, err := c.findSnapshot(ctx, cmp.Or(in.Sandbox, active), in.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	id := cmp.Or(in.Sandbox, s.SandboxID)
+	c.Status("restoring")
+	restored, err := c.Service.RestoreSnapshot(ctx, id, sandbox.RestoreRequest{Snapshot: s.ID})
+	if err != nil {
+		return nil, c.about(ctx, id, err)
+	}
+	c.session.useSandbox(restored.ID)
+	return result(machineOf(restored))
+}
+
+// findSnapshot returns a snapshot by its id, or by its name or comment among
+// those of a sandbox, the newest of that name, or by its name in the team.
+func (c *call) findSnapshot(ctx context.Context, id, snapshot string) (*sandbox.Snapshot, error) {
+	if !strings.HasPrefix(snapshot, "snap-") && id != "" {
+		found, err := c.snapshotOf(ctx, id, snapshot)
+		if found != nil || err != nil {
+			return found, err
+		}
+	}
+	s, err := c.Service.GetSnapshot(ctx, snapshot)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		err = sandbox.Wrap(sandbox.CodeNotFound, err, "there is no snapshot "+clip(snapshot)+"; see snapshot_list")
+	}
+	return s, err
+}
+
+// snapshotOf returns the newest snapshot of a sandbox by name or comment, or
+// nil.
+func (c *call) snapshotOf(ctx context.Context, id, name string) (found *sandbox.Snapshot, err error) {
+	err = c.eachSnapshot(ctx, id, func(s *sandbox.Snapshot) bool {
+		if v := snapshotOf(s); v.Name == name || v.Comment == name {
+			found = s
+		}
+		return found == nil
+	})
+	return found, err
+}
+
+// eachSnapshot passes the snapshots of a sandbox to f, the newest first, as
+// long as it returns true.
+func (c *call) eachSnapshot(ctx context.Context, id string, f func(*sandbox.Snapshot) bool) error {
+	req := sandbox.ListSnapshotsRequest{Sandbox: id, Page: sandbox.Page{Limit: sandbox.MaxPageSize}}
+	for {
+		list, err := c.Service.ListSnapshots(ctx, req)
+		if err != nil {
+			return c.about(ctx, id, err)
+		}
+		for i := range list.Items {
+			if !f(&list.Items[i]) {
+				return nil
+			}
+		}
+		if req.Cursor = list.NextCursor; req.Cursor == "" {
+			return nil
+		}
+	}
+}
+
+// snapshots are those of a sandbox.
+type snapshots struct {
+	Snapshots []snapshot `json:"snapshots"`
+}
+
+func listSnapshots(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolResult, error) {
+	id, err := c.sandbox(in.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	out := snapshots{Snapshots: []snapshot{}}
+	err = c.eachSnapshot(ctx, id, func(s *sandbox.Snapshot) bool {
+		out.Snapshots = append(out.Snapshots, snapshotOf(s))
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	return result(out)
+}

@@ -1,0 +1,120 @@
+// Package superserve speaks to clients of Superserve's MCP server: 19 tools
+// without sessions, whose calls name their sandbox. README.md tells what
+// differs.
+package superserve
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/dialect"
+)
+
+// Name is the name of the dialect.
+const Name = "superserve"
+
+// Dialect is the product's surface.
+type Dialect struct{ tools []dialect.Tool }
+
+var (
+	_ dialect.Failer      = (*Dialect)(nil)
+	_ dialect.Sessionless = (*Dialect)(nil)
+	_ dialect.Configured  = (*Dialect)(nil)
+)
+
+// New returns the dialect.
+func New() *Dialect {
+	d := &Dialect{}
+	for _, def := range definitions() {
+		t := runners[def.Name](def)
+		// The product calls it read-only, but it publishes the port.
+		t.Writes = def.Name == "sandbox_preview_url"
+		d.tools = append(d.tools, t)
+	}
+	return d
+}
+
+// runners make the tools of their definitions, by name.
+var runners = map[string]func(*mcp.Tool) dialect.Tool{
+	"sandbox_create":             tool(create),
+	"sandbox_template_list":      tool(listTemplates),
+	"sandbox_template_create":    tool(createTemplate),
+	"sandbox_list":               tool(list),
+	"sandbox_info":               tool(info),
+	"sandbox_pause":              tool(pause),
+	"sandbox_resume":             tool(resume),
+	"sandbox_kill":               tool(kill),
+	"sandbox_update":             tool(update),
+	"sandbox_preview_url":        tool(previewURL),
+	"sandbox_network_log":        tool(networkLog),
+	"sandbox_exec":               tool(exec),
+	"sandbox_files_read":         tool(readFile),
+	"sandbox_files_write":        tool(writeFile),
+	"sandbox_files_list":         tool(listFiles),
+	"sandbox_files_download_dir": tool(downloadDir),
+	"secret_list":                tool(listSecrets),
+	"sandbox_attach_secret":      tool(attachSecret),
+	"sandbox_detach_secret":      tool(detachSecret),
+}
+
+//go:embed tools.json
+var toolsJSON []byte
+
+// definitions returns the tools in the product's order, their schemas as raw
+// JSON.
+func definitions() []*mcp.Tool {
+	var list []struct {
+		Name        string               `json:"name"`
+		Title       string               `json:"title"`
+		Description string               `json:"description"`
+		InputSchema json.RawMessage      `json:"inputSchema"`
+		Annotations *mcp.ToolAnnotations `json:"annotations"`
+	}
+	if err := json.Unmarshal(toolsJSON, &list); err != nil {
+		panic(fmt.Sprintf("tools.json: %v", err)) // every test of the package finds it
+	}
+	var defs []*mcp.Tool
+	for _, t := range list {
+		defs = append(defs, &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema, Annotations: t.Annotations})
+	}
+	return defs
+}
+
+// Name returns the dialect's name.
+func (d *Dialect) Name() string { return Name }
+
+// Server describes the server as clients of the product know it.
+func (d *Dialect) Server(version string) dialect.Server {
+	return dialect.Server{
+		Implementation: &mcp.Implementation{Name: "superserve", Title: "Cove, speaking Superserve", Version: version},
+		Instructions:   instructions,
+	}
+}
+
+// Tools returns the table of tools.
+func (d *Dialect) Tools() []dialect.Tool { return d.tools }
+
+// Sessionless tells that a call needs no session.
+func (d *Dialect) Sessionless() bool { return true }
+
+// Environment reads the product's variables: the server to talk to in place of
+// the local daemon, and the key for it. An address of the product's own service
+// is not one of ours, and left out.
+func (d *Dialect) Environment(get func(string) string) (server, key string) {
+	server, key = get("SUPERSERVE_BASE_URL"), get("SUPERSERVE_API_KEY")
+	if u, err := url.Parse(server); err == nil && strings.HasSuffix("."+strings.ToLower(u.Hostname()), ".superserve.ai") {
+		server = ""
+	}
+	return strings.TrimRight(server, "/"), key
+}
+
+// What a client shows that keeps only the first 512 characters is the first
+// paragraph.
+const instructions = `Sandboxes are isolated machines. Get an id with sandbox_create or sandbox_list and give it as sandbox_id to the other tools. Exec and file tools wake a paused sandbox by themselves: do not resume it first. Pausing keeps all state; sandbox_kill is final. sandbox_files_read refuses files over 1 MiB: use sandbox_exec with head -c.
+
+List templates before you use from_template; build one with sandbox_template_create and poll sandbox_template_list until it is ready. Bind credentials as secrets, never as env_vars: the sandbox only sees a stand-in. Egress is open by default: allow_out adds destinations, deny_out blocks CIDR ranges, and a strict allowlist is both, with deny_out ["0.0.0.0/0"]. sandbox_network_log tells what a sandbox has reached. sandbox_preview_url makes a port public: its URL asks for no authentication.`

@@ -1,0 +1,198 @@
+package cells
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/egress"
+	"github.com/cove-sh/cove/internal/egress/netlog"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/wire/cellv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+var (
+	_ engine.Gateway       = (*instance)(nil)
+	_ engine.NetworkLogger = (*Engine)(nil)
+	_ engine.Switch        = (*Engine)(nil)
+)
+
+// Network says how the gateways of sandboxes reach out. The zero value does as
+// the host's own programs do, without a proxy.
+type Network struct {
+	// Resolvers are the DNS servers to ask instead of the host's.
+	Resolvers []netip.AddrPort
+	Proxy     egress.Proxy
+	// ExtraCA are authorities, in PEM, that servers may have their certificates
+	// from beside the usual ones, where the gateway ends TLS.
+	ExtraCA []byte
+}
+
+func (e *Engine) netlogDir() string { return filepath.Join(e.cfg.Dir, "netlog") }
+
+// way is what cells are told of this machine.
+func (e *Engine) way() cell.Way {
+	n := e.cfg.Network
+	return cell.Way{
+		LogDir: e.netlogDir(), PeersDir: e.cfg.Dir,
+		Resolvers: n.Resolvers, Proxy: n.Proxy, ExtraCA: string(n.ExtraCA),
+		Authority: string(e.authority.CertificatePEM()),
+	}
+}
+
+// checkNetwork refuses what cannot be told to a cell.
+func checkNetwork(n *engine.Network) error {
+	if n != nil && !validID.MatchString(n.SandboxID) {
+		return fmt.Errorf("invalid sandbox id %q of a network", n.SandboxID)
+	}
+	return nil
+}
+
+// deliver gives a cell the values of its sandbox's secrets, unless it ends
+// first.
+func (e *Engine) deliver(ctx context.Context, dir string, exited <-chan struct{}, n *engine.Network) error {
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	if exited != nil {
+		go func() {
+			select {
+			case <-exited:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	issuer, err := e.authority.NewIssuer()
+	if err != nil {
+		return err
+	}
+	defer clear(issuer)
+	return cell.SendValues(ctx, dir, issuer, n.Values)
+}
+
+// SetNetwork implements [engine.Gateway].
+func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
+	if err := checkNetwork(&n); err != nil {
+		return err
+	}
+	data, err := json.Marshal(n)
+	if err != nil {
+		return fmt.Errorf("encode what the gateway does: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	if len(n.Bindings) > 0 {
+		if err := i.engine.deliver(ctx, i.dir, nil, &n); err != nil {
+			return err
+		}
+	}
+	_, err = i.control.SetNetwork(ctx, connect.NewRequest(&cellv1.SetNetworkRequest{Network: data}))
+	switch connect.CodeOf(err) {
+	case connect.CodeInvalidArgument:
+		e, _ := errors.AsType[*connect.Error](err)
+		return sandbox.Wrap(sandbox.CodeInvalid, err, e.Message())
+	case connect.CodeUnimplemented:
+		return sandbox.Wrap(sandbox.CodeUnsupported, err, "the sandbox continues from the memory that an older version of cove has kept, and has no network; restart it from its files only (files_only)")
+	}
+	if err != nil {
+		return fmt.Errorf("tell the gateway what to do: %w", err)
+	}
+	return nil
+}
+
+// DialPort implements [engine.Gateway].
+func (i *instance) DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error) {
+	conn, err := cell.Knock(ctx, i.dir, cell.PortsSocket, cell.Opening{Port: port, Loopback: loopback})
+	if errors.Is(err, fs.ErrNotExist) && i.engine.alive(i.id) {
+		return nil, sandbox.Wrap(sandbox.CodeUnsupported, err, "the sandbox was started by an older version of cove, which cannot reach its ports; pause and resume it with files_only, or create a new one")
+	}
+	return conn, err
+}
+
+// NetworkLog implements [engine.NetworkLogger].
+func (e *Engine) NetworkLog(ctx context.Context, sandboxID string, req sandbox.NetworkLogRequest) ([]sandbox.NetworkEvent, string, error) {
+	if !validID.MatchString(sandboxID) {
+		return nil, "", nil
+	}
+	return netlog.Read(ctx, filepath.Join(e.netlogDir(), sandboxID), req)
+}
+
+// FollowNetworkLog implements [engine.NetworkLogger].
+func (e *Engine) FollowNetworkLog(ctx context.Context, sandboxID string, req sandbox.NetworkLogRequest, sink func(sandbox.NetworkEvent) error) error {
+	if !validID.MatchString(sandboxID) {
+		return engine.ErrNotFound
+	}
+	return netlog.Follow(ctx, filepath.Join(e.netlogDir(), sandboxID), req, sink)
+}
+
+// RemoveNetworkLog implements [engine.NetworkLogger].
+func (e *Engine) RemoveNetworkLog(_ context.Context, sandboxID string) error {
+	if !validID.MatchString(sandboxID) {
+		return nil
+	}
+	if err := os.RemoveAll(filepath.Join(e.netlogDir(), sandboxID)); err != nil {
+		return fmt.Errorf("remove a network log: %w", err)
+	}
+	return nil
+}
+
+// NetworkLogs implements [engine.NetworkLogger].
+func (e *Engine) NetworkLogs(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(e.netlogDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list network logs: %w", err)
+	}
+	var ids []string
+	for _, entry := range entries {
+		if entry.IsDir() && validID.MatchString(entry.Name()) {
+			ids = append(ids, entry.Name())
+		}
+	}
+	return ids, nil
+}
+
+// SetPeers implements [engine.Switch].
+func (e *Engine) SetPeers(dial func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.peers = dial
+}
+
+// connectPeers joins each connection of a cell with one to another sandbox,
+// until the engine is closed.
+func (e *Engine) connectPeers(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		e.wg.Go(func() {
+			if err := cell.Answer(e.ctx, conn, e.dialPeer); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && e.ctx.Err() == nil {
+				e.cfg.Log.Warn("connect a sandbox with another", "err", err)
+			}
+		})
+	}
+}
+
+func (e *Engine) dialPeer(ctx context.Context, o cell.Opening) (net.Conn, error) {
+	e.mu.Lock()
+	dial := e.peers
+	e.mu.Unlock()
+	if dial == nil {
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server does not connect sandboxes with each other")
+	}
+	return dial(ctx, o.Sandbox, o.Name, o.Port)
+}

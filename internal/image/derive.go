@@ -1,0 +1,362 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// A build begins with a [Foundation], which steps change in sandboxes that know
+// nothing of this package. What a step has changed comes back as a layer, of
+// which [Provider.Extend] makes the next root. Each root is kept under a key of
+// what it was made from, so that a build that begins the same way finds it.
+
+// Plan is what a request asks to be built.
+type Plan struct {
+	Name string
+	// Spec is how: that of the request, of an earlier build, or of a definition
+	// of ours.
+	Spec sandbox.TemplateSpec
+	// Ready is set if there is nothing to build.
+	Ready *sandbox.Template
+	// Anew says that nothing of an earlier build may be used.
+	Anew bool
+}
+
+// Foundation is what the steps of a build begin with.
+type Foundation struct {
+	Root engine.Root
+	// Template has what the base hands on to templates made of it.
+	Template sandbox.Template
+	// HasPackages says that the Debian packages of the spec are in it.
+	HasPackages bool
+
+	layers    []string // that the root was composed of
+	notes     []string
+	stamp     string
+	sizeBytes int64
+}
+
+// Claim makes a name this caller's to build, until done is called with what
+// became of it. A name that is being built is a conflict.
+func (p *Provider) Claim(name string) (done func(error), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.building[name] {
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built already; wait for that build", name)
+	}
+	if target, ok := p.aliases[name]; ok {
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s is an alias of %s; choose another name, or take the alias away first", name, target)
+	}
+	p.building[name] = true
+	return func(err error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.building, name)
+		delete(p.failed, name)
+		if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeCancelled {
+			p.failed[name] = failure{reason: sandbox.MessageOf(err)}
+		}
+	}, nil
+}
+
+// plainPackage is a package without a version, which mmdebstrap can install.
+func plainPackages(packages []string) bool {
+	return !slices.ContainsFunc(packages, func(s string) bool {
+		return len(s) > maxPackageName || !validPackage.MatchString(s) || strings.HasSuffix(s, "-")
+	})
+}
+
+// Base makes the root that a spec begins with, unless it begins with a
+// snapshot. Anew has Debian's packages and the like fetched again.
+func (p *Provider) Base(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(step string, fraction float64, log string)) (*Foundation, error) {
+	switch from := spec.From; {
+	case from.Host:
+		m, err := p.currentHost(ctx, false)
+		if err != nil {
+			return nil, err
+		}
+		return p.baseOf(m), nil
+	case from.Template != "":
+		name, number, err := p.resolved(from.Template)
+		if err != nil {
+			return nil, err
+		}
+		m, err := p.current(ctx, name, number)
+		if err != nil {
+			return nil, err
+		}
+		b := p.baseOf(m)
+		b.Template = p.status(b.Template)
+		return b, nil
+	case from.Debian != "":
+		if from.Debian != suite {
+			return nil, sandbox.Errorf(sandbox.CodeUnsupported, "Debian %.40q cannot be made here; use %q, or an image such as debian:trixie", from.Debian, suite)
+		}
+		return p.debianBase(ctx, spec, anew, report)
+	}
+	src, err := p.sourceFor(spec.From)
+	if err != nil {
+		return nil, err
+	}
+	if src == nil {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the template begins with nothing; set one of image, archive, directory, debian, template, snapshot and host in from")
+	}
+	m, err := p.make(ctx, definition{name: "base", source: src, env: baseEnv}, report)
+	if err != nil {
+		return nil, err
+	}
+	return p.baseOf(m), nil
+}
+
+// debianBase makes a Debian, with the spec's packages in it if they are plain:
+// mmdebstrap is much faster at that than apt in a sandbox.
+func (p *Provider) debianBase(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(string, float64, string)) (*Foundation, error) {
+	var packages []string
+	plain := spec.BuildNetwork == nil && plainPackages(spec.Apt)
+	if plain {
+		packages = spec.Apt
+	}
+	packages, err := checkPackages(packages)
+	if err != nil {
+		return nil, err
+	}
+	key := chainKey("debian", suite, packages)
+	m := (*manifest)(nil)
+	if !anew {
+		m = p.cached(key)
+	}
+	if m == nil {
+		def := definition{name: "base", source: p.debian, packages: packages, env: baseEnv}
+		if m, err = p.make(ctx, def, report); err != nil {
+			return nil, err
+		}
+		p.keep(key, m)
+	}
+	b := p.baseOf(m)
+	b.HasPackages = plain
+	return b, nil
+}
+
+func (p *Provider) baseOf(m *manifest) *Foundation {
+	p.hold(m.Digest)
+	return &Foundation{
+		Root: p.rootOf(m), Template: m.template(),
+		layers: m.Layers, notes: m.Notes, stamp: m.Stamp, sizeBytes: m.SizeBytes,
+	}
+}
+
+func (p *Provider) rootOf(m *manifest) engine.Root {
+	return engine.Root{Digest: m.Digest, Dir: p.rootfsDir(m.Digest), Binds: slices.Clone(m.Binds)}
+}
+
+// hold keeps a root from being collected for a while.
+func (p *Provider) hold(digest string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used[digest] = time.Now()
+}
+
+// chainKey names what is made of the parts in one way.
+func chainKey(parts ...any) string {
+	data, err := json.Marshal(parts)
+	if err != nil {
+		panic("image: a part of a key: " + err.Error())
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(append([]byte("cove-chain-1\n"), data...)))
+}
+
+// ChainKey names what a step makes of a root.
+func ChainKey(root engine.Root, step any) string { return chainKey(root.Digest, step) }
+
+// cacheFor is how long a root is kept for the next build that begins the same
+// way, since it was last used.
+const cacheFor = 7 * 24 * time.Hour
+
+var validKey = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+func (p *Provider) cacheFile(key string) string { return filepath.Join(p.dir, "cache", key+".json") }
+
+// cached returns what was kept under a key, or nil.
+func (p *Provider) cached(key string) *manifest {
+	if !validKey.MatchString(key) {
+		return nil
+	}
+	m, err := p.readManifestFile(p.cacheFile(key))
+	if err != nil {
+		return nil
+	}
+	now := time.Now()
+	_ = os.Chtimes(p.cacheFile(key), now, now)
+	p.hold(m.Digest)
+	return m
+}
+
+// keep remembers what was made under a key. A build goes on without.
+func (p *Provider) keep(key string, m *manifest) {
+	data, err := json.Marshal(m)
+	if err == nil {
+		err = p.replaceFile(p.cacheFile(key), data)
+	}
+	if err != nil {
+		p.log.Warn("keep a step of a build for the next one", "error", err)
+	}
+}
+
+// Extended returns the base that [Provider.Extend] has kept under a key, or nil.
+func (p *Provider) Extended(b *Foundation, key string) *Foundation {
+	m := p.cached(key)
+	if m == nil {
+		return nil
+	}
+	return b.with(p, m)
+}
+
+// with is the base with another root.
+func (b *Foundation) with(p *Provider, m *manifest) *Foundation {
+	next := *b
+	next.Root, next.sizeBytes = p.rootOf(m), m.SizeBytes
+	return &next
+}
+
+// Extend makes a root of a base and a layer above it, which open returns as a
+// tar stream with OCI whiteouts, and keeps it under the key unless that is
+// empty. When it fails, nothing is left.
+func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*Foundation, error) {
+	m := &manifest{Version: manifestVersion, Name: "step", BuiltAt: time.Now().UTC(), Binds: slices.Clone(b.Root.Binds)}
+	err := p.inScratch("step", func(dir string) error {
+		layer, err := p.addLayer(ctx, "", "", open)
+		if err != nil {
+			return err
+		}
+		content := filepath.Join(dir, "rootfs")
+		if err := os.Mkdir(content, 0o700); err != nil {
+			return err
+		}
+		t, err := newTree(content, p.own)
+		if err != nil {
+			return err
+		}
+		defer t.close()
+		if err := p.compose(ctx, t, base{digest: b.Root.Digest, dir: b.Root.Dir}, []string{layer.Digest}, nil); err != nil {
+			return err
+		}
+		digest, err := t.finish()
+		if err == nil {
+			err = t.sync()
+		}
+		if err != nil {
+			return err
+		}
+		m.Digest, m.SizeBytes = contentDigest(digest, &job{binds: b.Root.Binds, stamp: b.Root.Digest}), t.bytes
+		return p.adopt(content, m.Digest)
+	})
+	if err != nil {
+		return nil, explain(err)
+	}
+	if key != "" {
+		p.keep(key, m)
+	}
+	return b.with(p, m), nil
+}
+
+// Publish makes a root the newest version of a template: what the spec says,
+// above what the base hands on. The base may be one that steps have extended.
+func (p *Provider) Publish(name string, spec *sandbox.TemplateSpec, b *Foundation) (*sandbox.Template, error) {
+	t, source := b.Template, ""
+	switch from := spec.From; {
+	case from.Host:
+		source = "host"
+	case from.Debian != "":
+		source = p.debian.kind()
+	case from.Template != "":
+		source = "template"
+	case from.Snapshot != "":
+		source = "snapshot"
+	default:
+		source = t.Source
+	}
+	env := maps.Clone(t.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, spec.Env)
+	m := &manifest{
+		Version: manifestVersion, Name: name, Description: spec.Description, Source: source,
+		Digest: b.Root.Digest, SizeBytes: b.sizeBytes, BuiltAt: time.Now().UTC(),
+		User: cmp.Or(spec.User, t.User, userName), WorkDir: cmp.Or(spec.WorkDir, t.WorkDir, workDir), Env: env,
+		Packages: slices.Clone(t.Packages), Binds: slices.Clone(b.Root.Binds), Stamp: b.stamp, Notes: b.notes, Layers: b.layers,
+		Spec: spec, Warm: orElse(spec.Warm, t.Warm), Start: cmp.Or(spec.Start, t.Start), Desktop: cmp.Or(spec.Desktop, t.Desktop),
+		Network: cmp.Or(spec.Network, t.Network), Ports: spec.Ports,
+		Resources: sandbox.Resources{
+			VCPUs: cmp.Or(spec.Resources.VCPUs, t.Resources.VCPUs), MemoryMiB: cmp.Or(spec.Resources.MemoryMiB, t.Resources.MemoryMiB),
+			DiskMiB: cmp.Or(spec.Resources.DiskMiB, t.Resources.DiskMiB), MaxPIDs: cmp.Or(spec.Resources.MaxPIDs, t.Resources.MaxPIDs),
+		},
+	}
+	if len(m.Ports) == 0 {
+		m.Ports = t.Ports
+	}
+	if !b.HasPackages {
+		m.Packages = append(m.Packages, spec.Apt...)
+		slices.Sort(m.Packages)
+		m.Packages = slices.Compact(m.Packages)
+	}
+	if err := p.publish(m); err != nil {
+		return nil, explain(err)
+	}
+	out := p.status(m.template())
+	return &out, nil
+}
+
+func orElse(a, b map[string]string) map[string]string {
+	if len(a) > 0 {
+		return maps.Clone(a)
+	}
+	return maps.Clone(b)
+}
+
+// inScratch gives f a directory of its own, which is gone afterwards.
+func (p *Provider) inScratch(name string, f func(dir string) error) error {
+	dir, err := os.MkdirTemp(filepath.Join(p.dir, "tmp"), name+"-")
+	if err != nil {
+		return fmt.Errorf("start build: %w", err)
+	}
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return errors.Join(fmt.Errorf("start build: %w", err), os.Remove(dir))
+	}
+	defer func() {
+		if derr := discard(dir); derr != nil {
+			p.log.Warn("remove build directory", "directory", dir, "error", derr)
+		}
+		unlock()
+	}()
+	return f(dir)
+}
+
+// AptSettings are how this machine's own apt reaches Debian's mirrors: the text
+// of a sources.list, "" for Debian's own, and of an apt.conf.
+func (p *Provider) AptSettings() (sources, conf string) {
+	d, ok := p.debian.(*debianSource)
+	if !ok {
+		return "", ""
+	}
+	if sources = d.sources(); sources == defaultSources(d.keyring()) {
+		sources = ""
+	}
+	return sources, d.aptConf()
+}

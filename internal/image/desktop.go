@@ -1,0 +1,84 @@
+package image
+
+import (
+	"cmp"
+	_ "embed" // the script
+	"fmt"
+	"maps"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// desktopScript runs a screen with whatever is installed for it.
+//
+//go:embed desktop.sh
+var desktopScript string
+
+// The shells of a screen: what it shows when nothing was opened yet.
+const (
+	shellDesktop = "desktop"
+	shellBrowser = "browser"
+)
+
+// defaultDisplay is the X display of computers.
+const defaultDisplay = ":1"
+
+// screenSize is that of the built-in computers: what screenshots for models are
+// scaled to by most of their makers.
+const screenWidth, screenHeight = 1280, 800
+
+// startDesktop returns the command that runs a screen, in whatever image has an
+// X server: Xvnc, which the live view needs too, or Xvfb.
+func startDesktop(d *sandbox.Desktop, shell string) *sandbox.StartCommand {
+	return &sandbox.StartCommand{
+		Command: fmt.Sprintf("export COVE_SCREEN=%dx%d COVE_SHELL=%s DISPLAY=%s\n%s", d.Width, d.Height, shell, cmp.Or(d.Display, defaultDisplay), desktopScript),
+		Ready:   "test -e /tmp/.cove-desktop/ready",
+	}
+}
+
+// desktopEnv is the environment in which programs find the screen.
+func desktopEnv(env map[string]string, d *sandbox.Desktop) map[string]string {
+	env = maps.Clone(env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	if env["DISPLAY"] == "" {
+		env["DISPLAY"] = cmp.Or(d.Display, defaultDisplay)
+	}
+	return env
+}
+
+// withScreen gives a specification that asks for a desktop, and does not say what
+// runs it, what runs ours.
+func withScreen(spec sandbox.TemplateSpec) sandbox.TemplateSpec {
+	if spec.Desktop == nil {
+		return spec
+	}
+	if spec.Start == nil {
+		spec.Start = startDesktop(spec.Desktop, shellDesktop)
+	}
+	spec.Env = desktopEnv(spec.Env, spec.Desktop)
+	return spec
+}
+
+// desktopPackages are the screen and what is shown on it: a browser, and fonts
+// for every script and emoji.
+var desktopPackages = []string{
+	"tigervnc-standalone-server", "openbox", "hsetroot", "chromium",
+	"fonts-dejavu-core", "fonts-liberation2", "fonts-wqy-zenhei", "fonts-noto-color-emoji",
+}
+
+// shellPackages are the rest of a desktop.
+var shellPackages = []string{"tint2", "adwaita-icon-theme", "xterm", "pcmanfm", "xdg-utils", "curl", "procps", "less", "nano", "file", "unzip"}
+
+// desktopResources are enough for a browser with a few pages.
+var desktopResources = sandbox.Resources{VCPUs: 2, MemoryMiB: 2048, MaxPIDs: 2048}
+
+// computer makes a definition one of computers.
+func (d definition) computer(shell string) definition {
+	d.desktop = &sandbox.Desktop{Width: screenWidth, Height: screenHeight, Display: defaultDisplay}
+	d.start = startDesktop(d.desktop, shell)
+	d.env = desktopEnv(d.env, d.desktop)
+	d.resources = desktopResources
+	return d
+}

@@ -1,0 +1,156 @@
+package image
+
+import (
+	"bufio"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// The files of a layer's directory: what it is, what it takes away from those
+// below, its names, and below "f" the content of its files by number.
+const (
+	layerInfoFile  = "layer.json"
+	layerGoneFile  = "gone"
+	layerIndexFile = "index"
+	layerFilesDir  = "f"
+)
+
+const layerVersion = 1
+
+// layerEntry is one entry of a layer's indexes, which have the order of the tar
+// stream. Names are bytes, of no encoding.
+type layerEntry struct {
+	// Kind is 'd', 'f', 'l' as in [entry], 'h' for a further name of a file of
+	// this layer or one below, 'w' for a name that is taken away, 'o' for a
+	// directory whose content in the layers below is.
+	Kind     byte
+	Path     string
+	Mode     uint32
+	UID, GID int
+	Size     int64
+	// File is the number of its content.
+	File int64
+	// Link is where a symbolic link points, or which file a hard link names.
+	Link string
+	// Time is that of the last change, in nanoseconds since 1970.
+	Time int64
+}
+
+// storedName is where content lies in the directory of a layer's files: few
+// enough in one directory for any file system.
+func storedName(n int64) string {
+	return strconv.FormatInt(n/1000, 16) + "/" + strconv.FormatInt(n%1000, 16)
+}
+
+type layerInfoRecord struct {
+	Version int `json:"version"`
+	layerInfo
+	// Boot is that of the machine in which the layer was made, until it is known
+	// to be on the disk: a power cut may have taken some of it.
+	Boot string `json:"boot,omitempty"`
+}
+
+// bootID tells the present run of the machine from others.
+var bootID = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(id))
+})
+
+// readLayerInfo returns what is in a layer's directory, or [fs.ErrNotExist].
+func readLayerInfo(dir string) (layerInfo, error) {
+	r, err := readLayerRecord(dir)
+	return r.layerInfo, err
+}
+
+func readLayerRecord(dir string) (r layerInfoRecord, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, layerInfoFile))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("read layer: %w", err)
+	}
+	if r.Version != layerVersion || r.Digest != filepath.Base(dir) {
+		return r, fmt.Errorf("layer in %s: not one of this version", dir)
+	}
+	return r, nil
+}
+
+func writeLayerInfo(dir string, info layerInfo, boot string) error {
+	data, err := json.Marshal(layerInfoRecord{layerVersion, info, boot})
+	if err != nil {
+		return err
+	}
+	// Two templates that share the layer may come here at the same time.
+	f, err := os.CreateTemp(dir, layerInfoFile+".new-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // gone already when all went well
+	_, err = f.Write(append(data, '\n'))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(dir, layerInfoFile))
+}
+
+// indexWriter writes a layer's index.
+type indexWriter struct {
+	f   *os.File
+	buf *bufio.Writer
+	enc *gob.Encoder
+}
+
+func newIndexWriter(dir, name string) (*indexWriter, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	w := &indexWriter{f: f, buf: bufio.NewWriterSize(f, 64<<10)}
+	w.enc = gob.NewEncoder(w.buf)
+	return w, nil
+}
+
+func (w *indexWriter) add(e layerEntry) error { return w.enc.Encode(e) }
+
+func (w *indexWriter) close() error { return errors.Join(w.buf.Flush(), w.f.Close()) }
+
+// readIndex calls each with the entries of a layer: those that take away first,
+// whatever their place in the stream was.
+func readIndex(dir string, each func(*layerEntry) error) error {
+	if err := readIndexFile(filepath.Join(dir, layerGoneFile), each); err != nil {
+		return err
+	}
+	return readIndexFile(filepath.Join(dir, layerIndexFile), each)
+}
+
+func readIndexFile(path string, each func(*layerEntry) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	dec := gob.NewDecoder(bufio.NewReaderSize(f, 256<<10))
+	for {
+		var e layerEntry
+		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read index of layer: %w", err)
+		}
+		if err := each(&e); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package image
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// keptVersions bounds the versions of a template: the oldest go when there are
+// more, but for those that have an alias.
+const keptVersions = 10
+
+// versioned is the name of one version of a template, as it is written.
+func versioned(name string, number int) string { return name + "@" + strconv.Itoa(number) }
+
+// cutVersion takes NAME@N apart; the number is 0 for a bare name.
+func cutVersion(ref string) (name string, number int, err error) {
+	name, digits, found := strings.Cut(ref, "@")
+	if !found {
+		return name, 0, nil
+	}
+	number, err = strconv.Atoi(digits)
+	if err != nil || number < 1 || digits != strconv.Itoa(number) {
+		return "", 0, sandbox.Errorf(sandbox.CodeInvalid, "%.80q is not a version of a template; write NAME@N, such as %.64s@1", ref, name)
+	}
+	return name, number, nil
+}
+
+// resolveName follows an alias, and returns a template's name and the version
+// that is meant, or 0 for the newest.
+//
+// Preconditions: p.mu is held, or p.aliases is not changed meanwhile.
+func (p *Provider) resolveName(ref string) (name string, number int, err error) {
+	name, number, err = cutVersion(ref)
+	if err != nil {
+		return "", 0, err
+	}
+	target, ok := p.aliases[name]
+	if !ok {
+		return name, number, nil
+	}
+	to, pinned, err := cutVersion(target)
+	if err != nil {
+		return "", 0, err
+	}
+	if number > 0 && pinned > 0 {
+		return "", 0, sandbox.Errorf(sandbox.CodeInvalid, "%s stands for %s, which is one version; leave out @%d", name, target, number)
+	}
+	return to, max(number, pinned), nil
+}
+
+// resolved is resolveName for those who do not hold p.mu.
+func (p *Provider) resolved(ref string) (string, int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.resolveName(ref)
+}
+
+// version returns the record of a version, or of the newest for 0; an error is
+// [fs.ErrNotExist] if there is none.
+func (p *Provider) version(name string, number int) (*manifest, error) {
+	m, err := p.readManifest(name)
+	if err != nil || number == 0 || number == max(1, m.Number) {
+		return m, err
+	}
+	return p.readVersion(name, number)
+}
+
+// versions lists the numbers of a template's versions that are kept, the
+// smallest first.
+func (p *Provider) versions(name string) []int {
+	files, _ := filepath.Glob(filepath.Join(p.dir, "manifests", name+"@*.json"))
+	var out []int
+	for _, f := range files {
+		_, number, err := cutVersion(strings.TrimSuffix(filepath.Base(f), ".json"))
+		if err == nil && number > 0 {
+			out = append(out, number)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// publish makes a build the newest version of its template, durably and at
+// once.
+func (p *Provider) publish(m *manifest) error {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	old, err := p.readManifest(m.Name)
+	if err != nil {
+		old = &manifest{}
+	} else if old.Number == 0 { // of before there were versions
+		old.Number = 1
+	}
+	numbers := p.versions(m.Name)
+	m.Number = max(old.Number, old.Last, slices.Max(append(numbers, 0))) + 1
+	m.Last = m.Number
+	if m.Name == Host {
+		return p.writeManifest(m, m.Name) // an earlier one shows what is there no more
+	}
+	if old.Name != "" && !slices.Contains(numbers, old.Number) {
+		if err := p.writeManifest(old, versioned(m.Name, old.Number)); err != nil {
+			return err
+		}
+		numbers = append(numbers, old.Number)
+	}
+	if err := errors.Join(p.writeManifest(m, versioned(m.Name, m.Number)), p.writeManifest(m, m.Name)); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(numbers) >= keptVersions {
+		n := numbers[0]
+		numbers = numbers[1:]
+		if !slices.Contains(slices.Collect(maps.Values(p.aliases)), versioned(m.Name, n)) {
+			if err := os.Remove(p.manifestFile(versioned(m.Name, n))); err != nil {
+				p.log.Warn("remove an old version of a template", "template", m.Name, "version", n, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Alias gives a template or one version of it a further name, or takes the
+// alias away for an empty name.
+func (p *Provider) Alias(alias, name string) error {
+	if !validTemplate.MatchString(alias) {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q cannot name a template; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", alias)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if name == "" {
+		if _, ok := p.aliases[alias]; !ok {
+			return sandbox.Errorf(sandbox.CodeNotFound, "there is no alias %s; list the templates to see which there are", alias)
+		}
+		next := maps.Clone(p.aliases)
+		delete(next, alias)
+		return p.keepAliases(next)
+	}
+	if _, known := p.builtins[alias]; known || p.taken(alias) {
+		return sandbox.Errorf(sandbox.CodeConflict, "%s is the name of a template; choose another alias", alias)
+	}
+	to, number, err := p.resolveName(name)
+	if err != nil {
+		return err
+	}
+	if _, known := p.builtins[to]; !known || number > 0 {
+		if _, err := p.version(to, number); err != nil {
+			return absent(name, err)
+		}
+	}
+	if number > 0 {
+		to = versioned(to, number)
+	}
+	next := maps.Clone(p.aliases)
+	next[alias] = to
+	return p.keepAliases(next)
+}
+
+// taken reports whether a template of this name is built, being built, or was
+// to be.
+//
+// Preconditions: p.mu is held.
+func (p *Provider) taken(name string) bool {
+	_, failed := p.failed[name]
+	_, err := p.readManifest(name)
+	return err == nil || failed || p.building[name]
+}
+
+// absent is the error for a template that is not there.
+func absent(name string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %.80q; list the templates to see which there are", name)
+	}
+	return err
+}
+
+// aliasesOf lists the aliases of a template, of all versions.
+//
+// Preconditions: p.mu is held.
+func (p *Provider) aliasesOf(name string) []string {
+	var out []string
+	for alias, target := range p.aliases {
+		if to, _, err := cutVersion(target); err == nil && to == name {
+			out = append(out, alias)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+const aliasFile = "aliases.json"
+
+// readAliases reads them at the start; what is not valid is left out.
+func (p *Provider) readAliases() {
+	p.aliases = map[string]string{}
+	data, err := os.ReadFile(filepath.Join(p.dir, aliasFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &p.aliases)
+	}
+	if err != nil {
+		p.log.Warn("aliases of templates are not usable", "error", err)
+		p.aliases = map[string]string{}
+	}
+}
+
+// keepAliases replaces the aliases, durably and at once.
+//
+// Preconditions: p.mu is held.
+func (p *Provider) keepAliases(next map[string]string) error {
+	data, err := json.MarshalIndent(next, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := p.replaceFile(filepath.Join(p.dir, aliasFile), data); err != nil {
+		return fmt.Errorf("keep aliases: %w", err)
+	}
+	p.aliases = next
+	return nil
+}
+
+// Delete removes a template with all its versions and aliases, or one version.
+// The content goes with [Provider.Collect] when nothing uses it.
+func (p *Provider) Delete(ref string) error {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name, number, err := cutVersion(ref)
+	if err != nil {
+		return err
+	}
+	if target, ok := p.aliases[name]; ok {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s is an alias of %s; delete that, or take only the alias away", name, target)
+	}
+	switch {
+	case name == Host:
+		return sandbox.Errorf(sandbox.CodeInvalid, "the template host is this machine; it cannot be deleted")
+	case p.building[name]:
+		return sandbox.Errorf(sandbox.CodeConflict, "template %s is being built; cancel that build first", name)
+	case !validTemplate.MatchString(name) || !p.taken(name):
+		return absent(ref, fs.ErrNotExist)
+	}
+	numbers := p.versions(name)
+	if number > 0 {
+		return p.deleteVersion(name, number, numbers)
+	}
+	// The newest first: without it the template is not there any more.
+	errs := []error{removeFile(p.manifestFile(name))}
+	for _, n := range numbers {
+		errs = append(errs, removeFile(p.manifestFile(versioned(name, n))))
+	}
+	delete(p.failed, name)
+	return errors.Join(append(errs, syncDir(filepath.Join(p.dir, "manifests")), p.dropAliases(name, 0))...)
+}
+
+// deleteVersion removes one version. The newest of the others takes its place.
+//
+// Preconditions: p.mu and p.publishing are held.
+func (p *Provider) deleteVersion(name string, number int, numbers []int) error {
+	now, err := p.readManifest(name)
+	if err != nil {
+		return absent(versioned(name, number), err)
+	}
+	current := max(1, now.Number)
+	if !slices.Contains(numbers, number) && number != current {
+		return absent(versioned(name, number), fs.ErrNotExist)
+	}
+	numbers = slices.DeleteFunc(numbers, func(n int) bool { return n == number })
+	if number == current {
+		if len(numbers) == 0 {
+			err = removeFile(p.manifestFile(name))
+		} else {
+			var before *manifest
+			if before, err = p.readVersion(name, numbers[len(numbers)-1]); err == nil {
+				before.Last = max(now.Last, current)
+				err = p.writeManifest(before, name)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	err = errors.Join(removeFile(p.manifestFile(versioned(name, number))), syncDir(filepath.Join(p.dir, "manifests")))
+	if len(numbers) == 0 {
+		number = 0 // nothing is left that an alias could mean
+	}
+	return errors.Join(err, p.dropAliases(name, number))
+}
+
+// dropAliases removes the aliases of a template, or of one version.
+//
+// Preconditions: p.mu is held.
+func (p *Provider) dropAliases(name string, number int) error {
+	next := maps.Clone(p.aliases)
+	maps.DeleteFunc(next, func(_, target string) bool {
+		to, n, err := cutVersion(target)
+		return err != nil || to == name && (number == 0 || n == number)
+	})
+	if len(next) == len(p.aliases) {
+		return nil
+	}
+	return p.keepAliases(next)
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// layerOf is a layer with these files; one without content is taken away.
+func layerOf(t *testing.T, files map[string]string) func(context.Context) (io.ReadCloser, error) {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for name, content := range files {
+		if content == "" {
+			dir, base := filepath.Split(name)
+			name = dir + ".wh." + base
+		}
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil }
+}
+
+// extended builds a base and a layer above it.
+func extended(t *testing.T, p *Provider, spec *sandbox.TemplateSpec, key string, files map[string]string) *Foundation {
+	t.Helper()
+	b, err := p.Base(t.Context(), spec, false, func(string, float64, string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := p.Extend(t.Context(), b, key, layerOf(t, files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+func TestExtendAndPublish(t *testing.T) {
+	p, src := withHandmade(t)
+	spec := &sandbox.TemplateSpec{
+		From: sandbox.TemplateSource{Debian: suite}, Apt: []string{"jq"}, Env: map[string]string{"A": "b"}, Ports: []int{80},
+		Start: &sandbox.StartCommand{Command: "serve"}, Warm: map[string]string{"python": "1"}, Resources: sandbox.Resources{VCPUs: 2},
+		Network: &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}, User: "app", WorkDir: "/app",
+	}
+	base, err := p.Base(t.Context(), spec, false, func(string, float64, string) {})
+	if err != nil || !base.HasPackages {
+		t.Fatalf("%+v, %v", base, err)
+	}
+	key := ChainKey(base.Root, "a step")
+	if p.Extended(base, key) != nil || p.Extended(base, "../x") != nil {
+		t.Error("there is something that nobody has made")
+	}
+	next := extended(t, p, spec, key, map[string]string{"etc/new": "new", "etc/content": ""})
+	if src.builds != 1 {
+		t.Errorf("%d builds of one base", src.builds)
+	}
+	if b, err := os.ReadFile(filepath.Join(next.Root.Dir, "etc/new")); err != nil || string(b) != "new" {
+		t.Errorf("the layer's file: %q, %v", b, err)
+	}
+	if _, err := os.Stat(filepath.Join(next.Root.Dir, "etc/content")); err == nil {
+		t.Error("what the layer takes away is there")
+	}
+	if _, err := os.Stat(filepath.Join(base.Root.Dir, "etc/content")); err != nil {
+		t.Errorf("the base has changed: %v", err)
+	}
+	if again := p.Extended(base, key); again == nil || again.Root.Digest != next.Root.Digest {
+		t.Errorf("kept %+v, want %s", again, next.Root.Digest)
+	}
+	got, err := p.Publish("mine", spec, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &sandbox.Template{
+		Name: "mine", Source: "debian", State: sandbox.TemplateReady, Version: 1, Digest: next.Root.Digest, SizeBytes: got.SizeBytes, BuiltAt: got.BuiltAt,
+		User: "app", WorkDir: "/app", Env: map[string]string{"A": "b", "LANG": "C.UTF-8", "PATH": baseEnv["PATH"], "PIP_BREAK_SYSTEM_PACKAGES": "1"},
+		Packages: []string{"ca-certificates", "jq", "sudo"}, Resources: spec.Resources, Warm: spec.Warm, Start: spec.Start, Ports: spec.Ports, Network: spec.Network,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	// All of it is there for the next process, and what it was made from.
+	p2, err := New(Config{Dir: p.dir, Log: p.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := p2.Get(t.Context(), "mine"); err != nil || cmp.Diff(want, again) != "" {
+		t.Errorf("read again: %v %s", err, cmp.Diff(want, again))
+	}
+	plan, err := p2.Plan(t.Context(), sandbox.BuildTemplateRequest{Name: "mine", Force: true})
+	if err != nil || !plan.Anew || cmp.Diff(*spec, plan.Spec) != "" {
+		t.Errorf("a rebuild by name: %+v, %v", plan, err)
+	}
+	other := *spec
+	other.Ports = nil
+	_, err = p2.Plan(t.Context(), sandbox.BuildTemplateRequest{Name: "mine", Spec: &other})
+	wantCode(t, err, sandbox.CodeConflict)
+	plan, err = p2.Plan(t.Context(), sandbox.BuildTemplateRequest{Name: "mine", Spec: &other, Force: true})
+	if err != nil || plan.Anew || plan.Ready != nil {
+		t.Errorf("something else by that name: %+v, %v", plan, err)
+	}
+
+	// A layer that cannot be read leaves nothing.
+	broken := errors.New("broken")
+	_, err = p.Extend(t.Context(), base, key, func(context.Context) (io.ReadCloser, error) { return nil, broken })
+	if !errors.Is(err, broken) || len(leftovers(p)) > 0 {
+		t.Errorf("%v, left %v", err, leftovers(p))
+	}
+	if _, err = p.Extend(t.Context(), base, "", layerOf(t, map[string]string{"../x": "x"})); err == nil || len(leftovers(p)) > 0 {
+		t.Errorf("a layer that climbs: %v, left %v", err, leftovers(p))
+	}
+}
+
+func TestVersionsAndAliases(t *testing.T) {
+	p, src := withHandmade(t)
+	ctx := t.Context()
+	var digests []string
+	for i := range keptVersions + 3 {
+		src.content = string(rune('a' + i))
+		digests = append(digests, build(t, p, sandbox.BuildTemplateRequest{Name: "mine", Packages: []string{"jq"}, Force: true}).Digest)
+		if i == 0 {
+			if err := p.Alias("first", "mine@1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	newest := len(digests)
+	wantDigest := func(ref, want string) {
+		t.Helper()
+		root, _, err := p.Root(ctx, ref)
+		tm, err2 := p.Get(ctx, ref)
+		if err := errors.Join(err, err2); err != nil || root.Digest != want || tm.Digest != want {
+			t.Errorf("%s: %v, %s, want %s", ref, err, root.Digest, want)
+		}
+	}
+	wantNone := func(ref string) {
+		t.Helper()
+		_, _, err := p.Root(ctx, ref)
+		wantCode(t, err, sandbox.CodeNotFound)
+		_, err = p.Get(ctx, ref)
+		wantCode(t, err, sandbox.CodeNotFound)
+	}
+	wantDigest("mine", digests[newest-1])
+	wantDigest("mine@12", digests[11])
+	wantDigest("mine@1", digests[0]) // old, but it has an alias
+	wantDigest("first", digests[0])
+	wantNone("mine@2")
+	wantNone("mine@99")
+	for _, ref := range []string{"mine@", "mine@0", "mine@-1", "mine@01", "mine@x", "first@1"} {
+		_, _, err := p.Root(ctx, ref)
+		wantCode(t, err, sandbox.CodeInvalid)
+	}
+
+	// Aliases are no names of templates, nor the other way round.
+	wantCode(t, p.Alias("mine", "debian"), sandbox.CodeConflict)
+	wantCode(t, p.Alias("host", "mine"), sandbox.CodeConflict)
+	wantCode(t, p.Alias("x", "none"), sandbox.CodeNotFound)
+	wantCode(t, p.Alias("x", "mine@99"), sandbox.CodeNotFound)
+	wantCode(t, p.Alias("../x", "mine"), sandbox.CodeInvalid)
+	wantCode(t, p.Alias("none", ""), sandbox.CodeNotFound)
+	_, err := p.Claim("first")
+	wantCode(t, err, sandbox.CodeConflict)
+	wantCode(t, p.Delete("first"), sandbox.CodeInvalid)
+	if err := p.Alias("latest", "mine"); err != nil {
+		t.Fatal(err)
+	}
+	wantDigest("latest", digests[newest-1])
+	wantDigest("latest@12", digests[11])
+	p2, err := New(Config{Dir: p.dir, Log: p.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tm, err := p2.Get(ctx, "mine"); err != nil || !slices.Equal(tm.Aliases, []string{"first", "latest"}) || tm.Version != newest {
+		t.Errorf("after a restart %+v, %v", tm, err)
+	}
+
+	// The newest but one takes the place of the newest, whose number is not used
+	// again.
+	if err := p.Delete("mine@13"); err != nil {
+		t.Fatal(err)
+	}
+	wantDigest("mine", digests[11])
+	wantNone("mine@13")
+	wantCode(t, p.Delete("mine@13"), sandbox.CodeNotFound)
+	src.content = "again"
+	if tm := build(t, p, sandbox.BuildTemplateRequest{Name: "mine", Force: true}); tm.Version != 14 {
+		t.Errorf("version %d after 13 was deleted", tm.Version)
+	}
+	if err := p.Delete("mine@1"); err != nil {
+		t.Fatal(err)
+	}
+	wantNone("first")
+	done, err := p.Claim("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, p.Delete("mine"), sandbox.CodeConflict)
+	done(nil)
+	if err := p.Delete("mine"); err != nil {
+		t.Fatal(err)
+	}
+	wantNone("mine")
+	wantNone("latest")
+	wantCode(t, p.Delete("mine"), sandbox.CodeNotFound)
+	wantCode(t, p.Delete("host"), sandbox.CodeInvalid)
+	if left, _ := filepath.Glob(filepath.Join(p.dir, "manifests", "mine*")); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+
+	// What sandboxes use stays, and what the next build may use; the rest goes.
+	for d := range p.used {
+		p.used[d] = time.Now().Add(-time.Hour)
+	}
+	old := time.Now().Add(-2 * cacheFor)
+	kept, _ := filepath.Glob(filepath.Join(p.dir, "cache", "*.json"))
+	for _, f := range kept {
+		if err := os.Chtimes(f, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed, err := p.Collect(map[string]bool{digests[0]: true})
+	if err != nil || slices.Contains(removed, digests[0]) || !slices.Contains(removed, digests[12]) {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	if _, err := os.Stat(p.rootfsDir(digests[0])); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(p.dir, "cache", "*.json")); len(left) > 0 {
+		t.Errorf("kept for builds although old: %v", left)
+	}
+}

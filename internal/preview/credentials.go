@@ -1,0 +1,291 @@
+package preview
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Where a visitor's right is. Nothing of it reaches a sandbox.
+const (
+	keyHeader  = sandbox.PreviewKeyHeader
+	keyQuery   = sandbox.PreviewKeyParam
+	linkQuery  = sandbox.PreviewLinkParam
+	cookieName = "cove_preview"
+	// hostCookieName is the cookie's name on HTTPS, where no other host can set
+	// a cookie of this prefix.
+	hostCookieName = "__Host-cove_preview"
+	// unlockPath is where the form of the page that asks for a key goes.
+	unlockPath = "/.well-known/cove/preview"
+
+	maxCredential = 1024
+	// maxBrought bounds what is tried of what a visitor brings. There can be
+	// several cookies of a name: one that another host has set must not keep
+	// out the real one.
+	maxBrought = 8
+	maxForm    = 4 << 10
+)
+
+type origin int
+
+const (
+	fromNowhere origin = iota
+	fromHeader
+	fromQuery
+	fromCookie
+)
+
+// credential is a key or the signed part of a link.
+type credential struct {
+	key, link string
+	from      origin
+}
+
+// credentials collects what the visitor brought.
+func credentials(r *http.Request) []credential {
+	var found []credential
+	add := func(c credential) {
+		if n := len(c.key) + len(c.link); n > 0 && n <= maxCredential && len(found) < maxBrought {
+			found = append(found, c)
+		}
+	}
+	for _, v := range r.Header.Values(keyHeader) {
+		add(credential{key: v, from: fromHeader})
+	}
+	for piece := range strings.SplitSeq(r.URL.RawQuery, "&") {
+		switch name, value := queryPair(piece); name {
+		case keyQuery:
+			add(credential{key: value, from: fromQuery})
+		case linkQuery:
+			add(credential{link: value, from: fromQuery})
+		}
+	}
+	for _, c := range r.CookiesNamed(cookieName) {
+		add(openCookie(c.Value))
+	}
+	for _, c := range r.CookiesNamed(hostCookieName) {
+		add(openCookie(c.Value))
+	}
+	return found
+}
+
+// queryPair decodes one piece of a query; what cannot be decoded has no name.
+func queryPair(piece string) (name, value string) {
+	name, value, _ = strings.Cut(piece, "=")
+	name, err := url.QueryUnescape(name)
+	if err != nil {
+		return "", ""
+	}
+	if value, err = url.QueryUnescape(value); err != nil {
+		value = ""
+	}
+	return name, value
+}
+
+// cleanQuery takes credentials out of a query and leaves the rest as it is.
+func cleanQuery(raw string) string {
+	var kept []string
+	for piece := range strings.SplitSeq(raw, "&") {
+		if name, _ := queryPair(piece); name != keyQuery && name != linkQuery {
+			kept = append(kept, piece)
+		}
+	}
+	return strings.Join(kept, "&")
+}
+
+// cleanCookies takes the proxy's cookies out of a header.
+func cleanCookies(h http.Header) {
+	lines := h["Cookie"]
+	if len(lines) == 0 {
+		return
+	}
+	var kept []string
+	for _, line := range lines {
+		for piece := range strings.SplitSeq(line, ";") {
+			piece = strings.TrimSpace(piece)
+			name, _, _ := strings.Cut(piece, "=")
+			if piece != "" && !ourCookie(name) {
+				kept = append(kept, piece)
+			}
+		}
+	}
+	if len(kept) == 0 {
+		h.Del("Cookie")
+		return
+	}
+	h["Cookie"] = []string{strings.Join(kept, "; ")}
+}
+
+func ourCookie(name string) bool {
+	name = strings.TrimSpace(name)
+	return strings.EqualFold(name, cookieName) || strings.EqualFold(name, hostCookieName)
+}
+
+// A cookie holds what it was made for, so that it ends with it: "k" and a key,
+// or "l" and a link, in base64.
+func sealCookie(c credential) string {
+	text := "l" + c.link
+	if c.key != "" {
+		text = "k" + c.key
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(text))
+}
+
+func openCookie(value string) credential {
+	if len(value) > 2*maxCredential {
+		return credential{}
+	}
+	data, err := base64.RawURLEncoding.DecodeString(value)
+	switch {
+	case err != nil || len(data) < 2:
+		return credential{}
+	case data[0] == 'k':
+		return credential{key: string(data[1:]), from: fromCookie}
+	case data[0] == 'l':
+		return credential{link: string(data[1:]), from: fromCookie}
+	}
+	return credential{}
+}
+
+// setCookie remembers the visitor's right in the browser until it is closed,
+// for this host name only.
+func setCookie(w http.ResponseWriter, r *http.Request, found *sandbox.Preview, c credential) {
+	secure := r.TLS != nil || strings.HasPrefix(found.URL, "https:")
+	name := cookieName
+	if secure {
+		name = hostCookieName
+	}
+	http.SetCookie(w, &http.Cookie{Name: name, Value: sealCookie(c), Path: "/", HttpOnly: true, Secure: secure, SameSite: http.SameSiteLaxMode})
+}
+
+// errAnswered says that the visitor has had their answer.
+var errAnswered = errors.New("answered")
+
+// wakePatience is how long a browser waits for a sandbox to wake before it is
+// shown a page that says so.
+const wakePatience = 4 * time.Second
+
+// admit asks for the preview with each thing that the visitor brought, until
+// one is good.
+func (p *Proxy) admit(ctx context.Context, w http.ResponseWriter, r *http.Request, at place, brought []credential) (*sandbox.Preview, credential, error) {
+	type result struct {
+		preview *sandbox.Preview
+		used    credential
+		err     error
+	}
+	// What is begun for a browser that goes away or is told to come again goes
+	// on: the sandbox wakes.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTimeout)
+	done := make(chan result, 1)
+	go func() {
+		defer cancel()
+		preview, used, err := p.try(ctx, at, brought)
+		done <- result{preview, used, err}
+	}()
+	var impatient <-chan time.Time
+	if navigates(r) {
+		timer := time.NewTimer(p.patience)
+		defer timer.Stop()
+		impatient = timer.C
+	}
+	select {
+	case res := <-done:
+		return res.preview, res.used, res.err
+	case <-impatient:
+		p.fail(w, r, at, waking)
+		return nil, credential{}, errAnswered
+	case <-r.Context().Done():
+		return nil, credential{}, errAnswered
+	}
+}
+
+func (p *Proxy) try(ctx context.Context, at place, brought []credential) (*sandbox.Preview, credential, error) {
+	if len(brought) == 0 {
+		brought = []credential{{}}
+	}
+	var refused error
+	for _, c := range brought {
+		found, err := p.previews.VisitPreview(ctx, sandbox.PreviewVisit{Label: at.label, Key: c.key, Link: c.link})
+		switch code := sandbox.CodeOf(err); {
+		case err == nil:
+			return found, c, nil
+		case code != sandbox.CodeForbidden && code != sandbox.CodeUnauthenticated:
+			return nil, c, err
+		}
+		refused = err
+	}
+	return nil, credential{}, refused
+}
+
+// unlock takes the key from the form of the page that asks for one.
+func (p *Proxy) unlock(w http.ResponseWriter, r *http.Request, at place) {
+	if !sameSandbox(r, at, p) {
+		p.fail(w, r, at, foreignOrigin)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(dialTimeout)); err != nil {
+		p.log.Debug("preview: no deadline for a form", "err", err)
+	}
+	if err := r.ParseForm(); err != nil {
+		p.fail(w, r, at, badForm)
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	used := credential{key: strings.TrimSpace(r.PostForm.Get("key"))}
+	if used.key == "" || len(used.key) > maxCredential {
+		p.refuse(w, r, at, sandbox.Errorf(sandbox.CodeForbidden, "no key"), true)
+		return
+	}
+	found, used, err := p.admit(r.Context(), w, r, at, []credential{used})
+	switch {
+	case errors.Is(err, errAnswered):
+	case err != nil:
+		p.refuse(w, r, at, err, true)
+	default:
+		setCookie(w, r, found, used)
+		redirect(w, r, localTarget(r.PostForm.Get("to")))
+	}
+}
+
+// cleanTarget is the path and query of u without credentials.
+func cleanTarget(u *url.URL) string {
+	target := localPath(u.EscapedPath())
+	if q := cleanQuery(u.RawQuery); q != "" {
+		target += "?" + q
+	}
+	return target
+}
+
+// localTarget makes what a form says of where to go a place on this host.
+func localTarget(to string) string {
+	u, err := url.ParseRequestURI(to)
+	if err != nil || u.Scheme != "" || u.Host != "" {
+		return "/"
+	}
+	return cleanTarget(u)
+}
+
+// localPath makes a path one that no browser takes for another host: two
+// slashes at its beginning would be one, and a backslash counts as a slash.
+func localPath(path string) string {
+	return "/" + strings.TrimLeft(strings.ReplaceAll(path, `\`, "%5C"), "/")
+}
+
+func redirect(w http.ResponseWriter, r *http.Request, target string) {
+	h := w.Header()
+	h.Set("Location", target)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	status := http.StatusFound
+	if r.Method == http.MethodPost {
+		status = http.StatusSeeOther
+	}
+	w.WriteHeader(status)
+}

@@ -1,0 +1,48 @@
+package preview
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// navigates reports whether a browser opens a page.
+func navigates(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" {
+		return mode == "navigate"
+	}
+	return wantsHTML(r) && !isWebSocket(r)
+}
+
+// sameSandbox reports whether a request that a cookie would admit may use it.
+// Previews of different sandboxes are one site to a browser, so SameSite does
+// not keep the page of one from sending requests, with cookies, to another.
+// The other ports of the same sandbox are no strangers.
+func sameSandbox(r *http.Request, at place, p *Proxy) bool {
+	if origins := r.Header.Values("Origin"); len(origins) > 0 {
+		return len(origins) == 1 && p.ownOrigin(origins[0], at)
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-site", "cross-site":
+		return navigates(r)
+	}
+	return true
+}
+
+func (p *Proxy) ownOrigin(origin string, at place) bool {
+	u, err := url.Parse(origin)
+	if err != nil || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return false
+	}
+	from, ok := p.place(u.Host)
+	return ok && from.sandbox == at.sandbox
+}
+
+// isWebSocket reports whether a request wants to become a WebSocket.
+func isWebSocket(r *http.Request) bool {
+	return r.Method == http.MethodGet && r.ProtoMajor == 1 && len(r.Header.Values("Upgrade")) == 1 &&
+		strings.EqualFold(r.Header.Get("Upgrade"), "websocket") && r.Header.Get("Sec-Websocket-Key") != ""
+}

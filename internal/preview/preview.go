@@ -1,0 +1,167 @@
+// Package preview is the reverse proxy that makes ports of sandboxes URLs:
+// http://3000-sbx-abc.localhost:7777 leads to port 3000 of sandbox sbx-abc. It
+// shares its listeners with REST and MCP, takes every request whose host name
+// is below the previews' domain, and has no way to anywhere but the port that
+// [sandbox.Previews] has admitted the visitor to.
+//
+// Visitors are strangers, and so is what listens inside: requests and responses
+// are parsed once and written anew, what names the visitor's right is taken out
+// before the sandbox sees a request, and a sandbox cannot set cookies beyond
+// its own host name.
+package preview
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// maxVisits bounds the requests under way to one preview, streams and
+	// WebSockets included.
+	maxVisits = 512
+	// dialTimeout bounds reaching the port, and waking the sandbox before.
+	dialTimeout = 30 * time.Second
+	// answerTimeout is how long a program may take to begin its answer.
+	// Development servers compile first, and long polls wait.
+	answerTimeout = 2 * time.Minute
+	// recheckTime is how often the right to a request that lasts is looked at
+	// again: a link that expires takes its streams along.
+	recheckTime = 15 * time.Second
+)
+
+// Config says what a [Proxy] leads to.
+type Config struct {
+	// Previews admits visitors and opens connections.
+	Previews sandbox.Previews
+	// Views does the same for live views of computers; nil has none.
+	Views Views
+	// Domain is the one below which previews have their names, without a
+	// leading dot; empty is "localhost".
+	Domain string
+	// Names are names below Domain that are something else, such as the
+	// server's own.
+	Names []string
+	// Log is required.
+	Log *slog.Logger
+}
+
+// Proxy serves previews. It is safe for concurrent use.
+type Proxy struct {
+	previews sandbox.Previews
+	views    Views
+	domain   string
+	others   map[string]bool
+	log      *slog.Logger
+	forward  *httputil.ReverseProxy
+	visits   counter
+	viewers  counter
+	recheck  time.Duration
+	patience time.Duration
+}
+
+// New returns a proxy.
+func New(cfg Config) *Proxy {
+	p := &Proxy{
+		previews: cfg.Previews,
+		views:    cfg.Views,
+		domain:   strings.ToLower(strings.Trim(cfg.Domain, ".")),
+		others:   make(map[string]bool),
+		log:      cfg.Log,
+		visits:   counter{most: maxVisits},
+		viewers:  counter{most: maxViewers},
+		recheck:  recheckTime,
+		patience: wakePatience,
+	}
+	if p.domain == "" {
+		p.domain = "localhost"
+	}
+	for _, name := range cfg.Names {
+		p.others[strings.ToLower(name)] = true
+	}
+	p.forward = p.newForward()
+	return p
+}
+
+// ServeHTTP answers a request for which [Proxy.Claims] is true.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect || r.Method == http.MethodTrace {
+		p.fail(w, r, place{}, problem{status: http.StatusMethodNotAllowed, code: "method_not_allowed", title: "Not here", detail: "Previews do not answer " + r.Method + " requests."})
+		return
+	}
+	if id, ok := p.viewOf(r.Host); ok && p.views != nil {
+		p.serveView(w, r, id)
+		return
+	}
+	at, ok := p.place(r.Host)
+	if !ok {
+		p.fail(w, r, place{}, unknownPlace)
+		return
+	}
+	if r.Method == http.MethodPost && r.URL.Path == unlockPath {
+		p.unlock(w, r, at)
+		return
+	}
+	p.visit(w, r, at)
+}
+
+// visit admits the visitor and leads them in.
+func (p *Proxy) visit(w http.ResponseWriter, r *http.Request, at place) {
+	brought := credentials(r)
+	found, used, err := p.admit(r.Context(), w, r, at, brought)
+	switch {
+	case errors.Is(err, errAnswered):
+		return
+	case err != nil:
+		p.refuse(w, r, at, err, len(brought) > 0)
+		return
+	}
+	private := found.Access != sandbox.PreviewPublic
+	if private && used.from == fromQuery && navigates(r) {
+		setCookie(w, r, found, used)
+		redirect(w, r, cleanTarget(r.URL))
+		return
+	}
+	if private && used.from == fromCookie && !sameSandbox(r, at, p) {
+		p.fail(w, r, at, foreignOrigin)
+		return
+	}
+	if !p.visits.enter(found.ID) {
+		p.fail(w, r, at, tooMany)
+		return
+	}
+	defer p.visits.leave(found.ID)
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), tripKey{}, &trip{preview: found, at: at}))
+	defer cancel()
+	visit := sandbox.PreviewVisit{Label: at.label, Key: used.key, Link: used.link}
+	stop := p.watch(ctx, cancel, visit)
+	defer stop()
+	p.forward.ServeHTTP(&finalWriter{w}, r.WithContext(ctx))
+}
+
+// watch ends a request that lasts when its visitor may no longer be there.
+func (p *Proxy) watch(ctx context.Context, end context.CancelFunc, visit sandbox.PreviewVisit) (stop func()) {
+	var check func()
+	timer := time.AfterFunc(time.Hour, func() { check() })
+	timer.Stop()
+	check = func() {
+		if ctx.Err() != nil {
+			return
+		}
+		_, err := p.previews.VisitPreview(ctx, visit)
+		switch sandbox.CodeOf(err) {
+		case sandbox.CodeNotFound, sandbox.CodeForbidden:
+			end()
+		default:
+			timer.Reset(p.recheck)
+		}
+	}
+	timer.Reset(p.recheck)
+	return func() { timer.Stop() }
+}

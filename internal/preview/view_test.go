@@ -1,0 +1,174 @@
+package preview
+
+import (
+	"context"
+	"encoding/json"
+	"html"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// pcs are live views of one computer, whose links are "watch" and "control".
+type pcs struct {
+	name  string
+	until time.Time
+	hello string // what its VNC server says first
+	dials atomic.Int32
+}
+
+func (v *pcs) HasView(_ context.Context, id string) bool { return id == "sbx-pc" }
+
+func (v *pcs) VisitView(_ context.Context, visit sandbox.ViewVisit) (*sandbox.View, error) {
+	if visit.SandboxID != "sbx-pc" || visit.Link != "watch" && visit.Link != "control" || !time.Now().Before(v.until) {
+		return nil, sandbox.Errorf(sandbox.CodeForbidden, "this link opens no live view")
+	}
+	return &sandbox.View{SandboxID: visit.SandboxID, Name: v.name, Control: visit.Link == "control", ExpiresAt: v.until}, nil
+}
+
+func (v *pcs) DialView(context.Context, sandbox.ViewVisit) (net.Conn, func(), error) {
+	v.dials.Add(1)
+	here, there := net.Pipe()
+	go func() {
+		defer there.Close()
+		var hello [12]byte
+		_, _ = io.WriteString(there, v.hello)
+		if _, err := io.ReadFull(there, hello[:]); err != nil {
+			return
+		}
+		_, _ = there.Write([]byte{1, 1})
+		_, _ = io.ReadFull(there, hello[:1])
+		_, _ = there.Write(make([]byte, 4))
+		_, _ = io.Copy(io.Discard, there)
+	}()
+	return here, func() {}, nil
+}
+
+const pc = "http://view-sbx-pc.localhost"
+
+func TestViewPage(t *testing.T) {
+	views := &pcs{name: `</title><script>alert("1")</script>'"`, until: time.Now().Add(time.Hour), hello: "RFB 003.008\n"}
+	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+	c := browser(t, front)
+	page := get(t, c, pc+"/?cove_view=watch")
+	if page.status != 200 || strings.Contains(page.body, "<script>") || !strings.Contains(html.UnescapeString(page.body), views.name) {
+		t.Errorf("the page of a name with tags is %d: %s", page.status, page.body)
+	}
+	if policy := page.header.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") || strings.Contains(policy, "unsafe") {
+		t.Errorf("its policy is %q", policy)
+	}
+	if page.header.Get("Referrer-Policy") != "no-referrer" || page.header.Get("Set-Cookie") != "" || page.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("its header is %v", page.header)
+	}
+	for _, target := range []string{
+		pc + "/", pc + "/?cove_view=", pc + "/?cove_view=other", pc + "/screen?cove_view=other", "http://view-sbx-other.localhost/?cove_view=watch",
+		pc + "/?cove_view=watch" + strings.Repeat("x", maxCredential),
+	} {
+		if got := get(t, c, target); got.status != http.StatusForbidden {
+			t.Errorf("%.80s: %d", target, got.status)
+		}
+	}
+	if got := send(t, c, "POST", pc+"/?cove_view=control", ""); got.status != http.StatusMethodNotAllowed {
+		t.Errorf("a POST: %d", got.status)
+	}
+	for _, host := range []string{"http://view-SBX-pc.localhost.", "http://view-sbx-pc.evil.localhost", "http://view-.localhost"} {
+		if got := get(t, c, host+"/?cove_view=watch"); got.status == 200 && strings.Contains(got.body, "screen") {
+			t.Errorf("%s shows it", host)
+		}
+	}
+}
+
+// watchers opens a view as a program does.
+func watcher(t *testing.T, c *http.Client, origin string) (*websocket.Conn, int) {
+	t.Helper()
+	header := http.Header{}
+	if origin != "" {
+		header.Set("Origin", origin)
+	}
+	conn, res, err := websocket.Dial(t.Context(), pc+"/screen?cove_view=watch", &websocket.DialOptions{HTTPClient: c, HTTPHeader: header})
+	if err != nil {
+		if res == nil {
+			t.Fatal(err)
+		}
+		return nil, res.StatusCode
+	}
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	return conn, 101
+}
+
+func TestViewers(t *testing.T) {
+	views := &pcs{until: time.Now().Add(time.Hour), hello: "RFB 003.008\n"}
+	front := serve(t, &world{}, func(p *Proxy) { p.views, p.viewers.most = views, 2 })
+	c := browser(t, front)
+	state := func() string {
+		var s struct{ Code string }
+		if err := json.Unmarshal([]byte(get(t, c, pc+"/state?cove_view=watch").body), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s.Code
+	}
+	for _, origin := range []string{"http://evil.test", "http://3000-sbx-pc.localhost", "null", "http://view-sbx-pc.localhost.evil.test"} {
+		if _, status := watcher(t, c, origin); status != http.StatusForbidden {
+			t.Errorf("from %s: %d", origin, status)
+		}
+	}
+	var open []*websocket.Conn
+	for range 2 {
+		conn, status := watcher(t, c, pc)
+		if conn == nil {
+			t.Fatalf("a viewer: %d", status)
+		}
+		open = append(open, conn)
+	}
+	if _, status := watcher(t, c, pc); status != http.StatusServiceUnavailable {
+		t.Errorf("a viewer too many: %d", status)
+	}
+	// The page would try again at once if it were told that there is a picture.
+	if got := state(); got != string(sandbox.CodeQuotaExceeded) {
+		t.Errorf("the page of a viewer too many is told %q", got)
+	}
+	_ = open[0].CloseNow()
+	for end := time.Now().Add(time.Minute); state() != "live"; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a place that was left is not free")
+		}
+	}
+}
+
+func TestViewOfNoVNC(t *testing.T) {
+	views := &pcs{until: time.Now().Add(time.Hour), hello: "SSH-2.0-OpenSSH_9\n"}
+	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+	if _, status := watcher(t, browser(t, front), pc); status != http.StatusBadGateway {
+		t.Errorf("another program's port: %d", status)
+	}
+}
+
+func TestViewEndsWithTheLink(t *testing.T) {
+	views := &pcs{until: time.Now().Add(2 * time.Second), hello: "RFB 003.008\n"}
+	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+	conn, status := watcher(t, browser(t, front), pc)
+	if conn == nil {
+		if time.Now().Before(views.until) {
+			t.Fatalf("a viewer: %d", status)
+		}
+		return // so slow a machine
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		if _, _, err := conn.Read(ctx); err != nil {
+			if ctx.Err() != nil {
+				t.Error("the view did not end with its link")
+			}
+			return
+		}
+	}
+}

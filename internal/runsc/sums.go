@@ -1,0 +1,135 @@
+package runsc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// SumsFile is the file of a checkpoint with a checksum of each page in
+// [PagesFile]: four bytes a page, of CRC-32C, little-endian. They find damage,
+// not deceit. Pages beyond its end have none.
+const SumsFile = "pages_sums.img"
+
+// ErrPages says that pages of a checkpoint are not what was written.
+var ErrPages = errors.New("pages of the checkpoint are damaged")
+
+// asLoadedBytes is the size from which pages are checked as they are loaded.
+// Less is checked before, in less time than the start of a sandbox takes.
+const asLoadedBytes = 32 << 20
+
+// sumBlock is how much is read and summed up at a time.
+const sumBlock = 4 << 20
+
+const sumSize = 4
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// SumPages writes [SumsFile] for the first n bytes of a checkpoint's pages,
+// which it brings to the disk meanwhile.
+func SumPages(dir string, n int64) error {
+	f, err := os.Open(filepath.Join(dir, PagesFile))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if n%pageSize != 0 {
+		return fmt.Errorf("%d bytes of pages are no pages", n)
+	}
+	sums := make([]byte, n/pageSize*sumSize)
+	var g errgroup.Group
+	g.Go(f.Sync)
+	err = eachBlock(f, n, func(block []byte, at int64) error {
+		for i := 0; i < len(block); i += pageSize {
+			binary.LittleEndian.PutUint32(sums[(at+int64(i))/pageSize*sumSize:], crc32.Checksum(block[i:i+pageSize], castagnoli))
+		}
+		return nil
+	})
+	if err := errors.Join(err, g.Wait()); err != nil {
+		return fmt.Errorf("sum up pages: %w", err)
+	}
+	return os.WriteFile(filepath.Join(dir, SumsFile), sums, 0o600)
+}
+
+// eachBlock reads the first n bytes of a file in blocks, some at the same time.
+func eachBlock(f io.ReaderAt, n int64, do func(block []byte, at int64) error) error {
+	var g errgroup.Group
+	workers := int64(min(4, runtime.GOMAXPROCS(0)))
+	for first := range workers {
+		g.Go(func() error {
+			buf := make([]byte, min(sumBlock, n))
+			for at := first * sumBlock; at < n; at += workers * sumBlock {
+				block := buf[:min(sumBlock, n-at)]
+				if _, err := f.ReadAt(block, at); err != nil {
+					return err
+				}
+				if err := do(block, at); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// CheckPages compares the pages of a checkpoint with [SumsFile], if it has one.
+// It is [ErrPages] if one differs.
+func CheckPages(dir string) error {
+	sums, err := readSums(dir)
+	if err != nil || sums == nil {
+		return err
+	}
+	f, err := os.Open(filepath.Join(dir, PagesFile))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return eachBlock(f, int64(len(sums))/sumSize*pageSize, sums.check)
+}
+
+// ChecksAsLoaded reports whether [Sandbox.Restore] checks the pages of a
+// checkpoint as they are loaded, so that nobody has to before.
+func ChecksAsLoaded(dir string) bool {
+	info, err := os.Stat(filepath.Join(dir, SumsFile))
+	return err == nil && info.Size()/sumSize*pageSize >= asLoadedBytes
+}
+
+// pageSums are the checksums of pages.
+type pageSums []byte
+
+// readSums returns the checksums of a checkpoint's pages, or nil if it has none.
+func readSums(dir string) (pageSums, error) {
+	sums, err := os.ReadFile(filepath.Join(dir, SumsFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil && len(sums)%sumSize != 0 {
+		err = fmt.Errorf("%w: checksums of %d bytes", ErrPages, len(sums))
+	}
+	return sums, err
+}
+
+// check compares whole pages, which are at an offset of the file of pages.
+func (s pageSums) check(pages []byte, at int64) error {
+	if at%pageSize != 0 || len(pages)%pageSize != 0 {
+		return fmt.Errorf("%w: %d bytes at %d are no pages", ErrPages, len(pages), at)
+	}
+	for i := 0; i < len(pages); i += pageSize {
+		n := (at + int64(i)) / pageSize * sumSize
+		if n >= int64(len(s)) {
+			return nil
+		}
+		if crc32.Checksum(pages[i:i+pageSize], castagnoli) != binary.LittleEndian.Uint32(s[n:]) {
+			return fmt.Errorf("%w: the one at %d", ErrPages, at+int64(i))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/config"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// certificate writes a certificate for a name and those below it, and returns
+// the paths.
+func certificate(t *testing.T, dir, name string) (cert, key string, roots *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, "*." + name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: pkcs8}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	roots = x509.NewCertPool()
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots.AddCert(parsed)
+	return cert, key, roots
+}
+
+func TestHTTPS(t *testing.T) {
+	cert, key, roots := certificate(t, t.TempDir(), "cove.test")
+	d, err := start(t, func(c *config.Config) {
+		c.TLS.Cert, c.TLS.Key = cert, key
+		c.Previews.Domain = "cove.test"
+		c.AllowedHosts = []string{"cove.test"}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		ForceAttemptHTTP2: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", d.tcp.String())
+		},
+	}
+	defer transport.CloseIdleConnections()
+	c := &http.Client{Transport: transport}
+	for url, want := range map[string]struct {
+		status int
+		text   string
+	}{
+		"https://cove.test/healthz":            {200, "ok"},
+		"https://3000-sbx-abc.cove.test/":      {404, "Nothing here"},
+		"https://3000-sbx-abc.cove.test/v1/":   {404, "Nothing here"},
+		"https://other.cove.test/v1/sandboxes": {404, "No such preview"},
+		"https://cove.test/v1/sandboxes":       {401, "unauthenticated"},
+	} {
+		res, err := c.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != want.status || !strings.Contains(string(body), want.text) || res.ProtoMajor != 2 {
+			t.Errorf("%s: %s %d %s", url, res.Proto, res.StatusCode, body)
+		}
+	}
+	// The socket stays as it is, and HTTP on the listener is refused.
+	if res, err := http.Get("http://" + d.tcp.String() + "/healthz"); err == nil {
+		if _ = res.Body.Close(); res.StatusCode != http.StatusBadRequest {
+			t.Errorf("HTTP: %s", res.Status)
+		}
+	}
+}
+
+func TestBadCertificateIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	cert, key, _ := certificate(t, dir, "cove.test")
+	if err := os.WriteFile(key, bytes.Repeat([]byte("x"), 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := start(t, func(c *config.Config) { c.TLS.Cert, c.TLS.Key = cert, key })
+	if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "tls.cert") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,273 @@
+package service
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// buildSteps returns the steps of a spec in their order.
+func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation) []buildStep {
+	network := sandbox.NetworkPolicy{Preset: sandbox.NetworkPackages}
+	if spec.BuildNetwork != nil {
+		network = *spec.BuildNetwork
+	}
+	env := stepEnv(spec, base)
+	var steps []buildStep
+	add := func(title string, key any, policy sandbox.NetworkPolicy, run func(context.Context, *buildMachine) error) {
+		steps = append(steps, buildStep{title: title, key: []any{"step 1", key, env, spec.BuildNetwork}, network: policy, run: run})
+	}
+	if len(spec.Apt) > 0 && !base.HasPackages {
+		files, policy := s.aptSetup(network)
+		add(titled("apt", spec.Apt), []any{"apt", spec.Apt}, policy, func(ctx context.Context, m *buildMachine) error {
+			return m.apt(ctx, files, spec.Apt)
+		})
+	}
+	host := len(base.Root.Binds) > 0
+	if len(spec.Pip) > 0 {
+		add(titled("pip", spec.Pip), []any{"pip", spec.Pip, host}, network, func(ctx context.Context, m *buildMachine) error {
+			return m.pip(ctx, spec.Pip, host, cmp.Or(base.Template.User, stepRoot))
+		})
+	}
+	if len(spec.NPM) > 0 {
+		add(titled("npm", spec.NPM), []any{"npm", spec.NPM, host}, network, func(ctx context.Context, m *buildMachine) error {
+			return m.npm(ctx, spec.NPM, host, cmp.Or(base.Template.User, stepRoot))
+		})
+	}
+	if len(spec.Files) > 0 || spec.WorkDir != "" || spec.User != "" {
+		paths := make([]string, len(spec.Files))
+		for i, f := range spec.Files {
+			paths[i] = f.Path
+		}
+		title := "files"
+		if len(paths) > 0 {
+			title = titled("files", paths)
+		}
+		add(title, []any{"files", spec.Files, spec.WorkDir, spec.User, base.Template.User}, network, func(ctx context.Context, m *buildMachine) error {
+			return m.files(ctx, spec, base)
+		})
+	}
+	for _, step := range spec.Run {
+		key := []any{"run", step, spec.WorkDir, base.Template.WorkDir}
+		add(titled("run", []string{step.Run}), key, network, func(ctx context.Context, m *buildMachine) error {
+			own := maps.Clone(m.env)
+			maps.Copy(own, step.Env)
+			return m.exec(ctx, sandbox.ExecRequest{
+				Command: []string{"/bin/sh", "-c", step.Run}, User: cmp.Or(step.User, stepRoot), WorkDir: cmp.Or(step.WorkDir, m.workDir), Env: own,
+			})
+		})
+	}
+	return steps
+}
+
+// files writes the files of a spec, and makes its user and its directory.
+func (m *buildMachine) files(ctx context.Context, spec *sandbox.TemplateSpec, base *image.Foundation) error {
+	if user := spec.User; user != "" && user[0] > '9' {
+		err := m.exec(ctx, sandbox.ExecRequest{Command: shell(addUserScript, user), User: stepRoot, WorkDir: "/"})
+		if err != nil {
+			return err
+		}
+	}
+	if spec.WorkDir != "" {
+		owner := cmp.Or(spec.User, base.Template.User, stepRoot)
+		err := m.exec(ctx, sandbox.ExecRequest{Command: shell(workDirScript, spec.WorkDir, owner), User: stepRoot, WorkDir: "/"})
+		if err != nil {
+			return err
+		}
+	}
+	for i := range spec.Files {
+		if err := m.putFile(ctx, &spec.Files[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	// addUserScript makes a user that is missing, with what the system has for it.
+	addUserScript = `id -u "$1" >/dev/null 2>&1 && exit 0
+if command -v useradd >/dev/null 2>&1; then exec useradd -m -s /bin/sh "$1"; fi
+if command -v adduser >/dev/null 2>&1; then exec adduser -D "$1"; fi
+echo "there is no user $1, and neither useradd nor adduser to make it" >&2; exit 1`
+
+	// workDirScript makes a directory that is missing, and makes it its user's.
+	workDirScript = `test -d "$1" && exit 0
+mkdir -p "$1" || exit 1
+uid=$(id -u "$2" 2>/dev/null) || uid=${2%%:*}
+chown "$uid" "$1" || :`
+
+	// aptScript installs packages, from the machine's own mirrors if $1 has
+	// settings. Only a Debian of the same release can use them.
+	aptScript = `set -e
+command -v apt-get >/dev/null 2>&1 || { echo "there is no apt-get in this template; begin from debian, or an image that has it" >&2; exit 1; }
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+set_dir=$1; shift
+opts="-o APT::Cmd::Pattern-Only=true -o APT::Install-Recommends=false -o Acquire::Languages=none -o Acquire::Retries=2 -o Dpkg::Use-Pty=0"
+release=
+if [ -r /etc/os-release ]; then release=$(. /etc/os-release; echo "$ID $VERSION_CODENAME"); fi
+if [ -n "$set_dir" ]; then
+	if [ -r "$set_dir/apt.conf" ]; then export APT_CONFIG="$set_dir/apt.conf"; fi
+	if [ -r "$set_dir/sources.list" ] && [ "$release" = "debian bookworm" ]; then
+		opts="$opts -o Dir::Etc::SourceList=$set_dir/sources.list -o Dir::Etc::SourceParts=/dev/null"
+	fi
+fi
+apt-get $opts update
+apt-get $opts install -y -- "$@"
+apt-get $opts clean
+rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log /var/log/alternatives.log`
+
+	pipScript = `set -e
+python=$(command -v python3 || command -v python) || { echo "there is no python3 in this template; add it with apt, or begin from an image that has it" >&2; exit 1; }
+"$python" -m pip --version >/dev/null 2>&1 || { echo "there is no pip in this template; add python3-pip with apt, or begin from an image that has it" >&2; exit 1; }
+exec "$python" -m pip install --no-input --no-cache-dir --disable-pip-version-check --progress-bar off "$@"`
+
+	npmScript = `set -e
+command -v npm >/dev/null 2>&1 || { echo "there is no npm in this template; add nodejs and npm with apt, or begin from an image that has them" >&2; exit 1; }
+prefix=$1; shift
+exec npm install -g --prefix "$prefix" --no-fund --no-audit --no-update-notifier --cache /tmp/npm-cache --loglevel warn -- "$@"`
+)
+
+// aptDir is where a step finds the machine's settings of apt: in memory, so
+// that they are no part of the template.
+const aptDir = "/tmp/cove-apt"
+
+// apt installs Debian's packages.
+func (m *buildMachine) apt(ctx context.Context, files map[string][]byte, packages []string) error {
+	dir := ""
+	for name, content := range files {
+		dir = aptDir
+		req := &sandbox.WriteFileRequest{Path: aptDir + "/" + name, MakeParents: true, Owner: stepRoot}
+		if _, err := m.client.WriteFile(ctx, req, 0o644, bytes.NewReader(content)); err != nil {
+			return fmt.Errorf("write settings of apt: %w", err)
+		}
+	}
+	return m.exec(ctx, sandbox.ExecRequest{Command: shell(aptScript, append([]string{dir}, packages...)...), User: stepRoot, WorkDir: "/"})
+}
+
+// pip installs Python's packages: for all users, or for the template's own
+// where the system's directories are the machine's.
+func (m *buildMachine) pip(ctx context.Context, packages []string, host bool, user string) error {
+	args, as := []string{"--root-user-action=ignore", "--"}, stepRoot
+	if host {
+		args, as = []string{"--user", "--"}, user
+	}
+	// Old versions know no --root-user-action, but its variable does no harm.
+	env := map[string]string{"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}
+	if !host {
+		args = args[1:]
+	}
+	return m.exec(ctx, sandbox.ExecRequest{Command: shell(pipScript, append(args, packages...)...), User: as, WorkDir: "/", Env: env})
+}
+
+// npm installs packages for Node.js, with their commands on the PATH.
+func (m *buildMachine) npm(ctx context.Context, packages []string, host bool, user string) error {
+	prefix, as := "/usr/local", stepRoot
+	if host {
+		prefix, as = "/home/user/.local", user
+	}
+	return m.exec(ctx, sandbox.ExecRequest{Command: shell(npmScript, append([]string{prefix}, packages...)...), User: as, WorkDir: "/"})
+}
+
+// aptSetup returns the machine's settings of apt as files, and the policy with
+// which a step reaches the mirrors and proxies that they name.
+func (s *Service) aptSetup(policy sandbox.NetworkPolicy) (map[string][]byte, sandbox.NetworkPolicy) {
+	sources, conf := s.cfg.Templates.AptSettings()
+	files := map[string][]byte{}
+	if conf != "" {
+		files["apt.conf"] = []byte(conf)
+	}
+	if sources != "" {
+		text := signedBy.ReplaceAllStringFunc(sources, func(by string) string {
+			// Keys that the template may not have are brought along.
+			path := strings.TrimPrefix(by, "signed-by=")
+			key, err := os.ReadFile(path)
+			if err != nil || len(key) > maxKeyring {
+				return by
+			}
+			name := fmt.Sprintf("key-%d.gpg", len(files))
+			if bytes.HasPrefix(bytes.TrimSpace(key), []byte("-----BEGIN")) {
+				name = strings.TrimSuffix(name, ".gpg") + ".asc"
+			}
+			files[name] = key
+			return "signed-by=" + aptDir + "/" + name
+		})
+		files["sources.list"] = []byte(text)
+	}
+	policy = *clonePolicy(&policy)
+	for _, at := range addresses.FindAllString(sources+conf, -1) {
+		policy.Rules = append(mirrorRules(at), policy.Rules...)
+	}
+	return files, policy
+}
+
+var (
+	signedBy  = regexp.MustCompile(`signed-by=/[^\s\],]+`)
+	addresses = regexp.MustCompile(`https?://[^\s"\]]+`)
+)
+
+// maxKeyring bounds a file of keys.
+const maxKeyring = 1 << 20
+
+// mirrorRules allow what the machine's owner has set: also addresses of its own
+// network, which are otherwise closed.
+func mirrorRules(address string) []sandbox.NetworkRule {
+	u, err := url.Parse(address)
+	if err != nil || u.Hostname() == "" {
+		return nil
+	}
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	rule := func(to string) sandbox.NetworkRule {
+		return sandbox.NetworkRule{Action: sandbox.NetworkAllow, To: to, Protocol: "tcp", Ports: []string{port}}
+	}
+	rules := []sandbox.NetworkRule{rule(u.Hostname())}
+	found, err := net.LookupIP(u.Hostname())
+	if err != nil {
+		return rules
+	}
+	for _, ip := range found[:min(len(found), 8)] {
+		if a, ok := netip.AddrFromSlice(ip); ok && (a.Unmap().IsPrivate() || a.Unmap().IsLoopback()) {
+			rules = append(rules, rule(a.Unmap().String()))
+		}
+	}
+	return rules
+}
+
+// canBuild refuses at once what no step could do.
+func (s *Service) canBuild(spec *sandbox.TemplateSpec) error {
+	steps := len(spec.Pip) + len(spec.NPM) + len(spec.Files) + len(spec.Run)
+	if spec.From.Debian == "" {
+		steps += len(spec.Apt)
+	}
+	if steps > 0 && s.keeper == nil {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "this server's sandboxes keep no state, so that a build can have no steps; leave out pip, npm, files and run")
+	}
+	if spec.From.Host && len(spec.Apt) > 0 {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "the template host is this machine's own programs, to which apt can add nothing; begin from debian, or use pip, npm, files and run")
+	}
+	return nil
+}
+
+// checkNetworks checks the policies of a spec, which become copies.
+func checkNetworks(spec *sandbox.TemplateSpec) error {
+	for _, p := range []**sandbox.NetworkPolicy{&spec.BuildNetwork, &spec.Network} {
+		if *p == nil {
+			continue
+		}
+		*p = clonePolicy(*p)
+		if err := checkNetwork(*p); err != nil {
+			return err
+		}
+	}
+	return nil
+}

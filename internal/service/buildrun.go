@@ -1,0 +1,405 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const buildPrefix = "bld-"
+
+var (
+	errBuildCancelled = errors.New("the build was cancelled")
+	errBuildTooLong   = errors.New("the build took too long")
+)
+
+// builds are those under way in this process.
+type builds struct {
+	mu      sync.Mutex
+	running map[string]*building // by id; guarded by mu
+	tidied  time.Time            // guarded by mu; see [Service.tidyBuilds]
+}
+
+// building is a build under way.
+type building struct {
+	s      *Service
+	plan   *image.Plan
+	from   *store.SnapshotRecord // what it begins with, if that is a snapshot
+	usage  store.Usage           // guarded by builds.mu
+	log    *buildLog
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when it is over and recorded
+
+	mu       sync.Mutex
+	record   store.BuildRecord // guarded by mu
+	template *sandbox.Template // guarded by mu; what it made
+	err      error             // guarded by mu; why it made nothing
+}
+
+// now is the build as callers see it.
+func (b *building) now() *sandbox.Build {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := b.record.Build
+	return &out
+}
+
+// report tells how it goes. The record has the step.
+func (b *building) report(step string, fraction float64, log string) {
+	b.mu.Lock()
+	changed := step != "" && step != b.record.Step
+	if step != "" {
+		b.record.Step = step
+	}
+	if fraction >= 0 {
+		b.record.Fraction = max(b.record.Fraction, min(fraction, 1))
+	}
+	e := sandbox.BuildEvent{Step: b.record.Step, Fraction: b.record.Fraction, Log: log}
+	r := b.record
+	b.mu.Unlock()
+	b.log.add(e)
+	if changed {
+		if err := b.s.cfg.Store.UpdateBuild(b.s.ctx, r); err != nil && b.s.ctx.Err() == nil {
+			b.s.log.Warn("record the step of a build", "build", r.ID, "error", err)
+		}
+	}
+}
+
+// startBuild checks a request and begins the build that it asks for.
+func (s *Service) startBuild(v *visit, req *sandbox.BuildTemplateRequest) (*building, error) {
+	if err := checkBuild(req); err != nil {
+		return nil, err
+	}
+	v.detail = req.Name
+	plan, err := s.cfg.Templates.Plan(v.ctx, *req)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now().UTC()
+	b := &building{s: s, plan: plan, cancel: func(error) {}, done: make(chan struct{}), record: store.BuildRecord{
+		Team: v.caller.Team, Build: sandbox.Build{ID: newID(buildPrefix), Template: plan.Name, State: sandbox.BuildRunning, CreatedAt: now},
+	}}
+	if plan.Ready != nil {
+		return b, b.alreadyThere(v.ctx)
+	}
+	if ref := plan.Spec.From.Snapshot; ref != "" {
+		if err := s.keeps(); err != nil {
+			return nil, err
+		}
+		snap, err := v.snapshot(ref)
+		if err != nil {
+			return nil, err
+		}
+		b.from = &snap
+	}
+	if err := s.canBuild(&plan.Spec); err != nil {
+		return nil, err
+	}
+	claimed, err := s.cfg.Templates.Claim(plan.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.admitBuild(v.ctx, b); err != nil {
+		claimed(sandbox.Errorf(sandbox.CodeCancelled, "it did not begin"))
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	b.cancel = cancel
+	if err := b.begin(v.ctx); err != nil {
+		s.forgetBuild(b)
+		claimed(sandbox.Errorf(sandbox.CodeCancelled, "it did not begin"))
+		cancel(nil)
+		return nil, err
+	}
+	release := func() {}
+	if b.from != nil {
+		release = s.use(b.from.Checkpoint)
+	}
+	s.wg.Go(func() {
+		defer release()
+		b.run(ctx, claimed)
+	})
+	return b, nil
+}
+
+// begin makes the log and the record.
+func (b *building) begin(ctx context.Context) (err error) {
+	if b.log, err = b.s.newBuildLog(b.record.ID); err != nil {
+		return err
+	}
+	if err := b.s.cfg.Store.CreateBuild(ctx, b.record); err != nil {
+		b.log.end()
+		return errors.Join(err, os.Remove(b.s.buildLogFile(b.record.ID)))
+	}
+	return nil
+}
+
+// alreadyThere records a build that has nothing to do.
+func (b *building) alreadyThere(ctx context.Context) error {
+	defer close(b.done)
+	now := time.Now().UTC()
+	b.template = b.plan.Ready
+	b.record.State, b.record.Step, b.record.Fraction, b.record.EndedAt = sandbox.BuildReady, "ready", 1, &now
+	b.record.Version = b.template.Version
+	if err := b.begin(ctx); err != nil {
+		return err
+	}
+	b.log.add(sandbox.BuildEvent{Step: "ready", Fraction: 1, Template: b.template})
+	b.log.end()
+	return nil
+}
+
+// admitBuild takes a place for a build, and asks the quota of its team for its
+// sandbox: there is one at a time.
+func (s *Service) admitBuild(ctx context.Context, b *building) error {
+	used, err := s.cfg.Store.SandboxUsage(ctx, b.record.Team)
+	if err != nil {
+		return err
+	}
+	s.builds.mu.Lock()
+	defer s.builds.mu.Unlock()
+	if n := len(s.builds.running); n >= sandbox.MaxBuilds {
+		err := sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d templates are being built, and no more are at once; try again when one is ready, or cancel one", n)
+		err.RetryAfter = 10 * time.Second
+		return err
+	}
+	want := buildUsage(buildResources(&b.plan.Spec, nil))
+	if err := s.cfg.Quota.Admit(s.builds.beside(used, b.record.Team), want); err != nil {
+		return retryLater(err)
+	}
+	b.usage = want
+	if s.builds.running == nil {
+		s.builds.running = map[string]*building{}
+	}
+	s.builds.running[b.record.ID] = b
+	return nil
+}
+
+func buildUsage(r sandbox.Resources) store.Usage {
+	return store.Usage{Sandboxes: 1, VCPUs: r.VCPUs, MemoryMiB: r.MemoryMiB}
+}
+
+// beside adds to what a team uses what its builds do.
+//
+// Preconditions: mu is held.
+func (bs *builds) beside(used store.Usage, team string) store.Usage {
+	for _, b := range bs.running {
+		if b.record.Team == team { // which does not change
+			used.Sandboxes += b.usage.Sandboxes
+			used.VCPUs += b.usage.VCPUs
+			used.MemoryMiB += b.usage.MemoryMiB
+		}
+	}
+	return used
+}
+
+// growBuild asks the quota of a build's team for what its sandboxes take now
+// that it is known what they begin with.
+func (s *Service) growBuild(ctx context.Context, b *building, base *image.Foundation) error {
+	used, err := s.cfg.Store.SandboxUsage(ctx, b.record.Team)
+	if err != nil {
+		return err
+	}
+	s.builds.mu.Lock()
+	defer s.builds.mu.Unlock()
+	want, before := buildUsage(buildResources(&b.plan.Spec, &base.Template)), b.usage
+	b.usage = store.Usage{}
+	if err := s.cfg.Quota.Admit(s.builds.beside(used, b.record.Team), want); err != nil {
+		b.usage = before
+		return err
+	}
+	b.usage = want
+	return nil
+}
+
+// admitBesideBuilds asks a team's quota for more while it has builds, whose
+// sandboxes no record counts.
+func (s *Service) admitBesideBuilds(ctx context.Context, team string, more store.Usage) error {
+	s.builds.mu.Lock()
+	building := s.builds.beside(store.Usage{}, team) != store.Usage{}
+	s.builds.mu.Unlock()
+	if !building {
+		return nil
+	}
+	used, err := s.cfg.Store.SandboxUsage(ctx, team)
+	if err != nil {
+		return err
+	}
+	s.builds.mu.Lock()
+	defer s.builds.mu.Unlock()
+	return retryLater(s.cfg.Quota.Admit(s.builds.beside(used, team), more))
+}
+
+func (s *Service) forgetBuild(b *building) {
+	s.builds.mu.Lock()
+	defer s.builds.mu.Unlock()
+	delete(s.builds.running, b.record.ID)
+}
+
+// underWay returns a build that has not ended, or nil.
+func (s *Service) underWay(id string) *building {
+	s.builds.mu.Lock()
+	defer s.builds.mu.Unlock()
+	return s.builds.running[id]
+}
+
+// anyBuild reports whether one is under way.
+func (s *Service) anyBuild() bool {
+	s.builds.mu.Lock()
+	defer s.builds.mu.Unlock()
+	return len(s.builds.running) > 0
+}
+
+// run does the build and records how it ended.
+func (b *building) run(ctx context.Context, claimed func(error)) {
+	s := b.s
+	defer close(b.done)
+	defer s.forgetBuild(b)
+	defer b.cancel(nil)
+	ctx, stop := context.WithTimeoutCause(ctx, sandbox.MaxBuildTime, errBuildTooLong)
+	defer stop()
+	t, err := s.build(ctx, b)
+	if err != nil && ctx.Err() != nil {
+		err = b.interrupted(ctx)
+	}
+	if err != nil {
+		err = s.public(err, "template.build")
+	}
+	claimed(err)
+	if err == nil {
+		b.golden(ctx, t)
+	}
+	b.end(t, err)
+}
+
+// interrupted says why a build ended that was stopped.
+func (b *building) interrupted(ctx context.Context) error {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errBuildCancelled):
+		return sandbox.Errorf(sandbox.CodeCancelled, "the build was cancelled")
+	case errors.Is(cause, errBuildTooLong):
+		return sandbox.Errorf(sandbox.CodeTimeout, "the build took longer than %s; split it into templates that begin from each other", sandbox.MaxBuildTime)
+	}
+	return sandbox.Errorf(sandbox.CodeUnavailable, "the server ended while the template was being built; build it again")
+}
+
+// golden keeps the state of a first sandbox, so that others begin with it.
+// Without one sandboxes are created too, only not as fast.
+func (b *building) golden(ctx context.Context, t *sandbox.Template) {
+	s := b.s
+	if s.keeper == nil || s.cfg.Warm <= 0 {
+		return
+	}
+	b.report("start a sandbox and keep its state", 0.96, "")
+	if err := s.prepare(ctx, t.Name); err != nil && ctx.Err() == nil {
+		s.log.Warn("make the golden checkpoint of a template that was built", "template", t.Name, "error", err)
+		b.report("", -1, "no state of a first sandbox could be kept; sandboxes boot afresh\n")
+	}
+}
+
+// end records how a build ended and tells whoever follows it.
+func (b *building) end(t *sandbox.Template, err error) {
+	now := time.Now().UTC()
+	b.mu.Lock()
+	b.template, b.err, b.record.EndedAt = t, err, &now
+	switch {
+	case err == nil:
+		b.record.State, b.record.Step, b.record.Fraction, b.record.Version = sandbox.BuildReady, "ready", 1, t.Version
+	case sandbox.CodeOf(err) == sandbox.CodeCancelled:
+		b.record.State, b.record.Reason = sandbox.BuildCancelled, sandbox.MessageOf(err)
+	default:
+		b.record.State, b.record.Reason = sandbox.BuildFailed, sandbox.MessageOf(err)
+	}
+	r := b.record
+	b.mu.Unlock()
+	if err != nil {
+		b.log.add(sandbox.BuildEvent{Step: r.Step, Fraction: r.Fraction, Log: strings.TrimSuffix(r.Reason, "\n") + "\n"})
+	} else {
+		b.log.add(sandbox.BuildEvent{Step: r.Step, Fraction: 1, Template: t})
+	}
+	ctx, cancel := teardown(b.s.ctx)
+	defer cancel()
+	if uerr := b.s.cfg.Store.UpdateBuild(ctx, r); uerr != nil {
+		// The next start finds it running and says that it failed.
+		b.s.log.Error("record the end of a build", "build", r.ID, "error", uerr)
+	}
+	b.log.end()
+	b.s.log.Info("template build ended", "build", r.ID, "template", r.Template, "state", r.State, "reason", r.Reason)
+}
+
+// failLostBuilds records that builds ended with the daemon that ran them.
+func (s *Service) failLostBuilds(ctx context.Context) error {
+	for {
+		lost, _, err := s.cfg.Store.ListBuilds(ctx, store.BuildFilter{Running: true}, sandbox.Page{Limit: sandbox.MaxPageSize})
+		if err != nil || len(lost) == 0 {
+			return err
+		}
+		for _, r := range lost {
+			now := time.Now().UTC()
+			r.State, r.Reason, r.EndedAt = sandbox.BuildFailed, "the daemon ended while the template was being built; build it again", &now
+			if err := s.cfg.Store.UpdateBuild(ctx, r); err != nil {
+				return fmt.Errorf("record that build %s is lost: %w", r.ID, err)
+			}
+		}
+	}
+}
+
+// trimBuilds forgets builds that ended long ago, with their logs.
+func (s *Service) trimBuilds(ctx context.Context) error {
+	if _, err := s.cfg.Store.TrimBuilds(ctx, time.Now().Add(-sandbox.BuildRetention)); err != nil {
+		return err
+	}
+	logs, err := filepath.Glob(filepath.Join(s.cfg.BuildDir, buildPrefix+"*.log"))
+	if err != nil {
+		return err
+	}
+	for _, f := range logs {
+		id := strings.TrimSuffix(filepath.Base(f), ".log")
+		info, err := os.Stat(f)
+		if err != nil || s.underWay(id) != nil || time.Since(info.ModTime()) < time.Hour {
+			continue
+		}
+		if _, err := s.cfg.Store.Build(ctx, id); sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			if err := os.Remove(f); err != nil {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// buildResources are those of the sandbox in which steps run.
+func buildResources(spec *sandbox.TemplateSpec, t *sandbox.Template) sandbox.Resources {
+	if t == nil {
+		t = &sandbox.Template{}
+	}
+	return sandbox.Resources{
+		VCPUs:     cmp.Or(spec.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
+		MemoryMiB: cmp.Or(spec.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
+		DiskMiB:   cmp.Or(spec.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
+		MaxPIDs:   cmp.Or(spec.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
+	}
+}
+
+// usageOf is what new sandboxes add to what their team uses.
+func usageOf(records ...store.Record) store.Usage {
+	var u store.Usage
+	for i := range records {
+		u.Sandboxes++
+		u.VCPUs += records[i].Resources.VCPUs
+		u.MemoryMiB += records[i].Resources.MemoryMiB
+	}
+	return u
+}

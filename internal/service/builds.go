@@ -1,0 +1,266 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// StartBuild implements [sandbox.Templates].
+func (s *Service) StartBuild(ctx context.Context, req sandbox.BuildTemplateRequest) (_ *sandbox.Build, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.build")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.startBuild(v, &req)
+	if err != nil {
+		return nil, err
+	}
+	return b.now(), nil
+}
+
+// BuildTemplate implements [sandbox.Templates]. It is a build in the background
+// that ends with its caller.
+func (s *Service) BuildTemplate(ctx context.Context, req sandbox.BuildTemplateRequest, f func(sandbox.BuildEvent) error) (_ *sandbox.Template, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.build")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.startBuild(v, &req)
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		f = func(sandbox.BuildEvent) error { return nil }
+	}
+	if err := s.follow(v.ctx, b, f); err != nil {
+		b.cancel(errBuildCancelled)
+		<-b.done
+		return nil, err
+	}
+	<-b.done
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.template, b.err
+}
+
+// follow passes the events of a build under way to sink until it has ended.
+func (s *Service) follow(ctx context.Context, b *building, sink func(sandbox.BuildEvent) error) error {
+	if err := s.followLog(ctx, b.record.ID, b.log, sink); err != nil {
+		return err
+	}
+	select {
+	case <-b.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// GetBuild implements [sandbox.Templates].
+func (s *Service) GetBuild(ctx context.Context, id string) (_ *sandbox.Build, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	return s.buildOf(v.ctx, id)
+}
+
+// buildOf returns a build as it is now.
+func (s *Service) buildOf(ctx context.Context, id string) (*sandbox.Build, error) {
+	if b := s.underWay(id); b != nil {
+		return b.now(), nil
+	}
+	if !strings.HasPrefix(id, buildPrefix) || len(id) > sandbox.MaxNameLength || checkText("build", id) != nil {
+		return nil, noBuild(id)
+	}
+	r, err := s.cfg.Store.Build(ctx, id)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		return nil, noBuild(id)
+	}
+	return &r.Build, err
+}
+
+func noBuild(id string) error {
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no build %s; list the builds to see which there are", quote(id))
+}
+
+// ListBuilds implements [sandbox.Templates].
+func (s *Service) ListBuilds(ctx context.Context, req sandbox.ListBuildsRequest) (_ *sandbox.List[sandbox.Build], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if req.Template != "" {
+		if err := checkTemplateName(req.Template); err != nil {
+			return nil, err
+		}
+	}
+	records, next, err := s.cfg.Store.ListBuilds(v.ctx, store.BuildFilter{Template: req.Template}, req.Page)
+	if err != nil {
+		return nil, err
+	}
+	list := &sandbox.List[sandbox.Build]{Items: make([]sandbox.Build, len(records)), NextCursor: next}
+	for i, r := range records {
+		list.Items[i] = r.Build
+		if b := s.underWay(r.ID); b != nil {
+			list.Items[i] = *b.now()
+		}
+	}
+	return list, nil
+}
+
+// FollowBuild implements [sandbox.Templates].
+func (s *Service) FollowBuild(ctx context.Context, id string, f func(sandbox.BuildEvent) error) (_ *sandbox.Build, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	b := s.underWay(id)
+	done, err := s.buildOf(v.ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if b == nil {
+		return done, s.followLog(v.ctx, id, nil, f)
+	}
+	if err := s.follow(v.ctx, b, f); err != nil {
+		return nil, err
+	}
+	return b.now(), nil
+}
+
+// CancelBuild implements [sandbox.Templates].
+func (s *Service) CancelBuild(ctx context.Context, id string) (_ *sandbox.Build, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.cancel")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	v.detail = id
+	b := s.underWay(id)
+	if b == nil {
+		return s.buildOf(v.ctx, id)
+	}
+	b.cancel(errBuildCancelled)
+	select {
+	case <-b.done:
+		return b.now(), nil
+	case <-v.ctx.Done():
+		return nil, v.ctx.Err()
+	}
+}
+
+// AliasTemplate implements [sandbox.Templates].
+func (s *Service) AliasTemplate(ctx context.Context, alias, name string) (err error) {
+	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.alias")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return err
+	}
+	if !newTemplateNames.MatchString(alias) {
+		return invalid("alias %s is not valid; use 1 to 63 lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", quote(alias))
+	}
+	v.detail = alias
+	if name != "" {
+		if err := checkTemplateName(name); err != nil {
+			return err
+		}
+		v.detail += " for " + name
+	}
+	return s.cfg.Templates.Alias(alias, name)
+}
+
+// DeleteTemplate implements [sandbox.Templates].
+func (s *Service) DeleteTemplate(ctx context.Context, name string) (err error) {
+	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.delete")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return err
+	}
+	if err := checkTemplateName(name); err != nil {
+		return err
+	}
+	v.detail = name
+	return s.cfg.Templates.Delete(name)
+}
+
+// tidyEvery is how often old builds and templates are looked for.
+const tidyEvery = 10 * time.Minute
+
+// tidyBuilds forgets old builds and removes what is left of old templates, now
+// and then.
+func (s *Service) tidyBuilds(ctx context.Context) error {
+	s.builds.mu.Lock()
+	due := time.Since(s.builds.tidied) > tidyEvery
+	if due {
+		s.builds.tidied = time.Now()
+	}
+	s.builds.mu.Unlock()
+	if !due {
+		return nil
+	}
+	return errors.Join(s.trimBuilds(ctx), s.collectTemplates(ctx))
+}
+
+// collectTemplates removes what is left of deleted templates and old versions
+// when no sandbox, snapshot or golden checkpoint needs it any more.
+func (s *Service) collectTemplates(ctx context.Context) error {
+	if s.anyBuild() {
+		return nil
+	}
+	inUse, err := s.Roots(ctx)
+	if err != nil {
+		return err
+	}
+	removed, err := s.cfg.Templates.Collect(inUse)
+	for _, digest := range removed {
+		s.log.Info("old template removed", "digest", digest)
+	}
+	s.golden.forget(removed)
+	return err
+}
+
+// forget has no more sandboxes begin with golden checkpoints of roots that are
+// gone. The checkpoints go as others that nobody needs.
+func (g *goldens) forget(digests []string) {
+	if len(digests) == 0 {
+		return
+	}
+	gone := map[string]bool{}
+	for _, d := range digests {
+		gone[d] = true
+	}
+	g.mu.Lock()
+	changed := false
+	for id, w := range g.ready {
+		if gone[w.Root.Digest] {
+			delete(g.ready, id)
+			delete(g.begun, id)
+			changed = true
+		}
+	}
+	specs := make([]engine.WarmSpec, 0, len(g.ready))
+	for _, w := range g.ready {
+		specs = append(specs, w)
+	}
+	g.mu.Unlock()
+	if changed && g.s.keeper != nil {
+		g.s.keeper.Warm(specs)
+	}
+}

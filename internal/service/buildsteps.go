@@ -1,0 +1,334 @@
+package service
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/agentclient"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/internal/layer"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// maxLayerBytes bounds the content of what one step has changed.
+	maxLayerBytes = 32 << 30
+	// stepOutput is what the sandbox itself keeps of a step's output.
+	stepOutput = 64 << 10
+	// stepWords and stepLines bound the last output that a failure tells.
+	stepWords = 2 << 10
+	stepLines = 10
+	// stepRoot is who runs steps. Images without accounts know no name for it.
+	stepRoot = "0"
+)
+
+// buildStep is one step of a build. Each runs in a sandbox of its own, so that
+// it makes no difference which of those before it were run and which were kept.
+type buildStep struct {
+	title string
+	// key is all that its result depends on, besides the root.
+	key     any
+	run     func(ctx context.Context, m *buildMachine) error
+	network sandbox.NetworkPolicy
+}
+
+// build makes a template as planned. When it fails, nothing is left.
+func (s *Service) build(ctx context.Context, b *building) (*sandbox.Template, error) {
+	spec := &b.plan.Spec
+	base, err := s.buildBase(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.growBuild(ctx, b, base); err != nil {
+		return nil, err
+	}
+	steps := s.buildSteps(spec, base)
+	for i := range steps {
+		step := &steps[i]
+		title := fmt.Sprintf("%d/%d %s", i+1, len(steps), step.title)
+		fraction := 0.3 + 0.6*float64(i)/float64(len(steps))
+		key := image.ChainKey(base.Root, step.key)
+		if !b.plan.Anew {
+			if kept := s.cfg.Templates.Extended(base, key); kept != nil {
+				base = kept
+				b.report(title, fraction, "kept from an earlier build\n")
+				continue
+			}
+		}
+		b.report(title, fraction, "")
+		if base, err = s.runStep(ctx, b, base, step, key); err != nil {
+			return nil, stepError(err, i+1, len(steps), step.title)
+		}
+	}
+	if err := s.tryStart(ctx, b, base); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	b.report("keep the template", 0.93, "")
+	t, err := s.cfg.Templates.Publish(b.plan.Name, spec, base)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// buildBase makes what the steps begin with.
+func (s *Service) buildBase(ctx context.Context, b *building) (*image.Foundation, error) {
+	b.report("begin", 0, "")
+	if b.from != nil {
+		return s.snapshotBase(ctx, b)
+	}
+	share := 0.3
+	if spec := &b.plan.Spec; len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) == 0 {
+		share = 0.9
+	}
+	return s.cfg.Templates.Base(ctx, &b.plan.Spec, b.plan.Anew, func(step string, fraction float64, log string) {
+		if log != "" && !strings.HasSuffix(log, "\n") {
+			log += "\n"
+		}
+		b.report(step, fraction*share, log)
+	})
+}
+
+// snapshotBase makes a root of the files of a snapshot.
+func (s *Service) snapshotBase(ctx context.Context, b *building) (*image.Foundation, error) {
+	snap := b.from
+	root, err := rootOf(snap.Root)
+	if err != nil {
+		return nil, err
+	}
+	t := sandbox.Template{User: snap.User, WorkDir: snap.WorkDir, Env: map[string]string{}, Resources: snap.Resources}
+	maps.Copy(t.Env, snap.BaseEnv)
+	maps.Copy(t.Env, snap.Env)
+	if begins := beginsOf(snap.Root); begins != nil {
+		t.Start, t.Desktop = begins.Start, begins.Desktop
+	}
+	b.report("files of the snapshot", 0.05, "")
+	base := &image.Foundation{Root: root, Template: t}
+	key := image.ChainKey(root, []string{"snapshot", snap.ID})
+	if kept := s.cfg.Templates.Extended(base, key); kept != nil && !b.plan.Anew {
+		return kept, nil
+	}
+	opts := layer.ImageOptions{Bound: boundPaths(root), Trust: len(snap.Bindings) > 0, MaxBytes: maxLayerBytes}
+	return s.cfg.Templates.Extend(ctx, base, key, s.changesOf(engine.Source{Checkpoint: snap.Checkpoint}, opts))
+}
+
+// boundPaths are those of a root that are shown from the host.
+func boundPaths(root engine.Root) []string {
+	paths := make([]string, len(root.Binds))
+	for i, b := range root.Binds {
+		paths[i] = b.Target
+	}
+	return paths
+}
+
+// changesOf opens what was changed in an instance or a checkpoint as a layer.
+func (s *Service) changesOf(of engine.Source, opts layer.ImageOptions) func(context.Context) (io.ReadCloser, error) {
+	return func(ctx context.Context) (io.ReadCloser, error) {
+		changes, err := s.keeper.Changes(ctx, of)
+		if err != nil {
+			return nil, err
+		}
+		r, w := io.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			err := layer.WriteImage(w, changes, opts)
+			_ = changes.Close()
+			_ = w.CloseWithError(err)
+		}()
+		return &pipedLayer{PipeReader: r, done: done}, nil
+	}
+}
+
+// pipedLayer is a layer that is being written; its end is waited for.
+type pipedLayer struct {
+	*io.PipeReader
+	done chan struct{}
+}
+
+// Close ends the writer.
+func (p *pipedLayer) Close() error {
+	err := p.PipeReader.Close()
+	<-p.done
+	return err
+}
+
+// stepError says of an error in which step it was.
+func stepError(err error, n, of int, title string) error {
+	switch code := sandbox.CodeOf(err); code {
+	case sandbox.CodeInternal, sandbox.CodeCancelled:
+		return fmt.Errorf("step %d of %d: %w", n, of, err)
+	default:
+		return sandbox.Wrap(code, err, fmt.Sprintf("step %d of %d (%s): %s", n, of, title, sandbox.MessageOf(err)))
+	}
+}
+
+// buildMachine is the sandbox in which a step runs. It has no record: it is in
+// no list, and what a crash leaves of it is removed at the next start.
+type buildMachine struct {
+	b      *building
+	id     string
+	client *agentclient.Client
+	// env and workDir are those of the steps after the packages.
+	env     map[string]string
+	workDir string
+}
+
+// runStep runs a step and makes a root of what it changed.
+func (s *Service) runStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, key string) (*image.Foundation, error) {
+	var next *image.Foundation
+	err := s.inMachine(ctx, b, base, step.network, func(m *buildMachine) error {
+		if err := step.run(ctx, m); err != nil {
+			return err
+		}
+		var err error
+		opts := layer.ImageOptions{Bound: boundPaths(base.Root), MaxBytes: maxLayerBytes}
+		next, err = s.cfg.Templates.Extend(ctx, base, key, s.changesOf(engine.Source{Instance: m.id}, opts))
+		return err
+	})
+	return next, err
+}
+
+// inMachine calls f with a sandbox of a root, which is gone afterwards.
+func (s *Service) inMachine(ctx context.Context, b *building, base *image.Foundation, network sandbox.NetworkPolicy, f func(*buildMachine) error) (err error) {
+	id := newID(idPrefix)
+	env := stepEnv(&b.plan.Spec, base)
+	defer func() {
+		clean, cancel := teardown(ctx)
+		defer cancel()
+		if derr := s.cfg.Engine.Destroy(clean, id); derr != nil {
+			// The next start finds it without a record.
+			s.log.Error("remove the sandbox of a build", "instance", id, "error", derr)
+		}
+		if s.logger != nil {
+			if lerr := s.logger.RemoveNetworkLog(clean, id); lerr != nil {
+				s.log.Warn("remove the network log of a build", "instance", id, "error", lerr)
+			}
+		}
+	}()
+	if err := s.slot(ctx); err != nil {
+		return err
+	}
+	instance, err := s.cfg.Engine.Create(ctx, engine.Spec{
+		ID: id, Root: base.Root, Resources: buildResources(&b.plan.Spec, &base.Template), Hostname: "build", User: stepRoot,
+		WorkDir: cmp.Or(base.Template.WorkDir, "/"),
+		Env:     maps.Clone(base.Template.Env), Network: &engine.Network{SandboxID: id, Policy: network},
+	})
+	<-s.slots
+	if err != nil {
+		return err
+	}
+	client := agentclient.New(id, instance.Dial)
+	defer client.Close()
+	return f(&buildMachine{b: b, id: id, client: client, env: env, workDir: cmp.Or(b.plan.Spec.WorkDir, base.Template.WorkDir)})
+}
+
+// stepEnv is the environment of the steps after the packages.
+func stepEnv(spec *sandbox.TemplateSpec, base *image.Foundation) map[string]string {
+	env := map[string]string{}
+	maps.Copy(env, base.Template.Env)
+	maps.Copy(env, spec.Env)
+	return env
+}
+
+// tryStart sees to it that the template's start command is ready in time,
+// before anybody has a sandbox that waits for it.
+func (s *Service) tryStart(ctx context.Context, b *building, base *image.Foundation) error {
+	spec := &b.plan.Spec
+	if spec.Start == nil {
+		return nil
+	}
+	t := sandbox.Template{
+		User: cmp.Or(spec.User, base.Template.User), WorkDir: cmp.Or(spec.WorkDir, base.Template.WorkDir), Env: stepEnv(spec, base),
+		Start: spec.Start, Desktop: cmp.Or(spec.Desktop, base.Template.Desktop),
+	}
+	b.report("try the start command", 0.9, "")
+	policy := sandbox.NetworkPolicy{Preset: s.cfg.Network}
+	if n := cmp.Or(spec.Network, base.Template.Network); n != nil {
+		policy = *n
+	}
+	return s.inMachine(ctx, b, base, policy, func(m *buildMachine) error { return beginsOfTemplate(&t).run(ctx, m.client) })
+}
+
+// exec runs a command as a step, or a part of one, and streams its output to
+// the log.
+func (m *buildMachine) exec(ctx context.Context, req sandbox.ExecRequest) error {
+	var tail lastOutput
+	req.KeepBytes = stepOutput
+	// Only the build's own time bounds it.
+	job, err := m.client.Exec(ctx, "", &req, func(e sandbox.JobEvent) error {
+		if len(e.Data) > 0 {
+			text := strings.ToValidUTF8(string(e.Data), "\uFFFD")
+			tail.write(e.Data)
+			m.b.report("", -1, text)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case job.ExitCode != 0 && job.ExitCode > 128 && job.ExitCode <= 128+64:
+		return sandbox.Errorf(sandbox.CodeInvalid, "it failed with exit code %d (signal %d)%s", job.ExitCode, job.ExitCode-128, tail.text())
+	case job.ExitCode != 0:
+		return sandbox.Errorf(sandbox.CodeInvalid, "it failed with exit code %d%s", job.ExitCode, tail.text())
+	}
+	return nil
+}
+
+// lastOutput keeps the end of an output.
+type lastOutput struct{ data []byte }
+
+func (l *lastOutput) write(p []byte) {
+	l.data = append(l.data, p...)
+	if over := len(l.data) - stepWords; over > 0 {
+		l.data = append(l.data[:0], l.data[over:]...)
+	}
+}
+
+// text is how a message goes on that has the output.
+func (l *lastOutput) text() string {
+	lines := bytes.Split(bytes.TrimSpace(l.data), []byte("\n"))
+	lines = lines[max(0, len(lines)-stepLines):]
+	out := strings.ToValidUTF8(string(bytes.TrimSpace(bytes.Join(lines, []byte("\n")))), "\uFFFD")
+	if out == "" {
+		return " and no output"
+	}
+	return "; its last output:\n" + out
+}
+
+// shell is a script of ours for a step, with arguments as $1 and so on.
+func shell(script string, args ...string) []string {
+	return append([]string{"/bin/sh", "-c", script, "sh"}, args...)
+}
+
+// putFile writes a file of a spec. Its directories are made, for everyone.
+func (m *buildMachine) putFile(ctx context.Context, f *sandbox.TemplateFile) error {
+	mode, err := checkMode(cmp.Or(f.Mode, "0644"))
+	if err != nil {
+		return err
+	}
+	req := &sandbox.WriteFileRequest{Path: f.Path, MakeParents: true, Owner: cmp.Or(f.Owner, stepRoot)}
+	if _, err := m.client.WriteFile(ctx, req, mode, bytes.NewReader(f.Content)); err != nil {
+		return fmt.Errorf("write %s: %w", f.Path, err)
+	}
+	m.b.report("", -1, f.Path+"\n")
+	return nil
+}
+
+// titled is a title of bounded length, on one line.
+func titled(kind string, words []string) string {
+	text := strings.Join(strings.Fields(strings.Join(words, ", ")), " ")
+	if r := []rune(text); len(r) > 60 {
+		text = string(r[:60]) + "…"
+	}
+	return kind + ": " + text
+}

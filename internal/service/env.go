@@ -1,0 +1,153 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// The sources of variables.
+const (
+	fromTemplate = "template"
+	fromSandbox  = "sandbox"
+	fromSecret   = "secret"
+)
+
+// GetEnv implements [sandbox.Observe]. It does not resume a paused sandbox.
+func (s *Service) GetEnv(ctx context.Context, ref string) (_ *sandbox.List[sandbox.EnvVar], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	return variables(&r), nil
+}
+
+// variables lists the default environment of a sandbox by name.
+func variables(r *store.Record) *sandbox.List[sandbox.EnvVar] {
+	all := map[string]sandbox.EnvVar{}
+	for k, v := range r.BaseEnv {
+		all[k] = sandbox.EnvVar{Name: k, Value: v, Source: fromTemplate}
+	}
+	for k, v := range r.Env {
+		all[k] = sandbox.EnvVar{Name: k, Value: v, Source: fromSandbox}
+	}
+	for k, secret := range secretNames(r) {
+		all[k] = sandbox.EnvVar{Name: k, Value: "[secret " + secret + "]", Source: fromSecret}
+	}
+	list := &sandbox.List[sandbox.EnvVar]{Items: make([]sandbox.EnvVar, 0, len(all))}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list.Items = append(list.Items, all[name])
+	}
+	return list
+}
+
+// SetEnv implements [sandbox.Observe]. It does not resume a paused sandbox,
+// which will be resumed with what the record says.
+func (s *Service) SetEnv(ctx context.Context, ref string, req sandbox.SetEnvRequest) (_ *sandbox.List[sandbox.EnvVar], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.env")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSetEnv(&req); err != nil {
+		return nil, err
+	}
+	v.detail = fmt.Sprintf("set %d, unset %d", len(req.Set), len(req.Unset))
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	// No machine takes over meanwhile, and no update changes the same.
+	unlock, err := s.lock(v.ctx, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	var before store.Record
+	r, err = s.cfg.Store.UpdateSandbox(v.ctx, r.ID, store.Change{
+		From: []sandbox.State{sandbox.StateRunning, sandbox.StatePaused},
+		Apply: func(r *store.Record) error {
+			before = *r
+			r.Applying = r.Applying || r.State == sandbox.StateRunning
+			return editEnv(r, &req)
+		},
+	})
+	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+		err = notRunning(&r)
+	}
+	if err != nil || r.State == sandbox.StatePaused {
+		return variables(&r), err
+	}
+	h, err := s.openRecord(v.ctx, &r)
+	if err != nil {
+		clean, cancel := teardown(v.ctx)
+		defer cancel()
+		if _, uerr := s.cfg.Store.UpdateSandbox(clean, r.ID, store.Change{Apply: func(r *store.Record) error {
+			r.Env, r.BaseEnv, r.Applying = before.Env, before.BaseEnv, before.Applying
+			return nil
+		}}); uerr != nil {
+			s.log.Error("take back the record of an environment", "sandbox", r.ID, "error", uerr)
+		}
+		return nil, err
+	}
+	// From here on all or nothing, whether or not the caller stays.
+	clean, cancel := teardown(v.ctx)
+	defer cancel()
+	if _, err := h.apply(clean, &r, false, true); err != nil {
+		s.takeBack(clean, h, &before, false, true)
+		return nil, h.explain(clean, err)
+	}
+	r, err = s.cfg.Store.UpdateSandbox(clean, r.ID, store.Change{Apply: applied(nil, before.Applying)})
+	return variables(&r), err
+}
+
+func checkSetEnv(req *sandbox.SetEnvRequest) error {
+	if err := checkEnv(req.Set); err != nil {
+		return err
+	}
+	if len(req.Unset) > sandbox.MaxEnvPairs {
+		return invalid("unset has %d names; give at most %d", len(req.Unset), sandbox.MaxEnvPairs)
+	}
+	for _, name := range req.Unset {
+		if err := checkEnv(map[string]string{name: ""}); err != nil {
+			return err
+		}
+		if _, both := req.Set[name]; both {
+			return invalid("variable %s is in set and in unset; decide for one", quote(name))
+		}
+	}
+	return nil
+}
+
+// editEnv changes the environment of a record. What the template gave can be
+// unset too.
+func editEnv(r *store.Record, req *sandbox.SetEnvRequest) error {
+	env := map[string]string{}
+	if !req.Replace {
+		maps.Copy(env, r.Env)
+	}
+	maps.Copy(env, req.Set)
+	base := maps.Clone(r.BaseEnv)
+	for _, name := range req.Unset {
+		delete(env, name)
+		delete(base, name)
+	}
+	for name := range secretNames(r) {
+		_, set := req.Set[name]
+		if set || slices.Contains(req.Unset, name) {
+			return sandbox.Errorf(sandbox.CodeConflict, "variable %s has the placeholder of a secret; detach the secret first", quote(name))
+		}
+	}
+	r.Env, r.BaseEnv = env, base
+	return checkEnv(env)
+}

@@ -1,0 +1,236 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Directories on which nothing may be mounted. In those that are taken with all
+// below are Cove's and the kernel's own things; without the others no program
+// starts.
+var (
+	takenTrees = []string{"/proc", "/dev", "/sys", "/.cove", "/run/cove", "/tmp"}
+	takenDirs  = []string{
+		"/", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64",
+		"/usr/libx32", "/etc", "/run", "/var", "/boot",
+	}
+)
+
+// checkMounts refuses mounts that cannot be, whatever there is.
+func checkMounts(mounts []sandbox.Mount) error {
+	if len(mounts) > sandbox.MaxMounts {
+		return invalid("there are %d mounts; give at most %d", len(mounts), sandbox.MaxMounts)
+	}
+	for i := range mounts {
+		m := &mounts[i]
+		if err := cmp.Or(checkTarget(m.Target), checkMountKind(m)); err != nil {
+			return err
+		}
+		for _, other := range mounts[:i] {
+			if within(m.Target, other.Target) || within(other.Target, m.Target) {
+				return invalid("mount targets %s and %s are the same or one inside the other; choose places beside each other", quote(other.Target), quote(m.Target))
+			}
+		}
+	}
+	return nil
+}
+
+// within reports whether a path is a directory or below it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+func checkTarget(target string) error {
+	if err := checkText("mount target", target); err != nil {
+		return err
+	}
+	switch {
+	case !path.IsAbs(target) || path.Clean(target) != target || len(target) > sandbox.MaxPathBytes/4 || strings.ContainsAny(target, "\x00\n"):
+		return invalid("mount target %s is not an absolute path without \".\", \"..\" and doubled slashes, of at most %d bytes; give one such as \"/data\"", quote(target), sandbox.MaxPathBytes/4)
+	case slices.Contains(takenDirs, target) || slices.ContainsFunc(takenTrees, func(t string) bool { return within(target, t) }):
+		return invalid("mount target %s is a place that the system needs; choose another, such as \"/data\"", quote(target))
+	}
+	return nil
+}
+
+func checkMountKind(m *sandbox.Mount) error {
+	kinds := 0
+	for _, set := range []bool{m.Volume != "", m.Host != "", m.Tmpfs} {
+		if set {
+			kinds++
+		}
+	}
+	switch {
+	case kinds != 1:
+		return invalid("the mount at %s needs exactly one of volume, host and tmpfs", quote(m.Target))
+	case m.SizeMiB != 0 && !m.Tmpfs:
+		return invalid("the mount at %s has a size_mib, which is for tmpfs; a volume has its size from its creation", quote(m.Target))
+	case m.Tmpfs && m.ReadOnly:
+		return invalid("the tmpfs at %s is read-only and would stay empty; leave out read_only", quote(m.Target))
+	case m.Host != "":
+		return checkHostPath(m.Host)
+	}
+	return nil
+}
+
+func checkHostPath(p string) error {
+	if err := checkText("mount of the host", p); err != nil {
+		return err
+	}
+	if !path.IsAbs(p) || path.Clean(p) != p || len(p) > sandbox.MaxPathBytes-1 || strings.ContainsAny(p, "\x00") {
+		return invalid("mount of the host: %s is not an absolute path without \".\", \"..\" and doubled slashes", quote(p))
+	}
+	return nil
+}
+
+// mount gives a record its mounts, with the ids of volumes for their names. The
+// caller's rights to each are checked.
+func (s *Service) mount(v *visit, r *store.Record, mounts []sandbox.Mount) error {
+	r.Mounts = slices.Clone(mounts)
+	for i := range r.Mounts {
+		m := &r.Mounts[i]
+		switch {
+		case m.Volume != "":
+			vol, err := v.volume(m.Volume)
+			if err != nil {
+				return err
+			}
+			m.Volume = vol.ID
+			if err := s.admitWriter(v.ctx, &vol, m); err != nil {
+				return err
+			}
+		case m.Host != "":
+			if _, err := s.hostDir(m); err != nil {
+				return err
+			}
+		case m.SizeMiB < 0 || m.SizeMiB > r.Resources.MemoryMiB:
+			return invalid("the tmpfs at %s has a size_mib of %d; give 1 to %d, the sandbox's memory", quote(m.Target), m.SizeMiB, r.Resources.MemoryMiB)
+		}
+	}
+	return nil
+}
+
+// admitWriter refuses one more sandbox that can write to a full volume.
+func (s *Service) admitWriter(ctx context.Context, vol *store.VolumeRecord, m *sandbox.Mount) error {
+	if s.cfg.Volumes == nil {
+		return errNoVolumes
+	}
+	if m.ReadOnly {
+		return nil
+	}
+	full, err := s.measureVolume(ctx, vol)
+	if err != nil {
+		return err
+	}
+	if full.full() {
+		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "volume %s is full: %s; delete files in a sandbox that has it, or mount it read-only and copy what you need to a larger one", quote(vol.Name), full)
+	}
+	return nil
+}
+
+// hostDir returns the directory of the host that a mount is of, without symbolic
+// links, if the operator allows it.
+func (s *Service) hostDir(m *sandbox.Mount) (string, error) {
+	refused := sandbox.Errorf(sandbox.CodeForbidden, "the server's operator does not allow to mount %s; ask to have it, or a directory above it, in mounts.allow_host of the configuration", quote(m.Host))
+	dir, err := filepath.EvalSymlinks(m.Host)
+	if err != nil {
+		// Whether it is there is nobody's business who may not have it.
+		if s.allows(m.Host) == nil {
+			return "", refused
+		}
+		return "", sandbox.Errorf(sandbox.CodeNotFound, "there is no directory %s on the server", quote(m.Host))
+	}
+	allowed := s.allows(dir)
+	switch {
+	case allowed == nil:
+		return "", refused
+	case !m.ReadOnly && !allowed.write:
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "the server's operator allows to mount %s read-only; set read_only", quote(m.Host))
+	}
+	return dir, nil
+}
+
+// hostMount is a directory of the host that may be mounted, with all below.
+type hostMount struct {
+	dir   string
+	write bool
+}
+
+// allows returns what covers a directory, or nil: of several the one that allows
+// more.
+func (s *Service) allows(dir string) *hostMount {
+	var best *hostMount
+	for i := range s.hostMounts {
+		if h := &s.hostMounts[i]; within(dir, h.dir) && (best == nil || h.write) {
+			best = h
+		}
+	}
+	return best
+}
+
+// parseHostMounts reads the operator's list: directories, with ":rw" at the end
+// for those that may be written to. Symbolic links are followed once, now.
+func parseHostMounts(list []string) ([]hostMount, error) {
+	var all []hostMount
+	for _, entry := range list {
+		dir, write := strings.CutSuffix(entry, ":rw")
+		dir = strings.TrimSuffix(dir, ":ro")
+		resolved, err := filepath.EvalSymlinks(dir)
+		if err != nil {
+			return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "configuration: mounts.allow_host: "+quote(dir)+" is not there")
+		}
+		all = append(all, hostMount{resolved, write})
+	}
+	return all, nil
+}
+
+// mountsOf returns what the instance of a record gets to see.
+func (s *Service) mountsOf(ctx context.Context, r *store.Record) ([]engine.Mount, error) {
+	var all []engine.Mount
+	for i := range r.Mounts {
+		m := &r.Mounts[i]
+		e := engine.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
+		switch {
+		case m.Volume != "":
+			if s.cfg.Volumes == nil {
+				return nil, errNoVolumes
+			}
+			vol, err := s.cfg.Store.Volume(ctx, m.Volume)
+			if err != nil || vol.Team != r.Team {
+				return nil, cmp.Or(err, noVolume(m.Volume))
+			}
+			e.Source = s.cfg.Volumes.Path(vol.ID)
+		case m.Host != "":
+			dir, err := s.hostDir(m)
+			if err != nil {
+				return nil, err
+			}
+			e.Source = dir
+		default:
+			e.SizeBytes = cmp.Or(m.SizeMiB<<20, r.Resources.MemoryMiB<<20/2)
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// syncVolumes writes what a sandbox's volumes hold to the disk: a kept state
+// counts on it.
+func (s *Service) syncVolumes(r *store.Record) {
+	for _, m := range r.Mounts {
+		if m.Volume == "" || m.ReadOnly || s.cfg.Volumes == nil {
+			continue
+		}
+		if err := s.cfg.Volumes.Sync(m.Volume); err != nil {
+			s.log.Error("sync a volume", "volume", m.Volume, "error", err)
+		}
+	}
+}

@@ -1,0 +1,376 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cove-sh/cove/internal/agentclient"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// lookTimeout bounds what a sandbox may take to say how many processes it
+	// has, and lookers how many sandboxes are looked at at once.
+	lookTimeout = 2 * time.Second
+	lookers     = 8
+)
+
+// ListProcesses implements [sandbox.Observe].
+func (s *Service) ListProcesses(ctx context.Context, ref string) (_ *sandbox.List[sandbox.Process], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	h, err := v.open(ref)
+	if err != nil {
+		return nil, err
+	}
+	processes, err := h.client.ListProcesses(v.ctx)
+	if err != nil {
+		return nil, h.explain(v.ctx, err)
+	}
+	return &sandbox.List[sandbox.Process]{Items: processes}, nil
+}
+
+// SignalProcess implements [sandbox.Observe].
+func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal string) (err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "process.signal")
+	defer v.leave(&err)
+	if err != nil {
+		return err
+	}
+	sig, err := agentclient.ParseSignal(signal)
+	if err != nil {
+		return invalid("signal %s is not known; %w", quote(signal), err)
+	}
+	// Every other number means more than one process to the kernel.
+	if pid < 2 || pid > 1<<30 {
+		return invalid("pid is %d; give the id of a process as the list of processes shows it, 2 or more", pid)
+	}
+	h, err := v.open(ref)
+	if err != nil {
+		return err
+	}
+	v.detail = fmt.Sprintf("%d signal %d", pid, sig)
+	return h.explain(v.ctx, h.client.SignalProcess(v.ctx, pid, sig))
+}
+
+// usage tells what a running sandbox uses. Processes is counted inside; it is
+// 0 when the sandbox is too busy to say.
+func (s *Service) usage(ctx context.Context, h *handle, r *store.Record) (*sandbox.Stats, error) {
+	host, err := h.instance.Stats(ctx)
+	if err != nil {
+		return nil, h.explain(ctx, unavailable(err, "sandbox %s does not tell what it uses now; try again", r.ID))
+	}
+	st := &sandbox.Stats{
+		SandboxID: r.ID, CPUSeconds: float64(host.CPUNanos) / 1e9,
+		MemoryBytes: host.MemoryBytes, MemoryMaxBytes: r.Resources.MemoryMiB << 20, PrivateBytes: host.PrivateBytes,
+		DiskBytes: host.DiskBytes, DiskMaxBytes: r.Resources.DiskMiB << 20,
+		NetworkInBytes: host.NetRxBytes, NetworkOutBytes: host.NetTxBytes,
+	}
+	inside, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if a, err := h.client.Stats(inside); err == nil {
+		st.Processes = a.Processes
+	}
+	return st, nil
+}
+
+// ListStats implements [sandbox.Observe].
+func (s *Service) ListStats(ctx context.Context, req sandbox.StatsRequest) (_ *sandbox.List[sandbox.SandboxStats], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	records, err := s.watched(v, &req)
+	if err != nil {
+		return nil, err
+	}
+	list := &sandbox.List[sandbox.SandboxStats]{Items: make([]sandbox.SandboxStats, len(records))}
+	var g errgroup.Group
+	g.SetLimit(lookers)
+	for i := range records {
+		r := &records[i]
+		st := &list.Items[i]
+		*st = sandbox.SandboxStats{ID: r.ID, Name: r.Name, Namespace: r.Namespace, State: r.State}
+		if r.State != sandbox.StateRunning {
+			continue
+		}
+		g.Go(func() error {
+			s.look(v.ctx, r, st)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return list, v.ctx.Err()
+}
+
+// watched returns the records that a request selects, newest first.
+func (s *Service) watched(v *visit, req *sandbox.StatsRequest) ([]store.Record, error) {
+	if req.Sandbox != "" {
+		if req.Namespace != "" {
+			return nil, invalid("give a sandbox or a namespace, not both")
+		}
+		r, err := v.resolve(req.Sandbox)
+		return []store.Record{r}, err
+	}
+	f, err := listFilter(&sandbox.ListRequest{Namespace: req.Namespace})
+	if err != nil {
+		return nil, err
+	}
+	f.Team = v.caller.Team
+	var all []store.Record
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		records, next, err := s.cfg.Store.ListSandboxes(v.ctx, f, page)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, records...); next == "" {
+			return all, nil
+		}
+		page.Cursor = next
+	}
+}
+
+// look fills in what a running sandbox uses; of one that ends meanwhile, or
+// does not tell, nothing.
+func (s *Service) look(ctx context.Context, r *store.Record, st *sandbox.SandboxStats) {
+	h, err := s.openRecord(ctx, r)
+	if err != nil {
+		return
+	}
+	used, err := s.usage(ctx, h, r)
+	if err != nil {
+		return
+	}
+	st.Stats, st.CPUPercent = used, s.meter.percent(h, r.StartedAt, used.CPUSeconds)
+}
+
+// StatsSeries implements [sandbox.Observe].
+func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.StatsSeriesRequest) (_ *sandbox.List[sandbox.StatsPoint], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkRange("max_points", int64(req.MaxPoints), 0, int64(sandbox.StatsRetention/sandbox.StatsInterval)); err != nil {
+		return nil, err
+	}
+	since := time.Now().Add(-sandbox.StatsRetention)
+	if req.Since != nil {
+		// What clocks differ by is forgiven.
+		if req.Since.Before(since.Add(-time.Minute)) {
+			return nil, invalid("since is more than %s ago; statistics are kept that long", sandbox.StatsRetention)
+		}
+		since = *req.Since
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	return &sandbox.List[sandbox.StatsPoint]{Items: thin(s.meter.points(r.ID, since), req.MaxPoints)}, nil
+}
+
+// thin brings points down to most, each standing for several: with the mean
+// of their processor time, and else as the last of them says.
+func thin(points []sandbox.StatsPoint, most int) []sandbox.StatsPoint {
+	if most == 0 || len(points) <= most {
+		return points
+	}
+	out := make([]sandbox.StatsPoint, 0, most)
+	for i := range most {
+		group := points[i*len(points)/most : (i+1)*len(points)/most]
+		sum := 0.0
+		for _, p := range group {
+			sum += p.CPUPercent
+		}
+		last := group[len(group)-1]
+		last.CPUPercent = sum / float64(len(group))
+		out = append(out, last)
+	}
+	return out
+}
+
+// meter keeps what sandboxes have used, in memory only.
+type meter struct {
+	mu     sync.Mutex
+	series map[string]*series // by sandbox; guarded by mu
+}
+
+// series is what one sandbox has used.
+type series struct {
+	ring []sandbox.StatsPoint // oldest at next once it is full
+	next int
+	// The last look at its processor time, of which instance and when.
+	instance string
+	at       time.Time
+	cpu      float64
+}
+
+const seriesLength = int(sandbox.StatsRetention / sandbox.StatsInterval)
+
+// leastLook is the shortest time of which a share of a processor is told.
+const leastLook = 250 * time.Millisecond
+
+func (m *meter) of(id string) *series {
+	if m.series == nil {
+		m.series = map[string]*series{}
+	}
+	one := m.series[id]
+	if one == nil {
+		one = &series{}
+		m.series[id] = one
+	}
+	return one
+}
+
+// percent tells which share of a processor a sandbox has used since it was
+// last looked at, or since it was started.
+func (m *meter) percent(h *handle, started *time.Time, cpuSeconds float64) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	one, now := m.of(h.id), time.Now()
+	if one.instance == h.instance.ID() && now.Sub(one.at) < leastLook && len(one.ring) > 0 {
+		return one.latest().CPUPercent
+	}
+	return one.share(h.instance.ID(), started, now, cpuSeconds)
+}
+
+// share notes a look at the processor time, and tells the share since the one
+// before.
+func (one *series) share(instance string, started *time.Time, now time.Time, cpu float64) float64 {
+	since, used := one.at, cpu-one.cpu
+	if one.instance != instance || used < 0 {
+		used, since = cpu, now
+		if one.at.IsZero() && started != nil {
+			since = *started
+		}
+	}
+	one.instance, one.at, one.cpu = instance, now, cpu
+	d := now.Sub(since).Seconds()
+	if d <= 0 {
+		return 0
+	}
+	return 100 * used / d
+}
+
+func (one *series) latest() sandbox.StatsPoint {
+	return one.ring[(one.next+len(one.ring)-1)%len(one.ring)]
+}
+
+func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	one, now := m.of(h.id), time.Now()
+	p := sandbox.StatsPoint{
+		Time: now.UTC(), CPUPercent: one.share(h.instance.ID(), started, now, st.CPUSeconds), MemoryBytes: st.MemoryBytes, DiskBytes: st.DiskBytes,
+		Processes: st.Processes, NetworkInBytes: st.NetworkInBytes, NetworkOutBytes: st.NetworkOutBytes,
+	}
+	if len(one.ring) < seriesLength {
+		one.ring = append(one.ring, p)
+		return
+	}
+	one.ring[one.next] = p
+	one.next = (one.next + 1) % seriesLength
+}
+
+// points returns what was noted since a time, oldest first.
+func (m *meter) points(id string, since time.Time) []sandbox.StatsPoint {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := []sandbox.StatsPoint{}
+	one := m.series[id]
+	if one == nil {
+		return out
+	}
+	for i := range one.ring {
+		if p := one.ring[(one.next+i)%len(one.ring)]; !p.Time.Before(since) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// forget drops the series of sandboxes that have not run for longer than is
+// kept.
+func (m *meter) forget(before time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, one := range m.series {
+		if one.at.Before(before) {
+			delete(m.series, id)
+		}
+	}
+}
+
+// sum adds up the latest points of the sandboxes that run.
+func (m *meter) sum(handles map[string]*handle) (total sandbox.StatsPoint) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range handles {
+		one := m.series[id]
+		if one == nil || len(one.ring) == 0 {
+			continue
+		}
+		p := one.latest()
+		total.CPUPercent += p.CPUPercent
+		total.MemoryBytes += p.MemoryBytes
+		total.DiskBytes += p.DiskBytes
+		total.Processes += p.Processes
+	}
+	return total
+}
+
+// meterLoop notes at every interval what the sandboxes use that run.
+func (s *Service) meterLoop() {
+	t := time.NewTicker(sandbox.StatsInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-t.C:
+			s.measure(s.ctx)
+		}
+	}
+}
+
+// measure looks at each running sandbox once.
+func (s *Service) measure(ctx context.Context) {
+	var g errgroup.Group
+	g.SetLimit(lookers / 2)
+	for _, h := range s.running() {
+		g.Go(func() error {
+			limited, cancel := context.WithTimeout(ctx, 2*lookTimeout)
+			defer cancel()
+			// One that does not tell has no point at this time.
+			if st, err := s.usage(limited, h, &store.Record{}); err == nil {
+				s.meter.add(h, nil, st)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	s.meter.forget(time.Now().Add(-sandbox.StatsRetention))
+}
+
+// running returns the handles of the sandboxes that run.
+func (s *Service) running() map[string]*handle {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	handles := make(map[string]*handle, len(s.handles))
+	for id, h := range s.handles {
+		handles[id] = h
+	}
+	return handles
+}

@@ -1,0 +1,51 @@
+package service
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/cove-sh/cove/internal/egress"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// DialPeer opens a connection from one sandbox to a port of the sandbox of a
+// name in its team, which is resumed if it is paused. The gateway that asks has
+// judged by its policy; its word is not taken for it.
+func (s *Service) DialPeer(ctx context.Context, fromSandboxID, name string, port int) (_ net.Conn, err error) {
+	ctx, leave, err := s.visitor(ctx)
+	defer leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	from, err := s.cfg.Store.Sandbox(ctx, fromSandboxID)
+	if err != nil {
+		return nil, err
+	}
+	if from.State != sandbox.StateRunning {
+		return nil, notRunning(&from)
+	}
+	if err := checkPort("port", port); err != nil {
+		return nil, err
+	}
+	policy := policyOf(&from)
+	if checkSandboxName(name) != nil || !allowsPeer(&policy, name, port) {
+		return nil, sandbox.Errorf(sandbox.CodeForbidden, "no rule of the sandbox allows sandbox:%s at port %d", name, port)
+	}
+	to, err := s.resolve(ctx, from.Team, name)
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.open(ctx, from.Team, to.ID)
+	if err != nil {
+		return nil, err
+	}
+	return s.dialPort(ctx, h, port, false)
+}
+
+// allowsPeer reports whether a policy allows a connection to another sandbox.
+func allowsPeer(p *sandbox.NetworkPolicy, name string, port int) bool {
+	// The host's addresses make no difference here.
+	compiled, err := egress.Compile(*p, func() []netip.Addr { return nil })
+	return err == nil && compiled.Judge(egress.Attempt{Protocol: "tcp", Port: uint16(port), Peer: name}).Allow
+}

@@ -1,0 +1,395 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/auth"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	previewPrefix    = "prv-"
+	previewKeyPrefix = "pvk_"
+	linkVersion      = "v1"
+	// maxLinkPath bounds the path of a link, in bytes.
+	maxLinkPath = 2048
+)
+
+// previewLabels are the first labels of the host names of previews: a port and
+// the id of a sandbox.
+var previewLabels = regexp.MustCompile(`^([1-9][0-9]{0,4})-(` + idPrefix + `[a-z0-9]{26})$`)
+
+// errNoPreview is the answer to every visitor of what is not there.
+var errNoPreview = sandbox.Errorf(sandbox.CodeNotFound, "there is no preview at this address; it may have expired, ask whoever gave it to you")
+
+// CreatePreview implements [sandbox.Previews].
+func (s *Service) CreatePreview(ctx context.Context, ref string, req sandbox.CreatePreviewRequest) (_ *sandbox.NewPreview, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "preview.create")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPreview(&req); err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
+		return nil, notRunning(&r)
+	}
+	v.detail = fmt.Sprintf("port %d, %s", req.Port, req.Access)
+	now := time.Now().UTC()
+	var key string
+	p, err := s.cfg.Store.ChangePreview(v.ctx, r.ID, req.Port, now, sandbox.MaxPreviews, func(p *store.PreviewRecord) error {
+		key = "" // it may run again
+		if p.ID == "" {
+			p.ID, p.Team, p.CreatedAt = newID(previewPrefix), r.Team, now
+		}
+		if req.NewKey || req.Access == sandbox.PreviewPrivate && p.KeyHash == nil {
+			key = previewKeyPrefix + strings.ToLower(rand.Text())
+			p.KeyHash = auth.Hash(key)
+			p.Generation++
+		}
+		p.Access, p.Wake, p.ExpiresAt = req.Access, req.Wake, expiry(now, req.ExpiresInSeconds)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Whoever came in by what was before comes in again, or not.
+	s.visitors.end(p.ID)
+	return &sandbox.NewPreview{Preview: s.viewPreview(&p), Key: key}, nil
+}
+
+// checkPreview refuses what is wrong and fills in what was left out.
+func checkPreview(req *sandbox.CreatePreviewRequest) error {
+	req.Access = cmp.Or(req.Access, sandbox.PreviewPrivate)
+	if req.Access != sandbox.PreviewPrivate && req.Access != sandbox.PreviewPublic {
+		return invalid("access %s is not known; use %q or %q", quote(string(req.Access)), sandbox.PreviewPrivate, sandbox.PreviewPublic)
+	}
+	if err := checkPort("port", req.Port); err != nil {
+		return err
+	}
+	return checkSeconds("expires_in_seconds", &req.ExpiresInSeconds)
+}
+
+// agentPort is where the agent listens inside, for the service alone.
+const agentPort = 7007
+
+// checkPort refuses what is not a port of a sandbox's own programs.
+func checkPort(field string, port int) error {
+	if err := checkRange(field, int64(port), 1, 65535); err != nil {
+		return err
+	}
+	if port == agentPort {
+		return invalid("%s %d is Cove's own in every sandbox; have the program listen on another", field, port)
+	}
+	return nil
+}
+
+func previewLabel(p *store.PreviewRecord) string { return strconv.Itoa(p.Port) + "-" + p.SandboxID }
+
+func (s *Service) viewPreview(p *store.PreviewRecord) sandbox.Preview {
+	view := p.Preview
+	view.URL = s.cfg.PreviewURL(previewLabel(p))
+	return view
+}
+
+// ListPreviews implements [sandbox.Previews].
+func (s *Service) ListPreviews(ctx context.Context, ref string) (_ *sandbox.List[sandbox.Preview], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	id := ""
+	if ref != "" {
+		r, err := v.resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		id = r.ID
+	}
+	records, err := s.cfg.Store.ListPreviews(v.ctx, v.caller.Team, id, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	list := &sandbox.List[sandbox.Preview]{Items: make([]sandbox.Preview, len(records))}
+	for i := range records {
+		list.Items[i] = s.viewPreview(&records[i])
+	}
+	return list, nil
+}
+
+// preview returns a preview that has not expired.
+func (s *Service) preview(ctx context.Context, sandboxID string, port int) (store.PreviewRecord, error) {
+	p, err := s.cfg.Store.Preview(ctx, sandboxID, port)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && p.ExpiresAt != nil && !time.Now().Before(*p.ExpiresAt) {
+		return store.PreviewRecord{}, errNoPreview
+	}
+	return p, err
+}
+
+// LinkPreview implements [sandbox.Previews].
+func (s *Service) LinkPreview(ctx context.Context, ref string, port int, req sandbox.PreviewLinkRequest) (_ *sandbox.PreviewLink, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "preview.link")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	path, err := checkLink(&req)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.preview(v.ctx, r.ID, port)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no preview of port %d; create it first", r.ID, port)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.Access == sandbox.PreviewPublic {
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "the preview of port %d is public and needs no link; open %s", port, s.viewPreview(&p).URL)
+	}
+	until := time.Now().UTC().Add(time.Duration(req.ExpiresInSeconds) * time.Second)
+	if p.ExpiresAt != nil && p.ExpiresAt.Before(until) {
+		until = *p.ExpiresAt
+	}
+	until = until.Truncate(time.Second)
+	v.detail = fmt.Sprintf("port %d until %s", port, until.Format(time.RFC3339))
+	query := path.Query()
+	query.Set(sandbox.PreviewLinkParam, s.signLink(&p, until))
+	path.RawQuery = query.Encode()
+	return &sandbox.PreviewLink{URL: s.viewPreview(&p).URL + path.String(), ExpiresAt: until}, nil
+}
+
+// checkLink refuses what is wrong, fills in what was left out and returns
+// where the link leads: a path, with a query or without.
+func checkLink(req *sandbox.PreviewLinkRequest) (*url.URL, error) {
+	req.ExpiresInSeconds = cmp.Or(req.ExpiresInSeconds, int64(sandbox.DefaultPreviewLink/time.Second))
+	if err := checkRange("expires_in_seconds", req.ExpiresInSeconds, 1, int64(sandbox.MaxPreviewLink/time.Second)); err != nil {
+		return nil, err
+	}
+	req.Path = cmp.Or(req.Path, "/")
+	bad := invalid("path %s is not a path on the preview; give one such as /docs/index.html", quote(req.Path))
+	if len(req.Path) > maxLinkPath || req.Path[0] != '/' || strings.HasPrefix(req.Path, "//") || strings.Contains(req.Path, `\`) || checkText("path", req.Path) != nil {
+		return nil, bad
+	}
+	u, err := url.Parse(req.Path)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" || u.Fragment != "" {
+		return nil, bad
+	}
+	return u, nil
+}
+
+// signLink returns the signed part of a link: it is good for this preview with
+// its present key until then.
+func (s *Service) signLink(p *store.PreviewRecord, until time.Time) string {
+	expires := strconv.FormatInt(until.Unix(), 10)
+	return linkVersion + "." + expires + "." + base64.RawURLEncoding.EncodeToString(s.linkMAC(p, expires))
+}
+
+func (s *Service) linkMAC(p *store.PreviewRecord, expires string) []byte {
+	mac := hmac.New(sha256.New, s.cfg.PreviewKey)
+	fmt.Fprintf(mac, "cove preview link %s\n%s\n%d\n%s\n", linkVersion, p.ID, p.Generation, expires)
+	return mac.Sum(nil)
+}
+
+// goodLink reports whether a link is one that was signed for a preview, and
+// has not expired.
+func (s *Service) goodLink(p *store.PreviewRecord, link string) bool {
+	version, rest, _ := strings.Cut(link, ".")
+	expires, sum, ok := strings.Cut(rest, ".")
+	if !ok || version != linkVersion {
+		return false
+	}
+	got, err := base64.RawURLEncoding.Strict().DecodeString(sum)
+	if err != nil || !hmac.Equal(got, s.linkMAC(p, expires)) {
+		return false
+	}
+	until, err := strconv.ParseInt(expires, 10, 64)
+	return err == nil && time.Now().Before(time.Unix(until, 0))
+}
+
+// DeletePreview implements [sandbox.Previews].
+func (s *Service) DeletePreview(ctx context.Context, ref string, port int) (err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "preview.delete")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return err
+	}
+	r, err := v.resolve(ref)
+	if err != nil {
+		return err
+	}
+	v.detail = fmt.Sprintf("port %d", port)
+	p, err := s.cfg.Store.Preview(v.ctx, r.ID, port)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.cfg.Store.DeletePreview(v.ctx, r.ID, port); err != nil {
+		return err
+	}
+	s.visitors.end(p.ID)
+	return nil
+}
+
+// VisitPreview implements [sandbox.Previews].
+func (s *Service) VisitPreview(ctx context.Context, visit sandbox.PreviewVisit) (_ *sandbox.Preview, err error) {
+	ctx, leave, err := s.visitor(ctx)
+	defer leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	parts := previewLabels.FindStringSubmatch(visit.Label)
+	if parts == nil {
+		return nil, errNoPreview
+	}
+	port, err := strconv.Atoi(parts[1])
+	if err != nil || port > 65535 {
+		return nil, errNoPreview
+	}
+	p, err := s.preview(ctx, parts[2], port)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.admitVisitor(&p, &visit); err != nil {
+		return nil, err
+	}
+	if _, err := s.awake(ctx, &p); err != nil {
+		return nil, err
+	}
+	view := s.viewPreview(&p)
+	return &view, nil
+}
+
+// visitor begins a call of somebody who needs no key of the server's. Leave
+// ends it, and makes its error public.
+func (s *Service) visitor(ctx context.Context) (_ context.Context, leave func(*error), err error) {
+	done, err := s.begin()
+	if err != nil {
+		return ctx, func(*error) {}, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func(err *error) {
+		*err = s.public(*err, "preview.visit")
+		stop()
+		cancel()
+		done()
+	}, nil
+}
+
+// admitVisitor says whether a visitor may open a preview.
+func (s *Service) admitVisitor(p *store.PreviewRecord, visit *sandbox.PreviewVisit) error {
+	if p.Access == sandbox.PreviewPublic {
+		return nil
+	}
+	if visit.Key != "" && p.KeyHash != nil && subtle.ConstantTimeCompare(auth.Hash(visit.Key), p.KeyHash) == 1 {
+		return nil
+	}
+	if visit.Link != "" && s.goodLink(p, visit.Link) {
+		return nil
+	}
+	if visit.Key == "" && visit.Link == "" {
+		return sandbox.Errorf(sandbox.CodeForbidden, "this preview is private; open it with its key or a signed link")
+	}
+	return sandbox.Errorf(sandbox.CodeForbidden, "the key or link does not open this preview; it may have expired, ask for a new one")
+}
+
+// awake returns the record of a preview's sandbox, which runs, and resumes it
+// if it is paused and the preview may. What it says is for strangers.
+func (s *Service) awake(ctx context.Context, p *store.PreviewRecord) (store.Record, error) {
+	r, err := s.cfg.Store.Sandbox(ctx, p.SandboxID)
+	if err != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			err = errNoPreview
+		}
+		return r, err
+	}
+	if r.State == sandbox.StatePaused && p.Wake {
+		r, err = s.wake(ctx, &r)
+		switch sandbox.CodeOf(err) {
+		case "", sandbox.CodeNotRunning:
+		case sandbox.CodeCancelled, sandbox.CodeTimeout:
+			return r, err
+		default:
+			s.log.Warn("wake a sandbox for a visitor of its preview", "sandbox", p.SandboxID, "error", detailed(err))
+			return r, unavailable(err, "the sandbox of this preview cannot be woken now; try again later")
+		}
+	}
+	switch r.State {
+	case sandbox.StateRunning:
+		return r, nil
+	case sandbox.StatePaused:
+		return r, sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of this preview is paused; ask its owner to resume it")
+	}
+	return r, sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of this preview is gone")
+}
+
+// DialPreview implements [sandbox.Previews].
+func (s *Service) DialPreview(ctx context.Context, visited *sandbox.Preview) (_ net.Conn, err error) {
+	ctx, leave, err := s.visitor(ctx)
+	defer leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	// It may have been deleted or changed meanwhile.
+	p, err := s.preview(ctx, visited.SandboxID, visited.Port)
+	if err != nil {
+		return nil, err
+	}
+	if p.ID != visited.ID || visited.Access == sandbox.PreviewPublic && p.Access == sandbox.PreviewPrivate {
+		return nil, errNoPreview
+	}
+	r, err := s.awake(ctx, &p)
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.openRecord(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := s.dialPort(ctx, h, p.Port, true)
+	if err != nil {
+		return nil, err
+	}
+	conn = s.visitors.add(p.ID, conn, p.ExpiresAt)
+	// Whoever deletes or changes it ends the connections that there are, of which
+	// this was none yet.
+	now, err := s.preview(ctx, p.SandboxID, p.Port)
+	if err == nil && (now.ID != p.ID || now.Generation != p.Generation || now.Access != p.Access) {
+		err = errNoPreview
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}

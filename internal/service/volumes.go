@@ -1,0 +1,244 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/internal/volume"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// volumePrefix begins ids of volumes. Names must not.
+const volumePrefix = "vol-"
+
+var errNoVolumes = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no volumes")
+
+func isVolumeID(s string) bool { return strings.HasPrefix(s, volumePrefix) }
+
+// CreateVolume implements [sandbox.Volumes].
+func (s *Service) CreateVolume(ctx context.Context, req sandbox.CreateVolumeRequest) (_ *sandbox.Volume, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "volume.create")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if s.cfg.Volumes == nil {
+		return nil, errNoVolumes
+	}
+	if isVolumeID(req.Name) {
+		return nil, invalid("name %s begins like an id; choose one that does not begin with %q", quote(req.Name), volumePrefix)
+	}
+	req.SizeMiB = cmp.Or(req.SizeMiB, sandbox.DefaultVolumeMiB)
+	if err := cmp.Or(checkName("name", req.Name), checkRange("size_mib", req.SizeMiB, 1, sandbox.MaxDiskMiB)); err != nil {
+		return nil, err
+	}
+	r := store.VolumeRecord{Team: v.caller.Team, Volume: sandbox.Volume{
+		ID: newID(volumePrefix), Name: req.Name, SizeMiB: req.SizeMiB, CreatedAt: time.Now().UTC(),
+	}}
+	v.detail = r.ID + " named " + r.Name
+	// The files first: what has no record is removed at the next start.
+	if err := s.cfg.Volumes.Create(r.ID); err != nil {
+		return nil, errors.Join(err, s.cfg.Volumes.Remove(r.ID))
+	}
+	if err := s.cfg.Store.CreateVolume(v.ctx, r, sandbox.MaxVolumes); err != nil {
+		if rerr := s.cfg.Volumes.Remove(r.ID); rerr != nil {
+			s.log.Error("remove the files of a volume that could not be made", "volume", r.ID, "error", rerr)
+		}
+		return nil, err
+	}
+	return &r.Volume, nil
+}
+
+// volume returns the record of the caller's volume with this id or name.
+func (v *visit) volume(ref string) (store.VolumeRecord, error) {
+	if ref == "" {
+		return store.VolumeRecord{}, invalid("no volume is named; give its id or name")
+	}
+	if len(ref) > sandbox.MaxNameLength || checkText("volume", ref) != nil {
+		return store.VolumeRecord{}, noVolume(ref)
+	}
+	var r store.VolumeRecord
+	var err error
+	if isVolumeID(ref) {
+		r, err = v.s.cfg.Store.Volume(v.ctx, ref)
+	} else {
+		r, err = v.s.cfg.Store.VolumeByName(v.ctx, v.caller.Team, ref)
+	}
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.Team != v.caller.Team {
+		return store.VolumeRecord{}, noVolume(ref)
+	}
+	return r, err
+}
+
+func noVolume(ref string) error {
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no volume %s; list the volumes to see which there are", quote(ref))
+}
+
+// GetVolume implements [sandbox.Volumes]. It looks at what the volume holds now.
+func (s *Service) GetVolume(ctx context.Context, ref string) (_ *sandbox.Volume, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.volume(ref)
+	if err != nil {
+		return nil, err
+	}
+	if s.cfg.Volumes != nil {
+		f, err := s.measureVolume(v.ctx, &r)
+		if err != nil {
+			return nil, err
+		}
+		r.UsedBytes = f.used
+	}
+	by, err := s.mounted(v.ctx, store.SandboxFilter{Team: r.Team, VolumeID: r.ID})
+	if err != nil {
+		return nil, err
+	}
+	r.Sandboxes = by[r.ID]
+	return &r.Volume, nil
+}
+
+// ListVolumes implements [sandbox.Volumes].
+func (s *Service) ListVolumes(ctx context.Context, page sandbox.Page) (_ *sandbox.List[sandbox.Volume], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	records, next, err := s.cfg.Store.ListVolumes(v.ctx, v.caller.Team, page)
+	if err != nil {
+		return nil, err
+	}
+	by, err := s.mounted(v.ctx, store.SandboxFilter{Team: v.caller.Team, Mounted: true})
+	if err != nil {
+		return nil, err
+	}
+	list := &sandbox.List[sandbox.Volume]{Items: make([]sandbox.Volume, len(records)), NextCursor: next}
+	for i, r := range records {
+		list.Items[i] = r.Volume
+		list.Items[i].Sandboxes = by[r.ID]
+	}
+	return list, nil
+}
+
+// mounted returns the living sandboxes of each volume, of those that a filter
+// selects.
+func (s *Service) mounted(ctx context.Context, f store.SandboxFilter) (map[string][]string, error) {
+	by := map[string][]string{}
+	f.States = everyLiving.States
+	err := s.each(ctx, f, func(r *store.Record) {
+		for _, m := range r.Mounts {
+			if m.Volume != "" && !slices.Contains(by[m.Volume], r.ID) {
+				by[m.Volume] = append(by[m.Volume], r.ID)
+			}
+		}
+	})
+	return by, err
+}
+
+// each calls f for the sandboxes that a filter selects.
+func (s *Service) each(ctx context.Context, filter store.SandboxFilter, f func(*store.Record)) error {
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		records, next, err := s.cfg.Store.ListSandboxes(ctx, filter, page)
+		if err != nil {
+			return err
+		}
+		for i := range records {
+			f(&records[i])
+		}
+		if next == "" {
+			return nil
+		}
+		page.Cursor = next
+	}
+}
+
+// DeleteVolume implements [sandbox.Volumes].
+func (s *Service) DeleteVolume(ctx context.Context, ref string) (err error) {
+	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "volume.delete")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return err
+	}
+	r, err := v.volume(ref)
+	if err != nil {
+		return err
+	}
+	v.detail = r.ID + " named " + r.Name
+	if err := s.cfg.Store.DeleteVolume(v.ctx, r.ID); err != nil {
+		return err
+	}
+	s.fill.forget(r.ID)
+	if s.cfg.Volumes == nil {
+		return nil
+	}
+	// It is deleted; what cannot be removed now is removed at the next start.
+	if err := s.cfg.Volumes.Remove(r.ID); err != nil {
+		s.log.Error("remove the files of a deleted volume", "volume", r.ID, "error", err)
+	}
+	return nil
+}
+
+// reconcileVolumes removes the files of volumes without a record: the daemon
+// ended while one was made or deleted.
+func (s *Service) reconcileVolumes(ctx context.Context) error {
+	if s.cfg.Volumes == nil {
+		return nil
+	}
+	known := map[string]bool{}
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		records, next, err := s.cfg.Store.ListVolumes(ctx, "", page)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			known[r.ID] = true
+		}
+		if next == "" {
+			break
+		}
+		page.Cursor = next
+	}
+	ids, err := s.cfg.Volumes.IDs()
+	if err != nil {
+		s.log.Error("remove what is left of deleted volumes", "error", err)
+	}
+	for _, id := range ids {
+		if known[id] {
+			continue
+		}
+		if err := s.cfg.Volumes.Remove(id); err != nil {
+			s.log.Error("remove the files of a volume without a record", "volume", id, "error", err)
+			continue
+		}
+		s.log.Warn("removed the files of a volume without a record", "volume", id)
+	}
+	return nil
+}
+
+// measureVolume looks at what a volume holds, and notes it.
+func (s *Service) measureVolume(ctx context.Context, r *store.VolumeRecord) (fullness, error) {
+	size := r.SizeMiB << 20
+	used, err := s.cfg.Volumes.Used(ctx, r.ID, overfull*size)
+	f := fullness{name: r.Name, used: used, size: size, blind: errors.Is(err, volume.ErrUnmeasured)}
+	if err != nil && !f.blind {
+		return f, fmt.Errorf("measure volume %s: %w", r.ID, err)
+	}
+	s.fill.note(r.ID, f)
+	if used == r.UsedBytes {
+		return f, nil
+	}
+	return f, s.cfg.Store.MeasureVolume(ctx, r.ID, used)
+}

@@ -1,0 +1,156 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// measureEvery is how often volumes that are written to are measured, but
+	// for those that take long.
+	measureEvery = 3 * time.Second
+	// measureShare bounds the time that goes into it: one part in so many.
+	measureShare = 10
+	// overfull times its size is what a volume may hold before the sandboxes
+	// that can write to it are ended.
+	overfull = 2
+)
+
+// fullness is what a volume held when it was last measured.
+type fullness struct {
+	name       string
+	used, size int64
+	// blind says that not all of it could be measured.
+	blind bool
+}
+
+// full reports whether nothing more may be attached to write to it, and over
+// whether what writes to it is ended.
+func (f fullness) full() bool { return f.used > f.size || f.blind }
+func (f fullness) over() bool { return f.used > overfull*f.size || f.blind }
+
+func (f fullness) String() string {
+	if f.blind {
+		return "it holds directories that cannot be measured: without the right to read, or nested too deeply"
+	}
+	return fmt.Sprintf("it holds %d of %d MiB", f.used>>20, f.size>>20)
+}
+
+// fills is what is known of volumes.
+type fills struct {
+	mu sync.Mutex
+	by map[string]fullness // by id; guarded by mu
+}
+
+func (f *fills) note(id string, now fullness) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.by == nil {
+		f.by = map[string]fullness{}
+	}
+	f.by[id] = now
+}
+
+func (f *fills) forget(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.by, id)
+}
+
+func (f *fills) of(id string) (fullness, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now, ok := f.by[id]
+	return now, ok
+}
+
+// volumeLoop measures volumes that are written to.
+func (s *Service) volumeLoop() {
+	wait := measureEvery
+	for {
+		t := time.NewTimer(wait)
+		select {
+		case <-s.ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		began := time.Now()
+		if err := s.watchVolumes(s.ctx); err != nil && s.ctx.Err() == nil {
+			s.log.Error("measure volumes", "error", err)
+		}
+		wait = max(measureEvery, measureShare*time.Since(began))
+	}
+}
+
+// watchVolumes measures the volumes that running sandboxes can write to, and
+// ends the writers of those that are far over their size: there is no other way
+// that needs no rights over the host's file systems.
+func (s *Service) watchVolumes(ctx context.Context) error {
+	if s.cfg.Volumes == nil {
+		return nil
+	}
+	writers := map[string][]store.Record{}
+	f := store.SandboxFilter{Mounted: true, States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning}}
+	err := s.each(ctx, f, func(r *store.Record) {
+		for _, m := range r.Mounts {
+			if m.Volume != "" && !m.ReadOnly {
+				writers[m.Volume] = append(writers[m.Volume], *r)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for id, all := range writers {
+		r, err := s.cfg.Store.Volume(ctx, id)
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		full, err := s.measureVolume(ctx, &r)
+		if err != nil {
+			s.log.Error("measure a volume", "volume", id, "error", err)
+			continue
+		}
+		if !full.over() {
+			continue
+		}
+		for i := range all {
+			s.endWriter(ctx, &all[i], full)
+		}
+	}
+	return nil
+}
+
+func (s *Service) endWriter(ctx context.Context, r *store.Record, full fullness) {
+	reason := fmt.Sprintf("its volume %s is over the size by far: %s", full.name, full)
+	if _, err := s.kill(ctx, r.ID, reason); err != nil {
+		s.log.Error("end a sandbox whose volume is over its size", "sandbox", r.ID, "error", detailed(err))
+		return
+	}
+	s.system(r, "sandbox.overfull", reason)
+}
+
+// unenforcedMounts says what of a sandbox's volumes is not enforced at once.
+func (s *Service) unenforcedMounts(r *store.Record) []string {
+	var notes []string
+	for _, m := range r.Mounts {
+		if m.Volume == "" || m.ReadOnly {
+			continue
+		}
+		note := fmt.Sprintf("volume at %s: its size is measured every few seconds, and sandboxes that write are ended when it holds %d times as much", m.Target, overfull)
+		if f, ok := s.fill.of(m.Volume); ok && f.full() {
+			note += fmt.Sprintf("; now %s: delete files", f)
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}

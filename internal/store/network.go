@@ -1,0 +1,69 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// SecretRecord is a secret with its sealed value, which the store cannot open.
+type SecretRecord struct {
+	sandbox.Secret
+	Sealed []byte
+}
+
+// Secrets is the record of secrets.
+type Secrets interface {
+	// CreateSecret adds a record. A name that another secret of the team has is
+	// a conflict. If the team has max secrets, one more is quota_exceeded; 0 is
+	// no bound.
+	CreateSecret(ctx context.Context, r SecretRecord, max int) error
+	// Secret returns the record with this id.
+	Secret(ctx context.Context, id string) (SecretRecord, error)
+	// SecretByName returns the team's secret of this name.
+	SecretByName(ctx context.Context, team, name string) (SecretRecord, error)
+	// ListSecrets returns one page of a team's secrets, or all for "", newest
+	// first, and the cursor of the next.
+	ListSecrets(ctx context.Context, team string, p sandbox.Page) ([]SecretRecord, string, error)
+	// UpdateSecret changes a record at once, and returns it as it is then.
+	// Apply runs while the store is locked: it must not call the store, and its
+	// error undoes the change and is returned. It may change the sealed value,
+	// the version and the time of rotation.
+	UpdateSecret(ctx context.Context, id string, apply func(*SecretRecord) error) (SecretRecord, error)
+	// TouchSecret moves LastUsedAt forward.
+	TouchSecret(ctx context.Context, id string, at time.Time) error
+	// DeleteSecret removes a record, if it is there, and overwrites its sealed
+	// value on disk.
+	DeleteSecret(ctx context.Context, id string) error
+}
+
+// PreviewRecord is a preview with what only the server knows of it. Its URL is
+// not kept.
+type PreviewRecord struct {
+	sandbox.Preview
+	Team string
+	// KeyHash is the hash of its key, or nil if it has none.
+	KeyHash []byte
+	// Generation counts its keys: a link is good for one generation.
+	Generation int64
+}
+
+// Previews is the record of previews. A sandbox has one for a port at most.
+type Previews interface {
+	// ChangePreview adds or changes the preview of a port, and returns it as it
+	// is then. Apply gets the one that is there and has not expired by now, or
+	// one without an id, to which it gives all but the sandbox and the port. If
+	// the sandbox has max previews, one more is quota_exceeded. Apply runs while
+	// the store is locked: it must not call the store, and its error undoes the
+	// change and is returned.
+	ChangePreview(ctx context.Context, sandboxID string, port int, now time.Time, max int, apply func(*PreviewRecord) error) (PreviewRecord, error)
+	// Preview returns the preview of a port, expired ones too.
+	Preview(ctx context.Context, sandboxID string, port int) (PreviewRecord, error)
+	// ListPreviews returns the previews of a sandbox by port, or those of all
+	// sandboxes of the team that are not ended, by sandbox and port, for "".
+	// Those that have expired by now are left out.
+	ListPreviews(ctx context.Context, team, sandboxID string, now time.Time) ([]PreviewRecord, error)
+	// DeletePreview removes the preview of a port, if it is there.
+	DeletePreview(ctx context.Context, sandboxID string, port int) error
+}

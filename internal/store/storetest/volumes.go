@@ -1,0 +1,69 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func volume(id, team, name string, created time.Duration) store.VolumeRecord {
+	return store.VolumeRecord{Team: team, Volume: sandbox.Volume{ID: id, Name: name, SizeMiB: 3, UsedBytes: 4, CreatedAt: epoch.Add(created)}}
+}
+
+func testVolumes(t *testing.T, open Opener) {
+	s := open(t)
+	ctx := t.Context()
+	must(t, s.CreateVolume(ctx, volume("vol-a", "red", "x", 0), 2))
+	must(t, s.CreateVolume(ctx, volume("vol-b", "red", "y", 1), 2))
+	must(t, s.CreateVolume(ctx, volume("vol-c", "blue", "x", 2), 2))
+	wantCode(t, s.CreateVolume(ctx, volume("vol-d", "red", "z", 3), 2), sandbox.CodeQuotaExceeded)
+	wantCode(t, s.CreateVolume(ctx, volume("vol-d", "red", "x", 3), 0), sandbox.CodeConflict)
+	got, err := s.VolumeByName(ctx, "red", "x")
+	must(t, err)
+	wantSame(t, got, volume("vol-a", "red", "x", 0))
+	_, err = s.VolumeByName(ctx, "red", "z")
+	wantCode(t, err, sandbox.CodeNotFound)
+	must(t, s.MeasureVolume(ctx, "vol-a", 99))
+	got, err = s.Volume(ctx, "vol-a")
+	must(t, err)
+	wantSame(t, got.UsedBytes, int64(99))
+	list, next, err := s.ListVolumes(ctx, "red", sandbox.Page{Limit: 1})
+	must(t, err)
+	if len(list) != 1 || list[0].ID != "vol-b" || next == "" {
+		t.Errorf("the first page is %+v, %q", list, next)
+	}
+	list, _, err = s.ListVolumes(ctx, "", sandbox.Page{})
+	must(t, err)
+	wantSame(t, len(list), 3)
+
+	// A sandbox has volumes of its team only, and keeps them from being deleted.
+	r := plain("sbx-1", "red", 0)
+	r.Mounts = []sandbox.Mount{{Target: "/t", Tmpfs: true}, {Target: "/data", Volume: "vol-a", ReadOnly: true}}
+	foreign := plain("sbx-2", "red", 0)
+	foreign.Mounts = []sandbox.Mount{{Target: "/data", Volume: "vol-c"}}
+	wantCode(t, s.CreateSandbox(ctx, foreign, store.Quota{}), sandbox.CodeNotFound)
+	must(t, s.CreateSandbox(ctx, r, store.Quota{}))
+	for _, f := range []store.SandboxFilter{{VolumeID: "vol-a"}, {Mounted: true}} {
+		records, _, err := s.ListSandboxes(ctx, f, sandbox.Page{})
+		must(t, err)
+		if len(records) != 1 {
+			t.Fatalf("%+v finds %+v", f, records)
+		}
+		wantSame(t, records[0].Mounts, r.Mounts)
+	}
+	wantCode(t, s.DeleteVolume(ctx, "vol-a"), sandbox.CodeConflict)
+	must(t, s.DeleteVolume(ctx, "vol-b"))
+	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "red", CreatedAt: epoch}, Mounts: r.Mounts}, 0))
+	must(t, s.DeleteSandbox(ctx, "sbx-1"))
+	wantCode(t, s.DeleteVolume(ctx, "vol-a"), sandbox.CodeConflict)
+	snap, err := s.Snapshot(ctx, "snap-1")
+	must(t, err)
+	wantSame(t, snap.Mounts, r.Mounts)
+	must(t, s.DeleteSnapshot(ctx, "snap-1"))
+	must(t, s.DeleteVolume(ctx, "vol-a"))
+	must(t, s.DeleteVolume(ctx, "vol-a"))
+	_, err = s.Volume(ctx, "vol-a")
+	wantCode(t, err, sandbox.CodeNotFound)
+}
