@@ -23,6 +23,7 @@ import (
 
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 func main() {
@@ -30,8 +31,17 @@ func main() {
 	defer stop()
 	runs := flag.Int("n", 30, "runs of each measurement")
 	only := flag.String("only", "", "measure only these parts, of "+strings.Join(names(), ", ")+", with commas between")
+	state := flag.String("state", "", "state `directory` to use and leave in place, whose built templates the part warm needs; a new one if empty")
 	flag.Parse()
-	if err := run(ctx, *runs, *only); err != nil {
+	world, code, err := internet.Enter()
+	if err == nil && world == nil {
+		os.Exit(code)
+	}
+	if err == nil {
+		err = run(ctx, *runs, *only, *state, world)
+		world.Close()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -41,6 +51,7 @@ func main() {
 type bench struct {
 	n    int
 	d    *covetest.Daemon
+	net  *internet.Internet // around all that is measured
 	rows []series
 }
 
@@ -52,8 +63,8 @@ type part struct {
 
 var parts = []part{
 	{"create", (*bench).create}, {"cold", (*bench).cold}, {"exec", (*bench).exec}, {"files", (*bench).files},
-	{"time", (*bench).inTime}, {"merge", (*bench).merges}, {"growth", (*bench).growth}, {"warm", (*bench).warmImports},
-	{"memory", (*bench).memory}, {"others", (*bench).others},
+	{"time", (*bench).inTime}, {"merge", (*bench).merges}, {"growth", (*bench).growth}, {"warm", (*bench).warmKernels}, {"code", (*bench).code},
+	{"memory", (*bench).memory}, {"templates", (*bench).templates}, {"builds", (*bench).builds}, {"computers", (*bench).computers}, {"network", (*bench).network}, {"others", (*bench).others},
 }
 
 func names() []string {
@@ -80,12 +91,12 @@ func selected(only string) ([]part, error) {
 	return out, nil
 }
 
-func run(ctx context.Context, n int, only string) (err error) {
+func run(ctx context.Context, n int, only, state string, world *internet.Internet) (err error) {
 	todo, err := selected(only)
 	if err != nil {
 		return err
 	}
-	d, err := covetest.Launch(ctx, covetest.Options{Dev: true})
+	d, err := covetest.Launch(ctx, covetest.Options{Dev: true, StateDir: state, Args: world.Args()})
 	if err != nil {
 		return err
 	}
@@ -94,7 +105,7 @@ func run(ctx context.Context, n int, only string) (err error) {
 			err = serr
 		}
 	}()
-	b := &bench{n: n, d: d}
+	b := &bench{n: n, d: d, net: world}
 	for _, p := range todo {
 		if err := p.run(b, ctx); err != nil {
 			return err

@@ -119,18 +119,35 @@ func Launch(ctx context.Context, opts Options) (*Daemon, error) {
 	return d, d.Run(ctx)
 }
 
-// copyFor puts the program where another user can read it.
+// copyFor puts the program where another user can read it, as a further link
+// to an earlier copy where there still is one.
 func copyFor(binary, dir string, uid uint32) (string, error) {
+	copies.Lock()
+	defer copies.Unlock()
+	path := filepath.Join(dir, "cove")
+	if copies.of[uid] != "" && os.Link(copies.of[uid], path) == nil {
+		copies.of[uid] = path
+		return path, nil
+	}
 	data, err := os.ReadFile(binary)
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "cove")
 	if err := os.WriteFile(path, data, 0o755); err != nil {
 		return "", err
 	}
-	return path, os.Chown(path, int(uid), int(uid))
+	if err := os.Chown(path, int(uid), int(uid)); err != nil {
+		return "", err
+	}
+	copies.of[uid] = path
+	return path, nil
 }
+
+// copies are programs made by copyFor, by user.
+var copies = struct {
+	sync.Mutex
+	of map[uint32]string
+}{of: map[uint32]string{}}
 
 // Command returns a command line of the program that works with this daemon,
 // as its user.
@@ -155,11 +172,20 @@ func (d *Daemon) Run(ctx context.Context) error {
 		args = append(args, "--dev")
 	}
 	d.URL = "http://" + addr
-	d.cmd = d.Command(context.WithoutCancel(ctx), args...)
 	fmt.Fprintln(d.output, startMark)
-	d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
-	if err := d.cmd.Start(); err != nil {
-		return err
+	for tries := 0; ; tries++ {
+		d.cmd = d.Command(context.WithoutCancel(ctx), args...)
+		d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
+		err := d.cmd.Start()
+		if err == nil {
+			break
+		}
+		// A process that was being started while the program was copied has it
+		// open for writing, for a moment: golang.org/issue/22315.
+		if !errors.Is(err, syscall.ETXTBSY) || tries == 100 {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	d.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {

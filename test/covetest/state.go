@@ -182,3 +182,24 @@ func (d *Daemon) ResidentMiB(t testing.TB) int {
 	}
 	return pages * os.Getpagesize() >> 20
 }
+
+// Tree lists the processes of the daemon: itself, and all that name its
+// directory or were started by those that do.
+func (d *Daemon) Tree() []int {
+	all := processes()
+	var roots []int
+	for pid, args := range all {
+		log, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", pid))
+		if pid == d.PID() || pid != os.Getpid() && (strings.Contains(strings.Join(args, " "), d.StateDir) || strings.HasPrefix(log, d.StateDir+"/")) {
+			roots = append(roots, pid)
+		}
+	}
+	var tree []int
+	for pid := range all {
+		if slices.ContainsFunc(roots, func(root int) bool { return descends(pid, root) }) {
+			tree = append(tree, pid)
+		}
+	}
+	slices.Sort(tree)
+	return tree
+}

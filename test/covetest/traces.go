@@ -48,17 +48,16 @@ func (d *Daemon) NoTraces(t testing.TB, ids ...string) {
 	}
 }
 
-// Eventually asks until the answer is yes or the time is over.
+// Eventually asks until the answer is yes or the time is over: often at first,
+// and less so later, since to ask costs what is waited for processor time.
 func Eventually(limit time.Duration, ok func() bool) bool {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	deadline := time.After(limit)
-	for {
+	for pause := 2 * time.Millisecond; ; pause = min(pause+pause/4+1, 50*time.Millisecond) {
 		if ok() {
 			return true
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-deadline:
 			return ok()
 		}

@@ -74,8 +74,8 @@ var verbs = map[string]func(ctx context.Context, s sandbox.Service, id string) e
 // Unknown, foreign and ended sandboxes: each verb says so, unknown and foreign
 // in the same words.
 func TestSandboxesThatCannotBeUsed(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
-		mine, over := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "mine" }), d.Create(t, small())
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+		mine, over := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "mine" }), d.Create(t, covetest.Small())
 		if _, err := d.Client.Kill(t.Context(), over.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -93,23 +93,23 @@ func TestSandboxesThatCannotBeUsed(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				none := verb(t.Context(), stranger, unknown)
 				foreign := verb(t.Context(), stranger, mine.ID)
-				wantCode(t, none, sandbox.CodeNotFound)
-				wantCode(t, foreign, sandbox.CodeNotFound)
+				covetest.WantCode(t, none, sandbox.CodeNotFound)
+				covetest.WantCode(t, foreign, sandbox.CodeNotFound)
 				if none != nil && foreign != nil && strings.ReplaceAll(none.Error(), unknown, mine.ID) != foreign.Error() {
 					t.Errorf("an unknown one: %v\na foreign one: %v", none, foreign)
 				}
-				wantCode(t, verb(t.Context(), stranger, "mine"), sandbox.CodeNotFound)
+				covetest.WantCode(t, verb(t.Context(), stranger, "mine"), sandbox.CodeNotFound)
 				if name != "get" && name != "kill" {
-					wantCode(t, verb(t.Context(), d.Client, over.ID), sandbox.CodeNotRunning)
+					covetest.WantCode(t, verb(t.Context(), d.Client, over.ID), sandbox.CodeNotRunning)
 				}
 			})
 		}
-		shows(t, d, "mine", "ls -A /workspace", "")
+		d.Shows(t, "mine", "ls -A /workspace", "")
 	})
 }
 
 func TestBadInput(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := with(t, d)
 		big := strings.Repeat("x", 100<<20)
 		exec := func(req sandbox.ExecRequest) error {
@@ -172,17 +172,17 @@ func TestBadInput(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				began := time.Now()
 				err := c.call()
-				wantCode(t, err, c.want)
+				covetest.WantCode(t, err, c.want)
 				if err != nil && (len(err.Error()) > 1000 || strings.Contains(err.Error(), "goroutine")) {
 					t.Errorf("the error is no short sentence: %.2000s", err)
 				}
-				if took := time.Since(began); took > told {
+				if took := time.Since(began); took > covetest.Told {
 					t.Errorf("it took %v to refuse", took)
 				}
 			})
 		}
 		t.Run("raw bytes", func(t *testing.T) { rawBytes(t, d, s.ID) })
-		shows(t, d, s.ID, "ls -A /workspace; echo fine", "fine")
+		d.Shows(t, s.ID, "ls -A /workspace; echo fine", "fine")
 		if rss := d.ResidentMiB(t); rss > 700 {
 			t.Errorf("the daemon has %d MiB after requests of 100 MB", rss)
 		}
@@ -228,7 +228,7 @@ func rawBytes(t *testing.T, d *covetest.Daemon, id string) {
 
 // Paths mean files of the sandbox, whatever they try.
 func TestPathsStayInside(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := with(t, d)
 		// A file of the host's, beside the daemon's state.
 		secret := filepath.Join(d.StateDir, "host-secret")
@@ -260,7 +260,7 @@ func TestPathsStayInside(t *testing.T) {
 // Code inside exchanges a directory and a link all the time while files are
 // written through it: each write is all or nothing, and leaves nothing else.
 func TestLinkRaces(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := with(t, d)
 		d.Sh(t, s.ID, "mkdir -p /workspace/real /workspace/other")
 		job, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Background: true, Command: []string{"perl", "-e",
@@ -292,28 +292,28 @@ func TestLinkRaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%d of 40 writes found a directory", written)
-		shows(t, d, s.ID, `find /workspace /etc -name ".cove-*" | wc -l`, "0")
+		d.Shows(t, s.ID, `find /workspace /etc -name ".cove-*" | wc -l`, "0")
 	})
 }
 
 // A team that has all it may have is told when to try again.
 func TestQuotaReached(t *testing.T) {
 	d := covetest.Start(t, covetest.Options{Args: []string{"--quota-sandboxes", "1"}})
-	first := d.Create(t, small())
-	_, err := d.Client.Create(t.Context(), small())
-	wantCode(t, err, sandbox.CodeQuotaExceeded)
+	first := d.Create(t, covetest.Small())
+	_, err := d.Client.Create(t.Context(), covetest.Small())
+	covetest.WantCode(t, err, sandbox.CodeQuotaExceeded)
 	if e, ok := errors.AsType[*sandbox.Error](err); !ok || e.RetryAfter <= 0 {
 		t.Errorf("no time to retry is given: %v", err)
 	}
 	if _, err := d.Client.Kill(t.Context(), first.ID); err != nil {
 		t.Fatal(err)
 	}
-	d.Create(t, small())
+	d.Create(t, covetest.Small())
 }
 
 // A client whose process is killed takes its command with it.
 func TestClientProcessDies(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := with(t, d)
 		cmd := d.Command(t.Context(), "exec", s.ID, "--", "sh", "-c", "echo up; sleep 888 & exec sleep 888")
 		out, err := cmd.StdoutPipe()

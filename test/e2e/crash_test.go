@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +13,7 @@ import (
 // SIGKILL of the daemon: sandboxes and their commands go on, and a new daemon
 // knows them.
 func TestDaemonDies(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Name: "survivor"})
 		background, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{
 			Shell: "for i in 1 2 3 4 5 6 7 8 9 10; do echo line $i; sleep 0.2; done", Background: true,
@@ -66,7 +65,7 @@ func TestDaemonDies(t *testing.T) {
 // The daemon is killed at many moments of creating, running and killing. What
 // the store says afterwards is what the machine has.
 func TestDaemonDiesAtAnyMoment(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		ids := map[string]bool{}
 		for _, after := range []time.Duration{0, 5, 15, 30, 45, 60, 80, 100, 120, 150, 200, 300} {
 			after *= time.Millisecond
@@ -95,7 +94,7 @@ func TestDaemonDiesAtAnyMoment(t *testing.T) {
 			if err := d.Run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			checkAgreement(t, d, ids)
+			d.Agrees(t, ids)
 		}
 		list, err := d.Client.List(t.Context(), sandbox.ListRequest{})
 		if err != nil {
@@ -110,41 +109,4 @@ func TestDaemonDiesAtAnyMoment(t *testing.T) {
 			d.NoTraces(t, id)
 		}
 	})
-}
-
-// checkAgreement checks that every sandbox said to be running runs, that of
-// every other one nothing is left, and that the machine has none that the
-// daemon does not know.
-func checkAgreement(t *testing.T, d *covetest.Daemon, ids map[string]bool) {
-	t.Helper()
-	all := []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}
-	list, err := d.Client.List(t.Context(), sandbox.ListRequest{States: all, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ended, running []string
-	for _, s := range list.Items {
-		ids[s.ID] = true
-		switch s.State {
-		case sandbox.StateRunning:
-			running = append(running, s.ID)
-			if out := d.Sh(t, s.ID, "echo here"); out != "here\n" {
-				t.Errorf("%s is said to run but says %q", s.ID, out)
-			}
-		case sandbox.StateKilled, sandbox.StateFailed:
-			ended = append(ended, s.ID)
-		default:
-			t.Errorf("%s is left in state %s", s.ID, s.State)
-		}
-	}
-	d.NoTraces(t, ended...)
-	slices.Sort(running)
-	var dirs, living []string
-	agree := func() bool {
-		dirs, living = d.CellDirs(), d.Living()
-		return slices.Equal(dirs, running) && slices.Equal(living, running)
-	}
-	if !covetest.Eventually(5*time.Second, agree) {
-		t.Errorf("the daemon has running %v, but there are directories of %v and cells of %v", running, dirs, living)
-	}
 }

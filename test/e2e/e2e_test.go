@@ -7,28 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 )
 
-// ordinaryUID is a user without an account.
-const ordinaryUID = 54321
-
-// asEachUser runs a test on a daemon of this user's and, for root, on one of
-// an ordinary user's too.
-func asEachUser(t *testing.T, test func(t *testing.T, d *covetest.Daemon), args ...string) {
-	needs.GVisor(t)
-	if os.Geteuid() == 0 {
-		t.Run("root", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{Args: args})) })
-		t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{UID: ordinaryUID, Args: args})) })
-		return
-	}
-	t.Run("user", func(t *testing.T) { test(t, covetest.Start(t, covetest.Options{Args: args})) })
-}
-
 func TestMainJob(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Name: "main-job", Env: map[string]string{"GREETING": "hello"}})
 		if s.State != sandbox.StateRunning {
 			t.Fatalf("state %s, want running", s.State)
@@ -62,7 +46,7 @@ func TestMainJob(t *testing.T) {
 
 // It is gVisor's kernel that answers, not the host's.
 func TestKernelIsGVisor(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{})
 		if got := d.Sh(t, s.ID, "cat /proc/version"); !strings.Contains(got, "gvisor") {
 			t.Errorf("/proc/version is %q, want gVisor's", got)

@@ -39,7 +39,7 @@ func jsonFields(t reflect.Type) []string {
 // everyField runs the proof of each field of a request type. A field without a
 // proof fails, and so does a proof without a field.
 func everyField[T any](t *testing.T, proofs map[string]proof) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		known := map[string]bool{}
 		for _, f := range jsonFields(reflect.TypeFor[T]()) {
 			known[f] = true
@@ -58,40 +58,16 @@ func everyField[T any](t *testing.T, proofs map[string]proof) {
 	})
 }
 
-// small is a sandbox that costs little; what a proof needs is set above it.
-func small(change ...func(*sandbox.CreateRequest)) sandbox.CreateRequest {
-	req := sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 256, DiskMiB: 64, MaxPIDs: 128}}
-	for _, f := range change {
-		f(&req)
-	}
-	return req
-}
-
 // with makes a sandbox for the time of a test.
 func with(t *testing.T, d *covetest.Daemon, change ...func(*sandbox.CreateRequest)) *sandbox.Sandbox {
 	t.Helper()
-	s := d.Create(t, small(change...))
+	s := d.Create(t, covetest.Small(change...))
 	t.Cleanup(func() {
 		if _, err := d.Client.Kill(context.WithoutCancel(t.Context()), s.ID); err != nil {
 			t.Errorf("kill %s: %v", s.ID, err)
 		}
 	})
 	return s
-}
-
-// shows checks what a line writes in a sandbox.
-func shows(t *testing.T, d *covetest.Daemon, id, line, want string) {
-	t.Helper()
-	if got := strings.TrimSpace(d.Sh(t, id, line)); got != want {
-		t.Errorf("%s says %q, want %q", line, got, want)
-	}
-}
-
-func wantCode(t *testing.T, err error, want sandbox.Code) {
-	t.Helper()
-	if got := sandbox.CodeOf(err); got != want {
-		t.Errorf("got %v (%s), want %s", err, got, want)
-	}
 }
 
 // found checks that exactly one of two filters finds a sandbox.
@@ -131,7 +107,7 @@ func processLimit(t *testing.T, d *covetest.Daemon, id string) int {
 func takes(t *testing.T, d *covetest.Daemon, id string, mib int) bool {
 	t.Helper()
 	res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Command: []string{"perl", "-e",
-		`my $n = shift; my @a; for (1 .. $n / 8) { push @a, "x" x (8 << 20) } print "got it"`, fmt.Sprint(mib)}})
+		`my $n = shift; my @a; for (1 .. $n / 8) { push @a, "x" x (8 << 20) } sleep 1; print "got it"`, fmt.Sprint(mib)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,12 +120,13 @@ func takes(t *testing.T, d *covetest.Daemon, id string, mib int) bool {
 
 func TestCreateEnforcedOrRefused(t *testing.T) {
 	everyField[sandbox.CreateRequest](t, map[string]proof{
+		"network": createNetwork, "secrets": createSecrets, "ports": createPorts, "mounts": createMounts,
 		"name": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "called" })
-			shows(t, d, "called", "hostname", "called")
+			d.Shows(t, "called", "hostname", "called")
 			found(t, d, s.ID, sandbox.ListRequest{Name: "called"}, sandbox.ListRequest{Name: "other"})
 			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Name: "called"})
-			wantCode(t, err, sandbox.CodeConflict)
+			covetest.WantCode(t, err, sandbox.CodeConflict)
 		},
 		"namespace": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Namespace = "ns" })
@@ -163,7 +140,7 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Template = "host" })
 			found(t, d, s.ID, sandbox.ListRequest{Template: "host"}, sandbox.ListRequest{Template: "debian"})
 			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Template: "no-such-template"})
-			wantCode(t, err, sandbox.CodeNotFound)
+			covetest.WantCode(t, err, sandbox.CodeNotFound)
 			// Known, but nobody has built it here.
 			if _, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Template: "debian"}); err == nil || !strings.Contains(err.Error(), "build") {
 				t.Errorf("a template that is not built: %v", err)
@@ -172,19 +149,19 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 		"resources.vcpus": func(t *testing.T, d *covetest.Daemon) {
 			for _, n := range []int{1, 2} {
 				s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.VCPUs = n })
-				shows(t, d, s.ID, "nproc", fmt.Sprint(n))
+				d.Shows(t, s.ID, "nproc", fmt.Sprint(n))
 			}
 		},
 		"resources.memory_mib": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MemoryMiB = 200 })
-			shows(t, d, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(200<<10))
+			d.Shows(t, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(200<<10))
 			if !takes(t, d, s.ID, 120) || takes(t, d, s.ID, 260) {
 				t.Error("want 120 MiB to fit, and 260 not to")
 			}
 		},
 		"resources.disk_mib": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.DiskMiB = 32 })
-			shows(t, d, s.ID, "df -k --output=size / | tail -1", fmt.Sprint(32<<10))
+			d.Shows(t, s.ID, "df -k --output=size / | tail -1", fmt.Sprint(32<<10))
 			res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: "head -c 20M /dev/zero > /workspace/a && head -c 20M /dev/zero > /workspace/b"})
 			if err != nil || !strings.Contains(res.Stderr, "No space left") {
 				t.Errorf("40 MiB on a disk of 32: %+v, %v", res, err)
@@ -198,21 +175,21 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 		},
 		"env": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Env = map[string]string{"COVE_X": "a b\n"} })
-			shows(t, d, s.ID, `printf %s "$COVE_X" | od -An -tx1`, "61 20 62 0a")
+			d.Shows(t, s.ID, `printf %s "$COVE_X" | od -An -tx1`, "61 20 62 0a")
 		},
 		"user": func(t *testing.T, d *covetest.Daemon) {
 			for user, want := range map[string]string{"root": "0 0", "user": "1000 1000", "4321:4322": "4321 4322"} {
 				s := with(t, d, func(r *sandbox.CreateRequest) { r.User = user })
-				shows(t, d, s.ID, `echo $(id -u) $(id -g)`, want)
+				d.Shows(t, s.ID, `echo $(id -u) $(id -g)`, want)
 			}
-			_, err := d.Client.Create(t.Context(), small(func(r *sandbox.CreateRequest) { r.User = "nobody-knows-me" }))
+			_, err := d.Client.Create(t.Context(), covetest.Small(func(r *sandbox.CreateRequest) { r.User = "nobody-knows-me" }))
 			if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "nobody-knows-me") {
 				t.Errorf("an unknown user: %v (%s), want invalid and its name", err, sandbox.CodeOf(err))
 			}
 		},
 		"workdir": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.WorkDir = "/usr/bin" })
-			shows(t, d, s.ID, "pwd", "/usr/bin")
+			d.Shows(t, s.ID, "pwd", "/usr/bin")
 			if _, err := d.Client.StatFile(t.Context(), s.ID, "env"); err != nil {
 				t.Errorf("a relative path: %v", err)
 			}
@@ -231,21 +208,28 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Client.Kill(context.WithoutCancel(t.Context()), made.ID)
-			shows(t, d, made.ID, "cat /tmp/kept", "kept")
+			d.Shows(t, made.ID, "cat /tmp/kept", "kept")
 			_, err = d.Client.Create(t.Context(), sandbox.CreateRequest{Snapshot: "none"})
-			wantCode(t, err, sandbox.CodeNotFound)
+			covetest.WantCode(t, err, sandbox.CodeNotFound)
 		},
 		"history": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.History = 2 })
 			hasSteps(t, d, s.ID, 2)
 			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{History: sandbox.MaxHistory + 1})
-			wantCode(t, err, sandbox.CodeInvalid)
+			covetest.WantCode(t, err, sandbox.CodeInvalid)
+		},
+		"paused_lifetime_seconds": func(t *testing.T, d *covetest.Daemon) {
+			s := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.PausedLifetimeSeconds = 1 }))
+			if _, err := d.Client.Pause(t.Context(), s.ID); err != nil {
+				t.Fatal(err)
+			}
+			endsPaused(t, d, s.ID)
 		},
 		"on_timeout": func(t *testing.T, d *covetest.Daemon) {
 			p := with(t, d, func(r *sandbox.CreateRequest) { r.OnTimeout, r.IdleTimeoutSeconds = sandbox.ActionPause, ptr(int64(1)) })
 			pauses(t, d, p.ID)
 			_, err := d.Client.Create(t.Context(), sandbox.CreateRequest{OnTimeout: "explode"})
-			wantCode(t, err, sandbox.CodeInvalid)
+			covetest.WantCode(t, err, sandbox.CodeInvalid)
 			if s := with(t, d, func(r *sandbox.CreateRequest) { r.OnTimeout = sandbox.ActionKill }); s.OnTimeout != sandbox.ActionKill {
 				t.Errorf("on timeout %s", s.OnTimeout)
 			}
@@ -276,11 +260,24 @@ func pauses(t *testing.T, d *covetest.Daemon, id string) {
 	if !covetest.Eventually(time.Second+late, over) {
 		t.Errorf("the sandbox is not paused after %v", time.Second+late)
 	}
-	shows(t, d, id, "echo awake", "awake")
+	d.Shows(t, id, "echo awake", "awake")
+}
+
+// endsPaused waits until a sandbox that stays paused has ended.
+func endsPaused(t *testing.T, d *covetest.Daemon, id string) {
+	t.Helper()
+	var got *sandbox.Sandbox
+	if !covetest.Eventually(time.Second+late, func() bool {
+		var err error
+		got, err = d.Client.Get(t.Context(), id)
+		return err == nil && got.State == sandbox.StateKilled
+	}) || got.Reason != "it was paused for 1s" {
+		t.Errorf("a sandbox that stays paused: %+v", got)
+	}
 }
 
 func createTimer(t *testing.T, d *covetest.Daemon, idle bool) {
-	s := d.Create(t, small(func(r *sandbox.CreateRequest) {
+	s := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) {
 		if idle {
 			r.IdleTimeoutSeconds = ptr(int64(1))
 		} else {
@@ -301,7 +298,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 	one := func(t *testing.T, d *covetest.Daemon) string {
 		s, err := d.Client.Get(t.Context(), "one")
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			s = d.Create(t, small(func(r *sandbox.CreateRequest) { r.Name = "one" }))
+			s = d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.Name = "one" }))
 		} else if err != nil {
 			t.Fatal(err)
 		}
@@ -323,6 +320,8 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 		}
 	}
 	everyField[sandbox.ExecRequest](t, map[string]proof{
+		"webhook": execWebhook,
+		"code":    says(sandbox.ExecRequest{Code: &sandbox.JobCode{Language: sandbox.Python, Code: "print(6 * 7)"}}, "42"),
 		"command": says(sandbox.ExecRequest{Command: []string{"printf", "%s|", "a b", "$HOME", "", "*"}}, "a b|$HOME||*|"),
 		"shell":   says(sandbox.ExecRequest{Shell: `x="a b"; echo ${BASH_VERSION:+bash} "$x" | tr a-z A-Z`}, "BASH A B"),
 		"env":     says(sandbox.ExecRequest{Shell: `echo "$X-$HOME"`, Env: map[string]string{"X": "y", "HOME": "/h"}}, "y-/h"),
@@ -331,7 +330,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 		"timeout_ms": func(t *testing.T, d *covetest.Daemon) {
 			began := time.Now()
 			res := run(t, d, sandbox.ExecRequest{Shell: "echo partial; sleep 4242 & sleep 4242", TimeoutMS: 400})
-			if res.Job.EndCause != sandbox.EndTimeout || res.Stdout != "partial\n" || time.Since(began) > told {
+			if res.Job.EndCause != sandbox.EndTimeout || res.Stdout != "partial\n" || time.Since(began) > covetest.Told {
 				t.Errorf("after %v: %+v, stdout %q", time.Since(began), res.Job, res.Stdout)
 			}
 			nobody(t, d, one(t, d), "sleep 4242")
@@ -355,7 +354,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 		"background": func(t *testing.T, d *covetest.Daemon) {
 			began := time.Now()
 			res := run(t, d, sandbox.ExecRequest{Command: []string{"sleep", "30"}, Background: true})
-			if res.Job.State != sandbox.JobRunning || time.Since(began) > told {
+			if res.Job.State != sandbox.JobRunning || time.Since(began) > covetest.Told {
 				t.Errorf("after %v: %+v", time.Since(began), res.Job)
 			}
 			job, err := d.Client.SignalJob(t.Context(), one(t, d), res.Job.ID, "KILL", 0)
@@ -395,7 +394,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 		"terminal": func(t *testing.T, d *covetest.Daemon) {
 			says(sandbox.ExecRequest{Shell: "stty size; test -t 0 && test -t 1 && echo tty", Terminal: &sandbox.TerminalSize{Cols: 91, Rows: 17}}, "17 91\r\ntty")(t, d)
 			_, err := d.Exec(t.Context(), one(t, d), sandbox.ExecRequest{Shell: "true", Terminal: &sandbox.TerminalSize{Cols: 91}})
-			wantCode(t, err, sandbox.CodeInvalid)
+			covetest.WantCode(t, err, sandbox.CodeInvalid)
 		},
 	})
 }
@@ -421,12 +420,12 @@ func nobody(t *testing.T, d *covetest.Daemon, id, args string) {
 
 // A client that goes away in the middle of a call takes its command with it.
 func TestClientGoesAway(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := with(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		started := make(chan struct{})
 		var once sync.Once
-		end := call(func() error {
+		end := covetest.Call(func() error {
 			_, err := d.Client.Exec(ctx, s.ID, sandbox.ExecRequest{Shell: "echo up; sleep 777 & exec sleep 777"}, func(ev sandbox.JobEvent) error {
 				if len(ev.Data) > 0 {
 					once.Do(func() { close(started) })
@@ -435,7 +434,7 @@ func TestClientGoesAway(t *testing.T) {
 			})
 			return err
 		})
-		wait(t, started)
+		covetest.Wait(t, started)
 		cancel()
 		left := time.Now()
 		if err := end(t); sandbox.CodeOf(err) != sandbox.CodeCancelled {

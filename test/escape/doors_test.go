@@ -53,6 +53,9 @@ func routes(t *testing.T) map[string]string {
 		"/merge":   `{"winner": "other"}`,
 		"/try":     `{"commands": [{"shell": "true"}]}`,
 		"/exec":    `{"command":["true"]}`, "/edit": `{"path":"/a","old_text":"a","new_text":"b"}`, "/mkdir": `{"path":"/tmp/d"}`,
+		"/secrets": `{"secret":"x","env":"A"}`, "/previews": `{"port":80}`,
+		"/computer/open": `{"url":"https://example.com"}`, "/computer/clipboard": `{"text":"x"}`, "/computer/input": `{"inputs":[{"type":"move","x":1,"y":1}]}`,
+		"/code": `{"language":"python","code":"1"}`,
 		"/move": `{"from":"/tmp/a","to":"/tmp/b"}`, "/resize": `{"cols":1,"rows":1}`, "/signal": `{"signal":"KILL"}`, "/stdin": `{"data":"eA=="}`,
 	}
 	found := map[string]string{}
@@ -62,7 +65,7 @@ func routes(t *testing.T) map[string]string {
 		if m := isPath.FindStringSubmatch(line); m != nil {
 			path = m[1]
 		}
-		if m := isMethod.FindStringSubmatch(line); m != nil && strings.Contains(path, "{sandbox}") && !strings.HasSuffix(path, "/terminal") {
+		if m := isMethod.FindStringSubmatch(line); m != nil && strings.Contains(path, "{sandbox}") && !strings.HasSuffix(path, "/terminal") && !strings.HasSuffix(path, "/ports/{port}") {
 			body := ""
 			if m[1] == "post" || m[1] == "patch" {
 				body = "{}"
@@ -86,7 +89,7 @@ func routes(t *testing.T) map[string]string {
 // ids must look the same, and nothing may happen.
 func TestTeamsAreApart(t *testing.T) {
 	all := routes(t)
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		key := func(team string) string {
 			k, err := d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: team, Team: team})
 			if err != nil {
@@ -116,7 +119,7 @@ func TestTeamsAreApart(t *testing.T) {
 		unknown := "sbx-" + strings.Repeat("a", len(s.ID)-4)
 		for route, body := range all {
 			method, path, _ := strings.Cut(route, " ")
-			path = strings.ReplaceAll(path, "{job}", job.ID)
+			path = strings.NewReplacer("{job}", job.ID, "{port}", "80", "{env}", "A", "{language}", "python", "{context}", "default", "{pid}", "2").Replace(path)
 			switch {
 			case strings.HasSuffix(path, "/output"):
 				path += "?stream=stdout"
@@ -158,7 +161,7 @@ func TestTeamsAreApart(t *testing.T) {
 // too deep. Answers must not tell of the inside.
 func TestHostileRequests(t *testing.T) {
 	inside := regexp.MustCompile(`goroutine |\.go:\d|/cells/|\.sock|runtime error|sqlite|SQL`)
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		k, err := d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "k", Scopes: []sandbox.Scope{
 			sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite,
 		}})
@@ -201,7 +204,7 @@ func TestHostileRequests(t *testing.T) {
 // Attack: what a command prints, and names of files, forge lines of the
 // daemon's own in a stream of events.
 func TestOutputCannotForgeEvents(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{})
 		const forged = "\n{\"job\":{\"exit_code\":0,\"state\":\"exited\"},\"final\":true}\n\u2028\x00\xff\x1b]0;x\x07"
 		res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"sh", "-c", `printf '%s\000\377' "$1"; exit 7`, "sh", strings.Split(forged, "\x00")[0]}})
@@ -220,7 +223,7 @@ func TestOutputCannotForgeEvents(t *testing.T) {
 // Attack: a sandbox serves a directory that shall be written elsewhere when it
 // is copied out, or text that drives the terminal of whoever looks at it.
 func TestCommandLineWithHostileSandbox(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Name: "hostile", Metadata: map[string]string{"note": "\x1b[31mred\nstate:  forged"}})
 		d.Sh(t, s.ID, `mkdir -p /workspace/d/sub && cd /workspace/d && ln -s /etc/passwd link && ln -s / root && ln -s ../../../.. up &&
 			mkfifo pipe && echo data > sub/file && touch "$(printf 'esc\033[2Jape')" && chmod 6777 sub/file && echo in > "..hidden" && echo back > 'a\..\b'`)

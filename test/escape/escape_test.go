@@ -12,31 +12,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 )
-
-// ordinaryUID is a user without an account.
-const ordinaryUID = 54321
-
-// asEachUser runs a test on a daemon of this user's and, for root, on one of
-// an ordinary user's too, both at once: after the caller's own function.
-func asEachUser(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
-	needs.GVisor(t)
-	run := func(name string, opts covetest.Options) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, covetest.Start(t, opts))
-		})
-	}
-	if os.Geteuid() == 0 {
-		run("root", covetest.Options{})
-		run("user", covetest.Options{UID: ordinaryUID})
-		return
-	}
-	run("user", covetest.Options{})
-}
 
 // attacker builds the program that attacks from inside.
 var attacker = sync.OnceValues(func() ([]byte, error) {

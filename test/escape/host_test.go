@@ -24,7 +24,7 @@ import (
 // sockets in it, or runs the set-user-id programs of a template.
 func TestStateDirectoryIsPrivate(t *testing.T) {
 	needs.Root(t) // to become the other user
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := arm(t, d)
 		info, err := os.Stat(d.StateDir)
 		if err != nil || info.Mode().Perm() != 0o700 {
@@ -70,7 +70,7 @@ func TestProcessesOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Env: map[string]string{"TOKEN": secret}})
 		_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{
 			Command: []string{"sleep", "6666"}, Env: map[string]string{"MORE": secret}, Stdin: []byte(secret), Background: true,
@@ -158,7 +158,7 @@ func checkDescriptors(t *testing.T, pid int, name, leaked string) {
 // open, to make the daemon grow or answer others late; a client of it reads
 // slowly.
 func TestNoisyNeighbour(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		noisy, quiet := arm(t, d), arm(t, d)
 		before := rss(t, d)
 		for i := range 8 {

@@ -14,7 +14,7 @@ import (
 // hang and with them the daemon, its other sandboxes, its restart, or the
 // removal of this one.
 func TestStoppedAgent(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		victim := d.Create(t, sandbox.CreateRequest{Name: "stopped"})
 		other := d.Create(t, sandbox.CreateRequest{Name: "other"})
 		running, err := d.Client.Exec(t.Context(), victim.ID, sandbox.ExecRequest{Shell: "sleep 600", Background: true}, nil)

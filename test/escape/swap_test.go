@@ -15,7 +15,7 @@ import (
 // the agent followed it, that user would own the link's target, or what is in it
 // would be gone.
 func TestSwappedDirectories(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := arm(t, d)
 		root := func(line string) string {
 			t.Helper()

@@ -141,12 +141,12 @@ func TestChoiceOnStdio(t *testing.T) {
 		tools   int
 		refused string
 	}{
-		{nil, 26, "nope"},
-		{[]string{"--read-only"}, 9, "sandbox_create"},
+		{nil, 42, "nope"},
+		{[]string{"--read-only"}, 15, "sandbox_create"},
 		{[]string{"--toolsets", "core"}, 13, "job_get"},
-		{[]string{"--toolsets", "code"}, 3, "sandbox_create"},
-		{[]string{"--toolsets", "core,code", "--read-only"}, 7, "file_write"},
-		{[]string{"--toolsets", "all"}, 26, "nope"},
+		{[]string{"--toolsets", "code"}, 9, "sandbox_create"},
+		{[]string{"--toolsets", "core,code", "--read-only"}, 9, "file_write"},
+		{[]string{"--toolsets", "all"}, 57, "nope"},
 	} {
 		t.Run(strings.Join(tt.flags, " "), func(t *testing.T) {
 			s := doors(d, tt.flags...)[2].open(t)
@@ -160,7 +160,7 @@ func TestChoiceOnStdio(t *testing.T) {
 		})
 	}
 	out, err := coveMCP(d, "--toolsets", "core,nope").CombinedOutput()
-	if want := "cove: unknown toolset \"nope\"; known are core, code, time and all\n"; err == nil || string(out) != want {
+	if want := "cove: unknown toolset \"nope\"; known are core, code, time, network, computer, templates, volumes and all\n"; err == nil || string(out) != want {
 		t.Errorf("%v, %q; want %q", err, out, want)
 	}
 }

@@ -11,9 +11,6 @@ import (
 	"github.com/cove-sh/cove/test/covetest"
 )
 
-// ordinaryUID is a user without an account.
-const ordinaryUID = 54321
-
 // daemon starts the real program with real sandboxes.
 func daemon(t *testing.T, opts covetest.Options) *covetest.Daemon {
 	t.Helper()
@@ -25,7 +22,7 @@ func daemon(t *testing.T, opts covetest.Options) *covetest.Daemon {
 // become another.
 func asUser(opts covetest.Options) covetest.Options {
 	if os.Geteuid() == 0 {
-		opts.UID = ordinaryUID
+		opts.UID = covetest.OrdinaryUID
 	}
 	return opts
 }

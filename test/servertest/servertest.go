@@ -9,25 +9,27 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/server"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/shelf"
 )
 
 // Assembly returns the parts of a daemon whose sandboxes end with it.
 func Assembly() server.Assembly {
 	return server.Assembly{
-		Engine: func(_ context.Context, dir string, _ *slog.Logger) (engine.Engine, error) {
+		Engine: func(_ context.Context, dir string, _ *config.Config, _ *slog.Logger) (engine.Engine, error) {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				return nil, err
 			}
 			state := memory.NewState(dir)
 			return &owner{Engine: memory.New(state), state: state}, nil
 		},
-		Templates: func(context.Context, string, *slog.Logger) (service.TemplateProvider, error) {
-			return shelf{}, nil
+		Templates: func(context.Context, string, *config.Config, *slog.Logger) (service.TemplateProvider, error) {
+			return templates(), nil
 		},
 	}
 }
@@ -45,52 +47,15 @@ func (o *owner) Close() error {
 	return o.state.Close()
 }
 
-// shelf holds the templates.
-type shelf struct{}
-
-var _ service.TemplateProvider = shelf{}
-
-func (shelf) List(context.Context) ([]sandbox.Template, error) {
-	return []sandbox.Template{
-		{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable, Description: "a small Debian"},
-		{Name: "host", Source: "host", State: sandbox.TemplateReady, Digest: "sha256-host", Description: "this machine's programs"},
-	}, nil
-}
-
-func (s shelf) Get(ctx context.Context, name string) (*sandbox.Template, error) {
-	all, err := s.List(ctx)
-	if err != nil {
-		return nil, err
+// templates are one that is ready, and one that can be built.
+func templates() service.TemplateProvider {
+	s := shelf.New("/",
+		sandbox.Template{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable, Description: "a small Debian"},
+		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, Digest: "sha256-host", Description: "this machine's programs"},
+	)
+	s.OnBase = func(_ context.Context, _ *sandbox.TemplateSpec, report func(string, float64, string)) error {
+		report("fetch packages", 0.7, "")
+		return nil
 	}
-	for _, t := range all {
-		if t.Name == name {
-			return &t, nil
-		}
-	}
-	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; list the templates to see which there are", name)
-}
-
-func (s shelf) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
-	t, err := s.Get(ctx, name)
-	switch {
-	case err != nil:
-		return engine.Root{}, sandbox.Template{}, err
-	case t.State != sandbox.TemplateReady:
-		return engine.Root{}, sandbox.Template{}, sandbox.Errorf(sandbox.CodeConflict, "template %q is not built; build it first", name)
-	}
-	return engine.Root{Digest: t.Digest, Dir: "/"}, *t, nil
-}
-
-func (s shelf) Build(ctx context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
-	for _, ev := range []sandbox.BuildEvent{{Step: "fetch packages", Fraction: 0.5}, {Step: "unpack", Fraction: 1}} {
-		if err := sink(ev); err != nil {
-			return nil, err
-		}
-	}
-	t, err := s.Get(ctx, req.Name)
-	if err != nil {
-		return nil, err
-	}
-	t.State, t.Digest = sandbox.TemplateReady, "sha256-built"
-	return t, nil
+	return s
 }

@@ -43,6 +43,7 @@ type action func(*walk, *rapid.T) *step
 var actions = []action{
 	create, createFromSnapshot, write, write, write, remove, count, count, count, pause, pause, resume, resumeFiles, fork1to3, fork1to3,
 	snapshot, snapshot, restore, restore, mergeWhole, mergeFiles, mergeFiles, diff, deleteSnapshot, kill, rest,
+	try, rewind, rename, resize,
 }
 
 var (
@@ -298,7 +299,7 @@ func mergeWhole(w *walk, t *rapid.T) *step {
 	s := &step{name: "merge the whole of " + winner + " into " + parent, after: w.now.clone(), cut: w.now.awake(winner), prefer: []string{parent, winner}}
 	held := w.now.world.Sandboxes[winner].Held
 	s.after.set(parent, func(want *covetest.Want) { want.State, want.Held = sandbox.StateRunning, held })
-	s.after.set(winner, func(want *covetest.Want) { *want = covetest.Want{State: sandbox.StateKilled} })
+	s.after.set(winner, func(want *covetest.Want) { *want = covetest.Want{State: sandbox.StateKilled, Name: want.Name} })
 	s.act = func(ctx context.Context) error {
 		_, err := w.d.Client.Merge(ctx, parent, sandbox.MergeRequest{Winner: winner})
 		return err
@@ -384,7 +385,7 @@ func kill(w *walk, t *rapid.T) *step {
 		return nil
 	}
 	s := &step{name: "kill " + id, after: w.now.clone(), cut: []model{w.now}, prefer: []string{id}}
-	s.after.set(id, func(want *covetest.Want) { *want = covetest.Want{State: sandbox.StateKilled} })
+	s.after.set(id, func(want *covetest.Want) { *want = covetest.Want{State: sandbox.StateKilled, Name: want.Name} })
 	s.act = func(ctx context.Context) error {
 		_, err := w.d.Client.Kill(ctx, id)
 		return err

@@ -21,9 +21,6 @@ import (
 	"github.com/cove-sh/cove/test/covetest"
 )
 
-// ordinaryUID is a user without an account.
-const ordinaryUID = 54321
-
 func TestWalk(t *testing.T) {
 	needs.GVisor(t)
 	if os.Geteuid() != 0 {
@@ -31,7 +28,7 @@ func TestWalk(t *testing.T) {
 		return
 	}
 	t.Run("root", func(t *testing.T) { walkWith(t, covetest.Options{}, 60) })
-	t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{UID: ordinaryUID}, 25) })
+	t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{UID: covetest.OrdinaryUID}, 25) })
 }
 
 // walkWith takes one walk of so many steps. One that failed is taken again to

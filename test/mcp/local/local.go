@@ -15,11 +15,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store/sqlite"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/shelf"
 )
 
 // Service is a running service.
@@ -41,7 +41,7 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Service, error) {
 		return nil, fmt.Errorf("open local service: %w", err)
 	}
 	state := memory.NewState(work)
-	svc, err := service.New(service.Config{Store: db, Engine: memory.New(state), Templates: templates{}, Log: log})
+	svc, err := service.New(service.Config{Store: db, Engine: memory.New(state), Templates: templates(), Log: log, BuildDir: filepath.Join(dir, "builds")})
 	if err == nil {
 		err = svc.Start(ctx)
 	}
@@ -89,35 +89,14 @@ func user() string {
 
 // templates are one template, the host as it is, and names that real servers
 // have too but that are not built here.
-type templates struct{}
-
-func host() *sandbox.Template {
-	return &sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, User: user(), WorkDir: "/workspace"}
-}
-
-func (templates) List(context.Context) ([]sandbox.Template, error) {
-	return []sandbox.Template{
-		{Name: "code-interpreter", Source: "debian", State: sandbox.TemplateAvailable},
-		{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable},
-		*host(),
-	}, nil
-}
-
-func (templates) Get(_ context.Context, name string) (*sandbox.Template, error) {
-	if name != "host" {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; use one of code-interpreter, debian, host", name)
+func templates() *shelf.Shelf {
+	s := shelf.New("/",
+		sandbox.Template{Name: "code-interpreter", Source: "debian", State: sandbox.TemplateAvailable},
+		sandbox.Template{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable},
+		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, User: user(), WorkDir: "/workspace"},
+	)
+	s.Unknown = func(name string) error {
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; use one of base, browser, code-interpreter, debian, desktop, host, node", name)
 	}
-	return host(), nil
-}
-
-func (p templates) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
-	t, err := p.Get(ctx, name)
-	if err != nil {
-		return engine.Root{}, sandbox.Template{}, err
-	}
-	return engine.Root{Dir: "/"}, *t, nil
-}
-
-func (templates) Build(context.Context, sandbox.BuildTemplateRequest, func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
-	return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server builds no templates")
+	return s
 }

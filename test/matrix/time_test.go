@@ -1,4 +1,4 @@
-package e2e
+package matrix
 
 import (
 	"context"
@@ -44,7 +44,7 @@ var instants = []float64{0.2, 0.6, 1.1}
 // is kept, continued or exchanged: each of them is in its old state or in its
 // new one, all together, and can be worked with.
 func TestKillMatrixOfTime(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		moments := instants
 		if strings.HasSuffix(t.Name(), "/user") && os.Geteuid() == 0 {
 			moments = []float64{0.5} // root's run has them all
@@ -110,7 +110,7 @@ func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int,
 	var actErr error
 	select {
 	case actErr = <-done:
-	case <-time.After(told):
+	case <-time.After(covetest.Told):
 		t.Fatal("the call in flight hangs")
 	}
 	if victim == serve {
@@ -238,7 +238,7 @@ func wipe(t *testing.T, d *covetest.Daemon, groups []string) {
 // is.
 func stage(t *testing.T, d *covetest.Daemon) (string, covetest.Want) {
 	t.Helper()
-	s := d.Create(t, small())
+	s := d.Create(t, covetest.Small())
 	if err := d.Witness(t.Context(), s.ID, "word-"+s.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package e2e
+package survive
 
 import (
 	"fmt"
@@ -75,14 +75,14 @@ func asRoot(t *testing.T, d *covetest.Daemon, id, line string) string {
 
 // What a sandbox has changed of its template, of every kind.
 func TestDiffWithTemplate(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Name: "changes"})
 		wantChanges(t, "a new sandbox", changesOf(t, d, s.ID, ""))
 		skeleton := strings.Fields(asRoot(t, d, s.ID, "ls -A /etc/skel"))
 		asRoot(t, d, s.ID, `echo changed > /etc/hostname
 			chmod 600 /etc/nsswitch.conf
 			chown 12:13 /etc/group
-			rm /etc/resolv.conf; mkdir /etc/resolv.conf; touch /etc/resolv.conf/in
+			rm /etc/networks; mkdir /etc/networks; touch /etc/networks/in
 			ln -sfn elsewhere /etc/os-release
 			rm /etc/localtime
 			rm -r /etc/ssl
@@ -98,8 +98,8 @@ func TestDiffWithTemplate(t *testing.T) {
 			"modified file /etc/hostname content 8 to 8",
 			"modified file /etc/nsswitch.conf mode 0644 to 0600",
 			"modified file /etc/group owner",
-			"modified directory /etc/resolv.conf type",
-			"added file /etc/resolv.conf/in",
+			"modified directory /etc/networks type",
+			"added file /etc/networks/in",
 			"modified symlink /etc/os-release target",
 			"removed symlink /etc/localtime",
 			"removed directory /etc/ssl",
@@ -156,7 +156,7 @@ func isPaused(t *testing.T, d *covetest.Daemon, ids ...string) {
 // Forks compared with each other, with their parent and with a snapshot,
 // running and paused.
 func TestDiffOfForks(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		parent := d.Create(t, sandbox.CreateRequest{Name: "parent"})
 		d.Sh(t, parent.ID, `printf 'one\ntwo\nthree\n' > text; printf '\0\1\2' > binary; echo b > removed; echo m > mode; chmod 644 mode
 			ln -s text link; mkdir gone kept; touch gone/1 gone/2 kept/1; echo t > type`)

@@ -1,4 +1,7 @@
-package e2e
+// Package survive tests the verbs of time on real sandboxes: what runs in one
+// goes on after a pause, in a fork, from a snapshot; and what differs between
+// two, and is merged, is right.
+package survive
 
 import (
 	"testing"
@@ -10,7 +13,7 @@ import (
 // Everything that can run in a sandbox goes on after a pause, whatever happens
 // to the daemon and the machine meanwhile.
 func TestSurvives(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		w := build(t, d, "world", 200)
 		last := w.ask(t)
 		w.checkJobs(t, "at first")
@@ -24,7 +27,7 @@ func TestSurvives(t *testing.T) {
 			{"the daemon was killed", func(t *testing.T) { restart(t, d, func() error { d.Kill(); return nil }) }},
 			{"the machine was restarted", func(t *testing.T) {
 				other := d.Create(t, sandbox.CreateRequest{})
-				restart(t, d, func() error { d.Kill(); powerCut(t, d); return nil })
+				restart(t, d, func() error { d.Kill(); d.PowerCut(t); return nil })
 				if got, err := d.Client.Get(t.Context(), other.ID); err != nil || got.State != sandbox.StateFailed {
 					t.Errorf("a sandbox that ran: %+v, %v; want it failed", got, err)
 				}

@@ -1,4 +1,4 @@
-package e2e
+package survive
 
 import (
 	"encoding/json"
@@ -21,7 +21,7 @@ var stateful = []string{"memory", "files", "database", "node", "web", "tmux"}
 // Everything that can run in a sandbox goes on from a snapshot, in place and in
 // another sandbox, and in forks and their forks; none sees what another does.
 func TestSurvivesCopies(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		w := build(t, d, "world", 200)
 		base := w.ask(t)
 		w.checkJobs(t, "at first")

@@ -1,4 +1,6 @@
-package e2e
+// Package matrix kills each process of Cove's at many moments of each verb, and
+// fills the disk: a sandbox is in its old state or its new one.
+package matrix
 
 import (
 	"bytes"
@@ -16,11 +18,8 @@ import (
 	"github.com/cove-sh/cove/test/covetest"
 )
 
+// serve is the daemon as a victim; the others are names of processes.
 const (
-	// told is how soon a failure must be known; the goal is 2 s, and tests
-	// allow for a busy machine.
-	told = 10 * time.Second
-	// serve is the daemon as a victim; the others are names of processes.
 	serve = "serve"
 	agent = "agent"
 )
@@ -44,15 +43,15 @@ var phases = []struct {
 type aftermath func(t *testing.T, lives bool)
 
 func TestKillMatrix(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		ids := map[string]bool{}
-		d.Create(t, small(func(r *sandbox.CreateRequest) { r.Name = "neighbour" }))
+		d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.Name = "neighbour" }))
 		for _, victim := range victims {
 			for _, phase := range phases {
 				t.Run(victim+" during "+phase.name, func(t *testing.T) {
 					killDuring(t, d, victim, phase.begin)
-					checkAgreement(t, d, ids)
-					shows(t, d, "neighbour", "echo fine", "fine")
+					d.Agrees(t, ids)
+					d.Shows(t, "neighbour", "echo fine", "fine")
 				})
 			}
 		}
@@ -91,7 +90,7 @@ func killDuring(t *testing.T, d *covetest.Daemon, victim string, begin func(*tes
 		t.Errorf("the sandbox %s without a reason", got.State)
 	default:
 		_, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"true"}})
-		wantCode(t, err, sandbox.CodeNotRunning)
+		covetest.WantCode(t, err, sandbox.CodeNotRunning)
 	}
 	d.NoTraces(t, s.ID)
 }
@@ -105,7 +104,7 @@ func strike(t *testing.T, d *covetest.Daemon, victim, id string) {
 	case agent:
 		// As on Linux, SIGKILL does not reach the first process from inside;
 		// SIGQUIT ends a Go program that does not expect it.
-		ctx, cancel := context.WithTimeout(t.Context(), told)
+		ctx, cancel := context.WithTimeout(t.Context(), covetest.Told)
 		defer cancel()
 		_, _ = d.Exec(ctx, id, sandbox.ExecRequest{Shell: "kill -KILL 1; kill -QUIT 1; kill -SEGV 1; kill -ABRT 1", User: "root"})
 	default:
@@ -131,12 +130,12 @@ func settled(t *testing.T, d *covetest.Daemon, id, victim string) *sandbox.Sandb
 		}
 		return got.State.Final()
 	}
-	if !covetest.Eventually(told, known) {
-		t.Fatalf("%v after the kill of %s the sandbox is %+v, %v", told, victim, got, err)
+	if !covetest.Eventually(covetest.Told, known) {
+		t.Fatalf("%v after the kill of %s the sandbox is %+v, %v", covetest.Told, victim, got, err)
 	}
 	if victim == agent && got.State == sandbox.StateRunning {
 		// It may be on its way out: a call tells.
-		ctx, cancel := context.WithTimeout(t.Context(), told)
+		ctx, cancel := context.WithTimeout(t.Context(), covetest.Told)
 		defer cancel()
 		if _, err := d.Exec(ctx, id, sandbox.ExecRequest{Command: []string{"true"}}); err != nil {
 			if got, err = d.Client.Get(t.Context(), id); err != nil {
@@ -145,22 +144,6 @@ func settled(t *testing.T, d *covetest.Daemon, id, victim string) *sandbox.Sandb
 		}
 	}
 	return got
-}
-
-// call runs f apart. Its result must come soon after the victim has died.
-func call(f func() error) func(t *testing.T) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	return func(t *testing.T) error {
-		t.Helper()
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(told):
-			t.Errorf("the call in flight hangs")
-			return nil
-		}
-	}
 }
 
 // wantCutOff checks the error of a call that lost its other side.
@@ -178,7 +161,7 @@ func idle(*testing.T, *covetest.Daemon, string) aftermath { return func(*testing
 func foreground(t *testing.T, d *covetest.Daemon, id string) aftermath {
 	started := make(chan struct{})
 	var once sync.Once
-	end := call(func() error {
+	end := covetest.Call(func() error {
 		_, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Shell: "echo started; sleep 1.5; echo through > /workspace/through"}, func(ev sandbox.JobEvent) error {
 			if len(ev.Data) > 0 {
 				once.Do(func() { close(started) })
@@ -187,7 +170,7 @@ func foreground(t *testing.T, d *covetest.Daemon, id string) aftermath {
 		})
 		return err
 	})
-	wait(t, started)
+	covetest.Wait(t, started)
 	return func(t *testing.T, lives bool) {
 		err := end(t)
 		if !lives {
@@ -199,7 +182,7 @@ func foreground(t *testing.T, d *covetest.Daemon, id string) aftermath {
 			_, err := d.Client.StatFile(t.Context(), id, "/workspace/through")
 			return err == nil
 		}
-		if !covetest.Eventually(told, finished) {
+		if !covetest.Eventually(covetest.Told, finished) {
 			t.Errorf("the command did not go on; its caller was told %v", err)
 		}
 	}
@@ -230,7 +213,7 @@ func background(t *testing.T, d *covetest.Daemon, id string) aftermath {
 // upload leaves a file half sent.
 func upload(t *testing.T, d *covetest.Daemon, id string) aftermath {
 	r, w := io.Pipe()
-	end := call(func() error {
+	end := covetest.Call(func() error {
 		_, err := d.Client.WriteFile(t.Context(), id, sandbox.WriteFileRequest{Path: "/workspace/big"}, r)
 		r.CloseWithError(io.ErrClosedPipe) // whoever still sends is released
 		return err
@@ -246,7 +229,7 @@ func upload(t *testing.T, d *covetest.Daemon, id string) aftermath {
 			w.Close()
 		}()
 		err := end(t)
-		wait(t, sent)
+		covetest.Wait(t, sent)
 		if !lives {
 			wantCutOff(t, "the upload", err)
 			return
@@ -257,7 +240,7 @@ func upload(t *testing.T, d *covetest.Daemon, id string) aftermath {
 			whole := err == nil
 			return shErr == nil && slices.Contains(names, "big") == whole && len(names) == map[bool]int{true: 2, false: 1}[whole]
 		}
-		if !covetest.Eventually(told, only) {
+		if !covetest.Eventually(covetest.Told, only) {
 			t.Errorf("the upload ended with %v, but there are\n%s", err, d.Sh(t, id, "ls -lA /workspace"))
 		}
 		if err != nil {
@@ -268,7 +251,7 @@ func upload(t *testing.T, d *covetest.Daemon, id string) aftermath {
 
 // killing strikes while the sandbox is being killed.
 func killing(t *testing.T, d *covetest.Daemon, id string) aftermath {
-	end := call(func() error {
+	end := covetest.Call(func() error {
 		_, err := d.Client.Kill(t.Context(), id)
 		return err
 	})
@@ -283,25 +266,16 @@ func killing(t *testing.T, d *covetest.Daemon, id string) aftermath {
 	}
 }
 
-func wait(t *testing.T, done <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-time.After(told):
-		t.Fatal("what was begun does not go on")
-	}
-}
-
 // Each victim dies at many moments of a creation: the caller gets a sandbox
 // that is said to fail later, or a clear error and nothing that is left.
 func TestKillMatrixOfCreation(t *testing.T) {
-	asEachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		ids := map[string]bool{}
 		for _, victim := range []string{"cove", "runsc-sandbox", "runsc-gofer"} {
 			for _, delay := range []time.Duration{0, 15, 30, 50, 70, 85, 100} {
 				t.Run(fmt.Sprintf("%s %d ms after it appeared", victim, delay), func(t *testing.T) {
 					killCreation(t, d, victim, delay*time.Millisecond)
-					checkAgreement(t, d, ids)
+					d.Agrees(t, ids)
 				})
 			}
 		}
@@ -311,7 +285,7 @@ func TestKillMatrixOfCreation(t *testing.T) {
 func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Duration) {
 	before := d.CellDirs()
 	var made *sandbox.Sandbox
-	end := call(func() (err error) {
+	end := covetest.Call(func() (err error) {
 		made, err = d.Client.Create(t.Context(), sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 256}})
 		return err
 	})
@@ -330,7 +304,7 @@ func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Du
 		pid, ok = covetest.ProcessOf(id, victim)
 		return ok
 	}
-	if !covetest.Eventually(told, appeared) {
+	if !covetest.Eventually(covetest.Told, appeared) {
 		t.Fatalf("no %s of the new sandbox %q appeared", victim, id)
 	}
 	<-time.After(delay)

@@ -1,0 +1,169 @@
+package covetest
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Told is how soon a failure must be known; the goal is 2 s, and tests allow
+// for a busy machine.
+const Told = 10 * time.Second
+
+// Small is a sandbox that costs little; what a proof needs is set above it.
+func Small(change ...func(*sandbox.CreateRequest)) sandbox.CreateRequest {
+	req := sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 256, DiskMiB: 64, MaxPIDs: 128}}
+	for _, f := range change {
+		f(&req)
+	}
+	return req
+}
+
+// Shows checks what a line writes in a sandbox.
+func (d *Daemon) Shows(t testing.TB, id, line, want string) {
+	t.Helper()
+	if got := strings.TrimSpace(d.Sh(t, id, line)); got != want {
+		t.Errorf("%s says %q, want %q", line, got, want)
+	}
+}
+
+// WantCode checks the code of an error.
+func WantCode(t testing.TB, err error, want sandbox.Code) {
+	t.Helper()
+	if got := sandbox.CodeOf(err); got != want {
+		t.Errorf("got %v (%s), want %s", err, got, want)
+	}
+}
+
+// Agrees checks that every sandbox said to be running runs, that of
+// every other one nothing is left, and that the machine has none that the
+// daemon does not know.
+func (d *Daemon) Agrees(t testing.TB, ids map[string]bool) {
+	t.Helper()
+	all := []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}
+	list, err := d.Client.List(t.Context(), sandbox.ListRequest{States: all, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ended, running []string
+	for _, s := range list.Items {
+		ids[s.ID] = true
+		switch s.State {
+		case sandbox.StateRunning:
+			running = append(running, s.ID)
+			if out := d.Sh(t, s.ID, "echo here"); out != "here\n" {
+				t.Errorf("%s is said to run but says %q", s.ID, out)
+			}
+		case sandbox.StateKilled, sandbox.StateFailed:
+			ended = append(ended, s.ID)
+		default:
+			t.Errorf("%s is left in state %s", s.ID, s.State)
+		}
+	}
+	d.NoTraces(t, ended...)
+	slices.Sort(running)
+	var dirs, living []string
+	agree := func() bool {
+		dirs, living = d.CellDirs(), d.Living()
+		return slices.Equal(dirs, running) && slices.Equal(living, running)
+	}
+	if !Eventually(5*time.Second, agree) {
+		t.Errorf("the daemon has running %v, but there are directories of %v and cells of %v", running, dirs, living)
+	}
+}
+
+// PowerCut ends all cells of a daemon that is down, and makes its records those
+// of an earlier boot.
+func (d *Daemon) PowerCut(t testing.TB) {
+	t.Helper()
+	const earlier = "00000000-0000-4000-8000-000000000000"
+	for _, pid := range d.Cells() {
+		EndCell(t, pid)
+	}
+	files, err := filepath.Glob(filepath.Join(d.StateDir, "*", "cells", "*", "process"))
+	if direct, _ := filepath.Glob(filepath.Join(d.StateDir, "cells", "*", "process")); len(direct) > 0 {
+		files = append(files, direct...)
+	}
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found no file about a cell's process: %v", err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := strings.Fields(string(data))
+		fields[len(fields)-1] = earlier
+		if err := os.WriteFile(f, []byte(strings.Join(fields, " ")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	databases, err := filepath.Glob(filepath.Join(d.StateDir, "*.db"))
+	if err != nil || len(databases) != 1 {
+		t.Fatalf("databases: %v, %v", databases, err)
+	}
+	db, err := sql.Open("sqlite", "file:"+databases[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), "UPDATE sandboxes SET boot_id = ?", earlier); err != nil {
+		t.Fatal(err)
+	}
+	// The files of the database belong to whoever runs the daemon.
+	info, err := os.Stat(d.StateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if err := os.Chown(databases[0]+suffix, int(owner.Uid), int(owner.Gid)); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// EndCell kills a cell and waits until it is gone.
+func EndCell(t testing.TB, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	gone := func() bool { return !slices.Contains(PIDs(), pid) }
+	if !Eventually(5*time.Second, gone) {
+		t.Fatalf("the cell %d does not end", pid)
+	}
+}
+
+// Call runs f apart. Its result must come soon after the victim has died.
+func Call(f func() error) func(t testing.TB) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return func(t testing.TB) error {
+		t.Helper()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(Told):
+			t.Errorf("the call in flight hangs")
+			return nil
+		}
+	}
+}
+
+// Wait waits until what was begun is done.
+func Wait(t testing.TB, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(Told):
+		t.Fatal("what was begun does not go on")
+	}
+}

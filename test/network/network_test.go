@@ -1,0 +1,82 @@
+// Package network tests what sandboxes reach, on a small Internet of the test's
+// own; see package internet. Tests of attacks tell the attack first.
+package network
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/test/covetest/internet"
+)
+
+func TestMain(m *testing.M) { os.Exit(internet.Main(m, covetest.Main)) }
+
+// eachUser runs a test on daemons of root's and of an ordinary user's that are
+// on the test's Internet.
+func eachUser(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
+	t.Helper()
+	covetest.EachUser(t, test, internet.Here(t).Args()...)
+}
+
+// shared is eachUser for tests that leave the daemon alone.
+func shared(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
+	t.Helper()
+	covetest.Shared(t, test, internet.Here(t).Args()...)
+}
+
+// create makes a sandbox with a policy.
+func create(t *testing.T, d *covetest.Daemon, p sandbox.NetworkPolicy) string {
+	t.Helper()
+	return d.Create(t, sandbox.CreateRequest{Network: &p}).ID
+}
+
+// try runs a shell line and returns its output, without spaces at the ends, and
+// exit code.
+func try(t *testing.T, d *covetest.Daemon, id, line string) (string, int) {
+	t.Helper()
+	res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Shell: line, TimeoutMS: 300_000})
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	return strings.TrimSpace(res.Stdout + res.Stderr), res.Job.ExitCode
+}
+
+// works fails the test unless the line succeeds, and returns its output.
+func works(t *testing.T, d *covetest.Daemon, id, line string) string {
+	t.Helper()
+	out, code := try(t, d, id, line)
+	if code != 0 {
+		t.Errorf("%s: exit code %d\n%s", line, code, out)
+	}
+	return out
+}
+
+// fails fails the test if the line succeeds.
+func fails(t *testing.T, d *covetest.Daemon, id, line string) string {
+	t.Helper()
+	out, code := try(t, d, id, line)
+	if code == 0 {
+		t.Errorf("%s: it worked\n%s", line, out)
+	}
+	return out
+}
+
+// asked is what a server says that it was asked.
+func asked(t *testing.T, out string) internet.Request {
+	t.Helper()
+	var r internet.Request
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Errorf("a server answered %q: %v", out, err)
+	}
+	return r
+}
+
+// curl is a command line that asks for a URL.
+func curl(url string, more ...string) string {
+	return fmt.Sprintf("curl -fsS --max-time 15 %s '%s'", strings.Join(more, " "), url)
+}

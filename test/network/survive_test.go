@@ -1,0 +1,197 @@
+package network
+
+import (
+	"context"
+	"io"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// wantStrict checks that a sandbox reaches example.com, and not evil.test.
+func wantStrict(t *testing.T, d *covetest.Daemon, id, when string) {
+	t.Helper()
+	if out, code := try(t, d, id, curl("http://example.com/")); code != 0 {
+		t.Errorf("%s: example.com: %s", when, out)
+	}
+	for _, url := range []string{"http://evil.test/", "http://203.0.113.66/"} {
+		if out, code := try(t, d, id, curl(url)); code == 0 {
+			t.Errorf("%s: %s: %s", when, url, out)
+		}
+	}
+}
+
+// A policy stays with its sandbox, whatever becomes of that: in a pause, in
+// forks, in a snapshot, when the daemon is killed; also in the sandbox that the
+// pool had ready.
+func TestPolicySurvives(t *testing.T) {
+	eachUser(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{Network: &strict})
+		wantStrict(t, d, s.ID, "created")
+		if _, err := d.Client.Pause(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Client.Resume(t.Context(), s.ID, sandbox.ResumeRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		wantStrict(t, d, s.ID, "resumed")
+		forks, err := d.Client.Fork(t.Context(), s.ID, sandbox.ForkRequest{Count: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range forks.Items {
+			wantStrict(t, d, f.ID, "forked")
+		}
+		d.Kill()
+		if err := d.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantStrict(t, d, s.ID, "after the daemon's death")
+		if p, err := d.Client.GetNetwork(t.Context(), s.ID); err != nil || len(p.AllowOut) != 1 {
+			t.Errorf("policy: %+v, %v", p, err)
+		}
+		if _, err := d.Client.SetNetwork(t.Context(), s.ID, sandbox.NetworkPolicy{}); err != nil {
+			t.Fatal(err)
+		}
+		works(t, d, s.ID, curl("http://evil.test/"))
+	})
+}
+
+// A change of the rules is in effect when it returns, also for connections that
+// are open and busy, and those that it still allows go on.
+func TestRulesChangeUnderLoad(t *testing.T) {
+	shared(t, func(t *testing.T, d *covetest.Daemon) {
+		id := create(t, d, sandbox.NetworkPolicy{})
+		load := func(addr string) <-chan string {
+			ended := make(chan string, 1)
+			go func() {
+				res, err := d.Exec(context.WithoutCancel(t.Context()), id, sandbox.ExecRequest{TimeoutMS: 120_000, Shell: python(`
+s = socket.create_connection(("` + addr + `", 7), 10); s.settimeout(20); n = 0
+end = time.time() + 12
+try:
+    while time.time() < end:
+        s.sendall(b"x" * 10000); got = 0
+        while got < 10000:
+            b = s.recv(65536)
+            if not b: raise OSError("closed")
+            got += len(b)
+        n += 1
+        if n == 1: open("/tmp/busy-` + addr + `", "w")
+        time.sleep(0.001)
+    print("done")
+except OSError as e: print("ended:", e)`)})
+				if err != nil {
+					ended <- err.Error()
+					return
+				}
+				ended <- strings.TrimSpace(res.Stdout + res.Stderr)
+			}()
+			return ended
+		}
+		allowed, denied := load("198.51.100.10"), load("203.0.113.66")
+		works(t, d, id, "while ! test -e /tmp/busy-198.51.100.10 -a -e /tmp/busy-203.0.113.66; do sleep 0.05; done")
+		policy := sandbox.NetworkPolicy{AllowOut: []string{"198.51.100.0/24"}, DenyOut: []string{"0.0.0.0/0"}}
+		if _, err := d.Client.SetNetwork(t.Context(), id, policy); err != nil {
+			t.Fatal(err)
+		}
+		fails(t, d, id, python(`socket.create_connection(("203.0.113.66", 7), 5)`))
+		select {
+		case out := <-denied:
+			if !strings.HasPrefix(out, "ended:") {
+				t.Errorf("the connection that is denied now: %s", out)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("the connection that is denied now goes on")
+		}
+		if out := <-allowed; out != "done" {
+			t.Errorf("the connection that is still allowed: %s", out)
+		}
+	})
+}
+
+// Every attempt is in the log, with what decided and how many bytes went.
+func TestLogTells(t *testing.T) {
+	shared(t, func(t *testing.T, d *covetest.Daemon) {
+		id := create(t, d, strict)
+		works(t, d, id, curl("http://example.com/bytes?n=100000", "-o /dev/null"))
+		fails(t, d, id, curl("http://203.0.113.66/"))
+		fails(t, d, id, "getent hosts evil.test")
+		want := map[string]bool{"allowed example.com": true, "blocked 203.0.113.66": true, "dns blocked evil.test": true}
+		missing := map[string]bool{}
+		look := func() bool {
+			list, err := d.Client.NetworkLog(t.Context(), id, sandbox.NetworkLogRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			missing = maps.Clone(want)
+			for _, ev := range list.Items {
+				switch {
+				case ev.Kind == sandbox.NetworkConnection && ev.Host == "example.com" && ev.Verdict == sandbox.NetworkAllowed && ev.BytesIn > 100_000 && ev.Port == 80:
+					delete(missing, "allowed example.com")
+				case ev.Kind == sandbox.NetworkConnection && ev.Address == "203.0.113.66" && ev.Verdict == sandbox.NetworkBlocked && ev.Rule != "":
+					delete(missing, "blocked 203.0.113.66")
+				case ev.Kind == sandbox.NetworkDNS && ev.Host == "evil.test" && ev.Verdict == sandbox.NetworkBlocked:
+					delete(missing, "dns blocked evil.test")
+				}
+			}
+			return len(missing) == 0
+		}
+		if !covetest.Eventually(5*time.Second, look) {
+			list, _ := d.Client.NetworkLog(t.Context(), id, sandbox.NetworkLogRequest{})
+			t.Errorf("missing: %v in %+v", missing, list.Items)
+		}
+		if _, err := d.Client.Kill(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		if !look() {
+			t.Errorf("after the kill the log misses %v", missing)
+		}
+	})
+}
+
+// Ports are reached from outside, those of servers that listen on the loopback
+// device only too, but not the agent's, which would let a stranger run commands
+// as root.
+func TestDialPort(t *testing.T) {
+	shared(t, func(t *testing.T, d *covetest.Daemon) {
+		id := create(t, d, sandbox.NetworkPolicy{Preset: sandbox.NetworkNone})
+		d.Sh(t, id, "mkdir -p /tmp/w; cd /tmp/w; echo hello > index.html; nohup python3 -m http.server 8000 >/dev/null 2>&1 & disown; while ! curl -sf http://127.0.0.1:8000/ >/dev/null; do sleep 0.05; done")
+		conn, err := d.Client.DialPort(t.Context(), id, 8000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(conn); !strings.HasSuffix(string(got), "hello\n") {
+			t.Errorf("read %q, %v", got, err)
+		}
+		d.Sh(t, id, "cd /tmp/w; nohup python3 -m http.server -b 127.0.0.1 8001 >/dev/null 2>&1 & disown; while ! curl -sf http://127.0.0.1:8001/ >/dev/null; do sleep 0.05; done")
+		local, err := d.Client.DialPort(t.Context(), id, 8001)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer local.Close()
+		if _, err := io.WriteString(local, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(local); !strings.HasSuffix(string(got), "hello\n") {
+			t.Errorf("from the loopback device: read %q, %v", got, err)
+		}
+		if c, err := d.Client.DialPort(t.Context(), id, 8002); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+			t.Errorf("a port without a server: %v, %v", c, err)
+		}
+		if c, err := d.Client.DialPort(t.Context(), id, 7007); err == nil {
+			defer c.Close()
+			_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+			if got, err := io.ReadAll(c); len(got) > 0 {
+				t.Errorf("the agent answers %q, %v", got, err)
+			}
+		}
+	})
+}
