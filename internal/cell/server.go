@@ -119,6 +119,16 @@ func (c *cell) Stats(ctx context.Context, _ *connect.Request[cellv1.StatsRequest
 	return connect.NewResponse(st), nil
 }
 
+// Deleted implements the Cell protocol.
+func (c *cell) Deleted(context.Context, *connect.Request[cellv1.DeletedRequest]) (*connect.Response[cellv1.DeletedResponse], error) {
+	res := &cellv1.DeletedResponse{}
+	if len(c.shell.Mounts) > 0 {
+		sentry, _ := c.sb.PIDs()
+		res.Bytes = deletedBytes("/proc", sentry, c.shell.Mounts)
+	}
+	return connect.NewResponse(res), nil
+}
+
 // Update implements the Cell protocol.
 func (c *cell) Update(ctx context.Context, req *connect.Request[cellv1.UpdateRequest]) (*connect.Response[cellv1.UpdateResponse], error) {
 	res := &cellv1.UpdateResponse{}

@@ -182,3 +182,35 @@ func showEntry(e fs.DirEntry, from, to string) error {
 	}
 	return nil
 }
+
+// goferRoot is where gVisor's processes have a sandbox's root.
+const goferRoot = "/root"
+
+// deletedBytes returns what files take that were deleted in shown directories
+// of the host but are open in a process, by the target of the mount. The kernel
+// shows the name under which each was deleted, below the place of the mount.
+func deletedBytes(proc string, pid int, mounts []engine.Mount) map[string]int64 {
+	links, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "fd", "*"))
+	if err != nil {
+		return nil
+	}
+	sum := map[string]int64{}
+	counted := map[[2]uint64]bool{} // one file may be open several times
+	for _, l := range links {
+		name, err := os.Readlink(l)
+		if err != nil {
+			continue
+		}
+		for _, m := range mounts {
+			var st unix.Stat_t
+			if m.Source == "" || m.ReadOnly || !strings.HasPrefix(name, goferRoot+m.Target+"/") {
+				continue
+			}
+			if unix.Stat(l, &st) == nil && st.Nlink == 0 && !counted[[2]uint64{st.Dev, st.Ino}] {
+				counted[[2]uint64{st.Dev, st.Ino}] = true
+				sum[m.Target] += st.Blocks * 512
+			}
+		}
+	}
+	return sum
+}

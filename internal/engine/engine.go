@@ -153,6 +153,14 @@ type Instance interface {
 	Unenforced() []string
 }
 
+// DeletedMeter is an [Instance] that shows directories of the host and knows
+// what is in them that nobody finds any more.
+type DeletedMeter interface {
+	// DeletedBytes tells what deleted files that programs of the sandbox still
+	// have open take on disk, in bytes by the target of their mount.
+	DeletedBytes(ctx context.Context) (map[string]int64, error)
+}
+
 // Stats is what an instance uses on the host. Bytes are bytes.
 type Stats struct {
 	CPUNanos     int64

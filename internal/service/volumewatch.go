@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -120,6 +121,8 @@ func (s *Service) watchVolumes(ctx context.Context) error {
 			s.log.Error("measure a volume", "volume", id, "error", err)
 			continue
 		}
+		full.used += s.deletedIn(ctx, id, all)
+		s.fill.note(id, full)
 		if !full.over() {
 			continue
 		}
@@ -128,6 +131,33 @@ func (s *Service) watchVolumes(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// deletedIn returns what files of a volume take that were deleted, but which
+// its writers have open: nobody else finds them, and they fill the disk.
+func (s *Service) deletedIn(ctx context.Context, volume string, writers []store.Record) (bytes int64) {
+	for i := range writers {
+		r := &writers[i]
+		instance, err := s.cfg.Engine.Open(ctx, r.Instance)
+		if err != nil {
+			continue // it has ended, or has not begun
+		}
+		meter, ok := instance.(engine.DeletedMeter)
+		if !ok {
+			continue
+		}
+		by, err := meter.DeletedBytes(ctx)
+		if err != nil {
+			s.log.Error("measure deleted files", "sandbox", r.ID, "error", err)
+			continue
+		}
+		for _, m := range r.Mounts {
+			if m.Volume == volume && !m.ReadOnly {
+				bytes += by[m.Target]
+			}
+		}
+	}
+	return bytes
 }
 
 func (s *Service) endWriter(ctx context.Context, r *store.Record, full fullness) {

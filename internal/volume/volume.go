@@ -30,7 +30,16 @@ const gone = ".gone-"
 var ids = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // Dir holds the volumes of a daemon. Only one process at a time may use it.
-type Dir struct{ path string }
+type Dir struct {
+	path string
+	// most bounds the memory in bytes that one measurement takes for directories
+	// that it has not been in yet.
+	most int
+}
+
+// maxHeld is how much memory a measurement takes at most: names of some hundred
+// thousand directories beside each other.
+const maxHeld = 64 << 20
 
 // Open returns the directory at path, which is made if it is missing.
 func Open(path string) (*Dir, error) {
@@ -41,7 +50,7 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the directory of volumes: %w", err)
 	}
-	return &Dir{resolved}, nil
+	return &Dir{resolved, maxHeld}, nil
 }
 
 // Path returns the directory that sandboxes see as the volume. It has no
@@ -142,11 +151,13 @@ func (d *Dir) Used(ctx context.Context, id string, enough int64) (int64, error) 
 		return 0, err
 	}
 	defer unix.Close(fd)
-	m := measure{ctx: ctx, top: fd, enough: enough, linked: map[uint64]bool{}, todo: []string{"."}}
+	m := measure{ctx: ctx, top: fd, enough: enough, most: d.most}
+	m.push(nil, ".")
 	for len(m.todo) > 0 && m.bytes <= enough {
-		name := m.todo[len(m.todo)-1]
+		next := m.todo[len(m.todo)-1]
 		m.todo = m.todo[:len(m.todo)-1]
-		if err := m.dir(name); err != nil {
+		m.held -= next.weight()
+		if err := m.dir(next); err != nil {
 			return m.bytes, err
 		}
 	}
@@ -159,18 +170,40 @@ type measure struct {
 	top    int
 	enough int64
 	bytes  int64
-	linked map[uint64]bool // files with several names, by inode
-	todo   []string        // directories below top
+	todo   []*place
+	held   int
+	most   int
+}
+
+// place is a directory below top.
+type place struct {
+	in   *place
+	name string
+}
+
+func (p *place) weight() int { return 64 + len(p.name) }
+
+func (p *place) path() string {
+	if p.in == nil {
+		return p.name
+	}
+	return filepath.Join(p.in.path(), p.name)
+}
+
+func (m *measure) push(in *place, name string) {
+	p := &place{in, name}
+	m.todo = append(m.todo, p)
+	m.held += p.weight()
 }
 
 // beneath is how names in a volume are looked up: nothing leads out of it.
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
 
-func (m *measure) dir(name string) error {
+func (m *measure) dir(p *place) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
 	}
-	fd, err := unix.Openat2(m.top, name, &unix.OpenHow{
+	fd, err := unix.Openat2(m.top, p.path(), &unix.OpenHow{
 		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: beneath,
 	})
 	switch {
@@ -179,12 +212,15 @@ func (m *measure) dir(name string) error {
 	case err != nil:
 		return nil // it was removed, or replaced, meanwhile
 	}
-	f := os.NewFile(uintptr(fd), name)
+	f := os.NewFile(uintptr(fd), p.name)
 	defer f.Close()
 	for m.bytes <= m.enough {
 		names, err := f.Readdirnames(256)
 		for _, n := range names {
-			m.entry(fd, name, n)
+			m.entry(fd, p, n)
+		}
+		if m.held > m.most {
+			return fmt.Errorf("%w: there are too many of them beside each other", ErrUnmeasured)
 		}
 		if err != nil {
 			return nil // the end, mostly
@@ -193,22 +229,19 @@ func (m *measure) dir(name string) error {
 	return nil
 }
 
-func (m *measure) entry(at int, dir, name string) {
+func (m *measure) entry(at int, in *place, name string) {
 	var st unix.Stat_t
 	if unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return
 	}
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	bytes := st.Blocks * 512
 	if !isDir && st.Nlink > 1 {
-		if m.linked[st.Ino] {
-			m.bytes += MinEntryBytes
-			return
-		}
-		m.linked[st.Ino] = true
+		bytes /= int64(st.Nlink) // its other names are in the volume too
 	}
-	m.bytes += max(MinEntryBytes, st.Blocks*512)
+	m.bytes += max(MinEntryBytes, bytes)
 	if isDir {
-		m.todo = append(m.todo, filepath.Join(dir, name))
+		m.push(in, name)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -76,6 +77,18 @@ func TestUsed(t *testing.T) {
 	}
 	if _, err := d.Used(t.Context(), "vol-none", 1); err == nil {
 		t.Error("a volume that is not there was measured")
+	}
+	// A tree that is wide cannot make the server hold all of its names.
+	d.most = 64 << 10
+	for i := range 300 {
+		must(t, os.Mkdir(filepath.Join(path, "d", strconv.Itoa(i)+strings.Repeat("n", 200)), 0o700))
+	}
+	if _, err := d.Used(t.Context(), "vol-a", 1<<30); !errors.Is(err, ErrUnmeasured) {
+		t.Errorf("300 directories beside each other: %v", err)
+	}
+	d.most = maxHeld
+	if _, err := d.Used(t.Context(), "vol-a", 1<<30); err != nil {
+		t.Error(err)
 	}
 	dig(t, path, 30)
 	if _, err := d.Used(t.Context(), "vol-a", 1<<30); !errors.Is(err, ErrUnmeasured) {

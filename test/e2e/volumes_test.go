@@ -149,15 +149,24 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 	next := d.Create(t, covetest.Small(mounting(sandbox.Mount{Target: "/data", Volume: "data"})))
 	d.Shows(t, next.ID, "cat /data/f", "later")
 
-	// Over twice the size ends the writer, wherever its files are.
-	_, err = d.Client.Exec(ctx, next.ID, sandbox.ExecRequest{Background: true, Shell: "mkdir -p /data/a/b; exec dd if=/dev/zero of=/data/a/b/big bs=1M count=40"}, nil)
-	must(err)
-	var now *sandbox.Sandbox
-	if !covetest.Eventually(covetest.Told, func() bool {
-		now, err = d.Client.Get(context.WithoutCancel(ctx), next.ID)
-		return err == nil && now.State == sandbox.StateKilled
-	}) || !strings.Contains(now.Reason, "volume data") {
-		t.Errorf("a sandbox that fills its volume is %+v, %v", now, err)
+	// Over twice the size ends the writer, wherever its files are, and if they
+	// have no name any more.
+	for i, line := range []string{
+		"exec 3>/data/gone; rm /data/gone; dd if=/dev/zero bs=1M count=40 >&3; exec sleep 300",
+		"mkdir -p /data/a/b; exec dd if=/dev/zero of=/data/a/b/big bs=1M count=40",
+	} {
+		if i > 0 {
+			next = d.Create(t, covetest.Small(mounting(sandbox.Mount{Target: "/data", Volume: "data"})))
+		}
+		_, err = d.Client.Exec(ctx, next.ID, sandbox.ExecRequest{Background: true, Shell: line}, nil)
+		must(err)
+		var now *sandbox.Sandbox
+		if !covetest.Eventually(covetest.Told, func() bool {
+			now, err = d.Client.Get(context.WithoutCancel(ctx), next.ID)
+			return err == nil && now.State == sandbox.StateKilled
+		}) || !strings.Contains(now.Reason, "volume data") {
+			t.Errorf("a sandbox that fills its volume is %+v, %v", now, err)
+		}
 	}
 	_, err = d.Client.Create(ctx, covetest.Small(mounting(sandbox.Mount{Target: "/data", Volume: "data"})))
 	covetest.WantCode(t, err, sandbox.CodeQuotaExceeded)

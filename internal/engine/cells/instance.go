@@ -170,6 +170,21 @@ func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	}, nil
 }
 
+// DeletedBytes implements [engine.DeletedMeter]. A cell of an older build that
+// cannot tell has none.
+func (i *instance) DeletedBytes(ctx context.Context) (map[string]int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	res, err := i.control.Deleted(ctx, connect.NewRequest(&cellv1.DeletedRequest{}))
+	if connect.CodeOf(err) == connect.CodeUnimplemented {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask cell for deleted files: %w", err)
+	}
+	return res.Msg.Bytes, nil
+}
+
 // SetLimits implements [engine.Instance].
 func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string, error) {
 	req := &cellv1.UpdateRequest{}

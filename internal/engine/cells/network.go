@@ -23,6 +23,7 @@ import (
 
 var (
 	_ engine.Gateway       = (*instance)(nil)
+	_ engine.DeletedMeter  = (*instance)(nil)
 	_ engine.NetworkLogger = (*Engine)(nil)
 	_ engine.Switch        = (*Engine)(nil)
 )

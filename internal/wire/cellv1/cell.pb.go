@@ -397,6 +397,87 @@ func (x *StatsResponse) GetNetTxBytes() int64 {
 	return 0
 }
 
+type DeletedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletedRequest) Reset() {
+	*x = DeletedRequest{}
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletedRequest) ProtoMessage() {}
+
+func (x *DeletedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletedRequest.ProtoReflect.Descriptor instead.
+func (*DeletedRequest) Descriptor() ([]byte, []int) {
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{6}
+}
+
+type DeletedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes on disk, by the target of the mount.
+	Bytes         map[string]int64 `protobuf:"bytes,1,rep,name=bytes,proto3" json:"bytes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletedResponse) Reset() {
+	*x = DeletedResponse{}
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletedResponse) ProtoMessage() {}
+
+func (x *DeletedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletedResponse.ProtoReflect.Descriptor instead.
+func (*DeletedResponse) Descriptor() ([]byte, []int) {
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DeletedResponse) GetBytes() map[string]int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return nil
+}
+
 type UpdateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MemoryBytes   *int64                 `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3,oneof" json:"memory_bytes,omitempty"`
@@ -408,7 +489,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[6]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +501,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[6]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +514,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{6}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UpdateRequest) GetMemoryBytes() int64 {
@@ -466,7 +547,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[7]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +559,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[7]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +572,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{7}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateResponse) GetUnenforced() []string {
@@ -511,7 +592,7 @@ type SetNetworkRequest struct {
 
 func (x *SetNetworkRequest) Reset() {
 	*x = SetNetworkRequest{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +604,7 @@ func (x *SetNetworkRequest) String() string {
 func (*SetNetworkRequest) ProtoMessage() {}
 
 func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +617,7 @@ func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNetworkRequest.ProtoReflect.Descriptor instead.
 func (*SetNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{8}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SetNetworkRequest) GetNetwork() []byte {
@@ -554,7 +635,7 @@ type SetNetworkResponse struct {
 
 func (x *SetNetworkResponse) Reset() {
 	*x = SetNetworkResponse{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +647,7 @@ func (x *SetNetworkResponse) String() string {
 func (*SetNetworkResponse) ProtoMessage() {}
 
 func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -579,7 +660,7 @@ func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNetworkResponse.ProtoReflect.Descriptor instead.
 func (*SetNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{9}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{11}
 }
 
 type CheckpointRequest struct {
@@ -595,7 +676,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -607,7 +688,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -620,7 +701,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{10}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CheckpointRequest) GetDir() string {
@@ -654,7 +735,7 @@ type CheckpointEvent struct {
 
 func (x *CheckpointEvent) Reset() {
 	*x = CheckpointEvent{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +747,7 @@ func (x *CheckpointEvent) String() string {
 func (*CheckpointEvent) ProtoMessage() {}
 
 func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +760,7 @@ func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointEvent.ProtoReflect.Descriptor instead.
 func (*CheckpointEvent) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{11}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CheckpointEvent) GetStoppedNanos() int64 {
@@ -717,7 +798,14 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"\fnet_rx_bytes\x18\x05 \x01(\x03R\n" +
 	"netRxBytes\x12 \n" +
 	"\fnet_tx_bytes\x18\x06 \x01(\x03R\n" +
-	"netTxBytes\"\x9a\x01\n" +
+	"netTxBytes\"\x10\n" +
+	"\x0eDeletedRequest\"\x8b\x01\n" +
+	"\x0fDeletedResponse\x12>\n" +
+	"\x05bytes\x18\x01 \x03(\v2(.cove.cell.v1.DeletedResponse.BytesEntryR\x05bytes\x1a8\n" +
+	"\n" +
+	"BytesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x9a\x01\n" +
 	"\rUpdateRequest\x12&\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03H\x00R\vmemoryBytes\x88\x01\x01\x12\x19\n" +
 	"\x05vcpus\x18\x02 \x01(\x05H\x01R\x05vcpus\x88\x01\x01\x12\x1e\n" +
@@ -745,7 +833,7 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"\rPHASE_RUNNING\x10\x02\x12\x12\n" +
 	"\x0ePHASE_STOPPING\x10\x03\x12\x11\n" +
 	"\rPHASE_STOPPED\x10\x04\x12\x10\n" +
-	"\fPHASE_FAILED\x10\x052\xb6\x03\n" +
+	"\fPHASE_FAILED\x10\x052\x80\x04\n" +
 	"\x04Cell\x12=\n" +
 	"\x05Watch\x12\x1a.cove.cell.v1.WatchRequest\x1a\x14.cove.cell.v1.Status\"\x000\x01\x12?\n" +
 	"\x04Stop\x12\x19.cove.cell.v1.StopRequest\x1a\x1a.cove.cell.v1.StopResponse\"\x00\x12B\n" +
@@ -754,7 +842,8 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"\n" +
 	"Checkpoint\x12\x1f.cove.cell.v1.CheckpointRequest\x1a\x1d.cove.cell.v1.CheckpointEvent\"\x000\x01\x12Q\n" +
 	"\n" +
-	"SetNetwork\x12\x1f.cove.cell.v1.SetNetworkRequest\x1a .cove.cell.v1.SetNetworkResponse\"\x00B5Z3github.com/cove-sh/cove/internal/wire/cellv1;cellv1b\x06proto3"
+	"SetNetwork\x12\x1f.cove.cell.v1.SetNetworkRequest\x1a .cove.cell.v1.SetNetworkResponse\"\x00\x12H\n" +
+	"\aDeleted\x12\x1c.cove.cell.v1.DeletedRequest\x1a\x1d.cove.cell.v1.DeletedResponse\"\x00B5Z3github.com/cove-sh/cove/internal/wire/cellv1;cellv1b\x06proto3"
 
 var (
 	file_cove_cell_v1_cell_proto_rawDescOnce sync.Once
@@ -769,7 +858,7 @@ func file_cove_cell_v1_cell_proto_rawDescGZIP() []byte {
 }
 
 var file_cove_cell_v1_cell_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cove_cell_v1_cell_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_cove_cell_v1_cell_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_cove_cell_v1_cell_proto_goTypes = []any{
 	(Phase)(0),                 // 0: cove.cell.v1.Phase
 	(*WatchRequest)(nil),       // 1: cove.cell.v1.WatchRequest
@@ -778,32 +867,38 @@ var file_cove_cell_v1_cell_proto_goTypes = []any{
 	(*StopResponse)(nil),       // 4: cove.cell.v1.StopResponse
 	(*StatsRequest)(nil),       // 5: cove.cell.v1.StatsRequest
 	(*StatsResponse)(nil),      // 6: cove.cell.v1.StatsResponse
-	(*UpdateRequest)(nil),      // 7: cove.cell.v1.UpdateRequest
-	(*UpdateResponse)(nil),     // 8: cove.cell.v1.UpdateResponse
-	(*SetNetworkRequest)(nil),  // 9: cove.cell.v1.SetNetworkRequest
-	(*SetNetworkResponse)(nil), // 10: cove.cell.v1.SetNetworkResponse
-	(*CheckpointRequest)(nil),  // 11: cove.cell.v1.CheckpointRequest
-	(*CheckpointEvent)(nil),    // 12: cove.cell.v1.CheckpointEvent
+	(*DeletedRequest)(nil),     // 7: cove.cell.v1.DeletedRequest
+	(*DeletedResponse)(nil),    // 8: cove.cell.v1.DeletedResponse
+	(*UpdateRequest)(nil),      // 9: cove.cell.v1.UpdateRequest
+	(*UpdateResponse)(nil),     // 10: cove.cell.v1.UpdateResponse
+	(*SetNetworkRequest)(nil),  // 11: cove.cell.v1.SetNetworkRequest
+	(*SetNetworkResponse)(nil), // 12: cove.cell.v1.SetNetworkResponse
+	(*CheckpointRequest)(nil),  // 13: cove.cell.v1.CheckpointRequest
+	(*CheckpointEvent)(nil),    // 14: cove.cell.v1.CheckpointEvent
+	nil,                        // 15: cove.cell.v1.DeletedResponse.BytesEntry
 }
 var file_cove_cell_v1_cell_proto_depIdxs = []int32{
 	0,  // 0: cove.cell.v1.Status.phase:type_name -> cove.cell.v1.Phase
-	1,  // 1: cove.cell.v1.Cell.Watch:input_type -> cove.cell.v1.WatchRequest
-	3,  // 2: cove.cell.v1.Cell.Stop:input_type -> cove.cell.v1.StopRequest
-	5,  // 3: cove.cell.v1.Cell.Stats:input_type -> cove.cell.v1.StatsRequest
-	7,  // 4: cove.cell.v1.Cell.Update:input_type -> cove.cell.v1.UpdateRequest
-	11, // 5: cove.cell.v1.Cell.Checkpoint:input_type -> cove.cell.v1.CheckpointRequest
-	9,  // 6: cove.cell.v1.Cell.SetNetwork:input_type -> cove.cell.v1.SetNetworkRequest
-	2,  // 7: cove.cell.v1.Cell.Watch:output_type -> cove.cell.v1.Status
-	4,  // 8: cove.cell.v1.Cell.Stop:output_type -> cove.cell.v1.StopResponse
-	6,  // 9: cove.cell.v1.Cell.Stats:output_type -> cove.cell.v1.StatsResponse
-	8,  // 10: cove.cell.v1.Cell.Update:output_type -> cove.cell.v1.UpdateResponse
-	12, // 11: cove.cell.v1.Cell.Checkpoint:output_type -> cove.cell.v1.CheckpointEvent
-	10, // 12: cove.cell.v1.Cell.SetNetwork:output_type -> cove.cell.v1.SetNetworkResponse
-	7,  // [7:13] is the sub-list for method output_type
-	1,  // [1:7] is the sub-list for method input_type
-	1,  // [1:1] is the sub-list for extension type_name
-	1,  // [1:1] is the sub-list for extension extendee
-	0,  // [0:1] is the sub-list for field type_name
+	15, // 1: cove.cell.v1.DeletedResponse.bytes:type_name -> cove.cell.v1.DeletedResponse.BytesEntry
+	1,  // 2: cove.cell.v1.Cell.Watch:input_type -> cove.cell.v1.WatchRequest
+	3,  // 3: cove.cell.v1.Cell.Stop:input_type -> cove.cell.v1.StopRequest
+	5,  // 4: cove.cell.v1.Cell.Stats:input_type -> cove.cell.v1.StatsRequest
+	9,  // 5: cove.cell.v1.Cell.Update:input_type -> cove.cell.v1.UpdateRequest
+	13, // 6: cove.cell.v1.Cell.Checkpoint:input_type -> cove.cell.v1.CheckpointRequest
+	11, // 7: cove.cell.v1.Cell.SetNetwork:input_type -> cove.cell.v1.SetNetworkRequest
+	7,  // 8: cove.cell.v1.Cell.Deleted:input_type -> cove.cell.v1.DeletedRequest
+	2,  // 9: cove.cell.v1.Cell.Watch:output_type -> cove.cell.v1.Status
+	4,  // 10: cove.cell.v1.Cell.Stop:output_type -> cove.cell.v1.StopResponse
+	6,  // 11: cove.cell.v1.Cell.Stats:output_type -> cove.cell.v1.StatsResponse
+	10, // 12: cove.cell.v1.Cell.Update:output_type -> cove.cell.v1.UpdateResponse
+	14, // 13: cove.cell.v1.Cell.Checkpoint:output_type -> cove.cell.v1.CheckpointEvent
+	12, // 14: cove.cell.v1.Cell.SetNetwork:output_type -> cove.cell.v1.SetNetworkResponse
+	8,  // 15: cove.cell.v1.Cell.Deleted:output_type -> cove.cell.v1.DeletedResponse
+	9,  // [9:16] is the sub-list for method output_type
+	2,  // [2:9] is the sub-list for method input_type
+	2,  // [2:2] is the sub-list for extension type_name
+	2,  // [2:2] is the sub-list for extension extendee
+	0,  // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_cove_cell_v1_cell_proto_init() }
@@ -811,14 +906,14 @@ func file_cove_cell_v1_cell_proto_init() {
 	if File_cove_cell_v1_cell_proto != nil {
 		return
 	}
-	file_cove_cell_v1_cell_proto_msgTypes[6].OneofWrappers = []any{}
+	file_cove_cell_v1_cell_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cove_cell_v1_cell_proto_rawDesc), len(file_cove_cell_v1_cell_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -47,6 +47,8 @@ const (
 	CellCheckpointProcedure = "/cove.cell.v1.Cell/Checkpoint"
 	// CellSetNetworkProcedure is the fully-qualified name of the Cell's SetNetwork RPC.
 	CellSetNetworkProcedure = "/cove.cell.v1.Cell/SetNetwork"
+	// CellDeletedProcedure is the fully-qualified name of the Cell's Deleted RPC.
+	CellDeletedProcedure = "/cove.cell.v1.Cell/Deleted"
 )
 
 // CellClient is a client for the cove.cell.v1.Cell service.
@@ -69,6 +71,10 @@ type CellClient interface {
 	// connections have been judged again. The values of new bindings come before
 	// it, over a socket of their own; those of bindings that are gone are wiped.
 	SetNetwork(context.Context, *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error)
+	// Deleted tells what deleted files that programs still have open take in the
+	// directories of the host that the sandbox sees: no measurement of those
+	// finds them.
+	Deleted(context.Context, *connect.Request[cellv1.DeletedRequest]) (*connect.Response[cellv1.DeletedResponse], error)
 }
 
 // NewCellClient constructs a client for the cove.cell.v1.Cell service. By default, it uses the
@@ -118,6 +124,12 @@ func NewCellClient(httpClient connect.HTTPClient, baseURL string, opts ...connec
 			connect.WithSchema(cellMethods.ByName("SetNetwork")),
 			connect.WithClientOptions(opts...),
 		),
+		deleted: connect.NewClient[cellv1.DeletedRequest, cellv1.DeletedResponse](
+			httpClient,
+			baseURL+CellDeletedProcedure,
+			connect.WithSchema(cellMethods.ByName("Deleted")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -129,6 +141,7 @@ type cellClient struct {
 	update     *connect.Client[cellv1.UpdateRequest, cellv1.UpdateResponse]
 	checkpoint *connect.Client[cellv1.CheckpointRequest, cellv1.CheckpointEvent]
 	setNetwork *connect.Client[cellv1.SetNetworkRequest, cellv1.SetNetworkResponse]
+	deleted    *connect.Client[cellv1.DeletedRequest, cellv1.DeletedResponse]
 }
 
 // Watch calls cove.cell.v1.Cell.Watch.
@@ -161,6 +174,11 @@ func (c *cellClient) SetNetwork(ctx context.Context, req *connect.Request[cellv1
 	return c.setNetwork.CallUnary(ctx, req)
 }
 
+// Deleted calls cove.cell.v1.Cell.Deleted.
+func (c *cellClient) Deleted(ctx context.Context, req *connect.Request[cellv1.DeletedRequest]) (*connect.Response[cellv1.DeletedResponse], error) {
+	return c.deleted.CallUnary(ctx, req)
+}
+
 // CellHandler is an implementation of the cove.cell.v1.Cell service.
 type CellHandler interface {
 	// Watch streams the cell's status: at once, and after every change. The
@@ -181,6 +199,10 @@ type CellHandler interface {
 	// connections have been judged again. The values of new bindings come before
 	// it, over a socket of their own; those of bindings that are gone are wiped.
 	SetNetwork(context.Context, *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error)
+	// Deleted tells what deleted files that programs still have open take in the
+	// directories of the host that the sandbox sees: no measurement of those
+	// finds them.
+	Deleted(context.Context, *connect.Request[cellv1.DeletedRequest]) (*connect.Response[cellv1.DeletedResponse], error)
 }
 
 // NewCellHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -226,6 +248,12 @@ func NewCellHandler(svc CellHandler, opts ...connect.HandlerOption) (string, htt
 		connect.WithSchema(cellMethods.ByName("SetNetwork")),
 		connect.WithHandlerOptions(opts...),
 	)
+	cellDeletedHandler := connect.NewUnaryHandler(
+		CellDeletedProcedure,
+		svc.Deleted,
+		connect.WithSchema(cellMethods.ByName("Deleted")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cove.cell.v1.Cell/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case CellWatchProcedure:
@@ -240,6 +268,8 @@ func NewCellHandler(svc CellHandler, opts ...connect.HandlerOption) (string, htt
 			cellCheckpointHandler.ServeHTTP(w, r)
 		case CellSetNetworkProcedure:
 			cellSetNetworkHandler.ServeHTTP(w, r)
+		case CellDeletedProcedure:
+			cellDeletedHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -271,4 +301,8 @@ func (UnimplementedCellHandler) Checkpoint(context.Context, *connect.Request[cel
 
 func (UnimplementedCellHandler) SetNetwork(context.Context, *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.cell.v1.Cell.SetNetwork is not implemented"))
+}
+
+func (UnimplementedCellHandler) Deleted(context.Context, *connect.Request[cellv1.DeletedRequest]) (*connect.Response[cellv1.DeletedResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.cell.v1.Cell.Deleted is not implemented"))
 }
