@@ -44,9 +44,23 @@ func (p *Provider) openAllowed(file string) (*os.File, error) {
 		case err != nil:
 			return nil, sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("%.200s on the server cannot be read: it is not readable, or a link leads out of %s", clean, allowed))
 		}
+		if p.isState(f) {
+			f.Close()
+			return nil, sandbox.Errorf(sandbox.CodeForbidden, "%.200s is one of the server's own files; choose another", clean)
+		}
 		return f, nil
 	}
 	return nil, sandbox.Errorf(sandbox.CodeForbidden, "%.200s is not in a directory that this server's operator has allowed for templates (templates.allow_paths); use one of those, or an image in a registry", clean)
+}
+
+// isState reports whether an open file or directory is in the server's state.
+func (p *Provider) isState(f *os.File) bool {
+	if p.stateDir == "" {
+		return false
+	}
+	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	rel, rerr := filepath.Rel(p.stateDir, name)
+	return err != nil || rerr == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
 func openBelow(dir, rel string) (*os.File, error) {
@@ -90,7 +104,7 @@ func (s *directorySource) build(ctx context.Context, j *job) error {
 		return err
 	}
 	defer root.Close()
-	c := &copier{ctx: ctx, j: j, links: map[[2]uint64]string{}}
+	c := &copier{ctx: ctx, j: j, isState: s.p.isState, links: map[[2]uint64]string{}}
 	j.report("copying", 0.05, s.path)
 	if err := c.dir(root, "."); err != nil {
 		return err
@@ -111,7 +125,9 @@ type copier struct {
 	dev   uint64
 	links map[[2]uint64]string // names of files that have several
 	done  int
-	said  time.Time
+	// isState tells of directories whose content is left out.
+	isState func(*os.File) bool
+	said    time.Time
 }
 
 func (c *copier) dir(dir *os.Root, at string) error {
@@ -133,7 +149,7 @@ func (c *copier) dir(dir *os.Root, at string) error {
 	if err := c.j.tree.mkdir(at, c.meta(&st)); err != nil {
 		return err
 	}
-	if st.Dev != c.dev {
+	if st.Dev != c.dev || c.isState(d) {
 		return nil // what is mounted there, /proc for one, is not of it
 	}
 	names, err := d.Readdirnames(-1)

@@ -47,12 +47,16 @@ type Config struct {
 	// AllowPaths are absolute paths of this machine from which archives and
 	// directories may be read: each with all below it.
 	AllowPaths []string
+	// StateDir is the server's own, with its secrets: whatever AllowPaths says,
+	// nothing in it gets into a template.
+	StateDir string
 }
 
 // Provider keeps the templates of one directory. Its methods are safe for
 // concurrent use.
 type Provider struct {
 	dir      string
+	stateDir string
 	log      *slog.Logger
 	own      bool
 	builtins map[string]definition
@@ -113,6 +117,11 @@ func New(cfg Config) (*Provider, error) {
 	}
 	if p.layers, err = newLayerStore(p.dir, p.own, p.log); err != nil {
 		return nil, err
+	}
+	if cfg.StateDir != "" {
+		if p.stateDir, err = filepath.EvalSymlinks(cfg.StateDir); err != nil {
+			return nil, fmt.Errorf("open templates: %w", err)
+		}
 	}
 	p.setHost(&hostSource{machine: "/", maskDir: filepath.Join(p.dir, "mask/dir"), maskFile: filepath.Join(p.dir, "mask/file")})
 	p.sweep()

@@ -356,6 +356,11 @@ func TestArchivesAndDirectories(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The server's state is there by an operator's mistake.
+	p.stateDir = filepath.Join(rootfs, "state")
+	if err := errors.Join(os.MkdirAll(filepath.Join(p.stateDir, "sub"), 0o700), os.WriteFile(filepath.Join(p.stateDir, "key"), nil, 0o600), os.WriteFile(filepath.Join(p.stateDir, "sub/key"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	from := func(s sandbox.TemplateSource) sandbox.BuildTemplateRequest {
 		return sandbox.BuildTemplateRequest{Name: "x", Force: true, Spec: &sandbox.TemplateSpec{From: s}}
 	}
@@ -377,18 +382,21 @@ func TestArchivesAndDirectories(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, files[name], want)
 		}
 	}
+	if files["state/key"] != "" || files["state/sub"] != "" {
+		t.Error("the server's state is in a template")
+	}
 	if info, _ := os.Stat(filepath.Join(root.Dir, "etc/motd")); info.Mode() != 0o640 {
 		t.Errorf("motd is %v", info.Mode())
 	}
 	for path, want := range map[string]sandbox.Code{
 		outside + "/secret": sandbox.CodeForbidden, "/etc/passwd": sandbox.CodeForbidden, allowed + "/../x": sandbox.CodeForbidden, allowed + "x": sandbox.CodeForbidden,
 		allowed + "/none": sandbox.CodeNotFound, allowed + "/out/secret": sandbox.CodeInvalid, allowed + "/out": sandbox.CodeInvalid, "relative": sandbox.CodeInvalid, "/a\x00": sandbox.CodeInvalid,
-		allowed + "/rootfs": sandbox.CodeInvalid,
+		allowed + "/rootfs": sandbox.CodeInvalid, p.stateDir + "/key": sandbox.CodeForbidden,
 	} {
 		_, err := p.Build(t.Context(), from(sandbox.TemplateSource{Archive: path}), nil)
 		wantCode(t, err, want)
 	}
-	for _, path := range []string{outside, "/", allowed + "/out", allowed + "/app.tar"} {
+	for _, path := range []string{outside, "/", allowed + "/out", allowed + "/app.tar", p.stateDir, p.stateDir + "/sub"} {
 		if _, err := p.Build(t.Context(), from(sandbox.TemplateSource{Directory: path}), nil); err == nil {
 			t.Errorf("the directory %s was taken", path)
 		}

@@ -74,5 +74,5 @@ func localTemplates(_ context.Context, dir string, cfg *config.Config, log *slog
 			return nil, fmt.Errorf("network.extra_ca: %w", err)
 		}
 	}
-	return image.New(image.Config{Dir: dir, Log: log, Registries: r, AllowPaths: cfg.Templates.AllowPaths})
+	return image.New(image.Config{Dir: dir, Log: log, Registries: r, AllowPaths: cfg.Templates.AllowPaths, StateDir: cfg.StateDir})
 }

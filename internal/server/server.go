@@ -171,6 +171,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		TempDir:         dir,
 		Volumes:         volumes,
 		HostMounts:      s.cfg.Mounts.AllowHost,
+		StateDir:        s.cfg.StateDir,
 		Vault:           secrets,
 		Metrics:         p.metrics.registry,
 		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},

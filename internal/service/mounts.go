@@ -150,12 +150,24 @@ func (s *Service) hostDir(m *sandbox.Mount) (string, error) {
 	}
 	allowed := s.allows(dir)
 	switch {
+	case s.holdsState(dir):
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "%s has the server's own files in it, or is one of them; mount a directory beside them", quote(m.Host))
 	case allowed == nil:
 		return "", refused
 	case !m.ReadOnly && !allowed.write:
 		return "", sandbox.Errorf(sandbox.CodeForbidden, "the server's operator allows to mount %s read-only; set read_only", quote(m.Host))
 	}
 	return dir, nil
+}
+
+// holdsState reports whether a directory without symbolic links has the server's
+// state in it, or is part of it.
+func (s *Service) holdsState(dir string) bool {
+	if s.cfg.StateDir == "" {
+		return false
+	}
+	state, err := filepath.EvalSymlinks(s.cfg.StateDir)
+	return err != nil || within(dir, state) || within(state, dir)
 }
 
 // hostMount is a directory of the host that may be mounted, with all below.

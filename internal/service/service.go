@@ -78,6 +78,9 @@ type Config struct {
 	// HostMounts are directories of the host that sandboxes may be shown, with
 	// all below; ":rw" at the end lets them write there.
 	HostMounts []string
+	// StateDir is the server's own, with its secrets: whatever HostMounts says,
+	// no sandbox is shown it.
+	StateDir string
 	// Network is the policy of sandboxes that do not say; "" is open.
 	Network sandbox.NetworkPreset
 	// PreviewKey signs links to previews; nil is one of this process's own.

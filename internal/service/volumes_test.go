@@ -218,23 +218,25 @@ func TestBadMounts(t *testing.T) {
 // name, by whatever path.
 func TestHostMounts(t *testing.T) {
 	top := t.TempDir()
-	for _, d := range []string{"read/in", "write", "secret", "readx"} {
+	for _, d := range []string{"read/in", "write", "write/in", "secret", "readx", "write/state/volumes"} {
 		must(t, os.MkdirAll(filepath.Join(top, d), 0o700))
 	}
 	must(t, os.Symlink(filepath.Join(top, "secret"), filepath.Join(top, "write", "out")))
 	must(t, os.Symlink("read", filepath.Join(top, "alias")))
 	w := newWorld(t, func(c *Config) {
 		c.HostMounts = []string{filepath.Join(top, "alias"), filepath.Join(top, "write") + ":rw"}
+		c.StateDir = filepath.Join(top, "alias", "..", "write", "state")
 	})
 	for _, c := range []struct {
 		path     string
 		readOnly bool
 		want     sandbox.Code
 	}{
-		{"read", true, ""}, {"read/in", true, ""}, {"alias/in", true, ""}, {"write", false, ""}, {"write", true, ""},
+		{"read", true, ""}, {"read/in", true, ""}, {"alias/in", true, ""}, {"write/in", false, ""}, {"write/in", true, ""},
 		{"read", false, sandbox.CodeForbidden}, {"readx", true, sandbox.CodeForbidden}, {"secret", true, sandbox.CodeForbidden},
 		{"write/out", true, sandbox.CodeForbidden}, {"", true, sandbox.CodeForbidden}, {"none", true, sandbox.CodeForbidden},
 		{"write/none", true, sandbox.CodeNotFound},
+		{"write", true, sandbox.CodeForbidden}, {"write/state", true, sandbox.CodeForbidden}, {"write/state/volumes", true, sandbox.CodeForbidden},
 	} {
 		_, err := w.Create(red(t), mounts(sandbox.Mount{Target: "/data", Host: filepath.Join(top, c.path), ReadOnly: c.readOnly}))
 		if sandbox.CodeOf(err) != c.want {
