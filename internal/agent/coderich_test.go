@@ -47,6 +47,7 @@ func mimes(o *agentv1.CodeOutput) string {
 
 func TestRichOutput(t *testing.T) {
 	eachPython(t, func(t *testing.T, s *server) {
+		s.py(t, "import matplotlib.pyplot") // the first import on a machine may speak of its fonts
 		r := s.py(t, "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nl = ax.plot([1, 2, 3])\nprint('before')")
 		if len(r.outputs) != 1 || r.outputs[0].GetSource() != "matplotlib" || strings.Join(r.order, "|") != "out:before\n|rich:matplotlib" {
 			t.Fatalf("an open figure: %v %v %s", r.order, r.CodeResult, r.stderr)
