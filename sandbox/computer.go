@@ -75,15 +75,17 @@ const (
 	// InputMove moves the pointer to X, Y.
 	InputMove InputType = "move"
 	// InputClick clicks Button at X, Y, or where the pointer is without them,
-	// Count times (1 if 0; 2 is a double click), with Keys held.
+	// Count times (1 if 0; 2 is a double click; up to [MaxClicks]), with Keys
+	// held.
 	InputClick InputType = "click"
 	// InputPress and InputRelease hold and let go of Button.
 	InputPress   InputType = "press"
 	InputRelease InputType = "release"
-	// InputDrag moves from X, Y along Path with Button held.
+	// InputDrag moves from X, Y along Path with Button and Keys held, within
+	// DurationMS (150 if 0).
 	InputDrag InputType = "drag"
 	// InputScroll turns the wheel at X, Y by DX, DY notches, positive is right
-	// and down.
+	// and down, up to [MaxNotches], with Keys held.
 	InputScroll InputType = "scroll"
 	// InputText types Text, whatever the keyboard's layout has.
 	InputText InputType = "type"
@@ -105,14 +107,16 @@ type Input struct {
 	// Button is "left" (the default), "middle" or "right", "back", "forward".
 	Button string `json:"button,omitempty"`
 	Count  int    `json:"count,omitempty"`
-	// Path is where a drag leads, by its points.
-	Path []Point  `json:"path,omitempty"`
-	DX   int      `json:"dx,omitempty"`
-	DY   int      `json:"dy,omitempty"`
-	Text string   `json:"text,omitempty"`
+	// Path is where a drag leads, by its points, up to [MaxDragPoints].
+	Path []Point `json:"path,omitempty"`
+	DX   int     `json:"dx,omitempty"`
+	DY   int     `json:"dy,omitempty"`
+	Text string  `json:"text,omitempty"`
+	// Keys are up to [MaxInputKeys].
 	Keys []string `json:"keys,omitempty"`
 	// DurationMS is how long a wait or drag takes, or keys are held; for text
 	// the time between characters.
+	// All inputs of a call together take up to [MaxInputTime].
 	DurationMS int64 `json:"duration_ms,omitempty"`
 }
 

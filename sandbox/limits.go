@@ -139,8 +139,14 @@ const (
 	MaxScreenWidth  = 4096
 	MaxScreenHeight = 4096
 	// MaxPicture bounds an encoded screenshot, in bytes: it is in memory whole.
-	MaxPicture    = 16 << 20
-	MaxInputs     = 256
+	MaxPicture = 16 << 20
+	MaxInputs  = 256
+	// Of one input: clicks, notches of the wheel in each direction, points of a
+	// drag, and keys or combinations.
+	MaxClicks     = 10
+	MaxNotches    = 1000
+	MaxDragPoints = 1024
+	MaxInputKeys  = 64
 	MaxTypedBytes = 64 << 10
 	MaxClipboard  = 1 << 20
 	// MaxInputTime bounds the waits of one call together.

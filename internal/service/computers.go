@@ -187,8 +187,6 @@ func hostOfAddress(address string) string {
 
 // Bounds of what a request on a computer may ask for.
 const (
-	maxPath     = 1024
-	maxKeys     = 64
 	maxKeyBytes = 128
 	maxAddress  = 8 << 10
 )
@@ -248,8 +246,8 @@ func checkInputs(inputs []sandbox.Input) error {
 	typed := 0
 	for i := range inputs {
 		in := &inputs[i]
-		if len(in.Type) > maxKeyBytes || len(in.Button) > maxKeyBytes || len(in.Path) > maxPath || len(in.Keys) > maxKeys {
-			return invalid("input %d is too long; a drag has at most %d points, and an input %d keys", i+1, maxPath, maxKeys)
+		if len(in.Type) > maxKeyBytes || len(in.Button) > maxKeyBytes || len(in.Path) > sandbox.MaxDragPoints || len(in.Keys) > sandbox.MaxInputKeys {
+			return invalid("input %d is too long; a drag has at most %d points, and an input %d keys", i+1, sandbox.MaxDragPoints, sandbox.MaxInputKeys)
 		}
 		for _, k := range in.Keys {
 			if len(k) > maxKeyBytes || checkText("keys", k) != nil {

@@ -14,13 +14,6 @@ import (
 )
 
 const (
-	// maxClicks bounds the clicks of one input.
-	maxClicks = 10
-	// maxNotches bounds the notches of one input, in each direction.
-	maxNotches = 1000
-	// maxPath bounds the points of a drag, maxKeys the combinations of an input.
-	maxPath = 1024
-	maxKeys = 64
 	// dragTime is how long a drag takes that does not say: programs that take
 	// what is dragged need some.
 	dragTime = 150 * time.Millisecond
@@ -245,7 +238,7 @@ func checkFields(in *sandbox.Input) error {
 			return err
 		}
 	case sandbox.InputDrag:
-		if err := needs(len(in.Path) > 0 && len(in.Path) <= maxPath, fmt.Sprintf("a path of 1 to %d points", maxPath)); err != nil {
+		if err := needs(len(in.Path) > 0 && len(in.Path) <= sandbox.MaxDragPoints, fmt.Sprintf("a path of 1 to %d points", sandbox.MaxDragPoints)); err != nil {
 			return err
 		}
 	case sandbox.InputKey, sandbox.InputKeyDown, sandbox.InputKeyUp:
@@ -260,12 +253,12 @@ func checkFields(in *sandbox.Input) error {
 	switch {
 	case (in.X == nil) != (in.Y == nil):
 		return sandbox.Errorf(sandbox.CodeInvalid, "give both x and y, or none of them")
-	case in.Count < 0 || in.Count > maxClicks:
-		return sandbox.Errorf(sandbox.CodeInvalid, "count is out of range; use 1 to %d", maxClicks)
-	case max(in.DX, -in.DX) > maxNotches || max(in.DY, -in.DY) > maxNotches:
-		return sandbox.Errorf(sandbox.CodeInvalid, "dx and dy are notches of the wheel, at most %d", maxNotches)
-	case len(in.Keys) > maxKeys:
-		return sandbox.Errorf(sandbox.CodeInvalid, "an input has at most %d keys", maxKeys)
+	case in.Count < 0 || in.Count > sandbox.MaxClicks:
+		return sandbox.Errorf(sandbox.CodeInvalid, "count is out of range; use 1 to %d", sandbox.MaxClicks)
+	case max(in.DX, -in.DX) > sandbox.MaxNotches || max(in.DY, -in.DY) > sandbox.MaxNotches:
+		return sandbox.Errorf(sandbox.CodeInvalid, "dx and dy are notches of the wheel, at most %d", sandbox.MaxNotches)
+	case len(in.Keys) > sandbox.MaxInputKeys:
+		return sandbox.Errorf(sandbox.CodeInvalid, "an input has at most %d keys", sandbox.MaxInputKeys)
 	}
 	return nil
 }
