@@ -25,6 +25,7 @@ var layers = map[string]int{
 	"internal/egress":           1,
 	"internal/egress/...":       1,
 	"internal/engine":           1,
+	"internal/intake":           1,
 	"internal/layer":            1,
 	"internal/layer/...":        1,
 	"internal/machine":          1,

@@ -23,6 +23,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -34,6 +35,8 @@ type Config struct {
 	Log *slog.Logger
 	// Version is what GET /v1/version answers, such as "1.2.3".
 	Version string
+	// Memory bounds what requests under way hold; nil is [DefaultMemory].
+	Memory *intake.MemoryConfig
 }
 
 // handlers holds what all handlers share.
@@ -52,7 +55,11 @@ func New(cfg Config) http.Handler {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &router{mux: mux, log: log}
+	memory := DefaultMemory
+	if cfg.Memory != nil {
+		memory = *cfg.Memory
+	}
+	return &router{mux: mux, log: log, memory: intake.NewMemory(memory)}
 }
 
 // Open reports whether a request is answered without credentials.
@@ -95,13 +102,17 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	return mux, a
 }
 
-// bodyTimeout is how long a JSON body may stand still.
-const bodyTimeout = 30 * time.Second
+// DefaultMemory is what the bodies of requests that are read as a whole have,
+// unless [Config.Memory] says otherwise.
+var DefaultMemory = intake.MemoryConfig{
+	Total: 256 << 20, Each: 128 << 20, Most: maxEditBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
+}
 
 // router checks what concerns every request, and answers what no handler does.
 type router struct {
-	mux *http.ServeMux
-	log *slog.Logger
+	mux    *http.ServeMux
+	log    *slog.Logger
+	memory *intake.Memory
 }
 
 func (s *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -115,8 +126,15 @@ func (s *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answerUnrouted(w, r, handler)
 		return
 	}
-	if r.Body != nil && !isRaw(r) {
-		r.Body = &timedBody{httpBody: r.Body, rc: http.NewResponseController(w)}
+	if !Streams(r) {
+		r = r.WithContext(r.Context())
+		release, err := s.memory.Hold(r, callerOf(r))
+		if err != nil {
+			w.Header().Set("Connection", "close") // so that nobody waits for the body
+			WriteError(w, err)
+			return
+		}
+		defer release()
 	}
 	s.mux.ServeHTTP(w, r)
 }
@@ -176,28 +194,14 @@ func (s *statusRecorder) Header() http.Header         { return s.header }
 func (s *statusRecorder) Write(p []byte) (int, error) { return len(p), nil }
 func (s *statusRecorder) WriteHeader(status int)      { s.status = status }
 
-// isRaw reports whether a request carries a stream of bytes, which may well
-// stand still.
-func isRaw(r *http.Request) bool {
-	return strings.HasPrefix(r.Header.Get("Content-Type"), contentRaw) || r.Method == http.MethodPut
+// callerOf names who shares memory.
+func callerOf(r *http.Request) string {
+	c, _ := sandbox.CallerOf(r.Context())
+	return c.Team + "\x00" + c.KeyID
 }
 
-// timedBody bounds how long each read of a body may take.
-type timedBody struct {
-	httpBody
-	rc *http.ResponseController
-}
-
-type httpBody = interface {
-	Read(p []byte) (int, error)
-	Close() error
-}
-
-func (b *timedBody) Read(p []byte) (int, error) {
-	// Errors only say that this connection has no deadlines. The deadline must
-	// be gone before the body ends: it would end the request's context.
-	_ = b.rc.SetReadDeadline(time.Now().Add(bodyTimeout))
-	n, err := b.httpBody.Read(p)
-	_ = b.rc.SetReadDeadline(time.Time{})
-	return n, err
+// Streams reports whether the body of a request is content of any size, which is
+// passed on as it comes.
+func Streams(r *http.Request) bool {
+	return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, contentPath) || r.Method == http.MethodPost && r.URL.Path == archivesPath
 }

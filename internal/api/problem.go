@@ -13,6 +13,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -54,6 +55,9 @@ func problemOf(err error) *Problem {
 	status, known := statusOf[code]
 	if !known {
 		code, status = sandbox.CodeInternal, http.StatusInternalServerError
+	}
+	if intake.IsStalled(err) {
+		status = http.StatusRequestTimeout
 	}
 	title := http.StatusText(status)
 	if status == statusCancelled {
@@ -154,6 +158,9 @@ func setUpHuma() {
 	humaOnce.Do(func() {
 		huma.ValidateStrictCasing = true
 		huma.NewError = func(status int, message string, causes ...error) huma.StatusError {
+			if status == http.StatusRequestTimeout {
+				return problemOf(sandbox.Wrap(sandbox.CodeTimeout, intake.ErrStalled, intake.StalledMessage))
+			}
 			return problemOf(sandbox.Errorf(codeOfStatus(status), "%s", refusal(message, causes)))
 		}
 	})

@@ -75,7 +75,7 @@ func (h *handlers) registerTemplates(a huma.API) {
 		func(ctx context.Context, in *aliasPath) (*struct{}, error) {
 			return done(ctx, h, h.svc.AliasTemplate(ctx, in.Alias, ""))
 		})
-	up := op(http.MethodPost, "/v1/template-archives", "upload-archive", "templates", "Send an archive of an image, for builds from it")
+	up := op(http.MethodPost, archivesPath, "upload-archive", "templates", "Send an archive of an image, for builds from it")
 	up.Description = "The body is what docker save or an OCI tool wrote, as tar, perhaps compressed. It is kept for an hour; `archive` of the answer names it in a spec."
 	up.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{contentRaw: {}}}
 	huma.Register(a, answers[sandbox.ArchiveUpload](a, up, contentJSON), h.uploadArchive)

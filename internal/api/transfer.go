@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -25,6 +26,10 @@ const (
 	// drainTime is how long the rest of a refused upload is read, so that the
 	// client gets to see the answer.
 	drainTime = 5 * time.Second
+	// contentPath is how the path of a file's content ends, and archivesPath
+	// where archives are sent.
+	contentPath  = "/files/content"
+	archivesPath = "/v1/template-archives"
 )
 
 type readInput struct {
@@ -51,15 +56,15 @@ type archiveInput struct {
 }
 
 func (h *handlers) registerTransfers(a huma.API) {
-	const base = "/v1/sandboxes/{sandbox}/files"
+	const base, content = "/v1/sandboxes/{sandbox}/files", "/v1/sandboxes/{sandbox}" + contentPath
 	const cut = "A failure on the way breaks the connection, so that a cut file is never taken for whole. " +
 		"A client that sends `TE: trailers` gets the trailer `X-Cove-End` in place: `ok`, or the problem as JSON."
-	read := op(http.MethodGet, base+"/content", "read-file", "files", "Read a file of any size")
+	read := op(http.MethodGet, content, "read-file", "files", "Read a file of any size")
 	read.Description = "The header `X-Cove-File` describes the file, as JSON. " + cut
 	huma.Register(a, sends(read, contentRaw), h.readFile)
 
-	write := op(http.MethodPut, base+"/content", "write-file", "files", "Write a file of any size")
-	write.Description = "Readers see the old content or the whole new one. When the upload breaks off, nothing is written."
+	write := op(http.MethodPut, content, "write-file", "files", "Write a file of any size")
+	write.Description = "Readers see the old content or the whole new one. When the upload breaks off, or stands still for a minute (408), nothing is written; of what is appended, the part that came stays."
 	write.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{contentRaw: {}}}
 	huma.Register(a, answers[sandbox.FileInfo](a, write, contentJSON), h.writeFile)
 
@@ -196,8 +201,7 @@ func receive[T any](h *handlers, hctx huma.Context, take func(context.Context, i
 	w.Header().Set("Connection", "close")
 	h.fail(r.Context(), err).write(w)
 	_ = rc.Flush()
-	_ = rc.SetReadDeadline(time.Now().Add(drainTime))
-	_, _ = io.Copy(io.Discard, r.Body)
+	intake.Drain(w, r, drainTime)
 }
 
 // asciiJSON encodes v for a header: JSON in which all but ASCII is escaped.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -43,6 +44,10 @@ type Config struct {
 	MaxSessionsPerKey int
 	// SessionIdle ends a session without requests; 0 is two hours.
 	SessionIdle time.Duration
+
+	// Memory bounds what the messages of requests under way hold; nil is
+	// [DefaultMemory].
+	Memory *intake.MemoryConfig
 
 	// Env returns variables of the environment of the client that has started
 	// this server for itself alone, for dialects whose products are configured
@@ -74,6 +79,9 @@ func (c Config) withDefaults() Config {
 	if c.SessionIdle == 0 {
 		c.SessionIdle = 2 * time.Hour
 	}
+	if c.Memory == nil {
+		c.Memory = &DefaultMemory
+	}
 	return c
 }
 
@@ -84,3 +92,9 @@ func (c Config) selection() dialect.Selection {
 // maxMessage bounds one message of a client: a file of 8 MiB in base64 with
 // what is around it.
 const maxMessage = 12 << 20
+
+// DefaultMemory is what messages have unless [Config.Memory] says otherwise:
+// eight of the largest, of which one caller has four.
+var DefaultMemory = intake.MemoryConfig{
+	Total: 8 * maxMessage, Each: 4 * maxMessage, Most: maxMessage, Wait: 10 * time.Second, Within: 5 * time.Minute,
+}

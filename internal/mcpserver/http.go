@@ -16,10 +16,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/dialect/all"
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -33,13 +33,6 @@ const (
 
 // statelessRevision is the first revision of the protocol without sessions.
 const statelessRevision = "2026-07-28"
-
-// Bodies above bigBody share memoryForBodies, so that many large requests at
-// once wait instead of exhausting memory.
-const (
-	bigBody         = 1 << 20
-	memoryForBodies = 8 * maxMessage
-)
 
 // Handler serves MCP over Streamable HTTP. Mount it at /mcp and /mcp/:
 //
@@ -57,7 +50,7 @@ type Handler struct {
 	stateful  http.Handler
 	stateless http.Handler
 	plain     http.Handler // stateless, and answers with JSON only
-	bodies    *semaphore.Weighted
+	memory    *intake.Memory
 	bound     *bound
 
 	mu      sync.Mutex
@@ -71,7 +64,7 @@ func NewHTTP(cfg Config) (*Handler, error) {
 	h := &Handler{
 		cfg:      cfg,
 		dialects: make(map[string]*sessions),
-		bodies:   semaphore.NewWeighted(memoryForBodies),
+		memory:   intake.NewMemory(*cfg.Memory),
 		servers:  make(map[string]*mcp.Server),
 	}
 	for _, d := range all.Dialects() {
@@ -208,19 +201,11 @@ var errNotText = errors.New("the request is not valid UTF-8")
 
 // readBody reads a bounded body. release must be called when it is done with.
 func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
-	release = func() {}
 	if r.ContentLength > maxMessage {
-		return nil, release, &http.MaxBytesError{Limit: maxMessage}
+		return nil, nil, &http.MaxBytesError{Limit: maxMessage}
 	}
-	if r.ContentLength < 0 || r.ContentLength > bigBody {
-		need := int64(maxMessage)
-		if r.ContentLength > 0 {
-			need = r.ContentLength
-		}
-		if err := h.bodies.Acquire(r.Context(), need); err != nil {
-			return nil, release, err
-		}
-		release = sync.OnceFunc(func() { h.bodies.Release(need) })
+	if release, err = h.memory.Hold(r, userOf(r.Context())); err != nil {
+		return nil, nil, err
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
 	if err == nil && !utf8.Valid(body) {
@@ -228,10 +213,7 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 	}
 	if err != nil {
 		release()
-		return nil, func() {}, err
-	}
-	if len(body) <= bigBody {
-		release() // a call may take hours, and this one has no length in front
+		return nil, nil, err
 	}
 	return body, release, nil
 }
@@ -245,6 +227,12 @@ func refuseBody(w http.ResponseWriter, err error) {
 			fmt.Sprintf("the request is over %d MiB; write large files in parts", maxMessage>>20))
 	case errors.Is(err, errNotText):
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeParseError, err.Error()+"; send binary data as base64")
+	case intake.IsStalled(err):
+		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, intake.StalledMessage)
+	case errors.Is(err, intake.ErrBusy):
+		w.Header().Set("Connection", "close")
+		w.Header().Set("Retry-After", "2")
+		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeInternalError, sandbox.MessageOf(err))
 	default:
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "the request could not be read")
 	}

@@ -189,7 +189,7 @@ func (s *Service) WriteFile(ctx context.Context, ref string, req sandbox.WriteFi
 	source := &source{r: content}
 	info, err := h.client.WriteFile(v.ctx, &req, mode, source)
 	if err != nil && source.err != nil && v.ctx.Err() == nil {
-		return nil, broken(source.err)
+		return nil, broken(source.err, req.Append)
 	}
 	return info, h.explain(v.ctx, err)
 }
@@ -211,9 +211,12 @@ func (s *source) Read(p []byte) (int, error) {
 
 // broken is the error for content that ended too early. A door's own errors,
 // such as one for content over its limit, go back as they are.
-func broken(err error) error {
+func broken(err error, appended bool) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok {
 		return err
+	}
+	if appended {
+		return sandbox.Wrap(sandbox.CodeCancelled, errors.Unwrap(err), "the content ended too early; what came before was appended, so look at the file before you send the rest")
 	}
 	return sandbox.Wrap(sandbox.CodeCancelled, errors.Unwrap(err), "the content ended too early, so nothing was written; send it again")
 }

@@ -12,11 +12,11 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"time"
 	"unicode/utf8"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -26,14 +26,13 @@ const (
 	pathRPC    = "/api/v1/rpc"
 )
 
-const (
-	// maxBody bounds a request: code of the largest size, escaped.
-	maxBody = 12 << 20
-	// Bodies above bigBody share memoryForBodies while they are read and worked
-	// on, so that many large requests at once wait instead of exhausting memory.
-	bigBody         = 1 << 20
-	memoryForBodies = 8 * maxBody
-)
+// maxBody bounds a request: code of the largest size, escaped.
+const maxBody = 12 << 20
+
+// memory is what bodies have: eight of the largest, of which one caller has four.
+var memory = intake.MemoryConfig{
+	Total: 8 * maxBody, Each: 4 * maxBody, Most: maxBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
+}
 
 // The codes of errors that are no JSON-RPC.
 const (
@@ -54,7 +53,7 @@ const (
 // front answers the product's HTTP interface.
 type front struct {
 	dialect.FrontConfig
-	bodies *semaphore.Weighted
+	memory *intake.Memory
 }
 
 // Paths are those below which the front answers, besides MCP's.
@@ -62,7 +61,7 @@ func (d *Dialect) Paths() []string { return []string{pathHealth, pathRPC} }
 
 // Front returns what answers on HTTP.
 func (d *Dialect) Front(cfg dialect.FrontConfig) http.Handler {
-	return &front{FrontConfig: cfg, bodies: semaphore.NewWeighted(memoryForBodies)}
+	return &front{FrontConfig: cfg, memory: intake.NewMemory(memory)}
 }
 
 // ServeHTTP answers a request to one of the front's paths or to MCP.
@@ -183,31 +182,19 @@ var errNotText = errors.New("it is not valid UTF-8")
 
 // read reads a bounded body. release must be called when it is done with.
 func (f *front) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
-	held := int64(0)
-	if r.ContentLength < 0 || r.ContentLength > bigBody {
-		held = maxBody
-		if r.ContentLength >= 0 {
-			held = min(r.ContentLength, maxBody)
-		}
-		if err := f.bodies.Acquire(r.Context(), held); err != nil {
-			return nil, nil, err
-		}
+	caller, _ := sandbox.CallerOf(r.Context())
+	if release, err = f.memory.Hold(r, caller.Team+"\x00"+caller.KeyID); err != nil {
+		return nil, nil, err
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil && !utf8.Valid(body) {
 		err = errNotText
 	}
 	if err != nil {
-		f.bodies.Release(held)
+		release()
 		return nil, nil, err
 	}
-	// A call may take hours, and must not hold more than it has.
-	size := min(int64(len(body)), held)
-	if len(body) <= bigBody {
-		size = 0
-	}
-	f.bodies.Release(held - size)
-	return body, func() { f.bodies.Release(size) }, nil
+	return body, release, nil
 }
 
 func refuseBody(w http.ResponseWriter, err error) {
@@ -218,6 +205,16 @@ func refuseBody(w http.ResponseWriter, err error) {
 	}
 	if errors.Is(err, errNotText) {
 		http.Error(w, "Failed to parse the request body as JSON: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch {
+	case intake.IsStalled(err):
+		http.Error(w, intake.StalledMessage, http.StatusRequestTimeout)
+		return
+	case errors.Is(err, intake.ErrBusy):
+		w.Header().Set("Connection", "close")
+		w.Header().Set("Retry-After", "2")
+		http.Error(w, sandbox.MessageOf(err), http.StatusServiceUnavailable)
 		return
 	}
 	http.Error(w, "the request could not be read", http.StatusBadRequest)

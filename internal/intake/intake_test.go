@@ -1,0 +1,520 @@
+package intake
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// enough is how long a test waits for what must happen.
+const enough = time.Minute
+
+// quick is a pace that is soon missed.
+var quick = Pace{Bytes: 1000, Time: 50 * time.Millisecond}
+
+// reading serves a handler that reads bodies, and says how that ended.
+func reading(t *testing.T, p Pace, free func(*http.Request) bool) (*httptest.Server, chan error) {
+	t.Helper()
+	ended := make(chan error, 16)
+	srv := httptest.NewServer(p.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/leave" {
+			_, _ = io.WriteString(w, "left")
+			return
+		}
+		_, err := io.Copy(io.Discard, r.Body)
+		ended <- err
+		if IsStalled(err) {
+			w.WriteHeader(http.StatusRequestTimeout)
+			return
+		}
+		<-r.Context().Done()
+	}), free))
+	t.Cleanup(srv.Close)
+	return srv, ended
+}
+
+// dial connects, and closes at the end.
+func dial(t *testing.T, l net.Listener) net.Conn {
+	t.Helper()
+	c, err := net.Dial(l.Addr().Network(), l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetReadDeadline(time.Now().Add(enough))
+	return c
+}
+
+func await[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(enough):
+		t.Fatalf("%s: not within %s", what, enough)
+		panic("unreachable")
+	}
+}
+
+// Attack: a body of which a byte comes now and then, with a length in front,
+// and in chunks.
+func TestSlowBodiesEnd(t *testing.T) {
+	for name, c := range map[string]struct{ head, more string }{
+		"nothing": {"Content-Length: 1000000\r\n\r\n", ""},
+		"bytes":   {"Content-Length: 1000000\r\n\r\n", "x"},
+		"chunks":  {"Transfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"},
+		"waiting": {"Expect: 100-continue\r\nContent-Length: 1000000\r\n\r\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv, ended := reading(t, quick, nil)
+			conn := dial(t, srv.Listener)
+			if _, err := io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\n"+c.head); err != nil {
+				t.Fatal(err)
+			}
+			stop := make(chan struct{})
+			defer close(stop)
+			go func() {
+				for c.more != "" {
+					select {
+					case <-stop:
+						return
+					case <-time.After(5 * time.Millisecond):
+					}
+					if _, err := io.WriteString(conn, c.more); err != nil {
+						return
+					}
+				}
+			}()
+			if err := await(t, ended, "the body's end"); !IsStalled(err) || sandbox.CodeOf(err) != sandbox.CodeTimeout || sandbox.MessageOf(err) != StalledMessage {
+				t.Errorf("the body ended with %v", err)
+			}
+			answer, err := io.ReadAll(conn)
+			if errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), "Connection: close") {
+				t.Errorf("answered %q, %v; want 408 and the connection's end", answer, err)
+			}
+		})
+	}
+}
+
+// The same over HTTP/2, where a connection has many requests: one that stalls
+// ends alone.
+func TestSlowBodiesEndOverHTTP2(t *testing.T) {
+	ended := make(chan error, 1)
+	srv := httptest.NewUnstartedServer(quick.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Longer than the body has: nobody waits for it now.
+		time.Sleep(2 * quick.Time)
+		_, err := io.Copy(io.Discard, r.Body)
+		if err != nil {
+			ended <- err
+			w.WriteHeader(http.StatusRequestTimeout)
+		}
+		_, _ = io.WriteString(w, r.Proto)
+	}), nil))
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	defer srv.Close()
+	body, stalls := io.Pipe()
+	defer stalls.Close()
+	res, err := srv.Client().Post(srv.URL, "text/plain", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if err := await(t, ended, "the body's end"); !IsStalled(err) || res.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("%s, the body ended with %v", res.Status, err)
+	}
+	if res, err = srv.Client().Post(srv.URL, "text/plain", strings.NewReader("whole")); err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if data, err := io.ReadAll(res.Body); err != nil || string(data) != "HTTP/2.0" {
+		t.Errorf("another request: %q, %v", data, err)
+	}
+}
+
+// A body that nobody reads does not hold its connection either: the HTTP server
+// wants what is left of it before it answers.
+func TestUnreadBodiesEnd(t *testing.T) {
+	srv, _ := reading(t, quick, nil)
+	conn := dial(t, srv.Listener)
+	if _, err := io.WriteString(conn, "PUT /leave HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) || !strings.HasSuffix(string(answer), "left") {
+		t.Errorf("answered %q, %v", answer, err)
+	}
+}
+
+// scripted is a body whose reads take as long, and bring as much, as they say.
+type scripted struct {
+	steps    []step
+	deadline time.Time
+}
+
+type step struct {
+	n    int
+	wait time.Duration
+}
+
+func (s *scripted) Read([]byte) (int, error) {
+	if len(s.steps) == 0 {
+		return 0, io.EOF
+	}
+	next := s.steps[0]
+	s.steps = s.steps[1:]
+	if !s.deadline.IsZero() && time.Until(s.deadline) < next.wait {
+		time.Sleep(time.Until(s.deadline))
+		return 0, os.ErrDeadlineExceeded
+	}
+	time.Sleep(next.wait)
+	return next.n, nil
+}
+
+func (s *scripted) Close() error                      { return nil }
+func (s *scripted) Header() http.Header               { return http.Header{} }
+func (s *scripted) Write(p []byte) (int, error)       { return len(p), nil }
+func (s *scripted) WriteHeader(int)                   {}
+func (s *scripted) SetReadDeadline(t time.Time) error { s.deadline = t; return nil }
+
+// What is large and flows goes on, however long it takes; what is not read now
+// is not the client's fault.
+func TestPace(t *testing.T) {
+	repeat := func(n int, s step) (all []step) {
+		for range n {
+			all = append(all, s)
+		}
+		return all
+	}
+	p := Pace{Bytes: 1000, Time: time.Minute}
+	for name, c := range map[string]struct {
+		steps   []step
+		busy    time.Duration // of the reader, after each read
+		stalled bool
+	}{
+		"a day at the pace":     {steps: repeat(24*60*2, step{500, 29 * time.Second})},
+		"a day below it":        {steps: repeat(24*60, step{400, 29 * time.Second}), stalled: true},
+		"a byte a minute":       {steps: repeat(100, step{1, time.Minute - time.Second}), stalled: true},
+		"small":                 {steps: repeat(50, step{1, time.Second})},
+		"a slow reader":         {steps: repeat(100, step{10, 0}), busy: time.Hour},
+		"fast, and then stands": {steps: append(repeat(100, step{1 << 20, 0}), step{1, time.Hour}), stalled: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &scripted{steps: c.steps}
+				var err error
+				p.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					for err == nil {
+						_, err = r.Body.Read(make([]byte, 1<<20))
+						time.Sleep(c.busy)
+					}
+				}), nil).ServeHTTP(s, &http.Request{ProtoMajor: 1, Body: s})
+				if IsStalled(err) != c.stalled || !c.stalled && err != io.EOF {
+					t.Errorf("ended with %v", err)
+				}
+				if !c.stalled && !s.deadline.IsZero() {
+					t.Error("a deadline is left, which will end the request")
+				}
+			})
+		})
+	}
+}
+
+// What is free may stand still, and a request whose body has come lasts.
+func TestNotAffected(t *testing.T) {
+	srv, ended := reading(t, quick, func(r *http.Request) bool { return r.Header.Get("Free") != "" })
+	for _, head := range []string{"Free: 1\r\nContent-Length: 2\r\n\r\n", "Content-Length: 2\r\n\r\nx"} {
+		conn := dial(t, srv.Listener)
+		if _, err := io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\n"+head); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(head, "Free") {
+			time.Sleep(3 * quick.Time)
+			_, _ = io.WriteString(conn, "x")
+		}
+		_, _ = io.WriteString(conn, "x")
+		if err := await(t, ended, "the body's end"); err != nil {
+			t.Errorf("%q: the body ended with %v", head, err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(3 * quick.Time))
+		if data, err := io.ReadAll(conn); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%q: the request did not last: %q, %v", head, data, err)
+		}
+	}
+}
+
+func TestDrain(t *testing.T) {
+	for _, p := range []Pace{quick, {Bytes: 1, Time: time.Hour}} {
+		srv := httptest.NewServer(p.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Connection", "close")
+			_ = http.NewResponseController(w).EnableFullDuplex()
+			w.WriteHeader(http.StatusTeapot)
+			_ = http.NewResponseController(w).Flush()
+			Drain(w, r, 50*time.Millisecond)
+		}), nil))
+		conn := dial(t, srv.Listener)
+		if _, err := io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn)
+		if errors.Is(err, os.ErrDeadlineExceeded) || !strings.HasPrefix(string(answer), "HTTP/1.1 418") {
+			t.Errorf("answered %q, %v", answer, err)
+		}
+		srv.Close()
+	}
+}
+
+func request(t *testing.T, length int64, body io.Reader) *http.Request {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
+	r.ContentLength = length
+	return r
+}
+
+func TestMemory(t *testing.T) {
+	const kib = 1 << 10
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(MemoryConfig{Total: 300 * kib, Each: 200 * kib, Most: 100 * kib, Wait: time.Minute, Within: time.Hour})
+		hold := func(who string, length int64) (func(), *http.Request, error) {
+			r := request(t, length, strings.NewReader(strings.Repeat("x", 100*kib)))
+			release, err := m.Hold(r, who)
+			return release, r, err
+		}
+		a, _, err := hold("a", 100*kib)
+		b, unknown, err2 := hold("a", -1)
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		// Its share is gone, and it waits; others have room, until there is none.
+		if _, _, err := hold("a", 50*kib); !errors.Is(err, ErrBusy) {
+			t.Errorf("over its share: %v", err)
+		}
+		if release, _, err := hold("a", SmallBody); err != nil {
+			t.Errorf("a small one: %v", err)
+		} else {
+			release()
+		}
+		c, _, err := hold("b", 100*kib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := hold("c", 50*kib); !errors.Is(err, ErrBusy) {
+			t.Errorf("over all: %v", err)
+		}
+		// Who waits gets what becomes free.
+		go func() {
+			time.Sleep(time.Second)
+			a()
+		}()
+		d, _, err := hold("c", 100*kib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A body that turns out smaller gives back the rest when it has been read.
+		unknown.Body.(*held).ReadCloser = io.NopCloser(strings.NewReader("small"))
+		if _, err := io.ReadAll(unknown.Body); err != nil {
+			t.Fatal(err)
+		}
+		e, _, err := hold("d", 100*kib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, release := range []func(){a, b, c, d, e, e, a} {
+			release()
+		}
+		if m.used != 0 || len(m.by) != 0 {
+			t.Errorf("in the end %d are used, by %v", m.used, m.by)
+		}
+		// A request that is over does not wait.
+		f, _, _ := hold("a", 100*kib)
+		g, _, _ := hold("a", 100*kib)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		r := request(t, 100*kib, http.NoBody).WithContext(ctx)
+		r.Body = io.NopCloser(strings.NewReader("x"))
+		if _, err := m.Hold(r, "a"); !errors.Is(err, context.Canceled) {
+			t.Errorf("a request that is over: %v", err)
+		}
+		f()
+		g()
+	})
+}
+
+// Attack: memory is set aside for a body that comes just fast enough.
+func TestMemoryIsNotHeldForLong(t *testing.T) {
+	m := NewMemory(MemoryConfig{Total: 1 << 20, Each: 1 << 20, Most: 1 << 20, Wait: enough, Within: 100 * time.Millisecond})
+	first := make(chan error, 2)
+	srv := httptest.NewServer(Pace{Bytes: 1, Time: enough}.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		release, err := m.Hold(r, "a")
+		if err == nil {
+			_, err = io.Copy(io.Discard, r.Body)
+			release()
+		}
+		first <- err
+	}), nil))
+	defer srv.Close()
+	conn := dial(t, srv.Listener)
+	if _, err := io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(t, first, "the body's end"); !IsStalled(err) {
+		t.Errorf("the body ended with %v", err)
+	}
+}
+
+func TestListen(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused atomic.Int32
+	l := Listen(inner, ListenConfig{Most: 1, Patience: 200 * time.Millisecond, Full: func() { refused.Add(1) }})
+	defer l.Close()
+	accepted := make(chan net.Conn, 8)
+	go func() {
+		defer close(accepted)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- c
+		}
+	}()
+	one := dial(t, inner)
+	server := await(t, accepted, "a connection")
+	two := dial(t, inner)
+	if n, err := two.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) || refused.Load() != 1 {
+		t.Errorf("one too many: %d bytes, %v, refused %d", n, err, refused.Load())
+	}
+	// Attack: a client that never reads.
+	_, err = server.Write(make([]byte, 64<<20))
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a client that never reads: %v", err)
+	}
+	// The server's own deadline counts, if it is sooner.
+	if err := server.SetWriteDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the server's deadline: %v", err)
+	}
+	_ = server.Close()
+	_ = server.Close()
+	_ = one.Close()
+	// Its place is free, for one.
+	three := dial(t, inner)
+	server = await(t, accepted, "a connection after another")
+	_ = server.Close()
+	_ = three.Close()
+}
+
+// A client that reads gets all, however small the pieces.
+func TestReadersGetAll(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Listen(inner, ListenConfig{Most: 1, Patience: enough, Full: func() {}})
+	defer l.Close()
+	client := dial(t, inner)
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 1<<20 + 1
+	go func() {
+		_, _ = server.Write(make([]byte, size))
+		_ = server.(interface{ CloseWrite() error }).CloseWrite()
+	}()
+	if n, err := io.Copy(io.Discard, bufio.NewReaderSize(client, 16)); n != size || err != nil {
+		t.Errorf("got %d bytes, %v", n, err)
+	}
+	_ = server.Close()
+}
+
+// The end of TLS is not waited for as long as data is.
+func TestTLSEnds(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Listen(inner, ListenConfig{Most: 1, Patience: time.Hour, Full: func() {}})
+	defer l.Close()
+	_ = dial(t, inner)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS13})
+	if err := secure.SetDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := secure.Write([]byte("x")); err == nil {
+		t.Error("written after the deadline")
+	}
+	_ = secure.Close()
+}
+
+func TestTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := NewTries(TriesConfig{Most: 3, Again: time.Second})
+		me, other, elsewhere := Try{"p", "me"}, Try{"p", "other"}, Try{"q", "me"}
+		for range 3 {
+			if w := tries.Wait(me); w != 0 {
+				t.Errorf("waits %s", w)
+			}
+			tries.Failed(me)
+		}
+		tries.Failed(me)
+		if w := tries.Wait(me); w != time.Second {
+			t.Errorf("after three, waits %s", w)
+		}
+		if tries.Wait(other) != 0 || tries.Wait(elsewhere) != 0 {
+			t.Error("others wait too")
+		}
+		time.Sleep(1100 * time.Millisecond)
+		if w := tries.Wait(me); w != 0 {
+			t.Errorf("a second later waits %s", w)
+		}
+		tries.Failed(me)
+		if w := tries.Wait(me); w != 900*time.Millisecond {
+			t.Errorf("after one more, waits %s", w)
+		}
+		time.Sleep(time.Minute)
+		for i := range 3 * maxTried {
+			tries.Failed(Try{"p", string(rune(i))})
+		}
+		if len(tries.tried) > maxTried {
+			t.Errorf("%d are remembered", len(tries.tried))
+		}
+	})
+}
+
+func TestAddress(t *testing.T) {
+	for in, want := range map[string]string{
+		"192.0.2.7:1234": "192.0.2.7", "[::ffff:192.0.2.7]:1": "192.0.2.7", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64",
+		"[fe80::1%eth0]:1": "fe80::/64", "@": "@", "": "",
+	} {
+		if got := Address(in); got != want {
+			t.Errorf("%q is %q, want %q", in, got, want)
+		}
+	}
+}
