@@ -30,6 +30,15 @@ type dialectConn struct {
 	dialect string
 }
 
+// CloseWrite is for the HTTP server: a client that still sends has an answer to
+// read.
+func (c *dialectConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
 // Accept implements [net.Listener].
 func (l *dialectListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
@@ -76,7 +85,7 @@ func (f *front) listenDialects(ctx context.Context) error {
 		if err != nil {
 			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s for %s (%v); choose another address with --dialect-port", addr, name, err))
 		}
-		f.listeners = append(f.listeners, &dialectListener{l, d.Name()})
+		f.listeners = append(f.listeners, &dialectListener{f.bounded(l), d.Name()})
 	}
 	return nil
 }
@@ -95,7 +104,7 @@ func (f *front) sayDialects() {
 
 // dialectFronts puts the fronts of dialects before everything else; they ask
 // themselves who calls.
-func (s *Server) dialectFronts(p *parts, mcp *mcpserver.Handler, rest http.Handler) http.Handler {
+func (s *Server) dialectFronts(p *parts, mcp *mcpserver.Handler, bound *perKey, rest http.Handler) http.Handler {
 	keys := &auth.Keys{Store: p.store, Log: s.log}
 	byDialect, byPath := map[string]http.Handler{}, map[string]http.Handler{}
 	for _, d := range all.Dialects() {
@@ -104,7 +113,7 @@ func (s *Server) dialectFronts(p *parts, mcp *mcpserver.Handler, rest http.Handl
 			continue
 		}
 		h := fronted.Front(dialect.FrontConfig{
-			Service: p.service, MCP: mcp, Log: s.log, StateDir: s.cfg.StateDir,
+			Service: p.service, MCP: bound.handler(mcp), Log: s.log, StateDir: s.cfg.StateDir,
 			Trusted:      func(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) },
 			Authenticate: keys.Authenticate,
 			Refuse:       hurry,

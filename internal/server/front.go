@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +11,13 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cove-sh/cove/internal/api"
 	"github.com/cove-sh/cove/internal/auth"
 	"github.com/cove-sh/cove/internal/config"
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/internal/mcpserver"
 	"github.com/cove-sh/cove/internal/preview"
 	"github.com/cove-sh/cove/sandbox"
@@ -24,6 +27,12 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
+	// maxConnections bounds the connections by TCP to one address; half of the
+	// files that the daemon may open are a bound too.
+	maxConnections = 8192
+	// maxRequestsPerKey bounds the requests of one key that are under way,
+	// streams and WebSockets included.
+	maxRequestsPerKey = 1024
 	// hurryTime is how long the body of a request is waited for that comes from
 	// somebody without a key.
 	hurryTime = 2 * time.Second
@@ -66,7 +75,13 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &front{s: s, mcp: mcp, cancel: cancel}
-	fronts := s.dialectFronts(p, mcp, s.authenticate(p, mux))
+	pace := intake.DefaultPace
+	if s.deps.Pace != nil {
+		pace = *s.deps.Pace
+	}
+	keys := newPerKey(cmp.Or(s.deps.MaxRequestsPerKey, maxRequestsPerKey))
+	rest = s.authenticate(p, keys.handler(mux))
+	fronts := pace.Handler(s.dialectFronts(p, mcp, keys, rest), ownContent)
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	f.http = &http.Server{
 		Handler:           f.count(splitHosts(previews, p.metrics.watch(s.checkHost(fronts)))),
@@ -83,6 +98,10 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	}
 	return f, nil
 }
+
+// ownContent reports whether a body is content that the server's own user sends:
+// it may come from a pipe, and stand still for as long as that does.
+func ownContent(r *http.Request) bool { return auth.ViaUnixSocket(r) && api.Streams(r) }
 
 // splitHosts keeps the names of previews apart from all else, before anything
 // is known of a request: what comes by such a name meets no keys, and cannot
@@ -169,7 +188,7 @@ func (f *front) listen(ctx context.Context) error {
 		if err != nil {
 			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s (%v); choose another address with --listen", cfg.Listen, err))
 		}
-		f.listeners = append(f.listeners, l)
+		f.listeners = append(f.listeners, f.bounded(l))
 		f.tcp = l.Addr()
 		if a, ok := f.tcp.(*net.TCPAddr); ok {
 			f.s.port.Store(int32(a.Port))
@@ -186,6 +205,25 @@ func (f *front) listen(ctx context.Context) error {
 	}
 	f.listeners = append(f.listeners, l)
 	return nil
+}
+
+// bounded bounds the connections of a listener that others than the server's own
+// user may reach.
+func (f *front) bounded(l net.Listener) net.Listener {
+	most := maxConnections
+	var files syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
+		most = min(most, int(min(files.Cur/2, maxConnections)))
+	}
+	if f.s.deps.MaxConnections > 0 {
+		most = f.s.deps.MaxConnections
+	}
+	var said atomic.Int64
+	return intake.Listen(l, intake.ListenConfig{Most: most, Patience: intake.DefaultPatience, Full: func() {
+		if now, was := time.Now().Unix(), said.Load(); now-was >= 60 && said.CompareAndSwap(was, now) {
+			f.s.log.Warn("connections are refused; there are as many as may be", "address", l.Addr().String(), "connections", most)
+		}
+	}})
 }
 
 func (f *front) closeListeners() {

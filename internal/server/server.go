@@ -19,6 +19,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/internal/janitor"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
@@ -59,6 +60,11 @@ type Deps struct {
 	// Handover is when a command that an MCP call waits for becomes a job; 0 is
 	// as clients need it. For tests.
 	Handover time.Duration
+	// Pace, MaxConnections and MaxRequestsPerKey are bounds of what clients may
+	// do; nil and 0 are as SECURITY.md says. For tests.
+	Pace              *intake.Pace
+	MaxConnections    int
+	MaxRequestsPerKey int
 	// Fixtures serves the tools of the MCP conformance suite. For tests.
 	Fixtures bool
 }
