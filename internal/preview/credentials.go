@@ -164,6 +164,9 @@ func setCookie(w http.ResponseWriter, r *http.Request, found *sandbox.Preview, c
 	http.SetCookie(w, &http.Cookie{Name: name, Value: sealCookie(c), Path: "/", HttpOnly: true, Secure: secure, SameSite: http.SameSiteLaxMode})
 }
 
+// errTooMany says that so many wait already.
+var errTooMany = sandbox.Errorf(sandbox.CodeQuotaExceeded, "too many visitors")
+
 // errAnswered says that the visitor has had their answer.
 var errAnswered = errors.New("answered")
 
@@ -182,10 +185,15 @@ func (p *Proxy) admit(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	// What is begun for a browser that goes away or is told to come again goes
 	// on: the sandbox wakes.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTimeout)
+	if !p.waiting.enter(at.label) {
+		cancel()
+		return nil, credential{}, errTooMany
+	}
 	done := make(chan result, 1)
 	go func() {
+		defer p.waiting.leave(at.label)
 		defer cancel()
-		preview, used, err := p.try(ctx, at, brought)
+		preview, used, err := p.try(ctx, r, at, brought)
 		done <- result{preview, used, err}
 	}()
 	var impatient <-chan time.Time
@@ -205,13 +213,18 @@ func (p *Proxy) admit(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	}
 }
 
-func (p *Proxy) try(ctx context.Context, at place, brought []credential) (*sandbox.Preview, credential, error) {
+func (p *Proxy) try(ctx context.Context, r *http.Request, at place, brought []credential) (*sandbox.Preview, credential, error) {
 	if len(brought) == 0 {
 		brought = []credential{{}}
 	}
 	var refused error
 	for _, c := range brought {
+		a := attemptAt(r, at.label, c.key, c.link)
+		if err := p.allow(a); err != nil {
+			return nil, c, err
+		}
 		found, err := p.previews.VisitPreview(ctx, sandbox.PreviewVisit{Label: at.label, Key: c.key, Link: c.link})
+		p.note(a, err)
 		switch code := sandbox.CodeOf(err); {
 		case err == nil:
 			return found, c, nil

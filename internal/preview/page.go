@@ -6,6 +6,7 @@ import (
 	_ "embed" // the page
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -56,6 +57,9 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, at place, err err
 }
 
 func (p *Proxy) explain(at place, err error, brought bool) problem {
+	if often, ok := errors.AsType[*triedTooOften](err); ok {
+		return often.problem()
+	}
 	code := sandbox.CodeOf(err)
 	switch code {
 	case sandbox.CodeForbidden, sandbox.CodeUnauthenticated:

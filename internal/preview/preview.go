@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -26,6 +27,13 @@ const (
 	// maxVisits bounds the requests under way to one preview, streams and
 	// WebSockets included.
 	maxVisits = 512
+	// maxTries bounds the keys and links that one address brings in vain to one
+	// preview or live view; it has one more each tryAgain.
+	maxTries = 60
+	tryAgain = time.Second
+	// maxKnown bounds the keys and links that are remembered as good, so that
+	// somebody else's tries from the same address do not keep their visitors out.
+	maxKnown = 4096
 	// dialTimeout bounds reaching the port, and waking the sandbox before.
 	dialTimeout = 30 * time.Second
 	// answerTimeout is how long a program may take to begin its answer.
@@ -61,7 +69,10 @@ type Proxy struct {
 	log      *slog.Logger
 	forward  *httputil.ReverseProxy
 	visits   counter
+	waiting  counter // of visitors who are being admitted, by label
 	viewers  counter
+	tries    *intake.Tries
+	known    known
 	recheck  time.Duration
 	patience time.Duration
 }
@@ -75,7 +86,9 @@ func New(cfg Config) *Proxy {
 		others:   make(map[string]bool),
 		log:      cfg.Log,
 		visits:   counter{most: maxVisits},
+		waiting:  counter{most: maxVisits},
 		viewers:  counter{most: maxViewers},
+		tries:    intake.NewTries(intake.TriesConfig{Most: maxTries, Again: tryAgain}),
 		recheck:  recheckTime,
 		patience: wakePatience,
 	}

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"html/template"
 	"net"
 	"net/http"
@@ -121,10 +122,21 @@ func serveViewAsset(w http.ResponseWriter, r *http.Request, kind string) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }
 
+// visitView admits a visitor, unless they have tried too often in vain.
+func (p *Proxy) visitView(r *http.Request, visit sandbox.ViewVisit) (*sandbox.View, error) {
+	a := attemptAt(r, sandbox.ViewLabel+visit.SandboxID, "", visit.Link)
+	if err := p.allow(a); err != nil {
+		return nil, err
+	}
+	view, err := p.views.VisitView(r.Context(), visit)
+	p.note(a, err)
+	return view, err
+}
+
 // viewPage shows the page, for a computer that is paused too: it tells so, and
 // shows the screen when there is one again.
 func (p *Proxy) viewPage(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
-	view, err := p.views.VisitView(r.Context(), visit)
+	view, err := p.visitView(r, visit)
 	if err != nil && (view == nil || sandbox.CodeOf(err) != sandbox.CodeNotRunning) {
 		p.fail(w, r, place{}, viewProblem(err))
 		return
@@ -147,6 +159,9 @@ func (p *Proxy) viewPage(w http.ResponseWriter, r *http.Request, visit sandbox.V
 
 // viewProblem tells a visitor why there is nothing to see.
 func viewProblem(err error) problem {
+	if often, ok := errors.AsType[*triedTooOften](err); ok {
+		return often.problem()
+	}
 	code := sandbox.CodeOf(err)
 	detail := sentence(sandbox.MessageOf(err))
 	switch code {
@@ -167,7 +182,7 @@ func viewProblem(err error) problem {
 // viewState tells the page what there is to see.
 func (p *Proxy) viewState(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
 	answer := map[string]string{"code": "live"}
-	view, err := p.views.VisitView(r.Context(), visit)
+	view, err := p.visitView(r, visit)
 	if err == nil && p.viewers.full(view.SandboxID) {
 		err = errTooManyViewers
 	}
@@ -190,7 +205,7 @@ func (p *Proxy) viewState(w http.ResponseWriter, r *http.Request, visit sandbox.
 // may. The link itself is the right, and a page of another site does not have
 // it; its origin is refused all the same.
 func (p *Proxy) viewScreen(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
-	view, err := p.views.VisitView(r.Context(), visit)
+	view, err := p.visitView(r, visit)
 	if err != nil {
 		p.fail(w, r, place{}, viewProblem(err))
 		return
