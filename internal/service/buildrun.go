@@ -301,7 +301,7 @@ func (b *building) golden(ctx context.Context, t *sandbox.Template) {
 		return
 	}
 	b.report("start a sandbox and keep its state", 0.96, "")
-	if err := s.prepare(ctx, t.Name); err != nil && ctx.Err() == nil {
+	if err := s.prepare(ctx, t.Name, b.record.Team); err != nil && ctx.Err() == nil {
 		s.log.Warn("make the golden checkpoint of a template that was built", "template", t.Name, "error", err)
 		b.report("", -1, "no state of a first sandbox could be kept; sandboxes boot afresh\n")
 	}

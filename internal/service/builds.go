@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -234,33 +233,4 @@ func (s *Service) collectTemplates(ctx context.Context) error {
 	}
 	s.golden.forget(removed)
 	return err
-}
-
-// forget has no more sandboxes begin with golden checkpoints of roots that are
-// gone. The checkpoints go as others that nobody needs.
-func (g *goldens) forget(digests []string) {
-	if len(digests) == 0 {
-		return
-	}
-	gone := map[string]bool{}
-	for _, d := range digests {
-		gone[d] = true
-	}
-	g.mu.Lock()
-	changed := false
-	for id, w := range g.ready {
-		if gone[w.Root.Digest] {
-			delete(g.ready, id)
-			delete(g.begun, id)
-			changed = true
-		}
-	}
-	specs := make([]engine.WarmSpec, 0, len(g.ready))
-	for _, w := range g.ready {
-		specs = append(specs, w)
-	}
-	g.mu.Unlock()
-	if changed && g.s.keeper != nil {
-		g.s.keeper.Warm(specs)
-	}
 }

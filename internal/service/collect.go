@@ -94,16 +94,26 @@ func (s *Service) collectNow(ctx context.Context) error {
 		return err
 	}
 	for _, c := range kept {
-		if slices.Contains(referred, c.ID) || strings.HasPrefix(c.ID, goldenPrefix) && !s.golden.stale(&c) {
+		if slices.Contains(referred, c.ID) {
 			continue
 		}
-		if s.spare(c.ID, used[c.ID] > 0) {
+		golden := strings.HasPrefix(c.ID, goldenPrefix)
+		if golden && !s.golden.stale(&c) {
 			continue
 		}
-		if err := s.keeper.RemoveCheckpoint(ctx, c.ID); err != nil {
+		spared := s.spare(c.ID, used[c.ID] > 0)
+		if !spared {
+			err = s.keeper.RemoveCheckpoint(ctx, c.ID)
+		}
+		if golden {
+			s.golden.removed(c.ID, !spared && err == nil)
+		}
+		if err != nil {
 			return err
 		}
-		s.log.Debug("removed a checkpoint", "checkpoint", c.ID)
+		if !spared {
+			s.log.Debug("removed a checkpoint", "checkpoint", c.ID)
+		}
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func TestGoldenStarts(t *testing.T) {
 		Name: "screen", Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:screen", Desktop: &sandbox.Desktop{Width: 640, Height: 480, Display: ":9"},
 		Start: &sandbox.StartCommand{Command: "echo once >> count; exec sleep 1000", Ready: "test -e count"},
 	})
-	must(t, w.prepare(t.Context(), "screen"))
+	must(t, w.prepare(t.Context(), "screen", "red"))
 	sbx := w.create(sandbox.CreateRequest{Template: "screen"})
 	if got := w.shell(sbx.ID, "cat count"); got != "once" {
 		t.Errorf("a computer that goes on from the golden checkpoint has %q", got)

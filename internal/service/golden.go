@@ -17,8 +17,21 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxGoldens bounds the golden checkpoints that one process makes.
-const maxGoldens = 64
+const (
+	// maxGoldens bounds the golden checkpoints that there are at a time: each
+	// has room on the disk and an instance that waits. Beyond that, the one that
+	// was used least recently is given up for another.
+	maxGoldens = 64
+	// goldenShare is what one team can push out of others' golden checkpoints.
+	// One whose sandboxes have ever-changing resources, each a kind of its own,
+	// gives up its own kinds from there on. What it has above its share, which
+	// there was room for, goes as soon as another team needs the room.
+	goldenShare = maxGoldens / 4
+	// goldenRest is how long a kind was not used before it is given up, within
+	// its team's share. It keeps what is in use in place, and bounds how many
+	// boots one can have the server do in vain.
+	goldenRest = 10 * time.Minute
+)
 
 // goldenTimeout bounds the making of one golden checkpoint.
 const goldenTimeout = 2 * time.Minute
@@ -34,6 +47,22 @@ type goldens struct {
 	// begun are those that are being made, are ready, or could not be made.
 	// Guarded by mu.
 	begun map[string]*attempt
+	// untold says that the engine does not know yet what is ready, and given are
+	// checkpoints that were given up meanwhile. Guarded by mu.
+	untold bool
+	given  []string
+	// unused are those given up of which the engine keeps nothing ready any
+	// more, and removing those that the collector removes just now. Guarded by mu.
+	unused   map[string]bool
+	removing map[string]bool
+
+	telling sync.Mutex // held to tell the engine, before mu: it hears the newest last
+}
+
+func newGoldens(s *Service) *goldens {
+	return &goldens{
+		s: s, ready: map[string]engine.WarmSpec{}, begun: map[string]*attempt{}, unused: map[string]bool{}, removing: map[string]bool{},
+	}
 }
 
 // attempt is what is known of the making of a golden checkpoint.
@@ -42,6 +71,10 @@ type attempt struct {
 	// again is when it may be tried again; zero while it is being made and when
 	// it is ready.
 	again time.Time
+	// used is when somebody wanted it last, and team who that was; "" is the
+	// server itself.
+	used time.Time
+	team string
 }
 
 // goldenPauses are how long to wait after the first failure to make a golden
@@ -91,9 +124,10 @@ func (s *Service) goldenID(k *goldenKind) (string, error) {
 	return goldenPrefix + hex.EncodeToString(sum[:16]), nil
 }
 
-// use returns the golden checkpoint to begin with, if there is one. It stays
-// in place until it is released. If there is none, one is made for the next.
-func (g *goldens) use(k *goldenKind) (id string, release func(), ok bool) {
+// use returns the golden checkpoint for a team to begin with, if there is one.
+// It stays in place until it is released. If there is none, one is made for the
+// next.
+func (g *goldens) use(k *goldenKind, team string) (id string, release func(), ok bool) {
 	if g.s.keeper == nil || g.s.cfg.Warm <= 0 {
 		return "", nil, false
 	}
@@ -103,10 +137,13 @@ func (g *goldens) use(k *goldenKind) (id string, release func(), ok bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if a := g.begun[id]; a != nil {
+		a.used, a.team = time.Now(), team
+	}
 	if _, ok := g.ready[id]; ok {
 		return id, g.s.use(id), true
 	}
-	g.begin(id, k)
+	g.begin(id, k, team)
 	return "", nil, false
 }
 
@@ -114,13 +151,10 @@ func (g *goldens) use(k *goldenKind) (id string, release func(), ok bool) {
 // not failed just before.
 //
 // Preconditions: g.mu is held.
-func (g *goldens) begin(id string, k *goldenKind) {
-	if !g.claim(id) {
-		return
-	}
+func (g *goldens) begin(id string, k *goldenKind, team string) {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
-	if g.s.closed {
+	if g.s.closed || !g.claim(id, team) {
 		return
 	}
 	g.s.wg.Go(func() {
@@ -134,7 +168,10 @@ func (g *goldens) begin(id string, k *goldenKind) {
 // has to make it with [goldens.make].
 //
 // Preconditions: g.mu is held.
-func (g *goldens) claim(id string) bool {
+func (g *goldens) claim(id, team string) bool {
+	if g.removing[id] {
+		return false // the next one makes it
+	}
 	if a := g.begun[id]; a != nil {
 		if a.again.IsZero() || time.Now().Before(a.again) {
 			return false
@@ -142,14 +179,58 @@ func (g *goldens) claim(id string) bool {
 		a.again = time.Time{}
 		return true
 	}
-	if len(g.begun) >= maxGoldens {
+	if len(g.begun) >= maxGoldens && !g.giveUp(team) {
 		return false
 	}
-	if g.begun == nil {
-		g.begun, g.ready = map[string]*attempt{}, map[string]engine.WarmSpec{}
-	}
-	g.begun[id] = &attempt{}
+	g.begun[id] = &attempt{used: time.Now(), team: team}
+	delete(g.unused, id)
 	return true
+}
+
+// giveUp makes room for a kind that a team wants: of those that may go, what a
+// team has above its share goes first, and then what was used least recently.
+// It reports whether there was one.
+//
+// Preconditions: g.mu is held.
+func (g *goldens) giveUp(team string) bool {
+	now, has := time.Now(), map[string]int{}
+	for _, a := range g.begun {
+		has[a.team]++
+	}
+	var victim string
+	var above bool // of the victim's team
+	for id, a := range g.begun {
+		_, ready := g.ready[id]
+		if !ready && a.again.IsZero() {
+			continue // it is being made
+		}
+		over := a.team != "" && a.team != team && has[a.team] > goldenShare
+		switch {
+		case team != "" && has[team] >= goldenShare && a.team != team:
+			continue
+		case !over && (now.Sub(a.used) < goldenRest || now.Before(a.again)):
+			continue
+		}
+		if victim == "" || over && !above || over == above && a.used.Before(g.begun[victim].used) {
+			victim, above = id, over
+		}
+	}
+	if victim == "" {
+		return false
+	}
+	g.drop(victim)
+	return true
+}
+
+// drop forgets a golden checkpoint. Whoever begins with it now still does.
+//
+// Preconditions: g.mu is held, and it is not being made.
+func (g *goldens) drop(id string) {
+	delete(g.begun, id)
+	if _, ok := g.ready[id]; ok {
+		delete(g.ready, id)
+		g.untold, g.given = true, append(g.given, id)
+	}
 }
 
 // make makes a golden checkpoint that the caller has claimed, and notes when it
@@ -157,13 +238,21 @@ func (g *goldens) claim(id string) bool {
 func (g *goldens) make(ctx context.Context, id string, k *goldenKind) error {
 	ctx, cancel := context.WithTimeout(ctx, goldenTimeout+k.Begins.patience())
 	defer cancel()
+	g.tell() // of the one that was given up for it, whose room it takes
 	err := g.boot(ctx, id, k)
+	if err == nil {
+		g.mu.Lock()
+		g.ready[id] = engine.WarmSpec{Checkpoint: id, Root: k.Root, Resources: k.Resources, Max: g.s.cfg.Warm}
+		g.untold = true
+		g.mu.Unlock()
+		g.tell()
+		return nil
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if a := g.begun[id]; err != nil {
-		a.again = time.Now().Add(goldenPauses[min(a.failures, len(goldenPauses)-1)])
-		a.failures++
-	}
+	a := g.begun[id]
+	a.again = time.Now().Add(goldenPauses[min(a.failures, len(goldenPauses)-1)])
+	a.failures++
 	return err
 }
 
@@ -178,7 +267,7 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 	}
 	for _, c := range kept {
 		if c.ID == id && c.SizeBytes > 0 {
-			return g.offer(id, k)
+			return nil
 		}
 	}
 	spec := engine.Spec{
@@ -201,7 +290,7 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 		}
 		return err
 	}
-	return g.offer(id, k)
+	return nil
 }
 
 // warm starts the interpreters of a template's languages, so that the first
@@ -227,24 +316,66 @@ func (g *goldens) warm(ctx context.Context, instance engine.Instance, k *goldenK
 	}
 }
 
-// offer has creations begin with a golden checkpoint.
-func (g *goldens) offer(id string, k *goldenKind) error {
+// tell has the engine keep instances of what is ready, and of nothing else. The
+// checkpoints that were given up can be removed from then on.
+func (g *goldens) tell() {
+	g.telling.Lock()
+	defer g.telling.Unlock()
 	g.mu.Lock()
-	g.ready[id] = engine.WarmSpec{Checkpoint: id, Root: k.Root, Resources: k.Resources, Max: g.s.cfg.Warm}
-	specs := make([]engine.WarmSpec, 0, len(g.ready))
-	for _, w := range g.ready {
-		specs = append(specs, w)
-	}
+	untold, given := g.untold, g.given
+	g.untold, g.given = false, nil
+	specs := slices.Collect(maps.Values(g.ready))
 	g.mu.Unlock()
+	if !untold {
+		return
+	}
 	g.s.keeper.Warm(specs)
-	return nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range given {
+		if g.begun[id] == nil { // nobody has wanted it again
+			g.unused[id] = true
+		}
+	}
+	if len(given) > 0 {
+		g.s.collectSoon()
+	}
 }
 
-// stale reports whether a golden checkpoint is not needed any more.
+// forget has no more sandboxes begin with golden checkpoints of roots that are
+// gone.
+func (g *goldens) forget(digests []string) {
+	g.mu.Lock()
+	for id, w := range g.ready {
+		if slices.Contains(digests, w.Root.Digest) {
+			g.drop(id)
+		}
+	}
+	g.mu.Unlock()
+	g.tell()
+}
+
+// stale reports whether a golden checkpoint is not needed any more. From then
+// on nobody begins with it, until [goldens.removed] is called.
 func (g *goldens) stale(c *engine.Checkpoint) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.begun[c.ID] == nil && time.Since(c.CreatedAt) > goldenAge
+	if g.begun[c.ID] != nil || !g.unused[c.ID] && time.Since(c.CreatedAt) <= goldenAge {
+		return false
+	}
+	g.removing[c.ID] = true
+	return true
+}
+
+// removed ends the removal of a checkpoint that was stale; gone says whether it
+// is removed.
+func (g *goldens) removed(id string, gone bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.removing, id)
+	if gone {
+		delete(g.unused, id)
+	}
 }
 
 // Prepare makes a template ready to be used, and begins to make its golden
@@ -254,14 +385,15 @@ func (s *Service) Prepare(ctx context.Context, template string) error {
 	if err != nil {
 		return err
 	}
-	if _, release, ok := s.golden.use(k); ok {
+	if _, release, ok := s.golden.use(k, ""); ok {
 		release()
 	}
 	return nil
 }
 
-// prepare makes the golden checkpoint of a template, if nobody else does.
-func (s *Service) prepare(ctx context.Context, template string) error {
+// prepare makes the golden checkpoint of a template for a team, if nobody else
+// does.
+func (s *Service) prepare(ctx context.Context, template, team string) error {
 	k, err := s.defaults(ctx, template)
 	if err != nil {
 		return err
@@ -271,7 +403,7 @@ func (s *Service) prepare(ctx context.Context, template string) error {
 		return err
 	}
 	s.golden.mu.Lock()
-	first := s.golden.claim(id)
+	first := s.golden.claim(id, team)
 	s.golden.mu.Unlock()
 	if !first {
 		return nil

@@ -138,7 +138,7 @@ type Service struct {
 	// sealing is held, to read, by whoever seals a value until that is stored.
 	sealing sync.RWMutex
 	waking  singleflight.Group
-	golden  goldens
+	golden  *goldens
 	fill    fills
 	// hostMounts are those of the configuration.
 	hostMounts []hostMount
@@ -207,7 +207,7 @@ func New(cfg Config) (*Service, error) {
 	if p, ok := cfg.Engine.(engine.Switch); ok {
 		p.SetPeers(s.DialPeer)
 	}
-	s.golden.s = s
+	s.golden = newGoldens(s)
 	s.hooks, s.senders = webhook.New(cfg.Webhooks), newLanes(hookSenders, hookLane)
 	s.ports.s, s.ports.open = s, map[string]*published{}
 	s.drained = sync.NewCond(&s.mu)
