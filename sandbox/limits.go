@@ -126,10 +126,14 @@ const (
 	UploadRetention     = time.Hour
 	DefaultStartTimeout = 60 * time.Second
 	MaxStartTimeout     = 10 * time.Minute
-	// MaxBuildTime bounds one build, and MaxBuilds those that run at once.
+	// MaxBuildTime bounds one build, MaxBuilds those that run at once, and
+	// MaxTeamBuilds those of one team: the other places are for other teams.
 	MaxBuildTime   = 2 * time.Hour
 	MaxBuilds      = 5
+	MaxTeamBuilds  = 3
 	BuildRetention = 7 * 24 * time.Hour
+	// MaxTemplateAliases bounds the aliases of all templates of a server.
+	MaxTemplateAliases = 1024
 
 	DefaultVolumeMiB = 1024
 	MaxVolumes       = 256

@@ -161,6 +161,9 @@ func (p *Provider) Alias(alias, name string) error {
 	if number > 0 {
 		to = versioned(to, number)
 	}
+	if _, ok := p.aliases[alias]; !ok && len(p.aliases) >= sandbox.MaxTemplateAliases {
+		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "templates have %d aliases, and no more are kept on a server; take one away that is not needed, or give one of them to %s", len(p.aliases), name)
+	}
 	next := maps.Clone(p.aliases)
 	next[alias] = to
 	return p.keepAliases(next)

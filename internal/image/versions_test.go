@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -246,4 +247,31 @@ func TestVersionsAndAliases(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(p.dir, "cache", "*.json")); len(left) > 0 {
 		t.Errorf("kept for builds although old: %v", left)
 	}
+}
+
+// TestAliasesAreBounded gives a template all the names that there can be.
+func TestAliasesAreBounded(t *testing.T) {
+	p, _ := withHandmade(t)
+	p.mu.Lock()
+	full := map[string]string{}
+	for i := range sandbox.MaxTemplateAliases - 1 {
+		full[fmt.Sprint("a", i)] = Host
+	}
+	err := p.keepAliases(full)
+	p.mu.Unlock()
+	if err := errors.Join(err, p.Alias("last", Host)); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, p.Alias("more", Host), sandbox.CodeQuotaExceeded)
+	// One that is there can be given to another, or taken away for one more.
+	if err := errors.Join(p.Alias("last", "debian"), p.Alias("a0", ""), p.Alias("more", Host)); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, p.Alias("a0", Host), sandbox.CodeQuotaExceeded)
+	// All of them are there for the next process.
+	p2, err := New(Config{Dir: p.dir, Log: p.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, p2.Alias("a0", Host), sandbox.CodeQuotaExceeded)
 }

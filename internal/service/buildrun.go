@@ -168,9 +168,7 @@ func (s *Service) admitBuild(ctx context.Context, b *building) error {
 	}
 	s.builds.mu.Lock()
 	defer s.builds.mu.Unlock()
-	if n := len(s.builds.running); n >= sandbox.MaxBuilds {
-		err := sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d templates are being built, and no more are at once; try again when one is ready, or cancel one", n)
-		err.RetryAfter = 10 * time.Second
+	if err := s.builds.room(b.record.Team); err != nil {
 		return err
 	}
 	want := buildUsage(buildResources(&b.plan.Spec, nil))
@@ -187,6 +185,31 @@ func (s *Service) admitBuild(ctx context.Context, b *building) error {
 
 func buildUsage(r sandbox.Resources) store.Usage {
 	return store.Usage{Sandboxes: 1, VCPUs: r.VCPUs, MemoryMiB: r.MemoryMiB}
+}
+
+// room reports whether a team may have one more build. Nobody waits in a line: a
+// place that gets free is for whoever asks next, which is never a team that has
+// its share, however often it asks.
+//
+// Preconditions: mu is held.
+func (bs *builds) room(team string) error {
+	mine := 0
+	for _, b := range bs.running {
+		if b.record.Team == team { // which does not change
+			mine++
+		}
+	}
+	var err *sandbox.Error
+	switch all := len(bs.running); {
+	case mine >= sandbox.MaxTeamBuilds:
+		err = sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d templates are being built for your team, and no more are at once; try again when one is ready, or cancel one", mine)
+	case all >= sandbox.MaxBuilds:
+		err = sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d templates are being built on this server, and no more are at once; try again when one is ready", all)
+	default:
+		return nil
+	}
+	err.RetryAfter = 10 * time.Second
+	return err
 }
 
 // beside adds to what a team uses what its builds do.

@@ -258,7 +258,7 @@ func TestBuildLost(t *testing.T) {
 }
 
 func TestBuildsAtOnce(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: sandbox.MaxBuilds + 1} })
+	w := newWorld(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: sandbox.MaxTeamBuilds + 1} })
 	leave := make(chan struct{})
 	w.templates.OnBase = func(ctx context.Context, _ *sandbox.TemplateSpec, _ func(string, float64, string)) error {
 		select {
@@ -267,15 +267,31 @@ func TestBuildsAtOnce(t *testing.T) {
 		}
 		return ctx.Err()
 	}
+	refused := func(team, why string) {
+		t.Helper()
+		_, err := w.StartBuild(as(t.Context(), team), sandbox.BuildTemplateRequest{Name: "more", Spec: steps("true")})
+		wantCode(t, err, sandbox.CodeQuotaExceeded)
+		if e, ok := errors.AsType[*sandbox.Error](err); !ok || e.RetryAfter == 0 || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s is told %v, and nothing of %q or no time to retry after", team, err, why)
+		}
+	}
+	// Red takes all that a team may have, and the others' places stay theirs.
 	var ids []string
-	for i := range sandbox.MaxBuilds {
+	for i := range sandbox.MaxTeamBuilds {
 		ids = append(ids, w.beginBuild(sandbox.BuildTemplateRequest{Name: fmt.Sprint("t", i), Spec: steps("echo x > x")}).ID)
 	}
-	_, err := w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "more", Spec: steps("true")})
-	wantCode(t, err, sandbox.CodeQuotaExceeded)
-	if e, ok := errors.AsType[*sandbox.Error](err); !ok || e.RetryAfter == 0 {
-		t.Errorf("no time to retry after: %v", err)
+	refused("red", "your team")
+	for i := sandbox.MaxTeamBuilds; i < sandbox.MaxBuilds; i++ {
+		b, err := w.StartBuild(as(t.Context(), "blue"), sandbox.BuildTemplateRequest{Name: fmt.Sprint("t", i), Spec: steps("echo x > x")})
+		must(t, err)
+		ids = append(ids, b.ID)
 	}
+	refused("blue", "this server")
+	// Blue's place that gets free is not red's.
+	_, err := w.CancelBuild(as(t.Context(), "blue"), ids[len(ids)-1])
+	must(t, err)
+	refused("red", "your team")
+	ids = ids[:len(ids)-1]
 	_, err = w.CancelBuild(red(t), ids[0])
 	must(t, err)
 	for range 2 {
