@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -52,17 +53,18 @@ type Foundation struct {
 }
 
 // Claim makes a name this caller's to build, until done is called with what
-// became of it. A name that is being built is a conflict.
+// became of it. A name that is being built is a conflict. What the caller is
+// given from then on stays in place until done is called; see [Provider.Collect].
 func (p *Provider) Claim(name string) (done func(error), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.building[name] {
+	if !p.building[name].IsZero() {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built already; wait for that build", name)
 	}
 	if target, ok := p.aliases[name]; ok {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s is an alias of %s; choose another name, or take the alias away first", name, target)
 	}
-	p.building[name] = true
+	p.building[name] = time.Now()
 	return func(err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -86,7 +88,7 @@ func plainPackages(packages []string) bool {
 func (p *Provider) Base(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(step string, fraction float64, log string)) (*Foundation, error) {
 	switch from := spec.From; {
 	case from.Host:
-		m, err := p.currentHost(ctx, false)
+		m, err := p.held(ctx, Host, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +98,7 @@ func (p *Provider) Base(ctx context.Context, spec *sandbox.TemplateSpec, anew bo
 		if err != nil {
 			return nil, err
 		}
-		m, err := p.current(ctx, name, number)
+		m, err := p.held(ctx, name, number)
 		if err != nil {
 			return nil, err
 		}
@@ -152,8 +154,9 @@ func (p *Provider) debianBase(ctx context.Context, spec *sandbox.TemplateSpec, a
 	return b, nil
 }
 
+// baseOf begins with a root that is held.
 func (p *Provider) baseOf(m *manifest) *Foundation {
-	p.hold(m.Digest)
+	p.layers.hold(m.Layers)
 	return &Foundation{
 		Root: p.rootOf(m), Template: m.template(),
 		layers: m.Layers, notes: m.Notes, stamp: m.Stamp, sizeBytes: m.SizeBytes,
@@ -162,13 +165,6 @@ func (p *Provider) baseOf(m *manifest) *Foundation {
 
 func (p *Provider) rootOf(m *manifest) engine.Root {
 	return engine.Root{Digest: m.Digest, Dir: p.rootfsDir(m.Digest), Binds: slices.Clone(m.Binds)}
-}
-
-// hold keeps a root from being collected for a while.
-func (p *Provider) hold(digest string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.used[digest] = time.Now()
 }
 
 // chainKey names what is made of the parts in one way.
@@ -202,7 +198,9 @@ func (p *Provider) cached(key string) *manifest {
 	}
 	now := time.Now()
 	_ = os.Chtimes(p.cacheFile(key), now, now)
-	p.hold(m.Digest)
+	if p.hold(m.Digest) != nil {
+		return nil // it was collected just now
+	}
 	return m
 }
 
@@ -237,6 +235,11 @@ func (b *Foundation) with(p *Provider, m *manifest) *Foundation {
 // tar stream with OCI whiteouts, and keeps it under the key unless that is
 // empty. When it fails, nothing is left.
 func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*Foundation, error) {
+	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // if it was a snapshot's
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "what the build begins with was deleted meanwhile; begin with something else")
+	} else if err != nil {
+		return nil, err
+	}
 	m := &manifest{Version: manifestVersion, Name: "step", BuiltAt: time.Now().UTC(), Binds: slices.Clone(b.Root.Binds)}
 	err := p.inScratch("step", func(dir string) error {
 		layer, err := p.addLayer(ctx, "", "", open)

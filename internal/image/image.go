@@ -69,13 +69,14 @@ type Provider struct {
 	pullSlots  chan struct{}
 	upSlots    chan struct{}
 	pullWait   time.Duration // before a layer is fetched again, times the attempts
+	recent     time.Duration // see [recent]
 
 	host *hostCache
 
 	mu       sync.Mutex
-	building map[string]bool      // under mu: builds that run
+	building map[string]time.Time // under mu: when the builds began that run
 	failed   map[string]failure   // under mu: why the newest build of a name failed
-	used     map[string]time.Time // under mu: when Root last returned a digest
+	used     map[string]time.Time // under mu: when a digest was last handed out; see [Provider.hold]
 	aliases  map[string]string    // under mu: NAME or NAME@N by alias; replaced, not changed
 
 	publishing sync.Mutex // held to change the versions of templates, before mu
@@ -88,8 +89,8 @@ type failure struct{ reason string }
 func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		dir: cfg.Dir, log: cfg.Log, own: os.Geteuid() == 0,
-		debian:   &debianSource{machine: "/"},
-		building: map[string]bool{}, failed: map[string]failure{}, used: map[string]time.Time{},
+		debian: &debianSource{machine: "/"},
+		recent: recent, building: map[string]time.Time{}, failed: map[string]failure{}, used: map[string]time.Time{},
 	}
 	if p.log == nil {
 		p.log = slog.Default()
@@ -218,7 +219,7 @@ func (p *Provider) status(t sandbox.Template) sandbox.Template {
 	}
 	switch {
 	case t.State == sandbox.TemplateReady:
-	case p.building[t.Name]:
+	case !p.building[t.Name].IsZero():
 		t.State, t.Reason = sandbox.TemplateBuilding, ""
 	case failed:
 		t.State = sandbox.TemplateFailed
@@ -235,12 +236,39 @@ func (p *Provider) Root(ctx context.Context, ref string) (engine.Root, sandbox.T
 	if err != nil {
 		return engine.Root{}, sandbox.Template{}, err
 	}
-	m, err := p.current(ctx, name, number)
+	m, err := p.held(ctx, name, number)
 	if err != nil {
 		return engine.Root{}, sandbox.Template{}, err
 	}
-	p.hold(m.Digest)
 	return p.rootOf(m), p.status(m.template()), nil
+}
+
+// held is current whose root stays in place for a while.
+func (p *Provider) held(ctx context.Context, name string, number int) (m *manifest, err error) {
+	for range 3 {
+		if m, err = p.current(ctx, name, number); err != nil {
+			return nil, err
+		}
+		if err = p.hold(m.Digest); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		// It was replaced or deleted, and collected, since it was read.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the root of template %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// hold keeps a root from being collected for a while, and for as long as any of
+// the builds goes on that run now. An error is [fs.ErrNotExist] if the root is
+// gone already.
+func (p *Provider) hold(digest string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used[digest] = time.Now()
+	_, err := os.Stat(p.rootfsDir(digest))
+	return err
 }
 
 // current returns the record of a template that can be used: of one version, or
@@ -280,6 +308,10 @@ const recent = 15 * time.Minute
 // Collect removes root file systems that no template has any more, but for the
 // digests in use by sandboxes, and layers that no template is made of. It
 // returns the digests of the roots removed.
+//
+// Builds may run: whatever one needs was handed out to it after it began, so
+// what was handed out to anybody since the oldest of them began stays. A build
+// ends within [sandbox.MaxBuildTime], and then that much more can go.
 func (p *Provider) Collect(inUse map[string]bool) ([]string, error) {
 	trash, err := os.MkdirTemp(filepath.Join(p.dir, "tmp"), "collect-")
 	if err != nil {
@@ -291,13 +323,18 @@ func (p *Provider) Collect(inUse map[string]bool) ([]string, error) {
 
 // throwOut moves unused roots to trash, which is quick.
 func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, error) {
+	p.publishing.Lock() // so that no record moves while they are read
+	defer p.publishing.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.building) > 0 {
-		return nil, nil // one may be about to refer to what is there
-	}
 	// The host's template is made without being in building, but its newest
 	// digest is protected by its time of use.
+	since := time.Now().Add(-p.recent)
+	for _, began := range p.building {
+		if began.Before(since) {
+			since = began
+		}
+	}
 	keep := map[string]bool{}
 	ms, err := p.records("manifests")
 	if err != nil {
@@ -313,7 +350,9 @@ func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, erro
 		keep[m.Digest] = true
 	}
 	for d, at := range p.used {
-		if time.Since(at) < recent {
+		if at.Before(since) {
+			delete(p.used, d)
+		} else {
 			keep[d] = true
 		}
 	}
@@ -330,7 +369,6 @@ func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, erro
 		if err := os.Rename(p.rootfsDir(d), filepath.Join(trash, d)); err != nil {
 			return removed, fmt.Errorf("remove root %s: %w", d, err)
 		}
-		delete(p.used, d)
 		removed = append(removed, d)
 	}
 	layers := map[string]bool{}
@@ -339,7 +377,7 @@ func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, erro
 			layers[d] = true
 		}
 	}
-	return removed, p.layers.throwOut(trash, layers)
+	return removed, p.layers.throwOut(trash, layers, since)
 }
 
 // expireCache forgets what no build has used for long.

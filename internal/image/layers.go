@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -166,7 +167,7 @@ func newLayerStore(dir string, own bool, log *slog.Logger) (*layerStore, error) 
 func (s *layerStore) layerDir(digest string) string { return filepath.Join(s.dir, digest) }
 
 // look returns a layer that is in place, or [fs.ErrNotExist]. It is safe from
-// being collected for a while.
+// being collected for a while, and while the builds go on that run now.
 func (s *layerStore) look(digest string) (layerInfo, error) {
 	s.mu.Lock()
 	s.used[digest] = time.Now()
@@ -238,8 +239,18 @@ func (s *layerStore) leave(pl *pull) {
 	}
 }
 
-// throwOut moves layers that nothing needs to trash.
-func (s *layerStore) throwOut(trash string, keep map[string]bool) error {
+// hold keeps layers from being collected for a while, if they are there.
+func (s *layerStore) hold(digests []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range digests {
+		s.used[d] = time.Now()
+	}
+}
+
+// throwOut moves layers to trash that nothing needs, and that nobody has asked
+// for since a time.
+func (s *layerStore) throwOut(trash string, keep map[string]bool, since time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entries, err := os.ReadDir(s.dir)
@@ -252,13 +263,13 @@ func (s *layerStore) throwOut(trash string, keep map[string]bool) error {
 	}
 	for _, e := range entries {
 		d := e.Name()
-		if keep[d] || !validDigest.MatchString(d) || coming[d] || time.Since(s.used[d]) < recent {
+		if keep[d] || !validDigest.MatchString(d) || coming[d] || !s.used[d].Before(since) {
 			continue
 		}
 		if err := os.Rename(s.layerDir(d), filepath.Join(trash, "layer-"+d)); err != nil {
 			return fmt.Errorf("remove layer %s: %w", d, err)
 		}
-		delete(s.used, d)
 	}
+	maps.DeleteFunc(s.used, func(_ string, at time.Time) bool { return at.Before(since) })
 	return nil
 }

@@ -491,7 +491,7 @@ func TestLayersAreCollected(t *testing.T) {
 	p.layers.used = map[string]time.Time{d[2]: time.Now()}
 	p.layers.mu.Unlock()
 	trash := t.TempDir()
-	if err := p.layers.throwOut(trash, map[string]bool{d[0]: true}); err != nil {
+	if err := p.layers.throwOut(trash, map[string]bool{d[0]: true}, time.Now().Add(-recent)); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []bool{true, false, true} {

@@ -176,7 +176,7 @@ func (p *Provider) Alias(alias, name string) error {
 func (p *Provider) taken(name string) bool {
 	_, failed := p.failed[name]
 	_, err := p.readManifest(name)
-	return err == nil || failed || p.building[name]
+	return err == nil || failed || !p.building[name].IsZero()
 }
 
 // absent is the error for a template that is not there.
@@ -251,7 +251,7 @@ func (p *Provider) Delete(ref string) error {
 	switch {
 	case name == Host:
 		return sandbox.Errorf(sandbox.CodeInvalid, "the template host is this machine; it cannot be deleted")
-	case p.building[name]:
+	case !p.building[name].IsZero():
 		return sandbox.Errorf(sandbox.CodeConflict, "template %s is being built; cancel that build first", name)
 	case !validTemplate.MatchString(name) || !p.taken(name):
 		return absent(ref, fs.ErrNotExist)

@@ -218,11 +218,8 @@ func (s *Service) tidyBuilds(ctx context.Context) error {
 }
 
 // collectTemplates removes what is left of deleted templates and old versions
-// when no sandbox, snapshot or golden checkpoint needs it any more.
+// when no sandbox, snapshot, golden checkpoint or build needs it any more.
 func (s *Service) collectTemplates(ctx context.Context) error {
-	if s.anyBuild() {
-		return nil
-	}
 	inUse, err := s.Roots(ctx)
 	if err != nil {
 		return err

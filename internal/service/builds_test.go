@@ -313,6 +313,48 @@ func TestBuildsAtOnce(t *testing.T) {
 	}
 }
 
+// collecting is a shelf that says what it is asked to keep.
+type collecting struct {
+	TemplateProvider
+	inUse []map[string]bool
+}
+
+func (c *collecting) Collect(inUse map[string]bool) ([]string, error) {
+	c.inUse = append(c.inUse, inUse)
+	return nil, nil
+}
+
+// TestTidyWhileBuilding looks for old templates in the middle of a build, which
+// may be one of many that follow each other.
+func TestTidyWhileBuilding(t *testing.T) {
+	w := newWorld(t)
+	inside, leave := make(chan struct{}), make(chan struct{})
+	w.templates.OnBase = func(ctx context.Context, _ *sandbox.TemplateSpec, _ func(string, float64, string)) error {
+		close(inside)
+		select {
+		case <-leave:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	w.stop()
+	w.open()
+	shelf := &collecting{TemplateProvider: w.templates}
+	w.Service.cfg.Templates = shelf
+	must(t, w.Start(t.Context()))
+	w.create(sandbox.CreateRequest{Template: "full"})
+	b := w.beginBuild(sandbox.BuildTemplateRequest{Name: "mine", Spec: steps("echo x > x")})
+	<-inside
+	must(t, w.tidyBuilds(t.Context()))
+	if len(shelf.inUse) != 1 || !shelf.inUse[0]["sha256:full"] {
+		t.Errorf("collected beside %v", shelf.inUse)
+	}
+	close(leave)
+	if b, _, _ := w.follow(b.ID); b.State != sandbox.BuildReady {
+		t.Errorf("%+v", b)
+	}
+}
+
 // TestBuildFromSnapshot takes the files of a snapshot of the caller's team.
 func TestBuildFromSnapshot(t *testing.T) {
 	w := newWorld(t)

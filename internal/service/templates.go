@@ -63,7 +63,8 @@ type TemplateProvider interface {
 	Alias(alias, name string) error
 	Delete(name string) error
 	// Collect removes roots that no template has and that are not in use, by
-	// their digests. It returns what it removed.
+	// their digests. It returns what it removed. Whoever has claimed a name keeps
+	// what it was given since.
 	Collect(inUse map[string]bool) (removed []string, err error)
 	// AptSettings are the machine's own: a sources.list, "" for Debian's own
 	// mirrors, and an apt.conf.
