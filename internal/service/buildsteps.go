@@ -263,16 +263,23 @@ func (s *Service) tryStart(ctx context.Context, b *building, base *image.Foundat
 // the log.
 func (m *buildMachine) exec(ctx context.Context, req sandbox.ExecRequest) error {
 	var tail lastOutput
+	tell := func(text string) {
+		if text != "" {
+			tail.write(text)
+			m.b.report("", -1, text)
+		}
+	}
+	streams := map[sandbox.Stream]*textStream{sandbox.Stdout: {}, sandbox.Stderr: {}}
 	req.KeepBytes = stepOutput
 	// Only the build's own time bounds it.
 	job, err := m.client.Exec(ctx, "", &req, func(e sandbox.JobEvent) error {
-		if len(e.Data) > 0 {
-			text := strings.ToValidUTF8(string(e.Data), "\uFFFD")
-			tail.write(e.Data)
-			m.b.report("", -1, text)
+		if s := streams[e.Stream]; s != nil {
+			tell(s.write(e.Offset, e.Data))
 		}
 		return nil
 	})
+	tell(streams[sandbox.Stdout].end())
+	tell(streams[sandbox.Stderr].end())
 	switch {
 	case err != nil:
 		return err
@@ -287,8 +294,8 @@ func (m *buildMachine) exec(ctx context.Context, req sandbox.ExecRequest) error 
 // lastOutput keeps the end of an output.
 type lastOutput struct{ data []byte }
 
-func (l *lastOutput) write(p []byte) {
-	l.data = append(l.data, p...)
+func (l *lastOutput) write(text string) {
+	l.data = append(l.data, text...)
 	if over := len(l.data) - stepWords; over > 0 {
 		l.data = append(l.data[:0], l.data[over:]...)
 	}
@@ -298,7 +305,7 @@ func (l *lastOutput) write(p []byte) {
 func (l *lastOutput) text() string {
 	lines := bytes.Split(bytes.TrimSpace(l.data), []byte("\n"))
 	lines = lines[max(0, len(lines)-stepLines):]
-	out := strings.ToValidUTF8(string(bytes.TrimSpace(bytes.Join(lines, []byte("\n")))), "\uFFFD")
+	out := lastText(bytes.TrimSpace(bytes.Join(lines, []byte("\n"))))
 	if out == "" {
 		return " and no output"
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -300,14 +299,12 @@ func (s *Service) keptOutput(ctx context.Context, h *handle, job string, stream 
 	if err != nil {
 		return "", false, err
 	}
-	text = string(head.Data)
 	if head.TotalBytes > sandbox.MaxTryOutput {
 		tail, err := h.client.ReadOutput(ctx, job, &sandbox.OutputRequest{Stream: stream, Offset: head.TotalBytes - half, Limit: half})
 		if err != nil {
 			return "", false, err
 		}
-		text = text[:min(len(text), half)] + "\n…\n" + string(tail.Data)
-		cut = true
+		return firstText(head.Data[:min(len(head.Data), half)]) + "\n…\n" + lastText(tail.Data), true, nil
 	}
-	return strings.ToValidUTF8(text, "\uFFFD"), cut, nil
+	return validText(head.Data), false, nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/store"
@@ -363,7 +362,10 @@ func (h *handle) tail(ctx context.Context, job string, stream sandbox.Stream, to
 	if err != nil {
 		return ""
 	}
-	return strings.ToValidUTF8(string(out.Data), "\uFFFD")
+	if total > limit {
+		return lastText(out.Data)
+	}
+	return validText(out.Data)
 }
 
 // ListDeliveries implements [sandbox.Observe].
