@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
@@ -365,7 +366,7 @@ func apiBuildLogs(ctx context.Context, a *apiCall) (any, error) {
 	switch {
 	case err == nil:
 		b = ended
-	case listen.Err() == nil && logs.room() > 0:
+	case listen.Err() == nil && !logs.full:
 		return nil, control(a.path, "build", err)
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -373,16 +374,15 @@ func apiBuildLogs(ctx context.Context, a *apiCall) (any, error) {
 	status := buildStatus(b.State)
 	return object(
 		pair{"logs", strings.ToValidUTF8(logs.text.String(), "\uFFFD")}, pair{"offset", offset + int64(logs.text.Len())},
-		pair{"status", status}, pair{"complete", status != "building" && logs.room() > 0}), nil
+		pair{"status", status}, pair{"complete", status != "building" && !logs.full}), nil
 }
 
 // logWindow keeps a part of a build's log.
 type logWindow struct {
 	skip int64
 	text bytes.Buffer
+	full bool
 }
-
-func (l *logWindow) room() int { return maxLogs - l.text.Len() }
 
 var errFull = errors.New("enough of the log")
 
@@ -397,8 +397,12 @@ func (l *logWindow) take(e sandbox.BuildEvent) error {
 	n := min(l.skip, int64(len(piece)))
 	l.skip -= n
 	piece = piece[n:]
-	l.text.WriteString(piece[:min(len(piece), l.room())])
-	if l.room() == 0 {
+	n = int64(min(len(piece), maxLogs-l.text.Len()))
+	for n > 0 && n < int64(len(piece)) && !utf8.RuneStart(piece[n]) {
+		n-- // the next window begins with the whole character
+	}
+	l.text.WriteString(piece[:n])
+	if l.full = n < int64(len(piece)) || l.text.Len() == maxLogs; l.full {
 		return errFull
 	}
 	return nil
