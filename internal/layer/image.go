@@ -177,9 +177,12 @@ func (iw *imageWriter) belowBound(p string) bool {
 }
 
 // refuse notes a change of what cannot be changed. Directories are copied up
-// for what is in them, and Python writes its caches where it may.
+// for what is in them, Python writes its caches where it may, and where the
+// agent has put a file in its place, the removal of the name that it had first
+// is left: also of files that are the sandbox's own.
 func (iw *imageWriter) refuse(p string, e *Entry) error {
-	if e.Kind == KindDirectory && !e.Opaque || strings.Contains(p, "/__pycache__") {
+	staged := strings.HasPrefix(path.Base(p), ".cove-") && strings.HasSuffix(p, ".tmp")
+	if e.Kind == KindDirectory && !e.Opaque || e.Kind == KindWhiteout && staged || strings.Contains(p, "/__pycache__") {
 		return nil
 	}
 	if len(iw.bound) < 3 {

@@ -76,7 +76,7 @@ func TestWriteImage(t *testing.T) {
 	// Below what is shown from elsewhere directories and Python's caches are
 	// nothing, and files are refused.
 	bound := ImageOptions{Bound: []string{"/usr"}, Trust: true}
-	got, err = image(t, bound, append(changes, file("usr/lib/__pycache__/x.pyc"))...)
+	got, err = image(t, bound, append(changes, file("usr/lib/__pycache__/x.pyc"), tar.Header{Typeflag: tar.TypeChar, Name: "./usr/lib/.cove-abc.tmp"})...)
 	if joined := strings.Join(got, "\n"); err != nil || strings.Contains(joined, "usr") || strings.Contains(joined, "ca-certificates") {
 		t.Errorf("%v:\n%s", err, joined)
 	}
