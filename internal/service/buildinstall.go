@@ -28,20 +28,24 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 	add := func(title string, key any, policy sandbox.NetworkPolicy, run func(context.Context, *buildMachine) error) {
 		steps = append(steps, buildStep{title: title, key: []any{"step 1", key, env, spec.BuildNetwork}, network: policy, run: run})
 	}
+	install := func(with string, packages []string, policy sandbox.NetworkPolicy, key any, run func(context.Context, *buildMachine) error) {
+		add(titled(with, packages), key, policy, run)
+		steps[len(steps)-1].installs = with
+	}
 	if len(spec.Apt) > 0 && !base.HasPackages {
 		files, policy := s.aptSetup(network)
-		add(titled("apt", spec.Apt), []any{"apt", spec.Apt}, policy, func(ctx context.Context, m *buildMachine) error {
+		install("apt", spec.Apt, policy, []any{"apt", spec.Apt}, func(ctx context.Context, m *buildMachine) error {
 			return m.apt(ctx, files, spec.Apt)
 		})
 	}
 	host := len(base.Root.Binds) > 0
 	if len(spec.Pip) > 0 {
-		add(titled("pip", spec.Pip), []any{"pip", spec.Pip, host}, network, func(ctx context.Context, m *buildMachine) error {
+		install("pip", spec.Pip, network, []any{"pip", spec.Pip, host}, func(ctx context.Context, m *buildMachine) error {
 			return m.pip(ctx, spec.Pip, host, cmp.Or(base.Template.User, stepRoot))
 		})
 	}
 	if len(spec.NPM) > 0 {
-		add(titled("npm", spec.NPM), []any{"npm", spec.NPM, host}, network, func(ctx context.Context, m *buildMachine) error {
+		install("npm", spec.NPM, network, []any{"npm", spec.NPM, host}, func(ctx context.Context, m *buildMachine) error {
 			return m.npm(ctx, spec.NPM, host, cmp.Or(base.Template.User, stepRoot))
 		})
 	}
@@ -135,6 +139,9 @@ exec "$python" -m pip install --no-input --no-cache-dir --disable-pip-version-ch
 	npmScript = `set -e
 command -v npm >/dev/null 2>&1 || { echo "there is no npm in this template; add nodejs and npm with apt, or begin from an image that has them" >&2; exit 1; }
 prefix=$1; shift
+# npm's own pauses before it asks again are 10 s and 60 s.
+: "${npm_config_fetch_retry_mintimeout:=1000}" "${npm_config_fetch_retry_maxtimeout:=5000}"
+export npm_config_fetch_retry_mintimeout npm_config_fetch_retry_maxtimeout
 exec npm install -g --prefix "$prefix" --no-fund --no-audit --no-update-notifier --cache /tmp/npm-cache --loglevel warn -- "$@"`
 )
 

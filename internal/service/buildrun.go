@@ -28,6 +28,10 @@ type builds struct {
 	mu      sync.Mutex
 	running map[string]*building // by id; guarded by mu
 	tidied  time.Time            // guarded by mu; see [Service.tidyBuilds]
+	// machines are the sandboxes of builds, which have no record; guarded by mu.
+	machines map[string]bool
+	// ends are builds that have ended and could not be recorded; guarded by mu.
+	ends map[string]store.BuildRecord
 }
 
 // building is a build under way.
@@ -353,7 +357,9 @@ func (b *building) end(t *sandbox.Template, err error) {
 	ctx, cancel := teardown(b.s.ctx)
 	defer cancel()
 	if uerr := b.s.cfg.Store.UpdateBuild(ctx, r); uerr != nil {
-		// The next start finds it running and says that it failed.
+		// It is tried again. If the server ends before, the next start finds the
+		// build running and says that it failed.
+		b.s.keepEnd(r)
 		b.s.log.Error("record the end of a build", "build", r.ID, "error", uerr)
 	}
 	b.log.end()

@@ -80,6 +80,9 @@ func (s *Service) buildOf(ctx context.Context, id string) (*sandbox.Build, error
 	if b := s.underWay(id); b != nil {
 		return b.now(), nil
 	}
+	if b := s.endOf(id); b != nil {
+		return b, nil
+	}
 	if !strings.HasPrefix(id, buildPrefix) || len(id) > sandbox.MaxNameLength || checkText("build", id) != nil {
 		return nil, noBuild(id)
 	}
@@ -115,6 +118,8 @@ func (s *Service) ListBuilds(ctx context.Context, req sandbox.ListBuildsRequest)
 		list.Items[i] = r.Build
 		if b := s.underWay(r.ID); b != nil {
 			list.Items[i] = *b.now()
+		} else if b := s.endOf(r.ID); b != nil {
+			list.Items[i] = *b
 		}
 	}
 	return list, nil
@@ -211,10 +216,11 @@ func (s *Service) tidyBuilds(ctx context.Context) error {
 		s.builds.tidied = time.Now()
 	}
 	s.builds.mu.Unlock()
+	err := s.recordEnds(ctx)
 	if !due {
-		return nil
+		return err
 	}
-	return errors.Join(s.trimBuilds(ctx), s.collectTemplates(ctx))
+	return errors.Join(err, s.trimBuilds(ctx), s.collectTemplates(ctx))
 }
 
 // collectTemplates removes what is left of deleted templates and old versions

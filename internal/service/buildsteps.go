@@ -32,6 +32,8 @@ const (
 // it makes no difference which of those before it were run and which were kept.
 type buildStep struct {
 	title string
+	// installs is the installer of a step for packages.
+	installs string
 	// key is all that its result depends on, besides the root.
 	key     any
 	run     func(ctx context.Context, m *buildMachine) error
@@ -188,7 +190,7 @@ func (s *Service) runStep(ctx context.Context, b *building, base *image.Foundati
 	var next *image.Foundation
 	err := s.inMachine(ctx, b, base, step.network, func(m *buildMachine) error {
 		if err := step.run(ctx, m); err != nil {
-			return err
+			return s.advise(ctx, m, step.installs, "build_network", err)
 		}
 		var err error
 		opts := layer.ImageOptions{Bound: boundPaths(base.Root), MaxBytes: maxLayerBytes}
@@ -202,7 +204,9 @@ func (s *Service) runStep(ctx context.Context, b *building, base *image.Foundati
 func (s *Service) inMachine(ctx context.Context, b *building, base *image.Foundation, network sandbox.NetworkPolicy, f func(*buildMachine) error) (err error) {
 	id := newID(idPrefix)
 	env := stepEnv(&b.plan.Spec, base)
+	s.noteMachine(id, true)
 	defer func() {
+		defer s.noteMachine(id, false)
 		clean, cancel := teardown(ctx)
 		defer cancel()
 		if derr := s.cfg.Engine.Destroy(clean, id); derr != nil {
@@ -256,7 +260,9 @@ func (s *Service) tryStart(ctx context.Context, b *building, base *image.Foundat
 	if n := cmp.Or(spec.Network, base.Template.Network); n != nil {
 		policy = *n
 	}
-	return s.inMachine(ctx, b, base, policy, func(m *buildMachine) error { return beginsOfTemplate(&t).run(ctx, m.client) })
+	return s.inMachine(ctx, b, base, policy, func(m *buildMachine) error {
+		return s.advise(ctx, m, "", "network", beginsOfTemplate(&t).run(ctx, m.client))
+	})
 }
 
 // exec runs a command as a step, or a part of one, and streams its output to

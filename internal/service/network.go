@@ -389,6 +389,9 @@ func (s *Service) collectLogs(ctx context.Context) error {
 		return err
 	}
 	for _, id := range kept {
+		if s.isMachine(id) {
+			continue // the build removes it
+		}
 		_, err := s.cfg.Store.Sandbox(ctx, id)
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 			err = s.logger.RemoveNetworkLog(ctx, id)

@@ -1,0 +1,53 @@
+package service
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// What the network of a step has blocked is told when it fails, also if what runs
+// now and then has removed the logs of sandboxes without a record before.
+func TestBuildTellsWhatWasBlocked(t *testing.T) {
+	w := newWorld(t)
+	end := filepath.Join(t.TempDir(), "end")
+	b := w.beginBuild(sandbox.BuildTemplateRequest{Name: "blocked", Spec: steps("echo begun; until [ -e " + end + " ]; do sleep 0.01; done; exit 3")})
+	begun := false
+	_, err := w.FollowBuild(red(t), b.ID, func(e sandbox.BuildEvent) error {
+		if begun || !strings.Contains(e.Log, "begun") {
+			return nil // the reason has it too
+		}
+		begun = true
+		w.builds.mu.Lock()
+		machines := slices.Collect(maps.Keys(w.builds.machines))
+		w.builds.mu.Unlock()
+		if len(machines) != 1 {
+			t.Fatalf("sandboxes of the build: %v", machines)
+		}
+		for range 2 {
+			w.state.AddEvent(sandbox.NetworkEvent{SandboxID: machines[0], Host: "example.com", Verdict: sandbox.NetworkBlocked, Reason: "denied by a rule"})
+		}
+		w.state.AddEvent(sandbox.NetworkEvent{SandboxID: machines[0], Host: "odd\n\x1b", Verdict: sandbox.NetworkBlocked, Reason: "denied by a rule"})
+		must(t, w.Repair(t.Context()))
+		return os.WriteFile(end, nil, 0o600)
+	})
+	must(t, err)
+	got, _, _ := w.follow(b.ID)
+	for _, want := range []string{"exit code 3", "example.com (denied by a rule)", `"odd\n\x1b" (denied`, "allow it in build_network"} {
+		if got.State != sandbox.BuildFailed || !strings.Contains(got.Reason, want) {
+			t.Errorf("%+v, want %q", got, want)
+		}
+	}
+	if strings.Count(got.Reason, "example.com") != 1 {
+		t.Errorf("it is told twice: %q", got.Reason)
+	}
+	if len(w.builds.machines) > 0 {
+		t.Errorf("sandboxes of builds are noted for ever: %v", w.builds.machines)
+	}
+	w.agree()
+}
