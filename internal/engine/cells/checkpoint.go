@@ -244,6 +244,10 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 	if of.Checkpoint != "" {
 		return e.keptChanges(of.Checkpoint)
 	}
+	// gVisor dies when it finds no room while it tells what was changed.
+	if !e.hasRoom("") {
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, unix.ENOSPC, "the server's disk is full, so that what was changed cannot be read: delete snapshots or sandboxes and try again")
+	}
 	i, err := e.Open(ctx, of.Instance)
 	if err != nil {
 		return nil, err
