@@ -35,19 +35,20 @@ func serveRegistries(t *testing.T, n *internet.Internet) {
 	needs.Command(t, "dpkg-deb", "git")
 	n.SetName("deb.debian.org", internet.Public[2])
 	wheel := zipped(t, map[string]string{
-		"hello_cove.py":                          "print('hello from a wheel')\n",
-		"hello_cove-1.0.dist-info/METADATA":      "Metadata-Version: 2.1\nName: hello-cove\nVersion: 1.0\n",
-		"hello_cove-1.0.dist-info/WHEEL":         "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-		"hello_cove-1.0.dist-info/RECORD":        "",
-		"hello_cove-1.0.dist-info/top_level.txt": "hello_cove\n",
+		"hello_cove.py": "print('hello from a wheel')\n\ndef main(): pass\n",
+		"hello_cove-1.0.dist-info/entry_points.txt": "[console_scripts]\nhello-wheel = hello_cove:main\n",
+		"hello_cove-1.0.dist-info/METADATA":         "Metadata-Version: 2.1\nName: hello-cove\nVersion: 1.0\n",
+		"hello_cove-1.0.dist-info/WHEEL":            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+		"hello_cove-1.0.dist-info/RECORD":           "",
+		"hello_cove-1.0.dist-info/top_level.txt":    "hello_cove\n",
 	})
 	n.Serve(t, "pypi.org", files(map[string][]byte{
 		"/simple/hello-cove/": []byte(`<!DOCTYPE html><a href="https://files.pythonhosted.org/packages/hello_cove-1.0-py3-none-any.whl">hello_cove-1.0-py3-none-any.whl</a>`),
 	}))
 	n.Serve(t, "files.pythonhosted.org", files(map[string][]byte{"/packages/hello_cove-1.0-py3-none-any.whl": wheel}))
 	tarball := tarred(t, map[string]string{
-		"package/package.json": `{"name": "hello-cove", "version": "1.0.0", "main": "index.js"}`,
-		"package/index.js":     "console.log('hello from a tarball')\n",
+		"package/package.json": `{"name": "hello-cove", "version": "1.0.0", "main": "index.js", "bin": {"hello-tarball": "index.js"}}`,
+		"package/index.js":     "#!/usr/bin/env node\nconsole.log('hello from a tarball')\n",
 	})
 	n.Serve(t, "registry.npmjs.org", files(map[string][]byte{
 		"/hello-cove":                        npmDocument(t, tarball),
@@ -124,7 +125,7 @@ func tarred(t *testing.T, content map[string]string) []byte {
 func npmDocument(t *testing.T, tarball []byte) []byte {
 	t.Helper()
 	one, many := sha1.Sum(tarball), sha512.Sum512(tarball)
-	version := map[string]any{"name": "hello-cove", "version": "1.0.0", "main": "index.js", "dist": map[string]string{
+	version := map[string]any{"name": "hello-cove", "version": "1.0.0", "main": "index.js", "bin": map[string]string{"hello-tarball": "index.js"}, "dist": map[string]string{
 		"tarball": "https://registry.npmjs.org/hello-cove/-/hello-cove-1.0.0.tgz",
 		"shasum":  hex.EncodeToString(one[:]), "integrity": "sha512-" + base64.StdEncoding.EncodeToString(many[:]),
 	}}
