@@ -258,7 +258,7 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.killAll(ctx); err != nil {
+	if err := d.KillAll(ctx); err != nil {
 		return err
 	}
 	// Those of other teams cannot be asked for here. The daemon cleans up.

@@ -8,8 +8,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// killAll kills every sandbox of the daemon.
-func (d *Daemon) killAll(ctx context.Context) error {
+// KillAll kills every sandbox of the daemon.
+func (d *Daemon) KillAll(ctx context.Context) error {
 	for {
 		list, err := d.Client.List(ctx, sandbox.ListRequest{})
 		if err != nil || len(list.Items) == 0 {

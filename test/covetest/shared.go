@@ -110,7 +110,7 @@ func (s *shared) end() error {
 
 // clear removes the sandboxes, snapshots and secrets of the daemon's own team.
 func (d *Daemon) clear(ctx context.Context) error {
-	if err := d.killAll(ctx); err != nil {
+	if err := d.KillAll(ctx); err != nil {
 		return err
 	}
 	snapshots, err := d.Client.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{})

@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/cove-sh/cove/internal/dialect/all"
+	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
@@ -62,13 +63,7 @@ func TestRealSandbox(t *testing.T) {
 		if own := ownPort.FindStringSubmatch(d.Output()); dialect.Name() == "microsandbox" && own != nil {
 			endpoint = own[1] + "/mcp"
 		}
-		c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-		s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: endpoint}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-06-18"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = s.Close() })
-		clients[dialect.Name()] = &client{t, dialect.Name(), s}
+		clients[dialect.Name()] = &client{t, dialect.Name(), dialecttest.Connect(t, &mcp.StreamableClientTransport{Endpoint: endpoint}, "2025-06-18")}
 	}
 	s, err := d.Client.Create(t.Context(), sandbox.CreateRequest{})
 	if err != nil {

@@ -1,6 +1,7 @@
 // Package dialecttest runs the tests that every dialect has: its table of
 // tools is a snapshot, and its conversations are scripts. Both are rewritten
-// by go test with the flag -update.
+// by go test with the flag -update. It has the ways to a service in memory and to
+// real daemons, too.
 package dialecttest
 
 import (

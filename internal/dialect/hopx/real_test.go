@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/hopx"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
@@ -40,8 +40,7 @@ func TestReal(t *testing.T) {
 	needs.Command(t, "node", "bash")
 	needs.File(t, "/usr/lib/python3/dist-packages/pandas/__init__.py")
 	needs.File(t, "/usr/lib/python3/dist-packages/matplotlib/__init__.py")
-	needs.Command(t, "ldd")
-	host, image := pushShell(t)
+	host, image := dialecttest.PushShell(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true, Args: []string{"--webhooks-allow-private", "--insecure-registries", host}})
 	t.Run("conversations", func(t *testing.T) {
 		conversations(t, d, first, "testdata/v1", "stdio")
@@ -79,7 +78,7 @@ type session struct {
 // open connects to a dialect, and makes a sandbox with it.
 func open(t *testing.T, d *covetest.Daemon, name string) *session {
 	t.Helper()
-	s := &session{ClientSession: connect(t, doors(d, name)["http"]()), t: t}
+	s := &session{ClientSession: dialecttest.Connect(t, dialecttest.HTTP(d, name)(), revision), t: t}
 	made := s.ask("create_sandbox", map[string]any{"template_id": "host", "timeout_seconds": 3600})
 	s.id, _ = made["id"].(string)
 	s.args = map[string]any{"sandbox_id": s.id}
@@ -96,7 +95,7 @@ func open(t *testing.T, d *covetest.Daemon, name string) *session {
 
 // as is the same sandbox through another dialect.
 func (s *session) as(d *covetest.Daemon, name string) *session {
-	return &session{ClientSession: connect(s.t, doors(d, name)["stdio"]()), t: s.t, id: s.id, args: map[string]any{"sandbox_id": s.id, "vm_url": s.id}}
+	return &session{ClientSession: dialecttest.Connect(s.t, dialecttest.Stdio(d, name)(), revision), t: s.t, id: s.id, args: map[string]any{"sandbox_id": s.id, "vm_url": s.id}}
 }
 
 // ask calls a tool, whose result must be one block of JSON.
@@ -361,24 +360,12 @@ func preview(t *testing.T, d *covetest.Daemon) {
 	if err != nil || !strings.HasPrefix(u.Host, "8000-"+s.id+".") || made["port"] != 8000.0 || made["sandbox_id"] != s.id {
 		t.Fatalf("the preview is %v", made)
 	}
-	server, err := url.Parse(d.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, server.Host)
-	}}}
-	defer client.CloseIdleConnections()
 	var last string
 	if !covetest.Eventually(patience, func() bool {
-		res, err := client.Get(link)
-		if err != nil {
+		var err error
+		if _, last, err = dialecttest.Visit(t, d, link); err != nil {
 			last = err.Error()
-			return false
 		}
-		defer res.Body.Close()
-		body, _ := io.ReadAll(res.Body)
-		last = string(body)
 		return last == "hello\n"
 	}) {
 		t.Errorf("the preview says %q", last)
@@ -392,7 +379,7 @@ func preview(t *testing.T, d *covetest.Daemon) {
 // know of.
 func cancelled(t *testing.T, d *covetest.Daemon) {
 	known := living(t, d)
-	s := connect(t, doors(d, hopx.Name)["stdio"]())
+	s := dialecttest.Connect(t, dialecttest.Stdio(d, hopx.Name)(), revision)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -467,7 +454,7 @@ func hostile(t *testing.T, d *covetest.Daemon) {
 func shared(t *testing.T, d *covetest.Daemon) {
 	v1 := open(t, d, hopx.Name)
 	v2 := v1.as(d, hopx.NameV2)
-	native := connect(t, doors(d, "native")["http"]())
+	native := dialecttest.Connect(t, dialecttest.HTTP(d, "native")(), revision)
 	v1.in("execute_code", map[string]any{"code": "import threading\nlock, n = threading.Lock(), 0"})
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -522,9 +509,9 @@ func shared(t *testing.T, d *covetest.Daemon) {
 // A client's configuration for the product's own server, pointed at ours; and a
 // sandbox of isolated code, which lives on for ten minutes.
 func configured(t *testing.T, d *covetest.Daemon) {
-	cmd := d.Command(context.Background(), "mcp", "--dialect", hopx.Name)
+	cmd := dialecttest.Command(d, hopx.Name)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "HOPX_BASE_URL=" + d.URL + "/", "HOPX_API_KEY=hopx_live_any"}
-	s := &session{ClientSession: connect(t, &mcp.CommandTransport{Command: cmd}), t: t}
+	s := &session{ClientSession: dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision), t: t}
 	id, _ := s.ask("execute_code_isolated", map[string]any{"code": "x = 6"})["sandbox_id"].(string)
 	box, err := d.Client.Get(t.Context(), id)
 	if err != nil || box.LifetimeSeconds != 600 || box.State != sandbox.StateRunning || box.OnTimeout == sandbox.ActionPause {

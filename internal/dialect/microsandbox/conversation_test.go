@@ -1,9 +1,6 @@
 package microsandbox_test
 
 import (
-	"context"
-	"encoding/json"
-	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -13,9 +10,7 @@ import (
 	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/microsandbox"
 	"github.com/cove-sh/cove/internal/needs"
-	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/mcp/local"
 )
 
 var (
@@ -35,22 +30,12 @@ func hide(s string) string {
 // What no sandbox is needed for.
 func TestConversations(t *testing.T) {
 	d := microsandbox.New()
-	dialecttest.Conversations(t, d, "testdata/local", func(t *testing.T) (dialecttest.Caller, func(string) string) {
-		svc := local.New(t)
-		direct := dialecttest.Direct(t, d, svc)
-		return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
-			return direct(sandbox.WithCaller(ctx, sandbox.LocalCaller()), tool, args)
-		}, svc.Normalize
-	})
+	dialecttest.Conversations(t, d, "testdata/local", dialecttest.InMemory(d))
 }
 
 // users are who runs daemons for these tests.
 func users() map[string]covetest.Options {
-	args := []string{"--dialect-port", microsandbox.Name + "=0", "--mcp-handover", "1s"}
-	if os.Geteuid() != 0 {
-		return map[string]covetest.Options{"own user": {Dev: true, Args: args}}
-	}
-	return map[string]covetest.Options{"root": {Dev: true, Args: args}, "ordinary user": {Dev: true, Args: args, UID: covetest.OrdinaryUID}}
+	return dialecttest.Users("--dialect-port", microsandbox.Name+"=0", "--mcp-handover", "1s")
 }
 
 // ownPort finds where a daemon says that it speaks the dialect.
@@ -66,26 +51,16 @@ func ownURL(t *testing.T, d *covetest.Daemon) string {
 }
 
 // doors are the ways to a daemon, by name.
-func doors(t *testing.T, d *covetest.Daemon) map[string]func() mcp.Transport {
+func doors(t *testing.T, d *covetest.Daemon) map[string]dialecttest.Door {
 	own := ownURL(t, d)
-	return map[string]func() mcp.Transport{
-		"stdio": func() mcp.Transport {
-			return &mcp.CommandTransport{Command: d.Command(context.Background(), "mcp", "--dialect", microsandbox.Name, "--mcp-handover", "1s")}
-		},
+	return map[string]dialecttest.Door{
+		"stdio":    dialecttest.Stdio(d, microsandbox.Name, "--mcp-handover", "1s"),
 		"own port": func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: own + "/mcp"} },
 	}
 }
 
-func connect(t *testing.T, transport mcp.Transport) *mcp.ClientSession {
-	t.Helper()
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	s, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2024-11-05"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() }) // it may have ended
-	return s
-}
+// revision is the protocol's that the product's clients spoke.
+const revision = "2024-11-05"
 
 // The conversations with real sandboxes: MCP through both doors, and JSON-RPC.
 // What a door does differently is the same for every user and every tool.
@@ -98,13 +73,7 @@ func TestRealConversations(t *testing.T) {
 			open := doors(t, daemon)
 			converse := func(door, scripts string) {
 				t.Run(door+" "+filepath.Base(scripts), func(t *testing.T) {
-					dialecttest.Conversations(t, microsandbox.New(), scripts, func(t *testing.T) (dialecttest.Caller, func(string) string) {
-						t.Cleanup(func() { killAll(t, daemon) })
-						s := connect(t, open[door]())
-						return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
-							return s.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
-						}, hide
-					})
+					dialecttest.Conversations(t, microsandbox.New(), scripts, dialecttest.Through(daemon, open[door], revision, hide))
 				})
 			}
 			if opts.UID != 0 || len(users()) == 1 {
@@ -116,24 +85,9 @@ func TestRealConversations(t *testing.T) {
 			converse("own port", "testdata/real/guide")
 			converse("own port", "testdata/real/life")
 			t.Run("JSON-RPC", func(t *testing.T) {
-				t.Cleanup(func() { killAll(t, daemon) })
+				t.Cleanup(func() { dialecttest.KillAll(t, daemon) })
 				exchanges(t, "testdata/rpc/real", ownURL(t, daemon))
 			})
 		})
-	}
-}
-
-// killAll makes a daemon look new to the next script.
-func killAll(t *testing.T, d *covetest.Daemon) {
-	ctx := context.WithoutCancel(t.Context())
-	list, err := d.Client.List(ctx, sandbox.ListRequest{})
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	for _, s := range list.Items {
-		if _, err := d.Client.Kill(ctx, s.ID); err != nil {
-			t.Error(err)
-		}
 	}
 }

@@ -9,43 +9,28 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/cove-sh/cove/internal/needs"
-	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/test/covetest"
 )
-
-// screenCommand runs a screen on which a terminal writes down what is typed,
-// and edits nothing.
-const screenCommand = `mkdir -m 1777 -p /tmp/.X11-unix
-Xvfb :1 -screen 0 1280x800x24 -nolisten tcp &
-until [ -e /tmp/.X11-unix/X1 ]; do sleep 0.1; done
-DISPLAY=:1 exec xterm -u8 -geometry 100x30+0+0 -e sh -c 'stty -icanon; cat > /tmp/typed'`
 
 // The product's example: a desktop is seen, and used. The template has the
 // product's name here, and is made of this machine's programs.
 func testComputer(t *testing.T, w *world) {
-	needs.Command(t, "Xvfb", "xterm")
 	s := w.open(t)
-	_, err := w.Client.BuildTemplate(t.Context(), sandbox.BuildTemplateRequest{Name: "ubuntu-desktop", Spec: &sandbox.TemplateSpec{
-		From: sandbox.TemplateSource{Host: true}, Desktop: &sandbox.Desktop{Width: 1280, Height: 800, Display: ":1"},
-		Start: &sandbox.StartCommand{Command: screenCommand, Ready: "test -e /tmp/typed"},
-	}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dialecttest.BuildScreen(t, w.Daemon, "ubuntu-desktop")
 	converse(t, w, "testdata/computer")
 
-	call(t, s, "computer_create", `{}`)
+	dialecttest.Ask(t, s, "computer_create", `{}`)
 	before := shot(t, s)
 	if b := before.Bounds(); b.Dx() != 1280 || b.Dy() != 800 {
 		t.Errorf("the screenshot has %v", b)
 	}
-	call(t, s, "computer_action", `{"action":"click","x":200,"y":200}`) // the terminal has the keyboard then
-	call(t, s, "computer_action", `{"action":"type","text":"hello"}`)
+	dialecttest.Ask(t, s, "computer_action", `{"action":"click","x":200,"y":200}`) // the terminal has the keyboard then
+	dialecttest.Ask(t, s, "computer_action", `{"action":"type","text":"hello"}`)
 	if !covetest.Eventually(patience, func() bool { return differ(before, shot(t, s)) }) {
 		t.Error("what was typed is not on the screen")
 	}
-	killAll(t, w.Daemon)
+	dialecttest.KillAll(t, w.Daemon)
 }
 
 // shot takes a screenshot of the active computer.

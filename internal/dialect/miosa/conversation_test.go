@@ -17,7 +17,6 @@ import (
 	"github.com/cove-sh/cove/internal/dialect/miosa"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/mcp/local"
 )
 
 // What is never the same, by what is shown in its place.
@@ -84,13 +83,13 @@ func once(t *testing.T, call dialecttest.Caller) dialecttest.Caller {
 func TestConversations(t *testing.T) {
 	d := miosa.New()
 	dialecttest.Conversations(t, d, "testdata/memory", func(t *testing.T) (dialecttest.Caller, func(string) string) {
-		svc := local.New(t)
-		direct := dialecttest.Direct(t, d, svc)
-		return once(t, func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
-			return direct(sandbox.WithCaller(ctx, sandbox.LocalCaller()), tool, args)
-		}), func(s string) string { return hide(svc.Normalize(s)) }
+		call, normalize := dialecttest.InMemory(d)(t)
+		return once(t, call), func(s string) string { return hide(normalize(s)) }
 	})
 }
+
+// revision is the protocol's newest that has sessions.
+const revision = "2025-11-25"
 
 // world is a daemon with a way to its tools.
 type world struct {
@@ -105,8 +104,7 @@ func localWorld(t *testing.T) *world {
 	t.Helper()
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
 	return &world{d, func(t *testing.T) *mcp.ClientSession {
-		cmd := d.Command(context.Background(), "mcp", "--dialect", miosa.Name, "--mcp-handover", "4s")
-		return connect(t, &mcp.CommandTransport{Command: cmd})
+		return dialecttest.Connect(t, dialecttest.Stdio(d, miosa.Name, "--mcp-handover", "4s")(), revision)
 	}}
 }
 
@@ -123,7 +121,7 @@ func remoteWorld(t *testing.T) *world {
 	}
 	w := &world{Daemon: covetest.Borrow(t, opts)}
 	key := w.key(t, sandbox.DefaultTeam, seedScopes...)
-	w.open = func(t *testing.T) *mcp.ClientSession { return connect(t, w.http(key)) }
+	w.open = func(t *testing.T) *mcp.ClientSession { return dialecttest.Connect(t, w.http(key), revision) }
 	return w
 }
 
@@ -153,42 +151,10 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func connect(t *testing.T, transport mcp.Transport) *mcp.ClientSession {
-	t.Helper()
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	s, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() }) // it may have ended
-	return s
-}
-
-func caller(s *mcp.ClientSession) dialecttest.Caller {
-	return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
-		return s.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
-	}
-}
-
 // converse has the conversations of a directory.
 func converse(t *testing.T, w *world, scripts string) {
 	dialecttest.Conversations(t, miosa.New(), scripts, func(t *testing.T) (dialecttest.Caller, func(string) string) {
-		t.Cleanup(func() { killAll(t, w.Daemon) })
-		return once(t, caller(w.open(t))), hide
+		t.Cleanup(func() { dialecttest.KillAll(t, w.Daemon) })
+		return once(t, dialecttest.Over(w.open(t))), hide
 	})
-}
-
-// killAll makes a daemon look new to the next script.
-func killAll(t *testing.T, d *covetest.Daemon) {
-	ctx := context.WithoutCancel(t.Context())
-	list, err := d.Client.List(ctx, sandbox.ListRequest{})
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	for _, s := range list.Items {
-		if _, err := d.Client.Kill(ctx, s.ID); err != nil {
-			t.Error(err)
-		}
-	}
 }

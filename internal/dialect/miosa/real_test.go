@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -16,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/miosa"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
@@ -54,17 +52,6 @@ func TestRemote(t *testing.T) {
 	t.Run("environment", func(t *testing.T) { testRemoteEnvironment(t, w) })
 }
 
-// call calls a tool that must succeed and returns its structured result.
-func call(t *testing.T, s *mcp.ClientSession, tool, args string) map[string]any {
-	t.Helper()
-	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
-	if err != nil || res.IsError {
-		t.Fatalf("%s %.200s: %v, %+v", tool, args, err, res)
-	}
-	m, _ := res.StructuredContent.(map[string]any)
-	return m
-}
-
 // refused calls a tool that must fail and returns its text.
 func refused(t *testing.T, s *mcp.ClientSession, tool, args string) string {
 	t.Helper()
@@ -84,26 +71,14 @@ func args(t *testing.T, v map[string]any) string {
 	return string(data)
 }
 
-// get reads a URL of a preview, whose name leads to the daemon.
+// get reads a URL of a preview.
 func get(t *testing.T, d *covetest.Daemon, link string) (status int, body string) {
 	t.Helper()
-	server, err := url.Parse(d.URL)
+	status, body, err := dialecttest.Visit(t, d, link)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, server.Host)
-	}}}
-	res, err := client.Get(link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(data)
+	return status, body
 }
 
 // The product's own examples, in its own words: a Next.js sandbox and its
@@ -112,7 +87,7 @@ func get(t *testing.T, d *covetest.Daemon, link string) (status int, body string
 // there is no Internet.
 func testNextJS(t *testing.T, w *world) {
 	s := w.open(t)
-	box := call(t, s, "sandbox_create", `{ "template": "nextjs" }`)
+	box := dialecttest.Ask(t, s, "sandbox_create", `{ "template": "nextjs" }`)
 	if box["template"] != "nextjs" || box["status"] != "running" {
 		t.Fatalf("the sandbox is %v", box)
 	}
@@ -135,29 +110,29 @@ if (process.argv[2] === 'build') {
 		"/workspace/next/next.js":      next,
 		"/workspace/.npmrc":            "offline=true\naudit=false\nfund=false\nupdate-notifier=false\n",
 	} {
-		call(t, s, "file_write", args(t, map[string]any{"path": path, "content": content}))
+		dialecttest.Ask(t, s, "file_write", args(t, map[string]any{"path": path, "content": content}))
 	}
-	call(t, s, "sandbox_exec", `{"command":"chmod +x next/next.js"}`)
-	if out := await(t, s, call(t, s, "sandbox_exec", `{ "command": "npm install" }`)); out["exit_code"] != 0.0 {
+	dialecttest.Ask(t, s, "sandbox_exec", `{"command":"chmod +x next/next.js"}`)
+	if out := await(t, s, dialecttest.Ask(t, s, "sandbox_exec", `{ "command": "npm install" }`)); out["exit_code"] != 0.0 {
 		t.Fatalf("npm install: %v", out)
 	}
 
-	call(t, s, "file_write", args(t, map[string]any{"path": "/workspace/app/page.tsx", "content": `export const n: number = "one"`}))
-	if out := await(t, s, call(t, s, "sandbox_exec", `{ "command": "npm run build" }`)); out["exit_code"] != 1.0 || !strings.Contains(out["stderr"].(string), "app/page.tsx: Type error") {
+	dialecttest.Ask(t, s, "file_write", args(t, map[string]any{"path": "/workspace/app/page.tsx", "content": `export const n: number = "one"`}))
+	if out := await(t, s, dialecttest.Ask(t, s, "sandbox_exec", `{ "command": "npm run build" }`)); out["exit_code"] != 1.0 || !strings.Contains(out["stderr"].(string), "app/page.tsx: Type error") {
 		t.Fatalf("the build that must fail: %v", out)
 	}
-	code, _ := call(t, s, "file_read", `{"path":"/workspace/app/page.tsx"}`)["content"].(string)
-	call(t, s, "file_write", args(t, map[string]any{"path": "/workspace/app/page.tsx", "content": strings.Replace(code, `"one"`, "1", 1)}))
-	if out := await(t, s, call(t, s, "sandbox_exec", `{ "command": "npm run build" }`)); out["exit_code"] != 0.0 || !strings.Contains(out["stdout"].(string), "Compiled") {
+	code, _ := dialecttest.Ask(t, s, "file_read", `{"path":"/workspace/app/page.tsx"}`)["content"].(string)
+	dialecttest.Ask(t, s, "file_write", args(t, map[string]any{"path": "/workspace/app/page.tsx", "content": strings.Replace(code, `"one"`, "1", 1)}))
+	if out := await(t, s, dialecttest.Ask(t, s, "sandbox_exec", `{ "command": "npm run build" }`)); out["exit_code"] != 0.0 || !strings.Contains(out["stdout"].(string), "Compiled") {
 		t.Fatalf("the build that is mended: %v", out)
 	}
 
 	// A server never ends; the call does.
-	dev := call(t, s, "sandbox_exec", `{ "command": "npm run dev" }`)
+	dev := dialecttest.Ask(t, s, "sandbox_exec", `{ "command": "npm run dev" }`)
 	if dev["exit_code"] != nil || dev["status"] != "running" || dev["job_id"] == "" {
 		t.Fatalf("npm run dev: %v", dev)
 	}
-	link, _ := call(t, s, "preview_create", `{ "port": 3000 }`)["url"].(string)
+	link, _ := dialecttest.Ask(t, s, "preview_create", `{ "port": 3000 }`)["url"].(string)
 	var body string
 	if !covetest.Eventually(patience, func() bool {
 		_, body = get(t, w.Daemon, link)
@@ -167,14 +142,14 @@ if (process.argv[2] === 'build') {
 	}
 
 	// A stopped sandbox has its server when somebody looks.
-	call(t, s, "sandbox_stop", `{}`)
+	dialecttest.Ask(t, s, "sandbox_stop", `{}`)
 	if status, body := get(t, w.Daemon, link); status != http.StatusOK || !strings.Contains(body, "number = 1") {
 		t.Errorf("after a stop the preview answers %d, %q", status, body)
 	}
-	if got := call(t, s, "sandbox_get", `{}`); got["status"] != "running" || got["preview_url"] != link {
+	if got := dialecttest.Ask(t, s, "sandbox_get", `{}`); got["status"] != "running" || got["preview_url"] != link {
 		t.Errorf("after the visit the sandbox is %v", got)
 	}
-	call(t, s, "sandbox_destroy", `{}`)
+	dialecttest.Ask(t, s, "sandbox_destroy", `{}`)
 }
 
 // await returns what came of a command that may have gone on as a job.
@@ -185,15 +160,15 @@ func await(t *testing.T, s *mcp.ClientSession, out map[string]any) map[string]an
 		if time.Now().After(deadline) {
 			t.Fatalf("job %v does not end: %v", id, out)
 		}
-		out = call(t, s, "sandbox_job_status", args(t, map[string]any{"job_id": id}))
+		out = dialecttest.Ask(t, s, "sandbox_job_status", args(t, map[string]any{"job_id": id}))
 	}
 	return out
 }
 
 func testJobs(t *testing.T, w *world) {
 	s := w.open(t)
-	box := call(t, s, "sandbox_create", `{}`)
-	lines := await(t, s, call(t, s, "sandbox_exec_background", `{"command":"for i in $(seq 300); do echo $i; done; echo error >&2; exit 3"}`))
+	box := dialecttest.Ask(t, s, "sandbox_create", `{}`)
+	lines := await(t, s, dialecttest.Ask(t, s, "sandbox_exec_background", `{"command":"for i in $(seq 300); do echo $i; done; echo error >&2; exit 3"}`))
 	job := args(t, map[string]any{"job_id": lines["job_id"], "tail": 2})
 	if last := strings.Fields(lines["stdout"].(string)); len(last) != 200 || last[0] != "101" || lines["stderr"] != "error\n" {
 		t.Errorf("the last 200 lines are %v", lines)
@@ -201,17 +176,17 @@ func testJobs(t *testing.T, w *world) {
 	if lines["status"] != "failed" || lines["exit_code"] != 3.0 || lines["finished_at"] == nil || lines["stdout_bytes"] != 1092.0 {
 		t.Errorf("the job is %v", lines)
 	}
-	if out := call(t, s, "sandbox_job_status", job); out["stdout"] != "299\n300\n" {
+	if out := dialecttest.Ask(t, s, "sandbox_job_status", job); out["stdout"] != "299\n300\n" {
 		t.Errorf("the last two lines are %v", out)
 	}
-	if out := await(t, s, call(t, s, "sandbox_exec_background", `{"command":"echo $A","env":{"A":"ü"},"name":"greeter"}`)); out["status"] != "succeeded" || out["stdout"] != "ü\n" || out["name"] != "greeter" {
+	if out := await(t, s, dialecttest.Ask(t, s, "sandbox_exec_background", `{"command":"echo $A","env":{"A":"ü"},"name":"greeter"}`)); out["status"] != "succeeded" || out["stdout"] != "ü\n" || out["name"] != "greeter" {
 		t.Errorf("the job is %v", out)
 	}
-	if out := await(t, s, call(t, s, "sandbox_exec_background", `{"command":"sleep 1000","timeout":1}`)); out["status"] != "failed" || out["exit_code"] != 124.0 {
+	if out := await(t, s, dialecttest.Ask(t, s, "sandbox_exec_background", `{"command":"sleep 1000","timeout":1}`)); out["status"] != "failed" || out["exit_code"] != 124.0 {
 		t.Errorf("the job whose time is over is %v", out)
 	}
 	// Another client ends one.
-	sleeper := call(t, s, "sandbox_exec_background", `{"command":"sleep 1000"}`)
+	sleeper := dialecttest.Ask(t, s, "sandbox_exec_background", `{"command":"sleep 1000"}`)
 	if _, err := w.Client.SignalJob(t.Context(), box["id"].(string), sleeper["job_id"].(string), "TERM", 0); err != nil {
 		t.Fatal(err)
 	}
@@ -221,17 +196,17 @@ func testJobs(t *testing.T, w *world) {
 	// A later session names the sandbox.
 	later := w.open(t)
 	refused(t, later, "sandbox_job_status", job)
-	if out := call(t, later, "sandbox_job_status", args(t, map[string]any{"job_id": lines["job_id"], "sandbox_id": box["id"]})); out["status"] != "failed" || !strings.HasPrefix(out["command"].(string), "for i in") {
+	if out := dialecttest.Ask(t, later, "sandbox_job_status", args(t, map[string]any{"job_id": lines["job_id"], "sandbox_id": box["id"]})); out["status"] != "failed" || !strings.HasPrefix(out["command"].(string), "for i in") {
 		t.Errorf("in a later session the job is %v", out)
 	}
 	// Jobs live through a stop, and end with their sandbox.
-	on := call(t, s, "sandbox_exec_background", `{"command":"sleep 1000"}`)
-	call(t, s, "sandbox_stop", `{}`)
-	if out := call(t, s, "sandbox_job_status", args(t, map[string]any{"job_id": on["job_id"]})); out["status"] != "running" || out["exit_code"] != nil {
+	on := dialecttest.Ask(t, s, "sandbox_exec_background", `{"command":"sleep 1000"}`)
+	dialecttest.Ask(t, s, "sandbox_stop", `{}`)
+	if out := dialecttest.Ask(t, s, "sandbox_job_status", args(t, map[string]any{"job_id": on["job_id"]})); out["status"] != "running" || out["exit_code"] != nil {
 		t.Errorf("after a stop the job is %v", out)
 	}
-	call(t, s, "sandbox_destroy", `{}`)
-	if out := call(t, s, "sandbox_job_status", args(t, map[string]any{"job_id": on["job_id"]})); out["status"] != "canceled" || out["exit_code"] != nil {
+	dialecttest.Ask(t, s, "sandbox_destroy", `{}`)
+	if out := dialecttest.Ask(t, s, "sandbox_job_status", args(t, map[string]any{"job_id": on["job_id"]})); out["status"] != "canceled" || out["exit_code"] != nil {
 		t.Errorf("after the end of its sandbox the job is %v", out)
 	}
 }
@@ -240,9 +215,9 @@ func testJobs(t *testing.T, w *world) {
 // all at once.
 func testTogether(t *testing.T, w *world) {
 	s := w.open(t)
-	id, _ := call(t, s, "sandbox_create", `{"name":"shared"}`)["id"].(string)
+	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{"name":"shared"}`)["id"].(string)
 	dial := func(name string) *mcp.ClientSession {
-		return connect(t, &mcp.CommandTransport{Command: w.Command(context.Background(), "mcp", "--dialect", name)})
+		return dialecttest.Connect(t, dialecttest.Stdio(w.Daemon, name)(), revision)
 	}
 	native, superserve := dial("native"), dial("superserve")
 	const each = 15
@@ -282,20 +257,20 @@ func testTogether(t *testing.T, w *world) {
 	for err := range errs {
 		t.Error(err)
 	}
-	out := call(t, s, "sandbox_exec", `{"command":"sort -u log | wc -l; ls f | wc -l"}`)
+	out := dialecttest.Ask(t, s, "sandbox_exec", `{"command":"sort -u log | wc -l; ls f | wc -l"}`)
 	if got := strings.Fields(out["stdout"].(string)); len(got) != 2 || got[0] != fmt.Sprint(4*each) || got[1] != fmt.Sprint(each) {
 		t.Errorf("of %d lines and %d files there are %v", 4*each, each, out)
 	}
 	// What another dialect makes is seen here, and the reverse.
-	res := call(t, native, "file_write", args(t, map[string]any{"sandbox": id, "path": "/workspace/from-native", "content": "hello"}))
-	if got := call(t, s, "file_read", `{"path":"/workspace/from-native"}`); got["content"] != "hello" {
+	res := dialecttest.Ask(t, native, "file_write", args(t, map[string]any{"sandbox": id, "path": "/workspace/from-native", "content": "hello"}))
+	if got := dialecttest.Ask(t, s, "file_read", `{"path":"/workspace/from-native"}`); got["content"] != "hello" {
 		t.Errorf("%v was written, %v is read", res, got)
 	}
-	other := call(t, native, "sandbox_create", `{"name":"natively"}`)
-	if got := call(t, s, "sandbox_get", `{"sandbox_id":"natively"}`); got["id"] != other["id"] || got["persistent"] != false {
+	other := dialecttest.Ask(t, native, "sandbox_create", `{"name":"natively"}`)
+	if got := dialecttest.Ask(t, s, "sandbox_get", `{"sandbox_id":"natively"}`); got["id"] != other["id"] || got["persistent"] != false {
 		t.Errorf("what native has made is %v", got)
 	}
-	call(t, native, "sandbox_kill", args(t, map[string]any{"sandbox": id}))
+	dialecttest.Ask(t, native, "sandbox_kill", args(t, map[string]any{"sandbox": id}))
 	if text := refused(t, s, "sandbox_exec", `{"command":"true"}`); !strings.Contains(text, "404 NOT_FOUND") || !strings.Contains(text, id) {
 		t.Errorf("after its end elsewhere: %s", text)
 	}
@@ -310,14 +285,14 @@ func testEnvironment(t *testing.T, w *world) {
 		cmd := w.Command(context.Background(), "mcp", "--dialect", miosa.Name)
 		var log strings.Builder
 		cmd.Env, cmd.Stderr = append(cmd.Env, env...), &log
-		return connect(t, &mcp.CommandTransport{Command: cmd}), &log
+		return dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision), &log
 	}
 	s, _ := open("MIOSA_DEFAULT_TEMPLATE=no-such-template")
 	if text := refused(t, s, "sandbox_create", `{}`); !strings.Contains(text, "unknown template no-such-template") {
 		t.Errorf("a default template that is not there: %s", text)
 	}
 	s, _ = open("MIOSA_DEFAULT_TEMPLATE=static")
-	box := call(t, s, "sandbox_create", `{}`)
+	box := dialecttest.Ask(t, s, "sandbox_create", `{}`)
 	if box["template"] != "static" {
 		t.Errorf("of the default template is %v", box)
 	}
@@ -327,11 +302,11 @@ func testEnvironment(t *testing.T, w *world) {
 	if text := refused(t, s, "sandbox_stop", id); !strings.Contains(text, "MIOSA_TIMEOUT_MS, 1 ms") || !strings.Contains(text, "504") {
 		t.Errorf("a request that takes too long: %s", text)
 	}
-	long := call(t, s, "sandbox_exec", args(t, map[string]any{"sandbox_id": box["id"], "command": "sleep 1000"}))
+	long := dialecttest.Ask(t, s, "sandbox_exec", args(t, map[string]any{"sandbox_id": box["id"], "command": "sleep 1000"}))
 	if long["status"] != "running" {
 		t.Errorf("a command that takes longer than the client waits: %v", long)
 	}
-	if out := call(t, s, "sandbox_exec", args(t, map[string]any{"sandbox_id": box["id"], "command": "sleep 0.1; echo done", "timeout": 300})); out["stdout"] != "done\n" {
+	if out := dialecttest.Ask(t, s, "sandbox_exec", args(t, map[string]any{"sandbox_id": box["id"], "command": "sleep 0.1; echo done", "timeout": 300})); out["stdout"] != "done\n" {
 		t.Errorf("a command with its own time: %v", out)
 	}
 	// What goes wrong is in the log, as much of it as was asked for.
@@ -344,7 +319,7 @@ func testEnvironment(t *testing.T, w *world) {
 	if request == "" || !strings.Contains(log.String(), request) {
 		t.Errorf("the log has no %q:\n%s", request, log)
 	}
-	killAll(t, w.Daemon)
+	dialecttest.KillAll(t, w.Daemon)
 }
 
 // The variables of a client that is configured for the product's own service,
@@ -353,14 +328,14 @@ func testRemoteEnvironment(t *testing.T, w *world) {
 	open := func(key string) *mcp.ClientSession {
 		cmd := w.Command(context.Background(), "mcp", "--dialect", miosa.Name)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.StateDir, "MIOSA_API_URL=" + w.URL, "MIOSA_API_KEY=" + key}
-		return connect(t, &mcp.CommandTransport{Command: cmd})
+		return dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
 	}
 	s := open(w.key(t, sandbox.DefaultTeam, seedScopes...))
-	id, _ := call(t, s, "sandbox_create", `{}`)["id"].(string)
+	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{}`)["id"].(string)
 	if _, err := w.Client.Get(t.Context(), id); err != nil {
 		t.Error(err)
 	}
-	call(t, s, "sandbox_destroy", `{}`)
+	dialecttest.Ask(t, s, "sandbox_destroy", `{}`)
 	for _, key := range []string{"", "msk_u_0123456789abcdef0123456789abcdef"} {
 		if text := refused(t, open(key), "sandbox_list", `{}`); !strings.Contains(text, "MIOSA_API_KEY is not set") || !strings.Contains(text, "401 invalid_token") {
 			t.Errorf("with the key %q: %s", key, text)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/miosa"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
@@ -19,8 +20,8 @@ import (
 // A key does what its scopes say, to its team's sandboxes.
 func testScopes(t *testing.T, w *world) {
 	owner := w.open(t)
-	id, _ := call(t, owner, "sandbox_create", `{"name":"owned"}`)["id"].(string)
-	call(t, owner, "file_write", `{"path":"/tmp/f","content":"x"}`)
+	id, _ := dialecttest.Ask(t, owner, "sandbox_create", `{"name":"owned"}`)["id"].(string)
+	dialecttest.Ask(t, owner, "file_write", `{"path":"/tmp/f","content":"x"}`)
 	of := func(in map[string]any) string {
 		in["sandbox_id"] = id
 		return args(t, in)
@@ -48,17 +49,17 @@ func testScopes(t *testing.T, w *world) {
 			}
 		}
 	}
-	reader := connect(t, w.http(w.key(t, sandbox.DefaultTeam, sandbox.ScopeSandboxesRead)))
+	reader := dialecttest.Connect(t, w.http(w.key(t, sandbox.DefaultTeam, sandbox.ScopeSandboxesRead)), revision)
 	for tool, in := range reads {
-		call(t, reader, tool, in)
+		dialecttest.Ask(t, reader, tool, in)
 	}
 	forbidden(reader, writes, "sandboxes:write")
 	forbidden(reader, changes, "files:write")
-	writer := connect(t, w.http(w.key(t, sandbox.DefaultTeam, sandbox.ScopeSandboxesWrite)))
+	writer := dialecttest.Connect(t, w.http(w.key(t, sandbox.DefaultTeam, sandbox.ScopeSandboxesWrite)), revision)
 	forbidden(writer, changes, "files:write")
-	forbidden(connect(t, w.http(w.key(t, sandbox.DefaultTeam, sandbox.ScopeFilesWrite))), reads, "sandboxes:read")
+	forbidden(dialecttest.Connect(t, w.http(w.key(t, sandbox.DefaultTeam, sandbox.ScopeFilesWrite)), revision), reads, "sandboxes:read")
 
-	stranger := connect(t, w.http(w.key(t, "strangers", seedScopes...)))
+	stranger := dialecttest.Connect(t, w.http(w.key(t, "strangers", seedScopes...)), revision)
 	for _, tools := range []map[string]string{reads, writes, changes} {
 		for tool, in := range tools {
 			if !strings.Contains(in, id) {
@@ -69,10 +70,10 @@ func testScopes(t *testing.T, w *world) {
 			}
 		}
 	}
-	if got := call(t, stranger, "sandbox_list", `{}`); got["total"] != 0.0 {
+	if got := dialecttest.Ask(t, stranger, "sandbox_list", `{}`); got["total"] != 0.0 {
 		t.Errorf("a stranger sees %v", got)
 	}
-	if got := call(t, owner, "file_read", `{"path":"/tmp/f"}`); got["content"] != "x" {
+	if got := dialecttest.Ask(t, owner, "file_read", `{"path":"/tmp/f"}`); got["content"] != "x" {
 		t.Errorf("afterwards the file is %v", got)
 	}
 	for _, key := range []string{"", "msk_u_wrong"} {
@@ -94,24 +95,24 @@ func testScopes(t *testing.T, w *world) {
 			t.Errorf("with the key %q: %s", key, res.Status)
 		}
 	}
-	call(t, owner, "sandbox_destroy", `{}`)
+	dialecttest.Ask(t, owner, "sandbox_destroy", `{}`)
 }
 
 // Each session has its own active sandbox, and a client without sessions has
 // none.
 func testSessions(t *testing.T, w *world) {
 	one, two := w.open(t), w.open(t)
-	first := call(t, one, "sandbox_create", `{}`)["id"]
+	first := dialecttest.Ask(t, one, "sandbox_create", `{}`)["id"]
 	if text := refused(t, two, "sandbox_get", `{}`); !strings.Contains(text, "no active sandbox") {
 		t.Errorf("in another session: %s", text)
 	}
-	second := call(t, two, "sandbox_create", `{}`)["id"]
-	if got := call(t, one, "sandbox_get", `{}`)["id"]; got != first || got == second {
+	second := dialecttest.Ask(t, two, "sandbox_create", `{}`)["id"]
+	if got := dialecttest.Ask(t, one, "sandbox_get", `{}`)["id"]; got != first || got == second {
 		t.Errorf("of %v and %v, the active one is %v", first, second, got)
 	}
 	// Another is used by its id, which makes it no more active than it was.
-	call(t, one, "sandbox_exec", args(t, map[string]any{"sandbox_id": second, "command": "true"}))
-	if got := call(t, one, "sandbox_get", `{}`)["id"]; got != first {
+	dialecttest.Ask(t, one, "sandbox_exec", args(t, map[string]any{"sandbox_id": second, "command": "true"}))
+	if got := dialecttest.Ask(t, one, "sandbox_get", `{}`)["id"]; got != first {
 		t.Errorf("the active one is %v, want %v", got, first)
 	}
 
@@ -121,14 +122,14 @@ func testSessions(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	third := call(t, s, "sandbox_create", `{}`)["id"]
+	third := dialecttest.Ask(t, s, "sandbox_create", `{}`)["id"]
 	if text := refused(t, s, "sandbox_exec", `{"command":"true"}`); !strings.Contains(text, "sandbox_id is required") || !strings.Contains(text, "no session") {
 		t.Errorf("without sessions: %s", text)
 	}
-	if got := call(t, s, "sandbox_exec", args(t, map[string]any{"sandbox_id": third, "command": "echo by its id"})); got["stdout"] != "by its id\n" {
+	if got := dialecttest.Ask(t, s, "sandbox_exec", args(t, map[string]any{"sandbox_id": third, "command": "echo by its id"})); got["stdout"] != "by its id\n" {
 		t.Errorf("without sessions: %v", got)
 	}
-	killAll(t, w.Daemon)
+	dialecttest.KillAll(t, w.Daemon)
 }
 
 // Lines come as progress while the command runs, and all of them in the result.
@@ -152,7 +153,7 @@ func testStream(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	id, _ := call(t, s, "sandbox_create", `{}`)["id"].(string)
+	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{}`)["id"].(string)
 	// The command ends when a line of it was seen here.
 	go func() {
 		<-first
@@ -192,14 +193,14 @@ func testStream(t *testing.T, w *world) {
 	if !strings.HasPrefix(stdout, "1\n2\n") || !strings.HasSuffix(stdout, "\n4\n5\n") || out["stdout_bytes"] != 1988895.0+3000000+10 || len(events) > 5000 || len(data) > 2<<20 {
 		t.Errorf("of a flood there are %d bytes in %d events, stdout_bytes %v, %.20q to %.20q", len(data), len(events), out["stdout_bytes"], stdout, stdout[max(0, len(stdout)-20):])
 	}
-	killAll(t, w.Daemon)
+	dialecttest.KillAll(t, w.Daemon)
 }
 
 // A call that its client cancels ends what it has started, in each tool that
 // waits.
 func testCancel(t *testing.T, w *world) {
 	s := w.open(t)
-	id, _ := call(t, s, "sandbox_create", `{}`)["id"].(string)
+	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{}`)["id"].(string)
 	for i, c := range []struct{ tool, more string }{
 		{"sandbox_exec", ""}, {"sandbox_exec", `,"timeout":300`}, {"sandbox_exec_stream", ""}, {"sandbox_exec_stream", `,"timeout":300`},
 	} {
@@ -234,5 +235,5 @@ func testCancel(t *testing.T, w *world) {
 	}) {
 		t.Error("what cancelled calls have started goes on")
 	}
-	killAll(t, w.Daemon)
+	dialecttest.KillAll(t, w.Daemon)
 }

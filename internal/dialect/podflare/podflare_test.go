@@ -27,49 +27,18 @@ func TestTools(t *testing.T) {
 	dialecttest.Snapshot(t, podflare.NewHosted(), "testdata/tools-hosted")
 }
 
-// users are who runs daemons for these tests.
-func users() map[string]covetest.Options {
-	if os.Geteuid() != 0 {
-		return map[string]covetest.Options{"own user": {Dev: true}}
-	}
-	return map[string]covetest.Options{"root": {Dev: true}, "ordinary user": {Dev: true, UID: covetest.OrdinaryUID}}
-}
-
-// doors are the ways to a daemon, by name.
-func doors(d *covetest.Daemon, name string) map[string]func() mcp.Transport {
-	return map[string]func() mcp.Transport{
-		"stdio": func() mcp.Transport {
-			return &mcp.CommandTransport{Command: d.Command(context.Background(), "mcp", "--dialect", name)}
-		},
-		"http": func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: d.URL + "/mcp/" + name} },
-	}
-}
-
-// connect opens a session of the revision that has them.
-func connect(t *testing.T, transport mcp.Transport) *mcp.ClientSession {
-	t.Helper()
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	s, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() }) // it may have ended
-	return s
-}
-
-func caller(s *mcp.ClientSession) dialecttest.Caller {
-	return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
-		return s.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
-	}
-}
+// revision is the protocol's newest that has sessions.
+const revision = "2025-11-25"
 
 // pythonFile is where an interpreter shows that code came from.
 var pythonFile = regexp.MustCompile(`File \\*"[^"\\]*\\*", line`)
 
+func hide(s string) string { return pythonFile.ReplaceAllString(s, "File <code>, line") }
+
 // The conversations with real sandboxes, through every door.
 func TestConversations(t *testing.T) {
 	needs.GVisor(t)
-	for user, opts := range users() {
+	for user, opts := range dialecttest.Users() {
 		t.Run(user, func(t *testing.T) {
 			t.Parallel()
 			daemon := covetest.Borrow(t, opts)
@@ -77,15 +46,13 @@ func TestConversations(t *testing.T) {
 				dialect dialect.Dialect
 				scripts string
 			}{{podflare.New(), "testdata/session"}, {podflare.NewHosted(), "testdata/hosted"}} {
-				for door, open := range doors(daemon, surface.dialect.Name()) {
+				for door, open := range dialecttest.Doors(daemon, surface.dialect.Name()) {
 					// What a door does differently is the same for every user.
 					if opts.UID != 0 && (door == "http") != (surface.dialect.Name() == podflare.HostedName) {
 						continue
 					}
 					t.Run(surface.dialect.Name()+" on "+door, func(t *testing.T) {
-						dialecttest.Conversations(t, surface.dialect, surface.scripts, func(t *testing.T) (dialecttest.Caller, func(string) string) {
-							return caller(connect(t, open())), func(s string) string { return pythonFile.ReplaceAllString(s, "File <code>, line") }
-						})
+						dialecttest.Conversations(t, surface.dialect, surface.scripts, dialecttest.Through(daemon, open, revision, hide))
 					})
 				}
 			}
@@ -103,25 +70,14 @@ func living(t *testing.T, d *covetest.Daemon) int {
 	return len(list.Items)
 }
 
-// call calls a tool that must succeed and returns its structured result.
-func call(t *testing.T, s *mcp.ClientSession, tool, args string) map[string]any {
-	t.Helper()
-	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
-	if err != nil || res.IsError {
-		t.Fatalf("%s: %v, %+v", tool, err, res)
-	}
-	m, _ := res.StructuredContent.(map[string]any)
-	return m
-}
-
 // One session is one sandbox: the first call makes it, however many come at
 // once, and it goes with its forks however the session ends.
 func TestSessionIsSandbox(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
 	stdio := func(t *testing.T, end func(t *testing.T, s *mcp.ClientSession, p *os.Process)) (*mcp.ClientSession, func()) {
-		cmd := d.Command(context.Background(), "mcp", "--dialect", podflare.Name)
-		s := connect(t, &mcp.CommandTransport{Command: cmd})
+		cmd := dialecttest.Command(d, podflare.Name)
+		s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
 		return s, func() { end(t, s, cmd.Process) }
 	}
 	signal := func(sig os.Signal) func(*testing.T, *mcp.ClientSession, *os.Process) {
@@ -141,7 +97,7 @@ func TestSessionIsSandbox(t *testing.T) {
 		"SIGTERM":             func(t *testing.T) (*mcp.ClientSession, func()) { return stdio(t, signal(syscall.SIGTERM)) },
 		"SIGINT":              func(t *testing.T) (*mcp.ClientSession, func()) { return stdio(t, signal(os.Interrupt)) },
 		"HTTP, deleted": func(t *testing.T) (*mcp.ClientSession, func()) {
-			s := connect(t, doors(d, podflare.Name)["http"]())
+			s := dialecttest.Connect(t, dialecttest.HTTP(d, podflare.Name)(), revision)
 			return s, func() { closed(t, s, nil) }
 		},
 	} {
@@ -168,14 +124,14 @@ func TestSessionIsSandbox(t *testing.T) {
 			if n := living(t, d); n != 1 {
 				t.Errorf("four calls made %d sandboxes", n)
 			}
-			if got := call(t, s, "run_bash", `{"code":"wc -l < /root/f"}`)["stdout"]; got != "4\n" {
+			if got := dialecttest.Ask(t, s, "run_bash", `{"code":"wc -l < /root/f"}`)["stdout"]; got != "4\n" {
 				t.Errorf("four calls wrote %q lines", got)
 			}
-			children, _ := call(t, s, "fork", `{"n":2}`)["children"].([]any)
+			children, _ := dialecttest.Ask(t, s, "fork", `{"n":2}`)["children"].([]any)
 			if len(children) != 2 || living(t, d) != 3 {
 				t.Errorf("children %v, and there are %d sandboxes", children, living(t, d))
 			}
-			call(t, s, "fork", fmt.Sprintf(`{"sandbox_id":%q}`, children[0]))
+			dialecttest.Ask(t, s, "fork", fmt.Sprintf(`{"sandbox_id":%q}`, children[0]))
 			end()
 			if !covetest.Eventually(20*time.Second, func() bool { return living(t, d) == 0 }) {
 				t.Errorf("%d sandboxes are left of the session", living(t, d))
@@ -189,8 +145,8 @@ func TestSessionIsSandbox(t *testing.T) {
 func TestSandboxLost(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
-	s := connect(t, doors(d, podflare.Name)["stdio"]())
-	call(t, s, "run_python", `{"code":"x = 1"}`)
+	s := dialecttest.Connect(t, dialecttest.Stdio(d, podflare.Name)(), revision)
+	dialecttest.Ask(t, s, "run_python", `{"code":"x = 1"}`)
 	list, err := d.Client.List(t.Context(), sandbox.ListRequest{})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%v, %+v", err, list)
@@ -202,7 +158,7 @@ func TestSandboxLost(t *testing.T) {
 	if err != nil || !res.IsError || !strings.Contains(fmt.Sprint(res.StructuredContent), "state is gone") {
 		t.Errorf("%v, %+v; want that the sandbox has ended", err, res)
 	}
-	if got := call(t, s, "run_python", `{"code":"'x' in globals()"}`)["stdout"]; got != "False\n" {
+	if got := dialecttest.Ask(t, s, "run_python", `{"code":"'x' in globals()"}`)["stdout"]; got != "False\n" {
 		t.Errorf("the new sandbox says %q", got)
 	}
 }
@@ -211,20 +167,9 @@ func TestSandboxLost(t *testing.T) {
 func TestHostedWithoutSession(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
-	const body = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"create_sandbox","arguments":{"template":"default"}}}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.URL+"/mcp/"+podflare.HostedName, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
+	res, answer := dialecttest.FirstRequest(t, d, podflare.HostedName, "create_sandbox", `{"template":"default"}`)
 	if res.StatusCode != http.StatusOK || living(t, d) != 1 {
-		t.Errorf("status %s, and there are %d sandboxes", res.Status, living(t, d))
+		t.Errorf("status %s, %s, and there are %d sandboxes", res.Status, answer, living(t, d))
 	}
 }
 
@@ -232,9 +177,9 @@ func TestHostedWithoutSession(t *testing.T) {
 func TestEgress(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
-	s := connect(t, doors(d, podflare.HostedName)["http"]())
+	s := dialecttest.Connect(t, dialecttest.HTTP(d, podflare.HostedName)(), revision)
 	for egress, want := range map[string]bool{`{"egress":false}`: true, `{}`: false} {
-		id, _ := call(t, s, "create_sandbox", egress)["sandbox_id"].(string)
+		id, _ := dialecttest.Ask(t, s, "create_sandbox", egress)["sandbox_id"].(string)
 		got, err := d.Client.Get(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
@@ -249,10 +194,10 @@ func TestEgress(t *testing.T) {
 func TestConfiguredByEnvironment(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
-	cmd := d.Command(context.Background(), "mcp", "--dialect", podflare.Name)
+	cmd := dialecttest.Command(d, podflare.Name)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "PODFLARE_HOST=" + d.URL, "PODFLARE_API_KEY=pk_live_any"}
-	s := connect(t, &mcp.CommandTransport{Command: cmd})
-	call(t, s, "run_bash", `{"code":"true"}`)
+	s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
+	dialecttest.Ask(t, s, "run_bash", `{"code":"true"}`)
 	if n := living(t, d); n != 1 {
 		t.Errorf("there are %d sandboxes, want the session's", n)
 	}

@@ -1,11 +1,7 @@
 package superserve_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -14,26 +10,16 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/superserve"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 )
 
-// call calls a tool that must succeed and returns its structured result.
-func call(t *testing.T, s *mcp.ClientSession, tool, args string) map[string]any {
-	t.Helper()
-	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
-	if err != nil || res.IsError {
-		t.Fatalf("%s: %v, %+v", tool, err, res)
-	}
-	m, _ := res.StructuredContent.(map[string]any)
-	return m
-}
-
 func newSandbox(t *testing.T, s *mcp.ClientSession, args string) string {
 	t.Helper()
-	id, _ := call(t, s, "sandbox_create", args)["id"].(string)
+	id, _ := dialecttest.Ask(t, s, "sandbox_create", args)["id"].(string)
 	return id
 }
 
@@ -41,27 +27,15 @@ func newSandbox(t *testing.T, s *mcp.ClientSession, args string) string {
 func TestPreviewIsPublic(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
-	s := connect(t, doors(d)["http"]())
+	s := dialecttest.Connect(t, dialecttest.HTTP(d, superserve.Name)(), revision)
 	id := newSandbox(t, s, `{}`)
-	call(t, s, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"mkdir /srv/www && cd /srv/www && echo hello > index.html && python3 -m http.server 8000 >/dev/null 2>&1 & for i in $(seq 100); do python3 -c 'import urllib.request; urllib.request.urlopen(\"http://127.0.0.1:8000/\")' 2>/dev/null && break; sleep 0.1; done"}`, id))
-	link, _ := call(t, s, "sandbox_preview_url", fmt.Sprintf(`{"sandbox_id":%q,"port":8000}`, id))["url"].(string)
+	dialecttest.Ask(t, s, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"mkdir /srv/www && cd /srv/www && echo hello > index.html && python3 -m http.server 8000 >/dev/null 2>&1 & for i in $(seq 100); do python3 -c 'import urllib.request; urllib.request.urlopen(\"http://127.0.0.1:8000/\")' 2>/dev/null && break; sleep 0.1; done"}`, id))
+	link, _ := dialecttest.Ask(t, s, "sandbox_preview_url", fmt.Sprintf(`{"sandbox_id":%q,"port":8000}`, id))["url"].(string)
 	if u, err := url.Parse(link); err != nil || !strings.HasPrefix(u.Host, "8000-"+id+".") {
 		t.Fatalf("the URL is %s, %v", link, err)
 	}
-	server, err := url.Parse(d.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, server.Host)
-	}}}
-	res, err := client.Get(link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if body, err := io.ReadAll(res.Body); err != nil || string(body) != "hello\n" {
-		t.Errorf("%s: %v, %q", res.Status, err, body)
+	if status, body, err := dialecttest.Visit(t, d, link); err != nil || body != "hello\n" {
+		t.Errorf("%v, %d, %q", err, status, body)
 	}
 }
 
@@ -70,18 +44,18 @@ func TestPreviewIsPublic(t *testing.T) {
 func TestEgress(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
-	s := connect(t, doors(d)["stdio"]())
+	s := dialecttest.Connect(t, dialecttest.Stdio(d, superserve.Name)(), revision)
 	id := newSandbox(t, s, `{"deny_out":["203.0.113.0/24"],"allow_out":["10.0.0.0/8"]}`)
 	try := func(address string) {
-		call(t, s, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"python3 -c 'import socket; socket.create_connection((\"%s\", 80), 1)'; true"}`, id, address))
+		dialecttest.Ask(t, s, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"python3 -c 'import socket; socket.create_connection((\"%s\", 80), 1)'; true"}`, id, address))
 	}
 	log := func(args string) []any {
-		events, _ := call(t, s, "sandbox_network_log", fmt.Sprintf(`{"sandbox_id":%q%s}`, id, args))["events"].([]any)
+		events, _ := dialecttest.Ask(t, s, "sandbox_network_log", fmt.Sprintf(`{"sandbox_id":%q%s}`, id, args))["events"].([]any)
 		return events
 	}
 	try("203.0.113.1")
 	try("10.1.2.3")
-	call(t, s, "sandbox_pause", fmt.Sprintf(`{"sandbox_id":%q}`, id))
+	dialecttest.Ask(t, s, "sandbox_pause", fmt.Sprintf(`{"sandbox_id":%q}`, id))
 	events := log("")
 	if len(events) != 2 {
 		t.Fatalf("the log has %v", events)
@@ -100,7 +74,7 @@ func TestEgress(t *testing.T) {
 	if got := log(`,"verdict":"allowed"`); len(got) != 0 {
 		t.Errorf("allowed are %v", got)
 	}
-	if status := call(t, s, "sandbox_info", fmt.Sprintf(`{"sandbox_id":%q}`, id))["status"]; status != "paused" {
+	if status := dialecttest.Ask(t, s, "sandbox_info", fmt.Sprintf(`{"sandbox_id":%q}`, id))["status"]; status != "paused" {
 		t.Errorf("the sandbox is %v", status)
 	}
 }
@@ -113,11 +87,11 @@ func TestSecretsByStandIn(t *testing.T) {
 	if _, err := d.Client.CreateSecret(t.Context(), sandbox.CreateSecretRequest{Name: "openai", Provider: "openai", Value: sandbox.NewSecretValue(value)}); err != nil {
 		t.Fatal(err)
 	}
-	s := connect(t, doors(d)["stdio"]())
+	s := dialecttest.Connect(t, dialecttest.Stdio(d, superserve.Name)(), revision)
 	id := newSandbox(t, s, `{"secrets":{"FIRST":"openai"}}`)
 	var seen []string
 	say := func(tool, args string) map[string]any {
-		out := call(t, s, tool, args)
+		out := dialecttest.Ask(t, s, tool, args)
 		seen = append(seen, fmt.Sprint(out))
 		return out
 	}
@@ -149,21 +123,9 @@ func TestSecretsByStandIn(t *testing.T) {
 func TestWithoutSession(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
-	const body = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sandbox_list","arguments":{}}}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.URL+"/mcp/"+superserve.Name, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	answer, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(answer), "(no sandboxes)") || res.Header.Get("Mcp-Session-Id") != "" {
-		t.Errorf("%s, %v, %s", res.Status, err, answer)
+	res, answer := dialecttest.FirstRequest(t, d, superserve.Name, "sandbox_list", `{}`)
+	if res.StatusCode != http.StatusOK || !strings.Contains(answer, "(no sandboxes)") || res.Header.Get("Mcp-Session-Id") != "" {
+		t.Errorf("%s, %s", res.Status, answer)
 	}
 }
 
@@ -171,9 +133,9 @@ func TestWithoutSession(t *testing.T) {
 func TestConfiguredByEnvironment(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
-	cmd := d.Command(context.Background(), "mcp", "--dialect", superserve.Name)
+	cmd := dialecttest.Command(d, superserve.Name)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SUPERSERVE_BASE_URL=" + d.URL + "/", "SUPERSERVE_API_KEY=ss_live_any"}
-	s := connect(t, &mcp.CommandTransport{Command: cmd})
+	s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
 	id := newSandbox(t, s, `{}`)
 	if _, err := d.Client.Get(t.Context(), id); err != nil {
 		t.Error(err)
