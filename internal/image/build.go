@@ -114,7 +114,7 @@ func sameSpec(a, b *sandbox.TemplateSpec) bool {
 
 // run builds a plan without steps, alone among builds of its name.
 func (p *Provider) run(ctx context.Context, plan *Plan, sink func(sandbox.BuildEvent) error) (t *sandbox.Template, err error) {
-	done, err := p.Claim(plan.Name)
+	done, err := p.Claim(plan.Name, plan.Spec.Resources)
 	if err != nil {
 		return nil, err
 	}

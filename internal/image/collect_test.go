@@ -54,7 +54,7 @@ func TestCollectWhileBuilding(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	done, err := p.Claim("mine")
+	done, err := p.Claim("mine", sandbox.Resources{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestCollectWhileBuilding(t *testing.T) {
 		t.Fatalf("in the middle of a build there are %v", got)
 	}
 	// A second build is younger, and goes on as the first ends.
-	young, err := p.Claim("young")
+	young, err := p.Claim("young", sandbox.Resources{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestBuildsBesideCollect(t *testing.T) {
 // buildBeside builds a template of steps that others have too, and looks at all
 // of what they made when it is published.
 func buildBeside(t *testing.T, p *Provider, name string, round int) error {
-	done, err := p.Claim(name)
+	done, err := p.Claim(name, sandbox.Resources{})
 	if err != nil {
 		return err
 	}

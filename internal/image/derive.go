@@ -55,7 +55,8 @@ type Foundation struct {
 // Claim makes a name this caller's to build, until done is called with what
 // became of it. A name that is being built is a conflict. What the caller is
 // given from then on stays in place until done is called; see [Provider.Collect].
-func (p *Provider) Claim(name string) (done func(error), err error) {
+// Until there is a version of it, the template is shown with the shape.
+func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.building[name].IsZero() {
@@ -64,7 +65,7 @@ func (p *Provider) Claim(name string) (done func(error), err error) {
 	if target, ok := p.aliases[name]; ok {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s is an alias of %s; choose another name, or take the alias away first", name, target)
 	}
-	p.building[name] = time.Now()
+	p.building[name], p.shapes[name] = time.Now(), shape
 	return func(err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -72,6 +73,8 @@ func (p *Provider) Claim(name string) (done func(error), err error) {
 		delete(p.failed, name)
 		if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeCancelled {
 			p.failed[name] = failure{reason: sandbox.MessageOf(err)}
+		} else {
+			delete(p.shapes, name)
 		}
 	}, nil
 }

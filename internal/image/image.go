@@ -76,8 +76,11 @@ type Provider struct {
 	mu       sync.Mutex
 	building map[string]time.Time // under mu: when the builds began that run
 	failed   map[string]failure   // under mu: why the newest build of a name failed
-	used     map[string]time.Time // under mu: when a digest was last handed out; see [Provider.hold]
-	aliases  map[string]string    // under mu: NAME or NAME@N by alias; replaced, not changed
+	// shapes are the resources that builds were claimed with, of names in
+	// building or failed. Under mu.
+	shapes  map[string]sandbox.Resources
+	used    map[string]time.Time // under mu: when a digest was last handed out; see [Provider.hold]
+	aliases map[string]string    // under mu: NAME or NAME@N by alias; replaced, not changed
 
 	publishing sync.Mutex // held to change the versions of templates, before mu
 }
@@ -91,6 +94,7 @@ func New(cfg Config) (*Provider, error) {
 		dir: cfg.Dir, log: cfg.Log, own: os.Geteuid() == 0,
 		debian: &debianSource{machine: "/"},
 		recent: recent, building: map[string]time.Time{}, failed: map[string]failure{}, used: map[string]time.Time{},
+		shapes: map[string]sandbox.Resources{},
 	}
 	if p.log == nil {
 		p.log = slog.Default()
@@ -152,12 +156,12 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 	p.mu.Lock()
 	for name := range p.failed {
 		if _, ok := byName[name]; !ok {
-			byName[name] = unbuilt(name)
+			byName[name] = unbuilt(name, p.shapes[name])
 		}
 	}
 	for name := range p.building {
 		if _, ok := byName[name]; !ok {
-			byName[name] = unbuilt(name)
+			byName[name] = unbuilt(name, p.shapes[name])
 		}
 	}
 	p.mu.Unlock()
@@ -170,8 +174,8 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 }
 
 // unbuilt describes a template of somebody's own that has no build.
-func unbuilt(name string) sandbox.Template {
-	return sandbox.Template{Name: name, State: sandbox.TemplateAvailable, User: userName, WorkDir: workDir}
+func unbuilt(name string, shape sandbox.Resources) sandbox.Template {
+	return sandbox.Template{Name: name, State: sandbox.TemplateAvailable, User: userName, WorkDir: workDir, Resources: shape}
 }
 
 // Get returns one template in any state by its name, NAME@VERSION or an alias,
@@ -296,6 +300,9 @@ func (p *Provider) current(ctx context.Context, name string, number int) (*manif
 	case sandbox.TemplateBuilding:
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built; try again when it is ready", name)
 	case sandbox.TemplateFailed:
+		if _, ok := p.builtins[name]; !ok {
+			how = "build it again when that is mended, or use another template"
+		}
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s could not be built: %s; %s", name, strings.TrimSuffix(t.Reason, "."), how)
 	}
 	return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is not built yet; %s", name, how)

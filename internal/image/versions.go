@@ -266,6 +266,7 @@ func (p *Provider) Delete(ref string) error {
 		errs = append(errs, removeFile(p.manifestFile(versioned(name, n))))
 	}
 	delete(p.failed, name)
+	delete(p.shapes, name)
 	return errors.Join(append(errs, syncDir(filepath.Join(p.dir, "manifests")), p.dropAliases(name, 0))...)
 }
 

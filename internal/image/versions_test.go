@@ -177,7 +177,7 @@ func TestVersionsAndAliases(t *testing.T) {
 	wantCode(t, p.Alias("x", "mine@99"), sandbox.CodeNotFound)
 	wantCode(t, p.Alias("../x", "mine"), sandbox.CodeInvalid)
 	wantCode(t, p.Alias("none", ""), sandbox.CodeNotFound)
-	_, err := p.Claim("first")
+	_, err := p.Claim("first", sandbox.Resources{})
 	wantCode(t, err, sandbox.CodeConflict)
 	wantCode(t, p.Delete("first"), sandbox.CodeInvalid)
 	if err := p.Alias("latest", "mine"); err != nil {
@@ -209,7 +209,7 @@ func TestVersionsAndAliases(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantNone("first")
-	done, err := p.Claim("mine")
+	done, err := p.Claim("mine", sandbox.Resources{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,4 +274,24 @@ func TestAliasesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCode(t, p2.Alias("a0", Host), sandbox.CodeQuotaExceeded)
+}
+
+// A template that has no version yet has the shape that was asked for, while it
+// is built and after that has failed.
+func TestShapeOfUnbuilt(t *testing.T) {
+	p := newProvider(t, "")
+	shape := sandbox.Resources{VCPUs: 4, MemoryMiB: 2048}
+	done, err := p.Claim("new", shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []sandbox.TemplateState{sandbox.TemplateBuilding, sandbox.TemplateFailed} {
+		if got, err := p.Get(t.Context(), "new"); err != nil || got.State != state || got.Resources != shape {
+			t.Errorf("%s: %+v, %v", state, got, err)
+		}
+		done(sandbox.Errorf(sandbox.CodeInvalid, "it is of no use"))
+	}
+	if err := p.Delete("new"); err != nil || len(p.shapes) > 0 {
+		t.Errorf("%v; left %v", err, p.shapes)
+	}
 }

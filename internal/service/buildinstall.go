@@ -100,7 +100,9 @@ func (m *buildMachine) files(ctx context.Context, spec *sandbox.TemplateSpec, ba
 
 const (
 	// addUserScript makes a user that is missing, with what the system has for it.
+	// An image that has the user may have no program that tells so.
 	addUserScript = `id -u "$1" >/dev/null 2>&1 && exit 0
+if [ -r /etc/passwd ]; then while IFS=: read -r name rest; do if [ "$name" = "$1" ]; then exit 0; fi; done </etc/passwd; fi
 if command -v useradd >/dev/null 2>&1; then exec useradd -m -s /bin/sh "$1"; fi
 if command -v adduser >/dev/null 2>&1; then exec adduser -D "$1"; fi
 echo "there is no user $1, and neither useradd nor adduser to make it" >&2; exit 1`

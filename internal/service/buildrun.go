@@ -109,7 +109,7 @@ func (s *Service) startBuild(v *visit, req *sandbox.BuildTemplateRequest) (*buil
 	if err := s.canBuild(&plan.Spec); err != nil {
 		return nil, err
 	}
-	claimed, err := s.cfg.Templates.Claim(plan.Name)
+	claimed, err := s.cfg.Templates.Claim(plan.Name, plan.Spec.Resources)
 	if err != nil {
 		return nil, err
 	}

@@ -48,8 +48,9 @@ type TemplateProvider interface {
 	// Plan finds what a request asks to be built, or that it is ready.
 	Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (*image.Plan, error)
 	// Claim makes a name the caller's to build, until done is called with what
-	// became of that. A name that is being built is a conflict.
-	Claim(name string) (done func(error), err error)
+	// became of that. A name that is being built is a conflict. A template that
+	// has no version yet is shown with the shape.
+	Claim(name string, shape sandbox.Resources) (done func(error), err error)
 	// Base makes what a spec begins with, unless that is a snapshot; anew makes
 	// no use of earlier builds. An error leaves nothing.
 	Base(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(step string, fraction float64, log string)) (*image.Foundation, error)

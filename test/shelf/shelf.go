@@ -120,7 +120,7 @@ func (s *Shelf) Plan(_ context.Context, req sandbox.BuildTemplateRequest) (*imag
 }
 
 // Claim lets one build of a name run at a time.
-func (s *Shelf) Claim(name string) (func(error), error) {
+func (s *Shelf) Claim(name string, _ sandbox.Resources) (func(error), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.claimed[name] {
