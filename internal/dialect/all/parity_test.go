@@ -30,7 +30,7 @@ type surface struct {
 }
 
 var surfaces = []surface{
-	{"superserve", "Superserve", "superserve", []string{"testdata/memory", "testdata/real"}},
+	{"superserve", "Superserve", "superserve", []string{"testdata/memory", "testdata/real", "testdata/build"}},
 	{"miosa", "MIOSA", "miosa", []string{"testdata/memory", "testdata/real", "testdata/computer"}},
 	{"microsandbox", "microsandbox", "microsandbox", []string{"testdata/real/guide", "testdata/real/life"}},
 	{"podflare", "Podflare", "podflare", []string{"testdata/session"}},
@@ -209,7 +209,7 @@ func names(f *ast.FuncDecl, text string) bool {
 			found = found || n.Value == strconv.Quote(text)
 		case *ast.SelectorExpr:
 			x, ok := n.X.(*ast.Ident)
-			memory = memory || ok && x.Name == "local" && n.Sel.Name == "New"
+			memory = memory || ok && x.Name == "dialecttest" && n.Sel.Name == "InMemory"
 		}
 		return true
 	})
