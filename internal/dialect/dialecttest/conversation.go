@@ -224,7 +224,7 @@ func (c *conversation) learn(v any) {
 			c.learn(e)
 		}
 	case map[string]any:
-		for _, key := range []string{"id", "job_id", "sandbox_id", "parent", "next_cursor"} {
+		for _, key := range []string{"id", "job_id", "build_id", "sandbox_id", "parent", "next_cursor"} {
 			id, _ := v[key].(string)
 			kind := "id"
 			if key == "next_cursor" {

@@ -20,13 +20,7 @@ import (
 
 func TestConversations(t *testing.T) {
 	d := native.New()
-	dialecttest.Conversations(t, d, "testdata", func(t *testing.T) (dialecttest.Caller, func(string) string) {
-		svc := local.New(t)
-		direct := dialecttest.Direct(t, d, svc)
-		return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
-			return direct(sandbox.WithCaller(ctx, sandbox.LocalCaller()), tool, args)
-		}, svc.Normalize
-	})
+	dialecttest.Conversations(t, d, "testdata", dialecttest.InMemory(d))
 }
 
 // The conversations about pausing, forks and snapshots.
@@ -37,8 +31,30 @@ func TestTimeConversations(t *testing.T) {
 	})
 }
 
-// snapshotSize is how large a snapshot is, which is never the same.
-var snapshotSize = regexp.MustCompile(`("size_bytes": |memory of \S+, )\d{6,}`)
+// What is never the same, by what is shown in its place.
+var differences = []struct {
+	what *regexp.Regexp
+	with string
+}{
+	{regexp.MustCompile(`("size_bytes": |memory of \S+, )\d{6,}`), "${1}<size>"},
+	{regexp.MustCompile(`(?:,\n *"warm_bytes": \d+| size=\d+MiB)`), ""},
+	// A screen on which nothing happens may be painted late.
+	{regexp.MustCompile(`("stable": )(?:true|false)`), "$1<bool>"},
+	{regexp.MustCompile(` The screen still changes\.`), ""},
+	{regexp.MustCompile(`image/(png|jpeg) [A-Za-z0-9+/=]+`), "image/$1 <picture>"},
+	{regexp.MustCompile(`("fraction": )0\.\d+`), "$1<n>"},
+	{regexp.MustCompile(`("PATH": )"[^"]*"`), `$1"<path>"`},
+	// Of a window: in an object, and at the beginning of a line.
+	{regexp.MustCompile(`("(?:id|pid)": )\d+|(\ntext: )\d+( "sh" )`), "$1$2<n>$3"},
+	{regexp.MustCompile(`http://[^\s"]+`), "<link>"},
+}
+
+func hide(s string) string {
+	for _, d := range differences {
+		s = d.what.ReplaceAllString(s, d.with)
+	}
+	return s
+}
 
 // The conversations of testdata with real sandboxes, which end at each script's end:
 // what the scripts say holds as root and as an ordinary user.
@@ -46,37 +62,68 @@ func TestRealConversations(t *testing.T) {
 	needs.GVisor(t)
 	users := map[string]covetest.Options{"own user": {}}
 	if os.Geteuid() == 0 {
-		users["ordinary user"] = covetest.Options{UID: 54321}
+		users["ordinary user"] = covetest.Options{UID: covetest.OrdinaryUID}
 	}
 	for name, opts := range users {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			daemon, d := covetest.Start(t, opts), native.New()
-			for scripts, normalize := range map[string]func(string) string{
-				"testdata":      func(s string) string { return s },
-				"testdata/real": func(s string) string { return snapshotSize.ReplaceAllString(s, "${1}<size>") },
-			} {
+			converse := func(scripts string, normalize func(string) string) {
 				dialecttest.Conversations(t, d, scripts, func(t *testing.T) (dialecttest.Caller, func(string) string) {
-					t.Cleanup(func() { killAll(t, daemon.Client) })
-					return dialecttest.Direct(t, d, daemon.Client), normalize
+					t.Cleanup(func() { dialecttest.KillAll(t, daemon) })
+					return following(dialecttest.Direct(t, d, daemon.Client)), normalize
 				})
+			}
+			converse("testdata", func(s string) string { return s })
+			converse("testdata/real", hide)
+			// What takes longer, one for each user.
+			if opts.UID != 0 || len(users) == 1 {
+				converse("testdata/builds", hide)
+			}
+			if opts.UID == 0 {
+				dialecttest.BuildScreen(t, daemon, "screen")
+				converse("testdata/computer", hide)
 			}
 		})
 	}
 }
 
-// killAll makes a daemon look new to the next script.
-func killAll(t *testing.T, svc sandbox.Sandboxes) {
-	ctx := context.WithoutCancel(t.Context())
-	list, err := svc.List(ctx, sandbox.ListRequest{})
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	for _, sb := range list.Items {
-		if _, err := svc.Kill(ctx, sb.ID); err != nil {
-			t.Error(err)
+// following waits for builds as their hints tell an agent to, however slow the
+// machine is. How far one has come that is not waited for, or was cancelled, is
+// left out.
+func following(call dialecttest.Caller) dialecttest.Caller {
+	return func(ctx context.Context, tool string, args json.RawMessage) (*mcp.CallToolResult, error) {
+		res, err := call(ctx, tool, args)
+		if !strings.HasPrefix(tool, "template_build") || err != nil || res.IsError {
+			return res, err
 		}
+		var build struct {
+			ID       string `json:"build_id"`
+			Template string `json:"template"`
+			State    string `json:"state"`
+			Created  string `json:"created_at"`
+		}
+		for {
+			data, err := json.Marshal(res.StructuredContent)
+			if err == nil {
+				err = json.Unmarshal(data, &build)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if build.State != string(sandbox.BuildRunning) || strings.Contains(string(args), `"wait_ms": 0`) {
+				break
+			}
+			if res, err = call(ctx, "template_build_status", json.RawMessage(`{"build_id": "`+build.ID+`"}`)); err != nil || res.IsError {
+				return res, err
+			}
+		}
+		if build.State != string(sandbox.BuildRunning) && build.State != string(sandbox.BuildCancelled) {
+			return res, nil
+		}
+		return &mcp.CallToolResult{StructuredContent: map[string]any{
+			"build_id": build.ID, "template": build.Template, "state": build.State, "created_at": build.Created, "fraction": 0,
+		}}, nil
 	}
 }
 

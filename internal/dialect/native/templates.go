@@ -38,11 +38,19 @@ type templateView struct {
 	User        string            `json:"user,omitempty"`
 	WorkDir     string            `json:"workdir,omitempty"`
 	Env         map[string]string `json:"env,omitempty"`
-	Resources   sandbox.Resources `json:"resources,omitzero"`
+	Resources   templateShape     `json:"resources,omitzero"`
 	Packages    []string          `json:"packages,omitempty"`
 	Start       string            `json:"start,omitempty"`
 	Ports       []int             `json:"ports,omitempty"`
 	Screen      string            `json:"screen,omitempty"`
+}
+
+// templateShape is what a template says of its sandboxes' resources.
+type templateShape struct {
+	VCPUs     int   `json:"vcpus,omitempty"`
+	MemoryMiB int64 `json:"memory_mib,omitempty"`
+	DiskMiB   int64 `json:"disk_mib,omitempty"`
+	MaxPIDs   int64 `json:"max_pids,omitempty"`
 }
 
 func viewTemplate(t *sandbox.Template, all bool) templateView {
@@ -54,7 +62,7 @@ func viewTemplate(t *sandbox.Template, all bool) templateView {
 		v.Screen = fmt.Sprintf("%dx%d", d.Width, d.Height)
 	}
 	if all {
-		v.User, v.WorkDir, v.Env, v.Resources, v.Packages, v.Ports = t.User, t.WorkDir, t.Env, t.Resources, t.Packages, t.Ports
+		v.User, v.WorkDir, v.Env, v.Resources, v.Packages, v.Ports = t.User, t.WorkDir, t.Env, templateShape(t.Resources), t.Packages, t.Ports
 		if t.Start != nil {
 			v.Start = shorten([]string{t.Start.Command})
 		}
@@ -370,19 +378,22 @@ func awaitBuild(ctx context.Context, c *dialect.Call, id string, waitMS *int64) 
 		Fraction: b.Fraction, Version: b.Version, CreatedAt: b.CreatedAt, EndedAt: b.EndedAt,
 		Log: log.result(func(n int64) string { return fmt.Sprintf("\n… %s left out …\n", plural(n, "byte")) }).text,
 	}
-	text := fmt.Sprintf("Build %s of template %s is %s", v.BuildID, v.Template, v.State)
+	text, told := fmt.Sprintf("Build %s of template %s ", v.BuildID, v.Template), v.Log
 	switch b.State {
 	case sandbox.BuildReady:
 		v.Hint = fmt.Sprintf("sandbox_create with template %q begins with it.", b.Template)
-		text += fmt.Sprintf(" as version %d. %s", v.Version, v.Hint)
+		text, told = text+fmt.Sprintf("is ready as version %d. %s", v.Version, v.Hint), ""
 	case sandbox.BuildRunning:
 		v.Hint = fmt.Sprintf("call template_build_status with build_id %q again.", b.ID)
-		text += fmt.Sprintf(" (%d %%): %s; %s", int(v.Fraction*100), v.Step, v.Hint)
+		text += fmt.Sprintf("is under way (%d %%): %s; %s", int(v.Fraction*100), v.Step, v.Hint)
+	case sandbox.BuildCancelled:
+		text += "was cancelled: " + v.Reason
 	default:
-		text += ": " + v.Reason
+		text += "has failed: " + v.Reason
+		told = strings.TrimSuffix(strings.TrimRight(told, "\n"), v.Reason) // which it ends with
 	}
-	if v.Log != "" && b.State != sandbox.BuildReady {
-		text += "\n\n" + v.Log
+	if told != "" {
+		text += "\n\n" + told
 	}
 	return dialect.Text(text, v), nil
 }
