@@ -134,10 +134,13 @@ func (l *lenient) arguments(raw json.RawMessage) json.RawMessage {
 			out[name] = v
 		}
 	}
-	if _, given := out[l.target]; l.target != "" && !given {
+	if l.target != "" && !given(out[l.target]) {
 		if v, ok := args[l.also]; ok {
 			out[l.target] = v
 		}
+	}
+	if string(out["mode"]) == `"`+modeBackground+`"` && !given(out["timeout"]) {
+		out["timeout"] = json.RawMessage(strconv.Itoa(backgroundTimeout))
 	}
 	if string(out[nullFields]) == "null" {
 		out[nullFields] = json.RawMessage(`"` + allFields + `"`)
@@ -148,6 +151,9 @@ func (l *lenient) arguments(raw json.RawMessage) json.RawMessage {
 	}
 	return data
 }
+
+// given reports whether an argument is there: null is the default of many.
+func given(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
 
 // coerced reads what a client has written as text although its type is another.
 func coerced(raw json.RawMessage, want string) json.RawMessage {

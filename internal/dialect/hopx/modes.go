@@ -16,6 +16,10 @@ const (
 	modeBackground = "background"
 )
 
+// backgroundTimeout is how long code in the background may take, in seconds,
+// unless told: the schema's default of execute_code is that of the other modes.
+const backgroundTimeout = 300
+
 type modeArgs struct {
 	backgroundArgs
 	Mode     string  `json:"mode"`

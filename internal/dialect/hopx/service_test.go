@@ -343,6 +343,31 @@ func TestCodeRequests(t *testing.T) {
 	}
 }
 
+// A default of the schema is not taken for a wish: of the background it is
+// another, and null names no sandbox.
+func TestDefaultsAreNotGiven(t *testing.T) {
+	for args, want := range map[string]int64{
+		`"sandbox_id":"sbx-1"`:                            300_000,
+		`"sandbox_id":"sbx-1","timeout":null`:             300_000,
+		`"sandbox_id":"sbx-1","timeout":30`:               30_000,
+		`"sandbox_id":"sbx-1","timeout":1800`:             1_800_000,
+		`"sandbox_id":null,"vm_url":"sbx-1","timeout":40`: 40_000,
+	} {
+		svc := newImaginary()
+		answer(t, second, svc, "execute_code", `{"code":"1","mode":"background",`+args+`}`)
+		if len(svc.execs) != 1 || svc.execs[0].TimeoutMS != want {
+			t.Errorf("%s: started were %+v, want one of %d ms", args, svc.execs, want)
+		}
+	}
+	for _, mode := range []string{`"isolated"`, `"persistent"`, `"rich"`} {
+		svc := newImaginary()
+		answer(t, second, svc, "execute_code", `{"code":"1","sandbox_id":"sbx-1","mode":`+mode+`}`)
+		if len(svc.ran) != 1 || svc.ran[0].TimeoutMS != 30_000 {
+			t.Errorf("%s: ran %+v", mode, svc.ran)
+		}
+	}
+}
+
 // How code ends is told in exit_code and stderr.
 func TestCodeResults(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -91,6 +91,10 @@ func argumentsOf(def *definition, aliases []alias) *arguments {
 		}
 		s.Properties[name] = hidden
 	}
+	// The default holds where neither is given: an idle time alone may be longer.
+	if p := s.Properties["timeout_sec"]; p != nil && s.Properties["idle_timeout_sec"] != nil {
+		p.Default = nil
+	}
 	a := &arguments{schema: s, needed: s.Required, aliases: slices.Clone(aliases)}
 	s.Required = nil
 	for _, name := range []string{"sandbox_id", "computer_id"} {

@@ -29,6 +29,10 @@ const (
 // sandboxIP is the address that every sandbox has on its own network.
 const sandboxIP = "169.254.77.2"
 
+// defaultTimeout is after how many seconds without activity a sandbox is paused
+// unless told; the schema says so too.
+const defaultTimeout = 300
+
 // day bounds how long a sandbox that is never idle runs before it is paused.
 const day = 24 * 60 * 60
 
@@ -196,7 +200,7 @@ func (in *createArgs) tags() (map[string]string, error) {
 
 // timers set when a sandbox is paused or ended for lack of activity.
 func (in *createArgs) timers(req *sandbox.CreateRequest) {
-	idle, lifetime := int64(in.TimeoutSec), int64(0)
+	idle, lifetime := int64(cmp.Or(in.TimeoutSec, in.IdleTimeout, defaultTimeout)), int64(0)
 	if t := int64(in.IdleTimeout); t > 0 {
 		idle = min(idle, t)
 	}

@@ -319,15 +319,18 @@ func TestCreateRequests(t *testing.T) {
 		`{"size":"xl"}`: with(func(r *sandbox.CreateRequest) {
 			r.Resources = sandbox.Resources{VCPUs: 16, MemoryMiB: 32768, DiskMiB: 81920}
 		}),
-		`{"timeout_sec":60}`:       with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds = sec(60) }),
-		`{"timeout_sec":31536000}`: with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds, r.LifetimeSeconds = sec(31536000), sec(31536000) }),
-		`{"idle_timeout_sec":1}`:   with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds = sec(1) }),
-		`{"idleTimeoutSec":900}`:   base,
-		`{"always_on":true}`:       with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds, r.LifetimeSeconds = sec(0), sec(0) }),
-		`{"persistent":false}`:     with(func(r *sandbox.CreateRequest) { r.OnTimeout, r.LifetimeSeconds = sandbox.ActionKill, sec(0) }),
-		`{"template":"static"}`:    with(func(r *sandbox.CreateRequest) { r.Metadata = tags("static") }),
-		`{"template_id":"host"}`:   with(func(r *sandbox.CreateRequest) { r.Template, r.Metadata = "host", tags("host") }),
-		`{"templateId":"host"}`:    with(func(r *sandbox.CreateRequest) { r.Template, r.Metadata = "host", tags("host") }),
+		`{"timeout_sec":60}`:                         with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds = sec(60) }),
+		`{"timeout_sec":31536000}`:                   with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds, r.LifetimeSeconds = sec(31536000), sec(31536000) }),
+		`{"idle_timeout_sec":1}`:                     with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds = sec(1) }),
+		`{"idleTimeoutSec":900}`:                     with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds = sec(900) }),
+		`{"timeout_sec":null}`:                       base,
+		`{"timeout_sec":300,"idle_timeout_sec":900}`: base,
+		`{"timeout_sec":900,"idle_timeout_sec":300}`: base,
+		`{"always_on":true}`:                         with(func(r *sandbox.CreateRequest) { r.IdleTimeoutSeconds, r.LifetimeSeconds = sec(0), sec(0) }),
+		`{"persistent":false}`:                       with(func(r *sandbox.CreateRequest) { r.OnTimeout, r.LifetimeSeconds = sandbox.ActionKill, sec(0) }),
+		`{"template":"static"}`:                      with(func(r *sandbox.CreateRequest) { r.Metadata = tags("static") }),
+		`{"template_id":"host"}`:                     with(func(r *sandbox.CreateRequest) { r.Template, r.Metadata = "host", tags("host") }),
+		`{"templateId":"host"}`:                      with(func(r *sandbox.CreateRequest) { r.Template, r.Metadata = "host", tags("host") }),
 		`{"template":"big"}`: with(func(r *sandbox.CreateRequest) {
 			r.Template, r.Metadata, r.Resources = "big", tags("big"), sandbox.Resources{}
 		}),
