@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -59,34 +59,9 @@ func (c *capture) text() (string, bool) {
 	if missing == 0 {
 		return text(append(head[:len(head):len(head)], tail...)), false
 	}
-	head, tail = head[:len(head)-partial(head)], tail[continued(tail):]
+	head, tail = head[:len(head)-dialect.Partial(head)], tail[dialect.Continued(tail):]
 	missing = c.total - int64(len(head)+len(tail))
 	return text(head) + fmt.Sprintf("\n[… %s left out …]\n", count(missing, "byte")) + text(tail), true
-}
-
-// partial returns how many bytes at the end of p begin a character that is not
-// there in full.
-func partial(p []byte) int {
-	for i := 1; i <= min(utf8.UTFMax-1, len(p)); i++ {
-		if tail := p[len(p)-i:]; utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return i
-		}
-	}
-	return 0
-}
-
-// continued returns how many bytes at the beginning of p are the end of a
-// character.
-func continued(p []byte) int {
-	for i := range min(utf8.UTFMax-1, len(p)) {
-		if utf8.RuneStart(p[i]) {
-			return i
-		}
-	}
-	return 0
 }
 
 // event is one of a stream of events, as the product's are.
@@ -142,7 +117,7 @@ func (l *lines) write(s sandbox.Stream, p []byte) {
 		case i >= 0:
 			l.end(s, 0)
 		case len(l.open[s]) >= maxLine:
-			l.end(s, partial(l.open[s]))
+			l.end(s, dialect.Partial(l.open[s]))
 		}
 	}
 }

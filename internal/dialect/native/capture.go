@@ -3,6 +3,8 @@ package native
 import (
 	"strings"
 	"unicode/utf8"
+
+	"github.com/cove-sh/cove/internal/dialect"
 )
 
 // capture keeps the first and the last half of a stream within a limit.
@@ -97,26 +99,7 @@ func invisible(r rune) bool {
 }
 
 // trimEnd drops the beginning of a character that p ends in.
-func trimEnd(p []byte) []byte {
-	for i := 1; i <= min(utf8.UTFMax-1, len(p)); i++ {
-		b := p[len(p)-i]
-		if utf8.RuneStart(b) {
-			if b >= utf8.RuneSelf && !utf8.FullRune(p[len(p)-i:]) {
-				return p[:len(p)-i]
-			}
-			return p
-		}
-	}
-	return p
-}
+func trimEnd(p []byte) []byte { return p[:len(p)-dialect.Partial(p)] }
 
 // trimStart drops the end of a character that p starts with.
-func trimStart(p []byte) []byte {
-	n := min(utf8.UTFMax-1, len(p))
-	for i := range n {
-		if utf8.RuneStart(p[i]) {
-			return p[i:]
-		}
-	}
-	return p[n:]
-}
+func trimStart(p []byte) []byte { return p[dialect.Continued(p):] }

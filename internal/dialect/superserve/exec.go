@@ -113,7 +113,7 @@ type capture struct {
 func (s *capture) write(p []byte) {
 	s.bytes += int64(len(p))
 	p = append(s.partial, p...)
-	end := len(p) - partialLen(p)
+	end := len(p) - dialect.Partial(p)
 	s.partial = append([]byte(nil), p[end:]...)
 	s.add(text(p[:end]))
 }
@@ -137,9 +137,9 @@ func (s *capture) result() (string, bool) {
 	if s.total <= maxStream {
 		return string(s.head), false
 	}
-	head := string(s.head[:headBytes-partialLen(s.head[:headBytes])])
+	head := string(s.head[:headBytes-dialect.Partial(s.head[:headBytes])])
 	tail := string(s.tail[len(s.tail)-tailBytes:])
-	tail = tail[startOf(tail):]
+	tail = tail[dialect.Continued(tail):]
 	dropped := s.total - int64(len(head)+len(tail))
 	return head + fmt.Sprintf("\n… [%d bytes truncated] …\n", dropped) + tail, true
 }
