@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { command, key, url } from './server.mjs';
+import { command, key, tools, url } from './server.mjs';
 
 const inspector = fileURLToPath(new URL('node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js', import.meta.url));
 let home;
@@ -33,7 +33,9 @@ for (const [name, target] of doors) {
     test('lists the tools', async () => {
       const { code, stdout, stderr } = await run(...target, '--method', 'tools/list', '--strict');
       assert.deepEqual([code, stderr], [0, ''], stdout);
-      assert.ok(JSON.parse(stdout).tools.length >= 13);
+      const names = JSON.parse(stdout).tools.map((tool) => tool.name);
+      assert.ok(names.length >= 13);
+      for (const tool of tools) assert.ok(names.includes(tool), `${tool} is not among ${names}`);
     });
 
     test('calls a tool', async () => {

@@ -20,13 +20,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/mcpserver"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/mcp/local"
 )
 
-// stdioVar makes the test binary a server on standard input and output.
+// stdioVar makes the test binary a server on standard input and output. Its
+// value names toolsets; 1 has those that are on by themselves.
 const stdioVar = "COVE_TEST_STDIO"
 
 func TestMain(m *testing.M) {
@@ -53,7 +55,11 @@ func serveStdio() error {
 		return err
 	}
 	defer svc.Close()
-	return mcpserver.RunStdio(ctx, mcpserver.Config{Service: svc, Version: "0.0.1"}, os.Stdin, os.Stdout)
+	cfg := mcpserver.Config{Service: svc, Version: "0.0.1"}
+	if sets := os.Getenv(stdioVar); sets != "1" {
+		cfg.Toolsets = dialect.ParseToolsets(sets)
+	}
+	return mcpserver.RunStdio(ctx, cfg, os.Stdin, os.Stdout)
 }
 
 // serveHTTP serves MCP over HTTP and returns the URL.
@@ -120,13 +126,13 @@ func run(t *testing.T, program string, env ...string) {
 	}
 }
 
-func stdioCommand(t *testing.T) string {
+func stdioCommand(t *testing.T, toolsets string) string {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := json.Marshal([]string{"/usr/bin/env", stdioVar + "=1", exe})
+	data, err := json.Marshal([]string{"/usr/bin/env", stdioVar + "=" + toolsets, exe})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,13 +142,20 @@ func stdioCommand(t *testing.T) string {
 func TestConversation(t *testing.T) {
 	node(t)
 	url := serveHTTP(t, mcpserver.Config{Service: local.New(t)})
-	run(t, "conversation.test.mjs", "COVE_MCP_URL="+url, stdioCommand(t))
+	run(t, "conversation.test.mjs", "COVE_MCP_URL="+url, stdioCommand(t, "1"))
 }
+
+// everything is below a URL of MCP where all toolsets are on, and ofEachToolset
+// tells the programs to look for a tool of each.
+const (
+	everything    = "/x/all"
+	ofEachToolset = "COVE_MCP_TOOLS=sandbox_exec,run_code,sandbox_fork,network_set,computer_action,template_build,volume_create"
+)
 
 func TestInspector(t *testing.T) {
 	node(t)
-	url := serveHTTP(t, mcpserver.Config{Service: local.New(t)})
-	run(t, "inspector.test.mjs", "COVE_MCP_URL="+url, stdioCommand(t))
+	url := serveHTTP(t, mcpserver.Config{Service: local.New(t), Toolsets: []string{dialect.AllToolsets}})
+	run(t, "inspector.test.mjs", "COVE_MCP_URL="+url, stdioCommand(t, dialect.AllToolsets), ofEachToolset)
 }
 
 func TestConformance(t *testing.T) {

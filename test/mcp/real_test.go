@@ -55,7 +55,8 @@ func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ..
 
 // The programs talk to the real daemon: as root without keys, with "cove mcp"
 // on its socket, and as an ordinary user with a key, with "cove mcp" on its
-// URL.
+// URL. MCP Inspector judges the schemas of all toolsets, and of those that are on
+// by themselves.
 func TestRealClients(t *testing.T) {
 	node(t)
 	t.Run("root", func(t *testing.T) {
@@ -64,7 +65,9 @@ func TestRealClients(t *testing.T) {
 		d := daemon(t, opts)
 		env := []string{"COVE_MCP_URL=" + d.URL + "/mcp", mcpCommand(t, d, opts)}
 		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
-		t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
+		t.Run("inspector", func(t *testing.T) {
+			run(t, "inspector.test.mjs", "COVE_MCP_URL="+d.URL+"/mcp"+everything, mcpCommand(t, d, opts, "--toolsets", "all"), ofEachToolset)
+		})
 	})
 	t.Run("user", func(t *testing.T) {
 		opts := asUser(covetest.Options{})

@@ -4,6 +4,7 @@
 // COVE_API_KEY      key for it, if it wants one
 // COVE_MCP_COMMAND  a server over stdio: a JSON array, program and arguments;
 //                   COVE_BIN is short for ["<COVE_BIN>", "mcp"]
+// COVE_MCP_TOOLS    names of tools that must be offered, with commas between
 import assert from 'node:assert/strict';
 import { Client as ClientV1 } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport as StdioV1 } from '@modelcontextprotocol/sdk/client/stdio.js';
@@ -13,6 +14,7 @@ import { StdioClientTransport as StdioV2 } from '@modelcontextprotocol/client/st
 
 export const url = process.env.COVE_MCP_URL ?? '';
 export const key = process.env.COVE_API_KEY ?? '';
+export const tools = process.env.COVE_MCP_TOOLS ? process.env.COVE_MCP_TOOLS.split(',') : [];
 export const command = process.env.COVE_MCP_COMMAND
   ? JSON.parse(process.env.COVE_MCP_COMMAND)
   : process.env.COVE_BIN
