@@ -95,6 +95,10 @@ type Job struct {
 	StdoutBytes int64 `json:"stdout_bytes"`
 	StderrBytes int64 `json:"stderr_bytes"`
 	Terminal    bool  `json:"terminal,omitempty"`
+	// Language is set for a job that runs code (see [ExecRequest.Code]); Command
+	// is then the language and the code's first line. Empty for commands, and for
+	// jobs from before there was this mark.
+	Language Language `json:"language,omitempty"`
 }
 
 // Duration is how long the job ran, or has run up to now.

@@ -76,7 +76,7 @@ func (a *Agent) planJobCode(p *plan, env map[string]string, req *agentv1.ExecReq
 		file("main.go", goMain(req.GetCode()))
 		p.argv = []string{shell, "-c", `"$1" build -o "$0/main" "$0/main.go" && exec "$0/main"`, p.scratch, program}
 	}
-	p.path, p.shown = p.argv[0], []string{req.GetLanguage(), firstLine(req.GetCode())}
+	p.path, p.language, p.shown = p.argv[0], req.GetLanguage(), []string{req.GetLanguage(), firstLine(req.GetCode())}
 	for name, content := range files {
 		if err := leave(p.scratch, name, []byte(content), &p.user); err != nil {
 			return err

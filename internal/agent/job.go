@@ -26,6 +26,7 @@ type job struct {
 	argv     []string // shortened
 	user     string
 	workdir  string
+	language string // of code; empty: it is a command
 	terminal bool
 	started  time.Time
 	pid      int
@@ -59,6 +60,7 @@ func newJob(p *plan) *job {
 		argv:     shorten(p.argv),
 		user:     p.user.name,
 		workdir:  p.workdir,
+		language: p.language,
 		terminal: p.terminal != nil,
 		done:     make(chan struct{}),
 	}
@@ -418,5 +420,6 @@ func (j *job) describeStart() *agentv1.Job {
 		Terminal:        j.terminal,
 		User:            j.user,
 		Workdir:         j.workdir,
+		Language:        j.language,
 	}
 }

@@ -25,6 +25,7 @@ type plan struct {
 	id       string
 	argv     []string
 	shown    []string // what to list in place of argv; nil: argv
+	language string   // of code; empty: it is a command
 	path     string   // what to execute; relative to workdir unless absolute
 	env      []string
 	workdir  string

@@ -302,6 +302,9 @@ func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 		StartedAt:   time.Unix(0, w.GetStartedUnixNano()).UTC(),
 		StdoutBytes: max(0, w.GetStdoutBytes()), StderrBytes: max(0, w.GetStderrBytes()), Terminal: w.GetTerminal(),
 	}
+	if l := sandbox.Language(w.GetLanguage()); slices.Contains(sandbox.Languages(), l) {
+		j.Language = l
+	}
 	switch w.GetState() {
 	case agentv1.JobState_JOB_STATE_RUNNING:
 		return j, nil

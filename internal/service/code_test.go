@@ -335,8 +335,12 @@ func TestCodeJob(t *testing.T) {
 	must(t, err)
 	out, err := w.ReadOutput(red(t), sbx.ID, job.ID, sandbox.OutputRequest{Stream: sandbox.Stdout})
 	must(t, err)
-	if job.ExitCode != 4 || string(out.Data) != "42\n" {
+	if job.ExitCode != 4 || string(out.Data) != "42\n" || job.Language != sandbox.Bash {
 		t.Errorf("got %+v, %q", job, out.Data)
+	}
+	// A command whose first word is a language is none the less a command.
+	if job, err = w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Command: []string{"bash", "/nowhere.sh"}}, nil); err != nil || job.Language != "" {
+		t.Errorf("a command is %+v, %v", job, err)
 	}
 	for _, req := range []sandbox.ExecRequest{
 		{Code: &sandbox.JobCode{Language: "sh", Code: "true"}, Shell: "true"},

@@ -310,22 +310,23 @@ type background struct {
 }
 
 // backgroundOf returns a job as one of the background, or false if it is none:
-// a command that somebody waits, or waited, for.
+// a command that somebody waits, or waited, for, or that another door started.
+// What runs code is marked as that; it is never guessed from the command.
 func backgroundOf(job *sandbox.Job) (*background, bool) {
 	b := &background{
 		ProcessID: codePrefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: jobStatus(job), StartTime: stamp(job.StartedAt),
 		Duration: seconds(job.Duration().Milliseconds()), PID: job.PID, job: job,
 	}
 	switch argv := job.Command; {
+	case job.Language != "":
+		b.Language = string(job.Language)
 	case len(argv) == 4 && argv[0] == shell && argv[1] == "-c":
 		b.ProcessID, b.Language, b.Command = commandPrefix+job.ID, string(sandbox.Bash), argv[2]
 		if argv[3] != shell {
 			b.Name = argv[3]
 		}
 	default:
-		if b.Language = codeLanguage(argv); b.Language == "" {
-			return nil, false
-		}
+		return nil, false
 	}
 	if job.State == sandbox.JobExited {
 		b.ExitCode = &job.ExitCode
@@ -335,15 +336,6 @@ func backgroundOf(job *sandbox.Job) (*background, bool) {
 		}
 	}
 	return b, true
-}
-
-// codeLanguage is the language of a job that runs code, or empty. Such a job is
-// listed by its language and its first line.
-func codeLanguage(argv []string) string {
-	if len(argv) == 2 && slices.Contains(sandbox.Languages(), sandbox.Language(argv[0])) {
-		return argv[0]
-	}
-	return ""
 }
 
 func jobStatus(job *sandbox.Job) string {

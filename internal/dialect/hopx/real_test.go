@@ -189,8 +189,23 @@ func background(t *testing.T, d *covetest.Daemon) {
 		if p = s.process(id, func(p map[string]any) bool { return p["stdout"] == "my server\n" }); p["name"] != "my server" {
 			t.Errorf("%s: it is %v", name, p)
 		}
-		// A command that somebody waited for is none of the background.
+		// A command that somebody waited for is none of the background, and one of
+		// another door is no code, though its first word is a language.
 		s.in("run_command", map[string]any{"command": "true"})
+		box := fmt.Sprint(s.args["sandbox_id"])
+		if url, ok := s.args["vm_url"].(string); ok {
+			box, _, _ = strings.Cut(strings.TrimPrefix(url, "https://7777-"), ".")
+		}
+		other, err := d.Client.Exec(t.Context(), box, sandbox.ExecRequest{Command: []string{"bash", "-i"}, OpenStdin: true, Background: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other.Language != "" {
+			t.Errorf("%s: a command is code in %s", name, other.Language)
+		}
+		if job, err := d.Client.GetJob(t.Context(), box, strings.TrimPrefix(long, "bg_")); err != nil || job.Language != sandbox.Python {
+			t.Errorf("%s: code is marked %+v, %v", name, job, err)
+		}
 		list := s.in("execute_list_processes", map[string]any{"max_results": 3})
 		if all, _ := list["processes"].([]any); len(all) != 3 || list["count"] != 3.0 || list["truncated"] != true || all[0].(map[string]any)["process_id"] != id {
 			t.Errorf("%s: the first three are %v", name, list)

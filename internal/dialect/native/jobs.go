@@ -20,6 +20,7 @@ const maxWaitMS = 45_000
 type jobView struct {
 	JobID       string           `json:"job_id"`
 	Command     string           `json:"command"`
+	Language    sandbox.Language `json:"language,omitempty"`
 	State       sandbox.JobState `json:"state"`
 	ExitCode    *int             `json:"exit_code,omitempty"`
 	Signal      string           `json:"signal,omitempty"`
@@ -34,6 +35,7 @@ func jobProps() []prop {
 	return []prop{
 		req("job_id", text("")),
 		req("command", text("The command, shortened.")),
+		opt("language", text("Of a job that runs code.")),
 		req("state", oneOf("", string(sandbox.JobRunning), string(sandbox.JobExited))),
 		opt("exit_code", &jsonschema.Schema{Type: "integer", Description: "Set when it has exited."}),
 		opt("signal", text("")),
@@ -47,7 +49,7 @@ func jobProps() []prop {
 
 func viewJob(j *sandbox.Job) jobView {
 	v := jobView{
-		JobID: j.ID, Command: shorten(j.Command), State: j.State, Signal: j.Signal, EndCause: j.EndCause,
+		JobID: j.ID, Command: shorten(j.Command), Language: j.Language, State: j.State, Signal: j.Signal, EndCause: j.EndCause,
 		StartedAt: j.StartedAt, EndedAt: j.EndedAt, StdoutBytes: j.StdoutBytes, StderrBytes: j.StderrBytes,
 	}
 	if j.State == sandbox.JobExited {

@@ -1144,11 +1144,14 @@ type Job struct {
 	StartedUnixNano int64    `protobuf:"varint,8,opt,name=started_unix_nano,json=startedUnixNano,proto3" json:"started_unix_nano,omitempty"`
 	EndedUnixNano   int64    `protobuf:"varint,9,opt,name=ended_unix_nano,json=endedUnixNano,proto3" json:"ended_unix_nano,omitempty"`
 	// Bytes written by the job, kept or not.
-	StdoutBytes   int64  `protobuf:"varint,10,opt,name=stdout_bytes,json=stdoutBytes,proto3" json:"stdout_bytes,omitempty"`
-	StderrBytes   int64  `protobuf:"varint,11,opt,name=stderr_bytes,json=stderrBytes,proto3" json:"stderr_bytes,omitempty"`
-	Terminal      bool   `protobuf:"varint,12,opt,name=terminal,proto3" json:"terminal,omitempty"`
-	User          string `protobuf:"bytes,13,opt,name=user,proto3" json:"user,omitempty"`
-	Workdir       string `protobuf:"bytes,14,opt,name=workdir,proto3" json:"workdir,omitempty"`
+	StdoutBytes int64  `protobuf:"varint,10,opt,name=stdout_bytes,json=stdoutBytes,proto3" json:"stdout_bytes,omitempty"`
+	StderrBytes int64  `protobuf:"varint,11,opt,name=stderr_bytes,json=stderrBytes,proto3" json:"stderr_bytes,omitempty"`
+	Terminal    bool   `protobuf:"varint,12,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	User        string `protobuf:"bytes,13,opt,name=user,proto3" json:"user,omitempty"`
+	Workdir     string `protobuf:"bytes,14,opt,name=workdir,proto3" json:"workdir,omitempty"`
+	// The language of a job that runs code; empty: it is a command, or of an
+	// agent that did not tell yet.
+	Language      string `protobuf:"bytes,15,opt,name=language,proto3" json:"language,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1277,6 +1280,13 @@ func (x *Job) GetUser() string {
 func (x *Job) GetWorkdir() string {
 	if x != nil {
 		return x.Workdir
+	}
+	return ""
+}
+
+func (x *Job) GetLanguage() string {
+	if x != nil {
+		return x.Language
 	}
 	return ""
 }
@@ -4631,7 +4641,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Output\x12-\n" +
 	"\x06stream\x18\x01 \x01(\x0e2\x15.cove.agent.v1.StreamR\x06stream\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xc0\x03\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xdc\x03\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.cove.agent.v1.JobStateR\x05state\x12\x10\n" +
@@ -4647,7 +4657,8 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\fstderr_bytes\x18\v \x01(\x03R\vstderrBytes\x12\x1a\n" +
 	"\bterminal\x18\f \x01(\bR\bterminal\x12\x12\n" +
 	"\x04user\x18\r \x01(\tR\x04user\x12\x18\n" +
-	"\aworkdir\x18\x0e \x01(\tR\aworkdir\"\x98\x01\n" +
+	"\aworkdir\x18\x0e \x01(\tR\aworkdir\x12\x1a\n" +
+	"\blanguage\x18\x0f \x01(\tR\blanguage\"\x98\x01\n" +
 	"\rAttachRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12#\n" +
 	"\rstdout_offset\x18\x02 \x01(\x03R\fstdoutOffset\x12#\n" +
