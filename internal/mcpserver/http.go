@@ -143,6 +143,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		defer release()
 		r.Body = io.NopCloser(bytes.NewReader(body))
+		var answered func()
+		w, answered = expectUnknown(w, body)
+		defer answered()
 	}
 	if plainJSON(name) {
 		r.Header.Set("Accept", "application/json, text/event-stream")

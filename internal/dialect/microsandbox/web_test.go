@@ -224,7 +224,8 @@ func TestKeys(t *testing.T) {
 		"MCP, lists are free":       {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, one, `"create_node_sandbox"`},
 		"MCP, unknown tool":         {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{}}}`, all, `"code":-32603,"message":"MCP method error: Resource not found: Tool 'x' not found"`},
 		"MCP, unknown prompt":       {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"x"}}`, all, `"code":-32603,"message":"MCP method error: Resource not found: Prompt 'x' not found"`},
-		"MCP, unknown method":       {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"x/y"}`, all, `400 `},
+		"MCP, unknown method":       {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"x/y"}`, all, `200 {"error":{"code":-32601,`},
+		"MCP, unknown notification": {"/mcp", `{"jsonrpc":"2.0","method":"notifications/x"}`, all, `202 `},
 		"MCP, ping":                 {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, all, `200 {"jsonrpc":"2.0","id":1,"result":{}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
