@@ -8,9 +8,28 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
+// buildBody is a request with its login, whose password is not shown otherwise.
+type buildBody struct {
+	sandbox.BuildTemplateRequest
+	Login *loginBody `json:"registry_login,omitempty"`
+}
+
+type loginBody struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
+}
+
+func bodyOfBuild(req sandbox.BuildTemplateRequest) buildBody {
+	body := buildBody{BuildTemplateRequest: req}
+	if l := req.Login; l != nil {
+		body.Login = &loginBody{l.Username, l.Password.Reveal()}
+	}
+	return body
+}
+
 // StartBuild implements [sandbox.Templates].
 func (c *Client) StartBuild(ctx context.Context, req sandbox.BuildTemplateRequest) (*sandbox.Build, error) {
-	return get[sandbox.Build](ctx, c, http.MethodPost, c.path("/v1/builds"), req)
+	return get[sandbox.Build](ctx, c, http.MethodPost, c.path("/v1/builds"), bodyOfBuild(req))
 }
 
 // GetBuild implements [sandbox.Templates].

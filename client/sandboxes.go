@@ -91,7 +91,7 @@ func (c *Client) BuildTemplate(ctx context.Context, req sandbox.BuildTemplateReq
 		sandbox.BuildEvent
 		ending
 	}
-	err := stream(ctx, c, http.MethodPost, c.path("/v1/templates"), req, func(l line) (ending, error) {
+	err := stream(ctx, c, http.MethodPost, c.path("/v1/templates"), bodyOfBuild(req), func(l line) (ending, error) {
 		if l.Final {
 			built = l.Template
 		} else if l.Error == nil && sink != nil {

@@ -158,6 +158,16 @@ type BuildTemplateRequest struct {
 	Spec *TemplateSpec `json:"spec,omitempty"`
 	// Force builds although a ready build of the same definition exists.
 	Force bool `json:"force,omitempty"`
+	// Login is for the registry of the image that the template begins with,
+	// for this build; nil uses the server's own logins.
+	Login *RegistryLogin `json:"registry_login,omitempty"`
+}
+
+// RegistryLogin is a login at one registry, for one build. It goes to the
+// registry of the build's image and nowhere else, and is kept nowhere.
+type RegistryLogin struct {
+	Username string      `json:"username"`
+	Password SecretValue `json:"password"` // or a token that stands for it
 }
 
 // BuildEvent tells how a build goes. Fraction is 0 to 1, or -1 if unknown.

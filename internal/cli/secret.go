@@ -120,16 +120,23 @@ func (a *app) runSecretCreate(ctx context.Context, opts secretCreateOptions, aut
 // readSecret takes a value from the terminal, where it does not show, or from
 // standard input.
 func (a *app) readSecret(name string) (sandbox.SecretValue, error) {
-	var data []byte
-	var err error
-	if console, ok := a.Stdin.(*os.File); ok && isTerminal(a.Stdin) {
-		fmt.Fprintf(a.Stderr, "Value of %s (does not show): ", clean(name))
-		data, err = term.ReadPassword(int(console.Fd()))
-		fmt.Fprintln(a.Stderr)
-	} else {
-		data, err = io.ReadAll(io.LimitReader(a.Stdin, sandbox.MaxSecretBytes+3))
-		data = bytes.TrimSuffix(bytes.TrimSuffix(data, []byte("\n")), []byte("\r"))
+	console, ok := a.Stdin.(*os.File)
+	if !ok || !isTerminal(a.Stdin) {
+		return secretFrom(a.Stdin)
 	}
+	fmt.Fprintf(a.Stderr, "Value of %s (does not show): ", clean(name))
+	data, err := term.ReadPassword(int(console.Fd()))
+	fmt.Fprintln(a.Stderr)
+	return secretOf(data, err)
+}
+
+// secretFrom reads a value, without the end of a last line.
+func secretFrom(r io.Reader) (sandbox.SecretValue, error) {
+	data, err := io.ReadAll(io.LimitReader(r, sandbox.MaxSecretBytes+3))
+	return secretOf(bytes.TrimSuffix(bytes.TrimSuffix(data, []byte("\n")), []byte("\r")), err)
+}
+
+func secretOf(data []byte, err error) (sandbox.SecretValue, error) {
 	defer clear(data)
 	switch {
 	case err != nil:

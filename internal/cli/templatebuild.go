@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -22,6 +23,9 @@ type templateBuildOptions struct {
 	File     string
 	Packages []string
 	From     sandbox.TemplateSource
+	// RegistryUser logs in at the registry of the image, with the password that
+	// is in RegistryPasswordFile.
+	RegistryUser, RegistryPasswordFile string
 	buildOptions
 }
 
@@ -45,6 +49,8 @@ func (o *templateBuildOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.From.Image, "image", "", "begin with an image of a registry: node:22, ghcr.io/org/name@sha256:…")
 	f.StringVar(&o.From.Archive, "archive", "", "begin with an image in a file here, which is sent: as docker save or an OCI tool wrote it, or the directory of an OCI layout")
 	f.StringVar(&o.From.Directory, "directory", "", "begin with a directory of the server that holds a root file system")
+	f.StringVar(&o.RegistryUser, "registry-user", "", "log in at the image's registry as this user, for this build")
+	f.StringVar(&o.RegistryPasswordFile, "registry-password-file", "", "file with that user's password or token; - is standard input")
 	o.buildOptions.AddFlags(f)
 }
 
@@ -72,11 +78,12 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			"file, an image, a file system or Debian packages. An earlier build stays in use until the new one is\n" +
 			"ready, and by NAME@VERSION after that. A build that is interrupted is cancelled, unless it is detached.\n\n" +
 			"An image comes from its registry with the server's own logins (those of its user's Docker\n" +
-			"configuration) and mirrors. An archive is sent to the server. A directory is the server's, in a\n" +
+			"configuration) and mirrors, or with a login for this build, which is kept nowhere. An archive is sent to the server. A directory is the server's, in a\n" +
 			"path that its operator has allowed (templates.allow_paths).",
 		Example: "  cove template build code-interpreter\n" +
 			"  cove template build app -f template.yaml\n" +
 			"  cove template build node22 --image node:22\n" +
+			"  cove template build ours --image ghcr.io/us/app:1 --registry-user me --registry-password-file - < token\n" +
 			"  cove template build perl --package perl,libjson-perl",
 		Args: argsBetween(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runTemplateBuild(cmd.Context(), opts, args) },
@@ -84,6 +91,7 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	opts.AddFlags(cmd.Flags())
 	cmd.MarkFlagsMutuallyExclusive("file", "image", "archive", "directory")
 	cmd.MarkFlagsMutuallyExclusive("file", "package")
+	cmd.MarkFlagsRequiredTogether("registry-user", "registry-password-file")
 	return cmd
 }
 
@@ -97,6 +105,11 @@ func (a *app) runTemplateBuild(ctx context.Context, opts templateBuildOptions, a
 			return err
 		}
 	}
+	if opts.RegistryUser != "" {
+		if req.Login, err = a.readLogin(opts); err != nil {
+			return err
+		}
+	}
 	if opts.From.Archive != "" {
 		up, err := a.sendArchive(ctx, opts.From.Archive)
 		if err != nil {
@@ -105,6 +118,25 @@ func (a *app) runTemplateBuild(ctx context.Context, opts templateBuildOptions, a
 		req.Spec.From.Archive = up.Archive
 	}
 	return a.build(ctx, req, opts.jsonOption, opts.buildOptions)
+}
+
+// readLogin reads the password of a login from a file: what is an argument,
+// every user of the machine sees.
+func (a *app) readLogin(opts templateBuildOptions) (*sandbox.RegistryLogin, error) {
+	if opts.RegistryPasswordFile == "-" {
+		if opts.File == "-" {
+			return nil, errors.New("template build: the template file and the password cannot both come from standard input")
+		}
+		password, err := a.readSecret("the password of " + opts.RegistryUser)
+		return &sandbox.RegistryLogin{Username: opts.RegistryUser, Password: password}, err
+	}
+	f, err := os.Open(opts.RegistryPasswordFile)
+	if err != nil {
+		return nil, hereError("read", opts.RegistryPasswordFile, err)
+	}
+	defer f.Close()
+	password, err := secretFrom(f)
+	return &sandbox.RegistryLogin{Username: opts.RegistryUser, Password: password}, err
 }
 
 // readTemplateFile reads a template file. The files that it names are below the

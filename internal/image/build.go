@@ -55,7 +55,7 @@ func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (
 	if err != nil {
 		old = nil
 	}
-	plan := &Plan{Name: req.Name}
+	plan := &Plan{Name: req.Name, Login: req.Login}
 	same := true
 	def, known := p.builtins[req.Name]
 	switch {
@@ -132,7 +132,7 @@ func (p *Provider) run(ctx context.Context, plan *Plan, sink func(sandbox.BuildE
 			cancel(err)
 		}
 	}
-	b, err := p.Base(ctx, &plan.Spec, plan.Anew, report)
+	b, err := p.Base(ctx, plan, report)
 	if err == nil {
 		t, err = p.Publish(plan.Name, &plan.Spec, b)
 	}

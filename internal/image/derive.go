@@ -36,6 +36,8 @@ type Plan struct {
 	Ready *sandbox.Template
 	// Anew says that nothing of an earlier build may be used.
 	Anew bool
+	// Login is for the registry of the spec's image; nil: the server's own.
+	Login *sandbox.RegistryLogin
 }
 
 // Foundation is what the steps of a build begin with.
@@ -86,9 +88,10 @@ func plainPackages(packages []string) bool {
 	})
 }
 
-// Base makes the root that a spec begins with, unless it begins with a
+// Base makes the root that a plan's spec begins with, unless it begins with a
 // snapshot. Anew has Debian's packages and the like fetched again.
-func (p *Provider) Base(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(step string, fraction float64, log string)) (*Foundation, error) {
+func (p *Provider) Base(ctx context.Context, plan *Plan, report func(step string, fraction float64, log string)) (*Foundation, error) {
+	spec, anew := &plan.Spec, plan.Anew
 	switch from := spec.From; {
 	case from.Host:
 		m, err := p.held(ctx, Host, 0)
@@ -114,7 +117,7 @@ func (p *Provider) Base(ctx context.Context, spec *sandbox.TemplateSpec, anew bo
 		}
 		return p.debianBase(ctx, spec, anew, report)
 	}
-	src, err := p.sourceFor(spec.From)
+	src, err := p.sourceFor(spec.From, plan.Login)
 	if err != nil {
 		return nil, err
 	}

@@ -18,19 +18,20 @@ import (
 
 // imageSource makes a root of an image in a registry.
 type imageSource struct {
-	p   *Provider
-	ref string
+	p     *Provider
+	ref   string
+	login *sandbox.RegistryLogin // nil: the server's
 }
 
-func newImageSource(p *Provider, ref string) (source, error) {
-	return &imageSource{p, ref}, oci.CheckReference(ref)
+func newImageSource(p *Provider, ref string, login *sandbox.RegistryLogin) (source, error) {
+	return &imageSource{p, ref, login}, oci.CheckReference(ref)
 }
 
 func (*imageSource) kind() string { return "image" }
 
 func (s *imageSource) build(ctx context.Context, j *job) error {
 	j.report("finding the image", 0, s.ref)
-	img, err := s.p.registries.Resolve(ctx, s.ref)
+	img, err := s.p.registries.Resolve(ctx, s.ref, s.login)
 	if err != nil {
 		return err
 	}

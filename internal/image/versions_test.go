@@ -44,7 +44,7 @@ func layerOf(t *testing.T, files map[string]string) func(context.Context) (io.Re
 // extended builds a base and a layer above it.
 func extended(t *testing.T, p *Provider, spec *sandbox.TemplateSpec, key string, files map[string]string) *Foundation {
 	t.Helper()
-	b, err := p.Base(t.Context(), spec, false, func(string, float64, string) {})
+	b, err := p.Base(t.Context(), &Plan{Spec: *spec}, func(string, float64, string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestExtendAndPublish(t *testing.T) {
 		Start: &sandbox.StartCommand{Command: "serve"}, Warm: map[string]string{"python": "1"}, Resources: sandbox.Resources{VCPUs: 2},
 		Network: &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}, User: "app", WorkDir: "/app",
 	}
-	base, err := p.Base(t.Context(), spec, false, func(string, float64, string) {})
+	base, err := p.Base(t.Context(), &Plan{Spec: *spec}, func(string, float64, string) {})
 	if err != nil || !base.HasPackages {
 		t.Fatalf("%+v, %v", base, err)
 	}

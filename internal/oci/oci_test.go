@@ -294,7 +294,7 @@ func TestRegistry(t *testing.T) {
 	r := client(t, Config{Private: []string{w.host}, ExtraCA: w.authority()})
 	for name, ref := range refs {
 		t.Run(name, func(t *testing.T) {
-			got, err := r.Resolve(t.Context(), ref)
+			got, err := r.Resolve(t.Context(), ref, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -308,7 +308,7 @@ func TestRegistry(t *testing.T) {
 		})
 	}
 	resolve := func(r *Registries, ref string) error {
-		_, err := r.Resolve(t.Context(), ref)
+		_, err := r.Resolve(t.Context(), ref, nil)
 		return err
 	}
 	wantCode(t, resolve(r, foreign), sandbox.CodeInvalid, "it is for linux/s390x, not for linux/")
@@ -330,7 +330,7 @@ func TestRegistry(t *testing.T) {
 	wantCode(t, resolve(client(t, Config{Private: []string{w.host}, ExtraCA: w.authority()}), refs["tag"]), sandbox.CodeForbidden, "docker login")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.Resolve(ctx, refs["tag"]); sandbox.CodeOf(err) != sandbox.CodeCancelled {
+	if _, err := r.Resolve(ctx, refs["tag"], nil); sandbox.CodeOf(err) != sandbox.CodeCancelled {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -344,7 +344,7 @@ func TestOwnWorld(t *testing.T) {
 	_, port, _ := net.SplitHostPort(metadata.host)
 	r := client(t, Config{Insecure: []string{w.host}})
 	resolve := func(ref string) error {
-		got, err := r.Resolve(t.Context(), ref)
+		got, err := r.Resolve(t.Context(), ref, nil)
 		if err == nil {
 			_, err = readLayer(t.Context(), &got.Layers[0])
 		}
@@ -357,7 +357,7 @@ func TestOwnWorld(t *testing.T) {
 	}
 	// A registry in clear that is not among the insecure ones.
 	wantCode(t, func() error {
-		_, err := client(t, Config{Private: []string{w.host}}).Resolve(t.Context(), ref)
+		_, err := client(t, Config{Private: []string{w.host}}).Resolve(t.Context(), ref, nil)
 		return err
 	}(), sandbox.CodeForbidden, "registries.insecure")
 	ways := map[string]func(http.ResponseWriter, *http.Request) bool{
@@ -422,7 +422,7 @@ func TestOwnWorld(t *testing.T) {
 		return map[string][]netip.Addr{"rebound.example.com": {netip.MustParseAddr("127.0.0.1")}}[host], nil
 	}
 	for _, host := range []string{"169.254.169.254", "localhost:80", "metadata.google.internal", "printer.local", "2130706433:80", "rebound.example.com", "x.localhost"} {
-		_, err := p.Resolve(t.Context(), host+"/app:1")
+		_, err := p.Resolve(t.Context(), host+"/app:1", nil)
 		if code := sandbox.CodeOf(err); code != sandbox.CodeForbidden && code != sandbox.CodeInvalid {
 			t.Errorf("%s by a proxy: %v", host, err)
 		}
@@ -430,7 +430,7 @@ func TestOwnWorld(t *testing.T) {
 	if len(viaProxy) > 0 {
 		t.Errorf("the proxy was asked for %v", viaProxy)
 	}
-	_, err := p.Resolve(t.Context(), "registry.example.com/app:1")
+	_, err := p.Resolve(t.Context(), "registry.example.com/app:1", nil)
 	if len(viaProxy) == 0 {
 		t.Errorf("the proxy was not asked for a public name: %v", err)
 	}
@@ -446,7 +446,7 @@ func TestMirrors(t *testing.T) {
 		Mirrors:  map[string][]string{origin.host: {first.host, second.host + "/cache/"}},
 		Insecure: []string{origin.host, first.host, second.host},
 	})
-	got, err := r.Resolve(t.Context(), ref)
+	got, err := r.Resolve(t.Context(), ref, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -464,14 +464,14 @@ func TestMirrors(t *testing.T) {
 	})
 	read(t, got, plain)
 	second.Close()
-	if got, err = r.Resolve(t.Context(), ref); err != nil {
+	if got, err = r.Resolve(t.Context(), ref, nil); err != nil {
 		t.Fatal(err)
 	}
 	read(t, got, plain)
 
 	hub := client(t, Config{Mirrors: map[string][]string{"docker.io": {origin.host}}, Insecure: []string{origin.host}})
 	origin.push(t, "library/busybox:1", img)
-	if got, err = hub.Resolve(t.Context(), "busybox:1"); err != nil {
+	if got, err = hub.Resolve(t.Context(), "busybox:1", nil); err != nil {
 		t.Fatal(err)
 	}
 	read(t, got, plain)
@@ -502,7 +502,7 @@ func TestBrokenAnswers(t *testing.T) {
 			return false
 		})
 		defer w.set(nil)
-		got, err := r.Resolve(t.Context(), ref)
+		got, err := r.Resolve(t.Context(), ref, nil)
 		if err == nil {
 			_, err = readLayer(t.Context(), &got.Layers[0])
 		}

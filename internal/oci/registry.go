@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -96,40 +97,50 @@ func parse(ref string) (name.Reference, error) {
 }
 
 // Resolve finds an image by its reference, for this machine's platform. Its
-// mirrors are asked first. Errors are for the caller.
-func (r *Registries) Resolve(ctx context.Context, ref string) (*Image, error) {
+// mirrors are asked first. A login, unless nil, is for the registry that the
+// reference names, in place of the server's own. Errors are for the caller.
+func (r *Registries) Resolve(ctx context.Context, ref string, login *sandbox.RegistryLogin) (*Image, error) {
 	first, err := parse(ref)
 	if err != nil {
 		return nil, err
 	}
 	// Tokens are kept for as long as one image is being read.
-	puller, err := remote.NewPuller(r.options()...)
+	registry := first.Context().RegistryStr()
+	puller, err := remote.NewPuller(r.options(registry, nil)...)
 	if err != nil {
 		return nil, err
 	}
-	var all []place
-	for _, m := range r.mirrors[first.Context().RegistryStr()] {
-		at, err := name.ParseReference(m+"/"+first.Context().RepositoryStr()+separator(first)+first.Identifier(), r.nameOptions(m)...)
-		if err == nil {
-			all = append(all, place{at, puller})
+	own, from := puller, registry+" "
+	if login != nil {
+		// Whoever else asks for the same has another login, or none.
+		from += rand.Text() + " "
+		if own, err = remote.NewPuller(r.options(registry, login)...); err != nil {
+			return nil, err
 		}
 	}
-	origin, err := name.ParseReference(ref, r.nameOptions(first.Context().RegistryStr())...)
+	var all []place
+	for _, m := range r.mirrors[registry] {
+		at, err := name.ParseReference(m+"/"+first.Context().RepositoryStr()+separator(first)+first.Identifier(), r.nameOptions(m)...)
+		if err == nil {
+			all = append(all, place{at, puller, nil})
+		}
+	}
+	origin, err := name.ParseReference(ref, r.nameOptions(registry)...)
 	if err != nil {
 		return nil, err
 	}
-	all = append(all, place{origin, puller})
+	all = append(all, place{origin, own, login})
 	for i, p := range all {
 		img, perr := p.resolve(ctx, all[i:])
 		if perr == nil {
 			for j := range img.Layers {
-				img.Layers[j].From = first.Context().RegistryStr() + " " + img.Layers[j].digest.String()
+				img.Layers[j].From = from + img.Layers[j].digest.String()
 			}
 		}
 		if perr == nil || ctx.Err() != nil {
 			return img, perr
 		}
-		err = describe(perr, p.ref)
+		err = p.describe(perr)
 	}
 	return nil, err
 }
@@ -158,10 +169,14 @@ func withPort(host string) string {
 	return net.JoinHostPort(strings.Trim(host, "[]"), "443")
 }
 
-func (r *Registries) options() []remote.Option {
+func (r *Registries) options(registry string, login *sandbox.RegistryLogin) []remote.Option {
+	auth, transport := remote.WithAuthFromKeychain(r.cfg.Keychain), http.RoundTripper(r.way)
+	if login != nil {
+		auth, transport = remote.WithAuth(authenticator(login)), &loginGuard{transport, registry, login}
+	}
 	return []remote.Option{
-		remote.WithAuthFromKeychain(r.cfg.Keychain), remote.WithUserAgent(r.cfg.UserAgent),
-		remote.WithTransport(&resuming{next: r.way, backoff: r.cfg.Backoff}),
+		auth, remote.WithUserAgent(r.cfg.UserAgent),
+		remote.WithTransport(&resuming{next: transport, backoff: r.cfg.Backoff}),
 		remote.WithRetryBackoff(remote.Backoff{Duration: r.cfg.Backoff, Factor: 3, Jitter: 0.1, Steps: 3}),
 	}
 }
@@ -173,6 +188,23 @@ func (r *Registries) Close() { r.way.close() }
 type place struct {
 	ref    name.Reference
 	puller *remote.Puller
+	login  *sandbox.RegistryLogin // that came with the build; nil: the server's
+}
+
+// describe says to a caller what went wrong.
+func (p place) describe(err error) error {
+	if p.login == nil {
+		return describe(err, p.ref)
+	}
+	status := 0
+	if e, ok := errors.AsType[*transport.Error](err); ok {
+		status = e.StatusCode
+	}
+	told := describeLogin(err, status, p.ref)
+	if told == nil {
+		told = describe(err, p.ref)
+	}
+	return hideLogin(told, err, p.login)
 }
 
 func (p place) resolve(ctx context.Context, all []place) (*Image, error) {
@@ -202,7 +234,7 @@ func (ps places) manifest(ctx context.Context, d v1.Descriptor) (data []byte, er
 			}
 			return got.Manifest, nil
 		}
-		err = describe(gerr, p.ref)
+		err = p.describe(gerr)
 	}
 	return nil, err
 }
@@ -218,7 +250,7 @@ func (ps places) blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, erro
 		if gerr == nil || ctx.Err() != nil {
 			return r, gerr
 		}
-		err = describe(gerr, p.ref)
+		err = p.describe(gerr)
 	}
 	return nil, err
 }

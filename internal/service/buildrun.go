@@ -89,6 +89,9 @@ func (s *Service) startBuild(v *visit, req *sandbox.BuildTemplateRequest) (*buil
 	if err != nil {
 		return nil, err
 	}
+	if req.Login != nil && plan.Spec.From.Image == "" {
+		return nil, invalid("registry_login is for the registry of an image, and template %s does not begin with one; leave it out", quote(req.Name))
+	}
 	now := time.Now().UTC()
 	b := &building{s: s, plan: plan, cancel: func(error) {}, done: make(chan struct{}), record: store.BuildRecord{
 		Team: v.caller.Team, Build: sandbox.Build{ID: newID(buildPrefix), Template: plan.Name, State: sandbox.BuildRunning, CreatedAt: now},

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -40,6 +41,9 @@ func checkBuild(req *sandbox.BuildTemplateRequest) error {
 			return invalid("package %s is not a valid name of a Debian package; correct it", quote(p))
 		}
 	}
+	if err := checkLogin(req.Login); err != nil {
+		return err
+	}
 	if req.Spec == nil {
 		return nil
 	}
@@ -51,6 +55,28 @@ func checkBuild(req *sandbox.BuildTemplateRequest) error {
 		return err
 	}
 	req.Spec = &spec
+	return nil
+}
+
+// maxLoginName bounds the user name of a login.
+const maxLoginName = 256
+
+// checkLogin refuses what no registry could be told. It does not repeat what is
+// wrong: a password may be where the name should be.
+func checkLogin(login *sandbox.RegistryLogin) error {
+	if login == nil {
+		return nil
+	}
+	password := login.Password.Reveal()
+	unfit := func(s string) bool {
+		return !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+	}
+	switch {
+	case login.Username == "" || len(login.Username) > maxLoginName || strings.Contains(login.Username, ":") || unfit(login.Username):
+		return invalid("registry_login.username is not valid; give 1 to %d bytes without colons and control characters", maxLoginName)
+	case password == "" || len(password) > sandbox.MaxSecretBytes || strings.ContainsAny(password, "\x00\r") || !utf8.ValidString(password):
+		return invalid("registry_login.password is not valid; give 1 to %d bytes of text", sandbox.MaxSecretBytes)
+	}
 	return nil
 }
 

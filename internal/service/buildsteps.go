@@ -92,7 +92,8 @@ func (s *Service) buildBase(ctx context.Context, b *building) (*image.Foundation
 	if spec := &b.plan.Spec; len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) == 0 {
 		share = 0.9
 	}
-	return s.cfg.Templates.Base(ctx, &b.plan.Spec, b.plan.Anew, func(step string, fraction float64, log string) {
+	defer func() { b.plan.Login = nil }() // it is of no use any more
+	return s.cfg.Templates.Base(ctx, b.plan, func(step string, fraction float64, log string) {
 		if log != "" && !strings.HasSuffix(log, "\n") {
 			log += "\n"
 		}

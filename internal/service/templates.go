@@ -51,9 +51,9 @@ type TemplateProvider interface {
 	// became of that. A name that is being built is a conflict. A template that
 	// has no version yet is shown with the shape.
 	Claim(name string, shape sandbox.Resources) (done func(error), err error)
-	// Base makes what a spec begins with, unless that is a snapshot; anew makes
-	// no use of earlier builds. An error leaves nothing.
-	Base(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(step string, fraction float64, log string)) (*image.Foundation, error)
+	// Base makes what a plan begins with, unless that is a snapshot. An error
+	// leaves nothing.
+	Base(ctx context.Context, plan *image.Plan, report func(step string, fraction float64, log string)) (*image.Foundation, error)
 	// Extend makes a root of another and a layer above it, in the format of OCI
 	// images, and keeps it under the key. Extended returns what is kept, or nil.
 	Extend(ctx context.Context, b *image.Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*image.Foundation, error)

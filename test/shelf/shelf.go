@@ -37,6 +37,7 @@ type Shelf struct {
 	claimed map[string]bool
 	cache   map[string]*image.Foundation // by key
 	layers  map[string][]string          // names by digest
+	logins  []sandbox.RegistryLogin
 }
 
 // New returns a shelf with some templates, all of which have a directory as
@@ -65,6 +66,13 @@ func (s *Shelf) LayerOf(digest string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.layers[digest]
+}
+
+// Logins returns those with which bases were made.
+func (s *Shelf) Logins() []sandbox.RegistryLogin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.logins)
 }
 
 // List implements a provider of templates, as the rest does.
@@ -104,7 +112,7 @@ func (s *Shelf) Root(ctx context.Context, name string) (engine.Root, sandbox.Tem
 func (s *Shelf) Plan(_ context.Context, req sandbox.BuildTemplateRequest) (*image.Plan, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &image.Plan{Name: req.Name, Anew: req.Force, Spec: s.specs[req.Name]}
+	p := &image.Plan{Name: req.Name, Anew: req.Force, Spec: s.specs[req.Name], Login: req.Login}
 	switch {
 	case req.Spec != nil:
 		p.Spec = *req.Spec
@@ -135,7 +143,13 @@ func (s *Shelf) Claim(name string, _ sandbox.Resources) (func(error), error) {
 }
 
 // Base returns an empty root.
-func (s *Shelf) Base(ctx context.Context, spec *sandbox.TemplateSpec, _ bool, report func(string, float64, string)) (*image.Foundation, error) {
+func (s *Shelf) Base(ctx context.Context, plan *image.Plan, report func(string, float64, string)) (*image.Foundation, error) {
+	spec := &plan.Spec
+	if plan.Login != nil {
+		s.mu.Lock()
+		s.logins = append(s.logins, *plan.Login)
+		s.mu.Unlock()
+	}
 	report("unpack", 0.5, "a line")
 	if s.OnBase != nil {
 		if err := s.OnBase(ctx, spec, report); err != nil {
