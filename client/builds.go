@@ -69,6 +69,11 @@ func (c *Client) CancelBuild(ctx context.Context, build string) (*sandbox.Build,
 	return get[sandbox.Build](ctx, c, http.MethodPost, c.path("/v1/builds/%/cancel", build), nil)
 }
 
+// LinkUpload implements [sandbox.Templates].
+func (c *Client) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
+	return get[sandbox.UploadLink](ctx, c, http.MethodPost, c.path("/v1/template-upload-links"), req)
+}
+
 // UploadArchive implements [sandbox.Templates].
 func (c *Client) UploadArchive(ctx context.Context, content io.Reader) (*sandbox.ArchiveUpload, error) {
 	hreq, err := c.request(ctx, http.MethodPost, c.path("/v1/template-archives"), &contentReader{r: content})

@@ -122,8 +122,12 @@ const (
 	MaxTemplateFileBytes = 8 << 20
 	// MaxUploadBytes bounds an archive that is sent to the server, and
 	// UploadRetention how long it stays there.
-	MaxUploadBytes      = 16 << 30
-	UploadRetention     = time.Hour
+	MaxUploadBytes  = 16 << 30
+	UploadRetention = time.Hour
+	// MaxUploadName bounds a name for an upload, and UploadLinkTime how long a
+	// link to send it is good.
+	MaxUploadName       = 256
+	UploadLinkTime      = 15 * time.Minute
 	DefaultStartTimeout = 60 * time.Second
 	MaxStartTimeout     = 10 * time.Minute
 	// MaxBuildTime bounds one build, MaxBuilds those that run at once, and

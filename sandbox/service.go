@@ -279,6 +279,9 @@ type Templates interface {
 	// UploadArchive keeps an archive of an image for a while, for builds from
 	// it: what docker save or an OCI tool wrote, as tar, perhaps compressed.
 	UploadArchive(ctx context.Context, content io.Reader) (*ArchiveUpload, error)
+	// LinkUpload makes a link by which somebody without a key can send one
+	// archive.
+	LinkUpload(ctx context.Context, req UploadLinkRequest) (*UploadLink, error)
 	// AliasTemplate gives a template, or NAME@VERSION, a further name, taking
 	// it from another template if need be. An empty name takes the alias away.
 	AliasTemplate(ctx context.Context, alias, name string) error

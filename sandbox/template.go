@@ -138,12 +138,50 @@ type TemplateFile struct {
 	Owner string `json:"owner,omitempty"`
 }
 
-// TemplateStep is a command of a build.
+// TemplateStep is a step of a build: a command, or files of an upload.
 type TemplateStep struct {
-	Run     string            `json:"run"`
+	Run string `json:"run,omitempty"`
+	// Copy, set instead of Run, takes none of the other fields.
+	Copy *TemplateCopy `json:"copy,omitempty"`
+	// User and WorkDir are those of the command; the directory is made if it is
+	// missing.
 	User    string            `json:"user,omitempty"`
 	WorkDir string            `json:"workdir,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
+}
+
+// TemplateCopy puts files of an upload into a template, as root's. Directories
+// that are there stay as they are.
+type TemplateCopy struct {
+	// Archive is an upload, as [ArchiveUpload] names it: tar, perhaps with gzip
+	// or zstd.
+	Archive string `json:"archive"`
+	// Sources are names in the archive, or patterns; empty takes all. What is in
+	// a directory is taken, not the directory.
+	Sources []string `json:"sources,omitempty"`
+	// To is an absolute path: a directory, or of a single file its new name
+	// unless it ends in a slash or is a directory.
+	To string `json:"to"`
+}
+
+// UploadLinkRequest asks for an address to which an archive can be sent.
+type UploadLinkRequest struct {
+	// Name is the team's own for the archive, such as a hash of its content: 1
+	// to [MaxUploadName] bytes. The same name is the same archive.
+	Name string `json:"name"`
+	// SizeBytes is how much may be sent.
+	SizeBytes int64 `json:"size_bytes"`
+}
+
+// UploadLink is an address to which an archive can be sent without a key: PUT,
+// with the archive as the body.
+type UploadLink struct {
+	// Archive is how the archive is called once it is there.
+	Archive string `json:"archive"`
+	// Present says that it is there already, and is kept for another while.
+	Present   bool      `json:"present"`
+	URL       string    `json:"url"`
+	ExpiresAt time.Time `json:"expires_at"`
 }
 
 // BuildTemplateRequest asks for a template to be built, or built anew.

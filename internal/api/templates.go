@@ -44,6 +44,10 @@ type buildInput struct {
 	Body sandbox.BuildTemplateRequest
 }
 
+type uploadLinkInput struct {
+	Body sandbox.UploadLinkRequest
+}
+
 func (h *handlers) registerTemplates(a huma.API) {
 	huma.Register(a, op(http.MethodGet, "/v1/templates", "list-templates", "templates", "List templates, built or only defined"),
 		func(ctx context.Context, _ *struct{}) (*Reply[sandbox.List[sandbox.Template]], error) {
@@ -75,6 +79,12 @@ func (h *handlers) registerTemplates(a huma.API) {
 		func(ctx context.Context, in *aliasPath) (*struct{}, error) {
 			return done(ctx, h, h.svc.AliasTemplate(ctx, in.Alias, ""))
 		})
+	link := op(http.MethodPost, "/v1/template-upload-links", "link-upload", "templates", "Make a link by which an archive can be sent without a key")
+	link.Description = "The archive is sent with PUT to `url`, as the body; of the answer `archive` names it in a copy step of a spec, for an hour."
+	huma.Register(a, link, func(ctx context.Context, in *uploadLinkInput) (*Reply[sandbox.UploadLink], error) {
+		v, err := h.svc.LinkUpload(ctx, in.Body)
+		return reply(ctx, h, v, err)
+	})
 	up := op(http.MethodPost, archivesPath, "upload-archive", "templates", "Send an archive of an image, for builds from it")
 	up.Description = "The body is what docker save or an OCI tool wrote, as tar, perhaps compressed. It is kept for an hour; `archive` of the answer names it in a spec."
 	up.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{contentRaw: {}}}

@@ -312,6 +312,39 @@ func (c *Config) PreviewURL(label string, port int) string {
 	return scheme + "://" + host
 }
 
+// UploadURL returns the address to which an archive is sent by a link; port is
+// that of the TCP listener. It is "" when no name is known by which others reach
+// the server.
+func (c *Config) UploadURL(path string, port int) string {
+	scheme, usual := "http", 80
+	if c.TLS.On() {
+		scheme, usual = "https", 443
+	}
+	if port == 0 {
+		return ""
+	}
+	if c.Loopback() {
+		host, _, err := net.SplitHostPort(c.Listen)
+		if err != nil {
+			return ""
+		}
+		return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port)) + path
+	}
+	i := slices.IndexFunc(c.AllowedHosts, func(h string) bool { return h != "" && !strings.Contains(h, "*") })
+	if i < 0 {
+		return ""
+	}
+	if before, _, ok := strings.Cut(c.Previews.URLFormat, "://"); ok && before != scheme {
+		// There is something in front, which the format knows of.
+		return before + "://" + c.AllowedHosts[i] + path
+	}
+	host := c.AllowedHosts[i]
+	if port != usual {
+		host += ":" + strconv.Itoa(port)
+	}
+	return scheme + "://" + host + path
+}
+
 // Loopback reports whether the TCP address can only be reached from this
 // machine.
 func (c *Config) Loopback() bool { return loopback(c.Listen) }

@@ -28,8 +28,15 @@ const uploadsAtOnce = 4
 
 func (p *Provider) uploadFile(name string) string { return filepath.Join(p.dir, "uploads", name) }
 
-// KeepArchive stores an archive of an image for a while.
-func (p *Provider) KeepArchive(ctx context.Context, content io.Reader) (*sandbox.ArchiveUpload, error) {
+// KeepArchive stores an archive for a while, of at most so many bytes if most is
+// not 0, under a name that nobody can guess, or one made by the caller.
+func (p *Provider) KeepArchive(ctx context.Context, name string, most int64, content io.Reader) (*sandbox.ArchiveUpload, error) {
+	if name == "" {
+		name = "upload-" + strings.ToLower(rand.Text())
+	}
+	if !validUpload.MatchString(name) {
+		return nil, fmt.Errorf("%.80q cannot name an upload", name)
+	}
 	select {
 	case p.upSlots <- struct{}{}:
 		defer func() { <-p.upSlots }()
@@ -38,6 +45,9 @@ func (p *Provider) KeepArchive(ctx context.Context, content io.Reader) (*sandbox
 	}
 	kept := p.expireUploads()
 	limit := min(p.maxUpload, maxUploads-kept)
+	if most > 0 {
+		limit = min(limit, most)
+	}
 	if limit <= 0 {
 		return nil, sandbox.Errorf(sandbox.CodeQuotaExceeded, "the server keeps as many uploaded archives as it may; try again when some have been removed, within an hour")
 	}
@@ -53,11 +63,20 @@ func (p *Provider) KeepArchive(ctx context.Context, content io.Reader) (*sandbox
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, explain(err)
 	}
-	name := "upload-" + strings.ToLower(rand.Text())
 	if err := os.Rename(f.Name(), p.uploadFile(name)); err != nil {
 		return nil, fmt.Errorf("keep archive: %w", err)
 	}
 	return &sandbox.ArchiveUpload{Archive: name, SizeBytes: n, ExpiresAt: time.Now().Add(sandbox.UploadRetention).UTC()}, nil
+}
+
+// HasArchive reports whether an upload is there, and keeps it for another while.
+func (p *Provider) HasArchive(name string) bool {
+	if !validUpload.MatchString(name) {
+		return false
+	}
+	p.expireUploads()
+	now := time.Now()
+	return os.Chtimes(p.uploadFile(name), now, now) == nil
 }
 
 // expireUploads removes uploads that are old, and what was broken off long ago,

@@ -38,6 +38,13 @@ func (l *Layer) Open(ctx context.Context, progress func(int64)) (io.ReadCloser, 
 	return &checked{layer: l, src: src, in: in, plain: plain, done: done}, nil
 }
 
+// Plain opens a stream, which it closes, without its compression by gzip or zstd.
+// One that grows as no honest one does fails.
+func Plain(ctx context.Context, src io.ReadCloser) (io.ReadCloser, error) {
+	l := &Layer{Size: -1, open: func(context.Context) (io.ReadCloser, error) { return src, nil }}
+	return l.Open(ctx, nil)
+}
+
 // stored counts and sums up a layer as it is sent.
 type stored struct {
 	r        io.Reader

@@ -81,7 +81,7 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	}
 	keys := newPerKey(cmp.Or(s.deps.MaxRequestsPerKey, maxRequestsPerKey))
 	rest = s.authenticate(p, keys.handler(mux))
-	fronts := pace.Handler(s.dialectFronts(p, mcp, keys, rest), ownContent)
+	fronts := pace.Handler(s.uploads(p.service, s.dialectFronts(p, mcp, keys, rest)), ownContent)
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	f.http = &http.Server{
 		Handler:           f.count(splitHosts(previews, p.metrics.watch(s.checkHost(fronts)))),

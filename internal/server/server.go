@@ -183,6 +183,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
 		Network:         sandbox.NetworkPreset(s.cfg.Network.Default),
 		PreviewKey:      links,
+		UploadURL:       func(link string) string { return s.cfg.UploadURL(uploadPath+link, int(s.port.Load())) },
 		PreviewURL:      func(label string) string { return s.cfg.PreviewURL(label, int(s.port.Load())) },
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/image"
@@ -63,10 +64,20 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 		})
 	}
 	for _, step := range spec.Run {
+		if step.Copy != nil {
+			steps = append(steps, buildStep{title: titled("copy", append(slices.Clone(step.Copy.Sources), step.Copy.To)), copy: step.Copy})
+			continue
+		}
 		key := []any{"run", step, spec.WorkDir, base.Template.WorkDir}
 		add(titled("run", []string{step.Run}), key, network, func(ctx context.Context, m *buildMachine) error {
 			own := maps.Clone(m.env)
 			maps.Copy(own, step.Env)
+			if step.WorkDir != "" {
+				made := sandbox.ExecRequest{Command: shell(workDirScript, step.WorkDir, cmp.Or(step.User, stepRoot)), User: stepRoot, WorkDir: "/"}
+				if err := m.exec(ctx, made); err != nil {
+					return err
+				}
+			}
 			return m.exec(ctx, sandbox.ExecRequest{
 				Command: []string{"/bin/sh", "-c", step.Run}, User: cmp.Or(step.User, stepRoot), WorkDir: cmp.Or(step.WorkDir, m.workDir), Env: own,
 			})

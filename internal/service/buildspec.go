@@ -206,6 +206,12 @@ func checkSteps(steps []sandbox.TemplateStep) error {
 	for i := range steps {
 		step := &steps[i]
 		field := fmt.Sprintf("run[%d]", i)
+		if step.Copy != nil {
+			if err := checkCopy(field, step); err != nil {
+				return err
+			}
+			continue
+		}
 		switch {
 		case strings.TrimSpace(step.Run) == "":
 			return invalid("%s is empty; give a command for /bin/sh", field)
@@ -225,6 +231,38 @@ func checkSteps(steps []sandbox.TemplateStep) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// uploads are names of archives that were sent here.
+var uploads = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
+
+func checkCopy(field string, step *sandbox.TemplateStep) error {
+	c := step.Copy
+	switch {
+	case step.Run != "" || step.User != "" || step.WorkDir != "" || len(step.Env) > 0:
+		return invalid("%s has copy and something else; make it a step of its own", field)
+	case !uploads.MatchString(c.Archive):
+		return invalid("%s.copy.archive %s is not an upload; send an archive first, and give its name", field, quote(c.Archive))
+	case len(c.Sources) > sandbox.MaxTemplateFiles:
+		return invalid("%s.copy.sources has %d entries; give at most %d", field, len(c.Sources), sandbox.MaxTemplateFiles)
+	}
+	for i, s := range c.Sources {
+		at := fmt.Sprintf("%s.copy.sources[%d]", field, i)
+		if s == "" || len(s) > sandbox.MaxPathBytes || slices.Contains(strings.Split(s, "/"), "..") || strings.Count(s, "**") > 4 {
+			return invalid("%s %s is not a name in the archive; give one such as src/app.py, or a pattern such as src/*.py", at, quote(s))
+		}
+		if err := checkText(at, s); err != nil {
+			return err
+		}
+	}
+	if err := checkPath(field+".copy.to", c.To); err != nil {
+		return err
+	}
+	if to := path.Clean(c.To); !path.IsAbs(c.To) || strings.TrimSuffix(c.To, "/") != strings.TrimSuffix(to, "/") ||
+		slices.ContainsFunc(notInTemplates, func(dir string) bool { return to == dir || strings.HasPrefix(to, dir+"/") }) {
+		return invalid("%s.copy.to %s is not an absolute, clean path that a template keeps; write one such as /app/", field, quote(c.To))
 	}
 	return nil
 }

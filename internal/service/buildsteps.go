@@ -38,6 +38,8 @@ type buildStep struct {
 	key     any
 	run     func(ctx context.Context, m *buildMachine) error
 	network sandbox.NetworkPolicy
+	// copy, set instead of run and key, needs no sandbox.
+	copy *sandbox.TemplateCopy
 }
 
 // build makes a template as planned. When it fails, nothing is left.
@@ -55,6 +57,12 @@ func (s *Service) build(ctx context.Context, b *building) (*sandbox.Template, er
 		step := &steps[i]
 		title := fmt.Sprintf("%d/%d %s", i+1, len(steps), step.title)
 		fraction := 0.3 + 0.6*float64(i)/float64(len(steps))
+		if step.copy != nil {
+			if base, err = s.copyStep(ctx, b, base, step, title, fraction); err != nil {
+				return nil, stepError(err, i+1, len(steps), step.title)
+			}
+			continue
+		}
 		key := image.ChainKey(base.Root, step.key)
 		if !b.plan.Anew {
 			if kept := s.cfg.Templates.Extended(base, key); kept != nil {
@@ -80,6 +88,20 @@ func (s *Service) build(ctx context.Context, b *building) (*sandbox.Template, er
 		return nil, err
 	}
 	return t, nil
+}
+
+// copyStep puts files of an upload above a base.
+func (s *Service) copyStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, title string, fraction float64) (*image.Foundation, error) {
+	b.report(title, fraction, "")
+	keeper, err := s.archives()
+	if err != nil {
+		return nil, err
+	}
+	next, kept, err := keeper.Copy(ctx, base, step.copy, b.plan.Anew)
+	if err == nil && kept {
+		b.report(title, fraction, "kept from an earlier build\n")
+	}
+	return next, err
 }
 
 // buildBase makes what the steps begin with.

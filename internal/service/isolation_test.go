@@ -241,6 +241,10 @@ var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error
 		_, err := s.CancelBuild(ctx, "bld-none")
 		return err
 	},
+	"LinkUpload": func(ctx context.Context, s sandbox.Service) error {
+		_, err := s.LinkUpload(ctx, sandbox.UploadLinkRequest{Name: "x", SizeBytes: 1})
+		return err
+	},
 	"UploadArchive": func(ctx context.Context, s sandbox.Service) error {
 		_, err := s.UploadArchive(ctx, strings.NewReader("x"))
 		return err
@@ -284,7 +288,7 @@ var scopeOf = map[string]sandbox.Scope{
 	"ListTemplates": sandbox.ScopeSandboxesRead, "GetTemplate": sandbox.ScopeSandboxesRead, "BuildTemplate": sandbox.ScopeTemplatesWrite,
 	"StartBuild": sandbox.ScopeTemplatesWrite, "GetBuild": sandbox.ScopeSandboxesRead, "ListBuilds": sandbox.ScopeSandboxesRead,
 	"FollowBuild": sandbox.ScopeSandboxesRead, "CancelBuild": sandbox.ScopeTemplatesWrite,
-	"UploadArchive": sandbox.ScopeTemplatesWrite, "AliasTemplate": sandbox.ScopeTemplatesWrite, "DeleteTemplate": sandbox.ScopeTemplatesWrite,
+	"UploadArchive": sandbox.ScopeTemplatesWrite, "LinkUpload": sandbox.ScopeTemplatesWrite, "AliasTemplate": sandbox.ScopeTemplatesWrite, "DeleteTemplate": sandbox.ScopeTemplatesWrite,
 	"Pause": sandbox.ScopeSandboxesWrite, "Resume": sandbox.ScopeSandboxesWrite, "Fork": sandbox.ScopeSandboxesWrite,
 	"CreateSnapshot": sandbox.ScopeSandboxesWrite, "GetSnapshot": sandbox.ScopeSandboxesRead, "ListSnapshots": sandbox.ScopeSandboxesRead,
 	"RestoreSnapshot": sandbox.ScopeSandboxesWrite, "DeleteSnapshot": sandbox.ScopeSandboxesWrite, "Diff": sandbox.ScopeSandboxesRead,

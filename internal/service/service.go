@@ -88,6 +88,9 @@ type Config struct {
 	// PreviewURL makes the URL of a preview of the first label of its host
 	// name; nil is http and localhost.
 	PreviewURL func(label string) string
+	// UploadURL makes the address to which an archive is sent, of a signed link;
+	// "" if this server has no address that others know. nil is that.
+	UploadURL func(link string) string
 	// Metrics takes what the service tells Prometheus; nil is nowhere.
 	Metrics prometheus.Registerer
 	// Webhooks says how the webhooks of jobs are sent.

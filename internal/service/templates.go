@@ -11,8 +11,14 @@ import (
 
 // archiveKeeper is a [TemplateProvider] that keeps archives for builds.
 type archiveKeeper interface {
-	// KeepArchive stores what it reads, all of it or nothing.
-	KeepArchive(ctx context.Context, content io.Reader) (*sandbox.ArchiveUpload, error)
+	// KeepArchive stores what it reads, all of it or nothing, of at most so
+	// many bytes if most is not 0; under a name of its own if name is empty.
+	KeepArchive(ctx context.Context, name string, most int64, content io.Reader) (*sandbox.ArchiveUpload, error)
+	// HasArchive reports whether an archive is there, and keeps it on.
+	HasArchive(name string) bool
+	// Copy makes a root of a base and of files of an archive; kept says that an
+	// earlier build has done so.
+	Copy(ctx context.Context, b *image.Foundation, c *sandbox.TemplateCopy, anew bool) (next *image.Foundation, kept bool, err error)
 }
 
 // UploadArchive implements [sandbox.Templates].
@@ -22,11 +28,20 @@ func (s *Service) UploadArchive(ctx context.Context, content io.Reader) (_ *sand
 	if err != nil {
 		return nil, err
 	}
+	keeper, err := s.archives()
+	if err != nil {
+		return nil, err
+	}
+	return keeper.KeepArchive(v.ctx, "", 0, content)
+}
+
+// archives returns what keeps archives, if there is such.
+func (s *Service) archives() (archiveKeeper, error) {
 	keeper, ok := s.cfg.Templates.(archiveKeeper)
 	if !ok {
-		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server takes no archives of images; use an image in a registry")
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server takes no archives; use an image in a registry, and files in the spec")
 	}
-	return keeper.KeepArchive(v.ctx, content)
+	return keeper, nil
 }
 
 // TemplateProvider finds and builds templates. Its methods are safe for

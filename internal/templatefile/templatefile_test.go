@@ -133,7 +133,7 @@ func TestParseErrors(t *testing.T) {
 		"from: a\nfiles: [{path: /x, content: [y]}]":            "files[0].content is a list",
 		"from: a\nfiles: [{path: /x, contents: y}]":             `files[0] has no "contents"`,
 		"from: a\nfiles: [{path: /x, content: !!binary '?'}]":   "not valid base64",
-		"from: a\nrun: [{cmd: x}]":                              `run[0] has no "cmd"; use some of env, run, user, workdir`,
+		"from: a\nrun: [{cmd: x}]":                              `run[0] has no "cmd"; use some of copy, env, run, user, workdir`,
 		"from: a\nx: " + deep:                                   "deeper than",
 		bomb:                                                    "line 1: anchors and aliases",
 		"from: a\n<<: {run: [x]}":                               `has no "<<"`,

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -25,11 +27,20 @@ import (
 )
 
 // PushShell puts an image of the machine's own shell into a registry, and
-// returns the registry's host and the image's name.
-func PushShell(t testing.TB) (host, image string) {
+// returns the host of the registry and the name of the image. With a password,
+// the registry wants it for the user "me".
+func PushShell(t testing.TB, password string) (host, image string) {
 	t.Helper()
 	needs.Command(t, "ldd")
-	reg := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	reg := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, got, _ := r.BasicAuth(); got != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="private"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}))
 	t.Cleanup(reg.Close)
 	host = strings.TrimPrefix(reg.URL, "http://")
 	image = host + "/shell:1"
@@ -52,7 +63,11 @@ func PushShell(t testing.TB) (host, image string) {
 	}
 	ref, err := name.ParseReference(image, name.Insecure)
 	if err == nil {
-		err = remote.Write(ref, img)
+		login := authn.Anonymous
+		if password != "" {
+			login = &authn.Basic{Username: "me", Password: password}
+		}
+		err = remote.Write(ref, img, remote.WithAuth(login))
 	}
 	if err != nil {
 		t.Fatal(err)

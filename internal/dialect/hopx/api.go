@@ -261,8 +261,42 @@ func apiDeleteTemplate(ctx context.Context, a *apiCall) (any, error) {
 	return object(pair{"id", templateID(name)}, pair{"status", "deleted"}), nil
 }
 
-func apiUploadLink(_ context.Context, a *apiCall) (any, error) {
-	return nil, control(a.path, "route", sandbox.Errorf(sandbox.CodeUnsupported, "this server takes no files for builds; write them in a RUN step, or use a spec with files: cove template build"))
+func apiUploadLink(ctx context.Context, a *apiCall) (any, error) {
+	var in struct {
+		Hash   string `json:"files_hash"`
+		Length int64  `json:"content_length"`
+	}
+	err := a.read(&in)
+	switch {
+	case err != nil:
+	case in.Hash == "":
+		err = refusal("files_hash is empty; give the hash of the files")
+	case in.Length < 1 || in.Length > sandbox.MaxUploadBytes:
+		err = refusal("content_length is %d; give 1 to %d", in.Length, int64(sandbox.MaxUploadBytes))
+	}
+	var link *sandbox.UploadLink
+	if err == nil {
+		link, err = a.Service.LinkUpload(ctx, sandbox.UploadLinkRequest{Name: in.Hash, SizeBytes: in.Length})
+	}
+	if err != nil {
+		return nil, control(a.path, "route", err)
+	}
+	return object(
+		pair{"present", link.Present}, pair{"upload_url", link.URL}, pair{"expires_at", stamp(link.ExpiresAt)}, pair{"files_hash", in.Hash}), nil
+}
+
+// archive finds the archive that a client has sent under a hash.
+func (a *apiCall) archive(ctx context.Context) func(string) (string, error) {
+	return func(hash string) (string, error) {
+		link, err := a.Service.LinkUpload(ctx, sandbox.UploadLinkRequest{Name: hash, SizeBytes: 1})
+		if err == nil && !link.Present {
+			err = refusal("filesHash %q is of no files that are here, or not any more; send them to upload_url of POST /v1/templates/files/upload-link", clip(hash))
+		}
+		if err != nil {
+			return "", err
+		}
+		return link.Archive, nil
+	}
 }
 
 func apiBuild(ctx context.Context, a *apiCall) (any, error) {
@@ -270,12 +304,17 @@ func apiBuild(ctx context.Context, a *apiCall) (any, error) {
 	if err := a.read(&in); err != nil {
 		return nil, control(a.path, "template", err)
 	}
-	spec, err := in.spec()
+	login, err := in.Credentials.login(in.FromImage)
 	if err != nil {
 		return nil, control(a.path, "template", err)
 	}
-	_, err = a.Service.GetTemplate(ctx, in.Name)
+	spec, err := in.spec(a.archive(ctx))
+	if err != nil {
+		return nil, control(a.path, "template", err)
+	}
+	old, err := a.Service.GetTemplate(ctx, in.Name)
 	switch {
+	case err == nil && old.State == sandbox.TemplateFailed: // it never came to be, and is tried again
 	case err == nil && !in.Update:
 		err = sandbox.Errorf(sandbox.CodeConflict, "Template '%s' exists already; choose another name, or set update", clip(in.Name))
 	case err != nil && sandbox.CodeOf(err) == sandbox.CodeNotFound && !in.Update:
@@ -285,7 +324,13 @@ func apiBuild(ctx context.Context, a *apiCall) (any, error) {
 		return nil, control(a.path, "template", noTemplate(in.Name, err))
 	}
 	a.Status("starting the build")
-	b, err := a.Service.StartBuild(ctx, sandbox.BuildTemplateRequest{Name: in.Name, Spec: spec, Force: in.SkipCache})
+	req := sandbox.BuildTemplateRequest{Name: in.Name, Spec: spec, Force: in.anew(), Login: login}
+	b, err := a.Service.StartBuild(ctx, req)
+	if in.Update && !req.Force && sandbox.CodeOf(err) == sandbox.CodeConflict {
+		// It is made of something else now, which is what an update is for.
+		req.Force = true
+		b, err = a.Service.StartBuild(ctx, req)
+	}
 	if err != nil {
 		return nil, control(a.path, "template", err)
 	}

@@ -1,9 +1,10 @@
 package hopx
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -20,17 +21,17 @@ const (
 
 // buildRequest describes a template in the product's words.
 type buildRequest struct {
-	Name        string          `json:"name"`
-	FromImage   string          `json:"from_image"`
-	CPU         int64           `json:"cpu"`
-	Memory      int64           `json:"memory"`
-	Disk        int64           `json:"diskGB"`
-	Steps       []buildStep     `json:"steps"`
-	Start       string          `json:"startCmd"`
-	Ready       *readiness      `json:"readyCmd"`
-	SkipCache   bool            `json:"skipCache"`
-	Update      bool            `json:"update"`
-	Credentials json.RawMessage `json:"registry_credentials"`
+	Name        string       `json:"name"`
+	FromImage   string       `json:"from_image"`
+	CPU         int64        `json:"cpu"`
+	Memory      int64        `json:"memory"`
+	Disk        int64        `json:"diskGB"`
+	Steps       []buildStep  `json:"steps"`
+	Start       string       `json:"startCmd"`
+	Ready       *readiness   `json:"readyCmd"`
+	SkipCache   bool         `json:"skipCache"`
+	Update      bool         `json:"update"`
+	Credentials *credentials `json:"registry_credentials"`
 }
 
 // buildStep is an instruction of a build. Some clients give its arguments as a
@@ -41,6 +42,9 @@ type buildStep struct {
 	Key   string   `json:"key"`
 	Value string   `json:"value"`
 	Path  string   `json:"path"`
+	// FilesHash is what the client calls the archive that it has sent for COPY.
+	FilesHash string `json:"filesHash"`
+	SkipCache bool   `json:"skipCache"`
 }
 
 // readiness is how to find out whether the start command is ready.
@@ -55,8 +59,15 @@ type readiness struct {
 	Command     string `json:"command"`
 }
 
-// spec is the template in the service's words.
-func (r *buildRequest) spec() (*sandbox.TemplateSpec, error) {
+// anew says that the build makes no use of earlier ones. One step that must not
+// be taken from them is enough.
+func (r *buildRequest) anew() bool {
+	return r.SkipCache || slices.ContainsFunc(r.Steps, func(s buildStep) bool { return s.SkipCache })
+}
+
+// spec is the template in the service's words. archive finds an archive that the
+// client has sent, by the client's name for it.
+func (r *buildRequest) spec(archive func(name string) (string, error)) (*sandbox.TemplateSpec, error) {
 	switch {
 	case r.Name == "" || r.FromImage == "":
 		return nil, refusal("name and from_image are needed; give both")
@@ -66,8 +77,6 @@ func (r *buildRequest) spec() (*sandbox.TemplateSpec, error) {
 		return nil, refusal("memory is %d; give %d to %d, in MB", r.Memory, minBuildMemory, maxBuildMemory)
 	case r.Disk < 1 || r.Disk > maxBuildDisk:
 		return nil, refusal("diskGB is %d; give 1 to %d", r.Disk, maxBuildDisk)
-	case len(r.Credentials) > 0 && string(r.Credentials) != "null":
-		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "registry_credentials cannot be given here; the server's operator configures registries")
 	case len(r.Steps) > sandbox.MaxTemplateSteps:
 		return nil, refusal("there are %d steps; give at most %d", len(r.Steps), sandbox.MaxTemplateSteps)
 	}
@@ -76,7 +85,7 @@ func (r *buildRequest) spec() (*sandbox.TemplateSpec, error) {
 		Resources: sandbox.Resources{VCPUs: int(r.CPU), MemoryMiB: r.Memory, DiskMiB: r.Disk << 10},
 		WorkDir:   home,
 	}
-	b := builder{spec: spec, start: r.Start}
+	b := builder{spec: spec, archive: archive, start: r.Start}
 	for i := range r.Steps {
 		if err := b.step(&r.Steps[i]); err != nil {
 			return nil, fmt.Errorf("step %d: %w", i+1, err)
@@ -105,6 +114,7 @@ func (r *buildRequest) spec() (*sandbox.TemplateSpec, error) {
 // those after it.
 type builder struct {
 	spec      *sandbox.TemplateSpec
+	archive   func(name string) (string, error)
 	env       map[string]string
 	dir, user string
 	start     string
@@ -138,10 +148,47 @@ func (b *builder) step(s *buildStep) error {
 			b.start = text
 		}
 	case "COPY":
-		return sandbox.Errorf(sandbox.CodeUnsupported, "COPY is not supported here; write files in a RUN step, or use a spec with files: cove template build")
+		return b.copy(s)
 	default:
-		return refusal("type %q is not known; use RUN, ENV, WORKDIR, USER or CMD", clip(s.Type))
+		return refusal("type %q is not known; use RUN, COPY, ENV, WORKDIR, USER or CMD", clip(s.Type))
 	}
+	return nil
+}
+
+// copy takes files of an archive that was sent before: its arguments are their
+// names, with commas, and where they go.
+func (b *builder) copy(s *buildStep) error {
+	if len(s.Args) < 2 || s.Args[0] == "" || s.Args[1] == "" {
+		return refusal("COPY needs what to copy and where to; give both in args")
+	}
+	if len(s.Args) > 2 && strings.Join(s.Args[2:], "") != "" {
+		return refusal("COPY takes two args; change owner and permissions in a RUN step")
+	}
+	if s.FilesHash == "" {
+		return refusal("COPY has no filesHash; send the files first, to upload_url of POST /v1/templates/files/upload-link")
+	}
+	archive, err := b.archive(s.FilesHash)
+	if err != nil {
+		return err
+	}
+	c := &sandbox.TemplateCopy{Archive: archive}
+	for source := range strings.SplitSeq(s.Args[0], ",") {
+		if source = strings.TrimSpace(source); source != "" {
+			c.Sources = append(c.Sources, source)
+		}
+	}
+	dir := b.dir
+	if dir == "" {
+		dir = home
+	}
+	to := s.Args[1]
+	if !path.IsAbs(to) {
+		to = dir + "/" + to
+	}
+	if c.To = path.Clean(to); c.To != "/" && (strings.HasSuffix(to, "/") || strings.HasSuffix(to, "/.")) {
+		c.To += "/"
+	}
+	b.spec.Run = append(b.spec.Run, sandbox.TemplateStep{Copy: c})
 	return nil
 }
 

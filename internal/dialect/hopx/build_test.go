@@ -75,6 +75,79 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// Files are sent to a link first; COPY names them by the client's hash.
+func TestBuildCopies(t *testing.T) {
+	svc := newImaginary()
+	for hash, present := range map[string]bool{"there": true, "new": false} {
+		got := call(t, svc, "POST", "/v1/templates/files/upload-link", `{"files_hash":"`+hash+`","content_length":7}`)
+		if got["present"] != present || got["upload_url"] != "http://127.0.0.1:1/7" || got["files_hash"] != hash || got["expires_at"] != "2026-07-01T12:00:00.000Z" {
+			t.Errorf("the link is %v", got)
+		}
+	}
+	for _, body := range []string{``, `{}`, `{"files_hash":"x"}`, `{"files_hash":"x","content_length":0}`, `{"files_hash":"","content_length":1}`, `{"files_hash":1,"content_length":1}`, `{"files_hash":"x","content_length":17179869185}`} {
+		if got := call(t, svc, "POST", "/v1/templates/files/upload-link", body); got["status_code"] != 400.0 {
+			t.Errorf("%s: %v", body, got)
+		}
+	}
+	call(t, svc, "POST", buildPath, `{`+least+`,"steps":[
+		{"type":"COPY","args":["app.py","/app/app.py"],"filesHash":"there"},
+		{"type":"COPY","args":["a.txt, b/,","conf/","",""],"filesHash":"there"},
+		{"type":"WORKDIR","args":["/srv"]},
+		{"type":"copy","args":["src/","."],"filesHash":"there"},
+		{"type":"COPY","args":["src","/"],"filesHash":"there","skipCache":true}]}`)
+	copied := func(to string, sources ...string) sandbox.TemplateStep {
+		return sandbox.TemplateStep{Copy: &sandbox.TemplateCopy{Archive: "upload-of-there", Sources: sources, To: to}}
+	}
+	want := []sandbox.TemplateStep{copied("/app/app.py", "app.py"), copied("/workspace/conf/", "a.txt", "b/"), copied("/srv/", "src/"), copied("/", "src")}
+	if len(svc.built) != 1 || !svc.built[0].Force {
+		t.Fatalf("built %+v", svc.built)
+	}
+	if diff := cmp.Diff(want, svc.built[0].Spec.Run); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+// Credentials are a login for one build, at the registry that they are for.
+func TestBuildCredentials(t *testing.T) {
+	body := func(image, credentials string) string {
+		return `{` + strings.Replace(least, "python:3.12", image, 1) + `,"registry_credentials":` + credentials + `}`
+	}
+	for _, tt := range []struct{ image, credentials, user, password string }{
+		{"a.example/x:1", `{"type":"basic","username":"u","password":"p"}`, "u", "p"},
+		{"x", `{"username":"u","token":"p"}`, "u", "p"},
+		{"ghcr.io/a/b", `{"type":"github","token":"p"}`, "token", "p"},
+		{"registry.a.example:5000/a/b", `{"type":"gitlab","username":null,"token":"p"}`, "oauth2", "p"},
+		{"us-docker.pkg.dev/a/b/c", `{"type":"gcr","password":"{}"}`, "_json_key", "{}"},
+		{"gcr.io/a/b", `{"type":"GCR","token":"p"}`, "oauth2accesstoken", "p"},
+		{"1.dkr.ecr.eu-west-1.amazonaws.com/a", `{"type":"ecr","password":"p"}`, "AWS", "p"},
+	} {
+		svc := newImaginary()
+		call(t, svc, "POST", buildPath, body(tt.image, tt.credentials))
+		if len(svc.built) != 1 || svc.built[0].Login == nil || svc.built[0].Login.Username != tt.user || svc.built[0].Login.Password.Reveal() != tt.password {
+			t.Errorf("%s at %s: %+v", tt.credentials, tt.image, svc.built)
+		}
+	}
+	for _, tt := range []struct {
+		image, credentials string
+		status             float64
+	}{
+		{"ghcr.io.evil.example/a", `{"type":"github","token":"hunter2"}`, 400}, {"evilghcr.io/a", `{"type":"github","token":"hunter2"}`, 400}, {"a/b", `{"type":"gcr","token":"hunter2"}`, 400},
+		{"a/b", `{"type":"azure","username":"u","password":"hunter2"}`, 400}, {"a/b", `{"type":"basic","password":"hunter2"}`, 400},
+		{"a/b", `{"type":"basic","username":"u"}`, 400}, {"a/b", `{}`, 400}, {"a/b", `"hunter2"`, 400}, {"a/b", `{"username":"u","password":["hunter2"]}`, 400},
+		{"1.dkr.ecr.eu-west-1.amazonaws.com/a", `{"username":"AKIAX","password":"hunter2"}`, 501},
+	} {
+		svc := newImaginary()
+		got := call(t, svc, "POST", buildPath, body(tt.image, tt.credentials))
+		if got["status_code"] != tt.status || len(svc.built) > 0 || strings.Contains(fmt.Sprint(got), "hunter2") {
+			t.Errorf("%s at %s: %v", tt.credentials, tt.image, got)
+		}
+	}
+	svc := newImaginary()
+	if call(t, svc, "POST", buildPath, body("x", "null")); len(svc.built) != 1 || svc.built[0].Login != nil {
+		t.Errorf("without credentials: %+v", svc.built)
+	}
+}
+
 func TestBuildRefused(t *testing.T) {
 	for body, want := range map[string]string{
 		``:                        "no body",
@@ -90,6 +163,10 @@ func TestBuildRefused(t *testing.T) {
 		`{` + least + `,"steps":[{"type":"ENV"}]}`:                                               "ENV has no variable",
 		`{` + least + `,"steps":[{"type":"USER"}]}`:                                              "USER has no name",
 		`{` + least + `,"steps":[` + strings.Repeat(`{"type":"CMD"},`, 200) + `{"type":"CMD"}]}`: "201 steps",
+		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b"],"filesHash":"x"}]}`:            `is of no files`,
+		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b"]}]}`:                            "no filesHash",
+		`{` + least + `,"steps":[{"type":"COPY","args":["a"],"filesHash":"there"}]}`:             "what to copy and where to",
+		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b","me"],"filesHash":"there"}]}`:   "in a RUN step",
 		`{` + least + `,"readyCmd":{"type":"port","port":1}}`:                                    "readyCmd needs a startCmd",
 		`{` + least + `,"startCmd":"x","readyCmd":{"type":"port"}}`:                              "readyCmd.port is 0",
 		`{` + least + `,"startCmd":"x","readyCmd":{"type":"moon"}}`:                              `"moon" is not known`,
@@ -103,10 +180,8 @@ func TestBuildRefused(t *testing.T) {
 		}
 	}
 	for body, status := range map[string]float64{
-		`{` + least + `,"steps":[{"type":"COPY","args":["a","/b"],"filesHash":"x"}]}`: 501,
-		`{` + least + `,"registry_credentials":{"type":"basic"}}`:                     501,
-		`{` + strings.Replace(least, "mine", "host", 1) + `}`:                         409,
-		`{` + least + `,"update":true}`:                                               404,
+		`{` + strings.Replace(least, "mine", "host", 1) + `}`: 409,
+		`{` + least + `,"update":true}`:                       404,
 	} {
 		svc := newImaginary()
 		if got := call(t, svc, "POST", buildPath, body); got["status_code"] != status || len(svc.built) > 0 {

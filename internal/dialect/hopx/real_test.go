@@ -40,7 +40,7 @@ func TestReal(t *testing.T) {
 	needs.Command(t, "node", "bash")
 	needs.File(t, "/usr/lib/python3/dist-packages/pandas/__init__.py")
 	needs.File(t, "/usr/lib/python3/dist-packages/matplotlib/__init__.py")
-	host, image := dialecttest.PushShell(t)
+	host, image := dialecttest.PushShell(t, registryPassword)
 	d := covetest.Borrow(t, covetest.Options{Dev: true, Args: []string{"--webhooks-allow-private", "--insecure-registries", host}})
 	t.Run("conversations", func(t *testing.T) {
 		conversations(t, d, first, "testdata/v1", "stdio")

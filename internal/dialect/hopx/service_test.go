@@ -107,6 +107,11 @@ func (s *imaginary) ListTemplates(context.Context) (*sandbox.List[sandbox.Templa
 	}}, nil
 }
 
+// LinkUpload knows one archive, that of the hash "there".
+func (s *imaginary) LinkUpload(_ context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
+	return &sandbox.UploadLink{Archive: "upload-of-" + req.Name, Present: req.Name == "there", URL: fmt.Sprintf("http://127.0.0.1:1/%d", req.SizeBytes), ExpiresAt: s.box.CreatedAt}, nil
+}
+
 func (s *imaginary) state() sandbox.TemplateState {
 	if s.ready {
 		return sandbox.TemplateReady

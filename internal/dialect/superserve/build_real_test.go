@@ -24,7 +24,7 @@ const patience = 2 * time.Minute
 // and the registry <registry>.
 func TestRealBuilds(t *testing.T) {
 	needs.GVisor(t)
-	registry, image := dialecttest.PushShell(t)
+	registry, image := dialecttest.PushShell(t, "")
 	d := covetest.Start(t, covetest.Options{Dev: true, Args: []string{"--insecure-registries", registry}})
 	connect := dialecttest.Through(d, dialecttest.HTTP(d, superserve.Name), revision, func(s string) string {
 		return strings.NewReplacer(image, "<image>", registry, "<registry>").Replace(s)

@@ -1,0 +1,108 @@
+package service
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const uploadLinkVersion = "u1"
+
+// LinkUpload implements [sandbox.Templates]. An archive's name is made of its
+// team's and the caller's name for it, with a key: no other team has the same,
+// and nobody can tell one who does not know the key.
+func (s *Service) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (_ *sandbox.UploadLink, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.upload_link")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if req.Name == "" || len(req.Name) > sandbox.MaxUploadName {
+		return nil, invalid("name has %d bytes; give 1 to %d", len(req.Name), sandbox.MaxUploadName)
+	}
+	if err := checkText("name", req.Name); err != nil {
+		return nil, err
+	}
+	if err := checkRange("size_bytes", req.SizeBytes, 1, sandbox.MaxUploadBytes); err != nil {
+		return nil, err
+	}
+	keeper, err := s.archives()
+	if err != nil {
+		return nil, err
+	}
+	name := hmac.New(sha256.New, s.cfg.PreviewKey)
+	fmt.Fprintf(name, "cove upload name %s\n%s\n%s\n", uploadLinkVersion, v.caller.Team, req.Name)
+	link := &sandbox.UploadLink{
+		Archive:   "upload-" + strings.ToLower(base32.StdEncoding.EncodeToString(name.Sum(nil)))[:26],
+		ExpiresAt: time.Now().Add(sandbox.UploadLinkTime).UTC().Truncate(time.Second),
+	}
+	v.detail = link.Archive
+	link.Present = keeper.HasArchive(link.Archive)
+	if s.cfg.UploadURL != nil {
+		link.URL = s.cfg.UploadURL(s.signUpload(link.Archive, req.SizeBytes, link.ExpiresAt))
+	}
+	if link.URL == "" && !link.Present {
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server does not know an address at which others reach it; its operator can name one with --listen, and in allowed_hosts if it serves other machines")
+	}
+	return link, nil
+}
+
+// signUpload returns a link: it is good for one archive of at most so many
+// bytes, until then.
+func (s *Service) signUpload(archive string, size int64, until time.Time) string {
+	what := fmt.Sprintf("%s.%s.%d.%d", uploadLinkVersion, archive, size, until.Unix())
+	return what + "." + base64.RawURLEncoding.EncodeToString(s.uploadMAC(what))
+}
+
+func (s *Service) uploadMAC(what string) []byte {
+	mac := hmac.New(sha256.New, s.cfg.PreviewKey)
+	fmt.Fprintf(mac, "cove upload link\n%s\n", what)
+	return mac.Sum(nil)
+}
+
+// errNoUpload is the answer to whoever has no good link.
+var errNoUpload = sandbox.Errorf(sandbox.CodeForbidden, "this link is not good, or not any more; ask for another")
+
+// maxUploadLink bounds a link, in bytes.
+const maxUploadLink = 256
+
+// ReceiveUpload keeps an archive that comes by a link, whose holder need not be
+// anybody. size is how long it says it is, or -1.
+func (s *Service) ReceiveUpload(ctx context.Context, link string, size int64, content io.Reader) (*sandbox.ArchiveUpload, error) {
+	i := strings.LastIndexByte(link, '.')
+	if len(link) > maxUploadLink || i < 0 {
+		return nil, errNoUpload
+	}
+	mac, err := base64.RawURLEncoding.DecodeString(link[i+1:])
+	if err != nil || !hmac.Equal(mac, s.uploadMAC(link[:i])) {
+		return nil, errNoUpload
+	}
+	// It is ours, and as it was made.
+	parts := strings.Split(link[:i], ".")
+	most, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil {
+		return nil, errNoUpload
+	}
+	until, err := strconv.ParseInt(parts[3], 10, 64)
+	if err != nil || !time.Now().Before(time.Unix(until, 0)) {
+		return nil, errNoUpload
+	}
+	if size > most {
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the archive has %d bytes, and the link is for %d; ask for another", size, most)
+	}
+	keeper, err := s.archives()
+	if err != nil {
+		return nil, err
+	}
+	return keeper.KeepArchive(ctx, parts[1], most, content)
+}
