@@ -59,7 +59,7 @@ func TestCollectWhileBuilding(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := &sandbox.TemplateSpec{From: sandbox.TemplateSource{Template: "from"}}
-	base, err := p.Base(t.Context(), spec, false, nil)
+	base, err := p.Base(t.Context(), &Plan{Spec: *spec}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func buildBeside(t *testing.T, p *Provider, name string, round int) error {
 	}
 	defer func() { done(err) }()
 	spec := &sandbox.TemplateSpec{From: sandbox.TemplateSource{Debian: suite}}
-	f, err := p.Base(t.Context(), spec, false, func(string, float64, string) {})
+	f, err := p.Base(t.Context(), &Plan{Spec: *spec}, func(string, float64, string) {})
 	if err != nil {
 		return err
 	}
