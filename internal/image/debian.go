@@ -62,6 +62,9 @@ func (d *debianSource) build(ctx context.Context, j *job) error {
 	if err := furnish(j.tree, "/bin/bash"); err != nil {
 		return err
 	}
+	if err := npmForUser(j.tree); err != nil {
+		return err
+	}
 	return j.tree.put("etc/apt/sources.list", root, defaultSources("/usr/share/keyrings/debian-archive-keyring.gpg"))
 }
 

@@ -69,7 +69,10 @@ var desktopPackages = []string{
 }
 
 // shellPackages are the rest of a desktop.
-var shellPackages = []string{"tint2", "adwaita-icon-theme", "xterm", "pcmanfm", "xdg-utils", "curl", "procps", "less", "nano", "file", "unzip"}
+var shellPackages = []string{
+	"tint2", "adwaita-icon-theme", "gnome-themes-extra", "xterm", "pcmanfm", "xdg-utils",
+	"curl", "procps", "less", "nano", "file", "unzip",
+}
 
 // desktopResources are enough for a browser with a few pages.
 var desktopResources = sandbox.Resources{VCPUs: 2, MemoryMiB: 2048, MaxPIDs: 2048}

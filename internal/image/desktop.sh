@@ -8,6 +8,9 @@ shell=${COVE_SHELL:-desktop}
 export DISPLAY="${DISPLAY:-:1}"
 number=${DISPLAY#:}
 export HOME="${HOME:-/home/user}"
+# Where the terminal and the file manager begin: with the sandbox's own files.
+work=$PWD
+[ "$work" = / ] && work=$HOME
 export NO_AT_BRIDGE=1 GTK_THEME=Adwaita XCURSOR_SIZE=24
 dir=/tmp/.cove-desktop
 mkdir -p "$dir/apps" "$HOME/.local/bin"
@@ -40,7 +43,36 @@ fi
 [ -n "$real" ] && export BROWSER="$HOME/.local/bin/chromium"
 case ":$PATH:" in *":$HOME/.local/bin:"*) ;; *) export PATH="$HOME/.local/bin:$PATH" ;; esac
 
-[ -e "$HOME/.Xdefaults" ] || cat >"$HOME/.Xdefaults" <<'END'
+# keep FILE writes a file that is not there.
+keep() {
+  [ -e "$1" ] && return
+  mkdir -p "${1%/*}" && cat >"$1"
+}
+
+# Programs that open an address themselves, such as xdg-open, find it too.
+[ -n "$real" ] && keep "$HOME/.local/share/applications/chromium.desktop" <<END
+[Desktop Entry]
+Type=Application
+Name=Web Browser
+Icon=chromium
+Exec=$HOME/.local/bin/chromium %U
+MimeType=text/html;application/xhtml+xml;application/pdf;image/svg+xml;x-scheme-handler/http;x-scheme-handler/https;
+END
+[ -n "$real" ] && keep "$HOME/.config/mimeapps.list" <<'END'
+[Default Applications]
+text/html=chromium.desktop
+application/xhtml+xml=chromium.desktop
+application/pdf=chromium.desktop
+image/svg+xml=chromium.desktop
+x-scheme-handler/http=chromium.desktop
+x-scheme-handler/https=chromium.desktop
+END
+keep "$HOME/.gtkrc-2.0" <<'END'
+gtk-theme-name="Adwaita"
+gtk-icon-theme-name="Adwaita"
+gtk-font-name="DejaVu Sans 10"
+END
+keep "$HOME/.Xdefaults" <<'END'
 XTerm*faceName: DejaVu Sans Mono
 XTerm*faceSize: 11
 XTerm*background: #10161f
@@ -111,8 +143,13 @@ entry() {
 "
 }
 [ -n "$real" ] && entry browser "Web Browser" chromium "$HOME/.local/bin/chromium"
-has xterm && entry terminal Terminal utilities-terminal xterm
-has pcmanfm && entry files Files system-file-manager pcmanfm
+# program NAME COMMAND makes a program that runs the command where files are.
+program() {
+  printf '#!/bin/sh\ncd "%s"\nexec %s\n' "$work" "$2" >"$dir/$1"
+  chmod 755 "$dir/$1"
+}
+has xterm && program terminal xterm && entry terminal Terminal utilities-terminal "$dir/terminal"
+has pcmanfm && program files 'pcmanfm .' && entry files Files system-file-manager "$dir/files"
 cat >"$dir/menu.xml" <<END
 <?xml version="1.0" encoding="UTF-8"?>
 <openbox_menu xmlns="http://openbox.org/3.4/menu"><menu id="root-menu" label="Menu">$menu</menu></openbox_menu>
