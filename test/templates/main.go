@@ -1,21 +1,24 @@
-// Command templates builds the template desktop of Debian's packages, as users
-// do, and uses a computer made from it. It takes a download and minutes, so it
-// is no part of "make test"; what it built is kept in the user's cache
-// directory for as long as the definition is the same.
+// Command templates builds the built-in templates of Debian's packages, as users
+// do, and uses each for what it is for. It takes downloads, about 5 GB of disk
+// and minutes, so it is no part of "make test". What it built is kept in the
+// user's cache directory: packages are fetched again when a template's list of
+// them has changed, or after a week without a run.
 //
 //	make test-templates
+//	go run ./test/templates -only desktop,node
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
+	"flag"
 	"fmt"
-	"image/png"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,90 +26,145 @@ import (
 	"github.com/cove-sh/cove/test/covetest"
 )
 
+// shelf are the templates, and what is done with a sandbox of each.
+var shelf = []struct {
+	name string
+	use  func(*user)
+}{
+	{"base", useBase},
+	{"node", useNode},
+	{"code-interpreter", useCode},
+	{"desktop", useDesktop},
+	{"browser", useBrowser},
+}
+
 func main() {
+	only := flag.String("only", "", "templates to build and use, with commas; all if empty")
+	state := flag.String("state", "", "state directory of the daemon; one in the user's cache if empty")
+	pictures := flag.String("pictures", "", "directory to which pictures of the screens are written")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(ctx, *only, *state, *pictures); err != nil {
 		fmt.Fprintln(os.Stderr, "templates:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) (err error) {
-	dir, err := stateDir()
+func run(ctx context.Context, only, state, pictures string) (err error) {
+	var wanted []string
+	for name := range strings.SplitSeq(only, ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		if !slices.ContainsFunc(shelf, func(s struct {
+			name string
+			use  func(*user)
+		}) bool {
+			return s.name == name
+		}) {
+			return fmt.Errorf("there is no test of a template %q", name)
+		}
+		wanted = append(wanted, name)
+	}
+	cache, err := os.UserCacheDir()
 	if err != nil {
 		return err
 	}
-	d, err := covetest.Launch(ctx, covetest.Options{StateDir: dir})
+	state = cmp.Or(state, filepath.Join(cache, "cove-test-templates", "state"))
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return err
+	}
+	d, err := covetest.Launch(ctx, covetest.Options{StateDir: state})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Shutdown(context.WithoutCancel(ctx))) }()
+	var failed []string
+	for _, t := range shelf {
+		if len(wanted) > 0 && !slices.Contains(wanted, t.name) {
+			continue
+		}
+		u := &user{ctx: ctx, d: d, template: t.name, pictures: pictures}
+		if err := u.run(t.use); err != nil {
+			fmt.Printf("%-17s FAILED: %v\n", t.name+":", err)
+			failed = append(failed, t.name)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%s: not as they should be", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// run builds the template, creates a sandbox of it and has it used.
+func (u *user) run(use func(*user)) error {
 	began := time.Now()
-	t, err := d.Client.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "desktop"}, nil)
+	t, err := u.build()
 	if err != nil {
 		return err
 	}
-	fmt.Printf("desktop: %d MiB, ready after %s\n", t.SizeBytes>>20, time.Since(began).Round(time.Second))
-	return use(ctx, d)
+	built := time.Since(began)
+	began = time.Now()
+	sbx, err := u.d.Client.Create(u.ctx, sandbox.CreateRequest{Template: u.template})
+	if err != nil {
+		return fmt.Errorf("create a sandbox: %w", err)
+	}
+	created := time.Since(began)
+	defer func() { _, _ = u.d.Client.Kill(context.WithoutCancel(u.ctx), sbx.ID) }()
+	u.id = sbx.ID
+	u.privacy()
+	use(u)
+	if len(u.failed) > 0 {
+		return errors.New(strings.Join(u.failed, "\n  "))
+	}
+	fmt.Printf("%-17s %d MiB, %d MiB warm, ready after %s, first sandbox after %d ms; %d checks hold: %s\n", u.template+":", t.SizeBytes>>20, t.WarmBytes>>20,
+		built.Round(time.Second), created.Milliseconds(), len(u.held), strings.Join(u.held, ", "))
+	return nil
 }
 
-// stateDir is named by the definitions of the templates.
-func stateDir() (string, error) {
+// build builds the template unless it was built of the same definition. What it
+// is made of is kept by the daemon, so that only a change of packages takes long.
+func (u *user) build() (*sandbox.Template, error) {
+	sum, err := definitions()
+	if err != nil {
+		return nil, err
+	}
+	stamp := filepath.Join(u.d.StateDir, "built-"+u.template)
+	if old, err := os.ReadFile(stamp); err != nil || string(old) != sum {
+		if err := u.d.Client.DeleteTemplate(u.ctx, u.template); err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
+			return nil, err
+		}
+	}
+	var log []string
+	t, err := u.d.Client.BuildTemplate(u.ctx, sandbox.BuildTemplateRequest{Name: u.template}, func(e sandbox.BuildEvent) error {
+		if line := strings.TrimSpace(e.Log); line != "" {
+			log = append(log[max(0, len(log)-20):], line)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("build it: %w; the build's last words:\n  %s", err, strings.Join(log, "\n  "))
+	}
+	return t, os.WriteFile(stamp, []byte(sum), 0o600)
+}
+
+// definitions names the definitions of the templates.
+func definitions() (string, error) {
 	root, err := covetest.Root()
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.New()
-	for _, name := range []string{"definition.go", "desktop.go"} {
+	for _, name := range []string{"definition.go", "desktop.go", "desktop.sh", "debian.go", "accounts.go"} {
 		data, err := os.ReadFile(filepath.Join(root, "internal/image", name))
 		if err != nil {
 			return "", err
 		}
 		sum.Write(data)
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cache, "cove-test-templates", fmt.Sprintf("%x", sum.Sum(nil)[:8]))
-	return dir, os.MkdirAll(dir, 0o700)
-}
-
-// use opens a page in a computer and looks at it.
-func use(ctx context.Context, d *covetest.Daemon) error {
-	sbx, err := d.Client.Create(ctx, sandbox.CreateRequest{Template: "desktop"})
-	if err != nil {
-		return err
-	}
-	const page = `<title>Here</title><body style="background:#2ec27e">`
-	if _, err := d.Client.WriteFile(ctx, sbx.ID, sandbox.WriteFileRequest{Path: "/tmp/page.html"}, strings.NewReader(page)); err != nil {
-		return err
-	}
-	if err := d.Client.OpenURL(ctx, sbx.ID, "file:///tmp/page.html"); err != nil {
-		return err
-	}
-	green := func() (bool, error) {
-		shot, err := d.Client.Screenshot(ctx, sbx.ID, sandbox.ScreenshotRequest{})
-		if err != nil {
-			return false, err
-		}
-		img, err := png.Decode(bytes.NewReader(shot.Data))
-		if err != nil {
-			return false, err
-		}
-		r, g, b, _ := img.At(img.Bounds().Dx()/2, img.Bounds().Dy()/2).RGBA()
-		return r>>8 == 0x2e && g>>8 == 0xc2 && b>>8 == 0x7e, nil
-	}
-	if !covetest.Eventually(2*time.Minute, func() bool {
-		var seen bool
-		seen, err = green()
-		return seen || err != nil
-	}) {
-		return errors.New("the browser of the template desktop does not show the page")
-	}
-	if err == nil {
-		fmt.Println("desktop: its browser shows a page")
-	}
-	return err
+	return fmt.Sprintf("%x", sum.Sum(nil)), nil
 }
