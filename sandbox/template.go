@@ -26,6 +26,8 @@ type Template struct {
 	// Version counts its successful builds from 1; "NAME@3" names one of them,
 	// NAME the newest. 0 until built.
 	Version int `json:"version,omitempty"`
+	// Versions are those that are kept, the newest first.
+	Versions []int `json:"versions,omitempty"`
 	// Aliases are further names of it.
 	Aliases []string `json:"aliases,omitempty"`
 	// Digest identifies the content; empty until built.

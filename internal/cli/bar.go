@@ -27,6 +27,8 @@ func (a *app) newBar() *bar {
 			progressbar.OptionSetWidth(32),
 			progressbar.OptionThrottle(100*time.Millisecond),
 			progressbar.OptionSetPredictTime(false),
+			progressbar.OptionSetElapsedTime(true),
+			progressbar.OptionUseANSICodes(true), // takes away the ^C of an interrupt too
 			progressbar.OptionClearOnFinish(),
 			progressbar.OptionSetRenderBlankState(false),
 		)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -104,20 +106,78 @@ func (a *app) printTable(headings []string, rows [][]string) error {
 	return a.print(text)
 }
 
+// cutLast shortens the last column so that on a terminal each row has a line,
+// where a good part of the column can be shown so.
+func (a *app) cutLast(headings []string, rows [][]string) {
+	last := len(headings) - 1
+	room := a.columns()
+	for i := range last {
+		width := utf8.RuneCountInString(headings[i])
+		for _, row := range rows {
+			width = max(width, utf8.RuneCountInString(row[i]))
+		}
+		room -= width + 2
+	}
+	if room < 10 {
+		return
+	}
+	for _, row := range rows {
+		if r := []rune(row[last]); len(r) > room {
+			row[last] = strings.TrimRight(string(r[:room-1]), " ,") + "…"
+		}
+	}
+}
+
 // fields prints names with their values, one a line; empty values are left
-// out.
+// out. On a terminal long values go on below where they began.
 func (a *app) fields(pairs ...string) error {
 	width := 0
 	for i := 0; i < len(pairs); i += 2 {
 		width = max(width, len(pairs[i]))
 	}
+	indent := width + 3
+	room := a.columns() - indent
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
 		if value := cleanLine(pairs[i+1]); value != "" {
-			fmt.Fprintf(&b, "%-*s  %s\n", width+1, pairs[i]+":", value)
+			fmt.Fprintf(&b, "%-*s  %s\n", width+1, pairs[i]+":", folded(value, room, indent))
 		}
 	}
 	return a.print(b.String())
+}
+
+// columns is how wide the terminal is to which results go, or 0 if that is none.
+func (a *app) columns() int {
+	if f, ok := a.Stdout.(*os.File); ok {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return w
+		}
+	}
+	return 0
+}
+
+// folded breaks a text between words where it is too long for its room.
+func folded(text string, room, indent int) string {
+	if room < 20 || utf8.RuneCountInString(text) <= room {
+		return text
+	}
+	var b strings.Builder
+	at := 0
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case at+1+n > room:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			at = 0
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += n
+	}
+	return b.String()
 }
 
 // clean makes text that came from elsewhere safe to show: control characters

@@ -41,17 +41,26 @@ func (a *app) runTemplateLs(ctx context.Context, opts jsonOption) error {
 	if opts.JSON {
 		return a.printJSON(itemList[sandbox.Template]{templates.Items})
 	}
+	headings := []string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE", "WARM", "ALIASES", "DESCRIPTION"}
 	rows := make([][]string, 0, len(templates.Items))
 	for _, t := range templates.Items {
-		version := ""
-		if t.Version > 0 {
-			version = strconv.Itoa(t.Version)
-		}
 		rows = append(rows, []string{
-			t.Name, t.Source, string(t.State), version, sizeText(t.SizeBytes), sizeText(t.WarmBytes), strings.Join(t.Aliases, " "), t.Description,
+			t.Name, t.Source, string(t.State), versionText(&t), sizeText(t.SizeBytes), sizeText(t.WarmBytes), strings.Join(t.Aliases, " "), t.Description,
 		})
 	}
-	return a.printTable([]string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE", "WARM", "ALIASES", "DESCRIPTION"}, rows)
+	a.cutLast(headings, rows)
+	return a.printTable(headings, rows)
+}
+
+// versionText is the newest version, and how many older ones are kept.
+func versionText(t *sandbox.Template) string {
+	switch older := len(t.Versions) - 1; {
+	case t.Version == 0:
+		return ""
+	case older > 0:
+		return fmt.Sprintf("%d (+%d)", t.Version, older)
+	}
+	return strconv.Itoa(t.Version)
 }
 
 // sizeText tells a size that may not be known.
@@ -104,6 +113,10 @@ func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
 	if t.Version > 0 {
 		version = strconv.Itoa(t.Version)
 	}
+	var versions []string
+	for _, n := range t.Versions {
+		versions = append(versions, strconv.Itoa(n))
+	}
 	start, ready, screen := "", "", ""
 	if t.Start != nil {
 		start, ready = scriptText(t.Start.Command), t.Start.Ready
@@ -116,7 +129,7 @@ func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
 		ports = append(ports, strconv.Itoa(p))
 	}
 	return a.fields(
-		"name", t.Name, "description", t.Description, "source", t.Source, "version", version, "aliases", strings.Join(t.Aliases, " "),
+		"name", t.Name, "description", t.Description, "source", t.Source, "version", version, "versions", strings.Join(versions, " "), "aliases", strings.Join(t.Aliases, " "),
 		"state", string(t.State), "reason", t.Reason, "digest", t.Digest, "size", sizeText(t.SizeBytes), "warm memory", sizeText(t.WarmBytes),
 		"built", stamp(t.BuiltAt), "user", t.User, "workdir", t.WorkDir, "env", pairText(t.Env),
 		"start", start, "ready", ready, "screen", screen, "ports", strings.Join(ports, " "),

@@ -34,12 +34,15 @@ type buildOptions struct {
 	Force  bool
 	Detach bool
 	Quiet  bool
+	// Verbose shows what is written while the base is made, on a terminal too.
+	Verbose bool
 }
 
 func (o *buildOptions) AddFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.Force, "force", false, "build although a ready build exists, and make no use of earlier ones")
 	f.BoolVarP(&o.Detach, "detach", "d", false, "let it go on in the background, and print the build's id")
 	f.BoolVarP(&o.Quiet, "quiet", "q", false, "tell the steps only, not what they write")
+	f.BoolVar(&o.Verbose, "verbose", false, "show what the installation of the base writes on a terminal too, where only a failure does")
 }
 
 func (o *templateBuildOptions) AddFlags(f *pflag.FlagSet) {
@@ -194,46 +197,27 @@ func (a *app) build(ctx context.Context, req sandbox.BuildTemplateRequest, out j
 		}
 		return a.print(started.ID + "\n")
 	}
-	show := a.showBuild(opts.Quiet)
+	show := a.showBuild(opts)
 	built, err := c.BuildTemplate(ctx, req, show.event)
-	show.end()
+	show.end(err)
 	if err != nil {
+		a.sayBuild(ctx, c, req.Name, err)
 		return err
 	}
 	return a.printTemplate(built, out)
 }
 
-// buildView shows how a build goes.
-type buildView struct {
-	a     *app
-	bar   *bar
-	quiet bool
-	step  string
-}
-
-func (a *app) showBuild(quiet bool) *buildView {
-	v := &buildView{a: a, quiet: quiet, bar: &bar{}}
-	if quiet {
-		v.bar = a.newBar()
+// sayBuild tells where all is that a build has written which failed.
+func (a *app) sayBuild(ctx context.Context, c *client.Client, name string, failure error) {
+	if ctx.Err() != nil || !isTerminal(a.Stderr) {
+		return
 	}
-	return v
-}
-
-func (v *buildView) event(ev sandbox.BuildEvent) error {
-	if ev.Step != "" && ev.Step != v.step {
-		v.step = ev.Step
-		if v.bar.view == nil {
-			v.a.say("%s", clean(ev.Step))
-		}
+	last, err := c.ListBuilds(ctx, sandbox.ListBuildsRequest{Template: name, Page: sandbox.Page{Limit: 1}})
+	if err != nil || len(last.Items) == 0 || last.Items[0].State != sandbox.BuildFailed || last.Items[0].Reason != sandbox.MessageOf(failure) {
+		return // it did not begin, or is no longer the last one
 	}
-	if ev.Log != "" && !v.quiet {
-		fmt.Fprint(v.a.Stderr, clean(ev.Log))
-	}
-	v.bar.show(ev.Fraction, v.step)
-	return nil
+	a.say("cove template logs %s shows all that the build has written", last.Items[0].ID)
 }
-
-func (v *buildView) end() { v.bar.clear() }
 
 type templateCreateOptions struct {
 	jsonOption

@@ -28,6 +28,7 @@ type aptLog struct {
 	shown    int64    // under mu: bytes unpacked at the last report
 	lines    int      // under mu
 	failed   []string // under mu: the last messages of failure
+	full     bool     // under mu: something did not fit on the disk
 }
 
 // phases are the parts of a build by the line that begins them, and where in
@@ -56,6 +57,9 @@ var (
 	diskSpace      = regexp.MustCompile(`^After this operation, ([0-9.,]+) ([kMG]?B) of additional disk space`)
 )
 
+// noSpace is how tar, dpkg and apt say that the disk is full.
+var noSpace = regexp.MustCompile(`No space left on device|Disk quota exceeded|You don't have enough free space in `)
+
 func newAptLog(report func(string, float64, string)) *aptLog {
 	return &aptLog{report: report, phase: -1, step: "starting"}
 }
@@ -83,6 +87,8 @@ func (l *aptLog) line(s string) {
 	l.mu.Lock()
 	l.lines++
 	quiet := l.lines > maxLogLines
+	// Any of the programs may be the first to notice.
+	l.full = l.full || noSpace.MatchString(s)
 	switch {
 	case strings.HasPrefix(s, "I: "):
 		l.enter(s[3:])
@@ -167,12 +173,15 @@ func (l *aptLog) explain(err error) error {
 		if name, ok := strings.CutPrefix(f, "Unable to locate package "); ok {
 			return sandbox.Errorf(sandbox.CodeInvalid, "Debian %s has no package %s; check the name", suite, name)
 		}
-		if strings.Contains(f, "No space left on device") {
-			return sandbox.Errorf(sandbox.CodeUnavailable, "the disk is full; make room where Cove keeps its state and build again")
-		}
+	}
+	if l.full {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the disk is full; make room where Cove keeps its state and in its temporary directory, and build again")
 	}
 	why := "it printed no reason"
-	for _, f := range l.failed {
+	for i, f := range l.failed {
+		if f == "mmdebstrap failed to run" && i > 0 {
+			break // which is what the others led to
+		}
 		// The first is the cause; "apt-get failed" and the like follow it.
 		if why = f; !strings.Contains(f, "failed: ") {
 			break

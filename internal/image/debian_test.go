@@ -186,6 +186,24 @@ func TestAptLog(t *testing.T) {
 	}
 }
 
+// TestAptExplains checks that the reason of a failed build is what its user can
+// do something about.
+func TestAptExplains(t *testing.T) {
+	for said, want := range map[string]string{
+		"E: Unable to locate package nope\nE: mmdebstrap failed to run\n":                                                                         "Debian bookworm has no package nope; check the name",
+		"I: extracting archives...\ntar: ./x: Cannot write: No space left on device\nE: tar --extract failed: 512\nE: mmdebstrap failed to run\n": "the disk is full; make room where Cove keeps its state and in its temporary directory, and build again",
+		"E: You don't have enough free space in /var/cache/apt/archives/.\nE: apt-get failed: E\n":                                                "the disk is full; make room where Cove keeps its state and in its temporary directory, and build again",
+		"E: tar --extract failed: 512\nE: mmdebstrap failed to run\n":                                                                             "mmdebstrap could not build the template: tar --extract failed: 512; see the build's log",
+		"E: mmdebstrap failed to run\n": "mmdebstrap could not build the template: mmdebstrap failed to run; see the build's log",
+	} {
+		l := newAptLog(func(string, float64, string) {})
+		l.follow(strings.NewReader(said))
+		if got := sandbox.MessageOf(l.explain(os.ErrInvalid)); got != want {
+			t.Errorf("%q is explained as %q, want %q", said, got, want)
+		}
+	}
+}
+
 func FuzzSources(f *testing.F) {
 	f.Add("deb [signed-by=/a] http://m/debian bookworm main", "Types: deb\nURIs: u\nSuites: s\n")
 	f.Fuzz(func(t *testing.T, list, stanzas string) {

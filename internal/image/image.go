@@ -167,7 +167,9 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 	p.mu.Unlock()
 	out := make([]sandbox.Template, 0, len(byName))
 	for _, t := range byName {
-		out = append(out, p.status(t))
+		t = p.status(t)
+		t.Versions = p.newestFirst(t.Name)
+		out = append(out, t)
 	}
 	slices.SortFunc(out, func(a, b sandbox.Template) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
@@ -191,6 +193,7 @@ func (p *Provider) Get(ctx context.Context, ref string) (*sandbox.Template, erro
 			return nil, absent(ref, err)
 		}
 		t := p.status(m.template())
+		t.Versions = p.newestFirst(name)
 		return &t, nil
 	}
 	all, err := p.List(ctx)

@@ -90,6 +90,13 @@ func (p *Provider) versions(name string) []int {
 	return out
 }
 
+// newestFirst lists them for callers.
+func (p *Provider) newestFirst(name string) []int {
+	numbers := p.versions(name)
+	slices.Reverse(numbers)
+	return numbers
+}
+
 // publish makes a build the newest version of its template, durably and at
 // once.
 func (p *Provider) publish(m *manifest) error {

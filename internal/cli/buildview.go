@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// buildTail is how much of what was not shown is shown after a failure.
+const buildTail = 15
+
+// ownStep begins the titles of what a template's author asked for, whose output
+// they want to see. Before these, the base is made.
+var ownStep = regexp.MustCompile(`^(\d+/\d+ |try the start command)`)
+
+// buildView shows how a build goes. On a terminal it is a bar for the step under
+// way above which are those that are done; elsewhere it is lines.
+type buildView struct {
+	a              *app
+	quiet, verbose bool
+	stop           func() // ends the clock
+
+	mu       sync.Mutex
+	bar      *bar      // under mu; shows nothing where there is no terminal
+	step     string    // under mu
+	began    time.Time // under mu: the step
+	fraction float64   // under mu
+	own      bool      // under mu: the base is done
+	tail     []string  // under mu: the last lines that were not shown
+}
+
+func (a *app) showBuild(opts buildOptions) *buildView {
+	v := &buildView{a: a, quiet: opts.Quiet, verbose: opts.Verbose, bar: a.newBar(), stop: func() {}}
+	if v.bar.view == nil {
+		return v
+	}
+	// The time in the bar goes on while nothing is heard.
+	tick, done, ended := time.NewTicker(time.Second), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-tick.C:
+				v.mu.Lock()
+				v.bar.show(v.fraction, v.step)
+				v.mu.Unlock()
+			case <-done:
+				return
+			}
+		}
+	}()
+	v.stop = func() { tick.Stop(); close(done); <-ended }
+	return v
+}
+
+// event shows one event.
+func (v *buildView) event(ev sandbox.BuildEvent) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if ev.Step != "" && ev.Step != v.step {
+		v.stepDone()
+		v.step, v.began = ev.Step, time.Now()
+		v.own = v.own || ownStep.MatchString(ev.Step)
+		if v.bar.view == nil || v.own && !v.quiet {
+			v.bar.clear()
+			v.a.say("%s", clean(ev.Step))
+		}
+	}
+	if ev.Log != "" {
+		v.log(ev.Log)
+	}
+	v.fraction = ev.Fraction
+	v.bar.show(ev.Fraction, v.step)
+	return nil
+}
+
+// log shows what was written, or keeps the end of it.
+//
+// Preconditions: v.mu is held.
+func (v *buildView) log(text string) {
+	if !v.quiet && (v.bar.view == nil || v.own || v.verbose) {
+		v.bar.clear()
+		fmt.Fprint(v.a.Stderr, clean(text))
+		v.tail = nil
+		return
+	}
+	v.tail = append(v.tail, strings.TrimSuffix(clean(text), "\n"))
+	v.tail = v.tail[max(0, len(v.tail)-buildTail):]
+}
+
+// stepDone tells how long a step took that the bar has shown.
+//
+// Preconditions: v.mu is held.
+func (v *buildView) stepDone() {
+	took := time.Since(v.began)
+	if v.bar.view == nil || v.step == "" || v.own && !v.quiet || took < barQuick {
+		return
+	}
+	v.bar.clear()
+	v.a.say("%s (%s)", clean(v.step), took.Round(time.Second/10))
+}
+
+// end removes the bar. After a failure it shows the last that was written, but
+// for the reason itself, which the error tells.
+func (v *buildView) end(err error) {
+	v.stop()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.bar.clear()
+	if err == nil || v.quiet || sandbox.CodeOf(err) == sandbox.CodeCancelled {
+		return
+	}
+	for i, line := range v.tail {
+		if i == len(v.tail)-1 && line == sandbox.MessageOf(err) {
+			break
+		}
+		fmt.Fprintln(v.a.Stderr, line)
+	}
+}
