@@ -30,7 +30,7 @@ test: build deps ## run every test
 	COVE_BIN=$(CURDIR)/bin/cove go test -race -timeout 25m $$(go list ./... | grep -v /test/)
 	COVE_BIN=$(CURDIR)/bin/cove go test -timeout 25m ./test/...
 
-test-templates: build deps ## build the template desktop for real and use it: minutes, and a download
+test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates
 
 check: lint test ## what CI runs

@@ -105,14 +105,14 @@ func (v *buildView) stepDone() {
 }
 
 // end removes the bar. After a failure it shows the last that was written, but
-// for the reason itself, which the error tells.
-func (v *buildView) end(err error) {
+// for the reason itself, which the error tells, and reports whether there is more.
+func (v *buildView) end(err error) (more bool) {
 	v.stop()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.bar.clear()
 	if err == nil || v.quiet || sandbox.CodeOf(err) == sandbox.CodeCancelled {
-		return
+		return false
 	}
 	for i, line := range v.tail {
 		if i == len(v.tail)-1 && line == sandbox.MessageOf(err) {
@@ -120,4 +120,5 @@ func (v *buildView) end(err error) {
 		}
 		fmt.Fprintln(v.a.Stderr, line)
 	}
+	return len(v.tail) > 1
 }

@@ -124,6 +124,13 @@ func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
 	if t.Desktop != nil {
 		screen = fmt.Sprintf("%dx%d", t.Desktop.Width, t.Desktop.Height)
 	}
+	var limits []string
+	if n := t.Resources.VCPUs; n > 0 {
+		limits = append(limits, fmt.Sprintf("%d processors", n))
+	}
+	if n := t.Resources.MemoryMiB; n > 0 {
+		limits = append(limits, fmt.Sprintf("%d MiB of memory", n))
+	}
 	var ports []string
 	for _, p := range t.Ports {
 		ports = append(ports, strconv.Itoa(p))
@@ -132,7 +139,7 @@ func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
 		"name", t.Name, "description", t.Description, "source", t.Source, "version", version, "versions", strings.Join(versions, " "), "aliases", strings.Join(t.Aliases, " "),
 		"state", string(t.State), "reason", t.Reason, "digest", t.Digest, "size", sizeText(t.SizeBytes), "warm memory", sizeText(t.WarmBytes),
 		"built", stamp(t.BuiltAt), "user", t.User, "workdir", t.WorkDir, "env", pairText(t.Env),
-		"start", start, "ready", ready, "screen", screen, "ports", strings.Join(ports, " "),
+		"resources", strings.Join(limits, ", "), "start", start, "ready", ready, "screen", screen, "ports", strings.Join(ports, " "),
 		"packages", strings.Join(t.Packages, " "),
 	)
 }

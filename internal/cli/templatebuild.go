@@ -199,9 +199,10 @@ func (a *app) build(ctx context.Context, req sandbox.BuildTemplateRequest, out j
 	}
 	show := a.showBuild(opts)
 	built, err := c.BuildTemplate(ctx, req, show.event)
-	show.end(err)
-	if err != nil {
+	if more := show.end(err); more {
 		a.sayBuild(ctx, c, req.Name, err)
+	}
+	if err != nil {
 		return err
 	}
 	return a.printTemplate(built, out)
@@ -209,9 +210,6 @@ func (a *app) build(ctx context.Context, req sandbox.BuildTemplateRequest, out j
 
 // sayBuild tells where all is that a build has written which failed.
 func (a *app) sayBuild(ctx context.Context, c *client.Client, name string, failure error) {
-	if ctx.Err() != nil || !isTerminal(a.Stderr) {
-		return
-	}
 	last, err := c.ListBuilds(ctx, sandbox.ListBuildsRequest{Template: name, Page: sandbox.Page{Limit: 1}})
 	if err != nil || len(last.Items) == 0 || last.Items[0].State != sandbox.BuildFailed || last.Items[0].Reason != sandbox.MessageOf(failure) {
 		return // it did not begin, or is no longer the last one

@@ -54,7 +54,7 @@ font:60px/%[1]dpx sans-serif;text-align:center;overflow:hidden}</style><div styl
 
 func useDesktop(u *user) {
 	u.screens()
-	u.shells([3]string{"quiet logs", "cat /tmp/.cove-desktop/*.log > logs; ! grep -iE 'error|fail|cannot|denied' logs", ""})
+	u.shells([3]string{"quiet logs", `! cat /tmp/.cove-desktop/x.log /tmp/.cove-desktop/openbox.log | grep -iE 'error|fail|cannot|denied'`, ""})
 	u.note("the panel's terminal", u.launch(1, "XTerm"))
 	u.note("a command typed in it", u.typeInTerminal())
 	u.note("the panel's files", u.launch(2, "Pcmanfm"))
@@ -186,19 +186,23 @@ func (u *user) typeInTerminal() error {
 	})
 }
 
-// closeAll closes all windows.
+// closeAll closes all windows but the panel.
 func (u *user) closeAll() error {
 	return u.await(func() error {
 		list, err := u.d.Client.ListWindows(u.ctx, u.id)
-		if err != nil || len(list.Items) == 0 {
+		if err != nil {
 			return err
 		}
-		for _, w := range list.Items {
+		open := slices.DeleteFunc(list.Items, func(w sandbox.Window) bool { return w.Class == "Tint2" })
+		if len(open) == 0 {
+			return nil
+		}
+		for _, w := range open {
 			if _, err := u.d.Client.ControlWindow(u.ctx, u.id, sandbox.WindowRequest{ID: w.ID, Action: sandbox.WindowClose}); err != nil {
 				return err
 			}
 		}
-		return fmt.Errorf("there are %d windows", len(list.Items))
+		return fmt.Errorf("there are %d windows", len(open))
 	})
 }
 
