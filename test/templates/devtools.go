@@ -8,6 +8,7 @@ import (
 	"image/png"
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/coder/websocket"
 	"github.com/coder/websocket/wsjson"
@@ -32,20 +33,24 @@ func (u *user) devtools() error {
 	}
 	client := &http.Client{Transport: &http.Transport{DialContext: dial}}
 	defer client.CloseIdleConnections()
-	var pages []struct {
+	type page struct {
 		Type  string `json:"type"`
 		Title string `json:"title"`
 		URL   string `json:"webSocketDebuggerUrl"`
 	}
+	var pages []page
 	if err := u.await(func() error {
 		resp, err := client.Get(fmt.Sprintf("http://localhost:%d/json/list", devtoolsPort))
 		if err != nil {
 			return err
 		}
 		defer resp.Body.Close()
+		pages = nil
 		if err := json.NewDecoder(resp.Body).Decode(&pages); err != nil {
 			return err
 		}
+		// Parts of the browser's own window are listed too.
+		pages = slices.DeleteFunc(pages, func(p page) bool { return p.Type != "page" })
 		if len(pages) != 1 || pages[0].Title != "Form" {
 			return fmt.Errorf("its pages are %+v", pages)
 		}
