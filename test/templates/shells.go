@@ -93,12 +93,12 @@ bs4.BeautifulSoup("<p>one<p>two", "lxml").find_all("p")[1].text`, "two")
 	u.code("Go", sandbox.Go, "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(6 * 7) }", "42")
 	u.code("bash", sandbox.Bash, "echo $((6*7))", "42")
 	for path, content := range map[string]string{
-		"c/main.c":         "#include <stdio.h>\nint main(void) { puts(\"from C\"); }\n",
-		"c/main.cc":        "#include <iostream>\n#include <vector>\nint main() { std::vector v{1, 2}; std::cout << \"from C++ \" << v.size() << '\\n'; }\n",
-		"c/Makefile":       "all: a b\na: main.c\n\t$(CC) -o $@ $<\nb: main.cc\n\t$(CXX) -std=c++17 -o $@ $<\n",
-		"p/pyproject.toml": "[build-system]\nrequires = [\"setuptools\"]\nbuild-backend = \"setuptools.build_meta\"\n[project]\nname = \"answer\"\nversion = \"1.0\"\n[tool.setuptools]\npy-modules = [\"answer\"]\n",
-		"p/answer.py":      "value = 42\n",
-		"p/test_answer.py": "import answer\n\ndef test_value():\n    assert answer.value == 42\n",
+		"c/main.c":           "#include <stdio.h>\nint main(void) { puts(\"from C\"); }\n",
+		"c/main.cc":          "#include <iostream>\n#include <vector>\nint main() { std::vector v{1, 2}; std::cout << \"from C++ \" << v.size() << '\\n'; }\n",
+		"c/Makefile":         "all: a b\na: main.c\n\t$(CC) -o $@ $<\nb: main.cc\n\t$(CXX) -std=c++17 -o $@ $<\n",
+		"pkg/pyproject.toml": "[build-system]\nrequires = [\"setuptools\"]\nbuild-backend = \"setuptools.build_meta\"\n[project]\nname = \"answer\"\nversion = \"1.0\"\n[tool.setuptools]\npy-modules = [\"answer\"]\n",
+		"pkg/answer.py":      "value = 42\n",
+		"pkg/test_answer.py": "import answer\n\ndef test_value():\n    assert answer.value == 42\n",
 	} {
 		if err := u.put("/workspace/"+path, content); err != nil {
 			u.note("write "+path, err)
@@ -107,8 +107,8 @@ bs4.BeautifulSoup("<p>one<p>two", "lxml").find_all("p")[1].text`, "two")
 	}
 	u.shells(
 		[3]string{"C and C++", "cd c; make -s; ./a; ./b", "from C++ 2"},
-		[3]string{"pytest", "cd p; pytest -q 2>&1", "1 passed"},
-		[3]string{"pip", "pip install -q --no-index --no-build-isolation ./p; cd /; python -c 'import answer; print(answer.value)'", "42"},
+		[3]string{"pytest", "cd pkg; pytest -q 2>&1", "1 passed"},
+		[3]string{"pip", "pip install -q --no-index --no-build-isolation ./pkg; cd /; python -c 'import answer; print(answer.value)'", "42"},
 		[3]string{"venv", "python3 -m venv v; v/bin/pip --version", "/workspace/v/"},
 		[3]string{"sqlite3, jq, rg, zip", `sqlite3 :memory: 'select 6*7'; echo '{"a":[1,2]}' | jq -c .a; rg -l from c; zip -q c.zip c/main.c; unzip -l c.zip`, "c/main.c"},
 		[3]string{"vim, wget, ssh, patch", "vim --version | head -1; wget --version | head -1; ssh -V 2>&1; patch --version | head -1", "GNU patch"},
