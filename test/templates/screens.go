@@ -65,7 +65,7 @@ func useDesktop(u *user) {
 	u.snap("desktop-browser")
 	u.shells(
 		[3]string{"xdg-open", "xdg-mime query default text/html; xdg-settings get default-web-browser", "chromium"},
-		[3]string{"Chromium's own sandbox", "! cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x -- --no-sandbox", ""},
+		[3]string{"Chromium's own sandbox", "! cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x -- '--no[-]sandbox'", ""},
 	)
 }
 
@@ -82,7 +82,7 @@ func useBrowser(u *user) {
 	u.pages()
 	u.snap("browser-page")
 	u.note("headless, by the DevTools protocol", u.devtools())
-	u.shells([3]string{"Chromium's own sandbox", "! cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x -- --no-sandbox", ""})
+	u.shells([3]string{"Chromium's own sandbox", "! cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x -- '--no[-]sandbox'", ""})
 }
 
 // screens checks what both kinds of computers have.
