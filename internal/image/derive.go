@@ -131,6 +131,10 @@ func (p *Provider) Base(ctx context.Context, plan *Plan, report func(step string
 	return p.baseOf(m), nil
 }
 
+// debianMaking is counted up when something else is made of the same packages,
+// so that what was kept of before is not used.
+const debianMaking = 2
+
 // debianBase makes a Debian, with the spec's packages in it if they are plain:
 // mmdebstrap is much faster at that than apt in a sandbox.
 func (p *Provider) debianBase(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(string, float64, string)) (*Foundation, error) {
@@ -143,7 +147,7 @@ func (p *Provider) debianBase(ctx context.Context, spec *sandbox.TemplateSpec, a
 	if err != nil {
 		return nil, err
 	}
-	key := chainKey("debian", suite, packages)
+	key := chainKey("debian", suite, packages, debianMaking)
 	m := (*manifest)(nil)
 	if !anew {
 		m = p.cached(key)
