@@ -103,6 +103,7 @@ func TestExtendAndPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	want.Versions = []int{1} // which Get tells
 	if again, err := p2.Get(t.Context(), "mine"); err != nil || cmp.Diff(want, again) != "" {
 		t.Errorf("read again: %v %s", err, cmp.Diff(want, again))
 	}
@@ -189,7 +190,7 @@ func TestVersionsAndAliases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tm, err := p2.Get(ctx, "mine"); err != nil || !slices.Equal(tm.Aliases, []string{"first", "latest"}) || tm.Version != newest {
+	if tm, err := p2.Get(ctx, "mine"); err != nil || !slices.Equal(tm.Aliases, []string{"first", "latest"}) || tm.Version != newest || tm.Versions[0] != newest || !slices.Contains(tm.Versions, 1) {
 		t.Errorf("after a restart %+v, %v", tm, err)
 	}
 
