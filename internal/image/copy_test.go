@@ -57,7 +57,11 @@ func copying(t *testing.T, archive []byte) (*Provider, *Foundation, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := &Foundation{Root: engine.Root{Digest: "sha256-" + strings.Repeat("0", 64), Dir: t.TempDir()}}
+	empty := "sha256-" + strings.Repeat("0", 64)
+	if err := os.Mkdir(p.rootfsDir(empty), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	first := &Foundation{Root: engine.Root{Digest: empty, Dir: p.rootfsDir(empty)}}
 	base, err := p.Extend(t.Context(), first, "", func(context.Context) (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(sent(t,
 			tar.Header{Typeflag: tar.TypeDir, Name: "usr/bin/", Mode: 0o755}, tar.Header{Typeflag: tar.TypeSymlink, Name: "bin", Linkname: "usr/bin"},
