@@ -90,7 +90,9 @@ func (e *loginError) Error() string { return e.text }
 // Unwrap returns the error.
 func (e *loginError) Unwrap() error { return e.err }
 
-// hideLogin is what a caller is told of an error, without the login in its texts.
+// hideLogin is what a caller is told of an error, without the login in what the
+// log has of it. The message is ours: to cross out a word of it that is the
+// password too would tell everybody what the password is.
 func hideLogin(told, cause error, login *sandbox.RegistryLogin) error {
 	e, ok := errors.AsType[*sandbox.Error](told)
 	if !ok {
@@ -99,7 +101,7 @@ func hideLogin(told, cause error, login *sandbox.RegistryLogin) error {
 	password := login.Password.Reveal()
 	basic := base64.StdEncoding.EncodeToString([]byte(login.Username + ":" + password))
 	hide := strings.NewReplacer(basic, "[redacted]", password, "[redacted]")
-	return sandbox.Wrap(e.Code, &loginError{hide.Replace(cause.Error()), cause}, hide.Replace(e.Message))
+	return sandbox.Wrap(e.Code, &loginError{hide.Replace(cause.Error()), cause}, e.Message)
 }
 
 // describeLogin says to a caller what became of a login, or returns nil if that
