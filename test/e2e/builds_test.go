@@ -31,7 +31,7 @@ import (
 // notices the other.
 func TestBuildsBesideSandboxes(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
-		const builds = 4
+		const builds = sandbox.MaxTeamBuilds
 		var begun, ended sync.WaitGroup
 		var building atomic.Int32
 		building.Store(builds)

@@ -21,9 +21,11 @@ import (
 )
 
 // Beyond what the sandbox may use, its cgroup has room for the cell, gVisor's
-// two processes and their threads.
+// two processes and their threads, and for what programs take before the agent,
+// which may have to wait for a processor, ends the largest of them. If the room is
+// used up, the kernel ends the whole sandbox.
 const (
-	memoryHeadroom = 128 << 20
+	memoryHeadroom = 256 << 20
 	pidsHeadroom   = 1024
 	// pidsPerPID is how many threads of the host a process of the sandbox may
 	// cost. Two or three are usual; processes that have just ended still cost
