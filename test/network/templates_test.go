@@ -142,6 +142,7 @@ func packagesFail(t *testing.T, d *covetest.Daemon, debian sandbox.TemplateSourc
 	strict := &sandbox.NetworkPolicy{DenyOut: []string{"0.0.0.0/0"}, AllowOut: []string{"pypi.org"}}
 	missing := []string{"no-such-cove"}
 	var wg sync.WaitGroup
+	places := make(chan struct{}, sandbox.MaxTeamBuilds-1)
 	for name, c := range map[string]struct {
 		spec sandbox.TemplateSpec
 		want string
@@ -152,7 +153,9 @@ func packagesFail(t *testing.T, d *covetest.Daemon, debian sandbox.TemplateSourc
 		"denied": {sandbox.TemplateSpec{From: host, NPM: []string{"hello-cove"}, BuildNetwork: none}, "its network policy blocked registry.npmjs.org (no rule allows it, and preset none denies the rest); if it needs that, allow it in build_network"},
 		"partly": {sandbox.TemplateSpec{From: host, Pip: []string{"hello-cove"}, BuildNetwork: strict}, "its network policy blocked files.pythonhosted.org (denied by deny_out 0.0.0.0/0)"},
 	} {
+		places <- struct{}{}
 		wg.Go(func() {
+			defer func() { <-places }()
 			b, err := d.Client.StartBuild(t.Context(), sandbox.BuildTemplateRequest{Name: name, Spec: &c.spec})
 			if err == nil {
 				b, err = d.Client.FollowBuild(t.Context(), b.ID, func(sandbox.BuildEvent) error { return nil })
