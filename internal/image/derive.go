@@ -68,11 +68,11 @@ func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error)
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "%s is an alias of %s; choose another name, or take the alias away first", name, target)
 	}
 	p.building[name], p.shapes[name] = time.Now(), shape
+	delete(p.failed, name) // of an earlier build
 	return func(err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.building, name)
-		delete(p.failed, name)
 		if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeCancelled {
 			p.failed[name] = failure{reason: sandbox.MessageOf(err)}
 		} else {

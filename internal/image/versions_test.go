@@ -292,6 +292,14 @@ func TestShapeOfUnbuilt(t *testing.T) {
 		}
 		done(sandbox.Errorf(sandbox.CodeInvalid, "it is of no use"))
 	}
+	// What an earlier build died of is not said of the next.
+	if done, err = p.Claim("new", shape); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Get(t.Context(), "new"); err != nil || got.Reason != "" {
+		t.Errorf("built again: %+v, %v", got, err)
+	}
+	done(sandbox.Errorf(sandbox.CodeInvalid, "it is of no use"))
 	if err := p.Delete("new"); err != nil || len(p.shapes) > 0 {
 		t.Errorf("%v; left %v", err, p.shapes)
 	}
