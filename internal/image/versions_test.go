@@ -277,6 +277,28 @@ func TestAliasesAreBounded(t *testing.T) {
 	wantCode(t, p2.Alias("a0", Host), sandbox.CodeQuotaExceeded)
 }
 
+// What an earlier build died of is not said of a template as the next is built.
+func TestReasonOfEarlierBuild(t *testing.T) {
+	p := newProvider(t, "")
+	again := func() func(error) {
+		done, err := p.Claim("x", sandbox.Resources{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	ready := sandbox.Template{Name: "x", State: sandbox.TemplateReady}
+	again()(sandbox.Errorf(sandbox.CodeInvalid, "it is of no use"))
+	if got := p.status(ready).Reason; got == "" {
+		t.Error("after a failure there is no reason")
+	}
+	done := again()
+	if got := p.status(ready).Reason; got != "" {
+		t.Errorf("built again: %s", got)
+	}
+	done(nil)
+}
+
 // A template that has no version yet has the shape that was asked for, while it
 // is built and after that has failed.
 func TestShapeOfUnbuilt(t *testing.T) {
@@ -292,14 +314,6 @@ func TestShapeOfUnbuilt(t *testing.T) {
 		}
 		done(sandbox.Errorf(sandbox.CodeInvalid, "it is of no use"))
 	}
-	// What an earlier build died of is not said of the next.
-	if done, err = p.Claim("new", shape); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := p.Get(t.Context(), "new"); err != nil || got.Reason != "" {
-		t.Errorf("built again: %+v, %v", got, err)
-	}
-	done(sandbox.Errorf(sandbox.CodeInvalid, "it is of no use"))
 	if err := p.Delete("new"); err != nil || len(p.shapes) > 0 {
 		t.Errorf("%v; left %v", err, p.shapes)
 	}
