@@ -43,6 +43,8 @@ var differences = []struct {
 	{regexp.MustCompile(` The screen still changes\.`), ""},
 	{regexp.MustCompile(`image/(png|jpeg) [A-Za-z0-9+/=]+`), "image/$1 <picture>"},
 	{regexp.MustCompile(`("fraction": )0\.\d+`), "$1<n>"},
+	// A volume's use is measured every few seconds.
+	{regexp.MustCompile(`("used_bytes": )\d+`), "$1<n>"},
 	{regexp.MustCompile(`("PATH": )"[^"]*"`), `$1"<path>"`},
 	// Of a window: in an object, and at the beginning of a line.
 	{regexp.MustCompile(`("(?:id|pid)": )\d+|(\ntext: )\d+( "sh" )`), "$1$2<n>$3"},
