@@ -11,6 +11,7 @@ package desktop
 import (
 	"context"
 	"errors"
+	"image"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -58,6 +59,8 @@ type Desktop struct {
 	windows    turn          // held while a window is changed
 	maxSettle  time.Duration // the longest wait for a screen that does not change
 	frame      []byte        // for the next picture; guarded by shots
+	shared     *segment      // for pictures; guarded by shots
+	png        pngEncoder    // guarded by shots
 }
 
 // New returns a Desktop. It connects when it is first used.
@@ -103,6 +106,14 @@ func (d *Desktop) Close() {
 		d.live.close()
 		d.live = nil
 	}
+	if d.shots.take(context.Background()) != nil {
+		return
+	}
+	defer d.shots.give()
+	if d.shared != nil {
+		d.shared.release()
+		d.shared = nil
+	}
 }
 
 // turn is a lock whose wait can be given up.
@@ -126,11 +137,13 @@ type session struct {
 	*x11.Conn
 
 	xtest, xfixes, damage, xkb x11.Extension
+	shm                        x11.Extension // guarded by Desktop.shots once the session is ready
 
 	atoms  atoms
 	window uint32 // ours: owns selections, receives answers
 
-	remapped  atomic.Bool // the keyboard mapping changed since it was read
+	size      atomic.Pointer[image.Point] // of the screen, as last heard of
+	remapped  atomic.Bool                 // the keyboard mapping changed since it was read
 	changed   chan struct{}
 	pong      chan uint32
 	arrivals  arrivals
@@ -221,6 +234,9 @@ func (s *session) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if s.shm, err = s.Shm(ctx); err != nil {
+		return err
+	}
 	if s.atoms, err = internAtoms(ctx, s.Conn); err != nil {
 		return err
 	}
@@ -230,8 +246,9 @@ func (s *session) prepare(ctx context.Context) error {
 		return err
 	}
 	s.window = id
-	s.SelectInput(s.Setup().Root, x11.SubstructureNotifyMask)
-	return s.Sync(ctx)
+	s.SelectInput(s.Setup().Root, x11.SubstructureNotifyMask|x11.StructureNotifyMask)
+	_, err = s.screen(ctx)
+	return err
 }
 
 func (s *session) close() {
@@ -251,6 +268,10 @@ func (s *session) event(e *x11.Event) {
 		s.remapped.Store(true)
 	}
 	switch code := e.Code(); {
+	case code == x11.EventConfigureNotify && e.Uint32(8) == s.Setup().Root:
+		if w, h := int(e.Uint32(20)&0xffff), int(e.Uint32(20)>>16); w > 0 && h > 0 {
+			s.size.Store(&image.Point{X: w, Y: h})
+		}
 	case code == x11.EventClientMessage && e.Uint32(8) == s.atoms.protocols && e.Uint32(12) == s.atoms.ping:
 		select {
 		case s.pong <- e.Uint32(16):
@@ -320,19 +341,34 @@ func (d *Desktop) GetScreen(ctx context.Context) (*sandbox.Screen, error) {
 
 // screen asks for size and pointer at once.
 func (s *session) screen(ctx context.Context) (*sandbox.Screen, error) {
-	size, pointer := s.GetGeometry(s.Setup().Root), s.QueryPointer()
-	b, err := size.Wait(ctx)
+	return s.askScreen().wait(ctx)
+}
+
+// screenReply is the answer to a question for size and pointer, which may still
+// be on its way.
+type screenReply struct {
+	s             *session
+	size, pointer *x11.Reply
+}
+
+func (s *session) askScreen() screenReply {
+	return screenReply{s: s, size: s.GetGeometry(s.Setup().Root), pointer: s.QueryPointer()}
+}
+
+func (r screenReply) wait(ctx context.Context) (*sandbox.Screen, error) {
+	b, err := r.size.Wait(ctx)
 	if err != nil {
 		return nil, err
 	}
 	g := x11.ParseGeometry(b)
-	if b, err = pointer.Wait(ctx); err != nil {
+	if b, err = r.pointer.Wait(ctx); err != nil {
 		return nil, err
 	}
 	p := x11.ParsePointer(b)
 	if g.Width < 1 || g.Height < 1 {
 		return nil, errors.New("the screen has no size")
 	}
+	r.s.size.Store(&image.Point{X: g.Width, Y: g.Height})
 	return &sandbox.Screen{
 		Width: g.Width, Height: g.Height,
 		CursorX: min(max(p.X, 0), g.Width-1), CursorY: min(max(p.Y, 0), g.Height-1),

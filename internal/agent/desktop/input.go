@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"image"
 	"slices"
 	"strings"
 	"time"
@@ -55,13 +56,14 @@ func (d *Desktop) SendInput(ctx context.Context, inputs []sandbox.Input) (*sandb
 	if s.xtest.Opcode == 0 {
 		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "the X server on display %s takes no input from programs; start one with the extension XTEST", d.display)
 	}
-	screen, err := s.screen(ctx)
-	if err != nil {
-		return nil, d.explain(err)
-	}
-	for i := range inputs {
-		if err := checkPlaces(&inputs[i], screen); err != nil {
-			return nil, inputError(inputs, i, err)
+	if err := checkPlaces(inputs, *s.size.Load()); err != nil {
+		// What was last heard of the size may be old.
+		screen, again := s.screen(ctx)
+		if again != nil {
+			return nil, d.explain(again)
+		}
+		if err := checkPlaces(inputs, image.Pt(screen.Width, screen.Height)); err != nil {
+			return nil, err
 		}
 	}
 	if d.held.of != s {
@@ -74,7 +76,8 @@ func (d *Desktop) SendInput(ctx context.Context, inputs []sandbox.Input) (*sandb
 			return nil, d.inputFailed(inputs, i, err)
 		}
 	}
-	if screen, err = h.arrive(); err != nil {
+	screen, err := h.arrive()
+	if err != nil {
 		h.letGo()
 		return nil, d.explain(err)
 	}
@@ -263,15 +266,17 @@ func checkFields(in *sandbox.Input) error {
 	return nil
 }
 
-// checkPlaces refuses places that are not on the screen.
-func checkPlaces(in *sandbox.Input, screen *sandbox.Screen) error {
-	places := slices.Clone(in.Path)
-	if in.X != nil && in.Y != nil {
-		places = append(places, sandbox.Point{X: *in.X, Y: *in.Y})
-	}
-	for _, p := range places {
-		if p.X < 0 || p.Y < 0 || p.X >= screen.Width || p.Y >= screen.Height {
-			return sandbox.Errorf(sandbox.CodeInvalid, "%d, %d is not on the screen, which is %d by %d pixels", p.X, p.Y, screen.Width, screen.Height)
+// checkPlaces refuses places that are not on a screen of this size.
+func checkPlaces(inputs []sandbox.Input, size image.Point) error {
+	for i, in := range inputs {
+		places := slices.Clone(in.Path)
+		if in.X != nil && in.Y != nil {
+			places = append(places, sandbox.Point{X: *in.X, Y: *in.Y})
+		}
+		for _, p := range places {
+			if !image.Pt(p.X, p.Y).In(image.Rectangle{Max: size}) {
+				return inputError(inputs, i, sandbox.Errorf(sandbox.CodeInvalid, "%d, %d is not on the screen, which is %d by %d pixels", p.X, p.Y, size.X, size.Y))
+			}
 		}
 	}
 	return nil

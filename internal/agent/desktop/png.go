@@ -1,53 +1,201 @@
 package desktop
 
 import (
+	"bytes"
 	"encoding/binary"
+	"hash/adler32"
 	"hash/crc32"
+	"hash/maphash"
 	"image"
-	"io"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 
-	"github.com/klauspost/compress/zlib"
+	"github.com/klauspost/compress/flate"
 )
 
-// encodePNG writes a picture without transparency as PNG, for speed first: an
+const (
+	// stripLines is how many lines of a picture are compressed on their own.
+	stripLines = 32
+	// maxCompressors is how many processors one picture takes.
+	maxCompressors = 4
+	// maxKept bounds the strips that are kept for the next picture, in bytes.
+	maxKept = 2 << 20
+)
+
+// pngEncoder writes pictures without transparency as PNG, for speed first: an
 // agent waits for it. Screens are mostly plain areas and text. Where they have
-// few colours, a byte a pixel is enough; otherwise each line is as it is or
-// the difference from the one above. Both is measured to be smaller and faster than what
-// image/png does in the same time.
-func encodePNG(img *image.RGBA) []byte {
+// few colours, a byte a pixel is enough; otherwise each line is as it is or the
+// difference from the one above, which is measured to be smaller and faster
+// than what image/png does in the same time.
+//
+// A picture is compressed in strips: several processors share the work, and
+// what has not changed since the last picture is not compressed again. One
+// picture can be encoded at a time.
+type pngEncoder struct {
+	kept map[stripKey]strip // of the last picture
+}
+
+// stripKey tells strips from each other.
+type stripKey struct {
+	indexed      bool
+	width, lines int
+	pixels       uint64 // their hash
+}
+
+// strip is a compressed part of a picture, which ends with a whole byte.
+type strip struct {
+	deflated []byte
+	sum      uint32 // Adler-32 of what was compressed
+	size     int    // of what was compressed
+}
+
+func (e *pngEncoder) encode(img *image.RGBA) []byte {
 	width, height := img.Rect.Dx(), img.Rect.Dy()
-	out := make(chunks, 0, 64<<10+width*height/4)
-	out = append(out, "\x89PNG\r\n\x1a\n"...)
-	var head [13]byte
+	head := make([]byte, 13)
 	binary.BigEndian.PutUint32(head[0:], uint32(width))
 	binary.BigEndian.PutUint32(head[4:], uint32(height))
-	head[8] = 8
+	head[8], head[9] = 8, 2 // bits, and colours
 	colours, indexed := indexColours(img)
 	if indexed != nil {
-		head[9] = 3
-		out.chunk("IHDR", head[:])
-		out.chunk("PLTE", colours)
-		at := out.begin("IDAT")
-		compress(&out, func(w io.Writer) {
-			line := make([]byte, 1+width)
-			for y := range height {
-				copy(line[1:], indexed[y*width:])
-				_, _ = w.Write(line) // goes to memory
-			}
-		})
-		out.end(at)
-	} else {
-		head[9] = 2
-		out.chunk("IHDR", head[:])
-		at := out.begin("IDAT")
-		compress(&out, func(w io.Writer) { writeLines(w, img) })
-		out.end(at)
+		head[9] = 3 // indexes
 	}
+	strips := e.compress(img, indexed)
+	size := 0
+	for i := range strips {
+		size += len(strips[i].deflated)
+	}
+	out := make(chunks, 0, size+len(colours)+128)
+	out = append(out, "\x89PNG\r\n\x1a\n"...)
+	out.chunk("IHDR", head)
+	if indexed != nil {
+		out.chunk("PLTE", colours)
+	}
+	at := out.begin("IDAT")
+	out = append(out, 0x78, 0x01) // zlib: 32 KiB back, fast
+	sum := uint32(1)
+	for i := range strips {
+		out = append(out, strips[i].deflated...)
+		sum = joinSums(sum, strips[i].sum, strips[i].size)
+	}
+	out = append(out, 0x03, 0x00) // the last block, which is empty
+	out = binary.BigEndian.AppendUint32(out, sum)
+	out.end(at)
 	out.chunk("IEND", nil)
 	return out
 }
 
-// chunks is a PNG file being made.
+// compress makes the strips of a picture, and keeps them.
+func (e *pngEncoder) compress(img *image.RGBA, indexed []byte) []strip {
+	width, height := img.Rect.Dx(), img.Rect.Dy()
+	strips := make([]strip, (height+stripLines-1)/stripLines)
+	keys := make([]stripKey, len(strips))
+	var next atomic.Int32
+	work := func() {
+		var c compressor
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= len(strips) {
+				c.release()
+				return
+			}
+			y := i * stripLines
+			lines := min(stripLines, height-y)
+			keys[i] = stripKey{indexed: indexed != nil, width: width, lines: lines}
+			if indexed != nil {
+				pixels := indexed[y*width : (y+lines)*width]
+				keys[i].pixels = maphash.Bytes(pixelSeed, pixels)
+				strips[i] = e.kept[keys[i]]
+				if strips[i].deflated == nil {
+					strips[i] = c.compress(func(to []byte) []byte { return plainLines(to, pixels, width) })
+				}
+				continue
+			}
+			keys[i].pixels = hashLines(img, y, lines)
+			strips[i] = e.kept[keys[i]]
+			if strips[i].deflated == nil {
+				strips[i] = c.compress(func(to []byte) []byte { return filteredLines(to, img, y, lines) })
+			}
+		}
+	}
+	var others sync.WaitGroup
+	for range min(maxCompressors, runtime.GOMAXPROCS(0), len(strips)) - 1 {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
+	e.keep(keys, strips)
+	return strips
+}
+
+func (e *pngEncoder) keep(keys []stripKey, strips []strip) {
+	e.kept = make(map[stripKey]strip, len(strips))
+	size := 0
+	for i := range strips {
+		if size += len(strips[i].deflated); size > maxKept {
+			return
+		}
+		e.kept[keys[i]] = strips[i]
+	}
+}
+
+var pixelSeed = maphash.MakeSeed()
+
+func hashLines(img *image.RGBA, y, lines int) uint64 {
+	var h maphash.Hash
+	h.SetSeed(pixelSeed)
+	for ; lines > 0; y, lines = y+1, lines-1 {
+		_, _ = h.Write(img.Pix[y*img.Stride:][:4*img.Rect.Dx()]) // never fails
+	}
+	return h.Sum64()
+}
+
+// compressor compresses strips, one after the other.
+type compressor struct {
+	w     *flate.Writer
+	lines []byte
+}
+
+// compressors are kept from one picture to the next: each has some 100 KiB of
+// tables.
+var compressors = sync.Pool{New: func() any {
+	w, err := flate.NewWriter(nil, flate.BestSpeed)
+	if err != nil {
+		panic(err) // the level is one of the package's
+	}
+	return w
+}}
+
+// compress compresses the lines that fill appends.
+func (c *compressor) compress(fill func([]byte) []byte) strip {
+	if c.w == nil {
+		c.w = compressors.Get().(*flate.Writer)
+	}
+	c.lines = fill(c.lines[:0])
+	out := make(chunks, 0, len(c.lines)/8)
+	c.w.Reset(&out)
+	_, _ = c.w.Write(c.lines) // goes to memory
+	_ = c.w.Flush()
+	return strip{deflated: out, sum: adler32.Checksum(c.lines), size: len(c.lines)}
+}
+
+func (c *compressor) release() {
+	if c.w != nil {
+		compressors.Put(c.w)
+	}
+}
+
+// joinSums returns the Adler-32 of two texts, of which the second has size bytes.
+func joinSums(first, second uint32, size int) uint32 {
+	const mod = 65521
+	a1, b1, a2, b2 := first&0xffff, first>>16, second&0xffff, second>>16
+	a := (a1 + a2 + mod - 1) % mod
+	b := (uint64(b1) + uint64(b2) + uint64(size%mod)*uint64(a1+mod-1)) % mod
+	return uint32(b)<<16 | a
+}
+
+// chunks is a PNG file being made, or a part of it.
 type chunks []byte
 
 // Write implements [io.Writer].
@@ -70,15 +218,6 @@ func (c *chunks) begin(kind string) int {
 func (c *chunks) end(at int) {
 	binary.BigEndian.PutUint32((*c)[at:], uint32(len(*c)-at-8))
 	*c = binary.BigEndian.AppendUint32(*c, crc32.ChecksumIEEE((*c)[at+4:]))
-}
-
-func compress(out io.Writer, write func(io.Writer)) {
-	w, err := zlib.NewWriterLevel(out, zlib.BestSpeed)
-	if err != nil {
-		panic(err) // the level is one of the package's
-	}
-	write(w)
-	_ = w.Close() // goes to memory
 }
 
 // indexColours returns the colours of a picture and the picture as indexes into
@@ -116,36 +255,83 @@ func indexColours(img *image.RGBA) (colours, indexed []byte) {
 	return colours, indexed
 }
 
-// writeLines writes the lines of a picture, three bytes a pixel, each as it is
-// or as the difference from the one above.
-func writeLines(w io.Writer, img *image.RGBA) {
+// plainLines appends lines of indexes as they are.
+func plainLines(to, pixels []byte, width int) []byte {
+	for ; len(pixels) > 0; pixels = pixels[width:] {
+		to = append(append(to, 0), pixels[:width]...)
+	}
+	return to
+}
+
+// filteredLines appends lines of a picture from y on, three bytes a pixel. Each
+// is as it is or, except for the first, the difference from the one above.
+func filteredLines(to []byte, img *image.RGBA, y, lines int) []byte {
 	width := img.Rect.Dx()
-	plain, above, line := make([]byte, 3*width), make([]byte, 3*width), make([]byte, 1+3*width)
-	for y := range img.Rect.Dy() {
-		dropAlpha(plain, img.Pix[y*img.Stride:][:4*width])
-		same := 0
-		for i := 0; i < len(plain); i += 3 {
-			if plain[i] == above[i] && plain[i+1] == above[i+1] && plain[i+2] == above[i+2] {
-				same++
-			}
+	var above []byte
+	for ; lines > 0; y, lines = y+1, lines-1 {
+		line, at := img.Pix[y*img.Stride:][:4*width], len(to)
+		to = slices.Grow(to, 1+3*width+spare)[:at+1+3*width]
+		switch {
+		case bytes.Equal(line, above):
+			to[at] = 2
+			clear(to[at+1:])
+		case above != nil && alike(line, above) > width/2:
+			to[at] = 2
+			putDifferences(to[at+1:], line, above)
+		default:
+			to[at] = 0
+			putColours(to[at+1:], line)
 		}
-		if y > 0 && same > width/2 {
-			line[0] = 2
-			for i := range plain {
-				line[1+i] = plain[i] - above[i]
-			}
-		} else {
-			line[0] = 0
-			copy(line[1:], plain)
+		above = line
+	}
+	return to
+}
+
+// alike counts the pixels that are the same in both lines, in pairs.
+func alike(line, above []byte) int {
+	same := 0
+	above = above[:len(line)]
+	for i := 0; i+8 <= len(line); i += 8 {
+		if binary.LittleEndian.Uint64(line[i:]) == binary.LittleEndian.Uint64(above[i:]) {
+			same += 2
 		}
-		_, _ = w.Write(line) // goes to memory
-		plain, above = above, plain
+	}
+	return same
+}
+
+// spare is how many bytes beyond a line's end the writing of pairs may touch.
+const spare = 2
+
+// putColours writes the colours of a line, two pixels at a time.
+func putColours(to, line []byte) {
+	to = to[:len(to)+spare]
+	at := 0
+	for ; len(line) >= 8; line, at = line[8:], at+6 {
+		binary.LittleEndian.PutUint64(to[at:], pack(binary.LittleEndian.Uint64(line)))
+	}
+	if len(line) >= 4 {
+		to[at], to[at+1], to[at+2] = line[0], line[1], line[2]
 	}
 }
 
-func dropAlpha(dst, src []byte) {
-	for len(src) >= 4 && len(dst) >= 3 {
-		dst[0], dst[1], dst[2] = src[0], src[1], src[2]
-		src, dst = src[4:], dst[3:]
+// putDifferences writes by how much the colours of a line are more than those
+// of the one above.
+func putDifferences(to, line, above []byte) {
+	to = to[:len(to)+spare]
+	at := 0
+	for ; len(line) >= 8 && len(above) >= 8; line, above, at = line[8:], above[8:], at+6 {
+		binary.LittleEndian.PutUint64(to[at:], pack(subtractBytes(binary.LittleEndian.Uint64(line), binary.LittleEndian.Uint64(above))))
 	}
+	if len(line) >= 4 {
+		to[at], to[at+1], to[at+2] = line[0]-above[0], line[1]-above[1], line[2]-above[2]
+	}
+}
+
+// pack leaves out the fourth byte of two pixels.
+func pack(p uint64) uint64 { return p&0xffffff | p>>8&0xffffff000000 }
+
+// subtractBytes subtracts each byte of b from that of a.
+func subtractBytes(a, b uint64) uint64 {
+	const top = 0x8080808080808080
+	return (a | top - b&^top) ^ (a^^b)&top
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"image"
 	"image/color"
+	"image/draw"
 	"image/jpeg"
 	"image/png"
 	"math/rand/v2"
@@ -17,6 +18,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jezek/xgb"
+	"github.com/jezek/xgb/randr"
+	"github.com/jezek/xgb/xproto"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/agent/desktop/x11"
 	"github.com/cove-sh/cove/internal/needs"
@@ -214,6 +219,8 @@ func TestOtherServers(t *testing.T) {
 		exact   int
 	}{
 		{"16 bits", "Xvfb", []string{"-screen", "0", "640x481x16"}, 8},
+		{"16 bits, no shared memory", "Xvfb", []string{"-screen", "0", "640x481x16", "-extension", "MIT-SHM"}, 8},
+		{"no shared memory", "Xvfb", []string{"-screen", "0", "640x481x24", "-extension", "MIT-SHM"}, 0},
 		{"Xvnc", "Xvnc", []string{"-geometry", "640x481", "-depth", "24", "-SecurityTypes", "None", "-rfbport", "-1"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -232,6 +239,9 @@ func TestOtherServers(t *testing.T) {
 			_, img = shoot(t, d, sandbox.ScreenshotRequest{Region: &sandbox.Region{X: 9, Y: 19, Width: 3, Height: 3}})
 			if near(img, 0, 0, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) || !near(img, 1, 1, color.RGBA{0xff, 0x10, 0x20, 255}, c.exact) {
 				t.Error("the colours of a part are others")
+			}
+			if shared := !strings.Contains(c.name, "no shared memory"); (d.shared != nil) != shared {
+				t.Errorf("pictures come by shared memory: %t", !shared)
 			}
 			id := int64(w.id)
 			control := func(action sandbox.WindowAction, r *sandbox.Region) []sandbox.Window {
@@ -253,6 +263,77 @@ func TestOtherServers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSharedMemoryStays does what a hostile server could do with the memory that
+// it gets: reading what is no longer there would end the first process.
+func TestSharedMemoryStays(t *testing.T) {
+	fd, mem, err := sealedMemory(8192)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	defer unix.Munmap(mem)
+	if err := unix.Ftruncate(fd, 4096); err != unix.EPERM {
+		t.Errorf("it was made smaller: %v", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err != unix.EPERM {
+		t.Errorf("it was sealed once more: %v", err)
+	}
+	mem[8191] = 1
+}
+
+// TestScreenChangesSize uses a screen right after it has become smaller, and
+// larger again.
+func TestScreenChangesSize(t *testing.T) {
+	x := startX(t, "Xvnc", "-geometry", "1024x768", "-depth", "24", "-SecurityTypes", "None", "-rfbport", "-1")
+	d := x.desktop(t)
+	shoot(t, d, sandbox.ScreenshotRequest{})
+	conn, err := xgb.NewConnDisplay(x.display)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := randr.Init(conn); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []image.Point{{X: 640, Y: 480}, {X: 800, Y: 600}} {
+		resize(t, conn, size)
+		shot, img := shoot(t, d, sandbox.ScreenshotRequest{})
+		if img.Bounds().Size() != size || shot.Screen.Width != size.X || shot.Screen.Height != size.Y {
+			t.Errorf("a picture of %v of a screen of %v: %+v", img.Bounds(), size, shot.Screen)
+		}
+		edge := sandbox.Region{X: size.X - 1, Y: size.Y - 1, Width: 1, Height: 1}
+		shoot(t, d, sandbox.ScreenshotRequest{Region: &edge})
+		do(t, d, sandbox.Input{Type: "move", X: at(size.X - 1), Y: at(size.Y - 1)})
+		if _, err := d.SendInput(t.Context(), []sandbox.Input{{Type: "move", X: at(size.X), Y: at(0)}}); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+			t.Errorf("a place beside the screen: %v", err)
+		}
+	}
+}
+
+// resize gives a screen another of its sizes.
+func resize(t *testing.T, conn *xgb.Conn, size image.Point) {
+	t.Helper()
+	root := xproto.Setup(conn).DefaultScreen(conn).Root
+	res, err := randr.GetScreenResources(conn, root).Reply()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mode := slices.IndexFunc(res.Modes, func(m randr.ModeInfo) bool { return int(m.Width) == size.X && int(m.Height) == size.Y })
+	if mode < 0 {
+		t.Fatalf("the server has no mode of %v", size)
+	}
+	set := func(mode randr.Mode, outputs []randr.Output) {
+		if _, err := randr.SetCrtcConfig(conn, res.Crtcs[0], 0, res.ConfigTimestamp, 0, 0, mode, randr.RotationRotate0, outputs).Reply(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(0, nil)
+	if err := randr.SetScreenSizeChecked(conn, root, uint16(size.X), uint16(size.Y), 300, 200).Check(); err != nil {
+		t.Fatal(err)
+	}
+	set(randr.Mode(res.Modes[mode].Id), res.Outputs[:1])
 }
 
 // TestServerRestart ends the server; the next call finds the one that comes.
@@ -497,14 +578,31 @@ func TestClipboard(t *testing.T) {
 	})
 }
 
-// TestPNG compares with the standard library, on pictures of all kinds.
+// TestPNG compares with the standard library, on pictures of all kinds and sizes
+// that one encoder has one after the other, some with changes to the last.
 func TestPNG(t *testing.T) {
+	var e pngEncoder
+	same := func(name string, img *image.RGBA) {
+		t.Helper()
+		back, err := png.Decode(bytes.NewReader(e.encode(img)))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got := image.NewRGBA(img.Rect)
+		draw.Draw(got, got.Rect, back, image.Point{}, draw.Src)
+		if back.Bounds() != img.Rect || !bytes.Equal(got.Pix, img.Pix) {
+			t.Fatalf("%s: the picture is another", name)
+		}
+	}
 	for _, c := range []struct {
 		name    string
 		width   int
 		height  int
 		colours uint32
-	}{{"one pixel", 1, 1, 1}, {"plain", 50, 40, 1}, {"256 colours", 64, 64, 256}, {"257 colours", 64, 64, 257}, {"noise", 33, 77, 1 << 24}, {"a line", 3000, 1, 1 << 24}} {
+	}{
+		{"one pixel", 1, 1, 1}, {"plain", 50, 40, 1}, {"256 colours", 64, 64, 256}, {"257 colours", 64, 64, 257},
+		{"noise", 33, 77, 1 << 24}, {"a line", 3000, 1, 1 << 24}, {"a column", 1, 3000, 1 << 24}, {"a strip", 40, stripLines, 1 << 24},
+	} {
 		img := image.NewRGBA(image.Rect(0, 0, c.width, c.height))
 		for i := range c.width * c.height {
 			n := uint32(i) % c.colours
@@ -514,17 +612,15 @@ func TestPNG(t *testing.T) {
 			n *= 2654435761
 			copy(img.Pix[4*i:], []byte{byte(n), byte(n >> 8), byte(n >> 16), 255})
 		}
-		back, err := png.Decode(bytes.NewReader(encodePNG(img)))
-		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
+		same(c.name, img)
+		// Lines that are the same as the one above, or half so.
+		for y := 1; y < c.height; y += 2 {
+			copy(img.Pix[y*img.Stride:][:4*(c.width-y%3*c.width/3)], img.Pix[(y-1)*img.Stride:])
 		}
-		for y := range c.height {
-			for x := range c.width {
-				if r, g, b, a := back.At(x, y).RGBA(); (color.RGBA{byte(r >> 8), byte(g >> 8), byte(b >> 8), byte(a >> 8)}) != img.RGBAAt(x, y) {
-					t.Fatalf("%s: another colour at %d, %d", c.name, x, y)
-				}
-			}
-		}
+		same(c.name+", with lines alike", img)
+		same(c.name+", again", img)
+		img.Pix[4*(c.width*c.height-1)] ^= 1
+		same(c.name+", with the last pixel changed", img)
 	}
 }
 

@@ -69,20 +69,12 @@ func checkScreenshot(req *sandbox.ScreenshotRequest) error {
 
 // shoot takes a picture now.
 func (d *Desktop) shoot(ctx context.Context, s *session, req *sandbox.ScreenshotRequest) (*sandbox.Screenshot, error) {
-	screen, err := s.screen(ctx)
-	if err != nil {
-		return nil, err
-	}
-	part, err := partOf(screen, req.Region)
-	if err != nil {
-		return nil, err
-	}
 	taken := time.Now()
-	img, err := d.grab(ctx, s, part, req.Cursor && s.xfixes.Opcode != 0)
+	img, screen, err := d.capture(ctx, s, req)
 	if err != nil {
 		return nil, err
 	}
-	if box := fit(part.Size(), req.Width, req.Height); box != part.Size() {
+	if box := fit(img.Rect.Size(), req.Width, req.Height); box != img.Rect.Size() {
 		img = scaleDown(img, box)
 	}
 	shot := &sandbox.Screenshot{Width: img.Rect.Dx(), Height: img.Rect.Dy(), Screen: *screen, TakenAt: taken.UTC()}
@@ -97,7 +89,7 @@ func (d *Desktop) shoot(ctx context.Context, s *session, req *sandbox.Screenshot
 		}
 		shot.MIME, shot.Data = "image/jpeg", out.Bytes()
 	} else {
-		shot.MIME, shot.Data = "image/png", encodePNG(img)
+		shot.MIME, shot.Data = "image/png", d.png.encode(img)
 	}
 	if len(shot.Data) > sandbox.MaxPicture {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the picture has %d bytes, at most %d can be had; take it as JPEG, scaled, or of a region", len(shot.Data), sandbox.MaxPicture)
@@ -105,17 +97,40 @@ func (d *Desktop) shoot(ctx context.Context, s *session, req *sandbox.Screenshot
 	return shot, nil
 }
 
-// partOf returns the part of a screen that is asked for.
-func partOf(screen *sandbox.Screen, r *sandbox.Region) (image.Rectangle, error) {
-	if screen.Width > sandbox.MaxScreenWidth || screen.Height > sandbox.MaxScreenHeight {
+// capture reads the part of the screen that is asked for, and what the screen
+// is, in one question. It takes the size to be the one last heard of, and asks
+// again if it was not.
+func (d *Desktop) capture(ctx context.Context, s *session, req *sandbox.ScreenshotRequest) (*image.RGBA, *sandbox.Screen, error) {
+	for again := false; ; again = true {
+		size, asked := *s.size.Load(), s.askScreen()
+		var img *image.RGBA
+		part, err := partOf(size, req.Region)
+		if err == nil {
+			img, err = d.grab(ctx, s, part, req.Cursor && s.xfixes.Opcode != 0)
+		}
+		screen, e := asked.wait(ctx)
+		switch {
+		case e != nil:
+			return nil, nil, e
+		case size == image.Pt(screen.Width, screen.Height):
+			return img, screen, err
+		case again:
+			return nil, nil, sandbox.Errorf(sandbox.CodeUnavailable, "the screen changes its size all the time; try again")
+		}
+	}
+}
+
+// partOf returns the part of a screen of a size that is asked for.
+func partOf(size image.Point, r *sandbox.Region) (image.Rectangle, error) {
+	if size.X > sandbox.MaxScreenWidth || size.Y > sandbox.MaxScreenHeight {
 		return image.Rectangle{}, sandbox.Errorf(sandbox.CodeTooLarge, "the screen has %d by %d pixels; at most %d by %d are supported",
-			screen.Width, screen.Height, sandbox.MaxScreenWidth, sandbox.MaxScreenHeight)
+			size.X, size.Y, sandbox.MaxScreenWidth, sandbox.MaxScreenHeight)
 	}
 	if r == nil {
-		return image.Rect(0, 0, screen.Width, screen.Height), nil
+		return image.Rectangle{Max: size}, nil
 	}
-	if r.X < 0 || r.Y < 0 || r.Width < 1 || r.Height < 1 || r.Width > screen.Width-r.X || r.Height > screen.Height-r.Y {
-		return image.Rectangle{}, sandbox.Errorf(sandbox.CodeInvalid, "the region is not within the screen, which is %d by %d pixels", screen.Width, screen.Height)
+	if r.X < 0 || r.Y < 0 || r.Width < 1 || r.Height < 1 || r.Width > size.X-r.X || r.Height > size.Y-r.Y {
+		return image.Rectangle{}, sandbox.Errorf(sandbox.CodeInvalid, "the region is not within the screen, which is %d by %d pixels", size.X, size.Y)
 	}
 	return image.Rect(r.X, r.Y, r.X+r.Width, r.Y+r.Height), nil
 }
@@ -141,35 +156,20 @@ const maxPiece = 4 << 20
 
 // grab reads a part of the screen.
 func (d *Desktop) grab(ctx context.Context, s *session, part image.Rectangle, cursor bool) (*image.RGBA, error) {
-	setup := s.Setup()
-	stride := setup.Stride(part.Dx())
-	lines := min(max(1, maxPiece/stride), part.Dy())
-	buf := d.frame
-	if d.frame = nil; cap(buf) < stride*part.Dy()+4 {
-		buf = make([]byte, stride*part.Dy()+4)
+	stride := s.Setup().Stride(part.Dx())
+	wait, err := d.ask(ctx, s, part, stride)
+	if err != nil {
+		return nil, err
 	}
 	var pointer *x11.Reply
-	var pieces []*x11.Reply
-	for y := 0; y < part.Dy(); y += lines {
-		n := min(lines, part.Dy()-y)
-		// Messages have a length that is a multiple of four.
-		into := buf[y*stride:][: (n*stride+3)&^3 : (n*stride+3)&^3]
-		pieces = append(pieces, s.GetImage(part.Min.X, part.Min.Y+y, part.Dx(), n, into))
-	}
 	if cursor {
 		pointer = s.CursorImage(s.xfixes)
 	}
-	for i, r := range pieces {
-		n := min(lines, part.Dy()-i*lines)
-		head, err := r.Wait(ctx)
-		if err != nil {
-			return nil, err // the buffer may still be written to
-		}
-		if x11.ImageSize(head) < n*stride {
-			return nil, errors.New("the X server sent a part of a picture")
-		}
+	raw, err := wait()
+	if err != nil {
+		return nil, err
 	}
-	img := d.decode(setup, part.Size(), buf, stride)
+	img := decode(s.Setup(), part.Size(), raw, stride)
 	if !cursor {
 		return img, nil
 	}
@@ -185,17 +185,73 @@ func (d *Desktop) grab(ctx context.Context, s *session, part image.Rectangle, cu
 	return img, nil
 }
 
-// keepFrame is the largest buffer that is kept for the next picture, in bytes.
+var errPartOfPicture = errors.New("the X server sent a part of a picture")
+
+// ask asks for a part of the screen. The function that it returns waits for the
+// pixels, as the server has them.
+func (d *Desktop) ask(ctx context.Context, s *session, part image.Rectangle, stride int) (wait func() ([]byte, error), err error) {
+	size := stride * part.Dy()
+	whole := stride / part.Dx() * s.size.Load().X * s.size.Load().Y
+	g, err := d.share(ctx, s, max(size, min(whole, keepFrame)))
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		return d.askSocket(ctx, s, part, stride), nil
+	}
+	r := s.GetShmImage(s.shm, part.Min.X, part.Min.Y, part.Dx(), part.Dy(), g.id)
+	return func() ([]byte, error) {
+		b, err := r.Wait(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if x11.ShmImageSize(b) < size {
+			return nil, errPartOfPicture
+		}
+		return g.mem[:size], nil
+	}, nil
+}
+
+// askSocket is [Desktop.ask] for a server that shares no memory.
+func (d *Desktop) askSocket(ctx context.Context, s *session, part image.Rectangle, stride int) func() ([]byte, error) {
+	lines := min(max(1, maxPiece/stride), part.Dy())
+	buf := d.frame
+	if d.frame = nil; cap(buf) < stride*part.Dy()+4 {
+		buf = make([]byte, stride*part.Dy()+4)
+	}
+	var pieces []*x11.Reply
+	for y := 0; y < part.Dy(); y += lines {
+		n := min(lines, part.Dy()-y)
+		// Messages have a length that is a multiple of four.
+		into := buf[y*stride:][: (n*stride+3)&^3 : (n*stride+3)&^3]
+		pieces = append(pieces, s.GetImage(part.Min.X, part.Min.Y+y, part.Dx(), n, into))
+	}
+	return func() ([]byte, error) {
+		for i, r := range pieces {
+			n := min(lines, part.Dy()-i*lines)
+			head, err := r.Wait(ctx)
+			if err != nil {
+				return nil, err // the buffer may still be written to
+			}
+			if x11.ImageSize(head) < n*stride {
+				return nil, errPartOfPicture
+			}
+		}
+		if len(buf) <= keepFrame {
+			d.frame = buf
+		}
+		return buf[:stride*part.Dy()], nil
+	}
+}
+
+// keepFrame is the largest memory that is kept for the next picture, in bytes.
 const keepFrame = 8 << 20
 
 // decode makes a picture of what the server sent, in the same memory if it has
-// room. The picture is good for as long as the caller has the turn.
-func (d *Desktop) decode(setup *x11.Setup, size image.Point, raw []byte, stride int) *image.RGBA {
+// room. The picture is good for as long as the caller has the turn of
+// Desktop.shots.
+func decode(setup *x11.Setup, size image.Point, raw []byte, stride int) *image.RGBA {
 	if setup.BitsPerPixel == 32 && !setup.BigEndian && setup.Red == 0xff0000 && setup.Green == 0xff00 && setup.Blue == 0xff {
-		if len(raw) <= keepFrame {
-			d.frame = raw
-		}
-		raw = raw[:stride*size.Y]
 		swap(raw)
 		return &image.RGBA{Pix: raw, Stride: stride, Rect: image.Rectangle{Max: size}}
 	}
@@ -361,7 +417,7 @@ func (d *Desktop) sum(ctx context.Context, s *session) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	part, err := partOf(screen, nil)
+	part, err := partOf(image.Pt(screen.Width, screen.Height), nil)
 	if err != nil {
 		return 0, err
 	}

@@ -15,6 +15,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -70,6 +71,7 @@ type Conn struct {
 
 	mu      sync.Mutex
 	out     []byte   // requests to be written; guarded by mu
+	files   []int    // descriptors that go with them; guarded by mu
 	sent    uint64   // number of the last request; guarded by mu
 	heard   uint64   // number of the last request that the server mentioned; guarded by mu
 	waiting []*Reply // in the order of their requests; guarded by mu
@@ -132,7 +134,7 @@ func (c *Conn) fail(err error) {
 	for _, r := range c.waiting {
 		r.finish(nil, err)
 	}
-	c.waiting, c.out = nil, nil
+	c.waiting, c.out, c.files = nil, nil, nil
 }
 
 // Reply is the answer to a request, which may still be on its way.
@@ -230,18 +232,31 @@ func (c *Conn) Flush() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	c.mu.Lock()
-	buf, err := c.out, c.err
-	c.out = nil
-	c.mu.Unlock()
+	buf, files, err := c.out, c.files, c.err
 	if err != nil || len(buf) == 0 {
+		c.mu.Unlock()
 		return err
 	}
+	c.out, c.files = nil, nil
+	c.mu.Unlock()
 	_ = c.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
-	if _, err := c.nc.Write(buf); err != nil {
+	if err := c.write(buf, files); err != nil {
 		c.fail(fmt.Errorf("write to the X server: %w", err))
 		return c.Err()
 	}
 	return nil
+}
+
+func (c *Conn) write(buf []byte, files []int) error {
+	if nc, ok := c.nc.(*net.UnixConn); ok && len(files) > 0 {
+		n, _, err := nc.WriteMsgUnix(buf, syscall.UnixRights(files...), nil)
+		if err != nil {
+			return err
+		}
+		buf = buf[n:]
+	}
+	_, err := c.nc.Write(buf)
+	return err
 }
 
 // receive reads until the connection ends.

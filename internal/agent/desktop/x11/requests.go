@@ -11,6 +11,7 @@ import (
 const (
 	EventKeyPress         = 2
 	EventDestroyNotify    = 17
+	EventConfigureNotify  = 22
 	EventPropertyNotify   = 28
 	EventSelectionClear   = 29
 	EventSelectionRequest = 30

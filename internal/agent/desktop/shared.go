@@ -1,0 +1,87 @@
+package desktop
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/agent/desktop/x11"
+)
+
+// segment is memory that an X server writes pictures to: through its socket,
+// they would be copied four times. The server may be hostile. It can write to
+// the memory at any time, so nothing but colours is read from it; it cannot make
+// it smaller, so reading never fails.
+type segment struct {
+	of  *session
+	id  uint32
+	mem []byte
+}
+
+// share returns memory shared with the server that has room for so many bytes;
+// nil if there is none. The caller has the turn of Desktop.shots.
+func (d *Desktop) share(ctx context.Context, s *session, size int) (*segment, error) {
+	if s.shm.Opcode == 0 || size > keepFrame {
+		return nil, nil
+	}
+	if d.shared != nil && (d.shared.of != s || len(d.shared.mem) < size) {
+		d.shared.release()
+		d.shared = nil
+	}
+	if d.shared != nil {
+		return d.shared, nil
+	}
+	g, err := newSegment(ctx, s, size)
+	if _, ok := errors.AsType[*x11.Error](err); ok {
+		s.shm = x11.Extension{} // a server that cannot reach the memory
+		return nil, nil
+	}
+	d.shared = g
+	return g, err
+}
+
+func newSegment(ctx context.Context, s *session, size int) (*segment, error) {
+	fd, mem, err := sealedMemory(size)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	g := &segment{of: s, mem: mem}
+	id, attached := s.AttachShm(s.shm, fd)
+	if _, err := attached.Wait(ctx); err != nil {
+		g.release()
+		return nil, err
+	}
+	g.id = id
+	return g, nil
+}
+
+// sealedMemory returns memory that nobody can make smaller, and its descriptor.
+func sealedMemory(size int) (fd int, mem []byte, err error) {
+	fd, err = unix.MemfdCreate("screen", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+		}
+	}()
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return -1, nil, err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return -1, nil, err
+	}
+	mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return fd, mem, err
+}
+
+// release gives the memory back, here and in the server.
+func (g *segment) release() {
+	if g.id != 0 {
+		g.of.DetachShm(g.of.shm, g.id) // if its connection has ended, it has no more of it
+	}
+	_ = unix.Munmap(g.mem)
+}
