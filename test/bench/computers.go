@@ -136,6 +136,10 @@ func (b *bench) screenshots(ctx context.Context, id string) error {
 	return nil
 }
 
+// calm waits until the screen does not change, as far as it can be waited for: a
+// caret blinks every half second.
+var calm = sandbox.ScreenshotRequest{StableMS: 300, Region: &sandbox.Region{Width: 8, Height: 8}}
+
 // newPicture returns what takes a picture of which the last has nothing: that is
 // one of a small region, and the page has moved since the last whole one.
 func (b *bench) newPicture(id string) func(context.Context) (time.Duration, error) {
@@ -145,7 +149,6 @@ func (b *bench) newPicture(id string) func(context.Context) (time.Duration, erro
 		if _, err := b.d.Client.SendInput(ctx, id, []sandbox.Input{{Type: sandbox.InputScroll, X: &x, Y: &y, DY: notches}}); err != nil {
 			return 0, err
 		}
-		calm := sandbox.ScreenshotRequest{StableMS: 500, Region: &sandbox.Region{Width: 8, Height: 8}}
 		if _, err := b.d.Client.Screenshot(ctx, id, calm); err != nil {
 			return 0, err
 		}
@@ -163,22 +166,31 @@ func (b *bench) inputs(ctx context.Context, id string) error {
 	}
 	for _, c := range []struct {
 		name, target string
+		calm         bool // whether all before has been dealt with
 		inputs       []sandbox.Input
 	}{
-		{"click", "< 5 ms", []sandbox.Input{{Type: sandbox.InputClick, X: &x, Y: &y}}},
-		{"key", "< 5 ms", []sandbox.Input{{Type: sandbox.InputKey, Keys: []string{"Down"}}}},
-		{"key combination", "", []sandbox.Input{{Type: sandbox.InputKey, Keys: []string{"ctrl+shift+Left"}}}},
-		{"type 100 characters that the keyboard has", "", []sandbox.Input{{Type: sandbox.InputText, Text: latin}}},
-		{"type 100 characters that it has not", "", []sandbox.Input{{Type: sandbox.InputText, Text: han}}},
+		{"click", "< 5 ms", true, []sandbox.Input{{Type: sandbox.InputClick, X: &x, Y: &y}}},
+		{"key", "< 5 ms", true, []sandbox.Input{{Type: sandbox.InputKey, Keys: []string{"Down"}}}},
+		{"key combination", "< 5 ms", true, []sandbox.Input{{Type: sandbox.InputKey, Keys: []string{"ctrl+shift+Left"}}}},
+		{"clicks, one right after the other", "", false, []sandbox.Input{{Type: sandbox.InputClick, X: &x, Y: &y}}},
+		{"keys, one right after the other", "", false, []sandbox.Input{{Type: sandbox.InputKey, Keys: []string{"Down"}}}},
+		{"type 100 characters that the keyboard has", "", false, []sandbox.Input{{Type: sandbox.InputText, Text: latin}}},
+		{"type 100 characters that it has not", "", false, []sandbox.Input{{Type: sandbox.InputText, Text: han}}},
 	} {
 		n := 3 * b.n
 		if len(c.inputs[0].Text) > 0 {
 			n = b.n
 		}
-		if err := b.time(ctx, c.name, c.target, n, whole(func(ctx context.Context) error {
+		if err := b.time(ctx, c.name, c.target, n, func(ctx context.Context) (time.Duration, error) {
+			if c.calm {
+				if _, err := b.d.Client.Screenshot(ctx, id, calm); err != nil {
+					return 0, err
+				}
+			}
+			began := time.Now()
 			_, err := b.d.Client.SendInput(ctx, id, c.inputs)
-			return err
-		})); err != nil {
+			return time.Since(began), err
+		}); err != nil {
 			return err
 		}
 	}
