@@ -24,10 +24,13 @@ demo: build ## build, then do the main job through a real MCP session
 deps: ## install what the tests need (Debian; as an ordinary user it only says what is missing)
 	./scripts/install-test-deps
 
+# The longest tests begin first, so that none of them is left to run alone.
+LONGEST = ./internal/engine/cells ./internal/service ./internal/image ./internal/dialect/... ./internal/agent
+
 # The tests below test/ drive the built program, where the race detector sees
 # nothing; it watches all others.
 test: build deps ## run every test
-	COVE_BIN=$(CURDIR)/bin/cove go test -race -timeout 25m $$(go list ./... | grep -v /test/)
+	COVE_BIN=$(CURDIR)/bin/cove go test -race -timeout 25m $(LONGEST) $$(go list ./... | grep -v /test/)
 	COVE_BIN=$(CURDIR)/bin/cove go test -timeout 25m ./test/...
 
 test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads

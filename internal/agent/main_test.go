@@ -189,7 +189,7 @@ func (s *server) wait(t testing.TB, id string) *agentv1.Job {
 // tells.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if ok() {
 			return
 		}

@@ -166,7 +166,7 @@ func (w *world) waitState(id string, want sandbox.State) *sandbox.Sandbox {
 // wait asks until something has happened.
 func wait(t testing.TB, happened func() bool, otherwise func() string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !happened(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal(otherwise())
 		}

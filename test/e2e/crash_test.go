@@ -26,7 +26,7 @@ func TestDaemonDies(t *testing.T) {
 			_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: "sleep 1; echo done > /workspace/foreground"}, nil)
 			foreground <- err
 		}()
-		covetest.Eventually(5*time.Second, func() bool {
+		covetest.Eventually(30*time.Second, func() bool {
 			jobs, err := d.Client.ListJobs(t.Context(), s.ID)
 			return err == nil && len(jobs.Items) == 2
 		})
@@ -56,7 +56,7 @@ func TestDaemonDies(t *testing.T) {
 			_, err := d.Client.StatFile(t.Context(), s.ID, "/workspace/foreground")
 			return err == nil
 		}
-		if !covetest.Eventually(5*time.Second, finished) {
+		if !covetest.Eventually(30*time.Second, finished) {
 			t.Error("the command in flight did not go on when the daemon was killed")
 		}
 	})

@@ -413,7 +413,7 @@ func nobody(t *testing.T, d *covetest.Daemon, id, args string) {
 		}
 		return err == nil
 	}
-	if !covetest.Eventually(2*time.Second, gone) {
+	if !covetest.Eventually(30*time.Second, gone) {
 		t.Errorf("%q still runs:\n%s", args, seen)
 	}
 }
@@ -448,7 +448,7 @@ func TestClientGoesAway(t *testing.T) {
 			t.Error("a broken upload is said to have worked")
 		}
 		empty := func() bool { return d.Sh(t, s.ID, "ls -A /workspace") == "" }
-		if !covetest.Eventually(2*time.Second, empty) {
+		if !covetest.Eventually(30*time.Second, empty) {
 			t.Errorf("an upload that was cut off left %s", d.Sh(t, s.ID, "ls -lA /workspace"))
 		}
 	})

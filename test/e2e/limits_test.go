@@ -78,7 +78,7 @@ func TestLimitsBite(t *testing.T) {
 					res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Command: []string{"/bin/echo", "alive"}, TimeoutMS: 10_000})
 					return err == nil && res.Stdout == "alive\n"
 				}
-				if !covetest.Eventually(10*time.Second, usable) {
+				if !covetest.Eventually(30*time.Second, usable) {
 					got, _ := d.Client.Get(t.Context(), s.ID)
 					t.Errorf("the sandbox is not usable afterwards: state %s, reason %q", got.State, got.Reason)
 				}

@@ -52,7 +52,7 @@ func TestFiftyClients(t *testing.T) {
 			after.Descriptors -= 3 * waiting
 			return after.Descriptors <= before.Descriptors && after.Children <= before.Children
 		}
-		if !covetest.Eventually(10*time.Second, same) || after.Zombies > 0 || after.Mounts > before.Mounts || after.Groups > 0 {
+		if !covetest.Eventually(30*time.Second, same) || after.Zombies > 0 || after.Mounts > before.Mounts || after.Groups > 0 {
 			t.Errorf("the daemon has %+v, before it had %+v", after, before)
 		}
 		if dirs := d.CellDirs(); len(dirs) > 0 {

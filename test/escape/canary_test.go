@@ -173,7 +173,7 @@ func crash(t *testing.T, d *covetest.Daemon, name string) {
 	if err := syscall.Kill(pid, syscall.SIGABRT); err != nil {
 		t.Fatal(err)
 	}
-	ended := covetest.Eventually(10*time.Second, func() bool {
+	ended := covetest.Eventually(30*time.Second, func() bool {
 		s, err = d.Client.Get(t.Context(), name)
 		return err == nil && s.State == sandbox.StateFailed
 	})

@@ -31,7 +31,7 @@ func TestStoppedAgent(t *testing.T) {
 			_, err := d.Client.GetJob(ctx, victim.ID, running.ID)
 			return err != nil
 		}
-		if !covetest.Eventually(10*time.Second, isStopped) {
+		if !covetest.Eventually(30*time.Second, isStopped) {
 			t.Fatal("the agent does not stop")
 		}
 		// A daemon that finds the sandbox like that starts all the same.
@@ -46,11 +46,11 @@ func TestStoppedAgent(t *testing.T) {
 			ok     bool // it works without the agent
 			call   func(ctx context.Context) error
 		}{
-			{"list", 2 * time.Second, true, func(ctx context.Context) error {
+			{"list", 6 * time.Second, true, func(ctx context.Context) error {
 				_, err := d.Client.List(ctx, sandbox.ListRequest{})
 				return err
 			}},
-			{"get", 2 * time.Second, true, func(ctx context.Context) error { _, err := d.Client.Get(ctx, victim.ID); return err }},
+			{"get", 6 * time.Second, true, func(ctx context.Context) error { _, err := d.Client.Get(ctx, victim.ID); return err }},
 			{"stats", 6 * time.Second, true, func(ctx context.Context) error { _, err := d.Client.Stats(ctx, victim.ID); return err }},
 			{"exec next door", 6 * time.Second, true, func(ctx context.Context) error {
 				_, err := d.Client.Exec(ctx, other.ID, sandbox.ExecRequest{Command: []string{"true"}}, nil)

@@ -229,7 +229,7 @@ func wipe(t *testing.T, d *covetest.Daemon, groups []string) {
 			t.Errorf("delete %s: %v", snap.ID, err)
 		}
 	}
-	if err := d.Tidy(t.Context(), groups, 5*time.Second); err != nil {
+	if err := d.Tidy(t.Context(), groups, 30*time.Second); err != nil {
 		t.Error(err)
 	}
 }

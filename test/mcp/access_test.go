@@ -198,7 +198,7 @@ func TestOnDemand(t *testing.T) {
 		both[0].call("4", "sandbox_kill", `{"sandbox":"`+id+`"}`)
 	}
 	gone := func() bool { return unlocked(t, filepath.Join(dir, "serve.lock")) }
-	if !covetest.Eventually(15*time.Second, gone) {
+	if !covetest.Eventually(30*time.Second, gone) {
 		t.Error("the daemon goes on although nothing runs and no one asks")
 	}
 	for _, p := range both {
@@ -210,7 +210,7 @@ func TestOnDemand(t *testing.T) {
 			t.Errorf("the process ended with %v; standard error: %s", err, &p.stderr)
 		}
 	}
-	if !covetest.Eventually(15*time.Second, gone) {
+	if !covetest.Eventually(30*time.Second, gone) {
 		t.Error("the second daemon does not end")
 	}
 }

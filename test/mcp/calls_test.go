@@ -143,7 +143,7 @@ func TestCancellation(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			seconds := fmt.Sprint(30_000 + i)
 			end := tt.start(t, d, box, seconds)
-			if !covetest.Eventually(10*time.Second, func() bool { return runs(t, d, box, seconds) }) {
+			if !covetest.Eventually(30*time.Second, func() bool { return runs(t, d, box, seconds) }) {
 				t.Fatal("the command does not run")
 			}
 			end()

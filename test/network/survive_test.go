@@ -140,7 +140,7 @@ func TestLogTells(t *testing.T) {
 			}
 			return len(missing) == 0
 		}
-		if !covetest.Eventually(5*time.Second, look) {
+		if !covetest.Eventually(30*time.Second, look) {
 			list, _ := d.Client.NetworkLog(t.Context(), id, sandbox.NetworkLogRequest{})
 			t.Errorf("missing: %v in %+v", missing, list.Items)
 		}

@@ -53,7 +53,7 @@ func TestMergeWhole(t *testing.T) {
 				got = string(out.Data)
 				return err == nil && got == want
 			}
-			if !covetest.Eventually(5*time.Second, said) {
+			if !covetest.Eventually(30*time.Second, said) {
 				t.Errorf("the counter in %s says %q, want %q", id, got, want)
 			}
 		}
@@ -272,7 +272,7 @@ func onlyThese(t *testing.T, d *covetest.Daemon, ids ...string) {
 	}
 	// A machine that was merged is called as the winner was.
 	agree := func() bool { return len(d.Living()) == len(ids) && len(d.CellDirs()) == len(ids) }
-	if !covetest.Eventually(5*time.Second, agree) {
+	if !covetest.Eventually(30*time.Second, agree) {
 		t.Errorf("there are cells of %v and directories of %v, want %v", d.Living(), d.CellDirs(), ids)
 	}
 }
@@ -399,7 +399,7 @@ func testTryCancelled(t *testing.T, d *covetest.Daemon, id string) {
 		if err == nil {
 			t.Errorf("a try that was cancelled after %d ms gave no error", after)
 		}
-		if !covetest.Eventually(10*time.Second, only) {
+		if !covetest.Eventually(30*time.Second, only) {
 			t.Fatalf("forks are left of a try that was cancelled after %d ms", after)
 		}
 		onlyThese(t, d, id)
@@ -408,7 +408,7 @@ func testTryCancelled(t *testing.T, d *covetest.Daemon, id string) {
 	if _, err := d.Client.Try(t.Context(), id, req, func(sandbox.TryEvent) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("a sink that fails: %v", err)
 	}
-	if !covetest.Eventually(10*time.Second, only) {
+	if !covetest.Eventually(30*time.Second, only) {
 		t.Errorf("forks are left after a sink failed")
 	}
 	onlyThese(t, d, id)

@@ -163,7 +163,7 @@ func (w *world) checkJobs(t *testing.T, when string) {
 	}
 	before := w.output(t, w.lines)
 	more := func() bool { return len(w.output(t, w.lines)) > len(before) }
-	if !covetest.Eventually(5*time.Second, more) {
+	if !covetest.Eventually(30*time.Second, more) {
 		t.Errorf("%s: %s: the job writes no more after %d bytes", w.hostname, when, len(before))
 	}
 	lines := strings.Split(strings.TrimSuffix(w.output(t, w.lines), "\n"), "\n")
@@ -180,7 +180,7 @@ func (w *world) checkJobs(t *testing.T, when string) {
 	}
 	want := "heard " + strings.Join(w.words, "\nheard ") + "\n"
 	heard := func() bool { return w.output(t, w.input) == want }
-	if !covetest.Eventually(5*time.Second, heard) {
+	if !covetest.Eventually(30*time.Second, heard) {
 		t.Errorf("%s: %s: the job with open input has written %q; want %q", w.hostname, when, w.output(t, w.input), want)
 	}
 }

@@ -271,12 +271,12 @@ func (w *walk) act(ctx context.Context, s *step, b blow) (answer error, mayFail 
 
 // noticed waits until no sandbox is said to run on a machine that was killed.
 func (w *walk) noticed(ctx context.Context, hit string) (now covetest.Machines, err error) {
-	ok := covetest.Eventually(10*time.Second, func() bool {
+	ok := covetest.Eventually(30*time.Second, func() bool {
 		now, err = w.d.Machines(ctx)
 		return err == nil && !slices.Contains(slices.Collect(maps.Values(now.Instances)), hit)
 	})
 	if !ok && err == nil {
-		err = fmt.Errorf("a sandbox is said to run 10 s after its machine %s was killed", hit)
+		err = fmt.Errorf("a sandbox is said to run 30 s after its machine %s was killed", hit)
 	}
 	return now, err
 }

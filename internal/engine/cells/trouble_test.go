@@ -247,7 +247,7 @@ func TestCellKilledDuringCheckpoint(t *testing.T) {
 		if st.ID != "sbx-one" {
 			t.Errorf("failed: %+v", st)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("no notice of the failure")
 	}
 }
