@@ -31,7 +31,7 @@ LONGEST = ./internal/engine/cells ./internal/service ./internal/image ./internal
 # nothing; it watches all others.
 test: build deps ## run every test
 	COVE_BIN=$(CURDIR)/bin/cove go test -race -timeout 25m $(LONGEST) $$(go list ./... | grep -v /test/)
-	COVE_BIN=$(CURDIR)/bin/cove go test -timeout 25m ./test/...
+	COVE_BIN=$(CURDIR)/bin/cove go test -timeout 25m ./test/network ./test/e2e ./test/...
 
 test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates

@@ -89,8 +89,8 @@ func (s *Store) MeasureVolume(ctx context.Context, id string, usedBytes int64) e
 func (s *Store) DeleteVolume(ctx context.Context, id string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, c := range []struct{ query, what, undo string }{
-			{"SELECT id FROM sandboxes WHERE (" + living + " OR held = 1) AND " + hasVolume + " LIMIT 1", "sandbox", "kill"},
-			{"SELECT id FROM snapshots WHERE " + hasVolume + " LIMIT 1", "snapshot", "delete"},
+			{"SELECT id FROM sandboxes WHERE (" + living + " OR held = 1) AND " + hasVolume + " ORDER BY id LIMIT 1", "sandbox", "kill"},
+			{"SELECT id FROM snapshots WHERE " + hasVolume + " ORDER BY id LIMIT 1", "snapshot", "delete"},
 		} {
 			var by string
 			err := tx.QueryRowContext(ctx, c.query, id).Scan(&by)
