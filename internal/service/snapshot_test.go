@@ -346,6 +346,15 @@ func TestRestoreKeeps(t *testing.T) {
 	if spec.Resources.VCPUs != 2 || spec.Resources.MemoryMiB != 222 || spec.Hostname != "x" {
 		t.Errorf("the machine is %+v", spec)
 	}
+	// The other's numbers are not drawn again, nor is its place among forks kept.
+	if spec.Fork == nil || spec.Fork.Count != 0 {
+		t.Errorf("it is taken for the sandbox of the snapshot: %+v", spec.Fork)
+	}
+	w.snapshot("x", "own")
+	w.restore("x", sandbox.RestoreRequest{Snapshot: "own"})
+	if spec, _ := w.state.Spec(w.record(sbx.ID).Instance); spec.Fork != nil {
+		t.Errorf("restored from its own snapshot it is taken for another: %+v", spec.Fork)
+	}
 	w.agree()
 	if got := w.events(sbx.ID); !slices.Contains(got, "key-red sandbox.restore") {
 		t.Errorf("recorded %v", got)

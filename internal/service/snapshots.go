@@ -358,7 +358,7 @@ func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.Snap
 	if err != nil {
 		return *r, err
 	}
-	from := beginning{root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, begins: beginsOf(snap.Root)}
+	from := beginning{root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, begins: beginsOf(snap.Root), another: snap.SandboxID != r.ID}
 	before := *r
 	before.Mounts = snap.Mounts
 	return s.replace(ctx, &before, from, func(now *store.Record) error {
