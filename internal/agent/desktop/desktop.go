@@ -49,8 +49,9 @@ type Desktop struct {
 	display string
 	socket  string
 
-	connecting turn // held while looking at live, and connecting
+	connecting turn // held while looking at the next two, and connecting
 	live       *session
+	closed     bool
 	inputs     turn // held while the pointer and keyboard are used
 	held       holding
 	keys       keyboard
@@ -95,17 +96,19 @@ func displayNumber(display string) (int, error) {
 	return n, nil
 }
 
-// Close ends the connection. What is held stays so: the server lets go of it
-// for nobody.
+// Close ends the connection, and calls that are under way. What is held stays so:
+// the server lets go of it for nobody.
 func (d *Desktop) Close() {
 	if d.connecting.take(context.Background()) != nil {
 		return
 	}
-	defer d.connecting.give()
-	if d.live != nil {
-		d.live.close()
-		d.live = nil
+	live := d.live
+	d.live, d.closed = nil, true
+	d.connecting.give()
+	if live != nil {
+		live.close()
 	}
+	// Whoever still takes a picture cannot connect again, and so comes to an end.
 	if d.shots.take(context.Background()) != nil {
 		return
 	}
@@ -158,6 +161,9 @@ func (d *Desktop) connect(ctx context.Context) (*session, error) {
 		return nil, d.explain(err)
 	}
 	defer d.connecting.give()
+	if d.closed {
+		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the display %s was given up for others; try again", d.display)
+	}
 	if d.live != nil {
 		select {
 		case <-d.live.Dead():

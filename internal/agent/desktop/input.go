@@ -288,11 +288,16 @@ type hand struct {
 	d   *Desktop
 	s   *session
 	to  *sandbox.Point // where the pointer was moved last; nil: nowhere
+
+	waited time.Duration // for a pointer that did not arrive
 }
 
 const (
 	// arriveWait is how long to wait for the pointer to be where it was moved.
 	arriveWait = time.Second
+	// arriveTotal is how long one call waits for pointers that do not arrive:
+	// a program may hold the pointer, or the server be hostile.
+	arriveTotal = 3 * time.Second
 	// arriveInterval is how often to look.
 	arriveInterval = 2 * time.Millisecond
 )
@@ -301,10 +306,15 @@ const (
 // click, window managers often hold everything back until they have decided
 // what to make of it.
 func (h *hand) arrive() (*sandbox.Screen, error) {
-	for end := time.Now().Add(arriveWait); ; {
+	began := time.Now()
+	for limit := min(arriveWait, arriveTotal-h.waited); ; {
 		screen, err := h.s.screen(h.ctx)
-		if err != nil || h.to == nil || screen.CursorX == h.to.X && screen.CursorY == h.to.Y || time.Now().After(end) {
+		if err != nil || h.to == nil || screen.CursorX == h.to.X && screen.CursorY == h.to.Y {
 			return screen, err
+		}
+		if waited := time.Since(began); waited >= limit {
+			h.waited += waited
+			return screen, nil
 		}
 		if err := pause(h.ctx, arriveInterval); err != nil {
 			return nil, err

@@ -31,7 +31,9 @@ const (
 // than what image/png does in the same time.
 //
 // A picture is compressed in strips: several processors share the work, and
-// what has not changed since the last picture is not compressed again. One
+// what has not changed since the last picture is not compressed again. Where the
+// pixels are in memory that others write to, a strip may be kept of pixels that
+// were never seen together: who does that spoils pictures of what is theirs. One
 // picture can be encoded at a time.
 type pngEncoder struct {
 	kept map[stripKey]strip // of the last picture

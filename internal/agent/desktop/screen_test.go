@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -283,6 +284,31 @@ func TestSharedMemoryStays(t *testing.T) {
 	mem[8191] = 1
 }
 
+// TestCloseWhileInUse gives up a screen that does not answer, in the middle of a
+// picture.
+func TestCloseWhileInUse(t *testing.T) {
+	x := startX(t, "Xvfb", "-screen", "0", "320x240x24")
+	d := x.desktop(t)
+	shoot(t, d, sandbox.ScreenshotRequest{})
+	if err := x.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer x.cmd.Process.Signal(syscall.SIGCONT)
+	taken := make(chan error, 1)
+	go func() {
+		_, err := d.Screenshot(t.Context(), &sandbox.ScreenshotRequest{})
+		taken <- err
+	}()
+	eventually(t, "the picture is being taken", func() bool { return len(d.shots) == 1 })
+	d.Close()
+	if err := <-taken; sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("the picture that was being taken: %v", err)
+	}
+	if _, err := d.GetScreen(t.Context()); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("used after it was closed: %v", err)
+	}
+}
+
 // TestScreenChangesSize uses a screen right after it has become smaller, and
 // larger again.
 func TestScreenChangesSize(t *testing.T) {
@@ -299,6 +325,7 @@ func TestScreenChangesSize(t *testing.T) {
 	}
 	for _, size := range []image.Point{{X: 640, Y: 480}, {X: 800, Y: 600}} {
 		resize(t, conn, size)
+		eventually(t, "the server tells of the size", func() bool { return *d.live.size.Load() == size })
 		shot, img := shoot(t, d, sandbox.ScreenshotRequest{})
 		if img.Bounds().Size() != size || shot.Screen.Width != size.X || shot.Screen.Height != size.Y {
 			t.Errorf("a picture of %v of a screen of %v: %+v", img.Bounds(), size, shot.Screen)

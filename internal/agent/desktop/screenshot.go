@@ -358,7 +358,12 @@ func (d *Desktop) settle(ctx context.Context, s *session, quiet time.Duration) (
 	for {
 		select {
 		case <-calm.C:
-			return true, nil
+			// A change may have come at the same moment.
+			select {
+			case <-s.changed:
+			default:
+				return true, nil
+			}
 		case <-end.C:
 			return false, nil
 		case <-ctx.Done():
@@ -366,13 +371,13 @@ func (d *Desktop) settle(ctx context.Context, s *session, quiet time.Duration) (
 		case <-s.Dead():
 			return false, s.Err()
 		case <-s.changed:
-			calm.Reset(quiet)
-			time.Sleep(changeInterval) // what is drawn all the time must not keep the server busy with telling
-			s.RepairDamage(s.damage, id)
-			if err := s.Sync(ctx); err != nil {
-				return false, err
-			}
 		}
+		time.Sleep(changeInterval) // what is drawn all the time must not keep the server busy with telling
+		s.RepairDamage(s.damage, id)
+		if err := s.Sync(ctx); err != nil {
+			return false, err
+		}
+		calm.Reset(quiet) // from here on, it tells of changes again
 	}
 }
 

@@ -32,28 +32,23 @@ func (d *Desktop) share(ctx context.Context, s *session, size int) (*segment, er
 	if d.shared != nil {
 		return d.shared, nil
 	}
-	g, err := newSegment(ctx, s, size)
-	if _, ok := errors.AsType[*x11.Error](err); ok {
-		s.shm = x11.Extension{} // a server that cannot reach the memory
-		return nil, nil
-	}
-	d.shared = g
-	return g, err
-}
-
-func newSegment(ctx context.Context, s *session, size int) (*segment, error) {
 	fd, mem, err := sealedMemory(size)
 	if err != nil {
-		return nil, err
+		s.shm = x11.Extension{} // no memory of this kind, or no descriptor: the socket does it too
+		return nil, nil
 	}
 	defer unix.Close(fd)
-	g := &segment{of: s, mem: mem}
 	id, attached := s.AttachShm(s.shm, fd)
+	g := &segment{of: s, id: id, mem: mem}
 	if _, err := attached.Wait(ctx); err != nil {
 		g.release()
+		if _, ok := errors.AsType[*x11.Error](err); ok {
+			s.shm = x11.Extension{} // a server that cannot reach the memory
+			return nil, nil
+		}
 		return nil, err
 	}
-	g.id = id
+	d.shared = g
 	return g, nil
 }
 
@@ -63,25 +58,22 @@ func sealedMemory(size int) (fd int, mem []byte, err error) {
 	if err != nil {
 		return -1, nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = unix.Close(fd)
-		}
-	}()
-	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err == nil {
+		mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
 		return -1, nil, err
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return -1, nil, err
-	}
-	mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	return fd, mem, err
+	return fd, mem, nil
 }
 
-// release gives the memory back, here and in the server.
+// release gives the memory back, here and in the server: one that has none of
+// it, or no connection, takes no notice.
 func (g *segment) release() {
-	if g.id != 0 {
-		g.of.DetachShm(g.of.shm, g.id) // if its connection has ended, it has no more of it
-	}
+	g.of.DetachShm(g.of.shm, g.id)
 	_ = unix.Munmap(g.mem)
 }

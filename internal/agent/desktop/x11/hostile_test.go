@@ -206,7 +206,7 @@ func FuzzServer(f *testing.F) {
 		defer end()
 		ctx := t.Context()
 		c.ids.last = c.ids.mask // so that ids go round
-		replies := []*Reply{c.GetGeometry(1), c.QueryPointer(), c.GetProperty(1, 2, 100, true), c.GetImage(0, 0, 4, 4, make([]byte, 64)), c.CursorImage(Extension{Opcode: 130})}
+		replies := []*Reply{c.GetGeometry(1), c.QueryPointer(), c.GetProperty(1, 2, 100, true), c.GetImage(0, 0, 4, 4, make([]byte, 64)), c.CursorImage(Extension{Opcode: 130}), c.GetShmImage(Extension{Opcode: 133}, 0, 0, 4, 4, 9)}
 		_, check := c.WatchDamage(Extension{Opcode: 131}, 1)
 		for _, r := range append(replies, check) {
 			b, err := r.Wait(ctx)
@@ -247,6 +247,7 @@ func FuzzParse(f *testing.F) {
 		ParseTranslated(b)
 		ParsePointer(b)
 		ImageSize(b)
+		ShmImageSize(b)
 		if keys, err := parseKeyMaps(b, 9, 3); err == nil && len(keys) != 3 {
 			t.Errorf("%d keys", len(keys))
 		}

@@ -3,6 +3,7 @@ package x11
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 )
 
@@ -19,6 +20,9 @@ func (c *Conn) Shm(ctx context.Context) (Extension, error) {
 		return Extension{}, err
 	}
 	b, err := c.Ask(done(request(list[0].Opcode, 0, 4)), smallReply).Wait(ctx)
+	if _, ok := errors.AsType[*Error](err); ok {
+		return Extension{}, nil
+	}
 	if err != nil {
 		return Extension{}, err
 	}
