@@ -119,7 +119,7 @@ func (w *walk) see() {
 
 func (w *walk) tidy(ctx context.Context) error {
 	w.see()
-	return w.d.Tidy(ctx, slices.Collect(maps.Keys(w.groups)), 5*time.Second)
+	return w.d.Tidy(ctx, slices.Collect(maps.Keys(w.groups)), 30*time.Second)
 }
 
 // end looks into the paused sandboxes, and removes everything.
