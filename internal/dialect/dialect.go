@@ -22,7 +22,7 @@ import (
 // Dialect is one MCP surface. Its methods are cheap, return the same on every
 // call and are safe for concurrent use. What not every dialect has are
 // interfaces of their own: [Toolsetter], [Resourcer], [Prompter], [Sessionless], [Configured],
-// [Logged], [Failer].
+// [Logged], [Streamer], [Failer].
 type Dialect interface {
 	// Name is how the dialect is chosen: [a-z0-9_@.-], such as "native".
 	Name() string
@@ -73,6 +73,12 @@ type Configured interface {
 // environment what a server on standard input and output logs to standard error.
 type Logged interface {
 	LogLevel(get func(name string) string) slog.Level
+}
+
+// Streamer is implemented by a dialect whose tools tell output as it comes, with
+// [Call.Output]: its servers declare that they send log messages.
+type Streamer interface {
+	StreamsOutput() bool
 }
 
 // PlainJSON is implemented by a dialect whose clients take one JSON document for
@@ -154,6 +160,14 @@ type Prompt struct {
 	Get func(ctx context.Context, args map[string]string) (*mcp.GetPromptResult, error)
 }
 
+// Output is a piece of what a call's work writes, told before its result.
+type Output struct {
+	Stream sandbox.Stream `json:"stream"`
+	Text   string         `json:"text"`
+	// Omitted is how many bytes of the stream before the text are not told.
+	Omitted int64 `json:"omitted_bytes,omitempty"`
+}
+
 // Call is one call of a tool. The context beside it carries the caller and
 // ends when the client cancels or goes away.
 type Call struct {
@@ -170,6 +184,11 @@ type Call struct {
 	// them; the caller bounds how many. It may be called from any goroutine,
 	// and does nothing when the call is over.
 	Tell func(message string)
+	// Output sends what the work has written as a log message at once, if the
+	// client asked for those and the dialect is a [Streamer]; the caller bounds
+	// how much. It may be called from any goroutine, and does nothing when the
+	// call is over.
+	Output func(o Output)
 	// Env returns a variable of the environment of a client that has started
 	// the server for itself alone, and "" over HTTP.
 	Env func(name string) string

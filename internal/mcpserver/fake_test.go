@@ -15,19 +15,20 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a service that runs imaginary commands: "sleep" until it is
-// cancelled or for five minutes, "panic", "fail", and what else it is given
-// it prints. The tests of whole conversations use the real one.
+// cancelled or for five minutes, "panic", "fail", "hold" prints and then waits
+// for release, and what else it is given it prints. The tests of whole conversations use the real one.
 type fake struct {
 	sandbox.Service
 	started chan string
 	ended   chan error
+	release chan struct{}
 
 	mu      sync.Mutex
 	callers []sandbox.Caller // guarded by mu
 }
 
 func newFake() *fake {
-	return &fake{started: make(chan string, 16), ended: make(chan error, 16)}
+	return &fake{started: make(chan string, 16), ended: make(chan error, 16), release: make(chan struct{})}
 }
 
 func (f *fake) note(ctx context.Context) {
@@ -62,6 +63,15 @@ func (f *fake) Exec(ctx context.Context, id string, req sandbox.ExecRequest, sin
 		f.ended <- err
 		if err != nil {
 			return nil, err
+		}
+	case req.Shell == "hold":
+		if err := sink(sandbox.JobEvent{Stream: sandbox.Stderr, Data: []byte("early\n")}); err != nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-f.release:
 		}
 	default:
 		if err := sink(sandbox.JobEvent{Stream: sandbox.Stdout, Data: []byte(req.Shell)}); err != nil {

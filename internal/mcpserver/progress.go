@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/dialect"
 )
 
 // Progress is told after a second, and then at this interval.
@@ -14,12 +16,17 @@ const (
 	nextProgress  = 2 * time.Second
 )
 
+// outputLevel is the level of log messages with output.
+const outputLevel = "info"
+
 // progress tells the client of one call, if it asked for that, how long the
 // call takes and what is going on. Its value is the seconds since the start,
-// so it always increases.
+// so it always increases. Output goes as log messages, to clients that have
+// set a level.
 type progress struct {
 	ctx     context.Context // of the call
 	session *mcp.ServerSession
+	tool    string
 	token   any // nil if the client did not ask
 	start   time.Time
 	cancel  context.CancelFunc
@@ -34,7 +41,7 @@ type progress struct {
 }
 
 func startProgress(ctx context.Context, req *mcp.CallToolRequest) *progress {
-	p := &progress{ctx: ctx, session: req.Session, token: req.Params.GetProgressToken(), start: time.Now(), cancel: func() {}}
+	p := &progress{ctx: ctx, session: req.Session, tool: req.Params.Name, token: req.Params.GetProgressToken(), start: time.Now(), cancel: func() {}}
 	if p.token == nil {
 		return p
 	}
@@ -64,6 +71,24 @@ func (p *progress) tell(message string) {
 	if p.token != nil {
 		_ = p.send(message) // the client is gone, which ends the call too
 	}
+}
+
+// output sends a piece of output at once, as the library knows whether the
+// client wants it: the level is set for a session up to revision 2025-11-25,
+// and with each request since.
+func (p *progress) output(o dialect.Output) {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	if p.ended {
+		return
+	}
+	//lint:ignore SA1019 the newest revision retires log messages; clients have them for a year yet
+	params := &mcp.LoggingMessageParams{Level: outputLevel, Logger: p.tool, Data: o}
+	if p.token != nil { // the only thing of a call that the client can know it by
+		params.Meta = mcp.Meta{"progressToken": p.token}
+	}
+	//lint:ignore SA1019 see above
+	_ = p.session.Log(p.ctx, params) // the client is gone, which ends the call too
 }
 
 func (p *progress) send(message string) error {

@@ -66,6 +66,10 @@ func (b *builder) capabilities() *mcp.ServerCapabilities {
 	if _, ok := b.dialect.(dialect.Prompter); ok {
 		c.Prompts = &mcp.PromptCapabilities{}
 	}
+	if s, ok := b.dialect.(dialect.Streamer); ok && s.StreamsOutput() {
+		//lint:ignore SA1019 see progress.output
+		c.Logging = &mcp.LoggingCapabilities{}
+	}
 	return c
 }
 
@@ -146,6 +150,7 @@ func (b *builder) handler(t dialect.Tool) mcp.ToolHandler {
 			Session:  sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) }),
 			Status:   p.status,
 			Tell:     p.tell,
+			Output:   p.output,
 			Env:      b.cfg.Env,
 			Protocol: req.ProtocolVersion(),
 			Handover: b.cfg.Handover,

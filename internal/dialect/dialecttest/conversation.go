@@ -39,7 +39,7 @@ func Direct(t testing.TB, d dialect.Dialect, svc sandbox.Service) Caller {
 			return nil, fmt.Errorf("no tool %s", name)
 		}
 		return dialect.Invoke(ctx, d, tool, &dialect.Call{
-			Service: svc, Args: args, Session: func() *dialect.Session { return session }, Status: func(string) {}, Tell: func(string) {}, Env: func(string) string { return "" },
+			Service: svc, Args: args, Session: func() *dialect.Session { return session }, Status: func(string) {}, Tell: func(string) {}, Output: func(dialect.Output) {}, Env: func(string) string { return "" },
 			Protocol: "2025-11-25", Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 	}

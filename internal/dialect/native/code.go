@@ -135,7 +135,8 @@ func runRunCode(ctx context.Context, c *dialect.Call, in codeArgs) (*mcp.CallToo
 		r.Stdin = append([]byte{}, *in.Stdin...)
 	}
 	c.Status("running")
-	watch := &codeWatch{status: c.Status}
+	watch := &codeWatch{status: c.Status, tell: newOutputTeller(ctx, c.Output)}
+	defer watch.tell.end()
 	if in.Sandbox == "" {
 		if in.Context != "" {
 			return nil, invalid("run_code: a context needs a sandbox; give the id of one, or leave context out")
@@ -185,9 +186,10 @@ func backgroundCode(ctx context.Context, c *dialect.Call, in codeArgs) (*mcp.Cal
 	return dialect.Text(fmt.Sprintf("started in the background, job_id %s\nhint: %s\n", job.ID, res.Hint), res), nil
 }
 
-// codeWatch says on the way what code has last written.
+// codeWatch tells on the way what code writes, and its last line as status.
 type codeWatch struct {
 	status func(string)
+	tell   *outputTeller
 
 	mu   sync.Mutex
 	line []byte // guarded by mu; the last line, of which more may come
@@ -200,6 +202,7 @@ func (w *codeWatch) take(e sandbox.CodeEvent) error {
 	if len(e.Data) == 0 {
 		return nil
 	}
+	w.tell.write(e.Stream, e.Data)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.line = append(w.line, e.Data...)

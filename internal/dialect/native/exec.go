@@ -116,7 +116,12 @@ func runExec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolRe
 	out.stdout, out.stderr = newCapture(maxStreamBytes), newCapture(maxStreamBytes)
 	c.Status("running")
 	out.progress = func(total int64) { c.Status(fmt.Sprintf("running; %d bytes of output", total)) }
-	job, err := c.Service.Exec(ctx, in.Sandbox, r, out.take)
+	tell := newOutputTeller(ctx, c.Output)
+	job, err := c.Service.Exec(ctx, in.Sandbox, r, func(e sandbox.JobEvent) error {
+		tell.write(e.Stream, e.Data)
+		return out.take(e)
+	})
+	tell.end()
 	if err != nil {
 		return nil, asLine(in.Command, err)
 	}

@@ -36,6 +36,7 @@ type Dialect struct {
 var (
 	_ dialect.Toolsetter = (*Dialect)(nil)
 	_ dialect.Resourcer  = (*Dialect)(nil)
+	_ dialect.Streamer   = (*Dialect)(nil)
 )
 
 // New returns the dialect.
@@ -81,6 +82,9 @@ func (d *Dialect) Toolsets() (known, defaults []string) {
 	defaults = []string{toolsetCore, toolsetCode, toolsetTime, toolsetNetwork}
 	return append(slices.Clone(defaults), toolsetComputer, toolsetTemplates, toolsetVolumes), defaults
 }
+
+// StreamsOutput tells that run_code and sandbox_exec tell output as it comes.
+func (d *Dialect) StreamsOutput() bool { return true }
 
 // Resources returns the files of sandboxes.
 func (d *Dialect) Resources() []dialect.ResourceTemplate {
