@@ -1,12 +1,16 @@
+//lint:file-ignore SA1019 log messages are retired by the newest revision, and tested in both
 package mcp
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -62,18 +66,28 @@ func (k keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 type session struct {
 	*mcp.ClientSession
 	t *testing.T
-	// progress has the messages of progress notifications.
-	progress chan string
+	// progress has the messages of progress notifications, and output those
+	// with output.
+	progress, output chan string
+	// meta goes with each call.
+	meta mcp.Meta
 }
 
 // open connects a client and closes it with the test.
 func (o door) open(t *testing.T) *session {
 	t.Helper()
-	s := &session{t: t, progress: make(chan string, 100)}
+	s := &session{t: t, progress: make(chan string, 100), output: make(chan string, 100)}
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
 			select {
 			case s.progress <- req.Params.Message:
+			default:
+			}
+		},
+		LoggingMessageHandler: func(_ context.Context, req *mcp.LoggingMessageRequest) {
+			data, _ := req.Params.Data.(map[string]any)
+			select {
+			case s.output <- fmt.Sprintf("%s %s: %s", req.Params.Logger, data["stream"], data["text"]):
 			default:
 			}
 		},
@@ -88,6 +102,37 @@ func (o door) open(t *testing.T) *session {
 	}
 	s.ClientSession = cs
 	return s
+}
+
+// listen asks for output as it comes, in the way of the revision.
+func (s *session) listen() {
+	s.t.Helper()
+	if s.InitializeResult().ProtocolVersion == statelessRevision {
+		s.meta = mcp.Meta{mcp.MetaKeyLogLevel: "info"}
+		return
+	}
+	if err := s.SetLoggingLevel(s.t.Context(), &mcp.SetLoggingLevelParams{Level: "info"}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// hears returns when the output is told that is wanted.
+func (s *session) hears(want string) {
+	s.t.Helper()
+	late := time.After(30 * time.Second)
+	var heard []string
+	for {
+		select {
+		case o := <-s.output:
+			if o == want {
+				return
+			}
+			heard = append(heard, o)
+		case <-late:
+			s.t.Errorf("told %q, want %q", heard, want)
+			return
+		}
+	}
 }
 
 // told returns the messages of progress so far.
@@ -121,7 +166,7 @@ func (f fields) number(name string) float64 {
 // call calls a tool, with progress, and returns its result.
 func (s *session) call(tool string, args map[string]any) *mcp.CallToolResult {
 	s.t.Helper()
-	params := &mcp.CallToolParams{Name: tool, Arguments: args}
+	params := &mcp.CallToolParams{Name: tool, Arguments: args, Meta: maps.Clone(s.meta)}
 	params.SetProgressToken(tool)
 	res, err := s.CallTool(s.t.Context(), params)
 	if err != nil {
