@@ -19,7 +19,7 @@ type metrics struct {
 	s     *Service
 	verbs *prometheus.HistogramVec
 
-	sandboxes, cpu, memory, disk, processes, waiting *prometheus.Desc
+	sandboxes, cpu, memory, disk, processes, netIn, netOut, waiting *prometheus.Desc
 }
 
 // newMetrics makes the metrics of a service and registers them, if it has a
@@ -39,6 +39,8 @@ func newMetrics(s *Service) *metrics {
 		memory:    desc("sandboxes_memory_bytes", "Memory that all sandboxes used together at the last look."),
 		disk:      desc("sandboxes_disk_bytes", "What all sandboxes had written at the last look."),
 		processes: desc("sandboxes_processes", "Processes in all sandboxes at the last look."),
+		netIn:     desc("sandboxes_network_in_bytes_total", "Bytes that all sandboxes have received, as seen at each look since the daemon's first."),
+		netOut:    desc("sandboxes_network_out_bytes_total", "Bytes that all sandboxes have sent, as seen at each look since the daemon's first."),
 		waiting:   desc("calls_in_flight", "Verbs under way."),
 	}
 	if s.cfg.Metrics != nil {
@@ -61,7 +63,7 @@ func (m *metrics) observe(action string, began time.Time, err error) {
 
 // Describe implements [prometheus.Collector].
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.sandboxes, m.cpu, m.memory, m.disk, m.processes, m.waiting} {
+	for _, d := range []*prometheus.Desc{m.sandboxes, m.cpu, m.memory, m.disk, m.processes, m.netIn, m.netOut, m.waiting} {
 		ch <- d
 	}
 }
@@ -85,6 +87,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.memory, float64(total.MemoryBytes))
 	gauge(m.disk, float64(total.DiskBytes))
 	gauge(m.processes, float64(total.Processes))
+	in, out := m.s.meter.network()
+	ch <- prometheus.MustNewConstMetric(m.netIn, prometheus.CounterValue, float64(in))
+	ch <- prometheus.MustNewConstMetric(m.netOut, prometheus.CounterValue, float64(out))
 	m.s.mu.Lock()
 	calls := m.s.calls
 	m.s.mu.Unlock()

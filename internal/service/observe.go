@@ -205,6 +205,10 @@ func thin(points []sandbox.StatsPoint, most int) []sandbox.StatsPoint {
 type meter struct {
 	mu     sync.Mutex
 	series map[string]*series // by sandbox; guarded by mu
+	// primed tells that all were looked at once: what a sandbox had sent before
+	// the daemon began is not of the totals. Guarded by mu.
+	primed        bool
+	netIn, netOut int64 // of all sandboxes, ended ones too; guarded by mu
 }
 
 // series is what one sandbox has used.
@@ -215,6 +219,9 @@ type series struct {
 	instance string
 	at       time.Time
 	cpu      float64
+	// The last look at its network, of which instance.
+	netInstance   string
+	netIn, netOut int64
 }
 
 const seriesLength = int(sandbox.StatsRetention / sandbox.StatsInterval)
@@ -272,6 +279,7 @@ func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	one, now := m.of(h.id), time.Now()
+	m.carry(one, h.instance.ID(), st.NetworkInBytes, st.NetworkOutBytes)
 	p := sandbox.StatsPoint{
 		Time: now.UTC(), CPUPercent: one.share(h.instance.ID(), started, now, st.CPUSeconds), MemoryBytes: st.MemoryBytes, DiskBytes: st.DiskBytes,
 		Processes: st.Processes, NetworkInBytes: st.NetworkInBytes, NetworkOutBytes: st.NetworkOutBytes,
@@ -282,6 +290,36 @@ func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) {
 	}
 	one.ring[one.next] = p
 	one.next = (one.next + 1) % seriesLength
+}
+
+// carry adds to the totals what a sandbox has received and sent since the look
+// before. A new instance counts from 0.
+//
+// Preconditions: m.mu is held.
+func (m *meter) carry(one *series, instance string, in, out int64) {
+	if one.netInstance != instance {
+		one.netInstance, one.netIn, one.netOut = instance, 0, 0
+	}
+	if m.primed {
+		m.netIn += max(0, in-one.netIn)
+		m.netOut += max(0, out-one.netOut)
+	}
+	one.netIn, one.netOut = in, out
+}
+
+// network returns what all sandboxes have received and sent, as far as was
+// looked.
+func (m *meter) network() (in, out int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.netIn, m.netOut
+}
+
+// looked notes that every sandbox that runs was looked at.
+func (m *meter) looked() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.primed = true
 }
 
 // points returns what was noted since a time, oldest first.
@@ -361,6 +399,7 @@ func (s *Service) measure(ctx context.Context) {
 		})
 	}
 	_ = g.Wait() // none fails
+	s.meter.looked()
 	s.meter.forget(time.Now().Add(-sandbox.StatsRetention))
 }
 

@@ -179,6 +179,38 @@ func TestMeterBounds(t *testing.T) {
 	}
 }
 
+// The totals of the network only grow, whatever becomes of sandboxes.
+func TestNetworkTotals(t *testing.T) {
+	m := meter{}
+	for i, step := range []struct {
+		sandbox, instance string
+		in, out           int64
+		wantIn, wantOut   int64
+		first             bool // of the daemon
+	}{
+		{sandbox: "a", instance: "a1", in: 1000, out: 500, first: true},
+		{sandbox: "a", instance: "a1", in: 1010, out: 501, wantIn: 10, wantOut: 1},
+		{sandbox: "b", instance: "b1", in: 7, out: 2, wantIn: 17, wantOut: 3},
+		{sandbox: "a", instance: "a2", in: 4, out: 0, wantIn: 21, wantOut: 3},
+		{sandbox: "a", instance: "a2", in: 4, out: 9, wantIn: 21, wantOut: 12},
+		{sandbox: "b", instance: "b1", in: 5, out: 2, wantIn: 21, wantOut: 12},
+	} {
+		m.mu.Lock()
+		m.carry(m.of(step.sandbox), step.instance, step.in, step.out)
+		m.mu.Unlock()
+		if step.first {
+			m.looked()
+		}
+		if in, out := m.network(); in != step.wantIn || out != step.wantOut {
+			t.Errorf("after step %d: %d and %d, want %d and %d", i, in, out, step.wantIn, step.wantOut)
+		}
+	}
+	m.forget(time.Now())
+	if in, _ := m.network(); in != 21 {
+		t.Errorf("%d after the sandboxes were forgotten", in)
+	}
+}
+
 // TestMetrics scrapes: labels are of fixed sets.
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
@@ -205,6 +237,7 @@ func TestMetrics(t *testing.T) {
 	for name, want := range map[string]float64{
 		"cove_sandboxes running": 1, "cove_sandboxes paused": 0, "cove_verb_seconds ok sandbox.create": 1,
 		"cove_verb_seconds ok code.run": 1, "cove_verb_seconds not_found job.start": 1,
+		"cove_sandboxes_network_in_bytes_total": 0, "cove_sandboxes_network_out_bytes_total": 0,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s is %v (%v), want %v; there are %v", name, v, ok, want, maps.Keys(got))
