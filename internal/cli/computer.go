@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +22,8 @@ const computerTemplate = "desktop"
 
 func (a *app) computerCommand() *cobra.Command {
 	cmd := group("computer", "Use sandboxes that have a screen",
-		a.computerCreateCommand(), a.computerScreenshotCommand(), a.computerClickCommand(), a.computerDragCommand(), a.computerTypeCommand(),
+		a.computerCreateCommand(), a.computerScreenCommand(), a.computerScreenshotCommand(), a.computerMoveCommand(), a.computerClickCommand(),
+		a.computerDragCommand(), a.computerTypeCommand(),
 		a.computerKeyCommand(), a.computerScrollCommand(), a.computerWindowsCommand(), a.computerClipboardCommand(), a.computerOpenCommand(),
 		a.computerViewCommand())
 	cmd.Long = "Use sandboxes that have a screen: see it, and use pointer, keyboard, clipboard and windows.\n" +
@@ -87,13 +89,21 @@ func (o *screenshotOptions) request() (sandbox.ScreenshotRequest, error) {
 		req.Format = sandbox.ImageJPEG
 	}
 	if o.Region != "" {
-		n, err := numbers(o.Region, 4)
-		if err != nil {
-			return req, fmt.Errorf("--region: %w", err)
+		var err error
+		if req.Region, err = parseRegion(o.Region); err != nil {
+			return req, err
 		}
-		req.Region = &sandbox.Region{X: n[0], Y: n[1], Width: n[2], Height: n[3]}
 	}
 	return req, nil
+}
+
+// parseRegion reads the flag --region.
+func parseRegion(text string) (*sandbox.Region, error) {
+	n, err := numbers(text, 4)
+	if err != nil {
+		return nil, fmt.Errorf("--region: %w", err)
+	}
+	return &sandbox.Region{X: n[0], Y: n[1], Width: n[2], Height: n[3]}, nil
 }
 
 // numbers takes a list such as "10,20" apart.
@@ -174,6 +184,44 @@ func place(cmd *cobra.Command, args []string) (x, y *int, err error) {
 	return &n[0], &n[1], nil
 }
 
+func (a *app) computerScreenCommand() *cobra.Command {
+	var opts jsonOption
+	cmd := &cobra.Command{
+		Use: "screen SANDBOX", Short: "Print the size of the screen and where the pointer is",
+		Example: "  cove computer screen pc",
+		Args:    argsBetween(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.onComputer(func(c *client.Client) error {
+				screen, err := c.GetScreen(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				if opts.JSON {
+					return a.printJSON(screen)
+				}
+				return a.fields("size", fmt.Sprintf("%dx%d", screen.Width, screen.Height), "pointer", fmt.Sprintf("%d,%d", screen.CursorX, screen.CursorY))
+			})
+		},
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) computerMoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "move SANDBOX X Y", Short: "Move the pointer to a place",
+		Example: "  cove computer move pc 640 400",
+		Args:    argsBetween(3, 3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			x, y, err := place(cmd, args[1:])
+			if err != nil {
+				return err
+			}
+			return a.input(cmd.Context(), args[0], sandbox.Input{Type: sandbox.InputMove, X: x, Y: y})
+		},
+	}
+}
+
 func (a *app) computerClickCommand() *cobra.Command {
 	var button string
 	var count int
@@ -198,23 +246,34 @@ func (a *app) computerClickCommand() *cobra.Command {
 
 func (a *app) computerDragCommand() *cobra.Command {
 	var button string
+	var keys []string
+	var duration time.Duration
 	cmd := &cobra.Command{
-		Use: "drag SANDBOX X Y X2 Y2", Short: "Drag from one place to another",
-		Example: "  cove computer drag pc 100 100 300 200",
-		Args:    argsBetween(5, 5),
+		Use: "drag SANDBOX X Y X2 Y2 [X3 Y3...]", Short: "Drag from one place to others, one after another",
+		Example: "  cove computer drag pc 100 100 300 200\n  cove computer drag pc 100 100 300 100 300 300 --duration 1s --keys shift",
+		Args:    argsBetween(5, 1+2*(1+sandbox.MaxDragPoints)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			x, y, err := place(cmd, args[1:3])
-			if err != nil {
-				return err
+			if len(args)%2 == 0 {
+				return usageError(cmd, errors.New("drag: the last place has no Y"))
 			}
-			tx, ty, err := place(cmd, args[3:])
-			if err != nil {
-				return err
+			in := sandbox.Input{Type: sandbox.InputDrag, Button: button, Keys: keys, DurationMS: duration.Milliseconds()}
+			for i := 1; i < len(args); i += 2 {
+				x, y, err := place(cmd, args[i:i+2])
+				if err != nil {
+					return err
+				}
+				if i == 1 {
+					in.X, in.Y = x, y
+					continue
+				}
+				in.Path = append(in.Path, sandbox.Point{X: *x, Y: *y})
 			}
-			return a.input(cmd.Context(), args[0], sandbox.Input{Type: sandbox.InputDrag, X: x, Y: y, Button: button, Path: []sandbox.Point{{X: *tx, Y: *ty}}})
+			return a.input(cmd.Context(), args[0], in)
 		},
 	}
 	cmd.Flags().StringVarP(&button, "button", "b", "", "left, middle or right (default left)")
+	cmd.Flags().StringSliceVar(&keys, "keys", nil, "keys to hold, such as shift")
+	cmd.Flags().DurationVar(&duration, "duration", 0, "how long it takes (default 150ms)")
 	return cmd
 }
 
@@ -284,9 +343,10 @@ func (a *app) computerScrollCommand() *cobra.Command {
 
 func (a *app) computerWindowsCommand() *cobra.Command {
 	var opts jsonOption
+	var region string
 	cmd := &cobra.Command{
-		Use: "windows SANDBOX [focus|close|minimize|maximize WINDOW]", Short: "List windows, or change one",
-		Example: "  cove computer windows pc\n  cove computer windows pc close 10485762",
+		Use: "windows SANDBOX [focus|close|minimize|maximize|place WINDOW]", Short: "List windows, or change one",
+		Example: "  cove computer windows pc\n  cove computer windows pc close 10485762\n  cove computer windows pc place 10485762 --region 0,0,640,400",
 		Args:    argsBetween(1, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := sandbox.WindowRequest{}
@@ -300,9 +360,19 @@ func (a *app) computerWindowsCommand() *cobra.Command {
 				}
 				req.Action, req.ID = sandbox.WindowAction(args[1]), id
 			}
+			if (region != "") != (req.Action == sandbox.WindowPlace) {
+				return usageError(cmd, errors.New("windows: place and --region go together"))
+			}
+			if region != "" {
+				var err error
+				if req.Region, err = parseRegion(region); err != nil {
+					return usageError(cmd, err)
+				}
+			}
 			return a.runWindows(cmd.Context(), opts, args[0], req)
 		},
 	}
+	cmd.Flags().StringVar(&region, "region", "", "X,Y,WIDTH,HEIGHT of the screen, with place")
 	opts.AddFlags(cmd.Flags())
 	return cmd
 }
