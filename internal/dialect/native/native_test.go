@@ -86,6 +86,25 @@ func TestRequestsAreComplete(t *testing.T) {
 	}
 }
 
+// What a command of a try can be given is given for all of them.
+func TestTryIsComplete(t *testing.T) {
+	for _, tool := range native.New().Tools() {
+		if tool.Def.Name != "sandbox_try" {
+			continue
+		}
+		schema, err := json.Marshal(tool.Def.InputSchema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, field := range fields(reflect.TypeFor[sandbox.TryCommand]()) {
+			// Each line is a shell's; a command may be written as one.
+			if field != "command" && field != "shell" && !strings.Contains(string(schema), `"`+field+`":`) {
+				t.Errorf("sandbox_try lacks %s", field)
+			}
+		}
+	}
+}
+
 func fields(typ reflect.Type) []string {
 	var out []string
 	for f := range typ.Fields() {

@@ -88,7 +88,7 @@ func (huge) ListSnapshots(_ context.Context, req sandbox.ListSnapshotsRequest) (
 func call(t *testing.T, svc sandbox.Service, tool dialect.Tool, args string) *mcp.CallToolResult {
 	t.Helper()
 	res, err := dialect.Invoke(t.Context(), New(), tool, &dialect.Call{
-		Service: svc, Args: json.RawMessage(args), Status: func(string) {}, Log: slog.New(slog.DiscardHandler),
+		Service: svc, Args: json.RawMessage(args), Status: func(string) {}, Output: func(dialect.Output) {}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestTryProgressAndCancel(t *testing.T) {
 	defer cancel()
 	var status []string
 	res, err := dialect.Invoke(ctx, New(), sandboxTry(), &dialect.Call{
-		Service: svc, Args: json.RawMessage(`{"sandbox":"s","commands":["a","b","c"]}`), Log: slog.New(slog.DiscardHandler),
+		Service: svc, Args: json.RawMessage(`{"sandbox":"s","commands":["a","b"],"env":{"A":"1"},"workdir":"/w","user":"u"}`), Log: slog.New(slog.DiscardHandler),
 		Status: func(s string) {
 			if status = append(status, s); len(status) == 2 {
 				cancel()
@@ -231,7 +231,7 @@ func TestTryProgressAndCancel(t *testing.T) {
 		t.Error(diff)
 	}
 	want := sandbox.TryRequest{
-		Commands: []sandbox.TryCommand{{Shell: "a"}, {Shell: "b"}, {Shell: "c"}}, TimeoutMS: 45_000,
+		Commands: []sandbox.TryCommand{{Shell: "a", Env: map[string]string{"A": "1"}, WorkDir: "/w", User: "u"}, {Shell: "b", Env: map[string]string{"A": "1"}, WorkDir: "/w", User: "u"}}, TimeoutMS: 45_000,
 		Pick: sandbox.PickNone, Merge: sandbox.MergeWhole, Keep: sandbox.KeepNone,
 	}
 	if diff := cmp.Diff(want, svc.got); diff != "" {

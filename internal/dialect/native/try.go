@@ -24,6 +24,9 @@ const tryTimeout = 45 * time.Second
 type tryArgs struct {
 	Sandbox   string              `json:"sandbox"`
 	Commands  []string            `json:"commands"`
+	WorkDir   string              `json:"workdir"`
+	Env       map[string]string   `json:"env"`
+	User      string              `json:"user"`
 	Count     int                 `json:"count"`
 	TimeoutMS int64               `json:"timeout_ms"`
 	Pick      string              `json:"pick"`
@@ -44,6 +47,9 @@ func sandboxTry() dialect.Tool {
 		InputSchema: input(
 			sandboxArg(),
 			req("commands", array("Shell lines: one for all forks, or one for each.", bounded("", 1, 128<<10), 1, sandbox.MaxForks)),
+			opt("workdir", bounded("Directory to run in; the sandbox's if left out.", 0, sandbox.MaxPathBytes)),
+			opt("env", envSchema("Environment, on top of the sandbox's.")),
+			opt("user", bounded("Run as this user: a name or uid[:gid].", 0, 64)),
 			opt("count", integer("How many forks; the number of commands if left out.", 1, sandbox.MaxForks)),
 			opt("timeout_ms", with(integer("Kill each command after this many milliseconds. Many clients give up a call after 60 s, which ends the try.", 1, sandbox.MaxExecTimeout.Milliseconds()), tryTimeout.Milliseconds())),
 			opt("pick", with(bounded("Attempt to merge back: none, first_success (the lowest index with exit code 0) or an index such as 2.", 0, 16), sandbox.PickNone)),
@@ -111,7 +117,7 @@ func runTry(ctx context.Context, c *dialect.Call, in tryArgs) (*mcp.CallToolResu
 		Count: in.Count, TimeoutMS: in.TimeoutMS, Pick: in.Pick, Merge: in.Merge, Policy: in.Policy, Keep: in.Keep, NoDiff: in.NoDiff,
 	}
 	for _, line := range in.Commands {
-		r.Commands = append(r.Commands, sandbox.TryCommand{Shell: line})
+		r.Commands = append(r.Commands, sandbox.TryCommand{Shell: line, Env: in.Env, WorkDir: in.WorkDir, User: in.User})
 	}
 	c.Status("forking the sandbox and running the commands")
 	res, err := c.Service.Try(ctx, in.Sandbox, r, func(e sandbox.TryEvent) error {
