@@ -43,6 +43,10 @@ type templateView struct {
 	Start       string            `json:"start,omitempty"`
 	Ports       []int             `json:"ports,omitempty"`
 	Screen      string            `json:"screen,omitempty"`
+	// Of one that is asked for by name.
+	Versions []int                  `json:"versions,omitempty"`
+	Warm     map[string]string      `json:"warm,omitempty"`
+	Network  *sandbox.NetworkPolicy `json:"network,omitempty"`
 }
 
 // templateShape is what a template says of its sandboxes' resources.
@@ -63,6 +67,13 @@ func viewTemplate(t *sandbox.Template, all bool) templateView {
 	}
 	if all {
 		v.User, v.WorkDir, v.Env, v.Resources, v.Packages, v.Ports = t.User, t.WorkDir, t.Env, templateShape(t.Resources), t.Packages, t.Ports
+		v.Versions, v.Network = t.Versions, t.Network
+		for language, code := range t.Warm {
+			if v.Warm == nil {
+				v.Warm = make(map[string]string)
+			}
+			v.Warm[language] = shorten([]string{code})
+		}
 		if t.Start != nil {
 			v.Start = shorten([]string{t.Start.Command})
 		}
@@ -143,12 +154,16 @@ func templateArg(description string) prop { return req("name", bounded(descripti
 
 func templateGet() dialect.Tool {
 	return dialect.New(toolsetTemplates, &mcp.Tool{
-		Name:         "template_get",
-		Title:        "Show a template",
-		Description:  "Tell what a template is made of and what its sandboxes begin with.",
-		Annotations:  annotations("Show a template", true, false, true, false),
-		InputSchema:  input(templateArg("Name, NAME@VERSION or alias.")),
-		OutputSchema: output(templateProps()...),
+		Name:        "template_get",
+		Title:       "Show a template",
+		Description: "Tell what a template is made of and what its sandboxes begin with.",
+		Annotations: annotations("Show a template", true, false, true, false),
+		InputSchema: input(templateArg("Name, NAME@VERSION or alias.")),
+		OutputSchema: output(concat(templateProps(), []prop{
+			opt("versions", array("Those that are kept, the newest first.", count(""), 0, 0)),
+			opt("warm", pairs("Code that its sandboxes' interpreters have run, by language.", 0, 0)),
+			opt("network", &jsonschema.Schema{Type: "object", Description: "What its sandboxes may reach unless they say otherwise, as network_get tells it."}),
+		})...),
 	}, func(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp.CallToolResult, error) {
 		t, err := c.Service.GetTemplate(ctx, in.Name)
 		if err != nil {
