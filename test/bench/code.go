@@ -194,6 +194,13 @@ func (b *bench) warmKernels(ctx context.Context) error {
 	if _, kerr := b.d.Client.Kill(context.WithoutCancel(ctx), s.ID); err != nil || kerr != nil {
 		return errors.Join(err, kerr)
 	}
+	const here = "python3 -c 'import pandas' on this machine, without a sandbox"
+	imports := func(ctx context.Context) error { return command(ctx, "python3", "-c", "import pandas") }
+	if imports(ctx) != nil {
+		b.note(here, "", "this machine's Python has no pandas")
+	} else if err := b.time(ctx, here, "", 3, whole(imports)); err != nil {
+		return err
+	}
 	if err := b.time(ctx, name, "< 200 ms", b.n, once); err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (b *bench) sh(ctx context.Context, id, line string) error {
 	return err
 }
 
-// inTime measures pause, resume, fork and the history.
+// inTime measures pause, resume, snapshots, fork and the history.
 func (b *bench) inTime(ctx context.Context) error {
 	err := b.withLoad(ctx, 100<<20, 0, func(id string) error {
 		resumed := series{name: "resume, 100 MB of memory", target: "< 120 ms"}
@@ -56,7 +56,10 @@ func (b *bench) inTime(ctx context.Context) error {
 			return pause, err
 		})
 		b.rows = append(b.rows, resumed)
-		return err
+		if err != nil {
+			return err
+		}
+		return b.snapshots(ctx, id)
 	})
 	if err != nil {
 		return err
@@ -95,6 +98,35 @@ func (b *bench) pauseAndResume(ctx context.Context, id string) (pause, resume ti
 	began = time.Now()
 	_, err = b.d.Client.Resume(ctx, id, sandbox.ResumeRequest{})
 	return pause, time.Since(began), err
+}
+
+// snapshots measures making a snapshot of a sandbox that runs, going back to it,
+// and what it takes on disk.
+func (b *bench) snapshots(ctx context.Context, id string) error {
+	restored := series{name: "restore of it"}
+	var size int64
+	err := b.time(ctx, "snapshot, 100 MB of memory", "", b.n, func(ctx context.Context) (time.Duration, error) {
+		if err := rest(ctx); err != nil {
+			return 0, err
+		}
+		began := time.Now()
+		snapshot, err := b.d.Client.CreateSnapshot(ctx, id, sandbox.CreateSnapshotRequest{})
+		took := time.Since(began)
+		if err != nil {
+			return 0, err
+		}
+		size = snapshot.SizeBytes
+		began = time.Now()
+		_, err = b.d.Client.RestoreSnapshot(ctx, id, sandbox.RestoreRequest{Snapshot: snapshot.ID})
+		restored.values = append(restored.values, time.Since(began))
+		_, derr := b.d.Client.DeleteSnapshot(ctx, snapshot.ID)
+		return took, errors.Join(err, derr)
+	})
+	b.rows = append(b.rows, restored)
+	if err == nil {
+		b.note("its size on disk", "", "%.0f MB", float64(size)/1e6)
+	}
+	return err
 }
 
 // fork measures a fork, and kills the children.
