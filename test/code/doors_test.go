@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -185,13 +186,22 @@ func testStats(t *testing.T, d *covetest.Daemon, id string) {
 	if err != nil || len(all.Items) == 0 {
 		t.Fatalf("got %+v, %v", all, err)
 	}
-	for _, s := range all.Items {
-		if s.ID == id && (s.Stats == nil || s.Stats.MemoryBytes == 0 || s.CPUPercent <= 0) {
-			t.Errorf("got %+v, %+v", s, s.Stats)
-		}
+	i := slices.IndexFunc(all.Items, func(s sandbox.SandboxStats) bool { return s.ID == id })
+	if i < 0 {
+		t.Fatalf("the sandbox is not among %+v", all.Items)
 	}
-	if _, err := d.Client.StatsSeries(t.Context(), id, sandbox.StatsSeriesRequest{}); err != nil {
-		t.Error(err)
+	if s := all.Items[i]; s.State != sandbox.StateRunning || s.Stats == nil || s.Stats.MemoryBytes == 0 || s.Stats.Processes == 0 || s.CPUPercent <= 0 {
+		t.Errorf("got %+v, %+v", s, s.Stats)
+	}
+	var series *sandbox.List[sandbox.StatsPoint]
+	if !covetest.Eventually(30*time.Second, func() bool { // a point every ten seconds
+		series, err = d.Client.StatsSeries(t.Context(), id, sandbox.StatsSeriesRequest{})
+		return err != nil || len(series.Items) > 0
+	}) || err != nil {
+		t.Fatalf("there is no point of the past: %+v, %v", series, err)
+	}
+	if p := series.Items[0]; p.MemoryBytes == 0 || p.Processes == 0 || time.Since(p.Time) > time.Hour {
+		t.Errorf("a point of the past is %+v", p)
 	}
 }
 
@@ -231,7 +241,7 @@ func testMetrics(t *testing.T, d *covetest.Daemon) {
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%d, %v", resp.StatusCode, err)
 	}
-	for _, want := range []string{`cove_sandboxes{state="running"} 1`, `cove_verb_seconds_count{code="ok",verb="code.run"}`, `cove_http_request_seconds_count{door="rest"`, "go_goroutines"} {
+	for _, want := range []string{`cove_sandboxes{state="running"} 1`, `cove_verb_seconds_count{code="ok",verb="code.run"}`, `cove_http_request_seconds_count{door="rest"`, "cove_sandboxes_network_in_bytes_total ", "go_goroutines"} {
 		if !strings.Contains(string(body), want) {
 			t.Errorf("there is no %s in %s", want, fmt.Sprint(len(body), " bytes"))
 		}
