@@ -31,8 +31,12 @@ var about = map[string]string{
 	"files[].source":       "A file beside the template file, in place of content.",
 	"files[].mode":         "Octal; 0644 if left out.",
 	"files[].owner":        "A user, or uid:gid; root if left out.",
-	"run":                  "Commands for /bin/sh -c, as root unless they say otherwise. Each one alone, or with more.",
+	"run":                  "Commands for /bin/sh -c, as root unless they say otherwise, each one alone or with more; and files of an archive to copy.",
 	"run[].run":            "The command.",
+	"run[].copy":           "Files of an archive that was sent before, in place of a command and alone. They are root's.",
+	"run[].copy.archive":   "What the sending gave: upload-….",
+	"run[].copy.sources":   "Names in the archive, or patterns such as src/*.py; all of it if left out. Of a directory its content is taken.",
+	"run[].copy.to":        "An absolute path: a directory, or of a single file its new name unless it ends in a slash.",
 	"run[].user":           "Who runs it.",
 	"run[].workdir":        "Where.",
 	"run[].env":            "Environment of this step only.",
@@ -44,20 +48,38 @@ var about = map[string]string{
 	"start.command":        "For /bin/sh -c, in the background.",
 	"start.ready":          "A command that succeeds when the program is ready.",
 	"start.timeout_ms":     "How long that may take.",
-	"warm":                 "Code by language, such as python, that has run in the default interpreter when a sandbox begins.",
-	"desktop":              "The screen, of a template whose start command runs an X server.",
+	"warm":                 "Code by language, such as python, that has run in the default interpreter when a sandbox begins from the checkpoint.",
+	"desktop":              "The screen, of a template that has an X server.",
+	"desktop.width":        "In pixels.",
+	"desktop.height":       "In pixels.",
+	"desktop.display":      "The X display; :1 if left out.",
 	"ports":                "On which sandboxes serve something.",
 	"build_network":        "What the steps reach: a preset or a policy; packages if left out.",
 	"network":              "What sandboxes reach that ask for nothing else: a preset or a policy.",
-	"network.preset":       "open, packages or none.",
-	"network.rules[].to":   "A domain, *.domain, an address, a range, sandbox:NAME or *.",
-	"network.rules":        "The first that matches decides.",
-	"network.allow_out":    "Domains, addresses and ranges that are allowed.",
-	"network.deny_out":     "Addresses and ranges that are denied.",
 	"resources.vcpus":      "Processors.",
 	"resources.max_pids":   "Processes and threads.",
 	"resources.disk_mib":   "What may be written, in MiB.",
 	"resources.memory_mib": "In MiB.",
+
+	"network.preset":                 "What decides where nothing else does; open if left out.",
+	"network.rules":                  "The first that matches decides.",
+	"network.rules[].action":         "What becomes of what it matches.",
+	"network.rules[].to":             "A domain, *.domain, an address, a range, sandbox:NAME or *.",
+	"network.rules[].protocol":       "All if left out.",
+	"network.rules[].ports":          "Such as 443 or 8000-8999; all if left out.",
+	"network.allow_out":              "Domains, addresses and ranges that are allowed.",
+	"network.deny_out":               "Addresses and ranges that are denied.",
+	"network.placeholders":           "What becomes of a secret's placeholder that goes to a host which the secret is not for: forward if left out.",
+	"network.max_connections":        "At the same time.",
+	"network.connections_per_second": "New ones, and DNS questions.",
+	"network.bytes_per_second":       "In each direction; no bound if left out.",
+}
+
+// words are what types can be that have few values.
+var words = map[reflect.Type][]string{
+	reflect.TypeFor[sandbox.NetworkPreset]():     {string(sandbox.NetworkOpen), string(sandbox.NetworkPackages), string(sandbox.NetworkNone)},
+	reflect.TypeFor[sandbox.NetworkAction]():     {string(sandbox.NetworkAllow), string(sandbox.NetworkDeny)},
+	reflect.TypeFor[sandbox.PlaceholderAction](): {string(sandbox.PlaceholderForward), string(sandbox.PlaceholderBlock)},
 }
 
 // Schema returns the JSON Schema of template files.
@@ -92,8 +114,10 @@ func bareSchema(t reflect.Type, at string) schema {
 	case reflect.Struct:
 		s := objectSchema(t, at)
 		switch t {
-		case reflect.TypeFor[sandbox.TemplateSource](), reflect.TypeFor[sandbox.TemplateStep](), reflect.TypeFor[sandbox.StartCommand](), reflect.TypeFor[sandbox.NetworkPolicy]():
+		case reflect.TypeFor[sandbox.TemplateSource](), reflect.TypeFor[sandbox.TemplateStep](), reflect.TypeFor[sandbox.StartCommand]():
 			return schema{"anyOf": []schema{{"type": "string"}, s}}
+		case reflect.TypeFor[sandbox.NetworkPolicy]():
+			return schema{"anyOf": []schema{bareSchema(reflect.TypeFor[sandbox.NetworkPreset](), at), s}}
 		}
 		return s
 	case reflect.Map:
@@ -104,6 +128,9 @@ func bareSchema(t reflect.Type, at string) schema {
 		return schema{"type": "boolean"}
 	case reflect.Int, reflect.Int64:
 		return schema{"type": "integer"}
+	}
+	if few := words[t]; few != nil {
+		return schema{"type": "string", "enum": few}
 	}
 	return schema{"type": "string"}
 }
@@ -124,7 +151,14 @@ func objectSchema(t reflect.Type, at string) schema {
 	case reflect.TypeFor[sandbox.TemplateSource]():
 		s["minProperties"], s["maxProperties"] = 1, 1
 	case reflect.TypeFor[sandbox.TemplateStep]():
-		s["required"] = []string{"run"}
+		s["oneOf"] = []schema{{"required": []string{"run"}, "not": schema{"required": []string{"copy"}}}, {"required": []string{"copy"}, "maxProperties": 1}}
+	case reflect.TypeFor[sandbox.TemplateCopy]():
+		s["required"] = []string{"archive", "to"}
+	case reflect.TypeFor[sandbox.NetworkRule]():
+		s["required"] = []string{"action", "to"}
+		props["protocol"].(schema)["enum"] = []string{"tcp", "udp", "icmp"}
+	case reflect.TypeFor[sandbox.Desktop]():
+		s["required"] = []string{"width", "height"}
 	case reflect.TypeFor[sandbox.StartCommand]():
 		s["required"] = []string{"command"}
 	}

@@ -53,6 +53,7 @@ run:
     user: user
     workdir: /workspace
     env: {CI: true, N: 3.10}
+  - copy: {archive: upload-x, sources: [a, b/*.py], to: /app/}
 env: {LANG: C.UTF-8, NO: no}
 workdir: /app
 user: app
@@ -80,7 +81,8 @@ func TestParse(t *testing.T) {
 			{Path: "/etc/app.conf", Content: []byte("a = 1\n"), Mode: "0600", Owner: "user"},
 			{Path: "/opt/bin", Content: []byte("tool"), Mode: "0755"}, {Path: "/x.bin", Content: []byte{0, 255}},
 		},
-		Run: []sandbox.TemplateStep{{Run: "make all"}, {Run: "npm ci", User: "user", WorkDir: "/workspace", Env: map[string]string{"CI": "true", "N": "3.10"}}},
+		Run: []sandbox.TemplateStep{{Run: "make all"}, {Run: "npm ci", User: "user", WorkDir: "/workspace", Env: map[string]string{"CI": "true", "N": "3.10"}},
+			{Copy: &sandbox.TemplateCopy{Archive: "upload-x", Sources: []string{"a", "b/*.py"}, To: "/app/"}}},
 		Env: map[string]string{"LANG": "C.UTF-8", "NO": "no"}, WorkDir: "/app", User: "app", Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 2048},
 		Start: &sandbox.StartCommand{Command: "serve", Ready: "curl -f localhost", TimeoutMS: 5000}, Warm: map[string]string{"python": "import pandas"},
 		Desktop: &sandbox.Desktop{Width: 1280, Height: 800}, Ports: []int{8080, 9090}, BuildNetwork: &sandbox.NetworkPolicy{Preset: "open"},
@@ -203,45 +205,93 @@ func TestSchema(t *testing.T) {
 	if err != nil || !bytes.Equal(got, want) {
 		t.Fatalf("the published schema is not the present one (%v); write it with go test ./internal/templatefile -update", err)
 	}
+	valid := validator(t)
+	if err := valid(strings.Replace(full, "!!binary ", "", 1)); err != nil {
+		t.Errorf("the schema refuses a file that is good: %v", err)
+	}
+	for _, text := range []string{
+		"apt: [x]", "from: a\nfro: b", "from: {imag: x}", "from: {image: x, host: true}", "from: a\nfiles: [{path: /x}]", "from: a\nports: [x]",
+		"from: a\nrun: [{user: x}]", "from: a\nrun: [{run: x, copy: {archive: upload-x, to: /x}}]", "from: a\nrun: [{copy: {archive: upload-x, to: /x}, user: x}]",
+		"from: a\nrun: [{copy: {to: /x}}]", "from: a\nnetwork: closed", "from: a\nbuild_network: {preset: closed}", "from: a\nnetwork: {rules: [{action: drop, to: x}]}",
+		"from: a\ndesktop: {width: 1}",
+	} {
+		if valid(text) == nil {
+			t.Errorf("the schema takes %q", text)
+		}
+	}
+	undescribed(t, "", decoded(t))
+}
+
+// decoded is the schema as an editor reads it.
+func decoded(t *testing.T) *jsonschema.Schema {
+	t.Helper()
 	var s jsonschema.Schema
-	if err := json.Unmarshal(want, &s); err != nil {
+	if err := json.Unmarshal(Schema(), &s); err != nil {
 		t.Fatal(err)
 	}
-	rs, err := s.Resolve(nil)
+	return &s
+}
+
+// validator checks texts as an editor does that has the schema.
+func validator(t *testing.T) func(text string) error {
+	t.Helper()
+	rs, err := decoded(t).Resolve(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	valid := func(text string) error {
+	return func(text string) error {
 		var v any
 		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
 			t.Fatal(err)
 		}
 		return rs.Validate(v)
 	}
-	if err := valid(strings.Replace(full, "!!binary ", "", 1)); err != nil {
-		t.Errorf("the schema refuses a file that is good: %v", err)
+}
+
+// undescribed tells of names that an editor could say nothing about.
+func undescribed(t *testing.T, at string, s *jsonschema.Schema) {
+	for name, p := range s.Properties {
+		if p.Description == "" {
+			t.Errorf("%s%s has no description", at, name)
+		}
+		undescribed(t, at+name+".", p)
 	}
-	for _, text := range []string{"apt: [x]", "from: a\nfro: b", "from: {imag: x}", "from: {image: x, host: true}", "from: a\nfiles: [{path: /x}]", "from: a\nports: [x]"} {
-		if valid(text) == nil {
-			t.Errorf("the schema takes %q", text)
+	for _, other := range append(s.AnyOf, s.Items) {
+		if other != nil {
+			undescribed(t, at, other)
 		}
 	}
 }
 
-// TestExamples reads what the documentation shows.
+// TestExamples reads what the documentation shows, and has the schema check it.
 func TestExamples(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "templates.md"))
+	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1)
-	if len(examples) < 3 {
-		t.Errorf("only %d examples", len(examples))
-	}
-	any := func(string) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("x")), nil }
-	for _, e := range examples {
-		if _, err := Parse(e[1], any); err != nil {
-			t.Errorf("%v in\n%s", err, e[1])
+	found := map[string]int{}
+	valid := validator(t)
+	anything := func(string) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("x")), nil }
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
 		}
+		name := filepath.Base(page)
+		for _, e := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
+			if !regexp.MustCompile("(?m)^from:").Match(e[1]) {
+				continue // it is of another file
+			}
+			found[name]++
+			if _, err := Parse(e[1], anything); err != nil {
+				t.Errorf("%s: %v in\n%s", name, err, e[1])
+			}
+			if err := valid(string(e[1])); err != nil {
+				t.Errorf("%s: the schema refuses (%v)\n%s", name, err, e[1])
+			}
+		}
+	}
+	if found["templates.md"] < 5 || found["computers.md"] < 2 {
+		t.Errorf("examples by page: %v", found)
 	}
 }
