@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -109,7 +110,7 @@ func templateProps() []prop {
 		req("state", oneOf("available is defined and not built.", string(sandbox.TemplateBuilding), string(sandbox.TemplateReady), string(sandbox.TemplateFailed), string(sandbox.TemplateAvailable))),
 		opt("reason", text("Why the last build failed.")),
 		opt("version", count("The newest; NAME@N names one.")), opt("aliases", array("Further names.", text(""), 0, 0)),
-		opt("size_bytes", count("")), opt("warm_bytes", count("What is kept of a first sandbox, from which others begin.")), opt("built_at", moment("")),
+		opt("size_bytes", count("")), opt("warm_bytes", count("What the state of a first sandbox takes on disk, from which others begin.")), opt("built_at", moment("")),
 		opt("user", text("")), opt("workdir", text("")), opt("env", pairs("", 0, 0)),
 		opt("resources", object("", opt("vcpus", count("")), opt("memory_mib", count("")), opt("disk_mib", count("")), opt("max_pids", count("")))),
 		opt("packages", array("", text(""), 0, 0)),
@@ -282,11 +283,35 @@ func templateBuild() dialect.Tool {
 	})
 }
 
+// defines returns the names of the arguments, from left out, that say what a
+// template is made of.
+func (in *templateBuildArgs) defines() []string {
+	var names []string
+	v := reflect.ValueOf(*in)
+	for i := range v.NumField() {
+		name, set := v.Type().Field(i).Tag.Get("json"), !v.Field(i).IsZero()
+		switch v.Field(i).Kind() {
+		case reflect.Slice, reflect.Map:
+			set = v.Field(i).Len() > 0
+		}
+		switch name {
+		case "name", "force", "from", "wait_ms":
+			set = false
+		case "build_network":
+			set = in.BuildNetwork != "" && in.BuildNetwork != string(sandbox.NetworkPackages) // the default
+		}
+		if set {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // spec returns what is to be built, or nil for what is defined.
 func (in *templateBuildArgs) spec() (*sandbox.TemplateSpec, error) {
 	if in.From == nil {
-		if len(in.Apt)+len(in.Pip)+len(in.NPM)+len(in.Files)+len(in.Run) > 0 {
-			return nil, invalid("there are packages, files or commands, and nothing to begin with; set from, such as {\"debian\": \"bookworm\"}")
+		if idle := in.defines(); len(idle) > 0 {
+			return nil, invalid("without from, what is defined or was built before is built as it was, and %s cannot be taken; set from, such as {\"debian\": \"bookworm\"}, or leave it out", strings.Join(idle, ", "))
 		}
 		return nil, nil
 	}
