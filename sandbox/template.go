@@ -45,7 +45,7 @@ type Template struct {
 	// sandboxes, with the code that prepared it.
 	Warm map[string]string `json:"warm,omitempty"`
 	// WarmBytes is what the checkpoint takes on disk from which its sandboxes
-	// start; 0 if there is none.
+	// start, nearly all of it pages of memory; 0 if there is none.
 	WarmBytes int64 `json:"warm_bytes,omitempty"`
 	// Start runs in each of its sandboxes from their beginning.
 	Start *StartCommand `json:"start,omitempty"`
@@ -55,6 +55,9 @@ type Template struct {
 	Ports []int `json:"ports,omitempty"`
 	// Network is the policy of sandboxes that ask for none.
 	Network *NetworkPolicy `json:"network,omitempty"`
+	// BuildNetwork is what the steps of its build reached, if the one who built it
+	// said so; nil is the preset packages.
+	BuildNetwork *NetworkPolicy `json:"build_network,omitempty"`
 }
 
 // StartCommand is a program that a template's sandboxes have running. Where

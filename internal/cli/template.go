@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +43,7 @@ func (a *app) runTemplateLs(ctx context.Context, opts jsonOption) error {
 	if opts.JSON {
 		return a.printJSON(itemList[sandbox.Template]{templates.Items})
 	}
-	headings := []string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE", "WARM", "ALIASES", "DESCRIPTION"}
+	headings := []string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE", "CHECKPOINT", "ALIASES", "DESCRIPTION"}
 	rows := make([][]string, 0, len(templates.Items))
 	for _, t := range templates.Items {
 		rows = append(rows, []string{
@@ -124,12 +126,9 @@ func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
 	if t.Desktop != nil {
 		screen = fmt.Sprintf("%dx%d", t.Desktop.Width, t.Desktop.Height)
 	}
-	var limits []string
-	if n := t.Resources.VCPUs; n > 0 {
-		limits = append(limits, fmt.Sprintf("%d processors", n))
-	}
-	if n := t.Resources.MemoryMiB; n > 0 {
-		limits = append(limits, fmt.Sprintf("%d MiB of memory", n))
+	var warm []string
+	for _, language := range slices.Sorted(maps.Keys(t.Warm)) {
+		warm = append(warm, language+": "+scriptText(t.Warm[language]))
 	}
 	var ports []string
 	for _, p := range t.Ports {
@@ -137,9 +136,23 @@ func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
 	}
 	return a.fields(
 		"name", t.Name, "description", t.Description, "source", t.Source, "version", version, "versions", strings.Join(versions, " "), "aliases", strings.Join(t.Aliases, " "),
-		"state", string(t.State), "reason", t.Reason, "digest", t.Digest, "size", sizeText(t.SizeBytes), "warm memory", sizeText(t.WarmBytes),
+		"state", string(t.State), "reason", t.Reason, "digest", t.Digest, "size", sizeText(t.SizeBytes), "checkpoint", sizeText(t.WarmBytes),
 		"built", stamp(t.BuiltAt), "user", t.User, "workdir", t.WorkDir, "env", pairText(t.Env),
-		"resources", strings.Join(limits, ", "), "start", start, "ready", ready, "screen", screen, "ports", strings.Join(ports, " "),
-		"packages", strings.Join(t.Packages, " "),
+		"resources", limitsText(t.Resources), "start", start, "ready", ready, "warm", strings.Join(warm, "; "), "screen", screen, "ports", strings.Join(ports, " "),
+		"network", policyText(t.Network), "build network", policyText(t.BuildNetwork), "packages", strings.Join(t.Packages, " "),
 	)
+}
+
+// limitsText tells the limits that are set.
+func limitsText(r sandbox.Resources) string {
+	var out []string
+	for _, l := range []struct {
+		n    int64
+		what string
+	}{{int64(r.VCPUs), "processors"}, {r.MemoryMiB, "MiB of memory"}, {r.DiskMiB, "MiB of disk"}, {r.MaxPIDs, "processes"}} {
+		if l.n > 0 {
+			out = append(out, fmt.Sprintf("%d %s", l.n, l.what))
+		}
+	}
+	return strings.Join(out, ", ")
 }

@@ -61,12 +61,16 @@ var validDigest = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
 
 func (m *manifest) template() sandbox.Template {
 	built := m.BuiltAt
-	return sandbox.Template{
+	t := sandbox.Template{
 		Name: m.Name, Description: m.Description, Source: m.Source, State: sandbox.TemplateReady,
 		Digest: m.Digest, SizeBytes: m.SizeBytes, BuiltAt: &built,
 		User: m.User, WorkDir: m.WorkDir, Env: m.Env, Packages: m.Packages, Version: max(1, m.Number),
 		Resources: m.Resources, Warm: m.Warm, Start: m.Start, Desktop: m.Desktop, Ports: m.Ports, Network: m.Network,
 	}
+	if m.Spec != nil {
+		t.BuildNetwork = m.Spec.BuildNetwork
+	}
+	return t
 }
 
 // readManifest returns the record of a template's newest version, or

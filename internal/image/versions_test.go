@@ -129,6 +129,10 @@ func TestExtendAndPublish(t *testing.T) {
 	if _, err = p.Extend(t.Context(), base, "", layerOf(t, map[string]string{"../x": "x"})); err == nil || len(leftovers(p)) > 0 {
 		t.Errorf("a layer that climbs: %v, left %v", err, leftovers(p))
 	}
+	other.BuildNetwork = &sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}
+	if got, err := p.Publish("opened", &other, next); err != nil || cmp.Diff(other.BuildNetwork, got.BuildNetwork) != "" {
+		t.Errorf("a build with a network of its own: %+v, %v", got, err)
+	}
 }
 
 func TestVersionsAndAliases(t *testing.T) {

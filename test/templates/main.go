@@ -122,9 +122,9 @@ func (u *user) run(use func(*user)) error {
 		return errors.New(strings.Join(u.failed, "\n  "))
 	}
 	if now, err := u.d.Client.GetTemplate(u.ctx, u.template); err == nil {
-		t = now // with what is kept warm, which a build does not tell
+		t = now // with its checkpoint, of which a build does not tell
 	}
-	fmt.Printf("%-17s %d MiB, %d MiB warm, ready after %s, first sandbox after %d ms; %d checks hold: %s\n", u.template+":", t.SizeBytes>>20, t.WarmBytes>>20,
+	fmt.Printf("%-17s %d MiB, checkpoint of %d MiB, ready after %s, first sandbox after %d ms; %d checks hold: %s\n", u.template+":", t.SizeBytes>>20, t.WarmBytes>>20,
 		built.Round(time.Second), created.Milliseconds(), len(u.held), strings.Join(u.held, ", "))
 	return nil
 }
