@@ -234,15 +234,22 @@ func (s *Service) mountsOf(ctx context.Context, r *store.Record) ([]engine.Mount
 	return all, nil
 }
 
-// syncVolumes writes what a sandbox's volumes hold to the disk: a kept state
-// counts on it.
-func (s *Service) syncVolumes(r *store.Record) {
+// syncVolumes writes what a sandbox's volumes hold to the disk: a kept state that
+// survives a loss of power counts on files that do too. Without them it is not
+// kept, as with a disk that is full; the error says what has come of that.
+func (s *Service) syncVolumes(ctx context.Context, r *store.Record, outcome string) error {
 	for _, m := range r.Mounts {
 		if m.Volume == "" || m.ReadOnly || s.cfg.Volumes == nil {
 			continue
 		}
 		if err := s.cfg.Volumes.Sync(m.Volume); err != nil {
-			s.log.Error("sync a volume", "volume", m.Volume, "error", err)
+			s.log.Error("sync a volume", "volume", m.Volume, "sandbox", r.ID, "error", err)
+			name := m.Volume
+			if vol, verr := s.cfg.Store.Volume(ctx, m.Volume); verr == nil {
+				name = vol.Name
+			}
+			return unavailable(err, "what volume %s holds cannot be written to the server's disk, so %s, and the sandbox is as it was; try again, and if it stays so ask the server's operator, whose log has the cause", quote(name), outcome)
 		}
 	}
+	return nil
 }

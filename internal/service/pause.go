@@ -58,7 +58,9 @@ func (s *Service) pause(ctx context.Context, id string) (store.Record, error) {
 	_, err = s.keeper.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
 		Durable: true,
 		Commit: func(engine.Checkpoint) (err error) {
-			s.syncVolumes(&r)
+			if err := s.syncVolumes(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
+				return err
+			}
 			paused, err = s.commitPause(ctx, &r, checkpoint)
 			return err
 		},

@@ -111,7 +111,10 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 	}
 	defer release()
 	if !snap.Automatic {
-		s.syncVolumes(&r)
+		if err := s.syncVolumes(ctx, &r, "no snapshot of sandbox "+r.ID+" was made"); err != nil {
+			s.collectSoon()
+			return snap, err
+		}
 	}
 	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
 	if err := s.cfg.Store.CreateSnapshot(context.WithoutCancel(ctx), snap, s.cfg.MaxSnapshots); err != nil {

@@ -175,6 +175,55 @@ func TestVolumeFull(t *testing.T) {
 	w.create(mounts(sandbox.Mount{Target: "/data", Volume: "data"}))
 }
 
+// TestVolumeUnsynced has no state kept that a loss of power could take the files
+// of: neither pause nor snapshot succeeds when a volume cannot be written to the
+// disk, and the sandbox is as it was.
+func TestVolumeUnsynced(t *testing.T) {
+	w := newWorld(t, keepVolumes(t.TempDir()))
+	ctx := red(t)
+	v, err := w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "data"})
+	must(t, err)
+	writer := w.create(sandbox.CreateRequest{Mounts: []sandbox.Mount{{Target: "/data", Volume: "data"}}, History: 2})
+	reader := w.create(mounts(sandbox.Mount{Target: "/data", Volume: "data", ReadOnly: true}))
+	dir := w.cfg.Volumes.Path(v.ID)
+	must(t, os.Rename(dir, dir+"-away"))
+	refused := func(outcome string, err error) {
+		t.Helper()
+		wantCode(t, err, sandbox.CodeUnavailable)
+		if err == nil || !strings.Contains(err.Error(), outcome) || !strings.Contains(err.Error(), `"data"`) {
+			t.Errorf("%v; want it to name the volume and to say %q", err, outcome)
+		}
+		w.agree()
+	}
+	_, err = w.Pause(ctx, writer.ID)
+	refused("was not paused", err)
+	if got := w.get(writer.ID); got.State != sandbox.StateRunning {
+		t.Errorf("after a pause that was refused it is %s, %q", got.State, got.Reason)
+	}
+	for _, kind := range []sandbox.SnapshotKind{sandbox.SnapshotMemory, sandbox.SnapshotFiles} {
+		_, err = w.CreateSnapshot(ctx, writer.ID, sandbox.CreateSnapshotRequest{Name: "s", Kind: kind})
+		refused("no snapshot", err)
+	}
+	// A step of the history is no promise about a loss of power, and who cannot
+	// write has nothing to sync.
+	w.shell(writer.ID, "true")
+	if n := len(w.steps(writer.ID)); n != 1 {
+		t.Errorf("there are %d steps in the history, want 1", n)
+	}
+	w.snapshot(reader.ID, "read")
+	w.pause(reader.ID)
+
+	must(t, os.Rename(dir+"-away", dir))
+	w.snapshot(writer.ID, "s")
+	w.pause(writer.ID)
+	must(t, os.Rename(dir, dir+"-away"))
+	_, err = w.CreateSnapshot(ctx, writer.ID, sandbox.CreateSnapshotRequest{})
+	refused("no snapshot", err)
+	if got := w.get(writer.ID); got.State != sandbox.StatePaused {
+		t.Errorf("after a snapshot that was refused it is %s, %q", got.State, got.Reason)
+	}
+}
+
 func TestBadMounts(t *testing.T) {
 	w := newWorld(t, keepVolumes(t.TempDir()))
 	ctx := red(t)
