@@ -102,8 +102,11 @@ func (s *layerStore) read(content string, r io.Reader) (layerInfo, error) {
 		return layerInfo{}, err
 	}
 	err = w.readAll(tar.NewReader(stream))
-	if errors.Is(err, io.ErrUnexpectedEOF) && src.ended {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF) && src.ended:
 		err = fmt.Errorf("%w: it is cut short", errHostile) // and was made so
+	case errors.Is(err, errUnreadable) && !src.failed:
+		err = fmt.Errorf("%w: %w", errHostile, err)
 	}
 	if err == nil {
 		// What follows the archive's end belongs to the digest.
@@ -115,15 +118,16 @@ func (s *layerStore) read(content string, r io.Reader) (layerInfo, error) {
 	return layerInfo{Digest: "sha256-" + sum(h), Bytes: w.bytes, Entries: w.entries}, nil
 }
 
-// ending knows whether a stream came to its proper end.
+// ending knows whether a stream came to its proper end, or to another.
 type ending struct {
-	r     io.Reader
-	ended bool
+	r             io.Reader
+	ended, failed bool
 }
 
 func (e *ending) Read(p []byte) (int, error) {
 	n, err := e.r.Read(p)
 	e.ended = err == io.EOF
+	e.failed = err != nil && !e.ended
 	return n, err
 }
 
@@ -178,6 +182,10 @@ func (w *layerWriter) close() error {
 	return errors.Join(w.files.Close(), w.gone.close(), w.index.close())
 }
 
+// errUnreadable marks what the format of archives does not allow, or a stream
+// that broke.
+var errUnreadable = errors.New("cannot be read as an archive")
+
 func (w *layerWriter) readAll(tr *tar.Reader) error {
 	for {
 		h, err := tr.Next()
@@ -185,7 +193,7 @@ func (w *layerWriter) readAll(tr *tar.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read archive: %w", err)
+			return fmt.Errorf("%w: %w", errUnreadable, err)
 		}
 		if err := w.add(h, tr); err != nil {
 			return err
@@ -194,11 +202,11 @@ func (w *layerWriter) readAll(tr *tar.Reader) error {
 }
 
 func (w *layerWriter) add(h *tar.Header, r io.Reader) error {
-	if h.Typeflag == tar.TypeXGlobalHeader {
-		return nil
-	}
 	if w.entries++; w.entries > w.maxEntries {
 		return fmt.Errorf("%w: more than %d files", errHostile, w.maxEntries)
+	}
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
 	}
 	p, err := cleanPath(h.Name)
 	if err != nil {
