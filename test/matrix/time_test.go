@@ -53,10 +53,20 @@ func TestKillMatrixOfTime(t *testing.T) {
 			t.Run(deed.name, func(t *testing.T) {
 				usual := undisturbed(t, d, deed.prepare(t, d))
 				for _, victim := range []string{serve, "cove", "runsc-sandbox"} {
+					ran, struck := 0, 0
 					for i, part := range moments {
 						t.Run(fmt.Sprintf("%s at %.0f%%", victim, 100*part), func(t *testing.T) {
-							cutOff(t, d, deed.prepare(t, d), victim, i, time.Duration(part*float64(usual)))
+							ran++
+							if cutOff(t, d, deed.prepare(t, d), victim, i, time.Duration(part*float64(usual))) {
+								struck++
+							}
 						})
+					}
+					t.Logf("%s was killed in %d of %d cases", victim, struck, ran)
+					// Only a resume has no machine from the beginning, and may have none
+					// at any of the instants.
+					if ran == len(instants) && struck == 0 && deed.name != "resume" {
+						t.Errorf("%s was killed in none of %d cases, which prove nothing", victim, ran)
 					}
 				}
 			})
@@ -88,8 +98,8 @@ func undisturbed(t *testing.T, d *covetest.Daemon, s *scene) time.Duration {
 func never(string) bool { return false }
 
 // cutOff has the victim die in the middle of a scene and checks what became
-// of the sandboxes.
-func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int, after time.Duration) {
+// of the sandboxes. It reports whether there was one.
+func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int, after time.Duration) (struck bool) {
 	known, err := d.Machines(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -103,10 +113,11 @@ func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int,
 	mayFail := never
 	if victim == serve {
 		d.Kill()
+		struck = true
 	} else {
-		mayFail = strikeMachine(t, d, targets, known, victim, turn)
+		mayFail, struck = strikeMachine(t, d, targets, known, victim, turn)
 	}
-	struck := time.Now()
+	at := time.Now()
 	var actErr error
 	select {
 	case actErr = <-done:
@@ -118,7 +129,7 @@ func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int,
 			t.Fatal(err)
 		}
 	}
-	answered := time.Since(struck)
+	answered := time.Since(at)
 	worlds := []covetest.World{s.before, s.after}
 	switch {
 	case actErr == nil:
@@ -133,14 +144,15 @@ func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int,
 	if err != nil {
 		t.Errorf("the call ended with %v, and then: %v", actErr, err)
 		wipe(t, d, groups)
-		return
+		return struck
 	}
-	t.Logf("answered %v after the kill, settled after %v: %v", answered.Round(time.Millisecond), time.Since(struck).Round(time.Millisecond), actErr)
+	t.Logf("answered %v after the kill, settled after %v: %v", answered.Round(time.Millisecond), time.Since(at).Round(time.Millisecond), actErr)
 	if s.extra != nil {
 		s.extra(t, actErr == nil)
 	}
 	usable(t, d, now)
 	wipe(t, d, groups)
+	return struck
 }
 
 // aim finds the victims of the machines that are there before the verb.
@@ -154,8 +166,8 @@ func aim(d *covetest.Daemon, s *scene, known covetest.Machines, victim string) [
 
 // strikeMachine kills a process of a sandbox: one that was there before, or, on
 // every other turn, one that is being made. It returns which sandboxes may
-// have failed by that.
-func strikeMachine(t *testing.T, d *covetest.Daemon, old []covetest.Target, known covetest.Machines, victim string, turn int) func(string) bool {
+// have failed by that, and whether there was one to kill.
+func strikeMachine(t *testing.T, d *covetest.Daemon, old []covetest.Target, known covetest.Machines, victim string, turn int) (mayFail func(string) bool, struck bool) {
 	t.Helper()
 	among := old
 	if turn%2 == 1 || len(old) == 0 {
@@ -165,16 +177,17 @@ func strikeMachine(t *testing.T, d *covetest.Daemon, old []covetest.Target, know
 		}
 	}
 	if len(among) == 0 {
-		return never
+		return never, false
 	}
 	hit := among[turn/2%len(among)]
-	if err := syscall.Kill(hit.PID, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+	err := syscall.Kill(hit.PID, syscall.SIGKILL)
+	if err != nil && err != syscall.ESRCH {
 		t.Fatal(err)
 	}
 	return func(id string) bool {
 		now, err := d.Machines(t.Context())
 		return err == nil && (known.Last[id] == hit.Machine || now.Last[id] == hit.Machine)
-	}
+	}, err == nil
 }
 
 // usable checks that every living sandbox of a world can be worked with.
