@@ -109,8 +109,9 @@ func argumentsOf(def *definition, aliases []alias) *arguments {
 }
 
 // plain gives arguments the names that the schema has, drops those that it
-// does not know, and refuses to go without what is needed. What is no object is
-// left for the check against the schema.
+// does not know, and refuses to go without what is needed. Another name stands
+// for one argument: "id" of a preview is not its sandbox's as well. What is no
+// object is left for the check against the schema.
 func (a *arguments) plain(raw json.RawMessage) (json.RawMessage, error) {
 	var given map[string]json.RawMessage
 	if json.Unmarshal(raw, &given) != nil {
@@ -132,8 +133,11 @@ func (a *arguments) plain(raw json.RawMessage) (json.RawMessage, error) {
 			take(name, v)
 		}
 	}
+	used := make(map[string]bool)
 	for _, al := range a.aliases {
-		if v, ok := given[al.other]; ok && a.schema.Properties[al.other] == nil {
+		v, ok := given[al.other]
+		if ok && !used[al.other] && args[al.name] == nil && a.schema.Properties[al.other] == nil {
+			used[al.other] = true
 			take(al.name, v)
 		}
 	}

@@ -53,12 +53,12 @@ var runners = map[string]func(*definition) dialect.Tool{
 	"sandbox_exec":            waiting(exec, execAliases...),
 	"sandbox_exec_stream":     waiting(execStream, execAliases...),
 	"sandbox_exec_background": tool(execBackground, execAliases...),
-	"sandbox_job_status":      tool(jobStatus, alias{"job_id", "id"}),
+	"sandbox_job_status":      tool(jobStatus, jobAliases...),
 	"preview_create":          tool(createPreview),
 	"preview_list":            tool(listPreviews),
-	"preview_destroy":         tool(destroyPreview, alias{"preview_id", "id"}),
+	"preview_destroy":         tool(destroyPreview, previewAliases...),
 	"snapshot_create":         tool(createSnapshot),
-	"snapshot_restore":        tool(restoreSnapshot, alias{"snapshot_id", "id"}, alias{"snapshot_id", "snapshot"}, alias{"snapshot_id", "name"}),
+	"snapshot_restore":        tool(restoreSnapshot, restoreAliases...),
 	"snapshot_list":           tool(listSnapshots),
 	"computer_create":         tool(createComputer, alias{"template", "template_type"}, alias{"template", "template_id"}),
 	"computer_screenshot":     tool(screenshot),
@@ -66,7 +66,14 @@ var runners = map[string]func(*definition) dialect.Tool{
 	"computer_stop":           tool(stopComputer),
 }
 
-var execAliases = []alias{{"cwd", "working_dir"}, {"cwd", "dir"}, {"timeout", "timeout_sec"}}
+// The further names of arguments that some tools take. "id" is what the tool is
+// about, before it is a sandbox: see [arguments.plain].
+var (
+	execAliases    = []alias{{"cwd", "working_dir"}, {"cwd", "dir"}, {"timeout", "timeout_sec"}}
+	jobAliases     = []alias{{"job_id", "id"}}
+	previewAliases = []alias{{"preview_id", "id"}}
+	restoreAliases = []alias{{"snapshot_id", "snapshot"}, {"snapshot_id", "name"}, {"snapshot_id", "id"}}
+)
 
 //go:embed tools.json
 var toolsJSON []byte

@@ -2,6 +2,7 @@ package miosa
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -144,5 +145,9 @@ func destroyPreview(ctx context.Context, c *call, in destroyPreviewArgs) (*mcp.C
 		}
 		return result(previewDeleted{p.ID, true})
 	}
-	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no preview %s; see preview_list", clip(in.Preview))
+	what := clip(in.Preview)
+	if what == "" {
+		what = fmt.Sprintf("of port %d", int(in.Port))
+	}
+	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no preview %s; see preview_list", what)
 }
