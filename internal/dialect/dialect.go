@@ -106,6 +106,15 @@ type Fronted interface {
 	Front(cfg FrontConfig) http.Handler
 }
 
+// Ported is implemented by a dialect with a front that has more on a port of the
+// dialect's own.
+type Ported interface {
+	Fronted
+	// PortPaths are further paths that the front answers there, and nowhere
+	// else.
+	PortPaths() []string
+}
+
 // FrontConfig is what a front needs of the server.
 type FrontConfig struct {
 	Service sandbox.Service

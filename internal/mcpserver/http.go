@@ -162,7 +162,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // choice reads which dialect and tools a request chooses.
 func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, err error) {
 	name, sel = h.cfg.Dialect, h.cfg.selection()
-	if own, ok := r.Context().Value(dialectKey{}).(string); ok {
+	if own := OwnDialect(r.Context()); own != "" {
 		name, sel.Toolsets = own, nil // chosen for another dialect
 	}
 	if v := r.Header.Get(headerToolsets); v != "" {
@@ -287,6 +287,12 @@ type dialectKey struct{}
 // those of a port of its own.
 func WithDialect(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, dialectKey{}, name)
+}
+
+// OwnDialect returns the dialect of [WithDialect], or "".
+func OwnDialect(ctx context.Context) string {
+	name, _ := ctx.Value(dialectKey{}).(string)
+	return name
 }
 
 // Dialect returns the name of the dialect that a request to the handler chooses.

@@ -107,6 +107,8 @@ func (f *front) sayDialects() {
 func (s *Server) dialectFronts(p *parts, mcp *mcpserver.Handler, bound *perKey, rest http.Handler) http.Handler {
 	keys := &auth.Keys{Store: p.store, Log: s.log}
 	byDialect, byPath := map[string]http.Handler{}, map[string]http.Handler{}
+	type place struct{ dialect, path string }
+	byPort := map[place]http.Handler{}
 	for _, d := range all.Dialects() {
 		fronted, ok := d.(dialect.Fronted)
 		if !ok {
@@ -122,10 +124,18 @@ func (s *Server) dialectFronts(p *parts, mcp *mcpserver.Handler, bound *perKey, 
 		for _, at := range fronted.Paths() {
 			byPath[at] = h
 		}
+		if ported, ok := d.(dialect.Ported); ok {
+			for _, at := range ported.PortPaths() {
+				byPort[place{d.Name(), at}] = h
+			}
+		}
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		clean := path.Clean("/" + r.URL.Path)
 		h := byPath[clean]
+		if own := byPort[place{mcpserver.OwnDialect(r.Context()), clean}]; own != nil {
+			h = own
+		}
 		if doorOf(clean) == "mcp" {
 			h = byDialect[mcp.Dialect(r)]
 		}

@@ -123,3 +123,95 @@ func TestDialectPortsRefused(t *testing.T) {
 		}
 	}
 }
+
+// Superserve's clients meet on HTTP what the product's server says, at its own
+// paths on a port of its own and at ours everywhere.
+func TestSuperserveHTTP(t *testing.T) {
+	var own net.Addr
+	r := mustStart(t, func(cfg *config.Config) { cfg.DialectPorts = []string{"superserve=127.0.0.1:0"} },
+		func(d *server.Deps) { d.DialectReady = func(_ string, addr net.Addr) { own = addr } })
+	key, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const (
+		list      = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`
+		call      = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"_meta":{"progressToken":1},"name":"sandbox_list","arguments":{}}}`
+		goes      = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+		no        = `401 application/json {"error":{"code":-32001,"message":"`
+		method    = `405 application/json {"error":{"code":-32000,"message":"Method not allowed."},"id":null,"jsonrpc":"2.0"}`
+		listed    = `200 application/json {"jsonrpc":"2.0","id":1,"result":`
+		called    = `200 application/json {"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"(no sandboxes)"}]`
+		tooLarge  = `413 application/json {"error":{"code":-32002,"message":"the request is over 12 MiB`
+		healthy   = `200 application/json {"status":"ok"}`
+		notJSON   = `400 application/json {"error":{"code":-32700,"message":"malformed payload`
+		wrongType = `415 application/json {"error":{"code":-32000,"message":"Content-Type must be`
+		wrongTime = `400 application/json {"error":{"code":-32000,"message":"Bad Request: Unsupported protocol version`
+	)
+	const bearer = "Authorization: Bearer "
+	for _, tt := range []struct {
+		addr         net.Addr
+		method, path string
+		headers      []string
+		body, want   string
+	}{
+		{own, "GET", "/health", nil, "", healthy},
+		{own, "POST", "/health", nil, "{}", `405 `},
+		{own, "POST", "/", nil, list, no},
+		{own, "POST", "/", []string{bearer + "ss_live_other"}, list, no},
+		{own, "POST", "/", []string{"Authorization: bearer   " + key.Secret + " "}, list, listed},
+		{own, "POST", "/", []string{"X-API-Key: " + key.Secret}, list, listed},
+		{own, "POST", "/mcp", []string{bearer + key.Secret}, call, called},
+		{own, "POST", "/", []string{bearer + key.Secret, "Accept: application/json"}, call, called},
+		{own, "POST", "/", []string{bearer + key.Secret, "Mcp-Protocol-Version: 2025-03-26"}, "[" + list + "]", `200 application/json [{"jsonrpc":"2.0","id":1,`},
+		{own, "POST", "/", []string{bearer + key.Secret}, goes, `202  `},
+		{own, "GET", "/", nil, "", method},
+		{own, "DELETE", "/mcp", nil, "", method},
+		{own, "OPTIONS", "/", []string{bearer + key.Secret}, "", method},
+		{own, "POST", "/", []string{bearer + key.Secret}, "no JSON", notJSON},
+		{own, "POST", "/", []string{bearer + key.Secret, "Content-Type: text/plain"}, list, wrongType},
+		{own, "POST", "/", []string{bearer + key.Secret, "Mcp-Protocol-Version: 1999-01-01"}, list, wrongTime},
+		{own, "POST", "/", []string{bearer + key.Secret, "Expect: 100-continue"}, strings.Repeat(" ", 12<<20+1), tooLarge},
+		{own, "POST", "/", []string{bearer + key.Secret, "Transfer-Encoding: chunked"}, strings.Repeat(" ", 12<<20+1), tooLarge},
+		{own, "GET", "/nothing", []string{bearer + key.Secret}, "", `404 `},
+		{own, "POST", "/mcp/native", nil, list, `401 `},
+		{r.tcp, "POST", "/mcp/superserve", []string{bearer + key.Secret}, call, called},
+		{r.tcp, "POST", "/mcp/superserve", nil, list, no},
+		{r.tcp, "GET", "/mcp/superserve/readonly", nil, "", method},
+		{r.tcp, "GET", "/health", []string{bearer + key.Secret}, "", `404 `},
+		{r.tcp, "POST", "/", []string{bearer + key.Secret}, list, `404 `},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://"+tt.addr.String()+tt.path, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		for _, line := range tt.headers {
+			name, value, _ := strings.Cut(line, ": ")
+			if req.Header.Set(name, value); name == "Transfer-Encoding" {
+				req.ContentLength = -1
+			}
+		}
+		resp, err := (&http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: 30 * time.Second}).RoundTrip(req)
+		if err != nil {
+			t.Errorf("%s %s: %v", tt.method, tt.path, err)
+			continue
+		}
+		data, _ := io.ReadAll(resp.Body) // what has come is looked at
+		resp.Body.Close()
+		got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Content-Type"), " ", string(data))
+		if !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s %s %v: got %.300s, want %s", tt.method, tt.path, tt.headers, got, tt.want)
+		}
+		if challenge := resp.Header.Get("WWW-Authenticate"); tt.want == no && challenge != `Bearer realm="superserve-mcp"` {
+			t.Errorf("%s %s: the challenge is %s", tt.method, tt.path, challenge)
+		}
+		if allow := resp.Header.Get("Allow"); tt.want == method && allow != "POST" {
+			t.Errorf("%s %s: allows %q", tt.method, tt.path, allow)
+		}
+		if resp.Header.Get("Mcp-Session-Id") != "" {
+			t.Errorf("%s %s: has a session", tt.method, tt.path)
+		}
+	}
+}

@@ -25,6 +25,8 @@ var (
 	_ dialect.Failer      = (*Dialect)(nil)
 	_ dialect.Sessionless = (*Dialect)(nil)
 	_ dialect.Configured  = (*Dialect)(nil)
+	_ dialect.PlainJSON   = (*Dialect)(nil)
+	_ dialect.Ported      = (*Dialect)(nil)
 )
 
 // New returns the dialect.
@@ -102,6 +104,9 @@ func (d *Dialect) Tools() []dialect.Tool { return d.tools }
 // Sessionless tells that a call needs no session.
 func (d *Dialect) Sessionless() bool { return true }
 
+// PlainJSON tells that clients take JSON and no streams.
+func (d *Dialect) PlainJSON() bool { return true }
+
 // Environment reads the product's variables: the server to talk to in place of
 // the local daemon, and the key for it. An address of the product's own service
 // is not one of ours, and left out.
@@ -117,4 +122,4 @@ func (d *Dialect) Environment(get func(string) string) (server, key string) {
 // paragraph.
 const instructions = `Sandboxes are isolated machines. Get an id with sandbox_create or sandbox_list and give it as sandbox_id to the other tools. Exec and file tools wake a paused sandbox by themselves: do not resume it first. Pausing keeps all state; sandbox_kill is final. sandbox_files_read refuses files over 1 MiB: use sandbox_exec with head -c.
 
-List templates before you use from_template; build one with sandbox_template_create and poll sandbox_template_list until it is ready. Bind credentials as secrets, never as env_vars: the sandbox only sees a stand-in. Egress is open by default: allow_out adds destinations, deny_out blocks CIDR ranges, and a strict allowlist is both, with deny_out ["0.0.0.0/0"]. sandbox_network_log tells what a sandbox has reached. sandbox_preview_url makes a port public: its URL asks for no authentication.`
+List templates before you use from_template; build one with sandbox_template_create and poll sandbox_template_list until it is ready. Bind credentials as secrets, never as env_vars: the sandbox only sees a stand-in. Egress is open unless this server has another default: allow_out adds destinations, deny_out blocks CIDR ranges, and a strict allowlist is both, with deny_out ["0.0.0.0/0"]. sandbox_network_log tells what a sandbox has reached. sandbox_preview_url makes a port public: its URL asks for no authentication.`
