@@ -123,6 +123,17 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
+// A directory is listed as a whole, or not at all.
+func TestLargeDirectory(t *testing.T) {
+	svc := newImaginary()
+	structured, _ := ask(t, svc, "sandbox_files_list", `{"sandbox_id":"one","path":"/20000"}`)
+	if n := strings.Count(structured, `"name"`); n != 20_000 {
+		t.Errorf("%d of 20000 entries are listed", n)
+	}
+	refuses(t, svc, "sandbox_files_list", `{"sandbox_id":"one","path":"/20001"}`,
+		"Invalid request: /20001 has over 20000 entries; look at a part of it with sandbox_exec, such as ls /20001 | head")
+}
+
 func TestTemplates(t *testing.T) {
 	svc := newImaginary()
 	shows(t, svc, "sandbox_template_list", `{}`,

@@ -83,9 +83,23 @@ type createArgs struct {
 	DenyOut    []string          `json:"deny_out"`
 }
 
-// pausedLifetime is an auto-delete window in the service's terms, where 0 is
-// none: deletion at the pause comes a second after it.
-func pausedLifetime(window int64) int64 { return max(1, window) }
+// atPause is the service's paused lifetime of what is deleted at its pause: its
+// 0 is none. A window of one second is the same.
+const atPause = 1
+
+// pausedLifetime is an auto-delete window in the service's terms.
+func pausedLifetime(window int64) int64 { return max(atPause, window) }
+
+// windowOf is a paused lifetime as an auto-delete window, nil if there is none.
+func windowOf(lifetime int64) *int64 {
+	switch lifetime {
+	case 0:
+		return nil
+	case atPause:
+		return new(int64)
+	}
+	return &lifetime
+}
 
 func create(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolResult, error) {
 	if err := checkTags(in.Metadata); err != nil {
@@ -204,7 +218,7 @@ type details struct {
 	MemoryMiB  int64    `json:"memory_mib"`
 	CreatedAt  string   `json:"created_at"`
 	Timeout    int64    `json:"timeout_seconds,omitempty"`
-	AutoDelete int64    `json:"auto_delete_seconds,omitempty"`
+	AutoDelete *int64   `json:"auto_delete_seconds,omitempty"`
 	DeleteAt   string   `json:"auto_delete_at,omitempty"`
 	Network    *rules   `json:"network,omitempty"`
 	Secrets    []secret `json:"secrets,omitempty"`
@@ -226,7 +240,7 @@ func info(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolRe
 	}
 	out := details{
 		summary: summaryOf(s), VCPUs: s.Resources.VCPUs, MemoryMiB: s.Resources.MemoryMiB,
-		CreatedAt: stamp(s.CreatedAt), AutoDelete: s.PausedLifetimeSeconds,
+		CreatedAt: stamp(s.CreatedAt), AutoDelete: windowOf(s.PausedLifetimeSeconds),
 	}
 	if s.PausedExpiresAt != nil {
 		out.DeleteAt = stamp(*s.PausedExpiresAt)

@@ -128,6 +128,18 @@ func (s *imaginary) DetachSecret(_ context.Context, id, env string) (*sandbox.Sa
 	return new(s.box), s.is(id)
 }
 
+// ListFiles lists as many files as the path says.
+func (s *imaginary) ListFiles(_ context.Context, id string, req sandbox.ListFilesRequest) (*sandbox.List[sandbox.FileInfo], error) {
+	var all, from int
+	_, _ = fmt.Sscanf(req.Path, "/%d", &all)
+	_, _ = fmt.Sscanf(req.Cursor, "%d", &from)
+	list := &sandbox.List[sandbox.FileInfo]{Items: make([]sandbox.FileInfo, min(req.Limit, all-from))}
+	if next := from + len(list.Items); next < all {
+		list.NextCursor = fmt.Sprint(next)
+	}
+	return list, s.is(id)
+}
+
 func (s *imaginary) ListPreviews(_ context.Context, id string) (*sandbox.List[sandbox.Preview], error) {
 	return &sandbox.List[sandbox.Preview]{Items: s.previews}, s.is(id)
 }
@@ -301,6 +313,14 @@ func TestUpdates(t *testing.T) {
 			t.Errorf("auto_delete_seconds %s: update %+v", args, u)
 		}
 	}
+	// What was given is read back; a second is the same as none.
+	for lifetime, want := range map[int64]string{0: "", 1: `,"auto_delete_seconds":0`, 60: `,"auto_delete_seconds":60`} {
+		svc.box.PausedLifetimeSeconds = lifetime
+		info, _ := ask(t, svc, "sandbox_info", `{"sandbox_id":"one"}`)
+		if _, got, _ := strings.Cut(info, `"0001-01-01T00:00:00.000Z"`); !strings.HasPrefix(got, want+`,"network"`) {
+			t.Errorf("of a paused lifetime of %d is told %s", lifetime, info)
+		}
+	}
 	refuses(t, svc, "sandbox_update", `{"sandbox_id":"one"}`, "Invalid request: give at least one of metadata, allow_out, deny_out, auto_delete_seconds and timeout_seconds")
 	refuses(t, svc, "sandbox_update", `{"sandbox_id":"two","timeout_seconds":1}`, gone("two"))
 }
@@ -316,10 +336,11 @@ func TestSecrets(t *testing.T) {
 	svc.secrets = []sandbox.Secret{
 		{Name: "ai", Provider: "openai", Hosts: []string{"api.openai.com"}, Auth: sandbox.SecretAuth{Type: "header", Prefix: "Bearer "}, LastUsedAt: &used},
 		{Name: "mine", Hosts: []string{"a.example", "b.example"}, Auth: sandbox.SecretAuth{Type: "header", Name: "X-Key"}},
+		{Name: "old", Hosts: []string{"c.example"}, Auth: sandbox.SecretAuth{Type: "query", Name: "key"}},
 	}
 	shows(t, svc, "secret_list", `{}`,
-		`{"secrets":[{"name":"ai","authType":"bearer","hosts":["api.openai.com"],"providerShortcut":"openai","lastUsedAt":"2026-07-01T12:00:00.005Z"},{"name":"mine","authType":"api-key","hosts":["a.example","b.example"]}]}`,
-		"ai\tbearer\tapi.openai.com\nmine\tapi-key\ta.example,b.example")
+		`{"secrets":[{"name":"ai","authType":"bearer","hosts":["api.openai.com"],"providerShortcut":"openai","lastUsedAt":"2026-07-01T12:00:00.005Z"},{"name":"mine","authType":"api-key","hosts":["a.example","b.example"]},{"name":"old","authType":"custom","hosts":["c.example"]}]}`,
+		"ai\tbearer\tapi.openai.com\nmine\tapi-key\ta.example,b.example\nold\tcustom\tc.example")
 	svc.box.State = sandbox.StatePaused
 	for range 2 { // it is idempotent
 		shows(t, svc, "sandbox_attach_secret", `{"sandbox_id":"sbx-1","env_key":"KEY","secret_name":"ai"}`,
