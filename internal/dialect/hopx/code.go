@@ -158,8 +158,23 @@ func executeCode(ctx context.Context, c *dialect.Call, in codeArgs) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	out.flat = flatOf(res)
+	out.flatten(res)
 	return out, nil
+}
+
+// flatten gives a result the outputs that have fields of their own.
+func (e *executed) flatten(res *sandbox.CodeResult) {
+	var text, others leftOut
+	e.flat, text, others = flatOf(res)
+	e.remark(append(text, others...).note("execute_code_rich returns 8 MiB of outputs; save what is larger to a file."))
+}
+
+// remark adds a sentence to the note.
+func (e *executed) remark(sentence string) {
+	if e.Note != "" && sentence != "" {
+		e.Note += " "
+	}
+	e.Note += sentence
 }
 
 func executeRich(ctx context.Context, c *dialect.Call, in codeArgs) (any, error) {
@@ -179,11 +194,13 @@ func (m *vm) rich(ctx context.Context, in *codeArgs) (*executed, error) {
 	}
 	outputs := []richOutput{}
 	if in.Rich {
-		outputs = richOf(res)
+		var text, left leftOut
+		outputs, left = richOf(res)
+		out.flat, text, _ = flatOf(res) // the others are in the outputs
+		out.remark(append(text, left...).note("Save what is larger to a file."))
 		if saves(in.Code) && !hasImage(outputs) {
 			outputs = append(outputs, m.savedImages(ctx, in.WorkingDir, began)...)
 		}
-		out.flat = flatOf(res)
 	}
 	out.RichOutputs = &outputs
 	return out, nil
@@ -222,12 +239,12 @@ func executeIsolated(ctx context.Context, c *dialect.Call, in isolatedArgs) (any
 		m.forget(ctx)
 		return nil, in.notRun(err)
 	}
-	out.flat = flatOf(res)
 	out.SandboxID = s.ID
 	out.Note = fmt.Sprintf("Sandbox will auto-destroy after 10 minutes. delete_sandbox('%s') removes it earlier.", s.ID)
 	if note != "" {
-		out.Note += " " + note + "."
+		out.remark(note + ".")
 	}
+	out.flatten(res)
 	return out, nil
 }
 

@@ -136,7 +136,7 @@ const instructionsV2 = `Run code in isolated sandboxes with execute_code. Its mo
 
 For work in several steps call create_sandbox, then execute_code with mode persistent and the id as sandbox_id; Python keeps its variables between calls. mode rich returns plots and tables, mode background is for long code: look at execute_list_processes. delete_sandbox ends a sandbox, and timeout_seconds does so by itself. Give env with a call rather than env_set. Bound list_templates by limit. A tool that failed returns an object with error.`
 
-const guideHead = `Code runs in a sandbox: an isolated machine with access to the internet.
+const guideHead = `Code runs in a sandbox: an isolated machine with access to the internet, unless this server keeps it from that.
 
 Good for: analysing data with pandas and numpy, plots, trying code before it is used, installing and testing packages, calculations, shell scripts.
 Languages: python, javascript, bash, go.

@@ -3,8 +3,10 @@ package hopx_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,11 +55,24 @@ func TestTools(t *testing.T) {
 	}
 }
 
+// The functions that try, in [TestReal], the tools that no conversation calls.
+var own = map[string]string{
+	"execute_code_background": "background", "execute_code_async": "async", "run_command_background": "background",
+	"list_processes": "background", "get_system_metrics": "system", "env_get": "system",
+}
+
 // Every tool has conversations with real sandboxes, or a test of its own.
 func TestEveryToolIsTested(t *testing.T) {
-	own := map[string]string{
-		"execute_code_background": "TestBackground", "execute_code_async": "TestAsync", "run_command_background": "TestBackground",
-		"list_processes": "TestBackground", "get_system_metrics": "TestSystem", "env_get": "TestSystem",
+	source, err := os.ReadFile("real_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tool, name := range own {
+		_, body, _ := strings.Cut(string(source), "\nfunc "+name+"(t *testing.T, d *covetest.Daemon) {\n")
+		body, _, _ = strings.Cut(body, "\n}\n")
+		if !strings.Contains(body, strconv.Quote(tool)) || !strings.Contains(string(source), fmt.Sprintf("%q: %s,", name, name)) {
+			t.Errorf("there is no %s in TestReal that calls %s", name, tool)
+		}
 	}
 	for pattern, d := range map[string]*hopx.Dialect{"testdata/[vb][1o]*/*.txtar": first, "testdata/v2/*.txtar": second} {
 		files, err := filepath.Glob(pattern)

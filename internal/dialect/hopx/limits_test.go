@@ -2,6 +2,7 @@ package hopx_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -72,5 +73,48 @@ func TestFirstWrongNumberIsTold(t *testing.T) {
 		if text := fmt.Sprint(got["body"]); !strings.Contains(text, "vcpu is 0") {
 			t.Fatal(text)
 		}
+	}
+}
+
+// What is too large for a result is told of, with where it is.
+func TestLargeOutputsAreToldOf(t *testing.T) {
+	value := func(n int) json.RawMessage { return json.RawMessage(`"` + strings.Repeat("x", n) + `"`) }
+	output := func(mime string, n int) sandbox.CodeOutput {
+		return sandbox.CodeOutput{Data: map[string]json.RawMessage{mime: value(n)}}
+	}
+	spilled := sandbox.CodeOutput{Result: true, Files: map[string]string{"text/plain": "/tmp/a.txt", "image/png": "/tmp/b.png"}}
+	const (
+		plain  = "execute_code_rich returns 8 MiB of outputs; save what is larger to a file."
+		richly = "Save what is larger to a file."
+		left   = "Left out of this result: "
+		text   = "the result as text (too large, it is in the file /tmp/a.txt)"
+	)
+	for name, tt := range map[string]struct {
+		tool    string
+		outputs []sandbox.CodeOutput
+		want    string
+	}{
+		"little":             {"execute_code", []sandbox.CodeOutput{output("text/html", 100)}, ""},
+		"large":              {"execute_code", []sandbox.CodeOutput{output("text/html", 2<<20)}, left + "text/html (2097152 bytes; all outputs may have 1024 KiB). " + plain},
+		"spilled":            {"execute_code", []sandbox.CodeOutput{spilled}, left + text + ", image/png (too large, it is in the file /tmp/b.png). " + plain},
+		"large, richly":      {"execute_code_rich", []sandbox.CodeOutput{output("text/html", 2<<20)}, ""},
+		"spilled, richly":    {"execute_code_rich", []sandbox.CodeOutput{spilled}, left + text + ". " + richly},
+		"very large, richly": {"execute_code_rich", []sandbox.CodeOutput{output("text/html", 3<<20), output("text/html", 3<<20), output("text/html", 3<<20)}, left + "text/html (3145728 bytes; all outputs may have 8192 KiB). " + richly},
+		"very many":          {"execute_code", []sandbox.CodeOutput{spilled, spilled, spilled, spilled, spilled}, "2 more. " + plain},
+	} {
+		svc := newImaginary()
+		svc.result.Outputs = tt.outputs
+		got, _ := answer(t, first, svc, tt.tool, `{"vm_url":"sbx-1","code":"1"}`)["_note"].(string)
+		if got != tt.want && (name != "very many" || !strings.HasSuffix(got, tt.want)) {
+			t.Errorf("%s: the note is %q, want %q", name, got, tt.want)
+		}
+	}
+	svc := newImaginary()
+	svc.result.Outputs = []sandbox.CodeOutput{spilled}
+	if got := answer(t, first, svc, "execute_code_isolated", `{"code":"1","template_name":"host"}`)["_note"]; !strings.Contains(got.(string), "auto-destroy") || !strings.Contains(got.(string), "/tmp/b.png") {
+		t.Errorf("isolated, the note is %q", got)
+	}
+	if got := answer(t, second, svc, "execute_code", `{"sandbox_id":"sbx-1","code":"1","mode":"rich"}`)["_note"]; got != left+text+". "+richly {
+		t.Errorf("in v0.2, the note is %q", got)
 	}
 }

@@ -88,7 +88,8 @@ type ranV2 struct {
 }
 
 func (in *modeArgs) ran(e *executed, id, note string) *ranV2 {
-	return &ranV2{e.Stdout, e.Stderr, e.ExitCode, e.ExecutionTime, e.Success, e.RichOutputs, in.Mode, id, note}
+	e.remark(note)
+	return &ranV2{e.Stdout, e.Stderr, e.ExitCode, e.ExecutionTime, e.Success, e.RichOutputs, in.Mode, id, e.Note}
 }
 
 func (in *modeArgs) run(ctx context.Context, c *dialect.Call) (any, error) {

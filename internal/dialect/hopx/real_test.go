@@ -304,6 +304,12 @@ func system(t *testing.T, d *covetest.Daemon) {
 		if got := s.in("run_command", map[string]any{"command": "echo $PLAIN $a_password"})["stdout"]; got != "q w\n" {
 			t.Errorf("the command has seen %q", got)
 		}
+		// What the template has set stays.
+		s.in("env_clear", nil)
+		env, _ = s.in("env_get", nil)["env_vars"].(map[string]any)
+		if env["PLAIN"] != nil || env["a_password"] != nil || env["PATH"] == nil {
+			t.Errorf("after clearing, the environment is %v", env)
+		}
 	}
 	if info := v1.in("get_vm_info", nil); info["vm_id"] != v1.id || info["arch"] == "" || info["agent"] == nil || info["version"] == nil {
 		t.Errorf("info is %v", info)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"path"
 	"strings"
@@ -18,11 +19,14 @@ const (
 	// maxFlat those that have fields of their own beside them.
 	maxRich = 8 << 20
 	maxFlat = 1 << 20
+	// maxTold is how many outputs that a result lacks it names.
+	maxTold = 8
 	// maxSaved is how many image files a result returns.
 	maxSaved = 8
 )
 
 const (
+	typeText  = "text/plain"
 	typePNG   = "image/png"
 	typeHTML  = "text/html"
 	typeSVG   = "image/svg+xml"
@@ -45,27 +49,64 @@ type flat struct {
 	DataFrame json.RawMessage `json:"dataframe,omitempty"`
 }
 
-func flatOf(res *sandbox.CodeResult) flat {
-	var f flat
+// flatOf returns the first outputs of their kinds, and what is left out of them
+// for its size: the result as text, and the others.
+func flatOf(res *sandbox.CodeResult) (f flat, text, others leftOut) {
 	room := maxFlat
 	fields := map[string]*json.RawMessage{
 		typePNG: &f.PNG, typeHTML: &f.HTML, typeSVG: &f.SVG, typeMD: &f.Markdown, typeJSON: &f.JSON, typeFrame: &f.DataFrame,
 	}
 	for i := range res.Outputs {
 		o := &res.Outputs[i]
-		var text string
-		if o.Result && f.Result == "" && json.Unmarshal(o.Data["text/plain"], &text) == nil && len(text) <= room {
-			f.Result = text
-			room -= len(text)
+		var value string
+		if o.Result && f.Result == "" && json.Unmarshal(o.Data[typeText], &value) == nil {
+			if len(value) <= room {
+				f.Result = value
+				room -= len(value)
+			} else {
+				text.tooLarge("the result as text", len(value), maxFlat)
+			}
+		}
+		if file := o.Files[typeText]; file != "" && o.Result {
+			text.inFile("the result as text", file)
 		}
 		for _, mime := range richTypes {
-			if v := o.Data[mime]; len(v) > 0 && len(v) <= room && *fields[mime] == nil && json.Valid(v) {
-				*fields[mime] = plain(v)
-				room -= len(v)
+			if v := o.Data[mime]; len(v) > 0 && *fields[mime] == nil && json.Valid(v) {
+				if len(v) <= room {
+					*fields[mime] = plain(v)
+					room -= len(v)
+				} else {
+					others.tooLarge(mime, sizeOf(mime, v), maxFlat)
+				}
+			}
+			if file := o.Files[mime]; file != "" {
+				others.inFile(mime, file)
 			}
 		}
 	}
-	return f
+	return f, text, others
+}
+
+// leftOut tells what of an output is not in a result, and why.
+type leftOut []string
+
+func (l *leftOut) tooLarge(what string, size, most int) {
+	*l = append(*l, fmt.Sprintf("%s (%d bytes; all outputs may have %d KiB)", what, size, most>>10))
+}
+
+func (l *leftOut) inFile(what, file string) {
+	*l = append(*l, fmt.Sprintf("%s (too large, it is in the file %s)", what, file))
+}
+
+// note is the sentence for a result's _note, "" if nothing is left out.
+func (l leftOut) note(instead string) string {
+	if len(l) == 0 {
+		return ""
+	}
+	if n := len(l) - maxTold; n > 0 {
+		l = append(l[:maxTold:maxTold], fmt.Sprintf("%d more", n))
+	}
+	return "Left out of this result: " + strings.Join(l, ", ") + ". " + instead
 }
 
 // richOutput is one output of one kind.
@@ -121,24 +162,28 @@ func plain(v json.RawMessage) json.RawMessage {
 	return out
 }
 
-// richOf returns the outputs of code. What is too large for a result is a file,
-// which the metadata names.
-func richOf(res *sandbox.CodeResult) []richOutput {
-	out := []richOutput{}
+// richOf returns the outputs of code, and what is left out. What is too large for
+// the service is a file, which the metadata names.
+func richOf(res *sandbox.CodeResult) (out []richOutput, left leftOut) {
+	out = []richOutput{}
 	room := maxRich
 	for i := range res.Outputs {
 		o := &res.Outputs[i]
 		for _, mime := range richTypes {
-			if v := o.Data[mime]; len(v) > 0 && len(v) <= room && json.Valid(v) {
-				room -= len(v)
-				out = append(out, newRich(mime, o.Source, v, sizeOf(mime, v)))
+			if v := o.Data[mime]; len(v) > 0 && json.Valid(v) {
+				if len(v) <= room {
+					room -= len(v)
+					out = append(out, newRich(mime, o.Source, v, sizeOf(mime, v)))
+				} else {
+					left.tooLarge(mime, sizeOf(mime, v), maxRich)
+				}
 			}
 			if file := o.Files[mime]; file != "" {
 				out = append(out, newRich(mime, o.Source, json.RawMessage("null"), 0, pair{"filename", file}))
 			}
 		}
 	}
-	return out
+	return out, left
 }
 
 // sizeOf is how many bytes an output has in itself.
