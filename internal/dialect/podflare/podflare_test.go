@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
@@ -25,6 +26,38 @@ import (
 func TestTools(t *testing.T) {
 	dialecttest.Snapshot(t, podflare.New(), "testdata/tools")
 	dialecttest.Snapshot(t, podflare.NewHosted(), "testdata/tools-hosted")
+}
+
+// The product's arguments, as far as its documentation has them. Of its own are
+// only the names and the defaults; the bounds are ours, but that of n.
+const (
+	shared = `
+run_python: code string!, SANDBOX, timeout number >=0.001 <=3600 =300
+run_bash: code string!, SANDBOX, timeout number >=0.001 <=600 =300
+fork: n integer >=1 <=32 =1, SANDBOX
+`
+	merging = `merge_into: PARENT, winner string!
+upload: content_base64 string!, path string!, SANDBOX
+download: path string!, SANDBOX
+`
+	comparing = `diff: other string!, paths string[] =["/root","/tmp"], sandbox_id string
+`
+	making = `create_sandbox: egress boolean =true, template string ="default"
+`
+	ending = `destroy_sandbox: sandbox_id string!
+`
+)
+
+// On the hosted server each call names its sandbox.
+func TestArguments(t *testing.T) {
+	for d, want := range map[*podflare.Dialect]string{
+		podflare.New():       strings.NewReplacer("SANDBOX", "sandbox_id string", "PARENT", "parent string").Replace(shared + comparing + merging),
+		podflare.NewHosted(): strings.NewReplacer("SANDBOX", "sandbox_id string!", "PARENT", "parent string!").Replace("\n" + making + shared[1:] + merging + ending),
+	} {
+		if diff := cmp.Diff(want, "\n"+dialecttest.Arguments(t, d)); diff != "" {
+			t.Errorf("%s: the arguments differ from the product's (-want +got):\n%s", d.Name(), diff)
+		}
+	}
 }
 
 // revision is the protocol's newest that has sessions.
@@ -178,7 +211,7 @@ func TestEgress(t *testing.T) {
 	needs.GVisor(t)
 	d := covetest.Borrow(t, covetest.Options{Dev: true})
 	s := dialecttest.Connect(t, dialecttest.HTTP(d, podflare.HostedName)(), revision)
-	for egress, want := range map[string]bool{`{"egress":false}`: true, `{}`: false} {
+	for egress, want := range map[string]bool{`{"egress":false}`: true, `{}`: false, `{"egress":true}`: false} {
 		id, _ := dialecttest.Ask(t, s, "create_sandbox", egress)["sandbox_id"].(string)
 		got, err := d.Client.Get(t.Context(), id)
 		if err != nil {

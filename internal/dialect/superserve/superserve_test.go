@@ -77,6 +77,35 @@ func TestTools(t *testing.T) {
 	}
 }
 
+// The product's arguments, as its documentation has them.
+const arguments = `
+sandbox_create: allow_out string[], auto_delete_seconds integer >=0 <=2592000, deny_out string[], env_vars map, from_snapshot string, from_template string, metadata map, name string, secrets map, timeout_seconds integer >0 <=604800
+sandbox_template_list: name_prefix string
+sandbox_template_create: disk_mib integer >0, from string!, memory_mib integer >0, name string!, ready_cmd string, run_steps string[], start_cmd string, vcpu integer >0
+sandbox_list: metadata map
+sandbox_info: sandbox_id string!
+sandbox_pause: sandbox_id string!
+sandbox_resume: sandbox_id string!
+sandbox_kill: sandbox_id string!
+sandbox_update: allow_out string[], auto_delete_seconds integer|null >=0 <=2592000, deny_out string[], metadata map, sandbox_id string!, timeout_seconds integer|null >=1 <=604800
+sandbox_preview_url: port integer! >=1 <=65535, sandbox_id string!
+sandbox_network_log: limit integer >0 =50, sandbox_id string!, verdict string [allowed blocked failed]
+sandbox_exec: command string!, cwd string, env map, sandbox_id string!, timeout_ms integer >0 =60000
+sandbox_files_read: encoding string [text base64] ="text", path string!, sandbox_id string!
+sandbox_files_write: content string!, encoding string [text base64] ="text", path string!, sandbox_id string!
+sandbox_files_list: path string!, sandbox_id string!
+sandbox_files_download_dir: path string!, sandbox_id string!
+secret_list:
+sandbox_attach_secret: env_key string!, sandbox_id string!, secret_name string!
+sandbox_detach_secret: env_key string!, sandbox_id string!
+`
+
+func TestArguments(t *testing.T) {
+	if diff := cmp.Diff(arguments, "\n"+dialecttest.Arguments(t, superserve.New())); diff != "" {
+		t.Errorf("the arguments differ from the product's (-want +got):\n%s", diff)
+	}
+}
+
 // Where only what changes nothing is served, no port is published.
 func TestReadOnlySelection(t *testing.T) {
 	tools, err := dialect.Select(superserve.New(), dialect.Selection{ReadOnly: true})
