@@ -8,6 +8,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -217,7 +218,8 @@ func names(f *ast.FuncDecl, text string) bool {
 }
 
 // declared reads what a dialect says of its tools: how they differ, or, after
-// "!", why no test shows them.
+// "!", why no test shows them. What differs is shown by a test that is named, so
+// that it cannot be said for longer than it is so.
 func (s *surface) declared(t *testing.T) (differs, absent map[string]string) {
 	t.Helper()
 	differs, absent = map[string]string{}, map[string]string{}
@@ -233,21 +235,73 @@ func (s *surface) declared(t *testing.T) (differs, absent map[string]string) {
 			}
 		}
 	}
+	shown := s.named(t)
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		name, how, ok := strings.Cut(line, ": ")
-		if !ok || !known[name] || strings.Contains(how, "|") {
-			t.Errorf("%s: %q is not TOOL: how it differs", s.folder, line)
+		name, by, named := strings.Cut(name, " ")
+		why, unshown := strings.CutPrefix(how, "! ")
+		if !ok || !known[name] || strings.Contains(how, "|") || named == unshown {
+			t.Errorf("%s: %q is neither TOOL TEST[,TEST]: how it differs nor TOOL: ! why nothing shows it", s.folder, line)
 			continue
 		}
-		if why, ok := strings.CutPrefix(how, "! "); ok {
+		if unshown {
 			absent[name] = why
-		} else {
-			differs[name] = how
+			continue
+		}
+		differs[name] = how
+		for test := range strings.SplitSeq(by, ",") {
+			if tools, ok := shown[test]; !ok || tools != nil && !slices.Contains(tools, name) {
+				t.Errorf("%s: there is no test or conversation %q that shows how %s differs", s.folder, test, name)
+			}
 		}
 	}
 	return differs, absent
+}
+
+// named returns the tests of a dialect by name, and its conversations with the
+// tools that they call.
+func (s *surface) named(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	folder := filepath.Join("..", s.folder)
+	tests, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range tests {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+				out[f.Name.Name] = nil
+			}
+		}
+	}
+	err = filepath.WalkDir(filepath.Join(folder, "testdata"), func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != ".txtar" {
+			return err
+		}
+		script, err := txtar.ParseFile(name)
+		if err != nil {
+			return err
+		}
+		tools := []string{}
+		for _, f := range script.Files {
+			if tool, ok := strings.CutPrefix(f.Name, "call "); ok {
+				tools = append(tools, tool)
+			}
+		}
+		out[strings.TrimSuffix(filepath.Base(name), ".txtar")] = tools
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

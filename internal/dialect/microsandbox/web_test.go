@@ -277,6 +277,37 @@ func (s *slow) ListStats(context.Context, sandbox.StatsRequest) (*sandbox.List[s
 	return &sandbox.List[sandbox.SandboxStats]{}, nil
 }
 
+// hurried is a service with one sandbox, that notes how long code may take.
+type hurried struct {
+	sandbox.Service
+	times []int64
+}
+
+func (s *hurried) Get(context.Context, string) (*sandbox.Sandbox, error) {
+	return &sandbox.Sandbox{ID: "sbx-1", Name: "a", Namespace: "default", State: sandbox.StateRunning}, nil
+}
+
+func (s *hurried) RunCode(_ context.Context, _ string, req sandbox.RunCodeRequest, _ sandbox.CodeSink) (*sandbox.CodeResult, error) {
+	s.times = append(s.times, req.TimeoutMS)
+	return &sandbox.CodeResult{}, nil
+}
+
+// Code without a timeout has an hour, which is also the most.
+func TestCodeHasAnHour(t *testing.T) {
+	svc := &hurried{Service: local.New(t)}
+	w := worldOf(t, svc)
+	w.trusted = true
+	for _, timeout := range []string{"", `,"timeout":7`, `,"timeout":7200`} {
+		body := `{"jsonrpc":"2.0","id":1,"method":"sandbox.repl.run","params":{"sandbox":"a","namespace":"default","language":"python","code":"1"` + timeout + `}}`
+		if res, data := send(t, http.MethodPost, w.url+"/api/v1/rpc", http.Header{"Content-Type": {"application/json"}}, body); res.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s, %s", timeout, res.Status, data)
+		}
+	}
+	if want := []int64{3_600_000, 7000, 3_600_000}; !cmp.Equal(svc.times, want) {
+		t.Errorf("the times are %v ms, want %v", svc.times, want)
+	}
+}
+
 // Calls whose requests have no length in front, and that take long, leave room
 // for others.
 func TestLongCallsLeaveRoom(t *testing.T) {
