@@ -1,6 +1,8 @@
-package escape
+package network
 
 import (
+	"encoding/base64"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,16 +15,20 @@ import (
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 // Attack: the value of a secret is read from wherever it may have been left:
 // from the store, a log, a snapshot, a crash's output, a command line, an
 // environment, or the memory of any process but the gateways of the sandboxes
 // that it is attached to. It is looked for after everything that a sandbox goes
-// through.
+// through, once the secret has been used: its host says what it was sent, and the
+// sandbox keeps what it says.
 func TestCanary(t *testing.T) {
 	needs.Root(t) // to read the memory of others
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	needs.Command(t, "curl")
+	n := internet.Here(t)
+	eachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		const canary, mark = "c4n4ry-Zq7fVxT2mLw9", "m4rk-of-a-program-Jt5cRg1"
 		const value, rotated = canary + "-first", canary + "-second"
 		ctx := t.Context()
@@ -69,11 +75,33 @@ func TestCanary(t *testing.T) {
 			}
 			t.Logf("after %s: searched %d processes, %d MiB", after, n, s.bytes>>20)
 		}
+		uses := 0
+		// use has the secret used in two ways.
+		use := func(id, value string) {
+			t.Helper()
+			uses++
+			path := fmt.Sprintf("/%s/%d", t.Name(), uses)
+			works(t, d, id, curl("https://api.example.com"+path, `-u "u:$TOKEN" -H "X-Token: $TOKEN" -o`, fmt.Sprintf("/tmp/answer-%d", uses)))
+			got := n.Request(path).Header
+			basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("u:"+value))
+			if !slices.Equal(got["X-Token"], []string{value}) || !slices.Equal(got["Authorization"], []string{basic}) {
+				t.Errorf("the host of the secret got %v, want the value and %s", got, basic)
+			}
+		}
 		x := d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) {
 			r.Name, r.Secrets, r.History = "x", map[string]string{"TOKEN": "canary"}, 1
 		}))
 		absent("create")
 		controls(t, d, x.ID, canary, mark)
+		use("x", value)
+		recorded := func() bool {
+			list, err := d.Client.NetworkLog(ctx, "x", sandbox.NetworkLogRequest{Kind: sandbox.NetworkRequest})
+			must(err)
+			return len(list.Items) > 0
+		}
+		if !covetest.Eventually(30*time.Second, recorded) {
+			t.Error("the log has no request with the secret")
+		}
 		placeholder := d.Sh(t, x.ID, "printf %s $TOKEN; env >/tmp/env; cat /proc/self/environ >>/tmp/env")
 		if len(placeholder) < 16 {
 			t.Fatalf("the placeholder is %q", placeholder)
@@ -81,17 +109,22 @@ func TestCanary(t *testing.T) {
 		_, err = d.Client.Fork(ctx, "x", sandbox.ForkRequest{Count: 2, Name: "f"})
 		must(err)
 		d.Shows(t, "f-0", "printf %s $TOKEN", placeholder)
-		absent("exec and fork")
+		use("f-0", value)
+		use("f-1", value)
+		absent("exec, use and fork")
 		_, err = d.Client.Pause(ctx, "x")
 		must(err)
 		absent("pause")
+		kept(t, d, mark)
 		_, err = d.Client.Resume(ctx, "x", sandbox.ResumeRequest{})
 		must(err)
+		use("x", value)
 		_, err = d.Client.CreateSnapshot(ctx, "x", sandbox.CreateSnapshotRequest{Name: "s"})
 		must(err)
 		_, err = d.Client.Create(ctx, sandbox.CreateRequest{Name: "y", Snapshot: "s"})
 		must(err)
 		d.Shows(t, "y", "printf %s $TOKEN", placeholder)
+		use("y", value)
 		absent("resume and snapshot")
 		_, err = d.Client.RestoreSnapshot(ctx, "x", sandbox.RestoreRequest{Snapshot: "s"})
 		must(err)
@@ -104,6 +137,8 @@ func TestCanary(t *testing.T) {
 		_, err = d.Client.RotateSecret(ctx, "canary", sandbox.RotateSecretRequest{Value: sandbox.NewSecretValue(rotated)})
 		must(err)
 		again()
+		use("y", rotated)
+		use("f-1", rotated)
 		absent("rotation")
 		// The gateway of one dies as a program with a defect does, and says so.
 		_, err = d.Client.Get(ctx, "f-1")
@@ -156,6 +191,20 @@ func controls(t *testing.T, d *covetest.Daemon, id, canary, mark string) {
 	if len(s.found) == 0 {
 		t.Error("the mark of a program in a sandbox was not found")
 	}
+}
+
+// kept checks that the search would find what a checkpoint has of a program's
+// memory.
+func kept(t *testing.T, d *covetest.Daemon, mark string) {
+	t.Helper()
+	s := newSearcher(d, mark)
+	s.files(t)
+	for where := range s.found {
+		if strings.Contains(where, "/checkpoints/") {
+			return
+		}
+	}
+	t.Errorf("the mark of a program in a paused sandbox was found in %v only", s.found)
 }
 
 // crash lets the cell of a sandbox end as Go programs with a defect do, with a

@@ -1,4 +1,4 @@
-package escape
+package network
 
 import (
 	"bytes"
