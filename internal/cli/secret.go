@@ -120,6 +120,7 @@ func (a *app) runSecretCreate(ctx context.Context, opts secretCreateOptions, aut
 // readSecret takes a value from the terminal, where it does not show, or from
 // standard input.
 func (a *app) readSecret(name string) (sandbox.SecretValue, error) {
+	keepMemory()
 	console, ok := a.Stdin.(*os.File)
 	if !ok || !isTerminal(a.Stdin) {
 		return secretFrom(a.Stdin)

@@ -39,6 +39,7 @@ func (a *app) runSecretRotateKey(ctx context.Context) error {
 
 // rotateSecretsKey has the server do it, or does it where none runs.
 func (a *app) rotateSecretsKey(ctx context.Context) (*sandbox.Resealed, error) {
+	keepMemory()
 	if a.globals.URL == "" {
 		dir, err := a.stateDir()
 		if err != nil {

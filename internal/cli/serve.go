@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -98,6 +99,7 @@ func (a *app) serveCommand() *cobra.Command {
 func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 	// What the starter left open is not for the daemon's children.
 	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	keepMemory()
 	cfg, err := a.serveConfig(opts)
 	if err != nil {
 		return err
@@ -111,6 +113,19 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 		deps.DialectReady = func(name string, addr net.Addr) { a.say("listening on http://%s (%s)", addr, name) }
 	}
 	return server.New(cfg, deps).Run(ctx)
+}
+
+// keepMemory keeps this process's memory out of core files, since it has a
+// secret's value in it, or the key that values are sealed with.
+func keepMemory() {
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	// This bars the user's other programs too, and those that are given cores
+	// through a pipe, for which the limit does not count. An ordinary user's
+	// daemon has to do without: it could not write the maps of the user
+	// namespaces that it starts cells in.
+	if os.Geteuid() == 0 {
+		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	}
 }
 
 func (a *app) serveConfig(opts serveOptions) (config.Config, error) {

@@ -62,7 +62,7 @@ func TestStateDirectoryIsPrivate(t *testing.T) {
 }
 
 // Attack: another user reads the environment and the input of commands from
-// command lines, which all can see; or code that has broken out of gVisor's
+// command lines, which all can see, or memory from core files; or code that has broken out of gVisor's
 // kernel uses what its process has: capabilities, system calls, descriptors of
 // the host.
 func TestProcessesOfTheHost(t *testing.T) {
@@ -81,6 +81,9 @@ func TestProcessesOfTheHost(t *testing.T) {
 		}, nil)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if got := status(t, d.PID(), "Max core file size"); got != "0" {
+			t.Errorf("the daemon may write core files of %s bytes", got)
 		}
 		for _, name := range []string{"cove", "runsc-sandbox", "runsc-gofer"} {
 			pid, ok := covetest.ProcessOf(s.ID, name)

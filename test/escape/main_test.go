@@ -1,10 +1,20 @@
 package escape
 
 import (
+	"fmt"
 	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/test/covetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(covetest.Main(m)) }
+func TestMain(m *testing.M) {
+	// What is started here may write core files, unless it sees to that itself.
+	limit := unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &limit); err != nil {
+		fmt.Fprintln(os.Stderr, "allow core files, to see them prevented:", err)
+	}
+	os.Exit(covetest.Main(m))
+}
