@@ -14,9 +14,11 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,5 +117,52 @@ func TestBadCertificateIsNamed(t *testing.T) {
 	_, err := start(t, func(c *config.Config) { c.TLS.Cert, c.TLS.Key = cert, key })
 	if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "tls.cert") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Certificates are asked for the server's names and for previews that are there,
+// and for nothing else that a stranger names.
+func TestCertificatesForOwnNamesOnly(t *testing.T) {
+	var asked atomic.Int32
+	authority := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.NotFound(w, r) // it gives none to anybody
+	}))
+	defer authority.Close()
+	d := mustStart(t, func(c *config.Config) {
+		c.TLS.ACME.Hosts, c.TLS.ACME.Directory = []string{"cove.test"}, authority.URL
+		c.Previews.Domain = "cove.test"
+	})
+	s, err := d.client(t).Create(t.Context(), sandbox.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := d.client(t).Create(t.Context(), sandbox.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.client(t).CreatePreview(t.Context(), s.ID, sandbox.CreatePreviewRequest{Port: 3000}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{
+		"cove.test":                            true,
+		"3000-" + s.ID + ".cove.test":          true,
+		"3001-" + s.ID + ".cove.test":          false,
+		"3000-" + other.ID + ".cove.test":      false,
+		"other.cove.test":                      false,
+		"cove.test.evil.test":                  false,
+		"3000-" + s.ID + ".evil.test":          false,
+		"x.3000-" + s.ID + ".cove.test":        false,
+		strings.Repeat("x", 60) + ".evil.test": false,
+	} {
+		before := asked.Load()
+		c, err := tls.Dial("tcp", d.tcp.String(), &tls.Config{ServerName: name, InsecureSkipVerify: true})
+		if err == nil {
+			c.Close()
+			t.Errorf("%s: there is a certificate", name)
+		}
+		if got := asked.Load() > before; got != want {
+			t.Errorf("%s: the authority was asked: %v, want %v", name, got, want)
+		}
 	}
 }
