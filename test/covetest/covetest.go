@@ -53,6 +53,8 @@ type Options struct {
 	StateDir string
 	// Args are added to the command line.
 	Args []string
+	// Env is added to the daemon's environment, as "NAME=value".
+	Env []string
 	// Dev serves TCP without keys.
 	Dev bool
 }
@@ -175,6 +177,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	fmt.Fprintln(d.output, startMark)
 	for tries := 0; ; tries++ {
 		d.cmd = d.Command(context.WithoutCancel(ctx), args...)
+		d.cmd.Env = append(d.cmd.Env, d.opts.Env...)
 		d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
 		err := d.cmd.Start()
 		if err == nil {
