@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"io"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -52,8 +53,9 @@ func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	o.mountOptions.AddFlags(f)
 }
 
-// request returns what is asked for; c tells of secrets.
-func (o *sandboxOptions) request(ctx context.Context, c *client.Client) (sandbox.CreateRequest, error) {
+// request returns what is asked for; c tells of secrets, and standard input may
+// have the network's policy.
+func (o *sandboxOptions) request(ctx context.Context, c *client.Client, stdin io.Reader) (sandbox.CreateRequest, error) {
 	req := sandbox.CreateRequest{
 		Name: o.Name, Namespace: o.Namespace, Template: o.Template, Metadata: o.Metadata, Env: o.Env,
 		Resources: sandbox.Resources{VCPUs: o.VCPUs, MemoryMiB: int64(o.Memory), DiskMiB: int64(o.Disk), MaxPIDs: o.PIDs},
@@ -64,7 +66,7 @@ func (o *sandboxOptions) request(ctx context.Context, c *client.Client) (sandbox
 	if p := o.PausedLifetime.value; p != nil {
 		req.PausedLifetimeSeconds = *p
 	}
-	return req, o.apply(ctx, c, &req)
+	return req, o.apply(ctx, c, stdin, &req)
 }
 
 // limits reports whether limits were asked for.
@@ -92,6 +94,7 @@ func (a *app) createCommand() *cobra.Command {
 			"  cove create -T code-interpreter -m task=review -e LANG=C.UTF-8\n" +
 			"  cove create --snapshot before-upgrade --idle-timeout 10m --on-timeout pause\n" +
 			"  cove create --network packages --secret anthropic --publish 8080:80\n" +
+			"  cove create --network-file policy.yaml\n" +
 			"  cove create --volume data:/data --mount type=tmpfs,target=/scratch,tmpfs-size=256m",
 		Args: argsBetween(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runCreate(cmd.Context(), opts) },
@@ -106,7 +109,7 @@ func (a *app) runCreate(ctx context.Context, opts createOptions) error {
 		return err
 	}
 	defer closeQuietly(c)
-	req, err := opts.request(ctx, c)
+	req, err := opts.request(ctx, c, a.Stdin)
 	if err != nil {
 		return err
 	}

@@ -1,13 +1,9 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -222,7 +218,7 @@ func (o *egressSetOptions) AddFlags(f *pflag.FlagSet) {
 	o.jsonOption.AddFlags(f)
 	f.StringSliceVar(&o.AllowOut, "allow-out", nil, "domain, *.domain, address or range that it may reach; with commas or repeated")
 	f.StringSliceVar(&o.DenyOut, "deny-out", nil, "address or range that it may not, unless --allow-out has it; 0.0.0.0/0 is all")
-	f.StringVarP(&o.File, "file", "f", "", "the whole policy, as cove egress --json prints it; - is standard input")
+	f.StringVarP(&o.File, "file", "f", "", "the whole policy in JSON or YAML, as cove egress --json prints it; - is standard input")
 	f.StringVar(&o.Placeholders, "placeholders", "", "what becomes of a secret's placeholder that goes to a wrong host: forward or block")
 	f.IntVar(&o.MaxConnections, "max-connections", 0, "connections at the same time")
 	f.IntVar(&o.PerSecond, "connections-per-second", 0, "new connections and DNS questions a second")
@@ -260,7 +256,7 @@ func (a *app) runEgressSet(ctx context.Context, opts egressSetOptions, args []st
 	policy := opts.policy(&sandbox.NetworkPolicy{})
 	if opts.File != "" {
 		var err error
-		if policy, err = a.readPolicy(opts.File); err != nil {
+		if policy, err = readPolicy(a.Stdin, opts.File); err != nil {
 			return err
 		}
 	}
@@ -287,36 +283,6 @@ func (a *app) runEgressSet(ctx context.Context, opts egressSetOptions, args []st
 		return err
 	}
 	return a.printPolicy(policy, opts.jsonOption)
-}
-
-// maxPolicyFile is far above the largest policy.
-const maxPolicyFile = 1 << 20
-
-// readPolicy reads a policy as printPolicy prints it.
-func (a *app) readPolicy(path string) (*sandbox.NetworkPolicy, error) {
-	in := a.Stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer closeQuietly(f)
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxPolicyFile))
-	if err != nil {
-		return nil, fmt.Errorf("read the policy: %w", err)
-	}
-	var file struct {
-		SchemaVersion int `json:"schema_version"`
-		sandbox.NetworkPolicy
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&file); err != nil {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the policy is not valid: %w; cove egress SANDBOX --json shows what one looks like", err)
-	}
-	return &file.NetworkPolicy, nil
 }
 
 // updateNetwork changes a part of a policy.

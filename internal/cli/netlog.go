@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -21,7 +22,7 @@ type netlogOptions struct {
 	jsonOption
 	Follow              bool
 	Host, Verdict, Kind string
-	Since               string
+	Since, Until        string
 	Limit               int
 }
 
@@ -32,6 +33,7 @@ func (o *netlogOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Verdict, "verdict", "", "only allowed, blocked or failed")
 	f.StringVar(&o.Kind, "kind", "", "only connection, dns or request")
 	f.StringVar(&o.Since, "since", "", "only what is newer: 10m, or a time such as 2026-01-02T15:04:05Z")
+	f.StringVar(&o.Until, "until", "", "only what is older: 10m, or a time such as 2026-01-02T15:04:05Z")
 	f.IntVarP(&o.Limit, "limit", "n", 50, "the newest so many events")
 }
 
@@ -40,19 +42,31 @@ func (o *netlogOptions) request() (sandbox.NetworkLogRequest, error) {
 	if o.Limit < 0 {
 		return req, fmt.Errorf("netlog: -n %d is negative", o.Limit)
 	}
-	if o.Since == "" {
-		return req, nil
+	if o.Follow && o.Until != "" {
+		return req, errors.New("netlog: -f goes on with what comes; leave out --until")
 	}
-	at, err := time.Parse(time.RFC3339, o.Since)
+	var err error
+	if req.Since, err = logTime("--since", o.Since); err != nil {
+		return req, err
+	}
+	req.Until, err = logTime("--until", o.Until)
+	return req, err
+}
+
+// logTime reads a time, or how long ago that was; nothing is nil.
+func logTime(flag, s string) (*time.Time, error) {
+	if s == "" {
+		return nil, nil
+	}
+	at, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		d, derr := time.ParseDuration(o.Since)
+		d, derr := time.ParseDuration(s)
 		if derr != nil || d < 0 {
-			return req, fmt.Errorf("netlog: --since %q is neither a duration such as 10m nor a time such as 2026-01-02T15:04:05Z", o.Since)
+			return nil, fmt.Errorf("netlog: %s %q is neither a duration such as 10m nor a time such as 2026-01-02T15:04:05Z", flag, s)
 		}
 		at = time.Now().Add(-d)
 	}
-	req.Since = &at
-	return req, nil
+	return &at, nil
 }
 
 func (a *app) netlogCommand() *cobra.Command {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"slices"
@@ -58,6 +59,7 @@ func (o *reachOptions) policy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
 // networkOptions connect a new sandbox with the world.
 type networkOptions struct {
 	reachOptions
+	File    string
 	Secrets secretList
 	Publish publishedPorts
 }
@@ -65,13 +67,23 @@ type networkOptions struct {
 // AddFlags adds the options' flags.
 func (o *networkOptions) AddFlags(f *pflag.FlagSet) {
 	o.reachOptions.AddFlags(f)
+	f.StringVar(&o.File, "network-file", "", "the whole policy in JSON or YAML, with rules and limits, as cove egress --json prints it; - is standard input")
 	f.Var(&o.Secrets, "secret", "secret that it may use without seeing it, ENV=NAME, or NAME of a provider's; may be repeated")
 	f.Var(&o.Publish, "publish", "port of this machine that leads to one of the sandbox, [ADDRESS:]HOST:GUEST; may be repeated")
 }
 
 // apply puts the options into a request.
-func (o *networkOptions) apply(ctx context.Context, c *client.Client, req *sandbox.CreateRequest) error {
+func (o *networkOptions) apply(ctx context.Context, c *client.Client, stdin io.Reader, req *sandbox.CreateRequest) error {
 	req.Network = o.policy(nil)
+	if o.File != "" {
+		if o.given() {
+			return sandbox.Errorf(sandbox.CodeInvalid, "--network-file has the whole policy; leave out --network, --allow-out and --deny-out")
+		}
+		var err error
+		if req.Network, err = readPolicy(stdin, o.File); err != nil {
+			return err
+		}
+	}
 	req.Ports = o.Publish
 	if len(o.Secrets) == 0 {
 		return nil

@@ -20,6 +20,7 @@ type wired struct {
 	policy sandbox.NetworkPolicy
 	events []sandbox.NetworkEvent
 	values []string
+	until  time.Time
 }
 
 func (w *wired) GetNetwork(context.Context, string) (*sandbox.NetworkPolicy, error) {
@@ -33,7 +34,10 @@ func (w *wired) SetNetwork(_ context.Context, name string, p sandbox.NetworkPoli
 }
 
 func (w *wired) NetworkLog(_ context.Context, name string, req sandbox.NetworkLogRequest) (*sandbox.List[sandbox.NetworkEvent], error) {
-	req.Since = nil
+	if req.Until != nil {
+		w.until = *req.Until
+	}
+	req.Since, req.Until = nil, nil
 	w.hear("NetworkLog", name, req)
 	return &sandbox.List[sandbox.NetworkEvent]{Items: w.events}, nil
 }
@@ -107,6 +111,7 @@ func TestNetworkCommandsPassEverythingOn(t *testing.T) {
 	}
 	for _, c := range []struct{ line, heard string }{
 		{"create --network none --allow-out a.example,b.example --deny-out 0.0.0.0/0", `Create {"network":{"preset":"none","allow_out":["a.example","b.example"],"deny_out":["0.0.0.0/0"]}}`},
+		{"create --network-file " + file, `Create {"network":{"preset":"none","rules":[{"action":"allow","to":"a.example"}]}}`},
 		{"create --secret anthropic --secret KEY=own", `Create {"secrets":{"ANTHROPIC_API_KEY":"anthropic","KEY":"own"}}`},
 		{"create --publish 8080:80 --publish 0.0.0.0:0:5432 --publish [::1]:1:2", `Create {"ports":[{"host":8080,"guest":80},{"host":0,"guest":5432,"address":"0.0.0.0"},{"host":1,"guest":2,"address":"::1"}]}`},
 		{"egress allow a x.example *.y.example --port 443,8000-8999 --protocol tcp", `SetNetwork "a" {"preset":"packages","rules":[{"action":"allow","to":"x.example","protocol":"tcp","ports":["443","8000-8999"]},{"action":"allow","to":"*.y.example","protocol":"tcp","ports":["443","8000-8999"]},{"action":"deny","to":"old.example"}],"placeholders":"block"}`},
@@ -161,8 +166,12 @@ func TestNetworkCommandsRefuse(t *testing.T) {
 		"egress allow a":                               "too few",
 		"egress set a":                                 "give a preset",
 		"egress set a none -f x":                       "either",
+		"create --network-file /no/such/file":          "no such file",
+		"create --network-file x --deny-out y":         "whole policy",
 		"egress rm a nothing.example":                  "says nothing",
 		"netlog a --since yesterday":                   "--since",
+		"netlog a --until tomorrow":                    "--until",
+		"netlog a -f --until 1h":                       "leave out --until",
 		"secret create s":                              "--provider or --host",
 		"secret create s --host a --query q --basic b": "one way",
 		"secret create s value --host a":               `unexpected argument "value"`,
@@ -202,6 +211,16 @@ func TestSecretValues(t *testing.T) {
 	w := &wired{}
 	if got := lineWith(t, w, "new\n", "secret", "rotate", "s"); got.Code != 0 || len(w.values) != 1 || w.values[0] != "new" {
 		t.Errorf("rotate: %+v, %q", got, w.values)
+	}
+}
+
+func TestNetworkLogUntil(t *testing.T) {
+	for value, want := range map[string]time.Time{"2026-01-02T15:04:05Z": time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC), "1h": time.Now().Add(-time.Hour)} {
+		w := &wired{}
+		got := lineWith(t, w, "", "netlog", "a", "--until", value)
+		if off := w.until.Sub(want).Abs(); got.Code != 0 || off > time.Minute {
+			t.Errorf("%s: code %d, %s, until %v; want %v", value, got.Code, got.Errors, w.until, want)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func (a *app) runRun(ctx context.Context, opts runOptions, args []string) (err e
 		return &exit{code: exitFailed, err: err}
 	}
 	defer closeQuietly(c)
-	create, err := opts.request(ctx, c)
+	create, err := opts.request(ctx, c, a.Stdin)
 	if err != nil {
 		return &exit{code: exitFailed, err: err}
 	}

@@ -21,13 +21,14 @@ func snapshotID(s *sandbox.Snapshot) string { return s.ID }
 
 type snapshotCreateOptions struct {
 	jsonOption
-	Name      string
-	FilesOnly bool
+	Name, Label string
+	FilesOnly   bool
 }
 
 func (o *snapshotCreateOptions) AddFlags(f *pflag.FlagSet) {
 	o.jsonOption.AddFlags(f)
 	f.StringVar(&o.Name, "name", "", "name, unique among your snapshots")
+	f.StringVar(&o.Label, "label", "", "any text to tell it by")
 	f.BoolVar(&o.FilesOnly, "files-only", false, "keep the files, without memory and processes")
 }
 
@@ -51,7 +52,7 @@ func (a *app) runSnapshotCreate(ctx context.Context, opts snapshotCreateOptions,
 		return err
 	}
 	defer closeQuietly(c)
-	req := sandbox.CreateSnapshotRequest{Name: opts.Name}
+	req := sandbox.CreateSnapshotRequest{Name: opts.Name, Label: opts.Label}
 	if opts.FilesOnly {
 		req.Kind = sandbox.SnapshotFiles
 	}
@@ -120,12 +121,12 @@ func (a *app) runSnapshotLs(ctx context.Context, opts snapshotLsOptions, args []
 	for _, s := range items {
 		row := []string{s.ID, s.Name, s.SandboxID, string(s.Kind), bytesText(s.SizeBytes), age(s.CreatedAt)}
 		if opts.Automatic {
-			step := ""
+			step, before := "", ""
 			if s.Automatic {
 				steps[s.SandboxID]--
-				step = fmt.Sprint(steps[s.SandboxID])
+				step, before = fmt.Sprint(steps[s.SandboxID]), oneLine([]string{s.Label})
 			}
-			row = append(row, step, oneLine([]string{s.Label}))
+			row = append(row, step, before)
 		}
 		rows = append(rows, row)
 	}
@@ -157,13 +158,13 @@ func (a *app) runSnapshotGet(ctx context.Context, opts jsonOption, args []string
 	if opts.JSON {
 		return a.printJSON(s)
 	}
-	automatic := ""
+	automatic, label := "", "label"
 	if s.Automatic {
-		automatic = "yes"
+		automatic, label = "yes", "before"
 	}
 	return a.fields(
 		"id", s.ID, "name", s.Name, "kind", string(s.Kind), "team", s.Team, "sandbox", s.SandboxID,
-		"automatic", automatic, "before", s.Label, "parent", s.ParentID, "template", s.Template,
+		"automatic", automatic, label, s.Label, "parent", s.ParentID, "template", s.Template,
 		"vcpus", fmt.Sprint(s.Resources.VCPUs), "memory", fmt.Sprintf("%d MiB", s.Resources.MemoryMiB),
 		"disk", fmt.Sprintf("%d MiB", s.Resources.DiskMiB), "pids", fmt.Sprint(s.Resources.MaxPIDs),
 		"size", bytesText(s.SizeBytes), "created", stamp(&s.CreatedAt),

@@ -190,6 +190,7 @@ func TestTimeCommandsPassEverythingOn(t *testing.T) {
 			`Fork "a" {"count":3,"name":"x","env":{"K":"V=W"},"metadata":{"a":"b"},"lifetime_seconds":0,"idle_timeout_seconds":90}`,
 		},
 		{"snapshot create a", `CreateSnapshot "a" {}`},
+		{"snapshot create a --label then", `CreateSnapshot "a" {"label":"then"}`},
 		{"snapshot create a --name x --files-only", `CreateSnapshot "a" {"name":"x","kind":"files"}`},
 		{"snapshot restore a x", `RestoreSnapshot "a" {"snapshot":"x"}`},
 		{"snapshot restore a --step -2", `RestoreSnapshot "a" {"step":-2}`},

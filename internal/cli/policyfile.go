@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// maxPolicyFile is far above the largest policy.
+const maxPolicyFile = 1 << 20
+
+// readPolicy reads a policy from a file, or standard input for "-": JSON as
+// printPolicy prints it, or the same as YAML.
+func readPolicy(stdin io.Reader, path string) (*sandbox.NetworkPolicy, error) {
+	in := stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer closeQuietly(f)
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxPolicyFile))
+	if err != nil {
+		return nil, fmt.Errorf("read the policy: %w", err)
+	}
+	policy, err := parsePolicy(data)
+	if err != nil {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the policy is not valid: %w; cove egress SANDBOX --json shows what one looks like", err)
+	}
+	return policy, nil
+}
+
+func parsePolicy(data []byte) (*sandbox.NetworkPolicy, error) {
+	if !json.Valid(data) {
+		var err error
+		if data, err = policyJSON(data); err != nil {
+			return nil, err
+		}
+	}
+	// Without this an empty file would open everything.
+	if data = bytes.TrimSpace(data); !bytes.HasPrefix(data, []byte("{")) {
+		return nil, errors.New("it has no fields")
+	}
+	var file struct {
+		SchemaVersion int `json:"schema_version"`
+		sandbox.NetworkPolicy
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&file); err != nil {
+		return nil, err
+	}
+	return &file.NetworkPolicy, nil
+}
+
+// policyJSON makes JSON of a policy in YAML.
+func policyJSON(data []byte) ([]byte, error) {
+	var doc yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("it has more than one document")
+	}
+	portsAsText(&doc)
+	var value any
+	if err := doc.Decode(&value); err != nil {
+		return nil, err
+	}
+	return json.Marshal(value)
+}
+
+// portsAsText takes the ports in a document for text, which numbers are without
+// quotes.
+func portsAsText(n *yaml.Node) {
+	for i, part := range n.Content {
+		portsAsText(part)
+		if n.Kind != yaml.MappingNode || i%2 == 0 || n.Content[i-1].Value != "ports" {
+			continue
+		}
+		for _, port := range part.Content {
+			if port.Kind == yaml.ScalarNode {
+				port.Tag = "!!str"
+			}
+		}
+	}
+}
