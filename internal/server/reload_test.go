@@ -72,7 +72,7 @@ func TestCertificateFilesAreReadAgain(t *testing.T) {
 	write(files.cert, "CERTIFICATE", cert)
 	write(files.key, "PRIVATE KEY", key)
 	if got, err := files.get(nil); err != nil || got.Leaf.SerialNumber.Int64() != 2 {
-		t.Errorf("at once: %v, %v", got, err)
+		t.Errorf("at once %v is served, %v", got.Leaf.SerialNumber, err)
 	}
 	if got := served(); got != 3 {
 		t.Errorf("renewed again, %d is served", got)
