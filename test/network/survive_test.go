@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,8 +28,8 @@ func wantStrict(t *testing.T, d *covetest.Daemon, id, when string) {
 }
 
 // A policy stays with its sandbox, whatever becomes of that: in a pause, in
-// forks, in a snapshot, when the daemon is killed; also in the sandbox that the
-// pool had ready.
+// forks, in what begins with a snapshot, when it goes back to one, when the
+// daemon is killed; also in the sandbox that the pool had ready.
 func TestPolicySurvives(t *testing.T) {
 	eachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Network: &strict})
@@ -46,6 +48,26 @@ func TestPolicySurvives(t *testing.T) {
 		for _, f := range forks.Items {
 			wantStrict(t, d, f.ID, "forked")
 		}
+		if _, err := d.Client.CreateSnapshot(t.Context(), s.ID, sandbox.CreateSnapshotRequest{Name: "kept"}); err != nil {
+			t.Fatal(err)
+		}
+		second := d.Create(t, sandbox.CreateRequest{Snapshot: "kept"})
+		wantStrict(t, d, second.ID, "created from a snapshot")
+		restore := func(id string) {
+			t.Helper()
+			if _, err := d.Client.RestoreSnapshot(t.Context(), id, sandbox.RestoreRequest{Snapshot: "kept"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		restore(s.ID)
+		wantStrict(t, d, s.ID, "restored")
+		// What holds now counts, not what held then.
+		if _, err := d.Client.SetNetwork(t.Context(), second.ID, sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}); err != nil {
+			t.Fatal(err)
+		}
+		restore(second.ID)
+		fails(t, d, second.ID, curl("http://example.com/"))
+		wantStrict(t, d, fromPool(t, d, sandbox.CreateRequest{Network: &strict}), "ready in the pool")
 		d.Kill()
 		if err := d.Run(t.Context()); err != nil {
 			t.Fatal(err)
@@ -58,6 +80,97 @@ func TestPolicySurvives(t *testing.T) {
 			t.Fatal(err)
 		}
 		works(t, d, s.ID, curl("http://evil.test/"))
+	})
+}
+
+// fromPool makes a sandbox that waited ready.
+func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (id string) {
+	t.Helper()
+	ready := func() bool {
+		id = d.Create(t, req).ID
+		log, err := os.ReadFile(filepath.Join(d.StateDir, "engine", "cells", id, "cell.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(log), "sandbox restored") {
+			return true
+		}
+		if _, err := d.Client.Kill(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	}
+	if !covetest.Eventually(30*time.Second, ready) {
+		t.Fatal("no sandbox was made ahead of need")
+	}
+	return id
+}
+
+// holding is a program that waits for an answer on a connection to the outside,
+// and writes into /tmp/said what came: the answer to what it says once /tmp/poke
+// is there, the end, or an error.
+const holding = `
+import os
+s = socket.create_connection(("203.0.113.10", 7), 10); s.settimeout(None)
+s.sendall(b"first"); s.recv(10)
+def poke():
+    while not os.path.exists("/tmp/poke"): time.sleep(0.02)
+    s.sendall(b"goes on")
+threading.Thread(target=poke, daemon=True).start()
+open("/tmp/holds", "w").close()
+def result(f):
+    try: return f()
+    except OSError as e: return type(e).__name__
+said = result(lambda: s.recv(10).decode() or "end")
+if said == "end": said += ", " + str(result(lambda: s.send(b"more"))) + " " + str(result(lambda: s.recv(10))) + " " + str(s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+open("/tmp/said.new", "w").write(said); os.rename("/tmp/said.new", "/tmp/said")`
+
+// atEnd is what programs are told of a connection that has ended: the end of what
+// comes, and that nothing can be sent.
+const atEnd = "end, BrokenPipeError b'' 0"
+
+// A program that waits on a connection to the outside is told at once that it
+// is gone, after a pause and in forks; and a fork does not touch
+// the parent's.
+func TestOutsideConnectionsEnd(t *testing.T) {
+	shared(t, func(t *testing.T, d *covetest.Daemon) {
+		id := create(t, d, sandbox.NetworkPolicy{})
+		hold := func() {
+			t.Helper()
+			works(t, d, id, "rm -f /tmp/said /tmp/poke /tmp/holds")
+			if _, err := d.Client.Exec(t.Context(), id, sandbox.ExecRequest{Shell: python(holding), Background: true}, nil); err != nil {
+				t.Fatal(err)
+			}
+			works(t, d, id, "for i in $(seq 1500); do [ -e /tmp/holds ] && exit; sleep 0.02; done; exit 1")
+		}
+		// said waits for what the program says, within 10 s.
+		said := func(id string) string {
+			t.Helper()
+			out, _ := try(t, d, id, "for i in $(seq 500); do [ -e /tmp/said ] && exec cat /tmp/said; sleep 0.02; done; echo nothing")
+			return out
+		}
+		hold()
+		forks, err := d.Client.Fork(t.Context(), id, sandbox.ForkRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := said(forks.Items[0].ID); got != atEnd {
+			t.Errorf("in a fork: %s", got)
+		}
+		works(t, d, id, "touch /tmp/poke")
+		if got := said(id); got != "goes on" {
+			t.Errorf("the parent of a fork: %s", got)
+		}
+		hold()
+		if _, err := d.Client.Pause(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Client.Resume(t.Context(), id, sandbox.ResumeRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := said(id); got != atEnd {
+			t.Errorf("after a pause: %s", got)
+		}
 	})
 }
 
