@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +28,27 @@ type world struct {
 	lines, input string
 	// asked counts what input has been told, and words are the answers.
 	words []string
+	drawn *draws
+}
+
+// draws are the random numbers that programs have drawn, in all copies of a
+// world and at all times. No two are the same.
+type draws struct {
+	mu sync.Mutex
+	by map[string]string // guarded by mu
+}
+
+// add notes what somebody drew.
+func (d *draws) add(t *testing.T, who string, numbers []string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, n := range numbers {
+		if before := d.by[n]; before != "" {
+			t.Errorf("%s drew the random bytes %s, as %s had", who, n, before)
+		}
+		d.by[n] = who
+	}
 }
 
 // report is what the programs of a world say of themselves.
@@ -48,7 +70,7 @@ type report struct {
 func build(t *testing.T, d *covetest.Daemon, name string, mib int) *world {
 	t.Helper()
 	s := d.Create(t, sandbox.CreateRequest{Name: name, Env: map[string]string{"BORN": "in " + name}, Resources: sandbox.Resources{MemoryMiB: 2048, VCPUs: 2}})
-	w := &world{d: d, id: s.ID, hostname: name}
+	w := &world{d: d, id: s.ID, hostname: name, drawn: &draws{by: map[string]string{}}}
 	for path, text := range map[string]string{"w.py": programPython, "w.js": programNode, "make/Makefile": programMake, "tmux.sh": programTmux} {
 		_, err := d.Client.WriteFile(t.Context(), s.ID, sandbox.WriteFileRequest{Path: "/workspace/w/" + path, MakeParents: true}, strings.NewReader(text))
 		if err != nil {
@@ -99,6 +121,10 @@ func (w *world) ask(t *testing.T, skip ...string) report {
 	if len(r.Failed) > 0 {
 		t.Fatalf("in %s: %s", w.hostname, strings.Join(r.Failed, "\n"))
 	}
+	if len(r.Random) != 3 {
+		t.Errorf("in %s: random numbers %q; want 3", w.hostname, r.Random)
+	}
+	w.drawn.add(t, w.hostname+" ("+w.id+")", r.Random)
 	return r
 }
 
