@@ -123,7 +123,7 @@ func testCodeCancellation(t *testing.T, d *covetest.Daemon) {
 				time.Sleep(200 * time.Millisecond)
 				return beats() == before
 			}) {
-				t.Errorf("the code still runs %s after its call", time.Since(start))
+				t.Fatalf("the code still runs %s after its call", time.Since(start))
 			}
 			after := map[sandbox.Language]string{sandbox.Python: "print('fine')", sandbox.Bash: "echo fine", sandbox.JavaScript: "console.log('fine')"}[tt.language]
 			if r, err := d.Client.RunCode(t.Context(), box, sandbox.RunCodeRequest{Language: tt.language, Code: after}, nil); err != nil || r.Stdout != "fine\n" {
