@@ -3,6 +3,7 @@ package native
 import (
 	"bytes"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,11 +17,18 @@ import (
 // Output is told as it comes, in whole characters, each stream by itself.
 func TestOutputTeller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var told []dialect.Output
-		w := newOutputTeller(t.Context(), func(o dialect.Output) { told = append(told, o) })
+		w := newOutputTeller(t.Context(), func(o dialect.Output) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, o)
+		})
 		expect := func(want ...dialect.Output) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if diff := cmp.Diff(want, told); diff != "" {
 				t.Error(diff)
 			}
