@@ -202,10 +202,11 @@ func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	res, err := i.control.Update(ctx, connect.NewRequest(req))
-	if connect.CodeOf(err) == connect.CodeDeadlineExceeded {
+	switch {
+	case err == nil:
+	case connect.CodeOf(err) == connect.CodeDeadlineExceeded, connect.CodeOf(err) == connect.CodeUnavailable: // it hangs, or is about to end
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the agent in the sandbox does not answer; try again, or kill the sandbox and create a new one")
-	}
-	if err != nil {
+	default:
 		return nil, fmt.Errorf("change limits: %w", err)
 	}
 	// The agent is first: it makes room when the limit of memory is lowered

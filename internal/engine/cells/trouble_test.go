@@ -252,6 +252,21 @@ func TestCellKilledDuringCheckpoint(t *testing.T) {
 	}
 }
 
+// Limits of an instance whose cell is gone are no defect of the engine.
+func TestLimitsOfDeadCell(t *testing.T) {
+	r := newRig(t)
+	spec := r.spec
+	spec.ID = "sbx-one"
+	one, err := r.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	killCell(t, r.dir, "sbx-one")
+	if _, err := one.SetLimits(t.Context(), sandbox.Resources{MemoryMiB: 300}); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("limits were changed with %v", err)
+	}
+}
+
 // An engine that ends while it holds an instance lets it go on, and the next
 // one finds it.
 func TestEngineClosedWhileHeld(t *testing.T) {
