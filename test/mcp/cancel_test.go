@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 )
@@ -108,8 +109,8 @@ func testCodeCancellation(t *testing.T, d *covetest.Daemon) {
 		{"stdio, killed client", killedClient, sandbox.Python, ignores},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.language == sandbox.JavaScript && d.Sh(t, box, "command -v node || true") == "" {
-				t.Skip("this machine has no Node.js")
+			if tt.language == sandbox.JavaScript {
+				needs.Command(t, "node")
 			}
 			d.Sh(t, box, "rm -f /tmp/beats")
 			end := tt.start(t, d, toolCall{"run_code", map[string]any{"sandbox": box, "language": tt.language, "code": tt.code, "timeout_ms": 600_000}})
