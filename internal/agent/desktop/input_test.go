@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -378,9 +379,30 @@ const wait = setInterval(() => { if (document.hasFocus() && document.activeEleme
 			return false
 		}
 	})
+	// Between its own events the browser now often finds several of the X
+	// server's at once, as on a busy machine.
+	go stutter(t.Context(), cmd.Process)
+	// Symbols that no key has yet, each at another moment.
+	do(t, d, sandbox.Input{Type: "key", Keys: []string{"ctrl+a", "Delete"}})
+	all := ""
+	for _, symbol := range "ԱԲԳԴԵԶԷԸԹԺԻԼԽԾԿ" {
+		all += string(symbol)
+		do(t, d, sandbox.Input{Type: "type", Text: string(symbol)})
+	}
+	await("t" + all)
 	for _, text := range texts {
 		text = strings.ReplaceAll(text, "\t", " ") // goes to the next field
 		do(t, d, sandbox.Input{Type: "key", Keys: []string{"ctrl+a", "Delete"}}, sandbox.Input{Type: "type", Text: text})
 		await("t" + text)
+	}
+}
+
+// stutter stops a process for moments until the context ends.
+func stutter(ctx context.Context, p *os.Process) {
+	for ctx.Err() == nil {
+		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
+		_ = p.Signal(syscall.SIGSTOP)
+		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+		_ = p.Signal(syscall.SIGCONT)
 	}
 }

@@ -16,7 +16,9 @@ import (
 // keys that were pressed meanwhile. So a key that was given a symbol keeps it,
 // also after the call, until all keys are taken and it is the one that was
 // not used for the longest time; and before it gets another one, the program
-// that has the keyboard is asked whether it has read all there was.
+// that has the keyboard is asked whether it has read all there was. It is asked
+// again before the key is pressed, since a program may hear of the mapping on
+// another connection than of keys: Chromium does, on that of GTK.
 type keyboard struct {
 	of    *session // whose mapping was read
 	keys  *x11.Keymap
@@ -57,6 +59,10 @@ const (
 	lateWindow = 250 * time.Millisecond
 	// pongWait is how long a program may take to say that it has read all.
 	pongWait = 2 * time.Second
+	// heardAfter is how many answers a program gives until it has heard of a
+	// mapping on all its connections: the first may be from a round of its
+	// events that began before the mapping came.
+	heardAfter = 2
 )
 
 // refresh reads the mapping if it has changed.
@@ -235,6 +241,17 @@ func (k *keyboard) give(ctx context.Context, s *session, syms, keep []keysym) er
 		k.given = append(k.given, gift{code: code, sym: sym, used: k.tick})
 		changes[code] = sym
 	}
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := s.changeKeys(ctx, changes); err != nil {
+		return err
+	}
+	return s.heard(ctx)
+}
+
+// changeKeys gives each of the keys its symbol.
+func (s *session) changeKeys(ctx context.Context, changes map[byte]keysym) error {
 	if s.xkb.Opcode != 0 {
 		return s.ChangeKeys(ctx, s.xkb, changes)
 	}
@@ -242,9 +259,6 @@ func (k *keyboard) give(ctx context.Context, s *session, syms, keep []keysym) er
 	for code, sym := range changes {
 		// With Shift the same, so that it does not matter.
 		last = s.ChangeKeyboardMapping(code, 2, []uint32{sym, sym})
-	}
-	if last == nil {
-		return nil
 	}
 	_, err := last.Wait(ctx)
 	return err
@@ -283,6 +297,18 @@ func (k *keyboard) settle(ctx context.Context, s *session) error {
 	return nil
 }
 
+// heard waits until the program with the keyboard has heard of a new mapping,
+// if it can be asked. Those that cannot are older than programs with several
+// connections.
+func (s *session) heard(ctx context.Context) error {
+	for range heardAfter {
+		if answered, err := s.ping(ctx); err != nil || !answered {
+			return err
+		}
+	}
+	return nil
+}
+
 // ping asks the program of the window with the keyboard whether it has read all
 // that was sent to it; false: it does not say.
 func (s *session) ping(ctx context.Context) (bool, error) {
@@ -306,7 +332,7 @@ func (s *session) ping(ctx context.Context) (bool, error) {
 
 func (s *session) pingWindow(ctx context.Context, window uint32) (bool, error) {
 	// The number only has to be another one each time.
-	number := uint32(time.Now().UnixMilli())
+	number := uint32(time.Now().UnixMicro())
 	for len(s.pong) > 0 {
 		<-s.pong
 	}
