@@ -151,6 +151,21 @@ func TestUpdateChangesOnlyWhatIsGiven(t *testing.T) {
 	}
 }
 
+func TestPolicyFileNamesItsFields(t *testing.T) {
+	for policy, says := range map[string]string{
+		`{"rules": [{"to": "a.example", "ports": "443"}]}`: "rules.ports takes a list; found: string",
+		"rules: [a.example]":       "rules takes fields of its own; found: string",
+		"preset: [none]":           "preset takes text; found: array",
+		`{"max_connections": "5"}`: "max_connections takes a whole number; found: string",
+		`{"max_connections": 1.5}`: "max_connections takes a whole number; found: number 1.5",
+	} {
+		_, err := readPolicy(strings.NewReader(policy), "-")
+		if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", policy, err, says)
+		}
+	}
+}
+
 func TestNetworkCommandsRefuse(t *testing.T) {
 	for command, says := range map[string]string{
 		"create --publish 80":                          "[ADDRESS:]HOST:GUEST",

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -57,9 +59,24 @@ func parsePolicy(data []byte) (*sandbox.NetworkPolicy, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&file); err != nil {
-		return nil, err
+		return nil, namedField(err)
 	}
 	return &file.NetworkPolicy, nil
+}
+
+// namedField says which field holds the wrong kind of value, in the file's words.
+func namedField(err error) error {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok {
+		return err
+	}
+	takes := map[reflect.Kind]string{
+		reflect.Slice: "a list", reflect.Struct: "fields of its own", reflect.String: "text", reflect.Bool: "true or false",
+	}[wrong.Type.Kind()]
+	if takes == "" {
+		takes = "a whole number"
+	}
+	return fmt.Errorf("%s takes %s; found: %s", strings.TrimPrefix(wrong.Field, "NetworkPolicy."), takes, wrong.Value)
 }
 
 // policyJSON makes JSON of a policy in YAML.
