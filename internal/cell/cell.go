@@ -369,8 +369,8 @@ func (c *cell) waitForEnd(ctx context.Context) (cellv1.Phase, string) {
 }
 
 // destroy ends gVisor and the way out. What they leave goes with the cell's
-// namespaces: that gVisor gives back its memory takes most of the time, which
-// the cell's own end need not wait for.
+// process and namespaces: that gVisor gives back its memory and the kernel
+// closes the link takes most of the time, which nobody needs to wait for.
 func (c *cell) destroy() {
 	if c.sb != nil {
 		c.sb.Kill()
@@ -383,9 +383,6 @@ func (c *cell) destroy() {
 	}
 	if c.net != nil {
 		c.net.Close()
-	}
-	if c.link != nil {
-		c.link.close()
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/cove-sh/cove/internal/runsc"
 )
 
-// link is the cell's end of the sandbox's only network link.
+// link is the cell's end of the sandbox's only network link. It is closed with
+// the process.
 type link struct {
 	fd   int
 	addr net.HardwareAddr
@@ -129,8 +130,3 @@ func openGatewayEnd() (*link, error) {
 
 // nsPath is a path of the link's network namespace, for this process.
 func (l *link) nsPath() string { return fmt.Sprintf("/proc/self/fd/%d", l.ns.Fd()) }
-
-func (l *link) close() {
-	unix.Close(l.fd)
-	l.ns.Close()
-}

@@ -104,7 +104,7 @@ func (e *Engine) stockLoop() {
 // made ahead must not take the processor from what is needed now. Under a
 // steady load it waits no longer than patience.
 func (e *Engine) awaitQuiet() {
-	const pause, patience = 30 * time.Millisecond, 300 * time.Millisecond
+	const pause, patience = 100 * time.Millisecond, 300 * time.Millisecond
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for began := time.Now(); time.Since(began) < patience; {
