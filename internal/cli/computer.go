@@ -23,8 +23,9 @@ const computerTemplate = "desktop"
 func (a *app) computerCommand() *cobra.Command {
 	cmd := group("computer", "Use sandboxes that have a screen",
 		a.computerCreateCommand(), a.computerScreenCommand(), a.computerScreenshotCommand(), a.computerMoveCommand(), a.computerClickCommand(),
-		a.computerDragCommand(), a.computerTypeCommand(),
-		a.computerKeyCommand(), a.computerScrollCommand(), a.computerWindowsCommand(), a.computerClipboardCommand(), a.computerOpenCommand(),
+		a.computerButtonCommand(sandbox.InputPress, "Hold a button down, at a place or where the pointer is, until it is released"),
+		a.computerButtonCommand(sandbox.InputRelease, "Let go of a button, at a place or where the pointer is"),
+		a.computerDragCommand(), a.computerTypeCommand(), a.computerKeyCommand(), a.computerScrollCommand(), a.computerWindowsCommand(), a.computerClipboardCommand(), a.computerOpenCommand(),
 		a.computerViewCommand())
 	cmd.Long = "Use sandboxes that have a screen: see it, and use pointer, keyboard, clipboard and windows.\n" +
 		"Computers are sandboxes like others: exec, cp, pause, fork and kill work on them."
@@ -226,6 +227,7 @@ func (a *app) computerClickCommand() *cobra.Command {
 	var button string
 	var count int
 	var keys []string
+	var hold time.Duration
 	cmd := &cobra.Command{
 		Use: "click SANDBOX [X Y]", Short: "Click at a place, or where the pointer is",
 		Example: "  cove computer click pc 640 400\n  cove computer click pc 640 400 --count 2\n  cove computer click pc 10 10 --button right",
@@ -235,12 +237,32 @@ func (a *app) computerClickCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.input(cmd.Context(), args[0], sandbox.Input{Type: sandbox.InputClick, X: x, Y: y, Button: button, Count: count, Keys: keys})
+			return a.input(cmd.Context(), args[0], sandbox.Input{Type: sandbox.InputClick, X: x, Y: y, Button: button, Count: count, Keys: keys, DurationMS: hold.Milliseconds()})
 		},
 	}
 	cmd.Flags().StringVarP(&button, "button", "b", "", "left, middle, right, back or forward (default left)")
 	cmd.Flags().IntVarP(&count, "count", "n", 0, "how often; 2 is a double click (default 1)")
 	cmd.Flags().StringSliceVar(&keys, "keys", nil, "keys to hold, such as ctrl")
+	cmd.Flags().DurationVar(&hold, "hold", 0, "how long the button is down each time")
+	return cmd
+}
+
+// computerButtonCommand holds a button, or lets go of it.
+func (a *app) computerButtonCommand(input sandbox.InputType, short string) *cobra.Command {
+	var button string
+	cmd := &cobra.Command{
+		Use: string(input) + " SANDBOX [X Y]", Short: short,
+		Example: fmt.Sprintf("  cove computer %s pc 100 100", input),
+		Args:    argsBetween(1, 3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			x, y, err := place(cmd, args[1:])
+			if err != nil {
+				return err
+			}
+			return a.input(cmd.Context(), args[0], sandbox.Input{Type: input, X: x, Y: y, Button: button})
+		},
+	}
+	cmd.Flags().StringVarP(&button, "button", "b", "", "left, middle, right, back or forward (default left)")
 	return cmd
 }
 
@@ -292,14 +314,28 @@ func (a *app) computerTypeCommand() *cobra.Command {
 }
 
 func (a *app) computerKeyCommand() *cobra.Command {
-	return &cobra.Command{
+	var down, up bool
+	var hold time.Duration
+	cmd := &cobra.Command{
 		Use: "key SANDBOX KEYS...", Short: "Press keys or combinations, one after another",
-		Example: "  cove computer key pc Return\n  cove computer key pc ctrl+a BackSpace",
+		Example: "  cove computer key pc Return\n  cove computer key pc ctrl+a BackSpace\n  cove computer key pc shift --down",
 		Args:    argsBetween(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.input(cmd.Context(), args[0], sandbox.Input{Type: sandbox.InputKey, Keys: args[1:]})
+			in := sandbox.Input{Type: sandbox.InputKey, Keys: args[1:], DurationMS: hold.Milliseconds()}
+			switch {
+			case down:
+				in.Type = sandbox.InputKeyDown
+			case up:
+				in.Type = sandbox.InputKeyUp
+			}
+			return a.input(cmd.Context(), args[0], in)
 		},
 	}
+	cmd.Flags().BoolVar(&down, "down", false, "hold them down until they are let go with --up")
+	cmd.Flags().BoolVar(&up, "up", false, "let go of them")
+	cmd.Flags().DurationVar(&hold, "hold", 0, "how long each is down")
+	cmd.MarkFlagsMutuallyExclusive("down", "up", "hold")
+	return cmd
 }
 
 func (a *app) computerScrollCommand() *cobra.Command {

@@ -34,6 +34,14 @@ func TestComputerCommandsPassEverythingOn(t *testing.T) {
 	for line, heard := range map[string]string{
 		"move a 10 20":                          `SendInput "a" [{"type":"move","x":10,"y":20}]`,
 		"click a 1 2 --count 2 --keys ctrl,alt": `SendInput "a" [{"type":"click","x":1,"y":2,"count":2,"keys":["ctrl","alt"]}]`,
+		"click a --hold 1s":                     `SendInput "a" [{"type":"click","duration_ms":1000}]`,
+		"press a":                               `SendInput "a" [{"type":"press"}]`,
+		"press a 1 2 -b middle":                 `SendInput "a" [{"type":"press","x":1,"y":2,"button":"middle"}]`,
+		"release a 3 4":                         `SendInput "a" [{"type":"release","x":3,"y":4}]`,
+		"key a ctrl+c Return":                   `SendInput "a" [{"type":"key","keys":["ctrl+c","Return"]}]`,
+		"key a Left --hold 2s":                  `SendInput "a" [{"type":"key","keys":["Left"],"duration_ms":2000}]`,
+		"key a shift --down":                    `SendInput "a" [{"type":"key_down","keys":["shift"]}]`,
+		"key a shift --up":                      `SendInput "a" [{"type":"key_up","keys":["shift"]}]`,
 		"drag a 1 2 3 4":                        `SendInput "a" [{"type":"drag","x":1,"y":2,"path":[{"x":3,"y":4}]}]`,
 		"drag a 1 2 3 4 5 6 -b right --duration 2s --keys shift": `SendInput "a" [{"type":"drag","x":1,"y":2,"button":"right",` +
 			`"path":[{"x":3,"y":4},{"x":5,"y":6}],"keys":["shift"],"duration_ms":2000}]`,
@@ -61,6 +69,9 @@ func TestComputerCommandsRefuse(t *testing.T) {
 	for line, says := range map[string]string{
 		"move a 10":                             "too few",
 		"move a x 10":                           `"x" is not a number`,
+		"press a 10":                            `not 2 numbers`,
+		"key a x --down --up":                   "none of the others",
+		"key a x --up --hold 1s":                "none of the others",
 		"drag a 1 2":                            "too few",
 		"drag a 1 2 3 4 5":                      "no Y",
 		"drag a 1 2 3 x":                        `"x" is not a number`,
