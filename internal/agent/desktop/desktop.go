@@ -59,9 +59,18 @@ type Desktop struct {
 	settling   turn          // held while waiting for changes
 	windows    turn          // held while a window is changed
 	maxSettle  time.Duration // the longest wait for a screen that does not change
+	waits      waits         // of other kinds
 	frame      []byte        // for the next picture; guarded by shots
 	shared     *segment      // for pictures; guarded by shots
 	png        pngEncoder    // guarded by shots
+}
+
+// waits are how long others may take: what the constants of these names say, but
+// in tests, where only the machine may be slow.
+type waits struct {
+	actWait, arriveWait, arriveTotal, pongWait time.Duration
+	// late waits for a program that cannot be asked: for lateWindow.
+	late func(context.Context) error
 }
 
 // New returns a Desktop. It connects when it is first used.
@@ -80,7 +89,12 @@ func New(cfg Config) (*Desktop, error) {
 	}
 	return &Desktop{
 		maxSettle: sandbox.MaxStableWait,
-		display:   display, socket: filepath.Join(dir, "X"+strconv.Itoa(number)),
+		waits: waits{
+			actWait: actWait, arriveWait: arriveWait, arriveTotal: arriveTotal, pongWait: pongWait,
+			late: func(ctx context.Context) error { return pause(ctx, lateWindow) },
+		},
+		display:    display,
+		socket:     filepath.Join(dir, "X"+strconv.Itoa(number)),
 		connecting: newTurn(), inputs: newTurn(), shots: newTurn(), settling: newTurn(), windows: newTurn(),
 	}, nil
 }
@@ -138,6 +152,7 @@ func (t turn) give() { <-t }
 // session is one connection to the server.
 type session struct {
 	*x11.Conn
+	waits waits
 
 	xtest, xfixes, damage, xkb x11.Extension
 	shm                        x11.Extension // guarded by Desktop.shots once the session is ready
@@ -186,7 +201,7 @@ func (d *Desktop) dial(ctx context.Context) (*session, error) {
 	for {
 		nc, err := (&net.Dialer{Timeout: startWait}).DialContext(ctx, "unix", d.socket)
 		if err == nil {
-			return newSession(ctx, nc)
+			return newSession(ctx, nc, d.waits)
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
 			return nil, &dialError{err}
@@ -201,8 +216,8 @@ func (d *Desktop) dial(ctx context.Context) (*session, error) {
 
 type dialError struct{ error }
 
-func newSession(ctx context.Context, nc net.Conn) (*session, error) {
-	s := &session{changed: make(chan struct{}, 1), pong: make(chan uint32, 16)}
+func newSession(ctx context.Context, nc net.Conn, w waits) (*session, error) {
+	s := &session{waits: w, changed: make(chan struct{}, 1), pong: make(chan uint32, 16)}
 	s.remapped.Store(true)
 	conn, err := x11.Connect(ctx, nc, s.event)
 	if err != nil {

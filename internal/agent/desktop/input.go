@@ -307,7 +307,7 @@ const (
 // what to make of it.
 func (h *hand) arrive() (*sandbox.Screen, error) {
 	began := time.Now()
-	for limit := min(arriveWait, arriveTotal-h.waited); ; {
+	for limit := min(h.s.waits.arriveWait, h.s.waits.arriveTotal-h.waited); ; {
 		screen, err := h.s.screen(h.ctx)
 		if err != nil || h.to == nil || screen.CursorX == h.to.X && screen.CursorY == h.to.Y {
 			return screen, err

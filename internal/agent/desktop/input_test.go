@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -148,6 +149,13 @@ var texts = []string{
 func TestTyping(t *testing.T) {
 	x := shared.start(t)
 	d := x.desktop(t)
+	var w *witness
+	late := d.waits.late
+	d.waits.late = func(ctx context.Context) error { // the machine may be slower than a program
+		err := late(ctx)
+		w.catchUp()
+		return err
+	}
 	for _, c := range []struct {
 		name  string
 		slow  time.Duration
@@ -159,7 +167,7 @@ func TestTyping(t *testing.T) {
 		{"a program that does not answer", 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := x.watch(t, "typing", somewhere, c.slow, c.pings)
+			w = x.watch(t, "typing", somewhere, c.slow, c.pings)
 			w.focus(d)
 			for _, text := range texts {
 				w.clear()
@@ -172,7 +180,7 @@ func TestTyping(t *testing.T) {
 		})
 	}
 
-	w := x.watch(t, "more typing", somewhere, 0, true)
+	w = x.watch(t, "more typing", somewhere, 0, true)
 	w.focus(d)
 	t.Run("caps lock", func(t *testing.T) {
 		w.clear()
@@ -210,7 +218,28 @@ func TestTypingIntoXterm(t *testing.T) {
 	x := shared.start(t)
 	d := x.desktop(t)
 	file := filepath.Join(t.TempDir(), "typed")
-	cmd := x.run(t, "xterm", "-u8", "-e", "sh", "-c", fmt.Sprintf("stty -echo; cat > %s; sleep 100", file))
+	cmd := x.run(t, "xterm", "-u8", "-e", "sh", "-c", fmt.Sprintf("stty -echo -icanon; cat > %s; sleep 100", file))
+	read := func() string {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	late := d.waits.late
+	d.waits.late = func(ctx context.Context) error { // the machine may be slower than the terminal
+		err := late(ctx)
+		eventually(t, "the terminal has read all keys that were given", func() bool {
+			given := 0
+			for _, r := range read() {
+				if r > unicode.MaxASCII {
+					given++
+				}
+			}
+			return int64(given) >= d.keys.tick
+		})
+		return err
+	}
 	var id int64
 	eventually(t, "the terminal is there", func() bool {
 		list, err := d.ListWindows(t.Context())
@@ -233,13 +262,6 @@ func TestTypingIntoXterm(t *testing.T) {
 		text = strings.ReplaceAll(text, "\t", " ")
 		want.WriteString(text + "\n")
 		do(t, d, sandbox.Input{Type: "type", Text: text + "\n"})
-	}
-	read := func() string {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
 	}
 	eventually(t, "the terminal has all", func() bool { return strings.Count(read(), "\n") >= strings.Count(want.String(), "\n") })
 	if diff := cmp.Diff(want.String(), read()); diff != "" {

@@ -289,7 +289,7 @@ func (k *keyboard) settle(ctx context.Context, s *session) error {
 		return err
 	}
 	if !answered {
-		if err := pause(ctx, lateWindow); err != nil {
+		if err := s.waits.late(ctx); err != nil {
 			return err
 		}
 	}
@@ -340,7 +340,7 @@ func (s *session) pingWindow(ctx context.Context, window uint32) (bool, error) {
 	if err := s.Flush(); err != nil {
 		return false, err
 	}
-	end := time.NewTimer(pongWait)
+	end := time.NewTimer(s.waits.pongWait)
 	defer end.Stop()
 	for {
 		select {

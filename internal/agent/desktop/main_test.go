@@ -122,6 +122,9 @@ func (x *xserver) desktop(t testing.TB) *Desktop {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What tests ask for happens, if late. A call that waits in vain ends before
+	// patience does.
+	d.waits.actWait, d.waits.arriveWait, d.waits.arriveTotal, d.waits.pongWait = patience/3, patience/3, patience/3, patience/3
 	t.Cleanup(d.Close)
 	return d
 }
@@ -187,14 +190,16 @@ type witness struct {
 	x  *xgb.Conn
 	id xproto.Window
 
-	ping, protocols, deleteWindow xproto.Atom
-	slow                          time.Duration // before it reads a new mapping
+	ping, protocols, deleteWindow, mark xproto.Atom
 
-	mu   sync.Mutex
-	log  []string // guarded by mu
-	text []rune   // guarded by mu
-	keys *xproto.GetKeyboardMappingReply
-	end  chan struct{}
+	slow time.Duration // before it reads a new mapping
+
+	mu    sync.Mutex
+	log   []string // guarded by mu
+	text  []rune   // guarded by mu
+	marks int      // guarded by mu
+	keys  *xproto.GetKeyboardMappingReply
+	end   chan struct{}
 }
 
 // watch shows a window. Its program may be slow, and says whether it has read
@@ -217,6 +222,7 @@ func (x *xserver) watch(t testing.TB, title string, r sandbox.Region, slow time.
 		t.Fatal(err)
 	}
 	w.protocols, w.ping, w.deleteWindow = w.atom("WM_PROTOCOLS"), w.atom("_NET_WM_PING"), w.atom("WM_DELETE_WINDOW")
+	w.mark = w.atom("COVE_TEST_MARK")
 	list := []xproto.Atom{w.deleteWindow}
 	if pings {
 		list = append(list, w.ping)
@@ -328,6 +334,9 @@ func (w *witness) note(e xgb.Event) {
 	case xproto.UnmapNotifyEvent:
 		line = "unmapped"
 	case xproto.ClientMessageEvent:
+		if e.Type == w.mark {
+			w.marks++
+		}
 		if e.Type != w.protocols {
 			return
 		}
@@ -359,6 +368,20 @@ func (w *witness) symbol(code byte, state uint16) uint32 {
 		return shifted
 	}
 	return plain
+}
+
+// catchUp waits until the program has read all that it was sent so far.
+func (w *witness) catchUp() {
+	w.t.Helper()
+	marks := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.marks
+	}
+	before := marks()
+	e := xproto.ClientMessageEvent{Format: 32, Window: w.id, Type: w.mark, Data: xproto.ClientMessageDataUnionData32New(make([]uint32, 5))}
+	xproto.SendEvent(w.x, false, w.id, 0, string(e.Bytes()))
+	eventually(w.t, "the program has read all", func() bool { return marks() > before })
 }
 
 func (w *witness) typed() string {

@@ -411,7 +411,7 @@ func (s *session) act(ctx context.Context, w *window, req *sandbox.WindowRequest
 
 // await lists the windows until one is as wanted, or time is up.
 func (s *session) await(ctx context.Context, id int64, reached func(*window) bool) ([]window, error) {
-	end := time.Now().Add(actWait)
+	end := time.Now().Add(s.waits.actWait)
 	for {
 		list, err := s.list(ctx)
 		if err != nil || reached(find(list, id)) || time.Now().After(end) {
