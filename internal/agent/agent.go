@@ -60,6 +60,10 @@ type Agent struct {
 	null    *os.File
 	root    string // where merges are applied; "/" but in tests
 
+	// How long others may take: what the constants of these names say, but in
+	// tests, where only the machine may be slow.
+	interruptGrace, endGrace, browserStart time.Duration
+
 	mu       sync.RWMutex
 	settings settings    // guarded by mu
 	hosted   string      // the name that is in /etc/hosts; guarded by mu
@@ -89,6 +93,8 @@ func New(cfg Config) (*Agent, error) {
 		code:    newCodeTable(),
 		null:    null,
 		root:    "/",
+
+		interruptGrace: interruptGrace, endGrace: endGrace, browserStart: browserStart,
 	}
 	if cfg.Init {
 		// Here and not before the first merge: a sandbox that boots with the

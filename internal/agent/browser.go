@@ -88,7 +88,7 @@ func (a *Agent) browse(ctx context.Context, display, address string) error {
 		return err
 	}
 	j.out.unfollow(f)
-	t := time.NewTimer(browserStart)
+	t := time.NewTimer(a.browserStart)
 	defer t.Stop()
 	select {
 	case <-j.done:

@@ -203,7 +203,7 @@ func (a *Agent) ControlContext(ctx context.Context, req *connect.Request[agentv1
 	m := &agentv1.ControlContextResponse{}
 	switch req.Msg.GetAction() {
 	case agentv1.ControlContextRequest_ACTION_INTERRUPT:
-		c.interrupt()
+		c.interrupt(a.interruptGrace)
 		m.Context = c.describe()
 	case agentv1.ControlContextRequest_ACTION_RESTART:
 		if err := a.restart(ctx, c); err != nil {

@@ -244,7 +244,7 @@ func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *ker
 	if why := c.over(epoch); why != "" { // while the interpreter started
 		r.killFor(why)
 	}
-	done := r.limit(ctx, p.timeout)
+	done := r.limit(ctx, p.timeout, a.endGrace)
 	outcome, err := k.Run(&kernel.Run{
 		Count: count, Code: p.code, Env: p.env, SetEnv: p.setEnv, Home: home, Dir: p.dir,
 		Stdin: p.stdin, Given: p.given, Reseed: seed,
@@ -337,13 +337,14 @@ func (c *codeContext) setBusy(r *codeRun) {
 	}
 }
 
-// interrupt ends the run of the moment, as ^C does.
-func (c *codeContext) interrupt() {
+// interrupt ends the run of the moment, as ^C does, and its interpreter if that
+// does not react in time.
+func (c *codeContext) interrupt(grace time.Duration) {
 	c.mu.Lock()
 	r := c.busy
 	c.mu.Unlock()
 	if r != nil {
-		r.interrupt(interruptGrace)
+		r.interrupt(grace)
 	}
 }
 

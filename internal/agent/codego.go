@@ -33,7 +33,7 @@ func (a *Agent) runGo(ctx context.Context, p *codePlan, box *kernel.Outbox) erro
 	p.env = maps.Clone(p.env)
 	maps.Copy(p.env, p.setEnv)
 	goEnv(p.env, &p.user)
-	return inStages(ctx, p, box, func(r *codeRun) (*kernel.Outcome, error) { return a.goStages(r, p, dir, box) })
+	return a.inStages(ctx, p, box, func(r *codeRun) (*kernel.Outcome, error) { return a.goStages(r, p, dir, box) })
 }
 
 // runScript runs a shell script in a shell of its own.
@@ -49,15 +49,15 @@ func (a *Agent) runScript(ctx context.Context, p *codePlan, box *kernel.Outbox) 
 	p.home = orElse(p.dir, p.home)
 	p.env = maps.Clone(p.env)
 	maps.Copy(p.env, p.setEnv)
-	return inStages(ctx, p, box, func(r *codeRun) (*kernel.Outcome, error) {
+	return a.inStages(ctx, p, box, func(r *codeRun) (*kernel.Outcome, error) {
 		return a.runProgram(r, p, kernel.Programs(p.key.language), []string{filepath.Join(dir, "main.sh")}, box)
 	})
 }
 
 // inStages runs what consists of programs.
-func inStages(ctx context.Context, p *codePlan, box *kernel.Outbox, run func(*codeRun) (*kernel.Outcome, error)) error {
+func (a *Agent) inStages(ctx context.Context, p *codePlan, box *kernel.Outbox, run func(*codeRun) (*kernel.Outcome, error)) error {
 	r := newCodeRun(&stages{})
-	done := r.limit(ctx, p.timeout)
+	done := r.limit(ctx, p.timeout, a.endGrace)
 	outcome, err := run(r)
 	done()
 	if err != nil {

@@ -42,17 +42,18 @@ type codeRun struct {
 
 func newCodeRun(on runner) *codeRun { return &codeRun{on: on, started: time.Now()} }
 
-// limit ends the run when it has taken too long, or ctx ends. What it returns
-// is to be called when the run is over.
-func (r *codeRun) limit(ctx context.Context, timeout time.Duration) (done func()) {
-	stop := context.AfterFunc(ctx, func() { r.interrupt(endGrace) })
+// limit ends the run when it has taken too long, or ctx ends, and its
+// interpreter when that does not react within grace. What it returns is to be
+// called when the run is over.
+func (r *codeRun) limit(ctx context.Context, timeout, grace time.Duration) (done func()) {
+	stop := context.AfterFunc(ctx, func() { r.interrupt(grace) })
 	var timer *runTimer
 	if timeout > 0 {
 		timer = afterRunning(timeout, func() {
 			r.mu.Lock()
 			r.timedOut = !r.over
 			r.mu.Unlock()
-			r.end(endGrace, fmt.Sprintf("it did not end within %s when its time was up", endGrace))
+			r.end(grace, fmt.Sprintf("it did not end within %s when its time was up", grace))
 		})
 	}
 	return func() {

@@ -122,7 +122,7 @@ func testOpenURL(t *testing.T, s *server, c agentv1connect.DesktopClient, displa
 		t.Fatal(err)
 	}
 	want := display + "|2|--flag " + url + "\n"
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		if b, _ := os.ReadFile(out); string(b) == want {
 			break
 		} else if time.Now().After(end) {
@@ -130,6 +130,7 @@ func testOpenURL(t *testing.T, s *server, c agentv1connect.DesktopClient, displa
 		}
 	}
 	set(script + " fail")
+	s.agent.browserStart = patience // its end is seen when it comes
 	if err := open("about:blank"); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "no luck") {
 		t.Errorf("a browser that fails: %v", err)
 	}

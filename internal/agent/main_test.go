@@ -175,7 +175,7 @@ func (s *server) background(t testing.TB, req *agentv1.ExecRequest) *agentv1.Job
 // wait returns the job once it has ended.
 func (s *server) wait(t testing.TB, id string) *agentv1.Job {
 	t.Helper()
-	res, err := s.GetJob(t.Context(), connect.NewRequest(&agentv1.GetJobRequest{JobId: id, WaitMs: 20000}))
+	res, err := s.GetJob(t.Context(), connect.NewRequest(&agentv1.GetJobRequest{JobId: id, WaitMs: patience.Milliseconds()}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,17 +185,30 @@ func (s *server) wait(t testing.TB, id string) *agentv1.Job {
 	return res.Msg.GetJob()
 }
 
+// patience is how long a test waits for what must come.
+const patience = 2 * time.Minute
+
 // eventually polls until ok: for what other processes do, of which nothing
 // tells.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
 		if ok() {
 			return
 		}
 		<-time.After(5 * time.Millisecond)
 	}
 	t.Fatalf("never: %s", what)
+}
+
+// atOnce runs tests side by side, of which each waits for a time to pass: also
+// more than there are processors.
+func atOnce(t *testing.T, tests map[string]func(*testing.T)) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for name, test := range tests {
+		all.Go(func() { t.Run(name, test) })
+	}
 }
 
 func wantCode(t testing.TB, err error, want connect.Code, text string) {
