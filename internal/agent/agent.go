@@ -63,6 +63,7 @@ type Agent struct {
 	// How long others may take: what the constants of these names say, but in
 	// tests, where only the machine may be slow.
 	interruptGrace, endGrace, browserStart time.Duration
+	kernelGrace                            time.Duration // [kernel.Config.EndGrace]
 
 	mu       sync.RWMutex
 	settings settings    // guarded by mu

@@ -176,7 +176,7 @@ func (a *Agent) ready(ctx context.Context, c *codeContext, p *codePlan) (k *kern
 	defer timer.stop()
 	k, err = kernel.Start(start, kernel.Config{
 		Language: c.key.language, Spawn: a.spawner(p, &user), Scratch: scratch,
-		UID: int(user.uid), GID: int(user.gid), Env: p.env,
+		UID: int(user.uid), GID: int(user.gid), Env: p.env, EndGrace: a.kernelGrace,
 	})
 	if err != nil {
 		_ = os.RemoveAll(scratch)

@@ -59,6 +59,7 @@ func TestPythonHostile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := start(t)
+			s.agent.kernelGrace = patience
 			s.py(t, "x = 1")
 			r := s.py(t, tt.code)
 			if r.stdout != tt.stdout || r.GetExitCode() != tt.exit || r.GetError().GetName() != tt.err || r.GetRestarted() != tt.restarted || !strings.Contains(r.GetReason(), tt.reason) {

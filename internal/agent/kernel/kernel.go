@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,12 +22,15 @@ const (
 	// two runs, for the next one.
 	idleBytes = 64 << 10
 	// endGrace is how long a kernel that has closed its connection may take to
-	// end before it is killed.
+	// end before it is killed, and what it said to be read once it has ended.
 	endGrace = 200 * time.Millisecond
 )
 
 // exitDisconnected is how a driver ends that cannot talk any more.
 const exitDisconnected = 70
+
+// exitKilled is how a process ends that is killed.
+const exitKilled = 128 + int(unix.SIGKILL)
 
 const disconnected = "its connection with the sandbox was closed; code must leave file descriptors alone that it has not opened"
 
@@ -64,6 +68,9 @@ type Config struct {
 	UID, GID int
 	// Env is its environment at the start.
 	Env map[string]string
+	// EndGrace is how long it may take to end once it has closed its
+	// connection, before it is killed; 0: 200 ms.
+	EndGrace time.Duration
 }
 
 // Run is a piece of code to run.
@@ -272,13 +279,15 @@ func (k *Kernel) read() {
 	case <-over:
 		select {
 		case <-k.proc.Done():
-		case <-time.After(endGrace):
-			k.fault = why
+		case <-time.After(cmp.Or(k.cfg.EndGrace, endGrace)):
 			k.proc.Kill()
+			<-k.proc.Done()
+			if k.proc.End().Code == exitKilled { // and not about to end by itself
+				k.fault = why
+			}
 		}
 	case <-k.proc.Done():
 	}
-	<-k.proc.Done()
 	_ = k.in.Close()
 	if k.ack != nil {
 		_ = k.ack.Close()
