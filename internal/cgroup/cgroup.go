@@ -155,8 +155,9 @@ func (h *hierarchies) create(name string, l Limits) (*Group, error) {
 		return dir, nil
 	}
 	undo := func() {
+		deadline := time.Now().Add(patience)
 		for d := range made {
-			_ = h.removeDir(d)
+			_ = h.removeDir(d, deadline)
 		}
 	}
 	for _, c := range slices.Sorted(maps.Keys(parents.v1)) {
@@ -258,14 +259,26 @@ func (g *Group) Kill() error {
 		_ = g.signalAll()
 		_ = writeFile(state, "THAWED")
 	}
-	deadline := time.Now().Add(5 * time.Second)
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		n := g.signalAll()
-		if n == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
+	return insist(time.Now().Add(patience), func() error {
+		if n := g.signalAll(); n > 0 {
 			return fmt.Errorf("kill cgroup %s: %d processes are still there", g.name, n)
+		}
+		return nil
+	})
+}
+
+// patience is how long the kernel gets to end killed processes, and to let go
+// of their group.
+const patience = 30 * time.Second
+
+// insist tries until it works or the deadline has passed. The last attempt
+// begins after the deadline, so that it counts for nothing if this process was
+// kept from running meanwhile.
+func insist(deadline time.Time, try func() error) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		last := time.Now().After(deadline)
+		if err := try(); err == nil || last {
+			return err
 		}
 		time.Sleep(wait)
 	}
@@ -278,25 +291,24 @@ func (g *Group) Remove() error {
 		return err
 	}
 	var errs []error
+	deadline := time.Now().Add(patience)
 	for _, d := range g.dirs() {
-		errs = append(errs, g.h.removeDir(d))
+		errs = append(errs, g.h.removeDir(d, deadline))
 	}
 	return errors.Join(errs...)
 }
 
 // removeDir removes a group's directory, and its parent if it was the last.
-func (h *hierarchies) removeDir(dir string) error {
-	deadline := time.Now().Add(2 * time.Second)
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		err := h.rmdir(dir)
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		// A process that has ended keeps the group busy for a moment.
-		if time.Now().After(deadline) {
+func (h *hierarchies) removeDir(dir string, deadline time.Time) error {
+	// A process that has ended keeps the group busy for a moment.
+	err := insist(deadline, func() error {
+		if err := h.rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove cgroup: %w", err)
 		}
-		time.Sleep(wait)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	_ = h.rmdir(filepath.Dir(dir))
 	return nil

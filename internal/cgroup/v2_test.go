@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -129,6 +131,47 @@ func TestV2DelegatedSubtree(t *testing.T) {
 	tr.put("proc/self/cgroup", "0::"+own+"/cove-daemon\n")
 	if g2, err := tr.detect().open("sbx-1"); err != nil || g2.v2 != g.v2 {
 		t.Errorf("open: %v, %v", g2, err)
+	}
+}
+
+// The kernel takes its time with a group whose processes have just ended, and
+// so may the machine with this process.
+func TestRemoveIsPatient(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		busy int           // how often the kernel says that the group is in use
+		stop time.Duration // how long this process then stands still
+		want error
+	}{
+		{"a moment", 20, 0, nil},
+		{"a standstill", 1, 2 * patience, nil},
+		{"for ever", 1 << 30, 0, unix.EBUSY},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := newTree(t, "/", "cpu memory pids")
+			synctest.Test(t, func(t *testing.T) {
+				h := tr.detect()
+				g, err := h.create("sbx-1", Limits{PIDs: 9})
+				if err != nil {
+					t.Fatal(err)
+				}
+				tries := 0
+				h.rmdir = func(dir string) error {
+					if tries++; tries > tt.busy {
+						return os.RemoveAll(dir)
+					}
+					time.Sleep(tt.stop)
+					return unix.EBUSY
+				}
+				began := time.Now()
+				if err := g.Remove(); !errors.Is(err, tt.want) {
+					t.Errorf("remove: %v after %v, want %v", err, time.Since(began), tt.want)
+				}
+				if took := time.Since(began); tt.want != nil && (took < patience || took > patience+time.Second) {
+					t.Errorf("gave up after %v, want %v", took, patience)
+				}
+			})
+		})
 	}
 }
 
