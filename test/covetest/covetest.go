@@ -7,10 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -63,7 +64,7 @@ type Options struct {
 type Daemon struct {
 	Binary   string
 	StateDir string
-	// URL is where it serves TCP.
+	// URL is where it serves TCP, unless Args say that it does not.
 	URL string
 	// Client talks to its socket.
 	Client *client.Client
@@ -165,15 +166,10 @@ func (d *Daemon) Command(ctx context.Context, args ...string) *exec.Cmd {
 
 // Run starts the daemon again after [Daemon.Kill] and waits until it answers.
 func (d *Daemon) Run(ctx context.Context) error {
-	addr, err := freeAddr()
-	if err != nil {
-		return err
-	}
-	args := append([]string{"serve", "--state-dir", d.StateDir, "--listen", addr}, d.opts.Args...)
+	args := append([]string{"serve", "--state-dir", d.StateDir, "--listen", "127.0.0.1:0"}, d.opts.Args...)
 	if d.opts.Dev {
 		args = append(args, "--dev")
 	}
-	d.URL = "http://" + addr
 	fmt.Fprintln(d.output, startMark)
 	for tries := 0; ; tries++ {
 		d.cmd = d.Command(context.WithoutCancel(ctx), args...)
@@ -207,6 +203,26 @@ func (d *Daemon) said() string {
 	return all[strings.LastIndex(all, startMark)+1:]
 }
 
+// address is what a daemon says of where it serves TCP: its own line, not those
+// of dialects.
+var address = regexp.MustCompile(`listening on (https?://\S+) \(MCP: `)
+
+// listens reports whether the present run has said where it listens, and notes
+// the address.
+func (d *Daemon) listens() bool {
+	said := d.said()
+	if i := slices.Index(d.opts.Args, "--listen"); i >= 0 && d.opts.Args[i+1] == "off" {
+		d.URL = ""
+		return strings.Contains(said, "listening on ")
+	}
+	found := address.FindStringSubmatch(said)
+	if found == nil {
+		return false
+	}
+	d.URL = found[1]
+	return true
+}
+
 func (d *Daemon) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -215,7 +231,7 @@ func (d *Daemon) waitReady(ctx context.Context) error {
 	for {
 		err := errors.New("it does not listen")
 		// An earlier daemon may answer on the socket until this one takes over.
-		if strings.Contains(d.said(), "listening on ") {
+		if d.listens() {
 			if err = d.Client.Ping(ctx); err == nil {
 				return nil
 			}
@@ -268,7 +284,7 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 	for _, pid := range d.Cells() {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	if !Eventually(10*time.Second, func() bool { return len(d.CellDirs()) == 0 }) {
+	if !Eventually(time.Minute, func() bool { return len(d.CellDirs()) == 0 }) {
 		return fmt.Errorf("sandboxes are left: %v", d.CellDirs())
 	}
 	d.Client.Close()
@@ -277,15 +293,6 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 		err = errors.Join(err, os.RemoveAll(d.StateDir))
 	}
 	return err
-}
-
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // lockedBuffer keeps the last part of what is written to it.

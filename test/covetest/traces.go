@@ -38,12 +38,12 @@ func (d *Daemon) Traces(ids ...string) []string {
 	return found
 }
 
-// NoTraces waits briefly for the traces of sandboxes to go, and fails the test
+// NoTraces waits a while for the traces of sandboxes to go, and fails the test
 // if some stay.
 func (d *Daemon) NoTraces(t testing.TB, ids ...string) {
 	t.Helper()
 	var left []string
-	if !Eventually(5*time.Second, func() bool { left = d.Traces(ids...); return len(left) == 0 }) {
+	if !Eventually(Told, func() bool { left = d.Traces(ids...); return len(left) == 0 }) {
 		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 	}
 }

@@ -65,10 +65,14 @@ func (d *Daemon) All(ctx context.Context) (map[string]sandbox.Sandbox, error) {
 // Settle waits until the daemon's sandboxes are one of the worlds, whole, and
 // returns that one with what is now known of it. A sandbox for which mayFail
 // is true may have failed instead, and is then not in the result.
+//
+// It waits less than the minute after which the daemon puts right by itself what
+// was left undone.
 func (d *Daemon) Settle(ctx context.Context, mayFail func(id string) bool, worlds ...World) (World, error) {
 	var why error
-	limit := time.Now().Add(15 * time.Second)
+	limit := time.Now().Add(50 * time.Second)
 	for {
+		last := time.Now().After(limit)
 		var errs []error
 		for i, w := range worlds {
 			now, err := d.compare(ctx, w, mayFail)
@@ -78,7 +82,7 @@ func (d *Daemon) Settle(ctx context.Context, mayFail func(id string) bool, world
 			errs = append(errs, fmt.Errorf("it is not world %d of %d: %w", i+1, len(worlds), err))
 		}
 		why = errors.Join(errs...)
-		if time.Now().After(limit) || ctx.Err() != nil {
+		if last || ctx.Err() != nil {
 			return World{}, why
 		}
 		select {
