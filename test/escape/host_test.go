@@ -164,6 +164,20 @@ func checkDescriptors(t *testing.T, pid int, name, leaked string) {
 // starved is when the quiet sandbox of a noisy neighbour counts as starved.
 const starved = 10 * time.Second
 
+// pace is how long the slowest of some calls may take or took: a listing, a
+// command and code of the quiet sandbox.
+type pace [3]time.Duration
+
+// within reports whether no call took longer than it may.
+func (p pace) within(limits pace) bool {
+	for i := range p {
+		if p[i] > limits[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // Attack: a sandbox floods the daemon with output and keeps calls and watches
 // open, to make the daemon grow or answer others late; clients of it read
 // slowly, and flood the daemon with calls. A quiet sandbox's commands and code
@@ -207,9 +221,8 @@ func TestNoisyNeighbour(t *testing.T) {
 		if err := code(); err != nil { // begins the interpreter
 			t.Fatal(err)
 		}
-		// slowest calls for three seconds, beside what goes on, and returns the
-		// slowest listing, command and code.
-		slowest := func() (worst [3]time.Duration) {
+		// slowest calls for three seconds, beside what goes on.
+		slowest := func() (worst pace) {
 			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
 				for i, call := range []func() error{
 					func() error { _, err := d.Client.List(ctx, sandbox.ListRequest{}); return err },
@@ -226,19 +239,24 @@ func TestNoisyNeighbour(t *testing.T) {
 					worst[i] = max(worst[i], time.Since(began))
 				}
 			}
-			for i, what := range []string{"a listing", "a command of the quiet sandbox", "code of the quiet sandbox"} {
-				if worst[i] > starved {
-					t.Errorf("%s took %v", what, worst[i])
-				}
-			}
 			return worst
 		}
-		output := slowest()
-		if output[0] > time.Second {
-			t.Errorf("a listing took %v", output[0])
+		// keeps fails unless the calls keep within limits for three seconds. They
+		// get some attempts: all of the machine may stand still for a moment, and
+		// not for long.
+		keeps := func(what string, limits pace) (worst pace) {
+			for range 5 {
+				if worst = slowest(); worst.within(limits) {
+					return worst
+				}
+				t.Logf("slowest listing, command and code beside %s: %v", what, worst)
+			}
+			t.Errorf("slowest listing, command and code beside %s: %v each time, want %v at most", what, worst, limits)
+			return worst
 		}
+		output := keeps("output", pace{time.Second, starved, starved})
 		stop := flood(t, d, d.Create(t, sandbox.CreateRequest{}).ID)
-		calls, answered := slowest(), stop()
+		calls, answered := keeps("calls", pace{starved, starved, starved}), stop()
 		if answered == 0 {
 			t.Error("no call of the flood was answered")
 		}
