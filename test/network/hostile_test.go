@@ -46,20 +46,23 @@ while sleep 0.3; do curl -s --max-time 2 http://evil.test/; curl -s --max-time 2
 		}
 		since := time.Now()
 		time.Sleep(3 * time.Second)
-		log, err := d.Client.NetworkLog(t.Context(), id, sandbox.NetworkLogRequest{Since: &since, Page: sandbox.Page{Limit: 200}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		blocked := 0
-		for _, ev := range log.Items {
-			switch {
-			case ev.Verdict == sandbox.NetworkBlocked:
-				blocked++
-			case ev.Host == "evil.test", ev.Secret != "":
-				t.Errorf("after the change: %+v", ev)
+		tried := func() bool {
+			log, err := d.Client.NetworkLog(t.Context(), id, sandbox.NetworkLogRequest{Since: &since, Page: sandbox.Page{Limit: 200}})
+			if err != nil {
+				t.Fatal(err)
 			}
+			blocked := 0
+			for _, ev := range log.Items {
+				switch {
+				case ev.Verdict == sandbox.NetworkBlocked:
+					blocked++
+				case ev.Host == "evil.test", ev.Secret != "":
+					t.Fatalf("after the change: %+v", ev)
+				}
+			}
+			return blocked > 0
 		}
-		if blocked == 0 {
+		if !covetest.Eventually(30*time.Second, tried) {
 			t.Error("nothing was tried, or nothing was blocked")
 		}
 	})

@@ -102,10 +102,10 @@ func TestGigabyteEachWay(t *testing.T) {
 		id := create(t, d, sandbox.NetworkPolicy{})
 		before := memoryOf(t, cellOf(t, d, id))
 		const size = 1 << 30
-		if got := works(t, d, id, curl(fmt.Sprintf("http://198.51.100.10/bytes?n=%d", size), "--max-time 110 -o /dev/null -w '%{size_download}'")); got != strconv.Itoa(size) {
+		if got := works(t, d, id, curl(fmt.Sprintf("http://198.51.100.10/bytes?n=%d", size), "--max-time 580 -o /dev/null -w '%{size_download}'")); got != strconv.Itoa(size) {
 			t.Errorf("downloaded %s bytes", got)
 		}
-		if got := works(t, d, id, fmt.Sprintf("head -c %d /dev/zero | ", size)+curl("http://198.51.100.10/sink", "--max-time 110 -T - -X POST")); got != fmt.Sprintf(`{"bytes": %d}`, size) {
+		if got := works(t, d, id, fmt.Sprintf("head -c %d /dev/zero | ", size)+curl("http://198.51.100.10/sink", "--max-time 580 -T - -X POST")); got != fmt.Sprintf(`{"bytes": %d}`, size) {
 			t.Errorf("uploaded %s", got)
 		}
 		// One that does not read for a while.

@@ -39,7 +39,7 @@ func create(t *testing.T, d *covetest.Daemon, p sandbox.NetworkPolicy) string {
 // exit code.
 func try(t *testing.T, d *covetest.Daemon, id, line string) (string, int) {
 	t.Helper()
-	res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Shell: line, TimeoutMS: 300_000})
+	res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Shell: line, TimeoutMS: 600_000})
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}

@@ -204,11 +204,22 @@ func (s *searcher) process(pid int) error {
 		if flags[0] != 'r' || program || strings.Contains(line, "[v") { // vvar, vsyscall
 			continue
 		}
-		if err := s.region(where, mem, pages, from, to); err != nil {
+		err := s.region(where, mem, pages, from, to)
+		if errors.Is(err, io.EOF) && hasEnded(pid) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return s.unnamed(where, pid)
+}
+
+// hasEnded reports whether a process has no memory any more, although its files
+// below /proc may still be open or even there.
+func hasEnded(pid int) bool {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	return err == nil && len(maps) == 0 || gone(err)
 }
 
 const pageSize = 4096
