@@ -68,8 +68,9 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 		},
 		"idle_timeout_seconds": func(t *testing.T, d *covetest.Daemon) {
 			s := d.Create(t, covetest.Small())
+			began := time.Now()
 			update(t, d, s.ID, sandbox.UpdateRequest{IdleTimeoutSeconds: ptr(int64(1))})
-			ends(t, d, s.ID, time.Now().Add(500*time.Millisecond), "it was idle for 1s")
+			ends(t, d, s.ID, began.Add(time.Second), "it was idle for 1s")
 		},
 		"paused_lifetime_seconds": func(t *testing.T, d *covetest.Daemon) {
 			s := d.Create(t, covetest.Small())
@@ -102,19 +103,19 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 // figure that programs see stays, as the request's documentation says.
 func updateMemory(t *testing.T, d *covetest.Daemon) {
 	s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MemoryMiB = 128 })
-	if takes(t, d, s.ID, 200) {
+	if takes(t, d, s.ID, 200, 30) {
 		t.Error("200 MiB fit into 128")
 	}
 	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(384))})
-	if !takes(t, d, s.ID, 260) {
+	if !takes(t, d, s.ID, 260, 1) {
 		t.Error("260 MiB do not fit after an update to 384")
 	}
-	if takes(t, d, s.ID, 480) {
+	if takes(t, d, s.ID, 480, 30) {
 		t.Error("480 MiB fit after an update to 384")
 	}
 	d.Shows(t, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(128<<10))
 	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(128))})
-	if takes(t, d, s.ID, 200) {
+	if takes(t, d, s.ID, 200, 30) {
 		t.Error("200 MiB fit after an update back to 128")
 	}
 	// Lowered below what is in use: a program ends, the sandbox does not.
