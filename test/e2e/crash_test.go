@@ -23,13 +23,18 @@ func TestDaemonDies(t *testing.T) {
 		}
 		foreground := make(chan error, 1)
 		go func() {
-			_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: "sleep 1; echo done > /workspace/foreground"}, nil)
+			_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{
+				Shell: "until [ -e /workspace/go ]; do sleep 0.05; done; echo done > /workspace/foreground", TimeoutMS: 600_000,
+			}, nil)
 			foreground <- err
 		}()
-		covetest.Eventually(30*time.Second, func() bool {
+		begun := func() bool {
 			jobs, err := d.Client.ListJobs(t.Context(), s.ID)
 			return err == nil && len(jobs.Items) == 2
-		})
+		}
+		if !covetest.Eventually(30*time.Second, begun) {
+			t.Fatal("the call in flight does not begin")
+		}
 		d.Kill()
 		if err := <-foreground; err == nil {
 			t.Error("the call in flight gave no error although the daemon was killed")
@@ -52,6 +57,7 @@ func TestDaemonDies(t *testing.T) {
 		if job.ExitCode != 0 || !strings.HasPrefix(out.String(), "line 1\n") || !strings.HasSuffix(out.String(), "line 10\n") {
 			t.Errorf("the background job ended with %d and wrote %q; want lines 1 to 10", job.ExitCode, out.String())
 		}
+		d.Sh(t, s.ID, "touch /workspace/go")
 		finished := func() bool {
 			_, err := d.Client.StatFile(t.Context(), s.ID, "/workspace/foreground")
 			return err == nil
