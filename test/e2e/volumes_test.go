@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
@@ -161,7 +162,8 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 		_, err = d.Client.Exec(ctx, next.ID, sandbox.ExecRequest{Background: true, Shell: line}, nil)
 		must(err)
 		var now *sandbox.Sandbox
-		if !covetest.Eventually(covetest.Told, func() bool {
+		// How often the volume is measured depends on how long that takes.
+		if !covetest.Eventually(time.Minute, func() bool {
 			now, err = d.Client.Get(context.WithoutCancel(ctx), next.ID)
 			return err == nil && now.State == sandbox.StateKilled
 		}) || !strings.Contains(now.Reason, "volume data") {
