@@ -109,7 +109,7 @@ func processLimit(t *testing.T, d *covetest.Daemon, id string) int {
 func takes(t *testing.T, d *covetest.Daemon, id string, mib, keep int) bool {
 	t.Helper()
 	res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Command: []string{"perl", "-e",
-		`my ($n, $keep) = @ARGV; my @a; for (1 .. $n / 8) { push @a, "x" x (8 << 20) } sleep $keep; print "got it"`, fmt.Sprint(mib), fmt.Sprint(keep)}})
+		`my ($n, $keep) = @ARGV; my @a; for (1 .. $n / 8) { push @a, "x" x (8 << 20) } sleep $keep; print "got it"`, fmt.Sprint(mib), fmt.Sprint(keep)}, TimeoutMS: 300_000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 		"resources.memory_mib": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MemoryMiB = 200 })
 			d.Shows(t, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(200<<10))
-			if !takes(t, d, s.ID, 120, 1) || takes(t, d, s.ID, 260, 30) {
+			if !takes(t, d, s.ID, 120, 1) || takes(t, d, s.ID, 260, 60) {
 				t.Error("want 120 MiB to fit, and 260 not to")
 			}
 		},
@@ -359,7 +359,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 			longEnough(t, 300*time.Millisecond, func(n time.Duration) bool {
 				// It waits for a file, so that it cannot end before the handover.
 				res := run(t, d, sandbox.ExecRequest{
-					Shell: "echo early; until rm /tmp/go 2>/dev/null; do sleep 0.05; done; echo late", HandoverMS: n.Milliseconds(), TimeoutMS: 600_000,
+					Shell: "echo early; until rm /tmp/go 2>/dev/null; do sleep 0.05; done; echo late", HandoverMS: n.Milliseconds(), TimeoutMS: 120_000,
 				})
 				if res.Job.State != sandbox.JobRunning || res.Stdout != "early\n" && res.Stdout != "" {
 					t.Errorf("at the handover: %+v, stdout %q", res.Job, res.Stdout)

@@ -103,19 +103,19 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 // figure that programs see stays, as the request's documentation says.
 func updateMemory(t *testing.T, d *covetest.Daemon) {
 	s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.MemoryMiB = 128 })
-	if takes(t, d, s.ID, 200, 30) {
+	if takes(t, d, s.ID, 200, 60) {
 		t.Error("200 MiB fit into 128")
 	}
 	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(384))})
 	if !takes(t, d, s.ID, 260, 1) {
 		t.Error("260 MiB do not fit after an update to 384")
 	}
-	if takes(t, d, s.ID, 480, 30) {
+	if takes(t, d, s.ID, 480, 60) {
 		t.Error("480 MiB fit after an update to 384")
 	}
 	d.Shows(t, s.ID, `awk '/MemTotal/ {print $2}' /proc/meminfo`, fmt.Sprint(128<<10))
 	update(t, d, s.ID, sandbox.UpdateRequest{MemoryMiB: ptr(int64(128))})
-	if takes(t, d, s.ID, 200, 30) {
+	if takes(t, d, s.ID, 200, 60) {
 		t.Error("200 MiB fit after an update back to 128")
 	}
 	// Lowered below what is in use: a program ends, the sandbox does not.
