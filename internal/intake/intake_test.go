@@ -240,16 +240,15 @@ func TestPace(t *testing.T) {
 // What is free may stand still, and a request whose body has come lasts.
 func TestNotAffected(t *testing.T) {
 	srv, ended := reading(t, quick, func(r *http.Request) bool { return r.Header.Get("Free") != "" })
-	for _, head := range []string{"Free: 1\r\nContent-Length: 2\r\n\r\n", "Content-Length: 2\r\n\r\nx"} {
+	for _, head := range []string{"Free: 1\r\nContent-Length: 2\r\n\r\n", "Content-Length: 2\r\n\r\nxx"} {
 		conn := dial(t, srv.Listener)
 		if _, err := io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\n"+head); err != nil {
 			t.Fatal(err)
 		}
 		if strings.HasPrefix(head, "Free") {
 			time.Sleep(3 * quick.Time)
-			_, _ = io.WriteString(conn, "x")
+			_, _ = io.WriteString(conn, "xx")
 		}
-		_, _ = io.WriteString(conn, "x")
 		if err := await(t, ended, "the body's end"); err != nil {
 			t.Errorf("%q: the body ended with %v", head, err)
 		}
@@ -385,7 +384,10 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refused atomic.Int32
-	l := Listen(inner, ListenConfig{Most: 1, Patience: 200 * time.Millisecond, Full: func() { refused.Add(1) }})
+	l := Listen(inner, ListenConfig{Most: 1, Patience: 200 * time.Millisecond, Full: func() {
+		time.Sleep(20 * time.Millisecond) // the client is to hear of it later still
+		refused.Add(1)
+	}})
 	defer l.Close()
 	accepted := make(chan net.Conn, 8)
 	go func() {

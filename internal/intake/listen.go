@@ -47,8 +47,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		case l.slots <- struct{}{}:
 			return &conn{Conn: c, patience: l.cfg.Patience, leave: sync.OnceFunc(func() { <-l.slots })}, nil
 		default:
-			_ = c.Close()
+			// It is known before the client knows.
 			l.cfg.Full()
+			_ = c.Close()
 		}
 	}
 }
