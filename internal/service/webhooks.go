@@ -226,7 +226,7 @@ func (s *Service) attempt(ctx context.Context, d *store.Delivery, m *webhook.Mes
 		return true, s.deliveryOver(ctx, d, r.Err)
 	}
 	d.Error = r.Err.Error()
-	next := time.Now().Add(max(webhook.Wait(d.Attempts), r.RetryAfter)).UTC()
+	next := time.Now().Add(max(s.hooks.Wait(d.Attempts), r.RetryAfter)).UTC()
 	d.NextAt = &next
 	return false, s.cfg.Store.UpdateDelivery(ctx, *d)
 }

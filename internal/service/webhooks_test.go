@@ -56,14 +56,17 @@ func (r *receiver) told() []hookNews {
 	return append([]hookNews{}, r.news...)
 }
 
-// hooked is a world whose webhooks may reach loopback.
+// hooked is a world whose webhooks may reach loopback, and neither time out
+// nor are tried again by themselves.
 func hooked(t *testing.T) *world {
 	t.Helper()
 	v, err := vault.Load(t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newWorld(t, func(c *Config) { c.Vault, c.Webhooks = v, webhook.Config{AllowPrivate: true} })
+	return newWorld(t, func(c *Config) {
+		c.Vault, c.Webhooks = v, webhook.Config{AllowPrivate: true, Timeout: time.Hour, FirstWait: time.Hour}
+	})
 }
 
 func (w *world) hook(id, line string, hook sandbox.Webhook) *sandbox.Job {
@@ -199,9 +202,9 @@ func TestWebhookFair(t *testing.T) {
 
 func TestLanes(t *testing.T) {
 	l := newLanes(3, 2)
-	enter := func(key string) (func(), bool) {
-		ctx, cancel := context.WithCancel(t.Context())
-		go func() { time.Sleep(20 * time.Millisecond); cancel() }()
+	enter := func(key string, wait time.Duration) (func(), bool) {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
 		release, err := l.enter(ctx, key)
 		return release, err == nil
 	}
@@ -210,7 +213,11 @@ func TestLanes(t *testing.T) {
 		key string
 		ok  bool
 	}{{"a", true}, {"a", true}, {"a", false}, {"b", true}, {"c", false}} {
-		release, ok := enter(tt.key)
+		wait := 20 * time.Millisecond
+		if tt.ok {
+			wait = time.Minute
+		}
+		release, ok := enter(tt.key, wait)
 		if ok != tt.ok {
 			t.Fatalf("turn %d of %s: %v", i, tt.key, ok)
 		}

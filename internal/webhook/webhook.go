@@ -9,6 +9,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -34,8 +35,6 @@ import (
 )
 
 const (
-	// requestTimeout bounds one request with its answer.
-	requestTimeout = 10 * time.Second
 	// maxAnswer is how much of an answer is read.
 	maxAnswer = 64 << 10
 
@@ -58,6 +57,11 @@ type Config struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// UserAgent is that of requests; "" is "Cove-Webhook".
 	UserAgent string
+	// Timeout bounds one request with its answer; 0 is ten seconds.
+	Timeout time.Duration
+	// FirstWait is the wait after the first attempt, about; 0 is ten seconds.
+	// Each wait is longer than the last.
+	FirstWait time.Duration
 }
 
 // Sender sends webhooks. It is safe for concurrent use.
@@ -75,18 +79,21 @@ func New(cfg Config) *Sender {
 	if cfg.UserAgent == "" {
 		cfg.UserAgent = "Cove-Webhook"
 	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
+	cfg.FirstWait = cmp.Or(cfg.FirstWait, 10*time.Second)
 	s := &Sender{cfg: cfg, world: egress.NewHostWorld(nil)}
-	dialer := &net.Dialer{Timeout: requestTimeout}
+	dialer := &net.Dialer{Timeout: cfg.Timeout}
 	if !cfg.AllowPrivate {
 		dialer.Control = s.refusePrivate
 	}
-	s.direct = client(dialer, nil)
+	s.direct = s.through(dialer, nil)
 	return s
 }
 
-func client(dialer *net.Dialer, proxy *url.URL) *http.Client {
+// through makes a client whose way out is a dialer and a proxy, if any.
+func (s *Sender) through(dialer *net.Dialer, proxy *url.URL) *http.Client {
 	t := &http.Transport{
-		DialContext: dialer.DialContext, TLSHandshakeTimeout: requestTimeout, ResponseHeaderTimeout: requestTimeout,
+		DialContext: dialer.DialContext, TLSHandshakeTimeout: s.cfg.Timeout, ResponseHeaderTimeout: s.cfg.Timeout,
 		MaxResponseHeaderBytes: maxAnswer, DisableCompression: true, ForceAttemptHTTP2: true,
 		MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,
 	}
@@ -95,7 +102,7 @@ func client(dialer *net.Dialer, proxy *url.URL) *http.Client {
 	}
 	return &http.Client{
 		Transport:     t,
-		Timeout:       requestTimeout,
+		Timeout:       s.cfg.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -319,7 +326,7 @@ func (s *Sender) client(ctx context.Context, req *http.Request) (*http.Client, e
 			}
 		}
 	}
-	return client(&net.Dialer{Timeout: requestTimeout}, proxy), nil
+	return s.through(&net.Dialer{Timeout: s.cfg.Timeout}, proxy), nil
 }
 
 var errPrivate = errors.New("the URL leads into the server's own world, which is not allowed")
@@ -380,16 +387,16 @@ func (s *Sender) private(host string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".internal") || strings.HasSuffix(host, ".local")
 }
 
-// The waits between attempts: with seven of them they come to about an hour.
+// The waits between attempts grow from [Config.FirstWait]: seven of them come
+// to about an hour.
 const (
-	firstWait  = 10 * time.Second
 	waitGrowth = 2.4
 	waitJitter = 0.2
 )
 
 // Wait returns how long to wait after an attempt, numbered from 1, that has
 // failed.
-func Wait(attempt int) time.Duration {
-	base := float64(firstWait) * math.Pow(waitGrowth, float64(max(0, min(attempt, 16)-1)))
+func (s *Sender) Wait(attempt int) time.Duration {
+	base := float64(s.cfg.FirstWait) * math.Pow(waitGrowth, float64(max(0, min(attempt, 16)-1)))
 	return time.Duration(base * (1 + waitJitter*(2*rand.Float64()-1)))
 }

@@ -218,10 +218,10 @@ func TestCheck(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	total := time.Duration(0)
+	s, total := New(Config{}), time.Duration(0)
 	for i := 1; i < sandbox.WebhookAttempts; i++ {
-		d := Wait(i)
-		if i > 2 && d < Wait(i-2) {
+		d := s.Wait(i)
+		if i > 2 && d < s.Wait(i-2) {
 			t.Errorf("attempt %d waits less than two before", i)
 		}
 		total += d
