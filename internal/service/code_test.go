@@ -172,7 +172,7 @@ func TestRunCodeTimeout(t *testing.T) {
 	w := newWorld(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	w.bash(sbx.ID, "kept=1")
-	r, err := w.RunCode(red(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo begun; sleep 60", TimeoutMS: 300}, nil)
+	r, err := w.RunCode(red(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo begun; sleep 60", TimeoutMS: 2000}, nil)
 	must(t, err)
 	if !r.TimedOut || r.ExitCode != 124 || r.Stdout != "begun\n" {
 		t.Errorf("got %+v", r)

@@ -311,7 +311,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 		"timeout_ms": func(t *testing.T, w *world) {
 			w.create(sandbox.CreateRequest{Name: "x"})
 			var out strings.Builder
-			job, err := w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "echo partial; sleep 60; echo never", TimeoutMS: 300}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
+			job, err := w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "echo partial; sleep 60; echo never", TimeoutMS: 2000}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
 			must(t, err)
 			if job.EndCause != sandbox.EndTimeout || job.State != sandbox.JobExited || out.String() != "partial\n" {
 				t.Errorf("%+v printed %q", job, out.String())

@@ -525,7 +525,7 @@ func TestClosedService(t *testing.T) {
 }
 
 func TestActivityIsStored(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, func(c *Config) { c.flushEvery = time.Hour })
 	sbx := w.create(sandbox.CreateRequest{})
 	before := w.record(sbx.ID).LastActiveAt
 	_, err := w.StatFile(red(t), sbx.ID, "/")

@@ -97,6 +97,8 @@ type Config struct {
 	Webhooks webhook.Config
 	// Boot is the present run of the machine; zero is read from the kernel.
 	Boot Boot
+
+	flushEvery time.Duration // of tests; 0 is the constant
 }
 
 // Service implements [sandbox.Service]. [Service.Start] makes it ready and
@@ -275,7 +277,7 @@ func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
 }
 
 func (s *Service) flushLoop() {
-	t := time.NewTicker(flushEvery)
+	t := time.NewTicker(cmp.Or(s.cfg.flushEvery, flushEvery))
 	defer t.Stop()
 	for {
 		select {
