@@ -252,7 +252,7 @@ func TestAliasesWithoutEnd(t *testing.T) {
 }
 
 func TestResolverIsBounded(t *testing.T) {
-	in := newInternet(t, sandbox.NetworkPolicy{ConnectionsPerSecond: 10})
+	in := newInternet(t, sandbox.NetworkPolicy{ConnectionsPerSecond: 1})
 	in.address("a.example", publicAddr)
 	refused := 0
 	for range 30 {

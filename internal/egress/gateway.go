@@ -78,6 +78,8 @@ type Gateway struct {
 	world *HostWorld
 	names *resolver
 	out   *wayOut
+	// speakWait is the constant; tests have another.
+	speakWait time.Duration
 	// state is what Set has set, nil before.
 	state atomic.Pointer[state]
 	// serial numbers connections.
@@ -132,7 +134,7 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Logger, world: NewHostWorld(cfg.HostAddrs), flows: map[*flow]struct{}{},
+	g := &Gateway{cfg: cfg, log: cfg.Logger, world: NewHostWorld(cfg.HostAddrs), speakWait: speakWait, flows: map[*flow]struct{}{},
 		flood: map[string]int{}, flooded: map[string]time.Time{}}
 	g.serial.Store(time.Since(serialEpoch).Milliseconds() * 1000)
 	var err error

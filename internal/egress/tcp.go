@@ -153,11 +153,11 @@ func (f *flow) byName(r Request) {
 	}
 	wait := sniffWait
 	if f.g.state.Load().policy.Judge(f.attempt(f.pinNames())).Allow {
-		wait = speakWait // it may be a server that speaks first
+		wait = f.g.speakWait // it may be a server that speaks first
 	}
 	h, err := f.look(guest, wait)
 	switch {
-	case errors.Is(err, errSilent) && wait == speakWait:
+	case errors.Is(err, errSilent) && wait == f.g.speakWait:
 		f.silent(guest)
 	case err != nil:
 		f.protocol(guest, err.Error())

@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
+// patience is how long a test waits for what must come.
+const patience = 2 * time.Minute
+
 var (
 	gatewayAddr = netip.MustParseAddr("169.254.77.1")
 	dnsAddr     = netip.MustParseAddrPort("192.0.2.53:53")
@@ -91,7 +94,7 @@ func (in *internet) record(e sandbox.NetworkEvent) {
 // event waits for an event that is wanted.
 func (in *internet) event(want func(sandbox.NetworkEvent) bool) sandbox.NetworkEvent {
 	in.t.Helper()
-	for range 1000 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		in.mu.Lock()
 		for _, e := range in.events {
 			if want(e) {
@@ -100,8 +103,9 @@ func (in *internet) event(want func(sandbox.NetworkEvent) bool) sandbox.NetworkE
 			}
 		}
 		in.mu.Unlock()
-		time.Sleep(10 * time.Millisecond)
 	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	in.t.Fatalf("no such event among %+v", in.events)
 	return sandbox.NetworkEvent{}
 }
@@ -331,7 +335,7 @@ func (in *internet) connect(to string) (*net.TCPConn, error) {
 	}
 	c := e.c.(*net.TCPConn)
 	in.t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	return c, nil
 }
 
@@ -381,7 +385,7 @@ func (in *internet) flow(to string) (net.Conn, error) {
 	e := <-ends
 	if e.c != nil {
 		in.t.Cleanup(func() { e.c.Close() })
-		_ = e.c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = e.c.SetDeadline(time.Now().Add(patience))
 	}
 	return e.c, e.err
 }

@@ -252,14 +252,13 @@ func TestRotateWhileStreaming(t *testing.T) {
 	if first, second := <-keys, <-keys; first != value || second != rotated {
 		t.Errorf("the host got %q and %q", first, second)
 	}
-	for range 500 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		old.mu.Lock()
 		gone := old.value == nil
 		old.mu.Unlock()
 		if gone {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Error("the old value was not wiped")
 }

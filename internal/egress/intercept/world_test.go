@@ -39,6 +39,9 @@ const (
 	value       = "sk-live-THE-REAL-VALUE-0123456789-/+x"
 )
 
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a sandbox's gateway with hosts behind it.
@@ -303,14 +306,13 @@ func (w *world) caFile() string {
 // requests returns the events of kind request, and waits for n of them.
 func (w *world) requests(n int) []sandbox.NetworkEvent {
 	w.t.Helper()
-	for range 500 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		w.mu.Lock()
 		list := slices.Clone(w.events)
 		w.mu.Unlock()
 		if len(list) >= n {
 			return list
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	w.t.Fatalf("there are fewer than %d events", n)
 	return nil
@@ -320,14 +322,13 @@ func (w *world) requests(n int) []sandbox.NetworkEvent {
 func (w *world) reason(words string) {
 	w.t.Helper()
 	var last []error
-	for range 500 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		w.mu.Lock()
 		last = slices.Clone(w.errs)
 		w.mu.Unlock()
 		if slices.ContainsFunc(last, func(err error) bool { return strings.Contains(err.Error(), words) }) {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	w.t.Fatalf("no error with %q: %v", words, last)
 }
