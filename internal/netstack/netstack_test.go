@@ -27,6 +27,9 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
 // sandboxStack is a stack in the sandbox's place, with an address of its choice.
 func sandboxStack(t *testing.T, fd int, addr netip.Addr) *stack.Stack {
 	t.Helper()
@@ -141,7 +144,7 @@ func (s *seen) Ping(to netip.Addr, payload []byte) bool {
 
 func dialFrom(ctx context.Context, s *stack.Stack, to string) (*gonet.TCPConn, error) {
 	ap := netip.MustParseAddrPort(to)
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return gonet.DialContextTCP(ctx, s, tcpip.FullAddress{NIC: 1, Addr: address(ap.Addr()), Port: ap.Port()}, ipv4.ProtocolNumber)
 }
@@ -223,7 +226,7 @@ func TestUDP(t *testing.T) {
 		defer c.Close()
 		b := make([]byte, 100)
 		// An error does not wake the reader.
-		for range 50 {
+		for range 600 {
 			if _, err := c.Write([]byte("hello")); err != nil {
 				return "", err
 			}
@@ -261,7 +264,7 @@ func TestUDP(t *testing.T) {
 }
 
 // ping sends an echo request and reports whether the reply came.
-func ping(t *testing.T, s *stack.Stack, to netip.Addr) bool {
+func ping(t *testing.T, s *stack.Stack, to netip.Addr, wait time.Duration) bool {
 	t.Helper()
 	var wq waiter.Queue
 	ep, err := s.NewEndpoint(icmp.ProtocolNumber4, ipv4.ProtocolNumber, &wq)
@@ -283,7 +286,7 @@ func ping(t *testing.T, s *stack.Stack, to netip.Addr) bool {
 	}
 	select {
 	case <-ch:
-	case <-time.After(time.Second):
+	case <-time.After(wait):
 		return false
 	}
 	var b bytes.Buffer
@@ -294,22 +297,22 @@ func ping(t *testing.T, s *stack.Stack, to netip.Addr) bool {
 func TestPing(t *testing.T) {
 	gateway, inside := pair(t, SandboxAddr)
 	other := netip.MustParseAddr("203.0.113.10")
-	if !ping(t, inside, GatewayAddr) {
+	if !ping(t, inside, GatewayAddr, patience) {
 		t.Error("the gateway does not answer")
 	}
-	if ping(t, inside, other) {
+	if ping(t, inside, other, time.Second) {
 		t.Error("an address answers without a handler")
 	}
 	h := &seen{allow: true}
 	gateway.SetHandler(h)
-	if !ping(t, inside, other) {
+	if !ping(t, inside, other, patience) {
 		t.Error("an address that is allowed does not answer")
 	}
 	if got := fmt.Sprint(h.all()); got != "[ping 203.0.113.10 ping]" {
 		t.Errorf("the handler was asked %s", got)
 	}
 	gateway.SetHandler(&seen{})
-	if ping(t, inside, other) {
+	if ping(t, inside, other, time.Second) {
 		t.Error("an address that is denied answers")
 	}
 }
