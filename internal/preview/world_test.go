@@ -3,6 +3,7 @@ package preview
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -95,6 +97,12 @@ func newWorld(t *testing.T, inside http.Handler) (*world, *httptest.Server) {
 // serve serves previews as the daemon does, beside an API that says so.
 func serve(t *testing.T, w *world, change func(*Proxy)) *httptest.Server {
 	t.Helper()
+	return serveFor(t, w, change, time.Minute)
+}
+
+// serveFor is serve with the time that a client has for a request's header.
+func serveFor(t *testing.T, w *world, change func(*Proxy), header time.Duration) *httptest.Server {
+	t.Helper()
 	p := New(Config{Previews: w, Names: []string{"api.localhost"}, Log: slog.New(slog.DiscardHandler)})
 	p.recheck = 50 * time.Millisecond
 	if change != nil {
@@ -107,7 +115,7 @@ func serve(t *testing.T, w *world, change func(*Proxy)) *httptest.Server {
 		}
 		_, _ = io.WriteString(rw, "the API")
 	}))
-	front.Config.ReadHeaderTimeout = time.Second
+	front.Config.ReadHeaderTimeout = header
 	front.Config.MaxHeaderBytes = 64 << 10
 	front.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	front.Start()
@@ -161,9 +169,20 @@ func send(t *testing.T, c *http.Client, method, target, body string, header ...s
 	return answer{res.StatusCode, res.Header, string(data)}
 }
 
-// raw sends bytes to the front and returns all that comes back in a second or
-// until the connection is closed.
+// raw sends bytes to the front and returns all that comes back until the
+// connection is closed, as it must be.
 func raw(t *testing.T, front *httptest.Server, text string) string {
+	t.Helper()
+	got, closed := rawFor(t, front, text, time.Minute)
+	if !closed {
+		t.Errorf("%.60q is answered with %q, and the connection stays open", text, got)
+	}
+	return got
+}
+
+// rawFor sends bytes to the front and returns all that comes back for a while,
+// and whether the connection was closed.
+func rawFor(t *testing.T, front *httptest.Server, text string, d time.Duration) (got string, closed bool) {
 	t.Helper()
 	conn, err := net.Dial("tcp", front.Listener.Addr().String())
 	if err != nil {
@@ -171,11 +190,11 @@ func raw(t *testing.T, front *httptest.Server, text string) string {
 	}
 	defer conn.Close()
 	if _, err := io.WriteString(conn, text); err != nil {
-		return ""
+		return "", true
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
-	data, _ := io.ReadAll(bufio.NewReader(conn))
-	return string(data)
+	_ = conn.SetReadDeadline(time.Now().Add(d))
+	data, err := io.ReadAll(bufio.NewReader(conn))
+	return string(data), !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // seen is what a sandbox saw of each request.
@@ -193,6 +212,17 @@ func (s *seen) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.last, s.body = r, string(body)
 	s.mu.Unlock()
 	_, _ = io.WriteString(w, "inside")
+}
+
+// request is the last one.
+func (s *seen) request(t *testing.T) *http.Request {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == nil {
+		t.Fatal("the sandbox saw no request")
+	}
+	return s.last
 }
 
 func (s *seen) list() string {
