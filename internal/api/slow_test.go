@@ -42,9 +42,9 @@ func begin(t *testing.T, base, method, path, contentType string, length int, som
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", method, path, u.Host, contentType, length, some); err != nil {
-		t.Fatal(err)
-	}
+	// A server that gives up ends the connection, which may be half-way through
+	// this: what it answered can be read none the less.
+	_, _ = fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", method, path, u.Host, contentType, length, some)
 	return conn
 }
 

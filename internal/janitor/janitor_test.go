@@ -225,8 +225,10 @@ func TestCommandsAreNotIdle(t *testing.T) {
 	h := newHouse(t, 50*time.Millisecond)
 	defer h.close()
 	idle := h.create(0, 1)
-	busy := h.create(0, 1)
+	busy := h.create(0, 3600)
 	job, err := h.Exec(h.ctx, busy, sandbox.ExecRequest{Shell: "read line", OpenStdin: true, Background: true}, nil)
+	must(t, err)
+	_, err = h.Update(h.ctx, busy, sandbox.UpdateRequest{IdleTimeoutSeconds: new(int64(1))})
 	must(t, err)
 	state := func(id string) sandbox.State {
 		r, err := h.store.Sandbox(h.ctx, id)
@@ -235,7 +237,7 @@ func TestCommandsAreNotIdle(t *testing.T) {
 	}
 	wait := func(id string) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); state(id) != sandbox.StateKilled; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); state(id) != sandbox.StateKilled; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%s is %s", id, state(id))
 			}

@@ -3,9 +3,12 @@ package mcpserver
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -61,18 +64,39 @@ func TestSessionInUseIsNotEnded(t *testing.T) {
 	waitFor(t, done, "end of the call")
 }
 
+// direct is a way to a handler without a network, for tests whose time is not
+// the machine's.
+type direct struct{ http.Handler }
+
+// RoundTrip implements [http.RoundTripper].
+func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
+	rec := httptest.NewRecorder()
+	d.ServeHTTP(rec, r)
+	return rec.Result(), nil
+}
+
 func TestIdleSessionsEnd(t *testing.T) {
-	// Long enough to begin a session on a busy machine.
-	w := serve(t, Config{Service: newFake(), SessionIdle: time.Second})
-	headers := w.session("/mcp")
-	server, err := w.handler.server("", w.handler.cfg.selection())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for ss := range server.Sessions() {
-		_ = ss.Wait()
-	}
-	if status, _ := w.post("/mcp", `{"jsonrpc":"2.0","id":5,"method":"ping"}`, headers...); status != http.StatusNotFound {
-		t.Errorf("status %d", status)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, err := NewHTTP(Config{Service: newFake(), SessionIdle: time.Hour, Version: "0.0.1", Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		w := &web{t: t, url: "http://localhost", handler: h, client: &http.Client{Transport: direct{h}}}
+		ping := func(headers []string) int {
+			status, _ := w.post("/mcp", `{"jsonrpc":"2.0","id":5,"method":"ping"}`, headers...)
+			return status
+		}
+		headers := w.session("/mcp")
+		for range 3 {
+			time.Sleep(59 * time.Minute)
+			if status := ping(headers); status != http.StatusOK {
+				t.Fatalf("after 59 minutes: status %d", status)
+			}
+		}
+		time.Sleep(61 * time.Minute)
+		if status := ping(headers); status != http.StatusNotFound {
+			t.Errorf("after 61 minutes: status %d", status)
+		}
+	})
 }
