@@ -166,7 +166,7 @@ func TestSessionIsSandbox(t *testing.T) {
 			}
 			dialecttest.Ask(t, s, "fork", fmt.Sprintf(`{"sandbox_id":%q}`, children[0]))
 			end()
-			if !covetest.Eventually(20*time.Second, func() bool { return living(t, d) == 0 }) {
+			if !covetest.Eventually(time.Minute, func() bool { return living(t, d) == 0 }) {
 				t.Errorf("%d sandboxes are left of the session", living(t, d))
 			}
 		})

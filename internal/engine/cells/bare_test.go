@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
@@ -120,7 +121,7 @@ func TestImageWithoutShellAndLibraries(t *testing.T) {
 			_, out, err = run(sandbox.ExecRequest{Command: []string{"/alone", "zombies"}}, nil)
 			return err == nil && out == "0\n"
 		}
-		if !covetest.Eventually(5e9, reaped) {
+		if !covetest.Eventually(time.Minute, reaped) {
 			t.Errorf("%s zombies, %v", out, err)
 		}
 	})

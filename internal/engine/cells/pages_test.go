@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/runsc"
@@ -68,7 +69,7 @@ func TestDamagedPages(t *testing.T) {
 				}
 				return !got.Running
 			}
-			if !covetest.Eventually(covetest.Told, ended) || !strings.Contains(got.Reason, "damaged") {
+			if !covetest.Eventually(time.Minute, ended) || !strings.Contains(got.Reason, "damaged") {
 				t.Errorf("a sandbox that lacks the page at %d: %+v; want it to have failed", at, got)
 			}
 			if err := r.Destroy(t.Context(), spec.ID); err != nil {

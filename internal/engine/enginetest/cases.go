@@ -139,7 +139,7 @@ func testDestroyBusy(t *testing.T, s *suite) {
 		if err == nil {
 			t.Error("the command ended well")
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("the command's stream is open after Destroy")
 	}
 }
@@ -161,8 +161,7 @@ func testRestart(t *testing.T, s *suite) {
 	if job.State != sandbox.JobRunning {
 		t.Errorf("after a restart the job is %+v", job)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		out, err := c.ReadOutput(t.Context(), "job-1", &sandbox.OutputRequest{Stream: sandbox.Stdout, Limit: 100})
 		must(t, err)
 		if string(out.Data) == "before\n" {
