@@ -43,10 +43,7 @@ func (d *daemon) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if err == nil || !absent(err) {
 		return conn, err
 	}
-	if err := d.start(ctx); err != nil {
-		return nil, err
-	}
-	return d.connect(ctx)
+	return d.start(ctx)
 }
 
 func (d *daemon) connect(ctx context.Context) (net.Conn, error) {
@@ -59,18 +56,19 @@ func absent(err error) bool {
 }
 
 // start starts the daemon, unless another process has done it meanwhile, and
-// returns when it answers. A lock on a file keeps starters apart.
-func (d *daemon) start(ctx context.Context) error {
+// returns the first connection that it takes: one that is idle could be gone
+// before a second. A lock on a file keeps starters apart.
+func (d *daemon) start(ctx context.Context) (net.Conn, error) {
 	if err := os.MkdirAll(d.stateDir, 0o700); err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be made (%v); choose another with --state-dir", d.stateDir, err))
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be made (%v); choose another with --state-dir", d.stateDir, err))
 	}
 	lock, err := lockFile(ctx, filepath.Join(d.stateDir, "start.lock"))
 	if err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); check the rights of %s", err, d.stateDir))
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); check the rights of %s", err, d.stateDir))
 	}
 	defer lock.Close()
 	if conn, err := d.connect(ctx); err == nil {
-		return conn.Close()
+		return conn, nil
 	}
 	return d.spawn(ctx)
 }
@@ -102,23 +100,23 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 }
 
 // spawn starts the daemon in a session of its own, so that it outlives this
-// process and its terminal.
+// process and its terminal, and connects to it.
 //
 // Preconditions: the start lock is held.
-func (d *daemon) spawn(ctx context.Context) error {
+func (d *daemon) spawn(ctx context.Context) (net.Conn, error) {
 	logPath := filepath.Join(d.stateDir, "serve.log")
 	log, err := openLog(logPath)
 	if err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); check the rights of %s", err, d.stateDir))
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); check the rights of %s", err, d.stateDir))
 	}
 	defer log.Close()
 	before, err := log.Seek(0, 2)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	executable, err := os.Executable()
 	if err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the local daemon cannot be started: the program's own file is not found; start it with: cove serve")
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the local daemon cannot be started: the program's own file is not found; start it with: cove serve")
 	}
 	cmd := exec.Command(executable, "serve", "--on-demand", "--state-dir", d.stateDir, "--socket", d.socket)
 	// The name by which this program was called may choose what it is.
@@ -128,7 +126,7 @@ func (d *daemon) spawn(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); start it with: cove serve", err))
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); start it with: cove serve", err))
 	}
 	ended := make(chan error, 1)
 	// The daemon is meant to outlive this program. Should it end first, this
@@ -137,25 +135,26 @@ func (d *daemon) spawn(ctx context.Context) error {
 	return d.await(ctx, ended, logPath, before)
 }
 
-// await returns when the daemon answers, or has ended, or is too slow.
-func (d *daemon) await(ctx context.Context, ended <-chan error, logPath string, before int64) error {
+// await connects to the daemon as soon as it listens, and fails when it has
+// ended or is too slow.
+func (d *daemon) await(ctx context.Context, ended <-chan error, logPath string, before int64) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	tick := time.NewTicker(pollTime)
 	defer tick.Stop()
 	for {
 		if conn, err := d.connect(ctx); err == nil {
-			return conn.Close()
+			return conn, nil
 		}
 		select {
 		case <-tick.C:
 		case err := <-ended:
-			return d.notStarted(fmt.Sprintf("the local daemon ended at its start (%v)", err), logPath, before)
+			return nil, d.notStarted(fmt.Sprintf("the local daemon ended at its start (%v)", err), logPath, before)
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return d.notStarted("the local daemon does not answer after its start", logPath, before)
+				return nil, d.notStarted("the local daemon does not answer after its start", logPath, before)
 			}
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }

@@ -52,6 +52,7 @@ type front struct {
 	tcp       net.Addr
 
 	active  atomic.Int64 // requests under way
+	asked   atomic.Bool  // whether there was any
 	flights sync.WaitGroup
 }
 
@@ -172,6 +173,7 @@ func (f *front) count(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.flights.Add(1)
 		f.active.Add(1)
+		f.asked.Store(true)
 		defer func() {
 			f.active.Add(-1)
 			f.flights.Done()

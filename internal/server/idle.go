@@ -12,6 +12,10 @@ type idler interface {
 	Idle(ctx context.Context) (bool, time.Time, error)
 }
 
+// firstAskWait is how long a daemon that a client has started waits for its
+// first request, even if it may not be idle for as long.
+const firstAskWait = time.Minute
+
 // exitWhenIdle calls stop when, for the configured time, nothing has run and
 // no client has asked for anything. It returns when ctx ends.
 func (s *Server) exitWhenIdle(ctx context.Context, stop context.CancelFunc, svc idler, f *front) {
@@ -22,6 +26,10 @@ func (s *Server) exitWhenIdle(ctx context.Context, stop context.CancelFunc, svc 
 	tick := time.NewTicker(max(limit/10, 10*time.Millisecond))
 	defer tick.Stop()
 	since := time.Now()
+	expected := time.Time{}
+	if s.deps.OnDemand {
+		expected = since.Add(firstAskWait)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -29,7 +37,7 @@ func (s *Server) exitWhenIdle(ctx context.Context, stop context.CancelFunc, svc 
 		case <-tick.C:
 		}
 		idle, last, err := svc.Idle(ctx)
-		if err != nil || !idle || f.active.Load() > 0 {
+		if err != nil || !idle || f.active.Load() > 0 || !f.asked.Load() && time.Now().Before(expected) {
 			since = time.Now()
 			continue
 		}
