@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -11,8 +12,9 @@ import (
 	"unicode/utf8"
 )
 
-// answerTime is how long answers may still come after the end of input.
-const answerTime = 2 * time.Second
+// answerTime is how long answers may still come after the end of input. The
+// first call may have to start the daemon.
+const answerTime = 10 * time.Second
 
 // lines is the stream of messages on standard input and output. It refuses a
 // line that is too long or not UTF-8 with an answer of its own, so that one
@@ -104,6 +106,15 @@ func (l *lines) Close() error {
 // it mistakes only costs, or saves, the wait at the end.
 func (l *lines) count(message []byte, delta int) {
 	method, id := bytes.Contains(message, []byte(`"method"`)), bytes.Contains(message, []byte(`"id"`))
+	if method && id { // either may be deeper inside: what tools take has such names
+		var m struct {
+			ID     any    `json:"id"`
+			Method string `json:"method"`
+		}
+		if json.Unmarshal(message, &m) == nil {
+			method, id = m.Method != "", m.ID != nil
+		}
+	}
 	if !id || method != (delta > 0) {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 
 // RunStdio serves one client on in and out, one JSON message a line, until in
 // ends or ctx is cancelled; either is not an error. Calls that still run are
-// then cancelled, after a moment for answers that are due when in has ended.
+// then cancelled, after some time for answers that are due when in has ended.
 // The caller is the one that ctx carries, or else [sandbox.LocalCaller].
 //
 // Nothing but messages is written to out.

@@ -197,16 +197,52 @@ func TestStdioEnds(t *testing.T) {
 	}
 }
 
+// When all is answered, the end of input is the end, whatever the answers hold.
+func TestStdioEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pipeTo(t, Config{Service: newFake()})
+		p.begin()
+		p.send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+		p.next()
+		start := time.Now()
+		p.end()
+		if d := time.Since(start); d > 0 {
+			t.Errorf("it waited %v for answers", d)
+		}
+	})
+}
+
 // Answers that are due when the input ends are still given: a script may pipe
 // its calls in.
 func TestStdioAnswersAtTheEnd(t *testing.T) {
-	var out bytes.Buffer
-	in := initialize + "\n" + `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" + call(2, "sandbox_list", "{}")
-	if err := RunStdio(t.Context(), Config{Service: newFake()}, strings.NewReader(in), &out); err != nil {
-		t.Fatal(err)
+	for name, takes := range map[string]time.Duration{"at once": 0, "from a daemon that starts": 8 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				in := initialize + "\n" + `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" + call(2, "sandbox_list", "{}")
+				if err := RunStdio(t.Context(), Config{Service: slowList{newFake(), takes}}, strings.NewReader(in), &out); err != nil {
+					t.Fatal(err)
+				}
+				if n := strings.Count(out.String(), "\n"); n != 2 || !strings.Contains(out.String(), `"sandboxes":[]`) {
+					t.Errorf("got %s", out.String())
+				}
+			})
+		})
 	}
-	if n := strings.Count(out.String(), "\n"); n != 2 || !strings.Contains(out.String(), `"id":2`) {
-		t.Errorf("got %s", out.String())
+}
+
+// slowList is a service that takes some time to list.
+type slowList struct {
+	*fake
+	takes time.Duration
+}
+
+func (s slowList) List(ctx context.Context, req sandbox.ListRequest) (*sandbox.List[sandbox.Sandbox], error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(s.takes):
+		return s.fake.List(ctx, req)
 	}
 }
 
