@@ -258,7 +258,11 @@ func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *ker
 	result := r.result(outcome, p, box)
 	result.Count = int32(count)
 	if outcome.Died {
-		c.drop(k, "")
+		told := ""
+		if ctx.Err() != nil { // its caller hears no more; the next one does
+			told = r.why(outcome)
+		}
+		c.drop(k, told)
 		result.Restarted = !p.fresh
 	} else if lost != "" {
 		result.Restarted, result.Reason = true, "the interpreter had ended since the last run: "+lost

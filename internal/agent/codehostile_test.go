@@ -179,6 +179,22 @@ func TestCodeInterruptAndCancel(t *testing.T) {
 	if r := s.py(t, "x"); r.value() != "1" {
 		t.Errorf("the state is lost: %v", r.CodeResult)
 	}
+	ctx, cancel = context.WithCancel(t.Context())
+	all.Go(func() {
+		const deaf = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('on', 'w').close()\ntime.sleep(600)"
+		if _, err := s.tryCode(ctx, in("python", deaf)); err == nil {
+			t.Error("a cancelled run of deaf code ended well")
+		}
+	})
+	busy()
+	cancel()
+	all.Wait()
+	if r := s.py(t, "x = 1"); !r.GetRestarted() || !strings.Contains(r.GetReason(), "it was killed: it did not react to an interrupt") {
+		t.Errorf("the next caller is not told that the state is lost: %v", r.CodeResult)
+	}
+	if r := s.py(t, "x"); r.value() != "1" || r.GetRestarted() {
+		t.Errorf("told twice: %v", r.CodeResult)
+	}
 	all.Go(func() {
 		r, err := s.tryCode(t.Context(), in("python", forever))
 		if err != nil || !r.GetRestarted() || !strings.Contains(r.GetReason(), "restarted") {

@@ -120,6 +120,16 @@ func (r *codeRun) killFor(reason string) {
 	r.on.Kill()
 }
 
+// why says why an interpreter has ended that the run was in.
+func (r *codeRun) why(o *kernel.Outcome) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.killed != "" {
+		return "it was killed: " + r.killed
+	}
+	return o.End.Reason
+}
+
 // result says what came of the run.
 //
 // Preconditions: the run is over.
