@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// killTime is how long a command may outlive its call.
+	// killTime is how long a command may outlive its call, beside the time that
+	// it takes to look.
 	killTime = time.Second
 	// codeKillTime is the same for code: an interpreter that does not heed an
 	// interrupt is ended after a second.
@@ -62,9 +63,12 @@ func TestCancellation(t *testing.T) {
 			if !covetest.Eventually(30*time.Second, func() bool { return runs(t, d, box, seconds) }) {
 				t.Fatal("the command does not run")
 			}
+			look := time.Now()
+			runs(t, d, box, seconds)
+			limit := killTime + 3*time.Since(look)
 			end()
 			start := time.Now()
-			if !covetest.Eventually(killTime, func() bool { return !runs(t, d, box, seconds) }) {
+			if !covetest.Eventually(limit, func() bool { return !runs(t, d, box, seconds) }) {
 				t.Errorf("the command still runs %s after its call", time.Since(start))
 			}
 		})

@@ -113,6 +113,7 @@ func (p *process) wait() error {
 // Standard output carries messages and nothing else, and the process ends
 // with its input and on SIGTERM, even while a command runs.
 func TestStdioProcess(t *testing.T) {
+	t.Parallel() // most of it is the time for answers that are due at the end of input
 	testStdioProcess(t, func(*testing.T) *exec.Cmd {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), stdioVar+"=1")
@@ -122,6 +123,7 @@ func TestStdioProcess(t *testing.T) {
 
 // The same of the real program, which also logs when it is told to.
 func TestRealStdioProcess(t *testing.T) {
+	t.Parallel()
 	d := daemon(t, covetest.Options{Args: []string{"--listen", "off"}})
 	testStdioProcess(t, func(t *testing.T) *exec.Cmd {
 		t.Cleanup(func() {
