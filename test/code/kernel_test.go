@@ -4,7 +4,6 @@ package code
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -45,6 +44,16 @@ func says(t testing.TB, d *covetest.Daemon, id string, l sandbox.Language, code,
 	if r := run(t, d, id, l, code); r.Stdout != want || r.ExitCode != 0 {
 		t.Errorf("%s: got %q, exit %d, want %q; %v %s %s", code, r.Stdout, r.ExitCode, want, r.Error, r.Stderr, r.Reason)
 	}
+}
+
+// interruptTries is how often a test interrupts code of which the interpreter
+// must live on.
+const interruptTries = 5
+
+// tooSlow reports whether an interpreter was killed because it did not react to
+// an interrupt in the second that it has: on a busy machine it may be too slow.
+func tooSlow(r *sandbox.CodeResult) bool {
+	return r.Restarted && (strings.Contains(r.Reason, "did not end within") || strings.Contains(r.Reason, "did not react to an interrupt"))
 }
 
 // Interpreters in gVisor: state, and its way through pause, snapshot, restore
@@ -186,29 +195,44 @@ func TestKernelsAreInterrupted(t *testing.T) {
 			sandbox.JavaScript: {"let x = 5", "console.log('on'); for (;;);", "console.log(x)"},
 		} {
 			run(t, d, id, l, tt.before)
-			r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: l, Code: tt.code, TimeoutMS: 500}, nil)
-			if err != nil || !r.TimedOut || r.ExitCode != 124 || r.Restarted || r.Stdout != "on\n" {
-				t.Errorf("%s: %+v %v", l, r, err)
+			for try, limit := 1, int64(500); ; try, limit = try+1, 2*limit {
+				r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: l, Code: tt.code, TimeoutMS: limit}, nil)
+				if err != nil || !r.TimedOut || r.ExitCode != 124 {
+					t.Fatalf("%s: %+v %v", l, r, err)
+				}
+				if try < interruptTries && (tooSlow(r) || r.Stdout == "") {
+					run(t, d, id, l, tt.before)
+					continue
+				}
+				if r.Restarted || r.Stdout != "on\n" {
+					t.Errorf("%s: %+v", l, r)
+				}
+				break
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			var once sync.Once
-			_, err = d.Client.RunCode(ctx, id, sandbox.RunCodeRequest{Language: l, Code: tt.code}, func(e sandbox.CodeEvent) error {
-				once.Do(cancel)
-				return nil
-			})
-			cancel()
-			if err == nil {
-				t.Errorf("%s: a cancelled run ended well", l)
-			}
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				says(t, d, id, l, tt.after, "5\n")
-			}()
-			select {
-			case <-done:
-			case <-time.After(time.Minute):
-				t.Fatalf("%s: the interpreter is not free", l)
+			for try := 1; ; try++ {
+				ctx, cancel := context.WithCancel(t.Context())
+				_, err := d.Client.RunCode(ctx, id, sandbox.RunCodeRequest{Language: l, Code: tt.code}, func(sandbox.CodeEvent) error {
+					cancel()
+					return nil
+				})
+				cancel()
+				if err == nil {
+					t.Errorf("%s: a cancelled run ended well", l)
+				}
+				free, cancel := context.WithTimeout(t.Context(), time.Minute)
+				r, err := d.Client.RunCode(free, id, sandbox.RunCodeRequest{Language: l, Code: tt.after}, nil)
+				cancel()
+				if err != nil {
+					t.Fatalf("%s: the interpreter is not free: %v", l, err)
+				}
+				if try < interruptTries && tooSlow(r) {
+					run(t, d, id, l, tt.before)
+					continue
+				}
+				if r.Stdout != "5\n" || r.ExitCode != 0 || r.Restarted {
+					t.Errorf("%s: %s: %+v, want 5", l, tt.after, r)
+				}
+				break
 			}
 		}
 	})
