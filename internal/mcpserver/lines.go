@@ -8,13 +8,20 @@ import (
 	"io"
 	"regexp"
 	"sync"
+	"syscall"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
-// answerTime is how long answers may still come after the end of input. The
-// first call may have to start the daemon.
-const answerTime = 10 * time.Second
+const (
+	// answerTime is how long answers may still come after the end of input. The
+	// first call may have to start the daemon.
+	answerTime = 10 * time.Second
+	// goneTime is how soon it is noticed that nobody reads them.
+	goneTime = 200 * time.Millisecond
+)
 
 // lines is the stream of messages on standard input and output. It refuses a
 // line that is too long or not UTF-8 with an answer of its own, so that one
@@ -29,7 +36,7 @@ type lines struct {
 	closeOnce sync.Once
 
 	mu      sync.Mutex
-	out     io.Writer     // guarded by mu
+	out     io.Writer     // writes are guarded by mu
 	pending int           // calls without an answer; guarded by mu
 	idle    chan struct{} // closed when pending is 0 at the end of input; guarded by mu
 }
@@ -127,7 +134,8 @@ func (l *lines) count(message []byte, delta int) {
 	}
 }
 
-// drain waits, for a while, until all calls are answered.
+// drain waits, for a while, until all calls are answered or nobody is there to
+// read the answers.
 func (l *lines) drain() {
 	l.mu.Lock()
 	if l.pending <= 0 {
@@ -139,11 +147,38 @@ func (l *lines) drain() {
 	l.mu.Unlock()
 	timer := time.NewTimer(answerTime)
 	defer timer.Stop()
-	select {
-	case <-idle:
-	case <-timer.C:
-	case <-l.closed:
+	tick := time.NewTicker(goneTime)
+	defer tick.Stop()
+	for !hungUp(l.out) {
+		select {
+		case <-idle:
+			return
+		case <-timer.C:
+			return
+		case <-l.closed:
+			return
+		case <-tick.C:
+		}
 	}
+}
+
+// hungUp reports whether nobody has the other end of a pipe or socket any more.
+func hungUp(w io.Writer) bool {
+	conn, ok := w.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(p, 0)
+		gone = err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+	})
+	return err == nil && gone
 }
 
 func (l *lines) refuse(id []byte, code int, message string) {

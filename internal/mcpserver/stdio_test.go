@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -195,6 +196,34 @@ func TestStdioEnds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A client that has gone altogether gets no time for answers.
+func TestStdioClientGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads, out, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		f := newFake()
+		in, writes := io.Pipe()
+		done := make(chan error, 1)
+		go func() { done <- RunStdio(t.Context(), Config{Service: f}, in, out) }()
+		_, _ = io.WriteString(writes, initialize+"\n"+`{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n"+
+			call(2, "sandbox_exec", `{"sandbox":"s","shell":"sleep"}`)+"\n")
+		<-f.started
+		start := time.Now()
+		_ = reads.Close()
+		_ = writes.Close()
+		if err := <-f.ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the work ended with %v", err)
+		}
+		<-done // how, matters to nobody
+		if d := time.Since(start); d > time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
 }
 
 // When all is answered, the end of input is the end, whatever the answers hold.
