@@ -1,6 +1,9 @@
 package sandbox
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // ExecRequest describes a command. Exactly one of Command and Shell is set.
 type ExecRequest struct {
@@ -158,3 +161,15 @@ type Output struct {
 	TotalBytes int64  `json:"total_bytes"`
 	Running    bool   `json:"running"`
 }
+
+type followedKey struct{}
+
+// WithFollowed says that whoever starts a background command with ctx follows it
+// to its end, as a terminal does: to the history of the sandbox it counts as one
+// in the foreground.
+func WithFollowed(ctx context.Context) context.Context {
+	return context.WithValue(ctx, followedKey{}, true)
+}
+
+// Followed reports whether ctx is of [WithFollowed].
+func Followed(ctx context.Context) bool { return ctx.Value(followedKey{}) != nil }

@@ -104,7 +104,7 @@ func (t *terminal) run(parent context.Context) (*sandbox.Job, error) {
 	}
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
-	started, err := t.h.svc.Exec(ctx, t.sandbox, req, nil)
+	started, err := t.h.svc.Exec(sandbox.WithFollowed(ctx), t.sandbox, req, nil)
 	if err != nil {
 		return nil, err
 	}

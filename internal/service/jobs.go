@@ -56,7 +56,7 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 	}
 	id := newID("job-")
 	v.detail = id + " " + program(&req)
-	if !req.Background {
+	if !req.Background || sandbox.Followed(ctx) {
 		if err := s.takeStep(v.ctx, h, "before "+program(&req)); err != nil {
 			return nil, err
 		}

@@ -388,10 +388,15 @@ func TestHistory(t *testing.T) {
 	if got, want := labels(), []string{"before pwd", "before ls", "before echo"}; !slices.Equal(got, want) {
 		t.Errorf("steps are %v, want %v", got, want)
 	}
+	_, err = w.Exec(sandbox.WithFollowed(red(t)), "x", sandbox.ExecRequest{Command: []string{"date"}, Background: true}, nil)
+	must(t, err)
+	if got, want := labels(), []string{"before date", "before pwd", "before ls"}; !slices.Equal(got, want) {
+		t.Errorf("after a command that is followed the steps are %v, want %v", got, want)
+	}
 	w.agree()
 	w.restart()
 	w.shell("x", "true") // counts on
-	if got, want := labels(), []string{"before shell", "before pwd", "before ls"}; !slices.Equal(got, want) {
+	if got, want := labels(), []string{"before shell", "before date", "before pwd"}; !slices.Equal(got, want) {
 		t.Errorf("after a restart the steps are %v, want %v", got, want)
 	}
 	for _, n := range []int{2, 0} {

@@ -85,6 +85,7 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 			hasSteps(t, d, s.ID, 0)
 			update(t, d, s.ID, sandbox.UpdateRequest{History: ptr(2)})
 			hasSteps(t, d, s.ID, 2)
+			terminalStep(t, d, s.ID)
 			update(t, d, s.ID, sandbox.UpdateRequest{History: ptr(0)})
 			hasSteps(t, d, s.ID, 0)
 		},
@@ -97,6 +98,27 @@ func TestUpdateEnforcedOrRefused(t *testing.T) {
 			}
 		},
 	})
+}
+
+// terminalStep has a step made before a command of a terminal, as those of the
+// command line are.
+func terminalStep(t *testing.T, d *covetest.Daemon, id string) {
+	t.Helper()
+	term, err := d.Client.OpenTerminal(t.Context(), id, sandbox.ExecRequest{Command: []string{"date"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer term.Close()
+	if _, err := term.Run(nil); err != nil {
+		t.Fatal(err)
+	}
+	list, err := d.Client.ListSnapshots(t.Context(), sandbox.ListSnapshotsRequest{Sandbox: id, Automatic: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) == 0 || list.Items[0].Label != "before date" {
+		t.Errorf("after a command of a terminal the steps are %+v", list.Items)
+	}
 }
 
 // Memory can be raised beyond what the sandbox began with, and lowered; the
