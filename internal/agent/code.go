@@ -68,29 +68,38 @@ func (a *Agent) RunCode(ctx context.Context, req *connect.Request[agentv1.RunCod
 
 // runCode runs code in the way of its language.
 func (a *Agent) runCode(ctx context.Context, p *codePlan, box *kernel.Outbox) error {
+	var result *agentv1.CodeResult
+	var err error
 	switch {
 	case p.key.language == sandbox.Go:
-		return a.runGo(ctx, p, box)
+		result, err = a.runGo(ctx, p, box)
 	case p.fresh && p.key.language == sandbox.Bash:
-		return a.runScript(ctx, p, box)
+		result, err = a.runScript(ctx, p, box)
 	case p.fresh:
-		return a.runFresh(ctx, p, box)
+		c := newCodeContext(p.key, &p.user)
+		defer a.endContext(c, "the code has ended") // who called does not wait for it
+		result, err = a.runIn(ctx, c, p, box)
+	default:
+		result, err = a.runInContext(ctx, p, box)
 	}
-	c, err := a.code.get(p.key, &p.user)
 	if err != nil {
 		return err
 	}
-	if p.ask != "" && !c.belongs(&p.user) {
-		return fail(connect.CodeFailedPrecondition,
-			"the context %s belongs to user %q; leave the user out, or use a context of another name", c.key, c.owner().name)
-	}
-	return a.runIn(ctx, c, p, box)
+	// Only now: who has the result finds everything as the run has left it.
+	box.Close(result)
+	return nil
 }
 
-// runFresh runs code in an interpreter that ends afterwards.
-func (a *Agent) runFresh(ctx context.Context, p *codePlan, box *kernel.Outbox) error {
-	c := newCodeContext(p.key, &p.user)
-	defer a.endContext(c, "the code has ended")
+// runInContext runs code in the context that it names.
+func (a *Agent) runInContext(ctx context.Context, p *codePlan, box *kernel.Outbox) (*agentv1.CodeResult, error) {
+	c, err := a.code.get(p.key, &p.user)
+	if err != nil {
+		return nil, err
+	}
+	if p.ask != "" && !c.belongs(&p.user) {
+		return nil, fail(connect.CodeFailedPrecondition,
+			"the context %s belongs to user %q; leave the user out, or use a context of another name", c.key, c.owner().name)
+	}
 	return a.runIn(ctx, c, p, box)
 }
 

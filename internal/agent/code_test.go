@@ -247,3 +247,14 @@ func (s *server) contextOf(t testing.TB, language string) *agentv1.CodeContext {
 	t.Fatalf("there is no context of %s: %v", language, res.Msg)
 	return nil
 }
+
+// Who has the result of a run finds its context free, and the run counted.
+func TestContextIsFreeWithTheResult(t *testing.T) {
+	s := start(t)
+	for n := range int32(300) {
+		s.code(t, in("bash", ":"))
+		if c := s.contextOf(t, "bash"); c.GetState() != agentv1.ContextState_CONTEXT_STATE_IDLE || c.GetRuns() != n+1 {
+			t.Fatalf("after run %d: %v", n+1, c)
+		}
+	}
+}

@@ -220,17 +220,17 @@ func (c *codeContext) drop(k *kernel.Kernel, reason string) {
 	c.kernel, c.scratch, c.lost = nil, "", reason
 }
 
-// runIn runs code in a context.
-func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *kernel.Outbox) error {
+// runIn runs code in a context, which is free again when it returns.
+func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *kernel.Outbox) (*agentv1.CodeResult, error) {
 	epoch := c.now()
 	if err := c.wait(ctx, epoch); err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { c.turn <- struct{}{} }()
 	home := c.take(p)
 	k, lost, err := a.ready(ctx, c, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	count := c.next()
 	var seed []byte
@@ -251,9 +251,9 @@ func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *ker
 	}, box)
 	done()
 	if errors.Is(err, kernel.ErrRefused) {
-		return invalid("the working directory %s cannot be used (%v); make it first or choose another", p.dir, err)
+		return nil, invalid("the working directory %s cannot be used (%v); make it first or choose another", p.dir, err)
 	} else if err != nil {
-		return fail(connect.CodeInternal, "run code: %v", err)
+		return nil, fail(connect.CodeInternal, "run code: %v", err)
 	}
 	result := r.result(outcome, p, box)
 	result.Count = int32(count)
@@ -267,8 +267,7 @@ func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *ker
 	} else if lost != "" {
 		result.Restarted, result.Reason = true, "the interpreter had ended since the last run: "+lost
 	}
-	box.Close(result)
-	return nil
+	return result, nil
 }
 
 // owner is the user that the context's interpreters run as.

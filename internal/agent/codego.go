@@ -20,14 +20,14 @@ import (
 const goCache = "/tmp/cove-go"
 
 // runGo compiles and runs a main package. Nothing is kept but the cache.
-func (a *Agent) runGo(ctx context.Context, p *codePlan, box *kernel.Outbox) error {
+func (a *Agent) runGo(ctx context.Context, p *codePlan, box *kernel.Outbox) (*agentv1.CodeResult, error) {
 	dir, err := a.scratch(&p.user, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	if err := leave(dir, "main.go", []byte(goMain(p.code)), &p.user); err != nil {
-		return err
+		return nil, err
 	}
 	p.home = orElse(p.dir, p.home)
 	p.env = maps.Clone(p.env)
@@ -37,14 +37,14 @@ func (a *Agent) runGo(ctx context.Context, p *codePlan, box *kernel.Outbox) erro
 }
 
 // runScript runs a shell script in a shell of its own.
-func (a *Agent) runScript(ctx context.Context, p *codePlan, box *kernel.Outbox) error {
+func (a *Agent) runScript(ctx context.Context, p *codePlan, box *kernel.Outbox) (*agentv1.CodeResult, error) {
 	dir, err := a.scratch(&p.user, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	if err := leave(dir, "main.sh", []byte(p.code), &p.user); err != nil {
-		return err
+		return nil, err
 	}
 	p.home = orElse(p.dir, p.home)
 	p.env = maps.Clone(p.env)
@@ -55,24 +55,23 @@ func (a *Agent) runScript(ctx context.Context, p *codePlan, box *kernel.Outbox) 
 }
 
 // inStages runs what consists of programs.
-func (a *Agent) inStages(ctx context.Context, p *codePlan, box *kernel.Outbox, run func(*codeRun) (*kernel.Outcome, error)) error {
+func (a *Agent) inStages(ctx context.Context, p *codePlan, box *kernel.Outbox, run func(*codeRun) (*kernel.Outcome, error)) (*agentv1.CodeResult, error) {
 	r := newCodeRun(&stages{})
 	done := r.limit(ctx, p.timeout, a.endGrace)
 	outcome, err := run(r)
 	done()
 	if err != nil {
 		if ctx.Err() != nil {
-			return cancelled(ctx)
+			return nil, cancelled(ctx)
 		}
-		return err
+		return nil, err
 	}
 	result := r.result(outcome, p, box)
 	result.Count = 1
 	if !outcome.Died {
 		result.Reason = ""
 	}
-	box.Close(result)
-	return nil
+	return result, nil
 }
 
 // goEnv adds what the Go toolchain needs to an environment.
