@@ -70,6 +70,7 @@ func TestRequestsAreComplete(t *testing.T) {
 		"sandbox_resume": sandbox.ResumeRequest{}, "sandbox_fork": sandbox.ForkRequest{}, "sandbox_diff": sandbox.DiffRequest{}, "sandbox_merge": sandbox.MergeRequest{},
 		"run_code": sandbox.RunCodeRequest{}, "sandbox_env": sandbox.SetEnvRequest{}, "sandbox_try": sandbox.TryRequest{}, "snapshot_create": sandbox.CreateSnapshotRequest{}, "snapshot_list": sandbox.ListSnapshotsRequest{}, "snapshot_restore": sandbox.RestoreRequest{},
 		"network_set": sandbox.NetworkPolicy{}, "network_log": sandbox.NetworkLogRequest{}, "preview_create": sandbox.CreatePreviewRequest{}, "preview_link": sandbox.PreviewLinkRequest{},
+		"template_build": sandbox.TemplateSpec{},
 	} {
 		for _, field := range fields(reflect.TypeOf(request)) {
 			// These need a connection of their own; the REST API has them.

@@ -216,8 +216,10 @@ type templateBuildArgs struct {
 	VCPUs        int                     `json:"vcpus"`
 	MemoryMiB    int64                   `json:"memory_mib"`
 	DiskMiB      int64                   `json:"disk_mib"`
+	MaxPIDs      int64                   `json:"max_pids"`
 	Start        *sandbox.StartCommand   `json:"start"`
 	Warm         map[string]string       `json:"warm"`
+	Desktop      *sandbox.Desktop        `json:"desktop"`
 	Ports        []int                   `json:"ports"`
 	BuildNetwork string                  `json:"build_network"`
 	Network      string                  `json:"network"`
@@ -259,9 +261,12 @@ func templateBuild() dialect.Tool {
 			opt("workdir", bounded("Where steps and sandboxes begin; made if missing.", 0, sandbox.MaxPathBytes)),
 			opt("user", bounded("Who sandboxes run as; made if missing.", 0, 64)),
 			opt("vcpus", integer("", 1, sandbox.MaxVCPUs)), opt("memory_mib", integer("", sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB)), opt("disk_mib", integer("", sandbox.MinDiskMiB, sandbox.MaxDiskMiB)),
+			opt("max_pids", integer("", sandbox.MinPIDs, sandbox.MaxPIDsLimit)),
 			opt("start", object("A program that runs in each sandbox from its beginning.", req("command", bounded("", 1, 128<<10)),
 				opt("ready", bounded("Command that succeeds when it is ready.", 0, 128<<10)), opt("timeout_ms", integer("", 0, sandbox.MaxStartTimeout.Milliseconds())))),
 			opt("warm", pairs("Code by language (python, javascript) that has run when a sandbox begins, such as imports.", 8, sandbox.MaxCodeBytes)),
+			opt("desktop", object("Sandboxes have a screen, for computer_*. Without start, the X server that is installed runs.", req("width", integer("In pixels.", 64, sandbox.MaxScreenWidth)),
+				req("height", integer("", 64, sandbox.MaxScreenHeight)), opt("display", bounded(":1 if left out.", 0, 8)))),
 			opt("ports", array("On which sandboxes serve something.", integer("", 1, 65535), 0, sandbox.MaxPublishedPorts)),
 			opt("build_network", with(presetSchema("What the steps reach."), string(sandbox.NetworkPackages))),
 			opt("network", presetSchema("What sandboxes reach unless they say otherwise.")),
@@ -317,8 +322,8 @@ func (in *templateBuildArgs) spec() (*sandbox.TemplateSpec, error) {
 	}
 	s := &sandbox.TemplateSpec{
 		Description: in.Description, From: *in.From, Apt: in.Apt, Pip: in.Pip, NPM: in.NPM, Env: in.Env, WorkDir: in.WorkDir, User: in.User,
-		Resources: sandbox.Resources{VCPUs: in.VCPUs, MemoryMiB: in.MemoryMiB, DiskMiB: in.DiskMiB},
-		Start:     in.Start, Warm: in.Warm, Ports: in.Ports,
+		Resources: sandbox.Resources{VCPUs: in.VCPUs, MemoryMiB: in.MemoryMiB, DiskMiB: in.DiskMiB, MaxPIDs: in.MaxPIDs},
+		Start:     in.Start, Warm: in.Warm, Desktop: in.Desktop, Ports: in.Ports,
 	}
 	for _, f := range in.Files {
 		s.Files = append(s.Files, sandbox.TemplateFile{Path: f.Path, Content: []byte(f.Content), Mode: f.Mode, Owner: f.Owner})

@@ -32,8 +32,8 @@ func (b *builder) StartBuild(_ context.Context, req sandbox.BuildTemplateRequest
 func TestTemplateBuildArguments(t *testing.T) {
 	values := map[string]string{
 		"description": `"x"`, "apt": `["x"]`, "pip": `["x"]`, "npm": `["x"]`, "files": `[{"path": "/x", "content": ""}]`, "run": `["x"]`, "env": `{"A": "x"}`,
-		"workdir": `"/x"`, "user": `"x"`, "vcpus": `1`, "memory_mib": `512`, "disk_mib": `512`, "start": `{"command": "x"}`, "warm": `{"python": "x"}`,
-		"ports": `[80]`, "build_network": `"open"`, "network": `"none"`,
+		"workdir": `"/x"`, "user": `"x"`, "vcpus": `1`, "memory_mib": `512`, "disk_mib": `512`, "max_pids": `64`, "start": `{"command": "x"}`, "warm": `{"python": "x"}`,
+		"desktop": `{"width": 800, "height": 600}`, "ports": `[80]`, "build_network": `"open"`, "network": `"none"`,
 	}
 	build := func(args string) (*sandbox.BuildTemplateRequest, string) {
 		t.Helper()
