@@ -219,6 +219,9 @@ type BuildEvent struct {
 	Fraction float64   `json:"fraction"`
 	Log      string    `json:"log,omitempty"`
 	Template *Template `json:"template,omitempty"`
+	// Failed is of the last event of a build that has failed or was cancelled:
+	// its Log is the reason.
+	Failed bool `json:"failed,omitempty"`
 }
 
 // BuildState says how far a build is.

@@ -70,7 +70,7 @@ func (v *buildView) event(ev sandbox.BuildEvent) error {
 			v.a.say("%s", clean(ev.Step))
 		}
 	}
-	if ev.Log != "" {
+	if ev.Log != "" && !ev.Failed { // the error tells the reason
 		v.log(ev.Log)
 	}
 	v.fraction = ev.Fraction
@@ -104,8 +104,8 @@ func (v *buildView) stepDone() {
 	v.a.say("%s (%s)", clean(v.step), took.Round(time.Second/10))
 }
 
-// end removes the bar. After a failure it shows the last that was written, but
-// for the reason itself, which the error tells, and reports whether there is more.
+// end removes the bar. After a failure it shows the last that was written, and
+// reports whether there is more.
 func (v *buildView) end(err error) (more bool) {
 	v.stop()
 	v.mu.Lock()
@@ -114,11 +114,8 @@ func (v *buildView) end(err error) (more bool) {
 	if err == nil || v.quiet || sandbox.CodeOf(err) == sandbox.CodeCancelled {
 		return false
 	}
-	for i, line := range v.tail {
-		if i == len(v.tail)-1 && line == sandbox.MessageOf(err) {
-			break
-		}
+	for _, line := range v.tail {
 		fmt.Fprintln(v.a.Stderr, line)
 	}
-	return len(v.tail) > 1
+	return len(v.tail) > 0
 }

@@ -353,7 +353,7 @@ func (b *building) end(t *sandbox.Template, err error) {
 	r := b.record
 	b.mu.Unlock()
 	if err != nil {
-		b.log.add(sandbox.BuildEvent{Step: r.Step, Fraction: r.Fraction, Log: strings.TrimSuffix(r.Reason, "\n") + "\n"})
+		b.log.add(sandbox.BuildEvent{Step: r.Step, Fraction: r.Fraction, Log: strings.TrimSuffix(r.Reason, "\n") + "\n", Failed: true})
 	} else {
 		b.log.add(sandbox.BuildEvent{Step: r.Step, Fraction: 1, Template: t})
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/engine"
@@ -47,14 +48,18 @@ func (o *owner) Close() error {
 	return o.state.Close()
 }
 
-// templates are one that is ready, and one that can be built.
+// templates are one that is ready, and one that can be built, but not with the
+// package no-such.
 func templates() service.TemplateProvider {
 	s := shelf.New("/",
 		sandbox.Template{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable, Description: "a small Debian"},
 		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, Digest: "sha256-host", Description: "this machine's programs"},
 	)
-	s.OnBase = func(_ context.Context, _ *sandbox.TemplateSpec, report func(string, float64, string)) error {
+	s.OnBase = func(_ context.Context, spec *sandbox.TemplateSpec, report func(string, float64, string)) error {
 		report("fetch packages", 0.7, "")
+		if slices.Contains(spec.Apt, "no-such") {
+			return sandbox.Errorf(sandbox.CodeInvalid, "there is no package no-such")
+		}
 		return nil
 	}
 	return s
