@@ -30,12 +30,17 @@ var httpPorts = []uint16{80, 8000, 8008, 8080, 8888}
 // over. The request may be accepted or rejected only after a while, so each
 // needs its own goroutine.
 func (g *Gateway) HandleTCP(ctx context.Context, r Request) {
+	g.handle(ctx, r, "tcp", g.names.serveTCP, (*flow).tcp)
+}
+
+// handle carries one flow, or serves it if it is to the gateway itself.
+func (g *Gateway) handle(ctx context.Context, r Request, proto string, serve func(context.Context, net.Conn), carry func(*flow, Request)) {
 	to := destination(r)
 	if to.Addr() == g.cfg.GatewayAddr {
-		g.toGateway(ctx, r, g.names.serveTCP)
+		g.toGateway(ctx, r, serve)
 		return
 	}
-	f := g.begin(ctx, "tcp", to)
+	f := g.begin(ctx, proto, to)
 	if f == nil {
 		r.Reject()
 		return
@@ -43,7 +48,7 @@ func (g *Gateway) HandleTCP(ctx context.Context, r Request) {
 	defer f.end()
 	stop := context.AfterFunc(f.ctx, f.close)
 	defer stop()
-	f.tcp(r)
+	carry(f, r)
 }
 
 // tcp takes one of four ways: refuse, dial and copy, let a name decide, or

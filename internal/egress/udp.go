@@ -23,20 +23,7 @@ const (
 // seconds after its last datagram. It calls Accept or Reject at once, before
 // it waits for anything.
 func (g *Gateway) HandleUDP(ctx context.Context, r Request) {
-	to := destination(r)
-	if to.Addr() == g.cfg.GatewayAddr {
-		g.toGateway(ctx, r, g.names.serveUDP)
-		return
-	}
-	f := g.begin(ctx, "udp", to)
-	if f == nil {
-		r.Reject()
-		return
-	}
-	defer f.end()
-	stop := context.AfterFunc(f.ctx, f.close)
-	defer stop()
-	f.udp(r)
+	g.handle(ctx, r, "udp", g.names.serveUDP, (*flow).udp)
 }
 
 func (f *flow) udp(r Request) {
