@@ -92,9 +92,5 @@ func (s *Store) RevokeKey(ctx context.Context, team, id string, at time.Time) (s
 
 // TouchKey implements [store.Keys].
 func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
-	n := at.UnixNano()
-	if _, err := s.write.ExecContext(ctx, "UPDATE keys SET last_used_at = ? WHERE id = ? AND coalesce(last_used_at, 0) < ?", n, id, n); err != nil {
-		return fmt.Errorf("touch key %s: %w", id, err)
-	}
-	return nil
+	return s.touch(ctx, "keys", id, at)
 }

@@ -120,11 +120,7 @@ func (s *Store) UpdateSecret(ctx context.Context, id string, apply func(*store.S
 
 // TouchSecret implements [store.Secrets].
 func (s *Store) TouchSecret(ctx context.Context, id string, at time.Time) error {
-	n := at.UnixNano()
-	if _, err := s.write.ExecContext(ctx, "UPDATE secrets SET last_used_at = ? WHERE id = ? AND coalesce(last_used_at, 0) < ?", n, id, n); err != nil {
-		return fmt.Errorf("touch secret %s: %w", id, err)
-	}
-	return nil
+	return s.touch(ctx, "secrets", id, at)
 }
 
 // DeleteSecret implements [store.Secrets]. The pages that held it are

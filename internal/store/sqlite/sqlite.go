@@ -155,6 +155,15 @@ func repeated(err error) bool {
 	return ok && e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
 }
 
+// touch notes the use of a row, unless a later one is noted.
+func (s *Store) touch(ctx context.Context, table, id string, at time.Time) error {
+	n := at.UnixNano()
+	if _, err := s.write.ExecContext(ctx, "UPDATE "+table+" SET last_used_at = ? WHERE id = ? AND coalesce(last_used_at, 0) < ?", n, id, n); err != nil {
+		return fmt.Errorf("note the use of %s in %s: %w", id, table, err)
+	}
+	return nil
+}
+
 func absent(what string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "no such %s", what)
 }
