@@ -80,8 +80,8 @@ type RunCodeRequest struct {
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Stdin is what input() and its like read. Without it they fail at once.
 	Stdin []byte `json:"stdin,omitempty"`
-	// KeepBytes bounds what is kept of stdout and of stderr: 1 to
-	// [MaxKeepBytes]; 0 is [DefaultKeepBytes].
+	// KeepBytes is how much is kept of stdout and of stderr, from their
+	// beginnings: 1 to [MaxKeepBytes]; 0 is [DefaultKeepBytes].
 	KeepBytes int64 `json:"keep_bytes,omitempty"`
 }
 

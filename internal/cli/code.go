@@ -61,9 +61,9 @@ func (a *app) codeCommand() *cobra.Command {
 		Short: "Run code as in a notebook",
 		Long: "Run code in an interpreter that keeps its state from one run to the next. The code is that of -c,\n" +
 			"of FILE or of standard input (also \"-\"). On a terminal, without code, lines are read and run one\n" +
-			"after the other until ^D. What the code prints comes as it is written; the value of its last\n" +
-			"expression follows. The exit code is that of the code: 1 after an error, 124 after a timeout;\n" +
-			"125 means that Cove failed.",
+			"after the other until ^D. What the code prints comes as it is written, the first MiB of standard\n" +
+			"output and of standard error; the value of its last expression follows. The exit code is that of\n" +
+			"the code: 1 after an error, 124 after a timeout; 125 means that Cove failed.",
 		Example: "  cove code work -c 'x = 6'\n" +
 			"  cove code work -c 'x * 7'\n" +
 			"  cove code work -o plots analysis.py\n" +
@@ -190,6 +190,8 @@ func (a *app) codeOnce(ctx context.Context, c *client.Client, name string, req s
 		if err := a.printJSON(result); err != nil {
 			return err
 		}
+	} else {
+		show.missing(result)
 	}
 	return a.codeEnd(result, opts)
 }
@@ -219,6 +221,8 @@ type codeShow struct {
 	a   *app
 	dir string
 	n   int // outputs so far
+
+	stdout, stderr int64 // bytes that came
 }
 
 func (s *codeShow) event(e sandbox.CodeEvent) error {
@@ -228,11 +232,25 @@ func (s *codeShow) event(e sandbox.CodeEvent) error {
 	case len(e.Data) == 0:
 		return nil
 	case e.Stream == sandbox.Stderr:
-		_, err := s.a.Stderr.Write(e.Data)
+		n, err := s.a.Stderr.Write(e.Data)
+		s.stderr += int64(n)
 		return err
 	}
-	_, err := s.a.Stdout.Write(e.Data)
+	n, err := s.a.Stdout.Write(e.Data)
+	s.stdout += int64(n)
 	return err
+}
+
+// missing says how much of the streams was not kept and so has not come.
+func (s *codeShow) missing(r *sandbox.CodeResult) {
+	for _, stream := range []struct {
+		name          string
+		written, came int64
+	}{{"output", r.StdoutBytes, s.stdout}, {"error", r.StderrBytes, s.stderr}} {
+		if n := stream.written - stream.came; n > 0 {
+			s.a.say("%d bytes of standard %s are left out after the first %d; write that much to a file", n, stream.name, stream.came)
+		}
+	}
 }
 
 func (s *codeShow) output(out *sandbox.CodeOutput) error {

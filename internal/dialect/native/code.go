@@ -48,7 +48,7 @@ func runCode() dialect.Tool {
 		Name:  "run_code",
 		Title: "Run code",
 		Description: "Run code as in a notebook: variables, imports and the working directory stay for the next call in the same sandbox and context. " +
-			"Returns stdout, stderr, the value of the last expression, plots as images, tables, and an error with its traceback. " +
+			"Returns stdout and stderr (the first 32 KiB of each), the value of the last expression, plots as images, tables, and an error with its traceback. " +
 			"Without a sandbox the code runs in a fresh one that is gone afterwards. Go keeps nothing between calls.",
 		Annotations: annotations("Run code", false, true, false, true),
 		InputSchema: input(
