@@ -4,8 +4,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"io"
+	"io/fs"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -15,6 +19,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -172,6 +177,7 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	machineRoot(t, sources["shell"].Directory)
+	private := newPrivateRegistry(t, shared, ociImage(t, v1.Config{User: "1000:1000"}, program, static))
 
 	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		files := map[string][]sandbox.TemplateFile{"grown": {{Path: "/shut/more", Content: []byte("grown")}, {Path: "/bin/cat", Content: static, Mode: "0755"}}}
@@ -228,5 +234,107 @@ func TestImages(t *testing.T) {
 				t.Errorf("%v: %v\n%s", command, err, out)
 			}
 		}
-	}, "--insecure-registries", host, "--template-paths", shared, "--warm", "1")
+		private.build(t, d)
+	}, "--insecure-registries", host+","+private.host, "--template-paths", shared, "--warm", "1")
+}
+
+// privateRegistry is a registry that wants a login.
+type privateRegistry struct {
+	host, image, password string
+	passwordFile          string // what --registry-password-file names
+}
+
+func newPrivateRegistry(t *testing.T, dir string, img v1.Image) *privateRegistry {
+	t.Helper()
+	p := &privateRegistry{password: "right-" + rand.Text(), passwordFile: filepath.Join(dir, "password")}
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	reg := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "builder" || password != p.password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="private"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}))
+	t.Cleanup(reg.Close)
+	p.host = strings.TrimPrefix(reg.URL, "http://")
+	p.image = p.host + "/org/private:1"
+	ref, err := name.ParseReference(p.image, name.Insecure)
+	if err == nil {
+		err = remote.Write(ref, img, remote.WithAuth(&authn.Basic{Username: "builder", Password: p.password}))
+	}
+	if err == nil {
+		err = os.WriteFile(p.passwordFile, []byte(p.password+"\n"), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// build builds of the registry's image with no login, with wrong ones and with
+// the right one, by the command line. No password stays anywhere.
+func (p *privateRegistry) build(t *testing.T, d *covetest.Daemon) {
+	const wrong = "wrong-GXNAOQ5WKZ"
+	command := func(stdin string, args ...string) (string, error) {
+		cmd := d.Command(context.WithoutCancel(t.Context()), append([]string{"template", "build", "private", "--image", p.image}, args...)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	said := ""
+	for _, c := range []struct {
+		stdin string
+		args  []string
+		want  string
+	}{
+		{"", nil, "it does not exist, or needs a login; "},
+		{wrong, []string{"--registry-user", "builder", "--registry-password-file", "-"}, "the login is wrong"},
+		{p.password, []string{"--registry-user", "other", "--registry-password-file", "-"}, "the login is wrong"},
+	} {
+		out, err := command(c.stdin, c.args...)
+		if err == nil || strings.Count(out, c.want) != 1 {
+			t.Errorf("build with %v: %v\n%s", c.args, err, out)
+		}
+		said += out
+	}
+	out, err := command("", "--registry-user", "builder", "--registry-password-file", p.passwordFile)
+	if err != nil || !strings.Contains(out, "ready") {
+		t.Fatalf("build with the right login: %v\n%s", err, out)
+	}
+	req := covetest.Small()
+	req.Template = "private"
+	if res, err := d.Exec(t.Context(), d.Create(t, req).ID, sandbox.ExecRequest{Command: []string{"/bin/box"}}); err != nil || strings.TrimSpace(res.Stdout) != "1000:1000 /workspace  /" {
+		t.Errorf("a sandbox of the private image: %+v, %v", res, err)
+	}
+	held := func(where string, data []byte) {
+		for _, secret := range []string{p.password, wrong} {
+			if bytes.Contains(data, []byte(secret)) || bytes.Contains(data, []byte(base64.StdEncoding.EncodeToString([]byte("builder:"+secret)))) {
+				t.Errorf("%s: a password is there", where)
+			}
+		}
+	}
+	held("what the command line and the daemon have said", []byte(said+out+d.Output()))
+	// The store with the builds' records, their logs, and the templates.
+	records := 0
+	err = filepath.WalkDir(d.StateDir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil // it went away, or has no content
+		}
+		if info, err := e.Info(); err != nil || info.Size() > 32<<20 {
+			return nil // memory of a sandbox
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil
+		}
+		held(path, data)
+		if bytes.Contains(data, []byte("the login is wrong")) {
+			records++
+		}
+		return nil
+	})
+	if err != nil || records < 3 {
+		t.Errorf("%d files have the reason of a failed build, %v; want the store and two logs", records, err)
+	}
 }
