@@ -206,20 +206,10 @@ func (d *Daemon) Fresh(before Machines) []string {
 
 // SentryOf returns the process id of the sentry that a cell has started.
 func SentryOf(cell int) (int, bool) {
-	all := processes()
-	for pid, args := range all {
-		if args[0] != "runsc-sandbox" {
-			continue
-		}
-		for up := pid; up > 1; {
-			if up == cell {
-				return pid, true
-			}
-			parent, ok := parentOf(up)
-			if !ok {
-				break
-			}
-			up = parent
+	up := parents{}
+	for pid, args := range processes() {
+		if args[0] == "runsc-sandbox" && up.descend(pid, cell) {
+			return pid, true
 		}
 	}
 	return 0, false

@@ -195,8 +195,9 @@ func (d *Daemon) Tree() []int {
 		}
 	}
 	var tree []int
+	up := parents{}
 	for pid := range all {
-		if slices.ContainsFunc(roots, func(root int) bool { return descends(pid, root) }) {
+		if slices.ContainsFunc(roots, func(root int) bool { return up.descend(pid, root) }) {
 			tree = append(tree, pid)
 		}
 	}

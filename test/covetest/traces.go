@@ -95,33 +95,34 @@ func ProcessOf(id, name string) (int, bool) {
 	if cell == 0 || name == "cove" {
 		return cell, cell != 0
 	}
+	up := parents{}
 	for pid, args := range all {
-		if args[0] == name && descends(pid, cell) {
+		if args[0] == name && up.descend(pid, cell) {
 			return pid, true
 		}
 	}
 	return 0, false
 }
 
-// descends reports whether a process was started by another, or by what that
+// parents are the parents of processes, each of which is read once.
+type parents map[int]int
+
+// descend reports whether a process was started by another, or by what that
 // has started.
-func descends(pid, ancestor int) bool {
+func (p parents) descend(pid, ancestor int) bool {
 	for range 16 {
 		if pid == ancestor {
 			return true
 		}
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
+		parent, known := p[pid]
+		if !known {
+			parent, _ = parentOf(pid)
+			p[pid] = parent
+		}
+		if parent <= 1 {
 			return false
 		}
-		// After the name, which ends with the last parenthesis: state, parent.
-		fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-		if len(fields) < 2 {
-			return false
-		}
-		if pid, err = strconv.Atoi(fields[1]); err != nil || pid <= 1 {
-			return false
-		}
+		pid = parent
 	}
 	return false
 }

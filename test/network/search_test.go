@@ -25,8 +25,10 @@ import (
 type searcher struct {
 	d     *covetest.Daemon
 	words [][]byte
-	keep  int   // bytes of one piece that the next one is searched with
-	bytes int64 // how much was searched
+	keep  int    // bytes of one piece that the next one is searched with
+	buf   []byte // what is being searched
+	pages []byte // what the kernel says of pages
+	bytes int64  // how much was searched
 	found map[string]bool
 }
 
@@ -44,13 +46,13 @@ func newSearcher(d *covetest.Daemon, words ...string) *searcher {
 	for _, w := range s.words {
 		s.keep = max(s.keep, len(w)-1)
 	}
+	s.buf, s.pages = make([]byte, s.keep+1<<20), make([]byte, 1<<19)
 	return s
 }
 
 // stream searches what a reader has.
 func (s *searcher) stream(where string, r io.Reader) error {
-	buf := make([]byte, s.keep+1<<20)
-	have := 0
+	buf, have := s.buf, 0
 	for {
 		n, err := r.Read(buf[have:])
 		s.bytes += int64(n)
@@ -227,10 +229,9 @@ const pageSize = 4096
 // region searches the pages of a region that are there: touching others would
 // make them.
 func (s *searcher) region(where string, mem, pages *os.File, from, to uint64) error {
-	const chunk = 1 << 16 // pages
-	entries := make([]byte, 8*chunk)
+	entries := s.pages
 	for at := from; at < to; {
-		n := min(chunk, (to-at)/pageSize)
+		n := min(uint64(len(entries)/8), (to-at)/pageSize)
 		if _, err := pages.ReadAt(entries[:8*n], int64(at/pageSize*8)); err != nil {
 			return err
 		}
