@@ -247,8 +247,15 @@ func (h Held) Equal(o Held) bool {
 const witness = `mkdir -p /workspace/w; mkfifo /tmp/ask /tmp/answer; exec 3<>/tmp/ask 4<>/tmp/answer; n=0; touch /tmp/ready
 while read -r nonce what <&3; do [ "$what" = add ] && n=$((n+1)); echo "$nonce $0 $n" >&4; done`
 
-// ask is a line for the shell that asks the witness, if there is one.
-const ask = `[ ! -e /tmp/ready ] || timeout 20 bash -c 'echo "$0 $1" >/tmp/ask; while read -r nonce word; do [ "$nonce" != "$0" ] || { echo "M $word"; exit; }; done </tmp/answer' $RANDOM$RANDOM$RANDOM `
+// ask is a line for bash that asks the witness, if there is one. FIFOs that are
+// opened both ways are open at once, whether the witness lives or not.
+const ask = `[ ! -e /tmp/ready ] || { exec 3<>/tmp/ask 4<>/tmp/answer; me=$RANDOM$RANDOM$RANDOM; echo "$me $what" >&3
+while read -r -t 20 -u 4 nonce word && [ "$nonce" != $me ]; do :; done; [ "$nonce" = $me ] && echo "M $word"; }`
+
+// look is a line for bash that shows the digests of the files.
+const look = `cd /workspace/w 2>/dev/null && shopt -s dotglob globstar nullglob && files=() && for f in **; do if [ -f "$f" ] && [ ! -L "$f" ]; then files+=("$f"); fi; done
+[ ${#files[@]} = 0 ] || sha256sum "${files[@]}"
+`
 
 // Witness starts the process in a sandbox that holds a word in its memory, and
 // makes the directory whose files are looked at.
@@ -266,7 +273,7 @@ func (d *Daemon) Witness(ctx context.Context, id, word string) error {
 
 // Count has the witness of a sandbox count one more.
 func (d *Daemon) Count(ctx context.Context, id string) error {
-	res, err := d.Exec(ctx, id, sandbox.ExecRequest{Shell: ask + "add"})
+	res, err := d.Exec(ctx, id, sandbox.ExecRequest{Shell: "what=add; " + ask})
 	if err == nil && res.Job.ExitCode != 0 {
 		err = fmt.Errorf("the witness does not answer: exit code %d, %s", res.Job.ExitCode, res.Stderr)
 	}
@@ -276,7 +283,7 @@ func (d *Daemon) Count(ctx context.Context, id string) error {
 // Look returns what a sandbox holds. A paused one is resumed by it.
 func (d *Daemon) Look(ctx context.Context, id string) (Held, error) {
 	h := Held{Files: map[string]string{}}
-	res, err := d.Exec(ctx, id, sandbox.ExecRequest{Shell: "cd /workspace/w 2>/dev/null && find . -type f -exec sha256sum {} +; " + ask + "get"})
+	res, err := d.Exec(ctx, id, sandbox.ExecRequest{Shell: look + "what=get; " + ask})
 	if err != nil {
 		return h, err
 	}

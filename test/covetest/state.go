@@ -40,9 +40,9 @@ func isShell(name string) bool { return strings.HasPrefix(name, "shell-") }
 
 func (d *Daemon) cells(which func(name string) bool) map[string]int {
 	cells := map[string]int{}
-	for pid := range processes() {
+	for _, pid := range numbers() {
 		log, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", pid))
-		if err != nil || !strings.HasPrefix(log, d.StateDir+"/") || filepath.Base(log) != "cell.log" {
+		if err != nil || !strings.HasPrefix(log, d.StateDir+"/") || filepath.Base(log) != "cell.log" || len(arguments(pid)) == 0 {
 			continue
 		}
 		if id := filepath.Base(filepath.Dir(log)); which(id) {

@@ -64,20 +64,43 @@ func Eventually(limit time.Duration, ok func() bool) bool {
 	}
 }
 
+// numbers returns the ids of all processes of the machine. Patterns of file
+// names would read the directory of each.
+func numbers() []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
 // processes returns the arguments of all processes of the machine.
 func processes() map[int][]string {
 	list := map[int][]string{}
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err != nil {
-			continue
-		}
-		if data, err := os.ReadFile(f); err == nil && len(data) > 0 {
-			list[pid] = strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+	for _, pid := range numbers() {
+		if args := arguments(pid); len(args) > 0 {
+			list[pid] = args
 		}
 	}
 	return list
+}
+
+// arguments returns the arguments of a process, of which one that has ended has
+// none.
+func arguments(pid int) []string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || len(data) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
 }
 
 // ProcessOf returns the id of a process of a sandbox: the cell ("cove"),
@@ -144,6 +167,9 @@ func cgroupTraces(ids []string) []string {
 
 // groupDirs returns the directories of sandboxes' cgroups.
 func groupDirs(ids []string) []string {
+	if len(ids) == 0 {
+		return nil
+	}
 	var found []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
 		if err != nil {

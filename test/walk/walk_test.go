@@ -23,16 +23,28 @@ import (
 
 func TestWalk(t *testing.T) {
 	needs.GVisor(t)
+	for name, value := range map[string]string{"rapid.checks": "1", "rapid.nofailfile": "true", "rapid.shrinktime": "0s"} {
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if os.Geteuid() != 0 {
 		t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{}, 60) })
 		return
 	}
-	t.Run("root", func(t *testing.T) { walkWith(t, covetest.Options{}, 60) })
-	t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{UID: covetest.OrdinaryUID}, 25) })
+	t.Run("root", func(t *testing.T) {
+		t.Parallel()
+		walkWith(t, covetest.Options{}, 60)
+	})
+	t.Run("user", func(t *testing.T) {
+		t.Parallel()
+		walkWith(t, covetest.Options{UID: covetest.OrdinaryUID}, 25)
+	})
 }
 
 // walkWith takes one walk of so many steps. One that failed is taken again to
-// see whether it fails again, and not made shorter: that would take hours.
+// see whether it fails again, and not made shorter, as the flags of the test say:
+// that would take hours.
 func walkWith(t *testing.T, opts covetest.Options, steps int) {
 	if v := os.Getenv("COVE_WALK_STEPS"); v != "" {
 		n, err := strconv.Atoi(v)
@@ -40,11 +52,6 @@ func walkWith(t *testing.T, opts covetest.Options, steps int) {
 			t.Fatalf("COVE_WALK_STEPS: %v", err)
 		}
 		steps = n
-	}
-	for name, value := range map[string]string{"rapid.checks": "1", "rapid.nofailfile": "true", "rapid.shrinktime": "0s"} {
-		if err := flag.Set(name, value); err != nil {
-			t.Fatal(err)
-		}
 	}
 	d := covetest.Start(t, opts)
 	rapid.Check(t, func(rt *rapid.T) {
