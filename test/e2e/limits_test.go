@@ -66,7 +66,7 @@ func TestLimitsBite(t *testing.T) {
 		for _, a := range attacks {
 			t.Run(a.name, func(t *testing.T) {
 				s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 256, DiskMiB: 64, MaxPIDs: 64}})
-				res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: a.line, TimeoutMS: 30_000})
+				res, err := d.Exec(t.Context(), s.ID, sandbox.ExecRequest{Shell: a.line, TimeoutMS: 120_000})
 				if err != nil {
 					t.Fatalf("exec: %v", err)
 				}
