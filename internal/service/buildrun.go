@@ -294,7 +294,6 @@ func (s *Service) anyBuild() bool {
 func (b *building) run(ctx context.Context, claimed func(error)) {
 	s := b.s
 	defer close(b.done)
-	defer s.forgetBuild(b)
 	defer b.cancel(nil)
 	ctx, stop := context.WithTimeoutCause(ctx, sandbox.MaxBuildTime, errBuildTooLong)
 	defer stop()
@@ -337,25 +336,26 @@ func (b *building) golden(ctx context.Context, t *sandbox.Template) {
 	}
 }
 
-// end records how a build ended and tells whoever follows it.
+// end records how a build ended, gives its place back and tells whoever follows
+// it.
 func (b *building) end(t *sandbox.Template, err error) {
 	now := time.Now().UTC()
 	b.mu.Lock()
-	b.template, b.err, b.record.EndedAt = t, err, &now
-	switch {
-	case err == nil:
-		b.record.State, b.record.Step, b.record.Fraction, b.record.Version = sandbox.BuildReady, "ready", 1, t.Version
-	case sandbox.CodeOf(err) == sandbox.CodeCancelled:
-		b.record.State, b.record.Reason = sandbox.BuildCancelled, sandbox.MessageOf(err)
-	default:
-		b.record.State, b.record.Reason = sandbox.BuildFailed, sandbox.MessageOf(err)
-	}
 	r := b.record
 	b.mu.Unlock()
-	if err != nil {
-		b.log.add(sandbox.BuildEvent{Step: r.Step, Fraction: r.Fraction, Log: strings.TrimSuffix(r.Reason, "\n") + "\n", Failed: true})
-	} else {
-		b.log.add(sandbox.BuildEvent{Step: r.Step, Fraction: 1, Template: t})
+	r.EndedAt = &now
+	last := sandbox.BuildEvent{Template: t}
+	switch {
+	case err == nil:
+		r.State, r.Step, r.Fraction, r.Version = sandbox.BuildReady, "ready", 1, t.Version
+	case sandbox.CodeOf(err) == sandbox.CodeCancelled:
+		r.State, r.Reason = sandbox.BuildCancelled, sandbox.MessageOf(err)
+	default:
+		r.State, r.Reason = sandbox.BuildFailed, sandbox.MessageOf(err)
+	}
+	if last.Step, last.Fraction = r.Step, r.Fraction; err != nil {
+		last.Failed = true
+		last.Log = strings.TrimSuffix(r.Reason, "\n") + "\n"
 	}
 	ctx, cancel := teardown(b.s.ctx)
 	defer cancel()
@@ -365,8 +365,23 @@ func (b *building) end(t *sandbox.Template, err error) {
 		b.s.keepEnd(r)
 		b.s.log.Error("record the end of a build", "build", r.ID, "error", uerr)
 	}
-	b.log.end()
+	b.over(r, last, t, err)
 	b.s.log.Info("template build ended", "build", r.ID, "template", r.Template, "state", r.State, "reason", r.Reason)
+}
+
+// over tells that a build has ended, and takes it from those under way in the
+// same instant: who has heard of the end, in whatever way, finds the place free.
+func (b *building) over(r store.BuildRecord, last sandbox.BuildEvent, t *sandbox.Template, err error) {
+	b.s.builds.mu.Lock()
+	defer b.s.builds.mu.Unlock()
+	b.mu.Lock()
+	now := &b.record // field by field: the id and the team are read without mu
+	now.State, now.Reason, now.Step, now.Fraction, now.Version, now.EndedAt = r.State, r.Reason, r.Step, r.Fraction, r.Version, r.EndedAt
+	b.template, b.err = t, err
+	b.mu.Unlock()
+	b.log.add(last)
+	b.log.end()
+	delete(b.s.builds.running, r.ID)
 }
 
 // failLostBuilds records that builds ended with the daemon that ran them.

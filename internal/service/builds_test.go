@@ -313,6 +313,31 @@ func TestBuildsAtOnce(t *testing.T) {
 	}
 }
 
+// TestBuildEndFreesPlace builds one after another where there is room for one
+// only, as soon as the end of the one before is told, in either way.
+func TestBuildEndFreesPlace(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 1} })
+	for i := range 100 {
+		b := w.beginBuild(sandbox.BuildTemplateRequest{Name: fmt.Sprint("asked", i), Spec: steps()})
+		wait(t, func() bool {
+			now, err := w.GetBuild(red(t), b.ID)
+			must(t, err)
+			return now.State == sandbox.BuildReady
+		}, func() string { return "the build does not end" })
+		b = w.beginBuild(sandbox.BuildTemplateRequest{Name: fmt.Sprint("followed", i), Spec: steps()})
+		enough := errors.New("enough")
+		_, err := w.FollowBuild(red(t), b.ID, func(e sandbox.BuildEvent) error {
+			if e.Template != nil {
+				return enough
+			}
+			return nil
+		})
+		if err != enough {
+			t.Fatalf("followed until the template is told: %v", err)
+		}
+	}
+}
+
 // collecting is a shelf that says what it is asked to keep.
 type collecting struct {
 	TemplateProvider
