@@ -199,8 +199,15 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	}
 	h := newHandle(r, instance)
 	s.mu.Lock()
-	s.handles[r.ID] = h
+	there := s.handles[r.ID]
+	if there == nil {
+		s.handles[r.ID] = h
+	}
 	s.mu.Unlock()
+	if there != nil { // of whoever has had the sandbox go on in an instance meanwhile
+		h.client.Close()
+		return there, nil
+	}
 	// It may have ended since the record was read; whoever ended it has
 	// changed the record first and dropped the handle second.
 	now, err := s.cfg.Store.Sandbox(ctx, r.ID)
@@ -225,9 +232,14 @@ func (s *Service) drop(id string, why error) {
 	h := s.handles[id]
 	delete(s.handles, id)
 	s.mu.Unlock()
-	if h == nil {
-		return
+	if h != nil {
+		h.end(why)
 	}
+}
+
+// end tells the calls under way that a handle is good for nothing any more, and
+// why. It is called once, by whoever has taken it from [Service.handles].
+func (h *handle) end(why error) {
 	h.why = why
 	close(h.gone)
 	h.client.Close()

@@ -111,6 +111,59 @@ func TestMergeWhole(t *testing.T) {
 	}
 }
 
+// TestCallBeforeHandover makes calls between the record that says in what a
+// sandbox goes on and the handle that leads there. The call may open the machine
+// before the handle is there, or after.
+func TestCallBeforeHandover(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		t.Run(fmt.Sprint("opened after: ", after), func(t *testing.T) {
+			w := newWorld(t)
+			parent, _ := w.family()
+			w.pause("parent")
+			inside, leave, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			var opened *handle
+			w.state.Trap(memory.StepSetNetwork, memory.Before, func(ctx context.Context) error {
+				if after {
+					w.state.Trap(memory.StepOpen, memory.Before, func(context.Context) error { close(inside); <-leave; return nil })
+				}
+				go func() {
+					first := true
+					_, err := w.Exec(red(t), parent.ID, sandbox.ExecRequest{Shell: "until [ -e go ]; do sleep 0.01; done"}, func(sandbox.JobEvent) error {
+						if first && !after {
+							close(inside)
+						}
+						first = false
+						return nil
+					})
+					ended <- err
+				}()
+				<-inside
+				opened = w.handleOf(parent.ID)
+				return nil
+			})
+			w.merge(sandbox.MergeRequest{Winner: "child"})
+			kept := w.handleOf(parent.ID)
+			if !after && kept != opened {
+				t.Error("the handle of the call under way was ended")
+			}
+			close(leave)
+			w.shell("parent", "touch go")
+			must(t, <-ended)
+			if got := w.handleOf(parent.ID); got != kept {
+				t.Error("the call has put another handle in place of the one that was there")
+			}
+			w.agree()
+		})
+	}
+}
+
+// handleOf returns the handle of a sandbox that runs.
+func (w *world) handleOf(id string) *handle {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.handles[id]
+}
+
 func TestMergeWholeFailures(t *testing.T) {
 	boom := errors.New("boom at /secret")
 	for _, c := range []struct {

@@ -335,12 +335,22 @@ func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
 }
 
 // swap puts the handle of a sandbox's new instance in place of the old one,
-// whose calls end.
+// whose calls end. A call that has seen the record may have opened the new
+// instance before; then its handle stays.
 func (s *Service) swap(r *store.Record, h *handle) {
-	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was put into another state during the call; look at it and try again", r.ID))
 	s.mu.Lock()
-	s.handles[r.ID] = h
+	old := s.handles[r.ID]
+	same := old != nil && old.instance.ID() == h.instance.ID()
+	if !same {
+		s.handles[r.ID] = h
+	}
 	s.mu.Unlock()
+	switch {
+	case same:
+		h.client.Close()
+	case old != nil:
+		old.end(sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was put into another state during the call; look at it and try again", r.ID))
+	}
 	// It may have been killed since the record was changed; whoever did has
 	// changed the record first and dropped the handle second.
 	ctx, cancel := teardown(s.ctx)
