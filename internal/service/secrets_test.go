@@ -178,6 +178,15 @@ func TestLastUse(t *testing.T) {
 			t.Errorf("%s was used (-want +got):\n%s", name, diff)
 		}
 	}
+	// The log has an event a little after its time, which may be after a look.
+	late := time.Now().Add(-useLag / 2).UTC()
+	w.state.AddEvent(sandbox.NetworkEvent{SandboxID: x.ID, Kind: sandbox.NetworkRequest, Verdict: sandbox.NetworkAllowed, Secret: "b", Time: late})
+	must(t, w.Repair(t.Context()))
+	got, err := w.GetSecret(red(t), "b")
+	must(t, err)
+	if diff := cmp.Diff(&late, got.LastUsedAt); diff != "" {
+		t.Errorf("b was used (-want +got):\n%s", diff)
+	}
 }
 
 // TestSecretsMeetEnvironment sets a variable by hand that has a placeholder,

@@ -9,6 +9,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
+// useLag is how much later than its time an event may be in the network log.
+const useLag = 10 * time.Second
+
 // noteUse records when secrets were last used, by what the network logs of
 // running sandboxes say since it did so before. The janitor calls it now and
 // then, so a use just before the end of a sandbox may go unnoticed.
@@ -18,7 +21,7 @@ func (s *Service) noteUse(ctx context.Context) error {
 	}
 	now := time.Now()
 	s.mu.Lock()
-	since := s.usedUntil
+	since := s.usedUntil.Add(-useLag)
 	s.mu.Unlock()
 	used := map[string]time.Time{} // by the id of the secret
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
