@@ -64,6 +64,43 @@ func TestSessionInUseIsNotEnded(t *testing.T) {
 	waitFor(t, done, "end of the call")
 }
 
+// watched calls a function before each part of an answer.
+type watched struct {
+	*httptest.ResponseRecorder
+	write func()
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.write()
+	return w.ResponseRecorder.Write(p)
+}
+
+// A client may go on with its session as soon as it has the answer.
+func TestSessionIsKnownBeforeAnswer(t *testing.T) {
+	h, err := NewHTTP(Config{Service: newFake(), Version: "0.0.1", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/mcp", strings.NewReader(initialize))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	w := &watched{ResponseRecorder: httptest.NewRecorder()}
+	wrote := false
+	w.write = func() {
+		h.bound.mu.Lock()
+		defer h.bound.mu.Unlock()
+		if id := w.Header().Get(headerSession); h.bound.sessions[id] == nil || h.bound.starting != 0 {
+			t.Errorf("session %q is not counted as its answer is written", id)
+		}
+		wrote = true
+	}
+	h.ServeHTTP(w, r)
+	if w.Code != http.StatusOK || !wrote {
+		t.Errorf("status %d, written %v", w.Code, wrote)
+	}
+}
+
 // direct is a way to a handler without a network, for tests whose time is not
 // the machine's.
 type direct struct{ http.Handler }

@@ -325,8 +325,32 @@ func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *m
 		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeInternalError, "too many sessions are in use; retry later")
 		return
 	}
-	defer func() { admitted(server, w.Header().Get(headerSession)) }()
-	h.stateful.ServeHTTP(w, r)
+	known := sync.OnceFunc(func() { admitted(server, w.Header().Get(headerSession)) })
+	defer known()
+	h.stateful.ServeHTTP(&beforeAnswer{w, known}, r)
+}
+
+// beforeAnswer calls first before anything of an answer is sent: the next request
+// of a client may come as soon as it has read what it needs, while the handler
+// still returns.
+type beforeAnswer struct {
+	http.ResponseWriter
+	first func()
+}
+
+// Unwrap is for [http.ResponseController].
+func (b *beforeAnswer) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+
+// WriteHeader implements [http.ResponseWriter].
+func (b *beforeAnswer) WriteHeader(status int) {
+	b.first()
+	b.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements [http.ResponseWriter].
+func (b *beforeAnswer) Write(p []byte) (int, error) {
+	b.first()
+	return b.ResponseWriter.Write(p)
 }
 
 // Close ends all sessions and returns when what they kept is undone.
