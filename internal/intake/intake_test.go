@@ -428,6 +428,53 @@ func TestListen(t *testing.T) {
 	_ = three.Close()
 }
 
+// closing is a connection that calls a function as it is closed.
+type closing struct {
+	net.Conn
+	close func()
+}
+
+func (c *closing) Close() error {
+	c.close()
+	return c.Conn.Close()
+}
+
+// handed is a listener whose connections call a function as they are closed.
+type handed struct {
+	net.Listener
+	close func()
+}
+
+func (h *handed) Accept() (net.Conn, error) {
+	c, err := h.Listener.Accept()
+	return &closing{c, h.close}, err
+}
+
+// Who sees the end of a connection may come again at once.
+func TestPlaceIsFreeAtTheEnd(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &handed{Listener: inner}
+	l := Listen(h, ListenConfig{Most: 1, Patience: time.Minute, Full: func() { t.Error("a connection is refused") }}).(*listener)
+	defer l.Close()
+	closed := false
+	h.close = func() {
+		if closed = true; len(l.slots) != 0 {
+			t.Error("a connection ends while its place is taken")
+		}
+	}
+	dial(t, inner)
+	server, err := l.Accept()
+	if err != nil || len(l.slots) != 1 {
+		t.Fatalf("%d places are taken, %v", len(l.slots), err)
+	}
+	if err := server.Close(); err != nil || !closed {
+		t.Errorf("closed %v, %v", closed, err)
+	}
+}
+
 // A client that reads gets all, however small the pieces.
 func TestReadersGetAll(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

@@ -116,6 +116,6 @@ func (c *conn) CloseWrite() error {
 
 // Close implements [net.Conn].
 func (c *conn) Close() error {
-	defer c.leave()
+	c.leave() // first: who sees the end has the place for the next connection
 	return c.Conn.Close()
 }

@@ -191,9 +191,9 @@ func (p *Proxy) admit(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer p.waiting.leave(at.label)
-		defer cancel()
 		preview, used, err := p.try(ctx, r, at, brought)
+		cancel()
+		p.waiting.leave(at.label) // before anybody is told
 		done <- result{preview, used, err}
 	}()
 	var impatient <-chan time.Time

@@ -1,7 +1,9 @@
 package preview
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -150,6 +152,20 @@ func TestVisitorsWhoWaitAreBounded(t *testing.T) {
 		}
 		if time.Now().After(end) {
 			t.Fatal("places are not free")
+		}
+	}
+}
+
+// Who has been admitted, or refused, has left the places of those who wait.
+func TestNobodyWaitsWhoHasAnAnswer(t *testing.T) {
+	w, first := newWorld(t, new(seen))
+	first.Close()
+	p := New(Config{Previews: w, Log: slog.New(slog.DiscardHandler)})
+	p.waiting.most = 1
+	r := httptest.NewRequest("GET", "http://3001-sbx-abc.localhost/", nil)
+	for range 1000 {
+		if _, _, err := p.admit(t.Context(), httptest.NewRecorder(), r, place{label: "3001-sbx-abc"}, nil); errors.Is(err, errTooMany) {
+			t.Fatal("the visitor before still waits")
 		}
 	}
 }
