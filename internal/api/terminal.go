@@ -113,8 +113,10 @@ func (t *terminal) run(parent context.Context) (*sandbox.Job, error) {
 		t.kill(ctx)
 		return nil, err
 	}
-	t.workers.Go(func() { t.keepAlive(ctx, cancel) })
-	t.workers.Go(func() { t.readInput(ctx, cancel) })
+	// What they write must not end with ctx: a write that is cancelled closes the
+	// connection, before the last words are said.
+	t.workers.Go(func() { t.keepAlive(ctx, parent, cancel) })
+	t.workers.Go(func() { t.readInput(ctx, parent, cancel) })
 	job, err := t.h.svc.Attach(ctx, t.sandbox, t.job, sandbox.AttachRequest{}, func(ev sandbox.JobEvent) error { return t.send(ctx, ev) })
 	if err != nil {
 		t.kill(ctx)
@@ -205,7 +207,7 @@ func (t *terminal) sendText(ctx context.Context, v any) error {
 	return nil
 }
 
-func (t *terminal) keepAlive(ctx context.Context, cancel context.CancelFunc) {
+func (t *terminal) keepAlive(ctx, conn context.Context, cancel context.CancelFunc) {
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for {
@@ -213,7 +215,7 @@ func (t *terminal) keepAlive(ctx context.Context, cancel context.CancelFunc) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if t.sendText(ctx, struct{}{}) != nil {
+			if t.sendText(conn, struct{}{}) != nil {
 				cancel()
 				return
 			}
@@ -223,7 +225,7 @@ func (t *terminal) keepAlive(ctx context.Context, cancel context.CancelFunc) {
 
 // readInput passes what the client sends to the command, and cancels it when
 // the client goes.
-func (t *terminal) readInput(ctx context.Context, cancel context.CancelFunc) {
+func (t *terminal) readInput(ctx, conn context.Context, cancel context.CancelFunc) {
 	defer cancel()
 	for {
 		// A cancelled read closes the connection before the last words are said,
@@ -240,7 +242,7 @@ func (t *terminal) readInput(ctx context.Context, cancel context.CancelFunc) {
 		}
 		if err := t.control(ctx, data); err != nil {
 			t.h.log.DebugContext(ctx, "terminal control refused", "sandbox", t.sandbox, "error", err)
-			_ = t.sendText(ctx, JobLine{Error: lineError(problemOf(err))})
+			_ = t.sendText(conn, JobLine{Error: lineError(problemOf(err))})
 			return
 		}
 	}
