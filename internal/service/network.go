@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,22 +64,34 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 		n.Bindings = append(n.Bindings, bound)
 	}
 	if len(sealed) > 0 {
-		n.Values = s.values(n.Bindings, sealed)
+		n.Values = s.values(context.WithoutCancel(ctx), n.Bindings, sealed)
 	}
 	return n, nil
 }
 
-// values tells the values of bindings, one at a time and wiped after that.
-func (s *Service) values(bindings []engine.Binding, sealed map[string]store.SecretRecord) engine.Values {
+// values tells the values of bindings, one at a time and wiped after that. One that
+// has been sealed with another key since it was read is read again.
+func (s *Service) values(ctx context.Context, bindings []engine.Binding, sealed map[string]store.SecretRecord) engine.Values {
 	return func(yield func(placeholder string, value []byte) error) error {
 		for _, b := range bindings {
 			secret, ok := sealed[b.Placeholder]
 			if !ok {
 				continue
 			}
-			err := s.cfg.Vault.Open(vault.Ref{Secret: secret.ID, Version: secret.Version}, secret.Sealed, func(value []byte) error {
-				return yield(b.Placeholder, value)
-			})
+			open := func() error {
+				return s.cfg.Vault.Open(vault.Ref{Secret: secret.ID, Version: secret.Version}, secret.Sealed, func(value []byte) error {
+					return yield(b.Placeholder, value)
+				})
+			}
+			err := open()
+			for errors.Is(err, vault.ErrKeyMissing) {
+				now, serr := s.cfg.Store.Secret(ctx, secret.ID)
+				if serr != nil || bytes.Equal(now.Sealed, secret.Sealed) {
+					break
+				}
+				secret = now
+				err = open()
+			}
 			if errors.Is(err, vault.ErrDamaged) || errors.Is(err, vault.ErrKeyMissing) {
 				return unavailable(err, "the value of secret %q cannot be opened; rotate the secret, or detach it", secret.Name)
 			}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -395,6 +396,15 @@ func TestRotateSecretsKey(t *testing.T) {
 		return all
 	}
 	before := rows()
+	stale, _, err := w.store.ListDeliveries(t.Context(), store.DeliveryFilter{Open: true}, sandbox.Page{})
+	must(t, err)
+	// One is being created meanwhile, which has read the value before.
+	w.state.Trap(memory.StepCreate, memory.Before, func(context.Context) error {
+		_, err := w.RotateSecretsKey(red(t))
+		return err
+	})
+	meanwhile := w.create(sandbox.CreateRequest{Secrets: map[string]string{"S": "s"}})
+	w.wantTold("created during a rotation", meanwhile.ID, values{"S": "value"})
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range 3 {
@@ -433,8 +443,12 @@ func TestRotateSecretsKey(t *testing.T) {
 			t.Error("the key is the same as before")
 		}
 	}
+	// Who has read it before finds it all the same.
+	if hook, opened, err := w.openLatest(t.Context(), &stale[0]); err != nil || !opened || hook.Secret != "0123456789" {
+		t.Errorf("a webhook that was read before is opened as %q, %v", hook.Secret, err)
+	}
 	w.restart()
-	_, err := w.AttachSecret(red(t), sbx.ID, "s", "S")
+	_, err = w.AttachSecret(red(t), sbx.ID, "s", "S")
 	must(t, err)
 	w.wantTold("after the rotation", sbx.ID, values{"S": "value"})
 	w.shell(sbx.ID, "touch go")

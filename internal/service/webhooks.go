@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,6 +121,33 @@ func (s *Service) openWebhook(d *store.Delivery) (hook sealedHook, err error) {
 	return hook, err
 }
 
+// openLatest is [Service.openWebhook] for a delivery that may have been sealed with
+// another key since it was read. The error is the store's.
+func (s *Service) openLatest(ctx context.Context, d *store.Delivery) (hook sealedHook, opened bool, err error) {
+	for {
+		if hook, err = s.openWebhook(d); err == nil {
+			return hook, true, nil
+		}
+		f, page := store.DeliveryFilter{SandboxID: d.SandboxID, Open: true}, sandbox.Page{Limit: sandbox.MaxPageSize}
+		same := true
+		for more := true; more; more = page.Cursor != "" {
+			all, next, err := s.cfg.Store.ListDeliveries(ctx, f, page)
+			if err != nil {
+				return hook, false, err
+			}
+			for i := range all {
+				if all[i].ID == d.ID && !bytes.Equal(all[i].Sealed, d.Sealed) {
+					d.Sealed, same = all[i].Sealed, false
+				}
+			}
+			page.Cursor = next
+		}
+		if same {
+			return hook, false, nil
+		}
+	}
+}
+
 // dropWebhook forgets the webhook of a job that has not begun.
 func (s *Service) dropWebhook(ctx context.Context, d *store.Delivery) {
 	ctx, cancel := teardown(ctx)
@@ -176,8 +204,11 @@ func (s *Service) goDeliver(d *store.Delivery) {
 }
 
 func (s *Service) deliver(ctx context.Context, d *store.Delivery) error {
-	hook, err := s.openWebhook(d)
+	hook, opened, err := s.openLatest(ctx, d)
 	if err != nil {
+		return err
+	}
+	if !opened {
 		return s.deliveryOver(ctx, d, errors.New("its secret cannot be opened any more"))
 	}
 	if d.State == store.DeliveryWaiting {

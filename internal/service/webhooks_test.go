@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -88,7 +89,7 @@ func (w *world) delivered(id, state string) sandbox.Delivery {
 	w.t.Helper()
 	var got []sandbox.Delivery
 	wait(w.t, func() bool { got = w.deliveries(id); return len(got) > 0 && got[0].State == state },
-		func() string { return "want " + state })
+		func() string { return fmt.Sprintf("the deliveries are %+v, want %s", got, state) })
 	return got[0]
 }
 
