@@ -258,3 +258,36 @@ func TestContextIsFreeWithTheResult(t *testing.T) {
 		}
 	}
 }
+
+// A context is deleted also in the moment in which a run in it is over and has
+// not left it yet.
+func TestDeleteContextAsItsRunEnds(t *testing.T) {
+	s := start(t)
+	s.code(t, in("bash", ":"))
+	c, err := s.agent.code.find(contextKey{sandbox.Bash, defaultContext})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newCodeRun(c.kernel)
+	r.limit(t.Context(), 0, 0)()
+	c.setBusy(r)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := s.ControlContext(ctx, connect.NewRequest(&agentv1.ControlContextRequest{
+		Ref: &agentv1.ContextRef{Language: "bash"}, Action: agentv1.ControlContextRequest_ACTION_DELETE,
+	})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An interrupt that comes as a run ends takes nothing from one before.
+func TestInterruptTwice(t *testing.T) {
+	r := newCodeRun(&stages{})
+	done := r.limit(t.Context(), 0, 0)
+	r.interrupt(patience)
+	done()
+	r.interrupt(patience)
+	if m := r.result(&kernel.Outcome{}, &codePlan{}, kernel.NewOutbox(0)); !m.GetInterrupted() {
+		t.Errorf("the run is not said to be interrupted: %v", m)
+	}
+}

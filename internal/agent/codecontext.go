@@ -351,14 +351,12 @@ func (c *codeContext) interrupt(grace time.Duration) {
 	}
 }
 
-// kill ends the interpreter.
+// kill ends the interpreter, also one whose run is over and has not left it yet.
 func (c *codeContext) kill(reason string) {
 	c.mu.Lock()
 	k, r := c.kernel, c.busy
 	c.mu.Unlock()
-	if r != nil {
-		r.killFor(reason)
-	} else if k != nil {
+	if (r == nil || !r.killFor(reason)) && k != nil {
 		k.Kill()
 	}
 }

@@ -179,6 +179,7 @@ func TestCodeInterruptAndCancel(t *testing.T) {
 	if r := s.py(t, "x"); r.value() != "1" {
 		t.Errorf("the state is lost: %v", r.CodeResult)
 	}
+	s.agent.endGrace = endGrace // which is waited for in vain
 	ctx, cancel = context.WithCancel(t.Context())
 	all.Go(func() {
 		const deaf = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('on', 'w').close()\ntime.sleep(600)"
@@ -377,7 +378,10 @@ func TestCodeRequests(t *testing.T) {
 // who writes it.
 func TestCodeLateOutput(t *testing.T) {
 	s := start(t)
-	s.py(t, "import threading, time, os\ndef late():\n    time.sleep(0.05)\n    os.write(1, b'l' * 200_000)\n    open('written', 'w').close()\nthreading.Thread(target=late).start()")
+	s.py(t, "import threading, time, os\ndef late():\n    while not os.path.exists('over'): time.sleep(0.01)\n    os.write(1, b'l' * 200_000)\n    open('written', 'w').close()\nthreading.Thread(target=late).start()")
+	if err := os.WriteFile(filepath.Join(s.dir, "over"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the thread has written", func() bool {
 		_, err := os.Stat(filepath.Join(s.dir, "written"))
 		return err == nil

@@ -75,7 +75,7 @@ func (r *codeRun) limit(ctx context.Context, timeout, grace time.Duration) (done
 // interrupt ends the run on behalf of a caller.
 func (r *codeRun) interrupt(grace time.Duration) {
 	r.mu.Lock()
-	r.stopped = !r.over
+	r.stopped = r.stopped || !r.over
 	r.mu.Unlock()
 	r.end(grace, fmt.Sprintf("it did not react to an interrupt within %s", grace))
 }
@@ -108,16 +108,19 @@ func (r *codeRun) insist() {
 	r.again = afterRunning(interruptAgain, r.insist)
 }
 
-func (r *codeRun) killFor(reason string) {
+// killFor kills the interpreter. It reports false if the run is over: then the
+// interpreter is left alone.
+func (r *codeRun) killFor(reason string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.over {
-		return
+		return false
 	}
 	if r.killed == "" {
 		r.killed = reason
 	}
 	r.on.Kill()
+	return true
 }
 
 // why says why an interpreter has ended that the run was in.

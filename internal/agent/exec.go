@@ -60,8 +60,8 @@ func (a *Agent) launch(p *plan) (*job, *follower, error) {
 	p.id = id
 	j := newJob(p)
 	j.onDone = func() {
-		a.jobs.done()
-		p.clean()
+		a.jobs.done(j)
+		p.clean() // later: what the job left behind may be in the way
 	}
 	j.onQuiet = func() { a.jobs.quiet(j) }
 	f := j.out.follow(0, 0)

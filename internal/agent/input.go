@@ -88,7 +88,8 @@ func (in *input) write(ctx context.Context, data []byte, end bool) error {
 	switch {
 	case err == nil && end:
 		// The command may have taken all, ended, and its input been closed.
-		if err = in.end(); err == nil || errors.Is(err, os.ErrClosed) {
+		err = in.end()
+		if err == nil || errors.Is(err, os.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 			return nil
 		}
 	case err == nil:

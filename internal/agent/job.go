@@ -40,8 +40,8 @@ type job struct {
 	done chan struct{}
 	// final is how much had been written then; set before done is closed.
 	final [2]int64
-	// onDone is called when done is closed, onQuiet when no process can write
-	// to the job's output any more.
+	// onDone is called when done is to be closed, which it does; onQuiet when no
+	// process can write to the job's output any more.
 	onDone, onQuiet func()
 
 	mu      sync.Mutex
@@ -277,7 +277,7 @@ func (j *job) reaped(status syscall.WaitStatus) {
 	}
 }
 
-// finish collects the last output and closes done.
+// finish collects the last output and has done closed.
 func (j *job) finish() {
 	if j.in != nil {
 		j.in.abort()
@@ -296,7 +296,6 @@ func (j *job) finish() {
 		<-p.settled
 	}
 	j.final[0], j.final[1], _ = j.out.totals()
-	close(j.done)
 	j.onDone()
 	if j.out.ended() {
 		j.quiet()

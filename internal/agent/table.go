@@ -90,10 +90,12 @@ func (t *jobTable) running() (n int) {
 	return n
 }
 
-// done is told that a job has ended.
-func (t *jobTable) done() {
+// done makes it known that a job has ended. Who then looks at the table finds
+// no more in it than is to be remembered.
+func (t *jobTable) done(j *job) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	close(j.done)
 	t.collect()
 }
 
