@@ -42,6 +42,9 @@ const AgentPort = 7007
 // agentTimeout bounds the wait for the agent's first answer.
 const agentTimeout = 20 * time.Second
 
+// lockTimeout bounds the wait for who asks whether the cell lives.
+const lockTimeout = 2 * time.Second
+
 const maxFiles = 65536
 
 // cell is one sandbox and what it is made of.
@@ -219,11 +222,18 @@ func (c *cell) lock() (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("another cell runs in %s: %w", c.spec.Dir, err)
+	// Who asks whether a cell lives holds the lock too, for a moment.
+	for end := time.Now().Add(lockTimeout); ; time.Sleep(time.Millisecond) {
+		late := time.Now().After(end)
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if late || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("another cell runs in %s: %w", c.spec.Dir, err)
+		}
 	}
-	return func() { f.Close() }, nil
 }
 
 // captureOutput makes this process's standard streams what the sandbox's first

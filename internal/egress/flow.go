@@ -291,14 +291,15 @@ func (f *flow) end() {
 	f.g.over(f)
 }
 
+// recordOpen records a connection that lasts. Its end waits for that, so as not
+// to be recorded before its beginning.
 func (f *flow) recordOpen() {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.closed {
-		f.mu.Unlock()
 		return
 	}
 	e := f.eventLocked()
-	f.mu.Unlock()
 	e.Open = true
 	f.g.record(e)
 }

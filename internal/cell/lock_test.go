@@ -1,0 +1,32 @@
+package cell
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Who asks whether a cell lives, just as it starts, does not keep it from that.
+func TestLockWhileAskedAfter(t *testing.T) {
+	c := &cell{spec: Spec{Dir: t.TempDir()}}
+	f, err := os.Create(filepath.Join(c.spec.Dir, LockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) })
+	unlock, err := c.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if _, err := c.lock(); err == nil {
+		t.Error("two cells have the lock")
+	}
+}
