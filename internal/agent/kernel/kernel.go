@@ -22,7 +22,7 @@ const (
 	// two runs, for the next one.
 	idleBytes = 64 << 10
 	// endGrace is how long a kernel that has closed its connection may take to
-	// end before it is killed, and what it said to be read once it has ended.
+	// end before it is killed.
 	endGrace = 200 * time.Millisecond
 )
 
@@ -294,7 +294,7 @@ func (k *Kernel) read() {
 	}
 	// What it said before it ended is there to be read; a child of it may hold
 	// the other end for ever.
-	_ = k.out.SetReadDeadline(time.Now().Add(endGrace))
+	_ = k.out.SetReadDeadline(time.Unix(1, 0))
 	<-over
 	_ = k.out.Close()
 	k.drain()
@@ -302,7 +302,7 @@ func (k *Kernel) read() {
 
 // listen reads messages and returns why it stopped.
 func (k *Kernel) listen() string {
-	r := bufio.NewReaderSize(k.out, 4096)
+	r := bufio.NewReaderSize(&spoken{file: k.out}, 4096)
 	for {
 		m, err := k.codec.read(r)
 		if err != nil {

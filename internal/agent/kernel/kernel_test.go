@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"errors"
+	"io"
 	"os"
 	"testing"
 	"time"
@@ -48,5 +50,23 @@ func TestKilledWhileItEnds(t *testing.T) {
 			t.Errorf("killed while it ends with %d: %+v, want %q", code, end, want)
 		}
 		k.Quiet()
+	}
+}
+
+// TestLastWords reads what was said before the end by who comes late.
+func TestLastWords(t *testing.T) {
+	own, other, err := pipe(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll([]*os.File{own, other})
+	if _, err := other.WriteString("its last word"); err != nil {
+		t.Fatal(err)
+	}
+	if err := own.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(&spoken{file: own}); string(got) != "its last word" || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read %q, %v", got, err)
 	}
 }

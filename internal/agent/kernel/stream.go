@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"syscall"
@@ -81,4 +82,39 @@ func (s *stream) drain() {
 			return
 		}
 	}
+}
+
+// maxSpoken bounds what a pipe holds, in bytes.
+const maxSpoken = 1 << 20
+
+// spoken reads a pipe up to its deadline, and then what is in it: that is not
+// lost on a reader who comes late.
+type spoken struct {
+	file *os.File
+	late int // bytes read after the deadline
+}
+
+// Read implements [io.Reader].
+func (s *spoken) Read(p []byte) (int, error) {
+	n, err := s.file.Read(p)
+	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || s.late >= maxSpoken {
+		return n, err
+	}
+	raw, rerr := s.file.SyscallConn()
+	if rerr != nil {
+		return 0, err
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for {
+			var errno error
+			if n, errno = syscall.Read(int(fd), p); errno != syscall.EINTR {
+				return
+			}
+		}
+	})
+	if n <= 0 { // nothing, or the end
+		return 0, err
+	}
+	s.late += n
+	return n, nil
 }
