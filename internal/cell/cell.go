@@ -75,6 +75,9 @@ type cell struct {
 	status *cellv1.Status // guarded by mu
 	// changed is closed and replaced when status changes. Guarded by mu.
 	changed chan struct{}
+	// watching is how many watch the status and have not been told the last one.
+	// Guarded by mu.
+	watching int
 
 	stop chan string // the reason of a Stop call; capacity 1
 	gone chan struct{}

@@ -22,15 +22,19 @@ import (
 // updateTimeout bounds the wait for the agent to take on other limits.
 const updateTimeout = 10 * time.Second
 
+// tellTimeout bounds the wait until who watches has been told the last status.
+const tellTimeout = 5 * time.Second
+
 // server is the cell's sockets.
 type server struct {
+	c       *cell
 	http    *http.Server
 	streams []net.Listener
 	wg      sync.WaitGroup
 }
 
 func (c *cell) serve() (_ *server, err error) {
-	s := &server{}
+	s := &server{c: c}
 	listen := func(name string) (l net.Listener) {
 		if err == nil {
 			if l, err = Listen(c.spec.Dir, name); err == nil {
@@ -61,6 +65,9 @@ func (c *cell) serve() (_ *server, err error) {
 
 // close lets the last status reach those who watch, and stops serving.
 func (s *server) close() {
+	for end := time.Now().Add(tellTimeout); s.c.watched() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = s.http.Shutdown(ctx)
@@ -71,8 +78,23 @@ func (s *server) close() {
 	s.wg.Wait()
 }
 
+// watched reports whether somebody has yet to be told the last status.
+func (c *cell) watched() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.watching > 0
+}
+
 // Watch implements the Cell protocol.
 func (c *cell) Watch(ctx context.Context, _ *connect.Request[cellv1.WatchRequest], stream *connect.ServerStream[cellv1.Status]) error {
+	c.mu.Lock()
+	c.watching++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.watching--
+	}()
 	for {
 		c.mu.Lock()
 		status, changed := proto.CloneOf(c.status), c.changed
