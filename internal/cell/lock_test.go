@@ -3,6 +3,7 @@ package cell
 import (
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,8 +21,13 @@ func TestLockWhileAskedAfter(t *testing.T) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(20*time.Millisecond, func() { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) })
+	var asker sync.WaitGroup
+	asker.Go(func() {
+		time.Sleep(20 * time.Millisecond)
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+	})
 	unlock, err := c.lock()
+	asker.Wait()
 	if err != nil {
 		t.Fatal(err)
 	}
