@@ -29,7 +29,9 @@ func createNetwork(t *testing.T, d *covetest.Daemon) {
 	var list *sandbox.List[sandbox.NetworkEvent]
 	var err error
 	blocked := func() bool {
-		list, err = d.Client.NetworkLog(t.Context(), s.ID, sandbox.NetworkLogRequest{})
+		if list, err = d.Client.NetworkLog(t.Context(), s.ID, sandbox.NetworkLogRequest{}); err != nil {
+			return false
+		}
 		for _, e := range list.Items {
 			if e.Address == "198.51.100.7" && e.Port == 80 && e.Verdict == sandbox.NetworkBlocked {
 				return true
