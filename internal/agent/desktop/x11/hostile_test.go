@@ -68,14 +68,18 @@ func talk(t testing.TB, says []byte, thenCloses bool) (*Conn, func()) {
 		if _, err := io.ReadFull(far, hello); err != nil {
 			return
 		}
-		go func() { _, _ = io.Copy(io.Discard, far) }()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			_, _ = io.Copy(io.Discard, far)
+		}()
 		if _, err := far.Write(setupReply()); err != nil {
 			return
 		}
 		if _, err := far.Write(says); err != nil || thenCloses {
 			return
 		}
-		_, _ = far.Read(make([]byte, 1)) // until it is closed
+		<-closed
 	}()
 	c, err := Connect(context.Background(), near, func(*Event) {})
 	if err != nil {
