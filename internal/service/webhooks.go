@@ -128,23 +128,14 @@ func (s *Service) openLatest(ctx context.Context, d *store.Delivery) (hook seale
 		if hook, err = s.openWebhook(d); err == nil {
 			return hook, true, nil
 		}
-		f, page := store.DeliveryFilter{SandboxID: d.SandboxID, Open: true}, sandbox.Page{Limit: sandbox.MaxPageSize}
-		same := true
-		for more := true; more; more = page.Cursor != "" {
-			all, next, err := s.cfg.Store.ListDeliveries(ctx, f, page)
-			if err != nil {
-				return hook, false, err
-			}
-			for i := range all {
-				if all[i].ID == d.ID && !bytes.Equal(all[i].Sealed, d.Sealed) {
-					d.Sealed, same = all[i].Sealed, false
-				}
-			}
-			page.Cursor = next
+		now, err := s.cfg.Store.Delivery(ctx, d.ID)
+		if err != nil {
+			return hook, false, err
 		}
-		if same {
+		if bytes.Equal(now.Sealed, d.Sealed) {
 			return hook, false, nil
 		}
+		d.Sealed = now.Sealed
 	}
 }
 

@@ -47,6 +47,8 @@ type Deliveries interface {
 	UpdateDelivery(ctx context.Context, d Delivery) error
 	// ResealDelivery replaces Sealed of a record that is there and has it.
 	ResealDelivery(ctx context.Context, id string, sealed []byte) error
+	// Delivery returns a record. One that is not there is not_found.
+	Delivery(ctx context.Context, id string) (Delivery, error)
 	// ListDeliveries returns one page, newest first, and the cursor of the
 	// next.
 	ListDeliveries(ctx context.Context, f DeliveryFilter, p sandbox.Page) ([]Delivery, string, error)

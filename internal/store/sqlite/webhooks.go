@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -70,6 +71,18 @@ func (s *Store) ResealDelivery(ctx context.Context, id string, sealed []byte) er
 		return fmt.Errorf("write delivery %s: %w", id, err)
 	}
 	return nil
+}
+
+// Delivery implements [store.Deliveries].
+func (s *Store) Delivery(ctx context.Context, id string) (store.Delivery, error) {
+	d, err := scanDelivery(s.read.QueryRowContext(ctx, "SELECT "+deliveryColumns+" FROM deliveries WHERE id = ?", id).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.Delivery{}, absent("delivery")
+	}
+	if err != nil {
+		return store.Delivery{}, fmt.Errorf("read delivery %s: %w", id, err)
+	}
+	return d, nil
 }
 
 // ListDeliveries implements [store.Deliveries].

@@ -67,6 +67,13 @@ func testDeliveries(t *testing.T, open Opener) {
 	if diff := cmp.Diff([]store.Delivery{d}, list(store.DeliveryFilter{})); diff != "" {
 		t.Error(diff)
 	}
+	one, err := s.Delivery(ctx, d.ID)
+	if diff := cmp.Diff(d, one); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	if _, err := s.Delivery(ctx, "whd-none"); sandbox.CodeOf(err) != sandbox.CodeNotFound {
+		t.Errorf("one that is not there: %v", err)
+	}
 	d.State, d.NextAt, d.EndedAt, d.Sealed = store.DeliveryDelivered, nil, at(time.Hour), nil
 	if err := s.UpdateDelivery(ctx, d); err != nil {
 		t.Fatal(err)
