@@ -35,6 +35,11 @@ func (c *Client) MakeDir(ctx context.Context, name, path, mode string) (*sandbox
 	return get[sandbox.FileInfo](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/files/mkdir", name), body)
 }
 
+// MakeSymlink implements [sandbox.Files].
+func (c *Client) MakeSymlink(ctx context.Context, name string, req sandbox.MakeSymlinkRequest) (*sandbox.FileInfo, error) {
+	return get[sandbox.FileInfo](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/files/symlink", name), req)
+}
+
 // MoveFile implements [sandbox.Files].
 func (c *Client) MoveFile(ctx context.Context, name string, req sandbox.MoveFileRequest) (*sandbox.FileInfo, error) {
 	return get[sandbox.FileInfo](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/files/move", name), req)

@@ -88,6 +88,21 @@ type ListFilesRequest struct {
 	Page
 }
 
+// MakeSymlinkRequest asks for a symbolic link.
+type MakeSymlinkRequest struct {
+	// Path is where the link will be.
+	Path string `json:"path"`
+	// Target is what the link says, at most [MaxPathBytes]. It is kept as it is
+	// and need not exist; a relative one starts at the link's directory.
+	Target string `json:"target"`
+	// MakeParents makes missing directories.
+	MakeParents bool `json:"make_parents,omitempty"`
+	// Overwrite replaces an existing file or link, not a directory.
+	Overwrite bool `json:"overwrite,omitempty"`
+	// Owner is a user name or uid[:gid]; empty is the sandbox's user.
+	Owner string `json:"owner,omitempty"`
+}
+
 // MoveFileRequest renames a file or directory.
 type MoveFileRequest struct {
 	From string `json:"from"`

@@ -243,10 +243,13 @@ type Files interface {
 	// MakeDir makes a directory and its missing parents. Mode is as in
 	// [WriteFileRequest], "0755" when empty.
 	MakeDir(ctx context.Context, sandbox, path, mode string) (*FileInfo, error)
+	// MakeSymlink makes a symbolic link. It is there whole or not at all, also
+	// where it replaces a file.
+	MakeSymlink(ctx context.Context, sandbox string, req MakeSymlinkRequest) (*FileInfo, error)
 	MoveFile(ctx context.Context, sandbox string, req MoveFileRequest) (*FileInfo, error)
 	DeleteFile(ctx context.Context, sandbox, path string, recursive bool) error
-	// ArchiveDir returns a directory as a ZIP file, without symbolic links
-	// and special files. Over maxBytes (0: no bound) reading fails with
+	// ArchiveDir returns a directory as a ZIP file, with symbolic links as
+	// links and without special files. Over maxBytes (0: no bound) reading fails with
 	// too_large.
 	ArchiveDir(ctx context.Context, sandbox, path string, maxBytes int64) (io.ReadCloser, error)
 	// WatchFiles passes changes to sink until ctx is cancelled, which is not

@@ -124,6 +124,8 @@ func (z *zipper) entry(dir int, name, full string, depth int) error {
 		return z.dir(sub, full+"/", depth+1)
 	case unix.S_IFREG:
 		return z.file(dir, name, full)
+	case unix.S_IFLNK:
+		return z.symlink(dir, name, full, &st)
 	}
 	z.skipped++
 	return nil
@@ -149,11 +151,30 @@ func (z *zipper) file(dir int, name, full string) error {
 	return err
 }
 
+// symlink adds a symbolic link, as Info-ZIP does: its target is its content.
+func (z *zipper) symlink(dir int, name, full string, st *unix.Stat_t) error {
+	target, err := readSymlink(dir, name)
+	if err != nil { // gone, or replaced
+		z.skipped++
+		return nil
+	}
+	w, err := z.zip.CreateHeader(zipHeader(full, st))
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, target)
+	return err
+}
+
 func zipHeader(name string, st *unix.Stat_t) *zip.FileHeader {
 	h := &zip.FileHeader{Name: name, Method: zip.Deflate, Modified: time.Unix(st.Mtim.Unix()).UTC()}
 	mode := os.FileMode(st.Mode & 0o777)
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
 		mode |= os.ModeDir
+		h.Method = zip.Store
+	case unix.S_IFLNK:
+		mode |= os.ModeSymlink
 		h.Method = zip.Store
 	}
 	h.SetMode(mode)

@@ -41,23 +41,15 @@ func copyTree(ctx context.Context, from, to place, depth int) error {
 }
 
 func copyLink(from, to place, st *unix.Stat_t) error {
-	var buf [unix.PathMax]byte
-	n, err := unix.Readlinkat(from.dir, from.name, buf[:])
+	target, err := readSymlink(from.dir, from.name)
 	if err != nil {
 		return err
 	}
-	if err := unix.Symlinkat(string(buf[:n]), to.dir, to.name); err != nil {
-		return err
-	}
-	fd, err := unix.Openat(to.dir, to.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := newSymlink(target, to.dir, to.name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	var made unix.Stat_t
-	if err := unix.Fstat(fd, &made); err != nil || made.Mode&unix.S_IFMT != unix.S_IFLNK {
-		return errors.Join(err, unix.ENXIO)
-	}
 	return keepOwner(unix.Fchownat(fd, "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH))
 }
 

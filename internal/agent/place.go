@@ -56,14 +56,13 @@ func (p place) follow() (place, error) {
 			p.close()
 			return place{}, err
 		}
-		var buf [unix.PathMax]byte
-		n, err := unix.Readlinkat(p.dir, p.name, buf[:])
+		target, err := readSymlink(p.dir, p.name)
 		if err != nil {
 			p.close()
 			return place{}, err
 		}
 		// Not cleaned: ".." must mean what the kernel takes it for.
-		dir, name := path.Split(strings.TrimRight(string(buf[:n]), "/"))
+		dir, name := path.Split(strings.TrimRight(target, "/"))
 		if name == "" || name == "." || name == ".." {
 			p.close()
 			return place{}, unix.EISDIR

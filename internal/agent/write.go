@@ -204,13 +204,18 @@ func (a *Agent) owner(spec string) (account, error) {
 	return a.users.lookup(spec)
 }
 
-// take makes acc the owner of an open file. An agent that is not root can only
-// do so for itself: unless it must, it then leaves the file its own.
+// take makes acc the owner of an open file, by the rules of [account.own].
 func (acc *account) take(fd int, must bool) error {
+	return acc.own(must, func(uid, gid int) error { return unix.Fchown(fd, uid, gid) })
+}
+
+// own lets chown make acc the owner of a file. An agent that is not root can
+// only do so for itself: unless it must, it then leaves the file its own.
+func (acc *account) own(must bool, chown func(uid, gid int) error) error {
 	if acc.uid == uint32(os.Geteuid()) && acc.gid == uint32(os.Getegid()) {
 		return nil
 	}
-	err := unix.Fchown(fd, int(acc.uid), int(acc.gid))
+	err := chown(int(acc.uid), int(acc.gid))
 	if err != nil && (must || os.Geteuid() == 0) {
 		return fail(connect.CodePermissionDenied, "this sandbox cannot give files to user %q; leave the owner out", acc.name)
 	}

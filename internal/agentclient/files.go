@@ -100,6 +100,14 @@ func (c *Client) MakeDir(ctx context.Context, p string, mode uint32) (*sandbox.F
 	return result(resp.GetInfo(), err)
 }
 
+// MakeSymlink makes a symbolic link.
+func (c *Client) MakeSymlink(ctx context.Context, req *sandbox.MakeSymlinkRequest) (*sandbox.FileInfo, error) {
+	resp, err := call(ctx, callTimeout, c.rpc.MakeSymlink, &agentv1.MakeSymlinkRequest{
+		Path: req.Path, Target: req.Target, Parents: req.MakeParents, Overwrite: req.Overwrite, Owner: req.Owner,
+	})
+	return result(resp.GetInfo(), err)
+}
+
 // MoveFile renames a file or directory.
 func (c *Client) MoveFile(ctx context.Context, req *sandbox.MoveFileRequest) (*sandbox.FileInfo, error) {
 	resp, err := call(ctx, fileTimeout, c.rpc.Move, &agentv1.MoveRequest{From: req.From, To: req.To, Overwrite: req.Overwrite})

@@ -84,6 +84,9 @@ func (f failing) EditFile(context.Context, string, sandbox.EditFileRequest) (*sa
 func (f failing) MakeDir(context.Context, string, string, string) (*sandbox.FileInfo, error) {
 	return nil, f.err
 }
+func (f failing) MakeSymlink(context.Context, string, sandbox.MakeSymlinkRequest) (*sandbox.FileInfo, error) {
+	return nil, f.err
+}
 func (f failing) MoveFile(context.Context, string, sandbox.MoveFileRequest) (*sandbox.FileInfo, error) {
 	return nil, f.err
 }
@@ -174,6 +177,7 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	note("WriteFile")(s.WriteFile(ctx, "x", sandbox.WriteFileRequest{Path: "f"}, strings.NewReader("content")))
 	note("EditFile")(s.EditFile(ctx, "x", sandbox.EditFileRequest{Path: "f"}))
 	note("MakeDir")(s.MakeDir(ctx, "x", "f", ""))
+	note("MakeSymlink")(s.MakeSymlink(ctx, "x", sandbox.MakeSymlinkRequest{}))
 	note("MoveFile")(s.MoveFile(ctx, "x", sandbox.MoveFileRequest{From: "f", To: "g"}))
 	out["DeleteFile"] = s.DeleteFile(ctx, "x", "f", true)
 	note("ArchiveDir")(s.ArchiveDir(ctx, "x", "f", 0))
@@ -211,8 +215,8 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 			want.RetryAfter = 1500 * time.Millisecond
 			_, c := serve(t, failing{err: want})
 			got := verbs(t.Context(), c)
-			if len(got) != 42 {
-				t.Errorf("%d verbs were called, want 42", len(got))
+			if len(got) != 43 {
+				t.Errorf("%d verbs were called, want 43", len(got))
 			}
 			for verb, err := range got {
 				e, ok := errors.AsType[*sandbox.Error](err)

@@ -39,6 +39,11 @@ type mkdirInput struct {
 	}
 }
 
+type symlinkInput struct {
+	SandboxPath
+	Body sandbox.MakeSymlinkRequest
+}
+
 type moveInput struct {
 	SandboxPath
 	Body sandbox.MoveFileRequest
@@ -77,6 +82,11 @@ func (h *handlers) registerFiles(a huma.API) {
 	huma.Register(a, op(http.MethodPost, base+"/mkdir", "make-dir", "files", "Make a directory and its parents"),
 		func(ctx context.Context, in *mkdirInput) (*Reply[sandbox.FileInfo], error) {
 			v, err := h.svc.MakeDir(ctx, in.Sandbox, in.Body.Path, in.Body.Mode)
+			return reply(ctx, h, v, err)
+		})
+	huma.Register(a, op(http.MethodPost, base+"/symlink", "make-symlink", "files", "Make a symbolic link"),
+		func(ctx context.Context, in *symlinkInput) (*Reply[sandbox.FileInfo], error) {
+			v, err := h.svc.MakeSymlink(ctx, in.Sandbox, in.Body)
 			return reply(ctx, h, v, err)
 		})
 	huma.Register(a, op(http.MethodPost, base+"/move", "move-file", "files", "Rename a file or directory"),

@@ -69,7 +69,7 @@ func (h *handlers) registerTransfers(a huma.API) {
 	huma.Register(a, answers[sandbox.FileInfo](a, write, contentJSON), h.writeFile)
 
 	archive := op(http.MethodGet, base+"/archive", "archive-dir", "files", "Download a directory as a ZIP file")
-	archive.Description = "Symbolic links and special files are left out. " + cut
+	archive.Description = "Symbolic links are kept as links; special files are left out. " + cut
 	huma.Register(a, sends(archive, contentZIP), h.archive)
 }
 

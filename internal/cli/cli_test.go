@@ -192,6 +192,11 @@ func TestUnpackTrustsNothing(t *testing.T) {
 		{"empty", []entry{{"", 0o644, "x"}}, sandbox.CodeInvalid},
 		{"bomb", []entry{{"a", 0o644, strings.Repeat("0", 2000)}}, sandbox.CodeTooLarge},
 		{"bomb in parts", []entry{{"a", 0o644, strings.Repeat("0", 600)}, {"b", 0o644, strings.Repeat("0", 600)}}, sandbox.CodeTooLarge},
+		{"link without a target", []entry{{"l", fs.ModeSymlink | 0o777, ""}}, sandbox.CodeInvalid},
+		{"link with a NUL", []entry{{"l", fs.ModeSymlink | 0o777, "a\x00b"}}, sandbox.CodeInvalid},
+		{"link with a long target", []entry{{"l", fs.ModeSymlink | 0o777, strings.Repeat("x", 5000)}}, sandbox.CodeInvalid},
+		{"link that leads out, and a file behind it", []entry{{"l", fs.ModeSymlink | 0o777, ".."}, {"l/out", 0o644, "x"}}, sandbox.CodeInternal},
+		{"link outside", []entry{{"../out", fs.ModeSymlink | 0o777, "x"}}, sandbox.CodeInvalid},
 		{"good", []entry{{"d/", fs.ModeDir | 0o755, ""}, {"d/a", 0o4755, "x"}, {"l", fs.ModeSymlink | 0o777, "/etc/passwd"}, {"p", fs.ModeNamedPipe | 0o644, ""}}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -202,10 +207,11 @@ func TestUnpackTrustsNothing(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, "..", "out")); err == nil {
 				t.Error("a file is outside of the directory")
 			}
-			for _, name := range []string{"l", "p"} {
-				if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-					t.Errorf("%s is no file or directory, and was made", name)
-				}
+			if _, err := os.Lstat(filepath.Join(dir, "p")); err == nil {
+				t.Error("a pipe was made")
+			}
+			if target, err := os.Readlink(filepath.Join(dir, "l")); c.name == "good" && (err != nil || target != "/etc/passwd") {
+				t.Errorf("the link is %q, %v", target, err)
 			}
 			if info, err := os.Stat(filepath.Join(dir, "d", "a")); err == nil && info.Mode() != 0o755 {
 				t.Errorf("mode %v, want 0755", info.Mode())
@@ -217,9 +223,40 @@ func TestUnpackTrustsNothing(t *testing.T) {
 	}
 }
 
+// A second copy into the same directory writes to no file that a link of the
+// first one leads to.
+func TestUnpackOverLinks(t *testing.T) {
+	dir := t.TempDir()
+	victim := filepath.Join(dir, "victim")
+	if err := os.WriteFile(victim, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, data := range [][]byte{
+		zipOf(t, entry{"l", fs.ModeSymlink | 0o777, "victim"}),
+		zipOf(t, entry{"l", 0o644, "theirs"}),
+		zipOf(t, entry{"l", fs.ModeSymlink | 0o777, "elsewhere"}),
+	} {
+		if err := unpack(root, bytes.NewReader(data), int64(len(data)), 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, err := os.ReadFile(victim); err != nil || string(data) != "mine" {
+		t.Errorf("the file that the link led to has %q, %v", data, err)
+	}
+	if target, err := os.Readlink(filepath.Join(dir, "l")); err != nil || target != "elsewhere" {
+		t.Errorf("the link is %q, %v", target, err)
+	}
+}
+
 func FuzzUnpack(f *testing.F) {
 	f.Add(zipOf(f, entry{"d/", fs.ModeDir | 0o755, ""}, entry{"d/a", 0o644, "text"}))
 	f.Add(zipOf(f, entry{"../out", 0o644, "x"}))
+	f.Add(zipOf(f, entry{"l", fs.ModeSymlink | 0o777, ".."}, entry{"l/out", 0o644, "x"}, entry{"l/m", fs.ModeSymlink | 0o777, "x"}))
 	f.Add([]byte("PK\x05\x06"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir, _ := unpackInto(t, data, 1<<16)

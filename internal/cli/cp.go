@@ -32,7 +32,8 @@ func (a *app) cpCommand() *cobra.Command {
 		Short: "Copy files between here and a sandbox",
 		Long: "Copy a file or a directory into a sandbox or out of it. The side in the sandbox is written\n" +
 			"SANDBOX:PATH; - is standard input or output. A target that is a directory, or ends in /, gets the\n" +
-			"source under its own name. Files appear whole or not at all. Symbolic links are not copied.",
+			"source under its own name. Files appear whole or not at all. Symbolic links in a directory are copied\n" +
+			"as links, whatever they lead to; pipes, sockets and devices are left out.",
 		Example: "  cove cp main.py work:/workspace/\n" +
 			"  cove cp work:/workspace/out ./out\n" +
 			"  curl -s https://example.com/data | cove cp - work:data.csv\n" +

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"archive/zip"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,13 +152,18 @@ func tooBig(maxBytes int64) error {
 func unpack(root *os.Root, archive io.ReaderAt, size, maxBytes int64) error {
 	z, err := zip.NewReader(archive, size)
 	if err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
+		return damaged(err)
 	}
 	if len(z.File) > maxEntries {
 		return sandbox.Errorf(sandbox.CodeTooLarge, "the directory holds more than %d files; copy parts of it", maxEntries)
 	}
 	left := maxBytes
+	var links []*zip.File
 	for _, entry := range z.File {
+		if entry.Mode()&fs.ModeType == fs.ModeSymlink {
+			links = append(links, entry)
+			continue
+		}
 		n, err := unpackEntry(root, entry, left)
 		if err != nil {
 			return err
@@ -166,15 +172,84 @@ func unpack(root *os.Root, archive io.ReaderAt, size, maxBytes int64) error {
 			return tooBig(maxBytes)
 		}
 	}
+	// Links come last, so that no file is written through one of the archive's.
+	for _, entry := range links {
+		if err := unpackLink(root, entry); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// unpackEntry unpacks one entry and returns how many bytes it wrote: at most
-// one more than limit.
-func unpackEntry(root *os.Root, entry *zip.File, limit int64) (int64, error) {
+// entryName returns the name of an entry if it is below the directory that is
+// unpacked to.
+func entryName(entry *zip.File) (string, error) {
 	name := strings.TrimSuffix(entry.Name, "/")
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, 0) {
-		return 0, sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox names a file outside of the directory (%q); nothing more is unpacked", entry.Name)
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox names a file outside of the directory (%q); nothing more is unpacked", entry.Name)
+	}
+	return name, nil
+}
+
+// unpackLink makes a symbolic link, in the place of a file or link that is there.
+// Where it leads is not looked at: nothing here follows it.
+func unpackLink(root *os.Root, entry *zip.File) error {
+	name, err := entryName(entry)
+	if err != nil {
+		return err
+	}
+	in, err := entry.Open()
+	if err != nil {
+		return damaged(err)
+	}
+	defer in.Close()
+	target, err := io.ReadAll(io.LimitReader(in, sandbox.MaxPathBytes))
+	if err != nil {
+		return damaged(err)
+	}
+	if len(target) == 0 || len(target) == sandbox.MaxPathBytes || bytes.ContainsRune(target, 0) {
+		return sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox has a symbolic link (%q) that leads nowhere; nothing more is unpacked", entry.Name)
+	}
+	if err := makeParent(root, name); err != nil {
+		return err
+	}
+	if err := removeFile(root, name, true); err != nil {
+		return err
+	}
+	return root.Symlink(string(target), name)
+}
+
+// makeParent makes the directories above name that are missing.
+func makeParent(root *os.Root, name string) error {
+	if dir := filepath.Dir(name); dir != "." {
+		return root.MkdirAll(dir, 0o755)
+	}
+	return nil
+}
+
+// removeFile removes what is in the way of a new file or link: a link, and any
+// other file too if all is set. Directories stay.
+func removeFile(root *os.Root, name string, all bool) error {
+	info, err := root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.IsDir() || !all && info.Mode()&fs.ModeSymlink == 0) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return root.Remove(name)
+}
+
+func damaged(err error) error {
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
+}
+
+// unpackEntry unpacks a file or directory and returns how many bytes it wrote: at
+// most one more than limit.
+func unpackEntry(root *os.Root, entry *zip.File, limit int64) (int64, error) {
+	name, err := entryName(entry)
+	if err != nil {
+		return 0, err
 	}
 	switch mode := entry.Mode(); {
 	case mode.IsDir():
@@ -182,17 +257,18 @@ func unpackEntry(root *os.Root, entry *zip.File, limit int64) (int64, error) {
 	case !mode.IsRegular():
 		return 0, nil
 	}
-	if dir := filepath.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
-			return 0, err
-		}
+	if err := makeParent(root, name); err != nil {
+		return 0, err
 	}
 	in, err := entry.Open()
 	if err != nil {
-		return 0, sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
+		return 0, damaged(err)
 	}
 	defer in.Close()
 	perm := entry.Mode().Perm()&0o777 | 0o200
+	if err := removeFile(root, name, false); err != nil {
+		return 0, err
+	}
 	out, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, perm)
 	if err != nil {
 		return 0, err

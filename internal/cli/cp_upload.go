@@ -111,8 +111,19 @@ func (u *upload) tree(ctx context.Context, source, target string) error {
 			return err
 		case entry.Type().IsRegular():
 			return u.file(ctx, local, remote)
+		case entry.Type() == fs.ModeSymlink:
+			return u.symlink(ctx, local, remote)
 		}
-		u.app.say("left out, as it is no file or directory: %s", clean(local))
+		u.app.say("left out, as it is no file, directory or symbolic link: %s", clean(local))
 		return nil
 	})
+}
+
+func (u *upload) symlink(ctx context.Context, local, remote string) error {
+	target, err := os.Readlink(local)
+	if err != nil {
+		return hereError("read", local, err)
+	}
+	_, err = u.c.MakeSymlink(ctx, u.sandbox, sandbox.MakeSymlinkRequest{Path: remote, Target: target, Owner: u.owner, Overwrite: true})
+	return err
 }

@@ -259,6 +259,26 @@ func (s *Service) MakeDir(ctx context.Context, ref, p, mode string) (_ *sandbox.
 	return info, h.explain(v.ctx, err)
 }
 
+// MakeSymlink implements [sandbox.Files].
+func (s *Service) MakeSymlink(ctx context.Context, ref string, req sandbox.MakeSymlinkRequest) (_ *sandbox.FileInfo, err error) {
+	v, h, err := s.files(ctx, sandbox.ScopeFilesWrite, "file.symlink", ref, req.Path)
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPath("target", req.Target); err != nil {
+		return nil, err
+	}
+	if req.Owner != "" {
+		if err := checkUser("owner", req.Owner); err != nil {
+			return nil, err
+		}
+	}
+	v.detail = req.Path + " to " + req.Target
+	info, err := h.client.MakeSymlink(v.ctx, &req)
+	return info, h.explain(v.ctx, err)
+}
+
 // MoveFile implements [sandbox.Files].
 func (s *Service) MoveFile(ctx context.Context, ref string, req sandbox.MoveFileRequest) (_ *sandbox.FileInfo, err error) {
 	v, h, err := s.files(ctx, sandbox.ScopeFilesWrite, "file.move", ref, req.From)

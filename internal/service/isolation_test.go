@@ -86,6 +86,10 @@ var onSandbox = map[string]func(ctx context.Context, s sandbox.Service, ref stri
 		_, err := s.MakeDir(ctx, ref, "evil", "")
 		return err
 	},
+	"MakeSymlink": func(ctx context.Context, s sandbox.Service, ref string) error {
+		_, err := s.MakeSymlink(ctx, ref, sandbox.MakeSymlinkRequest{Path: "evil", Target: "file"})
+		return err
+	},
 	"MoveFile": func(ctx context.Context, s sandbox.Service, ref string) error {
 		_, err := s.MoveFile(ctx, ref, sandbox.MoveFileRequest{From: "file", To: "evil"})
 		return err
@@ -284,7 +288,7 @@ var scopeOf = map[string]sandbox.Scope{
 	"ResizeTerminal": sandbox.ScopeSandboxesWrite, "SignalJob": sandbox.ScopeSandboxesWrite,
 	"StatFile": sandbox.ScopeSandboxesRead, "ListFiles": sandbox.ScopeSandboxesRead, "ReadFile": sandbox.ScopeSandboxesRead,
 	"WriteFile": sandbox.ScopeFilesWrite, "EditFile": sandbox.ScopeFilesWrite, "MakeDir": sandbox.ScopeFilesWrite,
-	"MoveFile": sandbox.ScopeFilesWrite, "DeleteFile": sandbox.ScopeFilesWrite, "ArchiveDir": sandbox.ScopeSandboxesRead, "WatchFiles": sandbox.ScopeSandboxesRead,
+	"MakeSymlink": sandbox.ScopeFilesWrite, "MoveFile": sandbox.ScopeFilesWrite, "DeleteFile": sandbox.ScopeFilesWrite, "ArchiveDir": sandbox.ScopeSandboxesRead, "WatchFiles": sandbox.ScopeSandboxesRead,
 	"ListTemplates": sandbox.ScopeSandboxesRead, "GetTemplate": sandbox.ScopeSandboxesRead, "BuildTemplate": sandbox.ScopeTemplatesWrite,
 	"StartBuild": sandbox.ScopeTemplatesWrite, "GetBuild": sandbox.ScopeSandboxesRead, "ListBuilds": sandbox.ScopeSandboxesRead,
 	"FollowBuild": sandbox.ScopeSandboxesRead, "CancelBuild": sandbox.ScopeTemplatesWrite,

@@ -246,6 +246,23 @@ func TestFiles(t *testing.T) {
 	if link.Type != sandbox.TypeSymlink || link.SymlinkTarget != "/etc/passwd" {
 		t.Errorf("link is %+v", link)
 	}
+	made, err := w.MakeSymlink(ctx, sbx.ID, sandbox.MakeSymlinkRequest{Path: "new/dir/link", Target: "../file", MakeParents: true})
+	must(t, err)
+	if made.Type != sandbox.TypeSymlink || made.SymlinkTarget != "../file" {
+		t.Errorf("made %+v", made)
+	}
+	_, err = w.MakeSymlink(ctx, sbx.ID, sandbox.MakeSymlinkRequest{Path: "new/dir/link", Target: "other"})
+	wantCode(t, err, sandbox.CodeConflict)
+	made, err = w.MakeSymlink(ctx, sbx.ID, sandbox.MakeSymlinkRequest{Path: "new/dir/link", Target: "other", Overwrite: true})
+	must(t, err)
+	if made.SymlinkTarget != "other" {
+		t.Errorf("the link that replaced one is %+v", made)
+	}
+	_, err = w.MakeSymlink(ctx, sbx.ID, sandbox.MakeSymlinkRequest{Path: "new/dir", Target: "other", Overwrite: true})
+	wantCode(t, err, sandbox.CodeInvalid)
+	_, err = w.MakeSymlink(ctx, sbx.ID, sandbox.MakeSymlinkRequest{Path: "new/empty", Target: ""})
+	wantCode(t, err, sandbox.CodeInvalid)
+	must(t, w.DeleteFile(ctx, sbx.ID, "new", true))
 	wantCode(t, w.DeleteFile(ctx, sbx.ID, "x", false), sandbox.CodeConflict)
 	must(t, w.DeleteFile(ctx, sbx.ID, "x", true))
 

@@ -37,7 +37,7 @@ func dirDownload() dialect.Tool {
 		Name:  "dir_download",
 		Title: "Download a directory",
 		Description: "Return a directory of a sandbox as a ZIP file of up to 10 MiB (an embedded resource, and a link to it). " +
-			"Symbolic links and special files are left out. With link_only you get only the link.",
+			"Symbolic links are kept as links; special files are left out. With link_only you get only the link.",
 		Annotations: annotations("Download a directory", true, false, true, false),
 		InputSchema: input(
 			sandboxArg(),

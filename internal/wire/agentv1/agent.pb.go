@@ -351,7 +351,7 @@ func (x WatchEvent_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WatchEvent_Kind.Descriptor instead.
 func (WatchEvent_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43, 0}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{45, 0}
 }
 
 type ControlContextRequest_Action int32
@@ -405,7 +405,7 @@ func (x ControlContextRequest_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ControlContextRequest_Action.Descriptor instead.
 func (ControlContextRequest_Action) EnumDescriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{57, 0}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{59, 0}
 }
 
 type HealthRequest struct {
@@ -2739,6 +2739,130 @@ func (x *MakeDirResponse) GetInfo() *FileInfo {
 	return nil
 }
 
+type MakeSymlinkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// What the link says; it need not exist.
+	Target string `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	// Make missing directories above path.
+	Parents bool `protobuf:"varint,3,opt,name=parents,proto3" json:"parents,omitempty"`
+	// Replace a file or link at path; never a directory.
+	Overwrite bool `protobuf:"varint,4,opt,name=overwrite,proto3" json:"overwrite,omitempty"`
+	// A user name or uid[:gid]; empty is the sandbox's user.
+	Owner         string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeSymlinkRequest) Reset() {
+	*x = MakeSymlinkRequest{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeSymlinkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeSymlinkRequest) ProtoMessage() {}
+
+func (x *MakeSymlinkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeSymlinkRequest.ProtoReflect.Descriptor instead.
+func (*MakeSymlinkRequest) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *MakeSymlinkRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *MakeSymlinkRequest) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *MakeSymlinkRequest) GetParents() bool {
+	if x != nil {
+		return x.Parents
+	}
+	return false
+}
+
+func (x *MakeSymlinkRequest) GetOverwrite() bool {
+	if x != nil {
+		return x.Overwrite
+	}
+	return false
+}
+
+func (x *MakeSymlinkRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+type MakeSymlinkResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Info          *FileInfo              `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeSymlinkResponse) Reset() {
+	*x = MakeSymlinkResponse{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeSymlinkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeSymlinkResponse) ProtoMessage() {}
+
+func (x *MakeSymlinkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeSymlinkResponse.ProtoReflect.Descriptor instead.
+func (*MakeSymlinkResponse) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *MakeSymlinkResponse) GetInfo() *FileInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
 type MoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
@@ -2750,7 +2874,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +2886,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2899,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MoveRequest) GetFrom() string {
@@ -2808,7 +2932,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2820,7 +2944,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2833,7 +2957,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MoveResponse) GetInfo() *FileInfo {
@@ -2853,7 +2977,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +2989,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3002,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeleteRequest) GetPath() string {
@@ -2903,7 +3027,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +3039,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3052,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 type ArchiveRequest struct {
@@ -2942,7 +3066,7 @@ type ArchiveRequest struct {
 
 func (x *ArchiveRequest) Reset() {
 	*x = ArchiveRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2954,7 +3078,7 @@ func (x *ArchiveRequest) String() string {
 func (*ArchiveRequest) ProtoMessage() {}
 
 func (x *ArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2967,7 +3091,7 @@ func (x *ArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ArchiveRequest) GetPath() string {
@@ -2987,8 +3111,8 @@ func (x *ArchiveRequest) GetMaxBytes() int64 {
 type ArchiveResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Data  []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	// Entries left out because they are links or special files; in the last
-	// message.
+	// Entries left out because they are special files or cannot be read; in the
+	// last message.
 	Skipped       int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	End           bool  `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2997,7 +3121,7 @@ type ArchiveResponse struct {
 
 func (x *ArchiveResponse) Reset() {
 	*x = ArchiveResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3133,7 @@ func (x *ArchiveResponse) String() string {
 func (*ArchiveResponse) ProtoMessage() {}
 
 func (x *ArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3146,7 @@ func (x *ArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ArchiveResponse) GetData() []byte {
@@ -3056,7 +3180,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3192,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3205,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchRequest) GetPath() string {
@@ -3108,7 +3232,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3244,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3257,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchEvent) GetKind() WatchEvent_Kind {
@@ -3158,7 +3282,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3170,7 +3294,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3183,7 +3307,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 type StatsResponse struct {
@@ -3201,7 +3325,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3337,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3350,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StatsResponse) GetMemoryUsed() int64 {
@@ -3287,7 +3411,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3299,7 +3423,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3312,7 +3436,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ApplyRequest) GetData() []byte {
@@ -3330,7 +3454,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3466,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3479,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 type ContextRef struct {
@@ -3369,7 +3493,7 @@ type ContextRef struct {
 
 func (x *ContextRef) Reset() {
 	*x = ContextRef{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3505,7 @@ func (x *ContextRef) String() string {
 func (*ContextRef) ProtoMessage() {}
 
 func (x *ContextRef) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3518,7 @@ func (x *ContextRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextRef.ProtoReflect.Descriptor instead.
 func (*ContextRef) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ContextRef) GetLanguage() string {
@@ -3432,7 +3556,7 @@ type RunCodeRequest struct {
 
 func (x *RunCodeRequest) Reset() {
 	*x = RunCodeRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3444,7 +3568,7 @@ func (x *RunCodeRequest) String() string {
 func (*RunCodeRequest) ProtoMessage() {}
 
 func (x *RunCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3457,7 +3581,7 @@ func (x *RunCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunCodeRequest.ProtoReflect.Descriptor instead.
 func (*RunCodeRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RunCodeRequest) GetContext() *ContextRef {
@@ -3544,7 +3668,7 @@ type CodeEvent struct {
 
 func (x *CodeEvent) Reset() {
 	*x = CodeEvent{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3556,7 +3680,7 @@ func (x *CodeEvent) String() string {
 func (*CodeEvent) ProtoMessage() {}
 
 func (x *CodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3569,7 +3693,7 @@ func (x *CodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeEvent.ProtoReflect.Descriptor instead.
 func (*CodeEvent) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CodeEvent) GetEvent() isCodeEvent_Event {
@@ -3645,7 +3769,7 @@ type CodeOutput struct {
 
 func (x *CodeOutput) Reset() {
 	*x = CodeOutput{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3657,7 +3781,7 @@ func (x *CodeOutput) String() string {
 func (*CodeOutput) ProtoMessage() {}
 
 func (x *CodeOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3670,7 +3794,7 @@ func (x *CodeOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeOutput.ProtoReflect.Descriptor instead.
 func (*CodeOutput) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CodeOutput) GetResult() bool {
@@ -3719,7 +3843,7 @@ type CodeError struct {
 
 func (x *CodeError) Reset() {
 	*x = CodeError{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3731,7 +3855,7 @@ func (x *CodeError) String() string {
 func (*CodeError) ProtoMessage() {}
 
 func (x *CodeError) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3744,7 +3868,7 @@ func (x *CodeError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeError.ProtoReflect.Descriptor instead.
 func (*CodeError) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CodeError) GetName() string {
@@ -3787,7 +3911,7 @@ type CodeResult struct {
 
 func (x *CodeResult) Reset() {
 	*x = CodeResult{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3799,7 +3923,7 @@ func (x *CodeResult) String() string {
 func (*CodeResult) ProtoMessage() {}
 
 func (x *CodeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3812,7 +3936,7 @@ func (x *CodeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeResult.ProtoReflect.Descriptor instead.
 func (*CodeResult) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{53}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CodeResult) GetCount() int32 {
@@ -3901,7 +4025,7 @@ type CodeContext struct {
 
 func (x *CodeContext) Reset() {
 	*x = CodeContext{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3913,7 +4037,7 @@ func (x *CodeContext) String() string {
 func (*CodeContext) ProtoMessage() {}
 
 func (x *CodeContext) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3926,7 +4050,7 @@ func (x *CodeContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeContext.ProtoReflect.Descriptor instead.
 func (*CodeContext) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{54}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *CodeContext) GetRef() *ContextRef {
@@ -3993,7 +4117,7 @@ type ListContextsRequest struct {
 
 func (x *ListContextsRequest) Reset() {
 	*x = ListContextsRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4005,7 +4129,7 @@ func (x *ListContextsRequest) String() string {
 func (*ListContextsRequest) ProtoMessage() {}
 
 func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4018,7 +4142,7 @@ func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContextsRequest.ProtoReflect.Descriptor instead.
 func (*ListContextsRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{55}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{57}
 }
 
 type ListContextsResponse struct {
@@ -4030,7 +4154,7 @@ type ListContextsResponse struct {
 
 func (x *ListContextsResponse) Reset() {
 	*x = ListContextsResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4042,7 +4166,7 @@ func (x *ListContextsResponse) String() string {
 func (*ListContextsResponse) ProtoMessage() {}
 
 func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4055,7 +4179,7 @@ func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContextsResponse.ProtoReflect.Descriptor instead.
 func (*ListContextsResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{56}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListContextsResponse) GetContexts() []*CodeContext {
@@ -4075,7 +4199,7 @@ type ControlContextRequest struct {
 
 func (x *ControlContextRequest) Reset() {
 	*x = ControlContextRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4087,7 +4211,7 @@ func (x *ControlContextRequest) String() string {
 func (*ControlContextRequest) ProtoMessage() {}
 
 func (x *ControlContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4100,7 +4224,7 @@ func (x *ControlContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlContextRequest.ProtoReflect.Descriptor instead.
 func (*ControlContextRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{57}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ControlContextRequest) GetRef() *ContextRef {
@@ -4127,7 +4251,7 @@ type ControlContextResponse struct {
 
 func (x *ControlContextResponse) Reset() {
 	*x = ControlContextResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4263,7 @@ func (x *ControlContextResponse) String() string {
 func (*ControlContextResponse) ProtoMessage() {}
 
 func (x *ControlContextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4276,7 @@ func (x *ControlContextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlContextResponse.ProtoReflect.Descriptor instead.
 func (*ControlContextResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{58}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ControlContextResponse) GetContext() *CodeContext {
@@ -4185,7 +4309,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4197,7 +4321,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4210,7 +4334,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{59}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Process) GetPid() int32 {
@@ -4312,7 +4436,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4324,7 +4448,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4337,7 +4461,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{60}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{62}
 }
 
 type ListProcessesResponse struct {
@@ -4349,7 +4473,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4361,7 +4485,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4374,7 +4498,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{61}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -4394,7 +4518,7 @@ type SignalProcessRequest struct {
 
 func (x *SignalProcessRequest) Reset() {
 	*x = SignalProcessRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4406,7 +4530,7 @@ func (x *SignalProcessRequest) String() string {
 func (*SignalProcessRequest) ProtoMessage() {}
 
 func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4419,7 +4543,7 @@ func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessRequest.ProtoReflect.Descriptor instead.
 func (*SignalProcessRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{62}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SignalProcessRequest) GetPid() int32 {
@@ -4444,7 +4568,7 @@ type SignalProcessResponse struct {
 
 func (x *SignalProcessResponse) Reset() {
 	*x = SignalProcessResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4456,7 +4580,7 @@ func (x *SignalProcessResponse) String() string {
 func (*SignalProcessResponse) ProtoMessage() {}
 
 func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4469,7 +4593,7 @@ func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessResponse.ProtoReflect.Descriptor instead.
 func (*SignalProcessResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{63}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{65}
 }
 
 type WriteRequest_Header struct {
@@ -4490,7 +4614,7 @@ type WriteRequest_Header struct {
 
 func (x *WriteRequest_Header) Reset() {
 	*x = WriteRequest_Header{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[66]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4502,7 +4626,7 @@ func (x *WriteRequest_Header) String() string {
 func (*WriteRequest_Header) ProtoMessage() {}
 
 func (x *WriteRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[66]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4755,6 +4879,14 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
 	"\aparents\x18\x03 \x01(\bR\aparents\">\n" +
 	"\x0fMakeDirResponse\x12+\n" +
+	"\x04info\x18\x01 \x01(\v2\x17.cove.agent.v1.FileInfoR\x04info\"\x8e\x01\n" +
+	"\x12MakeSymlinkRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12\x18\n" +
+	"\aparents\x18\x03 \x01(\bR\aparents\x12\x1c\n" +
+	"\toverwrite\x18\x04 \x01(\bR\toverwrite\x12\x14\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\"B\n" +
+	"\x13MakeSymlinkResponse\x12+\n" +
 	"\x04info\x18\x01 \x01(\v2\x17.cove.agent.v1.FileInfoR\x04info\"O\n" +
 	"\vMoveRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
@@ -4934,7 +5066,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x19CONTEXT_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CONTEXT_STATE_IDLE\x10\x01\x12\x16\n" +
 	"\x12CONTEXT_STATE_BUSY\x10\x02\x12\x16\n" +
-	"\x12CONTEXT_STATE_DEAD\x10\x032\xa3\x10\n" +
+	"\x12CONTEXT_STATE_DEAD\x10\x032\xfb\x10\n" +
 	"\x05Agent\x12G\n" +
 	"\x06Health\x12\x1c.cove.agent.v1.HealthRequest\x1a\x1d.cove.agent.v1.HealthResponse\"\x00\x12P\n" +
 	"\tConfigure\x12\x1f.cove.agent.v1.ConfigureRequest\x1a .cove.agent.v1.ConfigureResponse\"\x00\x12?\n" +
@@ -4953,7 +5085,8 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x04Read\x12\x1a.cove.agent.v1.ReadRequest\x1a\x1b.cove.agent.v1.ReadResponse\"\x000\x01\x12F\n" +
 	"\x05Write\x12\x1b.cove.agent.v1.WriteRequest\x1a\x1c.cove.agent.v1.WriteResponse\"\x00(\x01\x12A\n" +
 	"\x04Edit\x12\x1a.cove.agent.v1.EditRequest\x1a\x1b.cove.agent.v1.EditResponse\"\x00\x12J\n" +
-	"\aMakeDir\x12\x1d.cove.agent.v1.MakeDirRequest\x1a\x1e.cove.agent.v1.MakeDirResponse\"\x00\x12A\n" +
+	"\aMakeDir\x12\x1d.cove.agent.v1.MakeDirRequest\x1a\x1e.cove.agent.v1.MakeDirResponse\"\x00\x12V\n" +
+	"\vMakeSymlink\x12!.cove.agent.v1.MakeSymlinkRequest\x1a\".cove.agent.v1.MakeSymlinkResponse\"\x00\x12A\n" +
 	"\x04Move\x12\x1a.cove.agent.v1.MoveRequest\x1a\x1b.cove.agent.v1.MoveResponse\"\x00\x12G\n" +
 	"\x06Delete\x12\x1c.cove.agent.v1.DeleteRequest\x1a\x1d.cove.agent.v1.DeleteResponse\"\x00\x12L\n" +
 	"\aArchive\x12\x1d.cove.agent.v1.ArchiveRequest\x1a\x1e.cove.agent.v1.ArchiveResponse\"\x000\x01\x12C\n" +
@@ -4979,7 +5112,7 @@ func file_cove_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_cove_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_cove_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_cove_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_cove_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                       // 0: cove.agent.v1.Stream
 	(JobState)(0),                     // 1: cove.agent.v1.JobState
@@ -5024,46 +5157,48 @@ var file_cove_agent_v1_agent_proto_goTypes = []any{
 	(*EditResponse)(nil),              // 40: cove.agent.v1.EditResponse
 	(*MakeDirRequest)(nil),            // 41: cove.agent.v1.MakeDirRequest
 	(*MakeDirResponse)(nil),           // 42: cove.agent.v1.MakeDirResponse
-	(*MoveRequest)(nil),               // 43: cove.agent.v1.MoveRequest
-	(*MoveResponse)(nil),              // 44: cove.agent.v1.MoveResponse
-	(*DeleteRequest)(nil),             // 45: cove.agent.v1.DeleteRequest
-	(*DeleteResponse)(nil),            // 46: cove.agent.v1.DeleteResponse
-	(*ArchiveRequest)(nil),            // 47: cove.agent.v1.ArchiveRequest
-	(*ArchiveResponse)(nil),           // 48: cove.agent.v1.ArchiveResponse
-	(*WatchRequest)(nil),              // 49: cove.agent.v1.WatchRequest
-	(*WatchEvent)(nil),                // 50: cove.agent.v1.WatchEvent
-	(*StatsRequest)(nil),              // 51: cove.agent.v1.StatsRequest
-	(*StatsResponse)(nil),             // 52: cove.agent.v1.StatsResponse
-	(*ApplyRequest)(nil),              // 53: cove.agent.v1.ApplyRequest
-	(*ApplyResponse)(nil),             // 54: cove.agent.v1.ApplyResponse
-	(*ContextRef)(nil),                // 55: cove.agent.v1.ContextRef
-	(*RunCodeRequest)(nil),            // 56: cove.agent.v1.RunCodeRequest
-	(*CodeEvent)(nil),                 // 57: cove.agent.v1.CodeEvent
-	(*CodeOutput)(nil),                // 58: cove.agent.v1.CodeOutput
-	(*CodeError)(nil),                 // 59: cove.agent.v1.CodeError
-	(*CodeResult)(nil),                // 60: cove.agent.v1.CodeResult
-	(*CodeContext)(nil),               // 61: cove.agent.v1.CodeContext
-	(*ListContextsRequest)(nil),       // 62: cove.agent.v1.ListContextsRequest
-	(*ListContextsResponse)(nil),      // 63: cove.agent.v1.ListContextsResponse
-	(*ControlContextRequest)(nil),     // 64: cove.agent.v1.ControlContextRequest
-	(*ControlContextResponse)(nil),    // 65: cove.agent.v1.ControlContextResponse
-	(*Process)(nil),                   // 66: cove.agent.v1.Process
-	(*ListProcessesRequest)(nil),      // 67: cove.agent.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),     // 68: cove.agent.v1.ListProcessesResponse
-	(*SignalProcessRequest)(nil),      // 69: cove.agent.v1.SignalProcessRequest
-	(*SignalProcessResponse)(nil),     // 70: cove.agent.v1.SignalProcessResponse
-	nil,                               // 71: cove.agent.v1.ConfigureRequest.EnvEntry
-	nil,                               // 72: cove.agent.v1.ExecRequest.EnvEntry
-	(*WriteRequest_Header)(nil),       // 73: cove.agent.v1.WriteRequest.Header
-	nil,                               // 74: cove.agent.v1.RunCodeRequest.EnvEntry
-	nil,                               // 75: cove.agent.v1.CodeOutput.DataEntry
-	nil,                               // 76: cove.agent.v1.CodeOutput.MetadataEntry
-	nil,                               // 77: cove.agent.v1.CodeOutput.FilesEntry
+	(*MakeSymlinkRequest)(nil),        // 43: cove.agent.v1.MakeSymlinkRequest
+	(*MakeSymlinkResponse)(nil),       // 44: cove.agent.v1.MakeSymlinkResponse
+	(*MoveRequest)(nil),               // 45: cove.agent.v1.MoveRequest
+	(*MoveResponse)(nil),              // 46: cove.agent.v1.MoveResponse
+	(*DeleteRequest)(nil),             // 47: cove.agent.v1.DeleteRequest
+	(*DeleteResponse)(nil),            // 48: cove.agent.v1.DeleteResponse
+	(*ArchiveRequest)(nil),            // 49: cove.agent.v1.ArchiveRequest
+	(*ArchiveResponse)(nil),           // 50: cove.agent.v1.ArchiveResponse
+	(*WatchRequest)(nil),              // 51: cove.agent.v1.WatchRequest
+	(*WatchEvent)(nil),                // 52: cove.agent.v1.WatchEvent
+	(*StatsRequest)(nil),              // 53: cove.agent.v1.StatsRequest
+	(*StatsResponse)(nil),             // 54: cove.agent.v1.StatsResponse
+	(*ApplyRequest)(nil),              // 55: cove.agent.v1.ApplyRequest
+	(*ApplyResponse)(nil),             // 56: cove.agent.v1.ApplyResponse
+	(*ContextRef)(nil),                // 57: cove.agent.v1.ContextRef
+	(*RunCodeRequest)(nil),            // 58: cove.agent.v1.RunCodeRequest
+	(*CodeEvent)(nil),                 // 59: cove.agent.v1.CodeEvent
+	(*CodeOutput)(nil),                // 60: cove.agent.v1.CodeOutput
+	(*CodeError)(nil),                 // 61: cove.agent.v1.CodeError
+	(*CodeResult)(nil),                // 62: cove.agent.v1.CodeResult
+	(*CodeContext)(nil),               // 63: cove.agent.v1.CodeContext
+	(*ListContextsRequest)(nil),       // 64: cove.agent.v1.ListContextsRequest
+	(*ListContextsResponse)(nil),      // 65: cove.agent.v1.ListContextsResponse
+	(*ControlContextRequest)(nil),     // 66: cove.agent.v1.ControlContextRequest
+	(*ControlContextResponse)(nil),    // 67: cove.agent.v1.ControlContextResponse
+	(*Process)(nil),                   // 68: cove.agent.v1.Process
+	(*ListProcessesRequest)(nil),      // 69: cove.agent.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),     // 70: cove.agent.v1.ListProcessesResponse
+	(*SignalProcessRequest)(nil),      // 71: cove.agent.v1.SignalProcessRequest
+	(*SignalProcessResponse)(nil),     // 72: cove.agent.v1.SignalProcessResponse
+	nil,                               // 73: cove.agent.v1.ConfigureRequest.EnvEntry
+	nil,                               // 74: cove.agent.v1.ExecRequest.EnvEntry
+	(*WriteRequest_Header)(nil),       // 75: cove.agent.v1.WriteRequest.Header
+	nil,                               // 76: cove.agent.v1.RunCodeRequest.EnvEntry
+	nil,                               // 77: cove.agent.v1.CodeOutput.DataEntry
+	nil,                               // 78: cove.agent.v1.CodeOutput.MetadataEntry
+	nil,                               // 79: cove.agent.v1.CodeOutput.FilesEntry
 }
 var file_cove_agent_v1_agent_proto_depIdxs = []int32{
-	71, // 0: cove.agent.v1.ConfigureRequest.env:type_name -> cove.agent.v1.ConfigureRequest.EnvEntry
+	73, // 0: cove.agent.v1.ConfigureRequest.env:type_name -> cove.agent.v1.ConfigureRequest.EnvEntry
 	10, // 1: cove.agent.v1.ConfigureRequest.fork:type_name -> cove.agent.v1.Fork
-	72, // 2: cove.agent.v1.ExecRequest.env:type_name -> cove.agent.v1.ExecRequest.EnvEntry
+	74, // 2: cove.agent.v1.ExecRequest.env:type_name -> cove.agent.v1.ExecRequest.EnvEntry
 	13, // 3: cove.agent.v1.ExecRequest.terminal:type_name -> cove.agent.v1.TerminalSize
 	16, // 4: cove.agent.v1.JobEvent.started:type_name -> cove.agent.v1.Job
 	15, // 5: cove.agent.v1.JobEvent.output:type_name -> cove.agent.v1.Output
@@ -5080,87 +5215,90 @@ var file_cove_agent_v1_agent_proto_depIdxs = []int32{
 	30, // 16: cove.agent.v1.StatResponse.info:type_name -> cove.agent.v1.FileInfo
 	30, // 17: cove.agent.v1.ListResponse.entries:type_name -> cove.agent.v1.FileInfo
 	30, // 18: cove.agent.v1.ReadResponse.info:type_name -> cove.agent.v1.FileInfo
-	73, // 19: cove.agent.v1.WriteRequest.header:type_name -> cove.agent.v1.WriteRequest.Header
+	75, // 19: cove.agent.v1.WriteRequest.header:type_name -> cove.agent.v1.WriteRequest.Header
 	30, // 20: cove.agent.v1.WriteResponse.info:type_name -> cove.agent.v1.FileInfo
 	30, // 21: cove.agent.v1.EditResponse.info:type_name -> cove.agent.v1.FileInfo
 	30, // 22: cove.agent.v1.MakeDirResponse.info:type_name -> cove.agent.v1.FileInfo
-	30, // 23: cove.agent.v1.MoveResponse.info:type_name -> cove.agent.v1.FileInfo
-	5,  // 24: cove.agent.v1.WatchEvent.kind:type_name -> cove.agent.v1.WatchEvent.Kind
-	55, // 25: cove.agent.v1.RunCodeRequest.context:type_name -> cove.agent.v1.ContextRef
-	74, // 26: cove.agent.v1.RunCodeRequest.env:type_name -> cove.agent.v1.RunCodeRequest.EnvEntry
-	15, // 27: cove.agent.v1.CodeEvent.output:type_name -> cove.agent.v1.Output
-	58, // 28: cove.agent.v1.CodeEvent.rich:type_name -> cove.agent.v1.CodeOutput
-	60, // 29: cove.agent.v1.CodeEvent.result:type_name -> cove.agent.v1.CodeResult
-	75, // 30: cove.agent.v1.CodeOutput.data:type_name -> cove.agent.v1.CodeOutput.DataEntry
-	76, // 31: cove.agent.v1.CodeOutput.metadata:type_name -> cove.agent.v1.CodeOutput.MetadataEntry
-	77, // 32: cove.agent.v1.CodeOutput.files:type_name -> cove.agent.v1.CodeOutput.FilesEntry
-	59, // 33: cove.agent.v1.CodeResult.error:type_name -> cove.agent.v1.CodeError
-	55, // 34: cove.agent.v1.CodeContext.ref:type_name -> cove.agent.v1.ContextRef
-	4,  // 35: cove.agent.v1.CodeContext.state:type_name -> cove.agent.v1.ContextState
-	61, // 36: cove.agent.v1.ListContextsResponse.contexts:type_name -> cove.agent.v1.CodeContext
-	55, // 37: cove.agent.v1.ControlContextRequest.ref:type_name -> cove.agent.v1.ContextRef
-	6,  // 38: cove.agent.v1.ControlContextRequest.action:type_name -> cove.agent.v1.ControlContextRequest.Action
-	61, // 39: cove.agent.v1.ControlContextResponse.context:type_name -> cove.agent.v1.CodeContext
-	66, // 40: cove.agent.v1.ListProcessesResponse.processes:type_name -> cove.agent.v1.Process
-	7,  // 41: cove.agent.v1.Agent.Health:input_type -> cove.agent.v1.HealthRequest
-	9,  // 42: cove.agent.v1.Agent.Configure:input_type -> cove.agent.v1.ConfigureRequest
-	12, // 43: cove.agent.v1.Agent.Exec:input_type -> cove.agent.v1.ExecRequest
-	17, // 44: cove.agent.v1.Agent.Attach:input_type -> cove.agent.v1.AttachRequest
-	18, // 45: cove.agent.v1.Agent.WriteInput:input_type -> cove.agent.v1.WriteInputRequest
-	20, // 46: cove.agent.v1.Agent.ResizeTerminal:input_type -> cove.agent.v1.ResizeTerminalRequest
-	22, // 47: cove.agent.v1.Agent.Signal:input_type -> cove.agent.v1.SignalRequest
-	24, // 48: cove.agent.v1.Agent.GetJob:input_type -> cove.agent.v1.GetJobRequest
-	26, // 49: cove.agent.v1.Agent.ListJobs:input_type -> cove.agent.v1.ListJobsRequest
-	28, // 50: cove.agent.v1.Agent.ReadOutput:input_type -> cove.agent.v1.ReadOutputRequest
-	31, // 51: cove.agent.v1.Agent.Stat:input_type -> cove.agent.v1.StatRequest
-	33, // 52: cove.agent.v1.Agent.List:input_type -> cove.agent.v1.ListRequest
-	35, // 53: cove.agent.v1.Agent.Read:input_type -> cove.agent.v1.ReadRequest
-	37, // 54: cove.agent.v1.Agent.Write:input_type -> cove.agent.v1.WriteRequest
-	39, // 55: cove.agent.v1.Agent.Edit:input_type -> cove.agent.v1.EditRequest
-	41, // 56: cove.agent.v1.Agent.MakeDir:input_type -> cove.agent.v1.MakeDirRequest
-	43, // 57: cove.agent.v1.Agent.Move:input_type -> cove.agent.v1.MoveRequest
-	45, // 58: cove.agent.v1.Agent.Delete:input_type -> cove.agent.v1.DeleteRequest
-	47, // 59: cove.agent.v1.Agent.Archive:input_type -> cove.agent.v1.ArchiveRequest
-	49, // 60: cove.agent.v1.Agent.Watch:input_type -> cove.agent.v1.WatchRequest
-	53, // 61: cove.agent.v1.Agent.Apply:input_type -> cove.agent.v1.ApplyRequest
-	51, // 62: cove.agent.v1.Agent.Stats:input_type -> cove.agent.v1.StatsRequest
-	56, // 63: cove.agent.v1.Agent.RunCode:input_type -> cove.agent.v1.RunCodeRequest
-	62, // 64: cove.agent.v1.Agent.ListContexts:input_type -> cove.agent.v1.ListContextsRequest
-	64, // 65: cove.agent.v1.Agent.ControlContext:input_type -> cove.agent.v1.ControlContextRequest
-	67, // 66: cove.agent.v1.Agent.ListProcesses:input_type -> cove.agent.v1.ListProcessesRequest
-	69, // 67: cove.agent.v1.Agent.SignalProcess:input_type -> cove.agent.v1.SignalProcessRequest
-	8,  // 68: cove.agent.v1.Agent.Health:output_type -> cove.agent.v1.HealthResponse
-	11, // 69: cove.agent.v1.Agent.Configure:output_type -> cove.agent.v1.ConfigureResponse
-	14, // 70: cove.agent.v1.Agent.Exec:output_type -> cove.agent.v1.JobEvent
-	14, // 71: cove.agent.v1.Agent.Attach:output_type -> cove.agent.v1.JobEvent
-	19, // 72: cove.agent.v1.Agent.WriteInput:output_type -> cove.agent.v1.WriteInputResponse
-	21, // 73: cove.agent.v1.Agent.ResizeTerminal:output_type -> cove.agent.v1.ResizeTerminalResponse
-	23, // 74: cove.agent.v1.Agent.Signal:output_type -> cove.agent.v1.SignalResponse
-	25, // 75: cove.agent.v1.Agent.GetJob:output_type -> cove.agent.v1.GetJobResponse
-	27, // 76: cove.agent.v1.Agent.ListJobs:output_type -> cove.agent.v1.ListJobsResponse
-	29, // 77: cove.agent.v1.Agent.ReadOutput:output_type -> cove.agent.v1.ReadOutputResponse
-	32, // 78: cove.agent.v1.Agent.Stat:output_type -> cove.agent.v1.StatResponse
-	34, // 79: cove.agent.v1.Agent.List:output_type -> cove.agent.v1.ListResponse
-	36, // 80: cove.agent.v1.Agent.Read:output_type -> cove.agent.v1.ReadResponse
-	38, // 81: cove.agent.v1.Agent.Write:output_type -> cove.agent.v1.WriteResponse
-	40, // 82: cove.agent.v1.Agent.Edit:output_type -> cove.agent.v1.EditResponse
-	42, // 83: cove.agent.v1.Agent.MakeDir:output_type -> cove.agent.v1.MakeDirResponse
-	44, // 84: cove.agent.v1.Agent.Move:output_type -> cove.agent.v1.MoveResponse
-	46, // 85: cove.agent.v1.Agent.Delete:output_type -> cove.agent.v1.DeleteResponse
-	48, // 86: cove.agent.v1.Agent.Archive:output_type -> cove.agent.v1.ArchiveResponse
-	50, // 87: cove.agent.v1.Agent.Watch:output_type -> cove.agent.v1.WatchEvent
-	54, // 88: cove.agent.v1.Agent.Apply:output_type -> cove.agent.v1.ApplyResponse
-	52, // 89: cove.agent.v1.Agent.Stats:output_type -> cove.agent.v1.StatsResponse
-	57, // 90: cove.agent.v1.Agent.RunCode:output_type -> cove.agent.v1.CodeEvent
-	63, // 91: cove.agent.v1.Agent.ListContexts:output_type -> cove.agent.v1.ListContextsResponse
-	65, // 92: cove.agent.v1.Agent.ControlContext:output_type -> cove.agent.v1.ControlContextResponse
-	68, // 93: cove.agent.v1.Agent.ListProcesses:output_type -> cove.agent.v1.ListProcessesResponse
-	70, // 94: cove.agent.v1.Agent.SignalProcess:output_type -> cove.agent.v1.SignalProcessResponse
-	68, // [68:95] is the sub-list for method output_type
-	41, // [41:68] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	30, // 23: cove.agent.v1.MakeSymlinkResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 24: cove.agent.v1.MoveResponse.info:type_name -> cove.agent.v1.FileInfo
+	5,  // 25: cove.agent.v1.WatchEvent.kind:type_name -> cove.agent.v1.WatchEvent.Kind
+	57, // 26: cove.agent.v1.RunCodeRequest.context:type_name -> cove.agent.v1.ContextRef
+	76, // 27: cove.agent.v1.RunCodeRequest.env:type_name -> cove.agent.v1.RunCodeRequest.EnvEntry
+	15, // 28: cove.agent.v1.CodeEvent.output:type_name -> cove.agent.v1.Output
+	60, // 29: cove.agent.v1.CodeEvent.rich:type_name -> cove.agent.v1.CodeOutput
+	62, // 30: cove.agent.v1.CodeEvent.result:type_name -> cove.agent.v1.CodeResult
+	77, // 31: cove.agent.v1.CodeOutput.data:type_name -> cove.agent.v1.CodeOutput.DataEntry
+	78, // 32: cove.agent.v1.CodeOutput.metadata:type_name -> cove.agent.v1.CodeOutput.MetadataEntry
+	79, // 33: cove.agent.v1.CodeOutput.files:type_name -> cove.agent.v1.CodeOutput.FilesEntry
+	61, // 34: cove.agent.v1.CodeResult.error:type_name -> cove.agent.v1.CodeError
+	57, // 35: cove.agent.v1.CodeContext.ref:type_name -> cove.agent.v1.ContextRef
+	4,  // 36: cove.agent.v1.CodeContext.state:type_name -> cove.agent.v1.ContextState
+	63, // 37: cove.agent.v1.ListContextsResponse.contexts:type_name -> cove.agent.v1.CodeContext
+	57, // 38: cove.agent.v1.ControlContextRequest.ref:type_name -> cove.agent.v1.ContextRef
+	6,  // 39: cove.agent.v1.ControlContextRequest.action:type_name -> cove.agent.v1.ControlContextRequest.Action
+	63, // 40: cove.agent.v1.ControlContextResponse.context:type_name -> cove.agent.v1.CodeContext
+	68, // 41: cove.agent.v1.ListProcessesResponse.processes:type_name -> cove.agent.v1.Process
+	7,  // 42: cove.agent.v1.Agent.Health:input_type -> cove.agent.v1.HealthRequest
+	9,  // 43: cove.agent.v1.Agent.Configure:input_type -> cove.agent.v1.ConfigureRequest
+	12, // 44: cove.agent.v1.Agent.Exec:input_type -> cove.agent.v1.ExecRequest
+	17, // 45: cove.agent.v1.Agent.Attach:input_type -> cove.agent.v1.AttachRequest
+	18, // 46: cove.agent.v1.Agent.WriteInput:input_type -> cove.agent.v1.WriteInputRequest
+	20, // 47: cove.agent.v1.Agent.ResizeTerminal:input_type -> cove.agent.v1.ResizeTerminalRequest
+	22, // 48: cove.agent.v1.Agent.Signal:input_type -> cove.agent.v1.SignalRequest
+	24, // 49: cove.agent.v1.Agent.GetJob:input_type -> cove.agent.v1.GetJobRequest
+	26, // 50: cove.agent.v1.Agent.ListJobs:input_type -> cove.agent.v1.ListJobsRequest
+	28, // 51: cove.agent.v1.Agent.ReadOutput:input_type -> cove.agent.v1.ReadOutputRequest
+	31, // 52: cove.agent.v1.Agent.Stat:input_type -> cove.agent.v1.StatRequest
+	33, // 53: cove.agent.v1.Agent.List:input_type -> cove.agent.v1.ListRequest
+	35, // 54: cove.agent.v1.Agent.Read:input_type -> cove.agent.v1.ReadRequest
+	37, // 55: cove.agent.v1.Agent.Write:input_type -> cove.agent.v1.WriteRequest
+	39, // 56: cove.agent.v1.Agent.Edit:input_type -> cove.agent.v1.EditRequest
+	41, // 57: cove.agent.v1.Agent.MakeDir:input_type -> cove.agent.v1.MakeDirRequest
+	43, // 58: cove.agent.v1.Agent.MakeSymlink:input_type -> cove.agent.v1.MakeSymlinkRequest
+	45, // 59: cove.agent.v1.Agent.Move:input_type -> cove.agent.v1.MoveRequest
+	47, // 60: cove.agent.v1.Agent.Delete:input_type -> cove.agent.v1.DeleteRequest
+	49, // 61: cove.agent.v1.Agent.Archive:input_type -> cove.agent.v1.ArchiveRequest
+	51, // 62: cove.agent.v1.Agent.Watch:input_type -> cove.agent.v1.WatchRequest
+	55, // 63: cove.agent.v1.Agent.Apply:input_type -> cove.agent.v1.ApplyRequest
+	53, // 64: cove.agent.v1.Agent.Stats:input_type -> cove.agent.v1.StatsRequest
+	58, // 65: cove.agent.v1.Agent.RunCode:input_type -> cove.agent.v1.RunCodeRequest
+	64, // 66: cove.agent.v1.Agent.ListContexts:input_type -> cove.agent.v1.ListContextsRequest
+	66, // 67: cove.agent.v1.Agent.ControlContext:input_type -> cove.agent.v1.ControlContextRequest
+	69, // 68: cove.agent.v1.Agent.ListProcesses:input_type -> cove.agent.v1.ListProcessesRequest
+	71, // 69: cove.agent.v1.Agent.SignalProcess:input_type -> cove.agent.v1.SignalProcessRequest
+	8,  // 70: cove.agent.v1.Agent.Health:output_type -> cove.agent.v1.HealthResponse
+	11, // 71: cove.agent.v1.Agent.Configure:output_type -> cove.agent.v1.ConfigureResponse
+	14, // 72: cove.agent.v1.Agent.Exec:output_type -> cove.agent.v1.JobEvent
+	14, // 73: cove.agent.v1.Agent.Attach:output_type -> cove.agent.v1.JobEvent
+	19, // 74: cove.agent.v1.Agent.WriteInput:output_type -> cove.agent.v1.WriteInputResponse
+	21, // 75: cove.agent.v1.Agent.ResizeTerminal:output_type -> cove.agent.v1.ResizeTerminalResponse
+	23, // 76: cove.agent.v1.Agent.Signal:output_type -> cove.agent.v1.SignalResponse
+	25, // 77: cove.agent.v1.Agent.GetJob:output_type -> cove.agent.v1.GetJobResponse
+	27, // 78: cove.agent.v1.Agent.ListJobs:output_type -> cove.agent.v1.ListJobsResponse
+	29, // 79: cove.agent.v1.Agent.ReadOutput:output_type -> cove.agent.v1.ReadOutputResponse
+	32, // 80: cove.agent.v1.Agent.Stat:output_type -> cove.agent.v1.StatResponse
+	34, // 81: cove.agent.v1.Agent.List:output_type -> cove.agent.v1.ListResponse
+	36, // 82: cove.agent.v1.Agent.Read:output_type -> cove.agent.v1.ReadResponse
+	38, // 83: cove.agent.v1.Agent.Write:output_type -> cove.agent.v1.WriteResponse
+	40, // 84: cove.agent.v1.Agent.Edit:output_type -> cove.agent.v1.EditResponse
+	42, // 85: cove.agent.v1.Agent.MakeDir:output_type -> cove.agent.v1.MakeDirResponse
+	44, // 86: cove.agent.v1.Agent.MakeSymlink:output_type -> cove.agent.v1.MakeSymlinkResponse
+	46, // 87: cove.agent.v1.Agent.Move:output_type -> cove.agent.v1.MoveResponse
+	48, // 88: cove.agent.v1.Agent.Delete:output_type -> cove.agent.v1.DeleteResponse
+	50, // 89: cove.agent.v1.Agent.Archive:output_type -> cove.agent.v1.ArchiveResponse
+	52, // 90: cove.agent.v1.Agent.Watch:output_type -> cove.agent.v1.WatchEvent
+	56, // 91: cove.agent.v1.Agent.Apply:output_type -> cove.agent.v1.ApplyResponse
+	54, // 92: cove.agent.v1.Agent.Stats:output_type -> cove.agent.v1.StatsResponse
+	59, // 93: cove.agent.v1.Agent.RunCode:output_type -> cove.agent.v1.CodeEvent
+	65, // 94: cove.agent.v1.Agent.ListContexts:output_type -> cove.agent.v1.ListContextsResponse
+	67, // 95: cove.agent.v1.Agent.ControlContext:output_type -> cove.agent.v1.ControlContextResponse
+	70, // 96: cove.agent.v1.Agent.ListProcesses:output_type -> cove.agent.v1.ListProcessesResponse
+	72, // 97: cove.agent.v1.Agent.SignalProcess:output_type -> cove.agent.v1.SignalProcessResponse
+	70, // [70:98] is the sub-list for method output_type
+	42, // [42:70] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_cove_agent_v1_agent_proto_init() }
@@ -5175,7 +5313,7 @@ func file_cove_agent_v1_agent_proto_init() {
 		(*JobEvent_Exited)(nil),
 		(*JobEvent_Detached)(nil),
 	}
-	file_cove_agent_v1_agent_proto_msgTypes[50].OneofWrappers = []any{
+	file_cove_agent_v1_agent_proto_msgTypes[52].OneofWrappers = []any{
 		(*CodeEvent_Output)(nil),
 		(*CodeEvent_Rich)(nil),
 		(*CodeEvent_Result)(nil),
@@ -5186,7 +5324,7 @@ func file_cove_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cove_agent_v1_agent_proto_rawDesc), len(file_cove_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   71,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -69,6 +69,8 @@ const (
 	AgentEditProcedure = "/cove.agent.v1.Agent/Edit"
 	// AgentMakeDirProcedure is the fully-qualified name of the Agent's MakeDir RPC.
 	AgentMakeDirProcedure = "/cove.agent.v1.Agent/MakeDir"
+	// AgentMakeSymlinkProcedure is the fully-qualified name of the Agent's MakeSymlink RPC.
+	AgentMakeSymlinkProcedure = "/cove.agent.v1.Agent/MakeSymlink"
 	// AgentMoveProcedure is the fully-qualified name of the Agent's Move RPC.
 	AgentMoveProcedure = "/cove.agent.v1.Agent/Move"
 	// AgentDeleteProcedure is the fully-qualified name of the Agent's Delete RPC.
@@ -128,6 +130,7 @@ type AgentClient interface {
 	// Edit replaces text in a file atomically.
 	Edit(context.Context, *connect.Request[agentv1.EditRequest]) (*connect.Response[agentv1.EditResponse], error)
 	MakeDir(context.Context, *connect.Request[agentv1.MakeDirRequest]) (*connect.Response[agentv1.MakeDirResponse], error)
+	MakeSymlink(context.Context, *connect.Request[agentv1.MakeSymlinkRequest]) (*connect.Response[agentv1.MakeSymlinkResponse], error)
 	Move(context.Context, *connect.Request[agentv1.MoveRequest]) (*connect.Response[agentv1.MoveResponse], error)
 	Delete(context.Context, *connect.Request[agentv1.DeleteRequest]) (*connect.Response[agentv1.DeleteResponse], error)
 	// Archive streams a directory as a ZIP file; symbolic links and special
@@ -258,6 +261,12 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(agentMethods.ByName("MakeDir")),
 			connect.WithClientOptions(opts...),
 		),
+		makeSymlink: connect.NewClient[agentv1.MakeSymlinkRequest, agentv1.MakeSymlinkResponse](
+			httpClient,
+			baseURL+AgentMakeSymlinkProcedure,
+			connect.WithSchema(agentMethods.ByName("MakeSymlink")),
+			connect.WithClientOptions(opts...),
+		),
 		move: connect.NewClient[agentv1.MoveRequest, agentv1.MoveResponse](
 			httpClient,
 			baseURL+AgentMoveProcedure,
@@ -345,6 +354,7 @@ type agentClient struct {
 	write          *connect.Client[agentv1.WriteRequest, agentv1.WriteResponse]
 	edit           *connect.Client[agentv1.EditRequest, agentv1.EditResponse]
 	makeDir        *connect.Client[agentv1.MakeDirRequest, agentv1.MakeDirResponse]
+	makeSymlink    *connect.Client[agentv1.MakeSymlinkRequest, agentv1.MakeSymlinkResponse]
 	move           *connect.Client[agentv1.MoveRequest, agentv1.MoveResponse]
 	delete         *connect.Client[agentv1.DeleteRequest, agentv1.DeleteResponse]
 	archive        *connect.Client[agentv1.ArchiveRequest, agentv1.ArchiveResponse]
@@ -438,6 +448,11 @@ func (c *agentClient) MakeDir(ctx context.Context, req *connect.Request[agentv1.
 	return c.makeDir.CallUnary(ctx, req)
 }
 
+// MakeSymlink calls cove.agent.v1.Agent.MakeSymlink.
+func (c *agentClient) MakeSymlink(ctx context.Context, req *connect.Request[agentv1.MakeSymlinkRequest]) (*connect.Response[agentv1.MakeSymlinkResponse], error) {
+	return c.makeSymlink.CallUnary(ctx, req)
+}
+
 // Move calls cove.agent.v1.Agent.Move.
 func (c *agentClient) Move(ctx context.Context, req *connect.Request[agentv1.MoveRequest]) (*connect.Response[agentv1.MoveResponse], error) {
 	return c.move.CallUnary(ctx, req)
@@ -528,6 +543,7 @@ type AgentHandler interface {
 	// Edit replaces text in a file atomically.
 	Edit(context.Context, *connect.Request[agentv1.EditRequest]) (*connect.Response[agentv1.EditResponse], error)
 	MakeDir(context.Context, *connect.Request[agentv1.MakeDirRequest]) (*connect.Response[agentv1.MakeDirResponse], error)
+	MakeSymlink(context.Context, *connect.Request[agentv1.MakeSymlinkRequest]) (*connect.Response[agentv1.MakeSymlinkResponse], error)
 	Move(context.Context, *connect.Request[agentv1.MoveRequest]) (*connect.Response[agentv1.MoveResponse], error)
 	Delete(context.Context, *connect.Request[agentv1.DeleteRequest]) (*connect.Response[agentv1.DeleteResponse], error)
 	// Archive streams a directory as a ZIP file; symbolic links and special
@@ -654,6 +670,12 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(agentMethods.ByName("MakeDir")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentMakeSymlinkHandler := connect.NewUnaryHandler(
+		AgentMakeSymlinkProcedure,
+		svc.MakeSymlink,
+		connect.WithSchema(agentMethods.ByName("MakeSymlink")),
+		connect.WithHandlerOptions(opts...),
+	)
 	agentMoveHandler := connect.NewUnaryHandler(
 		AgentMoveProcedure,
 		svc.Move,
@@ -754,6 +776,8 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentEditHandler.ServeHTTP(w, r)
 		case AgentMakeDirProcedure:
 			agentMakeDirHandler.ServeHTTP(w, r)
+		case AgentMakeSymlinkProcedure:
+			agentMakeSymlinkHandler.ServeHTTP(w, r)
 		case AgentMoveProcedure:
 			agentMoveHandler.ServeHTTP(w, r)
 		case AgentDeleteProcedure:
@@ -847,6 +871,10 @@ func (UnimplementedAgentHandler) Edit(context.Context, *connect.Request[agentv1.
 
 func (UnimplementedAgentHandler) MakeDir(context.Context, *connect.Request[agentv1.MakeDirRequest]) (*connect.Response[agentv1.MakeDirResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.MakeDir is not implemented"))
+}
+
+func (UnimplementedAgentHandler) MakeSymlink(context.Context, *connect.Request[agentv1.MakeSymlinkRequest]) (*connect.Response[agentv1.MakeSymlinkResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.agent.v1.Agent.MakeSymlink is not implemented"))
 }
 
 func (UnimplementedAgentHandler) Move(context.Context, *connect.Request[agentv1.MoveRequest]) (*connect.Response[agentv1.MoveResponse], error) {
