@@ -64,7 +64,11 @@ type Engine struct {
 	failed func(engine.Status)  // guarded by mu
 	live   map[string]*instance // guarded by mu
 	spare  *process             // started ahead of need, or nil; guarded by mu
-	pools  map[string]*pool     // by the key of their spec; guarded by mu
+	pools  pools                // guarded by mu
+	// spareFaults delays the next spare after those that have ended. Guarded by mu.
+	spareFaults faults
+	// resting is set while nobody needs shells. Guarded by mu.
+	resting bool
 	// keeping are the programs that are being copied. Guarded by mu.
 	keeping map[string]bool
 	// busy counts creations and checkpoints under way, lastBusy is when one
@@ -107,7 +111,7 @@ func New(cfg Config) (*Engine, error) {
 		ctx:     ctx, cancel: cancel,
 		failed: func(engine.Status) {},
 		live:   make(map[string]*instance),
-		pools:  make(map[string]*pool), keeping: make(map[string]bool),
+		pools:  make(pools), keeping: make(map[string]bool),
 		restock: make(chan struct{}, 1),
 	}
 	err = e.removeShells()

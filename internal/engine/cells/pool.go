@@ -5,7 +5,8 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"slices"
+	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -13,32 +14,8 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-const (
-	// maxBlank bounds the blank shells that wait at a time, for all specs.
-	maxBlank = 8
-	// shellBytes is about what a waiting shell costs in memory.
-	shellBytes = 48 << 20
-	// memoryShare is the part of the free memory that shells may take.
-	memoryShare = 8
-	// demandWindow is how far back demand is looked at, and poolLife how long a
-	// pool of blank shells that nobody needs is kept.
-	demandWindow = 20 * time.Second
-	poolLife     = 10 * time.Minute
-	// shellTimeout bounds the making of a shell ahead of need.
-	shellTimeout = time.Minute
-)
-
-// pool is the shells of one spec that wait.
-type pool struct {
-	spec  shellSpec
-	ready []*shell
-	// max is set for warm pools; the others are blank.
-	max   int
-	taken []time.Time // within demandWindow
-	used  time.Time
-	// failed stops a pool whose shells cannot be made.
-	failed bool
-}
+// shellTimeout bounds the making of a shell ahead of need.
+const shellTimeout = time.Minute
 
 // take returns a waiting shell of this spec, or nil, and notes the demand.
 func (e *Engine) take(spec shellSpec) *shell {
@@ -56,14 +33,13 @@ func (e *Engine) take(spec shellSpec) *shell {
 		p = &pool{spec: spec}
 		e.pools[key] = p
 	}
-	now := time.Now()
-	p.used = now
-	p.taken = append(slices.DeleteFunc(p.taken, func(t time.Time) bool { return now.Sub(t) > demandWindow }), now)
 	defer e.stock()
+	p.want(time.Now())
 	for len(p.ready) > 0 {
 		sh := p.ready[0]
 		p.ready = p.ready[1:]
 		if !sh.hasExited() {
+			p.worked()
 			return sh
 		}
 		e.wg.Go(func() { e.abandon(sh) })
@@ -79,25 +55,79 @@ func (e *Engine) stock() {
 	}
 }
 
-// stockLoop makes shells ahead of need, one at a time, until the engine is
-// closed.
+// stockLoop makes shells ahead of need, one at a time, and ends those that
+// nobody needs any more, until the engine is closed.
 func (e *Engine) stockLoop() {
+	var later <-chan time.Time
 	for {
 		select {
 		case <-e.ctx.Done():
 			return
 		case <-e.restock:
+		case <-later:
 		}
-		for e.ctx.Err() == nil {
-			e.awaitQuiet()
-			spec, ok := e.wanted()
-			if !ok {
-				break
-			}
-			e.makeAhead(spec)
+		later = nil
+		if at := e.tend(); !at.IsZero() {
+			later = time.After(time.Until(at))
 		}
-		e.refill()
 	}
+}
+
+// tend brings the stock to what is needed now, and returns when to look again
+// though nothing happens; zero is never.
+func (e *Engine) tend() time.Time {
+	for e.ctx.Err() == nil {
+		e.awaitQuiet()
+		headroom := freeMemory()
+		e.mu.Lock()
+		todo := e.pools.plan(time.Now(), headroom)
+		e.mu.Unlock()
+		for _, sh := range todo.surplus {
+			e.wg.Go(func() { e.abandon(sh) })
+		}
+		if todo.missing != nil {
+			e.makeAhead(*todo.missing)
+			continue
+		}
+		if !todo.active {
+			e.rest()
+			return todo.again
+		}
+		return sooner(todo.again, e.refill())
+	}
+	return time.Time{}
+}
+
+// rest gives back what only the next creation would need.
+func (e *Engine) rest() {
+	e.mu.Lock()
+	p, rested := e.spare, e.resting
+	e.spare, e.resting = nil, true
+	e.mu.Unlock()
+	if p != nil {
+		p.dismiss()
+	}
+	if !rested {
+		debug.FreeOSMemory()
+	}
+}
+
+// lost forgets a cell that ended before it was taken, and removes what it had.
+func (e *Engine) lost(p *process) {
+	e.mu.Lock()
+	if e.spare == p {
+		e.spare = nil
+		e.spareFaults.failed(time.Now())
+		e.stock()
+	}
+	sh := e.pools.lose(p, time.Now())
+	e.mu.Unlock()
+	if sh == nil {
+		return
+	}
+	e.cfg.Log.Warn("a shell that waited has ended", "shell", filepath.Base(sh.dir))
+	e.abandon(sh)
+	e.stock()
 }
 
 // awaitQuiet waits until nobody has waited for a sandbox for a moment: what is
@@ -152,83 +182,25 @@ func (e *Engine) makeAhead(spec shellSpec) {
 			sh.made = true
 		}
 	}
+	if err != nil && e.ctx.Err() == nil {
+		e.cfg.Log.Warn("make a shell ahead of need", "err", err)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.pools[spec.key()]
 	switch {
+	case p == nil && err == nil, err == nil && e.ctx.Err() != nil:
+		e.wg.Go(func() { e.abandon(sh) })
+	case p == nil:
 	case err != nil:
-		if e.ctx.Err() == nil {
-			e.cfg.Log.Warn("make a shell ahead of need", "err", err)
-		}
-		if p != nil {
-			p.failed = true
-		}
-	case p == nil || e.ctx.Err() != nil:
+		p.faults.failed(time.Now())
+	case sh.hasExited(): // before anybody could find it in its pool
+		p.faults.failed(time.Now())
 		e.wg.Go(func() { e.abandon(sh) })
 	default:
+		sh.since = time.Now()
 		p.ready = append(p.ready, sh)
 	}
-}
-
-// wanted returns the spec of a shell that is missing, and drops pools that
-// nobody needs any more.
-func (e *Engine) wanted() (shellSpec, bool) {
-	room := freeMemory()/memoryShare/shellBytes - int64(e.waiting())
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-	blank := 0
-	for key, p := range e.pools {
-		if p.max == 0 && now.Sub(p.used) > poolLife {
-			e.dropPool(key)
-			continue
-		}
-		if p.max == 0 {
-			blank += len(p.ready)
-		}
-	}
-	// The most recently used first; one shell is kept even where memory is short.
-	pools := make([]*pool, 0, len(e.pools))
-	for _, p := range e.pools {
-		pools = append(pools, p)
-	}
-	slices.SortFunc(pools, func(a, b *pool) int { return b.used.Compare(a.used) })
-	for i, p := range pools {
-		limit := p.max
-		if limit == 0 {
-			limit = maxBlank
-			if i > 0 && p.max == 0 && blank >= maxBlank {
-				continue
-			}
-		}
-		want := min(max(1, p.demand(now)), limit)
-		if p.failed || len(p.ready) >= want || room <= 0 && len(p.ready) > 0 {
-			continue
-		}
-		return p.spec, true
-	}
-	return shellSpec{}, false
-}
-
-// demand is how many were taken lately.
-func (p *pool) demand(now time.Time) int {
-	n := 0
-	for _, t := range p.taken {
-		if now.Sub(t) <= demandWindow {
-			n++
-		}
-	}
-	return n
-}
-
-func (e *Engine) waiting() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	n := 0
-	for _, p := range e.pools {
-		n += len(p.ready)
-	}
-	return n
 }
 
 // dropPool ends the shells of a pool.
@@ -244,7 +216,7 @@ func (e *Engine) dropPool(key string) {
 
 // Warm implements [engine.Checkpointer].
 func (e *Engine) Warm(specs []engine.WarmSpec) {
-	keep := map[string]*pool{}
+	keep := pools{}
 	for _, w := range specs {
 		m, err := e.checkpoints.Manifest(w.Checkpoint)
 		if err != nil {

@@ -84,7 +84,8 @@ type shell struct {
 	spec       shellSpec
 	dir        string
 	unenforced []string
-	made       bool // it has said so
+	made       bool      // it has said so
+	since      time.Time // when it began to wait
 }
 
 func (e *Engine) shellsDir() string { return filepath.Join(e.cfg.Dir, "shells") }

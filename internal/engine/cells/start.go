@@ -70,33 +70,46 @@ func (e *Engine) takeProcess() (*process, error) {
 	e.mu.Lock()
 	p := e.spare
 	e.spare = nil
+	taken := p != nil && !p.hasExited()
+	if taken {
+		e.spareFaults = faults{}
+	}
 	e.mu.Unlock()
-	if p != nil && !p.hasExited() {
+	if taken {
 		return p, nil
 	}
 	return e.startProcess(e.program, cell.Protocol)
 }
 
 // refill starts a cell ahead of need, if there is none: its start is a sixth
-// of a sandbox's creation.
-func (e *Engine) refill() {
+// of a sandbox's creation. It returns when to try again, or zero.
+func (e *Engine) refill() (again time.Time) {
 	e.mu.Lock()
-	have := e.spare != nil && !e.spare.hasExited()
+	e.resting = false
+	have, again := e.spare != nil, e.spareFaults.again
 	e.mu.Unlock()
-	if have || e.ctx.Err() != nil {
-		return
+	switch {
+	case have || e.ctx.Err() != nil:
+		return time.Time{}
+	case again.After(time.Now()):
+		return again
 	}
 	p, err := e.startProcess(e.program, cell.Protocol)
 	if err != nil {
-		return // the next Create meets the same error and tells it
+		return time.Time{} // the next Create meets the same error and tells it
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ctx.Err() != nil || e.spare != nil && !e.spare.hasExited() {
+	switch {
+	case e.ctx.Err() != nil || e.spare != nil:
 		p.dismiss()
-		return
+	case p.hasExited(): // before anybody could find it here
+		e.spareFaults.failed(time.Now())
+		return e.spareFaults.again
+	default:
+		e.spare = p
 	}
-	e.spare = p
+	return time.Time{}
 }
 
 // dismiss ends a cell that has no specification yet.
@@ -159,8 +172,9 @@ func (e *Engine) tryProcess(program string, protocol int) (*process, error) {
 	return p, nil
 }
 
-// reap waits for the process, or until the engine is closed: the cell lives on
-// then, and whoever adopts it waits for it.
+// reap waits for the process, and removes what it leaves if it was not taken. It
+// ends when the engine is closed: the cell lives on then, and whoever adopts it
+// waits for it.
 func (e *Engine) reap(p *process) {
 	done := make(chan struct{})
 	go func() {
@@ -170,6 +184,7 @@ func (e *Engine) reap(p *process) {
 	}()
 	select {
 	case <-done:
+		e.lost(p)
 	case <-e.ctx.Done():
 	}
 }
