@@ -321,7 +321,9 @@ type Computers interface {
 	// ListWindows returns top-level windows, the topmost first.
 	ListWindows(ctx context.Context, sandbox string) (*List[Window], error)
 	ControlWindow(ctx context.Context, sandbox string, req WindowRequest) (*List[Window], error)
-	// OpenURL opens an address in the computer's browser.
+	// OpenURL opens an address in the computer's browser and returns when a
+	// window shows it, which may still be loading the page. It fails with
+	// timeout when there is none after 30 seconds; the browser goes on.
 	OpenURL(ctx context.Context, sandbox, url string) error
 	// ViewComputer makes a link to the live view.
 	ViewComputer(ctx context.Context, sandbox string, req ViewRequest) (*ViewLink, error)

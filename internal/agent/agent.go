@@ -62,8 +62,8 @@ type Agent struct {
 
 	// How long others may take: what the constants of these names say, but in
 	// tests, where only the machine may be slow.
-	interruptGrace, endGrace, browserStart time.Duration
-	kernelGrace                            time.Duration // [kernel.Config.EndGrace]
+	interruptGrace, endGrace, browserWindow time.Duration
+	kernelGrace                             time.Duration // [kernel.Config.EndGrace]
 
 	mu       sync.RWMutex
 	settings settings    // guarded by mu
@@ -95,7 +95,7 @@ func New(cfg Config) (*Agent, error) {
 		null:    null,
 		root:    "/",
 
-		interruptGrace: interruptGrace, endGrace: endGrace, browserStart: browserStart,
+		interruptGrace: interruptGrace, endGrace: endGrace, browserWindow: browserWindow,
 	}
 	if cfg.Init {
 		// Here and not before the first merge: a sandbox that boots with the

@@ -104,11 +104,22 @@ func testOpenURL(t *testing.T, s *server, c agentv1connect.DesktopClient, displa
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
 	script := filepath.Join(dir, "browser")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\necho \"$DISPLAY|$#|$*\" >> "+out+"\n[ \"$1\" != fail ] || { echo no luck >&2; exit 3; }\nsleep 100\n"), 0o755); err != nil {
+	const browser = `#!/bin/sh
+echo "$DISPLAY|$#|$*" >> "$OUT"
+case $1 in
+fail) echo no luck >&2; exit 3 ;;
+blind) exec sleep 100 ;;
+hand-over) exit 0 ;;
+esac
+sleep 1
+exec xterm -T "$2" -e sleep 100
+`
+	needs.Command(t, "xterm")
+	if err := os.WriteFile(script, []byte(browser), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	set := func(command string) {
-		if _, err := s.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{Env: map[string]string{"COVE_BROWSER": command}})); err != nil {
+		if _, err := s.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{Env: map[string]string{"COVE_BROWSER": command, "OUT": out}})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,19 +132,27 @@ func testOpenURL(t *testing.T, s *server, c agentv1connect.DesktopClient, displa
 	if err := open(url); err != nil {
 		t.Fatal(err)
 	}
-	want := display + "|2|--flag " + url + "\n"
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if b, _ := os.ReadFile(out); string(b) == want {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("the browser was started with %q, want %q", b, want)
-		}
+	if b, err := os.ReadFile(out); err != nil || string(b) != display+"|2|--flag "+url+"\n" {
+		t.Errorf("the browser was started with %q, %v", b, err)
+	}
+	list, err := c.ListWindows(t.Context(), connect.NewRequest(&agentv1.ListWindowsRequest{Display: display}))
+	if err != nil || len(list.Msg.GetWindows()) != 1 {
+		t.Errorf("an address was opened and the windows are %v, %v", list, err)
+	}
+	set(script + " hand-over")
+	if err := open("about:blank"); err != nil {
+		t.Errorf("a browser that hands the address over: %v", err)
 	}
 	set(script + " fail")
-	s.agent.browserStart = patience // its end is seen when it comes
 	if err := open("about:blank"); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "no luck") {
 		t.Errorf("a browser that fails: %v", err)
 	}
+	set(script + " blind")
+	s.agent.browserWindow = 200 * time.Millisecond
+	if err := open("about:blank"); connect.CodeOf(err) != connect.CodeDeadlineExceeded || !strings.Contains(err.Error(), "no window") {
+		t.Errorf("a browser without a window: %v", err)
+	}
+	s.agent.browserWindow = patience
 	for _, bad := range []string{"", "example.com", "--flag", "-https://x", "javascript:alert(1)", "http://", "http://a b", "ftp://x/y", "https://x/\ny", "file", "chrome://settings", strings.Repeat("http://x/", 2000)} {
 		if err := open(bad); connect.CodeOf(err) != connect.CodeInvalidArgument && connect.CodeOf(err) != connect.CodeResourceExhausted {
 			t.Errorf("%q: got %v", bad, err)

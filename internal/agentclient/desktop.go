@@ -174,9 +174,14 @@ func (c *Client) ControlWindow(ctx context.Context, display string, req *sandbox
 	return windows(resp.GetWindows())
 }
 
-// OpenURL opens an address in the browser on a display.
+// browserTimeout bounds the opening of an address: the agent itself gives up
+// sooner when a browser shows no window.
+const browserTimeout = 2 * callTimeout
+
+// OpenURL opens an address in the browser on a display, and returns when there is
+// a window for it.
 func (c *Client) OpenURL(ctx context.Context, display, url string) error {
-	_, err := call(ctx, callTimeout, c.desktop.OpenURL, &agentv1.OpenURLRequest{Display: display, Url: url})
+	_, err := call(ctx, browserTimeout, c.desktop.OpenURL, &agentv1.OpenURLRequest{Display: display, Url: url})
 	return err
 }
 

@@ -32,6 +32,7 @@ func TestComputer(t *testing.T) {
 			submit()
 			return // forks and previews of an ordinary user have tests of their own
 		}
+		followDocs(t, d)
 
 		forks, err := d.Client.Fork(t.Context(), c.id, sandbox.ForkRequest{Count: 1})
 		if err != nil {

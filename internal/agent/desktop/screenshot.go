@@ -120,6 +120,32 @@ func (d *Desktop) capture(ctx context.Context, s *session, req *sandbox.Screensh
 	}
 }
 
+// Drawn reports whether there is anything to see in a region, which need not be
+// on the screen as a whole: a program that has a window but drew nothing yet
+// leaves it in one colour.
+func (d *Desktop) Drawn(ctx context.Context, region sandbox.Region) (bool, error) {
+	if err := d.shots.take(ctx); err != nil {
+		return false, d.explain(err)
+	}
+	defer d.shots.give()
+	return retry(ctx, d, func(s *session) (bool, error) {
+		r := image.Rect(region.X, region.Y, region.X+region.Width, region.Y+region.Height).Intersect(image.Rectangle{Max: *s.size.Load()})
+		if r.Empty() {
+			return false, nil
+		}
+		img, _, err := d.capture(ctx, s, &sandbox.ScreenshotRequest{Region: &sandbox.Region{X: r.Min.X, Y: r.Min.Y, Width: r.Dx(), Height: r.Dy()}})
+		if err != nil {
+			return false, err
+		}
+		return !uniform(img), nil
+	})
+}
+
+// uniform reports whether a picture has one colour only.
+func uniform(img *image.RGBA) bool {
+	return len(img.Pix) <= 4 || bytes.Equal(img.Pix[4:], img.Pix[:len(img.Pix)-4])
+}
+
 // partOf returns the part of a screen of a size that is asked for.
 func partOf(size image.Point, r *sandbox.Region) (image.Rectangle, error) {
 	if size.X > sandbox.MaxScreenWidth || size.Y > sandbox.MaxScreenHeight {

@@ -328,7 +328,7 @@ func computerOpen() dialect.Tool {
 	return dialect.New(toolsetComputer, &mcp.Tool{
 		Name:         "computer_open",
 		Title:        "Open a page",
-		Description:  "Open an address in a computer's browser, and show the screen when it stands still. A first page takes a few seconds, for which the browser starts.",
+		Description:  "Open an address in a computer's browser, wait until its window shows something, and show the screen when it stands still. A first page takes a few seconds, for which the browser starts.",
 		Annotations:  annotations("Open a page", false, false, false, true),
 		InputSchema:  input(computerArg(), req("url", bounded("http, https, file or about.", 1, 8<<10)), opt("screenshot", with(boolean("Return a picture of the screen."), true))),
 		OutputSchema: output(opt("screenshot", object("", shotProps()...))),

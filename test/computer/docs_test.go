@@ -1,0 +1,59 @@
+package computer
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// session returns the commands of the first console block of docs/computers.md,
+// and what the last of them prints. The tests have a template of their own in
+// the place of the one that takes a download.
+func session(t *testing.T) (commands []string, last string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/computers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(page), "```console\n")
+	block, _, _ = strings.Cut(block, "```")
+	for line := range strings.Lines(block) {
+		command, isCommand := strings.CutPrefix(line, "$ ")
+		switch {
+		case !isCommand:
+			last = line
+		case strings.HasPrefix(command, "cove template build desktop"):
+		default:
+			commands = append(commands, strings.Replace(command, "computer create", "computer create -T pc", 1))
+		}
+	}
+	return commands, last
+}
+
+// followDocs types what docs/computers.md shows, without a pause between the
+// commands.
+func followDocs(t *testing.T, d *covetest.Daemon) {
+	t.Helper()
+	bin := t.TempDir()
+	if err := os.Symlink(d.Binary, filepath.Join(bin, "cove")); err != nil {
+		t.Fatal(err)
+	}
+	commands, want := session(t)
+	var out []byte
+	for _, line := range commands {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+		cmd.Dir = bin
+		cmd.Env = append(d.Command(t.Context()).Env, "PATH="+bin+":"+os.Getenv("PATH"))
+		var err error
+		if out, err = cmd.Output(); err != nil {
+			t.Fatalf("%s: %v, %s", line, err, out)
+		}
+	}
+	if string(out) != want || want == "" {
+		t.Errorf("the last command printed %q, docs/computers.md says %q", out, want)
+	}
+}
