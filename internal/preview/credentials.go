@@ -59,10 +59,15 @@ func credentials(r *http.Request) []credential {
 		add(credential{key: v, from: fromHeader})
 	}
 	for piece := range strings.SplitSeq(r.URL.RawQuery, "&") {
-		switch name, value := queryPair(piece); name {
-		case keyQuery:
+		name, value, _ := strings.Cut(piece, "=")
+		value, err := url.QueryUnescape(value)
+		switch {
+		case err != nil:
+		// The one spelling of the names: what is taken must be recognized
+		// wherever a browser repeats it.
+		case name == keyQuery:
 			add(credential{key: value, from: fromQuery})
-		case linkQuery:
+		case name == linkQuery:
 			add(credential{link: value, from: fromQuery})
 		}
 	}
@@ -75,28 +80,39 @@ func credentials(r *http.Request) []credential {
 	return found
 }
 
-// queryPair decodes one piece of a query; what cannot be decoded has no name.
-func queryPair(piece string) (name, value string) {
-	name, value, _ = strings.Cut(piece, "=")
-	name, err := url.QueryUnescape(name)
-	if err != nil {
-		return "", ""
-	}
-	if value, err = url.QueryUnescape(value); err != nil {
-		value = ""
-	}
-	return name, value
-}
-
-// cleanQuery takes credentials out of a query and leaves the rest as it is.
+// cleanQuery takes credentials out of a query, however their names are spelled,
+// and leaves the rest as it is.
 func cleanQuery(raw string) string {
 	var kept []string
 	for piece := range strings.SplitSeq(raw, "&") {
-		if name, _ := queryPair(piece); name != keyQuery && name != linkQuery {
+		name, _, _ := strings.Cut(piece, "=")
+		name, err := url.QueryUnescape(name)
+		if err != nil || name != keyQuery && name != linkQuery {
 			kept = append(kept, piece)
 		}
 	}
 	return strings.Join(kept, "&")
+}
+
+// namesCredential reports whether an address that a browser came from names a
+// credential anywhere, in any spelling, or cannot be read.
+func namesCredential(referer string) bool {
+	if _, err := url.Parse(referer); err != nil {
+		return true
+	}
+	for text := referer; ; {
+		if strings.Contains(strings.ToLower(text), linkQuery) { // the key's name begins with it
+			return true
+		}
+		plain, err := url.QueryUnescape(text)
+		if err != nil {
+			return true
+		}
+		if len(plain) == len(text) { // nothing was escaped any more
+			return false
+		}
+		text = plain
+	}
 }
 
 // cleanCookies takes the proxy's cookies out of a header.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,9 @@ import (
 type trip struct {
 	preview *sandbox.Preview
 	at      place
+	// neighbor is the origin of the sandbox's own page that the request comes
+	// from, which may frame the answer; "" is none.
+	neighbor string
 }
 
 type tripKey struct{}
@@ -93,10 +97,8 @@ func rewrite(r *httputil.ProxyRequest) {
 		}
 	}
 	cleanCookies(out.Header)
-	for _, value := range out.Header.Values("Referer") {
-		if strings.Contains(value, linkQuery) {
-			out.Header.Del("Referer")
-		}
+	if slices.ContainsFunc(out.Header.Values("Referer"), namesCredential) {
+		out.Header.Del("Referer")
 	}
 	if !isWebSocket(in) {
 		// Any other protocol would be carried on unseen.
@@ -134,6 +136,11 @@ func cleanResponse(res *http.Response) error {
 	h.Del("Alt-Svc")
 	h.Del("Clear-Site-Data")
 	h.Del(errorHeader)
+	if t := tripOf(res.Request.Context()); t != nil && t.preview.Access != sandbox.PreviewPublic {
+		// Beside a policy of the application's own, which may be stricter. Over
+		// plain HTTP browsers send no Sec-Fetch-Dest, and go by this alone.
+		h.Add("Content-Security-Policy", strings.TrimSpace("frame-ancestors 'self' "+t.neighbor))
+	}
 	return nil
 }
 

@@ -27,9 +27,33 @@ func sameSandbox(r *http.Request, at place, p *Proxy) bool {
 	}
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-site", "cross-site":
-		return navigates(r)
+		return navigates(r) && (!framed(r) || p.neighbor(r, at) != "")
 	}
 	return true
+}
+
+// framed reports whether a browser opens a page within another.
+func framed(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Dest") {
+	case "iframe", "frame", "embed", "object", "fencedframe":
+		return true
+	}
+	return false
+}
+
+// neighbor returns the origin of the page that a request comes from, if that is
+// of the same sandbox, or "". A page can keep its address to itself and cannot
+// give another's.
+func (p *Proxy) neighbor(r *http.Request, at place) string {
+	from, err := url.Parse(r.Header.Get("Referer"))
+	if err != nil {
+		return ""
+	}
+	origin := from.Scheme + "://" + from.Host
+	if !p.ownOrigin(origin, at) {
+		return ""
+	}
+	return origin
 }
 
 func (p *Proxy) ownOrigin(origin string, at place) bool {

@@ -150,7 +150,7 @@ func (p *Proxy) visit(w http.ResponseWriter, r *http.Request, at place) {
 		return
 	}
 	defer p.visits.leave(found.ID)
-	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), tripKey{}, &trip{preview: found, at: at}))
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), tripKey{}, &trip{preview: found, at: at, neighbor: p.neighbor(r, at)}))
 	defer cancel()
 	visit := sandbox.PreviewVisit{Label: at.label, Key: used.key, Link: used.link}
 	stop := p.watch(ctx, cancel, visit)
