@@ -9,10 +9,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -65,11 +65,10 @@ func encodeJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// decodeJSON refuses text that is not UTF-8, which encoding/json would alter
-// without a word.
+// decodeJSON decodes a body that can be understood in one way only.
 func decodeJSON(data []byte, v any) error {
-	if !utf8.Valid(data) {
-		return errors.New("the body is not valid UTF-8")
+	if err := intake.CheckJSON(data); err != nil {
+		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(v); err != nil {

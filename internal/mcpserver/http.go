@@ -11,7 +11,6 @@ import (
 	"path"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -198,10 +197,6 @@ func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, e
 	return name, sel, nil
 }
 
-// errNotText refuses a body that is not UTF-8, which JSON must be: the decoder
-// would silently change it.
-var errNotText = errors.New("the request is not valid UTF-8")
-
 // readBody reads a bounded body. release must be called when it is done with.
 func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	if r.ContentLength > maxMessage {
@@ -211,14 +206,22 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		return nil, nil, err
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
-	if err == nil && !utf8.Valid(body) {
-		err = errNotText
+	if err == nil {
+		err = intake.CheckJSON(body)
 	}
 	if err != nil {
 		release()
 		return nil, nil, err
 	}
 	return body, release, nil
+}
+
+// notUTF8 tells a client of a message that is not text.
+const notUTF8 = "the message is not valid UTF-8; send binary data as base64"
+
+func isDuplicate(err error) bool {
+	_, ok := errors.AsType[*intake.DuplicateError](err)
+	return ok
 }
 
 func refuseBody(w http.ResponseWriter, err error) {
@@ -228,8 +231,10 @@ func refuseBody(w http.ResponseWriter, err error) {
 		w.Header().Set("Connection", "close")
 		refuse(w, http.StatusRequestEntityTooLarge, jsonrpc.CodeInvalidRequest,
 			fmt.Sprintf("the request is over %d MiB; write large files in parts", maxMessage>>20))
-	case errors.Is(err, errNotText):
-		refuse(w, http.StatusBadRequest, jsonrpc.CodeParseError, err.Error()+"; send binary data as base64")
+	case errors.Is(err, intake.ErrNotUTF8):
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeParseError, notUTF8)
+	case isDuplicate(err):
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, err.Error())
 	case intake.IsStalled(err):
 		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, intake.StalledMessage)
 	case errors.Is(err, intake.ErrBusy):

@@ -377,6 +377,12 @@ func TestBodies(t *testing.T) {
 		}
 		w.expectTooLarge(req, headers)
 	})
+	t.Run("a member twice", func(t *testing.T) {
+		status, m := w.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sandbox_list","arguments":{"limit":1,"limit":2}}}`, headers...)
+		if status != http.StatusBadRequest || m.Error == nil || !strings.Contains(m.Error.Message, `"limit" is given twice`) {
+			t.Errorf("got %d %+v", status, m)
+		}
+	})
 	t.Run("not UTF-8", func(t *testing.T) {
 		status, m := w.post("/mcp", call(2, "sandbox_exec", `{"sandbox":"s","shell":"`+"\xff"+`"}`), headers...)
 		if status != http.StatusBadRequest || m.Error == nil || m.Error.Code != -32700 {

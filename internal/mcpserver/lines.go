@@ -4,15 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
 	"sync"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/intake"
 )
 
 const (
@@ -81,11 +84,15 @@ func (l *lines) next() error {
 		}
 		break
 	}
-	switch {
-	case long != nil:
-		l.refuse(long.id(), -32600, fmt.Sprintf("the message is over %d MiB; write large files in parts", maxMessage>>20))
-	case !utf8.Valid(line):
-		l.refuse(newLongLine(line, nil).id(), -32700, "the message is not valid UTF-8; send binary data as base64")
+	if long != nil {
+		l.refuse(long.id(), jsonrpc.CodeInvalidRequest, fmt.Sprintf("the message is over %d MiB; write large files in parts", maxMessage>>20))
+		return nil
+	}
+	switch err := intake.CheckJSON(line); {
+	case errors.Is(err, intake.ErrNotUTF8):
+		l.refuse(newLongLine(line, nil).id(), jsonrpc.CodeParseError, notUTF8)
+	case err != nil:
+		l.refuse(newLongLine(line, nil).id(), jsonrpc.CodeInvalidRequest, err.Error())
 	case len(bytes.TrimSpace(line)) > 0:
 		l.count(line, 1)
 		l.line = line
@@ -181,7 +188,7 @@ func hungUp(w io.Writer) bool {
 	return err == nil && gone
 }
 
-func (l *lines) refuse(id []byte, code int, message string) {
+func (l *lines) refuse(id []byte, code int64, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// An error of writing is met again by the next message.

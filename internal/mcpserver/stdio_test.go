@@ -284,6 +284,7 @@ func TestStdioBadLines(t *testing.T) {
 		{"too long, id first", `{"jsonrpc":"2.0","id":"a-1","method":"tools/call","params":{"content":"` + long + `"}}`, `"a-1"`, "12 MiB"},
 		{"too long, no id", long, "null", "12 MiB"},
 		{"not UTF-8", `{"jsonrpc":"2.0","id":42,"method":"tools/call","params":{"name":"` + "\xff" + `"}}`, "42", "UTF-8"},
+		{"a member twice", `{"jsonrpc":"2.0","id":43,"method":"tools/call","params":{"name":"sandbox_list","name":"sandbox_kill"}}`, "43", `"name" is given twice`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -305,6 +306,7 @@ func TestStdioBadLines(t *testing.T) {
 
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{\"id\":1,\"method\":\"x\"}\n\xff\n\n"))
+	f.Add([]byte(`{"id":1,"a\u0000é":2,"a\u0000é":3}`))
 	f.Add([]byte("a"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var out bytes.Buffer

@@ -13,7 +13,6 @@ import (
 	"path"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/intake"
@@ -176,10 +175,6 @@ func (f *front) admit(r *http.Request) (sandbox.Caller, *plainError) {
 	return callerFor(namespace), nil
 }
 
-// errNotText refuses a body that is not UTF-8, which JSON must be: the decoder
-// would silently change it.
-var errNotText = errors.New("it is not valid UTF-8")
-
 // read reads a bounded body. release must be called when it is done with.
 func (f *front) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	caller, _ := sandbox.CallerOf(r.Context())
@@ -187,8 +182,8 @@ func (f *front) read(w http.ResponseWriter, r *http.Request) (body []byte, relea
 		return nil, nil, err
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil && !utf8.Valid(body) {
-		err = errNotText
+	if err == nil {
+		err = intake.CheckJSON(body)
 	}
 	if err != nil {
 		release()
@@ -203,7 +198,8 @@ func refuseBody(w http.ResponseWriter, err error) {
 		http.Error(w, fmt.Sprintf("the request is over %d MiB; write large files in parts", maxBody>>20), http.StatusRequestEntityTooLarge)
 		return
 	}
-	if errors.Is(err, errNotText) {
+	_, twice := errors.AsType[*intake.DuplicateError](err)
+	if twice || errors.Is(err, intake.ErrNotUTF8) {
 		http.Error(w, "Failed to parse the request body as JSON: "+err.Error(), http.StatusBadRequest)
 		return
 	}

@@ -210,7 +210,7 @@ func TestKeys(t *testing.T) {
 		"one without JSON":          {"/api/v1/rpc", `{`, one, `400 {"code":2001,"error":"Invalid JSON-RPC request: unexpected end of JSON input"}`},
 		"one with a list":           {"/api/v1/rpc", "[" + rpc("*") + "]", one, `400 {"code":2001,"error":"Invalid JSON-RPC request: the request cannot be of type array"}`},
 		"one with a wrong method":   {"/api/v1/rpc", `{"jsonrpc":"2.0","method":1}`, one, `400 {"code":2001,"error":"Invalid JSON-RPC request: method cannot be of type number"}`},
-		"no text":                   {"/api/v1/rpc", `{"jsonrpc":"2.0","method":"x","id":"` + "\xff" + `"}`, all, `400 Failed to parse the request body as JSON: it is not valid UTF-8`},
+		"no text":                   {"/api/v1/rpc", `{"jsonrpc":"2.0","method":"x","id":"` + "\xff" + `"}`, all, `400 Failed to parse the request body as JSON: the text is not valid UTF-8`},
 		"health":                    {"/api/v1/health", "", "", `405 Method Not Allowed`},
 		"MCP, nothing":              {"/mcp", tool("*"), "", credentials},
 		"MCP, all":                  {"/mcp", tool("*"), "Bearer " + all, `"sandboxes\": []`},
