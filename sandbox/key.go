@@ -51,6 +51,14 @@ func (c Caller) Has(s Scope) bool {
 	return slices.Contains(c.Scopes, s) || slices.Contains(c.Scopes, ScopeAdmin)
 }
 
+// Need returns a forbidden error if the caller lacks the scope.
+func (c Caller) Need(s Scope) error {
+	if c.Has(s) {
+		return nil
+	}
+	return Errorf(CodeForbidden, "the key lacks the scope %q; ask an administrator for a key that has it", s)
+}
+
 type callerKey struct{}
 
 // WithCaller returns a context that carries who makes the request.

@@ -11,6 +11,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -35,6 +36,9 @@ type Config struct {
 	Log *slog.Logger
 	// Version is what GET /v1/version answers, such as "1.2.3".
 	Version string
+	// Denied is told of operations, by their ids, that a caller asked for and has
+	// not the scope for; nil is not told. The service does not hear of these.
+	Denied func(ctx context.Context, operation string)
 	// Memory bounds what requests under way hold; nil is [DefaultMemory].
 	Memory *intake.MemoryConfig
 }
@@ -44,6 +48,8 @@ type handlers struct {
 	svc     sandbox.Service
 	log     *slog.Logger
 	version string
+	// onDenied is [Config.Denied].
+	onDenied func(ctx context.Context, operation string)
 }
 
 // New returns the handler of /v1/ and /healthz. It is safe for concurrent use
@@ -75,7 +81,7 @@ func OpenAPI() ([]byte, error) {
 }
 
 func build(cfg Config) (*http.ServeMux, huma.API) {
-	h := &handlers{svc: cfg.Service, log: cfg.Log, version: cfg.Version}
+	h := &handlers{svc: cfg.Service, log: cfg.Log, version: cfg.Version, onDenied: cfg.Denied}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -84,6 +90,7 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	a := humago.New(mux, humaConfig())
 	// It travels as a string, in requests only.
 	a.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[sandbox.SecretValue](), reflect.TypeFor[string]())
+	a.UseMiddleware(h.guard)
 	h.registerServer(a)
 	h.registerSandboxes(a)
 	h.registerSnapshots(a)

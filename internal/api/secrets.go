@@ -84,7 +84,7 @@ func (h *handlers) registerSecrets(a huma.API) {
 			return reply(ctx, h, v, err)
 		})
 	const attached = "/v1/sandboxes/{sandbox}/secrets"
-	huma.Register(a, op(http.MethodPost, attached, "attach-secret", "secrets", "Give a living sandbox a placeholder for a secret"),
+	huma.Register(a, needs(op(http.MethodPost, attached, "attach-secret", "secrets", "Give a living sandbox a placeholder for a secret"), sandbox.ScopeSandboxesWrite),
 		func(ctx context.Context, in *attachSecretInput) (*Reply[sandbox.Sandbox], error) {
 			v, err := h.svc.AttachSecret(ctx, in.Sandbox, in.Body.Secret, in.Body.Env)
 			return reply(ctx, h, v, err)

@@ -80,7 +80,7 @@ func (h *handlers) registerSnapshots(a huma.API) {
 			v, err := h.svc.RestoreSnapshot(ctx, in.Sandbox, in.Body)
 			return reply(ctx, h, v, err)
 		})
-	diff := op(http.MethodPost, "/v1/diff/{subject}", "diff", "snapshots", "Compare the files of a sandbox or snapshot with those of another")
+	diff := needs(op(http.MethodPost, "/v1/diff/{subject}", "diff", "snapshots", "Compare the files of a sandbox or snapshot with those of another"), sandbox.ScopeSandboxesRead)
 	huma.Register(a, diff, func(ctx context.Context, in *diffInput) (*Reply[sandbox.Diff], error) {
 		v, err := h.svc.Diff(ctx, in.Subject, in.Body)
 		return reply(ctx, h, v, err)

@@ -164,6 +164,7 @@ func TestStreamHasAnEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/x-ndjson")
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {

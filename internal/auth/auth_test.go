@@ -257,9 +257,14 @@ func TestCheckHost(t *testing.T) {
 		{"localhost:80:80", nil, 403},
 		{"localhost:http", nil, 403},
 		{"", nil, 403},
-		{"localhost", []string{"http://localhost:3000"}, 200},
+		{"localhost:7777", []string{"http://localhost:7777"}, 200},
+		{"localhost", []string{"http://localhost"}, 200},
+		{"cove.example:443", []string{"https://cove.example"}, 200},
 		{"localhost", []string{"https://cove.example"}, 200},
-		{"localhost", []string{"http://127.0.0.1"}, 200},
+		{"localhost", []string{"https://cove.example:8443"}, 200},
+		{"localhost:7777", []string{"http://localhost:3000"}, 403},
+		{"localhost:7777", []string{"http://localhost"}, 403},
+		{"localhost:7777", []string{"http://127.0.0.1:7777"}, 403},
 		{"localhost", []string{"null"}, 403},
 		{"localhost", []string{""}, 403},
 		{"localhost", []string{"http://evil.example"}, 403},
@@ -278,6 +283,44 @@ func TestCheckHost(t *testing.T) {
 		h.ServeHTTP(w, r)
 		if w.Code != c.want {
 			t.Errorf("host %q origin %q: %d, want %d", c.host, c.origins, w.Code, c.want)
+		}
+	}
+}
+
+// Attack: a page that a sandbox serves on a port of localhost has the browser
+// send what needs no permission: no Origin is asked, or no Content-Type is sent.
+func TestRequestsOfForeignPages(t *testing.T) {
+	for name, cfg := range map[string]HostConfig{"loopback": {}, "others reach it": {AnyHost: true}} {
+		h := CheckHost(cfg)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		for _, c := range []struct {
+			name, method string
+			header       []string
+			want         int
+		}{
+			{"curl", "POST", nil, 200},
+			{"fetch of Node.js", "POST", []string{"Sec-Fetch-Mode", "cors"}, 200},
+			{"a page of the server", "POST", []string{"Origin", "http://localhost:7777", "Sec-Fetch-Site", "same-origin"}, 200},
+			{"a page of the server behind a proxy", "POST", []string{"Origin", "https://cove.example", "Sec-Fetch-Site", "same-origin"}, 200},
+			{"the address bar", "GET", []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate"}, 200},
+			{"a link of another site", "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 200},
+			{"fetch without cors from another port", "POST", []string{"Origin", "http://localhost:18081", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors"}, 403},
+			{"the same without Origin", "POST", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors"}, 403},
+			{"an old browser", "POST", []string{"Origin", "http://localhost:18081"}, 403},
+			{"a form of another site", "POST", []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 403},
+			{"a form without Origin", "POST", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 403},
+			{"an image of another port", "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}, 403},
+			{"a WebSocket of another port", "GET", []string{"Origin", "http://localhost:18081", "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "websocket"}, 403},
+			{"a preflight", "OPTIONS", []string{"Origin", "http://localhost:18081"}, 403},
+		} {
+			r := httptest.NewRequestWithContext(t.Context(), c.method, "/v1/sandboxes", nil)
+			r.Host = "localhost:7777"
+			for i := 0; i < len(c.header); i += 2 {
+				r.Header.Add(c.header[i], c.header[i+1])
+			}
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != c.want {
+				t.Errorf("%s, %s: %d, want %d", name, c.name, w.Code, c.want)
+			}
 		}
 	}
 }
@@ -312,7 +355,7 @@ func FuzzHostName(f *testing.F) {
 		if name == "" || name != strings.ToLower(name) || strings.ContainsAny(name, "@/[] ") {
 			t.Fatalf("%q gives the name %q", s, name)
 		}
-		if allowedHost(nil, name) && name != "localhost" && !net.ParseIP(name).IsLoopback() {
+		if loopbackName(name) && name != "localhost" && !net.ParseIP(name).IsLoopback() {
 			t.Fatalf("%q is taken for loopback", s)
 		}
 	})

@@ -13,30 +13,37 @@ import (
 
 // HostConfig says which names a daemon goes by.
 type HostConfig struct {
-	// Hosts are names or addresses, without port, that it is reached by,
-	// besides those of loopback. "*" allows all.
+	// Hosts are names or addresses, without port, that the daemon is reached
+	// by, besides those of loopback. "*" allows all. Web pages of these hosts
+	// may send requests.
 	Hosts []string
+	// AnyHost takes every Host header, as a server needs that others reach by
+	// names that it was not told. It admits no web page.
+	AnyHost bool
 	// Error answers refused requests; nil writes a small JSON document.
 	Error ErrorWriter
 }
 
-// CheckHost refuses requests that a web page of elsewhere made a browser send:
-// the Host header, and the Origin if there is one, must name loopback or one of
-// the daemon's own hosts. Without it a page could point its own name at
-// 127.0.0.1 and talk to the daemon (DNS rebinding). Requests through a unix
-// socket pass: browsers cannot make them.
+// CheckHost refuses requests that a web page of another origin made a browser
+// send. The Host header must name loopback or one of the daemon's own hosts:
+// without that a page could point its own name at 127.0.0.1 and talk to the
+// daemon (DNS rebinding). Origin and Sec-Fetch-Site, where a browser sends
+// them, must name this server itself or one of its hosts: a page on another
+// port of localhost, such as a sandbox's published port, is as foreign as any.
+// Links from other sites are followed; they carry no Origin and change nothing.
+// Requests through a unix socket pass: browsers cannot make them.
 func CheckHost(cfg HostConfig) func(http.Handler) http.Handler {
 	if cfg.Error == nil {
 		cfg.Error = writeError
 	}
-	own := make(map[string]bool, len(cfg.Hosts))
+	c := &hostCheck{own: make(map[string]bool, len(cfg.Hosts)), anyHost: cfg.AnyHost}
 	for _, h := range cfg.Hosts {
-		own[strings.ToLower(strings.Trim(h, "[]"))] = true
+		c.own[strings.ToLower(strings.Trim(h, "[]"))] = true
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !ViaUnixSocket(r) {
-				if err := checkHost(own, r.Host, r.Header.Values("Origin")); err != nil {
+				if err := c.check(r); err != nil {
 					cfg.Error(w, r, err)
 					return
 				}
@@ -46,18 +53,46 @@ func CheckHost(cfg HostConfig) func(http.Handler) http.Handler {
 	}
 }
 
-func checkHost(own map[string]bool, host string, origins []string) error {
-	if name, ok := hostName(host); !ok || !allowedHost(own, name) {
+// hostCheck is what [CheckHost] knows.
+type hostCheck struct {
+	own     map[string]bool
+	anyHost bool
+	pages   http.CrossOriginProtection
+}
+
+func (c *hostCheck) check(r *http.Request) error {
+	if name, ok := hostName(r.Host); !c.anyHost && (!ok || !c.own["*"] && !c.own[name] && !loopbackName(name)) {
 		return sandbox.Errorf(sandbox.CodeForbidden, "this server does not go by the host name of the request; call it by localhost or 127.0.0.1, or add the name to its allowed hosts")
 	}
-	if len(origins) == 0 {
-		return nil
-	}
-	if name, ok := originName(origins); !ok || !allowedHost(own, name) {
-		return sandbox.Errorf(sandbox.CodeForbidden, "requests from web pages of other sites are refused; add the site's host to the server's allowed hosts to permit it")
+	if !c.ownPage(r) {
+		return sandbox.Errorf(sandbox.CodeForbidden, "requests from web pages of other sites and ports are refused; add the page's host to the server's allowed hosts to permit it")
 	}
 	return nil
 }
+
+// ownPage reports whether a request comes from a page of this server or of one
+// of its hosts, or from no page at all.
+func (c *hostCheck) ownPage(r *http.Request) bool {
+	origins := r.Header.Values("Origin")
+	if len(origins) > 0 {
+		name, ok := originName(origins)
+		if !ok {
+			return false
+		}
+		if c.own["*"] || c.own[name] {
+			return true
+		}
+	} else if safe(r.Method) && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
+		return true
+	}
+	// The protection passes what only reads. Reads of a page of elsewhere are
+	// refused too: they may wake a sandbox.
+	asked := *r
+	asked.Method = http.MethodPost
+	return c.pages.Check(&asked) == nil
+}
+
+func safe(method string) bool { return method == http.MethodGet || method == http.MethodHead }
 
 // hostName returns the name or address in a Host header, in lower case.
 func hostName(host string) (string, bool) {
@@ -94,8 +129,8 @@ func originName(origins []string) (string, bool) {
 	return hostName(u.Host)
 }
 
-func allowedHost(own map[string]bool, name string) bool {
-	if own["*"] || own[name] || name == "localhost" {
+func loopbackName(name string) bool {
+	if name == "localhost" {
 		return true
 	}
 	ip := net.ParseIP(name)

@@ -57,7 +57,7 @@ type front struct {
 }
 
 func (s *Server) newFront(p *parts) (*front, error) {
-	rest := api.New(api.Config{Service: p.service, Log: s.log, Version: s.deps.Version})
+	rest := api.New(api.Config{Service: p.service, Log: s.log, Version: s.deps.Version, Denied: p.service.Denied})
 	mcp, err := mcpserver.NewHTTP(mcpserver.Config{
 		Service: p.service, Version: s.deps.Version, Log: s.log, HostChecked: true,
 		Handover: s.deps.Handover, Fixtures: s.deps.Fixtures,
@@ -138,15 +138,13 @@ func (s *Server) authenticate(p *parts, next http.Handler) http.Handler {
 	})
 }
 
-// checkHost keeps web pages from reaching a daemon on loopback by a name of
-// their own. One that serves other machines has keys for that, and is checked
-// only if it is told its names.
+// checkHost keeps web pages of other origins away from every door. The name by
+// which a request calls a server that other machines reach is checked only if
+// the server is told its names: it asks for keys.
 func (s *Server) checkHost(next http.Handler) http.Handler {
-	hosts := s.cfg.AllowedHosts
-	if s.cfg.Exposed() && len(hosts) == 0 {
-		hosts = []string{"*"}
-	}
-	return auth.CheckHost(auth.HostConfig{Hosts: hosts, Error: refuse})(next)
+	return auth.CheckHost(auth.HostConfig{
+		Hosts: s.cfg.AllowedHosts, AnyHost: s.cfg.Exposed() && len(s.cfg.AllowedHosts) == 0, Error: refuse,
+	})(next)
 }
 
 // refuse answers a request of somebody who may not come in.

@@ -193,7 +193,8 @@ func TestDevMode(t *testing.T) {
 	}{
 		{nil, 200},
 		{map[string]string{"Host": "localhost"}, 200},
-		{map[string]string{"Origin": "http://localhost:3000"}, 200},
+		{map[string]string{"Origin": "http://" + r.tcp.String()}, 200},
+		{map[string]string{"Origin": "http://localhost:3000"}, 403},
 		{map[string]string{"Host": "rebound.example"}, 403},
 		{map[string]string{"Origin": "https://evil.example"}, 403},
 		{map[string]string{"Origin": "null"}, 403},

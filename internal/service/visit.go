@@ -75,10 +75,18 @@ func (s *Service) enter(ctx context.Context, scope sandbox.Scope, action string)
 	if scope == anyScope && len(c.Scopes) > 0 {
 		return v, nil
 	}
-	if !c.Has(scope) {
-		return v, sandbox.Errorf(sandbox.CodeForbidden, "the key lacks the scope %q; ask an administrator for a key that has it", scope)
+	return v, c.Need(scope)
+}
+
+// Denied records that the caller asked for an operation that no scope of theirs
+// allows, when a door knows that before it reads the request.
+func (s *Service) Denied(ctx context.Context, operation string) {
+	v, err := s.enter(ctx, anyScope, operation)
+	if sandbox.CodeOf(err) == sandbox.CodeUnavailable {
+		return // there is no record any more
 	}
-	return v, nil
+	err = sandbox.Errorf(sandbox.CodeForbidden, "denied")
+	v.leave(&err)
 }
 
 // leave ends a verb: it makes its error public and writes the audit record.

@@ -109,7 +109,8 @@ func TestStrangersOnHTTP(t *testing.T) {
 		{"host of elsewhere, keys", keyed, map[string]string{"Host": "evil.example.com"}, http.StatusForbidden},
 		{"page of elsewhere", dev, map[string]string{"Origin": "http://evil.example.com"}, http.StatusForbidden},
 		{"page of nowhere", dev, map[string]string{"Origin": "null"}, http.StatusForbidden},
-		{"page of this machine", dev, map[string]string{"Origin": "http://localhost:6274"}, http.StatusOK},
+		{"page of another port", dev, map[string]string{"Origin": "http://localhost:6274"}, http.StatusForbidden},
+		{"page of its own", dev, map[string]string{"Origin": dev.URL}, http.StatusOK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, path := range []string{"/mcp", "/mcp/readonly"} {

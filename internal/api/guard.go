@@ -1,0 +1,86 @@
+package api
+
+import (
+	"context"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// scopeKey is where an operation's metadata has the scope that it needs.
+const scopeKey = "scope"
+
+// changes are the scopes that operations with a body need, by their tag; those
+// of other tags need sandboxes:write.
+var changes = map[string]sandbox.Scope{
+	"files": sandbox.ScopeFilesWrite, "computers": sandbox.ScopeComputersWrite, "secrets": sandbox.ScopeSecretsWrite,
+	"templates": sandbox.ScopeTemplatesWrite, "keys": sandbox.ScopeAdmin,
+}
+
+// needs says that an operation needs another scope than its tag's.
+func needs(o huma.Operation, scope sandbox.Scope) huma.Operation {
+	o.Metadata = map[string]any{scopeKey: scope}
+	return o
+}
+
+// scopeOf returns the scope that an operation with a body needs.
+func scopeOf(o *huma.Operation) sandbox.Scope {
+	if scope, ok := o.Metadata[scopeKey].(sandbox.Scope); ok {
+		return scope
+	}
+	if scope, ok := changes[o.Tags[0]]; ok {
+		return scope
+	}
+	return sandbox.ScopeSandboxesWrite
+}
+
+// guard looks at a request before its body is read: whether the caller may do
+// this at all, and whether the body is what it must be.
+func (h *handlers) guard(hctx huma.Context, next func(huma.Context)) {
+	o := hctx.Operation()
+	if o.RequestBody == nil {
+		next(hctx)
+		return
+	}
+	r, w := humago.Unwrap(hctx)
+	caller, known := sandbox.CallerOf(r.Context())
+	if err := caller.Need(scopeOf(o)); known && err != nil {
+		if scopeOf(o) != sandbox.ScopeSandboxesRead {
+			h.denied(r.Context(), o.OperationID)
+		}
+		w.Header().Set("Connection", "close") // nobody reads the body
+		WriteError(w, err)
+		return
+	}
+	if o.RequestBody.Content[contentJSON] != nil && hasBody(r) && !isJSON(r.Header.Get("Content-Type")) {
+		// A web page may send bodies of other types to any address, and of no
+		// type, without asking.
+		p := problemOf(sandbox.Errorf(sandbox.CodeInvalid, "the body is JSON and must say so; send the header Content-Type: application/json"))
+		p.Status, p.Title = http.StatusUnsupportedMediaType, http.StatusText(http.StatusUnsupportedMediaType)
+		w.Header().Set("Connection", "close")
+		p.write(w)
+		return
+	}
+	next(hctx)
+}
+
+func hasBody(r *http.Request) bool {
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+}
+
+func isJSON(contentType string) bool {
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (kind == contentJSON || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json"))
+}
+
+// denied records that a caller asked for what they may not do.
+func (h *handlers) denied(ctx context.Context, operation string) {
+	if h.onDenied != nil {
+		h.onDenied(ctx, operation)
+	}
+}
