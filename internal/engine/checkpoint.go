@@ -75,4 +75,7 @@ type WarmSpec struct {
 	// Max bounds how many wait at a time. The engine keeps fewer when few are
 	// taken or memory is short.
 	Max int
+	// Failed, if not nil, is told why no instance can be made of the checkpoint:
+	// it is damaged, or does not start. It may be called more than once.
+	Failed func(err error)
 }

@@ -310,6 +310,10 @@ func (s *Service) create(ctx context.Context, r store.Record, from beginning) (s
 		return r, s.notCreated(ctx, &r, err, false)
 	}
 	instance, err := s.cfg.Engine.Create(ctx, spec)
+	if err != nil && from.fresh && ctx.Err() == nil && sandbox.CodeOf(err) != sandbox.CodeInvalid {
+		instance, err = s.bootInstead(ctx, spec, err)
+		from.checkpoint = ""
+	}
 	if err == nil {
 		err = from.startIn(ctx, instance)
 	}
@@ -317,6 +321,19 @@ func (s *Service) create(ctx context.Context, r store.Record, from beginning) (s
 		return r, s.notCreated(ctx, &r, err, true)
 	}
 	return s.announce(ctx, r, instance)
+}
+
+// bootInstead boots an instance that could not be started from its golden
+// checkpoint. If that works, the checkpoint is to blame.
+func (s *Service) bootInstead(ctx context.Context, spec engine.Spec, why error) (engine.Instance, error) {
+	golden := spec.Checkpoint
+	spec.Checkpoint, spec.Fresh = "", false
+	instance, err := s.cfg.Engine.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	s.golden.spoil(golden, why)
+	return instance, nil
 }
 
 // announce records that a sandbox runs.

@@ -75,6 +75,15 @@ type attempt struct {
 	// server itself.
 	used time.Time
 	team string
+	// spoiled is set while there is a checkpoint that no sandbox can begin with:
+	// it has to be removed before it is made anew.
+	spoiled bool
+}
+
+// failed notes a failure, and when it may be tried again.
+func (a *attempt) failed() {
+	a.again = time.Now().Add(goldenPauses[min(a.failures, len(goldenPauses)-1)])
+	a.failures++
 }
 
 // goldenPauses are how long to wait after the first failure to make a golden
@@ -173,7 +182,7 @@ func (g *goldens) claim(id, team string) bool {
 		return false // the next one makes it
 	}
 	if a := g.begun[id]; a != nil {
-		if a.again.IsZero() || time.Now().Before(a.again) {
+		if a.again.IsZero() || a.spoiled || time.Now().Before(a.again) {
 			return false
 		}
 		a.again = time.Time{}
@@ -242,7 +251,10 @@ func (g *goldens) make(ctx context.Context, id string, k *goldenKind) error {
 	err := g.boot(ctx, id, k)
 	if err == nil {
 		g.mu.Lock()
-		g.ready[id] = engine.WarmSpec{Checkpoint: id, Root: k.Root, Resources: k.Resources, Max: g.s.cfg.Warm}
+		g.ready[id] = engine.WarmSpec{
+			Checkpoint: id, Root: k.Root, Resources: k.Resources, Max: g.s.cfg.Warm,
+			Failed: func(err error) { g.spoil(id, err) },
+		}
 		g.untold = true
 		g.mu.Unlock()
 		g.tell()
@@ -250,10 +262,28 @@ func (g *goldens) make(ctx context.Context, id string, k *goldenKind) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := g.begun[id]
-	a.again = time.Now().Add(goldenPauses[min(a.failures, len(goldenPauses)-1)])
-	a.failures++
+	g.begun[id].failed()
 	return err
+}
+
+// spoil gives up a golden checkpoint that no sandbox could be started from. It is
+// removed, and made anew when somebody wants it after a pause.
+func (g *goldens) spoil(id string, err error) {
+	g.mu.Lock()
+	_, ready := g.ready[id]
+	if ready {
+		delete(g.ready, id)
+		a := g.begun[id]
+		a.failed()
+		a.spoiled = true
+		g.untold, g.given = true, append(g.given, id)
+	}
+	g.mu.Unlock()
+	if !ready {
+		return
+	}
+	g.s.log.Warn("a golden checkpoint does not start and is removed; creations boot afresh until it is made anew", "checkpoint", id, "error", err)
+	g.tell()
 }
 
 // boot boots a sandbox that nobody uses, and keeps its state. The instance has
@@ -280,7 +310,7 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 	g.warm(ctx, instance, k)
 	first := beginning{begins: k.Begins}
 	if err = first.startIn(ctx, instance); err == nil {
-		_, err = s.keeper.Checkpoint(ctx, spec.ID, id, engine.CheckpointOptions{Commit: func(engine.Checkpoint) error { return nil }})
+		_, err = s.keeper.Checkpoint(ctx, spec.ID, id, engine.CheckpointOptions{Durable: true, Commit: func(engine.Checkpoint) error { return nil }})
 	}
 	if err != nil {
 		clean, cancel := teardown(ctx)
@@ -333,7 +363,7 @@ func (g *goldens) tell() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, id := range given {
-		if g.begun[id] == nil { // nobody has wanted it again
+		if a := g.begun[id]; a == nil || a.spoiled { // nobody has wanted it again
 			g.unused[id] = true
 		}
 	}
@@ -360,7 +390,8 @@ func (g *goldens) forget(digests []string) {
 func (g *goldens) stale(c *engine.Checkpoint) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.begun[c.ID] != nil || !g.unused[c.ID] && time.Since(c.CreatedAt) <= goldenAge {
+	a := g.begun[c.ID]
+	if a != nil && !a.spoiled || !g.unused[c.ID] && (a != nil || time.Since(c.CreatedAt) <= goldenAge) {
 		return false
 	}
 	g.removing[c.ID] = true
@@ -375,6 +406,9 @@ func (g *goldens) removed(id string, gone bool) {
 	delete(g.removing, id)
 	if gone {
 		delete(g.unused, id)
+		if a := g.begun[id]; a != nil {
+			a.spoiled = false
+		}
 	}
 }
 

@@ -184,3 +184,74 @@ func TestGoldenBeingRemoved(t *testing.T) {
 	wait(t, func() bool { return len(w.state.Warm()) == 1 }, func() string { return "it is not made again" })
 	w.agree()
 }
+
+// A golden checkpoint that no sandbox can be started from costs its creator a
+// boot and not the sandbox. It is removed, and made anew after a pause. If the
+// boot fails too, it is not to blame.
+func TestGoldenThatDoesNotStart(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Warm = 1 })
+	offered := func(n int) {
+		t.Helper()
+		wait(t, func() bool { return len(w.state.Warm()) == n }, func() string { return fmt.Sprintf("offered are %+v, want %d", w.state.Warm(), n) })
+	}
+	again := func(id string) time.Duration {
+		w.golden.mu.Lock()
+		defer w.golden.mu.Unlock()
+		pause := time.Until(w.golden.begun[id].again)
+		w.golden.begun[id].again = time.Now() // it is over
+		return pause
+	}
+	kept := func(id string) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(w.state.Kept(), func(c engine.Checkpoint) bool { return c.ID == id })
+		}
+	}
+	w.create(sandbox.CreateRequest{})
+	offered(1)
+	id := w.state.Warm()[0].Checkpoint
+	damaged := sandbox.Errorf(sandbox.CodeUnavailable, "the kept state is damaged")
+
+	for range 2 {
+		w.state.Fail(memory.StepCreate, memory.Before, damaged)
+	}
+	if _, err := w.Create(red(t), sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Fatalf("a create that fails both ways says %v", err)
+	}
+	w.state.Fail(memory.StepCreate, memory.Before, sandbox.Errorf(sandbox.CodeInvalid, "no such user"))
+	if _, err := w.Create(red(t), sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+		t.Fatalf("a wrong request says %v", err)
+	}
+	offered(1)
+
+	for i, tt := range []struct {
+		how   string
+		spoil func()
+	}{
+		{"a creation", func() {
+			w.state.Fail(memory.StepCreate, memory.Before, damaged)
+			s := w.create(sandbox.CreateRequest{})
+			if spec, _ := w.state.Spec(s.ID); s.State != sandbox.StateRunning || spec.Checkpoint != "" || spec.Fresh {
+				t.Errorf("the sandbox is %s, from %q", s.State, spec.Checkpoint)
+			}
+		}},
+		{"an instance that was to wait", func() { w.state.Warm()[0].Failed(damaged) }},
+	} {
+		tt.spoil()
+		offered(0)
+		wait(t, func() bool { return !kept(id)() }, func() string { return "it is not removed after " + tt.how })
+		w.create(sandbox.CreateRequest{}) // too early
+		if n := len(w.state.Warm()); n != 0 {
+			t.Errorf("%d are offered at once after %s", n, tt.how)
+		}
+		if pause := again(id); pause > goldenPauses[i] || pause < goldenPauses[i]-time.Minute {
+			t.Errorf("it is made anew %s after %s, want %s", pause, tt.how, goldenPauses[i])
+		}
+		wait(t, func() bool { w.golden.mu.Lock(); defer w.golden.mu.Unlock(); return !w.golden.removing[id] }, func() string { return "it is being removed for ever" })
+		w.create(sandbox.CreateRequest{})
+		offered(1)
+		if got := w.state.Warm()[0].Checkpoint; got != id || !kept(id)() {
+			t.Errorf("offered is %q", got)
+		}
+	}
+	w.agree()
+}

@@ -170,39 +170,43 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 		return e.restoreFiles(ctx, spec, &m)
 	}
 	dir := e.checkpoints.Path(m.ID)
-	verified := make(chan error, 1)
-	// Other builds may not check pages as they load them.
-	lazily := m.Program == filepath.Base(e.program) && runsc.ChecksAsLoaded(dir)
-	go func() { verified <- e.verify(&m, !lazily) }()
 	shells := e.shellOf(&m, spec.Root, spec.Resources)
 	shells.Mounts = spec.Mounts
 	warm := shells
 	warm.Restore = dir
-	sh := e.take(warm)
-	from := ""
+	if sh := e.take(warm); sh != nil { // it was verified before
+		return e.finishShell(ctx, sh, spec, "")
+	}
+	verified := make(chan error, 1)
+	// Other builds may not check pages as they load them. A sandbox that is
+	// fresh can be booted instead, if its pages are found damaged in time.
+	lazily := m.Program == filepath.Base(e.program) && runsc.ChecksAsLoaded(dir) && !spec.Fresh
+	go func() { verified <- e.verify(&m, !lazily) }()
+	sh := e.take(shells)
 	if sh == nil {
-		from = dir
-		if sh = e.take(shells); sh == nil {
-			if sh, err = e.startShell(shells); err != nil {
-				return nil, err
-			}
+		if sh, err = e.startShell(shells); err != nil {
+			<-verified
+			return nil, err
 		}
 	}
 	if err := <-verified; err != nil {
 		e.abandon(sh)
-		return nil, damagedError(err)
+		return nil, err
 	}
-	return e.finishShell(ctx, sh, spec, from)
+	return e.finishShell(ctx, sh, spec, dir)
 }
 
 // verify compares what a durable checkpoint holds with its checksums, with or
-// without the pages.
+// without the pages. The error is for callers.
 func (e *Engine) verify(m *checkpoint.Manifest, pages bool) error {
 	err := e.checkpoints.Verify(m)
 	if err == nil && pages {
 		err = runsc.CheckPages(e.checkpoints.Path(m.ID))
 	}
-	return err
+	if err != nil {
+		return damagedError(err)
+	}
+	return nil
 }
 
 // finishShell makes a shell a sandbox. On an error it abandons the shell; what
@@ -227,7 +231,7 @@ func (e *Engine) finishShell(ctx context.Context, sh *shell, spec engine.Spec, f
 // restoreFiles boots an instance with the files of a checkpoint.
 func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoint.Manifest) (*instance, error) {
 	if err := e.verify(m, true); err != nil {
-		return nil, damagedError(err)
+		return nil, err
 	}
 	shells := e.blankSpec(spec.Root, spec.Resources)
 	shells.Mounts = spec.Mounts
@@ -272,7 +276,7 @@ func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
 		return nil, sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, the server's log has the details")
 	}
 	if err := e.verify(&m, true); err != nil {
-		return nil, damagedError(err)
+		return nil, err
 	}
 	r, err := runsc.Changes(e.checkpoints.Path(id), e.shellsDir(), m.Resources.DiskMiB<<20)
 	if err != nil {

@@ -174,16 +174,9 @@ func (e *Engine) makeAhead(spec shellSpec) {
 		return
 	}
 	defer e.starts.Release(1)
-	sh, err := e.startShell(spec)
-	if err == nil {
-		if err = sh.awaitShell(ctx); err != nil {
-			e.abandon(sh)
-		} else {
-			sh.made = true
-		}
-	}
+	sh, unfit, err := e.makeShell(ctx, spec)
 	if err != nil && e.ctx.Err() == nil {
-		e.cfg.Log.Warn("make a shell ahead of need", "err", err)
+		e.cfg.Log.Warn("make a shell ahead of need", "err", detailed(err))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -194,6 +187,9 @@ func (e *Engine) makeAhead(spec shellSpec) {
 	case p == nil:
 	case err != nil:
 		p.faults.failed(time.Now())
+		if tell := p.unfit; unfit && tell != nil && ctx.Err() == nil {
+			e.wg.Go(func() { tell(err) })
+		}
 	case sh.hasExited(): // before anybody could find it in its pool
 		p.faults.failed(time.Now())
 		e.wg.Go(func() { e.abandon(sh) })
@@ -201,6 +197,30 @@ func (e *Engine) makeAhead(spec shellSpec) {
 		sh.since = time.Now()
 		p.ready = append(p.ready, sh)
 	}
+}
+
+// makeShell makes a shell that waits. Unfit says of an error that it is due to
+// the checkpoint which the shell was to continue from.
+func (e *Engine) makeShell(ctx context.Context, spec shellSpec) (_ *shell, unfit bool, _ error) {
+	if spec.Restore != "" {
+		m, err := e.restorable(filepath.Base(spec.Restore), false)
+		if err == nil {
+			err = e.verify(&m, true)
+		}
+		if err != nil {
+			return nil, true, err
+		}
+	}
+	sh, err := e.startShell(spec)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := sh.awaitShell(ctx); err != nil {
+		e.abandon(sh)
+		return nil, spec.Restore != "", err
+	}
+	sh.made = true
+	return sh, false, nil
 }
 
 // dropPool ends the shells of a pool.
@@ -225,7 +245,7 @@ func (e *Engine) Warm(specs []engine.WarmSpec) {
 		}
 		spec := e.shellOf(&m, w.Root, w.Resources)
 		spec.Restore = e.checkpoints.Path(m.ID)
-		keep[spec.key()] = &pool{spec: spec, max: max(1, w.Max), used: time.Now()}
+		keep[spec.key()] = &pool{spec: spec, max: max(1, w.Max), unfit: w.Failed, used: time.Now()}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -236,7 +256,7 @@ func (e *Engine) Warm(specs []engine.WarmSpec) {
 	}
 	for key, p := range keep {
 		if old, ok := e.pools[key]; ok {
-			old.max = p.max
+			old.max, old.unfit = p.max, p.unfit
 			continue
 		}
 		e.pools[key] = p

@@ -31,8 +31,10 @@ const (
 type pool struct {
 	spec  shellSpec
 	ready []*shell // the oldest first
-	// max is set for warm pools; the others are blank.
+	// max is set for warm pools; the others are blank. Unfit, if not nil, is told
+	// why no shell can be made.
 	max    int
+	unfit  func(error)
 	taken  []demand // within surplusLife, the oldest first
 	used   time.Time
 	faults faults
