@@ -53,7 +53,7 @@ func sent(t testing.TB, entries ...tar.Header) []byte {
 func copying(t *testing.T, archive []byte) (*Provider, *Foundation, string) {
 	t.Helper()
 	p := newProvider(t, "")
-	up, err := p.KeepArchive(t.Context(), "", 0, bytes.NewReader(archive))
+	up, err := p.KeepArchive(t.Context(), Upload{}, bytes.NewReader(archive))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -297,7 +297,7 @@ func TestUploads(t *testing.T) {
 		return sandbox.BuildTemplateRequest{Name: "up", Force: true, Spec: &sandbox.TemplateSpec{From: sandbox.TemplateSource{Archive: archive}}}
 	}
 	size := int64(saved.Len())
-	up, err := p.KeepArchive(t.Context(), "", 0, bytes.NewReader(saved.Bytes()))
+	up, err := p.KeepArchive(t.Context(), Upload{}, bytes.NewReader(saved.Bytes()))
 	if err != nil || up.SizeBytes != size {
 		t.Fatalf("%+v, %v", up, err)
 	}
@@ -312,9 +312,9 @@ func TestUploads(t *testing.T) {
 		return len(entries)
 	}
 	p.maxUpload = 100
-	_, err = p.KeepArchive(t.Context(), "", 0, bytes.NewReader(saved.Bytes()))
+	_, err = p.KeepArchive(t.Context(), Upload{}, bytes.NewReader(saved.Bytes()))
 	wantCode(t, err, sandbox.CodeTooLarge)
-	_, err = p.KeepArchive(t.Context(), "", 0, failing{io.ErrUnexpectedEOF})
+	_, err = p.KeepArchive(t.Context(), Upload{}, failing{io.ErrUnexpectedEOF})
 	if err == nil || uploads() != 1 {
 		t.Errorf("broken off: %v, %d files", err, uploads())
 	}

@@ -3,6 +3,8 @@ package image
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -28,14 +30,41 @@ const uploadsAtOnce = 4
 
 func (p *Provider) uploadFile(name string) string { return filepath.Join(p.dir, "uploads", name) }
 
-// KeepArchive stores an archive for a while, of at most so many bytes if most is
-// not 0, under a name that nobody can guess, or one made by the caller.
-func (p *Provider) KeepArchive(ctx context.Context, name string, most int64, content io.Reader) (*sandbox.ArchiveUpload, error) {
+// Upload says how an archive is kept.
+type Upload struct {
+	// Name is what the archive is kept as; empty is a name that nobody can guess.
+	Name string
+	// Most is how many bytes the archive may have; 0 is as many as any.
+	Most int64
+	// Ticket is good for one archive, if it is not empty: another archive that
+	// comes with it is a conflict, for [sandbox.UploadRetention]. An archive that
+	// broke off does not count.
+	Ticket string
+}
+
+// errTicketUsed refuses the second archive of a ticket.
+var errTicketUsed = sandbox.Errorf(sandbox.CodeConflict, "this link was used already, and is good for one archive; ask for another link")
+
+// ticketFile is there if a ticket was used. It is removed as old uploads are.
+func (p *Provider) ticketFile(ticket string) string {
+	sum := sha256.Sum256([]byte(ticket))
+	return p.uploadFile(".used-" + hex.EncodeToString(sum[:16]))
+}
+
+// KeepArchive stores an archive for a while, all of it or nothing.
+func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader) (*sandbox.ArchiveUpload, error) {
+	name := up.Name
 	if name == "" {
 		name = "upload-" + strings.ToLower(rand.Text())
 	}
 	if !validUpload.MatchString(name) {
 		return nil, fmt.Errorf("%.80q cannot name an upload", name)
+	}
+	if up.Ticket != "" {
+		p.expireUploads()
+		if _, err := os.Lstat(p.ticketFile(up.Ticket)); err == nil {
+			return nil, errTicketUsed
+		}
 	}
 	select {
 	case p.upSlots <- struct{}{}:
@@ -45,8 +74,8 @@ func (p *Provider) KeepArchive(ctx context.Context, name string, most int64, con
 	}
 	kept := p.expireUploads()
 	limit := min(p.maxUpload, maxUploads-kept)
-	if most > 0 {
-		limit = min(limit, most)
+	if up.Most > 0 {
+		limit = min(limit, up.Most)
 	}
 	if limit <= 0 {
 		return nil, sandbox.Errorf(sandbox.CodeQuotaExceeded, "the server keeps as many uploaded archives as it may; try again when some have been removed, within an hour")
@@ -63,10 +92,35 @@ func (p *Provider) KeepArchive(ctx context.Context, name string, most int64, con
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, explain(err)
 	}
+	if err := p.punch(up.Ticket); err != nil {
+		return nil, err
+	}
 	if err := os.Rename(f.Name(), p.uploadFile(name)); err != nil {
+		if up.Ticket != "" {
+			err = errors.Join(err, os.Remove(p.ticketFile(up.Ticket)))
+		}
 		return nil, fmt.Errorf("keep archive: %w", err)
 	}
 	return &sandbox.ArchiveUpload{Archive: name, SizeBytes: n, ExpiresAt: time.Now().Add(sandbox.UploadRetention).UTC()}, nil
+}
+
+// punch uses up a ticket, if there is one. Of several archives that come with it
+// at the same time, the first that is whole gets it.
+func (p *Provider) punch(ticket string) error {
+	if ticket == "" {
+		return nil
+	}
+	f, err := os.OpenFile(p.ticketFile(ticket), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return errTicketUsed
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("keep archive: %w", err)
+	}
+	return nil
 }
 
 // HasArchive reports whether an upload is there, and keeps it for another while.

@@ -11,9 +11,8 @@ import (
 
 // archiveKeeper is a [TemplateProvider] that keeps archives for builds.
 type archiveKeeper interface {
-	// KeepArchive stores what it reads, all of it or nothing, of at most so
-	// many bytes if most is not 0; under a name of its own if name is empty.
-	KeepArchive(ctx context.Context, name string, most int64, content io.Reader) (*sandbox.ArchiveUpload, error)
+	// KeepArchive stores what it reads, all of it or nothing.
+	KeepArchive(ctx context.Context, up image.Upload, content io.Reader) (*sandbox.ArchiveUpload, error)
 	// HasArchive reports whether an archive is there, and keeps it on.
 	HasArchive(name string) bool
 	// Copy makes a root of a base and of files of an archive; kept says that an
@@ -32,7 +31,7 @@ func (s *Service) UploadArchive(ctx context.Context, content io.Reader) (_ *sand
 	if err != nil {
 		return nil, err
 	}
-	return keeper.KeepArchive(v.ctx, "", 0, content)
+	return keeper.KeepArchive(v.ctx, image.Upload{}, content)
 }
 
 // archives returns what keeps archives, if there is such.

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/base64"
@@ -12,10 +13,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/image"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const uploadLinkVersion = "u1"
+const uploadLinkVersion = "u2"
 
 // LinkUpload implements [sandbox.Templates]. An archive's name is made of its
 // team's and the caller's name for it, with a key: no other team has the same,
@@ -58,9 +60,9 @@ func (s *Service) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest)
 }
 
 // signUpload returns a link: it is good for one archive of at most so many
-// bytes, until then.
+// bytes, once, until then.
 func (s *Service) signUpload(archive string, size int64, until time.Time) string {
-	what := fmt.Sprintf("%s.%s.%d.%d", uploadLinkVersion, archive, size, until.Unix())
+	what := fmt.Sprintf("%s.%s.%d.%d.%s", uploadLinkVersion, archive, size, until.Unix(), strings.ToLower(rand.Text()))
 	return what + "." + base64.RawURLEncoding.EncodeToString(s.uploadMAC(what))
 }
 
@@ -104,5 +106,5 @@ func (s *Service) ReceiveUpload(ctx context.Context, link string, size int64, co
 	if err != nil {
 		return nil, err
 	}
-	return keeper.KeepArchive(ctx, parts[1], most, content)
+	return keeper.KeepArchive(ctx, image.Upload{Name: parts[1], Most: most, Ticket: link}, content)
 }

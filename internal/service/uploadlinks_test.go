@@ -16,14 +16,17 @@ import (
 type cellar struct {
 	*shelf.Shelf
 	kept map[string]string
+	// tickets are those of all archives that came.
+	tickets []string
 }
 
-func (c *cellar) KeepArchive(_ context.Context, name string, most int64, content io.Reader) (*sandbox.ArchiveUpload, error) {
-	data, err := io.ReadAll(io.LimitReader(content, most+1))
-	if err != nil || int64(len(data)) > most {
+func (c *cellar) KeepArchive(_ context.Context, up image.Upload, content io.Reader) (*sandbox.ArchiveUpload, error) {
+	name := up.Name
+	data, err := io.ReadAll(io.LimitReader(content, up.Most+1))
+	if err != nil || int64(len(data)) > up.Most {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "too much")
 	}
-	c.kept[name] = string(data)
+	c.kept[name], c.tickets = string(data), append(c.tickets, up.Ticket)
 	return &sandbox.ArchiveUpload{Archive: name}, nil
 }
 
@@ -68,6 +71,10 @@ func TestUploadLinks(t *testing.T) {
 		t.Errorf("too much: %v, kept %v", err, c.kept)
 	}
 	must(t, send(red.URL, "data"))
+	must(t, send(link("red", 4).URL, "data"))
+	if len(c.tickets) != 2 || c.tickets[0] == "" || c.tickets[0] == c.tickets[1] {
+		t.Errorf("two links are good for one archive each, with the tickets %q", c.tickets)
+	}
 	if !link("red", 4).Present || link("blue", 4).Present || c.kept[red.Archive] != "data" {
 		t.Errorf("kept %v", c.kept)
 	}
