@@ -76,7 +76,7 @@ var layers = map[string]int{
 var sameLayer = map[string][]string{
 	"internal/agent":            {"internal/agent/..."},
 	"internal/agent/...":        {"internal/agent/..."},
-	"internal/auth":             {"internal/store"},
+	"internal/auth":             {"internal/intake", "internal/store"},
 	"internal/egress":           {"internal/egress/...", "internal/engine", "internal/netstack"},
 	"internal/egress/...":       {"internal/egress", "internal/egress/...", "internal/engine"},
 	"internal/layer":            {"internal/layer/..."},

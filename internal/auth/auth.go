@@ -12,8 +12,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Authenticator tells whose a secret is. Errors are unauthenticated, or
-// internal when the record of keys fails. It is safe for concurrent use.
+// Authenticator tells whose a secret is. Errors are unauthenticated,
+// quota_exceeded for those who try too often, or internal when the record of keys
+// fails. It is safe for concurrent use.
 type Authenticator interface {
 	Authenticate(ctx context.Context, secret string) (sandbox.Caller, error)
 }
@@ -42,6 +43,9 @@ const touchEvery = time.Minute
 // revoked key ends at once.
 type Keys struct {
 	Store KeyStore
+	// Tries slows those who bring keys that the store does not know; nil does
+	// not.
+	Tries *Tries
 	// Log takes failures to record the use of a key; nil is no log.
 	Log *slog.Logger
 }
@@ -52,10 +56,15 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 		return sandbox.Caller{}, noKey()
 	}
 	hash := Hash(secret)
+	if err := k.Tries.allow(ctx, hash); err != nil {
+		return sandbox.Caller{}, err
+	}
 	key, stored, err := k.Store.KeyByHash(ctx, hash)
 	switch sandbox.CodeOf(err) {
 	case "":
 	case sandbox.CodeNotFound:
+		k.Tries.note(hash, false)
+		k.Tries.unknown(ctx)
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is not known to this server; check it, or ask for a new one")
 	default:
 		return sandbox.Caller{}, err
@@ -64,10 +73,12 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is not known to this server; check it, or ask for a new one")
 	}
 	now := time.Now()
+	good := key.RevokedAt == nil && (key.ExpiresAt == nil || now.Before(*key.ExpiresAt))
+	k.Tries.note(hash, good)
 	switch {
 	case key.RevokedAt != nil:
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key was revoked; ask for a new one")
-	case key.ExpiresAt != nil && !now.Before(*key.ExpiresAt):
+	case !good:
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key has expired; ask for a new one")
 	}
 	k.touch(ctx, &key, now)

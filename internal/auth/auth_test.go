@@ -360,3 +360,59 @@ func FuzzHostName(f *testing.F) {
 		}
 	})
 }
+
+// counted is a store that counts how often it is asked.
+type counted struct {
+	*keyTable
+	asked int
+}
+
+func (c *counted) KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte, error) {
+	c.asked++
+	return c.keyTable.KeyByHash(ctx, hash)
+}
+
+// Attack: keys are guessed, from an address that honest callers share.
+func TestGuessingKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &counted{keyTable: &keyTable{keys: map[string]*sandbox.Key{
+			string(Hash("used")): {ID: "key-used", Team: "red"}, string(Hash("idle")): {ID: "key-idle", Team: "red"},
+		}}}
+		h := WithAddress(Middleware(Config{Authenticator: &Keys{Store: table, Tries: NewTries()}})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+		ask := func(address, key string) (int, string) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			r.RemoteAddr = address
+			r.Header.Set("Authorization", "Bearer "+key)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Code, w.Body.String()
+		}
+		want := func(what, address, key string, status int) {
+			t.Helper()
+			if got, body := ask(address, key); got != status {
+				t.Errorf("%s: %d %s, want %d", what, got, body, status)
+			}
+		}
+		const here, there = "192.0.2.1:1000", "192.0.2.2:1000"
+		want("a good key", here, "used", 200)
+		for i := range maxTries {
+			want("a guess", here, fmt.Sprint("guess", i), 401)
+		}
+		asked := table.asked
+		for i := range 100 {
+			want("one guess more", fmt.Sprintf("192.0.2.1:%d", 2000+i), fmt.Sprint("more", i), 429)
+		}
+		if table.asked != asked {
+			t.Errorf("the store was asked for %d guesses after the last that counts", table.asked-asked)
+		}
+		want("a key that was good lately", here, "used", 200)
+		want("a good key from another address", there, "idle", 200)
+		want("the same from here, from now on", here, "idle", 200)
+		table.keys[string(Hash("used"))].RevokedAt = new(time.Now())
+		want("a key that was revoked", here, "used", 401)
+		want("the same again, which is known no more", here, "used", 429)
+		time.Sleep(tryAgain)
+		want("a guess after a while", here, "later", 401)
+		want("the next", here, "later", 429)
+	})
+}

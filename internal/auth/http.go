@@ -127,6 +127,8 @@ func writeError(w http.ResponseWriter, _ *http.Request, err error) {
 		status = http.StatusUnauthorized
 	case sandbox.CodeForbidden:
 		status = http.StatusForbidden
+	case sandbox.CodeQuotaExceeded:
+		status = http.StatusTooManyRequests
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

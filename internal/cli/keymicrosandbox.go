@@ -15,12 +15,14 @@ import (
 type keyMicrosandboxOptions struct {
 	Expire    string
 	Namespace string
+	Images    bool
 	Reset     bool
 }
 
 func (o *keyMicrosandboxOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Expire, "expire", "24h", "how long it is good for: a number and s, m, h, d, w, mo or y")
 	f.StringVarP(&o.Namespace, "namespace", "n", "*", "namespace that it is for; * is all")
+	f.BoolVar(&o.Images, "images", false, "let the key build templates of images, which all teams of the server see")
 	f.BoolVar(&o.Reset, "reset-key", false, "end all such keys made so far")
 }
 
@@ -31,7 +33,8 @@ func (a *app) keyMicrosandboxCommand() *cobra.Command {
 		Short: "Make a key for clients of microsandbox, good for a namespace",
 		Long: "Make a key for clients of microsandbox, on the server's machine. It is good for what that product's\n" +
 			"clients do (MCP as microsandbox, and its JSON-RPC), in one namespace or in all, and cannot be revoked\n" +
-			"alone. Keys of \"cove key create\" are good there too.\n\n" +
+			"alone. Keys of \"cove key create\" are good there too. An image that the server has no template of is built\n" +
+			"for keys made with --images only.\n\n" +
 			"It is signed with the key in " + microsandbox.KeyFile + " in the state directory, which is made if missing. Put the\n" +
 			"product's server.key in its place, and the keys that its server has made go on.",
 		Example: "  cove key microsandbox\n  cove key microsandbox --namespace research --expire 3mo",
@@ -63,7 +66,7 @@ func (a *app) runKeyMicrosandbox(opts keyMicrosandboxOptions) error {
 	}
 	now := time.Now()
 	expires := now.Add(lifetime)
-	key, err := microsandbox.NewKey(signing, opts.Namespace, now, expires)
+	key, err := microsandbox.NewKey(signing, microsandbox.Grant{Namespace: opts.Namespace, Images: opts.Images}, now, expires)
 	if err != nil {
 		return err
 	}

@@ -31,9 +31,6 @@ const (
 	// preview or live view; it has one more each tryAgain.
 	maxTries = 60
 	tryAgain = time.Second
-	// maxKnown bounds the keys and links that are remembered as good, so that
-	// somebody else's tries from the same address do not keep their visitors out.
-	maxKnown = 4096
 	// dialTimeout bounds reaching the port, and waking the sandbox before.
 	dialTimeout = 30 * time.Second
 	// answerTimeout is how long a program may take to begin its answer.
@@ -72,7 +69,7 @@ type Proxy struct {
 	waiting  counter // of visitors who are being admitted, by label
 	viewers  counter
 	tries    *intake.Tries
-	known    known
+	known    intake.Known
 	recheck  time.Duration
 	patience time.Duration
 }

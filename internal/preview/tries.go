@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/cove-sh/cove/internal/intake"
@@ -43,7 +42,7 @@ func attemptAt(r *http.Request, place, key, link string) attempt {
 
 // allow returns an error if a try must not be made now.
 func (p *Proxy) allow(a attempt) error {
-	if a.none || p.known.has(a.what) {
+	if a.none || p.known.Has(a.what) {
 		return nil
 	}
 	if wait := p.tries.Wait(a.by); wait > 0 {
@@ -57,42 +56,9 @@ func (p *Proxy) note(a attempt, err error) {
 	switch code := sandbox.CodeOf(err); {
 	case a.none:
 	case code == sandbox.CodeForbidden, code == sandbox.CodeUnauthenticated:
-		p.known.forget(a.what)
+		p.known.Forget(a.what)
 		p.tries.Failed(a.by)
 	case err == nil:
-		p.known.add(a.what)
+		p.known.Add(a.what)
 	}
-}
-
-// known is what has opened something lately, by its hash.
-type known struct {
-	mu  sync.Mutex
-	all map[[sha256.Size]byte]bool // guarded by mu
-}
-
-func (k *known) has(what [sha256.Size]byte) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.all[what]
-}
-
-func (k *known) forget(what [sha256.Size]byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.all, what)
-}
-
-func (k *known) add(what [sha256.Size]byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.all == nil {
-		k.all = make(map[[sha256.Size]byte]bool)
-	}
-	for old := range k.all {
-		if len(k.all) < maxKnown || k.all[what] {
-			break
-		}
-		delete(k.all, old) // any of them
-	}
-	k.all[what] = true
 }

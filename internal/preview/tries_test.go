@@ -117,16 +117,6 @@ func TestGuessingViews(t *testing.T) {
 	}
 }
 
-func TestKnownIsBounded(t *testing.T) {
-	var k known
-	for i := range 2 * maxKnown {
-		k.add([32]byte{byte(i), byte(i >> 8), byte(i >> 16)})
-	}
-	if len(k.all) > maxKnown {
-		t.Errorf("%d are known", len(k.all))
-	}
-}
-
 // Attack: visitors who come to a sandbox that wakes, and go away at once. What
 // is begun for each goes on.
 func TestVisitorsWhoWaitAreBounded(t *testing.T) {

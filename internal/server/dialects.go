@@ -104,8 +104,7 @@ func (f *front) sayDialects() {
 
 // dialectFronts puts the fronts of dialects before everything else; they ask
 // themselves who calls.
-func (s *Server) dialectFronts(p *parts, mcp *mcpserver.Handler, bound *perKey, rest http.Handler) http.Handler {
-	keys := &auth.Keys{Store: p.store, Log: s.log}
+func (s *Server) dialectFronts(p *parts, mcp *mcpserver.Handler, keys *auth.Keys, bound *perKey, rest http.Handler) http.Handler {
 	byDialect, byPath := map[string]http.Handler{}, map[string]http.Handler{}
 	type place struct{ dialect, path string }
 	byPort := map[place]http.Handler{}

@@ -58,7 +58,7 @@ func TestDialectPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := microsandbox.NewKey(signing, "*", time.Now(), time.Now().Add(time.Hour))
+	token, err := microsandbox.NewKey(signing, microsandbox.Grant{Namespace: "*"}, time.Now(), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}

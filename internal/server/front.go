@@ -80,9 +80,10 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	if s.deps.Pace != nil {
 		pace = *s.deps.Pace
 	}
-	keys := newPerKey(cmp.Or(s.deps.MaxRequestsPerKey, maxRequestsPerKey))
-	rest = s.authenticate(p, keys.handler(mux))
-	fronts := pace.Handler(s.uploads(p.service, s.dialectFronts(p, mcp, keys, rest)), ownContent)
+	bound := newPerKey(cmp.Or(s.deps.MaxRequestsPerKey, maxRequestsPerKey))
+	keys := &auth.Keys{Store: p.store, Tries: auth.NewTries(), Log: s.log} // for all doors
+	rest = s.authenticate(keys, bound.handler(mux))
+	fronts := auth.WithAddress(pace.Handler(s.uploads(p.service, s.dialectFronts(p, mcp, keys, bound, rest)), ownContent))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	f.http = &http.Server{
 		Handler:           f.count(splitHosts(previews, p.metrics.watch(s.checkHost(fronts)))),
@@ -118,9 +119,9 @@ func splitHosts(previews *preview.Proxy, rest http.Handler) http.Handler {
 }
 
 // authenticate puts the caller into each request that needs one.
-func (s *Server) authenticate(p *parts, next http.Handler) http.Handler {
+func (s *Server) authenticate(keys *auth.Keys, next http.Handler) http.Handler {
 	cfg := auth.Config{
-		Authenticator: &auth.Keys{Store: p.store, Log: s.log},
+		Authenticator: keys,
 		Trusted:       auth.ViaUnixSocket,
 		Error:         refuse,
 	}

@@ -38,6 +38,9 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 			return "", err
 		}
 	}
+	if caller, _ := sandbox.CallerOf(ctx); caller.KeyID != "" && !caller.Has(sandbox.ScopeTemplatesWrite) {
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "the image %.200q is not here, and this key does not build templates, which all teams see; have one built by \"cove template build %s --image IMAGE\", or use a key of \"cove key microsandbox --images\"", image, builtName(image))
+	}
 	c.Status("pulling the image " + clip(image))
 	name := builtName(image)
 	_, err := c.Service.BuildTemplate(ctx, sandbox.BuildTemplateRequest{

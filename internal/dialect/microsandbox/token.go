@@ -34,6 +34,9 @@ const (
 
 type claims struct {
 	Namespace string `json:"namespace"`
+	// Images says that the key builds templates of the images that it is asked
+	// for. The product's own keys do not say so.
+	Images bool `json:"cove_images,omitempty"`
 	jwt.RegisteredClaims
 }
 
@@ -77,44 +80,57 @@ func MakeServerKey(dir string, reset bool) ([]byte, error) {
 	return key, nil
 }
 
-// NewKey returns a key for a namespace, or for all of them ("*"), that is good
-// until a time.
-func NewKey(serverKey []byte, namespace string, now, expires time.Time) (string, error) {
+// Grant is what a key is good for.
+type Grant struct {
+	// Namespace is the one that the key is for; "*" is all.
+	Namespace string
+	// Images lets the key build templates of images, which all teams of the
+	// server see and which fill its disk.
+	Images bool
+}
+
+// NewKey returns a key that is good until a time.
+func NewKey(serverKey []byte, grant Grant, now, expires time.Time) (string, error) {
+	namespace := grant.Namespace
 	if namespace != wildcard {
 		if err := checkName("Namespace", namespace); err != nil {
 			return "", err
 		}
 	}
-	token := jwt.NewWithClaims(jwt.SigningMethodHS256, claims{namespace, jwt.RegisteredClaims{
+	token := jwt.NewWithClaims(jwt.SigningMethodHS256, claims{namespace, grant.Images, jwt.RegisteredClaims{
 		ExpiresAt: jwt.NewNumericDate(expires), IssuedAt: jwt.NewNumericDate(now),
 	}})
 	text, err := token.SignedString(serverKey)
 	return keyPrefix + text, err
 }
 
-// readKey returns the namespace that a key is for.
-func readKey(serverKey []byte, key string) (namespace string, err error) {
+// readKey returns what a key is for.
+func readKey(serverKey []byte, key string) (claims, error) {
 	if len(key) > maxKey {
-		return "", jwt.ErrTokenMalformed
+		return claims{}, jwt.ErrTokenMalformed
 	}
 	parser := jwt.NewParser(jwt.WithValidMethods([]string{"HS256"}), jwt.WithLeeway(leeway), jwt.WithExpirationRequired())
 	var c claims
 	if _, err := parser.ParseWithClaims(strings.TrimPrefix(key, keyPrefix), &c, func(*jwt.Token) (any, error) { return serverKey, nil }); err != nil {
-		return "", err
+		return claims{}, err
 	}
 	if c.Namespace != wildcard && checkName("Namespace", c.Namespace) != nil {
-		return "", jwt.ErrTokenInvalidClaims
+		return claims{}, jwt.ErrTokenInvalidClaims
 	}
-	return c.Namespace, nil
+	return c, nil
 }
 
-// callerFor is who has a key for a namespace. What the namespace bounds is
-// bounded by this package, so such a caller must get nowhere else.
-func callerFor(namespace string) sandbox.Caller {
-	return sandbox.Caller{
-		KeyID: callerPrefix + namespace, Team: sandbox.DefaultTeam,
-		Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeTemplatesWrite},
+// callerFor is who has a key. What its namespace bounds is bounded by this
+// package, so such a caller must get nowhere else.
+func callerFor(c claims) sandbox.Caller {
+	caller := sandbox.Caller{
+		KeyID: callerPrefix + c.Namespace, Team: sandbox.DefaultTeam,
+		Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite},
 	}
+	if c.Images {
+		caller.Scopes = append(caller.Scopes, sandbox.ScopeTemplatesWrite)
+	}
+	return caller
 }
 
 // namespaceOf returns the namespace that the caller's key is for, if it is one

@@ -154,25 +154,31 @@ func (f *front) admit(r *http.Request) (sandbox.Caller, *plainError) {
 			return caller, nil
 		case sandbox.CodeUnauthenticated:
 			return caller, &plainError{http.StatusUnauthorized, "Invalid credentials", codeCredentials}
+		case sandbox.CodeQuotaExceeded:
+			return caller, &plainError{http.StatusTooManyRequests, sandbox.MessageOf(err), codeCredentials}
 		}
 		f.Log.ErrorContext(r.Context(), "look for a key", "err", err)
 		return caller, &plainError{http.StatusInternalServerError, "Internal server error", codeInternal}
 	}
 	serverKey, err := ServerKey(f.StateDir)
-	namespace := ""
+	var grant claims
 	if err == nil {
-		namespace, err = readKey(serverKey, key)
+		grant, err = readKey(serverKey, key)
 	} else if sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		f.Log.ErrorContext(r.Context(), "read the key of microsandbox", "err", err)
 	}
 	if err != nil {
 		// The server's own keys may have that prefix too.
-		if caller, ownErr := f.Authenticate(r.Context(), key); ownErr == nil {
+		caller, ownErr := f.Authenticate(r.Context(), key)
+		switch sandbox.CodeOf(ownErr) {
+		case "":
 			return caller, nil
+		case sandbox.CodeQuotaExceeded:
+			return caller, &plainError{http.StatusTooManyRequests, sandbox.MessageOf(ownErr), codeToken}
 		}
 		return sandbox.Caller{}, &plainError{http.StatusUnauthorized, "Invalid or expired token", codeToken}
 	}
-	return callerFor(namespace), nil
+	return callerFor(grant), nil
 }
 
 // read reads a bounded body. release must be called when it is done with.

@@ -166,7 +166,7 @@ func TestKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, err := microsandbox.NewKey(signing, namespace, issued, expires)
+		key, err := microsandbox.NewKey(signing, microsandbox.Grant{Namespace: namespace}, issued, expires)
 		if err != nil {
 			t.Fatal(err)
 		}

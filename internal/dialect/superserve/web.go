@@ -60,6 +60,10 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	caller, err := f.admit(r)
 	if err != nil {
 		f.Refuse(w, r)
+		if sandbox.CodeOf(err) == sandbox.CodeQuotaExceeded {
+			fail(w, http.StatusTooManyRequests, codeRefused, sandbox.MessageOf(err))
+			return
+		}
 		if sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
 			f.Log.ErrorContext(r.Context(), "look for a key", "err", err)
 			fail(w, http.StatusInternalServerError, codeInternal, "Internal server error.")
