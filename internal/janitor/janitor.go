@@ -24,6 +24,9 @@ type Records interface {
 	DeleteEndedSandboxes(ctx context.Context, before time.Time) (int, error)
 	// TrimAudit removes events older than before, and the oldest over keep.
 	TrimAudit(ctx context.Context, before time.Time, keep int) (int, error)
+	// FillReserve makes the disk reserve for deletions whole again, as far as
+	// there is room.
+	FillReserve() error
 }
 
 // Keeper is what the janitor needs of the service.
@@ -120,7 +123,7 @@ func (j *Janitor) clean(ctx context.Context) error {
 	ended, err := j.cfg.Records.DeleteEndedSandboxes(ctx, now.Add(-j.cfg.Retention))
 	errs = append(errs, err)
 	events, err := j.cfg.Records.TrimAudit(ctx, now.Add(-j.cfg.AuditAge), j.cfg.AuditEvents)
-	errs = append(errs, err)
+	errs = append(errs, err, j.cfg.Records.FillReserve())
 	if ended > 0 || events > 0 {
 		j.cfg.Log.Debug("removed old records", "sandboxes", ended, "events", events)
 	}

@@ -82,7 +82,8 @@ func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter, p sandbox.Pa
 // TrimAudit implements [store.Audit].
 func (s *Store) TrimAudit(ctx context.Context, before time.Time, keep int) (int, error) {
 	var n int64
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+	trim := func(tx *sql.Tx) error {
+		n = 0
 		for _, d := range []struct {
 			query string
 			arg   any
@@ -101,6 +102,7 @@ func (s *Store) TrimAudit(ctx context.Context, before time.Time, keep int) (int,
 			n += gone
 		}
 		return nil
-	})
+	}
+	err := s.freeing(func() error { return s.tx(ctx, trim) })
 	return int(n), err
 }

@@ -72,17 +72,12 @@ func (s *Store) ListBuilds(ctx context.Context, f store.BuildFilter, p sandbox.P
 
 // TrimBuilds implements [store.Builds].
 func (s *Store) TrimBuilds(ctx context.Context, before time.Time) (ids []string, err error) {
-	rows, err := s.write.QueryContext(ctx, "DELETE FROM builds WHERE ended_at < ? RETURNING id", before.UnixNano())
+	err = s.freeing(func() (err error) {
+		ids, err = collect(ctx, s.write, scanText, "DELETE FROM builds WHERE ended_at < ? RETURNING id", before.UnixNano())
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("trim builds: %w", err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return ids, fmt.Errorf("trim builds: %w", err)
-		}
-		ids = append(ids, id)
-	}
-	return ids, rows.Err()
+	return ids, nil
 }

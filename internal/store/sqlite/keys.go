@@ -66,7 +66,7 @@ func (s *Store) ListKeys(ctx context.Context, team string, p sandbox.Page) ([]sa
 // RevokeKey implements [store.Keys].
 func (s *Store) RevokeKey(ctx context.Context, team, id string, at time.Time) (sandbox.Key, error) {
 	var k sandbox.Key
-	err := s.tx(ctx, func(tx *sql.Tx) (err error) {
+	revoke := func(tx *sql.Tx) (err error) {
 		k, err = scanKey(tx.QueryRowContext(ctx, "SELECT "+keyColumns+" FROM keys WHERE id = ? AND (? = '' OR team = ?)", id, team, team).Scan)
 		if errors.Is(err, sql.ErrNoRows) {
 			return absent("key")
@@ -83,11 +83,12 @@ func (s *Store) RevokeKey(ctx context.Context, team, id string, at time.Time) (s
 			return fmt.Errorf("revoke key %s: %w", id, err)
 		}
 		return nil
-	})
+	}
+	err := s.freeing(func() error { return s.tx(ctx, revoke) })
 	if err != nil {
 		return sandbox.Key{}, err
 	}
-	return k, s.sync(ctx)
+	return k, s.freeing(func() error { return s.sync(ctx) })
 }
 
 // TouchKey implements [store.Keys].

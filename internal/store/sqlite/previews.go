@@ -98,7 +98,7 @@ func (s *Store) ListPreviews(ctx context.Context, team, sandboxID string, now ti
 
 // DeletePreview implements [store.Previews].
 func (s *Store) DeletePreview(ctx context.Context, sandboxID string, port int) error {
-	if _, err := s.write.ExecContext(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND port = ?", sandboxID, port); err != nil {
+	if _, err := s.remove(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND port = ?", sandboxID, port); err != nil {
 		return fmt.Errorf("delete a preview of sandbox %s: %w", sandboxID, err)
 	}
 	return nil

@@ -188,7 +188,8 @@ func record(ctx context.Context, q querier, where string, args ...any) (store.Re
 // UpdateSandbox implements [store.Sandboxes].
 func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (store.Record, error) {
 	var r store.Record
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+	ends := false
+	change := func(tx *sql.Tx) error {
 		before, err := record(ctx, tx, "WHERE id = ?", id)
 		if err != nil {
 			return err
@@ -201,6 +202,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (s
 		if err := c.Apply(&after); err != nil {
 			return err
 		}
+		ends = after.State == sandbox.StateStopping || after.State.Final()
 		if err := admitChange(ctx, tx, &before, &after, c.Quota); err != nil {
 			return err
 		}
@@ -209,7 +211,11 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (s
 		}
 		r = after
 		return nil
-	})
+	}
+	err := s.tx(ctx, change)
+	if ends && full(err) {
+		err = s.freeing(func() error { return s.tx(ctx, change) })
+	}
 	return r, err
 }
 
@@ -362,7 +368,7 @@ func (s *Store) DueSandboxes(ctx context.Context, now time.Time) ([]string, erro
 
 // DeleteSandbox implements [store.Sandboxes].
 func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
-	if _, err := s.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ?", id); err != nil {
+	if _, err := s.remove(ctx, "DELETE FROM sandboxes WHERE id = ?", id); err != nil {
 		return fmt.Errorf("delete sandbox %s: %w", id, err)
 	}
 	return nil
@@ -370,10 +376,9 @@ func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
 
 // DeleteEndedSandboxes implements [store.Sandboxes].
 func (s *Store) DeleteEndedSandboxes(ctx context.Context, before time.Time) (int, error) {
-	res, err := s.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE state IN ('killed', 'failed') AND held = 0 AND ended_at < ?", before.UnixNano())
+	n, err := s.remove(ctx, "DELETE FROM sandboxes WHERE state IN ('killed', 'failed') AND held = 0 AND ended_at < ?", before.UnixNano())
 	if err != nil {
 		return 0, fmt.Errorf("delete ended sandboxes: %w", err)
 	}
-	n, err := res.RowsAffected()
-	return int(n), err
+	return n, nil
 }

@@ -134,12 +134,19 @@ func (s *Store) DeleteSecret(ctx context.Context, id string) error {
 	if _, err := conn.ExecContext(ctx, "PRAGMA secure_delete = ON"); err != nil {
 		return fmt.Errorf("delete secret %s: %w", id, err)
 	}
-	_, err = conn.ExecContext(ctx, "DELETE FROM secrets WHERE id = ?", id)
+	err = s.freeing(func() error {
+		_, err := conn.ExecContext(ctx, "DELETE FROM secrets WHERE id = ?", id)
+		return err
+	})
 	_, perr := conn.ExecContext(context.WithoutCancel(ctx), "PRAGMA secure_delete = OFF")
 	if err := errors.Join(err, perr); err != nil {
 		return fmt.Errorf("delete secret %s: %w", id, err)
 	}
-	if _, err := conn.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)"); err != nil {
+	err = s.freeing(func() error {
+		_, err := conn.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)")
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("sync database: %w", err)
 	}
 	return nil

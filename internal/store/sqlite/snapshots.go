@@ -111,7 +111,7 @@ func (s *Store) ListSnapshots(ctx context.Context, f store.SnapshotFilter, p san
 
 // DeleteSnapshot implements [store.Snapshots].
 func (s *Store) DeleteSnapshot(ctx context.Context, id string) error {
-	if _, err := s.write.ExecContext(ctx, "DELETE FROM snapshots WHERE id = ?", id); err != nil {
+	if _, err := s.remove(ctx, "DELETE FROM snapshots WHERE id = ?", id); err != nil {
 		return fmt.Errorf("delete snapshot %s: %w", id, err)
 	}
 	return nil

@@ -32,8 +32,9 @@ const readers = 4
 
 // Store implements [store.Store].
 type Store struct {
-	write *sql.DB // one connection; its transactions lock at once
-	read  *sql.DB
+	write   *sql.DB // one connection; its transactions lock at once
+	read    *sql.DB
+	reserve reserve
 }
 
 var _ store.Store = (*Store)(nil)
@@ -48,17 +49,28 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err := private(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	s := &Store{}
-	if s.write, err = open(path, "_txlock=immediate&_journal_mode=WAL&_synchronous=NORMAL", 1); err != nil {
+	s := &Store{reserve: reserveOf(path)}
+	if err := s.freeing(func() error { return s.connect(ctx, path) }); err != nil {
 		return nil, err
 	}
-	if err := migrate(ctx, s.write, path); err != nil {
-		return nil, errors.Join(err, s.write.Close())
-	}
-	if s.read, err = open(path, "_query_only=1", readers); err != nil {
-		return nil, errors.Join(err, s.write.Close())
+	if err := s.reserve.fill(); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// connect opens the connections and brings the schema up to date.
+func (s *Store) connect(ctx context.Context, path string) (err error) {
+	if s.write, err = open(path, "_txlock=immediate&_journal_mode=WAL&_synchronous=NORMAL", 1); err != nil {
+		return err
+	}
+	if err := migrate(ctx, s.write, path); err != nil {
+		return errors.Join(err, s.write.Close())
+	}
+	if s.read, err = open(path, "_query_only=1", readers); err != nil {
+		return errors.Join(err, s.write.Close())
+	}
+	return nil
 }
 
 // private makes the file if it is missing, for its owner only. SQLite gives

@@ -55,7 +55,7 @@ func (s *Store) ListTemplates(ctx context.Context) ([]store.Template, error) {
 
 // DeleteTemplate implements [store.Templates].
 func (s *Store) DeleteTemplate(ctx context.Context, name string) error {
-	if _, err := s.write.ExecContext(ctx, "DELETE FROM templates WHERE name = ?", name); err != nil {
+	if _, err := s.remove(ctx, "DELETE FROM templates WHERE name = ?", name); err != nil {
 		return fmt.Errorf("delete template %s: %w", name, err)
 	}
 	return nil

@@ -87,7 +87,11 @@ func (s *Store) MeasureVolume(ctx context.Context, id string, usedBytes int64) e
 
 // DeleteVolume implements [store.Volumes].
 func (s *Store) DeleteVolume(ctx context.Context, id string) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	return s.freeing(func() error { return s.tx(ctx, deleteVolume(ctx, id)) })
+}
+
+func deleteVolume(ctx context.Context, id string) func(*sql.Tx) error {
+	return func(tx *sql.Tx) error {
 		for _, c := range []struct{ query, what, undo string }{
 			{"SELECT id FROM sandboxes WHERE (" + living + " OR held = 1) AND " + hasVolume + " ORDER BY id LIMIT 1", "sandbox", "kill"},
 			{"SELECT id FROM snapshots WHERE " + hasVolume + " ORDER BY id LIMIT 1", "snapshot", "delete"},
@@ -106,7 +110,7 @@ func (s *Store) DeleteVolume(ctx context.Context, id string) error {
 			return fmt.Errorf("delete volume %s: %w", id, err)
 		}
 		return nil
-	})
+	}
 }
 
 // checkVolumes refuses a record with a volume that its team does not have.

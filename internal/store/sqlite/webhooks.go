@@ -102,7 +102,7 @@ func (s *Store) ListDeliveries(ctx context.Context, f store.DeliveryFilter, p sa
 
 // DeleteDelivery implements [store.Deliveries].
 func (s *Store) DeleteDelivery(ctx context.Context, id string) error {
-	if _, err := s.write.ExecContext(ctx, "DELETE FROM deliveries WHERE id = ?", id); err != nil {
+	if _, err := s.remove(ctx, "DELETE FROM deliveries WHERE id = ?", id); err != nil {
 		return fmt.Errorf("delete delivery %s: %w", id, err)
 	}
 	return nil
@@ -110,10 +110,9 @@ func (s *Store) DeleteDelivery(ctx context.Context, id string) error {
 
 // TrimDeliveries implements [store.Deliveries].
 func (s *Store) TrimDeliveries(ctx context.Context, before time.Time) (int, error) {
-	res, err := s.write.ExecContext(ctx, "DELETE FROM deliveries WHERE ended_at < ?", before.UnixNano())
+	n, err := s.remove(ctx, "DELETE FROM deliveries WHERE ended_at < ?", before.UnixNano())
 	if err != nil {
 		return 0, fmt.Errorf("trim deliveries: %w", err)
 	}
-	n, err := res.RowsAffected()
-	return int(n), err
+	return n, nil
 }
