@@ -183,10 +183,12 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	instance, err := s.cfg.Engine.Open(ctx, r.Instance)
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
-		failed := s.fail(ctx, r, s.vanished(r))
+		failed, err := s.fail(ctx, r, s.vanished(r))
 		switch {
-		case failed == nil:
+		case sandbox.CodeOf(err) == sandbox.CodeNotFound:
 			return nil, noSandbox(r.ID)
+		case err != nil:
+			return nil, err
 		case failed.State == sandbox.StatePaused, failed.State == sandbox.StateRunning:
 			return nil, errMoved
 		}

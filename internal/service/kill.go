@@ -145,17 +145,39 @@ func (s *Service) failInstance(ctx context.Context, st engine.Status) {
 	}
 	if err != nil {
 		s.log.Error("find the sandbox of a failed instance", "instance", st.ID, "error", err)
+		s.insist(st.ID, func(ctx context.Context) error {
+			r, err := s.cfg.Store.SandboxByInstance(ctx, st.ID)
+			if err == nil {
+				_, err = s.tryFail(ctx, &r, st.Reason, "log", st.Log)
+			}
+			return err
+		})
 		return
 	}
-	s.fail(ctx, &r, st.Reason, "log", st.Log)
+	_, _ = s.fail(ctx, &r, st.Reason, "log", st.Log) // what fails is logged, and tried again
 }
 
 // fail records that a sandbox has ended by itself, with the reason, and has the
-// engine remove what is left of it. It returns the record, or nil if there is
-// none. Of a sandbox that is stopping or has ended it only removes the rest, and
-// one that is paused by now, or has another machine than before, goes on. Details
-// are attributes for the log.
-func (s *Service) fail(ctx context.Context, before *store.Record, reason string, details ...any) *store.Record {
+// engine remove what is left of it. It returns the record, or a not_found error
+// if there is none. Of a sandbox that is stopping or has ended it only removes
+// the rest, and one that is paused by now, or has another machine than before,
+// goes on. Details are attributes for the log. If the store does not take the
+// record, fail returns the error and the record is tried again until it does.
+func (s *Service) fail(ctx context.Context, before *store.Record, reason string, details ...any) (*store.Record, error) {
+	r, err := s.tryFail(ctx, before, reason, details...)
+	if err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
+		s.log.Error("record a failed sandbox", "sandbox", before.ID, "error", err)
+		again := *before
+		s.insist(before.Instance, func(ctx context.Context) error {
+			_, err := s.tryFail(ctx, &again, reason, details...)
+			return err
+		})
+	}
+	return r, err
+}
+
+// tryFail is one attempt of [Service.fail].
+func (s *Service) tryFail(ctx context.Context, before *store.Record, reason string, details ...any) (*store.Record, error) {
 	ctx, cancel := teardown(ctx)
 	defer cancel()
 	id := before.ID
@@ -176,26 +198,20 @@ func (s *Service) fail(ctx context.Context, before *store.Record, reason string,
 		s.drop(id, ended(&r))
 		s.system(&r, "sandbox.fail", reason)
 		s.log.Warn("sandbox failed", append([]any{"sandbox", id, "reason", reason}, details...)...)
-	case sandbox.CodeNotFound:
-		return nil
-	case sandbox.CodeUnavailable:
-		if errors.Is(err, errMoved) {
-			return &now
-		}
-		s.log.Error("record a failed sandbox", "sandbox", id, "error", err)
-		return nil
 	case sandbox.CodeNotRunning:
 		if !r.State.Final() || !r.Held { // a kill under way removes it; or all is gone
-			return &r
+			return &r, nil
 		}
 	default:
-		s.log.Error("record a failed sandbox", "sandbox", id, "error", err)
-		return nil
+		if errors.Is(err, errMoved) {
+			return &now, nil
+		}
+		return nil, err
 	}
 	done, err := s.finish(ctx, &r)
 	if err != nil {
 		s.log.Error("remove a failed sandbox", "sandbox", id, "error", err)
-		return &r
+		return &r, nil // Repair removes it
 	}
-	return &done
+	return &done, nil
 }

@@ -257,7 +257,7 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, 
 	s.swap(&running, h)
 	s.endInstance(ctx, r)
 	if err := died(); err != nil {
-		s.fail(ctx, &running, sandbox.MessageOf(err))
+		_, _ = s.fail(ctx, &running, sandbox.MessageOf(err)) // what fails is logged, and tried again
 	}
 	return running, nil
 }

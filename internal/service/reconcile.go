@@ -48,6 +48,15 @@ func readBoot() (Boot, error) {
 	return b, nil
 }
 
+// reasonOf says why a sandbox that should run does not, by the engine's word of
+// its instance.
+func (s *Service) reasonOf(r *store.Record, st engine.Status, found bool) string {
+	if !found || r.BootID != s.cfg.Boot.ID {
+		return s.vanished(r)
+	}
+	return st.Reason
+}
+
 // vanished says why the engine knows nothing of a sandbox that should run.
 func (s *Service) vanished(r *store.Record) string {
 	if r.BootID != s.cfg.Boot.ID {
@@ -135,20 +144,16 @@ func (s *Service) held(ctx context.Context, states []sandbox.State, f func(store
 func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, found bool) error {
 	switch r.State {
 	case sandbox.StateCreating:
-		s.fail(ctx, &r, "the daemon ended while the sandbox was being created")
+		_, err := s.fail(ctx, &r, "the daemon ended while the sandbox was being created")
+		return err
 	case sandbox.StatePaused:
 		return s.repairPaused(ctx, &r, found)
 	case sandbox.StateRunning:
-		switch {
-		case !found:
-			s.fail(ctx, &r, s.vanished(&r))
-		case !st.Running && r.BootID != s.cfg.Boot.ID:
-			s.fail(ctx, &r, s.vanished(&r))
-		case !st.Running:
-			s.fail(ctx, &r, st.Reason)
-		default:
+		if found && st.Running {
 			return s.reattach(ctx, &r)
 		}
+		_, err := s.fail(ctx, &r, s.reasonOf(&r, st, found))
+		return err
 	default: // stopping, or ended with something left
 		if _, err := s.finish(ctx, &r); err != nil {
 			return detailed(err)
@@ -222,8 +227,9 @@ func (s *Service) repush(ctx context.Context, r *store.Record) error {
 	return nil
 }
 
-// Repair tries again to remove what could not be removed before. The janitor
-// calls it now and then.
+// Repair tries again to remove what could not be removed before, and records the
+// end of sandboxes that the record takes for living ones. The janitor calls it
+// now and then.
 func (s *Service) Repair(ctx context.Context) error {
 	var errs []error
 	err := s.held(ctx, []sandbox.State{sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}, func(r store.Record) {
@@ -232,7 +238,7 @@ func (s *Service) Repair(ctx context.Context) error {
 		}
 	})
 	s.collectSoon()
-	err = errors.Join(err, s.settleAll(ctx))
+	err = errors.Join(err, s.failLost(ctx), s.settleAll(ctx))
 	return errors.Join(append(errs, err, s.ports.reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.tidyBuilds(ctx))...)
 }
 

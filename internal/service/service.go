@@ -134,6 +134,9 @@ type Service struct {
 	// coming are instances that a sandbox is about to go on in, with the reason
 	// if one has ended already. Guarded by mu.
 	coming map[string]string
+	// insisting are the instances of which something is tried until it is
+	// recorded. Guarded by mu.
+	insisting map[string]bool
 	// unpushed are sandboxes whose gateway does not know of a change of a
 	// secret. Guarded by mu.
 	unpushed map[string]bool
@@ -204,7 +207,7 @@ func New(cfg Config) (*Service, error) {
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
 		lastCall: time.Now(), usedUntil: time.Now(),
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
-		moving: map[string]chan struct{}{}, using: map[string]int{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{},
+		moving: map[string]chan struct{}{}, using: map[string]int{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
 		collect: make(chan struct{}, 1), hostMounts: hostMounts,
 	}
 	s.keeper, _ = cfg.Engine.(engine.Checkpointer)

@@ -238,7 +238,7 @@ func (e *Engine) List(context.Context) ([]engine.Status, error) {
 		}
 		st := engine.Status{ID: id, Running: e.alive(id)}
 		if !st.Running {
-			st.Reason = reasonGone
+			st.Reason = e.deathOf(id)
 		}
 		list = append(list, st)
 	}

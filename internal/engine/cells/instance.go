@@ -120,18 +120,27 @@ func (e *Engine) follow(ctx context.Context, inst *instance, stream *connect.Ser
 	if stopped {
 		return
 	}
-	reason = inst.explain(reason)
+	reason = explain(inst.group, reason)
 	words := e.lastWords(inst.id)
 	_ = waitForExit(e.ctx, inst.dir, exited)
 	failed(engine.Status{ID: inst.id, Reason: reason, Log: words})
 }
 
-// explain looks for a better reason in what the cgroup has counted.
-func (i *instance) explain(reason string) string {
-	if i.group == nil {
+// deathOf says why a cell that has ended by itself did so.
+func (e *Engine) deathOf(id string) string {
+	group, err := cgroup.Open(groupName(e.cellDir(id)))
+	if err != nil {
+		return reasonGone
+	}
+	return explain(group, reasonGone)
+}
+
+// explain looks for a better reason in what the cgroup, if not nil, has counted.
+func explain(group *cgroup.Group, reason string) string {
+	if group == nil {
 		return reason
 	}
-	st, err := i.group.Stats()
+	st, err := group.Stats()
 	switch {
 	case err != nil:
 		return reason
