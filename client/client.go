@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -39,6 +40,9 @@ type Config struct {
 	// Dial, if set, makes connections in place of the default: to UnixSocket, or
 	// to addr. It is not used with HTTPClient.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// OnVersion, if set, is called with the version of the server, once, when it
+	// has answered for the first time.
+	OnVersion func(version string)
 	// UserAgent is the name under which requests are made; "cove-go" when empty.
 	UserAgent string
 }
@@ -63,6 +67,9 @@ type Client struct {
 	key   Secret
 	agent string
 	http  *http.Client
+	// onVersion is called by the first answer that has a version.
+	onVersion func(version string)
+	versioned sync.Once
 }
 
 var _ sandbox.Service = (*Client)(nil)
@@ -70,7 +77,7 @@ var _ sandbox.Service = (*Client)(nil)
 // New returns a client. It makes no connection: use [Client.Ping] to see
 // whether the server answers.
 func New(cfg Config) (*Client, error) {
-	c := &Client{key: cfg.Key, agent: cfg.UserAgent, where: cfg.URL}
+	c := &Client{key: cfg.Key, agent: cfg.UserAgent, where: cfg.URL, onVersion: cfg.OnVersion}
 	if c.agent == "" {
 		c.agent = "cove-go"
 	}
@@ -278,12 +285,18 @@ func encode(v any) ([]byte, error) {
 	}
 }
 
+// versionHeader has the version of the server in each of its answers.
+const versionHeader = "Cove-Version"
+
 // send sends a request and returns a successful response, whose body the
 // caller closes.
 func (c *Client) send(req *http.Request) (*http.Response, error) {
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.connectionError(req.Context(), err)
+	}
+	if version := resp.Header.Get(versionHeader); version != "" && c.onVersion != nil {
+		c.versioned.Do(func() { c.onVersion(version) })
 	}
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
 		return resp, nil

@@ -16,24 +16,27 @@ import (
 
 // problem is an error as the server tells it (RFC 9457).
 type problem struct {
-	Detail       string       `json:"detail"`
-	Code         sandbox.Code `json:"code"`
-	RetryAfterMS int64        `json:"retry_after_ms"`
+	Detail       string         `json:"detail"`
+	Code         sandbox.Code   `json:"code"`
+	Reason       sandbox.Reason `json:"reason"`
+	RetryAfterMS int64          `json:"retry_after_ms"`
 }
 
-func (p problem) err() error { return domainError(p.Code, p.Detail, p.RetryAfterMS) }
+func (p problem) err() error { return domainError(p.Code, p.Detail, p.Reason, p.RetryAfterMS) }
 
 // lineError is the last line of a stream that went wrong after its start.
 type lineError struct {
-	Code         sandbox.Code `json:"code"`
-	Message      string       `json:"message"`
-	RetryAfterMS int64        `json:"retry_after_ms"`
+	Code         sandbox.Code   `json:"code"`
+	Message      string         `json:"message"`
+	Reason       sandbox.Reason `json:"reason"`
+	RetryAfterMS int64          `json:"retry_after_ms"`
 }
 
-func (l lineError) err() error { return domainError(l.Code, l.Message, l.RetryAfterMS) }
+func (l lineError) err() error { return domainError(l.Code, l.Message, l.Reason, l.RetryAfterMS) }
 
-func domainError(code sandbox.Code, message string, retryAfterMS int64) error {
+func domainError(code sandbox.Code, message string, reason sandbox.Reason, retryAfterMS int64) error {
 	err := sandbox.Errorf(code, "%s", message)
+	err.Reason = reason
 	err.RetryAfter = time.Duration(retryAfterMS) * time.Millisecond
 	return err
 }

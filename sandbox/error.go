@@ -27,11 +27,22 @@ const (
 	CodeInternal        Code = "internal"        // a defect of Cove; details are in its log
 )
 
+// Reason says more than a [Code] where programs branch on it; most errors have
+// none. Reasons are stable.
+type Reason string
+
+// The reasons of errors.
+const (
+	ReasonProgramNotFound      Reason = "program_not_found"      // the sandbox has no such program
+	ReasonProgramNotExecutable Reason = "program_not_executable" // the file is there and cannot be run
+)
+
 // Error is an error of the domain. Message is one sentence for the caller that
 // says what to do next; the cause, if any, is for logs only.
 type Error struct {
 	Code    Code
 	Message string
+	Reason  Reason
 	// RetryAfter, if positive, tells when a retry may succeed.
 	RetryAfter time.Duration
 	cause      error
@@ -81,6 +92,14 @@ func CodeOf(err error) Code {
 		return CodeTimeout
 	}
 	return CodeInternal
+}
+
+// ReasonOf returns the reason of an [Error] in err's chain, or "".
+func ReasonOf(err error) Reason {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Reason
+	}
+	return ""
 }
 
 // MessageOf returns what a caller may be told of err. An error that is not an

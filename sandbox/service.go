@@ -333,5 +333,7 @@ type Computers interface {
 type Keys interface {
 	CreateKey(ctx context.Context, req CreateKeyRequest) (*NewKey, error)
 	ListKeys(ctx context.Context, page Page) (*List[Key], error)
-	RevokeKey(ctx context.Context, id string) (*Key, error)
+	// RevokeKey revokes a key by its id, or by its name if no other valid key has
+	// that. It may be repeated by the id.
+	RevokeKey(ctx context.Context, key string) (*Key, error)
 }

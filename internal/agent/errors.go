@@ -9,11 +9,23 @@ import (
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // fail makes an error for the caller: one sentence that says what to do next.
 func fail(code connect.Code, format string, args ...any) *connect.Error {
 	return connect.NewError(code, fmt.Errorf(format, args...))
+}
+
+// reasonHeader carries a [sandbox.Reason] with an error.
+const reasonHeader = "cove-reason"
+
+// failFor is fail with a reason that programs branch on.
+func failFor(reason sandbox.Reason, code connect.Code, format string, args ...any) *connect.Error {
+	err := fail(code, format, args...)
+	err.Meta().Set(reasonHeader, string(reason))
+	return err
 }
 
 func invalid(format string, args ...any) *connect.Error {

@@ -205,7 +205,7 @@ func findShell() (string, error) {
 			return sh, nil
 		}
 	}
-	return "", fail(connect.CodeNotFound, "the sandbox's image has no /bin/bash or /bin/sh; give a program and its arguments instead of a shell line")
+	return "", failFor(sandbox.ReasonProgramNotFound, connect.CodeNotFound, "the sandbox's image has no /bin/bash or /bin/sh; give a program and its arguments instead of a shell line")
 }
 
 // executable reports why path cannot be a program.
@@ -239,9 +239,9 @@ func findProgram(name, path, workdir string) (string, error) {
 		}
 	}
 	if found != "" {
-		return "", fail(connect.CodePermissionDenied, "%s is not an executable file; make it executable or name its interpreter", found)
+		return "", failFor(sandbox.ReasonProgramNotExecutable, connect.CodePermissionDenied, "%s is not an executable file; make it executable or name its interpreter", found)
 	}
-	return "", fail(connect.CodeNotFound, "command not found: %s; install it, or give a path to it", name)
+	return "", failFor(sandbox.ReasonProgramNotFound, connect.CodeNotFound, "command not found: %s; install it, or give a path to it", name)
 }
 
 // ownGroups are the supplementary groups of this process.
@@ -295,17 +295,17 @@ func explainStart(p *plan, err error) *connect.Error {
 	case errno == unix.ENOMEM || errno == unix.EMFILE || errno == unix.ENFILE:
 		return fail(connect.CodeResourceExhausted, "the sandbox has no memory or file handles left for another process; end some and try again")
 	case errors.Is(serr, unix.ENOENT) || errors.Is(serr, unix.ENOTDIR):
-		return fail(connect.CodeNotFound, "command not found: %s; check the path", p.argv[0])
+		return failFor(sandbox.ReasonProgramNotFound, connect.CodeNotFound, "command not found: %s; check the path", p.argv[0])
 	case errno == unix.ENOENT:
-		return fail(connect.CodeNotFound, "%s exists, but the interpreter or loader it needs does not; install that", path)
+		return failFor(sandbox.ReasonProgramNotExecutable, connect.CodeNotFound, "%s exists, but the interpreter or loader it needs does not; install that", path)
 	case serr == nil && st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return fail(connect.CodePermissionDenied, "%s is not a file that can be executed", path)
+		return failFor(sandbox.ReasonProgramNotExecutable, connect.CodePermissionDenied, "%s is not a file that can be executed", path)
 	case serr == nil && st.Mode&0o111 == 0:
-		return fail(connect.CodePermissionDenied, "%s is not an executable file; make it executable or name its interpreter", path)
+		return failFor(sandbox.ReasonProgramNotExecutable, connect.CodePermissionDenied, "%s is not an executable file; make it executable or name its interpreter", path)
 	case errno == unix.EACCES || errno == unix.EPERM:
-		return fail(connect.CodePermissionDenied, "user %q may not execute %s or enter %s; choose another user or change their modes", p.user.name, path, p.workdir)
+		return failFor(sandbox.ReasonProgramNotExecutable, connect.CodePermissionDenied, "user %q may not execute %s or enter %s; choose another user or change their modes", p.user.name, path, p.workdir)
 	case errno == unix.ENOEXEC:
-		return invalid("%s is neither a program for this machine nor a script with a #! line; name its interpreter", path)
+		return failFor(sandbox.ReasonProgramNotExecutable, connect.CodeInvalidArgument, "%s is neither a program for this machine nor a script with a #! line; name its interpreter", path)
 	case errno == unix.EINVAL:
 		return fail(connect.CodePermissionDenied, "this sandbox cannot switch to user %q; leave the user out", p.user.name)
 	}

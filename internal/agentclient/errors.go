@@ -3,6 +3,7 @@ package agentclient
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -49,8 +50,18 @@ func mapError(ctx context.Context, err error) error {
 	if text == "" {
 		text = "the agent in the sandbox refused: " + ce.Code().String()
 	}
-	return sandbox.Wrap(code, err, text)
+	e := sandbox.Wrap(code, err, text)
+	if reason := sandbox.Reason(ce.Meta().Get(reasonHeader)); slices.Contains(reasons, reason) {
+		e.Reason = reason
+	}
+	return e
 }
+
+// reasonHeader carries a reason with an error of the agent, which may be one of
+// reasons.
+const reasonHeader = "cove-reason"
+
+var reasons = []sandbox.Reason{sandbox.ReasonProgramNotFound, sandbox.ReasonProgramNotExecutable}
 
 func contextError(ctx context.Context, err error) error {
 	switch {

@@ -65,7 +65,7 @@ func New(cfg Config) http.Handler {
 	if cfg.Memory != nil {
 		memory = *cfg.Memory
 	}
-	return &router{mux: mux, log: log, memory: intake.NewMemory(memory)}
+	return &router{mux: mux, log: log, version: cfg.Version, memory: intake.NewMemory(memory)}
 }
 
 // Open reports whether a request is answered without credentials.
@@ -120,10 +120,15 @@ type router struct {
 	mux    *http.ServeMux
 	log    *slog.Logger
 	memory *intake.Memory
+	// version is in the header Cove-Version of each answer.
+	version string
 }
 
 func (s *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.recover(r)
+	if s.version != "" {
+		w.Header().Set("Cove-Version", s.version)
+	}
 	if err := checkQuery(r.URL); err != nil {
 		WriteError(w, err)
 		return

@@ -45,8 +45,9 @@ type Problem struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail" doc:"One sentence that says what to do next."`
 	// Code is what programs branch on.
-	Code         sandbox.Code `json:"code" enum:"invalid,unauthenticated,forbidden,not_found,conflict,not_running,quota_exceeded,too_large,timeout,cancelled,unsupported,unavailable,internal" doc:"Stable; branch on it."`
-	RetryAfterMS int64        `json:"retry_after_ms,omitempty" doc:"When a retry may succeed, as the header Retry-After but finer."`
+	Code         sandbox.Code   `json:"code" enum:"invalid,unauthenticated,forbidden,not_found,conflict,not_running,quota_exceeded,too_large,timeout,cancelled,unsupported,unavailable,internal" doc:"Stable; branch on it."`
+	Reason       sandbox.Reason `json:"reason,omitempty" doc:"Says more than code where programs branch on it: program_not_found, program_not_executable."`
+	RetryAfterMS int64          `json:"retry_after_ms,omitempty" doc:"When a retry may succeed, as the header Retry-After but finer."`
 }
 
 // problemOf describes err to a caller, without its cause.
@@ -65,7 +66,7 @@ func problemOf(err error) *Problem {
 	}
 	return &Problem{
 		Type: "about:blank", Title: title, Status: status,
-		Detail: sandbox.MessageOf(err), Code: code, RetryAfterMS: retryAfterOf(err).Milliseconds(),
+		Detail: sandbox.MessageOf(err), Code: code, Reason: sandbox.ReasonOf(err), RetryAfterMS: retryAfterOf(err).Milliseconds(),
 	}
 }
 

@@ -15,9 +15,10 @@ import (
 
 // LineError is the last line of a stream that went wrong after its start.
 type LineError struct {
-	Code         sandbox.Code `json:"code"`
-	Message      string       `json:"message"`
-	RetryAfterMS int64        `json:"retry_after_ms,omitempty"`
+	Code         sandbox.Code   `json:"code"`
+	Message      string         `json:"message"`
+	Reason       sandbox.Reason `json:"reason,omitempty"`
+	RetryAfterMS int64          `json:"retry_after_ms,omitempty"`
 }
 
 // JobLine is one line of a stream of job events: an event, the final state of
@@ -58,7 +59,7 @@ type TryLine struct {
 }
 
 func lineError(p *Problem) *LineError {
-	return &LineError{Code: p.Code, Message: p.Detail, RetryAfterMS: p.RetryAfterMS}
+	return &LineError{Code: p.Code, Message: p.Detail, Reason: p.Reason, RetryAfterMS: p.RetryAfterMS}
 }
 
 // lines writes a stream of JSON values, one a line, each sent at once. The

@@ -3,9 +3,10 @@
 // daemon, which they start when they need it, from a server far away.
 //
 // Results go to standard output, everything else to standard error behind
-// "cove: ". Exit codes: 0 is success, 1 an error, 2 a wrong command line; run
-// and exec pass on the code of the command they ran and use 124 for a timeout
-// and 125 for errors of Cove itself.
+// "cove: ". Exit codes: 0 is success, 1 an error, 2 a wrong command line, 128+n
+// the end by signal n; run and exec pass on the code of the command they ran and
+// use 124 for a timeout, 125 for errors of Cove itself, and 126 and 127 for a
+// program that cannot be run or is not there.
 package cli
 
 import (
@@ -26,12 +27,13 @@ import (
 
 // Exit codes.
 const (
-	exitOK          = 0
-	exitError       = 1
-	exitUsage       = 2
-	exitTimeout     = 124
-	exitFailed      = 125
-	exitInterrupted = 130
+	exitOK            = 0
+	exitError         = 1
+	exitUsage         = 2
+	exitTimeout       = 124
+	exitFailed        = 125
+	exitNotExecutable = 126
+	exitNotFound      = 127
 )
 
 // Program is one run of the command line.
@@ -92,9 +94,9 @@ func (a *app) command() *cobra.Command {
 		Long: "Cove runs untrusted code for AI agents in gVisor sandboxes.\n\n" +
 			"Commands talk to a daemon on this machine, which is started when it is needed, or to\n" +
 			"the server that --url names.\n\n" +
-			"Exit codes: 0 success, 1 error, 2 wrong command line. run and exec pass on the exit code\n" +
-			"of the command they ran; 124 means that it timed out, 125 that Cove failed, 128+n that\n" +
-			"signal n ended it.",
+			"Exit codes: 0 success, 1 error, 2 wrong command line, 128+n ended by signal n. run and exec\n" +
+			"pass on the exit code of the command they ran; 124 means that it timed out, 125 that Cove\n" +
+			"failed, 126 that the program cannot be run, 127 that there is no such program.",
 		Example: "  cove run -- python3 -c 'print(6*7)'\n" +
 			"  cove create --name work && cove exec work -- uname -a",
 		SilenceUsage:      true,
@@ -107,16 +109,8 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.globals.StateDir, "state-dir", "", "state directory of the local daemon (COVE_STATE_DIR)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, err) })
 	root.PersistentPreRun = func(*cobra.Command, []string) { a.globals.complete(a.Env) }
-	root.AddCommand(
-		a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.updateCommand(), a.statsCommand(),
-		a.execCommand(), a.codeCommand(), a.cpCommand(), a.logsCommand(), a.jobCommand(), a.killCommand(),
-		a.psCommand(), a.envCommand(), a.topCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.snapshotCommand(),
-		a.forkCommand(), a.diffCommand(), a.mergeCommand(), a.tryCommand(),
-		a.egressCommand(), a.netlogCommand(), a.secretCommand(), a.volumeCommand(), a.previewCommand(), a.portForwardCommand(), a.computerCommand(),
-		a.keyCommand(), a.templateCommand(), a.auditCommand(),
-		a.serveCommand(), a.mcpCommand(), a.doctorCommand(), a.versionCommand(), a.openapiCommand(),
-	)
+	a.addGroups(root)
+	a.completeNames(root)
 	return root
 }
 
@@ -178,14 +172,20 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		}
 		return code
 	}
-	if strings.HasPrefix(err.Error(), "unknown command") {
-		a.say("%s", strings.ReplaceAll(err.Error(), "\n", " "))
+	if text := err.Error(); strings.HasPrefix(text, "unknown command") {
+		// What cobra suggests comes in lines of its own.
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" {
+				a.say("%s", line)
+			}
+		}
 		a.say("see cove --help")
 		return exitUsage
 	}
 	if ctx.Err() != nil {
-		a.say("interrupted")
-		return exitInterrupted
+		end := interrupted(ctx)
+		a.say("%v", end)
+		return end.code
 	}
 	a.say("%s", explain(err))
 	return code

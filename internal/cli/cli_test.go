@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -334,5 +335,45 @@ func TestUnknownFlagOfEveryCommandIsAUsageError(t *testing.T) {
 		if code != exitUsage || !strings.Contains(errs.String(), "cove: unknown flag: --no-such-flag\ncove: see cove "+command+" --help\n") || out.Len() > 0 {
 			t.Errorf("%s: code %d, said %q", command, code, errs.String())
 		}
+	}
+}
+
+func TestTablesFit(t *testing.T) {
+	id := "sbx-" + strings.Repeat("x", 26)
+	rows := func() [][]string {
+		return [][]string{{"ID", "STATE", "REASON"}, {id, "failed", "its supervisor ended unexpectedly while the daemon was down, and nothing was kept"}}
+	}
+	width := func(rows [][]string) int {
+		return utf8.RuneCountInString(strings.Join(rows[1], "  "))
+	}
+	for room, want := range map[int]int{200: width(rows()), 80: 80, 77: 77, 20: width(rows())} {
+		got := rows()
+		fitted(room, got)
+		if width(got) > want || got[1][0] != id || got[1][1] != "failed" {
+			t.Errorf("in %d columns: %q", room, got)
+		}
+		if room == 80 && !strings.HasSuffix(got[1][2], "…") {
+			t.Errorf("a cell was cut without a sign: %q", got[1][2])
+		}
+	}
+}
+
+// TestVersionsDiffer says it when a daemon is of another version, and what to do.
+func TestVersionsDiffer(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{Program: Program{Stderr: &out, Version: "2.0"}}
+	a.compareVersion("2.0")
+	if out.Len() > 0 {
+		t.Errorf("of the same version it says %q", out.String())
+	}
+	a.compareVersion("1.0\x1b[2J")
+	if got := out.String(); !strings.Contains(got, "1.0") || !strings.Contains(got, "cove daemon restart") || strings.Contains(got, "\x1b") {
+		t.Errorf("of another version it says %q", got)
+	}
+	out.Reset()
+	a.globals.URL = "https://cove.example.com"
+	a.compareVersion("1.0")
+	if out.Len() > 0 {
+		t.Errorf("of a server far away it says %q", out.String())
 	}
 }

@@ -79,7 +79,7 @@ func (a *app) codeCommand() *cobra.Command {
 // codeArgs tells sandbox and file apart.
 func codeArgs(cmd *cobra.Command, opts *codeOptions, args []string) (name, file string, err error) {
 	fail := func(text string) (string, string, error) {
-		return "", "", &exit{code: exitFailed, err: usageError(cmd, errors.New("code: "+text))}
+		return "", "", usageError(cmd, errors.New("code: "+text))
 	}
 	if !opts.Isolated {
 		if len(args) == 0 {
@@ -182,7 +182,7 @@ func (a *app) codeOnce(ctx context.Context, c *client.Client, name string, req s
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return &exit{code: exitInterrupted, err: errors.New("interrupted")}
+		return interrupted(ctx)
 	case err != nil:
 		return &exit{code: exitFailed, err: err}
 	}

@@ -14,7 +14,7 @@ import (
 // connect returns a client of the server that the options name, or of the
 // local daemon, which each connection starts if it does not run.
 func (a *app) connect() (*client.Client, error) {
-	cfg := client.Config{UserAgent: "cove/" + a.Version, Key: client.Secret(a.globals.Key)}
+	cfg := client.Config{UserAgent: a.userAgent(), Key: client.Secret(a.globals.Key), OnVersion: a.compareVersion}
 	if a.globals.URL != "" {
 		cfg.URL = a.globals.URL
 		return client.New(cfg)
@@ -25,13 +25,28 @@ func (a *app) connect() (*client.Client, error) {
 	}
 	// The local user is trusted; a key meant for elsewhere stays here.
 	cfg.Key = ""
-	d := &daemon{stateDir: dir, socket: filepath.Join(dir, "cove.sock"), env: a.Env}
-	if socket := a.Env("COVE_SOCKET"); socket != "" {
-		d.socket = socket
-	}
+	d := a.localDaemon(dir)
 	cfg.UnixSocket = d.socket
 	cfg.Dial = d.dial
 	return client.New(cfg)
+}
+
+func (a *app) userAgent() string { return "cove/" + a.Version }
+
+// compareVersion tells once that the server is of another version. A newer server
+// far away is none of the user's doing; a daemon here is restarted by them.
+func (a *app) compareVersion(server string) {
+	if server != a.Version && a.globals.URL == "" {
+		a.say("the daemon is of version %s and this program of %s; bring them together with: cove daemon restart", clean(server), a.Version)
+	}
+}
+
+func (a *app) localDaemon(stateDir string) *daemon {
+	d := &daemon{stateDir: stateDir, socket: filepath.Join(stateDir, "cove.sock"), env: a.Env}
+	if socket := a.Env("COVE_SOCKET"); socket != "" {
+		d.socket = socket
+	}
+	return d
 }
 
 func (a *app) stateDir() (string, error) {

@@ -57,63 +57,63 @@ func (a *app) execCommand() *cobra.Command {
 		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG...]",
 		Short: "Run a command in a sandbox",
 		Long: "Run a command in a sandbox. Its output and its exit code become those of cove; 124 means that\n" +
-			"it timed out, 125 that Cove failed, 128+n that signal n ended it. Interrupting cove kills it.",
+			"it timed out, 125 that Cove failed, 126 that the program cannot be run, 127 that there is none, 128+n\n" +
+			"that signal n ended it. Interrupting cove kills it.",
 		Example: "  cove exec work -- ls -l /workspace\n" +
 			"  cove exec -s work 'for i in 1 2 3; do echo $i; done | tac'\n" +
 			"  cove exec -it work -- bash\n" +
 			"  tar c src | cove exec -i work -- tar x\n" +
 			"  cove exec -d work -- python3 -m http.server",
-		Args: execArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runExec(cmd.Context(), opts, args) },
+		Args: argsBetween(2, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := opts.request(args, a.Env)
+			if err != nil {
+				return usageError(cmd, err)
+			}
+			return a.runExec(cmd.Context(), opts, args[0], req)
+		},
 	}
 	opts.AddFlags(cmd.Flags())
 	return cmd
 }
 
-// execArgs checks the number of arguments of a command that passes exit codes
-// on: its own failures are 125.
-func execArgs(least int) cobra.PositionalArgs {
-	check := argsBetween(least, -1)
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &exit{code: exitFailed, err: err}
-		}
-		return nil
-	}
-}
-
-func (a *app) runExec(ctx context.Context, opts execOptions, args []string) error {
-	req := sandbox.ExecRequest{Env: opts.Env, User: opts.User, WorkDir: opts.WorkDir, TimeoutMS: opts.Timeout.Milliseconds()}
+// request is what the command line asks for.
+func (o *execOptions) request(args []string, env func(string) string) (sandbox.ExecRequest, error) {
+	req := sandbox.ExecRequest{Env: o.Env, User: o.User, WorkDir: o.WorkDir, TimeoutMS: o.Timeout.Milliseconds()}
 	command := args[1:]
 	if command[0] == "--" {
 		command = command[1:]
 	}
 	switch {
 	case len(command) == 0:
-		return &exit{code: exitFailed, err: errors.New("exec: no command; put it after the sandbox")}
-	case opts.Shell && len(command) > 1:
-		return &exit{code: exitFailed, err: errors.New("exec: a line for a shell is one argument; quote it")}
-	case opts.Background && (opts.Interactive || opts.Terminal):
-		return &exit{code: exitFailed, err: errors.New("exec: a background command has no input; leave out -i and -t")}
-	case opts.Webhook != "" && !opts.Background:
-		return &exit{code: exitFailed, err: errors.New("exec: a webhook tells the end of a background command; add -d")}
-	case opts.Shell:
+		return req, errors.New("exec: no command; put it after the sandbox")
+	case o.Shell && len(command) > 1:
+		return req, errors.New("exec: a line for a shell is one argument; quote it")
+	case o.Background && (o.Interactive || o.Terminal):
+		return req, errors.New("exec: a background command has no input; leave out -i and -t")
+	case o.Webhook != "" && !o.Background:
+		return req, errors.New("exec: a webhook tells the end of a background command; add -d")
+	case o.Shell:
 		req.Shell = command[0]
 	default:
 		req.Command = command
 	}
-	if opts.Webhook != "" {
-		req.Webhook = &sandbox.Webhook{URL: opts.Webhook, Secret: sandbox.NewSecretValue(a.Env("COVE_WEBHOOK_SECRET"))}
+	if o.Webhook != "" {
+		req.Webhook = &sandbox.Webhook{URL: o.Webhook, Secret: sandbox.NewSecretValue(env("COVE_WEBHOOK_SECRET"))}
 	}
+	return req, nil
+}
+
+func (a *app) runExec(ctx context.Context, opts execOptions, name string, req sandbox.ExecRequest) error {
 	c, err := a.connect()
 	if err != nil {
 		return &exit{code: exitFailed, err: err}
 	}
 	defer closeQuietly(c)
 	if opts.Background {
-		return a.execBackground(ctx, c, opts.JSON, args[0], req)
+		return a.execBackground(ctx, c, opts.JSON, name, req)
 	}
-	return a.runCommandIn(ctx, c, args[0], req, opts.commandOptions)
+	return a.runCommandIn(ctx, c, name, req, opts.commandOptions)
 }
 
 func (a *app) execBackground(ctx context.Context, c *client.Client, asJSON bool, name string, req sandbox.ExecRequest) error {
@@ -121,7 +121,7 @@ func (a *app) execBackground(ctx context.Context, c *client.Client, asJSON bool,
 	job, err := c.Exec(ctx, name, req, nil)
 	switch {
 	case err != nil:
-		return &exit{code: exitFailed, err: err}
+		return notRun(err)
 	case asJSON:
 		return a.printJSON(job)
 	}
@@ -134,9 +134,9 @@ func (a *app) runCommandIn(ctx context.Context, c *client.Client, name string, r
 	job, err := a.talk(ctx, c, name, req, opts)
 	if err != nil {
 		if ctx.Err() != nil {
-			return &exit{code: exitInterrupted, err: errors.New("interrupted")}
+			return interrupted(ctx)
 		}
-		return &exit{code: exitFailed, err: err}
+		return notRun(err)
 	}
 	switch {
 	case job.EndCause == sandbox.EndTimeout:
@@ -149,4 +149,16 @@ func (a *app) runCommandIn(ctx context.Context, c *client.Client, name string, r
 		return &exit{code: job.ExitCode}
 	}
 	return nil
+}
+
+// notRun is the end of a command that was not started, with a shell's codes for
+// programs.
+func notRun(err error) *exit {
+	switch sandbox.ReasonOf(err) {
+	case sandbox.ReasonProgramNotFound:
+		return &exit{code: exitNotFound, err: err}
+	case sandbox.ReasonProgramNotExecutable:
+		return &exit{code: exitNotExecutable, err: err}
+	}
+	return &exit{code: exitFailed, err: err}
 }

@@ -125,8 +125,8 @@ func joinScopes(scopes []sandbox.Scope) string {
 func (a *app) keyRevokeCommand() *cobra.Command {
 	var opts jsonOption
 	cmd := &cobra.Command{
-		Use: "revoke ID", Short: "Revoke an API key, at once and for good",
-		Example: "  cove key revoke key-x3k9",
+		Use: "revoke KEY", Short: "Revoke an API key, by its id or name, at once and for good",
+		Example: "  cove key revoke ci\n  cove key revoke key-x3k9",
 		Args:    argsBetween(1, 1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.runKeyRevoke(cmd.Context(), opts, args) },
 	}

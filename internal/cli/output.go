@@ -81,7 +81,8 @@ func (a *app) print(text string) error {
 	return nil
 }
 
-// printTable prints rows under their headings, which are bold on a terminal.
+// printTable prints rows under their headings. On a terminal these are bold, and
+// long cells are cut so that a row has a line.
 func (a *app) printTable(headings []string, rows [][]string) error {
 	for _, row := range rows {
 		for i := range row {
@@ -90,9 +91,13 @@ func (a *app) printTable(headings []string, rows [][]string) error {
 			}
 		}
 	}
+	rows = append([][]string{headings}, rows...)
+	if room := a.columns(); room > 0 {
+		fitted(room, rows)
+	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{headings}, rows...) {
+	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	if err := w.Flush(); err != nil {
@@ -106,24 +111,39 @@ func (a *app) printTable(headings []string, rows [][]string) error {
 	return a.print(text)
 }
 
-// cutLast shortens the last column so that on a terminal each row has a line,
-// where a good part of the column can be shown so.
-func (a *app) cutLast(headings []string, rows [][]string) {
-	last := len(headings) - 1
-	room := a.columns()
-	for i := range last {
-		width := utf8.RuneCountInString(headings[i])
+// leastColumn is how narrow a column may become, in characters.
+const leastColumn = 12
+
+// fitted shortens the widest columns but the first, which has the names by which
+// things are used, so that rows have room characters at most. Where that would
+// leave too little of the columns, they stay as they are and the terminal folds.
+func fitted(room int, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	total := 2 * (len(widths) - 1)
+	for i := range widths {
 		for _, row := range rows {
-			width = max(width, utf8.RuneCountInString(row[i]))
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
-		room -= width + 2
+		total += widths[i]
 	}
-	if room < 10 {
-		return
+	for total > room {
+		widest := len(widths) - 1
+		for i := widest; i > 0; i-- {
+			if widths[i] > widths[widest] {
+				widest = i
+			}
+		}
+		if widest == 0 || widths[widest] <= leastColumn {
+			return
+		}
+		widths[widest]--
+		total--
 	}
 	for _, row := range rows {
-		if r := []rune(row[last]); len(r) > room {
-			row[last] = strings.TrimRight(string(r[:room-1]), " ,") + "…"
+		for i, cell := range row {
+			if r := []rune(cell); len(r) > widths[i] {
+				row[i] = strings.TrimRight(string(r[:widths[i]-1]), " ,") + "…"
+			}
 		}
 	}
 }

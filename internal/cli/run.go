@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -27,13 +26,13 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run [flags] [--] COMMAND [ARG...]",
 		Short: "Run a command in a new sandbox that ends with it",
 		Long: "Create a sandbox, run a command in it, and end the sandbox whatever happens. The command's output\n" +
-			"and exit code become those of cove; 124 means that it timed out, 125 that Cove failed, 128+n that\n" +
-			"signal n ended it.",
+			"and exit code become those of cove; 124 means that it timed out, 125 that Cove failed, 126 that\n" +
+			"the program cannot be run, 127 that there is none, 128+n that signal n ended it.",
 		Example: "  cove run -- python3 -c 'print(6*7)'\n" +
 			"  cove run -it -T code-interpreter -- bash\n" +
 			"  cove run --memory 512m --timeout 30s --network none -- ./untrusted < input\n" +
 			"  cove run --secret anthropic -- python3 agent.py",
-		Args: execArgs(1),
+		Args: argsBetween(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runRun(cmd.Context(), opts, args) },
 	}
 	opts.AddFlags(cmd.Flags())
@@ -53,7 +52,7 @@ func (a *app) runRun(ctx context.Context, opts runOptions, args []string) (err e
 	sb, err := c.Create(ctx, create)
 	if err != nil {
 		if ctx.Err() != nil {
-			return &exit{code: exitInterrupted, err: errors.New("interrupted")}
+			return interrupted(ctx)
 		}
 		return &exit{code: exitFailed, err: err}
 	}

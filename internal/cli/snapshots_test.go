@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -467,7 +468,7 @@ func TestInterruptedTryEnds(t *testing.T) {
 	k := &kept{waits: make(chan struct{}), result: sandbox.TryResult{Attempts: []sandbox.Attempt{{}}}}
 	svc := interrupting{k, cancel}
 	got := line(ctx, t, svc, "try", "a", "--", "x")
-	if got.Code != exitInterrupted || !strings.Contains(got.Errors, "cove: interrupted") {
+	if got.Code != 128+int(syscall.SIGINT) || !strings.Contains(got.Errors, "cove: interrupted") {
 		t.Errorf("got %+v", got)
 	}
 	// The server has closed, so its handlers have ended.

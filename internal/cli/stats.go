@@ -32,13 +32,16 @@ func (o *statsOptions) AddFlags(f *pflag.FlagSet) {
 func (a *app) statsCommand() *cobra.Command {
 	var opts statsOptions
 	cmd := &cobra.Command{
-		Use:   "stats SANDBOX...",
+		Use:   "stats [SANDBOX...]",
 		Short: "Show what running sandboxes use, or what one has used",
-		Long: "Show what a running sandbox uses, or has used, or a line for each of several. '*' is all of them;\n" +
-			"those that are paused stay so.",
-		Example: "  cove stats work\n  cove stats '*'\n  cove stats --series --since 10m work",
-		Args:    argsBetween(1, -1),
+		Long: "Show what a running sandbox uses, or has used, or a line for each of several: of all, when none is\n" +
+			"named. Those that are paused stay so.",
+		Example: "  cove stats\n  cove stats work\n  cove stats --series --since 10m work",
+		Args:    argsBetween(0, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				args = []string{everySandbox}
+			}
 			if one := len(args) == 1 && args[0] != everySandbox; one {
 				return a.runStats(cmd.Context(), opts, args)
 			}

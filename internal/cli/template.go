@@ -50,7 +50,6 @@ func (a *app) runTemplateLs(ctx context.Context, opts jsonOption) error {
 			t.Name, t.Source, string(t.State), versionText(&t), sizeText(t.SizeBytes), sizeText(t.WarmBytes), strings.Join(t.Aliases, " "), t.Description,
 		})
 	}
-	a.cutLast(headings, rows)
 	return a.printTable(headings, rows)
 }
 

@@ -1,39 +1,57 @@
 package cli
 
 import (
+	"context"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cove-sh/cove/internal/api"
 )
 
+// versionTime bounds how long the server may take to tell its version.
+const versionTime = 2 * time.Second
+
 // versionInfo is what cove version prints.
 type versionInfo struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
+	// Server is the version of the daemon that runs, or of the server of --url.
+	Server string `json:"server,omitempty"`
 }
 
 func (a *app) versionCommand() *cobra.Command {
 	var opts jsonOption
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the version",
+		Use: "version", Short: "Print the version, and the server's",
+		Long:    "Print the version of this program, and that of the server if one answers. No daemon is started.",
 		Example: "  cove version --json",
 		Args:    argsBetween(0, 0),
-		RunE:    func(*cobra.Command, []string) error { return a.runVersion(opts) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runVersion(cmd.Context(), opts) },
 	}
 	opts.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (a *app) runVersion(opts jsonOption) error {
+func (a *app) runVersion(ctx context.Context, opts jsonOption) error {
 	v := versionInfo{Version: a.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if c, err := a.connectRunning(); err == nil {
+		defer closeQuietly(c)
+		ctx, cancel := context.WithTimeout(ctx, versionTime)
+		defer cancel()
+		v.Server, _ = c.Version(ctx)
+	}
 	if opts.JSON {
 		return a.printJSON(v)
 	}
-	return a.print("cove " + v.Version + " (" + v.Go + ", " + v.Platform + ")\n")
+	text := "cove " + v.Version + " (" + v.Go + ", " + v.Platform + ")\n"
+	if v.Server != "" {
+		text += "server " + clean(v.Server) + "\n"
+	}
+	return a.print(text)
 }
 
 func (a *app) openapiCommand() *cobra.Command {

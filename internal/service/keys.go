@@ -91,23 +91,54 @@ func (s *Service) ListKeys(ctx context.Context, page sandbox.Page) (_ *sandbox.L
 }
 
 // RevokeKey implements [sandbox.Keys].
-func (s *Service) RevokeKey(ctx context.Context, id string) (_ *sandbox.Key, err error) {
+func (s *Service) RevokeKey(ctx context.Context, ref string) (_ *sandbox.Key, err error) {
 	v, err := s.enter(ctx, sandbox.ScopeAdmin, "key.revoke")
 	v.atOnce = true
 	defer v.leave(&err)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkText("the key's id", id); err != nil {
+	if err := checkText("the key's id or name", ref); err != nil {
 		return nil, err
 	}
-	v.detail = id
+	v.detail = ref
+	id, err := s.keyID(v.ctx, v.keyTeam(), ref)
+	if err != nil {
+		return nil, err
+	}
 	k, err := s.cfg.Store.RevokeKey(v.ctx, v.keyTeam(), id, time.Now())
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no key %s; list the keys to see which there are", quote(id))
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no key %s; list the keys to see which there are", quote(ref))
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &k, nil
+}
+
+// keyID returns the id of the key that ref names: ref itself if it is an id or
+// nothing at all, and otherwise the id of the one valid key with that name.
+func (s *Service) keyID(ctx context.Context, team, ref string) (string, error) {
+	found := ref
+	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
+		keys, next, err := s.cfg.Store.ListKeys(ctx, team, page)
+		if err != nil {
+			return "", err
+		}
+		for _, k := range keys {
+			if k.ID == ref {
+				return ref, nil
+			}
+			if k.Name != ref || k.RevokedAt != nil {
+				continue
+			}
+			if found != ref {
+				return "", sandbox.Errorf(sandbox.CodeConflict, "several keys have the name %s; revoke each by its id", quote(ref))
+			}
+			found = k.ID
+		}
+		if page.Cursor = next; next == "" {
+			return found, nil
+		}
+	}
 }

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// completeTime bounds how long a shell waits for names.
+	completeTime = 2 * time.Second
+	// maxNames bounds how many are offered.
+	maxNames = 500
+)
+
+// lister returns names with what they are, separated by a tab.
+type lister func(ctx context.Context, c *client.Client) ([]string, error)
+
+// listers tell what may stand for a word of a usage line. A word that is not here
+// is completed with files.
+var listers = map[string]lister{
+	"SANDBOX": sandboxNames, "PARENT": sandboxNames, "WINNER": sandboxNames, "SUBJECT": sandboxNames,
+	"TEMPLATE": templateNames, "SNAPSHOT": snapshotNames, "VOLUME": volumeNames, "SECRET": secretNames, "KEY": keyNames,
+}
+
+// nameOf says what NAME is in the commands of a group.
+var nameOf = map[string]string{"template": "TEMPLATE", "volume": "VOLUME", "secret": "SECRET", "key": "KEY"}
+
+// flagNames are the flags whose values are names.
+var flagNames = map[string]string{"template": "TEMPLATE", "snapshot": "SNAPSHOT", "secret": "SECRET", "volume": "VOLUME"}
+
+// completeNames lets shells complete the names that the commands below cmd take.
+func (a *app) completeNames(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		a.completeNames(sub)
+	}
+	for flag, word := range flagNames {
+		if cmd.Flags().Lookup(flag) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+				return a.names(cmd.Context(), listers[word])
+			})
+		}
+	}
+	words := nameWords(cmd)
+	if len(words) == 0 || cmd.ValidArgsFunction != nil {
+		return
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		word := words[min(len(args), len(words)-1)]
+		if len(args) >= len(words) && !strings.HasSuffix(word, "...") {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		list := listers[strings.TrimSuffix(word, "...")]
+		if list == nil {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return a.names(cmd.Context(), list)
+	}
+}
+
+// nameWords are the arguments of a usage line, as the keys of listers where they
+// are names. It is empty when none is.
+func nameWords(cmd *cobra.Command) []string {
+	var words []string
+	known := false
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		word = strings.Trim(word, "[]")
+		if word == "flags" || word == "--" {
+			continue
+		}
+		plain := strings.TrimSuffix(word, "...")
+		if plain == "NAME" && cmd.Name() != "create" && cmd.Parent() != nil {
+			plain = nameOf[cmd.Parent().Name()]
+		}
+		known = known || listers[plain] != nil
+		if strings.HasSuffix(word, "...") {
+			plain += "..."
+		}
+		words = append(words, plain)
+	}
+	if !known {
+		return nil
+	}
+	return words
+}
+
+// names asks the server that runs; none is started to complete a word.
+func (a *app) names(ctx context.Context, list lister) ([]string, cobra.ShellCompDirective) {
+	a.globals.complete(a.Env)
+	c, err := a.connectRunning()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer closeQuietly(c)
+	ctx, cancel := context.WithTimeout(ctx, completeTime)
+	defer cancel()
+	found, err := list(ctx, c)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	for i := range found {
+		found[i] = clean(found[i])
+	}
+	return found[:min(len(found), maxNames)], cobra.ShellCompDirectiveNoFileComp
+}
+
+// described makes the names of a listing.
+func described[T any](items []T, name func(*T) (name, description string)) []string {
+	out := make([]string, 0, len(items))
+	for i := range items {
+		n, d := name(&items[i])
+		out = append(out, n+"\t"+cleanLine(d))
+	}
+	return out
+}
+
+func sandboxNames(ctx context.Context, c *client.Client) ([]string, error) {
+	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+		return c.List(ctx, sandbox.ListRequest{Page: p})
+	})
+	return described(items, func(s *sandbox.Sandbox) (string, string) {
+		if s.Name != "" {
+			return s.Name, string(s.State) + ", " + s.Template
+		}
+		return s.ID, string(s.State) + ", " + s.Template
+	}), err
+}
+
+func templateNames(ctx context.Context, c *client.Client) ([]string, error) {
+	list, err := c.ListTemplates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return described(list.Items, func(t *sandbox.Template) (string, string) { return t.Name, t.Description }), nil
+}
+
+func snapshotNames(ctx context.Context, c *client.Client) ([]string, error) {
+	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
+		return c.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Page: p})
+	})
+	return described(items, func(s *sandbox.Snapshot) (string, string) { return s.ID, s.Name }), err
+}
+
+func volumeNames(ctx context.Context, c *client.Client) ([]string, error) {
+	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Volume], error) { return c.ListVolumes(ctx, p) })
+	return described(items, func(v *sandbox.Volume) (string, string) { return v.Name, v.ID }), err
+}
+
+func secretNames(ctx context.Context, c *client.Client) ([]string, error) {
+	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Secret], error) { return c.ListSecrets(ctx, p) })
+	return described(items, func(s *sandbox.Secret) (string, string) { return s.Name, "" }), err
+}
+
+func keyNames(ctx context.Context, c *client.Client) ([]string, error) {
+	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Key], error) { return c.ListKeys(ctx, p) })
+	return described(items, func(k *sandbox.Key) (string, string) { return k.ID, k.Name }), err
+}
