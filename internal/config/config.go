@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -111,7 +112,8 @@ type Defaults struct {
 
 // Quotas bound what one team's living sandboxes have together; 0 is no bound.
 type Quotas struct {
-	Sandboxes int   `yaml:"sandboxes"`
+	Sandboxes int `yaml:"sandboxes"`
+	// VCPUs and MemoryMiB are by default those of [machine.DefaultQuota].
 	VCPUs     int   `yaml:"vcpus"`
 	MemoryMiB int64 `yaml:"memory_mib"`
 	// Snapshots are those that no history has made.
@@ -182,6 +184,7 @@ func DefaultStateDir(env func(string) string) string {
 
 // Default returns the configuration of a daemon that is told nothing.
 func Default(env func(string) string) Config {
+	vcpus, memoryMiB := machine.DefaultQuota(machine.Capacity(""))
 	return Config{
 		StateDir:     DefaultStateDir(env),
 		Listen:       "127.0.0.1:7777",
@@ -194,7 +197,7 @@ func Default(env func(string) string) Config {
 			IdleTimeout: sandbox.DefaultIdleTimeout,
 			Warm:        4,
 		},
-		Quotas:   Quotas{Sandboxes: 100, Snapshots: 100},
+		Quotas:   Quotas{Sandboxes: 100, VCPUs: vcpus, MemoryMiB: memoryMiB, Snapshots: 100},
 		Network:  Network{Default: string(sandbox.NetworkOpen)},
 		Previews: Previews{Domain: "localhost"},
 	}

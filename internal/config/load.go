@@ -56,8 +56,8 @@ func Settings() []Setting {
 		{"private-registries", "COVE_PRIVATE_REGISTRIES", "registries on loopback or a private network that may be asked, with commas", false, list(func(c *Config) *[]string { return &c.Registries.Private })},
 		{"quota-snapshots", "COVE_QUOTA_SNAPSHOTS", "snapshots of one team, steps of histories aside; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Snapshots = int(n) })},
 		{"quota-sandboxes", "COVE_QUOTA_SANDBOXES", "living sandboxes of one team; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Sandboxes = int(n) })},
-		{"quota-vcpus", "COVE_QUOTA_VCPUS", "their processors together; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.VCPUs = int(n) })},
-		{"quota-memory-mib", "COVE_QUOTA_MEMORY_MIB", "their memory together, in MiB; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.MemoryMiB = n })},
+		{"quota-vcpus", "COVE_QUOTA_VCPUS", "their vCPUs together; 0 is no bound (default 64 for each processor of the machine)", false, integer(func(c *Config, n int64) { c.Quotas.VCPUs = int(n) })},
+		{"quota-memory-mib", "COVE_QUOTA_MEMORY_MIB", "their memory together, in MiB; 0 is no bound (default 8 times the machine's, or its cgroup's)", false, integer(func(c *Config, n int64) { c.Quotas.MemoryMiB = n })},
 	}
 }
 

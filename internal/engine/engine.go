@@ -25,6 +25,10 @@ import (
 // ErrNotFound says that the engine knows no such instance.
 var ErrNotFound = errors.New("no such instance")
 
+// ErrNoRoom says that the machine has no memory or disk for an instance now. It
+// is the cause of a [sandbox.Error] with the figures.
+var ErrNoRoom = errors.New("no room for another instance")
+
 // Spec describes an instance to be made.
 type Spec struct {
 	// ID is unique for ever; see [sandbox.Sandbox].
@@ -113,7 +117,8 @@ type Status struct {
 type Engine interface {
 	// Create makes an instance and returns when its agent answers. On an error,
 	// or when ctx is cancelled, it leaves nothing behind. An error that is a
-	// [sandbox.Error] is meant for the caller.
+	// [sandbox.Error] is meant for the caller. An engine that knows what there is
+	// of memory and disk refuses with [ErrNoRoom] what does not fit.
 	Create(ctx context.Context, spec Spec) (Instance, error)
 	// Open returns a running instance, or [ErrNotFound].
 	Open(ctx context.Context, id string) (Instance, error)
@@ -128,6 +133,14 @@ type Engine interface {
 	Notify(failed func(Status))
 	// Close lets go of all instances, which live on.
 	Close() error
+}
+
+// Admitter is an [Engine] that knows what there is of memory and disk.
+type Admitter interface {
+	// Admit is [ErrNoRoom] if there is no room now for n instances with these
+	// resources, at once, that continue from an instance or a checkpoint. It sets
+	// nothing aside: [Engine.Create] asks again.
+	Admit(ctx context.Context, n int, of Source, r sandbox.Resources) error
 }
 
 // Ender is an [Engine] whose instances end sooner than all traces of them are

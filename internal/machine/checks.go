@@ -209,39 +209,49 @@ func (p probe) processors() Check {
 	return c
 }
 
-// meminfo returns a field of /proc/meminfo in MiB, or -1.
-func (p probe) meminfo(field string) int64 {
-	for line := range strings.Lines(p.read("meminfo")) {
-		f := strings.Fields(line)
-		if len(f) >= 2 && f[0] == field+":" {
-			kib, err := strconv.ParseInt(f[1], 10, 64)
-			if err == nil {
-				return kib >> 10
-			}
-		}
-	}
-	return -1
-}
-
+// memory says what sandboxes may take, of the machine and of the cgroups that
+// bound it.
 func (p probe) memory() Check {
-	total, free := p.meminfo("MemTotal"), p.meminfo("MemAvailable")
-	c := Check{Name: "memory", Status: OK, Detail: fmt.Sprintf("%d MiB, %d MiB available", total, free)}
-	if free >= 0 && free < 512 {
-		c.Status, c.Fix = Warn, "end something: a sandbox needs its own memory and about 50 MiB more"
+	c := Check{Name: "memory", Status: OK}
+	var found []string
+	for i, m := range p.bounds {
+		text := fmt.Sprintf("%s and keeps %d free", m, m.Floor()>>20)
+		if i == 0 {
+			found = append(found, text)
+			continue
+		}
+		found = append(found, fmt.Sprintf("%s (%s)", text, m.Group))
+	}
+	if len(found) == 0 {
+		return Check{Name: "memory", Status: Warn, Detail: "the kernel does not tell how much there is, so sandboxes are started whether or not there is any", Fix: "mount /proc"}
+	}
+	c.Detail = strings.Join(found, "; ")
+	for _, m := range p.bounds {
+		if m.Room() < 256<<20 {
+			c.Status, c.Fix = Warn, "end something, or raise the limit: a sandbox needs what its programs use and about 50 MiB more"
+		}
 	}
 	return c
 }
 
+// quotas says what one team's sandboxes may ask for unless it is configured.
+func (p probe) quotas() Check {
+	vcpus, memory := DefaultQuota(p.capacity)
+	return Check{Name: "quotas", Status: OK, Detail: fmt.Sprintf(
+		"one sandbox has at most %d vCPUs, %d MiB of memory and %d MiB of disk; one team's together at most %d vCPUs and %d MiB, unless quotas.vcpus and quotas.memory_mib say otherwise",
+		p.capacity.VCPUs, p.capacity.MemoryMiB, p.capacity.DiskMiB, vcpus, memory)}
+}
+
 func (p probe) swap() Check {
 	c := Check{Name: "swap", Status: OK}
-	switch total := p.meminfo("SwapTotal"); {
-	case total <= 0:
+	switch total, err := meminfo(p.read("meminfo"), "SwapTotal"); {
+	case err != nil || total == 0:
 		c.Detail = "none"
 	case p.cgroups.Swap:
-		c.Detail = fmt.Sprintf("%d MiB, counted in the memory limit", total)
+		c.Detail = fmt.Sprintf("%d MiB, counted in the memory limit", total>>20)
 	default:
 		c.Status = Warn
-		c.Detail = fmt.Sprintf("%d MiB, not counted in the memory limit: a sandbox over its limit may swap", total)
+		c.Detail = fmt.Sprintf("%d MiB, not counted in the memory limit: a sandbox over its limit may swap", total>>20)
 		c.Fix = "boot with swapaccount=1, or turn swap off"
 	}
 	return c

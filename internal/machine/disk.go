@@ -14,24 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// existing returns the state directory, or the nearest one above that exists.
-func (p probe) existing() string {
-	dir := p.stateDir
-	if dir == "" {
-		dir = "."
-	}
-	for {
-		if info, err := os.Stat(dir); err == nil && info.IsDir() {
-			return dir
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return dir
-		}
-		dir = up
-	}
-}
-
 // fsNames are the file systems that state is likely to be on.
 var fsNames = map[int64]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
@@ -39,7 +21,7 @@ var fsNames = map[int64]string{
 }
 
 func (p probe) disk() Check {
-	dir := p.existing()
+	dir := nearest(p.stateDir)
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return Check{Name: "disk", Status: Fail, Detail: fmt.Sprintf("%s: %v", dir, err), Fix: "choose another state directory"}
@@ -67,7 +49,7 @@ func (p probe) disk() Check {
 // names and so cannot stay.
 func (p probe) reflink() Check {
 	c := Check{Name: "reflink", Status: OK}
-	switch err := tryReflink(p.existing()); {
+	switch err := tryReflink(nearest(p.stateDir)); {
 	case err == nil:
 		c.Detail = "copies of files share their blocks"
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EXDEV):

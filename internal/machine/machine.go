@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // Status says how a check went.
@@ -56,11 +57,14 @@ type Config struct {
 // Probe looks at the machine. It takes some milliseconds and leaves nothing
 // behind.
 func Probe(ctx context.Context, cfg Config) Report {
-	p := probe{root: os.Geteuid() == 0, stateDir: cfg.StateDir, cgroups: cgroup.Available(), proc: "/proc"}
+	p := probe{
+		root: os.Geteuid() == 0, stateDir: cfg.StateDir, cgroups: cgroup.Available(), proc: "/proc",
+		bounds: MemoryBounds(), capacity: Capacity(cfg.StateDir),
+	}
 	var r Report
 	for _, check := range []func() Check{
 		p.kernel, p.user, p.namespaces, p.procMount, p.platform, p.seccomp, p.ptrace, p.network,
-		p.cgroup, p.processors, p.memory, p.swap, p.disk, p.reflink, p.files, p.subordinateIDs, p.debian,
+		p.cgroup, p.processors, p.memory, p.quotas, p.swap, p.disk, p.reflink, p.files, p.subordinateIDs, p.debian,
 	} {
 		if ctx.Err() != nil {
 			break
@@ -80,6 +84,8 @@ type probe struct {
 	root     bool
 	stateDir string
 	cgroups  cgroup.Support
+	bounds   []Memory
+	capacity sandbox.Resources
 	proc     string // "/proc" outside tests
 }
 

@@ -75,7 +75,6 @@ func TestChecks(t *testing.T) {
 		{"ptrace for root", true, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, OK, ""},
 		{"ptrace for a user", false, map[string]string{"sys/kernel/yama/ptrace_scope": "2\n"}, probe.ptrace, Fail, "ptrace_scope=1"},
 		{"no ptrace setting", false, nil, probe.ptrace, OK, ""},
-		{"little memory", false, map[string]string{"meminfo": "MemTotal: 1048576 kB\nMemAvailable: 102400 kB\n"}, probe.memory, Warn, "memory"},
 		{"uncounted swap", true, map[string]string{"meminfo": "SwapTotal: 1048576 kB\n"}, probe.swap, Warn, "swapaccount"},
 		{"no swap", true, map[string]string{"meminfo": "SwapTotal: 0 kB\n"}, probe.swap, OK, ""},
 		{"no cgroups", false, nil, probe.cgroup, Warn, "Delegate"},

@@ -21,6 +21,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/internal/janitor"
+	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
@@ -167,6 +168,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	p.service, err = service.New(service.Config{
 		Store: p.store, Engine: p.engine, Templates: p.templates, Log: s.log,
 		Quota:           quota(s.cfg.Quotas),
+		Largest:         machine.Capacity(dir),
 		DefaultTemplate: s.cfg.Defaults.Template,
 		Lifetime:        orNone(s.cfg.Defaults.Lifetime),
 		IdleTimeout:     orNone(s.cfg.Defaults.IdleTimeout),

@@ -84,6 +84,11 @@ func (s *Service) startBuild(v *visit, req *sandbox.BuildTemplateRequest) (*buil
 	if err := checkBuild(req); err != nil {
 		return nil, err
 	}
+	if req.Spec != nil {
+		if err := s.checkLargest("resources.", req.Spec.Resources); err != nil {
+			return nil, err
+		}
+	}
 	v.detail = req.Name
 	plan, err := s.cfg.Templates.Plan(v.ctx, *req)
 	if err != nil {
@@ -178,7 +183,7 @@ func (s *Service) admitBuild(ctx context.Context, b *building) error {
 	if err := s.builds.room(b.record.Team); err != nil {
 		return err
 	}
-	want := buildUsage(buildResources(&b.plan.Spec, nil))
+	want := buildUsage(s.buildResources(&b.plan.Spec, nil))
 	if err := s.cfg.Quota.Admit(s.builds.beside(used, b.record.Team), want); err != nil {
 		return retryLater(err)
 	}
@@ -242,7 +247,7 @@ func (s *Service) growBuild(ctx context.Context, b *building, base *image.Founda
 	}
 	s.builds.mu.Lock()
 	defer s.builds.mu.Unlock()
-	want, before := buildUsage(buildResources(&b.plan.Spec, &base.Template)), b.usage
+	want, before := buildUsage(s.buildResources(&b.plan.Spec, &base.Template)), b.usage
 	b.usage = store.Usage{}
 	if err := s.cfg.Quota.Admit(s.builds.beside(used, b.record.Team), want); err != nil {
 		b.usage = before
@@ -428,16 +433,16 @@ func (s *Service) trimBuilds(ctx context.Context) error {
 }
 
 // buildResources are those of the sandbox in which steps run.
-func buildResources(spec *sandbox.TemplateSpec, t *sandbox.Template) sandbox.Resources {
+func (s *Service) buildResources(spec *sandbox.TemplateSpec, t *sandbox.Template) sandbox.Resources {
 	if t == nil {
 		t = &sandbox.Template{}
 	}
-	return sandbox.Resources{
+	return s.atMost(sandbox.Resources{
 		VCPUs:     cmp.Or(spec.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
 		MemoryMiB: cmp.Or(spec.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
 		DiskMiB:   cmp.Or(spec.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
 		MaxPIDs:   cmp.Or(spec.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
-	}
+	})
 }
 
 // usageOf is what new sandboxes add to what their team uses.

@@ -246,7 +246,7 @@ func (s *Service) inMachine(ctx context.Context, b *building, base *image.Founda
 		return err
 	}
 	instance, err := s.cfg.Engine.Create(ctx, engine.Spec{
-		ID: id, Root: base.Root, Resources: buildResources(&b.plan.Spec, &base.Template), Hostname: "build", User: stepRoot,
+		ID: id, Root: base.Root, Resources: s.buildResources(&b.plan.Spec, &base.Template), Hostname: "build", User: stepRoot,
 		WorkDir: cmp.Or(base.Template.WorkDir, "/"),
 		Env:     maps.Clone(base.Template.Env), Network: &engine.Network{SandboxID: id, Policy: network},
 	})

@@ -35,6 +35,9 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (_ *san
 	if err := checkCreate(&req, &v.caller); err != nil {
 		return nil, err
 	}
+	if err := s.checkLargest("resources.", req.Resources); err != nil {
+		return nil, err
+	}
 	if err := s.checkPauses(req.OnTimeout); err != nil {
 		return nil, err
 	}
@@ -212,12 +215,12 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 		Sandbox: sandbox.Sandbox{
 			ID: newID(idPrefix), Name: req.Name, Team: team, Namespace: cmp.Or(req.Namespace, sandbox.DefaultNamespace),
 			Metadata: req.Metadata, Template: t.Name, State: sandbox.StateCreating,
-			Resources: sandbox.Resources{
+			Resources: s.atMost(sandbox.Resources{
 				VCPUs:     cmp.Or(req.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
 				MemoryMiB: cmp.Or(req.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
 				DiskMiB:   cmp.Or(req.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
 				MaxPIDs:   cmp.Or(req.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
-			},
+			}),
 			Env: req.Env, User: cmp.Or(req.User, t.User, "root"), WorkDir: cmp.Or(req.WorkDir, t.WorkDir, "/"),
 			LifetimeSeconds:    seconds(req.LifetimeSeconds, s.cfg.Lifetime),
 			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
@@ -310,6 +313,9 @@ func (s *Service) create(ctx context.Context, r store.Record, from beginning) (s
 		return r, s.notCreated(ctx, &r, err, false)
 	}
 	instance, err := s.cfg.Engine.Create(ctx, spec)
+	if errors.Is(err, engine.ErrNoRoom) {
+		return r, s.notCreated(ctx, &r, err, false)
+	}
 	if err != nil && from.fresh && ctx.Err() == nil && sandbox.CodeOf(err) != sandbox.CodeInvalid {
 		instance, err = s.bootInstead(ctx, spec, err)
 		from.checkpoint = ""

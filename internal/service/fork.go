@@ -111,6 +111,9 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	if err := s.admitBesideBuilds(ctx, parent.Team, usageOf(children...)); err != nil {
 		return nil, err
 	}
+	if err := s.admitForks(ctx, &parent, len(children)); err != nil {
+		return nil, err
+	}
 	if err := s.cfg.Store.CreateSandboxes(ctx, children, s.cfg.Quota); err != nil {
 		return nil, retryLater(err)
 	}
@@ -134,6 +137,20 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 		return nil, err
 	}
 	return children, nil
+}
+
+// admitForks refuses children for which there is no room before the parent is
+// made to stand still.
+func (s *Service) admitForks(ctx context.Context, parent *store.Record, n int) error {
+	admitter, ok := s.cfg.Engine.(engine.Admitter)
+	if !ok {
+		return nil
+	}
+	of := engine.Source{Checkpoint: parent.Checkpoint}
+	if parent.State == sandbox.StateRunning {
+		of = engine.Source{Instance: parent.Instance}
+	}
+	return admitter.Admit(ctx, n, of, parent.Resources)
 }
 
 // childRecords returns the records of children, which have all of the parent

@@ -49,6 +49,9 @@ type Config struct {
 	Log *slog.Logger
 	// Quota bounds each team. Sandboxes 0 is 100, and -1 no bound.
 	Quota store.Quota
+	// Largest is what this machine has: no sandbox can have more vCPUs, memory or
+	// disk. 0 is no bound.
+	Largest sandbox.Resources
 	// MaxCreates is how many sandboxes are made at once, others wait; 0 is 8.
 	MaxCreates int
 	// DefaultTemplate is used when a request names none; "" is "host".

@@ -23,6 +23,16 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 	if err := checkUpdate(&req); err != nil {
 		return nil, err
 	}
+	var more sandbox.Resources
+	if req.VCPUs != nil {
+		more.VCPUs = *req.VCPUs
+	}
+	if req.MemoryMiB != nil {
+		more.MemoryMiB = *req.MemoryMiB
+	}
+	if err := s.checkLargest("", more); err != nil {
+		return nil, err
+	}
 	if req.OnTimeout != nil {
 		if err := s.checkPauses(*req.OnTimeout); err != nil {
 			return nil, err

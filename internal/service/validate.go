@@ -194,6 +194,37 @@ func checkResources(r sandbox.Resources) error {
 	return nil
 }
 
+// checkLargest refuses resources that were asked for and that the machine has
+// not; zero ones are not given. Prefix begins the names of the fields.
+func (s *Service) checkLargest(prefix string, r sandbox.Resources) error {
+	largest := s.cfg.Largest
+	for _, c := range []struct {
+		field, unit string
+		v, has      int64
+	}{
+		{"vcpus", "processors", int64(r.VCPUs), int64(largest.VCPUs)},
+		{"memory_mib", "MiB of memory for sandboxes", r.MemoryMiB, largest.MemoryMiB},
+		{"disk_mib", "MiB of disk", r.DiskMiB, largest.DiskMiB},
+	} {
+		if c.has > 0 && c.v > c.has {
+			return invalid("%s is %d, and the server's machine has %d %s; give at most that", prefix+c.field, c.v, c.has, c.unit)
+		}
+	}
+	return nil
+}
+
+// atMost returns resources that nobody has asked for, of a template or a
+// default, as far as the machine has them.
+func (s *Service) atMost(r sandbox.Resources) sandbox.Resources {
+	if n := s.cfg.Largest.VCPUs; n > 0 {
+		r.VCPUs = min(r.VCPUs, n)
+	}
+	if n := s.cfg.Largest.MemoryMiB; n > 0 {
+		r.MemoryMiB = min(r.MemoryMiB, n)
+	}
+	return r
+}
+
 const maxSeconds = int64(sandbox.MaxLifetime / 1e9)
 
 func checkSeconds(field string, v *int64) error {

@@ -56,6 +56,8 @@ type Engine struct {
 	// them slower.
 	starts *semaphore.Weighted
 
+	admissions *admissions
+
 	wg     sync.WaitGroup
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -105,10 +107,11 @@ func New(cfg Config) (*Engine, error) {
 	cfg.Dir = dir
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Engine{
-		cfg:     cfg,
-		cgroups: cgroup.Available(),
-		starts:  semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
-		ctx:     ctx, cancel: cancel,
+		cfg:        cfg,
+		cgroups:    cgroup.Available(),
+		admissions: newAdmissions(),
+		starts:     semaphore.NewWeighted(int64(max(2, runtime.NumCPU()))),
+		ctx:        ctx, cancel: cancel,
 		failed: func(engine.Status) {},
 		live:   make(map[string]*instance),
 		pools:  make(pools), keeping: make(map[string]bool),
@@ -159,13 +162,27 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 		return nil, err
 	}
 	defer e.occupied()()
+	if _, err := os.Lstat(e.cellDir(spec.ID)); err == nil {
+		return nil, fmt.Errorf("instance %s: %w", spec.ID, os.ErrExist)
+	}
+	if err := e.admit(&spec); err != nil {
+		return nil, err
+	}
+	inst, err := e.createAdmitted(ctx, spec)
+	if err != nil {
+		e.admissions.ended(spec.ID)
+		return nil, err
+	}
+	e.admissions.started(spec.ID, inst.memoryInUse)
+	return inst, nil
+}
+
+// createAdmitted makes an instance for which memory is set aside.
+func (e *Engine) createAdmitted(ctx context.Context, spec engine.Spec) (*instance, error) {
 	if err := e.starts.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer e.starts.Release(1)
-	if _, err := os.Lstat(e.cellDir(spec.ID)); err == nil {
-		return nil, fmt.Errorf("instance %s: %w", spec.ID, os.ErrExist)
-	}
 	inst, err := e.start(ctx, spec)
 	if err != nil {
 		err = e.explainStart(err, "")

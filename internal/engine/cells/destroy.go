@@ -28,6 +28,7 @@ func (e *Engine) Destroy(ctx context.Context, id string) error {
 	if !validID.MatchString(id) {
 		return nil
 	}
+	defer e.admissions.ended(id)
 	_ = e.stop(ctx, id) // a cell that does not end is killed
 	return removeCell(ctx, e.cellDir(id))
 }

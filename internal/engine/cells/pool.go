@@ -1,14 +1,9 @@
 package cells
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
@@ -78,7 +73,7 @@ func (e *Engine) stockLoop() {
 func (e *Engine) tend() time.Time {
 	for e.ctx.Err() == nil {
 		e.awaitQuiet()
-		headroom := freeMemory()
+		headroom := e.admissions.room()
 		e.mu.Lock()
 		todo := e.pools.plan(time.Now(), headroom)
 		e.mu.Unlock()
@@ -262,22 +257,4 @@ func (e *Engine) Warm(specs []engine.WarmSpec) {
 		e.pools[key] = p
 	}
 	e.stock()
-}
-
-// freeMemory returns the bytes of memory that are available, or a small number
-// if the kernel does not say.
-func freeMemory() int64 {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 1 << 30
-	}
-	for sc := bufio.NewScanner(bytes.NewReader(data)); sc.Scan(); {
-		if rest, ok := strings.CutPrefix(sc.Text(), "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			if err == nil {
-				return kib << 10
-			}
-		}
-	}
-	return 1 << 30
 }

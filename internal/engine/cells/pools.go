@@ -11,10 +11,8 @@ const (
 	// shellBytes is about what a waiting shell costs in memory.
 	shellBytes = 48 << 20
 	// memoryShare is the part of the free memory that shells may take, as one in
-	// so many.
+	// so many: where there is little, all of it is for sandboxes.
 	memoryShare = 8
-	// firstShellBytes is how much memory must be free for a single shell.
-	firstShellBytes = 4 * shellBytes
 	// demandWindow is how far back demand is counted: so many shells wait as
 	// were taken within it.
 	demandWindow = 20 * time.Second
@@ -158,7 +156,7 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 		case p.max == 0 && i > 0 && blank >= maxBlank:
 		case p.faults.again.After(now):
 			todo.again = sooner(todo.again, p.faults.again)
-		case room <= 0 && (waiting > 0 || headroom < firstShellBytes):
+		case room <= 0:
 			todo.again = sooner(todo.again, now.Add(shortPause))
 		case todo.missing == nil:
 			todo.missing = &p.spec

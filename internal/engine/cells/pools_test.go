@@ -128,8 +128,8 @@ func TestPoolsPlan(t *testing.T) {
 		"more for a demand":     {pools{"a": wanted(0, 0, 3, 2, kind(1, ""))}, plenty, 1, surplusLife},
 		"at most so many":       {pools{"a": wanted(0, 2, 9, 2, kind(1, "x"))}, plenty, 0, surplusLife},
 		"all blank ones":        {pools{"a": wanted(time.Second, 0, 9, 0, kind(1, "")), "b": wanted(0, 0, 9, 8, kind(2, ""))}, plenty, 0, surplusLife},
-		"no memory":             {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, firstShellBytes - 1, 0, shortPause},
-		"memory for one":        {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, firstShellBytes, 1, poolLife},
+		"no memory":             {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, memoryShare*shellBytes - 1, 0, shortPause},
+		"memory for one":        {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, memoryShare * shellBytes, 1, poolLife},
 		"memory for no second":  {pools{"a": wanted(0, 0, 2, 1, kind(1, ""))}, memoryShare * shellBytes, 0, shortPause},
 		"memory for the second": {pools{"a": wanted(0, 0, 2, 1, kind(1, ""))}, 2 * memoryShare * shellBytes, 1, poolLife},
 		"below the floor":       {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, -1 << 30, 0, shortPause},
@@ -189,7 +189,7 @@ func TestPoolsLose(t *testing.T) {
 // The loop lets shells go by itself: nobody has to ask for one.
 func TestStockLoopShrinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &Engine{cfg: Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}, pools: pools{}, restock: make(chan struct{}, 1), ctx: t.Context()}
+		e := &Engine{cfg: Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}, admissions: newAdmissions(), pools: pools{}, restock: make(chan struct{}, 1), ctx: t.Context()}
 		waits := func(name string) *shell {
 			dir := filepath.Join(e.cfg.Dir, name)
 			if err := os.Mkdir(dir, 0o700); err != nil {

@@ -33,10 +33,16 @@ type Keeper struct {
 var (
 	_ engine.Engine       = (*Keeper)(nil)
 	_ engine.Checkpointer = (*Keeper)(nil)
+	_ engine.Admitter     = (*Keeper)(nil)
 )
 
 // NewKeeper returns an engine over what is in s that keeps states.
 func NewKeeper(s *State) *Keeper { return &Keeper{New(s)} }
+
+// Admit implements [engine.Admitter]. There is always room.
+func (e *Keeper) Admit(ctx context.Context, _ int, _ engine.Source, _ sandbox.Resources) error {
+	return e.step(ctx, StepAdmit, func() error { return nil })
+}
 
 // Kept lists the checkpoints by their ids.
 func (s *State) Kept() []engine.Checkpoint {

@@ -32,6 +32,7 @@ type Step string
 
 // The steps.
 const (
+	StepAdmit     Step = "admit"
 	StepCreate    Step = "create"
 	StepOpen      Step = "open"
 	StepList      Step = "list"
@@ -56,7 +57,7 @@ const (
 // Steps lists all steps.
 func Steps() []Step {
 	return []Step{
-		StepCreate, StepOpen, StepList, StepEnd, StepDestroy, StepDial, StepStats, StepSetLimits, StepSetNetwork, StepDialPort,
+		StepAdmit, StepCreate, StepOpen, StepList, StepEnd, StepDestroy, StepDial, StepStats, StepSetLimits, StepSetNetwork, StepDialPort,
 		StepCheckpoint, StepCommit, StepCheckpoints, StepRemoveCheckpoint, StepChanges,
 	}
 }

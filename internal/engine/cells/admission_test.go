@@ -1,0 +1,121 @@
+package cells
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const mib = 1 << 20
+
+// small is a group of 3,000 MiB, of which 300 stay free.
+func small(available int64) machine.Memory {
+	return machine.Memory{Group: "/sys/fs/cgroup/memory/small", Total: 3000 * mib, Available: available * mib}
+}
+
+func TestFit(t *testing.T) {
+	large := machine.Memory{Total: 65536 * mib, Available: 60000 * mib}
+	for name, tt := range map[string]struct {
+		bounds         []machine.Memory
+		reserved, need int64 // in MiB
+		n              int
+		want           []string // of the error; none is no error
+	}{
+		"unknown":              {nil, 1 << 30, 1 << 30, 1, nil},
+		"enough":               {[]machine.Memory{large, small(500)}, 0, 200, 1, nil},
+		"by one":               {[]machine.Memory{large, small(499)}, 0, 200, 1, []string{"cgroup has 499 of its 3000 MiB left", "300 MiB stay free", "this sandbox needs 200:", "kill or pause"}},
+		"set aside":            {[]machine.Memory{small(500)}, 1, 200, 1, []string{"and 1 are set aside"}},
+		"several":              {[]machine.Memory{small(900)}, 0, 200, 3, nil},
+		"several, by one":      {[]machine.Memory{small(899)}, 0, 200, 3, []string{"these 3 sandboxes need 600:"}},
+		"the machine is short": {[]machine.Memory{{Total: 65536 * mib, Available: 1100 * mib}, small(3000)}, 0, 200, 1, []string{"the machine has 1100 of its 65536 MiB of memory available", "1024 MiB stay free"}},
+		"below the floor":      {[]machine.Memory{small(10)}, 0, 1, 1, []string{"has 10 of"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := fit(tt.bounds, tt.reserved*mib, tt.n, tt.need*mib)
+			if (err != nil) != (tt.want != nil) {
+				t.Fatalf("got %v", err)
+			}
+			for _, part := range tt.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+			if err != nil && (!errors.Is(err, engine.ErrNoRoom) || sandbox.CodeOf(err) != sandbox.CodeQuotaExceeded) {
+				t.Errorf("it is %#v", err)
+			}
+		})
+	}
+}
+
+func TestNeedOf(t *testing.T) {
+	for _, tt := range []struct{ memory, kept, want int64 }{{128, 0, 48 + 32}, {512, 7, 48 + 128}, {8192, 100, 48 + 128}, {8192, 2000, 48 + 2000}} {
+		if got := needOf(sandbox.Resources{MemoryMiB: tt.memory}, tt.kept*mib); got != tt.want*mib {
+			t.Errorf("with %d MiB and %d in use it needs %d, want %d", tt.memory, tt.kept, got/mib, tt.want)
+		}
+	}
+}
+
+// Starts that come at once count each other, and so do those of a moment ago as
+// far as they have not taken their memory.
+func TestAdmissions(t *testing.T) {
+	a := newAdmissions()
+	now := time.Now()
+	available := int64(3000)
+	a.bounds = func() []machine.Memory { return []machine.Memory{small(available)} }
+	a.now = func() time.Time { return now }
+	given := 0
+	spare := func() bool { given++; return false }
+	try := func(id string) bool { return a.admit(id, 200*mib, spare) == nil }
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var in []string
+	for i := range 100 {
+		wg.Go(func() {
+			if id := fmt.Sprint(i); try(id) {
+				mu.Lock()
+				defer mu.Unlock()
+				in = append(in, id)
+			}
+		})
+	}
+	wg.Wait()
+	if len(in) != 13 { // of 2,700 MiB
+		t.Fatalf("%d were admitted", len(in))
+	}
+	if given != 87 {
+		t.Errorf("memory was asked back %d times", given)
+	}
+	if a.room() != 100*mib {
+		t.Errorf("there is room for %d MiB", a.room()/mib)
+	}
+	a.ended(in[0])
+	if !try("next") || try("one too many") {
+		t.Error("one that failed does not make room for one")
+	}
+	// All run, and have taken a half.
+	for _, id := range append(in, "next") {
+		a.started(id, func() int64 { return 100 * mib })
+	}
+	available -= 13 * 100
+	if err := a.ask(1, 100*mib, spare); err != nil {
+		t.Errorf("what has been taken counts twice: %v", err)
+	}
+	if try("too early") {
+		t.Error("what sandboxes are about to take is given away")
+	}
+	now = now.Add(growthTime)
+	if a.ask(7, 200*mib, spare) != nil || a.ask(8, 200*mib, spare) == nil {
+		t.Error("what sandboxes have not taken in time is not given back, or too much of it")
+	}
+	// Shells that wait are given up before anybody is refused.
+	if err := a.ask(8, 200*mib, func() bool { available += 200; return true }); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,82 @@
+package service
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Nobody gets a sandbox or a template that is larger than the machine: who asks
+// for one is told what there is, and a template of another machine is made
+// smaller.
+func TestLargerThanTheMachine(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Largest = sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000} })
+	s := w.create(sandbox.CreateRequest{}) // of a template with more
+	if s.Resources.VCPUs > 2 || s.Resources.MemoryMiB != 250 {
+		t.Errorf("a sandbox of the template has %+v", s.Resources)
+	}
+	for _, tt := range []struct {
+		r    sandbox.Resources
+		want string
+	}{
+		{sandbox.Resources{VCPUs: 3}, "vcpus is 3, and the server's machine has 2 processors"},
+		{sandbox.Resources{MemoryMiB: 251}, "memory_mib is 251, and the server's machine has 250 MiB of memory"},
+		{sandbox.Resources{DiskMiB: 9001}, "disk_mib is 9001, and the server's machine has 9000 MiB of disk"},
+	} {
+		refused := func(what string, err error, want string) {
+			t.Helper()
+			if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%s with %+v says %v, want %q", what, tt.r, err, want)
+			}
+		}
+		_, err := w.Create(red(t), sandbox.CreateRequest{Resources: tt.r})
+		refused("a create", err, "resources."+tt.want)
+		_, err = w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "big", Spec: &sandbox.TemplateSpec{From: sandbox.TemplateSource{Host: true}, Resources: tt.r}})
+		refused("a build", err, "resources."+tt.want)
+		if tt.r.DiskMiB == 0 {
+			var req sandbox.UpdateRequest
+			if tt.r.VCPUs > 0 {
+				req.VCPUs = &tt.r.VCPUs
+			} else {
+				req.MemoryMiB = &tt.r.MemoryMiB
+			}
+			_, err = w.Update(red(t), s.ID, req)
+			refused("an update", err, tt.want)
+		}
+	}
+	if _, err := w.Create(red(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000}}); err != nil {
+		t.Errorf("all that there is: %v", err)
+	}
+	w.agree()
+}
+
+// What does not fit is refused before the work, and nothing is left of it.
+func TestNoRoom(t *testing.T) {
+	w := newWorld(t)
+	none := sandbox.Wrap(sandbox.CodeQuotaExceeded, engine.ErrNoRoom, "the machine has 5 MiB of memory available; kill or pause sandboxes")
+	s := w.create(sandbox.CreateRequest{Name: "parent"})
+	noRoom := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, engine.ErrNoRoom) || sandbox.CodeOf(err) != sandbox.CodeQuotaExceeded || !strings.Contains(err.Error(), "5 MiB") {
+			t.Errorf("%s says %v", what, err)
+		}
+	}
+	w.state.Fail(memory.StepAdmit, memory.Before, none)
+	_, err := w.Fork(red(t), s.ID, sandbox.ForkRequest{Count: 3})
+	noRoom("a fork", err)
+	if n := w.state.Calls(memory.StepCheckpoint); n != 0 {
+		t.Errorf("%d checkpoints are written in vain", n)
+	}
+	w.state.Fail(memory.StepCreate, memory.Before, none)
+	_, err = w.Create(red(t), sandbox.CreateRequest{Name: "next"})
+	noRoom("a create", err)
+	all, err := w.List(red(t), sandbox.ListRequest{States: states})
+	if err != nil || len(all.Items) != 1 {
+		t.Errorf("left are %+v, %v", all, err)
+	}
+	w.agree()
+}

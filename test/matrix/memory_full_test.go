@@ -1,0 +1,112 @@
+package matrix
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// The daemon is in a memory cgroup in which there is room for some sandboxes
+// that use what they have: the one that does not fit is refused at once with the
+// figures, all others work, and when one has ended there is room for another.
+func TestMemoryFull(t *testing.T) {
+	needs.GVisor(t)
+	needs.Root(t) // for a cgroup of a size
+	const groupMiB, sandboxMiB, usedMiB = 1100, 512, 100
+	group := memoryGroup(t, groupMiB)
+	d := covetest.Start(t, covetest.Options{})
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), fmt.Append(nil, d.PID()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	create := func() (*sandbox.Sandbox, error) {
+		s, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: sandboxMiB}})
+		if err == nil {
+			d.Sh(t, s.ID, fmt.Sprintf("head -c %dM /dev/zero > /dev/shm/used", usedMiB))
+		}
+		return s, err
+	}
+	refused := func(what string, began time.Time, err error) {
+		t.Helper()
+		t.Logf("%s: %v", what, err)
+		covetest.WantCode(t, err, sandbox.CodeQuotaExceeded)
+		for _, part := range []string{fmt.Sprintf("of its %d MiB left", groupMiB), "kill or pause sandboxes"} {
+			if err != nil && !strings.Contains(err.Error(), part) {
+				t.Errorf("%s does not say %q: %v", what, part, err)
+			}
+		}
+		if took := time.Since(began); took > covetest.Told {
+			t.Errorf("%s is refused after %s", what, took)
+		}
+	}
+	var all []*sandbox.Sandbox
+	for range groupMiB/usedMiB + 1 {
+		began := time.Now()
+		s, err := create()
+		if err != nil {
+			refused("a create", began, err)
+			break
+		}
+		all = append(all, s)
+	}
+	if len(all) < 2 || len(all) > (groupMiB-128)/usedMiB {
+		t.Fatalf("%d sandboxes were made in %d MiB", len(all), groupMiB)
+	}
+	t.Logf("%d sandboxes with %d MiB in use each in %d MiB", len(all), usedMiB, groupMiB)
+	began := time.Now()
+	_, err := d.Client.Fork(t.Context(), all[0].ID, sandbox.ForkRequest{Count: 2})
+	refused("a fork", began, err)
+	for _, s := range all {
+		d.Shows(t, s.ID, "echo it lives", "it lives")
+	}
+	// A pause makes room for another, and then there is none to wake it.
+	if _, err := d.Client.Pause(t.Context(), all[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	next, err := create()
+	if err != nil {
+		t.Fatalf("after a pause: %v", err)
+	}
+	began = time.Now()
+	_, err = d.Client.Resume(t.Context(), all[0].ID, sandbox.ResumeRequest{})
+	refused("a resume", began, err)
+	if _, err := d.Client.Kill(t.Context(), next.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Client.Resume(t.Context(), all[0].ID, sandbox.ResumeRequest{}); err != nil {
+		t.Fatalf("after a kill: %v", err)
+	}
+	d.Shows(t, all[0].ID, "stat -c %s /dev/shm/used", fmt.Sprint(usedMiB<<20))
+}
+
+// memoryGroup makes a cgroup with so much memory, and removes it when what the
+// test starts after it has ended.
+func memoryGroup(t *testing.T, mib int64) (dir string) {
+	t.Helper()
+	top, limit := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+	if _, err := os.Stat(top); err != nil {
+		top, limit = "/sys/fs/cgroup", "memory.max"
+	}
+	dir, err := os.MkdirTemp(top, "cove-test-")
+	needs.NoError(t, err)
+	t.Cleanup(func() {
+		gone := func() bool {
+			_ = os.Remove(filepath.Join(dir, "cove-daemon"))
+			_ = os.Remove(filepath.Join(dir, "cove"))
+			return os.Remove(dir) == nil
+		}
+		if !covetest.Eventually(covetest.Told, gone) {
+			t.Errorf("the cgroup %s cannot be removed", dir)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, limit), fmt.Append(nil, mib<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
