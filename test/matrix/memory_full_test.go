@@ -19,16 +19,16 @@ import (
 func TestMemoryFull(t *testing.T) {
 	needs.GVisor(t)
 	needs.Root(t) // for a cgroup of a size
-	const groupMiB, sandboxMiB, usedMiB = 1100, 512, 100
+	const groupMiB, sandboxMiB, usedMiB, pausedMiB = 1100, 512, 100, 250
 	group := memoryGroup(t, groupMiB)
 	d := covetest.Start(t, covetest.Options{})
 	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), fmt.Append(nil, d.PID()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	create := func() (*sandbox.Sandbox, error) {
+	create := func(used int) (*sandbox.Sandbox, error) {
 		s, err := d.Client.Create(t.Context(), sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: sandboxMiB}})
 		if err == nil {
-			d.Sh(t, s.ID, fmt.Sprintf("head -c %dM /dev/zero > /dev/shm/used", usedMiB))
+			d.Sh(t, s.ID, fmt.Sprintf("head -c %dM /dev/zero > /dev/shm/used", used))
 		}
 		return s, err
 	}
@@ -45,10 +45,17 @@ func TestMemoryFull(t *testing.T) {
 			t.Errorf("%s is refused after %s", what, took)
 		}
 	}
+	paused, err := create(pausedMiB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Client.Pause(t.Context(), paused.ID); err != nil {
+		t.Fatal(err)
+	}
 	var all []*sandbox.Sandbox
 	for range groupMiB/usedMiB + 1 {
 		began := time.Now()
-		s, err := create()
+		s, err := create(usedMiB)
 		if err != nil {
 			refused("a create", began, err)
 			break
@@ -60,29 +67,24 @@ func TestMemoryFull(t *testing.T) {
 	}
 	t.Logf("%d sandboxes with %d MiB in use each in %d MiB", len(all), usedMiB, groupMiB)
 	began := time.Now()
-	_, err := d.Client.Fork(t.Context(), all[0].ID, sandbox.ForkRequest{Count: 2})
+	_, err = d.Client.Fork(t.Context(), all[0].ID, sandbox.ForkRequest{Count: 3})
 	refused("a fork", began, err)
+	began = time.Now()
+	_, err = d.Client.Resume(t.Context(), paused.ID, sandbox.ResumeRequest{})
+	refused("a resume", began, err)
 	for _, s := range all {
 		d.Shows(t, s.ID, "echo it lives", "it lives")
 	}
-	// A pause makes room for another, and then there is none to wake it.
-	if _, err := d.Client.Pause(t.Context(), all[0].ID); err != nil {
-		t.Fatal(err)
+	// Those that end make room.
+	for _, s := range all[1:] {
+		if _, err := d.Client.Kill(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
-	next, err := create()
-	if err != nil {
-		t.Fatalf("after a pause: %v", err)
+	if _, err := d.Client.Resume(t.Context(), paused.ID, sandbox.ResumeRequest{}); err != nil {
+		t.Fatalf("a resume, with room: %v", err)
 	}
-	began = time.Now()
-	_, err = d.Client.Resume(t.Context(), all[0].ID, sandbox.ResumeRequest{})
-	refused("a resume", began, err)
-	if _, err := d.Client.Kill(t.Context(), next.ID); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Client.Resume(t.Context(), all[0].ID, sandbox.ResumeRequest{}); err != nil {
-		t.Fatalf("after a kill: %v", err)
-	}
-	d.Shows(t, all[0].ID, "stat -c %s /dev/shm/used", fmt.Sprint(usedMiB<<20))
+	d.Shows(t, paused.ID, "stat -c %s /dev/shm/used", fmt.Sprint(pausedMiB<<20))
 }
 
 // memoryGroup makes a cgroup with so much memory, and removes it when what the
