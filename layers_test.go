@@ -84,6 +84,7 @@ var sameLayer = map[string][]string{
 	"internal/needs":            {"internal/cgroup", "internal/machine"},
 	"internal/audit":            {"internal/store"},
 	"internal/oci":              {"internal/egress"},
+	"internal/store":            {"internal/intake"},
 	"internal/webhook":          {"internal/egress"},
 	"internal/wire/agentv1/...": {"internal/wire/agentv1"},
 	"internal/wire/cellv1/...":  {"internal/wire/cellv1"},

@@ -29,7 +29,7 @@ func bodyOfBuild(req sandbox.BuildTemplateRequest) buildBody {
 
 // StartBuild implements [sandbox.Templates].
 func (c *Client) StartBuild(ctx context.Context, req sandbox.BuildTemplateRequest) (*sandbox.Build, error) {
-	return get[sandbox.Build](ctx, c, http.MethodPost, c.path("/v1/builds"), bodyOfBuild(req))
+	return create[sandbox.Build](ctx, c, c.path("/v1/builds"), bodyOfBuild(req))
 }
 
 // GetBuild implements [sandbox.Templates].

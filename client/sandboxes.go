@@ -14,7 +14,7 @@ func (e endpoint) page(p sandbox.Page) endpoint {
 
 // Create implements [sandbox.Sandboxes].
 func (c *Client) Create(ctx context.Context, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
-	return get[sandbox.Sandbox](ctx, c, http.MethodPost, c.path("/v1/sandboxes"), req)
+	return create[sandbox.Sandbox](ctx, c, c.path("/v1/sandboxes"), req)
 }
 
 // Get implements [sandbox.Sandboxes].

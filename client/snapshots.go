@@ -19,12 +19,12 @@ func (c *Client) Resume(ctx context.Context, name string, req sandbox.ResumeRequ
 
 // Fork implements [sandbox.Snapshots].
 func (c *Client) Fork(ctx context.Context, name string, req sandbox.ForkRequest) (*sandbox.List[sandbox.Sandbox], error) {
-	return get[sandbox.List[sandbox.Sandbox]](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/fork", name), req)
+	return create[sandbox.List[sandbox.Sandbox]](ctx, c, c.path("/v1/sandboxes/%/fork", name), req)
 }
 
 // CreateSnapshot implements [sandbox.Snapshots].
 func (c *Client) CreateSnapshot(ctx context.Context, name string, req sandbox.CreateSnapshotRequest) (*sandbox.Snapshot, error) {
-	return get[sandbox.Snapshot](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/snapshots", name), req)
+	return create[sandbox.Snapshot](ctx, c, c.path("/v1/sandboxes/%/snapshots", name), req)
 }
 
 // GetSnapshot implements [sandbox.Snapshots].
@@ -55,7 +55,7 @@ func (c *Client) Diff(ctx context.Context, subject string, req sandbox.DiffReque
 
 // Merge implements [sandbox.Snapshots].
 func (c *Client) Merge(ctx context.Context, parent string, req sandbox.MergeRequest) (*sandbox.MergeResult, error) {
-	return get[sandbox.MergeResult](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/merge", parent), req)
+	return create[sandbox.MergeResult](ctx, c, c.path("/v1/sandboxes/%/merge", parent), req)
 }
 
 // tryLine is one line of the stream of a try.

@@ -9,7 +9,7 @@ import (
 
 // CreateVolume implements [sandbox.Volumes].
 func (c *Client) CreateVolume(ctx context.Context, req sandbox.CreateVolumeRequest) (*sandbox.Volume, error) {
-	return get[sandbox.Volume](ctx, c, http.MethodPost, c.path("/v1/volumes"), req)
+	return create[sandbox.Volume](ctx, c, c.path("/v1/volumes"), req)
 }
 
 // GetVolume implements [sandbox.Volumes].

@@ -39,6 +39,9 @@ type Config struct {
 	// Denied is told of operations, by their ids, that a caller asked for and has
 	// not the scope for; nil is not told. The service does not hear of these.
 	Denied func(ctx context.Context, operation string)
+	// Requests remembers requests that may come again, with their answers; nil
+	// remembers none, and runs them again.
+	Requests intake.Requests
 	// Memory bounds what requests under way hold; nil is [DefaultMemory].
 	Memory *intake.MemoryConfig
 }
@@ -50,6 +53,7 @@ type handlers struct {
 	version string
 	// onDenied is [Config.Denied].
 	onDenied func(ctx context.Context, operation string)
+	repeats  *repeats
 }
 
 // New returns the handler of /v1/ and /healthz. It is safe for concurrent use
@@ -81,7 +85,7 @@ func OpenAPI() ([]byte, error) {
 }
 
 func build(cfg Config) (*http.ServeMux, huma.API) {
-	h := &handlers{svc: cfg.Service, log: cfg.Log, version: cfg.Version, onDenied: cfg.Denied}
+	h := &handlers{svc: cfg.Service, log: cfg.Log, version: cfg.Version, onDenied: cfg.Denied, repeats: newRepeats(cfg.Requests)}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -90,7 +94,7 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	a := humago.New(mux, humaConfig())
 	// It travels as a string, in requests only.
 	a.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[sandbox.SecretValue](), reflect.TypeFor[string]())
-	a.UseMiddleware(h.guard)
+	a.UseMiddleware(h.guard, h.once)
 	h.registerServer(a)
 	h.registerSandboxes(a)
 	h.registerSnapshots(a)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"mime"
 	"net/http"
 	"strings"
@@ -24,8 +25,16 @@ var changes = map[string]sandbox.Scope{
 
 // needs says that an operation needs another scope than its tag's.
 func needs(o huma.Operation, scope sandbox.Scope) huma.Operation {
-	o.Metadata = map[string]any{scopeKey: scope}
+	setMeta(&o, scopeKey, scope)
 	return o
+}
+
+func setMeta(o *huma.Operation, key string, value any) {
+	o.Metadata = maps.Clone(o.Metadata)
+	if o.Metadata == nil {
+		o.Metadata = map[string]any{}
+	}
+	o.Metadata[key] = value
 }
 
 // scopeOf returns the scope that an operation with a body needs.

@@ -69,7 +69,7 @@ type resizeInput struct {
 }
 
 func (h *handlers) registerJobs(a huma.API) {
-	exec := op(http.MethodPost, "/v1/sandboxes/{sandbox}/exec", "exec", "jobs", "Run a command")
+	exec := mayRepeat(op(http.MethodPost, "/v1/sandboxes/{sandbox}/exec", "exec", "jobs", "Run a command"), repeatBackground)
 	exec.Description = "With `Accept: application/x-ndjson` the answer is a stream of events, output in base64, that ends with a line " +
 		"marked `final` or with an `error`. Otherwise it is one value when the command has ended. A client that disconnects kills the " +
 		"command, unless it runs in the background."

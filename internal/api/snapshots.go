@@ -69,7 +69,7 @@ func (h *handlers) registerSnapshots(a huma.API) {
 			return reply(ctx, h, v, err)
 		})
 	huma.Register(a, op(http.MethodPost, base+"/resume", "resume-sandbox", "snapshots", "Continue a paused sandbox where it was"), h.resume)
-	fork := op(http.MethodPost, base+"/fork", "fork-sandbox", "snapshots", "Make children that continue from a sandbox's present instant")
+	fork := mayRepeat(op(http.MethodPost, base+"/fork", "fork-sandbox", "snapshots", "Make children that continue from a sandbox's present instant"), repeatWhole)
 	fork.DefaultStatus = http.StatusCreated
 	huma.Register(a, fork, func(ctx context.Context, in *forkInput) (*Reply[sandbox.List[sandbox.Sandbox]], error) {
 		v, err := h.svc.Fork(ctx, in.Sandbox, in.Body)
@@ -85,7 +85,7 @@ func (h *handlers) registerSnapshots(a huma.API) {
 		v, err := h.svc.Diff(ctx, in.Subject, in.Body)
 		return reply(ctx, h, v, err)
 	})
-	merge := op(http.MethodPost, base+"/merge", "merge-sandbox", "snapshots", "Bring a fork's state into its parent")
+	merge := mayRepeat(op(http.MethodPost, base+"/merge", "merge-sandbox", "snapshots", "Bring a fork's state into its parent"), repeatWhole)
 	merge.Description = "Conflicts are no error: the answer lists them, `merged` is false, and nothing was changed."
 	huma.Register(a, merge, func(ctx context.Context, in *mergeInput) (*Reply[sandbox.MergeResult], error) {
 		v, err := h.svc.Merge(ctx, in.Sandbox, in.Body)
@@ -101,7 +101,7 @@ func (h *handlers) registerSnapshots(a huma.API) {
 
 // registerKept registers what is done with snapshots themselves.
 func (h *handlers) registerKept(a huma.API) {
-	create := op(http.MethodPost, "/v1/sandboxes/{sandbox}/snapshots", "create-snapshot", "snapshots", "Keep the state of a sandbox, which goes on")
+	create := mayRepeat(op(http.MethodPost, "/v1/sandboxes/{sandbox}/snapshots", "create-snapshot", "snapshots", "Keep the state of a sandbox, which goes on"), repeatWhole)
 	create.DefaultStatus = http.StatusCreated
 	huma.Register(a, create, h.createSnapshot)
 	huma.Register(a, op(http.MethodGet, "/v1/snapshots", "list-snapshots", "snapshots", "List snapshots, newest first"),

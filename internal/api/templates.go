@@ -102,7 +102,7 @@ func (h *handlers) uploadArchive(context.Context, *struct{}) (*huma.StreamRespon
 
 // registerBuilds registers what is done with builds in the background.
 func (h *handlers) registerBuilds(a huma.API) {
-	start := op(http.MethodPost, "/v1/builds", "start-build", "templates", "Begin to build a template, in the background")
+	start := mayRepeat(op(http.MethodPost, "/v1/builds", "start-build", "templates", "Begin to build a template, in the background"), repeatWhole)
 	start.DefaultStatus = http.StatusAccepted
 	start.MaxBodyBytes = maxBuildBody
 	huma.Register(a, start, func(ctx context.Context, in *buildInput) (*startBuildReply, error) {

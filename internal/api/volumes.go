@@ -24,7 +24,7 @@ type createVolumeReply struct {
 }
 
 func (h *handlers) registerVolumes(a huma.API) {
-	create := op(http.MethodPost, "/v1/volumes", "create-volume", "volumes", "Create a volume, which sandboxes get by their mounts and which outlives them")
+	create := mayRepeat(op(http.MethodPost, "/v1/volumes", "create-volume", "volumes", "Create a volume, which sandboxes get by their mounts and which outlives them"), repeatWhole)
 	create.DefaultStatus = http.StatusCreated
 	huma.Register(a, create, func(ctx context.Context, in *createVolumeInput) (*createVolumeReply, error) {
 		v, err := h.svc.CreateVolume(ctx, in.Body)

@@ -6,4 +6,8 @@
 //
 // What flows is left alone, however long it lasts, and so is what is open and
 // has nothing to say: streams of events, tunnels, WebSockets.
+//
+// It also says what all doors ask of a request before it is worked on: JSON that
+// can be read in one way only ([CheckJSON]), and whether the request was
+// answered before ([Requests]).
 package intake

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -27,6 +28,9 @@ type Records interface {
 	// FillReserve makes the disk reserve for deletions whole again, as far as
 	// there is room.
 	FillReserve() error
+	// TrimRequests removes requests older than before, and the oldest of each
+	// team over keep.
+	TrimRequests(ctx context.Context, before time.Time, keep int) (int, error)
 }
 
 // Keeper is what the janitor needs of the service.
@@ -123,6 +127,8 @@ func (j *Janitor) clean(ctx context.Context) error {
 	ended, err := j.cfg.Records.DeleteEndedSandboxes(ctx, now.Add(-j.cfg.Retention))
 	errs = append(errs, err)
 	events, err := j.cfg.Records.TrimAudit(ctx, now.Add(-j.cfg.AuditAge), j.cfg.AuditEvents)
+	errs = append(errs, err)
+	_, err = j.cfg.Records.TrimRequests(ctx, now.Add(-intake.RequestRetention), intake.MaxRequests)
 	errs = append(errs, err, j.cfg.Records.FillReserve())
 	if ended > 0 || events > 0 {
 		j.cfg.Log.Debug("removed old records", "sandboxes", ended, "events", events)

@@ -57,7 +57,7 @@ type front struct {
 }
 
 func (s *Server) newFront(p *parts) (*front, error) {
-	rest := api.New(api.Config{Service: p.service, Log: s.log, Version: s.deps.Version, Denied: p.service.Denied})
+	rest := api.New(api.Config{Service: p.service, Log: s.log, Version: s.deps.Version, Denied: p.service.Denied, Requests: p.store})
 	mcp, err := mcpserver.NewHTTP(mcpserver.Config{
 		Service: p.service, Version: s.deps.Version, Log: s.log, HostChecked: true,
 		Handover: s.deps.Handover, Fixtures: s.deps.Fixtures,

@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -33,6 +34,7 @@ type Store interface {
 	Audit
 	Templates
 	Builds
+	intake.Requests
 	Close() error
 }
 

@@ -60,6 +60,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"Deliveries", testDeliveries},
 		{"DeliveryQuota", testDeliveryQuota},
 		{"Builds", testBuilds},
+		{"Requests", testRequests},
 		{"Keys", testKeys},
 		{"Audit", testAudit},
 		{"AuditTrim", testAuditTrim},

@@ -1,0 +1,111 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Bounds of requests that are sent again.
+const (
+	mostSends  = 6
+	sendAgain  = 100 * time.Millisecond // doubled each time
+	retryLimit = 5 * time.Second
+)
+
+// create sends a request that makes something, once, however often it takes to
+// get an answer: the server knows it by its key. A request whose connection was
+// lost is sent again; the first answer counts.
+func create[T any](ctx context.Context, c *Client, e endpoint, body any) (*T, error) {
+	key := rand.Text()
+	wait := sendAgain
+	for sends := 1; ; sends++ {
+		out := new(T)
+		err := c.sendKeyed(ctx, e, key, body, out)
+		var lost *lostError
+		switch {
+		case err == nil:
+			return out, nil
+		case sends == mostSends:
+		case errors.As(err, &lost):
+			if pause(ctx, wait) {
+				wait *= 2
+				continue
+			}
+		case sends > 1 && sandbox.CodeOf(err) == sandbox.CodeConflict && retryAfter(err) > 0:
+			// The server has not noticed yet that the first was cut off.
+			if pause(ctx, min(retryAfter(err), retryLimit)) {
+				continue
+			}
+		}
+		if lost != nil {
+			err = lost.err
+		}
+		return nil, err
+	}
+}
+
+// lostError is of a request that may have reached the server, whose answer was
+// lost.
+type lostError struct{ err error }
+
+func (e *lostError) Error() string { return e.err.Error() }
+
+func (c *Client) sendKeyed(ctx context.Context, e endpoint, key string, body, out any) error {
+	req, err := c.request(ctx, http.MethodPost, e, body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Idempotency-Key", key)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.lost(ctx, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
+		return errorOf(resp)
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return c.lost(ctx, err)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(data))
+	return c.decode(ctx, resp, out)
+}
+
+// lost tells a request that was cut off from one that was never sent, and from
+// one that its caller gave up.
+func (c *Client) lost(ctx context.Context, err error) error {
+	told := c.connectionError(ctx, err)
+	dial, ok := errors.AsType[*net.OpError](err)
+	if ctx.Err() != nil || ok && dial.Op == "dial" || sandbox.CodeOf(told) != sandbox.CodeUnavailable {
+		return told
+	}
+	return &lostError{told}
+}
+
+// pause waits, and reports false if the caller gave up.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func retryAfter(err error) time.Duration {
+	if e, ok := errors.AsType[*sandbox.Error](err); ok {
+		return e.RetryAfter
+	}
+	return 0
+}

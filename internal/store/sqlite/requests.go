@@ -1,0 +1,64 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cove-sh/cove/internal/intake"
+)
+
+// BeginRequest implements [intake.Requests].
+func (s *Store) BeginRequest(ctx context.Context, r intake.Request, before time.Time) (*intake.Request, error) {
+	var earlier *intake.Request
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		found := intake.Request{Team: r.Team, Key: r.Key}
+		var a intake.Answer
+		err := tx.QueryRowContext(ctx, "SELECT hash, run, created_at, status, content_type, location, body FROM requests WHERE team = ? AND key = ? AND created_at >= ?", r.Team, r.Key, before.UnixNano()).
+			Scan(&found.Hash, &found.Run, instant{&found.CreatedAt}, &a.Status, &a.ContentType, &a.Location, &a.Body)
+		switch {
+		case err == nil:
+			if earlier = &found; a.Status != 0 {
+				earlier.Answer = &a
+			}
+			return nil
+		case !errors.Is(err, sql.ErrNoRows):
+			return fmt.Errorf("look for a request: %w", err)
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO requests (team, key, hash, run, created_at) VALUES (?, ?, ?, ?, ?)", r.Team, r.Key, r.Hash, r.Run, r.CreatedAt.UnixNano()); err != nil {
+			return fmt.Errorf("write a request: %w", err)
+		}
+		return nil
+	})
+	return earlier, err
+}
+
+// AnswerRequest implements [intake.Requests].
+func (s *Store) AnswerRequest(ctx context.Context, team, key string, a intake.Answer) error {
+	if _, err := s.write.ExecContext(ctx, "UPDATE requests SET run = '', status = ?, content_type = ?, location = ?, body = ? WHERE team = ? AND key = ?",
+		a.Status, a.ContentType, a.Location, a.Body, team, key); err != nil {
+		return fmt.Errorf("write the answer to a request: %w", err)
+	}
+	return nil
+}
+
+// ForgetRequest implements [intake.Requests].
+func (s *Store) ForgetRequest(ctx context.Context, team, key string) error {
+	if _, err := s.write.ExecContext(ctx, "DELETE FROM requests WHERE team = ? AND key = ?", team, key); err != nil {
+		return fmt.Errorf("forget a request: %w", err)
+	}
+	return nil
+}
+
+// TrimRequests implements [intake.Requests].
+func (s *Store) TrimRequests(ctx context.Context, before time.Time, keep int) (int, error) {
+	res, err := s.write.ExecContext(ctx, "DELETE FROM requests WHERE created_at < ? OR rowid IN "+
+		"(SELECT rowid FROM (SELECT rowid, row_number() OVER (PARTITION BY team ORDER BY created_at DESC, key) AS nth FROM requests) WHERE nth > ?)", before.UnixNano(), keep)
+	if err != nil {
+		return 0, fmt.Errorf("remove old requests: %w", err)
+	}
+	n, err := res.RowsAffected()
+	return int(n), err
+}
