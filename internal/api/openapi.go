@@ -39,6 +39,9 @@ func humaConfig() huma.Config {
 	cfg.Info.Description = "Sandboxes for code that nobody has read. All paths but /healthz and /v1/version need an API key: " +
 		"`Authorization: Bearer KEY`. Errors are problem details (RFC 9457) with a stable `code`. " +
 		"Unknown members and query parameters are refused."
+	cfg.Info.License = &huma.License{Name: "Apache License 2.0", Identifier: "Apache-2.0"}
+	cfg.Servers = []*huma.Server{{URL: "http://127.0.0.1:7777", Description: "A server on this machine, as cove serve starts it."}}
+	cfg.Tags = tags()
 	cfg.OpenAPIPath = "/v1/openapi"
 	cfg.DocsPath = ""
 	cfg.SchemasPath = ""
@@ -57,6 +60,26 @@ func humaConfig() huma.Config {
 	}
 	cfg.Security = []map[string][]string{{"key": {}}}
 	return cfg
+}
+
+// tags are the groups of operations.
+func tags() []*huma.Tag {
+	return []*huma.Tag{
+		{Name: "sandboxes", Description: "Sandboxes, from their creation to their end, and the record of who did what."},
+		{Name: "snapshots", Description: "Pausing, forking, kept states, and comparing and merging files."},
+		{Name: "jobs", Description: "Commands, in the foreground, in the background and in a terminal."},
+		{Name: "code", Description: "Interpreters that keep their state between runs."},
+		{Name: "files", Description: "Files and directories inside a sandbox."},
+		{Name: "network", Description: "What a sandbox may reach, and what it tried to."},
+		{Name: "secrets", Description: "Credentials that sandboxes use and never see."},
+		{Name: "previews", Description: "Ports of sandboxes as URLs and as connections."},
+		{Name: "computers", Description: "Sandboxes with a desktop: screen, pointer, keyboard and browser."},
+		{Name: "observe", Description: "Processes, environments, usage and webhooks."},
+		{Name: "volumes", Description: "Directories that outlive sandboxes."},
+		{Name: "templates", Description: "What sandboxes are made from, and the builds of it."},
+		{Name: "keys", Description: "API keys."},
+		{Name: "server", Description: "The server itself; needs no key."},
+	}
 }
 
 func encodeJSON(w io.Writer, v any) error {
@@ -88,6 +111,9 @@ func describe(doc *huma.OpenAPI) {
 		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete, path.Patch} {
 			if o == nil {
 				continue
+			}
+			if refused := o.Responses["default"]; refused != nil {
+				o.Responses["4XX"] = &huma.Response{Description: "Refused: the request, or the state of what it names, does not allow it.", Content: refused.Content}
 			}
 			for _, p := range o.Parameters {
 				if p.In == "query" && (p.Name == "path" || p.Name == "stream") {

@@ -1,0 +1,61 @@
+package api_test
+
+import (
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cove-sh/cove/internal/api"
+)
+
+// The document says where a server is, under which license it is, what its
+// groups of operations are, and how each operation refuses.
+func TestDocumentIsComplete(t *testing.T) {
+	text, err := api.OpenAPI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Info struct {
+			License struct{ Identifier string }
+		}
+		Servers []struct{ URL string }
+		Tags    []struct{ Name, Description string }
+		Paths   map[string]map[string]struct {
+			OperationID string `yaml:"operationId"`
+			Summary     string
+			Tags        []string
+			Responses   map[string]any
+		}
+	}
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.Info.License.Identifier == "" || len(doc.Servers) == 0 || doc.Servers[0].URL == "" {
+		t.Errorf("license %q, servers %v", doc.Info.License.Identifier, doc.Servers)
+	}
+	unused := map[string]bool{}
+	for _, tag := range doc.Tags {
+		if tag.Description == "" || unused[tag.Name] {
+			t.Errorf("the tag %q has no description, or is there twice", tag.Name)
+		}
+		unused[tag.Name] = true
+	}
+	defined := len(unused)
+	used := map[string]bool{}
+	for path, methods := range doc.Paths {
+		for method, o := range methods {
+			if len(o.Tags) != 1 || !unused[o.Tags[0]] {
+				t.Errorf("%s %s has the tags %q, which are not described", method, path, o.Tags)
+			} else {
+				used[o.Tags[0]] = true
+			}
+			if o.OperationID == "" || o.Summary == "" || o.Responses["4XX"] == nil {
+				t.Errorf("%s %s (%s) has no id, no summary, or no response of refusal", method, path, o.OperationID)
+			}
+		}
+	}
+	if len(used) != defined {
+		t.Errorf("of %d tags %d are used", defined, len(used))
+	}
+}
