@@ -18,7 +18,9 @@ type ExecRequest struct {
 	WorkDir string `json:"workdir,omitempty"`
 	User    string `json:"user,omitempty"`
 	// TimeoutMS ends the command with its whole process group. 0 is
-	// [DefaultExecTimeout], or none for a background command; -1 is none and
+	// [DefaultExecTimeout], or none for a background command, or
+	// [HandedOverTimeout] where HandoverMS makes a job of the command within
+	// [MaxExecTimeout]; -1 is none and
 	// allowed for background commands only, and for those that HandoverMS makes
 	// one of within [MaxExecTimeout].
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`

@@ -26,6 +26,9 @@ const (
 
 	DefaultExecTimeout = 60 * time.Second
 	MaxExecTimeout     = 10 * time.Minute
+	// HandedOverTimeout ends a command that may be handed over as a job and
+	// whose request names no timeout, counted from its start.
+	HandedOverTimeout = time.Hour
 	DefaultKeepBytes   = 1 << 20
 	MaxKeepBytes       = 16 << 20
 	// MaxJobOutputBytes is what stays on the sandbox's disk of the output of a

@@ -357,6 +357,8 @@ func checkExecTimes(req *sandbox.ExecRequest) error {
 		return checkRange("timeout_ms", t, -1, maxMillis)
 	case t == -1 && 0 < req.HandoverMS && req.HandoverMS <= longest:
 		req.TimeoutMS = 0 // it is in the background when it takes long
+	case t == 0 && 0 < req.HandoverMS && req.HandoverMS <= longest:
+		req.TimeoutMS = sandbox.HandedOverTimeout.Milliseconds() // the caller stops waiting long before
 	case t == 0:
 		req.TimeoutMS = sandbox.DefaultExecTimeout.Milliseconds()
 	case t < 0 || t > longest:

@@ -49,7 +49,7 @@ func sandboxExec() dialect.Tool {
 			opt("env", envSchema("Environment, on top of the sandbox's.")),
 			opt("user", bounded("Run as this user: a name or uid[:gid].", 0, 64)),
 			opt("timeout_ms", integer(fmt.Sprintf("Kill the command after this many milliseconds; %d if left out, none for a background command.",
-				sandbox.DefaultExecTimeout.Milliseconds()), 1, sandbox.MaxExecTimeout.Milliseconds())),
+				sandbox.HandedOverTimeout.Milliseconds()), 1, sandbox.MaxExecTimeout.Milliseconds())),
 			opt("stdin", bounded("What the command reads from standard input.", 0, sandbox.MaxStdinBytes)),
 			opt("background", with(boolean("Return at once with a job_id and leave the command running."), false)),
 			opt("webhook", webhookSchema()),
@@ -106,8 +106,6 @@ func runExec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolRe
 	}
 	if in.TimeoutMS != nil {
 		r.TimeoutMS = *in.TimeoutMS
-	} else if !in.Background {
-		r.TimeoutMS = sandbox.DefaultExecTimeout.Milliseconds()
 	}
 	if in.Background {
 		r.HandoverMS = 0
@@ -125,7 +123,7 @@ func runExec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolRe
 	if err != nil {
 		return nil, asLine(in.Command, err)
 	}
-	return execDone(job, time.Duration(r.TimeoutMS)*time.Millisecond, &out), nil
+	return execDone(job, time.Duration(r.TimeoutMS)*time.Millisecond, r.Background, &out), nil
 }
 
 // asLine explains the error of a command that is a whole line.
@@ -179,7 +177,9 @@ func endHint(job *sandbox.Job) string {
 	return ""
 }
 
-func execDone(job *sandbox.Job, timeout time.Duration, out *collector) *mcp.CallToolResult {
+// execDone describes the job of a command. timeout is the limit that the caller
+// has named, or 0.
+func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *collector) *mcp.CallToolResult {
 	out.mu.Lock()
 	defer out.mu.Unlock()
 	note := func(omitted int64) string { return fmt.Sprintf("\n[… %d bytes left out …]\n", omitted) }
@@ -196,6 +196,8 @@ func execDone(job *sandbox.Job, timeout time.Duration, out *collector) *mcp.Call
 		hints = append(hints, fmt.Sprintf("it goes on as job %s; call job_get with that job_id and wait_ms to follow it, job_stop to end it", job.ID))
 		if timeout > 0 {
 			hints = append(hints, fmt.Sprintf("it is killed %s after its start, its timeout_ms", seconds(timeout.Milliseconds())))
+		} else if !background {
+			hints = append(hints, fmt.Sprintf("it is killed %s after its start; set background for work that takes longer", seconds(sandbox.HandedOverTimeout.Milliseconds())))
 		}
 	case endHint(job) != "":
 		hints = append(hints, endHint(job))

@@ -35,9 +35,9 @@ func TestHandover(t *testing.T) {
 		want       sandbox.ExecRequest
 		handover   time.Duration
 	}{
-		{"default", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 60_000, HandoverMS: 45_000}, 0},
+		{"default", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", HandoverMS: 45_000}, 0},
 		{"long", `{"sandbox":"s","shell":"make","timeout_ms":600000}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 600_000, HandoverMS: 45_000}, 0},
-		{"as the server says", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 60_000, HandoverMS: 2000}, 2 * time.Second},
+		{"as the server says", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", HandoverMS: 2000}, 2 * time.Second},
 		{"background", `{"sandbox":"s","shell":"make","background":true}`, sandbox.ExecRequest{Shell: "make", Background: true}, 0},
 		{"background with a limit", `{"sandbox":"s","shell":"make","background":true,"timeout_ms":5}`, sandbox.ExecRequest{Shell: "make", Background: true, TimeoutMS: 5}, 0},
 	}
@@ -60,7 +60,10 @@ func TestHandover(t *testing.T) {
 			if got.State != sandbox.JobRunning || got.JobID != "job-9" || got.Stdout != "so far\n" || got.ExitCode != nil || !strings.Contains(got.Hint, "job_get") {
 				t.Errorf("%+v", got)
 			}
-			if killed := strings.Contains(got.Hint, "it is killed"); killed != (tt.want.TimeoutMS > 0) {
+			if killed := strings.Contains(got.Hint, "it is killed"); killed != (tt.want.TimeoutMS > 0 || !tt.want.Background) {
+				t.Errorf("hint %q of a command with a timeout of %d ms", got.Hint, tt.want.TimeoutMS)
+			}
+			if hour := strings.Contains(got.Hint, "3600.0 s"); hour != (tt.want.TimeoutMS == 0 && !tt.want.Background) {
 				t.Errorf("hint %q of a command with a timeout of %d ms", got.Hint, tt.want.TimeoutMS)
 			}
 			if diff := cmp.Diff([]string{"running", "running; 7 bytes of output"}, status); diff != "" {

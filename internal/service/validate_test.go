@@ -1,0 +1,30 @@
+package service
+
+import (
+	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// A command that becomes a job is not killed by the default of a command that
+// the caller waits for.
+func TestExecTimes(t *testing.T) {
+	hour := sandbox.HandedOverTimeout.Milliseconds()
+	longest := sandbox.MaxExecTimeout.Milliseconds()
+	for name, tt := range map[string]struct {
+		req  sandbox.ExecRequest
+		want int64
+	}{
+		"waited for":                   {sandbox.ExecRequest{}, sandbox.DefaultExecTimeout.Milliseconds()},
+		"handed over":                  {sandbox.ExecRequest{HandoverMS: 45_000}, hour},
+		"handed over late":             {sandbox.ExecRequest{HandoverMS: longest}, hour},
+		"never handed over":            {sandbox.ExecRequest{HandoverMS: longest + 1}, sandbox.DefaultExecTimeout.Milliseconds()},
+		"handed over, with a limit":    {sandbox.ExecRequest{HandoverMS: 45_000, TimeoutMS: 70_000}, 70_000},
+		"handed over, without a limit": {sandbox.ExecRequest{HandoverMS: 45_000, TimeoutMS: -1}, 0},
+		"background":                   {sandbox.ExecRequest{Background: true}, 0},
+	} {
+		if err := checkExecTimes(&tt.req); err != nil || tt.req.TimeoutMS != tt.want {
+			t.Errorf("%s: timeout_ms %d, %v; want %d", name, tt.req.TimeoutMS, err, tt.want)
+		}
+	}
+}
