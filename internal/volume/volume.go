@@ -57,7 +57,8 @@ func Open(path string) (*Dir, error) {
 // symbolic links.
 func (d *Dir) Path(id string) string { return filepath.Join(d.path, id, "data") }
 
-// Create makes an empty volume, writable for every user of its sandboxes.
+// Create makes an empty volume, writable for every user of its sandboxes. It
+// survives a loss of power.
 func (d *Dir) Create(id string) error {
 	if !ids.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
@@ -68,7 +69,7 @@ func (d *Dir) Create(id string) error {
 	if err := os.Chmod(d.Path(id), 0o777|fs.ModeSticky); err != nil {
 		return fmt.Errorf("make volume %s: %w", id, err)
 	}
-	return nil
+	return d.Sync(id)
 }
 
 // IDs lists the volumes that are there, and removes what an earlier process has

@@ -37,7 +37,7 @@ func (s *Store) CreateKey(ctx context.Context, k sandbox.Key, hash []byte) error
 	if err != nil {
 		return fmt.Errorf("write key %s: %w", k.ID, err)
 	}
-	return s.sync(ctx)
+	return s.sync()
 }
 
 // KeyByHash implements [store.Keys].
@@ -84,11 +84,10 @@ func (s *Store) RevokeKey(ctx context.Context, team, id string, at time.Time) (s
 		}
 		return nil
 	}
-	err := s.freeing(func() error { return s.tx(ctx, revoke) })
-	if err != nil {
+	if err := s.freeing(func() error { return s.lasting(ctx, revoke) }); err != nil {
 		return sandbox.Key{}, err
 	}
-	return k, s.freeing(func() error { return s.sync(ctx) })
+	return k, nil
 }
 
 // TouchKey implements [store.Keys].

@@ -25,7 +25,7 @@ func scanPreview(scan func(...any) error) (store.PreviewRecord, error) {
 // ChangePreview implements [store.Previews].
 func (s *Store) ChangePreview(ctx context.Context, sandboxID string, port int, now time.Time, max int, apply func(*store.PreviewRecord) error) (store.PreviewRecord, error) {
 	var r store.PreviewRecord
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.lasting(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND expires_at <= ?", sandboxID, now.UnixNano()); err != nil {
 			return fmt.Errorf("remove expired previews: %w", err)
 		}
@@ -101,5 +101,5 @@ func (s *Store) DeletePreview(ctx context.Context, sandboxID string, port int) e
 	if _, err := s.remove(ctx, "DELETE FROM previews WHERE sandbox_id = ? AND port = ?", sandboxID, port); err != nil {
 		return fmt.Errorf("delete a preview of sandbox %s: %w", sandboxID, err)
 	}
-	return nil
+	return s.sync()
 }

@@ -188,7 +188,7 @@ func record(ctx context.Context, q querier, where string, args ...any) (store.Re
 // UpdateSandbox implements [store.Sandboxes].
 func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (store.Record, error) {
 	var r store.Record
-	ends := false
+	ends, lasts := false, false
 	change := func(tx *sql.Tx) error {
 		before, err := record(ctx, tx, "WHERE id = ?", id)
 		if err != nil {
@@ -203,6 +203,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (s
 			return err
 		}
 		ends = after.State == sandbox.StateStopping || after.State.Final()
+		lasts = survivesPowerLoss(&before, &after)
 		if err := admitChange(ctx, tx, &before, &after, c.Quota); err != nil {
 			return err
 		}
@@ -216,7 +217,16 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, c store.Change) (s
 	if ends && full(err) {
 		err = s.freeing(func() error { return s.tx(ctx, change) })
 	}
+	if err == nil && lasts {
+		err = s.sync()
+	}
 	return r, err
+}
+
+// survivesPowerLoss reports whether a change of a sandbox is of what a loss of
+// power leaves of it: the state that is kept of a paused one. Running ones end.
+func survivesPowerLoss(before, after *store.Record) bool {
+	return before.Checkpoint != after.Checkpoint || before.State == sandbox.StatePaused || after.State == sandbox.StatePaused
 }
 
 func admitChange(ctx context.Context, tx *sql.Tx, before, after *store.Record, q store.Quota) error {
@@ -233,6 +243,7 @@ func admitChange(ctx context.Context, tx *sql.Tx, before, after *store.Record, q
 // UpdateSandboxes implements [store.Sandboxes].
 func (s *Store) UpdateSandboxes(ctx context.Context, ids []string, apply func(map[string]*store.Record) error) (map[string]store.Record, error) {
 	var before, after map[string]store.Record
+	lasts := false
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		records, changed := map[string]store.Record{}, map[string]*store.Record{}
 		for _, id := range ids {
@@ -253,13 +264,18 @@ func (s *Store) UpdateSandboxes(ctx context.Context, ids []string, apply func(ma
 		after = make(map[string]store.Record, len(changed))
 		for id, r := range changed {
 			after[id] = *r
+			was := before[id]
+			lasts = lasts || survivesPowerLoss(&was, r)
 		}
 		return nil
 	})
 	if err != nil {
 		return before, err
 	}
-	return after, nil
+	if lasts {
+		err = s.sync()
+	}
+	return after, err
 }
 
 // writeRecords frees the names first, so that one record may take over the

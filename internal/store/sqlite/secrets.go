@@ -37,7 +37,7 @@ func (s *Store) CreateSecret(ctx context.Context, r store.SecretRecord, max int)
 		r.ID, r.Name, r.Team, r.Provider, hosts, auth, r.Version,
 		r.CreatedAt.UnixNano(), nanos(r.RotatedAt), nanos(r.LastUsedAt), r.Sealed,
 	}
-	err = s.tx(ctx, func(tx *sql.Tx) error {
+	return s.lasting(ctx, func(tx *sql.Tx) error {
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM secrets WHERE team = ?", r.Team).Scan(&n); err != nil {
 			return fmt.Errorf("count secrets: %w", err)
@@ -56,10 +56,6 @@ func (s *Store) CreateSecret(ctx context.Context, r store.SecretRecord, max int)
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return s.sync(ctx)
 }
 
 // Secret implements [store.Secrets].
@@ -95,7 +91,7 @@ func (s *Store) ListSecrets(ctx context.Context, team string, p sandbox.Page) ([
 // UpdateSecret implements [store.Secrets].
 func (s *Store) UpdateSecret(ctx context.Context, id string, apply func(*store.SecretRecord) error) (store.SecretRecord, error) {
 	var r store.SecretRecord
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.lasting(ctx, func(tx *sql.Tx) error {
 		before, err := secret(ctx, tx, "id = ?", id)
 		if err != nil {
 			return err
@@ -115,7 +111,7 @@ func (s *Store) UpdateSecret(ctx context.Context, id string, apply func(*store.S
 	if err != nil {
 		return store.SecretRecord{}, err
 	}
-	return r, s.sync(ctx)
+	return r, nil
 }
 
 // TouchSecret implements [store.Secrets].
@@ -149,5 +145,5 @@ func (s *Store) DeleteSecret(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("sync database: %w", err)
 	}
-	return nil
+	return s.sync()
 }

@@ -42,7 +42,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max 
 		r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB, r.Resources.MaxPIDs, r.SizeBytes, r.CreatedAt.UnixNano(),
 		r.Checkpoint, string(r.Root), r.Origin, docs[0], docs[1], r.User, r.WorkDir, r.Step, docs[2], docs[3], docs[4],
 	}
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	return s.lasting(ctx, func(tx *sql.Tx) error {
 		if err := admitSnapshot(ctx, tx, &r, max); err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, id string) error {
 	if _, err := s.remove(ctx, "DELETE FROM snapshots WHERE id = ?", id); err != nil {
 		return fmt.Errorf("delete snapshot %s: %w", id, err)
 	}
-	return nil
+	return s.sync()
 }
 
 // Checkpoints implements [store.Snapshots].

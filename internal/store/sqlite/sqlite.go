@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
+	"golang.org/x/sys/unix"
 	msqlite "modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -32,6 +33,7 @@ const readers = 4
 
 // Store implements [store.Store].
 type Store struct {
+	path    string
 	write   *sql.DB // one connection; its transactions lock at once
 	read    *sql.DB
 	reserve reserve
@@ -49,7 +51,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err := private(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	s := &Store{reserve: reserveOf(path)}
+	s := &Store{path: path, reserve: reserveOf(path)}
 	if err := s.freeing(func() error { return s.connect(ctx, path) }); err != nil {
 		return nil, err
 	}
@@ -80,7 +82,16 @@ func private(path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Chmod(0o600), f.Close())
+	return errors.Join(f.Chmod(0o600), f.Close(), syncDir(filepath.Dir(path)))
+}
+
+// syncDir makes the names in a directory survive a loss of power.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func open(path, query string, conns int) (*sql.DB, error) {
@@ -128,16 +139,35 @@ func (s *Store) Close() error {
 	return errors.Join(s.read.Close(), s.write.Close())
 }
 
-// sync makes what was written survive a loss of power too. Other writes
-// survive the end of the process, and of the machine a moment later.
-func (s *Store) sync(ctx context.Context) error {
-	if _, err := s.write.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)"); err != nil {
+// sync makes all that was committed survive a loss of power. In a database with
+// a write-ahead log that is what SQLite itself does after a commit with
+// synchronous=FULL, for the transactions that need it only: what is noted of
+// running sandboxes means nothing after a loss of power, which ends them.
+func (s *Store) sync() error {
+	f, err := os.Open(s.path + journalSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was written since the database was opened
+	}
+	if err != nil {
+		return fmt.Errorf("sync database: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Fdatasync(int(f.Fd())); err != nil {
 		return fmt.Errorf("sync database: %w", err)
 	}
 	return nil
 }
 
-// tx runs f in a transaction that holds the write lock.
+// lasting is tx for a change that, once it is told, must survive a loss of power.
+func (s *Store) lasting(ctx context.Context, f func(*sql.Tx) error) error {
+	if err := s.tx(ctx, f); err != nil {
+		return err
+	}
+	return s.sync()
+}
+
+// tx runs f in a transaction that holds the write lock. What it changes survives
+// the end of this process; a loss of power within the next seconds may undo it.
 func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := s.write.BeginTx(ctx, nil)
 	if err != nil {

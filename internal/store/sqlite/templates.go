@@ -29,7 +29,7 @@ func (s *Store) PutTemplate(ctx context.Context, t store.Template) error {
 	if err != nil {
 		return fmt.Errorf("write template %s: %w", t.Name, err)
 	}
-	return nil
+	return s.sync()
 }
 
 // Template implements [store.Templates].
@@ -58,5 +58,5 @@ func (s *Store) DeleteTemplate(ctx context.Context, name string) error {
 	if _, err := s.remove(ctx, "DELETE FROM templates WHERE name = ?", name); err != nil {
 		return fmt.Errorf("delete template %s: %w", name, err)
 	}
-	return nil
+	return s.sync()
 }

@@ -26,7 +26,7 @@ func scanVolume(scan func(...any) error) (store.VolumeRecord, error) {
 // CreateVolume implements [store.Volumes].
 func (s *Store) CreateVolume(ctx context.Context, r store.VolumeRecord, max int) error {
 	values := []any{r.ID, r.Name, r.Team, r.SizeMiB, r.UsedBytes, r.CreatedAt.UnixNano()}
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	return s.lasting(ctx, func(tx *sql.Tx) error {
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM volumes WHERE team = ?", r.Team).Scan(&n); err != nil {
 			return fmt.Errorf("count volumes: %w", err)
@@ -87,7 +87,7 @@ func (s *Store) MeasureVolume(ctx context.Context, id string, usedBytes int64) e
 
 // DeleteVolume implements [store.Volumes].
 func (s *Store) DeleteVolume(ctx context.Context, id string) error {
-	return s.freeing(func() error { return s.tx(ctx, deleteVolume(ctx, id)) })
+	return s.freeing(func() error { return s.lasting(ctx, deleteVolume(ctx, id)) })
 }
 
 func deleteVolume(ctx context.Context, id string) func(*sql.Tx) error {
