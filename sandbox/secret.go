@@ -42,7 +42,9 @@ type SecretAuth struct {
 	Name string `json:"name,omitempty"`
 	// Prefix stands before the value in a header, such as "Bearer ".
 	Prefix string `json:"prefix,omitempty"`
-	// User is the user name of basic authentication.
+	// User is the user name of basic authentication. With the type header, it
+	// lets the value travel as this user's password too; without it, the value
+	// goes into no basic authentication.
 	User string `json:"user,omitempty"`
 	// Body also replaces the placeholder in request bodies of up to
 	// [MaxSecretBody].

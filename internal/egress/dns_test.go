@@ -304,7 +304,7 @@ func TestUDP(t *testing.T) {
 			_, _ = pc.WriteTo(buf[:n], from)
 		}
 	}()
-	for _, port := range []string{":123", ":443"} {
+	for _, port := range []string{":123", ":443", ":5353"} {
 		in.at("udp", publicAddr+port, pc.LocalAddr())
 		in.at("udp", otherAddr+port, pc.LocalAddr())
 	}
@@ -341,6 +341,25 @@ func TestUDP(t *testing.T) {
 		t.Error("strict: QUIC was let through")
 	}
 	in.blocked(sandbox.MatchProtocol)
+	// A rule with a port opens that port of the name only, for the protocol it
+	// has; one without a protocol is for UDP too.
+	for _, test := range []struct {
+		rule string
+		port string
+		want bool
+	}{
+		{"allow good.example udp 123", ":123", true},
+		{"allow good.example udp 123", ":5353", false},
+		{"allow good.example - 123", ":123", true},
+		{"allow good.example - 123", ":5353", false},
+		{"allow good.example tcp 123", ":123", false},
+		{"allow good.example", ":5353", true},
+	} {
+		in.set(rules("none", test.rule))
+		if err := echo(publicAddr + test.port); (err == nil) != test.want {
+			t.Errorf("%s: UDP to %s: %v", test.rule, test.port, err)
+		}
+	}
 	e := in.event(func(e sandbox.NetworkEvent) bool { return e.Protocol == "udp" && e.BytesIn == 61_401 && !e.Open })
 	if e.BytesOut != 61_401 || e.Verdict != sandbox.NetworkAllowed {
 		t.Errorf("recorded as %+v", e)

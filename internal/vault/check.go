@@ -185,12 +185,12 @@ func checkAuth(a sandbox.SecretAuth) (sandbox.SecretAuth, error) {
 		if len(a.Prefix) > maxPrefix || !fitsHeader(a.Prefix) {
 			return invalid("auth.prefix stands before the value in the header, such as \"Bearer \": up to %d characters on one line", maxPrefix)
 		}
-		if a.User != "" {
-			return invalid("auth.user is for the type basic only")
+		if !isUser(a.User) {
+			return invalid(badUser, maxUser)
 		}
 	case "basic":
-		if len(a.User) > maxUser || strings.Contains(a.User, ":") || !fitsHeader(a.User) {
-			return invalid("auth.user is a user name of up to %d characters without a colon", maxUser)
+		if !isUser(a.User) {
+			return invalid(badUser, maxUser)
 		}
 		if a.Name != "" || a.Prefix != "" {
 			return invalid("auth.name and auth.prefix are not for the type basic, which is always in the Authorization header")
@@ -206,6 +206,14 @@ func checkAuth(a sandbox.SecretAuth) (sandbox.SecretAuth, error) {
 		return invalid("auth.type %q: choose header, basic or query", clip(a.Type))
 	}
 	return a, nil
+}
+
+// badUser is the error for what is no user name, with [maxUser].
+const badUser = "auth.user is a user name of up to %d characters without a colon"
+
+// isUser tells whether basic authentication can have s as its user.
+func isUser(s string) bool {
+	return len(s) <= maxUser && !strings.Contains(s, ":") && fitsHeader(s)
 }
 
 // fitsHeader tells whether a header can carry s: no control characters but the

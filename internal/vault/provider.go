@@ -34,11 +34,17 @@ type preset struct {
 
 var bearer = sandbox.SecretAuth{Type: "header", Name: "Authorization", Prefix: "Bearer "}
 
+// withUser adds the user with whom a token is also the password of basic
+// authentication, as git takes it.
+func withUser(auth sandbox.SecretAuth, user string) sandbox.SecretAuth {
+	auth.User = user
+	return auth
+}
+
 func header(name string) sandbox.SecretAuth { return sandbox.SecretAuth{Type: "header", Name: name} }
 
 // presets is ordered by name. GitHub's API takes a bearer, and git over HTTPS
-// the same token as a password of basic authentication: one auth is enough for
-// both, since a placeholder is found in whatever header a client puts it.
+// the same token as a password of basic authentication: the auth names its user.
 var presets = []preset{
 	{"anthropic", "Anthropic", "ANTHROPIC_API_KEY", []string{"api.anthropic.com"}, header("x-api-key"), shape{"sk-ant-api03-", 48, alnum}},
 	{"asana", "Asana", "ASANA_ACCESS_TOKEN", []string{"app.asana.com"}, bearer, shape{"", 32, alnum}},
@@ -46,8 +52,8 @@ var presets = []preset{
 	{"exa", "Exa", "EXA_API_KEY", []string{"api.exa.ai"}, header("x-api-key"), shape{"", 32, alnum}},
 	{"firecrawl", "Firecrawl", "FIRECRAWL_API_KEY", []string{"api.firecrawl.dev"}, bearer, shape{"fc-", 36, alnum}},
 	{"gemini", "Google Gemini", "GEMINI_API_KEY", []string{"generativelanguage.googleapis.com"}, header("x-goog-api-key"), shape{"AIza", 35, base64url}},
-	{"github", "GitHub", "GITHUB_TOKEN", []string{"api.github.com", "github.com"}, bearer, shape{"ghp_", 36, alnum}},
-	{"gitlab", "GitLab", "GITLAB_TOKEN", []string{"gitlab.com"}, header("PRIVATE-TOKEN"), shape{"glpat-", 20, alnum}},
+	{"github", "GitHub", "GITHUB_TOKEN", []string{"api.github.com", "github.com"}, withUser(bearer, "x-access-token"), shape{"ghp_", 36, alnum}},
+	{"gitlab", "GitLab", "GITLAB_TOKEN", []string{"gitlab.com"}, withUser(header("PRIVATE-TOKEN"), "oauth2"), shape{"glpat-", 20, alnum}},
 	{"linear", "Linear", "LINEAR_API_KEY", []string{"api.linear.app"}, header("Authorization"), shape{"lin_api_", 32, alnum}},
 	{"notion", "Notion", "NOTION_TOKEN", []string{"api.notion.com"}, bearer, shape{"ntn_", 43, alnum}},
 	{"openai", "OpenAI", "OPENAI_API_KEY", []string{"api.openai.com"}, bearer, shape{"sk-proj-", 64, alnum}},

@@ -9,9 +9,10 @@
 // Only to a host of the secret's list, over TLS, and only in the place of the
 // placeholder, where a client put it:
 //
-//   - in any header, also inside of basic authentication; clients differ in
-//     where they put a token. Left out are headers that servers show, log or
-//     pass on, such as User-Agent and Referer, unless the secret names one;
+//   - in any header, since clients differ in where they put a token. Left out
+//     are headers that servers show, log or pass on, such as User-Agent and
+//     Referer, unless the secret names one;
+//   - in basic authentication, as the password of the secret's user;
 //   - in the query parameter that the secret names, if its Auth is of that type;
 //   - in bodies of up to [sandbox.MaxSecretBody] bytes, if its Auth asks for it.
 //
@@ -29,6 +30,11 @@
 // the host sends back in another form (compressed in spite of it, hashed, in
 // another encoding, in pieces of several responses), and values of less than 8
 // bytes. A secret should be for hosts that do not echo.
+//
+// A host may say what the sandbox tells it to. So no mask is made of text of
+// the sandbox's choice, and what is held back of a response, until when, and
+// how it is searched, follows from the structure of the response and never from
+// a value; see veil.
 //
 // # What else happens in TLS
 //

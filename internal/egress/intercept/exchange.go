@@ -82,7 +82,7 @@ func (x *Interceptor) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		a.write(w)
 		return
 	}
-	if !mayUpgrade(r.Header.Get("Upgrade")) {
+	if !e.mayUpgrade(r.Header.Get("Upgrade")) {
 		r.Header.Del("Upgrade")
 	}
 	defer e.record() // also of a response that was cut
@@ -90,9 +90,13 @@ func (x *Interceptor) serveHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // mayUpgrade tells whether a request may ask for another protocol. It may not
-// be HTTP again, whose requests nobody would judge.
-func mayUpgrade(protocol string) bool {
+// be HTTP again, whose requests nobody would judge. Where there is something to
+// hide it can only be a WebSocket, whose messages have an end that can be seen.
+func (e *exchange) mayUpgrade(protocol string) bool {
 	protocol = strings.ToLower(protocol)
+	if e.hides() {
+		return protocol == "websocket"
+	}
 	return !strings.Contains(protocol, "h2") && !strings.Contains(protocol, "http") && !strings.Contains(protocol, "tls")
 }
 
@@ -246,6 +250,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	if e.hides() {
 		out.Header.Set("Accept-Encoding", "identity")
 		out.Header.Del("Sec-Websocket-Extensions") // which may compress
+		out.Header.Del("Grpc-Accept-Encoding")
 	}
 }
 
@@ -267,8 +272,8 @@ func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 		return e.finish(res, err)
 	}
 	swapped := slices.DeleteFunc(slices.Clone(e.found), func(f finding) bool { return !slices.Contains(e.forHost, f.binding) })
-	made, err := swap(r, swapped)
-	ms := masksOf(e.forHost, made)
+	err := swap(r, swapped)
+	ms := masksOf(e.forHost)
 	if err == nil && e.read {
 		err = e.swapBody(r, swapped)
 	}
@@ -285,7 +290,7 @@ func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 		return e.finish(nil, err)
 	}
 	ms.header(res.Header)
-	res.Body = newMaskedBody(res.Body, ms, func() { ms.header(res.Trailer) })
+	res.Body = newMaskedBody(res.Body, ms, strainerFor(r, res, ms), func() { ms.header(res.Trailer) })
 	return e.finish(res, nil)
 }
 

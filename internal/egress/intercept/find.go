@@ -18,6 +18,7 @@ type place uint8
 const (
 	inHeader      place = 1 << iota // of a kind that may carry a secret
 	inShownHeader                   // one that servers show, log or pass on
+	inOtherBasic                    // in basic authentication, but not as the secret's
 	inQuery                         // in the parameter that the secret names
 	inOtherQuery
 	inPath
@@ -31,6 +32,8 @@ func (p place) words() string {
 		return "in the path"
 	case p&(inQuery|inOtherQuery) != 0:
 		return "in the query"
+	case p&inOtherBasic != 0:
+		return "in basic authentication that is not the secret's"
 	case p&inShownHeader != 0:
 		return "in a header that servers show or log"
 	}
@@ -66,14 +69,7 @@ func (b *binding) find(r *http.Request) place {
 	var at place
 	for name, values := range r.Header {
 		for _, v := range values {
-			if !strings.Contains(v, b.Placeholder) && !inBasic(name, v, b.Placeholder) {
-				continue
-			}
-			if b.mayCarry(name) {
-				at |= inHeader
-			} else {
-				at |= inShownHeader
-			}
+			at |= b.inHeader(name, v)
 		}
 	}
 	if strings.Contains(r.URL.Path, b.Placeholder) || strings.Contains(r.URL.RawPath, b.Placeholder) {
@@ -149,13 +145,15 @@ func inBasic(name, value, placeholder string) bool {
 	return ok && strings.Contains(plain, placeholder)
 }
 
+// isBasic tells whether a header has credentials of basic authentication.
+func isBasic(name, value string) bool {
+	return (name == "Authorization" || name == "Proxy-Authorization") && len(value) >= 6 && strings.EqualFold(value[:6], "basic ")
+}
+
 // decodeBasic splits a header with basic authentication into the scheme as it
 // is written, with its space, and the credentials in the clear.
 func decodeBasic(name, value string) (scheme, plain string, ok bool) {
-	if name != "Authorization" && name != "Proxy-Authorization" {
-		return "", "", false
-	}
-	if len(value) < 6 || !strings.EqualFold(value[:6], "basic ") {
+	if !isBasic(name, value) {
 		return "", "", false
 	}
 	rest := strings.TrimLeft(value[6:], " ")
@@ -164,4 +162,42 @@ func decodeBasic(name, value string) (scheme, plain string, ok bool) {
 		return "", "", false
 	}
 	return value[:len(value)-len(rest)], string(b), true
+}
+
+// hasBasic tells whether the value may travel in basic authentication.
+func (b *binding) hasBasic() bool { return b.Auth.Type == "basic" || b.Auth.User != "" }
+
+// basicCredentials encodes the secret's user with a password.
+func (b *binding) basicCredentials(password []byte) []byte {
+	plain := append([]byte(b.Auth.User+":"), password...)
+	defer wipe(plain)
+	return base64.StdEncoding.AppendEncode(nil, plain)
+}
+
+// inHeader tells where a placeholder is in a header, or returns 0. The name is
+// in canonical form.
+func (b *binding) inHeader(name, value string) place {
+	literal, encoded := strings.Contains(value, b.Placeholder), inBasic(name, value, b.Placeholder)
+	switch {
+	case !literal && !encoded:
+		return 0
+	case !b.mayCarry(name):
+		return inShownHeader
+	case isBasic(name, value) && !b.fitsBasic(name, value):
+		return inOtherBasic
+	}
+	return inHeader
+}
+
+// fitsBasic tells whether the credentials of a header of basic authentication
+// are those of the secret: its user with the placeholder as the password, or
+// the placeholder alone where the value stands for the credentials as a whole.
+// The value does not go into any other credentials: their text would be the
+// sandbox's own choice, and a host decodes them.
+func (b *binding) fitsBasic(name, value string) bool {
+	_, plain, ok := decodeBasic(name, value)
+	if ok && b.hasBasic() && plain == b.Auth.User+":"+b.Placeholder {
+		return true
+	}
+	return b.Auth.Type == "header" && strings.EqualFold(b.Auth.Prefix, "basic ") && strings.EqualFold(value[:6], b.Auth.Prefix) && value[6:] == b.Placeholder
 }

@@ -2,31 +2,48 @@ package intercept
 
 import (
 	"bytes"
+	"encoding/base64"
+	"errors"
 	"io"
+	"math/bits"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 )
 
 const (
-	// minMasked is the shortest value that is looked for in responses: shorter
-	// ones are found by chance.
+	// minMasked is the shortest value that is looked for in responses, in
+	// bytes: shorter ones are found by chance.
 	minMasked = 8
-	// minHeldBack is the shortest beginning of a value at the end of what has
-	// come that is kept back until more comes. Shorter ones, of which chance
-	// makes many, would stall conversations; they are let through, and the rest
-	// of the value is masked if it follows.
-	minHeldBack = 8
-	maskChunk   = 32 << 10
+	// maskChunk is how much of a response is read at a time, in bytes.
+	maskChunk = 32 << 10
+	// minSize is the smallest size class of values, in bytes, and growth how
+	// much longer a form of a value can be than the value itself.
+	minSize = 512
+	growth  = 6
 )
+
+// sizeClass returns the power of two, 512 at least, that stands for a length
+// where the length itself should not be seen.
+func sizeClass(n int) int {
+	if n <= minSize {
+		return minSize
+	}
+	return 1 << bits.Len(uint(n-1))
+}
 
 // mask says what stands in a response for what.
 type mask struct {
-	find []byte
+	pattern
 	with string
-	// own says that find is nobody else's, and is to be wiped.
-	own bool
+	// lower finds the same in lower case, as names of headers are compared.
+	lower pattern
+}
+
+func newMask(find []byte, with string) mask {
+	return mask{pattern: newPattern(find), with: with, lower: newPattern(bytes.ToLower(find))}
 }
 
 // cover writes the mask over what was found, as long as that is.
@@ -39,6 +56,10 @@ func (m *mask) cover(at []byte) {
 
 // masks are what is looked for in the response of one request.
 type masks struct {
+	// letters and reach say what is held back; see [veil]. Both are set once.
+	letters *alphabet
+	reach   int
+
 	// mu is held while values are looked at: a response may be given up while
 	// parts of it still come.
 	mu       sync.Mutex
@@ -47,31 +68,43 @@ type masks struct {
 	released bool    // guarded by mu
 }
 
-// masksOf borrows the values of bindings. The caller releases the result.
-func masksOf(bs []*binding, more []mask) *masks {
-	ms := &masks{list: more}
+// masksOf borrows the values of bindings. The caller releases the result. What
+// is looked for follows from the bindings alone, never from a request.
+func masksOf(bs []*binding) *masks {
+	ms := &masks{}
+	var values [][]byte
+	longest := 0
 	for _, b := range bs {
 		if b.held == nil || !b.held.lend() {
 			continue
 		}
 		ms.lent = append(ms.lent, b.held)
-		value := b.held.value
-		if len(value) < minMasked {
-			continue
-		}
-		ms.list = append(ms.list, mask{find: value, with: b.Placeholder})
-		if e := escapeJSON(value); bytes.Equal(e, value) {
-			wipe(e)
-		} else {
-			ms.list = append(ms.list, mask{find: e, with: b.Placeholder, own: true})
-		}
-		if e := []byte(url.QueryEscape(string(value))); bytes.Equal(e, value) {
-			wipe(e)
-		} else {
-			ms.list = append(ms.list, mask{find: e, with: b.Placeholder, own: true})
+		values = append(values, b.held.value)
+		longest = max(longest, len(b.held.value)+len(b.Auth.User))
+		if len(b.held.value) >= minMasked {
+			ms.add(b)
 		}
 	}
+	ms.letters, ms.reach = smallest(values), sizeClass(growth*longest)
 	return ms
+}
+
+// add looks for a value in all its forms.
+func (ms *masks) add(b *binding) {
+	value := b.held.value
+	ms.list = append(ms.list, newMask(bytes.Clone(value), b.Placeholder))
+	for _, form := range [][]byte{escapeJSON(value), []byte(url.QueryEscape(string(value)))} {
+		if bytes.Equal(form, value) {
+			wipe(form)
+			continue
+		}
+		ms.list = append(ms.list, newMask(form, b.Placeholder))
+	}
+	if b.hasBasic() {
+		form := bytes.TrimRight(b.basicCredentials(value), "=")
+		with := base64.RawStdEncoding.EncodeToString([]byte(b.Auth.User + ":" + b.Placeholder))
+		ms.list = append(ms.list, newMask(form, with))
+	}
 }
 
 // release gives the values back. What comes after is not looked at any more.
@@ -79,9 +112,8 @@ func (ms *masks) release() {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	for i := range ms.list {
-		if ms.list[i].own {
-			wipe(ms.list[i].find)
-		}
+		wipe(ms.list[i].find)
+		wipe(ms.list[i].lower.find)
 	}
 	for _, h := range ms.lent {
 		h.giveBack()
@@ -89,56 +121,67 @@ func (ms *masks) release() {
 	ms.list, ms.lent, ms.released = nil, nil, true
 }
 
-// header masks the values of headers in place.
+// header masks the values of headers in place, and removes headers with a value
+// in their names.
 func (ms *masks) header(h http.Header) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	for name, values := range h {
 		for i, v := range values {
-			for _, m := range ms.list {
-				if strings.Contains(v, string(m.find)) {
-					v = strings.ReplaceAll(v, string(m.find), m.with)
-				}
-			}
-			values[i] = v
+			values[i] = ms.text(v)
 		}
-		for _, m := range ms.list {
-			if len(name) >= len(m.find) && strings.Contains(strings.ToLower(name), strings.ToLower(string(m.find))) {
-				delete(h, name)
-			}
+		if ms.inName(name) {
+			delete(h, name)
 		}
 	}
 }
 
-// body masks in place whatever is whole in b, and returns the length of the
-// longest end of b that begins something to be masked. It does nothing and
-// returns false if the masks are released.
-func (ms *masks) body(b []byte) (begun int, ok bool) {
-	ms.mu.Lock()
-	defer ms.mu.Unlock()
-	if ms.released {
-		return 0, false
+// inName tells whether the name of a header has a value in it. Preconditions:
+// ms.mu is held.
+func (ms *masks) inName(name string) bool {
+	found := false
+	for i := range ms.list {
+		ms.list[i].lower.scan(cursor{}, []byte(strings.ToLower(name)), 0, lineBytes, func(int) { found = true })
 	}
+	return found
+}
+
+// text returns s with whole masks in place of values, so its length may
+// change. Preconditions: ms.mu is held.
+func (ms *masks) text(s string) string {
+	type span struct {
+		start, end int
+		with       string
+	}
+	var spans []span
 	for i := range ms.list {
 		m := &ms.list[i]
-		for rest := b; ; {
-			at := bytes.Index(rest, m.find)
-			if at < 0 {
-				break
-			}
-			m.cover(rest[at : at+len(m.find)])
-			rest = rest[at+len(m.find):]
-		}
+		m.scan(cursor{}, []byte(s), 0, lineBytes, func(end int) { spans = append(spans, span{end - len(m.find), end, m.with}) })
 	}
-	for i := range ms.list {
-		find := ms.list[i].find
-		for n := min(len(find)-1, len(b)); n > begun; n-- {
-			if bytes.HasSuffix(b, find[:n]) {
-				begun = n
-			}
-		}
+	if spans == nil {
+		return s
 	}
-	return begun, true
+	slices.SortStableFunc(spans, func(a, b span) int { return a.start - b.start })
+	var out strings.Builder
+	done := 0
+	for _, f := range spans {
+		if f.start >= done {
+			out.WriteString(s[done:f.start])
+			out.WriteString(f.with)
+		}
+		done = max(done, f.end)
+	}
+	return out.String() + s[done:]
+}
+
+// strainer takes a response as it comes and passes it on without values.
+type strainer interface {
+	// pass takes in, and appends to out what may go on.
+	pass(out, in []byte) ([]byte, error)
+	// end appends to out what was held back, at the end of a whole response.
+	end(out []byte) []byte
+	// wipe forgets what is held back.
+	wipe()
 }
 
 // maskedBody is a response's body without values. Bytes are replaced by as
@@ -149,21 +192,22 @@ type maskedBody struct {
 	atEnd func()
 	ms    *masks
 
-	// buf[told:ready] is to be read next; what is before was read already and
-	// is kept since it may begin a value, what is after is kept back.
-	buf         []byte
-	told, ready int
-	err         error
+	mu       sync.Mutex // Close may come while Read waits for src
+	strainer strainer   // guarded by mu
+	in       []byte     // is read into
+	out      []byte     // is to be read next
+	buf      []byte     // what out is part of
+	err      error
 }
 
-// newMaskedBody takes over ms.
-func newMaskedBody(src io.ReadCloser, ms *masks, atEnd func()) *maskedBody {
-	return &maskedBody{src: src, ms: ms, atEnd: atEnd}
+// newMaskedBody takes over ms. s passes on what is in src.
+func newMaskedBody(src io.ReadCloser, ms *masks, s strainer, atEnd func()) *maskedBody {
+	return &maskedBody{src: src, ms: ms, strainer: s, atEnd: atEnd}
 }
 
 // Read implements [io.Reader].
 func (b *maskedBody) Read(p []byte) (int, error) {
-	for b.told == b.ready {
+	for len(b.out) == 0 {
 		if b.err != nil {
 			return 0, b.err
 		}
@@ -172,40 +216,48 @@ func (b *maskedBody) Read(p []byte) (int, error) {
 		}
 		b.fill()
 	}
-	n := copy(p, b.buf[b.told:b.ready])
-	b.told += n
+	n := copy(p, b.out)
+	b.out = b.out[n:]
 	return n, nil
 }
 
-// fill reads more. Preconditions: all that is ready was read.
+// fill reads more. Preconditions: all of b.out was read.
 func (b *maskedBody) fill() {
-	rest := copy(b.buf, b.buf[b.told-b.context():])
-	b.told = b.context()
-	b.buf = b.buf[:rest]
-	if need := rest + maskChunk; cap(b.buf) < need {
-		b.buf = append(make([]byte, 0, need), b.buf...)
+	if b.in == nil {
+		b.in = make([]byte, maskChunk)
 	}
-	n, err := b.src.Read(b.buf[rest : rest+maskChunk])
-	b.buf = b.buf[:rest+n]
-
-	begun, ok := b.ms.body(b.buf)
-	if !ok {
-		b.err, b.ready = http.ErrBodyReadAfterClose, b.told
+	n, err := b.src.Read(b.in)
+	out, strained := b.strain(b.in[:n], errors.Is(err, io.EOF))
+	b.out, b.buf = out, out
+	if strained != nil {
+		b.err = strained
 		return
 	}
-	b.ready = len(b.buf)
 	if err != nil {
 		if b.err = err; b.atEnd != nil {
 			b.atEnd()
 			b.atEnd = nil
 		}
-	} else if begun >= minHeldBack {
-		b.ready = max(b.told, len(b.buf)-begun)
 	}
 }
 
-// context is how many of the bytes that were read may begin a value.
-func (b *maskedBody) context() int { return min(b.told, minHeldBack-1) }
+// strain returns what may be read after in has come. What is held back of a
+// response that breaks off is not shown: it may be the beginning of a value.
+func (b *maskedBody) strain(in []byte, whole bool) ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ms.mu.Lock()
+	defer b.ms.mu.Unlock()
+	defer clear(in)
+	if b.ms.released {
+		return nil, http.ErrBodyReadAfterClose
+	}
+	out, err := b.strainer.pass(b.buf[:0], in)
+	if err == nil && whole {
+		out = b.strainer.end(out)
+	}
+	return out, err
+}
 
 // Write implements [io.Writer] for a connection that was upgraded.
 func (b *maskedBody) Write(p []byte) (int, error) {
@@ -227,5 +279,8 @@ func (b *maskedBody) CloseWrite() error {
 func (b *maskedBody) Close() error {
 	err := b.src.Close()
 	b.ms.release()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.strainer.wipe()
 	return err
 }

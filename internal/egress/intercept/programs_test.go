@@ -103,6 +103,9 @@ func TestGit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := secret()
+	b.Auth.User = "x-access-token"
+	w.set(b, value)
 	root := t.TempDir()
 	bare := filepath.Join(root, "repo.git")
 	for _, args := range [][]string{

@@ -2,7 +2,6 @@ package intercept
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"io"
 	"mime"
@@ -30,69 +29,57 @@ func (errTooLong) Error() string {
 }
 
 // swap puts values into the headers and the query of a request that is the
-// caller's own. It returns the masks of what it made of values, which a
-// response might show: the caller wipes them.
-func swap(r *http.Request, found []finding) ([]mask, error) {
-	var made []mask
+// caller's own.
+func swap(r *http.Request, found []finding) error {
 	budget := maxSwapped
 	for _, f := range found {
 		if f.held == nil {
 			continue
 		}
 		if f.at&inHeader != 0 {
-			masks, err := f.swapHeaders(r.Header, &budget)
-			made = append(made, masks...)
-			if err != nil {
-				return made, err
+			if err := f.swapHeaders(r.Header, &budget); err != nil {
+				return err
 			}
 		}
 		if f.at&inQuery != 0 {
 			if err := f.swapQuery(r.URL, &budget); err != nil {
-				return made, err
+				return err
 			}
 		}
 	}
-	return made, nil
+	return nil
 }
+
+// cost is what a value in one place takes of a budget of bytes: the size class
+// of its longest form, so that a refusal does not tell the length.
+func (b *binding) cost() int { return sizeClass(growth * len(b.held.value)) }
 
 // spend takes what n values cost from a budget of bytes.
 func (b *binding) spend(n int, budget *int) error {
-	if *budget -= n * len(b.held.value); *budget < 0 {
+	if *budget -= n * b.cost(); *budget < 0 {
 		return errTooLong{}
 	}
 	return nil
 }
 
-func (b *binding) swapHeaders(h http.Header, budget *int) ([]mask, error) {
-	var made []mask
+func (b *binding) swapHeaders(h http.Header, budget *int) error {
 	for name, values := range h {
-		if !b.mayCarry(name) {
-			continue
-		}
 		for i, v := range values {
-			if n := strings.Count(v, b.Placeholder); n > 0 {
-				if err := b.spend(n, budget); err != nil {
-					return made, err
-				}
-				values[i] = strings.ReplaceAll(v, b.Placeholder, string(b.held.value))
+			if b.inHeader(name, v) != inHeader {
 				continue
 			}
-			scheme, plain, ok := decodeBasic(name, v)
-			n := strings.Count(plain, b.Placeholder)
-			if !ok || n == 0 {
+			n := max(strings.Count(v, b.Placeholder), 1)
+			if err := b.spend(n, budget); err != nil {
+				return err
+			}
+			if scheme, _, ok := decodeBasic(name, v); ok && inBasic(name, v, b.Placeholder) {
+				values[i] = scheme + string(b.basicCredentials(b.held.value))
 				continue
 			}
-			if err := b.spend(2*n, budget); err != nil {
-				return made, err
-			}
-			credentials := bytes.ReplaceAll([]byte(plain), []byte(b.Placeholder), b.held.value)
-			encoded := base64.StdEncoding.AppendEncode(nil, credentials)
-			wipe(credentials)
-			values[i] = scheme + string(encoded)
-			made = append(made, mask{find: encoded, with: v[len(scheme):], own: true})
+			values[i] = strings.ReplaceAll(v, b.Placeholder, string(b.held.value))
 		}
 	}
-	return made, nil
+	return nil
 }
 
 func (b *binding) swapQuery(u *url.URL, budget *int) error {
@@ -110,8 +97,7 @@ func (b *binding) swapQuery(u *url.URL, budget *int) error {
 			}
 			text = url.QueryEscape(plain)
 		}
-		// An escaped value may be three times as long.
-		if err := b.spend(3*strings.Count(text, b.Placeholder), budget); err != nil {
+		if err := b.spend(strings.Count(text, b.Placeholder), budget); err != nil {
 			failed = err
 			return "", false
 		}
@@ -136,7 +122,7 @@ func swapBody(body []byte, contentType string, found []finding) ([]byte, error) 
 		}
 		value := escapeFor(contentType, f.held.value)
 		n := bytes.Count(out, []byte(f.Placeholder))
-		if len(out)+n*len(value) > maxSwappedBody {
+		if len(out)+n*f.cost() > maxSwappedBody {
 			wipe(value)
 			wipe(out)
 			return nil, errTooLong{}

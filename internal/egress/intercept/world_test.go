@@ -64,7 +64,7 @@ type world struct {
 func secret() engine.Binding {
 	return engine.Binding{
 		Placeholder: placeholder, SecretID: "sec_1", Secret: "anthropic", Hosts: []string{apiHost, "*.wild.example"},
-		Auth: sandbox.SecretAuth{Type: "header", Name: "x-api-key"},
+		Auth: sandbox.SecretAuth{Type: "header", Name: "x-api-key", User: "me"},
 	}
 }
 

@@ -1,0 +1,167 @@
+package intercept
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"slices"
+)
+
+// alphabet is a set of bytes. Bytes outside the alphabet of the values end a
+// run of bytes that could be part of a value.
+type alphabet [256]bool
+
+// The alphabets, each within the next. No value has a byte outside lineBytes:
+// a header could not carry it.
+var (
+	// tokenBytes are those of bearer tokens, base64 and escapes in URLs.
+	tokenBytes = newAlphabet(func(c byte) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || bytes.IndexByte([]byte("-._~+/=%:"), c) >= 0
+	})
+	// wordBytes are all but white space and control characters.
+	wordBytes = newAlphabet(func(c byte) bool { return c > ' ' && c != 0x7f })
+	// lineBytes are all but control characters; a tab is one of them.
+	lineBytes = newAlphabet(func(c byte) bool { return c >= ' ' && c != 0x7f || c == '\t' })
+)
+
+func newAlphabet(has func(byte) bool) *alphabet {
+	var a alphabet
+	for c := range a {
+		a[c] = has(byte(c))
+	}
+	return &a
+}
+
+// holds tells whether all bytes of b are in the alphabet.
+func (a *alphabet) holds(b []byte) bool {
+	return !slices.ContainsFunc(b, func(c byte) bool { return !a[c] })
+}
+
+// smallest returns the smallest alphabet that holds all values.
+func smallest(values [][]byte) *alphabet {
+	for _, a := range []*alphabet{tokenBytes, wordBytes} {
+		if !slices.ContainsFunc(values, func(v []byte) bool { return !a.holds(v) }) {
+			return a
+		}
+	}
+	return lineBytes
+}
+
+// multiplier is that of the rolling hashes. It is random, so that nobody can
+// choose text that collides with a value.
+var multiplier = func() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:]) | 1
+}()
+
+// pattern is a text to look for in time that does not depend on the text: a
+// rolling hash takes the same steps for each byte, however much of the
+// pattern stands there. Only a whole match takes longer.
+type pattern struct {
+	find []byte
+	hash uint64 // of find
+	lead uint64 // multiplier to the power of len(find)
+}
+
+func newPattern(find []byte) pattern {
+	p := pattern{find: find, lead: 1}
+	for _, c := range find {
+		p.hash = p.hash*multiplier + uint64(c)
+		p.lead *= multiplier
+	}
+	return p
+}
+
+// cursor is how far a pattern has looked: the hash of the last n bytes, none
+// of which is outside the alphabet.
+type cursor struct {
+	hash uint64
+	n    int
+}
+
+// scan looks at text[from:] and calls found with the end of each occurrence,
+// also of those that overlap. Preconditions: text[:from] has at least the
+// len(find) bytes before from, or all since the last one outside the alphabet.
+func (p *pattern) scan(at cursor, text []byte, from int, a *alphabet, found func(end int)) cursor {
+	size := len(p.find)
+	for i := from; i < len(text); i++ {
+		c := text[i]
+		if !a[c] {
+			at = cursor{}
+			continue
+		}
+		at.hash = at.hash*multiplier + uint64(c)
+		if at.n < size {
+			at.n++
+		} else {
+			at.hash -= uint64(text[i-size]) * p.lead
+		}
+		if at.n == size && at.hash == p.hash && bytes.Equal(text[i+1-size:i+1], p.find) {
+			found(i + 1)
+		}
+	}
+	return at
+}
+
+// veil covers values in one stream of bytes. It holds back the last bytes that
+// could belong to a value: the run at the end of what has come of bytes in the
+// alphabet, at most ms.reach of them. So what it holds back, and for how long,
+// follows from the alphabet and ms.reach, and not from what a value is.
+type veil struct {
+	ms *masks
+	at []cursor // by mask
+	// raw and shown are what is held back, as it came and with covers.
+	raw, shown []byte
+	// run counts the bytes in the alphabet at the end of what has come.
+	run int
+}
+
+func newVeil(ms *masks) *veil { return &veil{ms: ms, at: make([]cursor, len(ms.list))} }
+
+// pass takes in, and appends to out what is not held back. Preconditions:
+// ms.mu is held and ms is not released.
+func (v *veil) pass(out, in []byte) ([]byte, error) {
+	from := len(v.raw)
+	v.raw, v.shown = append(v.raw, in...), append(v.shown, in...)
+	for i := range v.at {
+		m := &v.ms.list[i]
+		v.at[i] = m.scan(v.at[i], v.raw, from, v.ms.letters, func(end int) { m.cover(v.shown[end-len(m.find) : end]) })
+	}
+	run := 0
+	for run < len(in) && v.ms.letters[in[len(in)-1-run]] {
+		run++
+	}
+	if run == len(in) {
+		run += v.run
+	}
+	v.run = run
+	return v.release(out, min(run, v.ms.reach)), nil
+}
+
+// end appends all that is held back to out. What comes next is another text.
+func (v *veil) end(out []byte) []byte {
+	out = v.release(out, 0)
+	clear(v.at)
+	v.run = 0
+	return out
+}
+
+// release appends what is held back to out, but for the last keep bytes.
+func (v *veil) release(out []byte, keep int) []byte {
+	n := len(v.shown) - keep
+	out = append(out, v.shown[:n]...)
+	for _, b := range []*[]byte{&v.raw, &v.shown} {
+		copy(*b, (*b)[n:])
+		clear((*b)[keep:])
+		*b = (*b)[:keep]
+	}
+	return out
+}
+
+// wipe forgets what is held back.
+func (v *veil) wipe() {
+	wipe(v.raw[:cap(v.raw)])
+	wipe(v.shown[:cap(v.shown)])
+	v.raw, v.shown = nil, nil
+}
