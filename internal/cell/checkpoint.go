@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/cove-sh/cove/internal/runsc"
 	"github.com/cove-sh/cove/internal/wire/cellv1"
 )
 
@@ -22,6 +23,9 @@ func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.Check
 		return err
 	}
 	defer release()
+	if err := c.roomToSave(req.Msg.Dir); err != nil {
+		return err
+	}
 	if !req.Msg.FilesOnly {
 		if err := c.sb.Settle(req.Msg.Dir); err != nil {
 			return err
@@ -51,6 +55,19 @@ func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.Check
 		return stream.Send(&cellv1.CheckpointEvent{StoppedNanos: int64(time.Since(began))})
 	}
 	return nil
+}
+
+// roomToSave refuses a checkpoint that would fill the disk under gVisor.
+func (c *cell) roomToSave(dir string) error {
+	st, err := processStats("/proc")
+	if err != nil {
+		return err
+	}
+	err = c.sb.RoomToSave(dir, st.MemoryBytes)
+	if _, ok := errors.AsType[*runsc.RoomError](err); ok {
+		return connect.NewError(connect.CodeResourceExhausted, err)
+	}
+	return err
 }
 
 // save writes what a checkpoint holds. The sandbox stands still: the files and

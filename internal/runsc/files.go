@@ -57,6 +57,9 @@ const containerName = "__no_name_0"
 //
 // Preconditions: the sandbox is paused.
 func (s *Sandbox) saveTree(tree io.Writer) (table []byte, err error) {
+	if err := s.room(ScanBytes); err != nil {
+		return nil, err
+	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package matrix
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -67,14 +68,25 @@ func TestWayOutOfFullDisk(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
+	// A sandbox that has filled the disk itself is refused its pause, and lives.
+	fill(t, dir, 16<<20)
+	_, _ = d.Exec(ctx, killed.ID, sandbox.ExecRequest{User: "root", Command: []string{"sh", "-c", "echo mine > /dev/shm/word; for i in 1 2 3 4 5 6 7 8; do cat /dev/zero > /srv/$i; cat /dev/zero >> /srv/1; done"}})
+	_, err = d.Client.Pause(ctx, killed.ID)
+	if sandbox.CodeOf(err) != sandbox.CodeUnavailable || !strings.Contains(err.Error(), "MiB are free; the sandbox goes on as it was") {
+		t.Errorf("pause of a sandbox that filled the disk: %v", err)
+	}
+	d.Shows(t, killed.ID, "cat /dev/shm/word", "mine")
+	fill(t, dir, -1)
+	fill(t, dir, 0)
+	if _, err := d.Client.Create(ctx, covetest.Small()); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+		t.Errorf("create on a full disk: %v", err)
+	}
+	fill(t, dir, -1)
 	second := int64(1)
 	if _, err := d.Client.Update(ctx, expires.ID, sandbox.UpdateRequest{LifetimeSeconds: &second}); err != nil {
 		t.Fatal(err)
 	}
 	full()
-	if _, err := d.Client.Create(ctx, covetest.Small()); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
-		t.Errorf("create on a full disk: %v", err)
-	}
 	ends(expires.ID, sandbox.StateKilled)
 	for _, step := range []struct {
 		name string

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/checkpoint"
 	"github.com/cove-sh/cove/internal/engine"
@@ -95,14 +97,62 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	state := e.look(ctx, name)
 	e.cfg.Log.Error("write checkpoint", "sandbox", name, "err", err, "log", e.lastWords(name))
-	if !e.alive(name) {
+	if state == lookEnded {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the sandbox ended while its state was being saved; nothing was kept")
 	}
-	if isFull(err) {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; the sandbox goes on as it was: delete snapshots or sandboxes and try again")
+	goesOn := "the sandbox goes on as it was"
+	if state == lookSilent {
+		goesOn = "the agent in the sandbox has not answered since"
 	}
-	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; it goes on as it was: try again, the server's log has the details")
+	refused, isRefusal := errors.AsType[*connect.Error](err)
+	switch {
+	case isRefusal && refused.Code() == connect.CodeResourceExhausted:
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full: "+refused.Message()+"; "+goesOn+": delete snapshots or sandboxes and try again")
+	case isFull(err):
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; "+goesOn+": delete snapshots or sandboxes and try again")
+	}
+	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; "+goesOn+": try again, the server's log has the details")
+}
+
+// What a look at an instance has found.
+type look int
+
+const (
+	lookAlive  look = iota // its agent has answered
+	lookEnded              // its cell has ended
+	lookSilent             // neither within lookTimeout
+)
+
+// lookTimeout bounds a look at an instance. A cell whose gVisor has died ends
+// much sooner.
+const lookTimeout = 5 * time.Second
+
+// look asks the agent of an instance for an answer, or waits for the end of its
+// cell. It also looks when ctx has ended.
+func (e *Engine) look(ctx context.Context, name string) look {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	agent := agentclient.New(name, func(ctx context.Context) (net.Conn, error) {
+		return cell.Dial(ctx, e.cellDir(name), cell.AgentSocket)
+	})
+	defer agent.Close()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := agent.Health(ctx); err == nil {
+			return lookAlive
+		}
+		if !e.alive(name) {
+			return lookEnded
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return lookSilent
+		}
+	}
 }
 
 // Checkpoints implements [engine.Checkpointer].
@@ -249,7 +299,7 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 		return e.keptChanges(of.Checkpoint)
 	}
 	// gVisor dies when it finds no room while it tells what was changed.
-	if !e.hasRoom("") {
+	if !e.hasBytes(runsc.ScanBytes) {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, unix.ENOSPC, "the server's disk is full, so that what was changed cannot be read: delete snapshots or sandboxes and try again")
 	}
 	i, err := e.Open(ctx, of.Instance)

@@ -53,6 +53,12 @@ func (e *Engine) hasRoom(checkpoint string) bool {
 			need += n
 		}
 	}
+	return e.hasBytes(need)
+}
+
+// hasBytes reports whether so many bytes are free on the disk, as far as can be
+// told.
+func (e *Engine) hasBytes(need int64) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(e.cfg.Dir, &st) != nil {
 		return true

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
 )
 
 // wantNone checks that no checkpoint and no part of one is left.
@@ -254,6 +256,43 @@ func TestCellKilledDuringCheckpoint(t *testing.T) {
 		case <-end:
 			t.Fatal("no notice of the failure")
 		}
+	}
+}
+
+// A sandbox whose gVisor dies while it is saved is not said to go on.
+func TestSentryKilledDuringCheckpoint(t *testing.T) {
+	r := newRig(t)
+	shell(t, r.create(t, "sbx-one", "", false), "head -c 100000000 /dev/urandom > /dev/shm/memory")
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Durable: true})
+		done <- err
+	}()
+	awaitFile(t, filepath.Join(r.dir, "checkpoints", ".draft-ckp-one", "pages.img"))
+	killSentry(t, r.dir, "sbx-one")
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "ended while its state was being saved") {
+		t.Errorf("the checkpoint ended with %v, want that the sandbox ended", err)
+	}
+	r.wantNone(t)
+}
+
+// killSentry kills the sentry of a cell and not the cell.
+func killSentry(t *testing.T, dir, id string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "cells", id, "process"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.Fields(string(data))[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	sentry, ok := covetest.SentryOf(pid)
+	if !ok {
+		t.Fatalf("cell %s has no sentry", id)
+	}
+	if err := unix.Kill(sentry, unix.SIGKILL); err != nil {
+		t.Fatal(err)
 	}
 }
 
