@@ -35,6 +35,9 @@ type Records interface {
 
 // Keeper is what the janitor needs of the service.
 type Keeper interface {
+	// KeepTime brings the times in the record into line with how long the
+	// machine has run.
+	KeepTime(ctx context.Context) error
 	// Expire ends a sandbox if its time is over indeed.
 	Expire(ctx context.Context, id string) error
 	// Repair removes what could not be removed before.
@@ -102,8 +105,12 @@ func (j *Janitor) attempt(ctx context.Context, what string, f func(context.Conte
 	}
 }
 
-// expire has the service look at each sandbox that is due.
+// expire has the service look at each sandbox that is due. None ends by a clock
+// that is not kept.
 func (j *Janitor) expire(ctx context.Context) error {
+	if err := j.cfg.Keeper.KeepTime(ctx); err != nil {
+		return err
+	}
 	due, err := j.cfg.Records.DueSandboxes(ctx, time.Now())
 	if err != nil {
 		return err

@@ -100,6 +100,8 @@ type Config struct {
 	Webhooks webhook.Config
 	// Boot is the present run of the machine; zero is read from the kernel.
 	Boot Boot
+	// Clock is what lifetimes are kept by; nil is the machine's.
+	Clock Clock
 
 	flushEvery time.Duration // of tests; 0 is the constant
 }
@@ -110,6 +112,9 @@ type Service struct {
 	cfg   Config
 	log   *slog.Logger
 	audit *audit.Recorder
+	// clock is the reading that the times of sandboxes are in line with. Only
+	// KeepTime uses it.
+	clock store.ClockReading
 
 	// ctx ends when Close is called; wg are the goroutines that it ends.
 	ctx     context.Context
@@ -175,6 +180,9 @@ func New(cfg Config) (*Service, error) {
 		}
 		cfg.Boot = boot
 	}
+	if cfg.Clock == nil {
+		cfg.Clock = readClock
+	}
 	switch {
 	case cfg.Quota.Sandboxes == 0:
 		cfg.Quota.Sandboxes = 100
@@ -231,7 +239,7 @@ func New(cfg Config) (*Service, error) {
 // Start brings the record into line with what the engine still runs, and
 // begins work in the background. It is called once, before any verb.
 func (s *Service) Start(ctx context.Context) error {
-	if err := errors.Join(s.reconcile(ctx), s.failLostBuilds(ctx), s.reconcileVolumes(ctx)); err != nil {
+	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.failLostBuilds(ctx), s.reconcileVolumes(ctx)); err != nil {
 		return err
 	}
 	s.wg.Go(s.flushLoop)

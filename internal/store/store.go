@@ -35,6 +35,7 @@ type Store interface {
 	Templates
 	Builds
 	intake.Requests
+	Clock
 	Close() error
 }
 

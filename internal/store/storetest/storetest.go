@@ -38,6 +38,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"Touch", testTouch},
 		{"Due", testDue},
 		{"DeleteEnded", testDeleteEnded},
+		{"Clock", testClock},
 		{"Instance", testInstance},
 		{"CreateSeveral", testCreateSeveral},
 		{"CreateTwice", testCreateTwice},
