@@ -209,7 +209,7 @@ func (p *Provider) currentHost(ctx context.Context, anew bool) (*manifest, error
 	c := p.host
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !anew && c.m != nil && time.Since(c.checked) < hostCheckEvery {
+	if !anew && c.m != nil && time.Since(c.checked) < hostCheckEvery && p.hasRoot(c.m.Digest) {
 		return c.m, nil
 	}
 	stamp, err := c.source.stamp()

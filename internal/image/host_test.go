@@ -214,6 +214,18 @@ func TestHostFollowsTheMachine(t *testing.T) {
 		t.Error("digest stayed although packages changed")
 	}
 
+	// A root that somebody removed is made anew for the next caller.
+	if err := os.RemoveAll(p.rootfsDir(digest())); err != nil {
+		t.Fatal(err)
+	}
+	root, _, err := p.Root(t.Context(), Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root.Dir, "etc/passwd")); err != nil {
+		t.Errorf("a removed root was not made anew: %v", err)
+	}
+
 	// Old roots stay until nothing uses them.
 	if removed, err := p.Collect(nil); err != nil || len(removed) != 0 {
 		t.Errorf("collected %v, %v right after use", removed, err)

@@ -278,6 +278,12 @@ func (p *Provider) hold(digest string) error {
 	return err
 }
 
+// hasRoot reports whether a root is there.
+func (p *Provider) hasRoot(digest string) bool {
+	_, err := os.Stat(p.rootfsDir(digest))
+	return err == nil
+}
+
 // current returns the record of a template that can be used: of one version, or
 // of the newest for 0.
 func (p *Provider) current(ctx context.Context, name string, number int) (*manifest, error) {
