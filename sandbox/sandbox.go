@@ -44,7 +44,8 @@ type Sandbox struct {
 	// empty.
 	Snapshot string `json:"snapshot,omitempty"`
 	State    State  `json:"state"`
-	// Reason says why a sandbox was killed or has failed.
+	// Reason says why a sandbox was killed or has failed, or of a running one,
+	// why it does not answer calls.
 	Reason    string            `json:"reason,omitempty"`
 	Resources Resources         `json:"resources"`
 	Env       map[string]string `json:"env,omitempty"`

@@ -151,6 +151,28 @@ func (c *cell) Deleted(context.Context, *connect.Request[cellv1.DeletedRequest])
 	return connect.NewResponse(res), nil
 }
 
+// Probe implements the Cell protocol.
+func (c *cell) Probe(ctx context.Context, _ *connect.Request[cellv1.ProbeRequest]) (*connect.Response[cellv1.ProbeResponse], error) {
+	release, err := c.exclusively(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer := make(chan error, 1)
+	go func() {
+		defer release()
+		answer <- c.sb.Probe()
+	}()
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, connect.NewError(connect.CodeUnavailable, err)
+	}
+	return connect.NewResponse(&cellv1.ProbeResponse{}), nil
+}
+
 // Update implements the Cell protocol.
 func (c *cell) Update(ctx context.Context, req *connect.Request[cellv1.UpdateRequest]) (*connect.Response[cellv1.UpdateResponse], error) {
 	res := &cellv1.UpdateResponse{}

@@ -166,6 +166,13 @@ type Instance interface {
 	Unenforced() []string
 }
 
+// Prober is an [Instance] whose kernel can be asked for a sign of life.
+type Prober interface {
+	// Probe returns nil when the kernel of the instance has answered, whatever
+	// the agent and other programs in it do. It fails with ctx.
+	Probe(ctx context.Context) error
+}
+
 // DeletedMeter is an [Instance] that shows directories of the host and knows
 // what is in them that nobody finds any more.
 type DeletedMeter interface {

@@ -186,6 +186,15 @@ func newConfig(cfg Config) (*config.Config, error) {
 	}
 	for name, value := range map[string]string{
 		"root":     cfg.StateDir,
+// Probe asks gVisor's kernel for a word. It returns nil once the kernel has
+// answered, however its processes fare, and may be called at any time.
+func (s *Sandbox) Probe() error {
+	if _, err := s.c.Sandbox.ContainerRuntimeState(s.c.ID); err != nil {
+		return fmt.Errorf("ask gVisor's kernel: %w", err)
+	}
+	return nil
+}
+
 		"platform": "systrap",
 		"network":  "sandbox",
 		"overlay2": "root:dir=" + cfg.WritesDir + ",size=" + strconv.FormatInt(cfg.WritesBytes, 10),

@@ -31,6 +31,9 @@ type handle struct {
 	calls  int       // guarded by mu; calls under way
 	active time.Time // guarded by mu; when one last began or ended
 	stored time.Time // guarded by mu; what of that is in the store
+	// silentSince is when the agent first left a look unanswered, and zero
+	// while it answers. Guarded by mu.
+	silentSince time.Time
 }
 
 func newHandle(r *store.Record, instance engine.Instance) *handle {
@@ -264,6 +267,9 @@ func (h *handle) explain(ctx context.Context, err error) error {
 			return h.why
 		}
 	default:
+		if since, ok := h.silent(); ok && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
+			return silentError(err, h.id, since)
+		}
 	}
 	return err
 }
@@ -276,6 +282,7 @@ func (h *handle) awaitNotice(ctx context.Context) {
 	lives := make(chan struct{})
 	go func() {
 		if _, err := h.client.Health(ctx); err == nil {
+			h.heard()
 			close(lives)
 		}
 	}()

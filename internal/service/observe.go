@@ -74,10 +74,16 @@ func (s *Service) usage(ctx context.Context, h *handle, r *store.Record) (*sandb
 		DiskBytes: host.DiskBytes, DiskMaxBytes: r.Resources.DiskMiB << 20,
 		NetworkInBytes: host.NetRxBytes, NetworkOutBytes: host.NetTxBytes,
 	}
+	began := time.Now()
 	inside, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	if a, err := h.client.Stats(inside); err == nil {
+	a, err := h.client.Stats(inside)
+	switch {
+	case err == nil:
+		h.heard()
 		st.Processes = a.Processes
+	case inside.Err() != nil && ctx.Err() == nil:
+		s.suspect(ctx, h, began)
 	}
 	return st, nil
 }
@@ -389,7 +395,7 @@ func (s *Service) measure(ctx context.Context) {
 	g.SetLimit(lookers / 2)
 	for _, h := range s.running() {
 		g.Go(func() error {
-			limited, cancel := context.WithTimeout(ctx, 2*lookTimeout)
+			limited, cancel := context.WithTimeout(ctx, 3*lookTimeout)
 			defer cancel()
 			// One that does not tell has no point at this time.
 			if st, err := s.usage(limited, h, &store.Record{}); err == nil {

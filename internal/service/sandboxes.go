@@ -23,6 +23,9 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 			if at, _ := h.lastActive(); at.After(sbx.LastActiveAt) {
 				sbx.LastActiveAt = at.UTC()
 			}
+			if since, ok := h.silent(); ok {
+				sbx.Reason = silentReason(since)
+			}
 		}
 	}
 	return &sbx

@@ -2,6 +2,7 @@ package escape
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,18 +11,21 @@ import (
 	"github.com/cove-sh/cove/test/covetest"
 )
 
-// Attack: root in a sandbox stops the agent, so that calls into the sandbox
-// hang and with them the daemon, its other sandboxes, its restart, or the
-// removal of this one.
+// Attack: root in a sandbox stops the agent by tracing it, so that calls into the
+// sandbox hang and with them the daemon, its other sandboxes, its restart, or the
+// removal of this one; or so that the sandbox seems to be well for ever.
 func TestStoppedAgent(t *testing.T) {
 	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
-		victim := d.Create(t, sandbox.CreateRequest{Name: "stopped"})
+		victim, err := d.Client.Get(t.Context(), arm(t, d))
+		if err != nil {
+			t.Fatal(err)
+		}
 		other := d.Create(t, sandbox.CreateRequest{Name: "other"})
 		running, err := d.Client.Exec(t.Context(), victim.ID, sandbox.ExecRequest{Shell: "sleep 600", Background: true}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = d.Client.Exec(t.Context(), victim.ID, sandbox.ExecRequest{User: "root", Shell: "sleep 0.2; kill -STOP 1", Background: true}, nil)
+		_, err = d.Client.Exec(t.Context(), victim.ID, sandbox.ExecRequest{User: "root", Shell: "sleep 0.2; exec /tmp/attacker hold " + holdPort, Background: true}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,6 +71,10 @@ func TestStoppedAgent(t *testing.T) {
 				_, err := d.Client.Update(ctx, victim.ID, sandbox.UpdateRequest{MemoryMiB: &memory})
 				return err
 			}},
+			{"snapshot", 40 * time.Second, true, func(ctx context.Context) error {
+				_, err := d.Client.CreateSnapshot(ctx, victim.ID, sandbox.CreateSnapshotRequest{})
+				return err
+			}},
 			{"exec", 40 * time.Second, false, func(ctx context.Context) error {
 				_, err := d.Client.Exec(ctx, victim.ID, sandbox.ExecRequest{Command: []string{"true"}, TimeoutMS: 1000}, nil)
 				return err
@@ -100,10 +108,54 @@ func TestStoppedAgent(t *testing.T) {
 		if s, err := d.Client.Get(t.Context(), victim.ID); err != nil || s.Resources.MemoryMiB != victim.Resources.MemoryMiB {
 			t.Errorf("after the failed update: %+v, %v", s, err)
 		}
+		toldSilent(t, d, victim.ID)
+		// Who lets go of the agent finds the sandbox as it was.
+		conn, err := d.Client.DialPort(t.Context(), victim.ID, holdPortNumber)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		if !covetest.Eventually(30*time.Second, func() bool {
+			s, err := d.Client.Get(t.Context(), victim.ID)
+			return err == nil && s.Reason == ""
+		}) {
+			t.Error("the sandbox still counts as silent")
+		}
+		if out := d.Sh(t, victim.ID, "echo again"); out != "again\n" {
+			t.Errorf("after the attack it says %q", out)
+		}
 		began := time.Now()
 		if _, err := d.Client.Kill(t.Context(), victim.ID); err != nil || time.Since(began) > 25*time.Second {
 			t.Errorf("kill: %v after %v", err, time.Since(began))
 		}
 		d.NoTraces(t, victim.ID)
 	})
+}
+
+// holdPort is where the attacker waits to let go of the agent.
+const (
+	holdPort       = "7070"
+	holdPortNumber = 7070
+)
+
+// toldSilent fails unless callers are told that the agent is silent, and what to
+// do.
+func toldSilent(t *testing.T, d *covetest.Daemon, id string) {
+	t.Helper()
+	const told = "its agent has not answered since "
+	var s *sandbox.Sandbox
+	if !covetest.Eventually(30*time.Second, func() (ok bool) {
+		var err error
+		s, err = d.Client.Get(t.Context(), id)
+		return err == nil && strings.HasPrefix(s.Reason, told)
+	}) {
+		t.Fatalf("the record says %+v", s)
+	}
+	if s.State != sandbox.StateRunning {
+		t.Errorf("a sandbox whose agent is silent is %s", s.State)
+	}
+	_, err := d.Client.StatFile(t.Context(), id, "/etc/hosts")
+	if sandbox.CodeOf(err) != sandbox.CodeUnavailable || !strings.Contains(err.Error(), told) {
+		t.Errorf("a call says %v", err)
+	}
 }

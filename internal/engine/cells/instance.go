@@ -194,6 +194,12 @@ func (i *instance) DeletedBytes(ctx context.Context) (map[string]int64, error) {
 	return res.Msg.Bytes, nil
 }
 
+// Probe implements [engine.Prober].
+func (i *instance) Probe(ctx context.Context) error {
+	_, err := i.control.Probe(ctx, connect.NewRequest(&cellv1.ProbeRequest{}))
+	return err
+}
+
 // SetLimits implements [engine.Instance].
 func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string, error) {
 	req := &cellv1.UpdateRequest{}

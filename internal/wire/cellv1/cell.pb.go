@@ -478,6 +478,78 @@ func (x *DeletedResponse) GetBytes() map[string]int64 {
 	return nil
 }
 
+type ProbeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeRequest) Reset() {
+	*x = ProbeRequest{}
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeRequest) ProtoMessage() {}
+
+func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
+func (*ProbeRequest) Descriptor() ([]byte, []int) {
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{8}
+}
+
+type ProbeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeResponse) Reset() {
+	*x = ProbeResponse{}
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeResponse) ProtoMessage() {}
+
+func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
+func (*ProbeResponse) Descriptor() ([]byte, []int) {
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{9}
+}
+
 type UpdateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MemoryBytes   *int64                 `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3,oneof" json:"memory_bytes,omitempty"`
@@ -489,7 +561,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +573,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[8]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +586,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{8}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UpdateRequest) GetMemoryBytes() int64 {
@@ -547,7 +619,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +631,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[9]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +644,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{9}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateResponse) GetUnenforced() []string {
@@ -592,7 +664,7 @@ type SetNetworkRequest struct {
 
 func (x *SetNetworkRequest) Reset() {
 	*x = SetNetworkRequest{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +676,7 @@ func (x *SetNetworkRequest) String() string {
 func (*SetNetworkRequest) ProtoMessage() {}
 
 func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[10]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +689,7 @@ func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNetworkRequest.ProtoReflect.Descriptor instead.
 func (*SetNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{10}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetNetworkRequest) GetNetwork() []byte {
@@ -635,7 +707,7 @@ type SetNetworkResponse struct {
 
 func (x *SetNetworkResponse) Reset() {
 	*x = SetNetworkResponse{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +719,7 @@ func (x *SetNetworkResponse) String() string {
 func (*SetNetworkResponse) ProtoMessage() {}
 
 func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[11]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +732,7 @@ func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNetworkResponse.ProtoReflect.Descriptor instead.
 func (*SetNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{11}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{13}
 }
 
 type CheckpointRequest struct {
@@ -676,7 +748,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[12]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +760,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[12]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +773,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{12}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CheckpointRequest) GetDir() string {
@@ -735,7 +807,7 @@ type CheckpointEvent struct {
 
 func (x *CheckpointEvent) Reset() {
 	*x = CheckpointEvent{}
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[13]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +819,7 @@ func (x *CheckpointEvent) String() string {
 func (*CheckpointEvent) ProtoMessage() {}
 
 func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_cell_v1_cell_proto_msgTypes[13]
+	mi := &file_cove_cell_v1_cell_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +832,7 @@ func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointEvent.ProtoReflect.Descriptor instead.
 func (*CheckpointEvent) Descriptor() ([]byte, []int) {
-	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{13}
+	return file_cove_cell_v1_cell_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckpointEvent) GetStoppedNanos() int64 {
@@ -805,7 +877,9 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"\n" +
 	"BytesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x9a\x01\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x0e\n" +
+	"\fProbeRequest\"\x0f\n" +
+	"\rProbeResponse\"\x9a\x01\n" +
 	"\rUpdateRequest\x12&\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03H\x00R\vmemoryBytes\x88\x01\x01\x12\x19\n" +
 	"\x05vcpus\x18\x02 \x01(\x05H\x01R\x05vcpus\x88\x01\x01\x12\x1e\n" +
@@ -833,7 +907,7 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"\rPHASE_RUNNING\x10\x02\x12\x12\n" +
 	"\x0ePHASE_STOPPING\x10\x03\x12\x11\n" +
 	"\rPHASE_STOPPED\x10\x04\x12\x10\n" +
-	"\fPHASE_FAILED\x10\x052\x80\x04\n" +
+	"\fPHASE_FAILED\x10\x052\xc4\x04\n" +
 	"\x04Cell\x12=\n" +
 	"\x05Watch\x12\x1a.cove.cell.v1.WatchRequest\x1a\x14.cove.cell.v1.Status\"\x000\x01\x12?\n" +
 	"\x04Stop\x12\x19.cove.cell.v1.StopRequest\x1a\x1a.cove.cell.v1.StopResponse\"\x00\x12B\n" +
@@ -843,7 +917,8 @@ const file_cove_cell_v1_cell_proto_rawDesc = "" +
 	"Checkpoint\x12\x1f.cove.cell.v1.CheckpointRequest\x1a\x1d.cove.cell.v1.CheckpointEvent\"\x000\x01\x12Q\n" +
 	"\n" +
 	"SetNetwork\x12\x1f.cove.cell.v1.SetNetworkRequest\x1a .cove.cell.v1.SetNetworkResponse\"\x00\x12H\n" +
-	"\aDeleted\x12\x1c.cove.cell.v1.DeletedRequest\x1a\x1d.cove.cell.v1.DeletedResponse\"\x00B5Z3github.com/cove-sh/cove/internal/wire/cellv1;cellv1b\x06proto3"
+	"\aDeleted\x12\x1c.cove.cell.v1.DeletedRequest\x1a\x1d.cove.cell.v1.DeletedResponse\"\x00\x12B\n" +
+	"\x05Probe\x12\x1a.cove.cell.v1.ProbeRequest\x1a\x1b.cove.cell.v1.ProbeResponse\"\x00B5Z3github.com/cove-sh/cove/internal/wire/cellv1;cellv1b\x06proto3"
 
 var (
 	file_cove_cell_v1_cell_proto_rawDescOnce sync.Once
@@ -858,7 +933,7 @@ func file_cove_cell_v1_cell_proto_rawDescGZIP() []byte {
 }
 
 var file_cove_cell_v1_cell_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cove_cell_v1_cell_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_cove_cell_v1_cell_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_cove_cell_v1_cell_proto_goTypes = []any{
 	(Phase)(0),                 // 0: cove.cell.v1.Phase
 	(*WatchRequest)(nil),       // 1: cove.cell.v1.WatchRequest
@@ -869,33 +944,37 @@ var file_cove_cell_v1_cell_proto_goTypes = []any{
 	(*StatsResponse)(nil),      // 6: cove.cell.v1.StatsResponse
 	(*DeletedRequest)(nil),     // 7: cove.cell.v1.DeletedRequest
 	(*DeletedResponse)(nil),    // 8: cove.cell.v1.DeletedResponse
-	(*UpdateRequest)(nil),      // 9: cove.cell.v1.UpdateRequest
-	(*UpdateResponse)(nil),     // 10: cove.cell.v1.UpdateResponse
-	(*SetNetworkRequest)(nil),  // 11: cove.cell.v1.SetNetworkRequest
-	(*SetNetworkResponse)(nil), // 12: cove.cell.v1.SetNetworkResponse
-	(*CheckpointRequest)(nil),  // 13: cove.cell.v1.CheckpointRequest
-	(*CheckpointEvent)(nil),    // 14: cove.cell.v1.CheckpointEvent
-	nil,                        // 15: cove.cell.v1.DeletedResponse.BytesEntry
+	(*ProbeRequest)(nil),       // 9: cove.cell.v1.ProbeRequest
+	(*ProbeResponse)(nil),      // 10: cove.cell.v1.ProbeResponse
+	(*UpdateRequest)(nil),      // 11: cove.cell.v1.UpdateRequest
+	(*UpdateResponse)(nil),     // 12: cove.cell.v1.UpdateResponse
+	(*SetNetworkRequest)(nil),  // 13: cove.cell.v1.SetNetworkRequest
+	(*SetNetworkResponse)(nil), // 14: cove.cell.v1.SetNetworkResponse
+	(*CheckpointRequest)(nil),  // 15: cove.cell.v1.CheckpointRequest
+	(*CheckpointEvent)(nil),    // 16: cove.cell.v1.CheckpointEvent
+	nil,                        // 17: cove.cell.v1.DeletedResponse.BytesEntry
 }
 var file_cove_cell_v1_cell_proto_depIdxs = []int32{
 	0,  // 0: cove.cell.v1.Status.phase:type_name -> cove.cell.v1.Phase
-	15, // 1: cove.cell.v1.DeletedResponse.bytes:type_name -> cove.cell.v1.DeletedResponse.BytesEntry
+	17, // 1: cove.cell.v1.DeletedResponse.bytes:type_name -> cove.cell.v1.DeletedResponse.BytesEntry
 	1,  // 2: cove.cell.v1.Cell.Watch:input_type -> cove.cell.v1.WatchRequest
 	3,  // 3: cove.cell.v1.Cell.Stop:input_type -> cove.cell.v1.StopRequest
 	5,  // 4: cove.cell.v1.Cell.Stats:input_type -> cove.cell.v1.StatsRequest
-	9,  // 5: cove.cell.v1.Cell.Update:input_type -> cove.cell.v1.UpdateRequest
-	13, // 6: cove.cell.v1.Cell.Checkpoint:input_type -> cove.cell.v1.CheckpointRequest
-	11, // 7: cove.cell.v1.Cell.SetNetwork:input_type -> cove.cell.v1.SetNetworkRequest
+	11, // 5: cove.cell.v1.Cell.Update:input_type -> cove.cell.v1.UpdateRequest
+	15, // 6: cove.cell.v1.Cell.Checkpoint:input_type -> cove.cell.v1.CheckpointRequest
+	13, // 7: cove.cell.v1.Cell.SetNetwork:input_type -> cove.cell.v1.SetNetworkRequest
 	7,  // 8: cove.cell.v1.Cell.Deleted:input_type -> cove.cell.v1.DeletedRequest
-	2,  // 9: cove.cell.v1.Cell.Watch:output_type -> cove.cell.v1.Status
-	4,  // 10: cove.cell.v1.Cell.Stop:output_type -> cove.cell.v1.StopResponse
-	6,  // 11: cove.cell.v1.Cell.Stats:output_type -> cove.cell.v1.StatsResponse
-	10, // 12: cove.cell.v1.Cell.Update:output_type -> cove.cell.v1.UpdateResponse
-	14, // 13: cove.cell.v1.Cell.Checkpoint:output_type -> cove.cell.v1.CheckpointEvent
-	12, // 14: cove.cell.v1.Cell.SetNetwork:output_type -> cove.cell.v1.SetNetworkResponse
-	8,  // 15: cove.cell.v1.Cell.Deleted:output_type -> cove.cell.v1.DeletedResponse
-	9,  // [9:16] is the sub-list for method output_type
-	2,  // [2:9] is the sub-list for method input_type
+	9,  // 9: cove.cell.v1.Cell.Probe:input_type -> cove.cell.v1.ProbeRequest
+	2,  // 10: cove.cell.v1.Cell.Watch:output_type -> cove.cell.v1.Status
+	4,  // 11: cove.cell.v1.Cell.Stop:output_type -> cove.cell.v1.StopResponse
+	6,  // 12: cove.cell.v1.Cell.Stats:output_type -> cove.cell.v1.StatsResponse
+	12, // 13: cove.cell.v1.Cell.Update:output_type -> cove.cell.v1.UpdateResponse
+	16, // 14: cove.cell.v1.Cell.Checkpoint:output_type -> cove.cell.v1.CheckpointEvent
+	14, // 15: cove.cell.v1.Cell.SetNetwork:output_type -> cove.cell.v1.SetNetworkResponse
+	8,  // 16: cove.cell.v1.Cell.Deleted:output_type -> cove.cell.v1.DeletedResponse
+	10, // 17: cove.cell.v1.Cell.Probe:output_type -> cove.cell.v1.ProbeResponse
+	10, // [10:18] is the sub-list for method output_type
+	2,  // [2:10] is the sub-list for method input_type
 	2,  // [2:2] is the sub-list for extension type_name
 	2,  // [2:2] is the sub-list for extension extendee
 	0,  // [0:2] is the sub-list for field type_name
@@ -906,14 +985,14 @@ func file_cove_cell_v1_cell_proto_init() {
 	if File_cove_cell_v1_cell_proto != nil {
 		return
 	}
-	file_cove_cell_v1_cell_proto_msgTypes[8].OneofWrappers = []any{}
+	file_cove_cell_v1_cell_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cove_cell_v1_cell_proto_rawDesc), len(file_cove_cell_v1_cell_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ var attacks = map[string]func(args []string){
 	"spoof":    spoof,
 	"agent":    agent,
 	"flood":    flood,
+	"hold":     hold,
 }
 
 func init() { attacks["userns"] = userns } // it calls main's others

@@ -49,6 +49,8 @@ const (
 	CellSetNetworkProcedure = "/cove.cell.v1.Cell/SetNetwork"
 	// CellDeletedProcedure is the fully-qualified name of the Cell's Deleted RPC.
 	CellDeletedProcedure = "/cove.cell.v1.Cell/Deleted"
+	// CellProbeProcedure is the fully-qualified name of the Cell's Probe RPC.
+	CellProbeProcedure = "/cove.cell.v1.Cell/Probe"
 )
 
 // CellClient is a client for the cove.cell.v1.Cell service.
@@ -75,6 +77,9 @@ type CellClient interface {
 	// directories of the host that the sandbox sees: no measurement of those
 	// finds them.
 	Deleted(context.Context, *connect.Request[cellv1.DeletedRequest]) (*connect.Response[cellv1.DeletedResponse], error)
+	// Probe returns when gVisor's kernel has answered, whatever runs in the
+	// sandbox. It fails while the sandbox is being saved.
+	Probe(context.Context, *connect.Request[cellv1.ProbeRequest]) (*connect.Response[cellv1.ProbeResponse], error)
 }
 
 // NewCellClient constructs a client for the cove.cell.v1.Cell service. By default, it uses the
@@ -130,6 +135,12 @@ func NewCellClient(httpClient connect.HTTPClient, baseURL string, opts ...connec
 			connect.WithSchema(cellMethods.ByName("Deleted")),
 			connect.WithClientOptions(opts...),
 		),
+		probe: connect.NewClient[cellv1.ProbeRequest, cellv1.ProbeResponse](
+			httpClient,
+			baseURL+CellProbeProcedure,
+			connect.WithSchema(cellMethods.ByName("Probe")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -142,6 +153,7 @@ type cellClient struct {
 	checkpoint *connect.Client[cellv1.CheckpointRequest, cellv1.CheckpointEvent]
 	setNetwork *connect.Client[cellv1.SetNetworkRequest, cellv1.SetNetworkResponse]
 	deleted    *connect.Client[cellv1.DeletedRequest, cellv1.DeletedResponse]
+	probe      *connect.Client[cellv1.ProbeRequest, cellv1.ProbeResponse]
 }
 
 // Watch calls cove.cell.v1.Cell.Watch.
@@ -179,6 +191,11 @@ func (c *cellClient) Deleted(ctx context.Context, req *connect.Request[cellv1.De
 	return c.deleted.CallUnary(ctx, req)
 }
 
+// Probe calls cove.cell.v1.Cell.Probe.
+func (c *cellClient) Probe(ctx context.Context, req *connect.Request[cellv1.ProbeRequest]) (*connect.Response[cellv1.ProbeResponse], error) {
+	return c.probe.CallUnary(ctx, req)
+}
+
 // CellHandler is an implementation of the cove.cell.v1.Cell service.
 type CellHandler interface {
 	// Watch streams the cell's status: at once, and after every change. The
@@ -203,6 +220,9 @@ type CellHandler interface {
 	// directories of the host that the sandbox sees: no measurement of those
 	// finds them.
 	Deleted(context.Context, *connect.Request[cellv1.DeletedRequest]) (*connect.Response[cellv1.DeletedResponse], error)
+	// Probe returns when gVisor's kernel has answered, whatever runs in the
+	// sandbox. It fails while the sandbox is being saved.
+	Probe(context.Context, *connect.Request[cellv1.ProbeRequest]) (*connect.Response[cellv1.ProbeResponse], error)
 }
 
 // NewCellHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -254,6 +274,12 @@ func NewCellHandler(svc CellHandler, opts ...connect.HandlerOption) (string, htt
 		connect.WithSchema(cellMethods.ByName("Deleted")),
 		connect.WithHandlerOptions(opts...),
 	)
+	cellProbeHandler := connect.NewUnaryHandler(
+		CellProbeProcedure,
+		svc.Probe,
+		connect.WithSchema(cellMethods.ByName("Probe")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cove.cell.v1.Cell/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case CellWatchProcedure:
@@ -270,6 +296,8 @@ func NewCellHandler(svc CellHandler, opts ...connect.HandlerOption) (string, htt
 			cellSetNetworkHandler.ServeHTTP(w, r)
 		case CellDeletedProcedure:
 			cellDeletedHandler.ServeHTTP(w, r)
+		case CellProbeProcedure:
+			cellProbeHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -305,4 +333,8 @@ func (UnimplementedCellHandler) SetNetwork(context.Context, *connect.Request[cel
 
 func (UnimplementedCellHandler) Deleted(context.Context, *connect.Request[cellv1.DeletedRequest]) (*connect.Response[cellv1.DeletedResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.cell.v1.Cell.Deleted is not implemented"))
+}
+
+func (UnimplementedCellHandler) Probe(context.Context, *connect.Request[cellv1.ProbeRequest]) (*connect.Response[cellv1.ProbeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cove.cell.v1.Cell.Probe is not implemented"))
 }
