@@ -55,6 +55,8 @@ type cell struct {
 	link  *link
 	net   *netstack.Stack
 	sb    *runsc.Sandbox
+	// userNS is the user namespace of gVisor's processes, or nil.
+	userNS *userNS
 	// gate hears of values on secrets.
 	gate    *gateway
 	secrets net.Listener

@@ -19,6 +19,7 @@ type scratch struct {
 	bundle string
 	root   string // the assembled root file system
 	writes string // on disk: the cell's directory
+	agent  string // the directory with the agent's binary
 	mounts []runsc.Mount
 }
 
@@ -35,9 +36,9 @@ func setUpMounts() error {
 }
 
 // setUpScratch mounts a scratch directory with a short name and puts the
-// sandbox's root together in it.
-func setUpScratch(spec Shell) (scratch, error) {
-	var s scratch
+// sandbox's root together in it, for the user namespace of the sandbox. An error
+// leaves nothing mounted.
+func setUpScratch(spec Shell, u *userNS) (s scratch, err error) {
 	dir, err := scratchDir(spec)
 	if err != nil {
 		return s, err
@@ -51,13 +52,19 @@ func setUpScratch(spec Shell) (scratch, error) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=16m"); err != nil {
 		return s, fmt.Errorf("mount scratch on %s: %w", dir, err)
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
+		}
+	}()
 	s = scratch{
 		state:  filepath.Join(dir, "s"),
 		bundle: filepath.Join(dir, "b"),
 		root:   filepath.Join(dir, "r"),
 		writes: filepath.Join(spec.Dir, "writes"),
+		agent:  filepath.Join(dir, "a"),
 	}
-	for _, d := range []string{s.state, s.bundle, s.root} {
+	for _, d := range []string{s.state, s.bundle, s.root, s.agent} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return s, err
 		}
@@ -65,10 +72,13 @@ func setUpScratch(spec Shell) (scratch, error) {
 	if err := os.MkdirAll(s.writes, 0o700); err != nil {
 		return s, err
 	}
-	if err := assembleRoot(spec, s.root); err != nil {
+	if err := u.bind(spec.AgentDir, s.agent); err != nil {
 		return s, err
 	}
-	s.mounts, err = setUpShown(spec.Mounts, sources, dir, s.root)
+	if err := assembleRoot(spec, u, s.root); err != nil {
+		return s, err
+	}
+	s.mounts, err = setUpShown(spec.Mounts, sources, u, dir, s.root)
 	return s, err
 }
 
@@ -106,13 +116,13 @@ func holdsAny(dir string, paths []string) bool {
 
 // assembleRoot puts the template and the host's directories together at root,
 // read-only.
-func assembleRoot(spec Shell, root string) error {
-	if err := bindReadOnly(spec.Root.Dir, root); err != nil {
+func assembleRoot(spec Shell, u *userNS, root string) error {
+	if err := bindReadOnly(u, spec.Root.Dir, root); err != nil {
 		return err
 	}
 	for _, b := range spec.Root.Binds {
 		target := filepath.Join(root, b.Target)
-		err := bindReadOnly(b.Source, target)
+		err := bindReadOnly(u, b.Source, target)
 		if b.Mask && errors.Is(err, fs.ErrNotExist) && isGone(target) {
 			continue
 		}
@@ -128,9 +138,9 @@ func isGone(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-func bindReadOnly(source, target string) error {
-	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("bind %s: %w", source, err)
+func bindReadOnly(u *userNS, source, target string) error {
+	if err := u.bind(source, target); err != nil {
+		return err
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(target, &st); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/cove-sh/cove/internal/netstack"
@@ -20,7 +21,7 @@ const insideName = "sandbox"
 // makeShell does as much as can be done before the specification is there.
 func (c *cell) makeShell(ctx context.Context) error {
 	began := time.Now()
-	scratch, err := setUpScratch(c.shell)
+	scratch, err := c.setUp()
 	if err != nil {
 		return err
 	}
@@ -58,6 +59,31 @@ func (c *cell) makeShell(ctx context.Context) error {
 	}
 	c.running = true
 	return nil
+}
+
+// setUp mounts what the sandbox is shown: in a user namespace of its own, or
+// where that cannot be, in the cell's.
+func (c *cell) setUp() (scratch, error) {
+	if c.shell.UserIDs == nil {
+		return setUpScratch(c.shell, nil)
+	}
+	u, err := newUserNS(*c.shell.UserIDs)
+	var s scratch
+	if err == nil {
+		if s, err = setUpScratch(c.shell, u); err != nil {
+			u.close()
+		}
+	}
+	if why, ok := errors.AsType[noUserNS](err); ok {
+		c.unenforced("a user namespace: gVisor's processes have the server's user id, 0, on the host (" + why.Error() + ")")
+		return setUpScratch(c.shell, nil)
+	}
+	if err != nil {
+		return s, err
+	}
+	c.userNS = u
+	// Groups of the daemon's user would stay with gVisor's processes.
+	return s, syscall.Setgroups(nil)
 }
 
 // prepareFiles makes a directory with the files to start with. It takes as
@@ -129,9 +155,10 @@ func (c *cell) runscConfig(s scratch) runsc.Config {
 			"-allow", netstack.GatewayAddr.String(),
 		},
 		Env:      []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-		Binds:    []runsc.Bind{{Source: c.shell.AgentDir, Target: "/.cove"}},
+		Binds:    []runsc.Bind{{Source: s.agent, Target: "/.cove"}},
 		Mounts:   s.mounts,
 		NetNS:    c.link.nsPath(),
+		IDMap:    c.userNS.idMap(),
 		PanicLog: filepath.Join(c.shell.Dir, PanicFile),
 	}
 }

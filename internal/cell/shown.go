@@ -55,7 +55,7 @@ func closeAll(files []*os.File) {
 
 // setUpShown gives each mount a place of its own in the scratch directory, with
 // the rights that it has, and makes its mount point in the root.
-func setUpShown(mounts []engine.Mount, sources []*os.File, dir, root string) ([]runsc.Mount, error) {
+func setUpShown(mounts []engine.Mount, sources []*os.File, u *userNS, dir, root string) ([]runsc.Mount, error) {
 	if len(mounts) == 0 {
 		return nil, nil
 	}
@@ -64,11 +64,11 @@ func setUpShown(mounts []engine.Mount, sources []*os.File, dir, root string) ([]
 		r := runsc.Mount{Target: m.Target, Bytes: m.SizeBytes, ReadOnly: m.ReadOnly}
 		if sources[i] != nil {
 			r.Source = filepath.Join(dir, "m"+strconv.Itoa(i))
-			if err := bindShown(sources[i], r.Source, m.ReadOnly); err != nil {
+			if err := bindShown(sources[i], u, r.Source, m.ReadOnly); err != nil {
 				return nil, fmt.Errorf("show %s at %s: %w", m.Source, m.Target, err)
 			}
 		}
-		if err := makeMountPoint(root, m.Target, filepath.Join(dir, "p"+strconv.Itoa(i))); err != nil {
+		if err := makeMountPoint(root, m.Target, u.root(), filepath.Join(dir, "p"+strconv.Itoa(i))); err != nil {
 			return nil, err
 		}
 		shown = append(shown, r)
@@ -77,11 +77,14 @@ func setUpShown(mounts []engine.Mount, sources []*os.File, dir, root string) ([]
 }
 
 // bindShown binds an open directory, with all that is mounted below it.
-func bindShown(source *os.File, target string, readOnly bool) error {
+func bindShown(source *os.File, u *userNS, target string, readOnly bool) error {
+	if err := u.holds(source); err != nil {
+		return err
+	}
 	if err := os.Mkdir(target, 0o755); err != nil {
 		return err
 	}
-	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(int(source.Fd())), target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := u.bind("/proc/self/fd/"+strconv.Itoa(int(source.Fd())), target); err != nil {
 		return err
 	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
@@ -93,8 +96,9 @@ func bindShown(source *os.File, target string, readOnly bool) error {
 
 // makeMountPoint makes sure that the root, which is read-only, has a directory
 // at target. The nearest directory above that is there is covered by one in
-// memory, spare, which shows all that is in it, and has the new one beside.
-func makeMountPoint(root, target, spare string) error {
+// memory, spare, which shows all that is in it, and has the new one beside, which
+// belongs to owner.
+func makeMountPoint(root, target string, owner int, spare string) error {
 	there, missing, err := splitTarget(root, target)
 	if err != nil || missing == "" {
 		return err
@@ -102,8 +106,12 @@ func makeMountPoint(root, target, spare string) error {
 	if err := showAgain(filepath.Join(root, there), spare); err != nil {
 		return fmt.Errorf("make a mount point at %s: %w", target, err)
 	}
-	if err := os.MkdirAll(filepath.Join(spare, missing), 0o755); err != nil {
-		return fmt.Errorf("make a mount point at %s: %w", target, err)
+	made := spare
+	for part := range strings.SplitSeq(missing, "/") {
+		made = filepath.Join(made, part)
+		if err := errors.Join(os.Mkdir(made, 0o755), os.Lchown(made, owner, owner)); err != nil {
+			return fmt.Errorf("make a mount point at %s: %w", target, err)
+		}
 	}
 	if err := unix.Mount(spare, filepath.Join(root, there), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("cover /%s: %w", there, err)
@@ -153,9 +161,21 @@ func showAgain(from, to string) error {
 	if err := unix.Stat(from, &st); err != nil {
 		return err
 	}
+	if err := ownLike(from, to); err != nil {
+		return err
+	}
+	return unix.Chmod(to, st.Mode&0o7777)
+}
+
+// ownLike gives to the owner of from, neither of which is followed.
+func ownLike(from, to string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(from, &st); err != nil {
+		return err
+	}
 	// An ordinary user has no other owners.
 	_ = os.Lchown(to, int(st.Uid), int(st.Gid))
-	return unix.Chmod(to, st.Mode&0o7777)
+	return nil
 }
 
 func showEntry(e fs.DirEntry, from, to string) error {
@@ -165,7 +185,10 @@ func showEntry(e fs.DirEntry, from, to string) error {
 		if err != nil {
 			return err
 		}
-		return os.Symlink(link, to)
+		if err := os.Symlink(link, to); err != nil {
+			return err
+		}
+		return ownLike(from, to)
 	case e.IsDir():
 		if err := os.Mkdir(to, 0o755); err != nil {
 			return err

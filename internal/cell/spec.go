@@ -44,6 +44,8 @@ type Shell struct {
 	Resources sandbox.Resources `json:"resources"`
 	// AgentDir is a directory that holds the agent's binary as "agent".
 	AgentDir string `json:"agent_dir"`
+	// UserIDs are for a user namespace of the sandbox's own; nil is none.
+	UserIDs *UserIDs `json:"user_ids,omitempty"`
 	// PinCPUs bounds processors by affinity, where no cgroup does.
 	PinCPUs bool `json:"pin_cpus"`
 	// Mounts are shown above the root.

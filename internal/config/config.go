@@ -39,6 +39,9 @@ type Config struct {
 	AllowedHosts []string `yaml:"allowed_hosts"`
 	// KeyPrefix is how the secrets of API keys begin.
 	KeyPrefix string `yaml:"key_prefix"`
+	// UserIDs are the user and group ids of this machine that sandboxes may
+	// have where root runs the daemon: FIRST-LAST, or "off".
+	UserIDs string `yaml:"user_ids"`
 	// IdleExit ends the daemon after this time without a client and without a
 	// sandbox; 0 is never.
 	IdleExit time.Duration `yaml:"idle_exit"`
@@ -189,6 +192,7 @@ func Default(env func(string) string) Config {
 		StateDir:     DefaultStateDir(env),
 		Listen:       "127.0.0.1:7777",
 		KeyPrefix:    "cove_",
+		UserIDs:      "524288-1879048191", // systemd's, for containers
 		DrainTimeout: 10 * time.Second,
 		Log:          Log{Level: "info", Format: "auto"},
 		Defaults: Defaults{
@@ -212,6 +216,27 @@ func (c *Config) SocketPath() string {
 		return c.Socket
 	}
 	return filepath.Join(c.StateDir, "cove.sock")
+}
+
+// leastUserID is the first id that may be given to sandboxes: those below are of
+// people and services. idsPerSandbox is how many each has.
+const leastUserID, idsPerSandbox = 1 << 16, 1 << 16
+
+// UserIDRange returns the ids that sandboxes may have: count of them from first
+// up. Both are 0 if there are none, or if the setting is not valid.
+func (c *Config) UserIDRange() (first, count int64) {
+	from, to, _ := strings.Cut(c.UserIDs, "-")
+	low, err := strconv.ParseUint(from, 10, 32)
+	high, err2 := strconv.ParseUint(to, 10, 32)
+	if err != nil || err2 != nil || high == 1<<32-1 || low < leastUserID || high < low+idsPerSandbox-1 {
+		return 0, 0
+	}
+	return int64(low), int64(high - low + 1)
+}
+
+func validUserIDs(s string) bool {
+	_, count := (&Config{UserIDs: s}).UserIDRange()
+	return s == "off" || count > 0
 }
 
 // Validate reports the first value that no daemon can run with. The error says
@@ -251,6 +276,7 @@ func (c *Config) Validate() error {
 		{"registries.insecure", "holds something that is not host or host:port, such as registry.lan:5000", slices.ContainsFunc(c.Registries.Insecure, badRegistry)},
 		{"registries.private", "holds something that is not host or host:port, such as registry.lan:5000", slices.ContainsFunc(c.Registries.Private, badRegistry)},
 		{"registries.mirrors", "holds something that is not host, host:port or host/prefix, such as docker.io: [mirror.example.com]", badMirrors(c.Registries.Mirrors)},
+		{"user_ids", "is neither off nor FIRST-LAST with at least 65536 ids from 65536 up", !validUserIDs(c.UserIDs)},
 		{"mounts.allow_host", "holds a path that is not absolute", relative(c.Mounts.AllowHost...)},
 		{"tls.acme", "has no hosts; give the server's names", len(c.TLS.ACME.Hosts) == 0 && c.TLS.ACME.Email+c.TLS.ACME.Cache+c.TLS.ACME.Directory != ""},
 	} {

@@ -105,7 +105,7 @@ func TestLoadOrder(t *testing.T) {
 func TestEverySettingTakesEffect(t *testing.T) {
 	values := map[string]string{
 		"state-dir": "/x", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
-		"key-prefix": "k_", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
+		"key-prefix": "k_", "user-ids": "1000000-2000000", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
 		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h",
 		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13", "quota-snapshots": "14", "warm": "5",
 		"network": "none", "resolvers": "192.0.2.53:53, [2001:db8::1]:53", "extra-ca": "/x/ca.pem",
@@ -249,5 +249,21 @@ func TestDefaultStateDir(t *testing.T) {
 	}
 	if got := DefaultStateDir(get); got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestUserIDRange(t *testing.T) {
+	for text, want := range map[string][2]int64{
+		"524288-1879048191": {524288, 1878523904}, "65536-131071": {65536, 65536},
+		"off": {}, "": {}, "0-1000000": {}, "65536": {}, "65536-131070": {}, "131071-65536": {}, "65536-4294967295": {}, "-1-70000": {},
+	} {
+		c := Default(noEnv)
+		c.UserIDs = text
+		if first, count := c.UserIDRange(); first != want[0] || count != want[1] {
+			t.Errorf("%q: %d ids from %d, want %d from %d", text, count, first, want[1], want[0])
+		}
+		if err := c.Validate(); (err == nil) != (want[1] > 0 || text == "off") {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }

@@ -36,6 +36,7 @@ func Settings() []Setting {
 		{"dev", "COVE_DEV", "serve everyone on loopback without a key", true, boolean(func(c *Config) *bool { return &c.Dev })},
 		{"allowed-hosts", "COVE_ALLOWED_HOSTS", "host names, with commas, by which browsers and proxies may call", false, list(func(c *Config) *[]string { return &c.AllowedHosts })},
 		{"key-prefix", "COVE_KEY_PREFIX", "how secrets of API keys begin", false, text(func(c *Config) *string { return &c.KeyPrefix })},
+		{"user-ids", "COVE_USER_IDS", "user and group ids for sandboxes where root runs the daemon, FIRST-LAST or off", false, text(func(c *Config) *string { return &c.UserIDs })},
 		{"idle-exit", "COVE_IDLE_EXIT", "end after this time without clients and sandboxes; 0 is never", false, duration(func(c *Config) *time.Duration { return &c.IdleExit })},
 		{"drain-timeout", "COVE_DRAIN_TIMEOUT", "how long calls may take to end at a stop", false, duration(func(c *Config) *time.Duration { return &c.DrainTimeout })},
 		{"log-level", "COVE_LOG_LEVEL", "debug, info, warn or error", false, text(func(c *Config) *string { return &c.Log.Level })},

@@ -95,6 +95,32 @@ func (p probe) namespaces() Check {
 	return c
 }
 
+// sandboxUsers tries what makes gVisor's processes other users of the host.
+func (p probe) sandboxUsers() Check {
+	const first, count = 0x00080000, 1 << 16 // any will do
+	c := Check{Name: "sandbox users", Status: OK, Detail: "gVisor's processes are users of the host that own nothing"}
+	if !p.root {
+		c.Detail = "gVisor's processes are this user, in a user namespace of their own"
+		return c
+	}
+	ns, err := NewUserNamespace(first, count)
+	if err == nil {
+		defer ns.Close()
+		for _, dir := range []string{nearest(p.stateDir), "/usr"} {
+			var fd int
+			if fd, err = CloneMapped(dir, ns); err != nil {
+				break
+			}
+			unix.Close(fd)
+		}
+	}
+	if err != nil {
+		c.Status, c.Detail = Warn, "gVisor's processes have root's user id on the host: "+err.Error()
+		c.Fix = "use Linux 5.12 or later, and a file system that can map owners, such as ext4, XFS or btrfs, for the state directory; run cove as an ordinary user otherwise"
+	}
+	return c
+}
+
 // procMount finds out whether a /proc can be mounted in a new namespace: the
 // kernel refuses it to users who would see more than they do now.
 func (p probe) procMount() Check {

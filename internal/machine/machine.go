@@ -63,7 +63,7 @@ func Probe(ctx context.Context, cfg Config) Report {
 	}
 	var r Report
 	for _, check := range []func() Check{
-		p.kernel, p.user, p.namespaces, p.procMount, p.platform, p.seccomp, p.ptrace, p.network,
+		p.kernel, p.user, p.namespaces, p.sandboxUsers, p.procMount, p.platform, p.seccomp, p.ptrace, p.network,
 		p.cgroup, p.processors, p.memory, p.quotas, p.swap, p.disk, p.reflink, p.files, p.subordinateIDs, p.debian,
 	} {
 		if ctx.Err() != nil {

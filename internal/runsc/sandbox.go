@@ -52,11 +52,21 @@ type Config struct {
 	// NetNS is the path of the network namespace whose links become the
 	// sandbox's own, with their addresses and routes.
 	NetNS string
+	// IDMap makes gVisor's processes other users of the host; nil leaves them
+	// who this process is. RootDir and all sources must be mounted so that their
+	// files have the same owners in there.
+	IDMap *IDMap
 	// PanicLog is where gVisor's processes write if they crash.
 	PanicLog string
 	// FilesDir, if set, is what [PrepareFiles] has made. The sandbox starts with
 	// these files above the root. It may be removed after Create.
 	FilesDir string
+}
+
+// IDMap maps the user and group ids from 0 in gVisor's user namespaces to Count
+// ids of the host from First.
+type IDMap struct {
+	First, Count uint32
 }
 
 // Bind shows the directory Source of the host at Target.
@@ -176,6 +186,15 @@ func (s *Sandbox) PIDs() (sentry, gofer int) {
 	return s.c.SandboxPid(), s.c.GoferPid.Load()
 }
 
+// Probe asks gVisor's kernel for a word. It returns nil once the kernel has
+// answered, however its processes fare, and may be called at any time.
+func (s *Sandbox) Probe() error {
+	if _, err := s.c.Sandbox.ContainerRuntimeState(s.c.ID); err != nil {
+		return fmt.Errorf("ask gVisor's kernel: %w", err)
+	}
+	return nil
+}
+
 // newConfig makes gVisor's configuration from its flags' defaults.
 func newConfig(cfg Config) (*config.Config, error) {
 	fs := flag.NewFlagSet("runsc", flag.ContinueOnError)
@@ -186,15 +205,6 @@ func newConfig(cfg Config) (*config.Config, error) {
 	}
 	for name, value := range map[string]string{
 		"root":     cfg.StateDir,
-// Probe asks gVisor's kernel for a word. It returns nil once the kernel has
-// answered, however its processes fare, and may be called at any time.
-func (s *Sandbox) Probe() error {
-	if _, err := s.c.Sandbox.ContainerRuntimeState(s.c.ID); err != nil {
-		return fmt.Errorf("ask gVisor's kernel: %w", err)
-	}
-	return nil
-}
-
 		"platform": "systrap",
 		"network":  "sandbox",
 		"overlay2": "root:dir=" + cfg.WritesDir + ",size=" + strconv.FormatInt(cfg.WritesBytes, 10),
@@ -260,6 +270,11 @@ func newSpec(cfg Config) *specs.Spec {
 			},
 		},
 	}
+	if m := cfg.IDMap; m != nil {
+		mapping := []specs.LinuxIDMapping{{ContainerID: 0, HostID: m.First, Size: m.Count}}
+		spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
+		spec.Linux.UIDMappings, spec.Linux.GIDMappings = mapping, mapping
+	}
 	for _, b := range cfg.Binds {
 		spec.Mounts = append(spec.Mounts, specs.Mount{
 			Destination: b.Target, Type: "bind", Source: b.Source, Options: []string{"rbind", "ro", "nosuid", "nodev"},
@@ -287,12 +302,18 @@ func writeBundle(cfg Config, spec *specs.Spec) error {
 	if err := os.MkdirAll(cfg.BundleDir, 0o700); err != nil {
 		return err
 	}
-	for name, v := range map[string]any{"config.json": spec, limitsFile: cfg.Limits} {
-		data, err := json.Marshal(v)
+	for name, file := range map[string]struct {
+		content any
+		mode    os.FileMode
+	}{
+		"config.json": {spec, 0o600},
+		limitsFile:    {cfg.Limits, 0o644}, // gVisor's processes may be another user
+	} {
+		data, err := json.Marshal(file.content)
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", name, err)
 		}
-		if err := os.WriteFile(filepath.Join(cfg.BundleDir, name), data, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(cfg.BundleDir, name), data, file.mode); err != nil {
 			return fmt.Errorf("write bundle: %w", err)
 		}
 	}

@@ -37,7 +37,11 @@ func localEngine(_ context.Context, dir string, cfg *config.Config, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	return cells.New(cells.Config{Dir: dir, Agent: agent, AgentDigest: digest, Network: network, Log: log})
+	first, count := cfg.UserIDRange()
+	return cells.New(cells.Config{
+		Dir: dir, Agent: agent, AgentDigest: digest, Network: network, Log: log,
+		FirstUserID: first, UserIDs: count,
+	})
 }
 
 // localNetwork says how the sandboxes of this machine reach out: as this process

@@ -113,6 +113,7 @@ func TestProcessesOfTheHost(t *testing.T) {
 			if status(t, pid, "Seccomp") != "2" || status(t, pid, "NoNewPrivs") != "1" {
 				t.Errorf("%s has no system call filter, or may gain privileges", name)
 			}
+			checkNobody(t, s, pid, name)
 			checkNamespaces(t, pid, name)
 			checkDescriptors(t, pid, name, path)
 		}
@@ -136,14 +137,47 @@ func status(t *testing.T, pid int, field string) string {
 	return ""
 }
 
+// checkNobody fails unless a process is nobody on the host: where root runs the
+// daemon, an id that no user has, without a group of the host's and with
+// capabilities in its own user namespace only.
+func checkNobody(t *testing.T, s *sandbox.Sandbox, pid int, name string) {
+	t.Helper()
+	for _, note := range s.Unenforced {
+		if strings.HasPrefix(note, "a user namespace: ") {
+			t.Error(note)
+		}
+	}
+	checkNamespace(t, pid, name, "user")
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	mapped := strings.Fields(string(data))
+	if err != nil || len(mapped) != 3 {
+		t.Fatalf("%s has the user ids %q, %v", name, data, err)
+	}
+	if owner := status(t, pid, "Uid"); mapped[1] != owner {
+		t.Errorf("%s is user %s, and its ids begin at %s", name, owner, mapped[1])
+	}
+	if mapped[1] == "0" {
+		t.Errorf("%s is root on the host: its ids are %q", name, data)
+	}
+	file, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil || !strings.Contains(string(file), "\nGroups:\t \n") {
+		t.Errorf("%s has groups of the host: %v\n%s", name, err, file)
+	}
+}
+
 func checkNamespaces(t *testing.T, pid int, name string) {
 	t.Helper()
 	for _, kind := range []string{"mnt", "net", "pid", "ipc", "uts"} {
-		here, err := os.Readlink("/proc/self/ns/" + kind)
-		there, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
-		if err != nil || err2 != nil || here == there {
-			t.Errorf("%s is in %s, the host's %s namespace (%v, %v)", name, there, kind, err, err2)
-		}
+		checkNamespace(t, pid, name, kind)
+	}
+}
+
+func checkNamespace(t *testing.T, pid int, name, kind string) {
+	t.Helper()
+	here, err := os.Readlink("/proc/self/ns/" + kind)
+	there, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
+	if err != nil || err2 != nil || here == there {
+		t.Errorf("%s is in %s, the host's %s namespace (%v, %v)", name, there, kind, err, err2)
 	}
 }
 

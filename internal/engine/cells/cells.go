@@ -40,6 +40,10 @@ type Config struct {
 	AgentDigest string
 	// Executable is the cove binary; empty is the running one.
 	Executable string
+	// UserIDs are how many user and group ids from FirstUserID up sandboxes may
+	// have, each [cell.IDsPerSandbox]; 0 leaves gVisor's processes this
+	// process's own. It makes a difference to root only.
+	FirstUserID, UserIDs int64
 	// Network is how gateways reach out.
 	Network Network
 	Log     *slog.Logger

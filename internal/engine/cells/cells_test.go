@@ -66,6 +66,7 @@ func open(t *testing.T, dir string) *cells.Engine {
 		t.Fatal(err)
 	}
 	e, err := cells.New(cells.Config{
+		FirstUserID: 1 << 19, UserIDs: 1 << 28,
 		Dir: dir, Agent: agent, AgentDigest: digest, Executable: binary,
 		Log: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	})

@@ -121,7 +121,7 @@ func (e *Engine) startShell(spec shellSpec) (_ *shell, err error) {
 	}
 	input, err := json.Marshal(cell.Shell{
 		Dir: dir, Root: spec.Root, Resources: spec.Resources, AgentDir: spec.AgentDir,
-		PinCPUs: !e.cgroups.CPU, Mounts: spec.Mounts, FilesFrom: spec.FilesFrom, Restore: spec.Restore,
+		UserIDs: e.userIDs(), PinCPUs: !e.cgroups.CPU, Mounts: spec.Mounts, FilesFrom: spec.FilesFrom, Restore: spec.Restore,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode the cell's shell: %w", err)
@@ -142,6 +142,17 @@ func (e *Engine) startShell(spec shellSpec) (_ *shell, err error) {
 		return nil, notStarted(fmt.Errorf("hand the shell to the cell: %w", err))
 	}
 	return &shell{process: p, spec: spec, dir: dir, unenforced: unenforced(group.Missing())}, nil
+}
+
+// userIDs are the ids for sandboxes, or nil: an ordinary user has none to give.
+func (e *Engine) userIDs() *cell.UserIDs {
+	if os.Geteuid() != 0 || e.cfg.UserIDs < cell.IDsPerSandbox {
+		return nil
+	}
+	return &cell.UserIDs{
+		First: uint32(e.cfg.FirstUserID), Slots: int(e.cfg.UserIDs / cell.IDsPerSandbox),
+		LockFile: filepath.Join(e.cfg.Dir, "user-ids.lock"),
+	}
 }
 
 // processOf returns a cell that runs the given program.

@@ -32,7 +32,7 @@ func openWith(t *testing.T, dir, executable string) *cells.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := cells.New(cells.Config{
+	e, err := cells.New(cells.Config{FirstUserID: 1 << 19, UserIDs: 1 << 28,
 		Dir: dir, Agent: agent, AgentDigest: digest, Executable: executable,
 		Log: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	})
