@@ -277,19 +277,31 @@ func (d Dir) Manifest(id string) (Manifest, error) {
 	if m.ID != id {
 		return m, damaged(fmt.Errorf("it is the manifest of %q", m.ID))
 	}
+	if !isName(m.Program) && m.Program != "" {
+		return m, damaged(fmt.Errorf("it names the program %q", m.Program))
+	}
 	for _, want := range m.Files {
-		if filepath.Base(want.Name) != want.Name {
+		if !isName(want.Name) {
 			return m, damaged(fmt.Errorf("it names the file %q", want.Name))
 		}
-		info, err := os.Stat(filepath.Join(d.Path(id), want.Name))
+		info, err := os.Lstat(filepath.Join(d.Path(id), want.Name))
 		if err != nil {
 			return m, damaged(err)
+		}
+		if !info.Mode().IsRegular() {
+			return m, damaged(fmt.Errorf("%s is no regular file", want.Name))
 		}
 		if info.Size() != want.Size {
 			return m, damaged(fmt.Errorf("%s has %d bytes instead of %d", want.Name, info.Size(), want.Size))
 		}
 	}
 	return m, nil
+}
+
+// isName reports whether a name is of an entry of one directory, and leads
+// nowhere else.
+func isName(name string) bool {
+	return filepath.Base(name) == name && filepath.IsLocal(name) && name != "."
 }
 
 func damaged(err error) error { return fmt.Errorf("%w: %w", ErrDamaged, err) }
