@@ -40,6 +40,9 @@ func newLinkKey(file string) ([]byte, error) {
 		if err == nil {
 			err = os.Rename(f.Name(), file)
 		}
+		if err == nil {
+			err = syncDir(filepath.Dir(file))
+		}
 		if err != nil {
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
@@ -48,4 +51,13 @@ func newLinkKey(file string) ([]byte, error) {
 		return nil, fmt.Errorf("write the key of preview links: %w", err)
 	}
 	return key, nil
+}
+
+// syncDir writes a directory's names to the disk.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

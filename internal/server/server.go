@@ -145,6 +145,13 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		return fmt.Errorf("open the store: %w", err)
 	}
 	p.onClose(p.store.Close)
+	id, adopts, err := p.store.Installation(ctx)
+	if err != nil {
+		return err
+	}
+	if err := checkInstallation(dir, id, adopts); err != nil {
+		return err
+	}
 	if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(dir, "engine"), &s.cfg, s.log); err != nil {
 		return fmt.Errorf("open the engine: %w", err)
 	}
