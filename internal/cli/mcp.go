@@ -24,7 +24,7 @@ type mcpOptions struct {
 
 func (o *mcpOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Dialect, "dialect", "", "tools to speak: native, or the name of another product (default native)")
-	f.StringSliceVar(&o.Toolsets, "toolsets", nil, "tools to offer, such as core, or all (default the dialect's)")
+	f.StringSliceVar(&o.Toolsets, "toolsets", nil, "tools to offer, such as core, or all (default COVE_TOOLSETS, or the dialect's)")
 	f.BoolVar(&o.ReadOnly, "read-only", false, "only tools that change nothing")
 	addHandover(f, &o.Handover)
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error")
@@ -60,6 +60,9 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	if product, ok := d.(dialect.Configured); ok {
 		server, key := product.Environment(a.Env)
 		a.globals.URL, a.globals.Key = cmp.Or(a.globals.URL, server), cmp.Or(a.globals.Key, key)
+	}
+	if _, ok := d.(dialect.Toolsetter); ok && len(opts.Toolsets) == 0 {
+		opts.Toolsets = dialect.ParseToolsets(a.Env("COVE_TOOLSETS"))
 	}
 	c, err := a.connect()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 
 // Dialect is one MCP surface. Its methods are cheap, return the same on every
 // call and are safe for concurrent use. What not every dialect has are
-// interfaces of their own: [Toolsetter], [Resourcer], [Prompter], [Sessionless], [Configured],
+// interfaces of their own: [Toolsetter], [Instructor], [Resourcer], [Prompter], [Sessionless], [Configured],
 // [Logged], [Streamer], [Failer].
 type Dialect interface {
 	// Name is how the dialect is chosen: [a-z0-9_@.-], such as "native".
@@ -43,6 +43,13 @@ type Server struct {
 type Toolsetter interface {
 	// Toolsets lists all toolsets in order, and those that are on by default.
 	Toolsets() (known, defaults []string)
+}
+
+// Instructor is implemented by a dialect whose instructions depend on the tools
+// that a server offers.
+type Instructor interface {
+	// Instructions replace those of [Dialect.Server].
+	Instructions(tools []Tool) string
 }
 
 // Resourcer is implemented by a dialect that serves resources.

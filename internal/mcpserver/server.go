@@ -39,6 +39,9 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 		return nil, err
 	}
 	about := b.dialect.Server(b.cfg.Version)
+	if i, ok := b.dialect.(dialect.Instructor); ok {
+		about.Instructions = i.Instructions(tools)
+	}
 	opts := &mcp.ServerOptions{
 		Instructions: about.Instructions,
 		Logger:       slog.New(quiet{b.cfg.Log.Handler()}),

@@ -20,7 +20,7 @@ import (
 // What a client shows that keeps only the first 512 characters of the
 // instructions is whole and tells the main job.
 func TestInstructionsBegin(t *testing.T) {
-	intro, _, found := strings.Cut(instructions, "\nMore:\n")
+	intro, _, found := strings.Cut(New().Server("1").Instructions, "\nMore:\n")
 	if !found || len(intro) > 512 {
 		t.Errorf("the introduction has %d bytes", len(intro))
 	}
