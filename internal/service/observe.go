@@ -221,10 +221,12 @@ type meter struct {
 type series struct {
 	ring []sandbox.StatsPoint // oldest at next once it is full
 	next int
-	// The last look at its processor time, of which instance and when.
+	// The last look at its processor time, of which instance and when, and the
+	// share that it told.
 	instance string
 	at       time.Time
 	cpu      float64
+	percent  float64
 	// The last look at its network, of which instance.
 	netInstance   string
 	netIn, netOut int64
@@ -252,16 +254,16 @@ func (m *meter) of(id string) *series {
 func (m *meter) percent(h *handle, started *time.Time, cpuSeconds float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	one, now := m.of(h.id), time.Now()
-	if one.instance == h.instance.ID() && now.Sub(one.at) < leastLook && len(one.ring) > 0 {
-		return one.latest().CPUPercent
-	}
-	return one.share(h.instance.ID(), started, now, cpuSeconds)
+	return m.of(h.id).share(h.instance.ID(), started, time.Now(), cpuSeconds)
 }
 
-// share notes a look at the processor time, and tells the share since the one
-// before.
+// share notes a look at the processor time, and tells the share since the look
+// before. A look that comes within [leastLook] of that one tells the same again:
+// over a shorter time the share would be noise.
 func (one *series) share(instance string, started *time.Time, now time.Time, cpu float64) float64 {
+	if one.instance == instance && now.Sub(one.at) < leastLook {
+		return one.percent
+	}
 	since, used := one.at, cpu-one.cpu
 	if one.instance != instance || used < 0 {
 		used, since = cpu, now
@@ -270,11 +272,11 @@ func (one *series) share(instance string, started *time.Time, now time.Time, cpu
 		}
 	}
 	one.instance, one.at, one.cpu = instance, now, cpu
-	d := now.Sub(since).Seconds()
-	if d <= 0 {
-		return 0
+	one.percent = 0
+	if d := now.Sub(since); d > 0 {
+		one.percent = 100 * used / max(d, leastLook).Seconds()
 	}
-	return 100 * used / d
+	return one.percent
 }
 
 func (one *series) latest() sandbox.StatsPoint {

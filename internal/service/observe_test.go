@@ -179,6 +179,30 @@ func TestMeterBounds(t *testing.T) {
 	}
 }
 
+// Looks that follow each other at once tell no more than the machine could have
+// done: here two processors that are busy all the time.
+func TestShareOfFrequentLooks(t *testing.T) {
+	one := &series{}
+	began := time.Now()
+	const busy = 200
+	cpu := func(now time.Time) float64 { return busy / 100 * now.Sub(began).Seconds() }
+	for _, gap := range []time.Duration{10 * time.Millisecond, time.Millisecond, time.Second, time.Microsecond, 10 * time.Second, 3 * time.Millisecond, 249 * time.Millisecond, 2 * time.Millisecond} {
+		now := one.at.Add(gap)
+		if one.at.IsZero() {
+			now = began.Add(gap)
+		}
+		// The counter of the processor time may be read late.
+		got := one.share("i", &began, now, cpu(now)+0.001)
+		if got < 0 || got > busy+1 {
+			t.Errorf("%v after the last look it has used %v%%", gap, got)
+		}
+	}
+	now := one.at.Add(time.Second)
+	if got := one.share("i", &began, now, cpu(now)); got < busy-1 || got > busy+1 {
+		t.Errorf("over a second it has used %v%%, want %d", got, busy)
+	}
+}
+
 // The totals of the network only grow, whatever becomes of sandboxes.
 func TestNetworkTotals(t *testing.T) {
 	m := meter{}
