@@ -233,6 +233,30 @@ func TestSpareKernels(t *testing.T) {
 	}
 }
 
+// An interpreter that was started ahead for another user is replaced. Nobody's
+// variables are lost with it, and nobody is told so.
+func TestSpareKernelOfAnotherUser(t *testing.T) {
+	needs.Root(t)
+	s := start(t)
+	dir := "/" // where every user may be
+	if _, err := s.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{Workdir: &dir})); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []string{"python", "bash"} {
+		req := in(l, "")
+		req.User = "nobody"
+		s.code(t, req)
+	}
+	if _, err := s.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{Fresh: true})); err != nil {
+		t.Fatal(err)
+	}
+	for l, code := range map[string]string{"python": "import os; print(os.getuid())", "bash": "id -u"} {
+		if r := s.code(t, in(l, code)); r.stdout != "0\n" || r.stderr != "" || r.GetRestarted() || r.GetReason() != "" {
+			t.Errorf("%s: %q, %q, %v", l, r.stdout, r.stderr, r.CodeResult)
+		}
+	}
+}
+
 func (s *server) contextOf(t testing.TB, language string) *agentv1.CodeContext {
 	t.Helper()
 	res, err := s.ListContexts(t.Context(), connect.NewRequest(&agentv1.ListContextsRequest{}))

@@ -209,7 +209,8 @@ func (a *Agent) explainKernel(ctx context.Context, l sandbox.Language, err error
 	return fail(connect.CodeFailedPrecondition, "the interpreter for %s does not start: %v", l, err)
 }
 
-// drop forgets a kernel that has ended.
+// drop forgets a kernel that has ended. The next caller is told the reason, if
+// the kernel had run anybody's code: otherwise nothing is lost.
 func (c *codeContext) drop(k *kernel.Kernel, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,7 +218,10 @@ func (c *codeContext) drop(k *kernel.Kernel, reason string) {
 		return
 	}
 	_ = os.RemoveAll(c.scratch)
-	c.kernel, c.scratch, c.lost = nil, "", reason
+	c.kernel, c.scratch = nil, ""
+	if c.count > 0 {
+		c.lost = reason
+	}
 }
 
 // runIn runs code in a context, which is free again when it returns.
@@ -322,7 +326,7 @@ func (c *codeContext) take(p *codePlan) (home string) {
 	if spare && k != nil && (user.uid != p.user.uid || user.gid != p.user.gid) {
 		k.Kill()
 		<-k.Dead()
-		c.drop(k, fmt.Sprintf("it belonged to user %q", user.name))
+		c.drop(k, "")
 		return ""
 	}
 	return home

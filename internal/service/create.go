@@ -109,7 +109,7 @@ func (s *Service) draft(v *visit, req *sandbox.CreateRequest) (store.Record, beg
 	if len(r.Mounts) > 0 {
 		return r, from, nil // a golden checkpoint has none
 	}
-	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template), v.caller.Team); ok {
+	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template, r.User), v.caller.Team); ok {
 		from.checkpoint, from.fresh, from.release = id, true, release
 	}
 	return r, from, nil

@@ -98,9 +98,10 @@ const warmMemory = 512
 type goldenKind struct {
 	Root      engine.Root
 	Resources sandbox.Resources
-	// User, WorkDir, Env and Warm are the template's, and only set if its
-	// interpreters wait ready or something runs from the start: these are
-	// started with them.
+	// WorkDir, Env and Warm are the template's, and only set if its interpreters
+	// wait ready or something runs from the start: these are started with them.
+	// User is the template's too, or root where only interpreters wait, for
+	// sandboxes that run as root: an interpreter cannot change its user.
 	User    string
 	WorkDir string
 	Env     map[string]string
@@ -109,10 +110,16 @@ type goldenKind struct {
 	Begins *begins `json:",omitempty"`
 }
 
-func kindOf(root engine.Root, r sandbox.Resources, t *sandbox.Template) *goldenKind {
+// kindOf returns the kind of golden checkpoint for sandboxes of a template that
+// run as user. Sandboxes of users other than root and the template's share the
+// kind of the template's user: the number of kinds stays bounded.
+func kindOf(root engine.Root, r sandbox.Resources, t *sandbox.Template, user string) *goldenKind {
 	k := &goldenKind{Root: root, Resources: r, WorkDir: "/"}
 	if len(t.Warm) > 0 && r.MemoryMiB >= warmMemory {
 		k.User, k.WorkDir, k.Env, k.Warm = t.User, cmp.Or(t.WorkDir, "/"), t.Env, t.Warm
+		if user == "root" {
+			k.User = user
+		}
 	}
 	if t.Start != nil {
 		k.User, k.WorkDir, k.Env, k.Begins = t.User, cmp.Or(t.WorkDir, "/"), t.Env, beginsOfTemplate(t)
@@ -451,5 +458,6 @@ func (s *Service) defaults(ctx context.Context, template string) (*goldenKind, e
 	if err != nil {
 		return nil, err
 	}
-	return kindOf(root, s.newRecord(&sandbox.CreateRequest{}, &t, "").Resources, &t), nil
+	r := s.newRecord(&sandbox.CreateRequest{}, &t, "")
+	return kindOf(root, r.Resources, &t, r.User), nil
 }

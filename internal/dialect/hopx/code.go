@@ -135,8 +135,8 @@ func executedOf(res *sandbox.CodeResult, timeout int64) *executed {
 			out.say(fmt.Sprintf("Execution timed out after %d seconds", timeout))
 		}
 	}
-	if res.Restarted && !strings.Contains(out.Stderr, res.Reason) {
-		out.say("The interpreter is a new one, variables and imports are gone: " + res.Reason)
+	if res.Restarted {
+		out.remark("The interpreter is a new one, variables and imports are gone: " + res.Reason + ".")
 	}
 	return out
 }
@@ -240,7 +240,7 @@ func executeIsolated(ctx context.Context, c *dialect.Call, in isolatedArgs) (any
 		return nil, in.notRun(err)
 	}
 	out.SandboxID = s.ID
-	out.Note = fmt.Sprintf("Sandbox will auto-destroy after 10 minutes. delete_sandbox('%s') removes it earlier.", s.ID)
+	out.remark(fmt.Sprintf("Sandbox will auto-destroy after 10 minutes. delete_sandbox('%s') removes it earlier.", s.ID))
 	if note != "" {
 		out.remark(note + ".")
 	}

@@ -386,13 +386,16 @@ func TestCodeResults(t *testing.T) {
 		"no exit code":   {sandbox.CodeResult{Error: &sandbox.CodeError{Name: "E", Message: "m"}}, 1, "E: m\n"},
 		"timeout":        {sandbox.CodeResult{ExitCode: 1, TimedOut: true, Error: &sandbox.CodeError{Name: "KeyboardInterrupt"}}, 124, "Execution timed out after 30 seconds\n"},
 		"interrupted":    {sandbox.CodeResult{Interrupted: true}, 1, ""},
-		"new":            {sandbox.CodeResult{ExitCode: 137, Restarted: true, Reason: "it used too much memory"}, 137, "The interpreter is a new one, variables and imports are gone: it used too much memory\n"},
+		"new":            {sandbox.CodeResult{ExitCode: 137, Restarted: true, Reason: "it used too much memory"}, 137, ""},
 		"stderr is fine": {sandbox.CodeResult{Stderr: "warning\n"}, 0, "warning\n"},
 	} {
 		svc := newImaginary()
 		tt.result.Language = sandbox.Python
 		svc.result = tt.result
 		got := answer(t, first, svc, "execute_code", `{`+at+`,"code":"1"}`)
+		if note, _ := got["_note"].(string); strings.Contains(note, tt.result.Reason+".") != tt.result.Restarted {
+			t.Errorf("%s: the note is %q", name, note)
+		}
 		if got["exit_code"] != tt.exit || got["stderr"] != tt.stderr || got["success"] != (tt.exit == 0) {
 			t.Errorf("%s: %v", name, got)
 		}
