@@ -21,6 +21,8 @@ type handle struct {
 	client   *agentclient.Client
 	// updating is held by the update under way: it has room for one.
 	updating chan struct{}
+	// vcpus is how many processors it has.
+	vcpus atomic.Int32
 	// history is how many automatic snapshots are kept.
 	history atomic.Int32
 	// gone is closed when the sandbox has ended; why is set before that.
@@ -44,6 +46,7 @@ func newHandle(r *store.Record, instance engine.Instance) *handle {
 		gone:     make(chan struct{}),
 		active:   r.LastActiveAt, stored: r.LastActiveAt,
 	}
+	h.vcpus.Store(int32(r.Resources.VCPUs))
 	h.history.Store(int32(r.History))
 	return h
 }

@@ -234,7 +234,8 @@ type series struct {
 
 const seriesLength = int(sandbox.StatsRetention / sandbox.StatsInterval)
 
-// leastLook is the shortest time of which a share of a processor is told.
+// leastLook is the shortest time of which a share of a processor is told: in a
+// shorter one the delay of a reading is a large part.
 const leastLook = 250 * time.Millisecond
 
 func (m *meter) of(id string) *series {
@@ -254,14 +255,15 @@ func (m *meter) of(id string) *series {
 func (m *meter) percent(h *handle, started *time.Time, cpuSeconds float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.of(h.id).share(h.instance.ID(), started, time.Now(), cpuSeconds)
+	return m.of(h.id).share(h.instance.ID(), int(h.vcpus.Load()), started, time.Now(), cpuSeconds)
 }
 
-// share notes a look at the processor time, and tells the share since the look
-// before. A look that comes within [leastLook] of that one tells the same again:
-// over a shorter time the share would be noise.
-func (one *series) share(instance string, started *time.Time, now time.Time, cpu float64) float64 {
-	if one.instance == instance && now.Sub(one.at) < leastLook {
+// share notes a look at the processor time, and tells the share since the one
+// before. A look within leastLook of the one before is not noted and tells the
+// share of that one. The share is at most 100 for each of the sandbox's
+// processors: what is above that is the delay between a reading and its time.
+func (one *series) share(instance string, vcpus int, started *time.Time, now time.Time, cpu float64) float64 {
+	if one.instance == instance && now.Sub(one.at) < leastLook && cpu >= one.cpu {
 		return one.percent
 	}
 	since, used := one.at, cpu-one.cpu
@@ -271,10 +273,9 @@ func (one *series) share(instance string, started *time.Time, now time.Time, cpu
 			since = *started
 		}
 	}
-	one.instance, one.at, one.cpu = instance, now, cpu
-	one.percent = 0
-	if d := now.Sub(since); d > 0 {
-		one.percent = 100 * used / max(d, leastLook).Seconds()
+	one.instance, one.at, one.cpu, one.percent = instance, now, cpu, 0
+	if d := now.Sub(since); d >= leastLook {
+		one.percent = min(100*used/d.Seconds(), 100*float64(vcpus))
 	}
 	return one.percent
 }
@@ -289,7 +290,7 @@ func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) {
 	one, now := m.of(h.id), time.Now()
 	m.carry(one, h.instance.ID(), st.NetworkInBytes, st.NetworkOutBytes)
 	p := sandbox.StatsPoint{
-		Time: now.UTC(), CPUPercent: one.share(h.instance.ID(), started, now, st.CPUSeconds), MemoryBytes: st.MemoryBytes, DiskBytes: st.DiskBytes,
+		Time: now.UTC(), CPUPercent: one.share(h.instance.ID(), int(h.vcpus.Load()), started, now, st.CPUSeconds), MemoryBytes: st.MemoryBytes, DiskBytes: st.DiskBytes,
 		Processes: st.Processes, NetworkInBytes: st.NetworkInBytes, NetworkOutBytes: st.NetworkOutBytes,
 	}
 	if len(one.ring) < seriesLength {

@@ -5,11 +5,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -152,7 +154,7 @@ func TestMeterBounds(t *testing.T) {
 	now := began
 	for i := range seriesLength + 10 {
 		now = now.Add(sandbox.StatsInterval)
-		p := sandbox.StatsPoint{Time: now, CPUPercent: one.share("i", nil, now, float64(i)*5), MemoryBytes: int64(i)}
+		p := sandbox.StatsPoint{Time: now, CPUPercent: one.share("i", 1, nil, now, float64(i)*5), MemoryBytes: int64(i)}
 		if len(one.ring) < seriesLength {
 			one.ring = append(one.ring, p)
 		} else {
@@ -170,7 +172,7 @@ func TestMeterBounds(t *testing.T) {
 		}
 	}
 	// Another machine begins from nothing.
-	if got := one.share("j", nil, now.Add(time.Second), 1000); got != 0 {
+	if got := one.share("j", 1, nil, now.Add(time.Second), 1000); got != 0 {
 		t.Errorf("a new machine has used %v%% at once", got)
 	}
 	m.forget(now.Add(time.Minute))
@@ -179,29 +181,44 @@ func TestMeterBounds(t *testing.T) {
 	}
 }
 
-// Looks that follow each other at once tell no more than the machine could have
-// done: here two processors that are busy all the time.
-func TestShareOfFrequentLooks(t *testing.T) {
-	one := &series{}
-	began := time.Now()
-	const busy = 200
-	cpu := func(now time.Time) float64 { return busy / 100 * now.Sub(began).Seconds() }
-	for _, gap := range []time.Duration{10 * time.Millisecond, time.Millisecond, time.Second, time.Microsecond, 10 * time.Second, 3 * time.Millisecond, 249 * time.Millisecond, 2 * time.Millisecond} {
-		now := one.at.Add(gap)
-		if one.at.IsZero() {
-			now = began.Add(gap)
+// A look that follows another at once tells what that one told, and is not the
+// beginning of the next: the share never exceeds the sandbox's processors.
+func TestMeterPolled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, h := meter{}, newHandle(&store.Record{Sandbox: sandbox.Sandbox{ID: "x", Resources: sandbox.Resources{VCPUs: 1}}}, named{id: "i"})
+		began := time.Now()
+		// Each reading is up to 40 ms newer than its time.
+		used := func(late time.Duration) float64 { return (time.Since(began) + late).Seconds() / 2 }
+		m.add(h, &began, &sandbox.Stats{CPUSeconds: used(0)})
+		time.Sleep(10 * time.Second)
+		if got := m.percent(h, &began, used(0)); got != 50 {
+			t.Errorf("%v%% were used, want 50%%", got)
 		}
-		// The counter of the processor time may be read late.
-		got := one.share("i", &began, now, cpu(now)+0.001)
-		if got < 0 || got > busy+1 {
-			t.Errorf("%v after the last look it has used %v%%", gap, got)
+		time.Sleep(time.Millisecond)
+		m.add(h, &began, &sandbox.Stats{CPUSeconds: used(40 * time.Millisecond)})
+		if got := m.series["x"].latest().CPUPercent; got != 50 {
+			t.Errorf("the look after a poll says %v%%, want 50%%", got)
 		}
-	}
-	now := one.at.Add(time.Second)
-	if got := one.share("i", &began, now, cpu(now)); got < busy-1 || got > busy+1 {
-		t.Errorf("over a second it has used %v%%, want %d", got, busy)
-	}
+		time.Sleep(leastLook - time.Millisecond)
+		if got := m.percent(h, &began, used(time.Second)); got != 100 {
+			t.Errorf("a reading that came late says %v%%, want no more than its processor", got)
+		}
+		started := time.Now()
+		time.Sleep(time.Millisecond)
+		fresh := newHandle(&store.Record{Sandbox: sandbox.Sandbox{ID: "y", Resources: sandbox.Resources{VCPUs: 2}}}, named{id: "j"})
+		if got := m.percent(fresh, &started, 0.8); got != 0 {
+			t.Errorf("a sandbox of a millisecond says %v%%", got)
+		}
+	})
 }
+
+// named is an instance of which only the id matters.
+type named struct {
+	engine.Instance
+	id string
+}
+
+func (n named) ID() string { return n.id }
 
 // The totals of the network only grow, whatever becomes of sandboxes.
 func TestNetworkTotals(t *testing.T) {
@@ -282,6 +299,17 @@ func TestWarmInterpreters(t *testing.T) {
 	sbx := w.create(sandbox.CreateRequest{Template: "warm"})
 	if got := w.shell(sbx.ID, "cat warmed"); got != "begun" {
 		t.Errorf("it begins with %q", got)
+	}
+	// An interpreter runs as one user: sandboxes of root have a checkpoint of
+	// their own, and all others share that of the template's user.
+	_, shared, err := w.cfg.Templates.Root(t.Context(), "warm")
+	must(t, err)
+	shared.User = "user"
+	r := sandbox.Resources{MemoryMiB: 600}
+	for user, want := range map[string]string{"root": "root", "user": "user", "daemon": "user"} {
+		if got := kindOf(engine.Root{}, r, &shared, user).User; got != want {
+			t.Errorf("the interpreters for sandboxes of %s belong to %q, want %s", user, got, want)
+		}
 	}
 	// A small sandbox has no room for interpreters that wait.
 	small := w.create(sandbox.CreateRequest{Template: "warm", Resources: sandbox.Resources{MemoryMiB: 128}})

@@ -262,6 +262,7 @@ func (h *handle) apply(ctx context.Context, r *store.Record, limits, env bool) (
 		if err != nil {
 			return nil, err
 		}
+		h.vcpus.Store(int32(res.VCPUs))
 		unenforced = append(slices.Clone(h.instance.Unenforced()), un...)
 		slices.Sort(unenforced)
 		unenforced = append([]string{}, slices.Compact(unenforced)...)
