@@ -150,3 +150,26 @@ func TestPowerLoss(t *testing.T) {
 		}
 	}
 }
+
+// The id is written beside the database as soon as the database is open.
+func TestInstallationSurvivesPowerLoss(t *testing.T) {
+	disk := needs.NewDisk(t, 64)
+	s, err := Open(t.Context(), filepath.Join(disk.Dir, "cove.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	after := disk.AfterPowerLoss(t)
+	want, _, err := s.Installation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := Open(t.Context(), filepath.Join(after, "cove.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	if got, _, err := left.Installation(t.Context()); err != nil || got != want {
+		t.Errorf("the id is %q, %v after a loss of power; want %q", got, err, want)
+	}
+}

@@ -66,7 +66,9 @@ func (s *Store) connect(ctx context.Context, path string) (err error) {
 	if s.write, err = open(path, "_txlock=immediate&_journal_mode=WAL&_synchronous=NORMAL", 1); err != nil {
 		return err
 	}
-	if err := migrate(ctx, s.write, path); err != nil {
+	// The id of the installation is written beside the database next. A loss of
+	// power that left only that would make the two strangers to each other.
+	if err := errors.Join(migrate(ctx, s.write, path), s.sync()); err != nil {
 		return errors.Join(err, s.write.Close())
 	}
 	if s.read, err = open(path, "_query_only=1", readers); err != nil {
