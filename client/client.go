@@ -288,6 +288,13 @@ func encode(v any) ([]byte, error) {
 // versionHeader has the version of the server in each of its answers.
 const versionHeader = "Cove-Version"
 
+// noteVersion tells of the version of the server, once.
+func (c *Client) noteVersion(resp *http.Response) {
+	if version := resp.Header.Get(versionHeader); version != "" && c.onVersion != nil {
+		c.versioned.Do(func() { c.onVersion(version) })
+	}
+}
+
 // send sends a request and returns a successful response, whose body the
 // caller closes.
 func (c *Client) send(req *http.Request) (*http.Response, error) {
@@ -295,9 +302,7 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, c.connectionError(req.Context(), err)
 	}
-	if version := resp.Header.Get(versionHeader); version != "" && c.onVersion != nil {
-		c.versioned.Do(func() { c.onVersion(version) })
-	}
+	c.noteVersion(resp)
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
 		return resp, nil
 	}

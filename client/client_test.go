@@ -300,3 +300,27 @@ func FuzzTerminalOutput(f *testing.F) {
 		}
 	})
 }
+
+// What makes something goes by another way, and often first.
+func TestVersionToldOfCreation(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cove-Version", "1.2.3")
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"id":"sbx-1"}`)
+	}))
+	defer srv.Close()
+	var told []string
+	c, err := New(Config{URL: srv.URL, OnVersion: func(v string) { told = append(told, v) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 {
+		if _, err := c.Create(t.Context(), sandbox.CreateRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(told) != 1 || told[0] != "1.2.3" {
+		t.Errorf("told of %q, want 1.2.3 once", told)
+	}
+}

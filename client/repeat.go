@@ -69,6 +69,7 @@ func (c *Client) sendKeyed(ctx context.Context, e endpoint, key string, body, ou
 		return c.lost(ctx, err)
 	}
 	defer resp.Body.Close()
+	c.noteVersion(resp)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
 		return errorOf(resp)
 	}
