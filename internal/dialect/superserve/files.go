@@ -1,11 +1,14 @@
 package superserve
 
 import (
+	"archive/zip"
 	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
+	"io/fs"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -224,8 +227,52 @@ func zipOf(ctx context.Context, c *dialect.Call, in pathArgs) ([]byte, error) {
 	}
 	defer r.Close()
 	data, err := io.ReadAll(io.LimitReader(r, maxZip+1))
+	if err == nil && len(data) <= maxZip {
+		data, err = below(archiveRoot(in.Path), data)
+	}
 	if err == nil && len(data) > maxZip {
 		err = sandbox.Errorf(sandbox.CodeTooLarge, "the archive is over %d bytes", maxZip)
 	}
 	return data, err
+}
+
+// archiveRoot is the name of the directory that is first in an archive of dir.
+func archiveRoot(dir string) string {
+	if base := path.Base(path.Clean("/" + dir)); base != "/" {
+		return base
+	}
+	return "root"
+}
+
+// below puts all that is in a zip file into a directory, so that two archives
+// unpack beside each other, and leaves symbolic links out, as the product does.
+func below(dir string, data []byte) ([]byte, error) {
+	in, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
+	}
+	var out bytes.Buffer
+	w := zip.NewWriter(&out)
+	for _, f := range in.File {
+		if f.Mode()&fs.ModeSymlink != 0 {
+			continue
+		}
+		header := f.FileHeader
+		header.Name = dir + "/" + f.Name
+		raw, err := f.OpenRaw()
+		if err != nil {
+			return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
+		}
+		entry, err := w.CreateRaw(&header)
+		if err == nil {
+			_, err = io.Copy(entry, raw)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("write the archive: %w", err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("write the archive: %w", err)
+	}
+	return out.Bytes(), nil
 }

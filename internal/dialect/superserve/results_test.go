@@ -1,10 +1,14 @@
 package superserve_test
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -120,6 +124,73 @@ func TestTruncation(t *testing.T) {
 				t.Errorf("of %d bytes the head has %d and the tail %d, and %d are said to be dropped", len(whole), len(head), len(tail), dropped)
 			}
 		})
+	}
+}
+
+// Two archives unpack beside each other, and symbolic links are left out.
+func TestArchivesHaveADirectory(t *testing.T) {
+	var data bytes.Buffer
+	w := zip.NewWriter(&data)
+	for name, mode := range map[string]fs.FileMode{"a.txt": 0o644, "sub/": fs.ModeDir | 0o755, "sub/b.sh": 0o755, "link": fs.ModeSymlink | 0o777} {
+		h := &zip.FileHeader{Name: name, Method: zip.Deflate}
+		h.SetMode(mode)
+		entry, err := w.CreateHeader(h)
+		if err == nil && !mode.IsDir() {
+			_, err = entry.Write([]byte("content of " + name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	svc := newImaginary()
+	svc.archive = data.Bytes()
+	structured, _ := ask(t, svc, "sandbox_files_download_dir", `{"sandbox_id":"one","path":"/workspace/proj/"}`)
+	var result struct {
+		Bytes   int    `json:"bytes"`
+		Content []byte `json:"content"`
+	}
+	if err := json.Unmarshal([]byte(structured), &result); err != nil || result.Bytes != len(result.Content) {
+		t.Fatalf("%s: %v", structured, err)
+	}
+	z, err := zip.NewReader(bytes.NewReader(result.Content), int64(len(result.Content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[f.Name] = f.Mode().String() + " " + string(content)
+	}
+	want := map[string]string{"proj/a.txt": "-rw-r--r-- content of a.txt", "proj/sub/": "drwxr-xr-x ", "proj/sub/b.sh": "-rwxr-xr-x content of sub/b.sh"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the archive (-want +got):\n%s", diff)
+	}
+	svc.archive = []byte("no archive")
+	if structured, text := ask(t, svc, "sandbox_files_download_dir", `{"sandbox_id":"one","path":"/x"}`); structured != "" || !strings.Contains(text, "damaged") {
+		t.Errorf("a damaged archive: %s %s", structured, text)
+	}
+}
+
+// The product's curated templates are listed under its names when the templates
+// in their place are built.
+func TestCuratedTemplates(t *testing.T) {
+	svc := newImaginary()
+	svc.ready = []sandbox.Template{{Name: "code-interpreter", State: sandbox.TemplateReady, Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 2048, DiskMiB: 8192}}}
+	_, text := ask(t, svc, "sandbox_template_list", `{"name_prefix":"superserve/"}`)
+	want := "superserve/base\tready\t1 vCPU / 1024 MiB\nsuperserve/code-interpreter\tready\t2 vCPU / 2048 MiB\n" +
+		"superserve/python-3.11\tready\t2 vCPU / 2048 MiB\nsuperserve/python-ml\tready\t2 vCPU / 2048 MiB"
+	if text != want {
+		t.Errorf("listed\n%s\nwant\n%s", text, want)
 	}
 }
 

@@ -1,9 +1,11 @@
 package superserve_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -35,6 +37,10 @@ type imaginary struct {
 	job      sandbox.Job
 	built    sandbox.BuildTemplateRequest
 	building int // other templates
+	// ready are templates of these names that are built; archive is any directory
+	// as a zip file.
+	ready   []sandbox.Template
+	archive []byte
 }
 
 func newImaginary() *imaginary {
@@ -169,12 +175,20 @@ func (s *imaginary) NetworkLog(_ context.Context, id string, req sandbox.Network
 	return list, s.is(id)
 }
 
+func (s *imaginary) ArchiveDir(context.Context, string, string, int64) (io.ReadCloser, error) {
+	return io.NopCloser(bytes.NewReader(s.archive)), nil
+}
+
 func (s *imaginary) ListTemplates(context.Context) (*sandbox.List[sandbox.Template], error) {
 	list := &sandbox.List[sandbox.Template]{Items: []sandbox.Template{
 		{Name: "code-interpreter", State: sandbox.TemplateAvailable},
 		{Name: "host", State: sandbox.TemplateReady, Resources: sandbox.Resources{VCPUs: 2}},
 		{Name: "mine", State: sandbox.TemplateFailed},
 	}}
+	for _, t := range s.ready {
+		list.Items = slices.DeleteFunc(list.Items, func(old sandbox.Template) bool { return old.Name == t.Name })
+		list.Items = append(list.Items, t)
+	}
 	for i := range s.building {
 		list.Items = append(list.Items, sandbox.Template{Name: fmt.Sprint("b", i), State: sandbox.TemplateBuilding})
 	}
@@ -246,6 +260,8 @@ func TestCreateRequests(t *testing.T) {
 		`{"name":"two","auto_delete_seconds":0}`:                             with(func(r *sandbox.CreateRequest) { r.PausedLifetimeSeconds = 1 }),
 		`{"name":"two","from_template":"superserve/base","unknown":{"x":1}}`: base,
 		`{"name":"two","from_template":"superserve/python-3.11"}`:            with(func(r *sandbox.CreateRequest) { r.Template = "code-interpreter" }),
+		`{"name":"two","from_template":"superserve/python-ml"}`:              with(func(r *sandbox.CreateRequest) { r.Template = "code-interpreter" }),
+		`{"name":"two","from_template":"superserve/node-22"}`:                with(func(r *sandbox.CreateRequest) { r.Template = "node" }),
 		`{"name":"two","from_template":"mine"}`:                              with(func(r *sandbox.CreateRequest) { r.Template = "mine" }),
 		`{"name":"two","from_snapshot":"snap-1"}`:                            with(func(r *sandbox.CreateRequest) { r.Snapshot, r.User = "snap-1", "" }),
 		`{"name":"two","env_vars":{"A":"1"},"secrets":{"K":"s"}}`: with(func(r *sandbox.CreateRequest) {

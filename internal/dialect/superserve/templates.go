@@ -21,13 +21,24 @@ const (
 	baseTemplate = curated + "base"
 )
 
+// standIns are the server's templates in the place of the product's own, in the
+// order in which they are listed.
+var standIns = []struct{ name, template string }{
+	{curated + "code-interpreter", "code-interpreter"},
+	{curated + "python-3.11", "code-interpreter"}, // Debian 12 has that one
+	{curated + "python-ml", "code-interpreter"},
+	{curated + "node-22", "node"},
+}
+
 // templateName is the service's name of a template; empty is the default.
 func templateName(name string) string {
-	switch name {
-	case baseTemplate:
+	if name == baseTemplate {
 		return ""
-	case curated + "python-3.11": // Debian 12 has that one
-		return "code-interpreter"
+	}
+	for _, s := range standIns {
+		if s.name == name {
+			return s.template
+		}
 	}
 	return strings.TrimPrefix(name, curated)
 }
@@ -65,6 +76,13 @@ func listTemplates(ctx context.Context, c *dialect.Call, in templateListArgs) (*
 		return nil, err
 	}
 	all := []template{templateOf(baseTemplate, sandbox.TemplateReady, sandbox.Resources{})}
+	for _, s := range standIns {
+		for _, t := range list.Items {
+			if t.Name == s.template && t.State != sandbox.TemplateAvailable {
+				all = append(all, templateOf(s.name, t.State, t.Resources))
+			}
+		}
+	}
 	for _, t := range list.Items {
 		if t.State != sandbox.TemplateAvailable { // which no tool can build
 			all = append(all, templateOf(t.Name, t.State, t.Resources))
