@@ -119,3 +119,25 @@ func TestAdmissions(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What is set aside for an instance is given back when it has ended, before its
+// directory is removed.
+func TestEndGivesBack(t *testing.T) {
+	a := newAdmissions()
+	a.bounds = func() []machine.Memory { return []machine.Memory{small(1000)} }
+	e := &Engine{cfg: Config{Dir: t.TempDir()}, admissions: a}
+	const first, second = "sbx-aaaaaaaaaaaaaaaaaaaaaaaaaa", "sbx-bbbbbbbbbbbbbbbbbbbbbbbbbb"
+	none := func() bool { return false }
+	if err := a.admit(first, 600*mib, none); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.admit(second, 600*mib, none); err == nil {
+		t.Fatal("two are admitted where one fits")
+	}
+	if err := e.End(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.admit(second, 600*mib, none); err != nil {
+		t.Errorf("the first has ended, and the second is refused: %v", err)
+	}
+}

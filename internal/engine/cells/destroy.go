@@ -39,8 +39,11 @@ func (e *Engine) End(ctx context.Context, id string) error {
 		return nil
 	}
 	if err := e.stop(ctx, id); err != nil {
-		return killCell(ctx, e.cellDir(id))
+		if err := killCell(ctx, e.cellDir(id)); err != nil {
+			return err
+		}
 	}
+	e.admissions.ended(id) // its memory is free, although its directory is still there
 	return nil
 }
 
