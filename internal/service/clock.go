@@ -56,6 +56,7 @@ func (s *Service) KeepTime(ctx context.Context) error {
 	}
 	// After a restart of the machine nothing runs whose times could be moved.
 	if err := s.cfg.Store.SetClock(ctx, now, shift); err != nil {
+		s.clock = store.ClockReading{} // it may be stored all the same: read it again
 		return err
 	}
 	s.clock = now

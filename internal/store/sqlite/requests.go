@@ -37,8 +37,12 @@ func (s *Store) BeginRequest(ctx context.Context, r intake.Request, before time.
 
 // AnswerRequest implements [intake.Requests].
 func (s *Store) AnswerRequest(ctx context.Context, team, key string, a intake.Answer) error {
-	if _, err := s.write.ExecContext(ctx, "UPDATE requests SET run = '', status = ?, content_type = ?, location = ?, body = ? WHERE team = ? AND key = ?",
-		a.Status, a.ContentType, a.Location, a.Body, team, key); err != nil {
+	err := s.freeing(func() error {
+		_, err := s.write.ExecContext(ctx, "UPDATE requests SET run = '', status = ?, content_type = ?, location = ?, body = ? WHERE team = ? AND key = ?",
+			a.Status, a.ContentType, a.Location, a.Body, team, key)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("write the answer to a request: %w", err)
 	}
 	return nil
@@ -46,7 +50,7 @@ func (s *Store) AnswerRequest(ctx context.Context, team, key string, a intake.An
 
 // ForgetRequest implements [intake.Requests].
 func (s *Store) ForgetRequest(ctx context.Context, team, key string) error {
-	if _, err := s.write.ExecContext(ctx, "DELETE FROM requests WHERE team = ? AND key = ?", team, key); err != nil {
+	if _, err := s.remove(ctx, "DELETE FROM requests WHERE team = ? AND key = ?", team, key); err != nil {
 		return fmt.Errorf("forget a request: %w", err)
 	}
 	return nil
@@ -54,11 +58,10 @@ func (s *Store) ForgetRequest(ctx context.Context, team, key string) error {
 
 // TrimRequests implements [intake.Requests].
 func (s *Store) TrimRequests(ctx context.Context, before time.Time, keep int) (int, error) {
-	res, err := s.write.ExecContext(ctx, "DELETE FROM requests WHERE created_at < ? OR rowid IN "+
+	n, err := s.remove(ctx, "DELETE FROM requests WHERE created_at < ? OR rowid IN "+
 		"(SELECT rowid FROM (SELECT rowid, row_number() OVER (PARTITION BY team ORDER BY created_at DESC, key) AS nth FROM requests) WHERE nth > ?)", before.UnixNano(), keep)
 	if err != nil {
 		return 0, fmt.Errorf("remove old requests: %w", err)
 	}
-	n, err := res.RowsAffected()
-	return int(n), err
+	return n, nil
 }
