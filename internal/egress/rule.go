@@ -158,7 +158,7 @@ func parseDomain(to string, r *rule) error {
 		if last := ascii[strings.LastIndexByte(ascii, '.')+1:]; numeric(strings.ToLower(last)) {
 			return fmt.Errorf("%q looks like an address in a spelling that programs read differently; write four decimal numbers without leading zeros", to)
 		}
-		return fmt.Errorf("%q is not a domain; write it like example.com or *.example.com", to)
+		return fmt.Errorf("%q is neither a domain nor a range of addresses; write it like example.com, *.example.com or 203.0.113.0/24", to)
 	}
 	switch {
 	case host == peerDomain || strings.HasSuffix(host, "."+peerDomain):

@@ -304,7 +304,10 @@ func (p *Provider) current(ctx context.Context, name string, number int) (*manif
 	if err != nil {
 		return nil, err
 	}
-	how := fmt.Sprintf("build it first with 'cove template build %s', or use the template host", name)
+	how := fmt.Sprintf("build it first with 'cove template build %s'", name)
+	if t.Desktop == nil {
+		how += ", or use the template host"
+	}
 	switch t.State {
 	case sandbox.TemplateBuilding:
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is being built; try again when it is ready", name)
