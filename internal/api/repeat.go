@@ -196,12 +196,43 @@ func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWr
 		if err := h.repeats.note(ctx, how, record, answer, whole); err != nil {
 			h.log.ErrorContext(ctx, "note the answer to a request that may come again", "error", err)
 		}
+		if whole && r.Context().Err() != nil && h.abandon(ctx, o, record, answer) {
+			return // nobody learns of it
+		}
 		if whole {
 			answer.send(w)
 		}
 	}()
 	next(humago.NewContext(o, r, answer))
 	whole = true
+}
+
+// The operations that make sandboxes.
+const createSandbox, forkSandbox = "create-sandbox", "fork-sandbox"
+
+// abandon ends the sandboxes that a request has made whose client has gone while
+// the answer was noted: it gave the request up, or lost its connection and will
+// send the request again. It reports whether there were any.
+func (h *handlers) abandon(ctx context.Context, o *huma.Operation, r *intake.Request, a *heldAnswer) bool {
+	var made struct {
+		sandbox.Sandbox
+		Items []sandbox.Sandbox `json:"items"`
+	}
+	if a.status >= 300 || o.OperationID != createSandbox && o.OperationID != forkSandbox || json.Unmarshal(a.body.Bytes(), &made) != nil {
+		return false
+	}
+	if o.OperationID == createSandbox {
+		made.Items = []sandbox.Sandbox{made.Sandbox}
+	}
+	if err := h.repeats.store.ForgetRequest(ctx, r.Team, r.Key); err != nil {
+		h.log.ErrorContext(ctx, "forget a request whose client has gone", "error", err)
+	}
+	for i := range made.Items {
+		if _, err := h.svc.Kill(ctx, made.Items[i].ID); err != nil {
+			h.log.ErrorContext(ctx, "end a sandbox whose client has gone", "sandbox", made.Items[i].ID, "error", err)
+		}
+	}
+	return true
 }
 
 // note writes down what became of a request. whole says that there is an answer.

@@ -23,6 +23,15 @@ type makers struct {
 	made  int
 	fail  error
 	enter func(context.Context)
+	// killed gets the ids of sandboxes that are killed; nil takes none.
+	killed chan string
+}
+
+func (m *makers) Kill(_ context.Context, id string) (*sandbox.Sandbox, error) {
+	if m.killed != nil {
+		m.killed <- id
+	}
+	return &sandbox.Sandbox{ID: id}, nil
 }
 
 func (m *makers) make(ctx context.Context) (string, error) {
@@ -218,5 +227,30 @@ func TestClientSendsAgain(t *testing.T) {
 	m.enter = func(context.Context) { cancel(errors.New("enough")) }
 	if _, err = cl.Create(ctx, sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeCancelled {
 		t.Errorf("given up: %v", err)
+	}
+}
+
+// A sandbox that was made while its client gave the request up is ended, since
+// nobody learns of it, and its key may be used anew.
+func TestClientGone(t *testing.T) {
+	m := &makers{killed: make(chan string, 1)}
+	h := openRequests(t, m)()
+	srv := httptest.NewServer(asLocal(h))
+	t.Cleanup(srv.Close)
+	cl, err := client.New(client.Config{URL: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cl.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	m.enter = func(ctx context.Context) {
+		cancel()
+		<-ctx.Done() // the server has noticed
+	}
+	if _, err := cl.Create(ctx, sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeCancelled {
+		t.Errorf("given up: %v", err)
+	}
+	if id := <-m.killed; id != "x" {
+		t.Errorf("%s was killed, want x", id)
 	}
 }

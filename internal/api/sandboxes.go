@@ -53,7 +53,7 @@ type auditInput struct {
 }
 
 func (h *handlers) registerSandboxes(a huma.API) {
-	create := mayRepeat(op(http.MethodPost, "/v1/sandboxes", "create-sandbox", "sandboxes", "Create a sandbox; answers when it runs"), repeatWhole)
+	create := mayRepeat(op(http.MethodPost, "/v1/sandboxes", createSandbox, "sandboxes", "Create a sandbox; answers when it runs"), repeatWhole)
 	create.DefaultStatus = http.StatusCreated
 	huma.Register(a, create, h.create)
 	huma.Register(a, op(http.MethodGet, "/v1/sandboxes", "list-sandboxes", "sandboxes", "List sandboxes, newest first"), h.list)

@@ -69,7 +69,7 @@ func (h *handlers) registerSnapshots(a huma.API) {
 			return reply(ctx, h, v, err)
 		})
 	huma.Register(a, op(http.MethodPost, base+"/resume", "resume-sandbox", "snapshots", "Continue a paused sandbox where it was"), h.resume)
-	fork := mayRepeat(op(http.MethodPost, base+"/fork", "fork-sandbox", "snapshots", "Make children that continue from a sandbox's present instant"), repeatWhole)
+	fork := mayRepeat(op(http.MethodPost, base+"/fork", forkSandbox, "snapshots", "Make children that continue from a sandbox's present instant"), repeatWhole)
 	fork.DefaultStatus = http.StatusCreated
 	huma.Register(a, fork, func(ctx context.Context, in *forkInput) (*Reply[sandbox.List[sandbox.Sandbox]], error) {
 		v, err := h.svc.Fork(ctx, in.Sandbox, in.Body)
