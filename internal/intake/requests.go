@@ -39,7 +39,7 @@ const (
 type Requests interface {
 	// BeginRequest adds a record if there is none of its team and key, and
 	// returns nil; or else it returns the one that is there. One from before a
-	// time counts as none.
+	// time counts as none. On a full disk it fails with unavailable.
 	BeginRequest(ctx context.Context, r Request, before time.Time) (*Request, error)
 	// AnswerRequest notes that nobody works on a record any more, if that is there,
 	// and the answer, unless its status is 0.

@@ -52,7 +52,7 @@ func routes(t *testing.T) map[string]string {
 		"/restore": `{"snapshot": "snap-x"}`,
 		"/merge":   `{"winner": "other"}`,
 		"/try":     `{"commands": [{"shell": "true"}]}`,
-		"/exec":    `{"command":["true"]}`, "/edit": `{"path":"/a","old_text":"a","new_text":"b"}`, "/mkdir": `{"path":"/tmp/d"}`,
+		"/exec":    `{"command":["true"]}`, "/edit": `{"path":"/a","old_text":"a","new_text":"b"}`, "/mkdir": `{"path":"/tmp/d"}`, "/symlink": `{"path":"/tmp/l","target":"/tmp"}`,
 		"/secrets": `{"secret":"x","env":"A"}`, "/previews": `{"port":80}`,
 		"/computer/open": `{"url":"https://example.com"}`, "/computer/clipboard": `{"text":"x"}`, "/computer/input": `{"inputs":[{"type":"move","x":1,"y":1}]}`,
 		"/code": `{"language":"python","code":"1"}`,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // BeginRequest implements [intake.Requests].
@@ -32,6 +33,9 @@ func (s *Store) BeginRequest(ctx context.Context, r intake.Request, before time.
 		}
 		return nil
 	})
+	if full(err) {
+		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full; delete snapshots or sandboxes and try again")
+	}
 	return earlier, err
 }
 
