@@ -32,12 +32,13 @@ type house struct {
 	store  *sqlite.Store
 	path   string
 	every  time.Duration // of both tickers, if not zero
+	booted time.Time
 	stop   func()
 }
 
 func newHouse(t *testing.T, every ...time.Duration) *house {
 	dir := t.TempDir()
-	h := &house{t: t, ctx: sandbox.WithCaller(context.Background(), sandbox.LocalCaller()), state: memory.NewState(dir), path: filepath.Join(dir, "cove.db")}
+	h := &house{t: t, ctx: sandbox.WithCaller(context.Background(), sandbox.LocalCaller()), state: memory.NewState(dir), path: filepath.Join(dir, "cove.db"), booted: time.Now()}
 	for _, d := range every {
 		h.every = d
 	}
@@ -55,6 +56,8 @@ func (h *house) start() {
 	log := slog.New(slog.NewTextHandler(h.t.Output(), nil))
 	h.Service, err = service.New(service.Config{
 		Store: h.store, Engine: h.engine, Templates: shelf.New("/", sandbox.Template{Name: "host", State: sandbox.TemplateReady}), Log: log, Boot: service.Boot{ID: "boot"},
+		// The machine runs by the same clock as the test, which may be synctest's.
+		Clock: func() (time.Time, time.Duration, error) { return time.Now(), time.Since(h.booted), nil },
 	})
 	must(h.t, err)
 	must(h.t, h.Start(h.ctx))

@@ -65,6 +65,9 @@ func TestTraps(t *testing.T) {
 			_, err := e.Create(ctx, engine.Spec{ID: "new"})
 			return err
 		},
+		StepAdmit: func(ctx context.Context, e *Engine, _ engine.Instance) error {
+			return (&Keeper{e}).Admit(ctx, 1, engine.Source{}, sandbox.Resources{})
+		},
 		StepOpen: func(ctx context.Context, e *Engine, i engine.Instance) error {
 			_, err := e.Open(ctx, i.ID())
 			return err
