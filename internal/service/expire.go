@@ -38,22 +38,52 @@ func (s *Service) Expire(ctx context.Context, id string) error {
 	if r.State == sandbox.StatePaused && pausedTooLong(&r) {
 		return s.expirePaused(ctx, &r)
 	}
-	reason, err := s.expired(ctx, &r)
+	reason, settle, err := s.expired(ctx, &r)
 	if err != nil || reason == "" {
 		return err
 	}
 	if r.OnTimeout == sandbox.ActionPause && r.State == sandbox.StateRunning {
-		if _, err := s.pause(ctx, id); err != nil {
+		_, err := s.pause(ctx, id, settle)
+		if errors.Is(err, errInUse) {
+			return nil
+		}
+		if err != nil {
 			return detailed(err)
 		}
 		s.system(&r, "sandbox.pause", reason)
 		return nil
 	}
+	done, err := settle()
+	if err != nil {
+		return nil // in use again
+	}
+	defer done()
 	if _, err := s.kill(ctx, id, reason); err != nil {
 		return detailed(err)
 	}
 	s.system(&r, "sandbox.expire", reason)
 	return nil
+}
+
+// errInUse says that a sandbox which was idle is not any more.
+var errInUse = errors.New("the sandbox is in use again")
+
+// stillIdle is the [settle] of what is done to a sandbox since it was last used
+// at that time.
+func (s *Service) stillIdle(id string, last time.Time) settle {
+	return func() (func(), error) {
+		s.mu.Lock()
+		h := s.handles[id]
+		s.mu.Unlock()
+		if h == nil {
+			return nothing()
+		}
+		wake, ok := h.rest(last)
+		if !ok {
+			return nil, errInUse
+		}
+		return wake, nil
+	}
 }
 
 // pausedTooLong reports whether a sandbox, if it is paused, has been for as long
@@ -91,32 +121,33 @@ func (s *Service) expirePaused(ctx context.Context, r *store.Record) error {
 	return nil
 }
 
-// expired says why a sandbox must end now, or "".
-func (s *Service) expired(ctx context.Context, r *store.Record) (string, error) {
+// expired says why a sandbox must end now, or "", and what to ask right before
+// it does.
+func (s *Service) expired(ctx context.Context, r *store.Record) (string, settle, error) {
 	if r.State != sandbox.StateRunning && (r.State != sandbox.StatePaused || r.OnTimeout == sandbox.ActionPause) {
-		return "", nil
+		return "", nil, nil
 	}
 	now := time.Now()
 	if r.ExpiresAt != nil && !now.Before(*r.ExpiresAt) {
-		return fmt.Sprintf("its lifetime of %s ended", time.Duration(r.LifetimeSeconds)*time.Second), nil
+		return fmt.Sprintf("its lifetime of %s ended", time.Duration(r.LifetimeSeconds)*time.Second), nothing, nil
 	}
 	idle := time.Duration(r.IdleTimeoutSeconds) * time.Second
 	if r.State != sandbox.StateRunning || idle <= 0 || now.Sub(r.LastActiveAt) < idle {
-		return "", nil
+		return "", nil, nil
 	}
 	last, err := s.lastUse(ctx, r, now)
 	if err != nil {
 		if sandbox.CodeOf(err) == sandbox.CodeNotRunning || errors.Is(err, errMoved) || ctx.Err() != nil {
-			return "", nil
+			return "", nil, nil
 		}
 		if now.Sub(last) < idle+silence {
-			return "", detailed(err)
+			return "", nil, detailed(err)
 		}
 	}
 	if now.Sub(last) < idle {
-		return "", s.cfg.Store.TouchSandboxes(ctx, map[string]time.Time{r.ID: last})
+		return "", nil, s.cfg.Store.TouchSandboxes(ctx, map[string]time.Time{r.ID: last})
 	}
-	return fmt.Sprintf("it was idle for %s", idle), nil
+	return fmt.Sprintf("it was idle for %s", idle), s.stillIdle(r.ID, last), nil
 }
 
 // lastUse tells when a sandbox last had a call or a command: now, if it has

@@ -25,7 +25,8 @@ type handle struct {
 	vcpus atomic.Int32
 	// history is how many automatic snapshots are kept.
 	history atomic.Int32
-	// gone is closed when the sandbox has ended; why is set before that.
+	// gone is closed when the sandbox has ended or is paused; why is set before
+	// that.
 	gone chan struct{}
 	why  error
 
@@ -33,6 +34,9 @@ type handle struct {
 	calls  int       // guarded by mu; calls under way
 	active time.Time // guarded by mu; when one last began or ended
 	stored time.Time // guarded by mu; what of that is in the store
+	// resting is closed when it is decided whether the idle sandbox is paused or
+	// ended, and nil while nobody is about to. Guarded by mu.
+	resting chan struct{}
 	// silentSince is when the agent first left a look unanswered, and zero
 	// while it answers. Guarded by mu.
 	silentSince time.Time
@@ -51,11 +55,42 @@ func newHandle(r *store.Record, instance engine.Instance) *handle {
 	return h
 }
 
-func (h *handle) enter() {
+// enter counts a call. It does not, and returns a channel, if the sandbox has
+// ended or is being put to rest: whoever calls has to open the sandbox again
+// when the channel is closed.
+func (h *handle) enter() (again <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.resting != nil {
+		return h.resting
+	}
+	select {
+	case <-h.gone:
+		return h.gone
+	default:
+	}
 	h.calls++
 	h.active = time.Now()
+	return nil
+}
+
+// rest has calls wait until wake is called, so that an idle sandbox is not taken
+// from under one that has just begun. It reports false, and does nothing, if
+// the sandbox was used after since.
+func (h *handle) rest(since time.Time) (wake func(), ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.calls > 0 || h.active.After(since) || h.resting != nil {
+		return nil, false
+	}
+	resting := make(chan struct{})
+	h.resting = resting
+	return func() {
+		h.mu.Lock()
+		h.resting = nil
+		h.mu.Unlock()
+		close(resting)
+	}, true
 }
 
 func (h *handle) leave() {
@@ -102,16 +137,37 @@ func (h *handle) saved(at time.Time) {
 // open returns the handle of the caller's running sandbox, and counts the
 // visit as a call on it.
 func (v *visit) open(ref string) (*handle, error) {
-	h, err := v.s.open(v.ctx, v.caller.Team, ref)
+	h, err := v.s.enterHandle(v.ctx, func() (*handle, error) { return v.s.open(v.ctx, v.caller.Team, ref) })
 	if h != nil {
 		v.sandboxID = h.id
 	}
 	if err != nil {
 		return nil, err
 	}
-	h.enter()
 	v.handle = h
 	return h, nil
+}
+
+// enterHandle opens a sandbox and counts a call on it, which the caller ends by
+// [handle.leave]. It opens the sandbox again if that ends or is put to rest at
+// the same moment.
+func (s *Service) enterHandle(ctx context.Context, open func() (*handle, error)) (*handle, error) {
+	for range openTries {
+		h, err := open()
+		if err != nil {
+			return h, err
+		}
+		again := h.enter()
+		if again == nil {
+			return h, nil
+		}
+		select {
+		case <-again:
+		case <-ctx.Done():
+			return h, ctx.Err()
+		}
+	}
+	return nil, errMoved
 }
 
 // open finds the handle by id without asking the store: this is the path of

@@ -27,15 +27,22 @@ func (s *Service) Pause(ctx context.Context, ref string) (_ *sandbox.Sandbox, er
 	if err != nil {
 		return nil, err
 	}
-	paused, err := s.pause(v.ctx, r.ID)
+	paused, err := s.pause(v.ctx, r.ID, nothing)
 	if err != nil {
 		return nil, err
 	}
 	return s.view(paused), nil
 }
 
+// A settle is called when what remains of a change is to record it, and has the
+// last word on whether to. What it returns is called when that is done.
+type settle func() (done func(), err error)
+
+// nothing is the [settle] of those who ask for a change whatever goes on.
+func nothing() (done func(), err error) { return func() {}, nil }
+
 // pause keeps the state of a running sandbox and ends its instance.
-func (s *Service) pause(ctx context.Context, id string) (store.Record, error) {
+func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Record, error) {
 	if err := s.keeps(); err != nil {
 		return store.Record{}, err
 	}
@@ -61,6 +68,11 @@ func (s *Service) pause(ctx context.Context, id string) (store.Record, error) {
 			if err := s.syncVolumes(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
 				return err
 			}
+			done, err := settle()
+			if err != nil {
+				return err
+			}
+			defer done()
 			paused, err = s.commitPause(ctx, &r, checkpoint)
 			return err
 		},

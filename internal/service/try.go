@@ -173,9 +173,8 @@ func (t *attempts) attempt(ctx context.Context, i int, req *sandbox.ExecRequest)
 			a.DurationMS = time.Since(began).Milliseconds()
 		}
 	}()
-	h, err := t.s.openRecord(ctx, r)
+	h, err := t.s.enterHandle(ctx, func() (*handle, error) { return t.s.openRecord(ctx, r) })
 	if err == nil {
-		h.enter()
 		defer h.leave()
 		err = t.exec(ctx, h, req, &a)
 	}
