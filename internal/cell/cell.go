@@ -149,6 +149,7 @@ func (c *cell) fail(err error, say func(Ready)) int {
 		answer.Refused = string(r)
 	}
 	answer.Damaged = c.sb != nil && c.sb.Damage() != nil
+	answer.Silent = errors.Is(err, errSilent)
 	say(answer)
 	return 1
 }
@@ -316,9 +317,15 @@ func (c *cell) notGreeted(err error) error {
 	case <-c.ended:
 		return errors.New(c.why)
 	default:
+		if connect.CodeOf(err) == connect.CodeDeadlineExceeded {
+			err = errors.Join(errSilent, err)
+		}
 		return fmt.Errorf("configure the agent: %w", err)
 	}
 }
+
+// errSilent says that the agent did not answer within [agentTimeout].
+var errSilent = errors.New("the agent does not answer")
 
 func (c *cell) unenforced(what ...string) {
 	c.mu.Lock()

@@ -104,6 +104,9 @@ type Ready struct {
 	// be: the user, say, that the template does not have. It comes with Error.
 	Refused string `json:"refused,omitempty"`
 	// Damaged says that the checkpoint to continue from is. It comes with Error.
-	Damaged    bool     `json:"damaged,omitempty"`
+	Damaged bool `json:"damaged,omitempty"`
+	// Silent says that the agent did not answer in time, although the sandbox
+	// runs. It comes with Error.
+	Silent     bool     `json:"silent,omitempty"`
 	Unenforced []string `json:"unenforced,omitempty"`
 }

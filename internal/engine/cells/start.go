@@ -255,6 +255,9 @@ func (p *process) listen(ctx context.Context) (cell.Ready, error) {
 			return ready, sandbox.Errorf(sandbox.CodeInvalid, "%s", ready.Refused)
 		case ready.Damaged:
 			return ready, damagedError(errors.New(ready.Error))
+		case ready.Silent:
+			return ready, sandbox.Wrap(sandbox.CodeUnavailable, errors.New(ready.Error),
+				"the sandbox did not answer in time after its start; the machine is too busy, or what runs in the sandbox leaves no processor time: try again, with fewer at once")
 		case ready.Error != "":
 			return ready, notStarted(errors.New(ready.Error))
 		}
