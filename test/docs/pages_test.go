@@ -1,0 +1,74 @@
+package docs
+
+// What shows that a line works which cannot be typed here.
+const (
+	downloads = "test/templates builds for real what takes downloads"
+	computer  = "test/computer follows docs/computers.md with a small template"
+	internet  = "test/network has an Internet of its own"
+	visitors  = "test/preview opens previews by key, link and cookie"
+	servers   = "test/e2e starts servers with settings of their own"
+)
+
+var readme = page{
+	file:  "README.md",
+	files: map[string]string{"key.txt": "sk-not-a-key"},
+	lines: map[string]special{
+		"cove template build": {elsewhere: downloads},
+		"cove run -T app":     {elsewhere: downloads},
+		"cove computer":       {elsewhere: computer},
+	},
+}
+
+var pages = []page{
+	{file: "docs/code.md", lines: map[string]special{
+		"SOCKET=": {elsewhere: "each line has a shell of its own here"},
+		"curl --unix-socket $SOCKET": {
+			before:  "cove create --name work",
+			replace: []string{"$SOCKET", `"$COVE_STATE_DIR/cove.sock"`},
+		},
+	}},
+	{file: "docs/forking.md", lines: map[string]special{
+		"cove merge work idea-2 --files": {
+			before: `cove fork work --name idea-2 &&
+				cove exec idea-2 -- sh -c 'echo "print(1)" > main.py; touch test_main.py' &&
+				cove exec work -- sh -c 'echo "print(2)" > main.py'`,
+			exit: 1,
+		},
+		"cove merge work idea-2 --files --policy": {},
+	}},
+	{
+		file:  "docs/network.md",
+		files: map[string]string{"key.txt": "k1", "password.txt": "p", "new.txt": "k2"},
+		lines: map[string]special{
+			"cove exec work -- pip install":         {elsewhere: internet},
+			"cove exec work -- curl":                {exit: 6},
+			"cove netlog -f":                        {interrupted: true},
+			"cove secret create anthropic":          {input: "sk-not-a-key"},
+			"cove run --secret anthropic -- python": {elsewhere: internet},
+		},
+	},
+	{
+		file:  "docs/secrets.md",
+		files: map[string]string{"key.txt": "k1", "password.txt": "p"},
+		lines: map[string]special{
+			"cove secret create anthropic":  {input: "sk-not-a-key"},
+			"cove run --secret ANTHROPIC":   {elsewhere: internet},
+			"cove exec work -- python3 age": {elsewhere: internet},
+		},
+	},
+	{file: "docs/previews.md", lines: map[string]special{
+		"cove serve":        {elsewhere: servers},
+		"curl -H":           {elsewhere: visitors},
+		"cove port-forward": {interrupted: true, replace: []string{"8080", "18080", "5432", "15433"}},
+		"cove create --name db": {
+			replace: []string{"8080", "18081"},
+		},
+		"cove get db": {replace: []string{"8080", "18081"}},
+	}},
+	{file: "docs/rest.md", lines: map[string]special{
+		"curl": {replace: []string{"https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" http://cove`}},
+	}},
+	{file: "docs/server.md", lines: map[string]special{
+		"cove serve": {elsewhere: servers},
+	}},
+}
