@@ -197,9 +197,10 @@ func TestKernelOfTheHostIsOutOfReach(t *testing.T) {
 // in another sandbox.
 func TestWritesStayInTheSandbox(t *testing.T) {
 	const name = "cove-escape-planted"
+	const dirs = "/usr/bin /usr/lib /etc /root /home /var /opt /srv /mnt /workspace /tmp / /dev/shm"
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		first, second := arm(t, d), arm(t, d)
-		plant := "for dir in /usr/bin /usr/lib /etc /root /home /var /opt /srv /mnt /workspace /tmp / /dev/shm; do " +
+		plant := "for dir in " + dirs + "; do " +
 			"cp /bin/true $dir/" + name + " && chmod 6755 $dir/" + name + "; done; " +
 			"echo 'root::0:0::/:/bin/sh' > /etc/passwd; ln -sf /etc/shadow /usr/lib/" + name + "-link; rm -rf /usr/share/doc; " +
 			"mv /usr/bin/env /usr/bin/env2; sethostname() { hostname planted; }; sethostname; ls /usr/bin/" + name
@@ -209,7 +210,7 @@ func TestWritesStayInTheSandbox(t *testing.T) {
 		}
 		third := arm(t, d)
 		for _, id := range []string{second, third} {
-			look := "find / -xdev -name '" + name + "*' 2>/dev/null; grep -c . /etc/passwd; test -x /usr/bin/env; hostname"
+			look := "find " + dirs + " -maxdepth 1 -name '" + name + "*' 2>/dev/null; grep -c . /etc/passwd; test -x /usr/bin/env; hostname"
 			out := strings.Fields(d.Sh(t, id, look))
 			if len(out) != 2 || out[0] == "1" || out[1] == "planted" {
 				t.Errorf("another sandbox shows %q", out)
