@@ -215,5 +215,8 @@ type Call struct {
 	Handover time.Duration
 	// Header is that of the HTTP request, nil on stdio.
 	Header http.Header
-	Log    *slog.Logger
+	// MaxResult bounds the result as JSON, in bytes, where clients take no more
+	// in one message; 0 is no bound. [Invoke] refuses what is over it.
+	MaxResult int
+	Log       *slog.Logger
 }

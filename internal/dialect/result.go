@@ -70,6 +70,11 @@ func Invoke(ctx context.Context, d Dialect, t Tool, c *Call) (res *mcp.CallToolR
 		logFailure(ctx, c.Log, t.Def.Name, err)
 		return fail(err), nil
 	}
+	if c.MaxResult > 0 && !fits(res, c.MaxResult) {
+		err := tooLarge(c.MaxResult)
+		logFailure(ctx, c.Log, t.Def.Name, err)
+		return fail(err), nil
+	}
 	return res, nil
 }
 

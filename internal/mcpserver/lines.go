@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/intake"
 )
 
@@ -24,6 +25,14 @@ const (
 	answerTime = 10 * time.Second
 	// goneTime is how soon it is noticed that nobody reads them.
 	goneTime = 200 * time.Millisecond
+
+	// clientBuffer is what clients hold of messages that are not yet read: at
+	// 10 MiB the official TypeScript SDK (1.32, ReadBuffer) ends the
+	// connection. maxLine leaves room in it for notifications before an
+	// answer, and maxResult for the rest of the answer around a result.
+	clientBuffer = 10 << 20
+	maxLine      = clientBuffer - 64<<10
+	maxResult    = maxLine - 4<<10
 )
 
 // lines is the stream of messages on standard input and output. It refuses a
@@ -100,13 +109,34 @@ func (l *lines) next() error {
 	return nil
 }
 
-// Write writes one message.
+// Write writes one message. For an answer that would end the client's
+// connection, an error is written instead.
 func (l *lines) Write(p []byte) (int, error) {
+	if id, long := longAnswer(p); long {
+		l.refuse(id, jsonrpc.CodeInternalError, fmt.Sprintf("the answer is over %s, the most that clients take in one message; ask for less", dialect.Mebibytes(maxLine)))
+		l.count(p, -1)
+		return len(p), nil
+	}
 	l.mu.Lock()
 	n, err := l.out.Write(p)
 	l.mu.Unlock()
 	l.count(p, -1)
 	return n, err
+}
+
+// longAnswer returns the id of a message that is an answer over [maxLine].
+func longAnswer(p []byte) (id json.RawMessage, long bool) {
+	if len(p) <= maxLine {
+		return nil, false
+	}
+	var m struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+	}
+	if json.Unmarshal(p, &m) != nil || len(m.ID) == 0 || m.Method != "" {
+		return nil, false
+	}
+	return m.ID, true
 }
 
 // Close stops the wait for answers. Standard input itself cannot be

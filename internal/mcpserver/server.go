@@ -31,6 +31,8 @@ type builder struct {
 	// join derives the context of a request's work: it carries the caller and
 	// ends when nobody waits for the result any more.
 	join func(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc)
+	// maxResult bounds a tool's result as JSON, in bytes; 0 is no bound.
+	maxResult int
 }
 
 func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
@@ -159,6 +161,8 @@ func (b *builder) handler(t dialect.Tool) mcp.ToolHandler {
 			Handover: b.cfg.Handover,
 			Header:   header(req),
 			Log:      b.cfg.Log,
+
+			MaxResult: b.maxResult,
 		}
 		res, err := dialect.Invoke(ctx, b.dialect, t, c)
 		if err != nil {

@@ -31,7 +31,7 @@ func RunStdio(ctx context.Context, cfg Config, in io.Reader, out io.Writer) erro
 	run, stop := context.WithCancel(ctx)
 	defer stop()
 	kept := newSessions(false)
-	b := &builder{cfg: cfg, dialect: d, sessions: kept, join: func(ctx context.Context, _ mcp.Request) (context.Context, context.CancelFunc) {
+	b := &builder{cfg: cfg, dialect: d, sessions: kept, maxResult: maxResult, join: func(ctx context.Context, _ mcp.Request) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(sandbox.WithCaller(ctx, caller))
 		unhook := context.AfterFunc(run, cancel)
 		return ctx, func() { unhook(); cancel() }

@@ -125,7 +125,7 @@ func testLimits(t *testing.T, s *session, box string) {
 			t.Errorf("%s has %d bytes, want 32 KiB and a note", name, n)
 		}
 	}
-	s.refused("dir_download", file("many"), "too_large", "10 MiB")
+	s.refused("dir_download", file("many"), "too_large", "7 MiB")
 	s.ok("file_delete", file("many/noise"))
 	s.ok("file_write", file("many/kept", "content", "kept"))
 	zip := s.ok("dir_download", file("many"))

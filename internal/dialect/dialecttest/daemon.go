@@ -79,14 +79,21 @@ func Over(s *mcp.ClientSession) Caller {
 	}
 }
 
-// Ask calls a tool that must succeed and returns its structured result.
+// Ask calls a tool that must succeed and returns its structured result, or the
+// object that its text is where the result has only that.
 func Ask(t testing.TB, s *mcp.ClientSession, tool, args string) map[string]any {
 	t.Helper()
 	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(args)})
 	if err != nil || res.IsError {
 		t.Fatalf("%s %.200s: %v, %+v", tool, args, err, res)
 	}
-	m, _ := res.StructuredContent.(map[string]any)
+	if m, ok := res.StructuredContent.(map[string]any); ok || len(res.Content) == 0 {
+		return m
+	}
+	var m map[string]any
+	if text, ok := res.Content[0].(*mcp.TextContent); ok {
+		_ = json.Unmarshal([]byte(text.Text), &m) // a text of another kind is nobody's object
+	}
 	return m
 }
 

@@ -133,10 +133,14 @@ func readFile(ctx context.Context, c *call, in readArgs) (*mcp.CallToolResult, e
 		out.Content, out.Lossy = text(data), !utf8.Valid(data)
 	}
 	res, err := result(out)
-	if err == nil && len(res.Content[0].(*mcp.TextContent).Text) > maxText {
+	if err != nil {
+		return nil, err
+	}
+	if len(res.Content[0].(*mcp.TextContent).Text) > maxText {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is not text; read it with encoding base64", clip(in.Path))
 	}
-	return res, err
+	res.StructuredContent = nil // the bytes are sent once
+	return res, nil
 }
 
 type listFilesArgs struct {

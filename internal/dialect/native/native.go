@@ -115,7 +115,7 @@ const (
 	defaultRead    = 64 << 10 // of a file, unless a limit is given
 	maxRead        = 1 << 20
 	maxWrite       = 8 << 20
-	maxArchive     = 10 << 20
+	maxArchive     = 7 << 20 // in base64 below the 10 MiB of one message that clients take
 )
 
 func invalid(format string, args ...any) error {

@@ -36,7 +36,7 @@ func dirDownload() dialect.Tool {
 	return dialect.New(toolsetCore, &mcp.Tool{
 		Name:  "dir_download",
 		Title: "Download a directory",
-		Description: "Return a directory of a sandbox as a ZIP file of up to 10 MiB (an embedded resource, and a link to it). " +
+		Description: "Return a directory of a sandbox as a ZIP file of up to 7 MiB (an embedded resource, and a link to it). " +
 			"Symbolic links are kept as links; special files are left out. With link_only you get only the link.",
 		Annotations: annotations("Download a directory", true, false, true, false),
 		InputSchema: input(
@@ -91,7 +91,7 @@ func archive(ctx context.Context, svc sandbox.Service, sb, dir string) ([]byte, 
 		}
 	}
 	if err == nil || sandbox.CodeOf(err) == sandbox.CodeTooLarge {
-		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the ZIP file of %s is over 10 MiB; download a directory inside it, or single files", dir)
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the ZIP file of %s is over 7 MiB; download a directory inside it, or single files", dir)
 	}
 	return nil, err
 }
@@ -103,7 +103,7 @@ const (
 	uriHost     = "sandbox"
 	uriTemplate = scheme + "://" + uriHost + "/{sandbox}{+path}"
 	zipQuery    = "format=zip"
-	maxResource = maxWrite
+	maxResource = maxArchive
 )
 
 func fileURI(sb, file string) string {
@@ -128,7 +128,7 @@ func fileResource() dialect.ResourceTemplate {
 		Def: &mcp.ResourceTemplate{
 			Name:        "sandbox_file",
 			Title:       "A file of a sandbox",
-			Description: "A file of up to 8 MiB, by the sandbox's id and the absolute path; a directory as a ZIP file with ?format=zip.",
+			Description: "A file of up to 7 MiB, by the sandbox's id and the absolute path; a directory as a ZIP file with ?format=zip.",
 			URITemplate: uriTemplate,
 		},
 		Read: readResource,
@@ -157,7 +157,7 @@ func readResource(ctx context.Context, svc sandbox.Service, uri string) (*mcp.Re
 		return nil, err
 	}
 	if len(data) > maxResource {
-		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is over 8 MiB; read it in slices with file_read", f.Info.Path)
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is over 7 MiB; read it in slices with file_read", f.Info.Path)
 	}
 	c := &mcp.ResourceContents{URI: uri, MIMEType: contentType(f.Info.Path, data)}
 	if utf8.Valid(data) && !bytes.ContainsRune(data, 0) {

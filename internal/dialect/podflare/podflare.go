@@ -123,11 +123,15 @@ func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 	return res
 }
 
-// result is an object as text and as structured content.
+// result is an object as text and as structured content; a file's bytes are sent
+// once, as text.
 func result(v any) *mcp.CallToolResult {
 	data, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("encode a result: %v", err)) // of our own types
+	}
+	if f, ok := v.(file); ok && f.Content != nil {
+		v = nil
 	}
 	return dialect.Text(string(data), v)
 }

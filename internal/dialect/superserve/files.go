@@ -209,10 +209,10 @@ func downloadDir(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallTo
 		return nil, err
 	}
 	c.Status("making a zip file")
-	data, err := zipOf(ctx, c, in)
+	data, err := zipOf(ctx, c, in, c.MaxBytes(maxZip))
 	switch {
 	case sandbox.CodeOf(err) == sandbox.CodeTooLarge:
-		return told("%s zips to more than the 10 MiB limit. Download a smaller subdirectory, read single files with sandbox_files_read, or use Cove's command line for all of it.", clip(in.Path))
+		return told("%s zips to more than the limit of 10 MiB (7.4 MiB over stdio). Download a smaller subdirectory, read single files with sandbox_files_read, or use Cove's command line for all of it.", clip(in.Path))
 	case err != nil:
 		return nil, about(ctx, c, in.Sandbox, err)
 	}
@@ -220,18 +220,19 @@ func downloadDir(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallTo
 	return dialect.Text(fmt.Sprintf("zipped %s: %d bytes, base64 in the structured content", in.Path, len(data)), out), nil
 }
 
-func zipOf(ctx context.Context, c *dialect.Call, in pathArgs) ([]byte, error) {
-	r, err := c.Service.ArchiveDir(ctx, in.Sandbox, in.Path, maxZip)
+// zipOf returns a directory as a zip file of at most limit bytes.
+func zipOf(ctx context.Context, c *dialect.Call, in pathArgs, limit int64) ([]byte, error) {
+	r, err := c.Service.ArchiveDir(ctx, in.Sandbox, in.Path, limit)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxZip+1))
-	if err == nil && len(data) <= maxZip {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) <= limit {
 		data, err = below(archiveRoot(in.Path), data)
 	}
-	if err == nil && len(data) > maxZip {
-		err = sandbox.Errorf(sandbox.CodeTooLarge, "the archive is over %d bytes", maxZip)
+	if err == nil && int64(len(data)) > limit {
+		err = sandbox.Errorf(sandbox.CodeTooLarge, "the archive is over %d bytes", limit)
 	}
 	return data, err
 }

@@ -1,0 +1,43 @@
+package dialect
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// resultRoom is what a result needs besides the bytes that it carries, in bytes.
+const resultRoom = 64 << 10
+
+// MaxBytes returns how many bytes a result may carry once and in base64, at
+// most limit: fewer where the client takes no message that long.
+func (c *Call) MaxBytes(limit int64) int64 {
+	if c.MaxResult == 0 {
+		return limit
+	}
+	return min(limit, int64(c.MaxResult-resultRoom)/4*3)
+}
+
+// Mebibytes tells a bound in MiB, rounded down to a tenth: "7.4 MiB".
+func Mebibytes(n int64) string {
+	if n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d.%d MiB", n>>20, n%(1<<20)*10>>20)
+}
+
+// fits reports whether a result has at most limit bytes as JSON. One that
+// cannot be encoded fits: the server finds that out itself.
+func fits(res *mcp.CallToolResult, limit int) bool {
+	data, err := json.Marshal(res)
+	return err != nil || len(data) <= limit
+}
+
+func tooLarge(limit int) error {
+	return sandbox.Errorf(sandbox.CodeTooLarge,
+		"the result is over %s, the most that MCP clients take in one message from a server that they started; "+
+			"the call has been carried out: ask for less of its output, or write the output to a file and read that in parts", Mebibytes(int64(limit)))
+}
