@@ -48,7 +48,7 @@ func (m *vm) started() time.Time {
 
 func features() pairs {
 	return object(
-		pair{"code_execution", true}, pair{"file_operations", true}, pair{"terminal_access", true}, pair{"websocket_streaming", false},
+		pair{"code_execution", true}, pair{"file_operations", true}, pair{"terminal_access", false}, pair{"websocket_streaming", false},
 		pair{"rich_output", true}, pair{"background_jobs", true}, pair{"ipython_kernel", true}, pair{"system_metrics", true},
 		pair{"languages", []sandbox.Language{sandbox.Python, sandbox.JavaScript, sandbox.Bash, sandbox.Go}})
 }

@@ -46,7 +46,19 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 	_, err := c.Service.BuildTemplate(ctx, sandbox.BuildTemplateRequest{
 		Name: name, Spec: &sandbox.TemplateSpec{Description: "image " + clip(image), From: sandbox.TemplateSource{Image: image}},
 	}, nil)
+	if err != nil {
+		discard(ctx, c, name)
+	}
 	return name, err
+}
+
+// discard deletes the template of an image that could not be built: nobody gave
+// it its name, so nobody would look for it.
+func discard(ctx context.Context, c *call, name string) {
+	ctx = context.WithoutCancel(ctx)
+	if t, err := c.Service.GetTemplate(ctx, name); err == nil && t.State == sandbox.TemplateFailed {
+		_ = c.Service.DeleteTemplate(ctx, name) // the build's error is what the caller is told
+	}
 }
 
 // builtName is the name of the template that is built of an image.

@@ -28,6 +28,39 @@ func (b *builders) BuildTemplate(_ context.Context, req sandbox.BuildTemplateReq
 	return &sandbox.Template{}, nil
 }
 
+// failing is a service in which no image can be built.
+type failing struct {
+	builders
+	deleted []string
+}
+
+func (f *failing) BuildTemplate(ctx context.Context, req sandbox.BuildTemplateRequest, each func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
+	_, _ = f.builders.BuildTemplate(ctx, req, each)
+	return nil, sandbox.Errorf(sandbox.CodeInvalid, "there is no such image")
+}
+
+func (f *failing) GetTemplate(ctx context.Context, name string) (*sandbox.Template, error) {
+	if len(f.built) > 0 {
+		return &sandbox.Template{Name: name, State: sandbox.TemplateFailed}, nil
+	}
+	return f.builders.GetTemplate(ctx, name)
+}
+
+func (f *failing) DeleteTemplate(_ context.Context, name string) error {
+	f.deleted = append(f.deleted, name)
+	return nil
+}
+
+// An image that cannot be built leaves no template of a name that nobody gave.
+func TestFailedImageIsDiscarded(t *testing.T) {
+	svc := &failing{}
+	c := &call{Call: &dialect.Call{Service: svc, Status: func(string) {}}}
+	_, err := template(t.Context(), c, "no/such:image")
+	if sandbox.CodeOf(err) != sandbox.CodeInvalid || len(svc.deleted) != 1 || svc.deleted[0] != builtName("no/such:image") {
+		t.Errorf("%v; deleted %q", err, svc.deleted)
+	}
+}
+
 // Attack: who has a key for one namespace builds templates that all teams see.
 func TestKeysBuildTemplatesIfTheySaySo(t *testing.T) {
 	key := []byte("0123456789abcdef0123456789abcdef")

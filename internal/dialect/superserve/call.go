@@ -32,6 +32,9 @@ func tool[In any](run func(ctx context.Context, c *dialect.Call, in In) (*mcp.Ca
 			call.Args = only(c.Args, known)
 			res, err := checked(ctx, &call)
 			if ran, ok := errors.AsType[*runError](err); ok {
+				if known["sandbox_id"] == nil {
+					return nil, &noTarget{ran.err}
+				}
 				return nil, ran.err
 			}
 			if err != nil {
@@ -43,9 +46,11 @@ func tool[In any](run func(ctx context.Context, c *dialect.Call, in In) (*mcp.Ca
 	}
 }
 
-// runError is an error of a tool's work, argumentError one of its arguments.
+// runError is an error of a tool's work, noTarget one of a tool that works on no
+// sandbox, argumentError one of a tool's arguments.
 type (
 	runError      struct{ err error }
+	noTarget      struct{ err error }
 	argumentError struct {
 		tool string
 		err  error
@@ -53,6 +58,8 @@ type (
 )
 
 func (e *runError) Error() string      { return e.err.Error() }
+func (e *noTarget) Error() string      { return e.err.Error() }
+func (e *noTarget) Unwrap() error      { return e.err }
 func (e *argumentError) Error() string { return e.err.Error() }
 func (e *argumentError) Unwrap() error { return e.err }
 
@@ -132,12 +139,15 @@ func failureText(err error) string {
 	msg := sandbox.MessageOf(err)
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeUnauthenticated, sandbox.CodeForbidden:
-		return "Authentication failed. Check that SUPERSERVE_API_KEY is a valid key of this server: " + msg
+		return "Authentication failed with the key of SUPERSERVE_API_KEY: " + msg
 	case sandbox.CodeNotFound:
 		return "Not found: " + msg
 	case sandbox.CodeInvalid, sandbox.CodeTooLarge:
 		return "Invalid request: " + msg
 	case sandbox.CodeConflict, sandbox.CodeNotRunning:
+		if _, ok := errors.AsType[*noTarget](err); ok {
+			return "Conflict: " + msg
+		}
 		return "Sandbox is in a conflicting state: " + strings.TrimSuffix(msg, ".") + ". Re-check with sandbox_info."
 	case sandbox.CodeQuotaExceeded:
 		return "Sandbox quota reached. Pause or kill a sandbox (" + msg + "), or retry later."

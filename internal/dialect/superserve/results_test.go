@@ -247,20 +247,20 @@ func TestTemplates(t *testing.T) {
 	refuses(t, svc, "sandbox_template_create", `{"name":"x","from":"debian","run_steps":["apt-get install jq"]}`, "Rate limited: 5 templates are being built. Retry after a short backoff.")
 	svc.building = 4
 	refuses(t, svc, "sandbox_template_create", `{"name":"Bad Name","from":"debian","run_steps":["apt-get install jq"]}`, "Invalid request: the name is not valid")
-	refuses(t, svc, "sandbox_template_create", `{"name":"host","from":"debian","run_steps":["apt-get install jq"]}`, "Sandbox is in a conflicting state: there is a template host already, choose another name. Re-check with sandbox_info.")
+	refuses(t, svc, "sandbox_template_create", `{"name":"host","from":"debian","run_steps":["apt-get install jq"]}`, "Conflict: there is a template host already, choose another name")
 }
 
 // Each error in the product's words.
 func TestFailures(t *testing.T) {
 	d := superserve.New()
 	for want, err := range map[string]error{
-		"Authentication failed. Check that SUPERSERVE_API_KEY is a valid key of this server: no key":        sandbox.Errorf(sandbox.CodeUnauthenticated, "no key"),
-		"Authentication failed. Check that SUPERSERVE_API_KEY is a valid key of this server: lacks a scope": sandbox.Errorf(sandbox.CodeForbidden, "lacks a scope"),
-		"Not found: /x does not exist": sandbox.Errorf(sandbox.CodeNotFound, "/x does not exist"),
-		"Invalid request: bad":         sandbox.Errorf(sandbox.CodeInvalid, "bad"),
-		"Sandbox is in a conflicting state: it stops. Re-check with sandbox_info.":     sandbox.Errorf(sandbox.CodeNotRunning, "it stops"),
-		"Sandbox quota reached. Pause or kill a sandbox (you have 9), or retry later.": sandbox.Errorf(sandbox.CodeQuotaExceeded, "you have 9"),
-		"Request timed out: slow": sandbox.Errorf(sandbox.CodeTimeout, "slow"),
+		"Authentication failed with the key of SUPERSERVE_API_KEY: no key":                                    sandbox.Errorf(sandbox.CodeUnauthenticated, "no key"),
+		"Authentication failed with the key of SUPERSERVE_API_KEY: lacks a scope":                             sandbox.Errorf(sandbox.CodeForbidden, "lacks a scope"),
+		"Not found: /x does not exist":                                                                        sandbox.Errorf(sandbox.CodeNotFound, "/x does not exist"),
+		"Invalid request: bad":                                                                                sandbox.Errorf(sandbox.CodeInvalid, "bad"),
+		"Sandbox is in a conflicting state: it stops. Re-check with sandbox_info.":                            sandbox.Errorf(sandbox.CodeNotRunning, "it stops"),
+		"Sandbox quota reached. Pause or kill a sandbox (you have 9), or retry later.":                        sandbox.Errorf(sandbox.CodeQuotaExceeded, "you have 9"),
+		"Request timed out: slow":                                                                             sandbox.Errorf(sandbox.CodeTimeout, "slow"),
 		"Server error, usually transient and safe to retry: internal error; the server's log has the details": errors.New("a path and a token"),
 		"Server error, usually transient and safe to retry: away":                                             sandbox.Errorf(sandbox.CodeUnavailable, "away"),
 		"cannot":                    sandbox.Errorf(sandbox.CodeUnsupported, "cannot"),

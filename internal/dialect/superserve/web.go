@@ -70,7 +70,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		w.Header().Set("WWW-Authenticate", `Bearer realm="superserve-mcp"`)
-		fail(w, http.StatusUnauthorized, codeUnauthorized, "Send a key of this server as Authorization: Bearer KEY: "+sandbox.MessageOf(err))
+		fail(w, http.StatusUnauthorized, codeUnauthorized, sandbox.MessageOf(err))
 		return
 	}
 	own := &refusals{ResponseWriter: w}
