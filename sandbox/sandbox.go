@@ -111,6 +111,9 @@ type CreateRequest struct {
 	// Template is the name of a template that is ready.
 	Template  string    `json:"template,omitempty"`
 	Resources Resources `json:"resources,omitzero"`
+	// FitResources gives the sandbox less than Resources where the server's
+	// machine has less, instead of refusing the request.
+	FitResources bool `json:"fit_resources,omitempty"`
 	// Env is the environment of all commands, unless they say otherwise.
 	Env map[string]string `json:"env,omitempty"`
 	// User is who commands run as, and who owns files that are written.

@@ -51,6 +51,11 @@ func TestLargerThanTheMachine(t *testing.T) {
 	if _, err := w.Create(red(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000}}); err != nil {
 		t.Errorf("all that there is: %v", err)
 	}
+	less, err := w.Create(red(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 64, MemoryMiB: 200, DiskMiB: 1 << 20}, FitResources: true})
+	must(t, err)
+	if r := less.Resources; r.VCPUs != 2 || r.MemoryMiB != 200 || r.DiskMiB != 9000 {
+		t.Errorf("who takes less gets %+v", r)
+	}
 	w.agree()
 }
 

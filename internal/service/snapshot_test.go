@@ -184,10 +184,21 @@ func TestSnapshotsLive(t *testing.T) {
 	if n := w.state.Calls(memory.StepCheckpoint); n != 2 || w.get("x").State != sandbox.StatePaused {
 		t.Errorf("%d checkpoints were made, it is %s", n, w.get("x").State)
 	}
-	// They outlive their sandbox.
+	// They outlive their sandbox, and its record.
 	_, err := w.Kill(red(t), "x")
 	must(t, err)
 	w.agree()
+	must(t, w.store.DeleteSandbox(t.Context(), sbx.ID))
+	list, err := w.ListSnapshots(red(t), sandbox.ListSnapshotsRequest{Sandbox: sbx.ID})
+	if err != nil || len(list.Items) != 2 {
+		t.Errorf("of a sandbox that is long gone there are %+v, %v", list, err)
+	}
+	for _, ref := range []string{"sbx-never", "x"} {
+		_, err = w.ListSnapshots(red(t), sandbox.ListSnapshotsRequest{Sandbox: ref})
+		wantCode(t, err, sandbox.CodeNotFound)
+	}
+	_, err = w.ListSnapshots(as(t.Context(), "blue"), sandbox.ListSnapshotsRequest{Sandbox: sbx.ID})
+	wantCode(t, err, sandbox.CodeNotFound)
 	a, b := w.create(sandbox.CreateRequest{Snapshot: "first"}), w.create(sandbox.CreateRequest{Snapshot: second.ID})
 	// What was made from them outlives them.
 	for _, ref := range []string{"first", second.ID} {

@@ -248,9 +248,14 @@ func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRe
 		return nil, err
 	}
 	f := store.SnapshotFilter{Team: v.caller.Team}
+	var unknown error
 	if req.Sandbox != "" {
 		r, err := v.resolve(req.Sandbox)
-		if err != nil {
+		switch {
+		case sandbox.CodeOf(err) == sandbox.CodeNotFound && isSandboxID(req.Sandbox):
+			// Snapshots outlive their sandbox and its record.
+			r.ID, unknown = req.Sandbox, err
+		case err != nil:
 			return nil, err
 		}
 		f.SandboxID = r.ID
@@ -261,6 +266,9 @@ func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRe
 	records, next, err := s.cfg.Store.ListSnapshots(v.ctx, f, req.Page)
 	if err != nil {
 		return nil, err
+	}
+	if len(records) == 0 && unknown != nil {
+		return nil, unknown
 	}
 	list := &sandbox.List[sandbox.Snapshot]{Items: make([]sandbox.Snapshot, len(records)), NextCursor: next}
 	for i, r := range records {

@@ -225,6 +225,14 @@ func (s *Service) atMost(r sandbox.Resources) sandbox.Resources {
 	return r
 }
 
+// fit returns the resources of a request that takes less than it asks for.
+func (s *Service) fit(r sandbox.Resources) sandbox.Resources {
+	if n := s.cfg.Largest.DiskMiB; n > 0 {
+		r.DiskMiB = min(r.DiskMiB, n)
+	}
+	return s.atMost(r)
+}
+
 const maxSeconds = int64(sandbox.MaxLifetime / 1e9)
 
 func checkSeconds(field string, v *int64) error {

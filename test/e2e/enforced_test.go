@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -152,6 +153,17 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 			for _, n := range []int{1, 2} {
 				s := with(t, d, func(r *sandbox.CreateRequest) { r.Resources.VCPUs = n })
 				d.Shows(t, s.ID, "nproc", fmt.Sprint(n))
+			}
+		},
+		"fit_resources": func(t *testing.T, d *covetest.Daemon) {
+			big := func(r *sandbox.CreateRequest) { r.Resources.VCPUs = sandbox.MaxVCPUs }
+			if _, err := d.Client.Create(t.Context(), covetest.Small(big)); sandbox.CodeOf(err) != sandbox.CodeInvalid && runtime.NumCPU() < sandbox.MaxVCPUs {
+				t.Errorf("more processors than there are: %v", err)
+			}
+			s := with(t, d, big, func(r *sandbox.CreateRequest) { r.FitResources = true })
+			d.Shows(t, s.ID, "nproc", fmt.Sprint(s.Resources.VCPUs))
+			if s.Resources.VCPUs > runtime.NumCPU() {
+				t.Errorf("it has %d processors, the machine %d", s.Resources.VCPUs, runtime.NumCPU())
 			}
 		},
 		"resources.memory_mib": func(t *testing.T, d *covetest.Daemon) {

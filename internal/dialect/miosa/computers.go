@@ -48,6 +48,7 @@ type computer struct {
 	Width     int    `json:"width,omitempty"`
 	Height    int    `json:"height,omitempty"`
 	CreatedAt string `json:"created_at"`
+	Note      string `json:"note,omitempty"`
 }
 
 func computerOf(s *sandbox.Sandbox) computer {
@@ -74,7 +75,7 @@ func createComputer(ctx context.Context, c *call, in computerArgs) (*mcp.CallToo
 	size := cmp.Or(in.Size, defaultSize)
 	idle, lifetime := int64(computerIdle), int64(0)
 	req := sandbox.CreateRequest{
-		Template: from, Resources: named(computerSizes, size), Metadata: in.tags(),
+		Template: from, Resources: named(computerSizes, size), FitResources: true, Metadata: in.tags(),
 		IdleTimeoutSeconds: &idle, LifetimeSeconds: &lifetime, OnTimeout: sandbox.ActionPause,
 	}
 	req.Metadata[templateTag], req.Metadata[computerTag] = in.Template, size
@@ -90,7 +91,9 @@ func createComputer(ctx context.Context, c *call, in computerArgs) (*mcp.CallToo
 		return nil, refusal("template %s has no desktop; choose ubuntu-desktop", clip(in.Template))
 	}
 	c.session.useComputer(s.ID)
-	return result(computerOf(s))
+	out := computerOf(s)
+	out.Note = smaller(req.Resources, s.Resources)
+	return result(out)
 }
 
 // desktopFor returns the template of a computer: the one of this name, or the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -57,6 +58,7 @@ type machine struct {
 	Metadata    map[string]string `json:"metadata"`
 	PreviewURL  string            `json:"preview_url,omitempty"`
 	BootMS      int64             `json:"boot_ms,omitempty"`
+	Note        string            `json:"note,omitempty"`
 	CreatedAt   string            `json:"created_at"`
 	StartedAt   string            `json:"started_at,omitempty"`
 	DestroyedAt string            `json:"destroyed_at,omitempty"`
@@ -65,7 +67,7 @@ type machine struct {
 func machineOf(s *sandbox.Sandbox) machine {
 	m := machine{
 		ID: s.ID, Name: cmp.Or(s.Metadata[nameTag], s.Name, s.ID), Status: status(s.State),
-		Template: cmp.Or(s.Metadata[templateTag], s.Template), Size: sizeOf(s.Resources),
+		Template: cmp.Or(s.Metadata[templateTag], s.Template), Size: cmp.Or(s.Metadata[computerTag], sizeOf(s.Resources)),
 		CPUCount: s.Resources.VCPUs, MemoryMB: s.Resources.MemoryMiB, DiskSizeMB: s.Resources.DiskMiB,
 		Ready: s.State == sandbox.StateRunning, IP: sandboxIP,
 		Persistent: s.OnTimeout == sandbox.ActionPause, AlwaysOn: s.IdleTimeoutSeconds == 0, TimeoutSec: s.IdleTimeoutSeconds,
@@ -161,6 +163,7 @@ func createSandbox(ctx context.Context, c *call, in createArgs) (*mcp.CallToolRe
 	if req.Resources, err = in.resources(from.resources); err != nil {
 		return nil, err
 	}
+	req.FitResources = in.CPUCount == 0 // a named size is no promise of the machine
 	if req.Metadata, err = in.tags(); err != nil {
 		return nil, err
 	}
@@ -178,6 +181,7 @@ func createSandbox(ctx context.Context, c *call, in createArgs) (*mcp.CallToolRe
 	c.session.useSandbox(s.ID)
 	m := machineOf(s)
 	m.BootMS = max(1, time.Since(begun).Milliseconds())
+	m.Note = smaller(req.Resources, s.Resources)
 	return result(m)
 }
 
@@ -244,7 +248,7 @@ func plainName(name string) bool {
 	if name == "" || len(name) > sandbox.MaxNameLength || strings.Trim(name, "_.-") != name {
 		return false
 	}
-	for _, prefix := range []string{"sbx-", "snap-"} {
+	for _, prefix := range []string{"sbx-", snapshotPrefix} {
 		if strings.HasPrefix(name, prefix) {
 			return false
 		}
@@ -352,7 +356,12 @@ type changed struct {
 	Status string `json:"status"`
 }
 
+// destroySandbox ends a sandbox or computer. The product has no tool to delete a
+// snapshot, so the id of one is taken too.
 func destroySandbox(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolResult, error) {
+	if strings.HasPrefix(in.Sandbox, snapshotPrefix) {
+		return deleteSnapshot(ctx, c, in.Sandbox)
+	}
 	id, err := c.sandbox(in.Sandbox)
 	if err != nil {
 		return nil, err
@@ -391,6 +400,15 @@ func sizeOf(r sandbox.Resources) string {
 		}
 	}
 	return "custom"
+}
+
+// smaller says what a sandbox has where that is less than its size, or nothing.
+func smaller(size, has sandbox.Resources) string {
+	if has.VCPUs >= size.VCPUs && has.MemoryMiB >= size.MemoryMiB && has.DiskMiB >= size.DiskMiB {
+		return ""
+	}
+	return fmt.Sprintf("the size has %d vCPUs, %d MiB of memory and %d MiB of disk; this server's machine has less, so the sandbox has %d, %d and %d",
+		size.VCPUs, size.MemoryMiB, size.DiskMiB, has.VCPUs, has.MemoryMiB, has.DiskMiB)
 }
 
 // named returns the resources of a size that the schema has let through.

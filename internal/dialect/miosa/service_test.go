@@ -42,6 +42,9 @@ type imaginary struct {
 	snapshots []sandbox.Snapshot
 	fill      string // of files, in place of x
 	path      string // of entries
+	// processors are those of the machine; 0 is any number.
+	processors int
+	listed     []sandbox.ListSnapshotsRequest
 }
 
 func newImaginary() *imaginary {
@@ -81,6 +84,9 @@ func (s *imaginary) Create(_ context.Context, req sandbox.CreateRequest) (*sandb
 	}
 	made := &sandbox.Sandbox{ID: fmt.Sprintf("sbx-%d", 1+len(s.created)), Name: req.Name, Metadata: req.Metadata, Template: req.Template, State: sandbox.StateRunning, Resources: req.Resources}
 	made.Desktop = s.templates[req.Template].Desktop
+	if s.processors > 0 && req.FitResources {
+		made.Resources.VCPUs = min(made.Resources.VCPUs, s.processors)
+	}
 	return made, nil
 }
 
@@ -215,6 +221,11 @@ func (s *imaginary) CreateSnapshot(_ context.Context, id string, req sandbox.Cre
 	return &snap, s.is(id)
 }
 
+func (s *imaginary) ListSnapshots(_ context.Context, req sandbox.ListSnapshotsRequest) (*sandbox.List[sandbox.Snapshot], error) {
+	s.listed = append(s.listed, req)
+	return &sandbox.List[sandbox.Snapshot]{Items: s.snapshots}, nil
+}
+
 func (s *imaginary) GetSnapshot(_ context.Context, name string) (*sandbox.Snapshot, error) {
 	for _, snap := range s.snapshots {
 		if snap.ID == name || snap.Name == name {
@@ -305,7 +316,7 @@ func TestCreateRequests(t *testing.T) {
 	}
 	small := sandbox.Resources{VCPUs: 2, MemoryMiB: 4096, DiskMiB: 10240}
 	base := sandbox.CreateRequest{
-		WorkDir: "/workspace", Resources: small, Metadata: tags("miosa-sandbox"),
+		WorkDir: "/workspace", Resources: small, FitResources: true, Metadata: tags("miosa-sandbox"),
 		IdleTimeoutSeconds: sec(300), LifetimeSeconds: sec(day), OnTimeout: sandbox.ActionPause,
 	}
 	with := func(change func(r *sandbox.CreateRequest)) sandbox.CreateRequest {
@@ -345,7 +356,7 @@ func TestCreateRequests(t *testing.T) {
 		`{"env":{"A":"1"}}`:                with(func(r *sandbox.CreateRequest) { r.Env = map[string]string{"A": "1"} }),
 		`{"metadata":{"k":"v","n":[1,2]}}`: with(func(r *sandbox.CreateRequest) { r.Metadata = tags("miosa-sandbox", "k", "v", "n", "[1,2]") }),
 		`{"cpu_count":64,"memory_mb":262144,"disk_size_mb":1048576,"size":"xs"}`: with(func(r *sandbox.CreateRequest) {
-			r.Resources = sandbox.Resources{VCPUs: 64, MemoryMiB: 262144, DiskMiB: 1048576}
+			r.Resources, r.FitResources = sandbox.Resources{VCPUs: 64, MemoryMiB: 262144, DiskMiB: 1048576}, false
 		}),
 		`{"external_workspace_id":"w","external_project_id":"p","external_user_id":"u"}`: with(func(r *sandbox.CreateRequest) {
 			r.Metadata = tags("miosa-sandbox", workspaceTag, "w", projectTag, "p", userTag, "u")
@@ -718,6 +729,44 @@ func TestCreateComputers(t *testing.T) {
 	}
 	if _, active := mustSession(t, c).active(); active != "sbx-7" {
 		t.Errorf("the active computer is %q", active)
+	}
+}
+
+// A size is what the product's machines have. On a smaller one the sandbox is
+// made all the same, and the result says with how much.
+func TestSizesOnASmallMachine(t *testing.T) {
+	svc := newImaginary()
+	svc.processors = 2
+	svc.templates["desktop"] = sandbox.Template{Name: "desktop", State: sandbox.TemplateReady, Desktop: &sandbox.Desktop{Width: 1280, Height: 800}}
+	c := newClient(svc)
+	for tool, sizes := range map[string]map[string]bool{
+		"sandbox_create": {"small": false, "medium": true}, "computer_create": {"medium": false, "large": true},
+	} {
+		for size, noted := range sizes {
+			out := c.ok(t, tool, `{"size":"`+size+`"}`)
+			if note, _ := out["note"].(string); (note != "") != noted || noted && !strings.Contains(note, "has 4 vCPUs") {
+				t.Errorf("%s of size %s: %v", tool, size, out)
+			}
+		}
+	}
+	// The tools of sandboxes tell a computer's size as those of computers do.
+	if got := machineOf(&sandbox.Sandbox{Metadata: map[string]string{computerTag: "large"}}); got.Size != "large" {
+		t.Errorf("a large computer has size %q", got.Size)
+	}
+}
+
+// Without an active sandbox the snapshots of all are listed: those of one that
+// has ended are found without its id.
+func TestListAllSnapshots(t *testing.T) {
+	svc := newImaginary()
+	svc.snapshots = []sandbox.Snapshot{{ID: "snap-1", SandboxID: "sbx-gone"}}
+	c := newClient(svc)
+	if out := c.ok(t, "snapshot_list", `{}`); len(out["snapshots"].([]any)) != 1 || svc.listed[0].Sandbox != "" {
+		t.Errorf("%v, asked for %+v", out, svc.listed)
+	}
+	c.ok(t, "sandbox_create", `{}`)
+	if c.ok(t, "snapshot_list", `{}`); svc.listed[1].Sandbox != "sbx-2" {
+		t.Errorf("asked for %+v", svc.listed)
 	}
 }
 

@@ -3,12 +3,16 @@ package miosa
 import (
 	"cmp"
 	"context"
+	"maps"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// snapshotPrefix begins the id of every snapshot.
+const snapshotPrefix = "snap-"
 
 // snapshot is the kept state of a sandbox.
 type snapshot struct {
@@ -92,20 +96,69 @@ func restoreSnapshot(ctx context.Context, c *call, in restoreArgs) (*mcp.CallToo
 	if err != nil {
 		return nil, err
 	}
-	id := cmp.Or(in.Sandbox, s.SandboxID)
 	c.Status("restoring")
-	restored, err := c.Service.RestoreSnapshot(ctx, id, sandbox.RestoreRequest{Snapshot: s.ID})
+	restored, note, err := c.restore(ctx, s, in.Sandbox)
 	if err != nil {
-		return nil, c.about(ctx, id, err)
+		return nil, err
+	}
+	if restored.Desktop != nil {
+		c.session.useComputer(restored.ID)
 	}
 	c.session.useSandbox(restored.ID)
-	return result(machineOf(restored))
+	m := machineOf(restored)
+	m.Note = note
+	return result(m)
+}
+
+// restore takes the named sandbox back to a snapshot, or the snapshot's own. If
+// that has ended, a new one begins with the snapshot, which the note tells.
+func (c *call) restore(ctx context.Context, s *sandbox.Snapshot, named string) (restored *sandbox.Sandbox, note string, err error) {
+	id := cmp.Or(named, s.SandboxID)
+	own, err := c.Service.Get(ctx, id)
+	switch {
+	case named != "" || err == nil && !own.State.Final():
+		restored, err = c.Service.RestoreSnapshot(ctx, id, sandbox.RestoreRequest{Snapshot: s.ID})
+		return restored, "", c.about(ctx, id, err)
+	case err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound:
+		return nil, "", err
+	}
+	req := sandbox.CreateRequest{Snapshot: s.ID, Metadata: map[string]string{}}
+	(&createArgs{Persistent: true}).timers(&req)
+	if own != nil { // its record is kept for a while
+		req.Metadata, req.OnTimeout = cloned(own.Metadata), own.OnTimeout
+		req.IdleTimeoutSeconds, req.LifetimeSeconds = &own.IdleTimeoutSeconds, &own.LifetimeSeconds
+	}
+	restored, err = c.Service.Create(ctx, req)
+	return restored, "sandbox " + s.SandboxID + " has ended; this is a new one that begins with its snapshot", err
+}
+
+// cloned returns a copy that is never nil.
+func cloned(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m))
+	maps.Copy(out, m)
+	return out
+}
+
+// deleteSnapshot deletes a snapshot by its id.
+func deleteSnapshot(ctx context.Context, c *call, id string) (*mcp.CallToolResult, error) {
+	s, err := c.Service.DeleteSnapshot(ctx, id)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		err = noSnapshot(id, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return result(changed{s.ID, "deleted"})
+}
+
+func noSnapshot(ref string, err error) error {
+	return sandbox.Wrap(sandbox.CodeNotFound, err, "there is no snapshot "+clip(ref)+"; see snapshot_list")
 }
 
 // findSnapshot returns a snapshot by its id, or by its name or comment among
 // those of a sandbox, the newest of that name, or by its name in the team.
 func (c *call) findSnapshot(ctx context.Context, id, snapshot string) (*sandbox.Snapshot, error) {
-	if !strings.HasPrefix(snapshot, "snap-") && id != "" {
+	if !strings.HasPrefix(snapshot, snapshotPrefix) && id != "" {
 		found, err := c.snapshotOf(ctx, id, snapshot)
 		if found != nil || err != nil {
 			return found, err
@@ -113,7 +166,7 @@ func (c *call) findSnapshot(ctx context.Context, id, snapshot string) (*sandbox.
 	}
 	s, err := c.Service.GetSnapshot(ctx, snapshot)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		err = sandbox.Wrap(sandbox.CodeNotFound, err, "there is no snapshot "+clip(snapshot)+"; see snapshot_list")
+		err = noSnapshot(snapshot, err)
 	}
 	return s, err
 }
@@ -155,13 +208,13 @@ type snapshots struct {
 	Snapshots []snapshot `json:"snapshots"`
 }
 
+// listSnapshots lists the snapshots of a sandbox, which may have ended, or of all
+// where none is named and none is active.
 func listSnapshots(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolResult, error) {
-	id, err := c.sandbox(in.Sandbox)
-	if err != nil {
-		return nil, err
-	}
+	active, _ := c.session.active()
+	id := cmp.Or(in.Sandbox, active)
 	out := snapshots{Snapshots: []snapshot{}}
-	err = c.eachSnapshot(ctx, id, func(s *sandbox.Snapshot) bool {
+	err := c.eachSnapshot(ctx, id, func(s *sandbox.Snapshot) bool {
 		out.Snapshots = append(out.Snapshots, snapshotOf(s))
 		return true
 	})
