@@ -8,7 +8,10 @@ GOBUILD = CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VER
 SOURCES = $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.yaml' | grep -v -e node_modules -e _test.go) go.mod go.sum
 AGENT = internal/agentbin/bin/agent
 
-.PHONY: build demo test test-templates check lint fuzz bench generate clean deps
+# Where make install puts the program.
+PREFIX ?= /usr/local
+
+.PHONY: build install demo test test-templates check lint fuzz bench generate clean deps
 
 build: bin/cove ## build bin/cove
 
@@ -17,6 +20,9 @@ bin/cove: $(SOURCES) $(AGENT)
 
 $(AGENT): $(SOURCES)
 	$(GOBUILD) -o $@ ./cmd/cove-agent
+
+install: build ## install cove below PREFIX, /usr/local unless told
+	install -D -m 755 bin/cove $(DESTDIR)$(PREFIX)/bin/cove
 
 demo: build ## build, then do the main job through a real MCP session
 	go run ./examples/demo bin/cove

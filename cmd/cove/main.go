@@ -5,8 +5,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 
+	"github.com/cove-sh/cove/internal/agent"
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cli"
 	"github.com/cove-sh/cove/internal/runsc"
@@ -18,6 +20,10 @@ var version string
 func main() {
 	if runsc.IsRole(os.Args) {
 		runsc.Main()
+	}
+	if agent.IsRole(os.Args) {
+		fmt.Fprintln(os.Stderr, "cove:", agent.Main(os.Args[1:], version, os.Stderr))
+		os.Exit(1)
 	}
 	os.Exit(run())
 }

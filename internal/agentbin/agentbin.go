@@ -1,7 +1,8 @@
 // Package agentbin holds the agent's binary, which is put into every sandbox.
 //
 // The binary is built into the directory bin before the program that embeds
-// it; without it everything still compiles, and [Binary] says what to do.
+// it. A program that was built without it, by go build or go install alone, is
+// the agent itself: [Self].
 package agentbin
 
 import (
@@ -9,8 +10,12 @@ import (
 	"embed"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 //go:embed all:bin
@@ -18,6 +23,9 @@ var files embed.FS
 
 // ErrMissing says that this program was built without the agent.
 var ErrMissing = errors.New("built without the agent; run make build")
+
+// selfPath is the running program's file.
+const selfPath = "/proc/self/exe"
 
 var load = sync.OnceValues(func() ([]byte, error) { return from(files) })
 
@@ -41,6 +49,28 @@ var digest = sync.OnceValues(func() (string, error) {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:]), nil
 })
+
+// Self returns the running program and its SHA-256 in hexadecimal. It serves as
+// the agent of its sandboxes where none is embedded, if its main function asks
+// [github.com/cove-sh/cove/internal/agent.IsRole]. The bytes are the file's
+// own, mapped for as long as the process runs; nobody can change them.
+func Self() (data []byte, digest string, err error) {
+	f, err := os.Open(selfPath)
+	if err != nil {
+		return nil, "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, "", err
+	}
+	data, err = unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, "", fmt.Errorf("map %s: %w", selfPath, err)
+	}
+	sum := sha256.Sum256(data)
+	return data, hex.EncodeToString(sum[:]), nil
+}
 
 // Digest returns the SHA-256 of the agent in hexadecimal, or [ErrMissing].
 func Digest() (string, error) { return digest() }

@@ -3,6 +3,7 @@ package agentbin
 import (
 	"bytes"
 	"errors"
+	"os"
 	"testing"
 	"testing/fstest"
 )
@@ -31,5 +32,20 @@ func TestEmbedded(t *testing.T) {
 	}
 	if !bytes.HasPrefix(data, []byte("\x7fELF")) || len(sum) != 64 {
 		t.Errorf("the agent is not a program, or its digest %q is wrong", sum)
+	}
+}
+
+func TestSelf(t *testing.T) {
+	data, digest, err := Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(own)
+	if err != nil || !bytes.Equal(data, want) || len(digest) != 64 {
+		t.Errorf("%d bytes with digest %q, the program has %d, %v", len(data), digest, len(want), err)
 	}
 }

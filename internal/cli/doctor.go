@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-sh/cove/internal/agentbin"
 	"github.com/cove-sh/cove/internal/machine"
 )
 
@@ -31,6 +32,12 @@ func (a *app) runDoctor(ctx context.Context, opts jsonOption) error {
 	report := machine.Probe(ctx, machine.Config{StateDir: dir})
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if _, err := agentbin.Binary(); err != nil {
+		report.Checks = append(report.Checks, machine.Check{
+			Name: "agent", Status: machine.Warn, Detail: "this program was built without the agent and is the agent of its sandboxes itself, which makes their start slower",
+			Fix: "build the program with 'make build', which embeds the agent",
+		})
 	}
 	if opts.JSON {
 		err = a.printJSON(report)

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -25,11 +26,7 @@ func Local() Assembly {
 }
 
 func localEngine(_ context.Context, dir string, cfg *config.Config, log *slog.Logger) (engine.Engine, error) {
-	agent, err := agentbin.Binary()
-	if err != nil {
-		return nil, err
-	}
-	digest, err := agentbin.Digest()
+	agent, digest, err := localAgent(log)
 	if err != nil {
 		return nil, err
 	}
@@ -42,6 +39,21 @@ func localEngine(_ context.Context, dir string, cfg *config.Config, log *slog.Lo
 		Dir: dir, Agent: agent, AgentDigest: digest, Network: network, Log: log,
 		FirstUserID: first, UserIDs: count,
 	})
+}
+
+// localAgent returns the agent and its digest: the one that this program embeds,
+// or this program.
+func localAgent(log *slog.Logger) (agent []byte, digest string, err error) {
+	agent, err = agentbin.Binary()
+	if errors.Is(err, agentbin.ErrMissing) {
+		log.Info("this program was built without the agent and is the agent of its sandboxes itself; they start slower than with one that make build has built")
+		return agentbin.Self()
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	digest, err = agentbin.Digest()
+	return agent, digest, err
 }
 
 // localNetwork says how the sandboxes of this machine reach out: as this process

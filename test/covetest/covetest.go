@@ -50,6 +50,8 @@ func Root() (string, error) {
 type Options struct {
 	// UID runs the daemon as another user, if not 0; only root can do that.
 	UID uint32
+	// Binary is the program; empty is that of [Binary].
+	Binary string
 	// StateDir is used and left in place; empty is a new one that is removed.
 	StateDir string
 	// Args are added to the command line.
@@ -96,7 +98,10 @@ func Start(t testing.TB, opts Options) *Daemon {
 
 // Launch starts a daemon. The caller calls [Daemon.Shutdown].
 func Launch(ctx context.Context, opts Options) (*Daemon, error) {
-	binary, err := Binary()
+	binary, err := opts.Binary, error(nil)
+	if binary == "" {
+		binary, err = Binary()
+	}
 	if err != nil {
 		return nil, err
 	}

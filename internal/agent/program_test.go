@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"bytes"
@@ -29,14 +29,14 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-func TestRunRefuses(t *testing.T) {
+func TestMainRefuses(t *testing.T) {
 	for _, args := range [][]string{
 		{"-no-such-flag"},
 		{"-allow", "example.com"},
 		{"-listen", "nowhere"},
 	} {
 		var out bytes.Buffer
-		if err := run(args, &out); err == nil {
+		if err := Main(args, "test", &out); err == nil {
 			t.Errorf("%q: no error", args)
 		}
 	}
