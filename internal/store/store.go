@@ -28,6 +28,7 @@ type Store interface {
 	Snapshots
 	Secrets
 	Volumes
+	Named
 	Previews
 	Deliveries
 	Keys

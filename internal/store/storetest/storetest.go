@@ -52,6 +52,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"Checkpoints", testCheckpoints},
 		{"BoundTo", testBoundTo},
 		{"Volumes", testVolumes},
+		{"Named", testNamed},
 		{"Secrets", testSecrets},
 		{"SecretQuota", testSecretQuota},
 		{"SecretPages", testSecretPages},

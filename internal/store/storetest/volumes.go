@@ -12,6 +12,42 @@ func volume(id, team, name string, created time.Duration) store.VolumeRecord {
 	return store.VolumeRecord{Team: team, Volume: sandbox.Volume{ID: id, Name: name, SizeMiB: 3, UsedBytes: 4, CreatedAt: epoch.Add(created)}}
 }
 
+// What was named stays so when its record goes, until it is forgotten.
+func testNamed(t *testing.T, open Opener) {
+	s := open(t)
+	ctx := t.Context()
+	want := func(id string, want bool) {
+		t.Helper()
+		got, err := s.WasNamed(ctx, id)
+		must(t, err)
+		if got != want {
+			t.Errorf("%s was named: %v, want %v", id, got, want)
+		}
+	}
+	forked := plain("sbx-1", "red", 0)
+	forked.ForkPoint = "ckp-point"
+	must(t, s.CreateSandbox(ctx, forked, store.Quota{}))
+	want("ckp-paused", false)
+	change(t, s, "sbx-1", func(r *store.Record) { r.State, r.Checkpoint = sandbox.StatePaused, "ckp-paused" })
+	change(t, s, "sbx-1", func(r *store.Record) { r.State, r.Checkpoint, r.ForkPoint = sandbox.StateRunning, "", "ckp-later" })
+	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "red", CreatedAt: epoch}, Checkpoint: "ckp-snap"}, 0))
+	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-2", Team: "red", CreatedAt: epoch}, Checkpoint: "ckp-snap"}, 0))
+	must(t, s.DeleteSnapshot(ctx, "snap-1"))
+	must(t, s.DeleteSnapshot(ctx, "snap-2"))
+	must(t, s.CreateVolume(ctx, volume("vol-a", "red", "x", 0), 0))
+	must(t, s.DeleteVolume(ctx, "vol-a"))
+	must(t, s.DeleteSandbox(ctx, "sbx-1"))
+	for _, id := range []string{"ckp-point", "ckp-paused", "ckp-later", "ckp-snap", "vol-a"} {
+		want(id, true)
+		must(t, s.ForgetNamed(ctx, id))
+		want(id, false)
+		must(t, s.ForgetNamed(ctx, id))
+	}
+	for _, id := range []string{"", "ckp-other", "vol-b"} {
+		want(id, false)
+	}
+}
+
 func testVolumes(t *testing.T, open Opener) {
 	s := open(t)
 	ctx := t.Context()
