@@ -24,6 +24,7 @@ type Service interface {
 	Observe
 	Templates
 	Volumes
+	Orphans
 	Computers
 	Keys
 }
@@ -304,6 +305,19 @@ type Volumes interface {
 	// DeleteVolume removes a volume and its files. One that a living sandbox
 	// or a snapshot has is a conflict.
 	DeleteVolume(ctx context.Context, volume string) error
+}
+
+// Orphans is what the server has found on its disk without a record of it, as
+// after the loss of its database. Scope: admin. A key of a team sees what was its
+// team's; the user who runs the server sees all.
+type Orphans interface {
+	// ListOrphans returns all of them, the oldest first.
+	ListOrphans(ctx context.Context) (*List[Orphan], error)
+	// RecoverOrphan makes a record of an orphan again: of a volume under its own
+	// id, of kept state as a snapshot. It has its old name unless that is taken
+	// by now. State that says nothing of itself becomes a snapshot of the
+	// caller's team whose sandboxes reach no network.
+	RecoverOrphan(ctx context.Context, id string) (*Recovered, error)
 }
 
 // Computers uses the screens of sandboxes whose template has a desktop; others

@@ -106,6 +106,7 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	h.registerNetwork(a)
 	h.registerSecrets(a)
 	h.registerVolumes(a)
+	h.registerOrphans(a)
 	h.registerPreviews(a)
 	h.registerComputers(a)
 	h.registerTemplates(a)

@@ -139,6 +139,12 @@ func (f failing) Merge(context.Context, string, sandbox.MergeRequest) (*sandbox.
 func (f failing) Try(context.Context, string, sandbox.TryRequest, func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
 	return nil, f.err
 }
+func (f failing) ListOrphans(context.Context) (*sandbox.List[sandbox.Orphan], error) {
+	return nil, f.err
+}
+func (f failing) RecoverOrphan(context.Context, string) (*sandbox.Recovered, error) {
+	return nil, f.err
+}
 func (f failing) RevokeKey(context.Context, string) (*sandbox.Key, error) { return nil, f.err }
 
 // verbs calls each verb of a service once.
@@ -187,6 +193,8 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	note("BuildTemplate")(s.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "t"}, nil))
 	note("CreateKey")(s.CreateKey(ctx, sandbox.CreateKeyRequest{Name: "k"}))
 	note("ListKeys")(s.ListKeys(ctx, sandbox.Page{}))
+	note("ListOrphans")(s.ListOrphans(ctx))
+	note("RecoverOrphan")(s.RecoverOrphan(ctx, "o"))
 	note("RevokeKey")(s.RevokeKey(ctx, "k"))
 	return out
 }
@@ -215,8 +223,8 @@ func TestErrorsAreTheSameOnBothSides(t *testing.T) {
 			want.RetryAfter = 1500 * time.Millisecond
 			_, c := serve(t, failing{err: want})
 			got := verbs(t.Context(), c)
-			if len(got) != 43 {
-				t.Errorf("%d verbs were called, want 43", len(got))
+			if len(got) != 45 {
+				t.Errorf("%d verbs were called, want 45", len(got))
 			}
 			for verb, err := range got {
 				e, ok := errors.AsType[*sandbox.Error](err)

@@ -20,7 +20,7 @@ const scopeKey = "scope"
 // of other tags need sandboxes:write.
 var changes = map[string]sandbox.Scope{
 	"files": sandbox.ScopeFilesWrite, "computers": sandbox.ScopeComputersWrite, "secrets": sandbox.ScopeSecretsWrite,
-	"templates": sandbox.ScopeTemplatesWrite, "keys": sandbox.ScopeAdmin,
+	"templates": sandbox.ScopeTemplatesWrite, "keys": sandbox.ScopeAdmin, "orphans": sandbox.ScopeAdmin,
 }
 
 // needs says that an operation needs another scope than its tag's.

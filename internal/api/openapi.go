@@ -77,6 +77,7 @@ func tags() []*huma.Tag {
 		{Name: "observe", Description: "Processes, environments, usage and webhooks."},
 		{Name: "volumes", Description: "Directories that outlive sandboxes."},
 		{Name: "templates", Description: "What sandboxes are made from, and the builds of it."},
+		{Name: "orphans", Description: "What the server has found without a record of it."},
 		{Name: "keys", Description: "API keys."},
 		{Name: "server", Description: "The server itself; needs no key."},
 	}
@@ -134,7 +135,7 @@ func describe(doc *huma.OpenAPI) {
 		reflect.TypeFor[sandbox.Attempt](), reflect.TypeFor[sandbox.TryResult](),
 		reflect.TypeFor[sandbox.CodeResult](), reflect.TypeFor[sandbox.CodeOutput](), reflect.TypeFor[sandbox.CodeError](),
 		reflect.TypeFor[sandbox.CodeContext](), reflect.TypeFor[sandbox.Process](), reflect.TypeFor[sandbox.EnvVar](),
-		reflect.TypeFor[sandbox.StatsPoint](), reflect.TypeFor[sandbox.SandboxStats](), reflect.TypeFor[sandbox.Volume](), reflect.TypeFor[sandbox.Delivery](),
+		reflect.TypeFor[sandbox.StatsPoint](), reflect.TypeFor[sandbox.SandboxStats](), reflect.TypeFor[sandbox.Volume](), reflect.TypeFor[sandbox.Orphan](), reflect.TypeFor[sandbox.Recovered](), reflect.TypeFor[sandbox.Delivery](),
 	} {
 		schema := doc.Components.Schemas.Map()[t.Name()]
 		if schema == nil {

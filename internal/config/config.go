@@ -57,6 +57,7 @@ type Config struct {
 	Templates    Templates     `yaml:"templates"`
 	Registries   Registries    `yaml:"registries"`
 	Mounts       Mounts        `yaml:"mounts"`
+	Orphans      Orphans       `yaml:"orphans"`
 }
 
 // Templates says what templates may be made of.
@@ -85,6 +86,12 @@ type Mounts struct {
 	// AllowHost are absolute paths of directories: whoever may create sandboxes
 	// may mount them and all below, read-only; with ":rw" at the end, to write.
 	AllowHost []string `yaml:"allow_host"`
+}
+
+// Orphans says what becomes of what is in the state directory and has no record.
+type Orphans struct {
+	// Retention is how long it is kept for cove recover.
+	Retention time.Duration `yaml:"retention"`
 }
 
 // Webhooks says how the ends of jobs are told.
@@ -204,6 +211,7 @@ func Default(env func(string) string) Config {
 		Quotas:   Quotas{Sandboxes: 100, VCPUs: vcpus, MemoryMiB: memoryMiB, Snapshots: 100},
 		Network:  Network{Default: string(sandbox.NetworkOpen)},
 		Previews: Previews{Domain: "localhost"},
+		Orphans:  Orphans{Retention: 7 * 24 * time.Hour},
 	}
 }
 
@@ -277,6 +285,7 @@ func (c *Config) Validate() error {
 		{"registries.private", "holds something that is not host or host:port, such as registry.lan:5000", slices.ContainsFunc(c.Registries.Private, badRegistry)},
 		{"registries.mirrors", "holds something that is not host, host:port or host/prefix, such as docker.io: [mirror.example.com]", badMirrors(c.Registries.Mirrors)},
 		{"user_ids", "is neither off nor FIRST-LAST with at least 65536 ids from 65536 up", !validUserIDs(c.UserIDs)},
+		{"orphans.retention", "is under a minute; give at least 1m", c.Orphans.Retention < time.Minute},
 		{"mounts.allow_host", "holds a path that is not absolute", relative(c.Mounts.AllowHost...)},
 		{"tls.acme", "has no hosts; give the server's names", len(c.TLS.ACME.Hosts) == 0 && c.TLS.ACME.Email+c.TLS.ACME.Cache+c.TLS.ACME.Directory != ""},
 	} {

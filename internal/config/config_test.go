@@ -111,7 +111,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		"network": "none", "resolvers": "192.0.2.53:53, [2001:db8::1]:53", "extra-ca": "/x/ca.pem",
 		"preview-domain": "preview.example.com", "preview-url": "https://{label}.preview.example.com",
 		"dialect-port":           "microsandbox=5555,podflare=127.0.0.1:0",
-		"webhooks-allow-private": "true", "template-paths": "/srv/images, /x", "mount-paths": "/srv/models, /srv/share:rw", "insecure-registries": "registry.lan:5000", "private-registries": "registry.lan",
+		"webhooks-allow-private": "true", "orphan-retention": "50h", "template-paths": "/srv/images, /x", "mount-paths": "/srv/models, /srv/share:rw", "insecure-registries": "registry.lan:5000", "private-registries": "registry.lan",
 	}
 	for _, s := range Settings() {
 		value, ok := values[s.Flag]

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"time"
 
@@ -25,6 +26,14 @@ type Checkpointer interface {
 	// RemoveCheckpoint removes a checkpoint; an unknown one is not an error.
 	// Instances made from it are unharmed.
 	RemoveCheckpoint(ctx context.Context, id string) error
+	// SetAside moves a checkpoint, whole or damaged, out of the engine to a
+	// directory, on the same file system, that is not there yet, with all that a
+	// restore of it needs beside its root. The engine does not know it any more.
+	SetAside(ctx context.Context, id, to string) error
+	// BringBack makes a checkpoint again of what SetAside has moved away. It
+	// fails with an error for the caller if that is damaged, and then it stays
+	// where it is. It survives a loss of power.
+	BringBack(ctx context.Context, id, from string) (Checkpoint, error)
 	// Changes returns what an instance, or the one that a checkpoint was taken
 	// of, has changed above its root: a tar stream in which a character device
 	// 0:0 stands for what was removed. A running instance stands still while it
@@ -49,6 +58,9 @@ type CheckpointOptions struct {
 	// Durable waits until the checkpoint would survive a loss of power, and
 	// has its content verified before it is restored.
 	Durable bool
+	// Label is kept with the checkpoint for its owner, who can tell by it what it
+	// was when their record of it is lost.
+	Label json.RawMessage
 	// Commit ends the instance; see [Checkpointer].
 	Commit func(Checkpoint) error
 }
@@ -62,6 +74,8 @@ type Checkpoint struct {
 	// SizeBytes is what it takes on disk.
 	SizeBytes int64     `json:"size_bytes"`
 	CreatedAt time.Time `json:"created_at"`
+	// Label is that of the options.
+	Label json.RawMessage `json:"label,omitempty"`
 	// Stopped is how long the instance stood still, if it went on.
 	Stopped time.Duration `json:"-"`
 }

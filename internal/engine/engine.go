@@ -16,6 +16,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 
@@ -58,6 +59,9 @@ type Spec struct {
 	// FilesOnly they must have the targets and kinds of those that the
 	// checkpoint was taken with.
 	Mounts []Mount
+	// Label is kept with the instance, see [Status]; nil is none. The instance
+	// does not see it.
+	Label json.RawMessage `json:"-"`
 }
 
 // Mount shows a directory of the host, or one in memory, at Target. None is
@@ -111,6 +115,8 @@ type Status struct {
 	Reason string
 	// Log is what the instance wrote last, for the server's log.
 	Log string
+	// Label is that of a running instance's [Spec]. Only [Engine.List] tells it.
+	Label json.RawMessage
 }
 
 // Engine runs sandboxes. Its methods are safe for concurrent use.

@@ -22,6 +22,7 @@ import (
 	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/internal/janitor"
 	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/internal/orphan"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
@@ -172,6 +173,10 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err != nil {
 		return err
 	}
+	orphans, err := orphan.Open(filepath.Join(dir, "orphans"))
+	if err != nil {
+		return err
+	}
 	p.service, err = service.New(service.Config{
 		Store: p.store, Engine: p.engine, Templates: p.templates, Log: s.log,
 		Quota:           quota(s.cfg.Quotas),
@@ -185,6 +190,8 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		Warm:            s.cfg.Defaults.Warm,
 		TempDir:         dir,
 		Volumes:         volumes,
+		Orphans:         orphans,
+		OrphanRetention: s.cfg.Orphans.Retention,
 		HostMounts:      s.cfg.Mounts.AllowHost,
 		StateDir:        s.cfg.StateDir,
 		Vault:           secrets,

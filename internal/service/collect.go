@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -21,6 +22,7 @@ const (
 func (s *Service) use(checkpoint string) (release func()) {
 	s.mu.Lock()
 	s.using[checkpoint]++
+	s.ours[checkpoint] = true
 	s.mu.Unlock()
 	return func() {
 		s.mu.Lock()
@@ -103,7 +105,7 @@ func (s *Service) collectNow(ctx context.Context) error {
 		}
 		spared := s.spare(c.ID, used[c.ID] > 0)
 		if !spared {
-			err = s.keeper.RemoveCheckpoint(ctx, c.ID)
+			err = s.discard(ctx, &c)
 		}
 		if golden {
 			s.golden.removed(c.ID, !spared && err == nil)
@@ -111,17 +113,42 @@ func (s *Service) collectNow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !spared {
-			s.log.Debug("removed a checkpoint", "checkpoint", c.ID)
-		}
 	}
 	return nil
 }
 
+// discard removes a checkpoint that nothing refers to, or sets it aside if this
+// daemon has not made it and its store has never named it.
+func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
+	s.mu.Lock()
+	ours := s.ours[c.ID]
+	s.mu.Unlock()
+	if !ours && s.cfg.Orphans != nil && !strings.HasPrefix(c.ID, goldenPrefix) {
+		named, err := s.cfg.Store.WasNamed(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		if !named {
+			return s.setCheckpointAside(ctx, c, "no record names it")
+		}
+	}
+	if err := s.keeper.RemoveCheckpoint(ctx, c.ID); err != nil {
+		return err
+	}
+	s.log.Debug("removed a checkpoint", "checkpoint", c.ID)
+	s.mu.Lock()
+	delete(s.ours, c.ID)
+	s.mu.Unlock()
+	return s.cfg.Store.ForgetNamed(ctx, c.ID)
+}
+
 // Roots returns the digests of all root file systems that a sandbox or a
-// snapshot still needs.
+// snapshot still needs, or something that was set aside.
 func (s *Service) Roots(ctx context.Context) (map[string]bool, error) {
-	roots := map[string]bool{}
+	roots, err := s.orphanRoots()
+	if err != nil {
+		return nil, err
+	}
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
 	for {
 		snapshots, next, err := s.cfg.Store.ListSnapshots(ctx, everySnapshot, page)

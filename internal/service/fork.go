@@ -117,7 +117,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	if err := s.cfg.Store.CreateSandboxes(ctx, children, s.cfg.Quota); err != nil {
 		return nil, retryLater(err)
 	}
-	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{})
+	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{Label: sandboxLabel(keptFork, &parent)})
 	if err != nil {
 		s.notForked(ctx, children)
 		return nil, err

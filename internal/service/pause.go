@@ -64,6 +64,7 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 	var paused store.Record
 	_, err = s.keeper.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
 		Durable: true,
+		Label:   sandboxLabel(keptPause, &r),
 		Commit: func(engine.Checkpoint) (err error) {
 			if err := s.syncVolumes(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
 				return err

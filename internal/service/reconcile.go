@@ -86,13 +86,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 	})
 	for id := range known {
 		if err == nil && !seen[id] {
-			g.Go(func() error {
-				if err := s.cfg.Engine.Destroy(ctx, id); err != nil {
-					return fmt.Errorf("remove unknown instance %s: %w", id, err)
-				}
-				s.log.Warn("removed an instance without a record", "sandbox", id)
-				return nil
-			})
+			g.Go(func() error { return s.endUnknown(ctx, known[id]) })
 		}
 	}
 	// What could not be removed now is tried again by Repair; the rest of the
@@ -239,7 +233,7 @@ func (s *Service) Repair(ctx context.Context) error {
 	})
 	s.collectSoon()
 	err = errors.Join(err, s.failLost(ctx), s.settleAll(ctx))
-	return errors.Join(append(errs, err, s.ports.reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.tidyBuilds(ctx))...)
+	return errors.Join(append(errs, err, s.ports.reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.tidyBuilds(ctx), s.trimOrphans(time.Now()))...)
 }
 
 // detailed shows the cause of a domain error, for logs.

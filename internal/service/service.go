@@ -20,6 +20,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/audit"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/orphan"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/internal/volume"
@@ -78,6 +79,13 @@ type Config struct {
 	Vault *vault.Vault
 	// Volumes has the files of volumes. Without it there are none.
 	Volumes *volume.Dir
+	// Orphans takes what no record names, for OrphanRetention, 0 is 7 days. Without
+	// it that is removed at once.
+	Orphans         *orphan.Dir
+	OrphanRetention time.Duration
+	// Room tells what is free, and what there is at all, in bytes, on the disk of
+	// Orphans; nil asks the system about StateDir.
+	Room func() (free, total int64, err error)
 	// HostMounts are directories of the host that sandboxes may be shown, with
 	// all below; ":rw" at the end lets them write there.
 	HostMounts []string
@@ -138,6 +146,7 @@ type Service struct {
 	creating map[string]*creation     // guarded by mu
 	moving   map[string]chan struct{} // guarded by mu; see [Service.lock]
 	using    map[string]int           // guarded by mu; checkpoints in use
+	ours     map[string]bool          // guarded by mu; checkpoints that were in use, and are not removed
 	spared   map[string]bool          // guarded by mu; of those in use, what the collector left
 	// coming are instances that a sandbox is about to go on in, with the reason
 	// if one has ended already. Guarded by mu.
@@ -151,6 +160,8 @@ type Service struct {
 	// usedUntil is up to when the use of secrets is recorded. Guarded by mu.
 	usedUntil time.Time
 
+	// recovering is held by whoever changes what is set aside.
+	recovering sync.Mutex
 	// sealing is held, to read, by whoever seals a value until that is stored.
 	sealing sync.RWMutex
 	waking  singleflight.Group
@@ -212,13 +223,17 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.OrphanRetention = cmp.Or(cfg.OrphanRetention, DefaultOrphanRetention)
+	if cfg.Room == nil {
+		cfg.Room = func() (free, total int64, err error) { return roomOf(cfg.StateDir) }
+	}
 	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Service{
 		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
 		lastCall: time.Now(), usedUntil: time.Now(),
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
-		moving: map[string]chan struct{}{}, using: map[string]int{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
+		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
 		collect: make(chan struct{}, 1), hostMounts: hostMounts,
 	}
 	s.keeper, _ = cfg.Engine.(engine.Checkpointer)

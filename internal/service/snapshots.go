@@ -87,9 +87,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 		return snap, err
 	}
 	snap.ID, snap.CreatedAt = newID(snapshotPrefix), time.Now().UTC()
-	snap.Team, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.ID, r.Snapshot, r.Template, r.Resources
-	snap.Root, snap.Origin, snap.BaseEnv, snap.Env, snap.User, snap.WorkDir = r.Root, r.Origin, r.BaseEnv, r.Env, r.User, r.WorkDir
-	snap.Network, snap.Bindings, snap.Mounts = r.Network, r.Bindings, r.Mounts
+	snapshotOf(&snap, &r)
 	if err := s.snapshotName(ctx, &snap); err != nil {
 		return snap, err
 	}
@@ -104,7 +102,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 	c, release, err := s.stateOf(ctx, &r, engine.CheckpointOptions{
 		// A step of a history need not survive a loss of power: its sandbox does
 		// not either.
-		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles,
+		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: label(keptSnapshot, &snap),
 	})
 	if err != nil {
 		return snap, err
@@ -122,6 +120,13 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 		return snap, err
 	}
 	return snap, nil
+}
+
+// snapshotOf fills in what a snapshot has of its sandbox.
+func snapshotOf(snap *store.SnapshotRecord, r *store.Record) {
+	snap.Team, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.ID, r.Snapshot, r.Template, r.Resources
+	snap.Root, snap.Origin, snap.BaseEnv, snap.Env, snap.User, snap.WorkDir = r.Root, r.Origin, r.BaseEnv, r.Env, r.User, r.WorkDir
+	snap.Network, snap.Bindings, snap.Mounts = r.Network, r.Bindings, r.Mounts
 }
 
 // snapshotName refuses a name that is taken before the work is done, and not

@@ -44,7 +44,7 @@ func (s *Service) CreateVolume(ctx context.Context, req sandbox.CreateVolumeRequ
 	}}
 	v.detail = r.ID + " named " + r.Name
 	// The files first: what has no record is removed at the next start.
-	if err := s.cfg.Volumes.Create(r.ID); err != nil {
+	if err := s.cfg.Volumes.Create(r.ID, volumeLabel(&r)); err != nil {
 		return nil, errors.Join(err, s.cfg.Volumes.Remove(r.ID))
 	}
 	if err := s.cfg.Store.CreateVolume(v.ctx, r, sandbox.MaxVolumes); err != nil {
@@ -184,14 +184,22 @@ func (s *Service) DeleteVolume(ctx context.Context, ref string) (err error) {
 		return nil
 	}
 	// It is deleted; what cannot be removed now is removed at the next start.
-	if err := s.cfg.Volumes.Remove(r.ID); err != nil {
+	if err := s.removeVolume(v.ctx, r.ID); err != nil {
 		s.log.Error("remove the files of a deleted volume", "volume", r.ID, "error", err)
 	}
 	return nil
 }
 
-// reconcileVolumes removes the files of volumes without a record: the daemon
-// ended while one was made or deleted.
+// removeVolume removes the files of a volume that was deleted.
+func (s *Service) removeVolume(ctx context.Context, id string) error {
+	if err := s.cfg.Volumes.Remove(id); err != nil {
+		return err
+	}
+	return s.cfg.Store.ForgetNamed(ctx, id)
+}
+
+// reconcileVolumes removes the files of volumes that were deleted when the daemon
+// ended, and sets others without a record aside.
 func (s *Service) reconcileVolumes(ctx context.Context) error {
 	if s.cfg.Volumes == nil {
 		return nil
@@ -205,6 +213,13 @@ func (s *Service) reconcileVolumes(ctx context.Context) error {
 		}
 		for _, r := range records {
 			known[r.ID] = true
+			if label := s.cfg.Volumes.Label(r.ID); label != nil {
+				continue
+			}
+			// It was made before volumes said what they are.
+			if err := s.cfg.Volumes.SetLabel(r.ID, volumeLabel(&r)); err != nil {
+				s.log.Warn("say in a volume's directory what it is", "volume", r.ID, "error", err)
+			}
 		}
 		if next == "" {
 			break
@@ -219,11 +234,9 @@ func (s *Service) reconcileVolumes(ctx context.Context) error {
 		if known[id] {
 			continue
 		}
-		if err := s.cfg.Volumes.Remove(id); err != nil {
+		if err := s.discardVolume(ctx, id); err != nil {
 			s.log.Error("remove the files of a volume without a record", "volume", id, "error", err)
-			continue
 		}
-		s.log.Warn("removed the files of a volume without a record", "volume", id)
 	}
 	return nil
 }

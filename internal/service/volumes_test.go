@@ -134,7 +134,7 @@ func TestVolumesAfterCrash(t *testing.T) {
 	w := newWorld(t, keepVolumes(dir))
 	v, err := w.CreateVolume(red(t), sandbox.CreateVolumeRequest{Name: "data"})
 	must(t, err)
-	must(t, w.cfg.Volumes.Create("vol-half"))
+	must(t, w.cfg.Volumes.Create("vol-half", nil))
 	must(t, os.Mkdir(filepath.Join(dir, ".gone-vol-x"), 0o700))
 	w.restart()
 	left, err := os.ReadDir(dir)

@@ -57,9 +57,15 @@ func Open(path string) (*Dir, error) {
 // symbolic links.
 func (d *Dir) Path(id string) string { return filepath.Join(d.path, id, "data") }
 
-// Create makes an empty volume, writable for every user of its sandboxes. It
-// survives a loss of power.
-func (d *Dir) Create(id string) error {
+// labelFile, beside the files of a volume, says what volume it is.
+const labelFile = "volume.json"
+
+// maxLabel bounds what is read of a label.
+const maxLabel = 64 << 10
+
+// Create makes an empty volume, writable for every user of its sandboxes. The
+// label is for [Dir.Label]; nil is none. It survives a loss of power.
+func (d *Dir) Create(id string, label []byte) error {
 	if !ids.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
 	}
@@ -68,6 +74,79 @@ func (d *Dir) Create(id string) error {
 	}
 	if err := os.Chmod(d.Path(id), 0o777|fs.ModeSticky); err != nil {
 		return fmt.Errorf("make volume %s: %w", id, err)
+	}
+	if label != nil {
+		if err := d.SetLabel(id, label); err != nil {
+			return err
+		}
+	}
+	return d.Sync(id)
+}
+
+// SetLabel says of a volume what it is, where no sandbox can write, for the case
+// that its record is lost.
+func (d *Dir) SetLabel(id string, label []byte) error {
+	if !ids.MatchString(id) {
+		return fmt.Errorf("invalid volume id %q", id)
+	}
+	path := filepath.Join(d.path, id, labelFile)
+	err := os.WriteFile(path+".new", label, 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return fmt.Errorf("label volume %s: %w", id, err)
+	}
+	return nil
+}
+
+// Label returns what a volume was labelled with, or nil.
+func (d *Dir) Label(id string) []byte {
+	if !ids.MatchString(id) {
+		return nil
+	}
+	f, err := os.Open(filepath.Join(d.path, id, labelFile))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	label, err := io.ReadAll(io.LimitReader(f, maxLabel))
+	if err != nil {
+		return nil
+	}
+	return label
+}
+
+// Empty reports whether a volume is there and nothing is in it.
+func (d *Dir) Empty(id string) bool {
+	fd, err := d.open(id)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	names, err := namesIn(fd)
+	return err == nil && len(names) == 0
+}
+
+// MoveOut moves a volume, which no sandbox may have, to a path that nothing has,
+// on the same file system.
+func (d *Dir) MoveOut(id, to string) error {
+	if !ids.MatchString(id) {
+		return fmt.Errorf("invalid volume id %q", id)
+	}
+	return os.Rename(filepath.Join(d.path, id), to)
+}
+
+// MoveIn makes a volume of what MoveOut has moved away. An id that there is fails.
+func (d *Dir) MoveIn(id, from string) error {
+	if !ids.MatchString(id) {
+		return fmt.Errorf("invalid volume id %q", id)
+	}
+	if _, err := os.Lstat(filepath.Join(from, "data")); err != nil {
+		return fmt.Errorf("volume %s has no files: %w", id, err)
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, filepath.Join(d.path, id), unix.RENAME_NOREPLACE); err != nil {
+		return fmt.Errorf("bring volume %s back: %w", id, err)
 	}
 	return d.Sync(id)
 }
@@ -246,10 +325,14 @@ func (m *measure) entry(at int, in *place, name string) {
 	}
 }
 
-// clear removes a directory of d with all that is in it, whatever its depth:
-// directories are brought to the top before they are emptied.
-func (d *Dir) clear(name string) error {
-	base, err := openDir(unix.AT_FDCWD, d.path)
+// clear removes a directory of d with all that is in it.
+func (d *Dir) clear(name string) error { return RemoveTree(d.path, name) }
+
+// RemoveTree removes the directory name of dir with all that is in it, whatever
+// its depth. Nobody else may change what it holds meanwhile; no link in it is
+// followed.
+func RemoveTree(dir, name string) error {
+	base, err := openDir(unix.AT_FDCWD, dir)
 	if err != nil {
 		return err
 	}
@@ -260,6 +343,7 @@ func (d *Dir) clear(name string) error {
 		return err
 	}
 	defer unix.Close(top)
+	// Directories are brought to the top before they are emptied.
 	moved := 0
 	for {
 		left, err := namesIn(top)

@@ -18,7 +18,7 @@ func open(t *testing.T) (*Dir, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Create("vol-a"); err != nil {
+	if err := d.Create("vol-a", nil); err != nil {
 		t.Fatal(err)
 	}
 	return d, top
@@ -123,7 +123,7 @@ func TestRemove(t *testing.T) {
 		t.Error(err)
 	}
 	for _, bad := range []string{"", "..", "a/b", "A", ".gone-x"} {
-		if d.Create(bad) == nil || d.Remove(bad) == nil {
+		if d.Create(bad, nil) == nil || d.Remove(bad) == nil {
 			t.Errorf("%q is taken for a volume", bad)
 		}
 	}

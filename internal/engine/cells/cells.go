@@ -258,7 +258,9 @@ func (e *Engine) List(context.Context) ([]engine.Status, error) {
 			continue
 		}
 		st := engine.Status{ID: id, Running: e.alive(id)}
-		if !st.Running {
+		if st.Running {
+			st.Label = e.labelOf(id)
+		} else {
 			st.Reason = e.deathOf(id)
 		}
 		list = append(list, st)

@@ -72,7 +72,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		draft.NoSum(runsc.PagesFile)
 	}
 	m, err := draft.Commit(checkpoint.Manifest{
-		Checkpoint: engine.Checkpoint{FilesOnly: opts.FilesOnly, Root: from.Root, Resources: from.Resources, CreatedAt: time.Now().UTC()},
+		Checkpoint: engine.Checkpoint{FilesOnly: opts.FilesOnly, Root: from.Root, Resources: from.Resources, CreatedAt: time.Now().UTC(), Label: opts.Label},
 		Program:    from.Program, Cell: from.Cell, AgentDir: from.AgentDir, CPU: e.cpu(),
 	}, opts.Durable)
 	if err != nil {
@@ -174,6 +174,70 @@ func (e *Engine) Checkpoints(context.Context) ([]engine.Checkpoint, error) {
 // RemoveCheckpoint implements [engine.Checkpointer].
 func (e *Engine) RemoveCheckpoint(_ context.Context, id string) error {
 	return e.checkpoints.Remove(id)
+}
+
+// programFile, in a checkpoint that was set aside, is the program that made it.
+const programFile = "program"
+
+// SetAside implements [engine.Checkpointer].
+func (e *Engine) SetAside(_ context.Context, id, to string) error {
+	if !validID.MatchString(id) {
+		return fmt.Errorf("invalid checkpoint id %q", id)
+	}
+	from := e.checkpoints.Path(id)
+	if m, err := e.checkpoints.Manifest(id); err == nil && m.Program != "" && !m.FilesOnly {
+		// Programs that no checkpoint of the engine needs are removed. A second
+		// name costs nothing; without the program, the files can still be had.
+		_ = os.Remove(filepath.Join(from, programFile))
+		if err := os.Link(filepath.Join(e.programsDir(), m.Program), filepath.Join(from, programFile)); err != nil {
+			e.cfg.Log.Warn("keep the program of a checkpoint that is set aside", "checkpoint", id, "err", err)
+		}
+	}
+	return os.Rename(from, to)
+}
+
+// BringBack implements [engine.Checkpointer].
+func (e *Engine) BringBack(_ context.Context, id, from string) (engine.Checkpoint, error) {
+	var none engine.Checkpoint
+	if !validID.MatchString(id) {
+		return none, fmt.Errorf("invalid checkpoint id %q", id)
+	}
+	path := e.checkpoints.Path(id)
+	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE); err != nil {
+		return none, fmt.Errorf("bring checkpoint %s back: %w", id, err)
+	}
+	m, err := e.checkpoints.Manifest(id)
+	switch {
+	case errors.Is(err, checkpoint.ErrDamaged):
+		err = damagedError(err)
+	case err == nil:
+		err = e.verify(&m, true)
+	}
+	if err == nil {
+		err = e.returnProgram(filepath.Join(path, programFile), m.Program)
+	}
+	if err == nil {
+		err = e.checkpoints.Sync(id)
+	}
+	if err != nil {
+		return none, errors.Join(err, os.Rename(path, from))
+	}
+	return m.Checkpoint, nil
+}
+
+// returnProgram gives a program that was set aside with a checkpoint its place,
+// unless it is there.
+func (e *Engine) returnProgram(kept, name string) error {
+	if name != "" {
+		err := os.Link(kept, filepath.Join(e.programsDir(), name))
+		if err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("bring the program of a checkpoint back: %w", err)
+		}
+	}
+	if err := os.Remove(kept); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // shellOf is what a shell is prepared for that is to continue from a

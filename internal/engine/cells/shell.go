@@ -32,6 +32,21 @@ type origin struct {
 
 const originFile = "origin.json"
 
+// labelFile, in a cell's directory, is the label of its instance.
+const labelFile = "label.json"
+
+// maxLabel bounds what is read of it.
+const maxLabel = 4 << 20
+
+// labelOf returns the label of an instance, or nil.
+func (e *Engine) labelOf(id string) json.RawMessage {
+	label := readPart(filepath.Join(e.cellDir(id), labelFile), maxLabel, false)
+	if !json.Valid(label) {
+		return nil
+	}
+	return label
+}
+
 func readOrigin(dir string) (origin, error) {
 	var o origin
 	data, err := os.ReadFile(filepath.Join(dir, originFile))
@@ -191,6 +206,11 @@ func (e *Engine) become(ctx context.Context, sh *shell, spec engine.Spec, restor
 		return nil, fmt.Errorf("name the cell's directory: %w", err)
 	}
 	sh.dir = dir
+	if spec.Label != nil {
+		if err := os.WriteFile(filepath.Join(dir, labelFile), spec.Label, 0o600); err != nil {
+			return nil, fmt.Errorf("label the cell: %w", err)
+		}
+	}
 	if err := sh.handOver(input); err != nil {
 		return nil, err
 	}

@@ -3,9 +3,11 @@ package enginetest
 import (
 	"archive/tar"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ func RunCheckpoints(t *testing.T, subject func(t *testing.T) Subject) {
 		{"GoesOn", testCheckpointGoesOn},
 		{"Commit", testCheckpointCommit},
 		{"CommitRefused", testCheckpointCommitRefused},
+		{"SetAside", testSetAside},
 		{"Fork", testFork},
 		{"FilesOnly", testFilesOnly},
 		{"Changes", testChanges},
@@ -133,6 +136,32 @@ func testCheckpointCommit(t *testing.T, s *suite, e engine.Checkpointer) {
 	ask(t, client(t, i), "after")
 	must(t, e.RemoveCheckpoint(t.Context(), "ckp-one"))
 	ask(t, client(t, i), "later")
+}
+
+// A checkpoint that was set aside is not there, and restores when it is back.
+func testSetAside(t *testing.T, s *suite, e engine.Checkpointer) {
+	c := client(t, s.create(t, "sbx-one"))
+	startCounting(t, c)
+	label := json.RawMessage(`{"a":"label"}`)
+	before, err := e.Checkpoint(t.Context(), "sbx-one", "ckp-one", engine.CheckpointOptions{Durable: true, Label: label})
+	must(t, err)
+	aside := filepath.Join(t.TempDir(), "aside")
+	must(t, e.SetAside(t.Context(), "ckp-one", aside))
+	if list, err := e.Checkpoints(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("kept are %+v, %v", list, err)
+	}
+	if err := e.SetAside(t.Context(), "ckp-one", aside+"2"); err == nil {
+		t.Error("what is not there was set aside")
+	}
+	back, err := e.BringBack(t.Context(), "ckp-one", aside)
+	must(t, err)
+	if back.ID != "ckp-one" || back.SizeBytes != before.SizeBytes || string(back.Label) != string(label) || back.Root.Digest != before.Root.Digest {
+		t.Errorf("brought back %+v", back)
+	}
+	if _, err := e.BringBack(t.Context(), "ckp-one", aside); err == nil {
+		t.Error("nothing was brought back")
+	}
+	ask(t, client(t, s.from(t, "sbx-two", "ckp-one")), "after")
 }
 
 func testCheckpointCommitRefused(t *testing.T, s *suite, e engine.Checkpointer) {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -98,7 +99,7 @@ func (e *Keeper) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	var c engine.Checkpoint
 	began := time.Now()
 	err := e.step(ctx, StepCheckpoint, func() (err error) {
-		c, err = e.state.keep(name, id, opts.FilesOnly)
+		c, err = e.state.keep(name, id, &opts)
 		return err
 	})
 	if err != nil {
@@ -138,7 +139,7 @@ func (e *Keeper) commit(ctx context.Context, c engine.Checkpoint, f func(engine.
 }
 
 // keep copies the files of an instance.
-func (s *State) keep(name, id string, filesOnly bool) (engine.Checkpoint, error) {
+func (s *State) keep(name, id string, opts *engine.CheckpointOptions) (engine.Checkpoint, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := s.instances[name]
@@ -149,7 +150,7 @@ func (s *State) keep(name, id string, filesOnly bool) (engine.Checkpoint, error)
 		return engine.Checkpoint{}, fmt.Errorf("there is a checkpoint %s", id)
 	}
 	k := &kept{dir: filepath.Join(s.dir, "checkpoint-"+id), Checkpoint: engine.Checkpoint{
-		ID: id, FilesOnly: filesOnly, Root: i.spec.Root, Resources: i.spec.Resources, SizeBytes: 1, CreatedAt: time.Now().UTC(),
+		ID: id, FilesOnly: opts.FilesOnly, Root: i.spec.Root, Resources: i.spec.Resources, SizeBytes: 1, CreatedAt: time.Now().UTC(), Label: opts.Label,
 	}}
 	if err := os.Mkdir(k.dir, 0o700); err != nil {
 		return engine.Checkpoint{}, err
@@ -173,6 +174,58 @@ func (e *Keeper) Checkpoints(ctx context.Context) (all []engine.Checkpoint, err 
 // RemoveCheckpoint implements [engine.Checkpointer].
 func (e *Keeper) RemoveCheckpoint(ctx context.Context, id string) error {
 	return e.step(ctx, StepRemoveCheckpoint, func() error { return e.state.forget(id) })
+}
+
+// metaSuffix ends the name of the file that says what was set aside.
+const metaSuffix = ".json"
+
+// SetAside implements [engine.Checkpointer].
+func (e *Keeper) SetAside(ctx context.Context, id, to string) error {
+	return e.step(ctx, StepSetAside, func() error {
+		e.state.mu.Lock()
+		defer e.state.mu.Unlock()
+		k := e.state.kept[id]
+		if k == nil {
+			return fs.ErrNotExist
+		}
+		data, err := json.Marshal(k.Checkpoint)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(k.dir, id+metaSuffix), data, 0o600)
+		}
+		if err == nil {
+			err = os.Rename(k.dir, to)
+		}
+		if err == nil {
+			delete(e.state.kept, id)
+		}
+		return err
+	})
+}
+
+// BringBack implements [engine.Checkpointer].
+func (e *Keeper) BringBack(ctx context.Context, id, from string) (c engine.Checkpoint, err error) {
+	err = e.step(ctx, StepBringBack, func() error {
+		e.state.mu.Lock()
+		defer e.state.mu.Unlock()
+		meta := filepath.Join(from, id+metaSuffix)
+		data, err := os.ReadFile(meta)
+		if err == nil {
+			err = json.Unmarshal(data, &c)
+		}
+		if err != nil {
+			return err
+		}
+		k := &kept{dir: filepath.Join(e.state.dir, "checkpoint-"+id), Checkpoint: c}
+		if e.state.kept[id] != nil {
+			return fmt.Errorf("there is a checkpoint %s", id)
+		}
+		if err := errors.Join(os.Remove(meta), os.Rename(from, k.dir)); err != nil {
+			return err
+		}
+		e.state.kept[id] = k
+		return nil
+	})
+	return c, err
 }
 
 // Changes implements [engine.Checkpointer]. What an instance has changed are

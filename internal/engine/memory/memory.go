@@ -51,6 +51,8 @@ const (
 	StepCommit           Step = "commit"
 	StepCheckpoints      Step = "checkpoints"
 	StepRemoveCheckpoint Step = "remove_checkpoint"
+	StepSetAside         Step = "set_aside"
+	StepBringBack        Step = "bring_back"
 	StepChanges          Step = "changes"
 )
 
@@ -58,7 +60,7 @@ const (
 func Steps() []Step {
 	return []Step{
 		StepAdmit, StepCreate, StepOpen, StepList, StepEnd, StepDestroy, StepDial, StepStats, StepSetLimits, StepSetNetwork, StepDialPort,
-		StepCheckpoint, StepCommit, StepCheckpoints, StepRemoveCheckpoint, StepChanges,
+		StepCheckpoint, StepCommit, StepCheckpoints, StepRemoveCheckpoint, StepSetAside, StepBringBack, StepChanges,
 	}
 }
 
@@ -363,7 +365,7 @@ func (e *Engine) List(ctx context.Context) ([]engine.Status, error) {
 		e.state.mu.Lock()
 		defer e.state.mu.Unlock()
 		for id, i := range e.state.instances {
-			all = append(all, engine.Status{ID: id, Running: !i.failed, Reason: i.reason})
+			all = append(all, engine.Status{ID: id, Running: !i.failed, Reason: i.reason, Label: i.spec.Label})
 		}
 		return nil
 	})

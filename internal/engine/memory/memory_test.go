@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -115,6 +117,25 @@ func TestTraps(t *testing.T) {
 		},
 		StepRemoveCheckpoint: func(ctx context.Context, e *Engine, _ engine.Instance) error {
 			return (&Keeper{e}).RemoveCheckpoint(ctx, "ckp-1")
+		},
+		StepSetAside: func(ctx context.Context, e *Engine, _ engine.Instance) error {
+			id := strings.ToLower(rand.Text())
+			if _, err := e.Create(ctx, engine.Spec{ID: id}); err != nil {
+				return err
+			}
+			k := &Keeper{e}
+			if _, err := k.Checkpoint(ctx, id, "ckp-"+id, engine.CheckpointOptions{}); err != nil {
+				return err
+			}
+			return k.SetAside(ctx, "ckp-"+id, filepath.Join(t.TempDir(), id))
+		},
+		StepBringBack: func(ctx context.Context, e *Engine, _ engine.Instance) error {
+			id, dir := strings.ToLower(rand.Text()), t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, id+metaSuffix), fmt.Appendf(nil, `{"id":%q}`, id), 0o600); err != nil {
+				return err
+			}
+			_, err := (&Keeper{e}).BringBack(ctx, id, dir)
+			return err
 		},
 		StepChanges: func(ctx context.Context, e *Engine, i engine.Instance) error {
 			_, err := (&Keeper{e}).Changes(ctx, engine.Source{Instance: i.ID()})

@@ -1,0 +1,226 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/orphan"
+	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// unnamedVolume is the name of a volume that says nothing of itself.
+const unnamedVolume = "recovered"
+
+// orphanView is what callers see of something that was set aside.
+func (s *Service) orphanView(it *orphan.Item) sandbox.Orphan {
+	return sandbox.Orphan{
+		ID: it.ID, Kind: sandbox.OrphanKind(it.Kind), Team: it.Team, Name: it.Name, SandboxID: it.SandboxID,
+		SizeBytes: it.SizeBytes, Reason: it.Why, Since: it.Since, EndsAt: s.orphanEnd(it),
+	}
+}
+
+// maySee reports whether something that was set aside is the caller's: what says
+// nothing of itself is of the user who runs the server.
+func (v *visit) maySee(it *orphan.Item) bool {
+	return v.caller.KeyID == local || it.Team == v.caller.Team
+}
+
+// ListOrphans implements [sandbox.Orphans].
+func (s *Service) ListOrphans(ctx context.Context) (_ *sandbox.List[sandbox.Orphan], err error) {
+	v, err := s.enter(ctx, sandbox.ScopeAdmin, "")
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	list := &sandbox.List[sandbox.Orphan]{Items: []sandbox.Orphan{}}
+	if s.cfg.Orphans == nil {
+		return list, nil
+	}
+	all, err := s.cfg.Orphans.List()
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if v.maySee(&all[i]) {
+			list.Items = append(list.Items, s.orphanView(&all[i]))
+		}
+	}
+	return list, nil
+}
+
+// RecoverOrphan implements [sandbox.Orphans].
+func (s *Service) RecoverOrphan(ctx context.Context, id string) (_ *sandbox.Recovered, err error) {
+	v, err := s.enter(ctx, sandbox.ScopeAdmin, "orphan.recover")
+	v.atOnce = true
+	defer v.leave(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkText("the id", id); err != nil {
+		return nil, err
+	}
+	if s.cfg.Orphans == nil {
+		return nil, noOrphan(id)
+	}
+	s.recovering.Lock()
+	defer s.recovering.Unlock()
+	it, found, err := s.cfg.Orphans.Find(id)
+	if err != nil {
+		return nil, err
+	}
+	if !found || !v.maySee(&it) {
+		return nil, noOrphan(id)
+	}
+	v.detail = string(it.Kind) + " " + it.ID
+	out := &sandbox.Recovered{Orphan: s.orphanView(&it)}
+	// It is somewhere between two places from here on, whoever leaves.
+	clean, cancel := teardown(v.ctx)
+	defer cancel()
+	switch it.Kind {
+	case orphan.Checkpoint:
+		out.Snapshot, err = s.recoverCheckpoint(clean, v, &it)
+	case orphan.Volume:
+		out.Volume, err = s.recoverVolume(clean, v, &it)
+	default:
+		err = sandbox.Errorf(sandbox.CodeUnsupported, "this version of cove does not know what a %s is; use the version that has set it aside", quote(string(it.Kind)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func noOrphan(id string) error {
+	return sandbox.Errorf(sandbox.CodeNotFound, "nothing with the id %s is set aside; cove recover lists what is", quote(id))
+}
+
+// recoverVolume makes a volume of what was set aside.
+func (s *Service) recoverVolume(ctx context.Context, v *visit, it *orphan.Item) (*sandbox.Volume, error) {
+	if s.cfg.Volumes == nil {
+		return nil, errNoVolumes
+	}
+	var r store.VolumeRecord
+	if json.Unmarshal(it.Record, &r) != nil || r.Team == "" {
+		r = store.VolumeRecord{Team: v.caller.Team, Volume: sandbox.Volume{Name: unnamedVolume, CreatedAt: it.Since}}
+	}
+	r.ID, r.UsedBytes = it.ID, it.SizeBytes
+	r.SizeMiB = cmp.Or(r.SizeMiB, max(sandbox.DefaultVolumeMiB, it.SizeBytes>>20+1))
+	if _, err := s.cfg.Store.VolumeByName(ctx, r.Team, r.Name); err == nil {
+		r.Name = renamed(r.Name, r.ID)
+	}
+	if err := s.cfg.Orphans.Take(*it, func(from string) error { return s.cfg.Volumes.MoveIn(r.ID, from) }); err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Store.CreateVolume(ctx, r, 0); err != nil {
+		return nil, errors.Join(err, s.setVolumeAside(ctx, r.ID, it.Why))
+	}
+	return &r.Volume, nil
+}
+
+// renamed is a name for something whose own is taken.
+func renamed(name, id string) string {
+	end := "-" + id[max(0, len(id)-8):]
+	return name[:min(len(name), sandbox.MaxNameLength-len(end))] + end
+}
+
+// recoverCheckpoint makes a snapshot of what was set aside.
+func (s *Service) recoverCheckpoint(ctx context.Context, v *visit, it *orphan.Item) (*sandbox.Snapshot, error) {
+	if err := s.keeps(); err != nil {
+		return nil, err
+	}
+	snap, err := s.snapshotAgain(ctx, v, it)
+	if err != nil {
+		return nil, err
+	}
+	defer s.use(it.ID)()
+	var c engine.Checkpoint
+	err = s.cfg.Orphans.Take(*it, func(from string) (err error) {
+		c, err = s.keeper.BringBack(ctx, it.ID, from)
+		return err
+	})
+	if e, ok := errors.AsType[*sandbox.Error](err); ok {
+		return nil, e // such as: it is damaged
+	}
+	if err == nil {
+		err = s.recordAgain(ctx, &snap, &c)
+		if err != nil {
+			err = errors.Join(err, s.setCheckpointAside(ctx, &c, it.Why))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &snap.Snapshot, nil
+}
+
+// snapshotAgain returns the record that a checkpoint is to have, as far as it
+// tells of itself.
+func (s *Service) snapshotAgain(ctx context.Context, v *visit, it *orphan.Item) (store.SnapshotRecord, error) {
+	var known keptAs
+	if json.Unmarshal(it.Record, &known) != nil || known.Snapshot.Team == "" {
+		known = keptAs{}
+		known.Snapshot.Team, known.Snapshot.Label = v.caller.Team, "recovered"
+		// Nobody knows what it was allowed to reach.
+		known.Snapshot.Network = &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}
+	}
+	snap := known.Snapshot
+	if snap.Automatic { // its history is gone
+		snap.Automatic, snap.Step = false, 0
+		if snap.Label != "" {
+			snap.Label = "before: " + snap.Label
+			snap.Label = strings.ToValidUTF8(snap.Label[:min(len(snap.Label), sandbox.MaxSnapshotLabel)], "")
+		}
+	}
+	if snap.ID != "" {
+		switch _, err := s.cfg.Store.Snapshot(ctx, snap.ID); sandbox.CodeOf(err) {
+		case sandbox.CodeNotFound:
+		case "":
+			snap.ID = ""
+		default:
+			return snap, err
+		}
+	}
+	if snap.ID == "" {
+		snap.ID = newID(snapshotPrefix)
+	}
+	if s.snapshotName(ctx, &snap) != nil {
+		snap.Name = renamed(snap.Name, snap.ID)
+	}
+	for _, m := range snap.Mounts {
+		if m.Volume == "" {
+			continue
+		}
+		if r, err := s.cfg.Store.Volume(ctx, m.Volume); err != nil || r.Team != snap.Team {
+			return snap, sandbox.Errorf(sandbox.CodeConflict, "it has the volume %s mounted, which has no record; recover that first", m.Volume)
+		}
+	}
+	return snap, nil
+}
+
+// recordAgain records the snapshot of a checkpoint that is back in its place.
+func (s *Service) recordAgain(ctx context.Context, snap *store.SnapshotRecord, c *engine.Checkpoint) error {
+	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
+	snap.Kind = sandbox.SnapshotMemory
+	if c.FilesOnly {
+		snap.Kind = sandbox.SnapshotFiles
+	}
+	if len(snap.Root) == 0 { // it says nothing of itself
+		data, err := json.Marshal(madeFrom{Root: c.Root})
+		if err != nil {
+			return fmt.Errorf("encode the root of a snapshot: %w", err)
+		}
+		snap.Root, snap.Origin, snap.Resources, snap.CreatedAt = data, c.Root.Digest, c.Resources, c.CreatedAt
+		snap.User, snap.WorkDir = "root", "/"
+	}
+	if snap.CreatedAt.IsZero() {
+		snap.CreatedAt = time.Now().UTC()
+	}
+	return s.cfg.Store.CreateSnapshot(ctx, *snap, 0)
+}
