@@ -55,6 +55,7 @@ var layers = map[string]int{
 	"internal/engine/...": 3,
 	"internal/store/...":  3,
 
+	"internal/backup":  4,
 	"internal/service": 4,
 	"internal/janitor": 4,
 
