@@ -6,6 +6,7 @@ const (
 	computer  = "test/computer follows docs/computers.md with a small template"
 	internet  = "test/network has an Internet of its own"
 	visitors  = "test/preview opens previews by key, link and cookie"
+	backups   = "test/survive loses state directories and databases"
 	servers   = "test/e2e starts servers with settings of their own"
 )
 
@@ -68,7 +69,15 @@ var pages = []page{
 	{file: "docs/rest.md", lines: map[string]special{
 		"curl": {replace: []string{"https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" http://cove`}},
 	}},
-	{file: "docs/server.md", lines: map[string]special{
-		"cove serve": {elsewhere: servers},
-	}},
+	{
+		file:  "docs/server.md",
+		files: map[string]string{"cove.yaml": "listen: off\n"},
+		lines: map[string]special{
+			"cove serve":         {elsewhere: servers},
+			"cove backup":        {replace: []string{"/etc/cove.yaml", "cove.yaml"}},
+			"systemctl stop":     {elsewhere: backups},
+			"cove restore":       {elsewhere: backups},
+			"cove recover vol-6": {elsewhere: backups},
+		},
+	},
 }
