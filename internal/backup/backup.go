@@ -99,7 +99,7 @@ func Write(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	kept, err := freeze(ctx, &o, work)
+	kept, err := freeze(ctx, &o, &work)
 	if err != nil {
 		return err
 	}
@@ -108,32 +108,53 @@ func Write(ctx context.Context, o Options) (err error) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(a.fill(work, kept), a.finish())
+		return errors.Join(a.fill(&work, kept), a.finish())
 	})
 }
 
-// workplace makes a directory for a backup, and removes those of backups that
+// work has the directories of a backup that is being made: one for the copy of the
+// database, and one for second names of checkpoints, on their file system.
+type work struct{ database, checkpoints string }
+
+// workplace makes the directories for a backup, and removes those of backups that
 // were killed.
-func workplace(stateDir string) (release func() error, work string, err error) {
+func workplace(stateDir string) (release func() error, w work, err error) {
 	lock, err := os.OpenFile(filepath.Join(stateDir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, "", sandbox.Errorf(sandbox.CodeForbidden, "the state directory cannot be used (%v); run this as the user who runs the server", err)
+		return nil, w, sandbox.Errorf(sandbox.CodeForbidden, "the state directory cannot be used (%v); run this as the user who runs the server", err)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, "", sandbox.Errorf(sandbox.CodeConflict, "another backup of %s is being made; wait for its end", stateDir)
+		return nil, w, sandbox.Errorf(sandbox.CodeConflict, "another backup of %s is being made; wait for its end", stateDir)
 	}
-	old, err := filepath.Glob(filepath.Join(stateDir, workPrefix+"*"))
-	for _, dir := range old {
-		err = errors.Join(err, os.RemoveAll(dir))
+	checkpoints := filepath.Join(stateDir, "engine", "checkpoints")
+	err = os.MkdirAll(checkpoints, 0o700)
+	for _, at := range []struct {
+		in  string
+		dir *string
+	}{{stateDir, &w.database}, {checkpoints, &w.checkpoints}} {
+		old, gerr := filepath.Glob(filepath.Join(at.in, workPrefix+"*"))
+		err = errors.Join(err, gerr)
+		for _, dir := range old {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+		if err == nil {
+			*at.dir, err = os.MkdirTemp(at.in, workPrefix) // 0700
+		}
 	}
-	if err == nil {
-		work, err = os.MkdirTemp(stateDir, workPrefix) // 0700
+	remove := func() error {
+		var errs []error
+		for _, dir := range []string{w.database, w.checkpoints} {
+			if dir != "" {
+				errs = append(errs, os.RemoveAll(dir))
+			}
+		}
+		return errors.Join(append(errs, lock.Close())...)
 	}
 	if err != nil {
-		return nil, "", errors.Join(fmt.Errorf("make room for a backup: %w", err), lock.Close())
+		return nil, w, errors.Join(fmt.Errorf("make room for a backup: %w", err), remove())
 	}
-	return func() error { return errors.Join(os.RemoveAll(work), lock.Close()) }, work, nil
+	return remove, w, nil
 }
 
 // frozen is what a backup holds of what the database names.
@@ -145,19 +166,16 @@ type frozen struct {
 
 // freeze takes a copy of the database and second names of all checkpoints that it
 // names, so that they stay although the daemon may remove them.
-func freeze(ctx context.Context, o *Options, work string) (frozen, error) {
+func freeze(ctx context.Context, o *Options, w *work) (frozen, error) {
 	var k frozen
 	from := filepath.Join(o.StateDir, "engine", "checkpoints")
-	to := filepath.Join(work, "checkpoints")
-	if err := os.Mkdir(to, 0o700); err != nil {
-		return k, err
-	}
+	to := w.checkpoints
 	for try := 1; ; try++ {
 		// What is removed between the two is found out after them.
 		if err := linkAll(from, to); err != nil {
 			return k, err
 		}
-		file := filepath.Join(work, database)
+		file := filepath.Join(w.database, database)
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return k, err
 		}

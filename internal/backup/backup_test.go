@@ -91,8 +91,10 @@ func TestBackupAndRestore(t *testing.T) {
 	if err := Write(t.Context(), o); sandbox.CodeOf(err) != sandbox.CodeConflict {
 		t.Errorf("a second one: %v", err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, workPrefix+"*")); len(left) != 0 {
-		t.Errorf("left are %v", left)
+	for _, in := range []string{dir, filepath.Join(dir, "engine/checkpoints")} {
+		if left, err := filepath.Glob(filepath.Join(in, workPrefix+"*")); err != nil || len(left) != 0 {
+			t.Errorf("left are %v, %v", left, err)
+		}
 	}
 	if _, err := Restore(t.Context(), file, dir, nil); sandbox.CodeOf(err) != sandbox.CodeConflict {
 		t.Errorf("into a full directory: %v", err)

@@ -63,7 +63,7 @@ func newArchive(ctx context.Context, w io.Writer, o *Options) (*archive, error) 
 }
 
 // fill writes all but the end.
-func (a *archive) fill(work string, k frozen) error {
+func (a *archive) fill(w *work, k frozen) error {
 	if err := a.json(aboutName, a.about); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (a *archive) fill(work string, k frozen) error {
 			return err
 		}
 	}
-	if err := a.file(work, database, database); err != nil {
+	if err := a.file(w.database, database, database); err != nil {
 		return err
 	}
 	for _, name := range keys {
@@ -96,7 +96,7 @@ func (a *archive) fill(work string, k frozen) error {
 		return err
 	}
 	for _, id := range k.checkpoints {
-		if err := a.subtree(filepath.Join(work, "checkpoints"), id, "engine/checkpoints/"+id); err != nil {
+		if err := a.subtree(w.checkpoints, id, "engine/checkpoints/"+id); err != nil {
 			return err
 		}
 	}

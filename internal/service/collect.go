@@ -129,7 +129,8 @@ func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
 			return err
 		}
 		if !named {
-			return s.setCheckpointAside(ctx, c, "no record names it")
+			s.setAsideOrLeave(ctx, c, "no record names it")
+			return nil
 		}
 	}
 	if err := s.keeper.RemoveCheckpoint(ctx, c.ID); err != nil {

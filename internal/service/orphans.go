@@ -94,6 +94,20 @@ func (s *Service) setCheckpointAside(ctx context.Context, c *engine.Checkpoint, 
 	return nil
 }
 
+// setAsideOrLeave is setCheckpointAside for one that stays where it is if that
+// fails, as on another file system, so that others are looked at. It says so
+// once.
+func (s *Service) setAsideOrLeave(ctx context.Context, c *engine.Checkpoint, why string) {
+	err := s.setCheckpointAside(ctx, c, why)
+	s.mu.Lock()
+	said := s.stuck[c.ID]
+	s.stuck[c.ID] = err != nil
+	s.mu.Unlock()
+	if err != nil && !said && ctx.Err() == nil {
+		s.log.Error("the state of a sandbox that no record names cannot be set aside and stays where it is", "checkpoint", c.ID, "error", err)
+	}
+}
+
 // discardVolume removes the files of a volume without a record that this store
 // had, or that are none, and sets others aside.
 func (s *Service) discardVolume(ctx context.Context, id string) error {
@@ -154,8 +168,8 @@ func (s *Service) saveUnknown(ctx context.Context, st *engine.Status) error {
 	if err != nil {
 		return err
 	}
-	// Should this fail, the collector does it: nobody has named the checkpoint.
-	return s.setCheckpointAside(context.WithoutCancel(ctx), &c, "it ran, and no record named it")
+	s.setAsideOrLeave(context.WithoutCancel(ctx), &c, "it ran, and no record named it")
+	return nil
 }
 
 func (s *Service) orphanEnd(it *orphan.Item) time.Time {

@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/orphan"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -237,6 +239,47 @@ func TestRecoverUnlabelled(t *testing.T) {
 	if again.Network.Preset != sandbox.NetworkNone {
 		t.Errorf("it reaches %+v", again.Network)
 	}
+}
+
+// What cannot be set aside stays, and keeps nothing else from it; a sandbox whose
+// state cannot be kept is ended.
+func TestCannotBeSetAside(t *testing.T) {
+	w := newWorld(t, setsAside(t))
+	sbx := w.create(sandbox.CreateRequest{Name: "x"})
+	for _, id := range []string{"ckp-1", "ckp-2"} {
+		_, err := w.keeper.Checkpoint(t.Context(), sbx.ID, id, engine.CheckpointOptions{})
+		must(t, err)
+	}
+	w.state.Fail(memory.StepSetAside, memory.Before, syscall.EXDEV)
+	must(t, w.collectNow(t.Context()))
+	if aside := w.waitForOrphans(1); len(w.state.Kept()) != 1 {
+		t.Errorf("kept are %v, aside %v", w.state.Kept(), aside)
+	}
+	must(t, w.collectNow(t.Context()))
+	w.waitForOrphans(2)
+	w.state.Fail(memory.StepCheckpoint, memory.Before, syscall.ENOSPC)
+	w.loseRecords()
+	if ids := w.state.IDs(); len(ids) != 0 {
+		t.Errorf("the instances %v run", ids)
+	}
+	w.waitForOrphans(2)
+}
+
+// A recovery that fails on the way leaves what it is of aside.
+func TestRecoveryFails(t *testing.T) {
+	w := newWorld(t, setsAside(t))
+	w.create(sandbox.CreateRequest{Name: "x"})
+	w.snapshot("x", "s")
+	w.loseRecords()
+	id := w.waitForOrphans(2)["s"].ID
+	w.state.Fail(memory.StepBringBack, memory.Before, sandbox.Errorf(sandbox.CodeUnavailable, "it is damaged"))
+	_, err := w.RecoverOrphan(operator(t), id)
+	wantCode(t, err, sandbox.CodeUnavailable)
+	w.waitForOrphans(2)
+	_, err = w.RecoverOrphan(operator(t), id)
+	must(t, err)
+	_, err = w.RecoverOrphan(operator(t), id)
+	wantCode(t, err, sandbox.CodeNotFound)
 }
 
 // What is aside goes when its time is over, and the oldest first when the disk

@@ -81,8 +81,7 @@ func (s *Service) RecoverOrphan(ctx context.Context, id string) (_ *sandbox.Reco
 	v.detail = string(it.Kind) + " " + it.ID
 	out := &sandbox.Recovered{Orphan: s.orphanView(&it)}
 	// It is somewhere between two places from here on, whoever leaves.
-	clean, cancel := teardown(v.ctx)
-	defer cancel()
+	clean := context.WithoutCancel(v.ctx)
 	switch it.Kind {
 	case orphan.Checkpoint:
 		out.Snapshot, err = s.recoverCheckpoint(clean, v, &it)

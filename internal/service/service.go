@@ -147,6 +147,7 @@ type Service struct {
 	moving   map[string]chan struct{} // guarded by mu; see [Service.lock]
 	using    map[string]int           // guarded by mu; checkpoints in use
 	ours     map[string]bool          // guarded by mu; checkpoints that were in use, and are not removed
+	stuck    map[string]bool          // guarded by mu; checkpoints that could not be set aside
 	spared   map[string]bool          // guarded by mu; of those in use, what the collector left
 	// coming are instances that a sandbox is about to go on in, with the reason
 	// if one has ended already. Guarded by mu.
@@ -233,7 +234,7 @@ func New(cfg Config) (*Service, error) {
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
 		lastCall: time.Now(), usedUntil: time.Now(),
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
-		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
+		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, stuck: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
 		collect: make(chan struct{}, 1), hostMounts: hostMounts,
 	}
 	s.keeper, _ = cfg.Engine.(engine.Checkpointer)
