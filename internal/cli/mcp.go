@@ -17,6 +17,7 @@ import (
 type mcpOptions struct {
 	Dialect  string
 	Toolsets []string
+	Tools    []string
 	ReadOnly bool
 	Verbose  bool
 	Handover time.Duration
@@ -24,7 +25,8 @@ type mcpOptions struct {
 
 func (o *mcpOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Dialect, "dialect", "", "tools to speak: native, or the name of another product (default native)")
-	f.StringSliceVar(&o.Toolsets, "toolsets", nil, "tools to offer, such as core, or all (default COVE_TOOLSETS, or the dialect's)")
+	f.StringSliceVar(&o.Toolsets, "toolsets", nil, "sets of tools to offer, such as core, default or all (default COVE_TOOLSETS, or the dialect's)")
+	f.StringSliceVar(&o.Tools, "tools", nil, "single tools to offer, besides the toolsets if any are named (default COVE_TOOLS)")
 	f.BoolVar(&o.ReadOnly, "read-only", false, "only tools that change nothing")
 	addHandover(f, &o.Handover)
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error")
@@ -44,7 +46,7 @@ func (a *app) mcpCommand() *cobra.Command {
 		Long: "Serve the Model Context Protocol on standard input and output, for a client that starts it.\n" +
 			"It works on the local daemon, which is started when it is needed, or on the server that --url\n" +
 			"names.",
-		Example: "  cove mcp\n  cove mcp --read-only --toolsets core\n  COVE_API_KEY=... cove mcp --url https://cove.example.com",
+		Example: "  cove mcp\n  cove mcp --read-only --toolsets core\n  cove mcp --toolsets default,computer --tools network_log\n  COVE_API_KEY=... cove mcp --url https://cove.example.com",
 		Args:    argsBetween(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runMCP(cmd.Context(), opts) },
 	}
@@ -61,8 +63,8 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 		server, key := product.Environment(a.Env)
 		a.globals.URL, a.globals.Key = cmp.Or(a.globals.URL, server), cmp.Or(a.globals.Key, key)
 	}
-	if _, ok := d.(dialect.Toolsetter); ok && len(opts.Toolsets) == 0 {
-		opts.Toolsets = dialect.ParseToolsets(a.Env("COVE_TOOLSETS"))
+	if _, ok := d.(dialect.Toolsetter); ok && len(opts.Toolsets) == 0 && len(opts.Tools) == 0 {
+		opts.Toolsets, opts.Tools = dialect.ParseToolsets(a.Env("COVE_TOOLSETS")), dialect.ParseToolsets(a.Env("COVE_TOOLS"))
 	}
 	c, err := a.connect()
 	if err != nil {
@@ -79,6 +81,6 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	}
 	return mcpserver.RunStdio(ctx, mcpserver.Config{
 		Service: c, Version: a.Version, Log: log,
-		Dialect: opts.Dialect, Toolsets: opts.Toolsets, ReadOnly: opts.ReadOnly, Handover: opts.Handover, Env: a.Env,
+		Dialect: opts.Dialect, Toolsets: opts.Toolsets, Tools: opts.Tools, ReadOnly: opts.ReadOnly, Handover: opts.Handover, Env: a.Env,
 	}, a.Stdin, a.Stdout)
 }

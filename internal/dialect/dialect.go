@@ -21,7 +21,7 @@ import (
 
 // Dialect is one MCP surface. Its methods are cheap, return the same on every
 // call and are safe for concurrent use. What not every dialect has are
-// interfaces of their own: [Toolsetter], [Instructor], [Resourcer], [Prompter], [Sessionless], [Configured],
+// interfaces of their own: [Toolsetter], [Dynamic], [Instructor], [Resourcer], [Prompter], [Sessionless], [Configured],
 // [Logged], [Streamer], [Failer].
 type Dialect interface {
 	// Name is how the dialect is chosen: [a-z0-9_@.-], such as "native".
@@ -151,6 +151,8 @@ type Tool struct {
 	Def *mcp.Tool
 	// Toolset is empty in a dialect without toolsets.
 	Toolset string
+	// Also is further toolsets that the tool is in.
+	Also []string
 	// Writes marks a tool that changes something although its hint, which is
 	// the product's, says that it does not.
 	Writes bool
@@ -213,6 +215,9 @@ type Call struct {
 	// Handover is how long a call may wait for a command before it hands it
 	// over as a job; 0 is the dialect's own.
 	Handover time.Duration
+	// Toolsets is what turns on further toolsets of a [Dynamic] dialect, or nil
+	// where a list of tools cannot change.
+	Toolsets ToolsetSwitch
 	// Header is that of the HTTP request, nil on stdio.
 	Header http.Header
 	// MaxResult bounds the result as JSON, in bytes, where clients take no more

@@ -136,6 +136,17 @@ func (b *bound) makeRoom(limit int, counts func(*tracked) bool, victims *[]*mcp.
 	return true
 }
 
+// servers returns those of the sessions.
+func (b *bound) servers() map[*mcp.Server]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make(map[*mcp.Server]bool)
+	for _, t := range b.sessions {
+		all[t.server] = true
+	}
+	return all
+}
+
 // forgetEnded drops sessions that have ended.
 //
 // Preconditions: b.mu is held.

@@ -31,6 +31,9 @@ type Config struct {
 	// Toolsets are those on unless a request chooses others; empty is the
 	// dialect's default.
 	Toolsets []string
+	// Tools are single tools that are on besides; without Toolsets they are all
+	// that is on.
+	Tools []string
 	// ReadOnly leaves only tools that change nothing; no request can undo it.
 	ReadOnly bool
 
@@ -86,7 +89,7 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) selection() dialect.Selection {
-	return dialect.Selection{Toolsets: c.Toolsets, ReadOnly: c.ReadOnly}
+	return dialect.Selection{Toolsets: c.Toolsets, Tools: c.Tools, ReadOnly: c.ReadOnly}
 }
 
 // maxMessage bounds one message of a client: a file of 8 MiB in base64 with

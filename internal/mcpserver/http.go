@@ -27,6 +27,7 @@ const (
 	headerProtocol = "Mcp-Protocol-Version"
 	headerSession  = "Mcp-Session-Id"
 	headerToolsets = "X-Cove-Toolsets"
+	headerTools    = "X-Cove-Tools"
 	headerReadOnly = "X-Cove-Read-Only"
 )
 
@@ -41,8 +42,10 @@ const statelessRevision = "2026-07-28"
 //	/mcp/x/<toolset>,<toolset>    these toolsets, or "all"
 //	/mcp/x/<toolsets>/readonly    both
 //
-// The headers X-Cove-Toolsets and X-Cove-Read-Only choose in the same way; the
-// path wins. Requests of either era of the protocol may be mixed.
+// The headers X-Cove-Toolsets, X-Cove-Tools (single tools, besides the toolsets
+// if there are any) and X-Cove-Read-Only choose in the same way; the path wins.
+// Requests of either era of the protocol may be mixed. A session can turn on
+// further toolsets for itself; clients without sessions have what they chose.
 type Handler struct {
 	cfg       Config
 	dialects  map[string]*sessions
@@ -95,6 +98,10 @@ func serverOf(r *http.Request) *mcp.Server {
 	return s
 }
 
+// maxServers bounds the servers that are kept: there are as many selections as
+// clients think of. Others are made anew for each request or session.
+const maxServers = 512
+
 // server returns the server of a dialect and selection.
 func (h *Handler) server(name string, sel dialect.Selection) (*mcp.Server, error) {
 	d, err := all.Find(name)
@@ -104,7 +111,7 @@ func (h *Handler) server(name string, sel dialect.Selection) (*mcp.Server, error
 	if sel, err = dialect.Normalize(d, sel); err != nil {
 		return nil, err
 	}
-	key := fmt.Sprint(d.Name(), sel.Toolsets, sel.ReadOnly)
+	key := fmt.Sprintf("%s %+v", d.Name(), sel)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s, ok := h.servers[key]; ok {
@@ -115,7 +122,9 @@ func (h *Handler) server(name string, sel dialect.Selection) (*mcp.Server, error
 	if err != nil {
 		return nil, err
 	}
-	h.servers[key] = s
+	if len(h.servers) < maxServers {
+		h.servers[key] = s
+	}
 	return s, nil
 }
 
@@ -126,13 +135,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, jsonrpc.CodeInvalidRequest, sandbox.MessageOf(err))
 		return
 	}
-	server, err := h.server(name, sel)
-	if err != nil {
-		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, sandbox.MessageOf(err))
-		return
-	}
-	ctx := context.WithValue(r.Context(), serverKey{}, server)
-	r = r.Clone(ctx)
+	r = r.Clone(r.Context())
 	var body []byte
 	if r.Method == http.MethodPost {
 		var release func()
@@ -146,26 +149,32 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w, answered = expectUnknown(w, body)
 		defer answered()
 	}
-	if plainJSON(name) {
+	sel.Fixed = plainJSON(name) || sessionless(r, body) || withoutSessions(name)
+	server, err := h.server(name, sel)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, sandbox.MessageOf(err))
+		return
+	}
+	r = r.WithContext(context.WithValue(r.Context(), serverKey{}, server))
+	switch {
+	case plainJSON(name):
 		r.Header.Set("Accept", "application/json, text/event-stream")
 		h.plain.ServeHTTP(w, r)
-		return
-	}
-	if sessionless(r, body) || withoutSessions(name) {
+	case sel.Fixed:
 		h.stateless.ServeHTTP(w, r)
-		return
+	default:
+		h.serveSession(w, r, server)
 	}
-	h.serveSession(w, r, server)
 }
 
 // choice reads which dialect and tools a request chooses.
 func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, err error) {
 	name, sel = h.cfg.Dialect, h.cfg.selection()
 	if own := OwnDialect(r.Context()); own != "" {
-		name, sel.Toolsets = own, nil // chosen for another dialect
+		name, sel.Toolsets, sel.Tools = own, nil, nil // chosen for another dialect
 	}
-	if v := r.Header.Get(headerToolsets); v != "" {
-		sel.Toolsets = dialect.ParseToolsets(v)
+	if sets, tools := r.Header.Get(headerToolsets), r.Header.Get(headerTools); sets != "" || tools != "" {
+		sel.Toolsets, sel.Tools = dialect.ParseToolsets(sets), dialect.ParseToolsets(tools)
 	}
 	switch v := strings.ToLower(r.Header.Get(headerReadOnly)); v {
 	case "", "false", "0":
@@ -181,12 +190,12 @@ func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, e
 	segments := strings.Split(path, "/")
 	if _, ok := h.dialects[segments[0]]; ok {
 		if segments[0] != name {
-			sel.Toolsets = nil // chosen for another dialect
+			sel.Toolsets, sel.Tools = nil, nil // chosen for another dialect
 		}
 		name, segments = segments[0], segments[1:]
 	}
 	if len(segments) >= 2 && segments[0] == "x" {
-		sel.Toolsets, segments = dialect.ParseToolsets(segments[1]), segments[2:]
+		sel.Toolsets, sel.Tools, segments = dialect.ParseToolsets(segments[1]), nil, segments[2:]
 	}
 	if len(segments) == 1 && segments[0] == "readonly" {
 		sel.ReadOnly, segments = true, nil
@@ -360,14 +369,14 @@ func (b *beforeAnswer) Write(p []byte) (int, error) {
 
 // Close ends all sessions and returns when what they kept is undone.
 func (h *Handler) Close() error {
+	servers := h.bound.servers()
 	h.mu.Lock()
-	servers := make([]*mcp.Server, 0, len(h.servers))
 	for _, s := range h.servers {
-		servers = append(servers, s)
+		servers[s] = true
 	}
 	h.mu.Unlock()
 	var wg sync.WaitGroup
-	for _, s := range servers {
+	for s := range servers {
 		for ss := range s.Sessions() {
 			wg.Go(func() { _ = ss.Close() }) // ended either way
 		}

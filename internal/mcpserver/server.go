@@ -36,18 +36,18 @@ type builder struct {
 }
 
 func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
-	tools, err := dialect.Select(b.dialect, sel)
+	offer, err := newOffer(b.dialect, sel)
 	if err != nil {
 		return nil, err
 	}
 	about := b.dialect.Server(b.cfg.Version)
 	if i, ok := b.dialect.(dialect.Instructor); ok {
-		about.Instructions = i.Instructions(tools)
+		about.Instructions = i.Instructions(offer.first)
 	}
 	opts := &mcp.ServerOptions{
 		Instructions: about.Instructions,
 		Logger:       slog.New(quiet{b.cfg.Log.Handler()}),
-		Capabilities: b.capabilities(),
+		Capabilities: b.capabilities(offer),
 	}
 	if b.cfg.Fixtures {
 		fixture.Options(opts)
@@ -56,15 +56,17 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 	if b.cfg.Fixtures {
 		fixture.Register(s)
 	} else {
-		b.register(s, tools)
+		b.register(s, offer)
+		s.AddSendingMiddleware(offer.onlyChanged(b.sessions))
 	}
-	s.AddReceivingMiddleware(b.middleware(tools))
+	s.AddReceivingMiddleware(b.middleware(offer))
 	return s, nil
 }
 
-// capabilities promises no change of any list: a server's table is fixed.
-func (b *builder) capabilities() *mcp.ServerCapabilities {
-	c := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
+// capabilities promises no change of any list but that of tools, where sessions
+// turn on further toolsets.
+func (b *builder) capabilities(o *offer) *mcp.ServerCapabilities {
+	c := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: o.dynamic}}
 	if _, ok := b.dialect.(dialect.Resourcer); ok {
 		c.Resources = &mcp.ResourceCapabilities{}
 	}
@@ -78,9 +80,9 @@ func (b *builder) capabilities() *mcp.ServerCapabilities {
 	return c
 }
 
-func (b *builder) register(s *mcp.Server, tools []dialect.Tool) {
-	for _, t := range tools {
-		s.AddTool(t.Def, b.handler(t))
+func (b *builder) register(s *mcp.Server, o *offer) {
+	for _, t := range o.all {
+		s.AddTool(t.Def, b.handler(s, o, t))
 	}
 	if r, ok := b.dialect.(dialect.Resourcer); ok {
 		for _, t := range r.Resources() {
@@ -97,12 +99,9 @@ func (b *builder) register(s *mcp.Server, tools []dialect.Tool) {
 }
 
 // middleware wraps every request: it sets the caller, lets the work end with
-// its client, keeps a panic to the request and the tools in their order.
-func (b *builder) middleware(tools []dialect.Tool) mcp.Middleware {
-	order := make(map[string]int, len(tools))
-	for i, t := range tools {
-		order[t.Def.Name] = i
-	}
+// its client, keeps a panic to the request, and the tools to those that the
+// session is offered, in their order.
+func (b *builder) middleware(o *offer) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
 			defer func() {
@@ -111,48 +110,54 @@ func (b *builder) middleware(tools []dialect.Tool) mcp.Middleware {
 					res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; the server's log has the details"}
 				}
 			}()
-			if err := b.unknown(req, order); err != nil {
+			if err := b.unknown(o, req); err != nil {
 				return nil, err
 			}
 			ctx, cancel := b.join(ctx, req)
 			defer cancel()
 			res, err = next(ctx, method, req)
 			if list, ok := res.(*mcp.ListToolsResult); ok && method == methodListTools && err == nil && !b.cfg.Fixtures {
-				slices.SortStableFunc(list.Tools, func(x, y *mcp.Tool) int { return order[x.Name] - order[y.Name] })
+				ss, _ := req.GetSession().(*mcp.ServerSession)
+				o.arrange(b.sessions.known(ss), list)
 			}
 			return res, err
 		}
 	}
 }
 
-// unknown is a dialect's own error for a tool or prompt that is not there.
-func (b *builder) unknown(req mcp.Request, tools map[string]int) error {
-	refuser, ok := b.dialect.(dialect.Refuser)
-	if !ok || b.cfg.Fixtures {
+// unknown is the error for a tool or prompt that is not there: a dialect's own,
+// or how a tool that is off is turned on.
+func (b *builder) unknown(o *offer, req mcp.Request) error {
+	if b.cfg.Fixtures {
 		return nil
 	}
+	refuser, refuses := b.dialect.(dialect.Refuser)
 	switch p := req.GetParams().(type) {
 	case *mcp.CallToolParamsRaw:
-		if _, known := tools[p.Name]; !known {
-			return refuser.Unknown("tool", p.Name)
+		ss, _ := req.GetSession().(*mcp.ServerSession)
+		err := o.refusal(b.sessions.known(ss), p.Name)
+		if err == nil || !refuses {
+			return err
 		}
+		return refuser.Unknown("tool", p.Name)
 	case *mcp.GetPromptParams:
 		prompter, ok := b.dialect.(dialect.Prompter)
-		if !ok || !slices.ContainsFunc(prompter.Prompts(), func(known dialect.Prompt) bool { return known.Def.Name == p.Name }) {
+		if refuses && (!ok || !slices.ContainsFunc(prompter.Prompts(), func(known dialect.Prompt) bool { return known.Def.Name == p.Name })) {
 			return refuser.Unknown("prompt", p.Name)
 		}
 	}
 	return nil
 }
 
-func (b *builder) handler(t dialect.Tool) mcp.ToolHandler {
+func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		p := startProgress(ctx, req)
 		defer p.stop()
+		session := sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) })
 		c := &dialect.Call{
 			Service:  b.cfg.Service,
 			Args:     req.Params.Arguments,
-			Session:  sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) }),
+			Session:  session,
 			Status:   p.status,
 			Tell:     p.tell,
 			Output:   p.output,
@@ -163,6 +168,11 @@ func (b *builder) handler(t dialect.Tool) mcp.ToolHandler {
 			Log:      b.cfg.Log,
 
 			MaxResult: b.maxResult,
+		}
+		if o.dynamic {
+			c.Toolsets = &toolsetSwitch{offer: o, session: session, tell: func() {
+				s.AddTool(t.Def, b.handler(s, o, t)) // the same one: the library takes it for a change
+			}}
 		}
 		res, err := dialect.Invoke(ctx, b.dialect, t, c)
 		if err != nil {

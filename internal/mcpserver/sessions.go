@@ -53,5 +53,12 @@ func (s *sessions) of(ctx context.Context, ss *mcp.ServerSession) *dialect.Sessi
 	return d
 }
 
+// known returns what is kept in a session, or nil if that is nothing yet.
+func (s *sessions) known(ss *mcp.ServerSession) *dialect.Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[ss]
+}
+
 // wait returns when all sessions have ended; the caller closes them.
 func (s *sessions) wait() { s.wg.Wait() }

@@ -25,10 +25,10 @@ import (
 // keyDoors are the ways to reach a daemon with a key.
 func keyDoors(d *covetest.Daemon, secret string) []door {
 	http := func() mcp.Transport {
-		return &mcp.StreamableClientTransport{Endpoint: d.URL + "/mcp", HTTPClient: withKey(secret)}
+		return &mcp.StreamableClientTransport{Endpoint: d.URL + "/mcp" + everything, HTTPClient: withKey(secret)}
 	}
 	stdio := func() mcp.Transport {
-		return &mcp.CommandTransport{Command: coveMCP(d, "--url", d.URL, "--key", secret)}
+		return &mcp.CommandTransport{Command: coveMCP(d, "--url", d.URL, "--key", secret, "--toolsets", "all")}
 	}
 	return []door{
 		{"HTTP, sessions", sessionRevision, http},
@@ -142,15 +142,17 @@ func TestChoiceOnStdio(t *testing.T) {
 		tools   int
 		refused string
 	}{
-		{nil, 42, "nope"},
-		{[]string{"--read-only"}, 15, "sandbox_create"},
-		{[]string{"--toolsets", "core"}, 13, "job_get"},
-		{[]string{"--toolsets", "code"}, 9, "sandbox_create"},
-		{[]string{"--toolsets", "core,code", "--read-only"}, 9, "file_write"},
+		{nil, 19, "network_set"},
+		{[]string{"--read-only"}, 7, "sandbox_create"},
+		{[]string{"--toolsets", "core"}, 17, "job_list"},
+		{[]string{"--toolsets", "code"}, 2, "sandbox_create"},
+		{[]string{"--toolsets", "core,jobs", "--read-only"}, 7, "file_write"},
 		{[]string{"--toolsets", "all"}, 57, "nope"},
+		{[]string{"--tools", "volume_list,network_log"}, 2, "network_set"},
+		{[]string{"--toolsets", "code", "--tools", "volume_list"}, 3, "volume_create"},
 	} {
 		t.Run(strings.Join(tt.flags, " "), func(t *testing.T) {
-			s := doors(d, tt.flags...)[2].open(t)
+			s := door{"stdio", sessionRevision, func() mcp.Transport { return &mcp.CommandTransport{Command: coveMCP(d, tt.flags...)} }}.open(t)
 			list, err := s.ListTools(t.Context(), nil)
 			if err != nil || len(list.Tools) != tt.tools {
 				t.Errorf("%d tools, %v; want %d", len(list.Tools), err, tt.tools)
@@ -161,7 +163,7 @@ func TestChoiceOnStdio(t *testing.T) {
 		})
 	}
 	out, err := coveMCP(d, "--toolsets", "core,nope").CombinedOutput()
-	if want := "cove: unknown toolset \"nope\"; known are core, code, time, network, computer, templates, volumes and all\n"; err == nil || string(out) != want {
+	if want := "cove: unknown toolset \"nope\"; known are core, sandboxes, jobs, code, files, time, network, secrets, previews, computer, templates, volumes, dynamic, default and all\n"; err == nil || string(out) != want {
 		t.Errorf("%v, %q; want %q", err, out, want)
 	}
 }

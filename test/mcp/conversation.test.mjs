@@ -34,9 +34,8 @@ for (const way of ways) {
       assert.match(c.client.getInstructions(), /sandbox_create/);
     });
 
-    test('tools are complete and few', async () => {
+    test('tools are complete', async () => {
       const { tools } = await c.client.listTools();
-      assert.ok(tools.length <= 42, `${tools.length} tools`);
       for (const tool of tools) {
         assert.match(tool.name, /^[a-z0-9_]{1,32}$/);
         assert.ok(tool.title && tool.description && tool.outputSchema, tool.name);

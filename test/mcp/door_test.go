@@ -32,10 +32,12 @@ type door struct {
 	transport func() mcp.Transport
 }
 
-// doors are all ways to reach a daemon; args are added to "cove mcp".
+// doors are all ways to reach all tools of a daemon; args are added to "cove mcp".
 func doors(d *covetest.Daemon, args ...string) []door {
-	http := func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: d.URL + "/mcp"} }
-	stdio := func() mcp.Transport { return &mcp.CommandTransport{Command: coveMCP(d, args...)} }
+	http := func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: d.URL + "/mcp" + everything} }
+	stdio := func() mcp.Transport {
+		return &mcp.CommandTransport{Command: coveMCP(d, append([]string{"--toolsets", "all"}, args...)...)}
+	}
 	return []door{
 		{"HTTP, sessions", sessionRevision, http},
 		{"HTTP, stateless", statelessRevision, http},

@@ -142,7 +142,7 @@ func stdioCommand(t *testing.T, toolsets string) string {
 func TestConversation(t *testing.T) {
 	node(t)
 	url := serveHTTP(t, mcpserver.Config{Service: local.New(t)})
-	run(t, "conversation.test.mjs", "COVE_MCP_URL="+url, stdioCommand(t, "1"))
+	run(t, "conversation.test.mjs", "COVE_MCP_URL="+url+everything, stdioCommand(t, dialect.AllToolsets))
 }
 
 // everything is below a URL of MCP where all toolsets are on, and ofEachToolset

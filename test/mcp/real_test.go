@@ -55,15 +55,14 @@ func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ..
 
 // The programs talk to the real daemon: as root without keys, with "cove mcp"
 // on its socket, and as an ordinary user with a key, with "cove mcp" on its
-// URL. MCP Inspector judges the schemas of all toolsets, and of those that are on
-// by themselves.
+// URL. All have every toolset on, and MCP Inspector judges the schemas of them.
 func TestRealClients(t *testing.T) {
 	node(t)
 	t.Run("root", func(t *testing.T) {
 		needs.Root(t)
 		opts := covetest.Options{Dev: true}
 		d := daemon(t, opts)
-		env := []string{"COVE_MCP_URL=" + d.URL + "/mcp", mcpCommand(t, d, opts)}
+		env := []string{"COVE_MCP_URL=" + d.URL + "/mcp" + everything, mcpCommand(t, d, opts, "--toolsets", "all")}
 		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
 		t.Run("inspector", func(t *testing.T) {
 			run(t, "inspector.test.mjs", "COVE_MCP_URL="+d.URL+"/mcp"+everything, mcpCommand(t, d, opts, "--toolsets", "all"), ofEachToolset)
@@ -74,7 +73,7 @@ func TestRealClients(t *testing.T) {
 		d := daemon(t, opts)
 		secret := key(t, d, "a-team", sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite)
 		env := []string{
-			"COVE_MCP_URL=" + d.URL + "/mcp", "COVE_API_KEY=" + secret, mcpCommand(t, d, opts, "--url", d.URL, "--key", secret),
+			"COVE_MCP_URL=" + d.URL + "/mcp" + everything, "COVE_API_KEY=" + secret, mcpCommand(t, d, opts, "--url", d.URL, "--key", secret, "--toolsets", "all"),
 		}
 		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
 		t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })

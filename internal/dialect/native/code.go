@@ -48,8 +48,8 @@ func runCode() dialect.Tool {
 		Name:  "run_code",
 		Title: "Run code",
 		Description: "Run code as in a notebook: variables, imports and the working directory stay for the next call in the same sandbox and context. " +
-			"Returns stdout and stderr (the first 32 KiB of each), the value of the last expression, plots as images, tables, and an error with its traceback. " +
-			"Without a sandbox the code runs in a fresh one that is gone afterwards. Go keeps nothing between calls.",
+			"Returns stdout and stderr (the first 32 KiB of each), the last expression's value, plots as images, tables, and errors with traceback. " +
+			"Without a sandbox it runs in a fresh one that is gone afterwards. Go keeps nothing between calls.",
 		Annotations: annotations("Run code", false, true, false, true),
 		InputSchema: input(
 			opt("sandbox", bounded("Id or name of the sandbox; a fresh one for this call if left out.", 0, 128)),
@@ -57,7 +57,7 @@ func runCode() dialect.Tool {
 			opt("language", with(languageSchema("Must be in the sandbox's template."), string(sandbox.Python))),
 			opt("context", bounded("Name of an interpreter with a state of its own; default if left out.", 0, sandbox.MaxNameLength)),
 			opt("fresh", with(boolean("Run in an interpreter of its own that ends afterwards."), false)),
-			opt("timeout_ms", integer(fmt.Sprintf("Interrupt the code after this many milliseconds, which keeps the state; %d if left out, none in the background. Many clients give up after 60 s.",
+			opt("timeout_ms", integer(fmt.Sprintf("Interrupt the code after this many milliseconds, which keeps the state; %d if left out, none in the background.",
 				codeTimeout.Milliseconds()), 1, sandbox.MaxCodeTimeout.Milliseconds())),
 			opt("env", envSchema("Environment for this code only.")),
 			opt("workdir", bounded("Directory for this code only.", 0, sandbox.MaxPathBytes)),

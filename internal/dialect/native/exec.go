@@ -33,7 +33,7 @@ type execArgs struct {
 }
 
 func sandboxExec() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetJobs, &mcp.Tool{
 		Name:  "sandbox_exec",
 		Title: "Run a command",
 		Description: "Run a command in a sandbox and return its exit code, stdout and stderr (32 KiB of each: first and last half). " +
@@ -43,8 +43,8 @@ func sandboxExec() dialect.Tool {
 		Annotations: annotations("Run a command", false, true, false, true),
 		InputSchema: input(
 			sandboxArg(),
-			opt("command", array("Program and arguments, such as [\"python3\", \"main.py\"]; for a line with spaces or pipes use shell.", bounded("", 0, 128<<10), 1, 4096)),
-			opt("shell", bounded("Shell line, such as \"cd /tmp && ls | wc -l\".", 1, 128<<10)),
+			opt("command", array("Program and arguments, such as [\"python3\", \"main.py\"].", bounded("", 0, 128<<10), 1, 4096)),
+			opt("shell", bounded("Shell line, such as \"ls | wc -l\".", 1, 128<<10)),
 			opt("workdir", bounded("Directory to run in; the sandbox's if left out.", 0, sandbox.MaxPathBytes)),
 			opt("env", envSchema("Environment, on top of the sandbox's.")),
 			opt("user", bounded("Run as this user: a name or uid[:gid].", 0, 64)),

@@ -45,7 +45,7 @@ type readResult struct {
 }
 
 func fileRead() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetFiles, &mcp.Tool{
 		Name:  "file_read",
 		Title: "Read a file",
 		Description: "Read a file of a sandbox. Without limit you get the first 64 KiB; truncated and next_offset then say how to read on. " +
@@ -166,7 +166,7 @@ type writeArgs struct {
 }
 
 func fileWrite() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetFiles, &mcp.Tool{
 		Name:  "file_write",
 		Title: "Write a file",
 		Description: "Write a whole file of up to 8 MiB into a sandbox, replacing what is there, or append to it. " +
@@ -239,7 +239,7 @@ type editArgs struct {
 }
 
 func fileEdit() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetFiles, &mcp.Tool{
 		Name:  "file_edit",
 		Title: "Edit a file",
 		Description: "Replace text in a file of a sandbox. old_text must be there exactly once, white space included, unless replace_all is set; " +
@@ -279,7 +279,7 @@ type filePage struct {
 }
 
 func fileList() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetFiles, &mcp.Tool{
 		Name:        "file_list",
 		Title:       "List files",
 		Description: "List a directory of a sandbox, sorted by name; with depth also what is below, a directory before its entries.",
@@ -342,7 +342,7 @@ type moveArgs struct {
 }
 
 func fileMove() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetFiles, &mcp.Tool{
 		Name:        "file_move",
 		Title:       "Move a file",
 		Description: "Move or rename a file or directory within a sandbox. It does not replace an existing file unless overwrite is set.",
@@ -370,7 +370,7 @@ type deleteArgs struct {
 }
 
 func fileDelete() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetFiles, &mcp.Tool{
 		Name:        "file_delete",
 		Title:       "Delete a file",
 		Description: "Delete a file or an empty directory of a sandbox; with recursive a directory and everything in it. A symbolic link is deleted, not what it points to.",

@@ -31,7 +31,8 @@ var (
 		"network_log tells what the network policy blocked; network_set changes the policy. secret_attach lets a sandbox use a credential without seeing it.",
 		"preview_create makes a port of a sandbox a URL; preview_link makes a link to hand out.",
 		`A command of sandbox_exec that runs longer than 45 s goes on as a job: poll it with job_get, end it with job_stop. Start servers with "background": true.`,
-		"sandbox_diff shows which files a sandbox or fork has changed; sandbox_merge brings a fork back into its parent.",
+		"sandbox_diff shows which files a sandbox or fork has changed.",
+		"sandbox_merge brings a fork back into its parent.",
 		"snapshot_create keeps a state by name; snapshot_restore goes back to it, with step -1 to before the last command of a sandbox with history.",
 		"sandbox_pause frees memory. A paused sandbox resumes when a tool needs it.",
 		"computer_create makes a sandbox with a screen; computer_action uses it.",
@@ -39,21 +40,35 @@ var (
 		"volume_create makes a volume, whose files outlive sandboxes.",
 		"Sandboxes end when their lifetime is over, or pause if on_timeout is pause.",
 	}
-	// moreSets is said when computers, templates or volumes are off.
-	moreSets = "The owner of the client or server can turn on more tools: the toolsets computer, templates and volumes."
+)
+
+// moreSets is said of toolsets that are off, by who can turn them on.
+const (
+	moreByModel = "toolset_enable adds the tools of further toolsets when you need them: "
+	moreByOwner = "The owner of the client can turn on further toolsets: "
 )
 
 var toolName = regexp.MustCompile(`\b[a-z]+_[a-z]+\b`)
 
 // Instructions tell a model how to use the given tools, and name no others.
 func (d *Dialect) Instructions(tools []dialect.Tool) string {
-	offered, sets := make(map[string]bool), make(map[string]bool)
+	offered, lacks, readOnly := make(map[string]bool), make(map[string]bool), true
 	for _, t := range tools {
-		offered[t.Def.Name], sets[t.Toolset] = true, true
+		offered[t.Def.Name] = true
+		readOnly = readOnly && t.ReadOnly()
 	}
 	known := make(map[string]bool)
 	for _, t := range d.tools {
 		known[t.Def.Name] = true
+		if !offered[t.Def.Name] && (t.ReadOnly() || !readOnly) {
+			lacks[t.Toolset] = true
+		}
+	}
+	var off []string
+	for _, set := range toolsets {
+		if lacks[set.name] && set.name != toolsetDynamic {
+			off = append(off, set.name)
+		}
 	}
 	var b strings.Builder
 	b.WriteString(instructionsTitle)
@@ -67,8 +82,12 @@ func (d *Dialect) Instructions(tools []dialect.Tool) string {
 	write(basics)
 	b.WriteString("\n\nMore:")
 	write(details)
-	if !sets[toolsetComputer] || !sets[toolsetTemplates] || !sets[toolsetVolumes] {
-		b.WriteString("\n- " + moreSets)
+	if len(off) > 0 {
+		more := moreByOwner
+		if offered["toolset_enable"] {
+			more = moreByModel
+		}
+		b.WriteString("\n- " + more + strings.Join(off, ", ") + ".")
 	}
 	b.WriteString("\n" + instructionsEnd)
 	return b.String()

@@ -2,6 +2,7 @@ package native
 
 import (
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/dialect"
@@ -16,15 +17,18 @@ func TestInstructionsFollowTools(t *testing.T) {
 	for _, each := range d.Tools() {
 		tool[each.Def.Name] = true
 	}
-	known, _ := d.Toolsets()
-	for bits := 1; bits < 1<<len(known); bits++ {
+	known, defaults := d.Toolsets()
+	choices := [][]string{defaults, {dialect.AllToolsets}, append([]string{dialect.AllToolsets}, known...)}
+	for _, one := range known {
+		choices = append(choices, []string{one}, append([]string{one}, defaults...),
+			slices.DeleteFunc(slices.Clone(known), func(other string) bool { return other == one }))
+		for _, other := range known {
+			choices = append(choices, []string{one, other})
+		}
+	}
+	for _, sets := range choices {
 		for _, readOnly := range []bool{false, true} {
-			sel := dialect.Selection{ReadOnly: readOnly}
-			for i, set := range known {
-				if bits&(1<<i) != 0 {
-					sel.Toolsets = append(sel.Toolsets, set)
-				}
-			}
+			sel := dialect.Selection{Toolsets: sets, ReadOnly: readOnly}
 			tools, err := dialect.Select(d, sel)
 			if err != nil {
 				t.Fatal(err)

@@ -98,7 +98,7 @@ type jobListResult struct {
 }
 
 func jobList() dialect.Tool {
-	return dialect.New(toolsetCode, &mcp.Tool{
+	return dialect.New(toolsetJobs, &mcp.Tool{
 		Name:        "job_list",
 		Title:       "List jobs",
 		Description: "List the commands that run or ran in a sandbox, newest first.",
@@ -167,7 +167,7 @@ func jobArg() prop {
 const maxOffset = 1 << 53
 
 func jobGet() dialect.Tool {
-	return dialect.New(toolsetCode, &mcp.Tool{
+	return dialect.New(toolsetJobs, &mcp.Tool{
 		Name:  "job_get",
 		Title: "Follow a job",
 		Description: "Return a job's state and up to 32 KiB each of its stdout and stderr from the given offsets on. " +
@@ -298,7 +298,7 @@ type jobStopArgs struct {
 }
 
 func jobStop() dialect.Tool {
-	return dialect.New(toolsetCode, &mcp.Tool{
+	return dialect.New(toolsetJobs, &mcp.Tool{
 		Name:        "job_stop",
 		Title:       "Stop a job",
 		Description: "Send a signal to a job and all its processes, and kill them if they have not ended after kill_after_ms. Returns the job when it has ended. Stopping an ended job is not an error.",

@@ -43,7 +43,7 @@ func sandboxMerge() dialect.Tool {
 	return dialect.New(toolsetTime, &mcp.Tool{
 		Name:  "sandbox_merge",
 		Title: "Merge a fork back",
-		Description: "Bring a fork (the winner) back into its parent, all of it or nothing. whole: the winner's memory, processes and files replace the parent's under the parent's id, and the winner's id ends. " +
+		Description: "Bring a fork (the winner) back into its parent. whole: the winner's memory, processes and files replace the parent's under the parent's id, and the winner's id ends. " +
 			"files: what the winner changed since the fork is applied to the files of the running parent; if both changed a path, merged is false, nothing is changed and conflicts are listed.",
 		Annotations: annotations("Merge a fork back", false, true, false, false),
 		InputSchema: input(

@@ -14,27 +14,13 @@ import (
 // Name is the dialect's name.
 const Name = "native"
 
-// The toolsets.
-const (
-	toolsetCore    = "core"
-	toolsetCode    = "code"
-	toolsetTime    = "time"
-	toolsetNetwork = "network"
-	// toolsetComputer is not on by default: clients take so many tools only.
-	toolsetComputer = "computer"
-	// Nor is toolsetTemplates.
-	toolsetTemplates = "templates"
-	// Nor is toolsetVolumes.
-	toolsetVolumes = "volumes"
-)
-
 // Dialect is Cove's own MCP surface.
 type Dialect struct {
 	tools []dialect.Tool
 }
 
 var (
-	_ dialect.Toolsetter = (*Dialect)(nil)
+	_ dialect.Dynamic    = (*Dialect)(nil)
 	_ dialect.Resourcer  = (*Dialect)(nil)
 	_ dialect.Streamer   = (*Dialect)(nil)
 	_ dialect.Instructor = (*Dialect)(nil)
@@ -43,21 +29,24 @@ var (
 // New returns the dialect.
 func New() *Dialect {
 	d := &Dialect{tools: []dialect.Tool{
-		sandboxCreate(), sandboxList(), sandboxGet(), sandboxUpdate(), sandboxKill(),
-		sandboxExec(),
+		sandboxCreate(), sandboxList(), sandboxGet(), sandboxUpdate(), sandboxKill(), sandboxEnv(), sandboxStats(),
+		sandboxExec(), runCode(), codeContext(), jobGet(), jobList(), jobStop(), processList(), processKill(),
 		fileRead(), fileWrite(), fileEdit(), fileList(), fileMove(), fileDelete(), dirDownload(),
-		runCode(), codeContext(), jobList(), jobGet(), jobStop(),
-		processList(), processKill(), sandboxEnv(), sandboxStats(),
-		sandboxPause(), sandboxResume(), sandboxFork(), sandboxDiff(), sandboxMerge(), sandboxTry(),
+		sandboxFork(), sandboxMerge(), sandboxDiff(), sandboxTry(), sandboxPause(), sandboxResume(),
 		snapshotCreate(), snapshotList(), snapshotRestore(), snapshotDelete(),
 		networkGet(), networkSet(), networkLog(), secretList(), secretAttach(), secretDetach(),
 		previewCreate(), previewListTool(), previewLink(), previewDelete(),
 		computerCreate(), computerScreenshot(), computerAction(), computerWindows(), computerClipboard(), computerOpen(), computerView(),
 		templateList(), templateGet(), templateBuild(), templateBuildStatus(), templateDelete(),
 		volumeCreate(), volumeList(), volumeDelete(),
+		toolsetList(), toolsetEnable(),
 	}}
 	for i, t := range d.tools {
-		d.tools[i] = lenient(t)
+		t = brief(lenient(t))
+		if slices.Contains(coreTools, t.Def.Name) {
+			t.Also = []string{toolsetCore}
+		}
+		d.tools[i] = t
 	}
 	return d
 }
@@ -80,13 +69,6 @@ func (d *Dialect) Server(version string) dialect.Server {
 
 // Tools returns the table of tools.
 func (d *Dialect) Tools() []dialect.Tool { return d.tools }
-
-// Toolsets returns the toolsets; all but computers, templates and volumes are on by
-// default.
-func (d *Dialect) Toolsets() (known, defaults []string) {
-	defaults = []string{toolsetCore, toolsetCode, toolsetTime, toolsetNetwork}
-	return append(slices.Clone(defaults), toolsetComputer, toolsetTemplates, toolsetVolumes), defaults
-}
 
 // StreamsOutput tells that run_code and sandbox_exec tell output as it comes.
 func (d *Dialect) StreamsOutput() bool { return true }

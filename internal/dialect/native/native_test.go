@@ -2,6 +2,7 @@ package native_test
 
 import (
 	"encoding/json"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,8 +22,8 @@ func TestTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(tools) > 42 {
-		t.Errorf("%d tools by default; clients take 40 to 128 of all servers together", len(tools))
+	if len(tools) > 20 {
+		t.Errorf("%d tools by default; models choose best among few, and clients take 40 to 128 of all servers together", len(tools))
 	}
 	// Models read names, descriptions and input schemas with every request.
 	size := 0
@@ -33,8 +34,50 @@ func TestTools(t *testing.T) {
 		}
 		size += len(tool.Def.Name) + len(tool.Def.Description) + len(schema)
 	}
-	if size > 44<<10 {
+	if size > 4*5000 {
 		t.Errorf("the default tools take %d bytes, about %d tokens", size, size/4)
+	}
+}
+
+// Every tool but those that change the list is in a toolset of its subject, and
+// core has those that it names.
+func TestToolsets(t *testing.T) {
+	d := native.New()
+	known, _ := d.Toolsets()
+	all, err := dialect.Select(d, dialect.Selection{Toolsets: []string{dialect.AllToolsets}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core := 0
+	for _, tool := range d.Tools() {
+		if !slices.Contains(known, tool.Toolset) || tool.Toolset == "core" {
+			t.Errorf("%s is in toolset %q", tool.Def.Name, tool.Toolset)
+		}
+		if tool.In("core") {
+			core++
+		}
+		in := slices.ContainsFunc(all, func(a dialect.Tool) bool { return a.Def.Name == tool.Def.Name })
+		if in == (tool.Toolset == d.DynamicToolset()) {
+			t.Errorf("%s among all: %v", tool.Def.Name, in)
+		}
+	}
+	if core != 17 {
+		t.Errorf("core has %d tools", core)
+	}
+	page, err := os.ReadFile("../../../docs/tools.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range known {
+		row := "| `" + set + "` |"
+		for _, tool := range d.Tools() {
+			if tool.In(set) {
+				row += " `" + tool.Def.Name + "`"
+			}
+		}
+		if !strings.Contains(string(page), row+" |\n") {
+			t.Errorf("docs/tools.md lacks %s |", row)
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func portsSchema() *jsonschema.Schema {
 }
 
 func secretsSchema() *jsonschema.Schema {
-	return pairs("Secrets that it may use without seeing them: the name of each by the environment variable that gets a placeholder. See secret_list.", sandbox.MaxSecretsPerSandbox, 128)
+	return pairs("Secrets that it uses without seeing them: environment variable (which gets a placeholder) to name of the secret.", sandbox.MaxSecretsPerSandbox, 128)
 }
 
 // worldProps are how a sandbox in a result is connected with the world.

@@ -39,7 +39,7 @@ type previewCreateArgs struct {
 }
 
 func previewCreate() dialect.Tool {
-	return dialect.New(toolsetNetwork, &mcp.Tool{
+	return dialect.New(toolsetPreviews, &mcp.Tool{
 		Name:  "preview_create",
 		Title: "Make a port a URL",
 		Description: "Make a port of a sandbox a URL that people can open in a browser: HTTP, WebSocket, server-sent events. Private unless access is public; for a private one, preview_link makes a link to hand out. " +
@@ -78,7 +78,7 @@ type previewList struct {
 }
 
 func previewListTool() dialect.Tool {
-	return dialect.New(toolsetNetwork, &mcp.Tool{
+	return dialect.New(toolsetPreviews, &mcp.Tool{
 		Name:         "preview_list",
 		Title:        "List previews",
 		Description:  "List the previews of one sandbox, or all of yours: port, URL, access.",
@@ -113,7 +113,7 @@ type previewLinkArgs struct {
 }
 
 func previewLink() dialect.Tool {
-	return dialect.New(toolsetNetwork, &mcp.Tool{
+	return dialect.New(toolsetPreviews, &mcp.Tool{
 		Name:        "preview_link",
 		Title:       "Sign a link to a preview",
 		Description: "Return a link that opens a private preview in any browser until it expires. Make the preview first with preview_create.",
@@ -144,7 +144,7 @@ type previewDeleted struct {
 }
 
 func previewDelete() dialect.Tool {
-	return dialect.New(toolsetNetwork, &mcp.Tool{
+	return dialect.New(toolsetPreviews, &mcp.Tool{
 		Name:         "preview_delete",
 		Title:        "End a preview",
 		Description:  "End a preview, its key and its links, at once; what is open through it is cut. One that is not there is not an error.",

@@ -34,7 +34,7 @@ type pageOnly struct {
 }
 
 func secretList() dialect.Tool {
-	return dialect.New(toolsetNetwork, &mcp.Tool{
+	return dialect.New(toolsetSecrets, &mcp.Tool{
 		Name:  "secret_list",
 		Title: "List secrets",
 		Description: "List the credentials that sandboxes may use without seeing them, newest first: names, the hosts that they work for, the usual variable. Values are never shown. " +
@@ -108,7 +108,7 @@ type secretAttachArgs struct {
 }
 
 func secretAttach() dialect.Tool {
-	return dialect.New(toolsetNetwork, &mcp.Tool{
+	return dialect.New(toolsetSecrets, &mcp.Tool{
 		Name:  "secret_attach",
 		Title: "Let a sandbox use a secret",
 		Description: "Give a sandbox a placeholder for a secret in an environment variable, which commands started from then on see. " +
@@ -135,7 +135,7 @@ type secretDetachArgs struct {
 }
 
 func secretDetach() dialect.Tool {
-	return dialect.New(toolsetNetwork, &mcp.Tool{
+	return dialect.New(toolsetSecrets, &mcp.Tool{
 		Name:         "secret_detach",
 		Title:        "Take a secret from a sandbox",
 		Description:  "Take a secret from a sandbox, by its environment variable: the placeholder is worth nothing from then on. The secret itself stays.",

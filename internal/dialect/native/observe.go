@@ -47,7 +47,7 @@ func (v *processView) line() string {
 }
 
 func processList() dialect.Tool {
-	return dialect.New(toolsetCode, &mcp.Tool{
+	return dialect.New(toolsetJobs, &mcp.Tool{
 		Name:        "process_list",
 		Title:       "List processes",
 		Description: "List the processes in a sandbox with what they use and the job or interpreter that they belong to.",
@@ -121,7 +121,7 @@ type processKillArgs struct {
 }
 
 func processKill() dialect.Tool {
-	return dialect.New(toolsetCode, &mcp.Tool{
+	return dialect.New(toolsetJobs, &mcp.Tool{
 		Name:        "process_kill",
 		Title:       "Signal a process",
 		Description: "Send a signal to one process in a sandbox. For a job and all of its processes use job_stop.",
@@ -151,7 +151,7 @@ type envArgs struct {
 }
 
 func sandboxEnv() dialect.Tool {
-	return dialect.New(toolsetCode, &mcp.Tool{
+	return dialect.New(toolsetSandboxes, &mcp.Tool{
 		Name:        "sandbox_env",
 		Title:       "Environment",
 		Description: "Change the environment variables that commands and code in a sandbox get from now on, and return them all; without set and unset only return them. Do not put credentials here.",
@@ -200,7 +200,7 @@ type statsResult struct {
 }
 
 func sandboxStats() dialect.Tool {
-	return dialect.New(toolsetCode, &mcp.Tool{
+	return dialect.New(toolsetSandboxes, &mcp.Tool{
 		Name:        "sandbox_stats",
 		Title:       "Statistics",
 		Description: "Tell what one sandbox, or all, use now: processor, memory, disk, processes, network. With minutes also the past of one, in up to 30 points. Paused sandboxes stay paused.",

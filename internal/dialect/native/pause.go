@@ -15,8 +15,8 @@ func sandboxPause() dialect.Tool {
 	return dialect.New(toolsetTime, &mcp.Tool{
 		Name:  "sandbox_pause",
 		Title: "Pause a sandbox",
-		Description: "Write a sandbox's memory, processes and files to disk and free what it uses. It keeps its id and resumes by itself, where it was, with the next call that needs it. " +
-			"Use it for a sandbox that you will not need for a while. Pausing a paused sandbox is not an error.",
+		Description: "Write a sandbox's memory, processes and files to disk and free what it uses. It resumes by itself, where it was, with the next call that needs it. " +
+			"Use it for one that you will not need for a while.",
 		Annotations:  annotations("Pause a sandbox", false, false, true, false),
 		InputSchema:  input(sandboxArg()),
 		OutputSchema: sandboxOutput(),
@@ -76,8 +76,8 @@ func sandboxFork() dialect.Tool {
 	return dialect.New(toolsetTime, &mcp.Tool{
 		Name:  "sandbox_fork",
 		Title: "Fork a sandbox",
-		Description: "Copy a sandbox into children that continue from this instant with its memory, running processes, servers and files; it goes on itself. Returns the children's ids in order of index. " +
-			"Use it before a risky step or to explore several ways, then sandbox_diff and sandbox_merge; sandbox_kill those you do not need. " +
+		Description: "Copy a sandbox into children that continue from this instant with its memory, processes and files; it goes on itself. " +
+			"Use it before a risky step or to explore several ways; then sandbox_merge the best and sandbox_kill the others. " +
 			"Commands in a child see COVE_FORK_INDEX (0 is the first), COVE_FORK_COUNT and COVE_FORK_PARENT.",
 		Annotations: annotations("Fork a sandbox", false, false, false, false),
 		InputSchema: input(
@@ -86,8 +86,8 @@ func sandboxFork() dialect.Tool {
 			opt("name", bounded("Name of the child; of several, each gets it with - and its index.", 0, sandbox.MaxNameLength)),
 			opt("env", envSchema("Added to the environment of each child's commands.")),
 			opt("metadata", metadataSchema("Added to the parent's.")),
-			opt("lifetime_seconds", integer("Seconds until each child ends, from now; 0 is never; as the parent was made if left out.", 0, maxLifetimeSeconds)),
-			opt("idle_timeout_seconds", integer("Seconds without a call or running command until a child ends; 0 is never; as the parent was made if left out.", 0, maxLifetimeSeconds)),
+			opt("lifetime_seconds", integer("Seconds until each child ends; 0 is never; as the parent was made if left out.", 0, maxLifetimeSeconds)),
+			opt("idle_timeout_seconds", integer("Seconds without a call or running command until a child ends; 0 is never.", 0, maxLifetimeSeconds)),
 		),
 		OutputSchema: output(
 			req("children", array("In order of index.", object("",

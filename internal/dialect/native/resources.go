@@ -33,7 +33,7 @@ type downloadResult struct {
 }
 
 func dirDownload() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetFiles, &mcp.Tool{
 		Name:  "dir_download",
 		Title: "Download a directory",
 		Description: "Return a directory of a sandbox as a ZIP file of up to 7 MiB (an embedded resource, and a link to it). " +

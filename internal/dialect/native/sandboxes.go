@@ -42,7 +42,7 @@ type createArgs struct {
 const maxLifetimeSeconds = int64(sandbox.MaxLifetime / time.Second)
 
 func nameSchema() *jsonschema.Schema {
-	return bounded("Name, unique among your living sandboxes; usable in place of the id. Lower-case letters, digits and dashes.", 0, sandbox.MaxNameLength)
+	return bounded("Unique among your living sandboxes, and usable in place of the id: a-z, 0-9 and dashes.", 0, sandbox.MaxNameLength)
 }
 
 func metadataSchema(description string) *jsonschema.Schema {
@@ -54,7 +54,7 @@ func envSchema(description string) *jsonschema.Schema {
 }
 
 func onTimeoutSchema(rest string) *jsonschema.Schema {
-	return oneOf("What the end of the lifetime or idle timeout does: kill, or pause, which keeps memory and processes on disk until the next call"+rest+".", string(sandbox.ActionKill), string(sandbox.ActionPause))
+	return oneOf("At the end of the lifetime or idle timeout: kill, or pause, which keeps memory and processes on disk until the next call"+rest+".", string(sandbox.ActionKill), string(sandbox.ActionPause))
 }
 
 func historySchema(description string) *jsonschema.Schema {
@@ -62,29 +62,29 @@ func historySchema(description string) *jsonschema.Schema {
 }
 
 func sandboxCreate() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetSandboxes, &mcp.Tool{
 		Name:        "sandbox_create",
 		Title:       "Create a sandbox",
-		Description: "Create an isolated Linux sandbox and return its id; takes well under a second. All arguments are optional. Next: sandbox_exec or file_write with that id; sandbox_kill when done.",
+		Description: "Create an isolated Linux sandbox and return its id. All arguments are optional. Next: sandbox_exec or file_write with that id; sandbox_kill when done.",
 		Annotations: annotations("Create a sandbox", false, false, false, false),
 		InputSchema: input(
 			opt("name", nameSchema()),
 			opt("namespace", with(bounded("Group of sandboxes, for listing.", 0, sandbox.MaxNameLength), sandbox.DefaultNamespace)),
-			opt("metadata", metadataSchema("Your own key-value pairs; sandbox_list can filter by them.")),
-			opt("template", bounded("Root file system to start from, such as host (the server's own programs), debian or code-interpreter; the server's default (usually host) if left out.", 0, 256)),
+			opt("metadata", metadataSchema("Your own pairs, for sandbox_list.")),
+			opt("template", bounded("Root file system to start from, such as host (the server's own programs, usually the default), debian or code-interpreter.", 0, 256)),
 			opt("vcpus", integer(fmt.Sprintf("CPUs; usually %d if left out.", sandbox.DefaultVCPUs), 1, sandbox.MaxVCPUs)),
 			opt("memory_mib", integer(fmt.Sprintf("Memory in MiB; usually %d if left out.", sandbox.DefaultMemoryMiB), sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB)),
 			opt("disk_mib", integer(fmt.Sprintf("Space for written files in MiB; usually %d if left out.", sandbox.DefaultDiskMiB), sandbox.MinDiskMiB, sandbox.MaxDiskMiB)),
 			opt("max_pids", integer(fmt.Sprintf("Most processes and threads; usually %d if left out.", sandbox.DefaultMaxPIDs), sandbox.MinPIDs, sandbox.MaxPIDsLimit)),
 			opt("env", envSchema("Environment of every command.")),
-			opt("user", bounded("User that commands run as: a name or uid[:gid]; the template's if left out.", 0, 64)),
-			opt("workdir", bounded("Absolute directory where commands start and relative paths begin.", 0, sandbox.MaxPathBytes)),
-			opt("lifetime_seconds", integer("Seconds until the sandbox ends, from now; 0 is never; the server's default (usually 3600) if left out.", 0, maxLifetimeSeconds)),
+			opt("user", bounded("Who commands run as: a name or uid[:gid].", 0, 64)),
+			opt("workdir", bounded("Absolute directory where commands and relative paths start.", 0, sandbox.MaxPathBytes)),
+			opt("lifetime_seconds", integer("Seconds until the sandbox ends; 0 is never; usually 3600 if left out.", 0, maxLifetimeSeconds)),
 			opt("idle_timeout_seconds", integer("Seconds without a call or running command until the sandbox ends; 0 is never.", 0, maxLifetimeSeconds)),
 			opt("on_timeout", onTimeoutSchema("; kill if left out")),
 			opt("paused_lifetime_seconds", with(integer("Seconds after which a sandbox that stays paused ends; 0 is never.", 0, maxLifetimeSeconds), 0)),
-			opt("snapshot", bounded("Id or name of a snapshot to begin with, with its processes and limits; then leave out template, vcpus, memory_mib, disk_mib and max_pids.", 0, 128)),
-			opt("history", with(historySchema("How many steps to keep for snapshot_restore; one is made before each command that is not in the background."), 0)),
+			opt("snapshot", bounded("Snapshot to begin with, its processes and limits included; then leave out template, vcpus, memory_mib, disk_mib and max_pids.", 0, 128)),
+			opt("history", with(historySchema("How many steps to keep for snapshot_restore; one is made before each foreground command."), 0)),
 			opt("network", networkSchema()),
 			opt("secrets", secretsSchema()),
 			opt("ports", portsSchema()),
@@ -126,7 +126,7 @@ func stateNames() []string {
 }
 
 func sandboxList() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetSandboxes, &mcp.Tool{
 		Name:        "sandbox_list",
 		Title:       "List sandboxes",
 		Description: "List your sandboxes, newest first; without arguments all that are alive. sandbox_get tells more of one.",
@@ -170,7 +170,7 @@ type sandboxRef struct {
 }
 
 func sandboxGet() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetSandboxes, &mcp.Tool{
 		Name:         "sandbox_get",
 		Title:        "Describe a sandbox",
 		Description:  "Return one sandbox: state and why, limits, environment, when it ends. An ended sandbox can be looked up for 24 hours.",
@@ -192,7 +192,7 @@ type updateArgs struct {
 }
 
 func sandboxUpdate() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetSandboxes, &mcp.Tool{
 		Name:        "sandbox_update",
 		Title:       "Change a sandbox",
 		Description: "Change a living sandbox; what is left out stays. Use lifetime_seconds to keep it longer. All changes are made or none. For its network and secrets there are network_set, secret_attach and secret_detach.",
@@ -222,7 +222,7 @@ func sandboxUpdate() dialect.Tool {
 }
 
 func sandboxKill() dialect.Tool {
-	return dialect.New(toolsetCore, &mcp.Tool{
+	return dialect.New(toolsetSandboxes, &mcp.Tool{
 		Name:         "sandbox_kill",
 		Title:        "Kill a sandbox",
 		Description:  "End a sandbox now: its processes are killed and its files deleted for good. Killing an ended sandbox is not an error.",

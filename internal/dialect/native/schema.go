@@ -126,7 +126,7 @@ func with(s *jsonschema.Schema, value any) *jsonschema.Schema {
 }
 
 func sandboxArg() prop {
-	return req("sandbox", bounded("Id or name of the sandbox, from sandbox_create or sandbox_list.", 1, 128))
+	return req("sandbox", bounded("Id or name of the sandbox.", 1, 128))
 }
 
 func pathArg(name, description string) prop {

@@ -1,0 +1,155 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/dialect"
+)
+
+// The toolsets. All tools but those of toolsetDynamic are in one that says what
+// they are about; those of coreTools are in toolsetCore too.
+const (
+	toolsetCore      = "core"
+	toolsetSandboxes = "sandboxes"
+	toolsetJobs      = "jobs"
+	toolsetCode      = "code"
+	toolsetFiles     = "files"
+	toolsetTime      = "time"
+	toolsetNetwork   = "network"
+	toolsetSecrets   = "secrets"
+	toolsetPreviews  = "previews"
+	toolsetComputer  = "computer"
+	toolsetTemplates = "templates"
+	toolsetVolumes   = "volumes"
+	// toolsetDynamic changes the list of tools itself.
+	toolsetDynamic = "dynamic"
+)
+
+// toolsets are all of them in order, with what each is for.
+var toolsets = []struct{ name, about string }{
+	{toolsetCore, "what most work needs: create, run, read and write, fork, pause, keep states"},
+	{toolsetSandboxes, "sandboxes: create, list, change limits and lifetimes, environment, use of memory and processor"},
+	{toolsetJobs, "commands: run, list and stop jobs and processes"},
+	{toolsetCode, "run code in interpreters that keep variables, and control these"},
+	{toolsetFiles, "files: read, write, edit, list, move, delete, download as ZIP"},
+	{toolsetTime, "fork, try alternatives, compare, merge, pause, resume, snapshots and history"},
+	{toolsetNetwork, "what sandboxes may reach, and a log of what they tried"},
+	{toolsetSecrets, "credentials that sandboxes use without seeing them"},
+	{toolsetPreviews, "URLs for servers that run in sandboxes"},
+	{toolsetComputer, "sandboxes with a screen: screenshots, mouse, keyboard, windows, browser"},
+	{toolsetTemplates, "build and manage what sandboxes start from"},
+	{toolsetVolumes, "files that outlive sandboxes"},
+	{toolsetDynamic, "list the toolsets and turn them on"},
+}
+
+// coreTools are in toolsetCore: models and clients do best with few tools, and
+// read their definitions with every request.
+var coreTools = []string{
+	"sandbox_create", "sandbox_list", "sandbox_get", "sandbox_kill", "sandbox_exec", "run_code", "job_get", "job_stop",
+	"file_read", "file_write", "file_edit", "file_list",
+	"sandbox_fork", "sandbox_merge", "sandbox_pause", "snapshot_create", "snapshot_restore",
+}
+
+// Toolsets returns the toolsets; core and dynamic are on by default.
+func (d *Dialect) Toolsets() (known, defaults []string) {
+	for _, s := range toolsets {
+		known = append(known, s.name)
+	}
+	return known, []string{toolsetCore, toolsetDynamic}
+}
+
+// DynamicToolset returns the toolset of toolset_list and toolset_enable.
+func (d *Dialect) DynamicToolset() string { return toolsetDynamic }
+
+// fixed is the error where the list of tools cannot change.
+func fixed() error {
+	return invalid("the list of tools is fixed on this connection; the owner of the client turns on more with --toolsets, or over HTTP with the header X-Cove-Toolsets")
+}
+
+type toolsetView struct {
+	Name  string   `json:"name"`
+	About string   `json:"about"`
+	On    bool     `json:"on"`
+	Tools []string `json:"tools"`
+}
+
+func toolsetList() dialect.Tool {
+	return dialect.New(toolsetDynamic, &mcp.Tool{
+		Name:         "toolset_list",
+		Title:        "List toolsets",
+		Description:  "List the toolsets: what each is for, its tools, and whether it is on.",
+		Annotations:  annotations("List toolsets", true, false, true, false),
+		InputSchema:  input(),
+		OutputSchema: output(req("toolsets", array("", object("", req("name", text("")), req("about", text("")), req("on", boolean("")), req("tools", array("", text(""), 0, 0))), 0, 0))),
+	}, func(_ context.Context, c *dialect.Call, _ struct{}) (*mcp.CallToolResult, error) {
+		if c.Toolsets == nil {
+			return nil, fixed()
+		}
+		on := c.Toolsets.On()
+		var out []toolsetView
+		var b strings.Builder
+		for _, s := range toolsets {
+			if s.name == toolsetDynamic {
+				continue
+			}
+			v := toolsetView{Name: s.name, About: s.about, On: slices.Contains(on, s.name), Tools: append([]string{}, c.Toolsets.Tools(s.name)...)}
+			out = append(out, v)
+			mark := "off"
+			if v.On {
+				mark = "on"
+			}
+			fmt.Fprintf(&b, "%s (%s): %s; %s\n", v.Name, mark, v.About, strings.Join(v.Tools, " "))
+		}
+		return dialect.Text(b.String(), struct {
+			Toolsets []toolsetView `json:"toolsets"`
+		}{out}), nil
+	})
+}
+
+type enableArgs struct {
+	Toolsets []string `json:"toolsets"`
+}
+
+func toolsetEnable() dialect.Tool {
+	var names []string
+	for _, s := range toolsets {
+		if s.name != toolsetDynamic && s.name != toolsetCore {
+			names = append(names, s.name)
+		}
+	}
+	return dialect.New(toolsetDynamic, &mcp.Tool{
+		Name:        "toolset_enable",
+		Title:       "Turn on toolsets",
+		Description: "Offer the tools of further toolsets for the rest of this session: " + strings.Join(names, ", ") + ". toolset_list tells what is in each.",
+		Annotations: annotations("Turn on toolsets", true, false, true, false),
+		InputSchema: input(req("toolsets", array("Names of toolsets, such as [\"network\"].", bounded("", 1, 64), 1, 32))),
+		OutputSchema: output(
+			req("on", array("All that are on now.", text(""), 0, 0)),
+			req("tools", array("What is new in the list of tools.", text(""), 0, 0)),
+			opt("hint", text("")),
+		),
+	}, func(_ context.Context, c *dialect.Call, in enableArgs) (*mcp.CallToolResult, error) {
+		if c.Toolsets == nil {
+			return nil, fixed()
+		}
+		added, err := c.Toolsets.Enable(in.Toolsets)
+		if err != nil {
+			return nil, err
+		}
+		res := struct {
+			On    []string `json:"on"`
+			Tools []string `json:"tools"`
+			Hint  string   `json:"hint,omitempty"`
+		}{c.Toolsets.On(), append([]string{}, added...), ""}
+		if len(added) == 0 {
+			return dialect.Text("These were on already; there are no new tools.", res), nil
+		}
+		res.Hint = "if you do not see them, your client does not follow changes of the list; ask its owner to start it with --toolsets or the header X-Cove-Toolsets"
+		return dialect.Text(fmt.Sprintf("New tools: %s\nhint: %s\n", strings.Join(added, " "), res.Hint), res), nil
+	})
+}
