@@ -3,6 +3,7 @@ package native
 import (
 	"encoding/json"
 	"log/slog"
+	"reflect"
 	"testing"
 	"unicode/utf8"
 
@@ -29,10 +30,33 @@ func TestCorrect(t *testing.T) {
 		{"other spelling of true", `{"background":"yes"}`, `{"background":"yes"}`},
 		{"deep", `{"env":{"timeout_ms":"5"}}`, `{"env":{"timeout_ms":"5"}}`},
 		{"unknown", `{"nope":"5"}`, `{"nope":"5"}`},
+		{"fraction of zeros", `{"timeout_ms":5000.0}`, `{"timeout_ms":5000}`},
+		{"list in a string", `{"command":"[\"ls\", \"-la\"]"}`, `{"command":["ls","-la"]}`},
+		{"no list in a string", `{"command":"[ -e x ] && ls"}`, `{"shell":"[ -e x ] \u0026\u0026 ls"}`},
+		{"object in a string", `{"env":"{\"PORT\": 8080}"}`, `{"env":{"PORT":"8080"}}`},
+		{"numbers in a map of strings", `{"env":{"A":1,"B":true,"C":1.5,"D":"x","E":[1],"F":1e3}}`, `{"env":{"A":"1","B":"true","C":"1.5","D":"x","E":[1],"F":1e3}}`},
+		{"number for a string", `{"stdin":5}`, `{"stdin":5}`},
 		{"not an object", `["5"]`, `["5"]`},
 	} {
 		if got := string(correct(schema, json.RawMessage(tt.args))); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What is nested is corrected too.
+func TestCorrectNested(t *testing.T) {
+	schema := sandboxCreate().Def.InputSchema.(*jsonschema.Schema)
+	for args, want := range map[string]string{
+		`{"network":{"allow_out":"pypi.org","max_connections":"5"}}`:               `{"network":{"allow_out":["pypi.org"],"max_connections":5}}`,
+		`{"network":"{\"preset\":\"none\"}","ports":[{"host":"0","guest":80}]}`:    `{"network":{"preset":"none"},"ports":[{"host":0,"guest":80}]}`,
+		`{"network":{"allow_out":""},"mounts":"[{\"target\":\"/data\"}]","x":"5"}`: `{"network":{"allow_out":""},"mounts":[{"target":"/data"}],"x":"5"}`,
+		`{"network":"none"}`: `{"network":"none"}`,
+	} {
+		got := correct(schema, json.RawMessage(args))
+		var g, w any
+		if json.Unmarshal(got, &g) != nil || json.Unmarshal([]byte(want), &w) != nil || !reflect.DeepEqual(g, w) {
+			t.Errorf("%s became %s, want %s", args, got, want)
 		}
 	}
 }
