@@ -193,7 +193,7 @@ func TestBothEras(t *testing.T) {
 	}
 	oldNames, newNames := toolNames(t, old), toolNames(t, stateless)
 	// Only a session can keep what it turns on.
-	if diff := cmp.Diff(oldNames, append(newNames, "toolset_list", "toolset_enable")); diff != "" || len(newNames) != 17 || newNames[0] != "sandbox_create" {
+	if diff := cmp.Diff(oldNames, append(newNames, "toolset_list", "toolset_enable")); diff != "" || len(newNames) != 18 || newNames[0] != "sandbox_create" {
 		t.Errorf("lists of tools differ: %s %v", diff, newNames)
 	}
 	_, res := w.post("/mcp", call(3, "sandbox_exec", `{"sandbox":"s","shell":"hi"}`), headers...)
@@ -442,7 +442,7 @@ func (w *web) expectTooLarge(req *http.Request, headers []string) {
 }
 
 func TestChoice(t *testing.T) {
-	all, every := 17, 57
+	all, every := 18, 58
 	tests := []struct {
 		name    string
 		cfg     Config
@@ -455,26 +455,26 @@ func TestChoice(t *testing.T) {
 		{"default", Config{}, "/mcp", nil, 200, all, ""},
 		{"trailing slash", Config{}, "/mcp/", nil, 200, all, ""},
 		{"path", Config{}, "/mcp/x/code", nil, 200, 2, ""},
-		{"two toolsets", Config{}, "/mcp/x/code,core", nil, 200, 18, ""},
+		{"two toolsets", Config{}, "/mcp/x/code,core", nil, 200, 19, ""},
 		{"time", Config{}, "/mcp/x/time", nil, 200, 10, ""},
 		{"network", Config{}, "/mcp/x/network", nil, 200, 3, ""},
 		{"all", Config{Toolsets: []string{"code"}}, "/mcp/x/all", nil, 200, every, ""},
-		{"read-only", Config{}, "/mcp/readonly", nil, 200, 5, ""},
-		{"both", Config{}, "/mcp/x/core/readonly", nil, 200, 5, ""},
+		{"read-only", Config{}, "/mcp/readonly", nil, 200, 6, ""},
+		{"both", Config{}, "/mcp/x/core/readonly", nil, 200, 6, ""},
 		{"dialect", Config{}, "/mcp/native", nil, 200, all, ""},
 		{"dialect and toolset", Config{}, "/mcp/native/x/code", nil, 200, 2, ""},
 		{"header", Config{}, "/mcp", []string{headerToolsets, " code , "}, 200, 2, ""},
-		{"read-only header", Config{}, "/mcp", []string{headerReadOnly, "true"}, 200, 5, ""},
+		{"read-only header", Config{}, "/mcp", []string{headerReadOnly, "true"}, 200, 6, ""},
 		{"path wins", Config{}, "/mcp/x/code", []string{headerToolsets, "core"}, 200, 2, ""},
 		{"flag", Config{Toolsets: []string{"code"}}, "/mcp", nil, 200, 2, ""},
-		{"default and another", Config{}, "/mcp/x/default,code", nil, 200, 18, ""},
+		{"default and another", Config{}, "/mcp/x/default,code", nil, 200, 19, ""},
 		{"all and those that change the list", Config{}, "/mcp/x/all,dynamic", nil, 200, every, ""},
 		{"single tools", Config{}, "/mcp", []string{headerTools, "volume_list, network_log"}, 200, 2, ""},
 		{"a toolset and a tool", Config{}, "/mcp", []string{headerToolsets, "code", headerTools, "volume_list,run_code"}, 200, 3, ""},
 		{"tool flag", Config{Tools: []string{"volume_list"}}, "/mcp", nil, 200, 1, ""},
 		{"path wins over tool flag", Config{Tools: []string{"volume_list"}}, "/mcp/x/code", nil, 200, 2, ""},
 		{"unknown tool", Config{}, "/mcp", []string{headerTools, "volume_list,nope"}, 400, 0, `unknown tool "nope"; known are sandbox_create, sandbox_list,`},
-		{"read-only flag stays", Config{ReadOnly: true}, "/mcp", []string{headerReadOnly, "false"}, 200, 5, ""},
+		{"read-only flag stays", Config{ReadOnly: true}, "/mcp", []string{headerReadOnly, "false"}, 200, 6, ""},
 		{"unknown toolset", Config{}, "/mcp/x/nope", nil, 400, 0, `unknown toolset "nope"; known are core, sandboxes, jobs, code, files, time, network, secrets, previews, computer, templates, volumes, dynamic, default and all`},
 		{"unknown in header", Config{}, "/mcp", []string{headerToolsets, "core,nope"}, 400, 0, `unknown toolset "nope"; known are core, sandboxes, jobs, code, files, time, network, secrets, previews, computer, templates, volumes, dynamic, default and all`},
 		{"bad read-only", Config{}, "/mcp", []string{headerReadOnly, "maybe"}, 404, 0, "must be true or false"},

@@ -95,7 +95,7 @@ func TestStdio(t *testing.T) {
 	p := pipeTo(t, Config{Service: f})
 	p.begin()
 	p.send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
-	if names := toolNames(t, p.next()); len(names) != 19 {
+	if names := toolNames(t, p.next()); len(names) != 20 {
 		t.Errorf("%v", names)
 	}
 	p.send(call(3, "sandbox_exec", `{"sandbox":"s","shell":"hi"}`))

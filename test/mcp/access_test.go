@@ -142,12 +142,12 @@ func TestChoiceOnStdio(t *testing.T) {
 		tools   int
 		refused string
 	}{
-		{nil, 19, "network_set"},
-		{[]string{"--read-only"}, 7, "sandbox_create"},
-		{[]string{"--toolsets", "core"}, 17, "job_list"},
+		{nil, 20, "network_set"},
+		{[]string{"--read-only"}, 8, "sandbox_create"},
+		{[]string{"--toolsets", "core"}, 18, "job_list"},
 		{[]string{"--toolsets", "code"}, 2, "sandbox_create"},
-		{[]string{"--toolsets", "core,jobs", "--read-only"}, 7, "file_write"},
-		{[]string{"--toolsets", "all"}, 57, "nope"},
+		{[]string{"--toolsets", "core,jobs", "--read-only"}, 8, "file_write"},
+		{[]string{"--toolsets", "all"}, 58, "nope"},
 		{[]string{"--tools", "volume_list,network_log"}, 2, "network_set"},
 		{[]string{"--toolsets", "code", "--tools", "volume_list"}, 3, "volume_create"},
 	} {

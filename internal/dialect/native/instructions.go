@@ -27,6 +27,7 @@ var (
 	}
 	details = []string{
 		"Relative paths start at the sandbox's working directory.",
+		"file_search finds files by name or content.",
 		"run_code keeps variables and imports between calls, and works without a sandbox too.",
 		"network_log tells what the network policy blocked; network_set changes the policy. secret_attach lets a sandbox use a credential without seeing it.",
 		"preview_create makes a port of a sandbox a URL; preview_link makes a link to hand out.",

@@ -31,7 +31,7 @@ func New() *Dialect {
 	d := &Dialect{tools: []dialect.Tool{
 		sandboxCreate(), sandboxList(), sandboxGet(), sandboxUpdate(), sandboxKill(), sandboxEnv(), sandboxStats(),
 		sandboxExec(), runCode(), codeContext(), jobGet(), jobList(), jobStop(), processList(), processKill(),
-		fileRead(), fileWrite(), fileEdit(), fileList(), fileMove(), fileDelete(), dirDownload(),
+		fileRead(), fileWrite(), fileEdit(), fileList(), fileSearch(), fileMove(), fileDelete(), dirDownload(),
 		sandboxFork(), sandboxMerge(), sandboxDiff(), sandboxTry(), sandboxPause(), sandboxResume(),
 		snapshotCreate(), snapshotList(), snapshotRestore(), snapshotDelete(),
 		networkGet(), networkSet(), networkLog(), secretList(), secretAttach(), secretDetach(),

@@ -61,7 +61,7 @@ func TestToolsets(t *testing.T) {
 			t.Errorf("%s among all: %v", tool.Def.Name, in)
 		}
 	}
-	if core != 17 {
+	if core != 18 {
 		t.Errorf("core has %d tools", core)
 	}
 	page, err := os.ReadFile("../../../docs/tools.md")

@@ -51,7 +51,7 @@ var toolsets = []struct{ name, about string }{
 // read their definitions with every request.
 var coreTools = []string{
 	"sandbox_create", "sandbox_list", "sandbox_get", "sandbox_kill", "sandbox_exec", "run_code", "job_get", "job_stop",
-	"file_read", "file_write", "file_edit", "file_list",
+	"file_read", "file_write", "file_edit", "file_list", "file_search",
 	"sandbox_fork", "sandbox_merge", "sandbox_pause", "snapshot_create", "snapshot_restore",
 }
 
