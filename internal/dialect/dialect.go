@@ -21,7 +21,7 @@ import (
 
 // Dialect is one MCP surface. Its methods are cheap, return the same on every
 // call and are safe for concurrent use. What not every dialect has are
-// interfaces of their own: [Toolsetter], [Dynamic], [Instructor], [Resourcer], [Prompter], [Sessionless], [Configured],
+// interfaces of their own: [Toolsetter], [Dynamic], [Instructor], [Resourcer], [Lister], [Completer], [Prompter], [Sessionless], [Configured],
 // [Logged], [Streamer], [Failer].
 type Dialect interface {
 	// Name is how the dialect is chosen: [a-z0-9_@.-], such as "native".

@@ -2,8 +2,6 @@ package mcpserver
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/mcpserver/fixture"
-	"github.com/cove-sh/cove/sandbox"
 )
 
 const methodListTools = "tools/list"
@@ -51,6 +48,8 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 	}
 	if b.cfg.Fixtures {
 		fixture.Options(opts)
+	} else {
+		opts.CompletionHandler = b.completion()
 	}
 	s := mcp.NewServer(about.Implementation, opts)
 	if b.cfg.Fixtures {
@@ -59,7 +58,7 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 		b.register(s, offer)
 		s.AddSendingMiddleware(offer.onlyChanged(b.sessions))
 	}
-	s.AddReceivingMiddleware(b.middleware(offer))
+	s.AddReceivingMiddleware(b.middleware(offer), b.listResources)
 	return s, nil
 }
 
@@ -70,7 +69,7 @@ func (b *builder) capabilities(o *offer) *mcp.ServerCapabilities {
 	if _, ok := b.dialect.(dialect.Resourcer); ok {
 		c.Resources = &mcp.ResourceCapabilities{}
 	}
-	if _, ok := b.dialect.(dialect.Prompter); ok {
+	if _, ok := b.dialect.(dialect.Prompter); ok && !b.cfg.Fixtures {
 		c.Prompts = &mcp.PromptCapabilities{}
 	}
 	if s, ok := b.dialect.(dialect.Streamer); ok && s.StreamsOutput() {
@@ -92,7 +91,8 @@ func (b *builder) register(s *mcp.Server, o *offer) {
 	if p, ok := b.dialect.(dialect.Prompter); ok {
 		for _, t := range p.Prompts() {
 			s.AddPrompt(t.Def, func(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-				return t.Get(ctx, req.Params.Arguments)
+				res, err := t.Get(ctx, req.Params.Arguments)
+				return res, b.rpcError(ctx, err)
 			})
 		}
 	}
@@ -199,31 +199,6 @@ func adapt(res *mcp.CallToolResult, protocol string) *mcp.CallToolResult {
 		return link
 	})
 	return res
-}
-
-func (b *builder) resourceHandler(t dialect.ResourceTemplate) mcp.ResourceHandler {
-	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		res, err := t.Read(ctx, b.cfg.Service, req.Params.URI)
-		if err == nil {
-			return res, nil
-		}
-		d := dialect.Detail(err)
-		if d.Code == sandbox.CodeInternal {
-			b.cfg.Log.ErrorContext(ctx, "resource failed", "err", err)
-		}
-		if d.Code == sandbox.CodeNotFound {
-			return nil, mcp.ResourceNotFoundError(req.Params.URI)
-		}
-		data, merr := json.Marshal(dialect.ErrorBody{Error: d})
-		if merr != nil {
-			return nil, fmt.Errorf("encode an error: %w", merr)
-		}
-		code := int64(jsonrpc.CodeInternalError)
-		if d.Code == sandbox.CodeInvalid || d.Code == sandbox.CodeTooLarge {
-			code = jsonrpc.CodeInvalidParams
-		}
-		return nil, &jsonrpc.Error{Code: code, Message: fmt.Sprintf("%s (%s)", d.Message, d.Code), Data: data}
-	}
 }
 
 // quiet demotes records of the protocol library to debug: what a client does

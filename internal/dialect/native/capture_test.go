@@ -131,7 +131,10 @@ func TestURI(t *testing.T) {
 			t.Errorf("%q: got %q %q %v %v", file, sb, got, zip, err)
 		}
 	}
-	for _, uri := range []string{"", "cove://sandbox/", "cove://sandbox/id", "file:///etc/passwd", "cove://other/id/x", "cove://sandbox//x", "cove://sandbox/id/x?y=1", "cove://sandbox/id/x#y", "cove://u@sandbox/id/x", "\x00"} {
+	if sb, file, _, err := parseURI(sandboxURI("sbx-1")); err != nil || sb != "sbx-1" || file != "" {
+		t.Errorf("a sandbox: %q %q %v", sb, file, err)
+	}
+	for _, uri := range []string{"", "cove://sandbox/", "cove://sandbox/id?format=zip", "file:///etc/passwd", "cove://other/id/x", "cove://sandbox//x", "cove://sandbox/id/x?y=1", "cove://sandbox/id/x#y", "cove://u@sandbox/id/x", "\x00"} {
 		if _, _, _, err := parseURI(uri); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 			t.Errorf("%q: %v", uri, err)
 		}
@@ -142,7 +145,7 @@ func FuzzURI(f *testing.F) {
 	f.Add("cove://sandbox/id/path?format=zip")
 	f.Fuzz(func(t *testing.T, uri string) {
 		sb, file, _, err := parseURI(uri)
-		if err == nil && (sb == "" || !strings.HasPrefix(file, "/")) {
+		if err == nil && (sb == "" || file != "" && !strings.HasPrefix(file, "/")) {
 			t.Fatalf("%q: %q %q", uri, sb, file)
 		}
 	})

@@ -24,6 +24,9 @@ var (
 	_ dialect.Resourcer  = (*Dialect)(nil)
 	_ dialect.Streamer   = (*Dialect)(nil)
 	_ dialect.Instructor = (*Dialect)(nil)
+	_ dialect.Lister     = (*Dialect)(nil)
+	_ dialect.Completer  = (*Dialect)(nil)
+	_ dialect.Prompter   = (*Dialect)(nil)
 )
 
 // New returns the dialect.
@@ -73,9 +76,9 @@ func (d *Dialect) Tools() []dialect.Tool { return d.tools }
 // StreamsOutput tells that run_code and sandbox_exec tell output as it comes.
 func (d *Dialect) StreamsOutput() bool { return true }
 
-// Resources returns the files of sandboxes.
+// Resources returns sandboxes and their files.
 func (d *Dialect) Resources() []dialect.ResourceTemplate {
-	return []dialect.ResourceTemplate{fileResource()}
+	return []dialect.ResourceTemplate{fileResource(), sandboxResource()}
 }
 
 // annotations fills in all hints: what a tool reads only, destroys, or can do

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/native"
@@ -77,6 +79,27 @@ func TestToolsets(t *testing.T) {
 		}
 		if !strings.Contains(string(page), row+" |\n") {
 			t.Errorf("docs/tools.md lacks %s |", row)
+		}
+	}
+}
+
+// The prompts name only tools that are on by default.
+func TestPromptsNameCore(t *testing.T) {
+	d := native.New()
+	for _, p := range d.Prompts() {
+		args := make(map[string]string)
+		for _, a := range p.Def.Arguments {
+			args[a.Name] = "x"
+		}
+		res, err := p.Get(t.Context(), args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := res.Messages[0].Content.(*mcp.TextContent)
+		for _, tool := range d.Tools() {
+			if !tool.In("core") && strings.Contains(text.Text, tool.Def.Name) {
+				t.Errorf("%s names %s", p.Def.Name, tool.Def.Name)
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -96,12 +97,14 @@ func archive(ctx context.Context, svc sandbox.Service, sb, dir string) ([]byte, 
 	return nil, err
 }
 
-// Files are resources cove://sandbox/<id><absolute path>, directories as ZIP
-// files with ?format=zip. The sandbox may be a name, as everywhere.
+// Sandboxes are resources cove://sandbox/<id>, and their files
+// cove://sandbox/<id><absolute path>: a directory is a list of what is in it, or a
+// ZIP file with ?format=zip. The sandbox may be a name, as everywhere.
 const (
 	scheme      = "cove"
 	uriHost     = "sandbox"
 	uriTemplate = scheme + "://" + uriHost + "/{sandbox}{+path}"
+	uriSandbox  = scheme + "://" + uriHost + "/{sandbox}"
 	zipQuery    = "format=zip"
 	maxResource = maxArchive
 )
@@ -110,6 +113,7 @@ func fileURI(sb, file string) string {
 	return (&url.URL{Scheme: scheme, Host: uriHost, Path: "/" + sb + file}).String()
 }
 
+// parseURI returns the parts of a resource's URI; file is "" for the sandbox itself.
 func parseURI(uri string) (sb, file string, zip bool, err error) {
 	bad := invalid("not a resource of Cove; a file is %s://%s/<sandbox id>/<absolute path>", scheme, uriHost)
 	u, err := url.Parse(uri)
@@ -117,10 +121,13 @@ func parseURI(uri string) (sb, file string, zip bool, err error) {
 		return "", "", false, bad
 	}
 	sb, file, ok := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
-	if !ok || sb == "" || (u.RawQuery != "" && u.RawQuery != zipQuery) {
+	if sb == "" || strings.ContainsFunc(sb, unicode.IsControl) || (u.RawQuery != "" && (u.RawQuery != zipQuery || !ok)) {
 		return "", "", false, bad
 	}
-	return sb, "/" + file, u.RawQuery == zipQuery, nil
+	if ok {
+		file = "/" + file
+	}
+	return sb, file, u.RawQuery == zipQuery, nil
 }
 
 func fileResource() dialect.ResourceTemplate {
@@ -128,7 +135,7 @@ func fileResource() dialect.ResourceTemplate {
 		Def: &mcp.ResourceTemplate{
 			Name:        "sandbox_file",
 			Title:       "A file of a sandbox",
-			Description: "A file of up to 7 MiB, by the sandbox's id and the absolute path; a directory as a ZIP file with ?format=zip.",
+			Description: "A file of up to 7 MiB, by the sandbox's id and the absolute path; a directory as a list, or as a ZIP file with ?format=zip.",
 			URITemplate: uriTemplate,
 		},
 		Read: readResource,
@@ -140,6 +147,9 @@ func readResource(ctx context.Context, svc sandbox.Service, uri string) (*mcp.Re
 	if err != nil {
 		return nil, err
 	}
+	if file == "" {
+		return readSandbox(ctx, svc, uri, sb)
+	}
 	if zip {
 		data, err := archive(ctx, svc, sb, file)
 		if err != nil {
@@ -147,7 +157,15 @@ func readResource(ctx context.Context, svc sandbox.Service, uri string) (*mcp.Re
 		}
 		return contents(&mcp.ResourceContents{URI: uri, MIMEType: zipType, Blob: data}), nil
 	}
+	if strings.HasSuffix(file, "/") {
+		return readDirectory(ctx, svc, uri, sb, file)
+	}
 	f, err := svc.ReadFile(ctx, sb, sandbox.ReadFileRequest{Path: file, Limit: maxResource + 1})
+	if code := sandbox.CodeOf(err); code == sandbox.CodeInvalid || code == sandbox.CodeConflict {
+		if info, serr := svc.StatFile(ctx, sb, file); serr == nil && info.Type == sandbox.TypeDirectory {
+			return readDirectory(ctx, svc, uri, sb, info.Path)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
