@@ -22,10 +22,11 @@ import (
 
 // Beyond what the sandbox may use, its cgroup has room for the cell, gVisor's
 // two processes and their threads, and for what programs take before the agent,
-// which may have to wait for a processor, ends the largest of them. If the room is
-// used up, the kernel ends the whole sandbox.
+// which may have to wait for a processor, ends the largest of them: on two
+// processors with 20 runnable threads, over 150 MiB. If the room is used up, the
+// kernel ends the whole sandbox.
 const (
-	memoryHeadroom = 256 << 20
+	memoryHeadroom = 512 << 20
 	pidsHeadroom   = 1024
 	// pidsPerPID is how many threads of the host a process of the sandbox may
 	// cost. Two or three are usual; processes that have just ended still cost
