@@ -17,12 +17,11 @@ type ExecRequest struct {
 	// WorkDir and User default to those of the sandbox.
 	WorkDir string `json:"workdir,omitempty"`
 	User    string `json:"user,omitempty"`
-	// TimeoutMS ends the command with its whole process group. 0 is
-	// [DefaultExecTimeout], or none for a background command, or
-	// [HandedOverTimeout] where HandoverMS makes a job of the command within
-	// [MaxExecTimeout]; -1 is none and
-	// allowed for background commands only, and for those that HandoverMS makes
-	// one of within [MaxExecTimeout].
+	// TimeoutMS ends the command with its whole process group: at most
+	// [MaxExecTimeout], and 0 is [DefaultExecTimeout]. Where HandoverMS makes a
+	// job of the command within [MaxExecTimeout], both are [HandedOverTimeout].
+	// A background command may have any, and 0 is none. -1 is none and allowed
+	// for the last two only.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Stdin is what the command reads before end of file.
 	Stdin []byte `json:"stdin,omitempty"`

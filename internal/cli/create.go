@@ -69,9 +69,10 @@ func (o *sandboxOptions) request(ctx context.Context, c *client.Client, stdin io
 	return req, o.apply(ctx, c, stdin, &req)
 }
 
-// limits reports whether limits were asked for.
+// limits reports whether limits were asked for: only who did is told which of
+// them are not enforced, others by cove get and cove doctor.
 func (o *sandboxOptions) limits() bool {
-	return o.VCPUs != 0 || o.Memory != 0 || o.Disk != 0 || o.PIDs != 0
+	return o.VCPUs != 0 || o.Memory != 0 || o.Disk != 0 || o.PIDs != 0 || len(o.Mounts) > 0
 }
 
 type createOptions struct {
@@ -117,7 +118,9 @@ func (a *app) runCreate(ctx context.Context, opts createOptions) error {
 	if err != nil {
 		return err
 	}
-	a.warnUnenforced(sb)
+	if opts.limits() {
+		a.warnUnenforced(sb)
+	}
 	if opts.JSON {
 		return a.printJSON(sb)
 	}

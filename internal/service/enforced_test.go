@@ -123,6 +123,16 @@ func TestCreateEnforcedOrRefused(t *testing.T) {
 		"resources.memory_mib": resources(sandbox.Resources{MemoryMiB: 123}, func(r sandbox.Resources) int64 { return r.MemoryMiB }, 123),
 		"resources.disk_mib":   resources(sandbox.Resources{DiskMiB: 456}, func(r sandbox.Resources) int64 { return r.DiskMiB }, 456),
 		"resources.max_pids":   resources(sandbox.Resources{MaxPIDs: 78}, func(r sandbox.Resources) int64 { return r.MaxPIDs }, 78),
+		"fit_resources": func(t *testing.T, _ *world) {
+			w := newWorld(t, func(c *Config) { c.Largest = sandbox.Resources{VCPUs: 2} })
+			req := sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 3}}
+			_, err := w.Create(red(t), req)
+			wantCode(t, err, sandbox.CodeInvalid)
+			req.FitResources = true
+			if s := w.create(req); s.Resources.VCPUs != 2 {
+				t.Errorf("it has %+v", s.Resources)
+			}
+		},
 		"env": made(sandbox.CreateRequest{Env: map[string]string{"COVE_X": "a b"}}, func(_ *testing.T, w *world, s *sandbox.Sandbox) bool {
 			return s.Env["COVE_X"] == "a b" && w.shell(s.ID, `echo "$COVE_X"`) == "a b"
 		}),

@@ -358,15 +358,20 @@ func checkExecTimes(req *sandbox.ExecRequest) error {
 		return err
 	}
 	longest := sandbox.MaxExecTimeout.Milliseconds()
+	// A caller that stops waiting long before lets the command go on as a job.
+	handedOver := 0 < req.HandoverMS && req.HandoverMS <= longest
+	if handedOver {
+		longest = sandbox.HandedOverTimeout.Milliseconds()
+	}
 	switch t := req.TimeoutMS; {
 	case req.Background && t == -1:
 		req.TimeoutMS = 0
 	case req.Background:
 		return checkRange("timeout_ms", t, -1, maxMillis)
-	case t == -1 && 0 < req.HandoverMS && req.HandoverMS <= longest:
-		req.TimeoutMS = 0 // it is in the background when it takes long
-	case t == 0 && 0 < req.HandoverMS && req.HandoverMS <= longest:
-		req.TimeoutMS = sandbox.HandedOverTimeout.Milliseconds() // the caller stops waiting long before
+	case t == -1 && handedOver:
+		req.TimeoutMS = 0
+	case t == 0 && handedOver:
+		req.TimeoutMS = longest
 	case t == 0:
 		req.TimeoutMS = sandbox.DefaultExecTimeout.Milliseconds()
 	case t < 0 || t > longest:

@@ -21,10 +21,19 @@ func TestExecTimes(t *testing.T) {
 		"never handed over":            {sandbox.ExecRequest{HandoverMS: longest + 1}, sandbox.DefaultExecTimeout.Milliseconds()},
 		"handed over, with a limit":    {sandbox.ExecRequest{HandoverMS: 45_000, TimeoutMS: 70_000}, 70_000},
 		"handed over, without a limit": {sandbox.ExecRequest{HandoverMS: 45_000, TimeoutMS: -1}, 0},
+		"handed over, with the most":   {sandbox.ExecRequest{HandoverMS: 45_000, TimeoutMS: hour}, hour},
 		"background":                   {sandbox.ExecRequest{Background: true}, 0},
 	} {
 		if err := checkExecTimes(&tt.req); err != nil || tt.req.TimeoutMS != tt.want {
 			t.Errorf("%s: timeout_ms %d, %v; want %d", name, tt.req.TimeoutMS, err, tt.want)
+		}
+	}
+	for name, req := range map[string]sandbox.ExecRequest{
+		"waited for":  {TimeoutMS: longest + 1},
+		"handed over": {HandoverMS: 45_000, TimeoutMS: hour + 1},
+	} {
+		if err := checkExecTimes(&req); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+			t.Errorf("%s, with more than the most: %v", name, err)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func sandboxExec() dialect.Tool {
 			opt("env", envSchema("Environment, on top of the sandbox's.")),
 			opt("user", bounded("Run as this user: a name or uid[:gid].", 0, 64)),
 			opt("timeout_ms", integer(fmt.Sprintf("Kill the command after this many milliseconds; %d if left out, none for a background command.",
-				sandbox.HandedOverTimeout.Milliseconds()), 1, sandbox.MaxExecTimeout.Milliseconds())),
+				sandbox.HandedOverTimeout.Milliseconds()), 1, sandbox.HandedOverTimeout.Milliseconds())),
 			opt("stdin", bounded("What the command reads from standard input.", 0, sandbox.MaxStdinBytes)),
 			opt("background", with(boolean("Return at once with a job_id and leave the command running."), false)),
 			opt("webhook", webhookSchema()),

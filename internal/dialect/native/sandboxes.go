@@ -23,6 +23,7 @@ type createArgs struct {
 	MemoryMiB          int64                 `json:"memory_mib"`
 	DiskMiB            int64                 `json:"disk_mib"`
 	MaxPIDs            int64                 `json:"max_pids"`
+	FitResources       bool                  `json:"fit_resources"`
 	Env                map[string]string     `json:"env"`
 	User               string                `json:"user"`
 	WorkDir            string                `json:"workdir"`
@@ -76,6 +77,7 @@ func sandboxCreate() dialect.Tool {
 			opt("memory_mib", integer(fmt.Sprintf("Memory in MiB; usually %d if left out.", sandbox.DefaultMemoryMiB), sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB)),
 			opt("disk_mib", integer(fmt.Sprintf("Space for written files in MiB; usually %d if left out.", sandbox.DefaultDiskMiB), sandbox.MinDiskMiB, sandbox.MaxDiskMiB)),
 			opt("max_pids", integer(fmt.Sprintf("Most processes and threads; usually %d if left out.", sandbox.DefaultMaxPIDs), sandbox.MinPIDs, sandbox.MaxPIDsLimit)),
+			opt("fit_resources", with(boolean("Take less where the machine has less."), false)),
 			opt("env", envSchema("Environment of every command.")),
 			opt("user", bounded("Who commands run as: a name or uid[:gid].", 0, 64)),
 			opt("workdir", bounded("Absolute directory where commands and relative paths start.", 0, sandbox.MaxPathBytes)),
@@ -95,8 +97,9 @@ func sandboxCreate() dialect.Tool {
 		c.Status("creating the sandbox")
 		sb, err := c.Service.Create(ctx, sandbox.CreateRequest{
 			Name: in.Name, Namespace: in.Namespace, Metadata: in.Metadata, Template: in.Template,
-			Resources: sandbox.Resources{VCPUs: in.VCPUs, MemoryMiB: in.MemoryMiB, DiskMiB: in.DiskMiB, MaxPIDs: in.MaxPIDs},
-			Env:       in.Env, User: in.User, WorkDir: in.WorkDir,
+			Resources:    sandbox.Resources{VCPUs: in.VCPUs, MemoryMiB: in.MemoryMiB, DiskMiB: in.DiskMiB, MaxPIDs: in.MaxPIDs},
+			FitResources: in.FitResources,
+			Env:          in.Env, User: in.User, WorkDir: in.WorkDir,
 			LifetimeSeconds: in.LifetimeSeconds, IdleTimeoutSeconds: in.IdleTimeoutSeconds, OnTimeout: in.OnTimeout,
 			Snapshot: in.Snapshot, History: in.History, PausedLifetimeSeconds: in.PausedLifetime,
 			Network: in.Network, Secrets: in.Secrets, Ports: in.Ports, Mounts: in.Mounts,
@@ -104,7 +107,11 @@ func sandboxCreate() dialect.Tool {
 		if err != nil {
 			return nil, err
 		}
-		return dialect.Text("Created sandbox "+describe(sb), view(sb)), nil
+		text := "Created sandbox " + describe(sb)
+		if in.VCPUs != 0 || in.MemoryMiB != 0 || in.DiskMiB != 0 || in.MaxPIDs != 0 || len(in.Mounts) > 0 {
+			text += unenforced(sb)
+		}
+		return dialect.Text(text, view(sb)), nil
 	})
 }
 
@@ -182,7 +189,7 @@ func sandboxGet() dialect.Tool {
 		if err != nil {
 			return nil, err
 		}
-		return dialect.Text("Sandbox "+describe(sb), view(sb)), nil
+		return dialect.Text("Sandbox "+describe(sb)+unenforced(sb), view(sb)), nil
 	})
 }
 
@@ -217,7 +224,7 @@ func sandboxUpdate() dialect.Tool {
 		if err != nil {
 			return nil, err
 		}
-		return dialect.Text("Updated sandbox "+describe(sb), view(sb)), nil
+		return dialect.Text("Updated sandbox "+describe(sb)+unenforced(sb), view(sb)), nil
 	})
 }
 
@@ -394,6 +401,13 @@ func describe(sb *sandbox.Sandbox) string {
 	if sb.State == sandbox.StatePaused {
 		b.WriteString("\nIt resumes by itself with the next call that needs it.")
 	}
+	return b.String()
+}
+
+// unenforced tells which limits the machine does not enforce, for results where
+// somebody has asked for limits or for all of a sandbox.
+func unenforced(sb *sandbox.Sandbox) string {
+	var b strings.Builder
 	for _, u := range sb.Unenforced {
 		fmt.Fprintf(&b, "\nNot enforced on this machine: %s.", u)
 	}
