@@ -185,7 +185,7 @@ func (f *front) count(next http.Handler) http.Handler {
 func (f *front) listen(ctx context.Context) error {
 	cfg := &f.s.cfg
 	if cfg.Listen != config.Off {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+		l, err := f.s.listenTCP(ctx)
 		if err != nil {
 			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("cannot listen on %s (%v); choose another address with --listen", cfg.Listen, err))
 		}
