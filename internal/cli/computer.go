@@ -48,7 +48,7 @@ func (a *app) computerCreateCommand() *cobra.Command {
 	var opts createOptions
 	cmd := &cobra.Command{
 		Use: "create [flags]", Short: "Create a computer and print its id",
-		Long:    "Create a computer and print its id when its screen is there. It is cove create with the template\n" + computerTemplate + ", which is built first with: cove template build " + computerTemplate,
+		Long:    "Create a computer and print its id when its screen is there. It is cove create with the template\n" + computerTemplate + ", which is built when it is first asked for.",
 		Example: "  cove computer create --name pc\n  cove computer create -T browser --idle-timeout 10m --on-timeout pause",
 		Args:    argsBetween(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -114,7 +114,7 @@ func (a *app) runCreate(ctx context.Context, opts createOptions) error {
 	if err != nil {
 		return err
 	}
-	sb, err := c.Create(ctx, req)
+	sb, err := a.create(ctx, c, req)
 	if err != nil {
 		return err
 	}

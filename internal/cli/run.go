@@ -49,7 +49,7 @@ func (a *app) runRun(ctx context.Context, opts runOptions, args []string) (err e
 	if err != nil {
 		return &exit{code: exitFailed, err: err}
 	}
-	sb, err := c.Create(ctx, create)
+	sb, err := a.create(ctx, c, create)
 	if err != nil {
 		if ctx.Err() != nil {
 			return interrupted(ctx)

@@ -149,7 +149,7 @@ func computerCreate() dialect.Tool {
 			in.Template = computerTemplate
 		}
 		c.Status("creating the computer")
-		sb, err := c.Service.Create(ctx, sandbox.CreateRequest{
+		sb, err := create(ctx, c, sandbox.CreateRequest{
 			Name: in.Name, Template: in.Template, Resources: sandbox.Resources{MemoryMiB: in.MemoryMiB},
 			LifetimeSeconds: in.LifetimeSeconds, IdleTimeoutSeconds: in.IdleTimeoutSeconds, OnTimeout: in.OnTimeout,
 		})

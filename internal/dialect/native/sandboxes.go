@@ -95,7 +95,7 @@ func sandboxCreate() dialect.Tool {
 		OutputSchema: sandboxOutput(),
 	}, func(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolResult, error) {
 		c.Status("creating the sandbox")
-		sb, err := c.Service.Create(ctx, sandbox.CreateRequest{
+		sb, err := create(ctx, c, sandbox.CreateRequest{
 			Name: in.Name, Namespace: in.Namespace, Metadata: in.Metadata, Template: in.Template,
 			Resources:    sandbox.Resources{VCPUs: in.VCPUs, MemoryMiB: in.MemoryMiB, DiskMiB: in.DiskMiB, MaxPIDs: in.MaxPIDs},
 			FitResources: in.FitResources,
