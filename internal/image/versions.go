@@ -1,13 +1,16 @@
 package image
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,9 +63,27 @@ func (p *Provider) resolveName(ref string) (name string, number int, err error) 
 
 // resolved is resolveName for those who do not hold p.mu.
 func (p *Provider) resolved(ref string) (string, int, error) {
+	if strings.ContainsAny(ref, ":/") && imageName.MatchString(ref) {
+		return "", 0, notOfImage(ref)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.resolveName(ref)
+}
+
+// imageName matches what may be the name of an image, as Docker writes it.
+var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{1,254}$`)
+
+// notOfImage is the error for an image's name where a template's is needed.
+func notOfImage(ref string) error {
+	image, _, _ := strings.Cut(path.Base(ref), "@")
+	name := strings.Trim(strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(image)), "-")
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %.80q; make one of the image first with 'cove template build %.40s --image %s' (template_build with from.image), and use its name", ref, cmp.Or(name, "NAME"), ref)
 }
 
 // version returns the record of a version, or of the newest for 0; an error is

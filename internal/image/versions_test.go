@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -320,5 +321,25 @@ func TestShapeOfUnbuilt(t *testing.T) {
 	}
 	if err := p.Delete("new"); err != nil || len(p.shapes) > 0 {
 		t.Errorf("%v; left %v", err, p.shapes)
+	}
+}
+
+// Who names an image where a template is needed hears how one becomes the other.
+func TestImageInPlaceOfATemplate(t *testing.T) {
+	p := newProvider(t, "")
+	for ref, want := range map[string]string{
+		"python:3.12-slim":                    "'cove template build python-3-12-slim --image python:3.12-slim'",
+		"ghcr.io/Org/App@sha256:0123456789ab": "'cove template build app --image ghcr.io/Org/App@sha256:0123456789ab'",
+		"a/_":                                 "'cove template build NAME --image a/_'",
+		"no-such":                             "use one of",
+		"x:\ny":                               "use one of",
+	} {
+		_, getErr := p.Get(t.Context(), ref)
+		_, _, rootErr := p.Root(t.Context(), ref)
+		for _, err := range []error{getErr, rootErr} {
+			if sandbox.CodeOf(err) != sandbox.CodeNotFound || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q: %v, want %s", ref, err, want)
+			}
+		}
 	}
 }
