@@ -161,6 +161,15 @@ type Tool struct {
 	Run func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
 }
 
+// Going says, for progress notifications, what is going on and how much is done;
+// see [Call.Status] and [Call.Part].
+func (c *Call) Going(fraction float64, message string) {
+	c.Status(message)
+	if c.Part != nil {
+		c.Part(fraction)
+	}
+}
+
 // ReadOnly reports whether the tool changes nothing.
 func (t Tool) ReadOnly() bool {
 	return t.Def.Annotations != nil && t.Def.Annotations.ReadOnlyHint && !t.Writes
@@ -198,6 +207,10 @@ type Call struct {
 	// Status says, for progress notifications, what is going on. It may be
 	// called often and from any goroutine.
 	Status func(message string)
+	// Part says how much of the work is done, 0 to 1, for progress notifications
+	// with a total; less than 0 is not known. It may be called often and from any
+	// goroutine; nil is nobody's.
+	Part func(fraction float64)
 	// Tell sends a progress notification at once, if the client asked for
 	// them; the caller bounds how many. It may be called from any goroutine,
 	// and does nothing when the call is over.

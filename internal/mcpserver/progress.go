@@ -21,7 +21,8 @@ const outputLevel = "info"
 
 // progress tells the client of one call, if it asked for that, how long the
 // call takes and what is going on. Its value is the seconds since the start,
-// so it always increases. Output goes as log messages, to clients that have
+// or percent with a total where the work knows how much of it is done; it
+// always increases, as the protocol wants. Output goes as log messages, to clients that have
 // set a level.
 type progress struct {
 	ctx     context.Context // of the call
@@ -33,7 +34,8 @@ type progress struct {
 	done    sync.WaitGroup
 
 	mu      sync.Mutex
-	message string // guarded by mu
+	message string  // guarded by mu
+	percent float64 // percent that are done, 0 if that is not known; guarded by mu
 
 	sending sync.Mutex
 	last    float64 // what was sent last; guarded by sending
@@ -54,6 +56,13 @@ func (p *progress) status(message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.message = message
+}
+
+// part notes how much of the work is done.
+func (p *progress) part(fraction float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.percent = max(p.percent, 100*min(fraction, 1))
 }
 
 // stop returns when no notification can follow: none may come after the
@@ -97,9 +106,18 @@ func (p *progress) send(message string) error {
 	if p.ended {
 		return nil
 	}
-	p.last = max(time.Since(p.start).Seconds(), p.last+1e-6)
+	p.mu.Lock()
+	value, total := p.percent, 100.0
+	p.mu.Unlock()
+	if value == 0 {
+		value, total = time.Since(p.start).Seconds(), 0
+	}
+	p.last = max(value, p.last+1e-6)
+	if p.last > total {
+		total = 0 // nobody can show more than all
+	}
 	return p.session.NotifyProgress(p.ctx, &mcp.ProgressNotificationParams{
-		ProgressToken: p.token, Progress: p.last, Message: message,
+		ProgressToken: p.token, Progress: p.last, Total: total, Message: message,
 	})
 }
 

@@ -159,6 +159,7 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 			Args:     req.Params.Arguments,
 			Session:  session,
 			Status:   p.status,
+			Part:     p.part,
 			Tell:     p.tell,
 			Output:   p.output,
 			Env:      b.cfg.Env,

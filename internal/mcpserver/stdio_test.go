@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
@@ -145,6 +146,54 @@ func TestStdioProgress(t *testing.T) {
 		p.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 		if err := <-f.ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("the work ended with %v", err)
+		}
+		p.end()
+	})
+}
+
+// built is a service in which a build takes ten seconds.
+type built struct{ *fake }
+
+func (built) StartBuild(context.Context, sandbox.BuildTemplateRequest) (*sandbox.Build, error) {
+	return &sandbox.Build{ID: "bld-1"}, nil
+}
+
+func (built) FollowBuild(_ context.Context, _ string, sink func(sandbox.BuildEvent) error) (*sandbox.Build, error) {
+	for _, fraction := range []float64{-1, 0.01, 0.4, 0.4, 1} {
+		if err := sink(sandbox.BuildEvent{Step: "installing", Fraction: fraction}); err != nil {
+			return nil, err
+		}
+		time.Sleep(2 * time.Second)
+	}
+	return &sandbox.Build{ID: "bld-1", State: sandbox.BuildReady}, nil
+}
+
+// Progress has a total as soon as the work knows how much of it is done, and
+// never goes back.
+func TestStdioProgressOfABuild(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pipeTo(t, Config{Service: built{newFake()}, Toolsets: []string{"templates"}})
+		p.begin()
+		p.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"_meta":{"progressToken":"tok"},"name":"template_build","arguments":{"name":"node"}}}`)
+		type told struct{ Progress, Total float64 }
+		var got []told
+		for {
+			m := p.next()
+			if m.Method == "" {
+				break
+			}
+			var params told
+			if err := json.Unmarshal(m.Params, &params); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, params)
+		}
+		want := []told{{1, 0}, {1, 100}, {40, 100}, {40.000001, 100}, {100, 100}}
+		if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 0.01)); diff != "" {
+			t.Errorf("progress differs (-want +got):\n%s", diff)
+		}
+		if len(got) == 5 && got[3].Progress <= got[2].Progress {
+			t.Errorf("progress stands still: %v", got)
 		}
 		p.end()
 	})

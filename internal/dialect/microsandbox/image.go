@@ -45,7 +45,12 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 	name := builtName(image)
 	_, err := c.Service.BuildTemplate(ctx, sandbox.BuildTemplateRequest{
 		Name: name, Spec: &sandbox.TemplateSpec{Description: "image " + clip(image), From: sandbox.TemplateSource{Image: image}},
-	}, nil)
+	}, func(ev sandbox.BuildEvent) error {
+		if ev.Step != "" {
+			c.Going(ev.Fraction, clip(ev.Step))
+		}
+		return nil
+	})
 	if err != nil {
 		discard(ctx, c, name)
 	}
