@@ -57,7 +57,7 @@ func TestLargeResultsOverStdio(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := pipeTo(t, Config{Service: bigFiles{newFake(), tt.size, tt.fill}})
+			p := pipeTo(t, Config{Service: bigFiles{newFake(), tt.size, tt.fill}, Toolsets: []string{"files"}})
 			p.begin()
 			p.send(tt.line)
 			m := p.next()
