@@ -52,6 +52,38 @@ func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func
 	return r, nil
 }
 
+// toldLost is how many secrets without a key the log names at the start.
+const toldLost = 10
+
+// tellLostKeys says in the log which secrets are sealed with a key that is not
+// there: a lost key file is made anew, and nobody would know before a secret is
+// used.
+func (s *Service) tellLostKeys(ctx context.Context) error {
+	if s.cfg.Vault == nil {
+		return nil
+	}
+	var lost []string
+	var why error
+	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
+		records, next, err := s.cfg.Store.ListSecrets(ctx, "", page)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			if err := s.cfg.Vault.Missing(r.Sealed); err != nil {
+				lost, why = append(lost, r.Team+"/"+r.Name), err
+			}
+		}
+		if page.Cursor = next; next == "" {
+			break
+		}
+	}
+	if len(lost) > 0 {
+		s.log.Error("secrets cannot be opened: their key is lost", "secrets", len(lost), "first", lost[:min(len(lost), toldLost)], "err", why)
+	}
+	return nil
+}
+
 type resealer func(vault.Ref, []byte) ([]byte, error)
 
 // resealSecrets seals the values of all teams' secrets again.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/store"
+	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -372,6 +373,28 @@ func TestValuesStayInside(t *testing.T) {
 		if !slices.Contains(actions, want) {
 			t.Errorf("the audit record has no %s: %v", want, actions)
 		}
+	}
+}
+
+// A key file that was lost is made anew. The log says at the start which secrets
+// went with it, before one is used.
+func TestLostKeyIsTold(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorld(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	w.secret("anthropic", "value")
+	w.restart()
+	w.stop() // nobody writes to the log meanwhile
+	if strings.Contains(log.String(), "key is lost") {
+		t.Errorf("with its key: %s", log.String())
+	}
+	fresh, err := vault.Load(t.TempDir(), "")
+	must(t, err)
+	w.cfg.Vault = fresh
+	w.start()
+	w.stop()
+	defer w.start()
+	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "their key is lost") || !strings.Contains(got, "red/anthropic") || !strings.Contains(got, vault.KeyFile) {
+		t.Errorf("without its key: %s", got)
 	}
 }
 

@@ -255,7 +255,7 @@ func New(cfg Config) (*Service, error) {
 // Start brings the record into line with what the engine still runs, and
 // begins work in the background. It is called once, before any verb.
 func (s *Service) Start(ctx context.Context) error {
-	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.failLostBuilds(ctx), s.reconcileVolumes(ctx)); err != nil {
+	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.failLostBuilds(ctx), s.reconcileVolumes(ctx), s.tellLostKeys(ctx)); err != nil {
 		return err
 	}
 	s.wg.Go(s.flushLoop)

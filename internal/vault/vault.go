@@ -120,6 +120,16 @@ func (v *Vault) Current(sealed []byte) bool {
 	return len(sealed) >= headSize && keyID(sealed[1:headSize]) == v.keys[0].id
 }
 
+// Missing returns an error that is [ErrKeyMissing], and says where the key should
+// be, if a value is sealed with a key that is not there.
+func (v *Vault) Missing(sealed []byte) error {
+	if len(sealed) < headSize {
+		return nil // it is damaged, which opening it tells
+	}
+	_, err := v.find(keyID(sealed[1:headSize]))
+	return err
+}
+
 func (v *Vault) find(id keyID) (key, error) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
