@@ -280,8 +280,8 @@ func describe(err error, ref name.Reference) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err
 	}
-	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsNotFound {
-		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("there is no registry %s: the name is not known; check the image's name", host))
+	if e, ok := errors.AsType[*net.DNSError](err); ok {
+		return unnamed(e, host)
 	}
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		why = "it does not answer in time"
@@ -290,6 +290,15 @@ func describe(err error, ref name.Reference) error {
 		why = "it does not speak TLS as it should"
 	}
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s did not give the image: %s; try again", host, why))
+}
+
+// unnamed says why the address of a registry was not found. Docker's own is in no
+// image's name, and exists.
+func unnamed(err *net.DNSError, host string) error {
+	if !err.IsNotFound || host == name.DefaultRegistry {
+		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the server is offline, or its name server does not answer: the address of the registry %s cannot be found; connect it, or use a mirror that it reaches (registries.mirrors)", host))
+	}
+	return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("there is no registry %s: the name is not known; check the image's name, and that the server is online", host))
 }
 
 // notAsNamed tells whether the library found content with another digest than
