@@ -219,7 +219,7 @@ func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string
 	res, err := i.control.Update(ctx, connect.NewRequest(req))
 	switch {
 	case err == nil:
-	case connect.CodeOf(err) == connect.CodeDeadlineExceeded, connect.CodeOf(err) == connect.CodeUnavailable: // it hangs, or is about to end
+	case !connect.IsWireError(err), connect.CodeOf(err) == connect.CodeDeadlineExceeded, connect.CodeOf(err) == connect.CodeUnavailable: // it has ended, hangs, or is about to end
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the agent in the sandbox does not answer; try again, or kill the sandbox and create a new one")
 	default:
 		return nil, fmt.Errorf("change limits: %w", err)
