@@ -66,6 +66,14 @@ func TestRecover(t *testing.T) {
 		must(err)
 		_, err = d.Client.DeleteSnapshot(ctx, gone.ID)
 		must(err)
+		// Its files go after the answer.
+		if !covetest.Eventually(30*time.Second, func() bool {
+			kept, err := filepath.Glob(filepath.Join(d.StateDir, "engine", "checkpoints", "ckp-*"))
+			must(err)
+			return len(kept) == 2 // the snapshot and the paused one
+		}) {
+			t.Fatal("the files of a deleted snapshot stay")
+		}
 
 		must(d.Stop())
 		for _, name := range []string{"cove.db-wal", "cove.db-shm"} {
