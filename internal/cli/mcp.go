@@ -12,6 +12,7 @@ import (
 	"github.com/cove-sh/cove/internal/dialect"
 	dialects "github.com/cove-sh/cove/internal/dialect/all"
 	"github.com/cove-sh/cove/internal/mcpserver"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 type mcpOptions struct {
@@ -79,8 +80,17 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	if opts.Verbose {
 		log = slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
+	svc := sandbox.Service(c)
+	if bound, ok := d.(dialect.SessionBound); ok && bound.SessionBound() {
+		e, err := a.startEnder()
+		if err != nil {
+			return err
+		}
+		defer e.done()
+		svc = sessionBound{c, e.say}
+	}
 	return mcpserver.RunStdio(ctx, mcpserver.Config{
-		Service: c, Version: a.Version, Log: log,
+		Service: svc, Version: a.Version, Log: log,
 		Dialect: opts.Dialect, Toolsets: opts.Toolsets, Tools: opts.Tools, ReadOnly: opts.ReadOnly, Handover: opts.Handover, Env: a.Env,
 	}, a.Stdin, a.Stdout)
 }

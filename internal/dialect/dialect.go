@@ -21,7 +21,7 @@ import (
 
 // Dialect is one MCP surface. Its methods are cheap, return the same on every
 // call and are safe for concurrent use. What not every dialect has are
-// interfaces of their own: [Toolsetter], [Dynamic], [Instructor], [Resourcer], [Lister], [Completer], [Prompter], [Sessionless], [Configured],
+// interfaces of their own: [Toolsetter], [Dynamic], [Instructor], [Resourcer], [Lister], [Completer], [Prompter], [Sessionless], [SessionBound], [Configured],
 // [Logged], [Streamer], [Failer].
 type Dialect interface {
 	// Name is how the dialect is chosen: [a-z0-9_@.-], such as "native".
@@ -66,6 +66,12 @@ type Prompter interface {
 // revision of the protocol: a client may call a tool with its first request.
 type Sessionless interface {
 	Sessionless() bool
+}
+
+// SessionBound is implemented by a dialect in which the sandboxes that a session
+// makes end with the session, also when its client's process is killed.
+type SessionBound interface {
+	SessionBound() bool
 }
 
 // Configured is implemented by a dialect whose product's clients are configured

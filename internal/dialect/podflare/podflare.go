@@ -113,6 +113,9 @@ func (d *Dialect) Server(version string) dialect.Server {
 // Tools returns the table of tools.
 func (d *Dialect) Tools() []dialect.Tool { return d.tools }
 
+// SessionBound tells that the sandboxes of a session go with it.
+func (d *Dialect) SessionBound() bool { return d.name == Name }
+
 // Sessionless tells that the hosted surface answers a call without a session.
 func (d *Dialect) Sessionless() bool { return d.name == HostedName }
 

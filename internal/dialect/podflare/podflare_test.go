@@ -128,6 +128,7 @@ func TestSessionIsSandbox(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (*mcp.ClientSession, func()){
 		"standard input ends": func(t *testing.T) (*mcp.ClientSession, func()) { return stdio(t, closed) },
 		"SIGTERM":             func(t *testing.T) (*mcp.ClientSession, func()) { return stdio(t, signal(syscall.SIGTERM)) },
+		"SIGKILL":             func(t *testing.T) (*mcp.ClientSession, func()) { return stdio(t, signal(syscall.SIGKILL)) },
 		"SIGINT":              func(t *testing.T) (*mcp.ClientSession, func()) { return stdio(t, signal(os.Interrupt)) },
 		"HTTP, deleted": func(t *testing.T) (*mcp.ClientSession, func()) {
 			s := dialecttest.Connect(t, dialecttest.HTTP(d, podflare.Name)(), revision)
