@@ -499,7 +499,7 @@ func TestIdle(t *testing.T) {
 	inside := make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		_, err := w.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "x"}, func(sandbox.BuildEvent) error { close(inside); <-ctx.Done(); return nil })
+		_, err := w.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "x"}, func(sandbox.BuildEvent) error { close(inside); <-ctx.Done(); return ctx.Err() })
 		done <- err
 	}()
 	<-inside
