@@ -114,17 +114,11 @@ func (d *daemon) spawn(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	executable, err := os.Executable()
+	cmd, err := lasting("serve", "--on-demand", "--state-dir", d.stateDir, "--socket", d.socket)
 	if err != nil {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the local daemon cannot be started: the program's own file is not found; start it with: cove serve")
 	}
-	cmd := exec.Command(executable, "serve", "--on-demand", "--state-dir", d.stateDir, "--socket", d.socket)
-	// The name by which this program was called may choose what it is.
-	cmd.Args[0] = os.Args[0]
-	cmd.Env = withoutSecrets(os.Environ())
-	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the local daemon cannot be started (%v); start it with: cove serve", err))
 	}
@@ -133,6 +127,23 @@ func (d *daemon) spawn(ctx context.Context) (net.Conn, error) {
 	// goroutine, which lasts as long as it does, reaps it.
 	go func() { ended <- cmd.Wait() }()
 	return d.await(ctx, ended, logPath, before)
+}
+
+// lasting returns the command of this program with other arguments, in a session
+// of its own, so that it outlives this process and its terminal, and without what
+// the environment has of another server.
+func lasting(args ...string) (*exec.Cmd, error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(executable, args...)
+	// The name by which this program was called may choose what it is.
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = withoutSecrets(os.Environ())
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd, nil
 }
 
 // await connects to the daemon as soon as it listens, and fails when it has

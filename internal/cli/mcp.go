@@ -82,12 +82,9 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	}
 	svc := sandbox.Service(c)
 	if bound, ok := d.(dialect.SessionBound); ok && bound.SessionBound() {
-		e, err := a.startEnder()
-		if err != nil {
-			return err
-		}
+		e := &ender{start: a.startEnder, log: log}
 		defer e.done()
-		svc = sessionBound{c, e.say}
+		svc = sessionBound{c, e.made}
 	}
 	return mcpserver.RunStdio(ctx, mcpserver.Config{
 		Service: svc, Version: a.Version, Log: log,

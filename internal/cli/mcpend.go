@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
+	"log/slog"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,19 +53,52 @@ func (s sessionBound) Fork(ctx context.Context, id string, req sandbox.ForkReque
 	return list, err
 }
 
-// ender is the process that waits for the end of this one.
+// ender starts the second process when it is first told an id, and passes the ids
+// on. If that process cannot be started or is gone, the sandboxes end by their
+// timers.
 type ender struct {
-	mu sync.Mutex
-	in io.WriteCloser
+	start func() (io.WriteCloser, error)
+	log   *slog.Logger
+
+	mu    sync.Mutex
+	begun bool           // under mu
+	stdin io.WriteCloser // under mu; nil while there is no process
 }
 
-// startEnder starts the second process, in a session of its own, so that what ends
-// this one does not reach it.
-func (a *app) startEnder() (*ender, error) {
-	executable, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find the program's own file: %w", err)
+func (e *ender) made(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.begun {
+		e.begun = true
+		stdin, err := e.start()
+		if err != nil {
+			e.log.Error("start the process that ends sandboxes when this one is killed", "err", err)
+			return
+		}
+		e.stdin = stdin
 	}
+	e.say(id)
+}
+
+// done tells the process that the session has ended and nothing is left to do.
+func (e *ender) done() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.say(endedLine)
+	if e.stdin != nil {
+		_ = e.stdin.Close()
+	}
+}
+
+// Preconditions: e.mu is held.
+func (e *ender) say(line string) {
+	if e.stdin != nil {
+		_, _ = io.WriteString(e.stdin, line+"\n")
+	}
+}
+
+// startEnder starts the second process and returns its standard input.
+func (a *app) startEnder() (io.WriteCloser, error) {
 	args := []string{mcpEndCommand}
 	if a.globals.StateDir != "" {
 		dir, err := a.stateDir()
@@ -76,35 +107,25 @@ func (a *app) startEnder() (*ender, error) {
 		}
 		args = append(args, "--state-dir", dir)
 	}
-	env := withoutSecrets(os.Environ())
 	if a.globals.URL != "" {
-		args, env = append(args, "--url", a.globals.URL), append(env, "COVE_API_KEY="+a.globals.Key)
+		args = append(args, "--url", a.globals.URL)
 	}
-	cmd := exec.Command(executable, args...)
-	cmd.Args[0], cmd.Env, cmd.Dir = os.Args[0], env, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	in, err := cmd.StdinPipe()
+	cmd, err := lasting(args...)
+	if err != nil {
+		return nil, fmt.Errorf("find the program's own file: %w", err)
+	}
+	if a.globals.URL != "" {
+		cmd.Env = append(cmd.Env, "COVE_API_KEY="+a.globals.Key)
+	}
+	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the process that ends sandboxes after this one: %w", err)
+		return nil, err
 	}
 	go func() { _ = cmd.Wait() }() // reaps it, should it end first
-	return &ender{in: in}, nil
-}
-
-// say writes a line. If the process is gone, the sandboxes end by their timers.
-func (e *ender) say(line string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	_, _ = io.WriteString(e.in, line+"\n")
-}
-
-// done tells the process that there is nothing to do.
-func (e *ender) done() {
-	e.say(endedLine)
-	_ = e.in.Close()
+	return stdin, nil
 }
 
 func (a *app) mcpEndCommand() *cobra.Command {
