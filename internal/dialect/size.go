@@ -2,7 +2,6 @@ package dialect
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -21,14 +20,6 @@ func (c *Call) MaxBytes(limit int64) int64 {
 	return min(limit, int64(c.MaxResult-resultRoom)/4*3)
 }
 
-// Mebibytes tells a bound in MiB, rounded down to a tenth: "7.4 MiB".
-func Mebibytes(n int64) string {
-	if n%(1<<20) == 0 {
-		return fmt.Sprintf("%d MiB", n>>20)
-	}
-	return fmt.Sprintf("%d.%d MiB", n>>20, n%(1<<20)*10>>20)
-}
-
 // fits reports whether a result has at most limit bytes as JSON. One that
 // cannot be encoded fits: the server finds that out itself.
 func fits(res *mcp.CallToolResult, limit int) bool {
@@ -38,6 +29,6 @@ func fits(res *mcp.CallToolResult, limit int) bool {
 
 func tooLarge(limit int) error {
 	return sandbox.Errorf(sandbox.CodeTooLarge,
-		"the result is over %s, the most that MCP clients take in one message from a server that they started; "+
-			"the call has been carried out: ask for less of its output, or write the output to a file and read that in parts", Mebibytes(int64(limit)))
+		"the result is over %.1f MiB, the most that MCP clients take in one message from a server that they started; "+
+			"the call has been carried out: ask for less of its output, or write the output to a file and read that in parts", float64(limit)/(1<<20))
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -94,12 +93,4 @@ func TestLargeResultOfADialect(t *testing.T) {
 		t.Errorf("%v: %.300s", err, m.Result)
 	}
 	p.end()
-}
-
-func TestMebibytes(t *testing.T) {
-	for n, want := range map[int64]string{10 << 20: "10 MiB", 7815168: "7.4 MiB", maxLine: "9.9 MiB"} {
-		if got := dialect.Mebibytes(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
-	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/intake"
 )
 
@@ -113,7 +112,7 @@ func (l *lines) next() error {
 // connection, an error is written instead.
 func (l *lines) Write(p []byte) (int, error) {
 	if id, long := longAnswer(p); long {
-		l.refuse(id, jsonrpc.CodeInternalError, fmt.Sprintf("the answer is over %s, the most that clients take in one message; ask for less", dialect.Mebibytes(maxLine)))
+		l.refuse(id, jsonrpc.CodeInternalError, fmt.Sprintf("the answer is over %.1f MiB, the most that clients take in one message; ask for less", float64(maxLine)/(1<<20)))
 		l.count(p, -1)
 		return len(p), nil
 	}

@@ -3,7 +3,6 @@ package miosa
 import (
 	"cmp"
 	"context"
-	"maps"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -122,21 +121,14 @@ func (c *call) restore(ctx context.Context, s *sandbox.Snapshot, named string) (
 	case err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound:
 		return nil, "", err
 	}
-	req := sandbox.CreateRequest{Snapshot: s.ID, Metadata: map[string]string{}}
+	req := sandbox.CreateRequest{Snapshot: s.ID}
 	(&createArgs{Persistent: true}).timers(&req)
 	if own != nil { // its record is kept for a while
-		req.Metadata, req.OnTimeout = cloned(own.Metadata), own.OnTimeout
+		req.Metadata, req.OnTimeout = own.Metadata, own.OnTimeout
 		req.IdleTimeoutSeconds, req.LifetimeSeconds = &own.IdleTimeoutSeconds, &own.LifetimeSeconds
 	}
 	restored, err = c.Service.Create(ctx, req)
 	return restored, "sandbox " + s.SandboxID + " has ended; this is a new one that begins with its snapshot", err
-}
-
-// cloned returns a copy that is never nil.
-func cloned(m map[string]string) map[string]string {
-	out := make(map[string]string, len(m))
-	maps.Copy(out, m)
-	return out
 }
 
 // deleteSnapshot deletes a snapshot by its id.

@@ -197,44 +197,46 @@ func (s *search) walk(ctx context.Context, root string) ([]sandbox.FileInfo, err
 	s.status("looking for files")
 	var found []sandbox.FileInfo
 	level := []string{root}
-	for depth := 0; len(level) > 0 && s.full == ""; depth++ {
-		lists := make([][]sandbox.FileInfo, len(level))
-		for part := range slices.Chunk(numbers(len(level)), searchAtOnce) {
+	for depth := 0; len(level) > 0; depth++ {
+		var next []string
+		for dirs := range slices.Chunk(level, searchAtOnce) {
+			lists := make([][]sandbox.FileInfo, len(dirs))
 			var g errgroup.Group
-			for _, i := range part {
+			for i, dir := range dirs {
 				g.Go(func() error {
 					var err error
-					lists[i], err = s.list(ctx, level[i], maxSearchFiles-len(found))
+					lists[i], err = s.list(ctx, dir, maxSearchFiles-len(found))
 					return err
 				})
 			}
 			if err := g.Wait(); err != nil && depth == 0 {
 				return nil, err
 			}
-			for _, i := range part {
-				found = append(found, lists[i]...)
+			for _, list := range lists {
+				found = append(found, list...)
+				next = append(next, below(list)...)
 			}
-			switch {
-			case len(found) >= maxSearchFiles:
+			if len(found) >= maxSearchFiles {
 				s.stop("there are over 20,000 files and directories")
-			case ctx.Err() != nil:
-				s.stop("20 s were over")
-			default:
-				continue
+				return found, nil
 			}
-			return found, nil
-		}
-		var next []string
-		for _, list := range lists {
-			for i := range list {
-				if f := &list[i]; f.Type == sandbox.TypeDirectory && !slices.Contains(unsearched, f.Name) && !slices.Contains(unsearchedRoot, f.Path) {
-					next = append(next, f.Path)
-				}
+			if ctx.Err() != nil { // which run tells
+				return found, nil
 			}
 		}
 		level = next
 	}
 	return found, nil
+}
+
+// below returns the directories of a list that are looked into.
+func below(list []sandbox.FileInfo) (dirs []string) {
+	for i := range list {
+		if f := &list[i]; f.Type == sandbox.TypeDirectory && !slices.Contains(unsearched, f.Name) && !slices.Contains(unsearchedRoot, f.Path) {
+			dirs = append(dirs, f.Path)
+		}
+	}
+	return dirs
 }
 
 // list returns the entries of a directory, and little more than limit of them.
@@ -429,13 +431,4 @@ func globRegexp(glob string, ignoreCase bool) (*regexp.Regexp, error) {
 		return nil, invalid("file_search: name is not a glob; use *, ?, **, [abc] and {a,b}, as in src/**/*.{ts,tsx}")
 	}
 	return re, nil
-}
-
-// numbers are 0 to n-1.
-func numbers(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
 }
