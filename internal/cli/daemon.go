@@ -114,7 +114,7 @@ func (d *daemon) spawn(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd, err := lasting("serve", "--on-demand", "--state-dir", d.stateDir, "--socket", d.socket)
+	cmd, err := detachedCommand("serve", "--on-demand", "--state-dir", d.stateDir, "--socket", d.socket)
 	if err != nil {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the local daemon cannot be started: the program's own file is not found; start it with: cove serve")
 	}
@@ -129,10 +129,10 @@ func (d *daemon) spawn(ctx context.Context) (net.Conn, error) {
 	return d.await(ctx, ended, logPath, before)
 }
 
-// lasting returns the command of this program with other arguments, in a session
+// detachedCommand returns the command of this program with other arguments, in a session
 // of its own, so that it outlives this process and its terminal, and without what
 // the environment has of another server.
-func lasting(args ...string) (*exec.Cmd, error) {
+func detachedCommand(args ...string) (*exec.Cmd, error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return nil, err

@@ -82,9 +82,9 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	}
 	svc := sandbox.Service(c)
 	if bound, ok := d.(dialect.SessionBound); ok && bound.SessionBound() {
-		e := &ender{start: a.startEnder, log: log}
-		defer e.done()
-		svc = sessionBound{c, e.made}
+		w := &watchdog{start: a.startWatchdog, log: log}
+		defer w.done()
+		svc = sessionBound{c, w.made}
 	}
 	return mcpserver.RunStdio(ctx, mcpserver.Config{
 		Service: svc, Version: a.Version, Log: log,

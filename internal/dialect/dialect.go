@@ -167,12 +167,12 @@ type Tool struct {
 	Run func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
 }
 
-// Going says, for progress notifications, what is going on and how much is done;
-// see [Call.Status] and [Call.Part].
-func (c *Call) Going(fraction float64, message string) {
+// Progress says, for progress notifications, what is going on and how much is
+// done; see [Call.Status] and [Call.Fraction].
+func (c *Call) Progress(fraction float64, message string) {
 	c.Status(message)
-	if c.Part != nil {
-		c.Part(fraction)
+	if c.Fraction != nil {
+		c.Fraction(fraction)
 	}
 }
 
@@ -213,10 +213,10 @@ type Call struct {
 	// Status says, for progress notifications, what is going on. It may be
 	// called often and from any goroutine.
 	Status func(message string)
-	// Part says how much of the work is done, 0 to 1, for progress notifications
+	// Fraction says how much of the work is done, 0 to 1, for progress notifications
 	// with a total; less than 0 is not known. It may be called often and from any
 	// goroutine; nil is nobody's.
-	Part func(fraction float64)
+	Fraction func(fraction float64)
 	// Tell sends a progress notification at once, if the client asked for
 	// them; the caller bounds how many. It may be called from any goroutine,
 	// and does nothing when the call is over.

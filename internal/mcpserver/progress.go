@@ -58,11 +58,11 @@ func (p *progress) status(message string) {
 	p.message = message
 }
 
-// part notes how much of the work is done.
-func (p *progress) part(fraction float64) {
+// fraction notes how much of the work is done.
+func (p *progress) fraction(done float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.percent = max(p.percent, 100*min(fraction, 1))
+	p.percent = max(p.percent, 100*min(done, 1))
 }
 
 // stop returns when no notification can follow: none may come after the

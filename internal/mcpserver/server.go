@@ -159,7 +159,7 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 			Args:     req.Params.Arguments,
 			Session:  session,
 			Status:   p.status,
-			Part:     p.part,
+			Fraction: p.fraction,
 			Tell:     p.tell,
 			Output:   p.output,
 			Env:      b.cfg.Env,

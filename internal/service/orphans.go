@@ -101,7 +101,11 @@ func (s *Service) setAsideOrLeave(ctx context.Context, c *engine.Checkpoint, why
 	err := s.setCheckpointAside(ctx, c, why)
 	s.mu.Lock()
 	said := s.stuck[c.ID]
-	s.stuck[c.ID] = err != nil
+	if err == nil {
+		delete(s.stuck, c.ID)
+	} else {
+		s.stuck[c.ID] = true
+	}
 	s.mu.Unlock()
 	if err != nil && !said && ctx.Err() == nil {
 		s.log.Error("the state of a sandbox that no record names cannot be set aside and stays where it is", "checkpoint", c.ID, "error", err)

@@ -47,7 +47,7 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 		Name: name, Spec: &sandbox.TemplateSpec{Description: "image " + clip(image), From: sandbox.TemplateSource{Image: image}},
 	}, func(ev sandbox.BuildEvent) error {
 		if ev.Step != "" {
-			c.Going(ev.Fraction, clip(ev.Step))
+			c.Progress(ev.Fraction, clip(ev.Step))
 		}
 		return nil
 	})

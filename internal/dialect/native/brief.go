@@ -6,6 +6,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // briefs are schemas of arguments as clients get them, by name: short forms of
@@ -17,7 +18,7 @@ var briefs = map[string]*jsonschema.Schema{
 		Description: "What it may reach; usually the public Internet if left out. preset none or packages (registries and code hosts) with allow_out for further domains. " +
 			"Further fields: those of network_set.",
 		Properties: map[string]*jsonschema.Schema{
-			"preset":    {Type: "string", Enum: []any{"open", "packages", "none"}},
+			"preset":    {Type: "string", Enum: []any{string(sandbox.NetworkOpen), string(sandbox.NetworkPackages), string(sandbox.NetworkNone)}},
 			"allow_out": {Type: "array", Items: &jsonschema.Schema{Type: "string"}},
 			"deny_out":  {Type: "array", Items: &jsonschema.Schema{Type: "string"}},
 		},

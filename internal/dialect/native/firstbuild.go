@@ -55,7 +55,7 @@ func firstBuild(ctx context.Context, c *dialect.Call, name string) (*sandbox.Bui
 	defer cancel()
 	ended, err := c.Service.FollowBuild(bounded, b.ID, func(ev sandbox.BuildEvent) error {
 		if ev.Step != "" {
-			c.Going(ev.Fraction, fmt.Sprintf("building template %s: %s", t.Name, oneLine(ev.Step)))
+			c.Progress(ev.Fraction, fmt.Sprintf("building template %s: %s", t.Name, oneLine(ev.Step)))
 		}
 		return nil
 	})

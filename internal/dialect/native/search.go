@@ -376,7 +376,8 @@ func (r *searchResult) text(content bool) string {
 
 // globRegexp turns a glob into a regular expression, or nil for none. * and ? stay
 // within a name, ** goes over several, {a,b} is either. A glob without a slash is
-// of the last part of a path.
+// of the last part of a path. RE2 matches in linear time, whatever the glob: one
+// that a matcher has to go back in again and again costs no more than others.
 func globRegexp(glob string, ignoreCase bool) (*regexp.Regexp, error) {
 	if glob == "" {
 		return nil, nil

@@ -408,7 +408,7 @@ func awaitBuild(ctx context.Context, c *dialect.Call, id string, waitMS *int64) 
 	b, err := c.Service.FollowBuild(bounded, id, func(ev sandbox.BuildEvent) error {
 		log.write([]byte(ev.Log))
 		if ev.Step != "" {
-			c.Going(ev.Fraction, oneLine(ev.Step))
+			c.Progress(ev.Fraction, oneLine(ev.Step))
 		}
 		return nil
 	})

@@ -16,13 +16,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Where sandboxes end with their client's session, a second process waits for the
-// end of this one: nothing runs in a process that is killed with SIGKILL. It is told
+// Where sandboxes end with their client's session, a watchdog waits for the end of
+// this process: nothing runs in a process that is killed with SIGKILL. It is told
 // the ids, a line each, on its standard input, and ends these sandboxes when that is
 // closed, unless the last line is endedLine.
 const (
-	mcpEndCommand = "mcp-end"
-	endedLine     = "ended"
+	mcpWatchdogCommand = "mcp-watchdog"
+	endedLine          = "ended"
 	// endTime bounds how long the sandboxes may take to end.
 	endTime = time.Minute
 )
@@ -53,10 +53,10 @@ func (s sessionBound) Fork(ctx context.Context, id string, req sandbox.ForkReque
 	return list, err
 }
 
-// ender starts the second process when it is first told an id, and passes the ids
+// watchdog starts the watchdog process when it is first told an id, and passes the ids
 // on. If that process cannot be started or is gone, the sandboxes end by their
 // timers.
-type ender struct {
+type watchdog struct {
 	start func() (io.WriteCloser, error)
 	log   *slog.Logger
 
@@ -65,41 +65,41 @@ type ender struct {
 	stdin io.WriteCloser // under mu; nil while there is no process
 }
 
-func (e *ender) made(id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.begun {
-		e.begun = true
-		stdin, err := e.start()
+func (w *watchdog) made(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.begun {
+		w.begun = true
+		stdin, err := w.start()
 		if err != nil {
-			e.log.Error("start the process that ends sandboxes when this one is killed", "err", err)
+			w.log.Error("start the watchdog that ends sandboxes when this process is killed", "err", err)
 			return
 		}
-		e.stdin = stdin
+		w.stdin = stdin
 	}
-	e.say(id)
+	w.say(id)
 }
 
 // done tells the process that the session has ended and nothing is left to do.
-func (e *ender) done() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.say(endedLine)
-	if e.stdin != nil {
-		_ = e.stdin.Close()
+func (w *watchdog) done() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.say(endedLine)
+	if w.stdin != nil {
+		_ = w.stdin.Close()
 	}
 }
 
-// Preconditions: e.mu is held.
-func (e *ender) say(line string) {
-	if e.stdin != nil {
-		_, _ = io.WriteString(e.stdin, line+"\n")
+// Preconditions: w.mu is held.
+func (w *watchdog) say(line string) {
+	if w.stdin != nil {
+		_, _ = io.WriteString(w.stdin, line+"\n")
 	}
 }
 
-// startEnder starts the second process and returns its standard input.
-func (a *app) startEnder() (io.WriteCloser, error) {
-	args := []string{mcpEndCommand}
+// startWatchdog starts the watchdog process and returns its standard input.
+func (a *app) startWatchdog() (io.WriteCloser, error) {
+	args := []string{mcpWatchdogCommand}
 	if a.globals.StateDir != "" {
 		dir, err := a.stateDir()
 		if err != nil {
@@ -110,7 +110,7 @@ func (a *app) startEnder() (io.WriteCloser, error) {
 	if a.globals.URL != "" {
 		args = append(args, "--url", a.globals.URL)
 	}
-	cmd, err := lasting(args...)
+	cmd, err := detachedCommand(args...)
 	if err != nil {
 		return nil, fmt.Errorf("find the program's own file: %w", err)
 	}
@@ -128,15 +128,15 @@ func (a *app) startEnder() (io.WriteCloser, error) {
 	return stdin, nil
 }
 
-func (a *app) mcpEndCommand() *cobra.Command {
+func (a *app) mcpWatchdogCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: mcpEndCommand, Short: "End the sandboxes that standard input names when it is closed", Hidden: true,
+		Use: mcpWatchdogCommand, Short: "End the sandboxes that standard input names when it is closed", Hidden: true,
 		Args: argsBetween(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runMCPEnd(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runMCPWatchdog(cmd.Context()) },
 	}
 }
 
-func (a *app) runMCPEnd(ctx context.Context) error {
+func (a *app) runMCPWatchdog(ctx context.Context) error {
 	var ids []string
 	for in := bufio.NewScanner(a.Stdin); in.Scan(); {
 		line := strings.TrimSpace(in.Text())
