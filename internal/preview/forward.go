@@ -140,6 +140,8 @@ func cleanResponse(res *http.Response) error {
 		// Beside a policy of the application's own, which may be stricter. Over
 		// plain HTTP browsers send no Sec-Fetch-Dest, and go by this alone.
 		h.Add("Content-Security-Policy", strings.TrimSpace("frame-ancestors 'self' "+t.neighbor))
+		// A browser that keeps the response may not give it to another visit.
+		h.Add("Vary", "Origin, Referer, Sec-Fetch-Dest, Sec-Fetch-Mode, Sec-Fetch-Site")
 	}
 	return nil
 }

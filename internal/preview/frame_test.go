@@ -12,10 +12,14 @@ import (
 func TestPrivatePreviewsAreNotFramed(t *testing.T) {
 	_, front := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "img-src 'self'")
+		w.Header().Set("Vary", "Accept-Language")
 		_, _ = w.Write([]byte("inside"))
 	}))
 	cookie := []string{"Cookie", cookieName + "=" + sealCookie(credential{key: goodKey}), "Sec-Fetch-Mode", "navigate", "Accept", "text/html"}
-	const self = "frame-ancestors 'self'"
+	const (
+		self   = "frame-ancestors 'self'"
+		varies = "Origin, Referer, Sec-Fetch-Dest, Sec-Fetch-Mode, Sec-Fetch-Site"
+	)
 	for _, dest := range []string{"iframe", "frame", "embed", "object", "fencedframe"} {
 		for _, c := range []struct {
 			name, site, referer string
@@ -37,6 +41,9 @@ func TestPrivatePreviewsAreNotFramed(t *testing.T) {
 			policies := got.header["Content-Security-Policy"]
 			if c.policy != "" && !slices.Equal(policies, []string{"img-src 'self'", c.policy}) {
 				t.Errorf("%s in %s: the policies are %q, want %q beside the application's", c.name, dest, policies, c.policy)
+			}
+			if vary := got.header["Vary"]; c.want == 200 && !slices.Equal(vary, []string{"Accept-Language", varies}) {
+				t.Errorf("%s in %s: the response varies by %q", c.name, dest, vary)
 			}
 		}
 	}

@@ -89,7 +89,9 @@ func TestForeignPagesInABrowser(t *testing.T) {
 				if _, err := d.Client.WriteFile(t.Context(), id, sandbox.WriteFileRequest{Path: file, MakeParents: true}, strings.NewReader(html)); err != nil {
 					t.Fatal(err)
 				}
-				background(t, d, id, fmt.Sprintf("exec python3 -m http.server -d /tmp/%d %d", port, port))
+				// A page that has not changed for a day is kept by browsers for hours,
+				// with its headers: what they say must not be for another visit.
+				background(t, d, id, fmt.Sprintf("touch -d yesterday %s; exec python3 -m http.server -d /tmp/%d %d", file, port, port))
 			}
 		}
 		until(t, browser(t), private.URL, "Cove-Preview-Key", private.Key)
