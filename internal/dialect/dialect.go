@@ -22,7 +22,7 @@ import (
 // Dialect is one MCP surface. Its methods are cheap, return the same on every
 // call and are safe for concurrent use. What not every dialect has are
 // interfaces of their own: [Toolsetter], [Dynamic], [Instructor], [Resourcer], [Lister], [Completer], [Prompter], [Sessionless], [SessionBound], [Configured],
-// [Logged], [Streamer], [Failer].
+// [Logged], [Streamer], [Tasker], [Failer].
 type Dialect interface {
 	// Name is how the dialect is chosen: [a-z0-9_@.-], such as "native".
 	Name() string
@@ -92,6 +92,12 @@ type Logged interface {
 // [Call.Output]: its servers declare that they send log messages.
 type Streamer interface {
 	StreamsOutput() bool
+}
+
+// Tasker is implemented by a dialect whose calls become tasks when they take
+// long, for clients that take tasks (the tasks extension of the protocol).
+type Tasker interface {
+	HasTasks() bool
 }
 
 // PlainJSON is implemented by a dialect whose clients take one JSON document for

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/mcpserver/fixture"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -61,6 +62,10 @@ type Config struct {
 	// dialect's own, below the 60 s after which clients give a call up.
 	Handover time.Duration
 
+	// TaskAfter is how long a request waits for a call before it is answered with
+	// a task, if its client takes tasks; 0 is five seconds.
+	TaskAfter time.Duration
+
 	// Fixtures serves, instead of sandboxes, the tools that the conformance
 	// suite of the protocol calls by name. For tests.
 	Fixtures bool
@@ -81,6 +86,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.SessionIdle == 0 {
 		c.SessionIdle = 2 * time.Hour
+	}
+	if c.TaskAfter == 0 {
+		c.TaskAfter = taskAfter
+		if c.Fixtures { // whose longest calls take a second
+			c.TaskAfter = fixture.TaskAfter
+		}
 	}
 	if c.Memory == nil {
 		c.Memory = &DefaultMemory

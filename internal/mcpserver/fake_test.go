@@ -25,6 +25,7 @@ type fake struct {
 
 	mu      sync.Mutex
 	callers []sandbox.Caller // guarded by mu
+	waits   []time.Duration  // of commands, until they become jobs; guarded by mu
 }
 
 func newFake() *fake {
@@ -44,8 +45,17 @@ func (f *fake) seen() []sandbox.Caller {
 	return append([]sandbox.Caller(nil), f.callers...)
 }
 
+func (f *fake) handovers() []time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]time.Duration(nil), f.waits...)
+}
+
 func (f *fake) Exec(ctx context.Context, id string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	f.note(ctx)
+	f.mu.Lock()
+	f.waits = append(f.waits, time.Duration(req.HandoverMS)*time.Millisecond)
+	f.mu.Unlock()
 	job := &sandbox.Job{ID: "job-1", SandboxID: id, State: sandbox.JobExited, StartedAt: time.Now()}
 	switch {
 	case req.Shell == "panic":

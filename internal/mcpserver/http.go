@@ -26,6 +26,7 @@ import (
 const (
 	headerProtocol = "Mcp-Protocol-Version"
 	headerSession  = "Mcp-Session-Id"
+	headerName     = "Mcp-Name"
 	headerToolsets = "X-Cove-Toolsets"
 	headerTools    = "X-Cove-Tools"
 	headerReadOnly = "X-Cove-Read-Only"
@@ -54,6 +55,7 @@ type Handler struct {
 	plain     http.Handler // stateless, and answers with JSON only
 	memory    *intake.Memory
 	bound     *bound
+	tasks     *tasks
 
 	mu      sync.Mutex
 	servers map[string]*mcp.Server // guarded by mu
@@ -68,6 +70,7 @@ func NewHTTP(cfg Config) (*Handler, error) {
 		dialects: make(map[string]*sessions),
 		memory:   intake.NewMemory(*cfg.Memory),
 		servers:  make(map[string]*mcp.Server),
+		tasks:    newTasks(),
 	}
 	for _, d := range all.Dialects() {
 		h.dialects[d.Name()] = newSessions(true)
@@ -117,7 +120,7 @@ func (h *Handler) server(name string, sel dialect.Selection) (*mcp.Server, error
 	if s, ok := h.servers[key]; ok {
 		return s, nil
 	}
-	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], join: h.join}
+	b := &builder{cfg: h.cfg, dialect: d, sessions: h.dialects[d.Name()], tasks: h.tasks, join: h.join}
 	s, err := b.build(sel)
 	if err != nil {
 		return nil, err
@@ -148,6 +151,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		var answered func()
 		w, answered = expectUnknown(w, body)
 		defer answered()
+	}
+	if refuseOther(w, r, body) {
+		return
 	}
 	sel.Fixed = plainJSON(name) || sessionless(r, body) || withoutSessions(name)
 	server, err := h.server(name, sel)
@@ -257,11 +263,16 @@ func refuseBody(w http.ResponseWriter, err error) {
 
 // refuse answers a request that no server sees.
 func refuse(w http.ResponseWriter, status int, code int64, message string) {
+	refuseID(w, nil, status, code, message)
+}
+
+// refuseID answers a request whose id is known.
+func refuseID(w http.ResponseWriter, id json.RawMessage, status int, code int64, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	// An error of writing means that the client has gone.
 	_ = json.NewEncoder(w).Encode(map[string]any{
-		"jsonrpc": "2.0", "id": nil, "error": map[string]any{"code": code, "message": message},
+		"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": code, "message": message},
 	})
 }
 
@@ -367,8 +378,9 @@ func (b *beforeAnswer) Write(p []byte) (int, error) {
 	return b.ResponseWriter.Write(p)
 }
 
-// Close ends all sessions and returns when what they kept is undone.
+// Close ends all tasks and sessions and returns when what they kept is undone.
 func (h *Handler) Close() error {
+	h.tasks.close()
 	servers := h.bound.servers()
 	h.mu.Lock()
 	for _, s := range h.servers {

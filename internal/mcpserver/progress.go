@@ -27,6 +27,7 @@ const outputLevel = "info"
 type progress struct {
 	ctx     context.Context // of the call
 	session *mcp.ServerSession
+	task    *task // that the call may become, or nil
 	tool    string
 	token   any // nil if the client did not ask
 	start   time.Time
@@ -43,7 +44,7 @@ type progress struct {
 }
 
 func startProgress(ctx context.Context, req *mcp.CallToolRequest) *progress {
-	p := &progress{ctx: ctx, session: req.Session, tool: req.Params.Name, token: req.Params.GetProgressToken(), start: time.Now(), cancel: func() {}}
+	p := &progress{ctx: ctx, session: req.Session, task: taskOf(ctx), tool: req.Params.Name, token: req.Params.GetProgressToken(), start: time.Now(), cancel: func() {}}
 	if p.token == nil {
 		return p
 	}
@@ -53,6 +54,7 @@ func startProgress(ctx context.Context, req *mcp.CallToolRequest) *progress {
 }
 
 func (p *progress) status(message string) {
+	p.task.describe(message)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.message = message
@@ -96,8 +98,10 @@ func (p *progress) output(o dialect.Output) {
 	if p.token != nil { // the only thing of a call that the client can know it by
 		params.Meta = mcp.Meta{"progressToken": p.token}
 	}
-	//lint:ignore SA1019 see above
-	_ = p.session.Log(p.ctx, params) // the client is gone, which ends the call too
+	_ = p.task.notify(func() error { // an error means that the client is gone
+		//lint:ignore SA1019 see above
+		return p.session.Log(p.ctx, params)
+	})
 }
 
 func (p *progress) send(message string) error {
@@ -116,8 +120,10 @@ func (p *progress) send(message string) error {
 	if p.last > total {
 		total = 0 // nobody can show more than all
 	}
-	return p.session.NotifyProgress(p.ctx, &mcp.ProgressNotificationParams{
-		ProgressToken: p.token, Progress: p.last, Total: total, Message: message,
+	return p.task.notify(func() error {
+		return p.session.NotifyProgress(p.ctx, &mcp.ProgressNotificationParams{
+			ProgressToken: p.token, Progress: p.last, Total: total, Message: message,
+		})
 	})
 }
 

@@ -7,12 +7,14 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/mcpserver/fixture"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 const methodListTools = "tools/list"
@@ -25,6 +27,7 @@ type builder struct {
 	cfg      Config
 	dialect  dialect.Dialect
 	sessions *sessions
+	tasks    *tasks
 	// join derives the context of a request's work: it carries the caller and
 	// ends when nobody waits for the result any more.
 	join func(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc)
@@ -51,6 +54,9 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 	} else {
 		opts.CompletionHandler = b.completion()
 	}
+	if b.hasTasks() {
+		opts.Capabilities.AddExtension(tasksExtension, nil)
+	}
 	s := mcp.NewServer(about.Implementation, opts)
 	if b.cfg.Fixtures {
 		fixture.Register(s)
@@ -58,8 +64,18 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 		b.register(s, offer)
 		s.AddSendingMiddleware(offer.onlyChanged(b.sessions))
 	}
-	s.AddReceivingMiddleware(b.middleware(offer), b.listResources)
-	return s, nil
+	if !b.hasTasks() {
+		s.AddReceivingMiddleware(b.middleware(offer), b.listResources)
+		return s, nil
+	}
+	s.AddReceivingMiddleware(b.middleware(offer), b.withTasks, b.listResources)
+	return s, b.taskMethods(s)
+}
+
+// hasTasks reports whether calls that take long are answered with tasks.
+func (b *builder) hasTasks() bool {
+	t, ok := b.dialect.(dialect.Tasker)
+	return ok && t.HasTasks()
 }
 
 // capabilities promises no change of any list but that of tools, where sessions
@@ -98,24 +114,29 @@ func (b *builder) register(s *mcp.Server, o *offer) {
 	}
 }
 
+// guarded handles a request and keeps a panic to it.
+func (b *builder) guarded(ctx context.Context, handle mcp.MethodHandler, method string, req mcp.Request) (res mcp.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.cfg.Log.ErrorContext(ctx, "request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+			res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; the server's log has the details"}
+		}
+	}()
+	return handle(ctx, method, req)
+}
+
 // middleware wraps every request: it sets the caller, lets the work end with
 // its client, keeps a panic to the request, and the tools to those that the
 // session is offered, in their order.
 func (b *builder) middleware(o *offer) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
-			defer func() {
-				if p := recover(); p != nil {
-					b.cfg.Log.ErrorContext(ctx, "request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
-					res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; the server's log has the details"}
-				}
-			}()
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if err := b.unknown(o, req); err != nil {
 				return nil, err
 			}
 			ctx, cancel := b.join(ctx, req)
 			defer cancel()
-			res, err = next(ctx, method, req)
+			res, err := b.guarded(ctx, next, method, req)
 			if list, ok := res.(*mcp.ListToolsResult); ok && method == methodListTools && err == nil && !b.cfg.Fixtures {
 				ss, _ := req.GetSession().(*mcp.ServerSession)
 				o.arrange(b.sessions.known(ss), list)
@@ -164,7 +185,7 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 			Output:   p.output,
 			Env:      b.cfg.Env,
 			Protocol: req.ProtocolVersion(),
-			Handover: b.cfg.Handover,
+			Handover: b.handover(ctx),
 			Header:   header(req),
 			Log:      b.cfg.Log,
 
@@ -181,6 +202,15 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 		}
 		return adapt(res, c.Protocol), nil
 	}
+}
+
+// handover is how long a call may wait for a command: as long as commands may
+// take where nobody waits for the call itself.
+func (b *builder) handover(ctx context.Context) time.Duration {
+	if taskOf(ctx) != nil && b.cfg.Handover == 0 {
+		return sandbox.MaxExecTimeout
+	}
+	return b.cfg.Handover
 }
 
 func header(req mcp.Request) http.Header {

@@ -31,7 +31,9 @@ func RunStdio(ctx context.Context, cfg Config, in io.Reader, out io.Writer) erro
 	run, stop := context.WithCancel(ctx)
 	defer stop()
 	kept := newSessions(false)
-	b := &builder{cfg: cfg, dialect: d, sessions: kept, maxResult: maxResult, join: func(ctx context.Context, _ mcp.Request) (context.Context, context.CancelFunc) {
+	works := newTasks()
+	defer works.close()
+	b := &builder{cfg: cfg, dialect: d, sessions: kept, tasks: works, maxResult: maxResult, join: func(ctx context.Context, _ mcp.Request) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(sandbox.WithCaller(ctx, caller))
 		unhook := context.AfterFunc(run, cancel)
 		return ctx, func() { unhook(); cancel() }
@@ -49,6 +51,7 @@ func RunStdio(ctx context.Context, cfg Config, in io.Reader, out io.Writer) erro
 	defer unhook()
 	err = session.Wait()
 	stop()
+	works.close()
 	kept.wait()
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) && ctx.Err() == nil {
 		return fmt.Errorf("serve on standard input and output: %w", err)

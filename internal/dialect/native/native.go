@@ -76,6 +76,9 @@ func (d *Dialect) Tools() []dialect.Tool { return d.tools }
 // StreamsOutput tells that run_code and sandbox_exec tell output as it comes.
 func (d *Dialect) StreamsOutput() bool { return true }
 
+// HasTasks tells that long calls become tasks.
+func (d *Dialect) HasTasks() bool { return true }
+
 // Resources returns sandboxes and their files.
 func (d *Dialect) Resources() []dialect.ResourceTemplate {
 	return []dialect.ResourceTemplate{fileResource(), sandboxResource()}

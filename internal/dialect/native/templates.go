@@ -396,7 +396,7 @@ func templateBuildStatus() dialect.Tool {
 // awaitBuild follows a build until it has ended or the wait is over, and tells
 // how it goes.
 func awaitBuild(ctx context.Context, c *dialect.Call, id string, waitMS *int64) (*mcp.CallToolResult, error) {
-	wait := buildWait
+	wait := max(c.Handover, buildWait)
 	if waitMS != nil {
 		wait = time.Duration(*waitMS) * time.Millisecond
 	}
