@@ -3,8 +3,11 @@
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Cove is built without cgo: a binary that needs a C library cannot execute
-# itself again in gVisor's empty root.
-GOBUILD = CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+# itself again in gVisor's empty root. Checks and tests are built alike, so that
+# gVisor is compiled once for all but the race detector, which needs cgo.
+export CGO_ENABLED = 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
 SOURCES = $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.yaml' | grep -v -e node_modules -e _test.go) go.mod go.sum
 AGENT = internal/agentbin/bin/agent
 
@@ -37,7 +40,7 @@ LONGEST = ./internal/engine/cells ./internal/service ./internal/image ./internal
 # The tests below test/ drive the built program, where the race detector sees
 # nothing; it watches all others. To vet is for lint, which does more of it.
 test: build deps ## run every test
-	COVE_BIN=$(CURDIR)/bin/cove go test -vet=off -race -timeout 25m $(LONGEST) $$(go list ./... | grep -v /test/)
+	COVE_BIN=$(CURDIR)/bin/cove CGO_ENABLED=1 go test -vet=off -race -timeout 25m $(LONGEST) $$(go list ./... | grep -v /test/)
 	COVE_BIN=$(CURDIR)/bin/cove go test -vet=off -timeout 25m $(LONGEST_OUTSIDE) ./test/...
 
 test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads

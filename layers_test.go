@@ -55,9 +55,10 @@ var layers = map[string]int{
 	"internal/engine/...": 3,
 	"internal/store/...":  3,
 
-	"internal/backup":  4,
-	"internal/service": 4,
-	"internal/janitor": 4,
+	"internal/store/sqlite/sqlitetest": 4,
+	"internal/backup":                  4,
+	"internal/service":                 4,
+	"internal/janitor":                 4,
 
 	"client":                 5,
 	"internal/api":           5,

@@ -27,6 +27,7 @@ import (
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/internal/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/shelf"
 )
@@ -60,7 +61,9 @@ func (b broken) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (*im
 func newService(t *testing.T) *service.Service {
 	t.Helper()
 	dir := t.TempDir()
-	st, err := sqlite.Open(t.Context(), filepath.Join(dir, "cove.db"))
+	path := filepath.Join(dir, "cove.db")
+	sqlitetest.New(t, path)
+	st, err := sqlite.Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

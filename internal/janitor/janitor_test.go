@@ -16,6 +16,7 @@ import (
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/internal/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/shelf"
 )
@@ -42,6 +43,7 @@ func newHouse(t *testing.T, every ...time.Duration) *house {
 	for _, d := range every {
 		h.every = d
 	}
+	sqlitetest.New(t, h.path)
 	h.start()
 	return h
 }

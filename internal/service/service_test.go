@@ -16,6 +16,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/internal/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/shelf"
@@ -64,6 +65,7 @@ func (w *world) begin(t testing.TB, change ...func(*Config)) *world {
 	for _, f := range change {
 		f(&w.cfg)
 	}
+	sqlitetest.New(t, w.path)
 	w.start()
 	t.Cleanup(func() {
 		w.stop()
