@@ -14,7 +14,7 @@ AGENT = internal/agentbin/bin/agent
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build install demo test test-templates check lint fuzz bench generate clean deps
+.PHONY: build install demo test soak test-templates check lint fuzz bench generate clean deps
 
 build: bin/cove ## build bin/cove
 
@@ -42,6 +42,9 @@ LONGEST = ./internal/engine/cells ./internal/service ./internal/image ./internal
 test: build deps ## run every test
 	COVE_BIN=$(CURDIR)/bin/cove CGO_ENABLED=1 go test -vet=off -race -timeout 25m $(LONGEST) $$(go list ./... | grep -v /test/)
 	COVE_BIN=$(CURDIR)/bin/cove go test -vet=off -timeout 25m $(LONGEST_OUTSIDE) ./test/...
+
+soak: ## run every test with all of its cases: hours, before a release
+	COVE_SOAK=1 COVE_WALK_STEPS=500 $(MAKE) test
 
 test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates

@@ -2,6 +2,7 @@ package covetest
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/needs"
@@ -9,6 +10,17 @@ import (
 
 // OrdinaryUID is a user without an account.
 const OrdinaryUID = 54321
+
+// Soak reports whether tests go through all of the cases that they know, as
+// "make soak" has them do (COVE_SOAK=1). Otherwise they take those that find most
+// of what the others would.
+func Soak() bool { return os.Getenv("COVE_SOAK") == "1" }
+
+// Second reports whether this is the run of an ordinary user beside root's of the
+// same test.
+func Second(t testing.TB) bool {
+	return os.Geteuid() == 0 && strings.HasSuffix(t.Name(), "/user")
+}
 
 // EachUser runs a test on a daemon of this user's and, for root, on one of an
 // ordinary user's too, with these arguments. Both run at once, after the
