@@ -50,8 +50,8 @@ func (c *Client) GetJob(ctx context.Context, name, job string) (*sandbox.Job, er
 }
 
 // ListJobs implements [sandbox.Jobs].
-func (c *Client) ListJobs(ctx context.Context, name string) (*sandbox.List[sandbox.Job], error) {
-	return get[sandbox.List[sandbox.Job]](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/jobs", name), nil)
+func (c *Client) ListJobs(ctx context.Context, name string, page sandbox.Page) (*sandbox.List[sandbox.Job], error) {
+	return get[sandbox.List[sandbox.Job]](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/jobs", name).page(page), nil)
 }
 
 // ReadOutput implements [sandbox.Jobs].

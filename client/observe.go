@@ -10,8 +10,8 @@ import (
 )
 
 // ListProcesses implements [sandbox.Observe].
-func (c *Client) ListProcesses(ctx context.Context, name string) (*sandbox.List[sandbox.Process], error) {
-	return get[sandbox.List[sandbox.Process]](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/processes", name), nil)
+func (c *Client) ListProcesses(ctx context.Context, name string, page sandbox.Page) (*sandbox.List[sandbox.Process], error) {
+	return get[sandbox.List[sandbox.Process]](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/processes", name).page(page), nil)
 }
 
 // SignalProcess implements [sandbox.Observe].
@@ -23,8 +23,8 @@ func (c *Client) SignalProcess(ctx context.Context, name string, pid int, signal
 }
 
 // GetEnv implements [sandbox.Observe].
-func (c *Client) GetEnv(ctx context.Context, name string) (*sandbox.List[sandbox.EnvVar], error) {
-	return get[sandbox.List[sandbox.EnvVar]](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/env", name), nil)
+func (c *Client) GetEnv(ctx context.Context, name string, page sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
+	return get[sandbox.List[sandbox.EnvVar]](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/env", name).page(page), nil)
 }
 
 // SetEnv implements [sandbox.Observe].
@@ -34,7 +34,7 @@ func (c *Client) SetEnv(ctx context.Context, name string, req sandbox.SetEnvRequ
 
 // ListStats implements [sandbox.Observe].
 func (c *Client) ListStats(ctx context.Context, req sandbox.StatsRequest) (*sandbox.List[sandbox.SandboxStats], error) {
-	e := c.path("/v1/stats").with("namespace", req.Namespace).with("sandbox", req.Sandbox)
+	e := c.path("/v1/stats").page(req.Page).with("namespace", req.Namespace).with("sandbox", req.Sandbox)
 	return get[sandbox.List[sandbox.SandboxStats]](ctx, c, http.MethodGet, e, nil)
 }
 

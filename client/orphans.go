@@ -8,8 +8,8 @@ import (
 )
 
 // ListOrphans implements [sandbox.Orphans].
-func (c *Client) ListOrphans(ctx context.Context) (*sandbox.List[sandbox.Orphan], error) {
-	return get[sandbox.List[sandbox.Orphan]](ctx, c, http.MethodGet, c.path("/v1/orphans"), nil)
+func (c *Client) ListOrphans(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Orphan], error) {
+	return get[sandbox.List[sandbox.Orphan]](ctx, c, http.MethodGet, c.path("/v1/orphans").page(page), nil)
 }
 
 // RecoverOrphan implements [sandbox.Orphans].

@@ -15,12 +15,12 @@ func (c *Client) CreatePreview(ctx context.Context, name string, req sandbox.Cre
 }
 
 // ListPreviews implements [sandbox.Previews].
-func (c *Client) ListPreviews(ctx context.Context, name string) (*sandbox.List[sandbox.Preview], error) {
+func (c *Client) ListPreviews(ctx context.Context, name string, page sandbox.Page) (*sandbox.List[sandbox.Preview], error) {
 	e := c.path("/v1/previews")
 	if name != "" {
 		e = c.path("/v1/sandboxes/%/previews", name)
 	}
-	return get[sandbox.List[sandbox.Preview]](ctx, c, http.MethodGet, e, nil)
+	return get[sandbox.List[sandbox.Preview]](ctx, c, http.MethodGet, e.page(page), nil)
 }
 
 // LinkPreview implements [sandbox.Previews].

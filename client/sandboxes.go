@@ -75,8 +75,8 @@ func (c *Client) Audit(ctx context.Context, req sandbox.AuditRequest) (*sandbox.
 }
 
 // ListTemplates implements [sandbox.Templates].
-func (c *Client) ListTemplates(ctx context.Context) (*sandbox.List[sandbox.Template], error) {
-	return get[sandbox.List[sandbox.Template]](ctx, c, http.MethodGet, c.path("/v1/templates"), nil)
+func (c *Client) ListTemplates(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Template], error) {
+	return get[sandbox.List[sandbox.Template]](ctx, c, http.MethodGet, c.path("/v1/templates").page(page), nil)
 }
 
 // GetTemplate implements [sandbox.Templates].

@@ -152,6 +152,8 @@ const (
 	// MaxPicture bounds an encoded screenshot, in bytes: it is in memory whole.
 	MaxPicture = 16 << 20
 	MaxInputs  = 256
+	// MaxWindows bounds a list of windows.
+	MaxWindows = 512
 	// Of one input: clicks, notches of the wheel in each direction, points of a
 	// drag, and keys or combinations.
 	MaxClicks     = 10

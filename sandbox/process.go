@@ -51,6 +51,7 @@ type StatsRequest struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Sandbox selects one, by id or name.
 	Sandbox string `json:"sandbox,omitempty"`
+	Page
 }
 
 // StatsSeriesRequest asks for the past.

@@ -185,21 +185,6 @@ type ListRequest struct {
 	Page
 }
 
-// Page asks for one part of a listing.
-type Page struct {
-	// Limit is 1 to [MaxPageSize]; 0 is [DefaultPageSize].
-	Limit int `json:"limit,omitempty"`
-	// Cursor is NextCursor of the part before; empty is the start.
-	Cursor string `json:"cursor,omitempty"`
-}
-
-// List is one part of a listing, newest first unless said otherwise.
-type List[T any] struct {
-	Items []T `json:"items"`
-	// NextCursor is empty on the last part.
-	NextCursor string `json:"next_cursor,omitempty"`
-}
-
 // Stats is what a sandbox uses now.
 type Stats struct {
 	SandboxID string `json:"sandbox_id"`

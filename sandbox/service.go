@@ -108,7 +108,7 @@ type Jobs interface {
 	Attach(ctx context.Context, sandbox, job string, req AttachRequest, sink JobSink) (*Job, error)
 	GetJob(ctx context.Context, sandbox, job string) (*Job, error)
 	// ListJobs returns jobs, oldest first; ended ones, the newest 256.
-	ListJobs(ctx context.Context, sandbox string) (*List[Job], error)
+	ListJobs(ctx context.Context, sandbox string, page Page) (*List[Job], error)
 	ReadOutput(ctx context.Context, sandbox, job string, req OutputRequest) (*Output, error)
 	// WriteInput writes to a job's standard input, and closes it then if told.
 	WriteInput(ctx context.Context, sandbox, job string, data []byte, closeAfter bool) error
@@ -192,8 +192,8 @@ type Secrets interface {
 type Previews interface {
 	CreatePreview(ctx context.Context, sandbox string, req CreatePreviewRequest) (*NewPreview, error)
 	// ListPreviews returns the previews of a sandbox by port, or of all of the
-	// caller's team for "".
-	ListPreviews(ctx context.Context, sandbox string) (*List[Preview], error)
+	// caller's team by sandbox and port for "".
+	ListPreviews(ctx context.Context, sandbox string, page Page) (*List[Preview], error)
 	// LinkPreview signs a link that opens a private preview.
 	LinkPreview(ctx context.Context, sandbox string, port int, req PreviewLinkRequest) (*PreviewLink, error)
 	// DeletePreview ends a preview, its key and its links, at once. One that
@@ -217,13 +217,15 @@ type Previews interface {
 // what changes something.
 type Observe interface {
 	// ListProcesses returns the processes inside by id.
-	ListProcesses(ctx context.Context, sandbox string) (*List[Process], error)
+	ListProcesses(ctx context.Context, sandbox string, page Page) (*List[Process], error)
 	// SignalProcess sends a signal by name ("TERM") or number to one process.
 	SignalProcess(ctx context.Context, sandbox string, pid int, signal string) error
 	// GetEnv returns the default environment by name.
-	GetEnv(ctx context.Context, sandbox string) (*List[EnvVar], error)
+	GetEnv(ctx context.Context, sandbox string, page Page) (*List[EnvVar], error)
+	// SetEnv changes the default environment and returns it as GetEnv does, the
+	// first [MaxPageSize] variables of it.
 	SetEnv(ctx context.Context, sandbox string, req SetEnvRequest) (*List[EnvVar], error)
-	// ListStats tells what sandboxes use now. It resumes none.
+	// ListStats tells what sandboxes use now, newest first. It resumes none.
 	ListStats(ctx context.Context, req StatsRequest) (*List[SandboxStats], error)
 	// StatsSeries returns what a sandbox has used, oldest first, a point every
 	// [StatsInterval] in which it ran.
@@ -262,7 +264,7 @@ type Files interface {
 // templates:write, but looking: sandboxes:read.
 type Templates interface {
 	// ListTemplates returns all templates, built or only defined, by name.
-	ListTemplates(ctx context.Context) (*List[Template], error)
+	ListTemplates(ctx context.Context, page Page) (*List[Template], error)
 	// GetTemplate takes a name, NAME@VERSION or an alias.
 	GetTemplate(ctx context.Context, name string) (*Template, error)
 	// BuildTemplate builds and reports on the way; when it fails or ctx is
@@ -312,7 +314,7 @@ type Volumes interface {
 // team's; the user who runs the server sees all.
 type Orphans interface {
 	// ListOrphans returns all of them, the oldest first.
-	ListOrphans(ctx context.Context) (*List[Orphan], error)
+	ListOrphans(ctx context.Context, page Page) (*List[Orphan], error)
 	// RecoverOrphan makes a record of an orphan again: of a volume under its own
 	// id, of kept state as a snapshot. It has its old name unless that is taken
 	// by now. State that says nothing of itself becomes a snapshot of the

@@ -15,9 +15,7 @@ import (
 
 const (
 	// inputTimeout bounds one call of inputs: their waits, and typing.
-	inputTimeout = sandbox.MaxInputTime + 2*time.Minute
-	// maxWindows bounds a list of windows.
-	maxWindows     = 4096
+	inputTimeout   = sandbox.MaxInputTime + 2*time.Minute
 	maxWindowTitle = 1024
 	// farAway bounds where a window can be: X has 16 bits for it.
 	farAway = 1 << 16
@@ -197,7 +195,7 @@ func screen(w *agentv1.Screen) (*sandbox.Screen, error) {
 }
 
 func windows(list []*agentv1.Window) ([]sandbox.Window, error) {
-	if len(list) > maxWindows {
+	if len(list) > sandbox.MaxWindows {
 		return nil, nonsense("too many windows")
 	}
 	all := make([]sandbox.Window, 0, len(list))

@@ -104,7 +104,7 @@ func TestHostileScreen(t *testing.T) {
 	if _, err := c.GetClipboard(t.Context(), ""); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Errorf("a huge clipboard: %v", err)
 	}
-	c = paint(t, &painter{windows: make([]*agentv1.Window, maxWindows+1)})
+	c = paint(t, &painter{windows: make([]*agentv1.Window, sandbox.MaxWindows+1)})
 	if _, err := c.ListWindows(t.Context(), ""); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Errorf("too many windows: %v", err)
 	}

@@ -53,7 +53,7 @@ func (f failing) Attach(context.Context, string, string, sandbox.AttachRequest, 
 	return nil, f.err
 }
 func (f failing) GetJob(context.Context, string, string) (*sandbox.Job, error) { return nil, f.err }
-func (f failing) ListJobs(context.Context, string) (*sandbox.List[sandbox.Job], error) {
+func (f failing) ListJobs(context.Context, string, sandbox.Page) (*sandbox.List[sandbox.Job], error) {
 	return nil, f.err
 }
 func (f failing) ReadOutput(context.Context, string, string, sandbox.OutputRequest) (*sandbox.Output, error) {
@@ -97,7 +97,7 @@ func (f failing) ArchiveDir(context.Context, string, string, int64) (io.ReadClos
 func (f failing) WatchFiles(context.Context, string, sandbox.WatchRequest, func(sandbox.WatchEvent) error) error {
 	return f.err
 }
-func (f failing) ListTemplates(context.Context) (*sandbox.List[sandbox.Template], error) {
+func (f failing) ListTemplates(context.Context, sandbox.Page) (*sandbox.List[sandbox.Template], error) {
 	return nil, f.err
 }
 func (f failing) GetTemplate(context.Context, string) (*sandbox.Template, error) { return nil, f.err }
@@ -139,7 +139,7 @@ func (f failing) Merge(context.Context, string, sandbox.MergeRequest) (*sandbox.
 func (f failing) Try(context.Context, string, sandbox.TryRequest, func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
 	return nil, f.err
 }
-func (f failing) ListOrphans(context.Context) (*sandbox.List[sandbox.Orphan], error) {
+func (f failing) ListOrphans(context.Context, sandbox.Page) (*sandbox.List[sandbox.Orphan], error) {
 	return nil, f.err
 }
 func (f failing) RecoverOrphan(context.Context, string) (*sandbox.Recovered, error) {
@@ -172,7 +172,7 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	note("Exec")(s.Exec(ctx, "x", sandbox.ExecRequest{}, nil))
 	note("Attach")(s.Attach(ctx, "x", "j", sandbox.AttachRequest{}, nil))
 	note("GetJob")(s.GetJob(ctx, "x", "j"))
-	note("ListJobs")(s.ListJobs(ctx, "x"))
+	note("ListJobs")(s.ListJobs(ctx, "x", sandbox.Page{}))
 	note("ReadOutput")(s.ReadOutput(ctx, "x", "j", sandbox.OutputRequest{Stream: sandbox.Stdout}))
 	out["WriteInput"] = s.WriteInput(ctx, "x", "j", []byte("x"), true)
 	out["ResizeTerminal"] = s.ResizeTerminal(ctx, "x", "j", sandbox.TerminalSize{Cols: 1, Rows: 1})
@@ -188,12 +188,12 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	out["DeleteFile"] = s.DeleteFile(ctx, "x", "f", true)
 	note("ArchiveDir")(s.ArchiveDir(ctx, "x", "f", 0))
 	out["WatchFiles"] = s.WatchFiles(ctx, "x", sandbox.WatchRequest{Path: "f"}, func(sandbox.WatchEvent) error { return nil })
-	note("ListTemplates")(s.ListTemplates(ctx))
+	note("ListTemplates")(s.ListTemplates(ctx, sandbox.Page{}))
 	note("GetTemplate")(s.GetTemplate(ctx, "t"))
 	note("BuildTemplate")(s.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "t"}, nil))
 	note("CreateKey")(s.CreateKey(ctx, sandbox.CreateKeyRequest{Name: "k"}))
 	note("ListKeys")(s.ListKeys(ctx, sandbox.Page{}))
-	note("ListOrphans")(s.ListOrphans(ctx))
+	note("ListOrphans")(s.ListOrphans(ctx, sandbox.Page{}))
 	note("RecoverOrphan")(s.RecoverOrphan(ctx, "o"))
 	note("RevokeKey")(s.RevokeKey(ctx, "k"))
 	return out

@@ -69,7 +69,8 @@ func (h *handlers) registerCode(a huma.API) {
 			}), nil
 		})
 	const contexts = "/v1/sandboxes/{sandbox}/contexts"
-	huma.Register(a, op(http.MethodGet, contexts, "list-contexts", "code", "List interpreters, oldest first"),
+	huma.Register(a, says(op(http.MethodGet, contexts, "list-contexts", "code", "List interpreters, oldest first"),
+		"A sandbox has at most %d of them, all in one answer.", sandbox.MaxContexts),
 		func(ctx context.Context, in *SandboxPath) (*Reply[sandbox.List[sandbox.CodeContext]], error) {
 			v, err := h.svc.ListContexts(ctx, in.Sandbox)
 			return reply(ctx, h, v, err)

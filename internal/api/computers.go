@@ -99,12 +99,13 @@ func (h *handlers) registerComputers(a huma.API) {
 	huma.Register(a, set, func(ctx context.Context, in *clipboardInput) (*struct{}, error) {
 		return done(ctx, h, h.svc.SetClipboard(ctx, in.Sandbox, in.Body.Text))
 	})
-	huma.Register(a, op(http.MethodGet, base+"/windows", "list-windows", "computers", "List windows, the topmost first"),
+	const windows = "The answer has the windows of one instant, at most %d."
+	huma.Register(a, says(op(http.MethodGet, base+"/windows", "list-windows", "computers", "List windows, the topmost first"), windows, sandbox.MaxWindows),
 		func(ctx context.Context, in *SandboxPath) (*Reply[sandbox.List[sandbox.Window]], error) {
 			v, err := h.svc.ListWindows(ctx, in.Sandbox)
 			return reply(ctx, h, v, err)
 		})
-	huma.Register(a, op(http.MethodPost, base+"/windows", "control-window", "computers", "Focus, close or place a window, and list all"),
+	huma.Register(a, says(op(http.MethodPost, base+"/windows", "control-window", "computers", "Focus, close or place a window, and list all"), windows, sandbox.MaxWindows),
 		func(ctx context.Context, in *windowInput) (*Reply[sandbox.List[sandbox.Window]], error) {
 			v, err := h.svc.ControlWindow(ctx, in.Sandbox, in.Body)
 			return reply(ctx, h, v, err)

@@ -209,7 +209,7 @@ func conversation(ctx context.Context, s sandbox.Service) []note {
 	step("output: negative", nil, err)
 	_, err = s.GetJob(ctx, "work", "job-none")
 	step("job: none", nil, err)
-	jobs, err := s.ListJobs(ctx, "work")
+	jobs, err := s.ListJobs(ctx, "work", sandbox.Page{})
 	step("jobs", len(jobs.Items), err)
 	step("resize: no terminal", nil, s.ResizeTerminal(ctx, "work", back.ID, sandbox.TerminalSize{Cols: 1, Rows: 1}))
 	_, err = s.SignalJob(ctx, "work", back.ID, "NOSUCH", 0)
@@ -360,7 +360,7 @@ func rest(ctx context.Context, s sandbox.Service) []note {
 		}
 		notes = append(notes, n)
 	}
-	templates, err := s.ListTemplates(ctx)
+	templates, err := s.ListTemplates(ctx, sandbox.Page{})
 	step("templates", templates, err)
 	_, err = s.GetTemplate(ctx, "none")
 	step("template: none", nil, err)

@@ -77,8 +77,8 @@ func (h *handlers) registerJobs(a huma.API) {
 	huma.Register(a, streams[JobLine](a, answers[ExecResult](a, exec, contentJSON)), h.exec)
 
 	huma.Register(a, op(http.MethodGet, "/v1/sandboxes/{sandbox}/jobs", "list-jobs", "jobs", "List jobs, oldest first"),
-		func(ctx context.Context, in *SandboxPath) (*Reply[sandbox.List[sandbox.Job]], error) {
-			v, err := h.svc.ListJobs(ctx, in.Sandbox)
+		func(ctx context.Context, in *sandboxPage) (*Reply[sandbox.List[sandbox.Job]], error) {
+			v, err := h.svc.ListJobs(ctx, in.Sandbox, in.page())
 			return reply(ctx, h, v, err)
 		})
 	huma.Register(a, op(http.MethodGet, "/v1/sandboxes/{sandbox}/jobs/{job}", "get-job", "jobs", "Get a job"),

@@ -71,8 +71,8 @@ func (p *parrot) CreatePreview(_ context.Context, name string, req sandbox.Creat
 	return heard[sandbox.NewPreview](p, name, req)
 }
 
-func (p *parrot) ListPreviews(_ context.Context, name string) (*sandbox.List[sandbox.Preview], error) {
-	return heard[sandbox.List[sandbox.Preview]](p, name)
+func (p *parrot) ListPreviews(_ context.Context, name string, page sandbox.Page) (*sandbox.List[sandbox.Preview], error) {
+	return heard[sandbox.List[sandbox.Preview]](p, name, page)
 }
 
 func (p *parrot) LinkPreview(_ context.Context, name string, port int, req sandbox.PreviewLinkRequest) (*sandbox.PreviewLink, error) {
@@ -99,6 +99,7 @@ func TestEveryMemberOfTheNetworkArrives(t *testing.T) {
 	}, name, -3)
 	since := time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
 	until := since.Add(time.Hour)
+	page := sandbox.Page{Limit: 7, Cursor: "x&="}
 	log := sandbox.NetworkLogRequest{
 		Kind: "k&", Verdict: "v&", Host: "*.ü", Since: &since, Until: &until, Page: sandbox.Page{Limit: 3, Cursor: "c&="},
 	}
@@ -129,8 +130,8 @@ func TestEveryMemberOfTheNetworkArrives(t *testing.T) {
 		"ListProviders": {func() (any, error) { return one(c.ListProviders(ctx)) }, filled[sandbox.List[sandbox.Provider]](), nil},
 		"AttachSecret":  {func() (any, error) { return one(c.AttachSecret(ctx, name, "s", "E")) }, filled[sandbox.Sandbox](), []any{name, "s", "E"}},
 		"DetachSecret":  {func() (any, error) { return one(c.DetachSecret(ctx, name, other)) }, filled[sandbox.Sandbox](), []any{name, other}},
-		"ListPreviews":  {func() (any, error) { return one(c.ListPreviews(ctx, name)) }, filled[sandbox.List[sandbox.Preview]](), []any{name}},
-		"all previews":  {func() (any, error) { return one(c.ListPreviews(ctx, "")) }, filled[sandbox.List[sandbox.Preview]](), []any{""}},
+		"ListPreviews":  {func() (any, error) { return one(c.ListPreviews(ctx, name, page)) }, filled[sandbox.List[sandbox.Preview]](), []any{name, page}},
+		"all previews":  {func() (any, error) { return one(c.ListPreviews(ctx, "", page)) }, filled[sandbox.List[sandbox.Preview]](), []any{"", page}},
 		"DeletePreview": {func() (any, error) { return none(c.DeletePreview(ctx, name, 80)) }, nil, []any{name, 80}},
 		"FollowNetworkLog": {
 			func() (any, error) {

@@ -36,13 +36,13 @@ func (h *handlers) registerPreviews(a huma.API) {
 		return reply(ctx, h, v, err)
 	})
 	huma.Register(a, op(http.MethodGet, base, "list-sandbox-previews", "previews", "List the previews of a sandbox by port"),
-		func(ctx context.Context, in *SandboxPath) (*Reply[sandbox.List[sandbox.Preview]], error) {
-			v, err := h.svc.ListPreviews(ctx, in.Sandbox)
+		func(ctx context.Context, in *sandboxPage) (*Reply[sandbox.List[sandbox.Preview]], error) {
+			v, err := h.svc.ListPreviews(ctx, in.Sandbox, in.page())
 			return reply(ctx, h, v, err)
 		})
-	huma.Register(a, op(http.MethodGet, "/v1/previews", "list-previews", "previews", "List the previews of all living sandboxes"),
-		func(ctx context.Context, _ *struct{}) (*Reply[sandbox.List[sandbox.Preview]], error) {
-			v, err := h.svc.ListPreviews(ctx, "")
+	huma.Register(a, op(http.MethodGet, "/v1/previews", "list-previews", "previews", "List the previews of all living sandboxes, by sandbox and port"),
+		func(ctx context.Context, in *PageQuery) (*Reply[sandbox.List[sandbox.Preview]], error) {
+			v, err := h.svc.ListPreviews(ctx, "", in.page())
 			return reply(ctx, h, v, err)
 		})
 	huma.Register(a, op(http.MethodPost, base+"/{port}/link", "link-preview", "previews", "Sign a link that opens a private preview"),

@@ -22,6 +22,12 @@ type PageQuery struct {
 	Cursor string `query:"cursor" doc:"The next_cursor of the part before."`
 }
 
+// sandboxPage asks for one part of what a sandbox has.
+type sandboxPage struct {
+	SandboxPath
+	PageQuery
+}
+
 func (q PageQuery) page() sandbox.Page { return sandbox.Page{Limit: q.Limit, Cursor: q.Cursor} }
 
 type createInput struct {

@@ -78,7 +78,8 @@ func (h *handlers) registerSecrets(a huma.API) {
 			v, err := h.svc.RotateSecretsKey(ctx)
 			return reply(ctx, h, v, err)
 		})
-	huma.Register(a, op(http.MethodGet, "/v1/providers", "list-providers", "secrets", "List presets for secrets of well-known services, by name"),
+	huma.Register(a, says(op(http.MethodGet, "/v1/providers", "list-providers", "secrets", "List presets for secrets of well-known services, by name"),
+		"They are part of the program, and all in one answer."),
 		func(ctx context.Context, _ *struct{}) (*Reply[sandbox.List[sandbox.Provider]], error) {
 			v, err := h.svc.ListProviders(ctx)
 			return reply(ctx, h, v, err)

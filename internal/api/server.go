@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -39,6 +40,12 @@ func op(method, path, id, tag, summary string) huma.Operation {
 		// Deadlines are the router's.
 		BodyReadTimeout: -1,
 	}
+}
+
+// says gives an operation a description.
+func says(o huma.Operation, format string, args ...any) huma.Operation {
+	o.Description = fmt.Sprintf(format, args...)
+	return o
 }
 
 func (h *handlers) registerServer(a huma.API) {

@@ -71,6 +71,7 @@ func (h *handlers) registerSnapshots(a huma.API) {
 	huma.Register(a, op(http.MethodPost, base+"/resume", "resume-sandbox", "snapshots", "Continue a paused sandbox where it was"), h.resume)
 	fork := mayRepeat(op(http.MethodPost, base+"/fork", forkSandbox, "snapshots", "Make children that continue from a sandbox's present instant"), repeatWhole)
 	fork.DefaultStatus = http.StatusCreated
+	fork = says(fork, "The answer has all children, at most %d. Either all are made or none.", sandbox.MaxForks)
 	huma.Register(a, fork, func(ctx context.Context, in *forkInput) (*Reply[sandbox.List[sandbox.Sandbox]], error) {
 		v, err := h.svc.Fork(ctx, in.Sandbox, in.Body)
 		return reply(ctx, h, v, err)

@@ -58,7 +58,7 @@ func (w *world) waitEnded(t *testing.T) *sandbox.Job {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		jobs, err := w.ListJobs(w.ctx, w.name)
+		jobs, err := w.ListJobs(w.ctx, w.name, sandbox.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func waitRunning(t *testing.T, w *world) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for time.Now().Before(deadline) {
-		jobs, err := w.ListJobs(w.ctx, w.name)
+		jobs, err := w.ListJobs(w.ctx, w.name, sandbox.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}

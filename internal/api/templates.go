@@ -49,9 +49,9 @@ type uploadLinkInput struct {
 }
 
 func (h *handlers) registerTemplates(a huma.API) {
-	huma.Register(a, op(http.MethodGet, "/v1/templates", "list-templates", "templates", "List templates, built or only defined"),
-		func(ctx context.Context, _ *struct{}) (*Reply[sandbox.List[sandbox.Template]], error) {
-			v, err := h.svc.ListTemplates(ctx)
+	huma.Register(a, op(http.MethodGet, "/v1/templates", "list-templates", "templates", "List templates, built or only defined, by name"),
+		func(ctx context.Context, in *PageQuery) (*Reply[sandbox.List[sandbox.Template]], error) {
+			v, err := h.svc.ListTemplates(ctx, in.page())
 			return reply(ctx, h, v, err)
 		})
 	huma.Register(a, op(http.MethodGet, "/v1/templates/{name}", "get-template", "templates", "Get a template"),

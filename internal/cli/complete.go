@@ -120,7 +120,7 @@ func described[T any](items []T, name func(*T) (name, description string)) []str
 }
 
 func sandboxNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
 		return c.List(ctx, sandbox.ListRequest{Page: p})
 	})
 	return described(items, func(s *sandbox.Sandbox) (string, string) {
@@ -132,31 +132,31 @@ func sandboxNames(ctx context.Context, c *client.Client) ([]string, error) {
 }
 
 func templateNames(ctx context.Context, c *client.Client) ([]string, error) {
-	list, err := c.ListTemplates(ctx)
+	list, err := sandbox.All(ctx, c.ListTemplates)
 	if err != nil {
 		return nil, err
 	}
-	return described(list.Items, func(t *sandbox.Template) (string, string) { return t.Name, t.Description }), nil
+	return described(list, func(t *sandbox.Template) (string, string) { return t.Name, t.Description }), nil
 }
 
 func snapshotNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
+	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
 		return c.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Page: p})
 	})
 	return described(items, func(s *sandbox.Snapshot) (string, string) { return s.ID, s.Name }), err
 }
 
 func volumeNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Volume], error) { return c.ListVolumes(ctx, p) })
+	items, err := sandbox.All(ctx, c.ListVolumes)
 	return described(items, func(v *sandbox.Volume) (string, string) { return v.Name, v.ID }), err
 }
 
 func secretNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Secret], error) { return c.ListSecrets(ctx, p) })
+	items, err := sandbox.All(ctx, c.ListSecrets)
 	return described(items, func(s *sandbox.Secret) (string, string) { return s.Name, "" }), err
 }
 
 func keyNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Key], error) { return c.ListKeys(ctx, p) })
+	items, err := sandbox.All(ctx, c.ListKeys)
 	return described(items, func(k *sandbox.Key) (string, string) { return k.ID, k.Name }), err
 }

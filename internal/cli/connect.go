@@ -69,23 +69,6 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 }
 
-// all collects the parts of a listing.
-func all[T any](fetch func(sandbox.Page) (*sandbox.List[T], error)) ([]T, error) {
-	items := []T{}
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		part, err := fetch(page)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, part.Items...)
-		if part.NextCursor == "" {
-			return items, nil
-		}
-		page.Cursor = part.NextCursor
-	}
-}
-
 // each does a thing to all that are named, prints the ids of what was done,
 // and fails with the first error.
 func each[T any](a *app, opts jsonOption, names []string, id func(*T) string, do func(c *client.Client, name string) (*T, error)) error {

@@ -157,7 +157,7 @@ func (a *app) runWebhooks(ctx context.Context, opts jsonOption, name string) err
 		return err
 	}
 	defer closeQuietly(c)
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Delivery], error) { return c.ListDeliveries(ctx, name, p) })
+	items, err := sandbox.All(ctx, sandbox.Of(name, c.ListDeliveries))
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (a *app) runKeyLs(ctx context.Context, opts jsonOption) error {
 		return err
 	}
 	defer closeQuietly(c)
-	keys, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Key], error) { return c.ListKeys(ctx, p) })
+	keys, err := sandbox.All(ctx, c.ListKeys)
 	if err != nil {
 		return err
 	}

@@ -62,14 +62,14 @@ func pickJob(ctx context.Context, c *client.Client, args []string) (*sandbox.Job
 	if len(args) == 2 {
 		return c.GetJob(ctx, args[0], args[1])
 	}
-	jobs, err := c.ListJobs(ctx, args[0])
+	jobs, err := sandbox.All(ctx, sandbox.Of(args[0], c.ListJobs))
 	if err != nil {
 		return nil, err
 	}
-	if len(jobs.Items) == 0 {
+	if len(jobs) == 0 {
 		return nil, sandbox.Errorf(sandbox.CodeNotFound, "the sandbox has run no command yet; run one with: cove exec %s -- COMMAND", args[0])
 	}
-	return &jobs.Items[len(jobs.Items)-1], nil
+	return &jobs[len(jobs)-1], nil
 }
 
 // errSeen ends the streaming of a running job's output.
@@ -102,15 +102,15 @@ func (a *app) keptOutput(ctx context.Context, c *client.Client, name string, job
 }
 
 func (a *app) listJobs(ctx context.Context, c *client.Client, opts jsonOption, name string) error {
-	jobs, err := c.ListJobs(ctx, name)
+	jobs, err := sandbox.All(ctx, sandbox.Of(name, c.ListJobs))
 	if err != nil {
 		return err
 	}
 	if opts.JSON {
-		return a.printJSON(itemList[sandbox.Job]{jobs.Items})
+		return a.printJSON(itemList[sandbox.Job]{jobs})
 	}
-	rows := make([][]string, 0, len(jobs.Items))
-	for _, job := range jobs.Items {
+	rows := make([][]string, 0, len(jobs))
+	for _, job := range jobs {
 		rows = append(rows, []string{job.ID, string(job.State), outcome(&job), span(job.Duration()), oneLine(job.Command)})
 	}
 	return a.printTable([]string{"JOB", "STATE", "RESULT", "TIME", "COMMAND"}, rows)

@@ -63,7 +63,7 @@ func (a *app) runLs(ctx context.Context, opts lsOptions) error {
 	if opts.All && len(req.States) == 0 {
 		req.States = everyState
 	}
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
 		req.Page = p
 		return c.List(ctx, req)
 	})

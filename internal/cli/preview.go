@@ -127,15 +127,15 @@ func (a *app) runPreviewLs(ctx context.Context, opts jsonOption, args []string) 
 	if len(args) == 1 {
 		name = args[0]
 	}
-	previews, err := c.ListPreviews(ctx, name)
+	previews, err := sandbox.All(ctx, sandbox.Of(name, c.ListPreviews))
 	if err != nil {
 		return err
 	}
 	if opts.JSON {
-		return a.printJSON(itemList[sandbox.Preview]{previews.Items})
+		return a.printJSON(itemList[sandbox.Preview]{previews})
 	}
-	rows := make([][]string, 0, len(previews.Items))
-	for _, p := range previews.Items {
+	rows := make([][]string, 0, len(previews))
+	for _, p := range previews {
 		wake := ""
 		if p.Wake {
 			wake = "wakes"

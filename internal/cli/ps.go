@@ -78,17 +78,17 @@ func (a *app) runPs(cmd *cobra.Command, opts psOptions, name string) error {
 	if cmd.Flags().Changed("kill") {
 		return c.SignalProcess(ctx, name, int(opts.Kill), opts.Sig)
 	}
-	list, err := c.ListProcesses(ctx, name)
+	list, err := sandbox.All(ctx, sandbox.Of(name, c.ListProcesses))
 	if err != nil {
 		return err
 	}
-	sortProcesses(list.Items, opts.Sort)
+	sortProcesses(list, opts.Sort)
 	if opts.JSON {
-		return a.printJSON(itemList[sandbox.Process]{list.Items})
+		return a.printJSON(itemList[sandbox.Process]{list})
 	}
-	rows := make([][]string, 0, len(list.Items))
-	for i := range list.Items {
-		rows = append(rows, processRow(&list.Items[i]))
+	rows := make([][]string, 0, len(list))
+	for i := range list {
+		rows = append(rows, processRow(&list[i]))
 	}
 	return a.printTable([]string{"PID", "PARENT", "USER", "STATE", "CPU", "MEMORY", "TIME", "OF", "COMMAND"}, rows)
 }
@@ -159,23 +159,23 @@ func (a *app) runEnv(cmd *cobra.Command, opts envOptions, args []string) error {
 		return err
 	}
 	defer closeQuietly(c)
-	var list *sandbox.List[sandbox.EnvVar]
 	changes := len(set)+len(opts.Unset) > 0 || opts.Replace
-	if changes {
-		list, err = c.SetEnv(cmd.Context(), args[0], sandbox.SetEnvRequest{Set: set, Unset: opts.Unset, Replace: opts.Replace})
-	} else {
-		list, err = c.GetEnv(cmd.Context(), args[0])
-	}
+	list, err := sandbox.All(cmd.Context(), func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
+		if changes && p.Cursor == "" { // the answer is the first part
+			return c.SetEnv(ctx, args[0], sandbox.SetEnvRequest{Set: set, Unset: opts.Unset, Replace: opts.Replace})
+		}
+		return c.GetEnv(ctx, args[0], p)
+	})
 	switch {
 	case err != nil:
 		return err
 	case opts.JSON:
-		return a.printJSON(itemList[sandbox.EnvVar]{list.Items})
+		return a.printJSON(itemList[sandbox.EnvVar]{list})
 	case changes:
 		return nil
 	}
-	rows := make([][]string, 0, len(list.Items))
-	for _, v := range list.Items {
+	rows := make([][]string, 0, len(list))
+	for _, v := range list {
 		rows = append(rows, []string{v.Name, v.Source, v.Value})
 	}
 	return a.printTable([]string{"NAME", "SOURCE", "VALUE"}, rows)

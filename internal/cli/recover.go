@@ -42,15 +42,15 @@ func (a *app) runRecoverLs(ctx context.Context, opts jsonOption) error {
 		return err
 	}
 	defer closeQuietly(c)
-	list, err := c.ListOrphans(ctx)
+	list, err := sandbox.All(ctx, c.ListOrphans)
 	if err != nil {
 		return err
 	}
 	if opts.JSON {
-		return a.printJSON(itemList[sandbox.Orphan]{list.Items})
+		return a.printJSON(itemList[sandbox.Orphan]{list})
 	}
-	rows := make([][]string, 0, len(list.Items))
-	for _, o := range list.Items {
+	rows := make([][]string, 0, len(list))
+	for _, o := range list {
 		rows = append(rows, []string{o.ID, string(o.Kind), o.Name, o.Team, o.SandboxID, bytesText(o.SizeBytes), stamp(&o.Since), stamp(&o.EndsAt), o.Reason})
 	}
 	return a.printTable([]string{"ID", "KIND", "NAME", "TEAM", "SANDBOX", "SIZE", "SINCE", "ENDS AT", "WHY"}, rows)
@@ -62,13 +62,13 @@ func (a *app) runRecover(ctx context.Context, opts jsonOption, ids []string) err
 	if err != nil {
 		return err
 	}
-	list, err := c.ListOrphans(ctx)
+	list, err := sandbox.All(ctx, c.ListOrphans)
 	closeQuietly(c)
 	if err != nil {
 		return err
 	}
 	order := func(id string) int {
-		if slices.ContainsFunc(list.Items, func(o sandbox.Orphan) bool { return o.ID == id && o.Kind == sandbox.OrphanVolume }) {
+		if slices.ContainsFunc(list, func(o sandbox.Orphan) bool { return o.ID == id && o.Kind == sandbox.OrphanVolume }) {
 			return 0
 		}
 		return 1

@@ -204,7 +204,7 @@ func (a *app) runSecretLs(ctx context.Context, opts jsonOption) error {
 		return err
 	}
 	defer closeQuietly(c)
-	secrets, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Secret], error) { return c.ListSecrets(ctx, p) })
+	secrets, err := sandbox.All(ctx, c.ListSecrets)
 	if err != nil {
 		return err
 	}

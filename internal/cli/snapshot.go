@@ -102,7 +102,7 @@ func (a *app) runSnapshotLs(ctx context.Context, opts snapshotLsOptions, args []
 	if len(args) == 1 {
 		req.Sandbox = args[0]
 	}
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
+	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
 		req.Page = p
 		return c.ListSnapshots(ctx, req)
 	})

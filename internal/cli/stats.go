@@ -70,11 +70,11 @@ func (a *app) runStatsOfMany(ctx context.Context, opts statsOptions, args []stri
 	}
 	items := []sandbox.SandboxStats{}
 	for _, name := range args {
-		list, err := c.ListStats(ctx, sandbox.StatsRequest{Sandbox: name})
+		list, err := allStats(ctx, c, sandbox.StatsRequest{Sandbox: name})
 		if err != nil {
 			return err
 		}
-		items = append(items, list.Items...)
+		items = append(items, list...)
 	}
 	if opts.JSON {
 		return a.printJSON(itemList[sandbox.SandboxStats]{items})

@@ -36,16 +36,16 @@ func (a *app) runTemplateLs(ctx context.Context, opts jsonOption) error {
 		return err
 	}
 	defer closeQuietly(c)
-	templates, err := c.ListTemplates(ctx)
+	templates, err := sandbox.All(ctx, c.ListTemplates)
 	if err != nil {
 		return err
 	}
 	if opts.JSON {
-		return a.printJSON(itemList[sandbox.Template]{templates.Items})
+		return a.printJSON(itemList[sandbox.Template]{templates})
 	}
 	headings := []string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE", "CHECKPOINT", "ALIASES", "DESCRIPTION"}
-	rows := make([][]string, 0, len(templates.Items))
-	for _, t := range templates.Items {
+	rows := make([][]string, 0, len(templates))
+	for _, t := range templates {
 		rows = append(rows, []string{
 			t.Name, t.Source, string(t.State), versionText(&t), sizeText(t.SizeBytes), sizeText(t.WarmBytes), strings.Join(t.Aliases, " "), t.Description,
 		})

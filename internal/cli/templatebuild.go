@@ -285,7 +285,7 @@ func (a *app) runTemplateBuilds(ctx context.Context, opts templateBuildsOptions,
 	if len(args) == 1 {
 		req.Template = args[0]
 	}
-	items, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Build], error) {
+	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Build], error) {
 		req.Page = p
 		return c.ListBuilds(ctx, req)
 	})

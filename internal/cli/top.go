@@ -81,12 +81,12 @@ type top struct {
 }
 
 func (t *top) once(ctx context.Context) error {
-	stats, err := t.c.ListStats(ctx, t.request())
+	stats, err := t.stats(ctx)
 	if err != nil {
 		return err
 	}
 	if t.opts.JSON {
-		return t.a.printJSON(itemList[sandbox.SandboxStats]{stats.Items})
+		return t.a.printJSON(itemList[sandbox.SandboxStats]{stats})
 	}
 	text, err := t.screen(ctx, stats)
 	if err != nil {
@@ -95,8 +95,16 @@ func (t *top) once(ctx context.Context) error {
 	return t.a.print(text)
 }
 
-func (t *top) request() sandbox.StatsRequest {
-	return sandbox.StatsRequest{Sandbox: t.sandbox, Namespace: t.opts.Namespace}
+func (t *top) stats(ctx context.Context) ([]sandbox.SandboxStats, error) {
+	return allStats(ctx, t.c, sandbox.StatsRequest{Sandbox: t.sandbox, Namespace: t.opts.Namespace})
+}
+
+// allStats tells what all sandboxes use that a request selects.
+func allStats(ctx context.Context, c *client.Client, req sandbox.StatsRequest) ([]sandbox.SandboxStats, error) {
+	return sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.SandboxStats], error) {
+		req.Page = p
+		return c.ListStats(ctx, req)
+	})
 }
 
 const (
@@ -177,7 +185,7 @@ func (t *top) key(k byte) bool {
 }
 
 func (t *top) draw(ctx context.Context, console *os.File) error {
-	stats, err := t.c.ListStats(ctx, t.request())
+	stats, err := t.stats(ctx)
 	if err != nil {
 		return err
 	}
@@ -207,15 +215,15 @@ func (t *top) draw(ctx context.Context, console *os.File) error {
 }
 
 // screen is all there is to show.
-func (t *top) screen(ctx context.Context, stats *sandbox.List[sandbox.SandboxStats]) (string, error) {
+func (t *top) screen(ctx context.Context, stats []sandbox.SandboxStats) (string, error) {
 	var b bytes.Buffer
-	sortStats(stats.Items, t.opts.Sort)
-	fmt.Fprintln(&b, topSummary(stats.Items))
+	sortStats(stats, t.opts.Sort)
+	fmt.Fprintln(&b, topSummary(stats))
 	fmt.Fprintln(&b)
-	if err := statsTable(&b, stats.Items); err != nil {
+	if err := statsTable(&b, stats); err != nil {
 		return "", err
 	}
-	if t.sandbox == "" || len(stats.Items) != 1 || stats.Items[0].State != sandbox.StateRunning {
+	if t.sandbox == "" || len(stats) != 1 || stats[0].State != sandbox.StateRunning {
 		return b.String(), nil
 	}
 	err := t.processes(ctx, &b)
@@ -246,7 +254,7 @@ func statsTable(b *bytes.Buffer, items []sandbox.SandboxStats) error {
 }
 
 func (t *top) processes(ctx context.Context, b *bytes.Buffer) error {
-	list, err := t.c.ListProcesses(ctx, t.sandbox)
+	list, err := sandbox.All(ctx, sandbox.Of(t.sandbox, t.c.ListProcesses))
 	if err != nil {
 		return err
 	}
@@ -254,12 +262,12 @@ func (t *top) processes(ctx context.Context, b *bytes.Buffer) error {
 	if by == "name" {
 		by = "pid"
 	}
-	sortProcesses(list.Items, by)
+	sortProcesses(list, by)
 	fmt.Fprintln(b)
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PID\tPARENT\tUSER\tSTATE\tCPU\tMEMORY\tTIME\tOF\tCOMMAND")
-	for i := range list.Items {
-		row := processRow(&list.Items[i])
+	for i := range list {
+		row := processRow(&list[i])
 		for i := range row {
 			row[i] = cleanLine(row[i])
 		}

@@ -85,7 +85,7 @@ func (a *app) runVolumeLs(ctx context.Context, opts jsonOption) error {
 		return err
 	}
 	defer closeQuietly(c)
-	volumes, err := all(func(p sandbox.Page) (*sandbox.List[sandbox.Volume], error) { return c.ListVolumes(ctx, p) })
+	volumes, err := sandbox.All(ctx, c.ListVolumes)
 	if err != nil {
 		return err
 	}

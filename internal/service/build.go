@@ -4,11 +4,12 @@ import (
 	"context"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // ListTemplates implements [sandbox.Templates].
-func (s *Service) ListTemplates(ctx context.Context) (_ *sandbox.List[sandbox.Template], err error) {
+func (s *Service) ListTemplates(ctx context.Context, page sandbox.Page) (_ *sandbox.List[sandbox.Template], err error) {
 	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
 	defer v.leave(&err)
 	if err != nil {
@@ -18,7 +19,10 @@ func (s *Service) ListTemplates(ctx context.Context) (_ *sandbox.List[sandbox.Te
 	if err != nil {
 		return nil, err
 	}
-	list := &sandbox.List[sandbox.Template]{Items: append([]sandbox.Template{}, all...)}
+	list, err := pageOf("templates", all, page, func(t *sandbox.Template) store.Place { return store.Place{Text: t.Name} })
+	if err != nil {
+		return nil, err
+	}
 	sizes, err := s.goldenSizes(v.ctx)
 	if err != nil {
 		return nil, err

@@ -35,14 +35,14 @@ func init() {
 		},
 		"DeleteContext": func(ctx context.Context, s sandbox.Service, sbx string) error { return s.DeleteContext(ctx, sbx, ref) },
 		"ListProcesses": func(ctx context.Context, s sandbox.Service, sbx string) error {
-			_, err := s.ListProcesses(ctx, sbx)
+			_, err := s.ListProcesses(ctx, sbx, sandbox.Page{})
 			return err
 		},
 		"SignalProcess": func(ctx context.Context, s sandbox.Service, sbx string) error {
 			return s.SignalProcess(ctx, sbx, 1<<29, "CONT")
 		},
 		"GetEnv": func(ctx context.Context, s sandbox.Service, sbx string) error {
-			_, err := s.GetEnv(ctx, sbx)
+			_, err := s.GetEnv(ctx, sbx, sandbox.Page{})
 			return err
 		},
 		"SetEnv": func(ctx context.Context, s sandbox.Service, sbx string) error {

@@ -18,7 +18,7 @@ const (
 )
 
 // GetEnv implements [sandbox.Observe]. It does not resume a paused sandbox.
-func (s *Service) GetEnv(ctx context.Context, ref string) (_ *sandbox.List[sandbox.EnvVar], err error) {
+func (s *Service) GetEnv(ctx context.Context, ref string, page sandbox.Page) (_ *sandbox.List[sandbox.EnvVar], err error) {
 	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
 	defer v.leave(&err)
 	if err != nil {
@@ -28,11 +28,11 @@ func (s *Service) GetEnv(ctx context.Context, ref string) (_ *sandbox.List[sandb
 	if err != nil {
 		return nil, err
 	}
-	return variables(&r), nil
+	return variables(&r, page)
 }
 
-// variables lists the default environment of a sandbox by name.
-func variables(r *store.Record) *sandbox.List[sandbox.EnvVar] {
+// variables returns a page of the default environment of a sandbox, by name.
+func variables(r *store.Record, page sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
 	all := map[string]sandbox.EnvVar{}
 	for k, v := range r.BaseEnv {
 		all[k] = sandbox.EnvVar{Name: k, Value: v, Source: fromTemplate}
@@ -43,11 +43,7 @@ func variables(r *store.Record) *sandbox.List[sandbox.EnvVar] {
 	for k, secret := range secretNames(r) {
 		all[k] = sandbox.EnvVar{Name: k, Value: "[secret " + secret + "]", Source: fromSecret}
 	}
-	list := &sandbox.List[sandbox.EnvVar]{Items: make([]sandbox.EnvVar, 0, len(all))}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		list.Items = append(list.Items, all[name])
-	}
-	return list
+	return pageOf("env", slices.Collect(maps.Values(all)), page, func(v *sandbox.EnvVar) store.Place { return store.Place{Text: v.Name} })
 }
 
 // SetEnv implements [sandbox.Observe]. It does not resume a paused sandbox,
@@ -85,8 +81,12 @@ func (s *Service) SetEnv(ctx context.Context, ref string, req sandbox.SetEnvRequ
 	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
 		err = notRunning(&r)
 	}
-	if err != nil || r.State == sandbox.StatePaused {
-		return variables(&r), err
+	if err != nil {
+		return nil, err
+	}
+	whole := sandbox.Page{Limit: sandbox.MaxPageSize}
+	if r.State == sandbox.StatePaused {
+		return variables(&r, whole)
 	}
 	h, err := s.openRecord(v.ctx, &r)
 	if err != nil {
@@ -108,7 +108,10 @@ func (s *Service) SetEnv(ctx context.Context, ref string, req sandbox.SetEnvRequ
 		return nil, h.explain(clean, err)
 	}
 	r, err = s.cfg.Store.UpdateSandbox(clean, r.ID, store.Change{Apply: applied(nil, before.Applying)})
-	return variables(&r), err
+	if err != nil {
+		return nil, err
+	}
+	return variables(&r, whole)
 }
 
 func checkSetEnv(req *sandbox.SetEnvRequest) error {

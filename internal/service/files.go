@@ -3,11 +3,9 @@ package service
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"io"
 	"path"
-	"strings"
 	"sync"
 
 	"github.com/cove-sh/cove/internal/store"
@@ -39,6 +37,9 @@ func (s *Service) StatFile(ctx context.Context, ref, p string) (_ *sandbox.FileI
 	return info, h.explain(v.ctx, err)
 }
 
+// fileListing names listings of files in their cursors.
+const fileListing = "files"
+
 // ListFiles implements [sandbox.Files]. The cursor is the path of the last
 // entry, so that a listing goes on where it was although files come and go.
 func (s *Service) ListFiles(ctx context.Context, ref string, req sandbox.ListFilesRequest) (_ *sandbox.List[sandbox.FileInfo], err error) {
@@ -50,11 +51,7 @@ func (s *Service) ListFiles(ctx context.Context, ref string, req sandbox.ListFil
 	if err := checkRange("depth", int64(req.Depth), 0, sandbox.MaxListDepth); err != nil {
 		return nil, err
 	}
-	limit, err := store.PageLimit(req.Page)
-	if err != nil {
-		return nil, err
-	}
-	after, err := parseFileCursor(req.Cursor)
+	limit, after, err := fileStart(req.Page)
 	if err != nil {
 		return nil, err
 	}
@@ -64,32 +61,22 @@ func (s *Service) ListFiles(ctx context.Context, ref string, req sandbox.ListFil
 	}
 	list := &sandbox.List[sandbox.FileInfo]{Items: append([]sandbox.FileInfo{}, entries...)}
 	if more {
-		list.NextCursor = fileCursor(entries[len(entries)-1].Path)
+		list.NextCursor = store.Place{Text: entries[len(entries)-1].Path}.Cursor(fileListing)
 	}
 	return list, nil
 }
 
-// fileCursors begin with a version and a blank.
-const fileCursorVersion = "f1 "
-
-func fileCursor(p string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(fileCursorVersion + p))
-}
-
-func parseFileCursor(s string) (after string, err error) {
-	if s == "" {
-		return "", nil
+// fileStart reads what a page of a listing of files asks for: at most how many
+// entries, and after which path.
+func fileStart(p sandbox.Page) (limit int, after string, err error) {
+	limit, place, err := store.PageStart(fileListing, p)
+	if err != nil || place == nil {
+		return limit, "", err
 	}
-	bad := invalid("the cursor is not one that this server gave out; start over without a cursor")
-	if len(s) > 8*sandbox.MaxPathBytes {
-		return "", bad
+	if after = place.Text; !path.IsAbs(after) || path.Clean(after) != after || checkText("cursor", after) != nil {
+		return 0, "", invalid("the cursor is not one that this server gave out; start over without a cursor")
 	}
-	b, derr := base64.RawURLEncoding.Strict().DecodeString(s)
-	p, ok := strings.CutPrefix(string(b), fileCursorVersion)
-	if derr != nil || !ok || !path.IsAbs(p) || path.Clean(p) != p || checkText("cursor", p) != nil {
-		return "", bad
-	}
-	return p, nil
+	return limit, after, nil
 }
 
 // ReadFile implements [sandbox.Files].

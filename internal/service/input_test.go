@@ -2,9 +2,11 @@ package service
 
 import (
 	"fmt"
+	"path"
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -257,10 +259,12 @@ func TestBadInput(t *testing.T) {
 
 func FuzzFileCursor(f *testing.F) {
 	f.Add("")
-	f.Add(fileCursor("/a/b"))
+	f.Add(store.Place{Text: "/a/b"}.Cursor(fileListing))
+	f.Add(store.Place{Text: "/a/../b"}.Cursor(fileListing))
+	f.Add(store.Place{Text: "/a/b"}.Cursor("jobs"))
 	f.Add("ZjEgLi4vLi4")
 	f.Fuzz(func(t *testing.T, s string) {
-		p, err := parseFileCursor(s)
+		_, p, err := fileStart(sandbox.Page{Cursor: s})
 		if err != nil {
 			wantCode(t, err, sandbox.CodeInvalid)
 			return
@@ -268,7 +272,10 @@ func FuzzFileCursor(f *testing.F) {
 		if s == "" {
 			return
 		}
-		if again, err := parseFileCursor(fileCursor(p)); err != nil || again != p {
+		if !path.IsAbs(p) || strings.Contains(p, "/../") {
+			t.Fatalf("%q gives the path %q", s, p)
+		}
+		if _, again, err := fileStart(sandbox.Page{Cursor: store.Place{Text: p}.Cursor(fileListing)}); err != nil || again != p {
 			t.Fatalf("%q gives %q, which comes back as %q, %v", s, p, again, err)
 		}
 	})

@@ -42,7 +42,7 @@ var onSandbox = map[string]func(ctx context.Context, s sandbox.Service, ref stri
 		return err
 	},
 	"ListJobs": func(ctx context.Context, s sandbox.Service, ref string) error {
-		_, err := s.ListJobs(ctx, ref)
+		_, err := s.ListJobs(ctx, ref, sandbox.Page{})
 		return err
 	},
 	"ReadOutput": func(ctx context.Context, s sandbox.Service, ref string) error {
@@ -219,8 +219,11 @@ var notOnSandbox = map[string]func(ctx context.Context, s sandbox.Service) error
 		_, err := s.List(ctx, sandbox.ListRequest{})
 		return err
 	},
-	"ListTemplates": func(ctx context.Context, s sandbox.Service) error { _, err := s.ListTemplates(ctx); return err },
-	"GetTemplate":   func(ctx context.Context, s sandbox.Service) error { _, err := s.GetTemplate(ctx, "host"); return err },
+	"ListTemplates": func(ctx context.Context, s sandbox.Service) error {
+		_, err := s.ListTemplates(ctx, sandbox.Page{})
+		return err
+	},
+	"GetTemplate": func(ctx context.Context, s sandbox.Service) error { _, err := s.GetTemplate(ctx, "host"); return err },
 	"BuildTemplate": func(ctx context.Context, s sandbox.Service) error {
 		_, err := s.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "mine"}, nil)
 		return err

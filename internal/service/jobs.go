@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/agentclient"
+	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -185,7 +186,7 @@ func (s *Service) GetJob(ctx context.Context, ref, job string) (_ *sandbox.Job, 
 }
 
 // ListJobs implements [sandbox.Jobs].
-func (s *Service) ListJobs(ctx context.Context, ref string) (_ *sandbox.List[sandbox.Job], err error) {
+func (s *Service) ListJobs(ctx context.Context, ref string, page sandbox.Page) (_ *sandbox.List[sandbox.Job], err error) {
 	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
 	defer v.leave(&err)
 	if err != nil {
@@ -199,8 +200,10 @@ func (s *Service) ListJobs(ctx context.Context, ref string) (_ *sandbox.List[san
 	if err != nil {
 		return nil, h.explain(v.ctx, err)
 	}
-	return &sandbox.List[sandbox.Job]{Items: jobs}, nil
+	return pageOf("jobs", jobs, page, placeOfJob)
 }
+
+func placeOfJob(j *sandbox.Job) store.Place { return store.PlaceAt(j.StartedAt, j.ID) }
 
 // ReadOutput implements [sandbox.Jobs].
 func (s *Service) ReadOutput(ctx context.Context, ref, job string, req sandbox.OutputRequest) (_ *sandbox.Output, err error) {

@@ -69,11 +69,11 @@ func TestExecCancelledEarly(t *testing.T) {
 		cancel()
 	}
 	wait(t, func() bool {
-		jobs, err := w.ListJobs(red(t), sbx.ID)
+		jobs, err := w.ListJobs(red(t), sbx.ID, sandbox.Page{})
 		must(t, err)
 		return !slices.ContainsFunc(jobs.Items, func(j sandbox.Job) bool { return j.State == sandbox.JobRunning })
 	}, func() string {
-		jobs, _ := w.ListJobs(red(t), sbx.ID)
+		jobs, _ := w.ListJobs(red(t), sbx.ID, sandbox.Page{})
 		return fmt.Sprintf("a command runs on: %+v", jobs.Items)
 	})
 }

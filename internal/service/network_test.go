@@ -48,7 +48,7 @@ func init() {
 			return err
 		}},
 		"ListPreviews": {sandbox.ScopeSandboxesRead, func(ctx context.Context, s sandbox.Service, ref string) error {
-			_, err := s.ListPreviews(ctx, ref)
+			_, err := s.ListPreviews(ctx, ref, sandbox.Page{})
 			return err
 		}},
 		"LinkPreview": {sandbox.ScopeSandboxesWrite, func(ctx context.Context, s sandbox.Service, ref string) error {

@@ -21,7 +21,7 @@ const (
 )
 
 // ListProcesses implements [sandbox.Observe].
-func (s *Service) ListProcesses(ctx context.Context, ref string) (_ *sandbox.List[sandbox.Process], err error) {
+func (s *Service) ListProcesses(ctx context.Context, ref string, page sandbox.Page) (_ *sandbox.List[sandbox.Process], err error) {
 	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
 	defer v.leave(&err)
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Service) ListProcesses(ctx context.Context, ref string) (_ *sandbox.Lis
 	if err != nil {
 		return nil, h.explain(v.ctx, err)
 	}
-	return &sandbox.List[sandbox.Process]{Items: processes}, nil
+	return pageOf("processes", processes, page, func(p *sandbox.Process) store.Place { return store.Place{Number: int64(p.PID)} })
 }
 
 // SignalProcess implements [sandbox.Observe].
@@ -95,11 +95,11 @@ func (s *Service) ListStats(ctx context.Context, req sandbox.StatsRequest) (_ *s
 	if err != nil {
 		return nil, err
 	}
-	records, err := s.watched(v, &req)
+	records, next, err := s.watched(v, &req)
 	if err != nil {
 		return nil, err
 	}
-	list := &sandbox.List[sandbox.SandboxStats]{Items: make([]sandbox.SandboxStats, len(records))}
+	list := &sandbox.List[sandbox.SandboxStats]{Items: make([]sandbox.SandboxStats, len(records)), NextCursor: next}
 	var g errgroup.Group
 	g.SetLimit(lookers)
 	for i := range records {
@@ -120,32 +120,27 @@ func (s *Service) ListStats(ctx context.Context, req sandbox.StatsRequest) (_ *s
 	return list, v.ctx.Err()
 }
 
-// watched returns the records that a request selects, newest first.
-func (s *Service) watched(v *visit, req *sandbox.StatsRequest) ([]store.Record, error) {
+// watched returns a page of the records that a request selects, newest first,
+// and the cursor of the next.
+func (s *Service) watched(v *visit, req *sandbox.StatsRequest) ([]store.Record, string, error) {
 	if req.Sandbox != "" {
-		if req.Namespace != "" {
-			return nil, invalid("give a sandbox or a namespace, not both")
+		switch _, err := store.PageLimit(req.Page); {
+		case err != nil:
+			return nil, "", err
+		case req.Namespace != "":
+			return nil, "", invalid("give a sandbox or a namespace, not both")
+		case req.Cursor != "":
+			return nil, "", invalid("a sandbox is no listing that a cursor goes on with; leave the cursor or the sandbox out")
 		}
 		r, err := v.resolve(req.Sandbox)
-		return []store.Record{r}, err
+		return []store.Record{r}, "", err
 	}
 	f, err := listFilter(&sandbox.ListRequest{Namespace: req.Namespace})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	f.Team = v.caller.Team
-	var all []store.Record
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		records, next, err := s.cfg.Store.ListSandboxes(v.ctx, f, page)
-		if err != nil {
-			return nil, err
-		}
-		if all = append(all, records...); next == "" {
-			return all, nil
-		}
-		page.Cursor = next
-	}
+	return s.cfg.Store.ListSandboxes(v.ctx, f, req.Page)
 }
 
 // look fills in what a running sandbox uses; of one that ends meanwhile, or

@@ -18,7 +18,7 @@ import (
 
 func (w *world) env(id string) map[string]string {
 	w.t.Helper()
-	list, err := w.GetEnv(red(w.t), id)
+	list, err := w.GetEnv(red(w.t), id, sandbox.Page{})
 	must(w.t, err)
 	got := map[string]string{}
 	for _, v := range list.Items {
@@ -81,7 +81,9 @@ func TestEnv(t *testing.T) {
 // TestEnvOfSecrets shows no placeholder, and leaves its variable alone.
 func TestEnvOfSecrets(t *testing.T) {
 	r := store.Record{Sandbox: sandbox.Sandbox{Env: map[string]string{"A": "1"}}, BaseEnv: map[string]string{"KEY": "base"}, Bindings: []store.Binding{{Env: "KEY", Secret: "mine", Placeholder: "sk-placeholder"}}}
-	if diff := cmp.Diff([]sandbox.EnvVar{{Name: "A", Value: "1", Source: "sandbox"}, {Name: "KEY", Value: "[secret mine]", Source: "secret"}}, variables(&r).Items); diff != "" {
+	list, err := variables(&r, sandbox.Page{})
+	must(t, err)
+	if diff := cmp.Diff([]sandbox.EnvVar{{Name: "A", Value: "1", Source: "sandbox"}, {Name: "KEY", Value: "[secret mine]", Source: "secret"}}, list.Items); diff != "" {
 		t.Error(diff)
 	}
 	for _, req := range []sandbox.SetEnvRequest{{Set: map[string]string{"KEY": "x"}}, {Unset: []string{"KEY"}}} {

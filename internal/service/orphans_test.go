@@ -17,7 +17,10 @@ import (
 )
 
 func init() {
-	notOnSandbox["ListOrphans"] = func(ctx context.Context, s sandbox.Service) error { _, err := s.ListOrphans(ctx); return err }
+	notOnSandbox["ListOrphans"] = func(ctx context.Context, s sandbox.Service) error {
+		_, err := s.ListOrphans(ctx, sandbox.Page{})
+		return err
+	}
 	notOnSandbox["RecoverOrphan"] = func(ctx context.Context, s sandbox.Service) error {
 		_, err := s.RecoverOrphan(ctx, "ckp-none")
 		return err
@@ -57,7 +60,7 @@ func (w *world) loseRecords() {
 // orphans returns what the operator sees, by what it is of.
 func (w *world) orphans(ctx context.Context) map[string]sandbox.Orphan {
 	w.t.Helper()
-	list, err := w.ListOrphans(ctx)
+	list, err := w.ListOrphans(ctx, sandbox.Page{})
 	must(w.t, err)
 	by := map[string]sandbox.Orphan{}
 	for _, o := range list.Items {
@@ -73,8 +76,11 @@ func (w *world) orphans(ctx context.Context) map[string]sandbox.Orphan {
 func (w *world) waitForOrphans(n int) map[string]sandbox.Orphan {
 	w.t.Helper()
 	ctx := sandbox.WithCaller(context.Background(), sandbox.LocalCaller())
-	wait(w.t, func() bool { list, err := w.ListOrphans(ctx); return err == nil && len(list.Items) == n }, func() string {
-		list, err := w.ListOrphans(ctx)
+	wait(w.t, func() bool {
+		list, err := w.ListOrphans(ctx, sandbox.Page{})
+		return err == nil && len(list.Items) == n
+	}, func() string {
+		list, err := w.ListOrphans(ctx, sandbox.Page{})
 		return strings.Join([]string{"set aside are", sandboxText(list), "error", sandbox.MessageOf(err)}, " ")
 	})
 	return w.orphans(ctx)

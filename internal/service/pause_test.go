@@ -191,7 +191,7 @@ func TestOneResume(t *testing.T) {
 			case 1:
 				_, err = w.StatFile(red(t), sbx.ID, ".")
 			case 2:
-				_, err = w.ListJobs(red(t), "x")
+				_, err = w.ListJobs(red(t), "x", sandbox.Page{})
 			default:
 				_, err = w.Resume(red(t), "x", sandbox.ResumeRequest{})
 			}

@@ -113,7 +113,7 @@ func (s *Service) viewPreview(p *store.PreviewRecord) sandbox.Preview {
 }
 
 // ListPreviews implements [sandbox.Previews].
-func (s *Service) ListPreviews(ctx context.Context, ref string) (_ *sandbox.List[sandbox.Preview], err error) {
+func (s *Service) ListPreviews(ctx context.Context, ref string, page sandbox.Page) (_ *sandbox.List[sandbox.Preview], err error) {
 	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
 	defer v.leave(&err)
 	if err != nil {
@@ -127,11 +127,11 @@ func (s *Service) ListPreviews(ctx context.Context, ref string) (_ *sandbox.List
 		}
 		id = r.ID
 	}
-	records, err := s.cfg.Store.ListPreviews(v.ctx, v.caller.Team, id, time.Now())
+	records, next, err := s.cfg.Store.ListPreviews(v.ctx, v.caller.Team, id, time.Now(), page)
 	if err != nil {
 		return nil, err
 	}
-	list := &sandbox.List[sandbox.Preview]{Items: make([]sandbox.Preview, len(records))}
+	list := &sandbox.List[sandbox.Preview]{Items: make([]sandbox.Preview, len(records)), NextCursor: next}
 	for i := range records {
 		list.Items[i] = s.viewPreview(&records[i])
 	}

@@ -248,7 +248,7 @@ func TestPreviewsEnd(t *testing.T) {
 		if what == "expiry" {
 			_, err = w.visit(label, made.Key, "")
 			wantCode(t, err, sandbox.CodeNotFound)
-			list, err := w.ListPreviews(ctx, "x")
+			list, err := w.ListPreviews(ctx, "x", sandbox.Page{})
 			if err != nil || len(list.Items) != 0 {
 				t.Errorf("expired ones are listed: %+v, %v", list, err)
 			}
@@ -310,7 +310,7 @@ func TestPreviewLists(t *testing.T) {
 	}
 	count := func(ref string) int {
 		t.Helper()
-		list, err := w.ListPreviews(ctx, ref)
+		list, err := w.ListPreviews(ctx, ref, sandbox.Page{})
 		must(t, err)
 		for _, p := range list.Items {
 			if p.URL == "" {
@@ -322,7 +322,7 @@ func TestPreviewLists(t *testing.T) {
 	if a, b := count("x"), count(""); a != 2 || b != 4 {
 		t.Errorf("listed: %d and %d", a, b)
 	}
-	list, err := w.ListPreviews(as(t.Context(), "blue"), "")
+	list, err := w.ListPreviews(as(t.Context(), "blue"), "", sandbox.Page{})
 	if err != nil || len(list.Items) != 0 {
 		t.Errorf("another team sees %+v, %v", list, err)
 	}
@@ -359,7 +359,7 @@ func TestPreviewLists(t *testing.T) {
 		t.Errorf("the record is %+v", p)
 	}
 	must(t, w.store.DeleteSandbox(ctx, x.ID))
-	all, err := w.store.ListPreviews(ctx, "red", x.ID, time.Now())
+	all, _, err := w.store.ListPreviews(ctx, "red", x.ID, time.Now(), sandbox.Page{})
 	if err != nil || len(all) != 0 {
 		t.Errorf("without their sandbox: %v, %v", []store.PreviewRecord(all), err)
 	}

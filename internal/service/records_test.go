@@ -69,7 +69,7 @@ func TestKeysOfOtherTeams(t *testing.T) {
 
 func TestTemplates(t *testing.T) {
 	w := newWorld(t)
-	list, err := w.ListTemplates(red(t))
+	list, err := w.ListTemplates(red(t), sandbox.Page{})
 	must(t, err)
 	if len(list.Items) != 3 {
 		t.Errorf("templates are %+v", list.Items)

@@ -33,26 +33,25 @@ func (v *visit) maySee(it *orphan.Item) bool {
 }
 
 // ListOrphans implements [sandbox.Orphans].
-func (s *Service) ListOrphans(ctx context.Context) (_ *sandbox.List[sandbox.Orphan], err error) {
+func (s *Service) ListOrphans(ctx context.Context, page sandbox.Page) (_ *sandbox.List[sandbox.Orphan], err error) {
 	v, err := s.enter(ctx, sandbox.ScopeAdmin, "")
 	defer v.leave(&err)
 	if err != nil {
 		return nil, err
 	}
-	list := &sandbox.List[sandbox.Orphan]{Items: []sandbox.Orphan{}}
-	if s.cfg.Orphans == nil {
-		return list, nil
-	}
-	all, err := s.cfg.Orphans.List()
-	if err != nil {
-		return nil, err
-	}
-	for i := range all {
-		if v.maySee(&all[i]) {
-			list.Items = append(list.Items, s.orphanView(&all[i]))
+	var seen []sandbox.Orphan
+	if s.cfg.Orphans != nil {
+		all, err := s.cfg.Orphans.List()
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			if v.maySee(&all[i]) {
+				seen = append(seen, s.orphanView(&all[i]))
+			}
 		}
 	}
-	return list, nil
+	return pageOf("orphans", seen, page, func(o *sandbox.Orphan) store.Place { return store.PlaceAt(o.Since, o.ID) })
 }
 
 // RecoverOrphan implements [sandbox.Orphans].

@@ -324,7 +324,7 @@ func TestValuesStayInside(t *testing.T) {
 	note(w.CreateSnapshot(ctx, "x", sandbox.CreateSnapshotRequest{Name: "s"}))
 	note(w.GetSecret(ctx, "a"))
 	note(w.ListSecrets(ctx, sandbox.Page{}))
-	note(w.GetEnv(ctx, "x"))
+	note(w.GetEnv(ctx, "x", sandbox.Page{}))
 	note(w.Get(ctx, "x"))
 	note(w.Exec(ctx, "x", sandbox.ExecRequest{Shell: "env; cat /proc/self/environ"}, nil))
 	note(w.output("x", sandbox.ExecRequest{Shell: "env; cat /proc/self/environ"}), nil)

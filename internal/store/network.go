@@ -60,10 +60,11 @@ type Previews interface {
 	ChangePreview(ctx context.Context, sandboxID string, port int, now time.Time, max int, apply func(*PreviewRecord) error) (PreviewRecord, error)
 	// Preview returns the preview of a port, expired ones too.
 	Preview(ctx context.Context, sandboxID string, port int) (PreviewRecord, error)
-	// ListPreviews returns the previews of a sandbox by port, or those of all
-	// sandboxes of the team that are not ended, by sandbox and port, for "".
-	// Those that have expired by now are left out.
-	ListPreviews(ctx context.Context, team, sandboxID string, now time.Time) ([]PreviewRecord, error)
+	// ListPreviews returns one page of the previews of a sandbox by port, or of
+	// those of all sandboxes of the team that are not ended, by sandbox and port,
+	// for "", and the cursor of the next. Those that have expired by now are left
+	// out.
+	ListPreviews(ctx context.Context, team, sandboxID string, now time.Time, p sandbox.Page) ([]PreviewRecord, string, error)
 	// DeletePreview removes the preview of a port, if it is there.
 	DeletePreview(ctx context.Context, sandboxID string, port int) error
 }

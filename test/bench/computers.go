@@ -63,7 +63,7 @@ func (b *bench) computers(ctx context.Context) error {
 }
 
 func (b *bench) computerTemplate(ctx context.Context) (string, error) {
-	list, err := b.d.Client.ListTemplates(ctx)
+	list, err := b.d.Client.ListTemplates(ctx, sandbox.Page{})
 	if err != nil {
 		return "", err
 	}

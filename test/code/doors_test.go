@@ -160,7 +160,7 @@ func testProcesses(t *testing.T, d *covetest.Daemon, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := d.Client.ListProcesses(t.Context(), id)
+	list, err := d.Client.ListProcesses(t.Context(), id, sandbox.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ var verbs = map[string]func(ctx context.Context, s sandbox.Service, id string) e
 		return err
 	},
 	"list jobs": func(ctx context.Context, s sandbox.Service, id string) error {
-		_, err := s.ListJobs(ctx, id)
+		_, err := s.ListJobs(ctx, id, sandbox.Page{})
 		return err
 	},
 	"read file": func(ctx context.Context, s sandbox.Service, id string) error {

@@ -29,7 +29,7 @@ func TestDaemonDies(t *testing.T) {
 			foreground <- err
 		}()
 		begun := func() bool {
-			jobs, err := d.Client.ListJobs(t.Context(), s.ID)
+			jobs, err := d.Client.ListJobs(t.Context(), s.ID, sandbox.Page{})
 			return err == nil && len(jobs.Items) == 2
 		}
 		if !covetest.Eventually(30*time.Second, begun) {

@@ -100,7 +100,7 @@ func TestBackup(t *testing.T) {
 		if len(keys.Items) != 1 || keys.Items[0].ID != key.ID {
 			t.Errorf("keys are %+v", keys.Items)
 		}
-		if left, err := d.Client.ListOrphans(ctx); err != nil || len(left.Items) != 0 {
+		if left, err := d.Client.ListOrphans(ctx, sandbox.Page{}); err != nil || len(left.Items) != 0 {
 			t.Errorf("set aside are %+v, %v", left, err)
 		}
 	})

@@ -83,7 +83,7 @@ func TestRecover(t *testing.T) {
 		must(d.Run(ctx))
 		by := map[string]sandbox.Orphan{}
 		if !covetest.Eventually(30*time.Second, func() bool {
-			list, err := d.Client.ListOrphans(ctx)
+			list, err := d.Client.ListOrphans(ctx, sandbox.Page{})
 			must(err)
 			for _, o := range list.Items {
 				by[cmp.Or(o.Name, o.SandboxID)] = o
@@ -112,7 +112,7 @@ func TestRecover(t *testing.T) {
 		if again.Network.Preset != sandbox.NetworkNone {
 			t.Errorf("what ran reaches %+v", again.Network)
 		}
-		if left, err := d.Client.ListOrphans(ctx); err != nil || len(left.Items) != 1 { // what "work" was
+		if left, err := d.Client.ListOrphans(ctx, sandbox.Page{}); err != nil || len(left.Items) != 1 { // what "work" was
 			t.Errorf("left are %+v, %v", left, err)
 		}
 	})

@@ -174,7 +174,7 @@ func (w *world) checkSelf(t *testing.T, when string, r report) {
 // neither holes nor repeats, and that input still reaches them.
 func (w *world) checkJobs(t *testing.T, when string) {
 	t.Helper()
-	jobs, err := w.d.Client.ListJobs(t.Context(), w.id)
+	jobs, err := w.d.Client.ListJobs(t.Context(), w.id, sandbox.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// maxWindows bounds a list of windows.
-	maxWindows = 512
 	// maxTitle bounds a title, maxSmall other properties, in bytes.
 	maxTitle = 1024
 	maxSmall = 4096
@@ -92,8 +90,8 @@ func (s *session) list(ctx context.Context) ([]window, error) {
 // ids returns the top-level windows, the topmost last, and the active one.
 func (s *session) ids(ctx context.Context) (ids []uint32, active uint32, err error) {
 	root := s.Setup().Root
-	stacking := s.GetProperty(root, s.atoms.clientsStacking, 4*maxWindows, false)
-	clients := s.GetProperty(root, s.atoms.clients, 4*maxWindows, false)
+	stacking := s.GetProperty(root, s.atoms.clientsStacking, 4*sandbox.MaxWindows, false)
+	clients := s.GetProperty(root, s.atoms.clients, 4*sandbox.MaxWindows, false)
 	focused := s.GetProperty(root, s.atoms.active, maxSmall, false)
 	managed := false
 	for _, r := range []*x11.Reply{stacking, clients} {
@@ -125,7 +123,7 @@ func (s *session) unmanaged(ctx context.Context) (ids []uint32, active uint32, e
 	if err != nil {
 		return nil, 0, err
 	}
-	children = children[max(0, len(children)-maxWindows):]
+	children = children[max(0, len(children)-sandbox.MaxWindows):]
 	replies := make([]*x11.Reply, len(children))
 	for i, id := range children {
 		replies[i] = s.GetWindowAttributes(id)

@@ -27,12 +27,12 @@ func looksSecret(name string) bool {
 
 // env returns the variables as clients may see them, by name.
 func (m *vm) env(ctx context.Context) (pairs, error) {
-	list, err := m.Service.GetEnv(ctx, m.id)
+	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.GetEnv))
 	if err != nil {
 		return nil, m.failed("/env", err)
 	}
 	out := object()
-	for _, v := range list.Items {
+	for _, v := range list {
 		value := v.Value
 		if looksSecret(v.Name) || v.Source == "secret" {
 			value = masked
@@ -71,11 +71,11 @@ func (m *vm) setEnv(ctx context.Context, in *envArgs) error {
 		req.Set[name] = value
 	}
 	if kept && req.Replace { // those that stay are set again
-		list, err := m.Service.GetEnv(ctx, m.id)
+		list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.GetEnv))
 		if err != nil {
 			return m.failed("/env", err)
 		}
-		for _, v := range list.Items {
+		for _, v := range list {
 			if in.Vars[v.Name] == masked && v.Source == "sandbox" {
 				req.Set[v.Name] = v.Value
 			}

@@ -365,13 +365,13 @@ type processesArgs struct {
 // max of them, and how many there are.
 func (m *vm) backgrounds(ctx context.Context, most int64) ([]*background, int, error) {
 	const route = "/execute/processes"
-	list, err := m.Service.ListJobs(ctx, m.id)
+	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.ListJobs))
 	if err != nil {
 		return nil, 0, m.missing(ctx, route, "NOT_FOUND", err)
 	}
 	found := []*background{}
-	for i := range slices.Backward(list.Items) {
-		if b, ok := backgroundOf(&list.Items[i]); ok {
+	for i := range slices.Backward(list) {
+		if b, ok := backgroundOf(&list[i]); ok {
 			found = append(found, b)
 		}
 	}
@@ -482,13 +482,13 @@ var processStates = map[string]string{"R": "running", "S": "sleeping", "D": "wai
 const maxCommandShown = 1024
 
 func (m *vm) processes(ctx context.Context, most int64) ([]process, int, error) {
-	list, err := m.Service.ListProcesses(ctx, m.id)
+	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.ListProcesses))
 	if err != nil {
 		return nil, 0, m.missing(ctx, "/processes", "NOT_FOUND", err)
 	}
-	found := make([]process, 0, len(list.Items))
-	for i := range list.Items {
-		p := &list.Items[i]
+	found := make([]process, 0, len(list))
+	for i := range list {
+		p := &list[i]
 		command := strings.Join(p.Command, " ")
 		if len(command) > maxCommandShown {
 			command = strings.ToValidUTF8(command[:maxCommandShown], "") + "…"

@@ -89,7 +89,7 @@ func (s *imaginary) StatFile(context.Context, string, string) (*sandbox.FileInfo
 	return &sandbox.FileInfo{}, nil
 }
 
-func (s *imaginary) GetEnv(context.Context, string) (*sandbox.List[sandbox.EnvVar], error) {
+func (s *imaginary) GetEnv(context.Context, string, sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
 	return &sandbox.List[sandbox.EnvVar]{Items: s.env}, nil
 }
 
@@ -98,7 +98,7 @@ func (s *imaginary) SetEnv(_ context.Context, _ string, req sandbox.SetEnvReques
 	return &sandbox.List[sandbox.EnvVar]{}, nil
 }
 
-func (s *imaginary) ListTemplates(context.Context) (*sandbox.List[sandbox.Template], error) {
+func (s *imaginary) ListTemplates(context.Context, sandbox.Page) (*sandbox.List[sandbox.Template], error) {
 	return &sandbox.List[sandbox.Template]{Items: []sandbox.Template{
 		{Name: "base", State: sandbox.TemplateAvailable, Description: "plain"},
 		{Name: "code-interpreter", State: s.state(), Warm: map[string]string{"python": "import pandas"}},
@@ -120,7 +120,7 @@ func (s *imaginary) state() sandbox.TemplateState {
 }
 
 func (s *imaginary) GetTemplate(ctx context.Context, name string) (*sandbox.Template, error) {
-	list, _ := s.ListTemplates(ctx)
+	list, _ := s.ListTemplates(ctx, sandbox.Page{})
 	for i := range list.Items {
 		if list.Items[i].Name == name {
 			return &list.Items[i], nil

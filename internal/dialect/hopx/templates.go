@@ -170,12 +170,12 @@ func (in *templatesArgs) find(ctx context.Context, c *dialect.Call) (found []tem
 	if in.Limit < 1 {
 		return nil, false, refusal("limit is %d; give 1 or more", in.Limit)
 	}
-	list, err := c.Service.ListTemplates(ctx)
+	list, err := sandbox.All(ctx, c.Service.ListTemplates)
 	if err != nil {
 		return nil, false, err
 	}
-	for i := range list.Items {
-		t := templateOf(&list.Items[i])
+	for i := range list {
+		t := templateOf(&list[i])
 		if (in.Category == "" || strings.EqualFold(in.Category, t.Category)) && (in.Language == "" || strings.EqualFold(in.Language, t.Language)) {
 			found = append(found, t)
 		}

@@ -218,13 +218,13 @@ func v2PreviewURL(ctx context.Context, c *dialect.Call, in previewArgs) (any, er
 }
 
 func (m *vm) preview(ctx context.Context, port int) (string, error) {
-	list, err := m.Service.ListPreviews(ctx, m.id)
+	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.ListPreviews))
 	if err != nil {
 		return "", err
 	}
-	i := slices.IndexFunc(list.Items, func(p sandbox.Preview) bool { return p.Port == port })
-	if i >= 0 && list.Items[i].Access == sandbox.PreviewPublic {
-		return list.Items[i].URL, nil
+	i := slices.IndexFunc(list, func(p sandbox.Preview) bool { return p.Port == port })
+	if i >= 0 && list[i].Access == sandbox.PreviewPublic {
+		return list[i].URL, nil
 	}
 	if i >= 0 {
 		link, err := m.Service.LinkPreview(ctx, m.id, port, sandbox.PreviewLinkRequest{})
@@ -430,13 +430,13 @@ func v2Metrics(ctx context.Context, c *dialect.Call, in target) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := m.Service.ListJobs(ctx, m.id)
+	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.ListJobs))
 	if err != nil {
 		return nil, m.missing(ctx, "/metrics/snapshot", "NOT_FOUND", err)
 	}
 	active := 0
-	for i := range list.Items {
-		if list.Items[i].State == sandbox.JobRunning {
+	for i := range list {
+		if list[i].State == sandbox.JobRunning {
 			active++
 		}
 	}
@@ -445,6 +445,6 @@ func v2Metrics(ctx context.Context, c *dialect.Call, in target) (any, error) {
 		return nil, errors.New("metrics are no object")
 	}
 	return append(object(
-		pair{"uptime_seconds", int64(m.uptime().Seconds())}, pair{"active_executions", active}, pair{"total_executions", len(list.Items)},
+		pair{"uptime_seconds", int64(m.uptime().Seconds())}, pair{"active_executions", active}, pair{"total_executions", len(list)},
 		pair{"system", all}), all...), nil
 }

@@ -36,13 +36,15 @@ func getMetrics(ctx context.Context, c *call, params json.RawMessage) (any, erro
 	if namespace != wildcard && len(boxes) == 0 {
 		return nil, invalid("Namespace directory '%s' does not exist", namespace)
 	}
-	usage, err := c.Service.ListStats(ctx, sandbox.StatsRequest{Namespace: namespace})
+	usage, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.SandboxStats], error) {
+		return c.Service.ListStats(ctx, sandbox.StatsRequest{Namespace: namespace, Page: p})
+	})
 	if err != nil {
 		return nil, err
 	}
 	stats := make(map[string]*sandbox.SandboxStats)
-	for i := range usage.Items {
-		stats[usage.Items[i].ID] = &usage.Items[i]
+	for i := range usage {
+		stats[usage[i].ID] = &usage[i]
 	}
 	rows := []map[string]any{}
 	for i := range boxes {
@@ -59,18 +61,9 @@ func getMetrics(ctx context.Context, c *call, params json.RawMessage) (any, erro
 
 // living returns the sandboxes of a namespace that have not ended.
 func living(ctx context.Context, c *call, namespace string) ([]sandbox.Sandbox, error) {
-	req := sandbox.ListRequest{Namespace: namespace, Page: sandbox.Page{Limit: sandbox.MaxPageSize}}
-	var all []sandbox.Sandbox
-	for {
-		list, err := c.Service.List(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, list.Items...)
-		if req.Cursor = list.NextCursor; req.Cursor == "" {
-			return all, nil
-		}
-	}
+	return sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+		return c.Service.List(ctx, sandbox.ListRequest{Namespace: namespace, Page: p})
+	})
 }
 
 // row tells of one sandbox: processor in percent, memory in MiB, disk in bytes.

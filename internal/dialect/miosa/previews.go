@@ -60,13 +60,13 @@ func createPreview(ctx context.Context, c *call, in previewArgs) (*mcp.CallToolR
 // publish returns the preview of a port. One that is there stays as it is,
 // unless somebody asks for the other visibility.
 func (c *call) publish(ctx context.Context, id string, port int, access sandbox.PreviewAccess) (*sandbox.Preview, error) {
-	there, err := c.Service.ListPreviews(ctx, id)
+	there, err := sandbox.All(ctx, sandbox.Of(id, c.Service.ListPreviews))
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(there.Items, func(p sandbox.Preview) bool { return p.Port == port })
-	if i >= 0 && (access == "" || access == there.Items[i].Access) {
-		return &there.Items[i], nil
+	i := slices.IndexFunc(there, func(p sandbox.Preview) bool { return p.Port == port })
+	if i >= 0 && (access == "" || access == there[i].Access) {
+		return &there[i], nil
 	}
 	if access == "" {
 		access = sandbox.PreviewPublic
@@ -88,7 +88,7 @@ func listPreviews(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolRe
 	if err != nil {
 		return nil, err
 	}
-	list, err := c.Service.ListPreviews(ctx, id)
+	list, err := sandbox.All(ctx, sandbox.Of(id, c.Service.ListPreviews))
 	if err == nil {
 		err = c.living(ctx, id) // an ended one has some for a while, which lead nowhere
 	}
@@ -96,8 +96,8 @@ func listPreviews(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolRe
 		return nil, c.about(ctx, id, err)
 	}
 	out := previews{Previews: []preview{}}
-	for i := range list.Items {
-		out.Previews = append(out.Previews, previewOf(&list.Items[i]))
+	for i := range list {
+		out.Previews = append(out.Previews, previewOf(&list[i]))
 	}
 	return result(out)
 }
@@ -131,12 +131,12 @@ func destroyPreview(ctx context.Context, c *call, in destroyPreviewArgs) (*mcp.C
 			return nil, err
 		}
 	}
-	list, err := c.Service.ListPreviews(ctx, id)
+	list, err := sandbox.All(ctx, sandbox.Of(id, c.Service.ListPreviews))
 	if err != nil {
 		return nil, c.about(ctx, id, err)
 	}
-	for i := range list.Items {
-		p := &list.Items[i]
+	for i := range list {
+		p := &list[i]
 		if p.ID != in.Preview && (in.Preview != "" || p.Port != int(in.Port)) {
 			continue
 		}

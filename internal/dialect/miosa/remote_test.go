@@ -222,7 +222,7 @@ func testCancel(t *testing.T, w *world) {
 		}
 	}
 	if !covetest.Eventually(patience, func() bool {
-		list, err := w.Client.ListProcesses(t.Context(), id)
+		list, err := w.Client.ListProcesses(t.Context(), id, sandbox.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}

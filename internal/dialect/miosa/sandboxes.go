@@ -271,12 +271,12 @@ func getSandbox(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolResu
 	}
 	m := machineOf(s)
 	if !s.State.Final() {
-		previews, err := c.Service.ListPreviews(ctx, s.ID)
+		previews, err := sandbox.All(ctx, sandbox.Of(s.ID, c.Service.ListPreviews))
 		if err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
 			return nil, err
 		}
-		if err == nil && len(previews.Items) > 0 {
-			m.PreviewURL = previews.Items[0].URL
+		if err == nil && len(previews) > 0 {
+			m.PreviewURL = previews[0].URL
 		}
 	}
 	return result(m)

@@ -113,19 +113,19 @@ func jobList() dialect.Tool {
 			req("total", count("How many there are, returned or not.")),
 		),
 	}, func(ctx context.Context, c *dialect.Call, in jobListArgs) (*mcp.CallToolResult, error) {
-		list, err := c.Service.ListJobs(ctx, in.Sandbox)
+		list, err := sandbox.All(ctx, sandbox.Of(in.Sandbox, c.Service.ListJobs))
 		if err != nil {
 			return nil, err
 		}
 		out := jobListResult{Jobs: []jobView{}}
 		var b strings.Builder
-		for i := len(list.Items) - 1; i >= 0; i-- {
-			if in.State != "" && list.Items[i].State != in.State {
+		for i := len(list) - 1; i >= 0; i-- {
+			if in.State != "" && list[i].State != in.State {
 				continue
 			}
 			out.Total++
 			if len(out.Jobs) < in.Limit {
-				v := viewJob(&list.Items[i])
+				v := viewJob(&list[i])
 				out.Jobs = append(out.Jobs, v)
 				b.WriteString(v.line() + "\n")
 			}

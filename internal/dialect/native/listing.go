@@ -177,13 +177,13 @@ func ignoreCaller(err error) error {
 }
 
 func templateNames(ctx context.Context, svc sandbox.Service) ([]string, error) {
-	list, err := svc.ListTemplates(ctx)
+	list, err := sandbox.All(ctx, svc.ListTemplates)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
+	for i := range list {
+		names = append(names, list[i].Name)
 	}
 	slices.Sort(names)
 	return names, nil

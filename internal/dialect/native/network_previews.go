@@ -86,11 +86,11 @@ func previewListTool() dialect.Tool {
 		InputSchema:  input(opt("sandbox", bounded("Only those of this sandbox, by id or name.", 0, 128))),
 		OutputSchema: output(req("previews", array("", object("", previewProps()...), 0, 0))),
 	}, func(ctx context.Context, c *dialect.Call, in previewListArgs) (*mcp.CallToolResult, error) {
-		list, err := c.Service.ListPreviews(ctx, in.Sandbox)
+		list, err := sandbox.All(ctx, sandbox.Of(in.Sandbox, c.Service.ListPreviews))
 		if err != nil {
 			return nil, err
 		}
-		out := previewList{Previews: list.Items}
+		out := previewList{Previews: list}
 		if len(out.Previews) == 0 {
 			out.Previews = []sandbox.Preview{}
 			return dialect.Text("No previews. Make one with preview_create.", out), nil

@@ -70,11 +70,10 @@ func processList() dialect.Tool {
 }
 
 func runProcessList(ctx context.Context, c *dialect.Call, in processListArgs) (*mcp.CallToolResult, error) {
-	list, err := c.Service.ListProcesses(ctx, in.Sandbox)
+	all, err := sandbox.All(ctx, sandbox.Of(in.Sandbox, c.Service.ListProcesses))
 	if err != nil {
 		return nil, err
 	}
-	all := list.Items
 	slices.SortStableFunc(all, func(a, b sandbox.Process) int {
 		switch {
 		case in.Sort == "cpu" && a.CPUPercent != b.CPUPercent:
@@ -165,23 +164,23 @@ func sandboxEnv() dialect.Tool {
 		OutputSchema: output(req("env", array("By name.", object("",
 			req("name", text("")), req("value", text("")), req("source", oneOf("", "template", "sandbox", "secret"))), 0, 0))),
 	}, func(ctx context.Context, c *dialect.Call, in envArgs) (*mcp.CallToolResult, error) {
-		var list *sandbox.List[sandbox.EnvVar]
-		var err error
-		if len(in.Set)+len(in.Unset) > 0 || in.Replace {
-			list, err = c.Service.SetEnv(ctx, in.Sandbox, sandbox.SetEnvRequest{Set: in.Set, Unset: in.Unset, Replace: in.Replace})
-		} else {
-			list, err = c.Service.GetEnv(ctx, in.Sandbox)
-		}
+		changes := len(in.Set)+len(in.Unset) > 0 || in.Replace
+		list, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
+			if changes && p.Cursor == "" { // the answer is the first part
+				return c.Service.SetEnv(ctx, in.Sandbox, sandbox.SetEnvRequest{Set: in.Set, Unset: in.Unset, Replace: in.Replace})
+			}
+			return c.Service.GetEnv(ctx, in.Sandbox, p)
+		})
 		if err != nil {
 			return nil, err
 		}
 		var b strings.Builder
-		for _, e := range list.Items {
+		for _, e := range list {
 			fmt.Fprintf(&b, "%s=%s (%s)\n", cleanText(e.Name), cleanText(shortenText(e.Value, 1024)), e.Source)
 		}
 		return dialect.Text(b.String(), struct {
 			Env []sandbox.EnvVar `json:"env"`
-		}{list.Items}), nil
+		}{list}), nil
 	})
 }
 
@@ -223,14 +222,16 @@ func runSandboxStats(ctx context.Context, c *dialect.Call, in statsArgs) (*mcp.C
 	if in.Minutes > 0 && in.Sandbox == "" {
 		return nil, invalid("sandbox_stats: a series is of one sandbox; give its id or name")
 	}
-	list, err := c.Service.ListStats(ctx, sandbox.StatsRequest{Sandbox: in.Sandbox, Namespace: in.Namespace})
+	list, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.SandboxStats], error) {
+		return c.Service.ListStats(ctx, sandbox.StatsRequest{Sandbox: in.Sandbox, Namespace: in.Namespace, Page: p})
+	})
 	if err != nil {
 		return nil, err
 	}
-	res := statsResult{Sandboxes: list.Items}
+	res := statsResult{Sandboxes: list}
 	var b strings.Builder
-	for i := range list.Items {
-		s := &list.Items[i]
+	for i := range list {
+		s := &list[i]
 		fmt.Fprintf(&b, "%s %s %s", s.ID, s.Name, s.State)
 		if u := s.Stats; u != nil {
 			fmt.Fprintf(&b, ": cpu=%.1f%% (%.1f s) memory=%d/%dMiB disk=%d/%dMiB processes=%d network in=%d out=%d bytes",
@@ -238,7 +239,7 @@ func runSandboxStats(ctx context.Context, c *dialect.Call, in statsArgs) (*mcp.C
 		}
 		b.WriteByte('\n')
 	}
-	if len(list.Items) == 0 {
+	if len(list) == 0 {
 		b.WriteString("no sandboxes\n")
 	}
 	if in.Minutes > 0 {

@@ -130,14 +130,14 @@ func templateList() dialect.Tool {
 			req("templates", array("", object("", templateProps()...), 0, 0)),
 		),
 	}, func(ctx context.Context, c *dialect.Call, _ struct{}) (*mcp.CallToolResult, error) {
-		list, err := c.Service.ListTemplates(ctx)
+		list, err := sandbox.All(ctx, c.Service.ListTemplates)
 		if err != nil {
 			return nil, err
 		}
 		views := []templateView{}
 		var b strings.Builder
-		for i := range list.Items {
-			v := viewTemplate(&list.Items[i], false)
+		for i := range list {
+			v := viewTemplate(&list[i], false)
 			views = append(views, v)
 			b.WriteString(v.line() + "\n")
 		}

@@ -50,11 +50,11 @@ func previewURL(ctx context.Context, c *dialect.Call, in previewArgs) (*mcp.Call
 // publish returns the URL of a port. What somebody has published already stays
 // as it is: of a private preview it is a link that is signed.
 func publish(ctx context.Context, c *dialect.Call, id string, port int) (string, error) {
-	there, err := c.Service.ListPreviews(ctx, id)
+	there, err := sandbox.All(ctx, sandbox.Of(id, c.Service.ListPreviews))
 	if err != nil {
 		return "", err
 	}
-	for _, p := range there.Items {
+	for _, p := range there {
 		switch {
 		case p.Port != port:
 		case p.Access == sandbox.PreviewPublic:

@@ -146,7 +146,7 @@ func (s *imaginary) ListFiles(_ context.Context, id string, req sandbox.ListFile
 	return list, s.is(id)
 }
 
-func (s *imaginary) ListPreviews(_ context.Context, id string) (*sandbox.List[sandbox.Preview], error) {
+func (s *imaginary) ListPreviews(_ context.Context, id string, _ sandbox.Page) (*sandbox.List[sandbox.Preview], error) {
 	return &sandbox.List[sandbox.Preview]{Items: s.previews}, s.is(id)
 }
 
@@ -179,7 +179,7 @@ func (s *imaginary) ArchiveDir(context.Context, string, string, int64) (io.ReadC
 	return io.NopCloser(bytes.NewReader(s.archive)), nil
 }
 
-func (s *imaginary) ListTemplates(context.Context) (*sandbox.List[sandbox.Template], error) {
+func (s *imaginary) ListTemplates(context.Context, sandbox.Page) (*sandbox.List[sandbox.Template], error) {
 	list := &sandbox.List[sandbox.Template]{Items: []sandbox.Template{
 		{Name: "code-interpreter", State: sandbox.TemplateAvailable},
 		{Name: "host", State: sandbox.TemplateReady, Resources: sandbox.Resources{VCPUs: 2}},

@@ -71,19 +71,19 @@ type templatesListed struct {
 }
 
 func listTemplates(ctx context.Context, c *dialect.Call, in templateListArgs) (*mcp.CallToolResult, error) {
-	list, err := c.Service.ListTemplates(ctx)
+	list, err := sandbox.All(ctx, c.Service.ListTemplates)
 	if err != nil {
 		return nil, err
 	}
 	all := []template{templateOf(baseTemplate, sandbox.TemplateReady, sandbox.Resources{})}
 	for _, s := range standIns {
-		for _, t := range list.Items {
+		for _, t := range list {
 			if t.Name == s.template && t.State != sandbox.TemplateAvailable {
 				all = append(all, templateOf(s.name, t.State, t.Resources))
 			}
 		}
 	}
-	for _, t := range list.Items {
+	for _, t := range list {
 		if t.State != sandbox.TemplateAvailable { // which no tool can build
 			all = append(all, templateOf(t.Name, t.State, t.Resources))
 		}
@@ -121,12 +121,12 @@ type templateCreated struct {
 
 func createTemplate(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp.CallToolResult, error) {
 	spec := in.spec()
-	list, err := c.Service.ListTemplates(ctx)
+	list, err := sandbox.All(ctx, c.Service.ListTemplates)
 	if err != nil {
 		return nil, err
 	}
 	builds, again := 0, false
-	for _, t := range list.Items {
+	for _, t := range list {
 		if t.State == sandbox.TemplateBuilding {
 			builds++
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/store"
@@ -40,43 +38,20 @@ func (s *Store) AppendAudit(ctx context.Context, events []sandbox.AuditEvent) er
 	})
 }
 
-// ListAudit implements [store.Audit]. Events are in the order of their ids:
-// the clock may step back.
+// auditOrder is that of the ids of events: the clock may step back.
+var auditOrder = listOrder{[]string{"id"}, true, func(p store.Place) []any { return []any{p.Number} }}
+
+// ListAudit implements [store.Audit].
 func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter, p sandbox.Page) ([]sandbox.AuditEvent, string, error) {
-	limit, err := store.PageLimit(p)
-	if err != nil {
-		return nil, "", err
-	}
-	where, args := []string{"1"}, []any(nil)
-	add := func(cond string, a any) { where, args = append(where, cond), append(args, a) }
+	l := listQuery{columns: auditColumns, table: "audit", page: p, order: auditOrder}
+	add := func(cond string, a any) { l.where, l.args = append(l.where, cond), append(l.args, a) }
 	if f.Team != "" {
 		add("team = ?", f.Team)
 	}
 	if f.SandboxID != "" {
 		add("sandbox_id <> '' AND sandbox_id = ?", f.SandboxID)
 	}
-	if p.Cursor != "" {
-		c, err := store.ParseCursor(p.Cursor)
-		if err != nil {
-			return nil, "", err
-		}
-		id, err := strconv.ParseInt(c.ID, 10, 64)
-		if err != nil {
-			return nil, "", sandbox.Errorf(sandbox.CodeInvalid, "the cursor belongs to another listing; start over without a cursor")
-		}
-		add("id < ?", id)
-	}
-	query := fmt.Sprintf("SELECT %s FROM audit WHERE %s ORDER BY id DESC LIMIT %d", auditColumns, strings.Join(where, " AND "), limit+1)
-	events, err := collect(ctx, s.read, scanEvent, query, args...)
-	if err != nil {
-		return nil, "", fmt.Errorf("list audit: %w", err)
-	}
-	if len(events) <= limit {
-		return events, "", nil
-	}
-	events = events[:limit]
-	last := events[limit-1]
-	return events, store.Cursor{At: last.Time, ID: strconv.FormatInt(last.ID, 10)}.String(), nil
+	return listing(ctx, s.read, scanEvent, l, func(e *sandbox.AuditEvent) store.Place { return store.Place{Number: e.ID} })
 }
 
 // TrimAudit implements [store.Audit].

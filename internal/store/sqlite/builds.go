@@ -60,14 +60,14 @@ func (s *Store) Build(ctx context.Context, id string) (store.BuildRecord, error)
 
 // ListBuilds implements [store.Builds].
 func (s *Store) ListBuilds(ctx context.Context, f store.BuildFilter, p sandbox.Page) ([]store.BuildRecord, string, error) {
-	l := listQuery{columns: buildColumns, table: "builds", page: p, at: "created_at"}
+	l := listQuery{columns: buildColumns, table: "builds", page: p, order: newestFirst("created_at")}
 	if f.Template != "" {
 		l.where, l.args = append(l.where, "template = ?"), append(l.args, f.Template)
 	}
 	if f.Running {
 		l.where = append(l.where, "ended_at IS NULL")
 	}
-	return listing(ctx, s.read, scanBuild, l, func(b *store.BuildRecord) store.Cursor { return store.Cursor{At: b.CreatedAt, ID: b.ID} })
+	return listing(ctx, s.read, scanBuild, l, func(b *store.BuildRecord) store.Place { return store.PlaceAt(b.CreatedAt, b.ID) })
 }
 
 // TrimBuilds implements [store.Builds].

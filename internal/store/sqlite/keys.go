@@ -56,11 +56,11 @@ func (s *Store) KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte
 
 // ListKeys implements [store.Keys].
 func (s *Store) ListKeys(ctx context.Context, team string, p sandbox.Page) ([]sandbox.Key, string, error) {
-	l := listQuery{columns: keyColumns, table: "keys", page: p, at: "created_at"}
+	l := listQuery{columns: keyColumns, table: "keys", page: p, order: newestFirst("created_at")}
 	if team != "" {
 		l.where, l.args = []string{"team = ?"}, []any{team}
 	}
-	return listing(ctx, s.read, scanKey, l, func(k *sandbox.Key) store.Cursor { return store.Cursor{At: k.CreatedAt, ID: k.ID} })
+	return listing(ctx, s.read, scanKey, l, func(k *sandbox.Key) store.Place { return store.PlaceAt(k.CreatedAt, k.ID) })
 }
 
 // RevokeKey implements [store.Keys].

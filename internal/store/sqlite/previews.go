@@ -81,19 +81,23 @@ func preview(ctx context.Context, q querier, sandboxID string, port int) (store.
 	return r, nil
 }
 
+// previewOrder is by sandbox and port, of which a sandbox has one each.
+var previewOrder = listOrder{[]string{"sandbox_id", "port"}, false, func(p store.Place) []any { return []any{p.Text, p.Number} }}
+
 // ListPreviews implements [store.Previews].
-func (s *Store) ListPreviews(ctx context.Context, team, sandboxID string, now time.Time) ([]store.PreviewRecord, error) {
-	query, args := "SELECT "+previewColumns+" FROM previews WHERE team = ? AND (expires_at IS NULL OR expires_at > ?)", []any{team, now.UnixNano()}
+func (s *Store) ListPreviews(ctx context.Context, team, sandboxID string, now time.Time, p sandbox.Page) ([]store.PreviewRecord, string, error) {
+	l := listQuery{
+		columns: previewColumns, table: "previews", page: p, order: previewOrder,
+		where: []string{"team = ?", "(expires_at IS NULL OR expires_at > ?)"}, args: []any{team, now.UnixNano()},
+	}
 	if sandboxID != "" {
-		query, args = query+" AND sandbox_id = ?", append(args, sandboxID)
+		l.where, l.args = append(l.where, "sandbox_id = ?"), append(l.args, sandboxID)
 	} else {
-		query += " AND sandbox_id IN (SELECT id FROM sandboxes WHERE " + living + ")"
+		l.where = append(l.where, "sandbox_id IN (SELECT id FROM sandboxes WHERE "+living+")")
 	}
-	all, err := collect(ctx, s.read, scanPreview, query+" ORDER BY sandbox_id, port", args...)
-	if err != nil {
-		return nil, fmt.Errorf("list previews: %w", err)
-	}
-	return all, nil
+	return listing(ctx, s.read, scanPreview, l, func(r *store.PreviewRecord) store.Place {
+		return store.Place{Number: int64(r.Port), Text: r.SandboxID}
+	})
 }
 
 // DeletePreview implements [store.Previews].

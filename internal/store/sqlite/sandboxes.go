@@ -330,8 +330,8 @@ func (s *Store) ListSandboxes(ctx context.Context, f store.SandboxFilter, p sand
 	where, args := filterSandboxes(f)
 	return listing(ctx, s.read, scanRecord, listQuery{
 		columns: sandboxColumns, table: "sandboxes", where: where, args: args, page: p,
-		at: "created_at",
-	}, func(r *store.Record) store.Cursor { return store.Cursor{At: r.CreatedAt, ID: r.ID} })
+		order: newestFirst("created_at"),
+	}, func(r *store.Record) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 
 func filterSandboxes(f store.SandboxFilter) (where []string, args []any) {

@@ -81,11 +81,11 @@ func secret(ctx context.Context, q querier, where string, args ...any) (store.Se
 
 // ListSecrets implements [store.Secrets].
 func (s *Store) ListSecrets(ctx context.Context, team string, p sandbox.Page) ([]store.SecretRecord, string, error) {
-	l := listQuery{columns: secretColumns, table: "secrets", page: p, at: "created_at"}
+	l := listQuery{columns: secretColumns, table: "secrets", page: p, order: newestFirst("created_at")}
 	if team != "" {
 		l.where, l.args = []string{"team = ?"}, []any{team}
 	}
-	return listing(ctx, s.read, scanSecret, l, func(r *store.SecretRecord) store.Cursor { return store.Cursor{At: r.CreatedAt, ID: r.ID} })
+	return listing(ctx, s.read, scanSecret, l, func(r *store.SecretRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 
 // UpdateSecret implements [store.Secrets].

@@ -95,7 +95,7 @@ func (s *Store) snapshot(ctx context.Context, where string, args ...any) (store.
 
 // ListSnapshots implements [store.Snapshots].
 func (s *Store) ListSnapshots(ctx context.Context, f store.SnapshotFilter, p sandbox.Page) ([]store.SnapshotRecord, string, error) {
-	l := listQuery{columns: snapshotColumns, table: "snapshots", page: p, at: "created_at"}
+	l := listQuery{columns: snapshotColumns, table: "snapshots", page: p, order: newestFirst("created_at")}
 	add := func(cond string, arg any) { l.where, l.args = append(l.where, cond), append(l.args, arg) }
 	if f.Team != "" {
 		add("team = ?", f.Team)
@@ -106,7 +106,7 @@ func (s *Store) ListSnapshots(ctx context.Context, f store.SnapshotFilter, p san
 	if f.Automatic != nil {
 		add("automatic = ?", *f.Automatic)
 	}
-	return listing(ctx, s.read, scanSnapshot, l, func(r *store.SnapshotRecord) store.Cursor { return store.Cursor{At: r.CreatedAt, ID: r.ID} })
+	return listing(ctx, s.read, scanSnapshot, l, func(r *store.SnapshotRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 
 // DeleteSnapshot implements [store.Snapshots].

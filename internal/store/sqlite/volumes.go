@@ -70,11 +70,11 @@ func volume(ctx context.Context, q querier, where string, args ...any) (store.Vo
 
 // ListVolumes implements [store.Volumes].
 func (s *Store) ListVolumes(ctx context.Context, team string, p sandbox.Page) ([]store.VolumeRecord, string, error) {
-	l := listQuery{columns: volumeColumns, table: "volumes", page: p, at: "created_at"}
+	l := listQuery{columns: volumeColumns, table: "volumes", page: p, order: newestFirst("created_at")}
 	if team != "" {
 		l.where, l.args = []string{"team = ?"}, []any{team}
 	}
-	return listing(ctx, s.read, scanVolume, l, func(r *store.VolumeRecord) store.Cursor { return store.Cursor{At: r.CreatedAt, ID: r.ID} })
+	return listing(ctx, s.read, scanVolume, l, func(r *store.VolumeRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 
 // MeasureVolume implements [store.Volumes].

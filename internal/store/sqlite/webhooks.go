@@ -87,7 +87,7 @@ func (s *Store) Delivery(ctx context.Context, id string) (store.Delivery, error)
 
 // ListDeliveries implements [store.Deliveries].
 func (s *Store) ListDeliveries(ctx context.Context, f store.DeliveryFilter, p sandbox.Page) ([]store.Delivery, string, error) {
-	l := listQuery{columns: deliveryColumns, table: "deliveries", page: p, at: "created_at"}
+	l := listQuery{columns: deliveryColumns, table: "deliveries", page: p, order: newestFirst("created_at")}
 	if f.Team != "" {
 		l.where, l.args = append(l.where, "team = ?"), append(l.args, f.Team)
 	}
@@ -97,7 +97,7 @@ func (s *Store) ListDeliveries(ctx context.Context, f store.DeliveryFilter, p sa
 	if f.Open {
 		l.where = append(l.where, "ended_at IS NULL")
 	}
-	return listing(ctx, s.read, scanDelivery, l, func(d *store.Delivery) store.Cursor { return store.Cursor{At: d.CreatedAt, ID: d.ID} })
+	return listing(ctx, s.read, scanDelivery, l, func(d *store.Delivery) store.Place { return store.PlaceAt(d.CreatedAt, d.ID) })
 }
 
 // DeleteDelivery implements [store.Deliveries].

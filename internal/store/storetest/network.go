@@ -151,8 +151,11 @@ func putPreview(t *testing.T, s store.Store, sandboxID string, port int, expires
 
 func previewPorts(t *testing.T, s store.Store, team, sandboxID string, now time.Time) []int {
 	t.Helper()
-	all, err := s.ListPreviews(t.Context(), team, sandboxID, now)
+	all, next, err := s.ListPreviews(t.Context(), team, sandboxID, now, sandbox.Page{})
 	must(t, err)
+	if next != "" {
+		t.Errorf("a page of %d previews is not the last", len(all))
+	}
 	var ports []int
 	for _, r := range all {
 		ports = append(ports, r.Port)
@@ -221,6 +224,47 @@ func testPreviews(t *testing.T, open Opener) {
 		_, err = s.Preview(t.Context(), c.id, c.port)
 		wantCode(t, err, sandbox.CodeNotFound)
 	}
+}
+
+// testPreviewPages deletes and makes previews between two pages.
+func testPreviewPages(t *testing.T, open Opener) {
+	s := open(t)
+	add(t, s, plain("a", "red", 0), plain("b", "red", 1), plain("c", "blue", 2))
+	for _, id := range []string{"b", "a"} {
+		for _, port := range []int{443, 80, 9} {
+			putPreview(t, s, id, port, nil)
+		}
+	}
+	for limit, want := range map[int][]string{
+		1: {"a9", "a80", "a443", "b9", "b80", "b443"}, 2: {"a9", "a80", "a443", "b9", "b80", "b443"}, 6: {"a9", "a80", "a443", "b9", "b80", "b443"},
+	} {
+		var got []string
+		p := sandbox.Page{Limit: limit}
+		for {
+			part, next, err := s.ListPreviews(t.Context(), "red", "", epoch, p)
+			must(t, err)
+			for _, r := range part {
+				got = append(got, fmt.Sprint(r.SandboxID, r.Port))
+			}
+			if p.Cursor = next; next == "" || len(got) > len(want) {
+				break
+			}
+		}
+		wantSame(t, got, want)
+	}
+	part, next, err := s.ListPreviews(t.Context(), "red", "", epoch, sandbox.Page{Limit: 2})
+	must(t, err)
+	if len(part) != 2 {
+		t.Fatalf("a part of 2 has %d", len(part))
+	}
+	must(t, s.DeletePreview(t.Context(), "a", 80))
+	must(t, s.DeletePreview(t.Context(), "a", 443))
+	putPreview(t, s, "a", 7, nil)
+	part, next, err = s.ListPreviews(t.Context(), "red", "", epoch, sandbox.Page{Limit: 2, Cursor: next})
+	must(t, err)
+	wantSame(t, []string{part[0].ID, part[1].ID}, []string{"prv-b9", "prv-b80"})
+	_, _, err = s.ListSandboxes(t.Context(), store.SandboxFilter{}, sandbox.Page{Cursor: next})
+	wantCode(t, err, sandbox.CodeInvalid)
 }
 
 func testPreviewsExpire(t *testing.T, open Opener) {

@@ -57,6 +57,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"SecretQuota", testSecretQuota},
 		{"SecretPages", testSecretPages},
 		{"Previews", testPreviews},
+		{"PreviewPages", testPreviewPages},
 		{"PreviewsExpire", testPreviewsExpire},
 		{"PreviewQuota", testPreviewQuota},
 		{"Deliveries", testDeliveries},
@@ -395,7 +396,7 @@ func testHostileCursors(t *testing.T, open Opener) {
 		_, _, err = s.ListAudit(t.Context(), store.AuditFilter{}, p)
 		wantCode(t, err, sandbox.CodeInvalid)
 	}
-	_, _, err := s.ListAudit(t.Context(), store.AuditFilter{}, sandbox.Page{Cursor: store.Cursor{At: epoch, ID: "sbx-a"}.String()})
+	_, _, err := s.ListAudit(t.Context(), store.AuditFilter{}, sandbox.Page{Cursor: store.PlaceAt(epoch, "sbx-a").Cursor("sandboxes")})
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
