@@ -106,12 +106,15 @@ type Jobs interface {
 	// Attach passes a job's kept output, and then live output, to sink until
 	// the job exits. Cancelling ctx leaves the job alone.
 	Attach(ctx context.Context, sandbox, job string, req AttachRequest, sink JobSink) (*Job, error)
+	// GetJob returns a job, running or ended, as far as it is remembered.
 	GetJob(ctx context.Context, sandbox, job string) (*Job, error)
 	// ListJobs returns jobs, oldest first; ended ones, the newest 256.
 	ListJobs(ctx context.Context, sandbox string, page Page) (*List[Job], error)
+	// ReadOutput returns a range of a job's kept output; it does not wait for more.
 	ReadOutput(ctx context.Context, sandbox, job string, req OutputRequest) (*Output, error)
 	// WriteInput writes to a job's standard input, and closes it then if told.
 	WriteInput(ctx context.Context, sandbox, job string, data []byte, closeAfter bool) error
+	// ResizeTerminal changes the size of the terminal of a job that runs in one.
 	ResizeTerminal(ctx context.Context, sandbox, job string, size TerminalSize) error
 	// SignalJob sends a signal by name ("TERM") or number to a job's process
 	// group, and KILL killAfterMS later if that is positive and it still runs.
@@ -161,6 +164,8 @@ type Network interface {
 // Secrets manages credentials. Their values go in and never come out. Scope:
 // secrets:write, but looking at what there is needs any.
 type Secrets interface {
+	// CreateSecret keeps a value under a name that no other secret of the team has.
+	// Nothing gives the value out again.
 	CreateSecret(ctx context.Context, req CreateSecretRequest) (*Secret, error)
 	// GetSecret takes an id or a name of the caller's team.
 	GetSecret(ctx context.Context, secret string) (*Secret, error)
@@ -190,6 +195,7 @@ type Secrets interface {
 // Previews leads from outside to ports of sandboxes. Scope: sandboxes:write,
 // and sandboxes:read for listing.
 type Previews interface {
+	// CreatePreview makes a port a URL, or changes the preview that it has.
 	CreatePreview(ctx context.Context, sandbox string, req CreatePreviewRequest) (*NewPreview, error)
 	// ListPreviews returns the previews of a sandbox by port, or of all of the
 	// caller's team by sandbox and port for "".
@@ -237,19 +243,28 @@ type Observe interface {
 // Files works on a sandbox's files, inside the sandbox. Reading needs
 // sandboxes:read, changing files:write.
 type Files interface {
+	// StatFile describes a file; of a symbolic link, the link itself.
 	StatFile(ctx context.Context, sandbox, path string) (*FileInfo, error)
+	// ListFiles returns what is in a directory, by path.
 	ListFiles(ctx context.Context, sandbox string, req ListFilesRequest) (*List[FileInfo], error)
+	// ReadFile returns a file, or a range of it.
 	ReadFile(ctx context.Context, sandbox string, req ReadFileRequest) (*FileReader, error)
 	// WriteFile reads content to its end; when that fails, nothing is written.
 	WriteFile(ctx context.Context, sandbox string, req WriteFileRequest, content io.Reader) (*FileInfo, error)
+	// EditFile replaces text in a file at once: readers see the old content or the
+	// new one.
 	EditFile(ctx context.Context, sandbox string, req EditFileRequest) (*EditFileResult, error)
-	// MakeDir makes a directory and its missing parents. Mode is as in
-	// [WriteFileRequest], "0755" when empty.
+	// MakeDir makes a directory and its missing parents. Mode is
+	// permission bits in octal, "0755" when empty.
 	MakeDir(ctx context.Context, sandbox, path, mode string) (*FileInfo, error)
 	// MakeSymlink makes a symbolic link. It is there whole or not at all, also
 	// where it replaces a file.
 	MakeSymlink(ctx context.Context, sandbox string, req MakeSymlinkRequest) (*FileInfo, error)
+	// MoveFile renames a file or directory. One that is there already is a conflict,
+	// unless it is to be replaced.
 	MoveFile(ctx context.Context, sandbox string, req MoveFileRequest) (*FileInfo, error)
+	// DeleteFile removes a file or an empty directory, or a directory with all that
+	// is in it if recursive.
 	DeleteFile(ctx context.Context, sandbox, path string, recursive bool) error
 	// ArchiveDir returns a directory as a ZIP file, with symbolic links as
 	// links and without special files. Over maxBytes (0: no bound) reading fails with
@@ -273,6 +288,7 @@ type Templates interface {
 	// StartBuild begins a build that goes on when the call is over. What can
 	// be said of the request at once is an error here.
 	StartBuild(ctx context.Context, req BuildTemplateRequest) (*Build, error)
+	// GetBuild returns a build, running or ended.
 	GetBuild(ctx context.Context, build string) (*Build, error)
 	// ListBuilds returns builds, newest first.
 	ListBuilds(ctx context.Context, req ListBuildsRequest) (*List[Build], error)
@@ -299,6 +315,7 @@ type Templates interface {
 // Volumes manages volumes, which sandboxes get at their creation. Scope:
 // sandboxes:write, but looking: sandboxes:read.
 type Volumes interface {
+	// CreateVolume makes an empty volume under a name that no other of the team has.
 	CreateVolume(ctx context.Context, req CreateVolumeRequest) (*Volume, error)
 	// GetVolume takes an id or a name of the caller's team.
 	GetVolume(ctx context.Context, volume string) (*Volume, error)
@@ -326,16 +343,21 @@ type Orphans interface {
 // are unsupported. Paused ones are resumed first. Scope: computers:write, but
 // screenshots and looking: sandboxes:read.
 type Computers interface {
+	// GetScreen tells the size of the screen and where the pointer is.
 	GetScreen(ctx context.Context, sandbox string) (*Screen, error)
+	// Screenshot takes a picture of the screen, or of a region of it.
 	Screenshot(ctx context.Context, sandbox string, req ScreenshotRequest) (*Screenshot, error)
 	// SendInput does inputs in their order and returns when the X server has
 	// them all. It stops at the first that fails; the error says which. If ctx
 	// is cancelled, buttons and keys that it holds are let go of.
 	SendInput(ctx context.Context, sandbox string, inputs []Input) (*Screen, error)
+	// GetClipboard returns the text that the clipboard holds.
 	GetClipboard(ctx context.Context, sandbox string) (string, error)
+	// SetClipboard puts text into the clipboard.
 	SetClipboard(ctx context.Context, sandbox, text string) error
 	// ListWindows returns top-level windows, the topmost first.
 	ListWindows(ctx context.Context, sandbox string) (*List[Window], error)
+	// ControlWindow focuses, closes or places a window, and returns all.
 	ControlWindow(ctx context.Context, sandbox string, req WindowRequest) (*List[Window], error)
 	// OpenURL opens an address in the computer's browser and returns when a
 	// window shows it, which may still be loading the page. It fails with
@@ -347,7 +369,9 @@ type Computers interface {
 
 // Keys manages API keys. Scope: admin.
 type Keys interface {
+	// CreateKey makes a key and shows its secret this once.
 	CreateKey(ctx context.Context, req CreateKeyRequest) (*NewKey, error)
+	// ListKeys returns keys, expired and revoked ones too, newest first.
 	ListKeys(ctx context.Context, page Page) (*List[Key], error)
 	// RevokeKey revokes a key by its id, or by its name if no other valid key has
 	// that. It may be repeated by the id.

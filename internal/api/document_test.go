@@ -1,12 +1,18 @@
 package api_test
 
 import (
+	"regexp"
+	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cove-sh/cove/internal/api"
 )
+
+// inGo is what means nothing to who does not read the Go packages: names of
+// parameters and of exported things.
+var inGo = regexp.MustCompile(`\b(ctx|sink|nil|[A-Z][a-z]+([A-Z][a-z]+|MS))\b`)
 
 // The document says where a server is, under which license it is, what its
 // groups of operations are, and how each operation refuses.
@@ -17,6 +23,7 @@ func TestDocumentIsComplete(t *testing.T) {
 	}
 	var doc struct {
 		Info struct {
+			Contact struct{ URL string }
 			License struct{ Identifier string }
 		}
 		Servers []struct{ URL string }
@@ -24,14 +31,16 @@ func TestDocumentIsComplete(t *testing.T) {
 		Paths   map[string]map[string]struct {
 			OperationID string `yaml:"operationId"`
 			Summary     string
+			Description string
 			Tags        []string
+			Parameters  []struct{ Name, Description string }
 			Responses   map[string]any
 		}
 	}
 	if err := yaml.Unmarshal(text, &doc); err != nil {
 		t.Fatal(err)
 	}
-	if doc.Info.License.Identifier == "" || len(doc.Servers) == 0 || doc.Servers[0].URL == "" {
+	if doc.Info.Contact.URL == "" || doc.Info.License.Identifier == "" || len(doc.Servers) == 0 || doc.Servers[0].URL == "" {
 		t.Errorf("license %q, servers %v", doc.Info.License.Identifier, doc.Servers)
 	}
 	unused := map[string]bool{}
@@ -50,8 +59,16 @@ func TestDocumentIsComplete(t *testing.T) {
 			} else {
 				used[o.Tags[0]] = true
 			}
-			if o.OperationID == "" || o.Summary == "" || o.Responses["4XX"] == nil {
-				t.Errorf("%s %s (%s) has no id, no summary, or no response of refusal", method, path, o.OperationID)
+			if o.OperationID == "" || o.Summary == "" || o.Description == "" || o.Responses["4XX"] == nil {
+				t.Errorf("%s %s (%s) has no id, no summary, no description, or no response of refusal", method, path, o.OperationID)
+			}
+			if inGo.MatchString(strings.ReplaceAll(o.Description, "WebSocket", "")) {
+				t.Errorf("%s speaks of Go: %s", o.OperationID, o.Description)
+			}
+			for _, p := range o.Parameters {
+				if p.Description == "" {
+					t.Errorf("%s does not say what %s is", o.OperationID, p.Name)
+				}
 			}
 		}
 	}

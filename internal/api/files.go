@@ -52,13 +52,13 @@ type moveInput struct {
 type deleteInput struct {
 	SandboxPath
 	FileQuery
-	Recursive bool `query:"recursive"`
+	Recursive bool `query:"recursive" doc:"Delete a directory with all that is in it."`
 }
 
 type watchInput struct {
 	SandboxPath
 	FileQuery
-	Recursive bool `query:"recursive"`
+	Recursive bool `query:"recursive" doc:"Also changes in directories below it."`
 }
 
 func (h *handlers) registerFiles(a huma.API) {

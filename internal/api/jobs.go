@@ -37,15 +37,15 @@ type execInput struct {
 
 type attachInput struct {
 	JobPath
-	StdoutOffset int64 `query:"stdout_offset"`
-	StderrOffset int64 `query:"stderr_offset"`
+	StdoutOffset int64 `query:"stdout_offset" doc:"The byte of standard output to begin at; absent is the first."`
+	StderrOffset int64 `query:"stderr_offset" doc:"The byte of standard error to begin at; absent is the first."`
 	DetachMS     int64 `query:"detach_ms" doc:"Stop streaming after this time; absent is when the job exits."`
 }
 
 type outputInput struct {
 	JobPath
 	Stream string `query:"stream" doc:"stdout or stderr."`
-	Offset int64  `query:"offset"`
+	Offset int64  `query:"offset" doc:"The byte to begin at; absent is the first."`
 	Limit  int64  `query:"limit" doc:"At most 1 MiB, which is also the default."`
 }
 
@@ -87,6 +87,7 @@ func (h *handlers) registerJobs(a huma.API) {
 			return reply(ctx, h, v, err)
 		})
 	attach := op(http.MethodGet, "/v1/sandboxes/{sandbox}/jobs/{job}/attach", "attach-job", "jobs", "Stream a job's kept and live output")
+	attach = says(attach, "The answer is a stream of events, output in base64, that ends with a line marked `final` when the job has ended, or with an `error`. A client that disconnects leaves the job alone.")
 	huma.Register(a, streams[JobLine](a, attach), h.attach)
 	huma.Register(a, op(http.MethodGet, "/v1/sandboxes/{sandbox}/jobs/{job}/output", "read-output", "jobs", "Read a range of a job's kept output"),
 		func(ctx context.Context, in *outputInput) (*Reply[sandbox.Output], error) {

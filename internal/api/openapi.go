@@ -39,6 +39,7 @@ func humaConfig() huma.Config {
 	cfg.Info.Description = "Sandboxes for code that nobody has read. All paths but /healthz and /v1/version need an API key: " +
 		"`Authorization: Bearer KEY`. Errors are problem details (RFC 9457) with a stable `code`. " +
 		"Unknown members and query parameters are refused."
+	cfg.Info.Contact = &huma.Contact{Name: "Cove", URL: "https://github.com/cove-sh/cove"}
 	cfg.Info.License = &huma.License{Name: "Apache License 2.0", Identifier: "Apache-2.0"}
 	cfg.Servers = []*huma.Server{{URL: "http://127.0.0.1:7777", Description: "A server on this machine, as cove serve starts it."}}
 	cfg.Tags = tags()
@@ -107,12 +108,14 @@ func decodeJSON(data []byte, v any) error {
 // describe adds to the document what no request needs: which members of an
 // answer are always there, and which parameters the service asks for.
 func describe(doc *huma.OpenAPI) {
-	describeFields(doc)
+	texts := domainTexts()
+	describeFields(doc, texts)
 	for _, path := range doc.Paths {
 		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete, path.Patch} {
 			if o == nil {
 				continue
 			}
+			describeOperation(o, texts)
 			if refused := o.Responses["default"]; refused != nil {
 				o.Responses["4XX"] = &huma.Response{Description: "Refused: the request, or the state of what it names, does not allow it.", Content: refused.Content}
 			}
@@ -146,19 +149,25 @@ func describe(doc *huma.OpenAPI) {
 	}
 }
 
-// fieldTexts are the comments of package sandbox, by type and member.
+// fieldTexts are the comments of package sandbox, by type and member, and by
+// verb.
 //
 //go:generate go run ./gen -fields fields.json ../../sandbox
 //go:generate go run ./gen ../../api/openapi.yaml
 //go:embed fields.json
 var fieldTexts []byte
 
-// describeFields says of each member what package sandbox says of it.
-func describeFields(doc *huma.OpenAPI) {
+// domainTexts returns what is in fieldTexts.
+func domainTexts() map[string]string {
 	var texts map[string]string
 	if err := json.Unmarshal(fieldTexts, &texts); err != nil {
 		panic("fields.json: " + err.Error()) // it is part of the program
 	}
+	return texts
+}
+
+// describeFields says of each member what package sandbox says of it.
+func describeFields(doc *huma.OpenAPI, texts map[string]string) {
 	for name, schema := range doc.Components.Schemas.Map() {
 		if schema.Description == "" {
 			schema.Description = texts[name]

@@ -40,7 +40,8 @@ func (h *handlers) registerPreviews(a huma.API) {
 			v, err := h.svc.ListPreviews(ctx, in.Sandbox, in.page())
 			return reply(ctx, h, v, err)
 		})
-	huma.Register(a, op(http.MethodGet, "/v1/previews", "list-previews", "previews", "List the previews of all living sandboxes, by sandbox and port"),
+	huma.Register(a, says(op(http.MethodGet, "/v1/previews", "list-previews", "previews", "List the previews of all living sandboxes, by sandbox and port"),
+		"Those that have expired are left out."),
 		func(ctx context.Context, in *PageQuery) (*Reply[sandbox.List[sandbox.Preview]], error) {
 			v, err := h.svc.ListPreviews(ctx, "", in.page())
 			return reply(ctx, h, v, err)

@@ -43,8 +43,8 @@ type listInput struct {
 	Namespace string   `query:"namespace" doc:"Only this namespace; absent or * is all."`
 	State     []string `query:"state,explode" doc:"Only these states; absent is all that are not final."`
 	Metadata  []string `query:"metadata,explode" doc:"Only sandboxes with this pair, key=value; all pairs when repeated. In the key, = is written %3D and % is written %25, besides the encoding of the query."`
-	Name      string   `query:"name"`
-	Template  string   `query:"template"`
+	Name      string   `query:"name" doc:"Only the sandbox of this name."`
+	Template  string   `query:"template" doc:"Only sandboxes made from this template."`
 	PageQuery
 }
 

@@ -52,11 +52,13 @@ func (h *handlers) registerServer(a huma.API) {
 	open := []map[string][]string{}
 	health := op(http.MethodGet, "/healthz", "health", "server", "Tell that the server answers")
 	health.Security = open
+	health = says(health, "Needs no key, and asks nothing of the store or of sandboxes.")
 	huma.Register(a, health, func(context.Context, *struct{}) (*Reply[Health], error) {
 		return &Reply[Health]{Body: &Health{Status: "ok"}}, nil
 	})
 	version := op(http.MethodGet, "/v1/version", "version", "server", "Tell the server's version")
 	version.Security = open
+	version = says(version, "Needs no key. Every answer has the version in the header Cove-Version too.")
 	huma.Register(a, version, func(context.Context, *struct{}) (*Reply[VersionInfo], error) {
 		return &Reply[VersionInfo]{Body: &VersionInfo{Version: h.version, API: "v1"}}, nil
 	})

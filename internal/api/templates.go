@@ -75,7 +75,8 @@ func (h *handlers) registerTemplates(a huma.API) {
 			}
 			return done(ctx, h, h.svc.AliasTemplate(ctx, in.Alias, in.Body.Name))
 		})
-	huma.Register(a, op(http.MethodDelete, "/v1/template-aliases/{alias}", "delete-template-alias", "templates", "Take an alias away"),
+	huma.Register(a, says(op(http.MethodDelete, "/v1/template-aliases/{alias}", "delete-template-alias", "templates", "Take an alias away"),
+		"The template that it stands for stays."),
 		func(ctx context.Context, in *aliasPath) (*struct{}, error) {
 			return done(ctx, h, h.svc.AliasTemplate(ctx, in.Alias, ""))
 		})

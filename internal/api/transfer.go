@@ -43,8 +43,8 @@ type writeInput struct {
 	SandboxPath
 	FileQuery
 	Mode        string `query:"mode" doc:"Permission bits in octal."`
-	MakeParents bool   `query:"make_parents"`
-	Append      bool   `query:"append"`
+	MakeParents bool   `query:"make_parents" doc:"Make directories that are missing."`
+	Append      bool   `query:"append" doc:"Write at the end of the file, if it is there."`
 	Exclusive   bool   `query:"exclusive" doc:"Fail when the file exists."`
 	Owner       string `query:"owner" doc:"A user name or uid[:gid]."`
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // fieldTexts reads the comments on the fields of a package's structs: by
-// "Type.member", with the member's JSON name, and by "Type" the type's own.
+// "Type.member", with the member's JSON name, and by "Type" the type's own. Those
+// on the methods of its interfaces are by "Method()".
 func fieldTexts(dir string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -33,6 +34,7 @@ func fieldTexts(dir string) (map[string]string, error) {
 			for _, spec := range decl.Specs {
 				if ts, ok := spec.(*ast.TypeSpec); ok {
 					addStruct(texts, decl, ts)
+					addMethods(texts, ts)
 				}
 			}
 		}
@@ -57,6 +59,18 @@ func addStruct(texts map[string]string, decl *ast.GenDecl, ts *ast.TypeSpec) {
 		name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
 		if name != "" && name != "-" {
 			add(texts, ts.Name.Name+"."+name, f.Doc.Text()+f.Comment.Text())
+		}
+	}
+}
+
+func addMethods(texts map[string]string, ts *ast.TypeSpec) {
+	it, ok := ts.Type.(*ast.InterfaceType)
+	if !ok {
+		return
+	}
+	for _, m := range it.Methods.List {
+		for _, name := range m.Names {
+			add(texts, name.Name+"()", m.Doc.Text())
 		}
 	}
 }
