@@ -49,12 +49,20 @@ soak: ## run every test with all of its cases: hours, before a release
 test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates
 
-check: lint test ## what CI runs
+check: deps lint test ## what CI runs
 
-lint: ## vet, staticcheck and format
+# What looks at the OpenAPI description, by its lock file.
+OPENAPI_LINT = test/openapi/node_modules/.package-lock.json
+
+$(OPENAPI_LINT): test/openapi/package-lock.json
+	npm ci --prefix test/openapi
+
+lint: $(OPENAPI_LINT) ## vet, staticcheck, format, and the OpenAPI description
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go tool -modfile=tools.mod staticcheck ./...
+	cd test/openapi && REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true node_modules/.bin/redocly lint --config redocly.yaml ../../api/openapi.yaml
+	cd test/openapi && node_modules/.bin/spectral lint --ruleset spectral.yaml --fail-severity hint ../../api/openapi.yaml
 
 fuzz: ## run every fuzz target for FUZZTIME each
 	./scripts/fuzz $(or $(FUZZTIME),20s)
