@@ -30,9 +30,12 @@ func Scopes() []Scope {
 type Caller struct {
 	// KeyID is the key used, or "local" for a caller trusted as the user that
 	// runs the daemon.
-	KeyID  string
-	Team   string
-	Scopes []Scope
+	KeyID string
+	Team  string
+	// Namespace is the one namespace of the team that the caller works in: what
+	// is in others does not exist for it. Empty is the whole team.
+	Namespace string
+	Scopes    []Scope
 }
 
 // DefaultTeam is the team of local callers.

@@ -47,7 +47,7 @@ type EnvVar struct {
 
 // StatsRequest selects what [Observe.ListStats] tells of.
 type StatsRequest struct {
-	// Namespace "*" is every namespace, "" too.
+	// Namespace "*" is every namespace that the caller may know of, "" too.
 	Namespace string `json:"namespace,omitempty"`
 	// Sandbox selects one, by id or name.
 	Sandbox string `json:"sandbox,omitempty"`

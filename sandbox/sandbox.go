@@ -32,9 +32,11 @@ const (
 type Sandbox struct {
 	// ID is opaque, unguessable, unique for ever and a valid DNS label.
 	ID string `json:"id"`
-	// Name is unique among a team's living sandboxes, or empty.
-	Name      string            `json:"name,omitempty"`
-	Team      string            `json:"team"`
+	// Name is unique among a namespace's living sandboxes, or empty.
+	Name string `json:"name,omitempty"`
+	Team string `json:"team"`
+	// Namespace is the part of the team that it is in, with its forks and
+	// snapshots.
 	Namespace string            `json:"namespace"`
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Template  string            `json:"template"`
@@ -101,10 +103,11 @@ type Resources struct {
 // CreateRequest describes a sandbox to be made. Zero values mean defaults:
 // those of the template first, then those of the server.
 type CreateRequest struct {
-	// Name is unique among the team's living sandboxes: 1 to 63 of a-z, 0-9,
+	// Name is unique among the namespace's living sandboxes: 1 to 63 of a-z, 0-9,
 	// "_", "." and "-". Empty is none.
 	Name string `json:"name,omitempty"`
-	// Namespace groups sandboxes; empty is "default".
+	// Namespace is the part of the team that it is in; empty is that of the
+	// caller, or "default". A caller who is in one can name no other.
 	Namespace string `json:"namespace,omitempty"`
 	// Metadata are pairs to find the sandbox by, at most 64.
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -172,9 +175,10 @@ type UpdateRequest struct {
 	PausedLifetimeSeconds *int64 `json:"paused_lifetime_seconds,omitempty"`
 }
 
-// ListRequest selects sandboxes of the caller's team. Zero fields select all.
+// ListRequest selects sandboxes of the caller's team, and
+// namespace if it is in one. Zero fields select all.
 type ListRequest struct {
-	// Namespace "*" is every namespace, "" too.
+	// Namespace "*" is every namespace that the caller may know of, "" too.
 	Namespace string `json:"namespace,omitempty"`
 	// States: empty selects every state that is not final.
 	States []State `json:"states,omitempty"`

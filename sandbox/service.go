@@ -9,9 +9,12 @@ import (
 // Service is everything Cove does. Errors are [Error] values; see the codes.
 // All methods are safe for concurrent use. The caller's identity travels in
 // the context ([WithCaller]); a sandbox of another team is not_found, as if it
-// did not exist.
+// did not exist, and so is one of another namespace for a caller who is in one
+// ([Caller.Namespace]).
 //
-// A sandbox argument is an id or a name of the caller's team.
+// A sandbox argument is an id, or a name in the caller's namespace. To a caller
+// who is in none, a name means the sandbox of the default namespace first, and
+// then that of any other; if several others have it, that is a conflict.
 type Service interface {
 	Sandboxes
 	Snapshots
@@ -73,7 +76,7 @@ type Snapshots interface {
 	// CreateSnapshot keeps the state of a running or paused sandbox, which
 	// goes on.
 	CreateSnapshot(ctx context.Context, sandbox string, req CreateSnapshotRequest) (*Snapshot, error)
-	// GetSnapshot takes an id or a name of the caller's team.
+	// GetSnapshot takes an id or a name, as of a sandbox.
 	GetSnapshot(ctx context.Context, snapshot string) (*Snapshot, error)
 	// ListSnapshots returns snapshots, newest first.
 	ListSnapshots(ctx context.Context, req ListSnapshotsRequest) (*List[Snapshot], error)

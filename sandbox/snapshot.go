@@ -16,9 +16,11 @@ const (
 type Snapshot struct {
 	// ID is opaque, unguessable and unique for ever.
 	ID string `json:"id"`
-	// Name is unique among a team's snapshots, or empty.
+	// Name is unique among a namespace's snapshots, or empty.
 	Name string `json:"name,omitempty"`
 	Team string `json:"team"`
+	// Namespace is that of the sandbox.
+	Namespace string `json:"namespace"`
 	// SandboxID is the sandbox whose state it is; that one may have ended.
 	SandboxID string       `json:"sandbox_id"`
 	Kind      SnapshotKind `json:"kind"`
@@ -41,7 +43,7 @@ type Snapshot struct {
 
 // CreateSnapshotRequest describes a snapshot to be made.
 type CreateSnapshotRequest struct {
-	// Name is unique among the team's snapshots; rules as for sandboxes.
+	// Name is unique among the namespace's snapshots; rules as for sandboxes.
 	Name string `json:"name,omitempty"`
 	// Kind is "memory", the default, or "files".
 	Kind SnapshotKind `json:"kind,omitempty"`
@@ -49,7 +51,8 @@ type CreateSnapshotRequest struct {
 	Label string `json:"label,omitempty"`
 }
 
-// ListSnapshotsRequest selects snapshots of the caller's team.
+// ListSnapshotsRequest selects snapshots of the caller's team, and namespace if it
+// is in one.
 type ListSnapshotsRequest struct {
 	// Sandbox selects those of one sandbox, by id or name.
 	Sandbox string `json:"sandbox,omitempty"`

@@ -35,6 +35,9 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (_ *san
 	if err := checkCreate(&req, &v.caller); err != nil {
 		return nil, err
 	}
+	if req.Namespace, err = v.namespace(req.Namespace); err != nil {
+		return nil, err
+	}
 	if req.FitResources {
 		req.Resources = s.fit(req.Resources)
 	}

@@ -16,7 +16,8 @@ import (
 // handle is the way to a running sandbox. It is in [Service.handles] from the
 // moment the sandbox runs, or was found running, until it ends.
 type handle struct {
-	id, team string
+	id       string
+	realm    realm // with its namespace
 	instance engine.Instance
 	client   *agentclient.Client
 	// updating is held by the update under way: it has room for one.
@@ -44,7 +45,7 @@ type handle struct {
 
 func newHandle(r *store.Record, instance engine.Instance) *handle {
 	h := &handle{
-		id: r.ID, team: r.Team, instance: instance,
+		id: r.ID, realm: realmOf(r), instance: instance,
 		client:   agentclient.New(r.ID, instance.Dial),
 		updating: make(chan struct{}, 1),
 		gone:     make(chan struct{}),
@@ -137,7 +138,7 @@ func (h *handle) saved(at time.Time) {
 // open returns the handle of the caller's running sandbox, and counts the
 // visit as a call on it.
 func (v *visit) open(ref string) (*handle, error) {
-	h, err := v.s.enterHandle(v.ctx, func() (*handle, error) { return v.s.open(v.ctx, v.caller.Team, ref) })
+	h, err := v.s.enterHandle(v.ctx, func() (*handle, error) { return v.s.open(v.ctx, v.realm(), ref) })
 	if h != nil {
 		v.sandboxID = h.id
 	}
@@ -172,12 +173,12 @@ func (s *Service) enterHandle(ctx context.Context, open func() (*handle, error))
 
 // open finds the handle by id without asking the store: this is the path of
 // every command. A paused sandbox is resumed.
-func (s *Service) open(ctx context.Context, team, ref string) (*handle, error) {
+func (s *Service) open(ctx context.Context, in realm, ref string) (*handle, error) {
 	if isSandboxID(ref) {
 		s.mu.Lock()
 		h := s.handles[ref]
 		s.mu.Unlock()
-		if h != nil && h.team == team {
+		if h != nil && in.has(h.realm.team, h.realm.namespace) {
 			return h, nil
 		}
 	}
@@ -185,7 +186,7 @@ func (s *Service) open(ctx context.Context, team, ref string) (*handle, error) {
 	err := errMoved
 	for try := 0; try < openTries && errors.Is(err, errMoved); try++ {
 		var r store.Record
-		if r, err = s.resolve(ctx, team, ref); err != nil {
+		if r, err = s.resolve(ctx, in, ref); err != nil {
 			return nil, err
 		}
 		if r.State == sandbox.StatePaused {

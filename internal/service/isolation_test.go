@@ -314,15 +314,34 @@ func verbs() []string {
 	return all
 }
 
-// TestTeamIsolation calls every verb on another team's sandbox, by id and by
-// name, and compares with what a sandbox that does not exist gives.
-func TestTeamIsolation(t *testing.T) {
+// strangers are callers who may know of nothing that the team red has in the
+// namespace "vault".
+func strangers(t testing.TB) map[string]context.Context {
+	return map[string]context.Context{"team": as(t.Context(), "blue"), "namespace": inNamespace(red(t), "blue")}
+}
+
+// inNamespace has a caller work in a namespace.
+func inNamespace(ctx context.Context, namespace string) context.Context {
+	c, _ := sandbox.CallerOf(ctx)
+	c.Namespace = namespace
+	return sandbox.WithCaller(ctx, c)
+}
+
+// TestIsolation calls every verb on a sandbox of another team, and of another
+// namespace, by id and by name, and compares with what a sandbox that does not
+// exist gives.
+func TestIsolation(t *testing.T) {
+	for name, stranger := range strangers(t) {
+		t.Run(name, func(t *testing.T) { testIsolation(t, stranger) })
+	}
+}
+
+func testIsolation(t *testing.T, blue context.Context) {
 	w := newWorld(t)
-	sbx := w.create(sandbox.CreateRequest{Name: "treasure"})
+	sbx := w.create(sandbox.CreateRequest{Name: "treasure", Namespace: "vault"})
 	w.shell(sbx.ID, "echo good > file")
 	before := w.get(sbx.ID)
 	files := w.shell(sbx.ID, "ls; cat file")
-	blue := as(t.Context(), "blue")
 	absent := idPrefix + strings.Repeat("a", len(sbx.ID)-len(idPrefix))
 	for _, verb := range verbs() {
 		t.Run(verb, func(t *testing.T) {
@@ -355,30 +374,46 @@ func TestTeamIsolation(t *testing.T) {
 	list, err := w.List(blue, sandbox.ListRequest{States: states})
 	must(t, err)
 	if len(list.Items) != 0 {
-		t.Errorf("another team sees %v", list.Items)
+		t.Errorf("a stranger sees %v", list.Items)
 	}
-	events, err := w.Audit(blue, sandbox.AuditRequest{})
-	must(t, err)
-	for _, e := range events.Items {
-		if e.Team != "blue" || e.SandboxID != "" {
-			t.Errorf("another team's record has %+v", e)
-		}
-	}
-	// The name is free for the other team.
+	noteworthy(t, w, blue, func(e *sandbox.AuditEvent) bool { return e.Team == "blue" && e.SandboxID == "" })
+	// The name is free for a stranger.
 	if _, err := w.Create(blue, sandbox.CreateRequest{Name: "treasure"}); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestTeamIsolationOfSnapshots calls every verb that takes a snapshot with one
-// of another team, by id and by name, and compares with what one that does not
-// exist gives. A winner and a subject of another team are tried too.
-func TestTeamIsolationOfSnapshots(t *testing.T) {
+// noteworthy checks all that a stranger may read in the record of what was done.
+// Who is in a namespace reads nothing of the team's.
+func noteworthy(t *testing.T, w *world, stranger context.Context, good func(*sandbox.AuditEvent) bool) {
+	t.Helper()
+	events, err := w.Audit(stranger, sandbox.AuditRequest{})
+	if c, _ := sandbox.CallerOf(stranger); c.Namespace != "" {
+		wantCode(t, err, sandbox.CodeForbidden)
+		return
+	}
+	must(t, err)
+	for _, e := range events.Items {
+		if !good(&e) {
+			t.Errorf("a stranger's record has %+v", e)
+		}
+	}
+}
+
+// TestIsolationOfSnapshots calls every verb that takes a snapshot with one of
+// another team, and of another namespace, by id and by name, and compares with
+// what one that does not exist gives. A foreign winner and subject are tried too.
+func TestIsolationOfSnapshots(t *testing.T) {
+	for name, stranger := range strangers(t) {
+		t.Run(name, func(t *testing.T) { testIsolationOfSnapshots(t, stranger) })
+	}
+}
+
+func testIsolationOfSnapshots(t *testing.T, blue context.Context) {
 	w := newWorld(t)
-	sbx := w.create(sandbox.CreateRequest{Name: "theirs"})
+	sbx := w.create(sandbox.CreateRequest{Name: "theirs", Namespace: "vault"})
 	snap, err := w.CreateSnapshot(red(t), sbx.ID, sandbox.CreateSnapshotRequest{Name: "treasure"})
 	must(t, err)
-	blue := as(t.Context(), "blue")
 	own, err := w.Create(blue, sandbox.CreateRequest{})
 	must(t, err)
 	absent := snapshotPrefix + strings.Repeat("a", len(snap.ID)-len(snapshotPrefix))
@@ -402,19 +437,15 @@ func TestTeamIsolationOfSnapshots(t *testing.T) {
 	list, err := w.ListSnapshots(blue, sandbox.ListSnapshotsRequest{Automatic: true})
 	must(t, err)
 	if len(list.Items) != 0 {
-		t.Errorf("another team sees %+v", list.Items)
+		t.Errorf("a stranger sees %+v", list.Items)
 	}
-	events, err := w.Audit(blue, sandbox.AuditRequest{})
-	must(t, err)
-	for _, e := range events.Items {
-		if e.Team != "blue" || e.SandboxID != "" && e.SandboxID != own.ID || strings.Contains(e.Detail, snap.ID) {
-			t.Errorf("another team's record has %+v", e)
-		}
-	}
-	// The name is free for the other team.
+	noteworthy(t, w, blue, func(e *sandbox.AuditEvent) bool {
+		return e.Team == "blue" && (e.SandboxID == "" || e.SandboxID == own.ID) && !strings.Contains(e.Detail, snap.ID)
+	})
+	// The name is free for a stranger.
 	mine, err := w.CreateSnapshot(blue, own.ID, sandbox.CreateSnapshotRequest{Name: "treasure"})
 	must(t, err)
-	if got, err := w.GetSnapshot(red(t), "treasure"); err != nil || got.ID != snap.ID || got.ID == mine.ID {
+	if got, err := w.GetSnapshot(inNamespace(red(t), "vault"), "treasure"); err != nil || got.ID != snap.ID || got.ID == mine.ID {
 		t.Errorf("the snapshot is %+v, %v", got, err)
 	}
 	w.agree()

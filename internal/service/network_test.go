@@ -522,12 +522,15 @@ func TestDialPeer(t *testing.T) {
 		rule(sandbox.NetworkDeny, "sandbox:to", "tcp", "9"),
 		rule(sandbox.NetworkAllow, "sandbox:to", "", "1-65000"),
 		rule(sandbox.NetworkAllow, "sandbox:theirs", ""),
+		rule(sandbox.NetworkAllow, "sandbox:elsewhere", ""),
 	}}})
 	w.create(sandbox.CreateRequest{Name: "to"})
 
 	w.create(sandbox.CreateRequest{Name: "unnamed"})
 	_, err := w.Create(as(t.Context(), "blue"), sandbox.CreateRequest{Name: "theirs"})
 	must(t, err)
+	// A name is looked for in the namespace of the one that dials.
+	w.create(sandbox.CreateRequest{Name: "elsewhere", Namespace: "other"})
 	dial := func(name string, port int) error {
 		c, err := w.engine.DialPeer(t.Context(), from.ID, name, port)
 		if err == nil {
@@ -543,6 +546,7 @@ func TestDialPeer(t *testing.T) {
 	wantCode(t, dial("to", agentPort), sandbox.CodeInvalid)
 	wantCode(t, dial("unnamed", port), sandbox.CodeForbidden)
 	wantCode(t, dial("theirs", port), sandbox.CodeNotFound)
+	wantCode(t, dial("elsewhere", port), sandbox.CodeNotFound)
 	wantCode(t, dial(w.get("to").ID, port), sandbox.CodeForbidden)
 	// The record decides, whatever the gateway asks for.
 	_, err = w.SetNetwork(ctx, "from", sandbox.NetworkPolicy{})

@@ -135,11 +135,10 @@ func (s *Service) watched(v *visit, req *sandbox.StatsRequest) ([]store.Record, 
 		r, err := v.resolve(req.Sandbox)
 		return []store.Record{r}, "", err
 	}
-	f, err := listFilter(&sandbox.ListRequest{Namespace: req.Namespace})
+	f, err := v.filter(&sandbox.ListRequest{Namespace: req.Namespace})
 	if err != nil {
 		return nil, "", err
 	}
-	f.Team = v.caller.Team
 	return s.cfg.Store.ListSandboxes(v.ctx, f, req.Page)
 }
 

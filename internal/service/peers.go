@@ -10,7 +10,7 @@ import (
 )
 
 // DialPeer opens a connection from one sandbox to a port of the sandbox of a
-// name in its team, which is resumed if it is paused. The gateway that asks has
+// name in its namespace, which is resumed if it is paused. The gateway that asks has
 // judged by its policy; its word is not taken for it.
 func (s *Service) DialPeer(ctx context.Context, fromSandboxID, name string, port int) (_ net.Conn, err error) {
 	ctx, leave, err := s.visitor(ctx)
@@ -32,11 +32,11 @@ func (s *Service) DialPeer(ctx context.Context, fromSandboxID, name string, port
 	if checkSandboxName(name) != nil || !allowsPeer(&policy, name, port) {
 		return nil, sandbox.Errorf(sandbox.CodeForbidden, "no rule of the sandbox allows sandbox:%s at port %d", name, port)
 	}
-	to, err := s.resolve(ctx, from.Team, name)
+	to, err := s.resolve(ctx, realmOf(&from), name)
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.open(ctx, from.Team, to.ID)
+	h, err := s.open(ctx, realmOf(&from), to.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,7 @@ func (s *Service) ListPreviews(ctx context.Context, ref string, page sandbox.Pag
 		}
 		id = r.ID
 	}
-	records, next, err := s.cfg.Store.ListPreviews(v.ctx, v.caller.Team, id, time.Now(), page)
+	records, next, err := s.cfg.Store.ListPreviews(v.ctx, v.caller.Team, v.caller.Namespace, id, time.Now(), page)
 	if err != nil {
 		return nil, err
 	}

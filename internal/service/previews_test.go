@@ -359,7 +359,7 @@ func TestPreviewLists(t *testing.T) {
 		t.Errorf("the record is %+v", p)
 	}
 	must(t, w.store.DeleteSandbox(ctx, x.ID))
-	all, _, err := w.store.ListPreviews(ctx, "red", x.ID, time.Now(), sandbox.Page{})
+	all, _, err := w.store.ListPreviews(ctx, "red", "", x.ID, time.Now(), sandbox.Page{})
 	if err != nil || len(all) != 0 {
 		t.Errorf("without their sandbox: %v, %v", []store.PreviewRecord(all), err)
 	}

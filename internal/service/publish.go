@@ -198,7 +198,7 @@ func (p *publisher) dial(pub *published, guest int) (net.Conn, error) {
 	defer leave()
 	ctx, cancel := context.WithTimeout(p.s.ctx, publishDial)
 	defer cancel()
-	h, err := p.s.open(ctx, pub.team, pub.id)
+	h, err := p.s.open(ctx, realm{team: pub.team}, pub.id)
 	if err != nil {
 		return nil, err
 	}

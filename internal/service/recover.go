@@ -39,6 +39,9 @@ func (s *Service) ListOrphans(ctx context.Context, page sandbox.Page) (_ *sandbo
 	if err != nil {
 		return nil, err
 	}
+	if err := v.needTeam("what is set aside"); err != nil {
+		return nil, err
+	}
 	var seen []sandbox.Orphan
 	if s.cfg.Orphans != nil {
 		all, err := s.cfg.Orphans.List()
@@ -60,6 +63,9 @@ func (s *Service) RecoverOrphan(ctx context.Context, id string) (_ *sandbox.Reco
 	v.atOnce = true
 	defer v.leave(&err)
 	if err != nil {
+		return nil, err
+	}
+	if err := v.needTeam("what is set aside"); err != nil {
 		return nil, err
 	}
 	if err := checkText("the id", id); err != nil {
@@ -169,6 +175,8 @@ func (s *Service) snapshotAgain(ctx context.Context, v *visit, it *orphan.Item) 
 		known.Snapshot.Network = &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}
 	}
 	snap := known.Snapshot
+	// Copies of before snapshots had one do not say.
+	snap.Namespace = cmp.Or(snap.Namespace, sandbox.DefaultNamespace)
 	if snap.Automatic { // its history is gone
 		snap.Automatic, snap.Step = false, 0
 		if snap.Label != "" {

@@ -57,11 +57,10 @@ func (s *Service) List(ctx context.Context, req sandbox.ListRequest) (_ *sandbox
 	if err != nil {
 		return nil, err
 	}
-	f, err := listFilter(&req)
+	f, err := v.filter(&req)
 	if err != nil {
 		return nil, err
 	}
-	f.Team = v.caller.Team
 	records, next, err := s.cfg.Store.ListSandboxes(v.ctx, f, req.Page)
 	if err != nil {
 		return nil, err
@@ -73,8 +72,13 @@ func (s *Service) List(ctx context.Context, req sandbox.ListRequest) (_ *sandbox
 	return list, nil
 }
 
-func listFilter(req *sandbox.ListRequest) (store.SandboxFilter, error) {
-	f := store.SandboxFilter{States: req.States, Metadata: req.Metadata, Name: req.Name, Template: req.Template}
+// filter selects what a request asks for of what the caller may know of.
+func (v *visit) filter(req *sandbox.ListRequest) (store.SandboxFilter, error) {
+	f := store.SandboxFilter{Team: v.caller.Team, States: req.States, Metadata: req.Metadata, Name: req.Name, Template: req.Template}
+	var err error
+	if f.Namespace, err = v.namespace(req.Namespace); err != nil {
+		return f, err
+	}
 	for _, st := range req.States {
 		if !slices.Contains(states, st) {
 			return f, invalid("state %s is not known; use some of %v", quote(string(st)), states)
@@ -82,12 +86,6 @@ func listFilter(req *sandbox.ListRequest) (store.SandboxFilter, error) {
 	}
 	if len(f.States) == 0 {
 		f.States = slices.DeleteFunc(slices.Clone(states), sandbox.State.Final)
-	}
-	if req.Namespace != "" && req.Namespace != "*" {
-		if err := checkName("namespace", req.Namespace); err != nil {
-			return f, err
-		}
-		f.Namespace = req.Namespace
 	}
 	if req.Name != "" {
 		if err := checkName("name", req.Name); err != nil {
@@ -136,7 +134,11 @@ func (s *Service) Audit(ctx context.Context, req sandbox.AuditRequest) (_ *sandb
 		return nil, err
 	}
 	f := store.AuditFilter{Team: v.caller.Team}
-	if req.SandboxID != "" {
+	if req.SandboxID == "" {
+		if err := v.needTeam("the record of what was done"); err != nil {
+			return nil, err
+		}
+	} else {
 		if f.SandboxID, err = s.auditSubject(v, req.SandboxID); err != nil {
 			return nil, err
 		}
@@ -149,10 +151,10 @@ func (s *Service) Audit(ctx context.Context, req sandbox.AuditRequest) (_ *sandb
 }
 
 // auditSubject returns the id of a sandbox that the team has, or had: events
-// outlive the sandbox's own record.
+// outlive the sandbox's own record, but do not tell its namespace.
 func (s *Service) auditSubject(v *visit, ref string) (string, error) {
 	r, err := v.resolve(ref)
-	if err == nil || sandbox.CodeOf(err) != sandbox.CodeNotFound {
+	if err == nil || sandbox.CodeOf(err) != sandbox.CodeNotFound || v.caller.Namespace != "" {
 		return r.ID, err
 	}
 	past, _, lerr := s.cfg.Store.ListAudit(v.ctx, store.AuditFilter{Team: v.caller.Team, SandboxID: ref}, sandbox.Page{Limit: 1})

@@ -124,7 +124,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 
 // snapshotOf fills in what a snapshot has of its sandbox.
 func snapshotOf(snap *store.SnapshotRecord, r *store.Record) {
-	snap.Team, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.ID, r.Snapshot, r.Template, r.Resources
+	snap.Team, snap.Namespace, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.Namespace, r.ID, r.Snapshot, r.Template, r.Resources
 	snap.Root, snap.Origin, snap.BaseEnv, snap.Env, snap.User, snap.WorkDir = r.Root, r.Origin, r.BaseEnv, r.Env, r.User, r.WorkDir
 	snap.Network, snap.Bindings, snap.Mounts = r.Network, r.Bindings, r.Mounts
 }
@@ -135,12 +135,12 @@ func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) 
 	if snap.Name == "" {
 		return nil
 	}
-	_, err := s.cfg.Store.SnapshotByName(ctx, snap.Team, snap.Name)
+	_, err := s.cfg.Store.SnapshotByName(ctx, snap.Team, snap.Namespace, snap.Name)
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound:
 		return nil
 	case "":
-		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", snap.Name)
+		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot; choose another name, or delete that snapshot first", snap.Name)
 	}
 	return err
 }
@@ -230,9 +230,9 @@ func (v *visit) snapshot(ref string) (store.SnapshotRecord, error) {
 	if isSnapshotID(ref) {
 		snap, err = v.s.cfg.Store.Snapshot(v.ctx, ref)
 	} else {
-		snap, err = v.s.cfg.Store.SnapshotByName(v.ctx, v.caller.Team, ref)
+		snap, err = v.s.cfg.Store.SnapshotByName(v.ctx, v.caller.Team, v.caller.Namespace, ref)
 	}
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && snap.Team != v.caller.Team {
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !v.realm().has(snap.Team, snap.Namespace) {
 		return store.SnapshotRecord{}, noSnapshot(ref)
 	}
 	if err == nil {
@@ -252,7 +252,7 @@ func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRe
 	if err != nil {
 		return nil, err
 	}
-	f := store.SnapshotFilter{Team: v.caller.Team}
+	f := store.SnapshotFilter{Team: v.caller.Team, Namespace: v.caller.Namespace}
 	var unknown error
 	if req.Sandbox != "" {
 		r, err := v.resolve(req.Sandbox)

@@ -71,6 +71,11 @@ func (s *Service) enter(ctx context.Context, scope sandbox.Scope, action string)
 	if !ok || c.Team == "" {
 		return v, sandbox.Errorf(sandbox.CodeUnauthenticated, "the request carries no identity; send an API key")
 	}
+	if c.Namespace != "" {
+		if err := checkName("namespace", c.Namespace); err != nil {
+			return v, err
+		}
+	}
 	v.caller = c
 	if scope == anyScope && len(c.Scopes) > 0 {
 		return v, nil
@@ -141,14 +146,14 @@ func (e *callbackError) Unwrap() error { return e.err }
 // resolve returns the record of the caller's sandbox with this id or name, in
 // any state.
 func (v *visit) resolve(ref string) (store.Record, error) {
-	r, err := v.s.resolve(v.ctx, v.caller.Team, ref)
+	r, err := v.s.resolve(v.ctx, v.realm(), ref)
 	if err == nil {
 		v.sandboxID = r.ID
 	}
 	return r, err
 }
 
-func (s *Service) resolve(ctx context.Context, team, ref string) (store.Record, error) {
+func (s *Service) resolve(ctx context.Context, in realm, ref string) (store.Record, error) {
 	if ref == "" {
 		return store.Record{}, sandbox.Errorf(sandbox.CodeInvalid, "no sandbox is named; give its id or name")
 	}
@@ -160,16 +165,16 @@ func (s *Service) resolve(ctx context.Context, team, ref string) (store.Record, 
 	if isSandboxID(ref) {
 		r, err = s.cfg.Store.Sandbox(ctx, ref)
 	} else {
-		r, err = s.cfg.Store.SandboxByName(ctx, team, ref)
+		r, err = s.cfg.Store.SandboxByName(ctx, in.team, in.namespace, ref)
 	}
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.Team != team {
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !in.has(r.Team, r.Namespace) {
 		return store.Record{}, noSandbox(ref)
 	}
 	return r, err
 }
 
 // noSandbox is the one answer for what does not exist and what is another
-// team's.
+// team's or in another namespace.
 func noSandbox(ref string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox %s; list the sandboxes to see which there are", quote(ref))
 }

@@ -99,7 +99,7 @@ func (s *Service) GetVolume(ctx context.Context, ref string) (_ *sandbox.Volume,
 		}
 		r.UsedBytes = f.used
 	}
-	by, err := s.mounted(v.ctx, store.SandboxFilter{Team: r.Team, VolumeID: r.ID})
+	by, err := s.mounted(v.ctx, store.SandboxFilter{Team: r.Team, Namespace: v.caller.Namespace, VolumeID: r.ID})
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (s *Service) ListVolumes(ctx context.Context, page sandbox.Page) (_ *sandbo
 	if err != nil {
 		return nil, err
 	}
-	by, err := s.mounted(v.ctx, store.SandboxFilter{Team: v.caller.Team, Mounted: true})
+	by, err := s.mounted(v.ctx, store.SandboxFilter{Team: v.caller.Team, Namespace: v.caller.Namespace, Mounted: true})
 	if err != nil {
 		return nil, err
 	}

@@ -61,10 +61,10 @@ type Previews interface {
 	// Preview returns the preview of a port, expired ones too.
 	Preview(ctx context.Context, sandboxID string, port int) (PreviewRecord, error)
 	// ListPreviews returns one page of the previews of a sandbox by port, or of
-	// those of all sandboxes of the team that are not ended, by sandbox and port,
-	// for "", and the cursor of the next. Those that have expired by now are left
-	// out.
-	ListPreviews(ctx context.Context, team, sandboxID string, now time.Time, p sandbox.Page) ([]PreviewRecord, string, error)
+	// those of all sandboxes of the namespace that are not ended, by sandbox and
+	// port, for "", and the cursor of the next. The namespace "" is all of the team.
+	// Those that have expired by now are left out.
+	ListPreviews(ctx context.Context, team, namespace, sandboxID string, now time.Time, p sandbox.Page) ([]PreviewRecord, string, error)
 	// DeletePreview removes the preview of a port, if it is there.
 	DeletePreview(ctx context.Context, sandboxID string, port int) error
 }

@@ -134,7 +134,7 @@ type SandboxFilter struct {
 // Sandboxes is the record of sandboxes.
 type Sandboxes interface {
 	// CreateSandbox adds a record if the quota of its team still holds with
-	// it. A name that a sandbox of the team that is not ended has is a
+	// it. A name that a sandbox of the namespace that is not ended has is a
 	// conflict. A volume among its mounts that the team does not have is
 	// not_found.
 	CreateSandbox(ctx context.Context, r Record, q Quota) error
@@ -143,9 +143,11 @@ type Sandboxes interface {
 	CreateSandboxes(ctx context.Context, records []Record, q Quota) error
 	// Sandbox returns the record with this id.
 	Sandbox(ctx context.Context, id string) (Record, error)
-	// SandboxByName returns the team's sandbox of this name that is not ended,
-	// or else the newest that is.
-	SandboxByName(ctx context.Context, team, name string) (Record, error)
+	// SandboxByName returns the namespace's sandbox of this name that is not
+	// ended, or else the newest that is. For "", it looks in all namespaces of
+	// the team, and of those that are not ended takes the one of the default
+	// namespace; if there is none, and there are several, that is a conflict.
+	SandboxByName(ctx context.Context, team, namespace, name string) (Record, error)
 	// SandboxByInstance returns the sandbox that is not ended whose machine has
 	// this id, or else the newest that is.
 	SandboxByInstance(ctx context.Context, instance string) (Record, error)
@@ -210,6 +212,7 @@ type SnapshotRecord struct {
 // SnapshotFilter selects snapshots. Zero fields select all, in every team.
 type SnapshotFilter struct {
 	Team      string
+	Namespace string
 	SandboxID string
 	// Automatic selects the automatic ones or the others; nil is both.
 	Automatic *bool
@@ -217,14 +220,15 @@ type SnapshotFilter struct {
 
 // Snapshots is the record of snapshots.
 type Snapshots interface {
-	// CreateSnapshot adds a record. A name that another snapshot of the team
+	// CreateSnapshot adds a record. A name that another snapshot of the namespace
 	// has is a conflict. If the team has max snapshots that are not automatic,
 	// one more of those is quota_exceeded; 0 is no bound.
 	CreateSnapshot(ctx context.Context, r SnapshotRecord, max int) error
 	// Snapshot returns the record with this id.
 	Snapshot(ctx context.Context, id string) (SnapshotRecord, error)
-	// SnapshotByName returns the team's snapshot of this name.
-	SnapshotByName(ctx context.Context, team, name string) (SnapshotRecord, error)
+	// SnapshotByName returns the namespace's snapshot of this name. For "", it
+	// looks in all namespaces of the team as SandboxByName does.
+	SnapshotByName(ctx context.Context, team, namespace, name string) (SnapshotRecord, error)
 	// ListSnapshots returns one page, newest first, and the cursor of the next.
 	ListSnapshots(ctx context.Context, f SnapshotFilter, p sandbox.Page) ([]SnapshotRecord, string, error)
 	// DeleteSnapshot removes a record, if it is there.

@@ -85,7 +85,7 @@ func preview(ctx context.Context, q querier, sandboxID string, port int) (store.
 var previewOrder = listOrder{[]string{"sandbox_id", "port"}, false, func(p store.Place) []any { return []any{p.Text, p.Number} }}
 
 // ListPreviews implements [store.Previews].
-func (s *Store) ListPreviews(ctx context.Context, team, sandboxID string, now time.Time, p sandbox.Page) ([]store.PreviewRecord, string, error) {
+func (s *Store) ListPreviews(ctx context.Context, team, namespace, sandboxID string, now time.Time, p sandbox.Page) ([]store.PreviewRecord, string, error) {
 	l := listQuery{
 		columns: previewColumns, table: "previews", page: p, order: previewOrder,
 		where: []string{"team = ?", "(expires_at IS NULL OR expires_at > ?)"}, args: []any{team, now.UnixNano()},
@@ -93,7 +93,8 @@ func (s *Store) ListPreviews(ctx context.Context, team, sandboxID string, now ti
 	if sandboxID != "" {
 		l.where, l.args = append(l.where, "sandbox_id = ?"), append(l.args, sandboxID)
 	} else {
-		l.where = append(l.where, "sandbox_id IN (SELECT id FROM sandboxes WHERE "+living+")")
+		l.where = append(l.where, "sandbox_id IN (SELECT id FROM sandboxes WHERE (? = '' OR namespace = ?) AND "+living+")")
+		l.args = append(l.args, namespace, namespace)
 	}
 	return listing(ctx, s.read, scanPreview, l, func(r *store.PreviewRecord) store.Place {
 		return store.Place{Number: int64(r.Port), Text: r.SandboxID}

@@ -109,7 +109,7 @@ func nameError(err error, r *store.Record) error {
 		return sandbox.Errorf(sandbox.CodeConflict, "the sandbox exists already; retry")
 	}
 	if taken(err) {
-		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another living sandbox of the team; choose another name, or kill that sandbox first", r.Name)
+		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another living sandbox; choose another name, or kill that sandbox first", r.Name)
 	}
 	return fmt.Errorf("write sandbox %s: %w", r.ID, err)
 }
@@ -159,11 +159,23 @@ func (s *Store) Sandbox(ctx context.Context, id string) (store.Record, error) {
 }
 
 // SandboxByName implements [store.Sandboxes].
-func (s *Store) SandboxByName(ctx context.Context, team, name string) (store.Record, error) {
+func (s *Store) SandboxByName(ctx context.Context, team, namespace, name string) (store.Record, error) {
 	if name == "" {
 		return store.Record{}, absent("sandbox")
 	}
-	return record(ctx, s.read, "WHERE team = ? AND name = ? ORDER BY "+living+" DESC, created_at DESC, id DESC LIMIT 1", team, name)
+	n := naming{team, namespace, name}
+	found, err := collect(ctx, s.read, scanRecord, "SELECT "+sandboxColumns+" FROM sandboxes "+n.where(living+" DESC, "), n.args()...)
+	if err != nil {
+		return store.Record{}, fmt.Errorf("read sandbox: %w", err)
+	}
+	if len(found) == 0 {
+		return store.Record{}, absent("sandbox")
+	}
+	// Two that live are of two namespaces.
+	if len(found) > 1 && !found[1].State.Final() && found[0].Namespace != sandbox.DefaultNamespace {
+		return store.Record{}, n.ambiguous("sandbox", found[0].Namespace, found[1].Namespace)
+	}
+	return found[0], nil
 }
 
 // SandboxByInstance implements [store.Sandboxes].

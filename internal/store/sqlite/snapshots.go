@@ -14,14 +14,14 @@ import (
 
 const snapshotColumns = `id, name, team, sandbox_id, kind, automatic, label, parent_id, template,
 	vcpus, memory_mib, disk_mib, max_pids, size_bytes, created_at,
-	checkpoint, root, origin, base_env, env, user, workdir, step, network, bindings, mounts`
+	checkpoint, root, origin, base_env, env, user, workdir, step, network, bindings, mounts, namespace`
 
 func scanSnapshot(scan func(...any) error) (store.SnapshotRecord, error) {
 	var r store.SnapshotRecord
 	err := scan(&r.ID, &r.Name, &r.Team, &r.SandboxID, &r.Kind, &r.Automatic, &r.Label, &r.ParentID, &r.Template,
 		&r.Resources.VCPUs, &r.Resources.MemoryMiB, &r.Resources.DiskMiB, &r.Resources.MaxPIDs, &r.SizeBytes, instant{&r.CreatedAt},
 		&r.Checkpoint, opaque{&r.Root}, &r.Origin, jsonText(&r.BaseEnv), jsonText(&r.Env), &r.User, &r.WorkDir, &r.Step,
-		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Mounts))
+		jsonText(&r.Network), jsonText(&r.Bindings), jsonText(&r.Mounts), &r.Namespace)
 	if err != nil {
 		return store.SnapshotRecord{}, err
 	}
@@ -40,7 +40,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max 
 	values := []any{
 		r.ID, r.Name, r.Team, r.SandboxID, string(r.Kind), r.Automatic, r.Label, r.ParentID, r.Template,
 		r.Resources.VCPUs, r.Resources.MemoryMiB, r.Resources.DiskMiB, r.Resources.MaxPIDs, r.SizeBytes, r.CreatedAt.UnixNano(),
-		r.Checkpoint, string(r.Root), r.Origin, docs[0], docs[1], r.User, r.WorkDir, r.Step, docs[2], docs[3], docs[4],
+		r.Checkpoint, string(r.Root), r.Origin, docs[0], docs[1], r.User, r.WorkDir, r.Step, docs[2], docs[3], docs[4], r.Namespace,
 	}
 	return s.lasting(ctx, func(tx *sql.Tx) error {
 		if err := admitSnapshot(ctx, tx, &r, max); err != nil {
@@ -51,7 +51,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max 
 		case repeated(err):
 			return sandbox.Errorf(sandbox.CodeConflict, "the snapshot exists already; retry")
 		case taken(err):
-			return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", r.Name)
+			return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot; choose another name, or delete that snapshot first", r.Name)
 		case err != nil:
 			return fmt.Errorf("write snapshot %s: %w", r.ID, err)
 		}
@@ -78,8 +78,22 @@ func (s *Store) Snapshot(ctx context.Context, id string) (store.SnapshotRecord, 
 }
 
 // SnapshotByName implements [store.Snapshots].
-func (s *Store) SnapshotByName(ctx context.Context, team, name string) (store.SnapshotRecord, error) {
-	return s.snapshot(ctx, "team = ? AND name = ? AND name <> ''", team, name)
+func (s *Store) SnapshotByName(ctx context.Context, team, namespace, name string) (store.SnapshotRecord, error) {
+	if name == "" {
+		return store.SnapshotRecord{}, absent("snapshot")
+	}
+	n := naming{team, namespace, name}
+	found, err := collect(ctx, s.read, scanSnapshot, "SELECT "+snapshotColumns+" FROM snapshots "+n.where(""), n.args()...)
+	if err != nil {
+		return store.SnapshotRecord{}, fmt.Errorf("read snapshot: %w", err)
+	}
+	if len(found) == 0 {
+		return store.SnapshotRecord{}, absent("snapshot")
+	}
+	if len(found) > 1 && found[0].Namespace != sandbox.DefaultNamespace {
+		return store.SnapshotRecord{}, n.ambiguous("snapshot", found[0].Namespace, found[1].Namespace)
+	}
+	return found[0], nil
 }
 
 func (s *Store) snapshot(ctx context.Context, where string, args ...any) (store.SnapshotRecord, error) {
@@ -99,6 +113,9 @@ func (s *Store) ListSnapshots(ctx context.Context, f store.SnapshotFilter, p san
 	add := func(cond string, arg any) { l.where, l.args = append(l.where, cond), append(l.args, arg) }
 	if f.Team != "" {
 		add("team = ?", f.Team)
+	}
+	if f.Namespace != "" {
+		add("namespace = ?", f.Namespace)
 	}
 	if f.SandboxID != "" {
 		add("sandbox_id = ?", f.SandboxID)

@@ -169,3 +169,43 @@ func BenchmarkSandboxByID(b *testing.B) {
 		}
 	}
 }
+
+// TestUpgradeNamespaces opens a database in which snapshots are in no namespace
+// yet.
+func TestUpgradeNamespaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	db, err := open(path, "_journal_mode=WAL", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := migrations(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.UpTo(t.Context(), 11); err != nil {
+		t.Fatal(err)
+	}
+	const insert = `INSERT INTO sandboxes (id, name, team, namespace, metadata, template, state, reason, vcpus, memory_mib, disk_mib, max_pids,
+			env, base_env, user, workdir, lifetime_seconds, idle_seconds, on_timeout, created_at, last_active_at, unenforced, boot_id, held, applying)
+			VALUES ('sbx-a', 'web', 'red', 'ns', 'null', 'host', 'running', '', 1, 1, 1, 1, 'null', 'null', '', '', 0, 0, 'kill', 1, 1, 'null', '', 0, 0);
+		INSERT INTO snapshots (id, name, team, sandbox_id, kind, automatic, label, parent_id, template, vcpus, memory_mib, disk_mib, max_pids, size_bytes,
+			created_at, checkpoint, root, origin, base_env, env, user, workdir, step) SELECT
+			id, id, 'red', sandbox, 'memory', 0, '', '', 'host', 1, 1, 1, 1, 1, 1, id, '', '', 'null', 'null', '', '', 0
+			FROM (SELECT 'snap-a' AS id, 'sbx-a' AS sandbox UNION SELECT 'snap-gone', 'sbx-gone')`
+	if _, err := db.ExecContext(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := openFile(t, path)
+	for id, want := range map[string]string{"snap-a": "ns", "snap-gone": sandbox.DefaultNamespace} {
+		got, err := s.Snapshot(t.Context(), id)
+		if err != nil || got.Namespace != want {
+			t.Errorf("%s is in %q, %v; want %q", id, got.Namespace, err, want)
+		}
+	}
+	if got, err := s.SandboxByName(t.Context(), "red", "ns", "web"); err != nil || got.ID != "sbx-a" {
+		t.Errorf("found %q, %v", got.ID, err)
+	}
+}

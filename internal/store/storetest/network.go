@@ -151,7 +151,7 @@ func putPreview(t *testing.T, s store.Store, sandboxID string, port int, expires
 
 func previewPorts(t *testing.T, s store.Store, team, sandboxID string, now time.Time) []int {
 	t.Helper()
-	all, next, err := s.ListPreviews(t.Context(), team, sandboxID, now, sandbox.Page{})
+	all, next, err := s.ListPreviews(t.Context(), team, "", sandboxID, now, sandbox.Page{})
 	must(t, err)
 	if next != "" {
 		t.Errorf("a page of %d previews is not the last", len(all))
@@ -241,7 +241,7 @@ func testPreviewPages(t *testing.T, open Opener) {
 		var got []string
 		p := sandbox.Page{Limit: limit}
 		for {
-			part, next, err := s.ListPreviews(t.Context(), "red", "", epoch, p)
+			part, next, err := s.ListPreviews(t.Context(), "red", "", "", epoch, p)
 			must(t, err)
 			for _, r := range part {
 				got = append(got, fmt.Sprint(r.SandboxID, r.Port))
@@ -252,7 +252,7 @@ func testPreviewPages(t *testing.T, open Opener) {
 		}
 		wantSame(t, got, want)
 	}
-	part, next, err := s.ListPreviews(t.Context(), "red", "", epoch, sandbox.Page{Limit: 2})
+	part, next, err := s.ListPreviews(t.Context(), "red", "", "", epoch, sandbox.Page{Limit: 2})
 	must(t, err)
 	if len(part) != 2 {
 		t.Fatalf("a part of 2 has %d", len(part))
@@ -260,7 +260,7 @@ func testPreviewPages(t *testing.T, open Opener) {
 	must(t, s.DeletePreview(t.Context(), "a", 80))
 	must(t, s.DeletePreview(t.Context(), "a", 443))
 	putPreview(t, s, "a", 7, nil)
-	part, next, err = s.ListPreviews(t.Context(), "red", "", epoch, sandbox.Page{Limit: 2, Cursor: next})
+	part, next, err = s.ListPreviews(t.Context(), "red", "", "", epoch, sandbox.Page{Limit: 2, Cursor: next})
 	must(t, err)
 	wantSame(t, []string{part[0].ID, part[1].ID}, []string{"prv-b9", "prv-b80"})
 	_, _, err = s.ListSandboxes(t.Context(), store.SandboxFilter{}, sandbox.Page{Cursor: next})

@@ -17,7 +17,7 @@ import (
 func snapshot(id, team, name string, created time.Duration) store.SnapshotRecord {
 	return store.SnapshotRecord{
 		Snapshot: sandbox.Snapshot{
-			ID: id, Name: name, Team: team, SandboxID: "sbx-a", Kind: sandbox.SnapshotMemory, Template: "host", CreatedAt: epoch.Add(created),
+			ID: id, Name: name, Team: team, Namespace: "default", SandboxID: "sbx-a", Kind: sandbox.SnapshotMemory, Template: "host", CreatedAt: epoch.Add(created),
 		},
 		Checkpoint: "cp-" + id,
 	}
@@ -42,7 +42,7 @@ func testSnapshotRoundTrip(t *testing.T, open Opener) {
 	s := open(t)
 	want := store.SnapshotRecord{
 		Snapshot: sandbox.Snapshot{
-			ID: "snap-a", Name: "ready", Team: "red", SandboxID: "sbx-a", Kind: sandbox.SnapshotFiles, Automatic: true, Label: "make -j",
+			ID: "snap-a", Name: "ready", Team: "red", Namespace: "ns", SandboxID: "sbx-a", Kind: sandbox.SnapshotFiles, Automatic: true, Label: "make -j",
 			ParentID: "snap-0", Template: "debian", Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 512, DiskMiB: 1024, MaxPIDs: 99},
 			SizeBytes: 1 << 40, CreatedAt: epoch,
 		},
@@ -73,12 +73,12 @@ func testSnapshotNames(t *testing.T, open Opener) {
 	wantCode(t, s.CreateSnapshot(t.Context(), snapshot("5", "red", "x", 0), 0), sandbox.CodeConflict)
 	wantCode(t, s.CreateSnapshot(t.Context(), snapshot("1", "red", "y", 0), 0), sandbox.CodeConflict)
 	for team, want := range map[string]string{"red": "1", "blue": "2"} {
-		got, err := s.SnapshotByName(t.Context(), team, "x")
+		got, err := s.SnapshotByName(t.Context(), team, "default", "x")
 		must(t, err)
 		wantSame(t, got.ID, want)
 	}
 	for _, c := range [][2]string{{"green", "x"}, {"red", ""}, {"red", "y"}} {
-		_, err := s.SnapshotByName(t.Context(), c[0], c[1])
+		_, err := s.SnapshotByName(t.Context(), c[0], "default", c[1])
 		wantCode(t, err, sandbox.CodeNotFound)
 	}
 	must(t, s.DeleteSnapshot(t.Context(), "1"))

@@ -28,6 +28,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"SandboxRoundTrip", testSandboxRoundTrip},
 		{"NameUnique", testNameUnique},
 		{"ByName", testByName},
+		{"Namespaces", testNamespaces},
 		{"CompareAndSet", testCompareAndSet},
 		{"ConcurrentTransitions", testConcurrentTransitions},
 		{"Quota", testQuota},
@@ -213,17 +214,63 @@ func testByName(t *testing.T, open Opener) {
 		r.Name, r.State = "x", st
 		add(t, s, r)
 	}
-	got, err := s.SandboxByName(t.Context(), "red", "x")
+	got, err := s.SandboxByName(t.Context(), "red", "default", "x")
 	must(t, err)
 	wantSame(t, got.ID, "1")
 	must(t, s.DeleteSandbox(t.Context(), "1"))
-	got, err = s.SandboxByName(t.Context(), "red", "x")
+	got, err = s.SandboxByName(t.Context(), "red", "default", "x")
 	must(t, err)
 	wantSame(t, got.ID, "3")
-	for _, c := range [][2]string{{"blue", "x"}, {"red", ""}, {"red", "y"}} {
-		_, err = s.SandboxByName(t.Context(), c[0], c[1])
+	for _, c := range [][3]string{{"blue", "default", "x"}, {"red", "default", ""}, {"red", "", ""}, {"red", "default", "y"}, {"red", "other", "x"}} {
+		_, err = s.SandboxByName(t.Context(), c[0], c[1], c[2])
 		wantCode(t, err, sandbox.CodeNotFound)
 	}
+}
+
+// testNamespaces has one name in several namespaces.
+func testNamespaces(t *testing.T, open Opener) {
+	s := open(t)
+	in := func(id, namespace string, st sandbox.State) store.Record {
+		r := plain(id, "red", 0)
+		r.Name, r.Namespace, r.State = "x", namespace, st
+		return r
+	}
+	find := func(namespace, want string) {
+		t.Helper()
+		got, err := s.SandboxByName(t.Context(), "red", namespace, "x")
+		must(t, err)
+		wantSame(t, got.ID, want)
+	}
+	add(t, s, in("dead", "default", sandbox.StateKilled), in("a", "a", sandbox.StateRunning))
+	find("a", "a")
+	find("default", "dead")
+	find("", "a") // the one that lives
+	add(t, s, in("b", "b", sandbox.StateRunning))
+	wantCode(t, s.CreateSandbox(t.Context(), in("b2", "b", sandbox.StateCreating), store.Quota{}), sandbox.CodeConflict)
+	find("b", "b")
+	_, err := s.SandboxByName(t.Context(), "red", "", "x")
+	wantCode(t, err, sandbox.CodeConflict)
+	add(t, s, in("mine", "default", sandbox.StateRunning))
+	find("", "mine")
+
+	kept := func(id, namespace string) store.SnapshotRecord {
+		r := snapshot(id, "red", "x", 0)
+		r.Namespace = namespace
+		return r
+	}
+	keep(t, s, kept("sa", "a"), kept("sb", "b"))
+	wantCode(t, s.CreateSnapshot(t.Context(), kept("sb2", "b"), 0), sandbox.CodeConflict)
+	_, err = s.SnapshotByName(t.Context(), "red", "", "x")
+	wantCode(t, err, sandbox.CodeConflict)
+	keep(t, s, kept("sd", "default"))
+	for namespace, want := range map[string]string{"a": "sa", "b": "sb", "": "sd"} {
+		got, err := s.SnapshotByName(t.Context(), "red", namespace, "x")
+		must(t, err)
+		wantSame(t, got.ID, want)
+	}
+	list, _, err := s.ListSnapshots(t.Context(), store.SnapshotFilter{Team: "red", Namespace: "b"}, sandbox.Page{})
+	must(t, err)
+	wantSame(t, snapshotIDs(list), []string{"sb"})
 }
 
 func testCompareAndSet(t *testing.T, open Opener) {
