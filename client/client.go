@@ -33,6 +33,9 @@ type Config struct {
 	UnixSocket string
 	// Key is an API key.
 	Key Secret
+	// Namespace has all requests work in this namespace of the team only; see
+	// [sandbox.Caller]. Empty and "*" are the whole team.
+	Namespace string
 	// HTTPClient is used for requests to URL. Nil means one of the client's own,
 	// which honours HTTP_PROXY and HTTPS_PROXY but for loopback addresses. A
 	// timeout would end long commands.
@@ -65,8 +68,10 @@ type Client struct {
 	base  *url.URL
 	where string
 	key   Secret
-	agent string
-	http  *http.Client
+	// namespace is where all requests are made.
+	namespace string
+	agent     string
+	http      *http.Client
 	// onVersion is called by the first answer that has a version.
 	onVersion func(version string)
 	versioned sync.Once
@@ -77,7 +82,7 @@ var _ sandbox.Service = (*Client)(nil)
 // New returns a client. It makes no connection: use [Client.Ping] to see
 // whether the server answers.
 func New(cfg Config) (*Client, error) {
-	c := &Client{key: cfg.Key, agent: cfg.UserAgent, where: cfg.URL, onVersion: cfg.OnVersion}
+	c := &Client{key: cfg.Key, namespace: cfg.Namespace, agent: cfg.UserAgent, where: cfg.URL, onVersion: cfg.OnVersion}
 	if c.agent == "" {
 		c.agent = "cove-go"
 	}
@@ -259,6 +264,9 @@ func (c *Client) identify(h http.Header) {
 	h.Set("User-Agent", c.agent)
 	if c.key != "" {
 		h.Set("Authorization", "Bearer "+string(c.key))
+	}
+	if c.namespace != "" {
+		h.Set("Cove-Namespace", c.namespace)
 	}
 }
 

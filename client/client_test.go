@@ -70,11 +70,11 @@ func capture(t *testing.T, cfg Config, answer http.HandlerFunc) *Client {
 }
 
 func TestRequestsSayWhoAsks(t *testing.T) {
-	c := capture(t, Config{URL: "/base/", Key: "cove_K", UserAgent: "me/1"}, func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"version":"%s|%s|%s"}`, r.URL.Path, r.Header.Get("Authorization"), r.Header.Get("User-Agent"))
+	c := capture(t, Config{URL: "/base/", Key: "cove_K", UserAgent: "me/1", Namespace: "claude"}, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"version":"%s|%s|%s|%s"}`, r.URL.Path, r.Header.Get("Authorization"), r.Header.Get("User-Agent"), r.Header.Get("Cove-Namespace"))
 	})
 	got, err := c.Version(t.Context())
-	if want := "/base/v1/version|Bearer cove_K|me/1"; got != want || err != nil {
+	if want := "/base/v1/version|Bearer cove_K|me/1|claude"; got != want || err != nil {
 		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
 }

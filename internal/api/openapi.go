@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/cove-sh/cove/internal/auth"
 	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -38,7 +39,8 @@ func humaConfig() huma.Config {
 	cfg := huma.DefaultConfig("Cove", "1")
 	cfg.Info.Description = "Sandboxes for code that nobody has read. All paths but /healthz and /v1/version need an API key: " +
 		"`Authorization: Bearer KEY`. Errors are problem details (RFC 9457) with a stable `code`. " +
-		"Unknown members and query parameters are refused."
+		"Unknown members and query parameters are refused. The header " + auth.NamespaceHeader + " has a request work in one namespace of the team: " +
+		"what is in others does not exist for it."
 	cfg.Info.Contact = &huma.Contact{Name: "Cove", URL: "https://github.com/cove-sh/cove"}
 	cfg.Info.License = &huma.License{Name: "Apache License 2.0", Identifier: "Apache-2.0"}
 	cfg.Servers = []*huma.Server{{URL: "http://127.0.0.1:7777", Description: "A server on this machine, as cove serve starts it."}}
@@ -105,11 +107,29 @@ func decodeJSON(data []byte, v any) error {
 	return nil
 }
 
+// describeNamespace adds the header that is taken with every key.
+func describeNamespace(doc *huma.OpenAPI) {
+	const name = "namespace"
+	longest := sandbox.MaxNameLength
+	doc.Components.Parameters = map[string]*huma.Param{name: {
+		Name: auth.NamespaceHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &longest},
+		Description: "Work in this namespace of the team only; absent or * is the whole team.",
+	}}
+	for _, path := range doc.Paths {
+		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete, path.Patch} {
+			if o != nil && (o.Security == nil || len(o.Security) > 0) {
+				o.Parameters = append(o.Parameters, &huma.Param{Ref: "#/components/parameters/" + name})
+			}
+		}
+	}
+}
+
 // describe adds to the document what no request needs: which members of an
 // answer are always there, and which parameters the service asks for.
 func describe(doc *huma.OpenAPI) {
 	texts := domainTexts()
 	describeFields(doc, texts)
+	describeNamespace(doc)
 	for _, path := range doc.Paths {
 		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete, path.Patch} {
 			if o == nil {

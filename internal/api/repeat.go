@@ -98,7 +98,7 @@ func (h *handlers) once(hctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	caller, _ := sandbox.CallerOf(r.Context())
-	record := intake.Request{Team: caller.Team, Key: keys[0], Hash: hashOf(r, body), Run: h.repeats.run, CreatedAt: time.Now()}
+	record := intake.Request{Team: caller.Team, Key: recordedKey(&caller, keys[0]), Hash: hashOf(r, body), Run: h.repeats.run, CreatedAt: time.Now()}
 	earlier, err := h.repeats.store.BeginRequest(r.Context(), record, record.CreatedAt.Add(-intake.RequestRetention))
 	switch {
 	case err != nil:
@@ -108,6 +108,15 @@ func (h *handlers) once(hctx huma.Context, next func(huma.Context)) {
 	default:
 		h.runOnce(hctx.Operation(), r, w, how, &record, next)
 	}
+}
+
+// recordedKey is a request's key as it is kept: each namespace has keys of its own.
+// No key has a line break.
+func recordedKey(caller *sandbox.Caller, key string) string {
+	if caller.Namespace == "" {
+		return key
+	}
+	return caller.Namespace + "\n" + key
 }
 
 // checkRepeat refuses a key that would have no effect, and returns the body. A

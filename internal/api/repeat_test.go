@@ -79,8 +79,8 @@ func openRequests(t *testing.T, svc sandbox.Service) func() http.Handler {
 }
 
 type keyed struct {
-	team, path, key, body string
-	header                []string
+	team, namespace, path, key, body string
+	header                           []string
 }
 
 func (k keyed) send(t *testing.T, h http.Handler) *httptest.ResponseRecorder {
@@ -89,6 +89,7 @@ func (k keyed) send(t *testing.T, h http.Handler) *httptest.ResponseRecorder {
 	if k.team != "" {
 		caller.Team = k.team
 	}
+	caller.Namespace = k.namespace
 	r := httptest.NewRequestWithContext(sandbox.WithCaller(t.Context(), caller), http.MethodPost, k.path, strings.NewReader(k.body))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Idempotency-Key", k.key)
@@ -119,17 +120,18 @@ func TestIdempotencyKey(t *testing.T) {
 		status  int
 		says    string
 	}{
-		"another body":     {keyed{path: "/v1/sandboxes", key: "k1", body: `{"name":"b"}`}, 422, "another request"},
-		"another path":     {keyed{path: "/v1/sandboxes/a/exec", key: "k1", body: `{"command":["true"],"background":true}`}, 422, "another request"},
-		"another team":     {keyed{team: "red", path: "/v1/sandboxes", key: "k1", body: `{"name":"a"}`}, 201, `"id":"xx"`},
-		"two keys":         {keyed{path: "/v1/sandboxes", key: "k2", body: `{}`, header: []string{"Idempotency-Key", "k3"}}, 400, "1 to 255"},
-		"no key":           {keyed{path: "/v1/sandboxes", key: "", body: `{}`}, 400, "1 to 255"},
-		"a long key":       {keyed{path: "/v1/sandboxes", key: strings.Repeat("k", 256), body: `{}`}, 400, "1 to 255"},
-		"not text":         {keyed{path: "/v1/sandboxes", key: "é", body: `{}`}, 400, "printable"},
-		"no such use":      {keyed{path: "/v1/sandboxes/a/pause", key: "k4", body: ``}, 400, "takes no Idempotency-Key"},
-		"in foreground":    {keyed{path: "/v1/sandboxes/a/exec", key: "k5", body: `{"command":["true"]}`}, 400, "background"},
-		"a bad body":       {keyed{path: "/v1/sandboxes", key: "k6", body: `{"nmae":"x"}`}, 400, "nmae"},
-		"a body too large": {keyed{path: "/v1/sandboxes", key: "k7", body: `{"name":"` + strings.Repeat("x", 1<<20) + `"}`}, 413, "too large"},
+		"another body":      {keyed{path: "/v1/sandboxes", key: "k1", body: `{"name":"b"}`}, 422, "another request"},
+		"another path":      {keyed{path: "/v1/sandboxes/a/exec", key: "k1", body: `{"command":["true"],"background":true}`}, 422, "another request"},
+		"another team":      {keyed{team: "red", path: "/v1/sandboxes", key: "k1", body: `{"name":"a"}`}, 201, `"id":"xx`},
+		"another namespace": {keyed{namespace: "n", path: "/v1/sandboxes", key: "k1", body: `{"name":"a"}`}, 201, `"id":"xx`},
+		"two keys":          {keyed{path: "/v1/sandboxes", key: "k2", body: `{}`, header: []string{"Idempotency-Key", "k3"}}, 400, "1 to 255"},
+		"no key":            {keyed{path: "/v1/sandboxes", key: "", body: `{}`}, 400, "1 to 255"},
+		"a long key":        {keyed{path: "/v1/sandboxes", key: strings.Repeat("k", 256), body: `{}`}, 400, "1 to 255"},
+		"not text":          {keyed{path: "/v1/sandboxes", key: "é", body: `{}`}, 400, "printable"},
+		"no such use":       {keyed{path: "/v1/sandboxes/a/pause", key: "k4", body: ``}, 400, "takes no Idempotency-Key"},
+		"in foreground":     {keyed{path: "/v1/sandboxes/a/exec", key: "k5", body: `{"command":["true"]}`}, 400, "background"},
+		"a bad body":        {keyed{path: "/v1/sandboxes", key: "k6", body: `{"nmae":"x"}`}, 400, "nmae"},
+		"a body too large":  {keyed{path: "/v1/sandboxes", key: "k7", body: `{"name":"` + strings.Repeat("x", 1<<20) + `"}`}, 413, "too large"},
 	} {
 		if got := tt.request.send(t, h); got.Code != tt.status || !strings.Contains(got.Body.String(), tt.says) {
 			t.Errorf("%s: %d %.200s, want %d that says %s", name, got.Code, got.Body, tt.status, tt.says)

@@ -197,6 +197,38 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
+// A request works in the namespace that it names, whoever makes it.
+func TestNamespaceHeader(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		values []string
+		want   string
+		good   bool
+	}{
+		{"none", nil, "", true},
+		{"all", []string{"*"}, "", true},
+		{"one", []string{"claude"}, "claude", true},
+		{"two", []string{"a", "b"}, "", false},
+		{"empty", []string{""}, "", false},
+	} {
+		for who, cfg := range map[string]Config{
+			"local": {Trusted: func(*http.Request) bool { return true }}, "key": {Authenticator: fixedAuth{"s"}},
+		} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			r.Header.Set("Authorization", "Bearer s")
+			r.Header[NamespaceHeader] = c.values
+			w := httptest.NewRecorder()
+			Middleware(cfg)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				caller, _ := sandbox.CallerOf(r.Context())
+				fmt.Fprint(w, caller.Namespace)
+			})).ServeHTTP(w, r)
+			if good := w.Code == http.StatusOK; good != c.good || good && w.Body.String() != c.want || !good && w.Code != http.StatusBadRequest {
+				t.Errorf("%s, %s: %d %s", c.name, who, w.Code, w.Body)
+			}
+		}
+	}
+}
+
 func TestViaUnixSocket(t *testing.T) {
 	for network, want := range map[string]bool{"unix": true, "tcp": false} {
 		address := "127.0.0.1:0"

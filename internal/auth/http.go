@@ -39,6 +39,9 @@ func Middleware(cfg Config) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c, err := cfg.caller(r)
+			if err == nil {
+				c.Namespace, err = Namespace(r.Header)
+			}
 			if err != nil {
 				if sandbox.CodeOf(err) == sandbox.CodeUnauthenticated {
 					w.Header().Set("WWW-Authenticate", challenge(r))
@@ -105,6 +108,29 @@ func BearerToken(h http.Header) (string, error) {
 	return token, nil
 }
 
+// NamespaceHeader names the namespace that a request is made in: see
+// [sandbox.Caller].
+const NamespaceHeader = "Cove-Namespace"
+
+// wholeTeam is the value of [NamespaceHeader] that means no namespace, said aloud
+// to the doors that have another default.
+const wholeTeam = "*"
+
+// Namespace returns the namespace that a request is made in; "" is none. The
+// service judges the name.
+func Namespace(h http.Header) (string, error) {
+	values := h.Values(NamespaceHeader)
+	switch {
+	case len(values) > 1:
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "the request has more than one %s header; send one", NamespaceHeader)
+	case len(values) == 0, values[0] == wholeTeam:
+		return "", nil
+	case values[0] == "":
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "the header %s is empty; give a namespace, or %s for all of the team", NamespaceHeader, wholeTeam)
+	}
+	return values[0], nil
+}
+
 // validToken tells a token68 of RFC 9110.
 func validToken(s string) bool {
 	body := strings.TrimRight(s, "=")
@@ -123,6 +149,8 @@ func validToken(s string) bool {
 func writeError(w http.ResponseWriter, _ *http.Request, err error) {
 	status := http.StatusInternalServerError
 	switch sandbox.CodeOf(err) {
+	case sandbox.CodeInvalid:
+		status = http.StatusBadRequest
 	case sandbox.CodeUnauthenticated:
 		status = http.StatusUnauthorized
 	case sandbox.CodeForbidden:

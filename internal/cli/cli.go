@@ -85,6 +85,8 @@ type globalOptions struct {
 	URL      string
 	Key      string
 	StateDir string
+	// Namespace is where commands work; empty is the whole team.
+	Namespace string
 }
 
 func (a *app) command() *cobra.Command {
@@ -107,6 +109,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.globals.URL, "url", "", "server to talk to in place of the local daemon (COVE_URL)")
 	flags.StringVar(&a.globals.Key, "key", "", "API key for it (COVE_API_KEY; there it does not show in ps)")
 	flags.StringVar(&a.globals.StateDir, "state-dir", "", "state directory of the local daemon (COVE_STATE_DIR)")
+	flags.StringVar(&a.globals.Namespace, "namespace", "", "work in this namespace only, '*' is all (COVE_NAMESPACE; default all)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(cmd, err) })
 	root.PersistentPreRun = func(*cobra.Command, []string) { a.globals.complete(a.Env) }
 	a.addGroups(root)
@@ -118,7 +121,7 @@ func (g *globalOptions) complete(env func(string) string) {
 	for _, o := range []struct {
 		value *string
 		name  string
-	}{{&g.URL, "COVE_URL"}, {&g.Key, "COVE_API_KEY"}, {&g.StateDir, "COVE_STATE_DIR"}} {
+	}{{&g.URL, "COVE_URL"}, {&g.Key, "COVE_API_KEY"}, {&g.StateDir, "COVE_STATE_DIR"}, {&g.Namespace, "COVE_NAMESPACE"}} {
 		if *o.value == "" {
 			*o.value = env(o.name)
 		}

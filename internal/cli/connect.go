@@ -14,7 +14,7 @@ import (
 // connect returns a client of the server that the options name, or of the
 // local daemon, which each connection starts if it does not run.
 func (a *app) connect() (*client.Client, error) {
-	cfg := client.Config{UserAgent: a.userAgent(), Key: client.Secret(a.globals.Key), OnVersion: a.compareVersion}
+	cfg := client.Config{UserAgent: a.userAgent(), Key: client.Secret(a.globals.Key), Namespace: a.globals.Namespace, OnVersion: a.compareVersion}
 	if a.globals.URL != "" {
 		cfg.URL = a.globals.URL
 		return client.New(cfg)

@@ -13,17 +13,17 @@ import (
 
 // sandboxOptions describe a sandbox to be made.
 type sandboxOptions struct {
-	Name, Namespace, Template string
-	User, WorkDir             string
-	Metadata, Env             pairs
-	VCPUs                     int
-	Memory, Disk              mebibytes
-	PIDs                      int64
-	Lifetime, IdleTimeout     seconds
-	PausedLifetime            seconds
-	OnTimeout                 string
-	Snapshot                  string
-	History                   int
+	Name, Template        string
+	User, WorkDir         string
+	Metadata, Env         pairs
+	VCPUs                 int
+	Memory, Disk          mebibytes
+	PIDs                  int64
+	Lifetime, IdleTimeout seconds
+	PausedLifetime        seconds
+	OnTimeout             string
+	Snapshot              string
+	History               int
 	networkOptions
 	mountOptions
 }
@@ -33,7 +33,6 @@ const historyHelp = "keep so many automatic snapshots, one before each command; 
 // AddFlags adds the options' flags.
 func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Name, "name", "", "name, unique among your sandboxes")
-	f.StringVar(&o.Namespace, "namespace", "", "namespace (default \"default\")")
 	f.StringVarP(&o.Template, "template", "T", "", "template; see: cove template ls")
 	f.StringVar(&o.Snapshot, "snapshot", "", "snapshot to begin with in place of a template; see: cove snapshot ls")
 	f.VarP(&o.Metadata, "metadata", "m", "metadata to find it by, key=value; may be repeated")
@@ -57,7 +56,7 @@ func (o *sandboxOptions) AddFlags(f *pflag.FlagSet) {
 // have the network's policy.
 func (o *sandboxOptions) request(ctx context.Context, c *client.Client, stdin io.Reader) (sandbox.CreateRequest, error) {
 	req := sandbox.CreateRequest{
-		Name: o.Name, Namespace: o.Namespace, Template: o.Template, Metadata: o.Metadata, Env: o.Env,
+		Name: o.Name, Template: o.Template, Metadata: o.Metadata, Env: o.Env,
 		Resources: sandbox.Resources{VCPUs: o.VCPUs, MemoryMiB: int64(o.Memory), DiskMiB: int64(o.Disk), MaxPIDs: o.PIDs},
 		User:      o.User, WorkDir: o.WorkDir,
 		LifetimeSeconds: o.Lifetime.value, IdleTimeoutSeconds: o.IdleTimeout.value,

@@ -207,7 +207,7 @@ func readTail(path string, after int64) string {
 func withoutSecrets(environ []string) []string {
 	var kept []string
 	for _, pair := range environ {
-		if strings.HasPrefix(pair, "COVE_API_KEY=") || strings.HasPrefix(pair, "COVE_URL=") {
+		if strings.HasPrefix(pair, "COVE_API_KEY=") || strings.HasPrefix(pair, "COVE_URL=") || strings.HasPrefix(pair, "COVE_NAMESPACE=") {
 			continue
 		}
 		kept = append(kept, pair)

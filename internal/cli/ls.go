@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -12,12 +13,11 @@ import (
 
 type lsOptions struct {
 	jsonOption
-	All       bool
-	Quiet     bool
-	States    []string
-	Namespace string
-	Template  string
-	Metadata  pairs
+	All      bool
+	Quiet    bool
+	States   []string
+	Template string
+	Metadata pairs
 }
 
 func (o *lsOptions) AddFlags(f *pflag.FlagSet) {
@@ -25,7 +25,6 @@ func (o *lsOptions) AddFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&o.All, "all", "a", false, "ended sandboxes too")
 	f.BoolVarP(&o.Quiet, "quiet", "q", false, "ids only")
 	f.StringSliceVar(&o.States, "state", nil, "only these states, such as running,paused")
-	f.StringVar(&o.Namespace, "namespace", "", "only this namespace")
 	f.StringVarP(&o.Template, "template", "T", "", "only of this template")
 	f.VarP(&o.Metadata, "metadata", "m", "only with this metadata, key=value; may be repeated")
 }
@@ -56,7 +55,7 @@ func (a *app) runLs(ctx context.Context, opts lsOptions) error {
 		return err
 	}
 	defer closeQuietly(c)
-	req := sandbox.ListRequest{Namespace: opts.Namespace, Template: opts.Template, Metadata: opts.Metadata}
+	req := sandbox.ListRequest{Template: opts.Template, Metadata: opts.Metadata}
 	for _, s := range opts.States {
 		req.States = append(req.States, sandbox.State(s))
 	}
@@ -73,11 +72,20 @@ func (a *app) runLs(ctx context.Context, opts lsOptions) error {
 	if opts.JSON || opts.Quiet {
 		return printIDs(a, opts.jsonOption, items, sandboxID)
 	}
+	header := []string{"ID", "NAME", "STATE", "TEMPLATE", "FROM", "AGE", "EXPIRES", "REASON"}
 	rows := make([][]string, 0, len(items))
 	for _, sb := range items {
 		rows = append(rows, []string{sb.ID, sb.Name, string(sb.State), sb.Template, origin(&sb), age(sb.CreatedAt), until(sb.ExpiresAt), sb.Reason})
 	}
-	return a.printTable([]string{"ID", "NAME", "STATE", "TEMPLATE", "FROM", "AGE", "EXPIRES", "REASON"}, rows)
+	// Most people have one namespace, and need not be told which.
+	if slices.ContainsFunc(items, func(sb sandbox.Sandbox) bool { return sb.Namespace != sandbox.DefaultNamespace }) {
+		const at = 2 // after the name
+		header = slices.Insert(header, at, "NAMESPACE")
+		for i := range rows {
+			rows[i] = slices.Insert(rows[i], at, items[i].Namespace)
+		}
+	}
+	return a.printTable(header, rows)
 }
 
 // origin is the sandbox that one was forked from, or else the snapshot that it

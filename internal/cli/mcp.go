@@ -46,8 +46,11 @@ func (a *app) mcpCommand() *cobra.Command {
 		Short: "Serve MCP on standard input and output",
 		Long: "Serve the Model Context Protocol on standard input and output, for a client that starts it.\n" +
 			"It works on the local daemon, which is started when it is needed, or on the server that --url\n" +
-			"names.",
-		Example: "  cove mcp\n  cove mcp --read-only --toolsets core\n  cove mcp --toolsets default,computer --tools network_log\n  COVE_API_KEY=... cove mcp --url https://cove.example.com",
+			"names.\n\n" +
+			"It works in the namespace that --namespace names, and else in \"default\", where also the command line\n" +
+			"makes sandboxes: clients with a namespace of their own neither see nor end what others make. A client of\n" +
+			"microsandbox names namespaces itself, and works in all unless one is given.",
+		Example: "  cove mcp\n  cove mcp --namespace claude\n  cove mcp --read-only --toolsets core\n  cove mcp --toolsets default,computer --tools network_log\n  COVE_API_KEY=... cove mcp --url https://cove.example.com",
 		Args:    argsBetween(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runMCP(cmd.Context(), opts) },
 	}
@@ -67,6 +70,7 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	if _, ok := d.(dialect.Toolsetter); ok && len(opts.Toolsets) == 0 && len(opts.Tools) == 0 {
 		opts.Toolsets, opts.Tools = dialect.ParseToolsets(a.Env("COVE_TOOLSETS")), dialect.ParseToolsets(a.Env("COVE_TOOLS"))
 	}
+	a.globals.Namespace = cmp.Or(a.globals.Namespace, dialect.DefaultNamespace(d))
 	c, err := a.connect()
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,7 @@ func (w *watchdog) say(line string) {
 
 // startWatchdog starts the watchdog process and returns its standard input.
 func (a *app) startWatchdog() (io.WriteCloser, error) {
-	args := []string{mcpWatchdogCommand}
+	args := []string{mcpWatchdogCommand, "--namespace", cmp.Or(a.globals.Namespace, "*")}
 	if a.globals.StateDir != "" {
 		dir, err := a.stateDir()
 		if err != nil {

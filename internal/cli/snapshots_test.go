@@ -48,7 +48,7 @@ func answer(name string) (*sandbox.Sandbox, error) {
 		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox %q; see what there is", name)
 	}
 	at := time.Now().Add(-time.Hour)
-	return &sandbox.Sandbox{ID: "sbx-" + name, State: sandbox.StatePaused, Template: "host", ForkedFrom: "sbx-parent", Snapshot: "snp-1", History: 3, PausedAt: &at, CreatedAt: at}, nil
+	return &sandbox.Sandbox{ID: "sbx-" + name, Namespace: "default", State: sandbox.StatePaused, Template: "host", ForkedFrom: "sbx-parent", Snapshot: "snp-1", History: 3, PausedAt: &at, CreatedAt: at}, nil
 }
 
 func (k *kept) Create(_ context.Context, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {

@@ -20,15 +20,13 @@ import (
 
 type topOptions struct {
 	jsonOption
-	Namespace string
-	Interval  time.Duration
-	Once      bool
-	Sort      string
+	Interval time.Duration
+	Once     bool
+	Sort     string
 }
 
 // AddFlags adds the options' flags.
 func (o *topOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Namespace, "namespace", "", "only sandboxes of this namespace (default all)")
 	f.DurationVarP(&o.Interval, "interval", "i", 2*time.Second, "time between two looks")
 	f.BoolVar(&o.Once, "once", false, "look once; so does cove when its output is no terminal")
 	f.StringVar(&o.Sort, "sort", "cpu", "order: cpu, memory or name")
@@ -96,7 +94,7 @@ func (t *top) once(ctx context.Context) error {
 }
 
 func (t *top) stats(ctx context.Context) ([]sandbox.SandboxStats, error) {
-	return allStats(ctx, t.c, sandbox.StatsRequest{Sandbox: t.sandbox, Namespace: t.opts.Namespace})
+	return allStats(ctx, t.c, sandbox.StatsRequest{Sandbox: t.sandbox})
 }
 
 // allStats tells what all sandboxes use that a request selects.

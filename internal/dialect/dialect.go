@@ -21,7 +21,7 @@ import (
 
 // Dialect is one MCP surface. Its methods are cheap, return the same on every
 // call and are safe for concurrent use. What not every dialect has are
-// interfaces of their own: [Toolsetter], [Dynamic], [Instructor], [Resourcer], [Lister], [Completer], [Prompter], [Sessionless], [SessionBound], [Configured],
+// interfaces of their own: [Toolsetter], [Dynamic], [Instructor], [Resourcer], [Lister], [Completer], [Prompter], [Sessionless], [SessionBound], [Namespaced], [Configured],
 // [Logged], [Streamer], [Tasker], [Failer].
 type Dialect interface {
 	// Name is how the dialect is chosen: [a-z0-9_@.-], such as "native".
@@ -72,6 +72,22 @@ type Sessionless interface {
 // makes end with the session, also when its client's process is killed.
 type SessionBound interface {
 	SessionBound() bool
+}
+
+// Namespaced is implemented by a dialect whose calls name namespaces themselves:
+// it works in all of the team, where others work in the default namespace, unless
+// its client is configured otherwise.
+type Namespaced interface {
+	Namespaced() bool
+}
+
+// DefaultNamespace returns the namespace that clients of a dialect work in who say
+// nothing of it; "" is the whole team.
+func DefaultNamespace(d Dialect) string {
+	if n, ok := d.(Namespaced); ok && n.Namespaced() {
+		return ""
+	}
+	return sandbox.DefaultNamespace
 }
 
 // Configured is implemented by a dialect whose product's clients are configured

@@ -19,7 +19,9 @@ type bound struct {
 
 // tracked is a session in use.
 type tracked struct {
-	user   string
+	user string
+	// owner may go on with it: the user, in one namespace.
+	owner  string
 	server *mcp.Server
 	active int
 	last   time.Time
@@ -65,12 +67,12 @@ func (b *bound) calls(id string, cancel context.CancelFunc) (forget func()) {
 	}
 }
 
-// cancelCalls cancels the calls of a session, if it is the user's.
-func (b *bound) cancelCalls(id, user string) {
+// cancelCalls cancels the calls of a session, if it is the owner's.
+func (b *bound) cancelCalls(id, owner string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.sessions[id]
-	if t == nil || t.user != user {
+	if t == nil || t.owner != owner {
 		return
 	}
 	for cancel := range t.running {
@@ -81,7 +83,7 @@ func (b *bound) cancelCalls(id, user string) {
 // admit makes room for a session of a user, by ending the one that was idle
 // longest if need be. It reports false when all are in use. The returned
 // function takes the id of the session that was begun, or "".
-func (b *bound) admit(user string) (begun func(server *mcp.Server, id string), ok bool) {
+func (b *bound) admit(user, owner string) (begun func(server *mcp.Server, id string), ok bool) {
 	b.mu.Lock()
 	b.forgetEnded()
 	var victims []*mcp.ServerSession
@@ -100,7 +102,7 @@ func (b *bound) admit(user string) (begun func(server *mcp.Server, id string), o
 		b.starting--
 		if id != "" {
 			b.sessions[id] = &tracked{
-				user: user, server: server, last: time.Now(), running: make(map[*context.CancelFunc]struct{}),
+				user: user, owner: owner, server: server, last: time.Now(), running: make(map[*context.CancelFunc]struct{}),
 			}
 		}
 	}, ok

@@ -138,7 +138,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, jsonrpc.CodeInvalidRequest, sandbox.MessageOf(err))
 		return
 	}
-	r = r.Clone(r.Context())
+	if r, err = inNamespace(r.Clone(r.Context()), name); err != nil {
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, sandbox.MessageOf(err))
+		return
+	}
 	var body []byte
 	if r.Method == http.MethodPost {
 		var release func()
@@ -334,7 +337,7 @@ func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *m
 		defer h.bound.use(id)()
 		if r.Method == http.MethodDelete {
 			// The library would wait for the calls that still run.
-			h.bound.cancelCalls(id, userOf(r.Context()))
+			h.bound.cancelCalls(id, ownerOf(r.Context()))
 		}
 		h.stateful.ServeHTTP(w, r)
 		return
@@ -343,8 +346,7 @@ func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *m
 		h.stateful.ServeHTTP(w, r)
 		return
 	}
-	user := userOf(r.Context())
-	admitted, ok := h.bound.admit(user)
+	admitted, ok := h.bound.admit(userOf(r.Context()), ownerOf(r.Context()))
 	if !ok {
 		w.Header().Set("Retry-After", "10")
 		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeInternalError, "too many sessions are in use; retry later")
@@ -416,12 +418,19 @@ func userOf(ctx context.Context) string {
 	return c.Team + "\x00" + c.KeyID
 }
 
+// ownerOf names who may go on with a session: whoever began it, in the same
+// namespace.
+func ownerOf(ctx context.Context) string {
+	c, _ := sandbox.CallerOf(ctx)
+	return userOf(ctx) + "\x00" + c.Namespace
+}
+
 // identify gives a request the token info of its caller.
 func identify(next http.Handler) http.Handler {
 	verify := func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
 		caller, _ := sandbox.CallerOf(r.Context())
 		return &auth.TokenInfo{
-			UserID: userOf(r.Context()),
+			UserID: ownerOf(r.Context()),
 			Extra:  map[string]any{extraCaller: caller, extraContext: r.Context()},
 		}, nil
 	}

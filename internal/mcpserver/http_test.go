@@ -343,8 +343,11 @@ func TestEndedSessionCancels(t *testing.T) {
 	waitFor(t, f.started, "start")
 	stolen := append([]string{}, headers...)
 	stolen[1] = "bob"
-	if res := w.do(t.Context(), http.MethodDelete, "/mcp", "", stolen...); res.StatusCode != http.StatusForbidden {
-		t.Errorf("another's DELETE: %s", res.Status)
+	elsewhere := append([]string{"Cove-Namespace", "other"}, headers...)
+	for _, others := range [][]string{stolen, elsewhere} {
+		if res := w.do(t.Context(), http.MethodDelete, "/mcp", "", others...); res.StatusCode != http.StatusForbidden {
+			t.Errorf("another's DELETE: %s", res.Status)
+		}
 	}
 	select {
 	case err := <-f.ended:
@@ -528,7 +531,7 @@ func TestErrors(t *testing.T) {
 		{"panic", "sandbox_exec", `{"sandbox":"s","shell":"panic"}`, "internal error; the server's log has the details (internal)"},
 		{"internal", "sandbox_exec", `{"sandbox":"s","shell":"fail"}`, "internal error; the server's log has the details (internal)"},
 		{"not found", "file_read", `{"sandbox":"s","path":"x"}`, "no such file; list the directory with file_list (not_found)"},
-		{"unknown argument", "sandbox_list", `{"filter":"x"}`, `sandbox_list: unknown argument "filter"; known are namespace, states, metadata, name, template, limit, cursor (invalid)`},
+		{"unknown argument", "sandbox_list", `{"filter":"x"}`, `sandbox_list: unknown argument "filter"; known are states, metadata, name, template, limit, cursor (invalid)`},
 		{"missing", "file_read", `{"sandbox":"s"}`, `file_read: "path" is missing (invalid)`},
 		{"wrong type", "sandbox_list", `{"limit":"many"}`, `sandbox_list: "limit" must be an integer (invalid)`},
 		{"negative", "sandbox_list", `{"limit":-1}`, `sandbox_list: "limit" must be at least 1 (invalid)`},

@@ -140,7 +140,7 @@ func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) 
 	case sandbox.CodeNotFound:
 		return nil
 	case "":
-		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot; choose another name, or delete that snapshot first", snap.Name)
+		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", snap.Name)
 	}
 	return err
 }

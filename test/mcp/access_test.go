@@ -71,7 +71,7 @@ func TestKeys(t *testing.T) {
 
 func testStranger(t *testing.T, s *session, box, job, uri string) {
 	if list := s.ok("sandbox_list", nil)["sandboxes"]; len(list.([]any)) != 0 {
-		t.Errorf("another team's sandboxes are listed: %v", list)
+		t.Errorf("a stranger's sandboxes are listed: %v", list)
 	}
 	for _, name := range []string{box, "secret"} {
 		for tool, args := range map[string]map[string]any{
@@ -85,7 +85,7 @@ func testStranger(t *testing.T, s *session, box, job, uri string) {
 		}
 	}
 	if res, err := s.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri}); err == nil {
-		t.Errorf("another team's file is a resource: %v", res)
+		t.Errorf("a stranger's file is a resource: %v", res)
 	}
 	mine := s.ok("sandbox_create", map[string]any{"name": "secret"}).text("id")
 	s.ok("sandbox_kill", map[string]any{"sandbox": mine})

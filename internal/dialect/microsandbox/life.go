@@ -53,10 +53,18 @@ func find(ctx context.Context, c *call, namespace, name string) (*sandbox.Sandbo
 	if len(list.Items) > 0 {
 		return &list.Items[0], nil
 	}
+	// A name may mean another one in another namespace.
+	list, err = c.Service.List(ctx, sandbox.ListRequest{Namespace: namespace, Name: name})
+	if err == nil && len(list.Items) > 0 {
+		return &list.Items[0], nil
+	}
+	if err != nil && sandbox.CodeOf(err) != sandbox.CodeInvalid { // it is no name of the service's
+		return nil, err
+	}
 	s, err := c.Service.Get(ctx, name)
 	switch sandbox.CodeOf(err) {
 	case "":
-	case sandbox.CodeNotFound, sandbox.CodeInvalid: // no name of the service's
+	case sandbox.CodeNotFound, sandbox.CodeInvalid, sandbox.CodeConflict: // no id, and none of this namespace's names
 		return nil, nil
 	default:
 		return nil, err
@@ -211,15 +219,6 @@ func create(ctx context.Context, c *call, namespace, name string, w *wanted) err
 		Resources: w.resources(), Env: w.env, WorkDir: w.workdir, Ports: w.ports, Mounts: w.mounts,
 		LifetimeSeconds: new(int64), IdleTimeoutSeconds: new(int64),
 	}
-	_, err = c.Service.Create(ctx, req)
-	if sandbox.CodeOf(err) != sandbox.CodeConflict {
-		return err
-	}
-	// A sandbox of the team in another namespace may have the name.
-	if other, getErr := c.Service.Get(ctx, req.Name); getErr != nil || other.State.Final() || other.Namespace == namespace {
-		return err
-	}
-	req.Name = hashedName(namespace, name)
 	_, err = c.Service.Create(ctx, req)
 	return err
 }

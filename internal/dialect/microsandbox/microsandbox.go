@@ -25,6 +25,7 @@ type Dialect struct{ tools []dialect.Tool }
 var (
 	_ dialect.Failer      = (*Dialect)(nil)
 	_ dialect.Sessionless = (*Dialect)(nil)
+	_ dialect.Namespaced  = (*Dialect)(nil)
 	_ dialect.Configured  = (*Dialect)(nil)
 	_ dialect.Prompter    = (*Dialect)(nil)
 	_ dialect.PlainJSON   = (*Dialect)(nil)
@@ -94,6 +95,9 @@ func (d *Dialect) Server(version string) dialect.Server {
 
 // Tools returns the table of tools.
 func (d *Dialect) Tools() []dialect.Tool { return d.tools }
+
+// Namespaced tells that each call names its namespace.
+func (d *Dialect) Namespaced() bool { return true }
 
 // Sessionless tells that a call needs no session.
 func (d *Dialect) Sessionless() bool { return true }

@@ -185,9 +185,8 @@ func sandboxEnv() dialect.Tool {
 }
 
 type statsArgs struct {
-	Sandbox   string `json:"sandbox"`
-	Namespace string `json:"namespace"`
-	Minutes   int    `json:"minutes"`
+	Sandbox string `json:"sandbox"`
+	Minutes int    `json:"minutes"`
 }
 
 // maxSeriesPoints bounds a series in a result.
@@ -206,7 +205,6 @@ func sandboxStats() dialect.Tool {
 		Annotations: annotations("Statistics", true, false, true, false),
 		InputSchema: input(
 			opt("sandbox", bounded("Id or name; all sandboxes if left out.", 0, 128)),
-			opt("namespace", bounded("Only sandboxes of this namespace.", 0, sandbox.MaxNameLength)),
 			opt("minutes", integer("How far back the series of one sandbox goes.", 1, int64(sandbox.StatsRetention/time.Minute))),
 		),
 		OutputSchema: output(
@@ -223,7 +221,7 @@ func runSandboxStats(ctx context.Context, c *dialect.Call, in statsArgs) (*mcp.C
 		return nil, invalid("sandbox_stats: a series is of one sandbox; give its id or name")
 	}
 	list, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.SandboxStats], error) {
-		return c.Service.ListStats(ctx, sandbox.StatsRequest{Sandbox: in.Sandbox, Namespace: in.Namespace, Page: p})
+		return c.Service.ListStats(ctx, sandbox.StatsRequest{Sandbox: in.Sandbox, Page: p})
 	})
 	if err != nil {
 		return nil, err

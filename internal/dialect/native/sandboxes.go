@@ -16,7 +16,6 @@ import (
 
 type createArgs struct {
 	Name               string                `json:"name"`
-	Namespace          string                `json:"namespace"`
 	Metadata           map[string]string     `json:"metadata"`
 	Template           string                `json:"template"`
 	VCPUs              int                   `json:"vcpus"`
@@ -70,7 +69,6 @@ func sandboxCreate() dialect.Tool {
 		Annotations: annotations("Create a sandbox", false, false, false, false),
 		InputSchema: input(
 			opt("name", nameSchema()),
-			opt("namespace", with(bounded("Group of sandboxes, for listing.", 0, sandbox.MaxNameLength), sandbox.DefaultNamespace)),
 			opt("metadata", metadataSchema("Your own pairs, for sandbox_list.")),
 			opt("template", bounded("Root file system to start from, such as host (the server's own programs, usually the default), debian or code-interpreter.", 0, 256)),
 			opt("vcpus", integer(fmt.Sprintf("CPUs; usually %d if left out.", sandbox.DefaultVCPUs), 1, sandbox.MaxVCPUs)),
@@ -96,7 +94,7 @@ func sandboxCreate() dialect.Tool {
 	}, func(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolResult, error) {
 		c.Status("creating the sandbox")
 		sb, err := create(ctx, c, sandbox.CreateRequest{
-			Name: in.Name, Namespace: in.Namespace, Metadata: in.Metadata, Template: in.Template,
+			Name: in.Name, Metadata: in.Metadata, Template: in.Template,
 			Resources:    sandbox.Resources{VCPUs: in.VCPUs, MemoryMiB: in.MemoryMiB, DiskMiB: in.DiskMiB, MaxPIDs: in.MaxPIDs},
 			FitResources: in.FitResources,
 			Env:          in.Env, User: in.User, WorkDir: in.WorkDir,
@@ -116,13 +114,12 @@ func sandboxCreate() dialect.Tool {
 }
 
 type listArgs struct {
-	Namespace string            `json:"namespace"`
-	States    []sandbox.State   `json:"states"`
-	Metadata  map[string]string `json:"metadata"`
-	Name      string            `json:"name"`
-	Template  string            `json:"template"`
-	Limit     int               `json:"limit"`
-	Cursor    string            `json:"cursor"`
+	States   []sandbox.State   `json:"states"`
+	Metadata map[string]string `json:"metadata"`
+	Name     string            `json:"name"`
+	Template string            `json:"template"`
+	Limit    int               `json:"limit"`
+	Cursor   string            `json:"cursor"`
 }
 
 func stateNames() []string {
@@ -139,7 +136,6 @@ func sandboxList() dialect.Tool {
 		Description: "List your sandboxes, newest first; without arguments all that are alive. sandbox_get tells more of one.",
 		Annotations: annotations("List sandboxes", true, false, true, false),
 		InputSchema: input(concat([]prop{
-			opt("namespace", bounded("Only this namespace; all if left out.", 0, sandbox.MaxNameLength)),
 			opt("states", array("Only these states; all but killed and failed if left out.", oneOf("", stateNames()...), 0, 6)),
 			opt("metadata", metadataSchema("Only sandboxes that have all these pairs.")),
 			opt("name", bounded("Only this name.", 0, sandbox.MaxNameLength)),
@@ -153,7 +149,7 @@ func sandboxList() dialect.Tool {
 		var out sandboxPage
 		err := fitPage(in.Limit, func(limit int) (any, error) {
 			list, err := c.Service.List(ctx, sandbox.ListRequest{
-				Namespace: in.Namespace, States: in.States, Metadata: in.Metadata, Name: in.Name, Template: in.Template,
+				States: in.States, Metadata: in.Metadata, Name: in.Name, Template: in.Template,
 				Page: sandbox.Page{Limit: limit, Cursor: in.Cursor},
 			})
 			if err != nil {
@@ -305,7 +301,6 @@ func sandboxOutput() *jsonschema.Schema {
 type sandboxSummary struct {
 	ID         string            `json:"id"`
 	Name       string            `json:"name,omitempty"`
-	Namespace  string            `json:"namespace"`
 	State      sandbox.State     `json:"state"`
 	Reason     string            `json:"reason,omitempty"`
 	Template   string            `json:"template"`
@@ -320,7 +315,7 @@ type sandboxSummary struct {
 
 func summaryProps() []prop {
 	return []prop{
-		req("id", text("")), opt("name", text("")), req("namespace", text("")), req("state", oneOf("", stateNames()...)),
+		req("id", text("")), opt("name", text("")), req("state", oneOf("", stateNames()...)),
 		opt("reason", text("")), req("template", text("")),
 		opt("forked_from", text("")), opt("snapshot", text("")), opt("history", count("")), opt("metadata", pairs("", 0, 0)),
 		req("created_at", moment("")), opt("paused_at", moment("")), opt("expires_at", moment("")),
@@ -329,7 +324,7 @@ func summaryProps() []prop {
 
 func summarize(sb *sandbox.Sandbox) sandboxSummary {
 	return sandboxSummary{
-		ID: sb.ID, Name: sb.Name, Namespace: sb.Namespace, State: sb.State, Reason: sb.Reason, Template: sb.Template,
+		ID: sb.ID, Name: sb.Name, State: sb.State, Reason: sb.Reason, Template: sb.Template,
 		ForkedFrom: sb.ForkedFrom, Snapshot: sb.Snapshot, History: sb.History, Metadata: sb.Metadata,
 		CreatedAt: sb.CreatedAt, PausedAt: sb.PausedAt, ExpiresAt: sb.ExpiresAt,
 	}

@@ -14,6 +14,8 @@ import (
 // snapshotView is a snapshot in a result.
 type snapshotView struct {
 	*sandbox.Snapshot
+	// Namespace stays empty: it is the same for all that a client sees.
+	Namespace string `json:"namespace,omitempty"`
 	// Step is the place of an automatic one in its sandbox's history: -1 is
 	// the newest.
 	Step  int    `json:"step,omitempty"`

@@ -109,7 +109,7 @@ func nameError(err error, r *store.Record) error {
 		return sandbox.Errorf(sandbox.CodeConflict, "the sandbox exists already; retry")
 	}
 	if taken(err) {
-		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another living sandbox; choose another name, or kill that sandbox first", r.Name)
+		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another living sandbox of the team; choose another name, or kill that sandbox first", r.Name)
 	}
 	return fmt.Errorf("write sandbox %s: %w", r.ID, err)
 }

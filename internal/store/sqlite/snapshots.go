@@ -51,7 +51,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max 
 		case repeated(err):
 			return sandbox.Errorf(sandbox.CodeConflict, "the snapshot exists already; retry")
 		case taken(err):
-			return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot; choose another name, or delete that snapshot first", r.Name)
+			return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", r.Name)
 		case err != nil:
 			return fmt.Errorf("write snapshot %s: %w", r.ID, err)
 		}
