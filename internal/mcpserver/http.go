@@ -421,8 +421,7 @@ func userOf(ctx context.Context) string {
 // ownerOf names who may go on with a session: whoever began it, in the same
 // namespace.
 func ownerOf(ctx context.Context) string {
-	c, _ := sandbox.CallerOf(ctx)
-	return userOf(ctx) + "\x00" + c.Namespace
+	return userOf(ctx) + "\x00" + namespaceOf(ctx)
 }
 
 // identify gives a request the token info of its caller.

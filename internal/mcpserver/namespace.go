@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/cove-sh/cove/internal/auth"
@@ -28,4 +29,10 @@ func inNamespace(r *http.Request, name string) (*http.Request, error) {
 		caller.Namespace = dialect.DefaultNamespace(d)
 	}
 	return r.WithContext(sandbox.WithCaller(r.Context(), caller)), nil
+}
+
+// namespaceOf returns the namespace that a caller works in.
+func namespaceOf(ctx context.Context) string {
+	c, _ := sandbox.CallerOf(ctx)
+	return c.Namespace
 }

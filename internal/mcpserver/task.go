@@ -33,10 +33,11 @@ type outcome struct {
 // task is a tool call of a client that takes tasks. Its request waits for it at
 // first; once that has handed it over, the client asks for it.
 type task struct {
-	id      string
-	owner   string
-	created time.Time
-	cancel  context.CancelFunc
+	id        string
+	owner     string
+	namespace string // that it was begun in
+	created   time.Time
+	cancel    context.CancelFunc
 	// settled is closed when the call has come to an end that its request can
 	// answer with, before it was handed over.
 	settled chan struct{}

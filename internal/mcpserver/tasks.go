@@ -69,6 +69,7 @@ func (s *tasks) begin(ctx context.Context, owner string, run func(context.Contex
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := newTask(owner, cancel)
+	t.namespace = namespaceOf(ctx)
 	if s.all[owner] == nil {
 		s.all[owner] = make(map[string]*task)
 	}
@@ -139,9 +140,9 @@ func (s *tasks) forget(t *task) {
 	}
 }
 
-// find returns a task of a caller. Those of others are as unknown as those that
-// never were.
-func (s *tasks) find(owner, id string) (*task, error) {
+// find returns a task of a caller in a namespace. Those of others are as unknown as
+// those that never were.
+func (s *tasks) find(owner, namespace, id string) (*task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.all[owner][id]
@@ -149,7 +150,7 @@ func (s *tasks) find(owner, id string) (*task, error) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 	}
-	if t == nil || !t.handedOver || t.ended() && time.Since(t.updated) > taskKept {
+	if t == nil || t.namespace != namespace || !t.handedOver || t.ended() && time.Since(t.updated) > taskKept {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "no such task; the end of a task is kept for an hour, and a server that starts anew knows none"}
 	}
 	return t, nil
@@ -294,14 +295,14 @@ type acknowledged struct {
 // taskMethods adds the methods by which clients ask for their tasks.
 func (b *builder) taskMethods(s *mcp.Server) error {
 	get := func(ctx context.Context, _ *mcp.ServerSession, p *taskParams) (*taskResult, error) {
-		t, err := b.tasks.find(userOf(ctx), p.TaskID)
+		t, err := b.tasks.find(userOf(ctx), namespaceOf(ctx), p.TaskID)
 		if err != nil {
 			return nil, err
 		}
 		return t.detail(), nil
 	}
 	cancel := func(ctx context.Context, _ *mcp.ServerSession, p *taskParams) (*acknowledged, error) {
-		t, err := b.tasks.find(userOf(ctx), p.TaskID)
+		t, err := b.tasks.find(userOf(ctx), namespaceOf(ctx), p.TaskID)
 		if err != nil {
 			return nil, err
 		}
@@ -309,7 +310,7 @@ func (b *builder) taskMethods(s *mcp.Server) error {
 		return &acknowledged{ResultType: resultComplete}, nil
 	}
 	update := func(ctx context.Context, _ *mcp.ServerSession, p *updateTaskParams) (*acknowledged, error) {
-		t, err := b.tasks.find(userOf(ctx), p.TaskID)
+		t, err := b.tasks.find(userOf(ctx), namespaceOf(ctx), p.TaskID)
 		if err != nil {
 			return nil, err
 		}

@@ -124,7 +124,8 @@ func TestNoTask(t *testing.T) {
 	}
 }
 
-// Attack: the task of another key is as unknown as one that never was.
+// Attack: the task of another key, or another namespace, is as unknown as one that
+// never was.
 func TestTasksOfOthers(t *testing.T) {
 	f := newFake()
 	w := serve(t, Config{Service: f, TaskAfter: time.Millisecond})
@@ -132,12 +133,14 @@ func TestTasksOfOthers(t *testing.T) {
 	var refusals []string
 	for _, method := range []string{methodTasksGet, methodTasksUpdate, methodTasksCancel} {
 		for _, id := range []string{seen.TaskID, "task-never"} {
-			body, headers := aboutTask(method, id)
-			_, m := w.post("/mcp", withTasks(body), append(headers, "X-Test-Key", "b")...)
-			if m.Error == nil || m.Error.Code != jsonrpc.CodeInvalidParams {
-				t.Fatalf("%s: %s %+v", method, m.Result, m.Error)
+			for _, other := range [][]string{{"X-Test-Key", "b"}, {"X-Test-Key", "a", "Cove-Namespace", "other"}} {
+				body, headers := aboutTask(method, id)
+				_, m := w.post("/mcp", withTasks(body), append(headers, other...)...)
+				if m.Error == nil || m.Error.Code != jsonrpc.CodeInvalidParams {
+					t.Fatalf("%s: %s %+v", method, m.Result, m.Error)
+				}
+				refusals = append(refusals, m.Error.Message)
 			}
-			refusals = append(refusals, m.Error.Message)
 		}
 	}
 	for _, text := range refusals {
@@ -256,7 +259,7 @@ func TestTasksAreBounded(t *testing.T) {
 	s.wg.Wait()
 	kept := 0
 	for _, task := range all {
-		if found, err := s.find("a", task.id); err == nil {
+		if found, err := s.find("a", "", task.id); err == nil {
 			kept++
 			if found.detail().Status != taskCompleted {
 				t.Errorf("%+v", found.detail())
