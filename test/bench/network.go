@@ -200,13 +200,7 @@ func (b *bench) intercepted(ctx context.Context, id string) error {
 	if err := b.load(ctx, "HTTPS request by name, new connection, passed through", "", id, "connections", n, "https://example.com/", "/tmp/ca.pem"); err != nil {
 		return err
 	}
-	secret, err := b.d.Client.CreateSecret(ctx, sandbox.CreateSecretRequest{
-		Name: "BENCH", Value: sandbox.NewSecretValue("value-of-the-bench"), Hosts: []string{"example.com"}, Auth: &sandbox.SecretAuth{Type: "header", Prefix: "Bearer "},
-	})
-	if err != nil {
-		return err
-	}
-	if _, err := b.d.Client.AttachSecret(ctx, id, secret.Name, "BENCH_TOKEN"); err != nil {
+	if err := b.attachSecret(ctx, id); err != nil {
 		return err
 	}
 	for _, kind := range []string{"requests", "connections"} {
@@ -215,8 +209,28 @@ func (b *bench) intercepted(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	_, err = b.d.Client.DetachSecret(ctx, id, "BENCH_TOKEN")
+	return b.detachSecret(ctx, id)
+}
+
+// attachSecret gives a sandbox a secret for example.com, in its environment as
+// BENCH_TOKEN.
+func (b *bench) attachSecret(ctx context.Context, id string) error {
+	secret, err := b.d.Client.CreateSecret(ctx, sandbox.CreateSecretRequest{
+		Name: "BENCH", Value: sandbox.NewSecretValue("value-of-the-bench"), Hosts: []string{"example.com"}, Auth: &sandbox.SecretAuth{Type: "header", Prefix: "Bearer "},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = b.d.Client.AttachSecret(ctx, id, secret.Name, "BENCH_TOKEN")
 	return err
+}
+
+// detachSecret undoes attachSecret, so that another part can have it.
+func (b *bench) detachSecret(ctx context.Context, id string) error {
+	if _, err := b.d.Client.DetachSecret(ctx, id, "BENCH_TOKEN"); err != nil {
+		return err
+	}
+	return b.d.Client.DeleteSecret(ctx, "BENCH")
 }
 
 // previews measures a request from outside to a server in the sandbox.

@@ -3,12 +3,15 @@
 //
 //	netload requests N URL [CA-FILE]   requests over one connection
 //	netload connections N URL [CA]     requests over a connection each
+//	netload tokens N URL [CA]          the first event of streams, over one connection
+//	netload newtokens N URL [CA]       the same, over a connection each
 //	netload connect N HOST:PORT        connections, one after another
 //	netload flood N AT-ONCE HOST:PORT  N connections, so many at a time: one time for all
 //	netload serve ADDRESS              answers every request, for ever
 package main
 
 import (
+	"bufio"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -46,6 +49,12 @@ func run(args []string) error {
 			return err
 		}
 		return each(n, func() error { return get(client, args[2]) })
+	case "tokens", "newtokens":
+		client, err := newClient(args[0] == "newtokens", args[3:])
+		if err != nil {
+			return err
+		}
+		return eachTold(n, func() (time.Duration, error) { return firstEvent(client, args[2]) })
 	case "connect":
 		return each(n, func() error { return touch(args[2]) })
 	case "flood":
@@ -60,13 +69,22 @@ func run(args []string) error {
 
 // each times n runs, after one that does not count.
 func each(n int, do func() error) error {
-	for i := range n + 1 {
+	return eachTold(n, func() (time.Duration, error) {
 		began := time.Now()
-		if err := do(); err != nil {
+		err := do()
+		return time.Since(began), err
+	})
+}
+
+// eachTold is each for what says itself how long it took.
+func eachTold(n int, do func() (time.Duration, error)) error {
+	for i := range n + 1 {
+		took, err := do()
+		if err != nil {
 			return err
 		}
 		if i > 0 {
-			fmt.Println(time.Since(began).Nanoseconds())
+			fmt.Println(took.Nanoseconds())
 		}
 	}
 	return nil
@@ -85,26 +103,55 @@ func newClient(once bool, ca []string) (*http.Client, error) {
 	return &http.Client{Transport: tr}, nil
 }
 
-func get(client *http.Client, url string) error {
+// ask sends a request, with the secret if there is one. The caller closes the
+// body of the answer, whose status is 200.
+func ask(client *http.Client, url string) (*http.Response, error) {
 	req, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if token := os.Getenv("BENCH_TOKEN"); token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	res, err := client.Do(req)
 	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		res.Body.Close()
+		return nil, fmt.Errorf("%s: %s", url, res.Status)
+	}
+	return res, nil
+}
+
+func get(client *http.Client, url string) error {
+	res, err := ask(client, url)
+	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	if _, err := io.Copy(io.Discard, res.Body); err != nil {
-		return err
+	_, err = io.Copy(io.Discard, res.Body)
+	return err
+}
+
+// firstEvent times a request up to the end of the first event of its answer,
+// and reads the rest.
+func firstEvent(client *http.Client, url string) (time.Duration, error) {
+	began := time.Now()
+	res, err := ask(client, url)
+	if err != nil {
+		return 0, err
 	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, res.Status)
+	defer res.Body.Close()
+	r := bufio.NewReader(res.Body)
+	for line := ""; line != "\n"; {
+		if line, err = r.ReadString('\n'); err != nil {
+			return 0, err
+		}
 	}
-	return nil
+	took := time.Since(began)
+	_, err = io.Copy(io.Discard, r)
+	return took, err
 }
 
 // touch opens a connection to a server that echoes, and uses it once.

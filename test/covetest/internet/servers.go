@@ -39,8 +39,13 @@ const (
 	PortDoT = 853
 )
 
-// Request is what servers of HTTP answer, as JSON. Two paths do otherwise:
-// /bytes?n=N is N bytes, and /sink answers how many bytes came.
+// TokenPause is how long a stream of events pauses after its first.
+const TokenPause = 50 * time.Millisecond
+
+// Request is what servers of HTTP answer, as JSON. Some paths do otherwise:
+// /bytes?n=N is N bytes, /sink answers how many bytes came, /redirect?to=URL
+// leads there, and /tokens is a stream of events as models answer with, whose
+// second comes [TokenPause] after the first.
 type Request struct {
 	Method  string              `json:"method"`
 	Host    string              `json:"host"`
@@ -183,6 +188,9 @@ func (n *Internet) answer(w http.ResponseWriter, r *http.Request) {
 	case "/redirect":
 		http.Redirect(w, r, r.FormValue("to"), http.StatusFound)
 		return
+	case "/tokens":
+		streamTokens(w, r)
+		return
 	}
 	body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	said := Request{
@@ -199,6 +207,18 @@ func (n *Internet) answer(w http.ResponseWriter, r *http.Request) {
 	n.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(said)
+}
+
+// streamTokens says a first word, and the last one after a pause.
+func streamTokens(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"Hello\"}}]}\n\n")
+	_ = http.NewResponseController(w).Flush()
+	select {
+	case <-time.After(TokenPause):
+		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+	case <-r.Context().Done():
+	}
 }
 
 // Request returns the last request for a path that was answered with itself.
