@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/server"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -46,8 +47,17 @@ func (d *daemon) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return d.start(ctx)
 }
 
+// connect connects to a daemon that runs.
 func (d *daemon) connect(ctx context.Context) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "unix", d.socket)
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", d.socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := server.CheckServer(conn, d.socket); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // absent reports whether an error of connecting says that no daemon runs.
@@ -59,8 +69,8 @@ func absent(err error) bool {
 // returns the first connection that it takes: one that is idle could be gone
 // before a second. A lock on a file keeps starters apart.
 func (d *daemon) start(ctx context.Context) (net.Conn, error) {
-	if err := os.MkdirAll(d.stateDir, 0o700); err != nil {
-		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be made (%v); choose another with --state-dir", d.stateDir, err))
+	if err := server.PrepareStateDir(d.stateDir); err != nil {
+		return nil, err
 	}
 	lock, err := lockFile(ctx, filepath.Join(d.stateDir, "start.lock"))
 	if err != nil {

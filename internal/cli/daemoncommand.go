@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -173,5 +174,7 @@ func (a *app) connectRunning() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Config{UserAgent: a.userAgent(), UnixSocket: a.localDaemon(dir).socket})
+	d := a.localDaemon(dir)
+	connect := func(ctx context.Context, _, _ string) (net.Conn, error) { return d.connect(ctx) }
+	return client.New(client.Config{UserAgent: a.userAgent(), UnixSocket: d.socket, Dial: connect})
 }

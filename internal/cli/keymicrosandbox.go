@@ -2,13 +2,13 @@ package cli
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/cove-sh/cove/internal/dialect/microsandbox"
+	"github.com/cove-sh/cove/internal/server"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -57,8 +57,8 @@ func (a *app) runKeyMicrosandbox(opts keyMicrosandboxOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be made (%v); choose another with --state-dir", dir, err))
+	if err := server.PrepareStateDir(dir); err != nil {
+		return err
 	}
 	signing, err := microsandbox.MakeServerKey(dir, opts.Reset)
 	if err != nil {

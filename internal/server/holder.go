@@ -49,6 +49,10 @@ func Stop(ctx context.Context, dir string) (*Running, error) {
 	if err != nil || r == nil {
 		return nil, err
 	}
+	// Whoever owns the lock's file says which process that is.
+	if err := checkStateDir(dir); err != nil {
+		return nil, err
+	}
 	if err := unix.Kill(r.PID, unix.SIGTERM); err != nil {
 		return nil, sandbox.Wrap(sandbox.CodeForbidden, err, "the daemon cannot be told to end; do it as the user who runs it")
 	}

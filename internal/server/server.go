@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cove-sh/cove/internal/config"
@@ -134,7 +133,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 // open opens everything that holds state.
 func (s *Server) open(ctx context.Context, p *parts) error {
 	dir := s.cfg.StateDir
-	if err := prepareStateDir(dir); err != nil {
+	if err := PrepareStateDir(dir); err != nil {
 		return err
 	}
 	unlock, err := lockState(ctx, dir, s.deps.LockWait, s.deps.OnDemand)
@@ -235,25 +234,6 @@ func (s *Server) collect(ctx context.Context, p *parts) error {
 	}
 	for _, digest := range removed {
 		s.log.Info("old template removed", "digest", digest)
-	}
-	return nil
-}
-
-// prepareStateDir makes the state directory, for its owner only.
-func prepareStateDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s cannot be made (%v); choose another with --state-dir", dir, err))
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return fmt.Errorf("look at the state directory: %w", err)
-	}
-	// Root may use any directory, but its owner could then change what is in it.
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return sandbox.Errorf(sandbox.CodeUnavailable, "the state directory %s belongs to someone else (user %d); choose another with --state-dir", dir, st.Uid)
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the state directory %s belongs to someone else (%v); choose another with --state-dir", dir, err))
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // listenUnix listens on a unix socket that only the user who runs the daemon,
@@ -58,16 +60,44 @@ func (l *ownListener) Accept() (net.Conn, error) {
 }
 
 func isOwn(conn *net.UnixConn) bool {
+	uid, err := peerUser(conn)
+	return err == nil && (uid == 0 || uid == os.Geteuid())
+}
+
+// CheckServer refuses a connection to a unix socket that somebody else than this
+// user or root has made: they would be sent commands, files and values of
+// secrets.
+func CheckServer(conn net.Conn, path string) error {
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		return fmt.Errorf("%s is no unix socket", path)
+	}
+	uid, err := peerUser(c)
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask whose the socket %s is: %w", path, err)
+	case uid != 0 && uid != os.Geteuid():
+		return sandbox.Errorf(sandbox.CodeForbidden, "the socket %s is served by someone else (user %d), who would see all that is sent; run this as that user, or choose another state directory with --state-dir", path, uid)
+	}
+	return nil
+}
+
+// peerUser asks the kernel for the user of the other end: of a client as it
+// connected, of a server as it began to listen.
+func peerUser(conn *net.UnixConn) (uid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return false
+		return 0, err
 	}
 	var peer *unix.Ucred
 	var perr error
 	if err := raw.Control(func(fd uintptr) {
 		peer, perr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil || perr != nil {
-		return false
+	}); err != nil {
+		return 0, err
 	}
-	return peer.Uid == 0 || int(peer.Uid) == os.Geteuid()
+	if perr != nil {
+		return 0, perr
+	}
+	return int(peer.Uid), nil
 }
