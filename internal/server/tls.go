@@ -34,7 +34,11 @@ func (s *Server) useTLS(h *http.Server, previews *preview.Proxy) error {
 		// anything.
 		h.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: files.get, NextProtos: []string{"h2", "http/1.1"}}
 	case len(cfg.ACME.Hosts) > 0:
-		h.TLSConfig = s.acme(previews).TLSConfig()
+		manager, err := s.acme(previews)
+		if err != nil {
+			return err
+		}
+		h.TLSConfig = manager.TLSConfig()
 		h.TLSConfig.MinVersion = tls.VersionTLS12
 	}
 	return nil
@@ -43,11 +47,14 @@ func (s *Server) useTLS(h *http.Server, previews *preview.Proxy) error {
 // acme returns what gets certificates for the server's names and for previews
 // that are there. Anybody can ask for any name, and an authority counts what it
 // is asked.
-func (s *Server) acme(previews *preview.Proxy) *autocert.Manager {
+func (s *Server) acme(previews *preview.Proxy) (*autocert.Manager, error) {
 	cfg := &s.cfg.TLS.ACME
 	cache := cfg.Cache
 	if cache == "" {
 		cache = filepath.Join(s.cfg.StateDir, "acme")
+	}
+	if err := prepareCertificates(cache); err != nil {
+		return nil, err
 	}
 	m := &autocert.Manager{
 		Prompt: autocert.AcceptTOS,
@@ -64,7 +71,25 @@ func (s *Server) acme(previews *preview.Proxy) *autocert.Manager {
 	if cfg.Directory != "" {
 		m.Client = &acme.Client{DirectoryURL: cfg.Directory}
 	}
-	return m
+	return m, nil
+}
+
+// prepareCertificates makes the directory in which keys and certificates are
+// kept if it is missing, and refuses one that others may write to: a certificate
+// of theirs would be served, with a key that they know.
+func prepareCertificates(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	if err != nil {
+		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the directory %s cannot be made (%v); correct tls.acme.cache", dir, err))
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("look at the directory of certificates: %w", err)
+	}
+	if uid := ownerOf(info); uid != os.Geteuid() && uid != 0 || info.Mode().Perm()&0o022 != 0 {
+		return sandbox.Errorf(sandbox.CodeInvalid, "others may put certificates into %s (user %d, mode %04o); make it this user's own, with mode 0700, or choose another with tls.acme.cache", dir, uid, info.Mode().Perm())
+	}
+	return nil
 }
 
 // reloadEvery is how often certificate files are looked at.

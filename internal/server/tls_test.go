@@ -166,3 +166,34 @@ func TestCertificatesForOwnNamesOnly(t *testing.T) {
 		}
 	}
 }
+
+// Attack: another user may write to the directory of certificates, and puts one
+// of theirs there.
+func TestCertificatesOfOthers(t *testing.T) {
+	for name, spoil := range map[string]func(dir string) error{
+		"everybody's": func(dir string) error { return os.Chmod(dir, 0o777) },
+		"a group's":   func(dir string) error { return os.Chmod(dir, 0o770) },
+		"another's":   func(dir string) error { return os.Chown(dir, 54321, 54321) },
+	} {
+		if name == "another's" && os.Geteuid() != 0 {
+			continue
+		}
+		dir := filepath.Join(t.TempDir(), "certificates")
+		start := func() error {
+			_, err := start(t, func(c *config.Config) { c.TLS.ACME.Hosts, c.TLS.ACME.Cache = []string{"cove.test"}, dir })
+			return err
+		}
+		if err := start(); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the directory is %v, %v", info.Mode(), err)
+		}
+		if err := spoil(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := start(); sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "tls.acme.cache") {
+			t.Errorf("%s directory: %v", name, err)
+		}
+	}
+}
