@@ -438,3 +438,22 @@ func FuzzCredentials(f *testing.F) {
 		}
 	})
 }
+
+// Attack: code in a sandbox asks an authority for a certificate for its public
+// preview's name, and answers the validation.
+func TestSandboxGetsNoCertificate(t *testing.T) {
+	inside := new(seen)
+	_, front := newWorld(t, inside)
+	c := browser(t, front)
+	for _, path := range []string{"/.well-known/acme-challenge/token", "/.well-known/pki-validation/file.txt", "/.well-known/%61cme-challenge/token"} {
+		if got := get(t, c, "http://3001-sbx-abc.localhost"+path); got.status != http.StatusNotFound {
+			t.Errorf("%s: %d", path, got.status)
+		}
+	}
+	if got := inside.list(); got != "" {
+		t.Errorf("the sandbox was asked %s", got)
+	}
+	if got := get(t, c, "http://3001-sbx-abc.localhost/.well-known/openid-configuration"); got.status != http.StatusOK {
+		t.Errorf("another well-known path: %d", got.status)
+	}
+}

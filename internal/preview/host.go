@@ -3,6 +3,7 @@ package preview
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -93,3 +94,16 @@ func parseLabel(label string) (place, bool) {
 	}
 	return place{label: label, port: int(port), sandbox: id}, true
 }
+
+// validationPaths are where authorities look for proof that a host name is the
+// asker's: RFC 8555 and the CA/Browser Forum's method 18.
+var validationPaths = []string{"/.well-known/acme-challenge/", "/.well-known/pki-validation/"}
+
+// validates reports whether a request may be that of an authority: what a
+// sandbox answered could get it a certificate for a name of the operator's.
+func validates(r *http.Request) bool {
+	return slices.ContainsFunc(validationPaths, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) })
+}
+
+// noProof is the answer to such requests.
+var noProof = problem{status: http.StatusNotFound, code: "not_found", title: "Not here", detail: "Programs in sandboxes do not answer authorities that validate a name: names and certificates of previews are the server's."}

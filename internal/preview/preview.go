@@ -114,6 +114,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, place{}, unknownPlace)
 		return
 	}
+	if validates(r) {
+		p.fail(w, r, at, noProof)
+		return
+	}
 	if r.Method == http.MethodPost && r.URL.Path == unlockPath {
 		p.unlock(w, r, at)
 		return
