@@ -36,7 +36,9 @@ type Views interface {
 }
 
 const (
-	// maxViewers bounds the open views of one computer.
+	// maxViewers bounds the open views of one computer of those who may only
+	// watch, and of those who have control: the first must not keep the others
+	// out.
 	maxViewers = 32
 	// viewPing is how often a viewer who says nothing is asked for.
 	viewPing = 20 * time.Second
@@ -179,11 +181,19 @@ func viewProblem(err error) problem {
 	return problem{status: http.StatusBadGateway, code: string(sandbox.CodeInternal), title: "That went wrong", detail: "The live view cannot be shown; the server's log has the details."}
 }
 
+// placeOf names what viewers are counted by.
+func placeOf(view *sandbox.View) string {
+	if view.Control {
+		return view.SandboxID + " control"
+	}
+	return view.SandboxID
+}
+
 // viewState tells the page what there is to see.
 func (p *Proxy) viewState(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
 	answer := map[string]string{"code": "live"}
 	view, err := p.visitView(r, visit)
-	if err == nil && p.viewers.full(view.SandboxID) {
+	if err == nil && p.viewers.full(placeOf(view)) {
 		err = errTooManyViewers
 	}
 	if err != nil {
@@ -210,11 +220,11 @@ func (p *Proxy) viewScreen(w http.ResponseWriter, r *http.Request, visit sandbox
 		p.fail(w, r, place{}, viewProblem(err))
 		return
 	}
-	if !p.viewers.enter(view.SandboxID) {
+	if !p.viewers.enter(placeOf(view)) {
 		p.fail(w, r, place{}, viewProblem(errTooManyViewers))
 		return
 	}
-	defer p.viewers.leave(view.SandboxID)
+	defer p.viewers.leave(placeOf(view))
 	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
 	server, used, err := p.views.DialView(ctx, visit)
 	cancel()

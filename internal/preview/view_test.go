@@ -86,14 +86,20 @@ func TestViewPage(t *testing.T) {
 	}
 }
 
-// watchers opens a view as a program does.
+// watcher opens a view as a program does.
 func watcher(t *testing.T, c *http.Client, origin string) (*websocket.Conn, int) {
+	t.Helper()
+	return viewer(t, c, origin, "watch")
+}
+
+// viewer opens a view with a link.
+func viewer(t *testing.T, c *http.Client, origin, link string) (*websocket.Conn, int) {
 	t.Helper()
 	header := http.Header{}
 	if origin != "" {
 		header.Set("Origin", origin)
 	}
-	conn, res, err := websocket.Dial(t.Context(), pc+"/screen?cove_view=watch", &websocket.DialOptions{HTTPClient: c, HTTPHeader: header})
+	conn, res, err := websocket.Dial(t.Context(), pc+"/screen?cove_view="+link, &websocket.DialOptions{HTTPClient: c, HTTPHeader: header})
 	if err != nil {
 		if res == nil {
 			t.Fatal(err)
@@ -134,6 +140,10 @@ func TestViewers(t *testing.T) {
 	// The page would try again at once if it were told that there is a picture.
 	if got := state(); got != string(sandbox.CodeQuotaExceeded) {
 		t.Errorf("the page of a viewer too many is told %q", got)
+	}
+	// Watchers do not keep those out who may control.
+	if _, status := viewer(t, c, pc, "control"); status != 101 {
+		t.Errorf("a viewer with control, beside as many watchers as may be: %d", status)
 	}
 	_ = open[0].CloseNow()
 	for end := time.Now().Add(time.Minute); state() != "live"; time.Sleep(time.Millisecond) {
