@@ -187,7 +187,7 @@ func TestCertificatesOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("the directory is %v, %v", info.Mode(), err)
+			t.Fatalf("the directory is %v, %v", info, err)
 		}
 		if err := spoil(dir); err != nil {
 			t.Fatal(err)
