@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -233,6 +234,27 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
+// Certificate writes a certificate of this Internet's authority for a name or an
+// address into a directory, and its key, and returns the paths.
+func (n *Internet) Certificate(t testing.TB, dir, name string) (cert, key string) {
+	t.Helper()
+	c, err := n.ca.leaf(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: c.Certificate[0]}, key: {Type: "PRIVATE KEY", Bytes: der}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
 // authority certifies whatever name it is asked for.
 type authority struct {
 	cert *x509.Certificate
@@ -272,6 +294,11 @@ func (a *authority) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	if name == "" {
 		name, _, _ = net.SplitHostPort(hello.Conn.LocalAddr().String())
 	}
+	return a.leaf(name)
+}
+
+// leaf returns the certificate of a name or an address.
+func (a *authority) leaf(name string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if c := a.leaves[name]; c != nil {
