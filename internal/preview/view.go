@@ -244,11 +244,12 @@ func (p *Proxy) viewScreen(w http.ResponseWriter, r *http.Request, visit sandbox
 		return // it has answered
 	}
 	defer socket.CloseNow() //nolint:errcheck // it is over
-	socket.SetReadLimit(maxViewMessage)
 	ctx, cancel = context.WithDeadline(r.Context(), view.ExpiresAt)
 	defer cancel()
 	go pingViewer(ctx, socket, cancel)
-	err = rfb.Join(websocket.NetConn(ctx, socket, websocket.MessageBinary), server, rfb.Rights{Control: view.Control, Used: used})
+	client := websocket.NetConn(ctx, socket, websocket.MessageBinary)
+	socket.SetReadLimit(maxViewMessage) // NetConn takes the limit away
+	err = rfb.Join(client, server, rfb.Rights{Control: view.Control, Used: used})
 	p.log.Debug("live view: over", "sandbox", view.SandboxID, "err", err)
 }
 

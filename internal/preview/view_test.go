@@ -22,7 +22,9 @@ type pcs struct {
 	name  string
 	until time.Time
 	hello string // what its VNC server says first
-	dials atomic.Int32
+	// screen is what the server does with a viewer; nil listens.
+	screen func(net.Conn)
+	dials  atomic.Int32
 }
 
 func (v *pcs) HasView(_ context.Context, id string) bool { return id == "sbx-pc" }
@@ -47,6 +49,10 @@ func (v *pcs) DialView(context.Context, sandbox.ViewVisit) (net.Conn, func(), er
 		_, _ = there.Write([]byte{1, 1})
 		_, _ = io.ReadFull(there, hello[:1])
 		_, _ = there.Write(make([]byte, 4))
+		if v.screen != nil {
+			v.screen(there)
+			return
+		}
 		_, _ = io.Copy(io.Discard, there)
 	}()
 	return here, func() {}, nil
@@ -158,6 +164,120 @@ func TestViewOfNoVNC(t *testing.T) {
 	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
 	if _, status := watcher(t, browser(t, front), pc); status != http.StatusBadGateway {
 		t.Errorf("another program's port: %d", status)
+	}
+}
+
+// welcomed does a viewer's part of the handshake.
+func welcomed(t *testing.T, socket *websocket.Conn) net.Conn {
+	t.Helper()
+	c := websocket.NetConn(t.Context(), socket, websocket.MessageBinary)
+	answer := make([]byte, 12)
+	for _, step := range []struct {
+		hear int
+		say  string
+	}{{12, "RFB 003.008\n"}, {2, "\x01"}, {4, "\x01"}} {
+		if _, err := io.ReadFull(c, answer[:step.hear]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, step.say); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// Attack: a VNC server in the sandbox floods a viewer who takes nothing. What it
+// sends waits in the sandbox and not in the daemon, and ends with the viewer.
+func TestFloodedViewer(t *testing.T) {
+	var sent atomic.Int64
+	ended := make(chan struct{})
+	views := &pcs{until: time.Now().Add(time.Hour), hello: "RFB 003.008\n", screen: func(c net.Conn) {
+		defer close(ended)
+		go io.Copy(io.Discard, c) //nolint:errcheck // it ends with the connection
+		block := make([]byte, 64<<10)
+		for {
+			n, err := c.Write(block)
+			sent.Add(int64(n))
+			if err != nil {
+				return
+			}
+		}
+	}}
+	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+	socket, status := watcher(t, browser(t, front), pc)
+	if socket == nil {
+		t.Fatalf("a viewer: %d", status)
+	}
+	socket.SetReadLimit(-1)
+	welcomed(t, socket)
+	for before := int64(-1); sent.Load() != before; time.Sleep(200 * time.Millisecond) {
+		if before = sent.Load(); before > 64<<20 {
+			t.Fatalf("%d bytes went towards a viewer who reads nothing", before)
+		}
+	}
+	_ = socket.CloseNow()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("the server's connection outlives the viewer")
+	}
+}
+
+// Attack: a viewer sends what is no VNC, too much at once, or text. The view ends,
+// at the server too, which hears nothing of it.
+func TestMalformedViewers(t *testing.T) {
+	for name, say := range map[string]func(*websocket.Conn) error{
+		"an unknown message": func(c *websocket.Conn) error {
+			return c.Write(t.Context(), websocket.MessageBinary, []byte{99, 1, 2, 3})
+		},
+		"a long clipboard": func(c *websocket.Conn) error {
+			return c.Write(t.Context(), websocket.MessageBinary, []byte("\x06\x00\x00\x00\x7f\xff\xff\xff"))
+		},
+		"a negative one": func(c *websocket.Conn) error {
+			return c.Write(t.Context(), websocket.MessageBinary, []byte("\x06\x00\x00\x00\x80\x00\x00\x00"))
+		},
+		"65535 encodings": func(c *websocket.Conn) error {
+			return c.Write(t.Context(), websocket.MessageBinary, []byte("\x02\x00\xff\xff"))
+		},
+		"a message of 3 MiB": func(c *websocket.Conn) error {
+			return c.Write(t.Context(), websocket.MessageBinary, make([]byte, 3<<20))
+		},
+		"text": func(c *websocket.Conn) error {
+			return c.Write(t.Context(), websocket.MessageText, []byte{4, 1, 0, 0, 0, 0, 0, 'q'})
+		},
+		"half of a handshake": nil,
+	} {
+		heard := make(chan string, 1)
+		views := &pcs{until: time.Now().Add(time.Hour), hello: "RFB 003.008\n", screen: func(c net.Conn) {
+			all, _ := io.ReadAll(c)
+			heard <- string(all)
+		}}
+		front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+		socket, status := viewer(t, browser(t, front), pc, "control")
+		if socket == nil {
+			t.Fatalf("%s: a viewer: %d", name, status)
+		}
+		want := ""
+		if say == nil {
+			_ = socket.Write(t.Context(), websocket.MessageBinary, []byte("RFB 003.003\n"))
+		} else {
+			welcomed(t, socket)
+			want = "\x01" // shared
+			_ = say(socket)
+		}
+		go func() { // takes the other side's farewell
+			for err := error(nil); err == nil; {
+				_, _, err = socket.Read(t.Context())
+			}
+		}()
+		select {
+		case got := <-heard:
+			if strings.Trim(got, "\x00") != want { // a setPixelFormat of zeros is one
+				t.Errorf("%s: the server heard %q", name, got)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s: the view goes on", name)
+		}
 	}
 }
 
