@@ -8,7 +8,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 export CGO_ENABLED = 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
-SOURCES = $(shell find . -name '*.go' -o -name '*.sql' -o -name '*.yaml' | grep -v -e node_modules -e _test.go) go.mod go.sum
+# All that is compiled or embedded: scripts, pages and interpreters' drivers too.
+SOURCES = $(shell find api client cmd internal sandbox -type f | grep -v -e testdata -e _test.go -e $(AGENT)) go.mod go.sum
 AGENT = internal/agentbin/bin/agent
 
 # Where make install puts the program.
