@@ -213,8 +213,9 @@ END
 chmod 755 "$dir/session"
 
 if has Xvnc; then
+  # Viewers are told of the picture only, not of what is copied.
   Xvnc "$DISPLAY" -geometry "$size" -depth 24 -dpi 96 -rfbport $((5900 + number)) -localhost -SecurityTypes None -AlwaysShared \
-    -AcceptSetDesktopSize=0 -FrameRate=30 -desktop "Cove" -nolisten tcp -ac -noreset -s 0 -extension GLX >"$dir/x.log" 2>&1 &
+    -AcceptSetDesktopSize=0 -SendCutText=0 -FrameRate=30 -desktop "Cove" -nolisten tcp -ac -noreset -s 0 -extension GLX >"$dir/x.log" 2>&1 &
 elif has Xvfb; then
   Xvfb "$DISPLAY" -screen 0 "${size}x24" -nolisten tcp -ac -noreset -s 0 >"$dir/x.log" 2>&1 &
 else

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -41,7 +42,7 @@ func peopleWatch(t *testing.T, c, fork *computer) {
 	b.until(pixel, rgb(pageColor))
 	b.click()
 	b.press("q")
-	keyWithoutRight(t, watch.URL)
+	keyWithoutRight(t, c, watch.URL)
 
 	// Who has control presses one too, and the page in the computer hears it:
 	// after all that came before, of which it has heard nothing.
@@ -125,7 +126,7 @@ func refused(t *testing.T, address string) {
 // keyWithoutRight is a VNC client that presses a key though it may only watch,
 // and clicks. It returns when the server has read that: it has answered what
 // came after.
-func keyWithoutRight(t *testing.T, address string) {
+func keyWithoutRight(t *testing.T, c *computer, address string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -177,5 +178,17 @@ func keyWithoutRight(t *testing.T, address string) {
 	say([]byte{5, 1, 0, 100, 2, 0}, 0)
 	say([]byte{5, 0, 0, 100, 2, 0}, 0)
 	// A picture of one pixel, which is asked for last.
-	say([]byte{3, 0, 0, 0, 0, 0, 0, 1, 0, 1}, 4)
+	onePixel := []byte{3, 0, 0, 0, 0, 0, 0, 1, 0, 1}
+	say(onePixel, 20)
+	// What the computer's own user copies is not told: between pictures there is
+	// nothing else.
+	if err := c.d.Client.SetClipboard(ctx, c.id, "c0ve-copied"); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if got := say(onePixel, 20); got[0] != 0 {
+			t.Fatalf("a watcher is told %q", got)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
