@@ -2,6 +2,7 @@ package runsc
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,6 +41,12 @@ func IsRole(args []string) bool {
 
 // Main runs gVisor's command line on os.Args. It does not return.
 func Main() {
+	if slices.Contains(os.Args, "gofer") {
+		if err := askForOwners(bundleOf(os.Args)); err != nil {
+			fmt.Fprintln(os.Stderr, "keep the owners of files in mounts:", err)
+			os.Exit(1)
+		}
+	}
 	os.Args = withLimits(os.Args, os.ReadFile)
 	maincli.Main()
 }
@@ -53,13 +60,7 @@ func withLimits(args []string, readFile func(string) ([]byte, error)) []string {
 	if boot < 0 {
 		return args
 	}
-	var bundle string
-	for _, a := range args[boot:] {
-		if dir, ok := strings.CutPrefix(a, "--bundle="); ok {
-			bundle = dir
-		}
-	}
-	data, err := readFile(filepath.Join(bundle, limitsFile))
+	data, err := readFile(filepath.Join(bundleOf(args), limitsFile))
 	if err != nil {
 		return args
 	}
@@ -79,4 +80,17 @@ func withLimits(args []string, readFile func(string) ([]byte, error)) []string {
 		}
 	}
 	return out
+}
+
+// bundleOf returns the bundle directory that gVisor's arguments name, or "".
+func bundleOf(args []string) string {
+	for i, a := range args {
+		if dir, ok := strings.CutPrefix(a, "--bundle="); ok {
+			return dir
+		}
+		if a == "--bundle" && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return ""
 }

@@ -118,6 +118,11 @@ func Create(cfg Config) (*Sandbox, error) {
 	if err := writeBundle(cfg, spec); err != nil {
 		return nil, err
 	}
+	if keepsOwners(cfg.Mounts) {
+		if err := keepOwners(cfg.BundleDir); err != nil {
+			return nil, err
+		}
+	}
 	var c *container.Container
 	err = OnOwnThread(func() (err error) {
 		c, err = container.New(conf, container.Args{ID: cfg.ID, Spec: spec, BundleDir: cfg.BundleDir, FSRestoreImagePath: cfg.FilesDir})
@@ -233,6 +238,12 @@ func newConfig(cfg Config) (*config.Config, error) {
 		}
 	}
 	conf, err := config.NewFromFlags(fs)
+	if err == nil && keepsOwners(cfg.Mounts) {
+		// The gofer opens files for gVisor's kernel, which could not be watched
+		// likewise: a process and its children have one watcher, and the kernel is
+		// that of its own children. It is nobody then, who is this user.
+		conf.DirectFS, conf.Rootless = false, true
+	}
 	if err != nil {
 		return nil, fmt.Errorf("gVisor configuration: %w", err)
 	}

@@ -72,7 +72,11 @@ func (d *Dir) Create(id string, label []byte) error {
 	if err := os.MkdirAll(d.Path(id), 0o700); err != nil {
 		return fmt.Errorf("make volume %s: %w", id, err)
 	}
-	if err := os.Chmod(d.Path(id), 0o777|fs.ModeSticky); err != nil {
+	mode := 0o777 | fs.ModeSticky
+	if os.Geteuid() != 0 {
+		mode = 0o777 // links are all root's then, and could not be removed by who made them
+	}
+	if err := os.Chmod(d.Path(id), mode); err != nil {
 		return fmt.Errorf("make volume %s: %w", id, err)
 	}
 	if label != nil {
