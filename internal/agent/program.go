@@ -29,8 +29,12 @@ func Main(args []string, version string, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	listen := flags.String("listen", "127.0.0.1:7007", "`address` to serve on")
 	allow := flags.String("allow", "", "the only IP `address` that may connect (default any)")
+	diskTmp := flags.Bool("disk-tmp", false, "put /tmp on the sandbox's disk, and end")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *diskTmp {
+		return useDiskForTemp()
 	}
 	cfg := Config{
 		Version: version,

@@ -219,7 +219,33 @@ func create(ctx context.Context, c *call, namespace, name string, w *wanted) err
 		Resources: w.resources(), Env: w.env, WorkDir: w.workdir, Ports: w.ports, Mounts: w.mounts,
 		LifetimeSeconds: new(int64), IdleTimeoutSeconds: new(int64),
 	}
-	_, err = c.Service.Create(ctx, req)
+	_, err = createKeeping(ctx, c, req)
+	return err
+}
+
+// createKeeping makes a sandbox that keeps /tmp when it is stopped, or none.
+func createKeeping(ctx context.Context, c *call, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
+	s, err := c.Service.Create(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := keepTmp(ctx, c, s.ID); err != nil {
+		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // it was not handed out
+		return nil, err
+	}
+	return s, nil
+}
+
+// agentProgram is in each sandbox.
+const agentProgram = "/.cove/agent"
+
+// keepTmp has the files in /tmp, which is in memory otherwise, survive a stop. It
+// is to be called when a sandbox was made, and after each start from its files.
+func keepTmp(ctx context.Context, c *call, id string) error {
+	job, err := c.Service.Exec(ctx, id, sandbox.ExecRequest{Command: []string{agentProgram, "-disk-tmp"}, User: "root"}, nil)
+	if err == nil && job.ExitCode != 0 {
+		err = sandbox.Errorf(sandbox.CodeInternal, "/tmp cannot be put on the sandbox's disk: %s ends with %d", agentProgram, job.ExitCode)
+	}
 	return err
 }
 
@@ -267,8 +293,10 @@ func restart(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error 
 			return err
 		}
 	}
-	_, err := c.Service.Resume(ctx, s.ID, sandbox.ResumeRequest{FilesOnly: true})
-	return err
+	if _, err := c.Service.Resume(ctx, s.ID, sandbox.ResumeRequest{FilesOnly: true}); err != nil {
+		return err
+	}
+	return keepTmp(ctx, c, s.ID)
 }
 
 // moved reports whether something differs that a sandbox has from its creation
@@ -323,7 +351,7 @@ func rebuild(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error 
 	if w.all || w.mounts != nil {
 		req.Mounts = w.mounts
 	}
-	fresh, err := c.Service.Create(ctx, req)
+	fresh, err := createKeeping(ctx, c, req)
 	if err != nil {
 		return err
 	}
