@@ -248,6 +248,12 @@ type Call struct {
 	// how much. It may be called from any goroutine, and does nothing when the
 	// call is over.
 	Output func(o Output)
+	// Ask asks the client's user a question and reports whether the answer is yes;
+	// nil where the client cannot ask. Clients of the newest revisions bring the
+	// answer with a second call: the first ends with the error, which Run returns
+	// as it is, so that nothing may be done before the question. The key is the
+	// question's own in the call.
+	Ask func(ctx context.Context, key, question string) (yes bool, err error)
 	// Env returns a variable of the environment of a client that has started
 	// the server for itself alone, and "" over HTTP.
 	Env func(name string) string

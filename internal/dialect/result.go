@@ -66,6 +66,9 @@ func Invoke(ctx context.Context, d Dialect, t Tool, c *Call) (res *mcp.CallToolR
 		}
 	}()
 	res, err = t.Run(ctx, c)
+	if q, ok := errors.AsType[*InputNeeded](err); ok {
+		return &mcp.CallToolResult{InputRequests: q.Requests}, nil
+	}
 	if err != nil {
 		logFailure(ctx, c.Log, t.Def.Name, err)
 		return fail(err), nil
@@ -77,6 +80,13 @@ func Invoke(ctx context.Context, d Dialect, t Tool, c *Call) (res *mcp.CallToolR
 	}
 	return res, nil
 }
+
+// InputNeeded is the error of a call that has to be made again with answers.
+type InputNeeded struct {
+	Requests mcp.InputRequestMap
+}
+
+func (*InputNeeded) Error() string { return "the client's user is to be asked first" }
 
 func logFailure(ctx context.Context, log *slog.Logger, tool string, err error) {
 	level, detail := slog.LevelDebug, err.Error()

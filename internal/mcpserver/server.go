@@ -183,6 +183,7 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 			Fraction: p.fraction,
 			Tell:     p.tell,
 			Output:   p.output,
+			Ask:      asker(req, b.cfg.Log),
 			Env:      b.cfg.Env,
 			Protocol: req.ProtocolVersion(),
 			Handover: b.handover(ctx),

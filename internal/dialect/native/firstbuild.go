@@ -42,6 +42,9 @@ func firstBuild(ctx context.Context, c *dialect.Call, name string) (*sandbox.Bui
 	if err != nil || t.State != sandbox.TemplateAvailable && t.State != sandbox.TemplateBuilding {
 		return nil, nil // Create has said what there is to say
 	}
+	if err := askToBuild(ctx, c, t); err != nil {
+		return nil, err
+	}
 	b, err := currentBuild(ctx, c, t)
 	if sandbox.CodeOf(err) == sandbox.CodeForbidden {
 		return nil, sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("template %s is not built yet, and this key builds no templates; ask the server's operator for 'cove template build %s', or leave template out", t.Name, t.Name))
@@ -63,6 +66,30 @@ func firstBuild(ctx context.Context, c *dialect.Call, name string) (*sandbox.Bui
 		return c.Service.GetBuild(ctx, b.ID)
 	}
 	return ended, err
+}
+
+// askToBuild asks the client's user before a build begins, where that is possible.
+func askToBuild(ctx context.Context, c *dialect.Call, t *sandbox.Template) error {
+	if t.State != sandbox.TemplateAvailable || c.Ask == nil {
+		return nil
+	}
+	yes, err := c.Ask(ctx, "build", fmt.Sprintf("Template %s is not built yet. That is done once: it downloads %s, takes some minutes (2 to 10 with a fast connection), and goes on if this call ends. Build it now?",
+		t.Name, downloads(t)))
+	if err == nil && !yes {
+		err = sandbox.Errorf(sandbox.CodeConflict, "template %s is not built yet, and the user does not want it built now; leave template out, or choose another", t.Name)
+	}
+	return err
+}
+
+// downloads says what a build fetches.
+func downloads(t *sandbox.Template) string {
+	switch n := len(t.Packages); {
+	case n > 0:
+		return fmt.Sprintf("%d Debian packages and what these need (some hundred MB)", n)
+	case t.Source == "image":
+		return "the layers of its image"
+	}
+	return "what it is made of"
 }
 
 // currentBuild returns the build of a template that is under way, or begins one.

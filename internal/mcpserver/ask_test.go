@@ -1,0 +1,88 @@
+package mcpserver
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// unbuilt has a template that was not built yet.
+type unbuilt struct {
+	*fake
+	builds atomic.Int32
+}
+
+func (u *unbuilt) Create(_ context.Context, _ sandbox.CreateRequest) (*sandbox.Sandbox, error) {
+	if u.builds.Load() == 0 {
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "template node is not built yet")
+	}
+	return &sandbox.Sandbox{ID: "sbx-1", State: sandbox.StateRunning}, nil
+}
+
+func (u *unbuilt) GetTemplate(context.Context, string) (*sandbox.Template, error) {
+	return &sandbox.Template{Name: "node", State: sandbox.TemplateAvailable, Packages: []string{"nodejs", "git"}}, nil
+}
+
+func (u *unbuilt) StartBuild(context.Context, sandbox.BuildTemplateRequest) (*sandbox.Build, error) {
+	u.builds.Add(1)
+	return &sandbox.Build{ID: "bld-1", Template: "node", State: sandbox.BuildRunning}, nil
+}
+
+func (u *unbuilt) FollowBuild(context.Context, string, func(sandbox.BuildEvent) error) (*sandbox.Build, error) {
+	return &sandbox.Build{ID: "bld-1", Template: "node", State: sandbox.BuildReady}, nil
+}
+
+// A client whose user can be asked is asked before a template is built, in either
+// era; for one that cannot, it is built at once.
+func TestAskBeforeBuilding(t *testing.T) {
+	for name, tt := range map[string]struct {
+		revision string
+		answer   string // of the user; empty: cannot be asked
+		builds   int32
+		want     string
+	}{
+		"session, yes":         {"2025-11-25", "accept", 1, "Created sandbox sbx-1"},
+		"session, no":          {"2025-11-25", "decline", 0, "the user does not want it built now"},
+		"session, dismissed":   {"2025-11-25", "cancel", 0, "the user does not want it built now"},
+		"session, cannot":      {"2025-11-25", "", 1, "Created sandbox sbx-1"},
+		"stateless, yes":       {statelessRevision, "accept", 1, "Created sandbox sbx-1"},
+		"stateless, no":        {statelessRevision, "decline", 0, "the user does not want it built now"},
+		"stateless, dismissed": {statelessRevision, "cancel", 0, "the user does not want it built now"},
+		"stateless, cannot":    {statelessRevision, "", 1, "Created sandbox sbx-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unbuilt{fake: newFake()}
+			w := serve(t, Config{Service: u})
+			var asked []string
+			opts := &mcp.ClientOptions{}
+			if tt.answer != "" {
+				opts.ElicitationHandler = func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+					asked = append(asked, r.Params.Message)
+					return &mcp.ElicitResult{Action: tt.answer, Content: map[string]any{}}, nil
+				}
+			}
+			client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, opts)
+			cs, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url + "/mcp", HTTPClient: w.client}, &mcp.ClientSessionOptions{ProtocolVersion: tt.revision})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cs.Close()
+			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_create", Arguments: map[string]any{"template": "node"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := res.Content[0].(*mcp.TextContent).Text
+			if !strings.Contains(text, tt.want) || res.IsError != (tt.builds == 0) || u.builds.Load() != tt.builds {
+				t.Errorf("%d builds, it says %q, want %q", u.builds.Load(), text, tt.want)
+			}
+			if want := min(len(tt.answer), 1); len(asked) != want || want == 1 && !strings.Contains(asked[0], "Template node is not built yet. That is done once: it downloads 2 Debian packages") {
+				t.Errorf("asked %q", asked)
+			}
+		})
+	}
+}
