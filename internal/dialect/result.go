@@ -65,6 +65,8 @@ func Invoke(ctx context.Context, d Dialect, t Tool, c *Call) (res *mcp.CallToolR
 			res, err = fail(sandbox.Errorf(sandbox.CodeInternal, "internal error; the server's log has the details")), nil
 		}
 	}()
+	watched := &missing{Service: c.Service}
+	c.Service = watched
 	res, err = t.Run(ctx, c)
 	if q, ok := errors.AsType[*InputNeeded](err); ok {
 		return &mcp.CallToolResult{InputRequests: q.Requests}, nil
@@ -73,6 +75,7 @@ func Invoke(ctx context.Context, d Dialect, t Tool, c *Call) (res *mcp.CallToolR
 		logFailure(ctx, c.Log, t.Def.Name, err)
 		return fail(err), nil
 	}
+	watched.tell(ctx, res)
 	if c.MaxResult > 0 && !fits(res, c.MaxResult) {
 		err := tooLarge(c.MaxResult)
 		logFailure(ctx, c.Log, t.Def.Name, err)
