@@ -35,6 +35,9 @@ func (a *app) create(ctx context.Context, c *client.Client, req sandbox.CreateRe
 	if more := show.end(buildErr); more {
 		a.sayBuild(ctx, c, t.Name, buildErr)
 	}
+	if sandbox.CodeOf(buildErr) == sandbox.CodeForbidden {
+		return nil, sandbox.Wrap(sandbox.CodeForbidden, buildErr, fmt.Sprintf("template %s is not built yet, and this key builds no templates; ask the server's operator to run 'cove template build %[1]s'", clean(t.Name)))
+	}
 	if buildErr != nil {
 		return nil, buildErr
 	}

@@ -64,6 +64,10 @@ func TestFirstUseBuildsTheTemplate(t *testing.T) {
 	if got := lineWith(t, failing, "", "create", "-T", "node"); got.Code == 0 || got.Out != "" || !strings.Contains(got.Errors, "there is no mmdebstrap") {
 		t.Errorf("a build that fails: %+v", got)
 	}
+	refused := &unbuilt{state: sandbox.TemplateAvailable, failed: sandbox.Errorf(sandbox.CodeForbidden, "no scope")}
+	if got := lineWith(t, refused, "", "create", "-T", "node"); got.Code == 0 || !strings.Contains(got.Errors, "ask the server's operator to run 'cove template build node'") {
+		t.Errorf("a key that builds no templates: %+v", got)
+	}
 	for _, state := range []sandbox.TemplateState{sandbox.TemplateBuilding, sandbox.TemplateFailed} {
 		other := &unbuilt{state: state}
 		if got := lineWith(t, other, "", "create", "-T", "node"); got.Code == 0 || len(other.heard) != 0 || !strings.Contains(got.Errors, "build it first") {

@@ -70,22 +70,42 @@ func (d *debianSource) build(ctx context.Context, j *job) error {
 
 // debianMode chooses how mmdebstrap gets the rights it needs.
 func debianMode() (string, error) {
-	if _, err := exec.LookPath("mmdebstrap"); err != nil {
-		return "", sandbox.Errorf(sandbox.CodeUnsupported, "building Debian templates needs mmdebstrap; install it ('apt install mmdebstrap') or use the template host")
+	has := func(program string) bool { _, err := exec.LookPath(program); return err == nil }
+	return modeWith(has, os.Geteuid() == 0, machine.SubordinateIDs)
+}
+
+// modeWith is debianMode for what a machine has. The error is the one step after
+// which there is a mode.
+func modeWith(has func(program string) bool, root bool, subordinateIDs func() error) (string, error) {
+	var missing []string
+	if !has("mmdebstrap") {
+		missing = append(missing, "mmdebstrap")
 	}
-	if os.Geteuid() == 0 {
-		return "root", nil
-	}
-	subids := machine.SubordinateIDs()
-	if subids == nil {
-		return "unshare", nil
-	}
-	if _, err := exec.LookPath("fakechroot"); err == nil {
-		if _, err := exec.LookPath("fakeroot"); err == nil {
-			return "fakechroot", nil
+	mode := "root"
+	if !root {
+		mode = "unshare"
+		if err := subordinateIDs(); err != nil {
+			// These do without.
+			mode = "fakechroot"
+			for _, program := range []string{"fakechroot", "fakeroot"} {
+				if !has(program) {
+					missing = append(missing, program)
+				}
+			}
 		}
 	}
-	return "", sandbox.Errorf(sandbox.CodeUnsupported, "an ordinary user cannot build Debian templates here: %v, and there are no fakechroot and fakeroot to do without; install the packages uidmap and mmdebstrap and see 'cove doctor'", subids)
+	if len(missing) == 0 {
+		return mode, nil
+	}
+	needed := strings.Join(missing, " and ")
+	if !has("apt-get") {
+		return "", sandbox.Errorf(sandbox.CodeUnsupported, "building Debian templates needs %s, which a server on Debian or Ubuntu can install; here, build from an image: 'cove template build NAME --image IMAGE'", needed)
+	}
+	install := "apt-get install " + strings.Join(missing, " ")
+	if !root {
+		install = "sudo " + install
+	}
+	return "", sandbox.Errorf(sandbox.CodeUnsupported, "building Debian templates needs %s; run '%s' on the machine of Cove's server, and build again", needed, install)
 }
 
 // makeScratch makes the directory in which mmdebstrap works. In the mode

@@ -2,9 +2,11 @@ package image
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +16,33 @@ import (
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// Who cannot build is told the one step after which they can.
+func TestDebianModeTellsTheNextStep(t *testing.T) {
+	const all = "mmdebstrap fakechroot fakeroot apt-get"
+	none := errors.New("/etc/subuid has no range for the user")
+	for _, tt := range []struct {
+		programs string
+		root     bool
+		ids      error
+		mode     string
+		want     string
+	}{
+		{"mmdebstrap apt-get", true, none, "root", ""},
+		{"apt-get", true, nil, "", "; run 'apt-get install mmdebstrap' on"},
+		{"mmdebstrap apt-get", false, nil, "unshare", ""},
+		{"apt-get", false, nil, "", "; run 'sudo apt-get install mmdebstrap' on"},
+		{all, false, none, "fakechroot", ""},
+		{"apt-get", false, none, "", "; run 'sudo apt-get install mmdebstrap fakechroot fakeroot' on"},
+		{"mmdebstrap fakeroot apt-get", false, none, "", "; run 'sudo apt-get install fakechroot' on"},
+		{"", false, nil, "", "here, build from an image: 'cove template build NAME --image IMAGE'"},
+	} {
+		mode, err := modeWith(func(program string) bool { return slices.Contains(strings.Fields(tt.programs), program) }, tt.root, func() error { return tt.ids })
+		if mode != tt.mode || (err == nil) != (tt.want == "") || err != nil && !strings.Contains(sandbox.MessageOf(err), tt.want) {
+			t.Errorf("with %q, root %v, ids %v: mode %q, %v; want %q, %q", tt.programs, tt.root, tt.ids, mode, err, tt.mode, tt.want)
+		}
+	}
+}
 
 func TestDebianForReal(t *testing.T) {
 	needs.Command(t, "mmdebstrap")

@@ -31,7 +31,7 @@ func create(ctx context.Context, c *dialect.Call, req sandbox.CreateRequest) (*s
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s was not built yet and is being built now (%d %%: %s); that takes some minutes and goes on by itself: make this call again, or leave template out",
 			b.Template, int(b.Fraction*100), oneLine(cleanText(b.Step)))
 	}
-	return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s was not built yet, and building it has failed: %s; leave template out, or choose another", b.Template, strings.TrimSuffix(cleanText(b.Reason), "."))
+	return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s was not built yet, and building it has failed: %s; tell your user, and leave template out or choose another", b.Template, strings.TrimSuffix(cleanText(b.Reason), "."))
 }
 
 // firstBuild builds a template that is defined and was never built, or follows
@@ -42,12 +42,18 @@ func firstBuild(ctx context.Context, c *dialect.Call, name string) (*sandbox.Bui
 	if err != nil || t.State != sandbox.TemplateAvailable && t.State != sandbox.TemplateBuilding {
 		return nil, nil // Create has said what there is to say
 	}
-	if err := askToBuild(ctx, c, t); err != nil {
-		return nil, err
+	var b *sandbox.Build
+	if caller, ok := sandbox.CallerOf(ctx); ok && t.State == sandbox.TemplateAvailable {
+		err = caller.Need(sandbox.ScopeTemplatesWrite)
 	}
-	b, err := currentBuild(ctx, c, t)
+	if err == nil {
+		if err := askToBuild(ctx, c, t); err != nil {
+			return nil, err
+		}
+		b, err = currentBuild(ctx, c, t)
+	}
 	if sandbox.CodeOf(err) == sandbox.CodeForbidden {
-		return nil, sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("template %s is not built yet, and this key builds no templates; ask the server's operator for 'cove template build %s', or leave template out", t.Name, t.Name))
+		return nil, sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("template %s is not built yet, and this key builds no templates; tell your user to ask the server's operator for 'cove template build %s', or leave template out", t.Name, t.Name))
 	}
 	if err != nil || b == nil {
 		return nil, err

@@ -82,8 +82,8 @@ func TestFirstUseBuildsTheTemplate(t *testing.T) {
 		"quickly":      {unbuilt{template: sandbox.TemplateAvailable, takes: 44 * time.Second, ends: sandbox.BuildReady}, node, "Created sandbox sbx-1", 1},
 		"slowly":       {unbuilt{template: sandbox.TemplateAvailable, takes: 46 * time.Second, ends: sandbox.BuildReady}, node, "is being built now (25 %: install Debian)", 1},
 		"by others":    {unbuilt{template: sandbox.TemplateBuilding, takes: time.Second, ends: sandbox.BuildReady}, node, "Created sandbox sbx-1", 0},
-		"in vain":      {unbuilt{template: sandbox.TemplateAvailable, ends: sandbox.BuildFailed}, node, "building it has failed: no room;", 1},
-		"not by a key": {unbuilt{template: sandbox.TemplateAvailable, refused: sandbox.Errorf(sandbox.CodeForbidden, "no scope")}, node, "ask the server's operator for 'cove template build node'", 1},
+		"in vain":      {unbuilt{template: sandbox.TemplateAvailable, ends: sandbox.BuildFailed}, node, "building it has failed: no room; tell your user,", 1},
+		"not by a key": {unbuilt{template: sandbox.TemplateAvailable, refused: sandbox.Errorf(sandbox.CodeForbidden, "no scope")}, node, "tell your user to ask the server's operator for 'cove template build node'", 1},
 		"failed once":  {unbuilt{template: sandbox.TemplateFailed}, node, "template node is not built yet", 0},
 		"not needed":   {unbuilt{template: sandbox.TemplateAvailable}, `{}`, "Created sandbox sbx-1", 0},
 	} {
