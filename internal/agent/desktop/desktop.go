@@ -69,6 +69,7 @@ type Desktop struct {
 // in tests, where only the machine may be slow.
 type waits struct {
 	actWait, arriveWait, arriveTotal, pongWait time.Duration
+	reactWait, reactCalm, reactTotal           time.Duration
 	// late waits for a program that cannot be asked: for lateWindow.
 	late func(context.Context) error
 }
@@ -91,6 +92,7 @@ func New(cfg Config) (*Desktop, error) {
 		maxSettle: sandbox.MaxStableWait,
 		waits: waits{
 			actWait: actWait, arriveWait: arriveWait, arriveTotal: arriveTotal, pongWait: pongWait,
+			reactWait: reactWait, reactCalm: reactCalm, reactTotal: reactTotal,
 			late: func(ctx context.Context) error { return pause(ctx, lateWindow) },
 		},
 		display:    display,
@@ -148,6 +150,16 @@ func (t turn) take(ctx context.Context) error {
 }
 
 func (t turn) give() { <-t }
+
+// try takes the turn if nobody has it.
+func (t turn) try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
 
 // session is one connection to the server.
 type session struct {

@@ -346,6 +346,12 @@ func (h *hand) do(in *sandbox.Input, p plan) error {
 		return h.typeText(p.text, hold)
 	case sandbox.InputKey:
 		for _, combo := range p.combos {
+			if isShortcut(combo) {
+				if err := h.shortcut(combo, hold); err != nil {
+					return err
+				}
+				continue
+			}
 			if err := h.with([][]keysym{combo}, func() error { return h.wait(hold) }); err != nil {
 				return err
 			}

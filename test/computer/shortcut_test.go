@@ -1,0 +1,33 @@
+package computer
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/covetest"
+)
+
+// addresses is how many addresses are typed: without a wait for the location
+// bar, one in some is lost.
+const addresses = 15
+
+// TestTextAfterShortcut types addresses right after the keys that move the
+// keyboard to the location bar: Chromium asks the page about these first, and
+// gives the bar the keyboard when the page has answered.
+func TestTextAfterShortcut(t *testing.T) {
+	d := covetest.Start(t, covetest.Options{})
+	buildComputer(t, d)
+	c := create(t, d)
+	c.serve()
+	c.open("http://127.0.0.1:8000/")
+	c.await("the page", pageColor, screenWidth*screenHeight/2)
+	for i := range addresses {
+		path := fmt.Sprintf("/n%d", i)
+		c.do(sandbox.Input{Type: sandbox.InputKey, Keys: []string{"ctrl+l"}}, sandbox.Input{Type: sandbox.InputText, Text: "127.0.0.1:8000" + path + "\n"})
+		if !covetest.Eventually(patience, func() bool { return strings.Contains(c.log(), "GET "+path+"\n") }) {
+			t.Fatalf("address %d of %d was not asked for; the page's log:\n%s", i+1, addresses, c.log())
+		}
+	}
+}
