@@ -89,6 +89,7 @@ type InputNeeded struct {
 	Requests mcp.InputRequestMap
 }
 
+// Error implements error.
 func (*InputNeeded) Error() string { return "the client's user is to be asked first" }
 
 func logFailure(ctx context.Context, log *slog.Logger, tool string, err error) {
