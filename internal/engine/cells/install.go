@@ -78,7 +78,9 @@ func (e *Engine) removeOldPrograms() error {
 
 func (e *Engine) installAgent() error {
 	path := filepath.Join(e.agentDir(), "agent")
-	if _, err := os.Stat(path); err == nil {
+	// Programs before this one did not sync the file, so that a loss of power
+	// could leave its name alone.
+	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(e.cfg.Agent)) {
 		return nil
 	}
 	// The directory shows up in the sandbox: it must be open to its users.
@@ -126,7 +128,7 @@ func copyTo(path string, src *os.File) error {
 	}
 	return writeProgram(path, func(f *os.File) error {
 		_, err := io.Copy(f, src)
-		return errors.Join(err, f.Sync(), os.Chtimes(f.Name(), time.Time{}, info.ModTime()))
+		return errors.Join(err, os.Chtimes(f.Name(), time.Time{}, info.ModTime()))
 	})
 }
 
@@ -155,14 +157,22 @@ func sameFile(path string, want *unix.Stat_t) bool {
 	return unix.Stat(path, &st) == nil && st.Ino == want.Ino && st.Dev == want.Dev
 }
 
-// writeProgram writes an executable file that is there whole or not at all.
+// writeProgram writes an executable file that is there whole or not at all, also
+// after a loss of power.
 func writeProgram(path string, write func(*os.File) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "new-")
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(write(f), f.Chmod(0o555), f.Close()); err != nil {
+	if err := errors.Join(write(f), f.Chmod(0o555), f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return os.Rename(f.Name(), path)
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -1,10 +1,46 @@
 package cells
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/cove-sh/cove/internal/needs"
 )
+
+// The agent is whole after a loss of power right after it was installed, and one
+// that a loss of power has damaged is installed again.
+func TestInstallAgentSurvivesPowerLoss(t *testing.T) {
+	disk := needs.NewDisk(t, 64)
+	agent := bytes.Repeat([]byte("agent"), 1<<20)
+	install := func(dir string) string {
+		t.Helper()
+		e := &Engine{cfg: Config{Dir: dir, Agent: agent, AgentDigest: "digest"}}
+		if err := e.installAgent(); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(e.agentDir(), "agent")
+	}
+	check := func(path string) {
+		t.Helper()
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, agent) {
+			t.Errorf("the agent has %d bytes, %v; want %d", len(got), err, len(agent))
+		}
+	}
+	path := install(disk.Dir)
+	if err := disk.CutPower(); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.RestorePower(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check(path)
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	check(install(disk.Dir))
+}
 
 // An upgrade replaces the program's file while a daemon runs: what cells are
 // started from stays what it was, and the next daemon takes the new one.
