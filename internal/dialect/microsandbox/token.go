@@ -70,14 +70,26 @@ func MakeServerKey(dir string, reset bool) ([]byte, error) {
 		return nil, fmt.Errorf("write the key: %w", err)
 	}
 	_, err = file.Write(key)
-	err = errors.Join(err, file.Close())
+	err = errors.Join(err, file.Sync(), file.Close())
 	if err == nil {
 		err = os.Rename(file.Name(), filepath.Join(dir, KeyFile))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("write the key: %w", errors.Join(err, os.Remove(file.Name())))
 	}
+	// A loss of power must not bring the old key back, whose end is told now.
+	if err := syncDir(dir); err != nil {
+		return nil, fmt.Errorf("write the key: %w", err)
+	}
 	return key, nil
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // Grant is what a key is good for.
