@@ -217,7 +217,7 @@ func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error)
 			return nil, err
 		}
 	}
-	return e.finishShell(ctx, sh, spec, "")
+	return e.finish(ctx, sh, spec, "")
 }
 
 // detailed shows the cause of an error that says little to callers.

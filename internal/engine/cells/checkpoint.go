@@ -289,7 +289,7 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 	warm := shells
 	warm.Restore = dir
 	if sh := e.take(warm); sh != nil { // it was verified before
-		return e.finishShell(ctx, sh, spec, "")
+		return e.finish(ctx, sh, spec, "")
 	}
 	verified := make(chan error, 1)
 	// Other builds may not check pages as they load them. A sandbox that is
@@ -307,7 +307,7 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 		e.abandon(sh)
 		return nil, err
 	}
-	return e.finishShell(ctx, sh, spec, dir)
+	return e.finish(ctx, sh, spec, dir)
 }
 
 // verify compares what a durable checkpoint holds with its checksums, with or
@@ -321,6 +321,22 @@ func (e *Engine) verify(m *checkpoint.Manifest, pages bool) error {
 		return damagedError(err)
 	}
 	return nil
+}
+
+// finish is finishShell, with another shell if the first one's process was
+// started ahead of need and has ended: one that was killed a moment ago looks as
+// if it lived.
+func (e *Engine) finish(ctx context.Context, sh *shell, spec engine.Spec, from string) (*instance, error) {
+	inst, err := e.finishShell(ctx, sh, spec, from)
+	if !sh.ahead || ctx.Err() != nil || !errors.Is(err, errCellEnded) {
+		return inst, err
+	}
+	e.cfg.Log.Warn("a shell ended as it was taken; another one takes its place", "sandbox", spec.ID, "log", e.lastWords(spec.ID))
+	e.abandon(sh)
+	if sh, err = e.startShell(sh.spec); err != nil {
+		return nil, err
+	}
+	return e.finishShell(ctx, sh, spec, from)
 }
 
 // finishShell makes a shell a sandbox. On an error it abandons the shell; what
@@ -354,7 +370,7 @@ func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoi
 	if err != nil {
 		return nil, err
 	}
-	return e.finishShell(ctx, sh, spec, "")
+	return e.finish(ctx, sh, spec, "")
 }
 
 // Changes implements [engine.Checkpointer].

@@ -189,7 +189,7 @@ func (e *Engine) makeAhead(spec shellSpec) {
 		p.faults.failed(time.Now())
 		e.wg.Go(func() { e.abandon(sh) })
 	default:
-		sh.since = time.Now()
+		sh.since, sh.ahead = time.Now(), true
 		p.ready = append(p.ready, sh)
 	}
 }

@@ -94,8 +94,13 @@ type faults struct {
 }
 
 // failed notes one more. Each doubles the pause, from a second up to a minute.
+// Those that end in a pause are no successors of what ended before it: something
+// has ended several at once.
 func (f *faults) failed(now time.Time) {
 	const first, longest = time.Second, time.Minute
+	if f.again.After(now) {
+		return
+	}
 	f.again = now.Add(min(first<<min(f.n, 10), longest))
 	f.n++
 }

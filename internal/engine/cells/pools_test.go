@@ -171,13 +171,22 @@ func TestPoolsLose(t *testing.T) {
 		if got := p.faults.again.Sub(now); got != pause {
 			t.Errorf("the next after %s, want %s", got, pause)
 		}
+		// What ends one may end several, of which none is a successor.
+		p.ready[0].since = now
+		all.lose(p.ready[0].process, now)
+		if got := p.faults.again.Sub(now); got != pause {
+			t.Errorf("the next after %s, when two end at once, want %s", got, pause)
+		}
+		now = p.faults.again
 	}
 	for range 20 {
+		now = now.Add(time.Minute)
 		p.faults.failed(now)
 	}
 	if got := p.faults.again.Sub(now); got != time.Minute {
 		t.Errorf("the longest pause is %s", got)
 	}
+	now = now.Add(time.Minute)
 	p.ready = waiting(1)
 	p.ready[0].since = now.Add(-surplusLife)
 	all.lose(p.ready[0].process, now)

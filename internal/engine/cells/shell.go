@@ -110,8 +110,20 @@ func (e *Engine) blankSpec(root engine.Root, r sandbox.Resources) shellSpec {
 	return shellSpec{Root: root, Resources: r, Program: filepath.Base(e.program), Cell: cell.Protocol, AgentDir: e.agentDir()}
 }
 
+// errSpareLost says that a process which was started ahead of need has ended.
+var errSpareLost = errors.New("the process that waited has ended")
+
 // startShell starts a shell. It returns before the shell is ready.
-func (e *Engine) startShell(spec shellSpec) (_ *shell, err error) {
+func (e *Engine) startShell(spec shellSpec) (*shell, error) {
+	sh, err := e.tryShell(spec)
+	if errors.Is(err, errSpareLost) {
+		return e.tryShell(spec)
+	}
+	return sh, err
+}
+
+// tryShell is startShell with a process that may have ended while it waited.
+func (e *Engine) tryShell(spec shellSpec) (_ *shell, err error) {
 	name := "shell-" + strings.ToLower(rand.Text())
 	dir := filepath.Join(e.shellsDir(), name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -145,6 +157,11 @@ func (e *Engine) startShell(spec shellSpec) (_ *shell, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil && p.ahead {
+			err = errors.Join(errSpareLost, err)
+		}
+	}()
 	// From here on the process is known by its file, and removeCell ends it.
 	if err := recordProcess(dir, p.cmd.Process.Pid); err != nil {
 		return nil, errors.Join(err, p.cmd.Process.Kill())

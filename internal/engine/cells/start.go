@@ -63,6 +63,7 @@ type process struct {
 	ready  *os.File
 	said   *json.Decoder // of ready
 	exited chan struct{} // closed when it was waited for
+	ahead  bool          // it was started ahead of need
 }
 
 // takeProcess returns a cell that waits for its shell: the one that was
@@ -108,6 +109,7 @@ func (e *Engine) refill() (again time.Time) {
 		e.spareFaults.failed(time.Now())
 		return e.spareFaults.again
 	default:
+		p.ahead = true
 		e.spare = p
 	}
 	return time.Time{}
@@ -251,7 +253,7 @@ func (p *process) listen(ctx context.Context) (cell.Ready, error) {
 	case err := <-done:
 		switch {
 		case err != nil:
-			return ready, notStarted(errors.New("the cell ended before the sandbox ran"))
+			return ready, notStarted(errCellEnded)
 		case ready.Refused != "":
 			return ready, sandbox.Errorf(sandbox.CodeInvalid, "%s", ready.Refused)
 		case ready.Damaged:
@@ -268,6 +270,9 @@ func (p *process) listen(ctx context.Context) (cell.Ready, error) {
 		return cell.Ready{}, ctx.Err()
 	}
 }
+
+// errCellEnded says that a cell has ended without a word of why.
+var errCellEnded = errors.New("the cell ended before the sandbox ran")
 
 func notStarted(cause error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the sandbox ended while it was being started; try again, the server's log has the details")
