@@ -1,9 +1,6 @@
 package covetest
 
 import (
-	"database/sql"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -77,57 +74,6 @@ func (d *Daemon) Agrees(t testing.TB, ids map[string]bool) {
 	}
 	if !Eventually(Told, agree) {
 		t.Errorf("the daemon has running %v, but there are directories of %v and cells of %v", running, dirs, living)
-	}
-}
-
-// PowerCut ends all cells of a daemon that is down, and makes its records those
-// of an earlier boot.
-func (d *Daemon) PowerCut(t testing.TB) {
-	t.Helper()
-	const earlier = "00000000-0000-4000-8000-000000000000"
-	for _, pid := range d.Cells() {
-		EndCell(t, pid)
-	}
-	files, err := filepath.Glob(filepath.Join(d.StateDir, "*", "cells", "*", "process"))
-	if direct, _ := filepath.Glob(filepath.Join(d.StateDir, "cells", "*", "process")); len(direct) > 0 {
-		files = append(files, direct...)
-	}
-	if err != nil || len(files) == 0 {
-		t.Fatalf("found no file about a cell's process: %v", err)
-	}
-	for _, f := range files {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fields := strings.Fields(string(data))
-		fields[len(fields)-1] = earlier
-		if err := os.WriteFile(f, []byte(strings.Join(fields, " ")), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	databases, err := filepath.Glob(filepath.Join(d.StateDir, "*.db"))
-	if err != nil || len(databases) != 1 {
-		t.Fatalf("databases: %v, %v", databases, err)
-	}
-	db, err := sql.Open("sqlite", "file:"+databases[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.ExecContext(t.Context(), "UPDATE sandboxes SET boot_id = ?", earlier); err != nil {
-		t.Fatal(err)
-	}
-	// The files of the database belong to whoever runs the daemon.
-	info, err := os.Stat(d.StateDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	owner := info.Sys().(*syscall.Stat_t)
-	for _, suffix := range []string{"", "-wal", "-shm"} {
-		if err := os.Chown(databases[0]+suffix, int(owner.Uid), int(owner.Gid)); err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
 	}
 }
 

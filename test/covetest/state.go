@@ -36,6 +36,26 @@ func (d *Daemon) Cells() map[string]int {
 // Shells returns the names and processes of cells that wait for a sandbox.
 func (d *Daemon) Shells() map[string]int { return d.cells(isShell) }
 
+// Spares returns the processes of cells that wait for a sandbox: those of shells,
+// and those that are to become one.
+func (d *Daemon) Spares() []int {
+	pids := slices.Collect(maps.Values(d.Shells()))
+	for _, pid := range numbers() {
+		args := arguments(pid)
+		if len(args) < 2 || args[0] != "cove" || args[1] != "cell" {
+			continue
+		}
+		// A cell writes its errors to a file of its sandbox's.
+		if parent, _ := parentOf(pid); parent != d.PID() {
+			continue
+		}
+		if log, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/2", pid)); err == nil && filepath.Base(log) != "cell.log" {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
 func isShell(name string) bool { return strings.HasPrefix(name, "shell-") }
 
 func (d *Daemon) cells(which func(name string) bool) map[string]int {

@@ -23,7 +23,7 @@ type Want struct {
 // were born meanwhile, whose ids nobody has told.
 type World struct {
 	Sandboxes map[string]Want
-	// Past are those that have ended, of which no more is asked.
+	// Past are those that have ended, of which no more is asked than that.
 	Past map[string]bool
 	// Born is how many children of Parent there are beside those. Each is as
 	// Child says, but for the name, of which there is none.
@@ -102,6 +102,11 @@ func (d *Daemon) compare(ctx context.Context, w World, mayFail func(string) bool
 	for id, s := range all {
 		if s.State.Final() {
 			now.Past[id] = true
+		}
+	}
+	for id := range w.Past {
+		if s, ok := all[id]; ok && !s.State.Final() {
+			return w, fmt.Errorf("sandbox %s, which had ended, is %s", id, s.State)
 		}
 	}
 	// Those whose state is wrong are found before the work of looking inside.

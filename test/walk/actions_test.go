@@ -34,6 +34,8 @@ type step struct {
 	parent string
 	// prefer are the sandboxes whose machines are struck rather than others.
 	prefer []string
+	// frees is set where the step must succeed on a full disk.
+	frees bool
 }
 
 // action returns a step that can be taken now, or nil.
@@ -43,7 +45,7 @@ type action func(*walk, *rapid.T) *step
 var actions = []action{
 	create, createFromSnapshot, write, write, write, remove, count, count, count, pause, pause, resume, resumeFiles, fork1to3, fork1to3,
 	snapshot, snapshot, restore, restore, mergeWhole, mergeFiles, mergeFiles, diff, deleteSnapshot, kill, rest,
-	try, rewind, rename, resize,
+	try, rewind, rename, resize, keepOrDrop, keepOrDrop,
 }
 
 var (
@@ -253,7 +255,7 @@ func deleteSnapshot(w *walk, t *rapid.T) *step {
 	if !ok {
 		return nil
 	}
-	s := &step{name: "delete " + name, after: w.now.clone(), cut: []model{w.now}}
+	s := &step{name: "delete " + name, after: w.now.clone(), cut: []model{w.now}, frees: true}
 	delete(s.after.snaps, name)
 	s.act = func(ctx context.Context) error {
 		_, err := w.d.Client.DeleteSnapshot(ctx, name)
@@ -384,7 +386,7 @@ func kill(w *walk, t *rapid.T) *step {
 	if !ok || len(w.now.living(alive...)) < 3 {
 		return nil
 	}
-	s := &step{name: "kill " + id, after: w.now.clone(), cut: []model{w.now}, prefer: []string{id}}
+	s := &step{name: "kill " + id, after: w.now.clone(), cut: []model{w.now}, prefer: []string{id}, frees: true}
 	s.after.set(id, func(want *covetest.Want) { *want = covetest.Want{State: sandbox.StateKilled, Name: want.Name} })
 	s.act = func(ctx context.Context) error {
 		_, err := w.d.Client.Kill(ctx, id)

@@ -13,6 +13,8 @@ import (
 type model struct {
 	world covetest.World
 	snaps map[string]kept // by name
+	// records are what else must last.
+	records map[record]bool
 	// forks tells of each fork from whom it came, and what that one's files were.
 	forks map[string]fork
 	// order numbers the sandboxes, so that a seed leads the same way.
@@ -32,12 +34,12 @@ type fork struct {
 func newModel() model {
 	return model{
 		world: covetest.World{Sandboxes: map[string]covetest.Want{}, Past: map[string]bool{}},
-		snaps: map[string]kept{}, forks: map[string]fork{},
+		snaps: map[string]kept{}, records: map[record]bool{}, forks: map[string]fork{},
 	}
 }
 
 func (m model) clone() model {
-	m.world, m.snaps, m.forks, m.order = m.world.Clone(), maps.Clone(m.snaps), maps.Clone(m.forks), slices.Clone(m.order)
+	m.world, m.snaps, m.records, m.forks, m.order = m.world.Clone(), maps.Clone(m.snaps), maps.Clone(m.records), maps.Clone(m.forks), slices.Clone(m.order)
 	return m
 }
 
@@ -67,6 +69,19 @@ func (m model) awake(ids ...string) []model {
 		}
 	}
 	return all
+}
+
+// unpowered is the model after a loss of power: what was not paused has ended.
+func (m model) unpowered() model {
+	m = m.clone()
+	m.world.Born, m.world.Parent = 0, ""
+	for id, want := range maps.Clone(m.world.Sandboxes) {
+		if want.State != sandbox.StatePaused {
+			delete(m.world.Sandboxes, id)
+			m.world.Past[id] = true
+		}
+	}
+	return m
 }
 
 // set changes what a sandbox must be.

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,12 +29,12 @@ func TestWalk(t *testing.T) {
 		}
 	}
 	if os.Geteuid() != 0 {
-		t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{}, 60) })
+		t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{}, 50) })
 		return
 	}
 	t.Run("root", func(t *testing.T) {
 		t.Parallel()
-		walkWith(t, covetest.Options{}, 60)
+		walkWith(t, covetest.Options{}, 50)
 	})
 	t.Run("user", func(t *testing.T) {
 		t.Parallel()
@@ -53,9 +53,19 @@ func walkWith(t *testing.T, opts covetest.Options, steps int) {
 		}
 		steps = n
 	}
+	var disk *needs.Disk
+	if os.Geteuid() == 0 {
+		disk = needs.NewDisk(t, diskMiB)
+		opts.StateDir = stateOn(t, disk, int(opts.UID))
+	}
 	d := covetest.Start(t, opts)
+	if disk != nil && opts.UID != 0 { // its copy of the program is no part of the state
+		if out, err := exec.Command("sync", d.Binary).CombinedOutput(); err != nil {
+			t.Fatalf("sync the program: %v, %s", err, out)
+		}
+	}
 	rapid.Check(t, func(rt *rapid.T) {
-		w := &walk{d: d, log: t.Logf, now: newModel(), groups: map[string]bool{}}
+		w := &walk{d: d, disk: disk, log: t.Logf, now: newModel(), groups: map[string]bool{}}
 		if err := w.start(t.Context()); err != nil {
 			rt.Fatal(err)
 		}
@@ -70,9 +80,23 @@ func walkWith(t *testing.T, opts covetest.Options, steps int) {
 	})
 }
 
+// diskMiB is the size of a walk's disk, of which most stays free.
+const diskMiB = 4096
+
+// stateOn makes a directory for a daemon's state on a disk, which loses its
+// power later.
+func stateOn(t *testing.T, disk *needs.Disk, uid int) string {
+	dir := filepath.Join(disk.Dir, "state")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, uid, uid)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // walk is one walk on one daemon.
 type walk struct {
 	d      *covetest.Daemon
+	disk   *needs.Disk // what the daemon's state is on; nil where nobody may make one
 	log    func(format string, args ...any)
 	now    model
 	names  int             // how many names were given out
@@ -88,10 +112,14 @@ func (w *walk) start(ctx context.Context) error {
 	for id := range all {
 		w.now.world.Past[id] = true
 	}
+	if err != nil {
+		return err
+	}
+	w.now.records, err = w.records(ctx)
 	return err
 }
 
-// wipe ends all sandboxes and deletes all snapshots.
+// wipe ends all sandboxes and removes all else that a walk has made.
 func (w *walk) wipe(ctx context.Context) error {
 	all, err := w.d.All(ctx)
 	if err != nil {
@@ -114,6 +142,15 @@ func (w *walk) wipe(ctx context.Context) error {
 			return fmt.Errorf("delete %s: %w", s.ID, err)
 		}
 	}
+	records, err := w.records(ctx)
+	if err != nil {
+		return err
+	}
+	for r := range records {
+		if err := w.drop(ctx, r); err != nil {
+			return fmt.Errorf("remove %s: %w", r, err)
+		}
+	}
 	return w.tidy(ctx)
 }
 
@@ -129,8 +166,18 @@ func (w *walk) tidy(ctx context.Context) error {
 	return w.d.Tidy(ctx, slices.Collect(maps.Keys(w.groups)), 30*time.Second)
 }
 
-// end looks into the paused sandboxes, and removes everything.
+// end looks into the paused sandboxes and the snapshots, and removes everything.
 func (w *walk) end(ctx context.Context) error {
+	for name, k := range w.now.snaps {
+		s, err := w.d.Client.Create(ctx, sandbox.CreateRequest{Snapshot: name})
+		if err != nil {
+			return fmt.Errorf("create from %s: %w", name, err)
+		}
+		held, err := w.d.Look(ctx, s.ID)
+		if err != nil || !held.Equal(k.held) {
+			return fmt.Errorf("the snapshot %s holds %+v, %w; want %+v", name, held, err, k.held)
+		}
+	}
 	for _, id := range w.now.living(paused...) {
 		held, err := w.d.Look(ctx, id)
 		if err != nil {
@@ -143,38 +190,13 @@ func (w *walk) end(ctx context.Context) error {
 	return w.wipe(ctx)
 }
 
-// The victims of SIGKILL.
-const (
-	nobody = "nobody"
-	daemon = "daemon"
-	cell   = "cell"
-	sentry = "sentry"
-)
-
-// blow is a SIGKILL in the middle of a step.
-type blow struct {
-	victim string
-	after  time.Duration
-	number int // which of the machines
-	fresh  bool
-}
-
-func drawBlow(t *rapid.T) blow {
-	return blow{
-		victim: rapid.SampledFrom([]string{nobody, nobody, nobody, nobody, nobody, nobody, nobody, nobody, daemon, daemon, cell, sentry}).Draw(t, "victim"),
-		after:  time.Duration(rapid.IntRange(0, 200).Draw(t, "milliseconds")) * time.Millisecond,
-		number: rapid.IntRange(0, 99).Draw(t, "machine"),
-		fresh:  rapid.Bool().Draw(t, "a new machine"),
-	}
-}
-
 // step takes one step and checks what came of it.
 func (w *walk) step(ctx context.Context, t *rapid.T, number int) error {
 	var s *step
 	for s == nil {
 		s = actions[rapid.IntRange(0, len(actions)-1).Draw(t, "action")](w, t)
 	}
-	b := drawBlow(t)
+	b := drawBlow(t, w.disk != nil)
 	parent := s.parent
 	if parent == undisturbed {
 		b.victim, parent = nobody, ""
@@ -182,7 +204,10 @@ func (w *walk) step(ctx context.Context, t *rapid.T, number int) error {
 	began := time.Now()
 	actErr, mayFail, err := w.act(ctx, s, b)
 	took := time.Since(began)
-	line := fmt.Sprintf("step %d, %v: %s; killed: %s", number, took.Round(time.Millisecond), s.name, b.victim)
+	line := fmt.Sprintf("step %d, %v: %s; struck: %s", number, took.Round(time.Millisecond), s.name, b.victim)
+	if b.victim == power {
+		parent = "" // no fork outlives it
+	}
 	if b.victim != nobody {
 		line += fmt.Sprintf(" after %v; answer: %v", b.after, actErr)
 	}
@@ -190,118 +215,20 @@ func (w *walk) step(ctx context.Context, t *rapid.T, number int) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)
 	}
-	if err := judge(actErr, b); err != nil {
+	if err := judge(actErr, s, b); err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)
 	}
 	before := w.now
-	models := []model{s.after}
-	switch {
-	case actErr == nil:
-	case b.victim == daemon:
-		models = append(models, s.cut...)
-		models = append(models, before)
-	default:
-		models = append(s.cut, before)
-	}
-	if err := w.settle(ctx, mayFail, models, parent, before); err != nil {
-		return fmt.Errorf("%s, killed %s, answered %v: %w", s.name, b.victim, actErr, err)
+	if err := w.settle(ctx, mayFail, outcomes(s, b, actErr, before), parent, before); err != nil {
+		return fmt.Errorf("%s, struck %s, answered %v: %w", s.name, b.victim, actErr, err)
 	}
 	if err := w.prepare(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)
 	}
 	if err := w.tidy(ctx); err != nil {
-		return fmt.Errorf("%s, killed %s, answered %v: %w", s.name, b.victim, actErr, err)
+		return fmt.Errorf("%s, struck %s, answered %v: %w", s.name, b.victim, actErr, err)
 	}
 	return nil
-}
-
-// judge refuses answers that no user should see.
-func judge(err error, b blow) error {
-	switch {
-	case err == nil:
-		return nil
-	case b.victim == nobody:
-		return err
-	case sandbox.CodeOf(err) == sandbox.CodeInternal, strings.Contains(err.Error(), "\n"):
-		return fmt.Errorf("the answer is not for users: %w", err)
-	}
-	return nil
-}
-
-// act takes the step and, in its middle, kills the victim. It returns the
-// answer and which sandboxes may have failed by it.
-func (w *walk) act(ctx context.Context, s *step, b blow) (answer error, mayFail func(string) bool, err error) {
-	mayFail = func(string) bool { return false }
-	if b.victim == nobody {
-		return s.act(ctx), mayFail, nil
-	}
-	known, err := w.d.Machines(ctx)
-	if err != nil {
-		return nil, mayFail, err
-	}
-	targets := w.d.Targets(w.machines(known, s), b.victim == sentry)
-	done := make(chan error, 1)
-	go func() { done <- s.act(ctx) }()
-	<-time.After(b.after)
-	w.see()
-	var hit string
-	if b.victim == daemon {
-		w.d.Kill()
-	} else {
-		if b.fresh {
-			if fresh := w.d.Targets(w.d.Fresh(known), b.victim == sentry); len(fresh) > 0 {
-				targets = fresh
-			}
-		}
-		if len(targets) > 0 {
-			target := targets[b.number%len(targets)]
-			if err := syscall.Kill(target.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return nil, mayFail, err
-			}
-			hit = target.Machine
-		}
-	}
-	select {
-	case answer = <-done:
-	case <-time.After(30 * time.Second):
-		return nil, mayFail, errors.New("the call in flight hangs")
-	}
-	if b.victim == daemon {
-		return answer, mayFail, w.d.Run(ctx)
-	}
-	if hit == "" {
-		return answer, mayFail, nil
-	}
-	now, err := w.noticed(ctx, hit)
-	return answer, func(id string) bool { return known.Last[id] == hit || now.Last[id] == hit }, err
-}
-
-// noticed waits until no sandbox is said to run on a machine that was killed.
-func (w *walk) noticed(ctx context.Context, hit string) (now covetest.Machines, err error) {
-	ok := covetest.Eventually(30*time.Second, func() bool {
-		now, err = w.d.Machines(ctx)
-		return err == nil && !slices.Contains(slices.Collect(maps.Values(now.Instances)), hit)
-	})
-	if !ok && err == nil {
-		err = fmt.Errorf("a sandbox is said to run 30 s after its machine %s was killed", hit)
-	}
-	return now, err
-}
-
-// machines returns those that the step is about, or else all, in the order of
-// their sandboxes.
-func (w *walk) machines(known covetest.Machines, s *step) []string {
-	var list []string
-	ids := s.prefer
-	if len(ids) == 0 {
-		ids = w.now.order
-	}
-	for _, id := range ids {
-		if m, ok := known.Instances[id]; ok {
-			list = append(list, m)
-		}
-	}
-	return list
 }
 
 // settle finds out which of the models has become true.
@@ -315,15 +242,19 @@ func (w *walk) settle(ctx context.Context, mayFail func(string) bool, models []m
 		names = append(names, s.Name)
 	}
 	slices.Sort(names)
+	records, err := w.records(ctx)
+	if err != nil {
+		return err
+	}
 	var worlds []covetest.World
 	var fitting []model
 	for _, m := range models {
-		if slices.Equal(names, slices.Sorted(maps.Keys(m.snaps))) {
+		if slices.Equal(names, slices.Sorted(maps.Keys(m.snaps))) && maps.Equal(records, m.records) {
 			worlds, fitting = append(worlds, m.world), append(fitting, m)
 		}
 	}
 	if len(fitting) == 0 {
-		return fmt.Errorf("there are the snapshots %v, which fit neither the old nor the new state", names)
+		return fmt.Errorf("there are the snapshots %v and the records %v, which fit neither the old nor the new state: %v", names, records, before.records)
 	}
 	now, err := w.d.Settle(ctx, mayFail, worlds...)
 	if err != nil {
