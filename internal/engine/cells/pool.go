@@ -2,6 +2,7 @@ package cells
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"runtime/debug"
 	"time"
@@ -212,10 +213,16 @@ func (e *Engine) makeShell(ctx context.Context, spec shellSpec) (_ *shell, unfit
 	}
 	if err := sh.awaitShell(ctx); err != nil {
 		e.abandon(sh)
-		return nil, spec.Restore != "", err
+		return nil, spec.blames(err), err
 	}
 	sh.made = true
 	return sh, false, nil
+}
+
+// blames reports whether the checkpoint that a shell was to continue from is at
+// fault for an error of its cell. One that ended without a word was killed.
+func (s *shellSpec) blames(err error) bool {
+	return s.Restore != "" && !errors.Is(err, errCellEnded)
 }
 
 // dropPool ends the shells of a pool.

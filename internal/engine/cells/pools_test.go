@@ -1,6 +1,7 @@
 package cells
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -192,6 +193,24 @@ func TestPoolsLose(t *testing.T) {
 	all.lose(p.ready[0].process, now)
 	if got := p.faults.again.Sub(now); got != time.Second {
 		t.Errorf("after one that was sound for long the next comes after %s", got)
+	}
+}
+
+// A shell that is killed while it is made says nothing about its checkpoint.
+func TestShellBlames(t *testing.T) {
+	warm, blank := kind(1, "golden"), kind(1, "")
+	for _, tt := range []struct {
+		spec shellSpec
+		err  error
+		want bool
+	}{
+		{warm, notStarted(errors.New("pages are damaged")), true},
+		{warm, notStarted(errCellEnded), false},
+		{blank, notStarted(errors.New("no memory")), false},
+	} {
+		if got := tt.spec.blames(tt.err); got != tt.want {
+			t.Errorf("%q of a shell with checkpoint %q blames that: %v", detailed(tt.err), tt.spec.Restore, got)
+		}
 	}
 }
 
