@@ -24,10 +24,11 @@ type scratch struct {
 }
 
 // setUpMounts makes the cell's mount namespace its own, with a /proc of its own
-// process ids.
+// process ids. What the host unmounts goes from the cell too, which would keep
+// the disk in use otherwise; nothing goes the other way.
 func setUpMounts() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("keep mounts from the host: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc (is /proc masked, as in a container?): %w", err)
@@ -78,13 +79,27 @@ func setUpScratch(spec Shell, u *userNS) (s scratch, err error) {
 	if err := assembleRoot(spec, u, s.root); err != nil {
 		return s, err
 	}
-	s.mounts, err = setUpShown(spec.Mounts, sources, u, dir, s.root)
-	return s, err
+	if s.mounts, err = setUpShown(spec.Mounts, sources, u, dir, s.root); err != nil {
+		return s, err
+	}
+	return s, letGo(spec, dir)
 }
 
 // scratchDir picks a directory to hide under the scratch mount: one that holds
 // nothing the cell needs.
 func scratchDir(spec Shell) (string, error) {
+	needed := neededPaths(spec)
+	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt", "/run", "/tmp", "/home", "/var"} {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() || holdsAny(dir, needed) {
+			continue
+		}
+		return dir, nil
+	}
+	return "", errors.New("found no directory to mount scratch space on: make an empty /mnt")
+}
+
+// neededPaths are what the cell uses by name.
+func neededPaths(spec Shell) []string {
 	// The gateway asks the host's resolvers, which a link may name.
 	needed := []string{spec.Dir, spec.AgentDir, spec.Root.Dir, "/etc/resolv.conf"}
 	for _, b := range spec.Root.Binds {
@@ -93,13 +108,7 @@ func scratchDir(spec Shell) (string, error) {
 	if exe, err := os.Executable(); err == nil {
 		needed = append(needed, exe)
 	}
-	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt", "/run", "/tmp", "/home", "/var"} {
-		if info, err := os.Stat(dir); err != nil || !info.IsDir() || holdsAny(dir, needed) {
-			continue
-		}
-		return dir, nil
-	}
-	return "", errors.New("found no directory to mount scratch space on: make an empty /mnt")
+	return needed
 }
 
 func holdsAny(dir string, paths []string) bool {

@@ -115,10 +115,22 @@ func (u *userNS) root() int {
 	return int(u.first)
 }
 
-// bind shows source at target, with all that is mounted below it. In the
-// namespace files have the owners that they have on the disk. The error is a
-// [noUserNS] where a file system does not support that.
+// bind shows source at target, with all that is mounted below it now: what the
+// host mounts there later is not for the sandbox. In the namespace files have the
+// owners that they have on the disk. The error is a [noUserNS] where a file
+// system does not support that.
 func (u *userNS) bind(source, target string) error {
+	if err := u.bindShared(source, target); err != nil {
+		return err
+	}
+	if err := unix.Mount("", target, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("keep %s from later mounts: %w", source, err)
+	}
+	return nil
+}
+
+// bindShared is bind with the mounts that the host makes and ends later.
+func (u *userNS) bindShared(source, target string) error {
 	if u == nil {
 		if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("bind %s: %w", source, err)
