@@ -83,7 +83,10 @@ func TestStoppedAgent(t *testing.T) {
 				_, err := d.Client.StatFile(ctx, victim.ID, "/etc/hosts")
 				return err
 			}},
-			{"jobs", 40 * time.Second, false, func(ctx context.Context) error { _, err := d.Client.ListJobs(ctx, victim.ID, sandbox.Page{}); return err }},
+			{"jobs", 40 * time.Second, false, func(ctx context.Context) error {
+				_, err := d.Client.ListJobs(ctx, victim.ID, sandbox.Page{})
+				return err
+			}},
 			{"signal", 40 * time.Second, false, func(ctx context.Context) error {
 				_, err := d.Client.SignalJob(ctx, victim.ID, running.ID, "KILL", 0)
 				return err
