@@ -14,8 +14,9 @@ import (
 const buildTail = 15
 
 // ownStep begins the titles of what a template's author asked for, whose output
-// they want to see. Before these, the base is made.
-var ownStep = regexp.MustCompile(`^(\d+/\d+ |try the start command)`)
+// they want to see. Before these, the base is made and Debian's packages are
+// installed.
+var ownStep = regexp.MustCompile(`^(\d+/\d+ (copy|files|npm|pip|run)\b|try the start command)`)
 
 // buildView shows how a build goes. On a terminal it is a bar for the step under
 // way above which are those that are done; elsewhere it is lines.
@@ -29,7 +30,7 @@ type buildView struct {
 	step     string    // under mu
 	began    time.Time // under mu: the step
 	fraction float64   // under mu
-	own      bool      // under mu: the base is done
+	own      bool      // under mu: base and packages are done
 	tail     []string  // under mu: the last lines that were not shown
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,8 @@ func TestBuildView(t *testing.T) {
 		{Step: "installing packages", Fraction: 0.1, Log: "Unpacking one\n"},
 		{Step: "installing packages", Fraction: 0.2, Log: "Unpacking two\n"},
 	}
-	step := sandbox.BuildEvent{Step: "1/1 run: make", Fraction: 0.5, Log: "compiled\n"}
+	base = slices.Clip(append(base, sandbox.BuildEvent{Step: "1/2 apt: one", Fraction: 0.3, Log: "Unpacking two\n"}))
+	step := sandbox.BuildEvent{Step: "2/2 run: make", Fraction: 0.5, Log: "compiled\n"}
 	ended := sandbox.BuildEvent{Step: "installing packages", Log: "the disk is full\n", Failed: true}
 	for name, c := range map[string]struct {
 		opts      buildOptions
@@ -28,15 +30,15 @@ func TestBuildView(t *testing.T) {
 		err       error
 		has, lack string // words of what is shown
 	}{
-		"success on a terminal":     {terminal: true, events: append(base, step), has: "compiled 1/1 installing", lack: "Unpacking"},
+		"success on a terminal":     {terminal: true, events: append(base, step), has: "compiled 2/2 installing", lack: "Unpacking"},
 		"failure on a terminal":     {terminal: true, events: append(base, ended), err: failure, has: "Unpacking two", lack: "full"},
 		"failed step on a terminal": {terminal: true, events: append(base, step, ended), err: failure, has: "compiled", lack: "full"},
 		"cancelled on a terminal":   {terminal: true, events: base, err: sandbox.Errorf(sandbox.CodeCancelled, "x"), lack: "Unpacking"},
 		"verbose":                   {terminal: true, opts: buildOptions{Verbose: true}, events: append(base, step), has: "Unpacking one two compiled"},
 		"quiet on a terminal":       {terminal: true, opts: buildOptions{Quiet: true}, events: append(base, step, ended), err: failure, lack: "Unpacking compiled"},
-		"a pipe":                    {events: append(base, step), has: "installing Unpacking one two 1/1 compiled"},
+		"a pipe":                    {events: append(base, step), has: "installing Unpacking one two 2/2 compiled"},
 		"failure in a pipe":         {events: append(base, step, ended), err: failure, has: "Unpacking compiled", lack: "full"},
-		"quiet in a pipe":           {opts: buildOptions{Quiet: true}, events: append(base, step), has: "installing 1/1", lack: "Unpacking compiled"},
+		"quiet in a pipe":           {opts: buildOptions{Quiet: true}, events: append(base, step), has: "installing 2/2", lack: "Unpacking compiled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -94,8 +94,5 @@ func allowSudo(t *tree) error {
 // npmForUser lets the user install programs with npm where pip does too, below
 // its home directory: /usr/local is root's.
 func npmForUser(t *tree) error {
-	if _, npm := t.entries["usr/bin/npm"]; !npm {
-		return nil
-	}
 	return t.put(homeDir[1:]+"/.npmrc", meta{mode: 0o644, uid: userID, gid: userID}, "prefix="+homeDir+"/.local\n")
 }

@@ -19,16 +19,15 @@ type aptLog struct {
 	report func(step string, fraction float64, log string)
 
 	mu       sync.Mutex
-	phase    int      // under mu: index into phases, -1 before the first
-	step     string   // under mu
-	fraction float64  // under mu
-	packages int      // under mu: to be installed in this phase
-	seen     int      // under mu: lines of progress in this phase
-	expected int64    // under mu: bytes on the disk, as apt estimates
-	shown    int64    // under mu: bytes unpacked at the last report
-	lines    int      // under mu
-	failed   []string // under mu: the last messages of failure
-	full     bool     // under mu: something did not fit on the disk
+	phase    int         // under mu: index into phases, -1 before the first
+	step     string      // under mu
+	fraction float64     // under mu
+	apt      AptProgress // under mu: in this phase
+	expected int64       // under mu: bytes on the disk, as apt estimates
+	shown    int64       // under mu: bytes unpacked at the last report
+	lines    int         // under mu
+	failed   []string    // under mu: the last messages of failure
+	full     bool        // under mu: something did not fit on the disk
 }
 
 // phases are the parts of a build by the line that begins them, and where in
@@ -113,40 +112,67 @@ func (l *aptLog) enter(s string) {
 	for i, p := range phases {
 		if i > l.phase && strings.HasPrefix(s, p.prefix) {
 			l.phase, l.step, l.fraction = i, p.step, p.from
-			l.packages, l.seen = 0, 0
+			l.apt = AptProgress{downloads: p.step == "downloading essential packages"}
 			return
 		}
 	}
 }
 
-// count moves the fraction on within a phase: each package is fetched,
-// unpacked and set up.
+// count moves the fraction on within a phase.
 //
 // Preconditions: l.mu is held.
 func (l *aptLog) count(s string) {
-	if m := newlyInstalled.FindStringSubmatch(s); m != nil {
-		l.packages, _ = strconv.Atoi(m[1])
-		return
-	}
 	if m := diskSpace.FindStringSubmatch(s); m != nil {
 		l.expected += parseSize(m[1], m[2])
-		return
 	}
-	if l.packages <= 0 || l.phase < 0 || l.phase+1 >= len(phases) {
+	if l.phase < 0 || l.phase+1 >= len(phases) {
 		return
-	}
-	switch {
-	case strings.HasPrefix(s, "Get:"), strings.HasPrefix(s, "Unpacking "), strings.HasPrefix(s, "Setting up "):
-	default:
-		return
-	}
-	l.seen++
-	steps := 3 * l.packages
-	if phases[l.phase].step == "downloading essential packages" {
-		steps = l.packages
 	}
 	from, to := phases[l.phase].from, phases[l.phase+1].from
-	l.fraction = from + (to-from)*min(1, float64(l.seen)/float64(steps))
+	l.fraction = max(l.fraction, from+(to-from)*l.apt.line(s))
+}
+
+// AptProgress tells from what apt and dpkg print how much of an installation is
+// done. The zero value is ready to use, by one goroutine at a time.
+type AptProgress struct {
+	packages, seen int
+	// downloads says that packages are fetched only.
+	downloads bool
+	rest      string // of a line that has not ended
+	fraction  float64
+}
+
+// Write takes a part of the output and returns how much is done, from 0 to 1.
+func (a *AptProgress) Write(text string) float64 {
+	lines := strings.Split(a.rest+text, "\n")
+	for _, s := range lines[:len(lines)-1] {
+		a.line(s)
+	}
+	a.rest = lines[len(lines)-1]
+	a.rest = a.rest[:min(len(a.rest), maxLogLine)]
+	return a.fraction
+}
+
+// line takes one line. Each package is fetched, unpacked and set up.
+func (a *AptProgress) line(s string) float64 {
+	if m := newlyInstalled.FindStringSubmatch(s); m != nil {
+		a.packages, _ = strconv.Atoi(m[1])
+		return a.fraction
+	}
+	switch {
+	case a.packages <= 0:
+		return a.fraction
+	case strings.HasPrefix(s, "Get:"), strings.HasPrefix(s, "Unpacking "), strings.HasPrefix(s, "Setting up "):
+	default:
+		return a.fraction
+	}
+	a.seen++
+	steps := 3 * a.packages
+	if a.downloads {
+		steps = a.packages
+	}
+	a.fraction = min(1, float64(a.seen)/float64(steps))
+	return a.fraction
 }
 
 // unpacked is told how many bytes of the finished system have been unpacked.

@@ -99,7 +99,7 @@ func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (
 
 func customSpec(packages []string) sandbox.TemplateSpec {
 	return sandbox.TemplateSpec{
-		Description: "Debian 12 with chosen packages", From: sandbox.TemplateSource{Debian: suite}, Apt: packages,
+		Description: "Debian 12 with chosen packages", From: sandbox.TemplateSource{Debian: suite}, Apt: withoutBase(packages),
 	}
 }
 

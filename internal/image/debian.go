@@ -65,6 +65,9 @@ func (d *debianSource) build(ctx context.Context, j *job) error {
 	if err := npmForUser(j.tree); err != nil {
 		return err
 	}
+	if err := j.tree.put("etc/dpkg/dpkg.cfg.d/cove", root, dpkgConf); err != nil {
+		return err
+	}
 	return j.tree.put("etc/apt/sources.list", root, defaultSources("/usr/share/keyrings/debian-archive-keyring.gpg"))
 }
 
@@ -160,9 +163,10 @@ func (d *debianSource) arguments(j *job, mode string) ([]string, error) {
 	}
 	args := []string{
 		"--verbose", "--mode=" + mode, "--format=tar", "--variant=minbase", "--aptopt=" + conf,
-		"--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/info/*",
-		"--dpkgopt=path-exclude=/usr/share/locale/*", "--dpkgopt=path-include=/usr/share/locale/locale.alias",
-		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+		// The system being made is thrown away if the machine's power fails. What of
+		// it is not wanted is skipped when it is unpacked: mmdebstrap would start a
+		// filter, in Python, for each package.
+		"--dpkgopt=force-unsafe-io",
 	}
 	if len(j.def.packages) > 0 {
 		args = append(args, "--include="+strings.Join(j.def.packages, ","))
@@ -170,10 +174,30 @@ func (d *debianSource) arguments(j *job, mode string) ([]string, error) {
 	return append(args, suite, "-", sources), nil
 }
 
-// skipped are files of mmdebstrap's making that tell how the template was
-// built: mirrors and proxies, perhaps with passwords.
+// dpkgConf has dpkg leave out, in templates and their sandboxes, what skipped
+// leaves out here. Nothing of a sandbox outlives a failure of power but what was
+// synced as a whole.
+const dpkgConf = `path-exclude=/usr/share/man/*
+path-exclude=/usr/share/info/*
+path-exclude=/usr/share/locale/*
+path-include=/usr/share/locale/locale.alias
+path-exclude=/usr/share/doc/*
+path-include=/usr/share/doc/*/copyright
+force-unsafe-io
+`
+
+// skipped are manuals and translations, and files of mmdebstrap's making that
+// tell how the template was built: mirrors and proxies, perhaps with passwords.
 func skipped(p string) bool {
 	switch {
+	case strings.HasPrefix(p, "usr/share/man/"), strings.HasPrefix(p, "usr/share/info/"):
+		return true
+	case strings.HasPrefix(p, "usr/share/locale/"):
+		return p != "usr/share/locale/locale.alias"
+	case strings.HasPrefix(p, "usr/share/doc/"):
+		return strings.Count(p, "/") > 3 && !(strings.Count(p, "/") == 4 && strings.HasSuffix(p, "/copyright"))
+	case p == "etc/dpkg/dpkg.cfg.d/99mmdebstrap":
+		return true
 	case strings.HasPrefix(p, "dev/"), strings.HasPrefix(p, "etc/apt/sources.list"), strings.HasPrefix(p, "etc/apt/auth.conf"):
 		return true
 	case p == "etc/apt/apt.conf.d/99mmdebstrap", p == "etc/machine-id", strings.HasPrefix(p, "var/log/") && strings.Count(p, "/") == 2 && strings.HasSuffix(p, ".log"):

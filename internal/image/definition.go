@@ -145,6 +145,11 @@ func (d definition) spec() sandbox.TemplateSpec {
 		s.From.Host = true
 		return s
 	}
-	s.From.Debian, s.Apt = suite, d.packages
+	s.From.Debian, s.Apt = suite, withoutBase(d.packages)
 	return s
+}
+
+// withoutBase leaves out the packages that every Debian has.
+func withoutBase(packages []string) []string {
+	return slices.DeleteFunc(slices.Clone(packages), func(name string) bool { return slices.Contains(basePackages, name) })
 }

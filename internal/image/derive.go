@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
@@ -45,8 +44,6 @@ type Foundation struct {
 	Root engine.Root
 	// Template has what the base hands on to templates made of it.
 	Template sandbox.Template
-	// HasPackages says that the Debian packages of the spec are in it.
-	HasPackages bool
 
 	layers    []string // that the root was composed of
 	notes     []string
@@ -81,15 +78,8 @@ func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error)
 	}, nil
 }
 
-// plainPackage is a package without a version, which mmdebstrap can install.
-func plainPackages(packages []string) bool {
-	return !slices.ContainsFunc(packages, func(s string) bool {
-		return len(s) > maxPackageName || !validPackage.MatchString(s) || strings.HasSuffix(s, "-")
-	})
-}
-
 // Base makes the root that a plan's spec begins with, unless it begins with a
-// snapshot. Anew has Debian's packages and the like fetched again.
+// snapshot. Anew has Debian and the like fetched again.
 func (p *Provider) Base(ctx context.Context, plan *Plan, report func(step string, fraction float64, log string)) (*Foundation, error) {
 	spec, anew := &plan.Spec, plan.Anew
 	switch from := spec.From; {
@@ -115,7 +105,7 @@ func (p *Provider) Base(ctx context.Context, plan *Plan, report func(step string
 		if from.Debian != suite {
 			return nil, sandbox.Errorf(sandbox.CodeUnsupported, "Debian %.40q cannot be made here; use %q, or an image such as debian:trixie", from.Debian, suite)
 		}
-		return p.debianBase(ctx, spec, anew, report)
+		return p.debianBase(ctx, anew, report)
 	}
 	src, err := p.sourceFor(spec.From, plan.Login)
 	if err != nil {
@@ -129,39 +119,6 @@ func (p *Provider) Base(ctx context.Context, plan *Plan, report func(step string
 		return nil, err
 	}
 	return p.baseOf(m), nil
-}
-
-// debianMaking is counted up when something else is made of the same packages,
-// so that what was kept of before is not used.
-const debianMaking = 2
-
-// debianBase makes a Debian, with the spec's packages in it if they are plain:
-// mmdebstrap is much faster at that than apt in a sandbox.
-func (p *Provider) debianBase(ctx context.Context, spec *sandbox.TemplateSpec, anew bool, report func(string, float64, string)) (*Foundation, error) {
-	var packages []string
-	plain := spec.BuildNetwork == nil && plainPackages(spec.Apt)
-	if plain {
-		packages = spec.Apt
-	}
-	packages, err := checkPackages(packages)
-	if err != nil {
-		return nil, err
-	}
-	key := chainKey("debian", suite, packages, debianMaking)
-	m := (*manifest)(nil)
-	if !anew {
-		m = p.cached(key)
-	}
-	if m == nil {
-		def := definition{name: "base", source: p.debian, packages: packages, env: baseEnv}
-		if m, err = p.make(ctx, def, report); err != nil {
-			return nil, err
-		}
-		p.keep(key, m)
-	}
-	b := p.baseOf(m)
-	b.HasPackages = plain
-	return b, nil
 }
 
 // baseOf begins with a root that is held.
@@ -323,11 +280,9 @@ func (p *Provider) Publish(name string, spec *sandbox.TemplateSpec, b *Foundatio
 	if len(m.Ports) == 0 {
 		m.Ports = t.Ports
 	}
-	if !b.HasPackages {
-		m.Packages = append(m.Packages, spec.Apt...)
-		slices.Sort(m.Packages)
-		m.Packages = slices.Compact(m.Packages)
-	}
+	m.Packages = append(m.Packages, spec.Apt...)
+	slices.Sort(m.Packages)
+	m.Packages = slices.Compact(m.Packages)
 	if err := p.publish(m); err != nil {
 		return nil, explain(err)
 	}

@@ -62,6 +62,8 @@ type Provider struct {
 	builtins map[string]definition
 	debian   source
 	layers   *layerStore
+	// bootstraps are shared by builds.
+	bootstraps bootstraps
 
 	registries *oci.Registries
 	allowPaths []string

@@ -33,10 +33,10 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 		add(titled(with, packages), key, policy, run)
 		steps[len(steps)-1].installs = with
 	}
-	if len(spec.Apt) > 0 && !base.HasPackages {
+	if packages := aptMissing(spec, base); len(packages) > 0 {
 		files, policy := s.aptSetup(network)
-		install("apt", spec.Apt, policy, []any{"apt", spec.Apt}, func(ctx context.Context, m *buildMachine) error {
-			return m.apt(ctx, files, spec.Apt)
+		install("apt", packages, policy, []any{"apt", packages}, func(ctx context.Context, m *buildMachine) error {
+			return m.apt(ctx, files, packages)
 		})
 	}
 	host := len(base.Root.Binds) > 0
@@ -86,6 +86,14 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 	return steps
 }
 
+// aptMissing are the packages that the base does not have already.
+func aptMissing(spec *sandbox.TemplateSpec, base *image.Foundation) []string {
+	if spec.From.Debian == "" {
+		return spec.Apt // steps may have removed what the base is said to have
+	}
+	return slices.DeleteFunc(slices.Clone(spec.Apt), func(name string) bool { return slices.Contains(base.Template.Packages, name) })
+}
+
 // files writes the files of a spec, and makes its user and its directory.
 func (m *buildMachine) files(ctx context.Context, spec *sandbox.TemplateSpec, base *image.Foundation) error {
 	if user := spec.User; user != "" && user[0] > '9' {
@@ -130,7 +138,7 @@ chown "$uid" "$1" || :`
 command -v apt-get >/dev/null 2>&1 || { echo "there is no apt-get in this template; begin from debian, or an image that has it" >&2; exit 1; }
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 set_dir=$1; shift
-opts="-o APT::Cmd::Pattern-Only=true -o APT::Install-Recommends=false -o Acquire::Languages=none -o Acquire::Retries=2 -o Dpkg::Use-Pty=0"
+opts="-o APT::Cmd::Pattern-Only=true -o APT::Install-Recommends=false -o Acquire::Languages=none -o Acquire::Retries=2 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io"
 release=
 if [ -r /etc/os-release ]; then release=$(. /etc/os-release; echo "$ID $VERSION_CODENAME"); fi
 if [ -n "$set_dir" ]; then
@@ -172,7 +180,10 @@ func (m *buildMachine) apt(ctx context.Context, files map[string][]byte, package
 			return fmt.Errorf("write settings of apt: %w", err)
 		}
 	}
-	return m.exec(ctx, sandbox.ExecRequest{Command: shell(aptScript, append([]string{dir}, packages...)...), User: stepRoot, WorkDir: "/"})
+	var progress image.AptProgress
+	return m.execTold(ctx, sandbox.ExecRequest{Command: shell(aptScript, append([]string{dir}, packages...)...), User: stepRoot, WorkDir: "/"}, func(text string) {
+		m.report(progress.Write(text), text)
+	})
 }
 
 // pip installs Python's packages: for all users, or for the template's own
@@ -265,12 +276,8 @@ func mirrorRules(address string) []sandbox.NetworkRule {
 
 // canBuild refuses at once what no step could do.
 func (s *Service) canBuild(spec *sandbox.TemplateSpec) error {
-	steps := len(spec.Pip) + len(spec.NPM) + len(spec.Files) + len(spec.Run)
-	if spec.From.Debian == "" {
-		steps += len(spec.Apt)
-	}
-	if steps > 0 && s.keeper == nil {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "this server's sandboxes keep no state, so that a build can have no steps; leave out pip, npm, files and run")
+	if steps := len(spec.Apt) + len(spec.Pip) + len(spec.NPM) + len(spec.Files) + len(spec.Run); steps > 0 && s.keeper == nil {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "this server's sandboxes keep no state, so that a build can have no steps; leave out apt, pip, npm, files and run")
 	}
 	if spec.From.Host && len(spec.Apt) > 0 {
 		return sandbox.Errorf(sandbox.CodeUnsupported, "the template host is this machine's own programs, to which apt can add nothing; begin from debian, or use pip, npm, files and run")

@@ -40,6 +40,31 @@ type buildStep struct {
 	network sandbox.NetworkPolicy
 	// copy, set instead of run and key, needs no sandbox.
 	copy *sandbox.TemplateCopy
+	// from and to are where in the whole build it begins and ends.
+	from, to float64
+}
+
+const (
+	// baseShare and stepsShare are how much of a build its base and its steps are.
+	baseShare, stepsShare = 0.3, 0.6
+	// aptWeight is how many other steps the installation of packages counts for.
+	aptWeight = 5
+)
+
+// stepShares says where in the whole build each step begins, and the last ends.
+func stepShares(steps []buildStep) []float64 {
+	weights, all := make([]float64, len(steps)), 0.0
+	for i, step := range steps {
+		if weights[i] = 1; step.installs == "apt" {
+			weights[i] = aptWeight
+		}
+		all += weights[i]
+	}
+	shares := []float64{baseShare}
+	for _, w := range weights {
+		shares = append(shares, shares[len(shares)-1]+stepsShare*w/all)
+	}
+	return shares
 }
 
 // build makes a template as planned. When it fails, nothing is left.
@@ -53,10 +78,12 @@ func (s *Service) build(ctx context.Context, b *building) (*sandbox.Template, er
 		return nil, err
 	}
 	steps := s.buildSteps(spec, base)
+	shares := stepShares(steps)
 	for i := range steps {
 		step := &steps[i]
 		title := fmt.Sprintf("%d/%d %s", i+1, len(steps), step.title)
-		fraction := 0.3 + 0.6*float64(i)/float64(len(steps))
+		fraction := shares[i]
+		step.from, step.to = shares[i], shares[i+1]
 		if step.copy != nil {
 			if base, err = s.copyStep(ctx, b, base, step, title, fraction); err != nil {
 				return nil, stepError(err, i+1, len(steps), step.title)
@@ -110,9 +137,9 @@ func (s *Service) buildBase(ctx context.Context, b *building) (*image.Foundation
 	if b.from != nil {
 		return s.snapshotBase(ctx, b)
 	}
-	share := 0.3
-	if spec := &b.plan.Spec; len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) == 0 {
-		share = 0.9
+	share := baseShare
+	if spec := &b.plan.Spec; len(spec.Apt)+len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) == 0 {
+		share = baseShare + stepsShare
 	}
 	defer func() { b.plan.Login = nil }() // it is of no use any more
 	return s.cfg.Templates.Base(ctx, b.plan, func(step string, fraction float64, log string) {
@@ -206,12 +233,20 @@ type buildMachine struct {
 	// env and workDir are those of the steps after the packages.
 	env     map[string]string
 	workDir string
+	// from and to are where in the whole build its step begins and ends.
+	from, to float64
+}
+
+// report tells how far the step is, from 0 to 1, and what it has written.
+func (m *buildMachine) report(fraction float64, log string) {
+	m.b.report("", m.from+(m.to-m.from)*fraction, log)
 }
 
 // runStep runs a step and makes a root of what it changed.
 func (s *Service) runStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, key string) (*image.Foundation, error) {
 	var next *image.Foundation
 	err := s.inMachine(ctx, b, base, step.network, func(m *buildMachine) error {
+		m.from, m.to = step.from, step.to
 		if err := step.run(ctx, m); err != nil {
 			return s.advise(ctx, m, step.installs, "build_network", err)
 		}
@@ -291,11 +326,16 @@ func (s *Service) tryStart(ctx context.Context, b *building, base *image.Foundat
 // exec runs a command as a step, or a part of one, and streams its output to
 // the log.
 func (m *buildMachine) exec(ctx context.Context, req sandbox.ExecRequest) error {
+	return m.execTold(ctx, req, func(text string) { m.b.report("", -1, text) })
+}
+
+// execTold is exec for a command whose output report understands.
+func (m *buildMachine) execTold(ctx context.Context, req sandbox.ExecRequest, report func(text string)) error {
 	var tail lastOutput
 	tell := func(text string) {
 		if text != "" {
 			tail.write(text)
-			m.b.report("", -1, text)
+			report(text)
 		}
 	}
 	streams := map[sandbox.Stream]*textStream{sandbox.Stdout: {}, sandbox.Stderr: {}}

@@ -164,7 +164,7 @@ func (s *Shelf) Base(ctx context.Context, plan *image.Plan, report func(string, 
 		}
 		t.Resources, t.User = base.Resources, base.User
 	}
-	return &image.Foundation{Root: engine.Root{Digest: "sha256:base", Dir: s.dir}, HasPackages: true, Template: t}, ctx.Err()
+	return &image.Foundation{Root: engine.Root{Digest: "sha256:base", Dir: s.dir}, Template: t}, ctx.Err()
 }
 
 // Extended returns what Extend has kept.
