@@ -125,7 +125,7 @@ func createTemplate(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp
 	if err != nil {
 		return nil, err
 	}
-	builds, again := 0, false
+	builds, again := 0, false // again: in place of versions that there are
 	for _, t := range list {
 		if t.State == sandbox.TemplateBuilding {
 			builds++
@@ -133,7 +133,7 @@ func createTemplate(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp
 		if t.Name != in.Name {
 			continue
 		}
-		if again = t.State == sandbox.TemplateFailed; !again {
+		if again = t.Version > 0; t.State != sandbox.TemplateFailed {
 			return nil, sandbox.Errorf(sandbox.CodeConflict, "there is a template %s already, choose another name", in.Name)
 		}
 	}
