@@ -33,8 +33,14 @@ func TestDocumentIsComplete(t *testing.T) {
 			Summary     string
 			Description string
 			Tags        []string
-			Parameters  []struct{ Name, Description string }
-			Responses   map[string]any
+			Parameters  []struct {
+				Ref               string `yaml:"$ref"`
+				Name, Description string
+			}
+			Responses map[string]any
+		}
+		Components struct {
+			Parameters map[string]struct{ Description string }
 		}
 	}
 	if err := yaml.Unmarshal(text, &doc); err != nil {
@@ -66,6 +72,9 @@ func TestDocumentIsComplete(t *testing.T) {
 				t.Errorf("%s speaks of Go: %s", o.OperationID, o.Description)
 			}
 			for _, p := range o.Parameters {
+				if name, shared := strings.CutPrefix(p.Ref, "#/components/parameters/"); shared {
+					p.Name, p.Description = name, doc.Components.Parameters[name].Description
+				}
 				if p.Description == "" {
 					t.Errorf("%s does not say what %s is", o.OperationID, p.Name)
 				}
