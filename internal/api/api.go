@@ -61,6 +61,7 @@ type handlers struct {
 // for the operations that [Open] names.
 func New(cfg Config) http.Handler {
 	mux, _ := build(cfg)
+	serveDocument(mux)
 	log := cfg.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -75,13 +76,6 @@ func New(cfg Config) http.Handler {
 // Open reports whether a request is answered without credentials.
 func Open(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/v1/version"
-}
-
-// OpenAPI returns the description of the interface, in YAML.
-func OpenAPI() ([]byte, error) {
-	_, doc := build(Config{})
-	describe(doc.OpenAPI())
-	return doc.OpenAPI().YAML()
 }
 
 func build(cfg Config) (*http.ServeMux, huma.API) {

@@ -370,9 +370,19 @@ func TestServerItself(t *testing.T) {
 	if v, err := c.Version(t.Context()); err != nil || v != "1.2.3" {
 		t.Errorf("version %q, %v", v, err)
 	}
+	want, err := api.OpenAPI()
+	if err != nil {
+		t.Fatal(err)
+	}
 	resp, body := fetch(t, http.MethodGet, url+"/v1/openapi.yaml", "", "")
-	if resp.StatusCode != 200 || !bytes.Contains(body, []byte("/v1/sandboxes/{sandbox}/exec")) {
-		t.Errorf("description: %s", resp.Status)
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/yaml" || !bytes.Equal(body, want) {
+		t.Errorf("description: %s %s, %d bytes; want those of the file", resp.Status, resp.Header.Get("Content-Type"), len(body))
+	}
+	for name, version := range map[string]string{"openapi.json": "3.1.0", "openapi-3.0.json": "3.0.3", "openapi-3.0.yaml": "3.0.3"} {
+		resp, body := fetch(t, http.MethodGet, url+"/v1/"+name, "", "")
+		if resp.StatusCode != 200 || !bytes.Contains(body[:min(len(body), 1<<20)], []byte(version)) || !bytes.Contains(body, []byte("Kill ends")) && !bytes.Contains(body, []byte("Ends a sandbox")) {
+			t.Errorf("%s: %s, %d bytes", name, resp.Status, len(body))
+		}
 	}
 	for path, want := range map[string]bool{"/healthz": true, "/v1/version": true, "/v1/versions": false, "/v1/sandboxes": false} {
 		if got := api.Open(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)); got != want {

@@ -45,7 +45,7 @@ func humaConfig() huma.Config {
 	cfg.Info.License = &huma.License{Name: "Apache License 2.0", Identifier: "Apache-2.0"}
 	cfg.Servers = []*huma.Server{{URL: "http://127.0.0.1:7777", Description: "A server on this machine, as cove serve starts it."}}
 	cfg.Tags = tags()
-	cfg.OpenAPIPath = "/v1/openapi"
+	cfg.OpenAPIPath = "" // see serveDocument
 	cfg.DocsPath = ""
 	cfg.SchemasPath = ""
 	// Bodies carry no links to schemas.
