@@ -20,7 +20,7 @@ const libraryTemplate = "code-interpreter"
 // libraries are modules of Python that it has and a bare Python has not, with the
 // names by which pip knows them.
 var libraries = map[string]string{
-	"numpy": "numpy", "pandas": "pandas", "matplotlib": "matplotlib", "scipy": "scipy", "sklearn": "scikit-learn", "requests": "requests", "httpx": "httpx",
+	"numpy": "numpy", "pandas": "pandas", "matplotlib": "matplotlib", "plotly": "plotly", "seaborn": "seaborn", "scipy": "scipy", "sklearn": "scikit-learn", "requests": "requests", "httpx": "httpx",
 	"bs4": "beautifulsoup4", "lxml": "lxml", "openpyxl": "openpyxl", "PIL": "pillow", "pytest": "pytest",
 }
 

@@ -47,7 +47,7 @@ var basePackages = []string{"ca-certificates", "sudo"}
 
 var codePackages = []string{
 	"python3", "python-is-python3", "python3-pip", "python3-venv", "python3-ipykernel",
-	"python3-numpy", "python3-pandas", "python3-matplotlib", "python3-scipy", "python3-sklearn",
+	"python3-numpy", "python3-pandas", "python3-matplotlib", "python3-plotly", "python3-seaborn", "python3-scipy", "python3-sklearn",
 	"python3-requests", "python3-httpx", "python3-bs4", "python3-lxml", "python3-openpyxl", "python3-pil", "python3-pytest",
 	"nodejs", "npm", "node-typescript", "golang", "gcc", "g++", "libc6-dev", "make", "pkg-config",
 	"git", "curl", "wget", "openssh-client", "vim", "nano", "less", "procps", "file", "jq", "sqlite3",

@@ -89,6 +89,10 @@ bs4.BeautifulSoup("<p>one<p>two", "lxml").find_all("p")[1].text`, "two")
 	if r := u.code("matplotlib", sandbox.Python, "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2]); plt.title('Größe'); None", ""); r != nil {
 		u.note("its plot is a picture", plotted(r))
 	}
+	u.code("plotly and seaborn", sandbox.Python, `import pandas as pd, plotly.graph_objects as go, seaborn as sns
+ax = sns.barplot(data=pd.DataFrame({"x": ["a", "b"], "y": [1, 3]}), x="x", y="y")
+fig = go.Figure(go.Bar(x=["a", "b"], y=[1, 3]))
+len(ax.patches), fig.to_dict()["data"][0]["type"]`, "(2, 'bar')")
 	u.node()
 	u.code("Go", sandbox.Go, "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(6 * 7) }", "42")
 	u.code("bash", sandbox.Bash, "echo $((6*7))", "42")
