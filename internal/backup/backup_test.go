@@ -52,7 +52,7 @@ func state(t *testing.T) (dir string, s *sqlite.Store) {
 		}
 		must(t, s.CreateSandbox(t.Context(), r, store.Quota{}))
 	}
-	must(t, s.CreateVolume(t.Context(), store.VolumeRecord{Team: "red", Volume: sandbox.Volume{ID: "vol-a", Name: "data", SizeMiB: 1, CreatedAt: now}}, 0))
+	must(t, s.CreateVolume(t.Context(), store.VolumeRecord{Team: "red", Volume: sandbox.Volume{ID: "vol-a", Name: "data", SizeMiB: 1, CreatedAt: now}}, store.Quota{}))
 	for name, data := range map[string]string{
 		"secrets.key": "key", "preview-links.key": "links", "serve.log": "log", "engine/network-ca.pem": "ca", "engine/installation": "id", "volumes/installation": "id",
 		"engine/bin/cove-1": "program", "engine/bin/cove-2": "other", "engine/agent/d/agent": "agent", "engine/cells/sbx-runs/lock": "",

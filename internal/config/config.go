@@ -120,12 +120,15 @@ type Defaults struct {
 	Warm int `yaml:"warm"`
 }
 
-// Quotas bound what one team's living sandboxes have together; 0 is no bound.
+// Quotas bound what one team has together; 0 is no bound.
 type Quotas struct {
 	Sandboxes int `yaml:"sandboxes"`
 	// VCPUs and MemoryMiB are by default those of [machine.DefaultQuota].
 	VCPUs     int   `yaml:"vcpus"`
 	MemoryMiB int64 `yaml:"memory_mib"`
+	// DiskMiB is what the disks of living sandboxes and volumes may grow to, with
+	// what snapshots hold.
+	DiskMiB int64 `yaml:"disk_mib"`
 	// Snapshots are those that no history has made.
 	Snapshots int `yaml:"snapshots"`
 }
@@ -270,7 +273,7 @@ func (c *Config) Validate() error {
 		{"defaults.lifetime", "is negative or over a year", c.Defaults.Lifetime < 0 || c.Defaults.Lifetime > sandbox.MaxLifetime},
 		{"defaults.warm", "is negative or over 64", c.Defaults.Warm < 0 || c.Defaults.Warm > 64},
 		{"defaults.idle_timeout", "is negative or over a year", c.Defaults.IdleTimeout < 0 || c.Defaults.IdleTimeout > sandbox.MaxLifetime},
-		{"quotas", "holds a negative number", c.Quotas.Sandboxes < 0 || c.Quotas.VCPUs < 0 || c.Quotas.MemoryMiB < 0},
+		{"quotas", "holds a negative number", c.Quotas.Sandboxes < 0 || c.Quotas.VCPUs < 0 || c.Quotas.MemoryMiB < 0 || c.Quotas.DiskMiB < 0 || c.Quotas.Snapshots < 0},
 		{"network.default", "is not open, none or packages", !slices.Contains([]string{"open", "none", "packages"}, c.Network.Default)},
 		{"network.resolvers", "holds something that is not address:port, such as 192.0.2.53:53", slices.ContainsFunc(c.Network.Resolvers, badResolver)},
 		{"network.extra_ca", "is not an absolute path", c.Network.ExtraCA != "" && !filepath.IsAbs(c.Network.ExtraCA)},

@@ -107,7 +107,7 @@ func TestEverySettingTakesEffect(t *testing.T) {
 		"state-dir": "/x", "listen": "127.0.0.1:9", "socket": "/x/s", "dev": "true", "allowed-hosts": "a, b",
 		"key-prefix": "k_", "user-ids": "1000000-2000000", "idle-exit": "7s", "drain-timeout": "8s", "log-level": "debug", "log-format": "json",
 		"default-template": "debian", "default-lifetime": "2h", "default-idle-timeout": "3h",
-		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13", "quota-snapshots": "14", "warm": "5",
+		"quota-sandboxes": "11", "quota-vcpus": "12", "quota-memory-mib": "13", "quota-disk-mib": "15", "quota-snapshots": "14", "warm": "5",
 		"network": "none", "resolvers": "192.0.2.53:53, [2001:db8::1]:53", "extra-ca": "/x/ca.pem",
 		"preview-domain": "preview.example.com", "preview-url": "https://{label}.preview.example.com",
 		"dialect-port":           "microsandbox=5555,podflare=127.0.0.1:0",

@@ -60,6 +60,7 @@ func Settings() []Setting {
 		{"quota-sandboxes", "COVE_QUOTA_SANDBOXES", "living sandboxes of one team; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.Sandboxes = int(n) })},
 		{"quota-vcpus", "COVE_QUOTA_VCPUS", "their vCPUs together; 0 is no bound (default 64 for each processor of the machine)", false, integer(func(c *Config, n int64) { c.Quotas.VCPUs = int(n) })},
 		{"quota-memory-mib", "COVE_QUOTA_MEMORY_MIB", "their memory together, in MiB; 0 is no bound (default 8 times the machine's, or its cgroup's)", false, integer(func(c *Config, n int64) { c.Quotas.MemoryMiB = n })},
+		{"quota-disk-mib", "COVE_QUOTA_DISK_MIB", "disk of living sandboxes and volumes as far as it may grow, and of snapshots, in MiB; 0 is no bound", false, integer(func(c *Config, n int64) { c.Quotas.DiskMiB = n })},
 	}
 }
 

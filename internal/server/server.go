@@ -184,7 +184,6 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		Lifetime:        orNone(s.cfg.Defaults.Lifetime),
 		IdleTimeout:     orNone(s.cfg.Defaults.IdleTimeout),
 		KeyPrefix:       s.cfg.KeyPrefix,
-		MaxSnapshots:    orNoBound(s.cfg.Quotas.Snapshots),
 		Build:           build(s.deps.Version),
 		Warm:            s.cfg.Defaults.Warm,
 		TempDir:         dir,
@@ -283,11 +282,7 @@ func (s *Server) checkExposure(ctx context.Context, keys store.Keys) error {
 
 // quota translates: the service's own default is 0, and no bound -1.
 func quota(q config.Quotas) store.Quota {
-	out := store.Quota{Sandboxes: q.Sandboxes, VCPUs: q.VCPUs, MemoryMiB: q.MemoryMiB}
-	if out.Sandboxes == 0 {
-		out.Sandboxes = -1
-	}
-	return out
+	return store.Quota{Sandboxes: orNoBound(q.Sandboxes), VCPUs: q.VCPUs, MemoryMiB: q.MemoryMiB, DiskMiB: q.DiskMiB, Snapshots: orNoBound(q.Snapshots)}
 }
 
 // orNoBound translates: the service's own default is 0, and no bound -1.

@@ -224,7 +224,7 @@ func TestGoldenIsTriedAgain(t *testing.T) {
 
 // TestQuotaIsAskedBeforeTheWork reaches the quotas: nothing is made in vain.
 func TestQuotaIsAskedBeforeTheWork(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota.VCPUs, c.MaxSnapshots = 2, 1 })
+	w := newWorld(t, func(c *Config) { c.Quota.VCPUs, c.Quota.Snapshots = 2, 1 })
 	ctx := red(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.snapshot("x", "s")

@@ -111,11 +111,11 @@ func (s *mortalStore) DeleteSandbox(ctx context.Context, id string) error {
 	return s.Store.DeleteSandbox(ctx, id)
 }
 
-func (s *mortalStore) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, n int) error {
+func (s *mortalStore) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, q store.Quota) error {
 	if err := s.m.change("CreateSnapshot"); err != nil {
 		return err
 	}
-	return s.Store.CreateSnapshot(ctx, r, n)
+	return s.Store.CreateSnapshot(ctx, r, q)
 }
 
 func (s *mortalStore) DeleteSnapshot(ctx context.Context, id string) error {

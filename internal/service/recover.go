@@ -122,7 +122,7 @@ func (s *Service) recoverVolume(ctx context.Context, v *visit, it *orphan.Item) 
 	if err := s.cfg.Orphans.Take(*it, func(from string) error { return s.cfg.Volumes.MoveIn(r.ID, from) }); err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Store.CreateVolume(ctx, r, 0); err != nil {
+	if err := s.cfg.Store.CreateVolume(ctx, r, store.Quota{}); err != nil {
 		return nil, errors.Join(err, s.setVolumeAside(ctx, r.ID, it.Why))
 	}
 	return &r.Volume, nil
@@ -228,5 +228,5 @@ func (s *Service) recordAgain(ctx context.Context, snap *store.SnapshotRecord, c
 	if snap.CreatedAt.IsZero() {
 		snap.CreatedAt = time.Now().UTC()
 	}
-	return s.cfg.Store.CreateSnapshot(ctx, *snap, 0)
+	return s.cfg.Store.CreateSnapshot(ctx, *snap, store.Quota{})
 }

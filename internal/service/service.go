@@ -48,7 +48,9 @@ type Config struct {
 	Templates TemplateProvider
 	// Log takes what an operator should know; nil discards it.
 	Log *slog.Logger
-	// Quota bounds each team. Sandboxes 0 is 100, and -1 no bound.
+	// Quota bounds each team. Of Sandboxes and Snapshots 0 is 100, and -1 no
+	// bound; snapshots of histories do not count. Volumes are always
+	// [sandbox.MaxVolumes].
 	Quota store.Quota
 	// Largest is what this machine has: no sandbox can have more vCPUs, memory or
 	// disk. 0 is no bound.
@@ -61,9 +63,6 @@ type Config struct {
 	// [sandbox.DefaultLifetime] and no idle timeout; negative is no bound.
 	Lifetime    time.Duration
 	IdleTimeout time.Duration
-	// MaxSnapshots bounds the snapshots of a team that are not automatic: 0 is
-	// 100, and -1 no bound.
-	MaxSnapshots int
 	// Build identifies this version of Cove: golden checkpoints of others are
 	// made anew. Warm is how many sandboxes of a template wait ready at most;
 	// 0 keeps no golden checkpoints.
@@ -202,11 +201,12 @@ func New(cfg Config) (*Service, error) {
 		cfg.Quota.Sandboxes = 0
 	}
 	switch {
-	case cfg.MaxSnapshots == 0:
-		cfg.MaxSnapshots = 100
-	case cfg.MaxSnapshots < 0:
-		cfg.MaxSnapshots = 0
+	case cfg.Quota.Snapshots == 0:
+		cfg.Quota.Snapshots = 100
+	case cfg.Quota.Snapshots < 0:
+		cfg.Quota.Snapshots = 0
 	}
+	cfg.Quota.Volumes = sandbox.MaxVolumes
 	cfg.Lifetime = max(0, cmp.Or(cfg.Lifetime, sandbox.DefaultLifetime))
 	cfg.IdleTimeout = max(0, cmp.Or(cfg.IdleTimeout, sandbox.DefaultIdleTimeout))
 	cfg.DefaultTemplate = cmp.Or(cfg.DefaultTemplate, "host")

@@ -232,7 +232,7 @@ func TestSnapshotsLive(t *testing.T) {
 }
 
 func TestSnapshotQuota(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxSnapshots = 1 })
+	w := newWorld(t, func(c *Config) { c.Quota.Snapshots = 1 })
 	w.create(sandbox.CreateRequest{Name: "x", History: 3})
 	w.snapshot("x", "one")
 	_, err := w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{})

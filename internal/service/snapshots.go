@@ -115,7 +115,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 		}
 	}
 	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
-	if err := s.cfg.Store.CreateSnapshot(context.WithoutCancel(ctx), snap, s.cfg.MaxSnapshots); err != nil {
+	if err := s.cfg.Store.CreateSnapshot(context.WithoutCancel(ctx), snap, s.cfg.Quota); err != nil {
 		s.collectSoon()
 		return snap, err
 	}
@@ -148,7 +148,17 @@ func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) 
 // admitSnapshot refuses a snapshot over the quota before the work is done, and
 // not only after it. Steps of a history do not count.
 func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord) error {
-	if snap.Automatic || s.cfg.MaxSnapshots == 0 {
+	if snap.Automatic {
+		return nil
+	}
+	if s.cfg.Quota.DiskMiB > 0 {
+		// How large it is will be known when it is made.
+		used, err := s.cfg.Store.SandboxUsage(ctx, snap.Team)
+		if err := cmp.Or(err, s.cfg.Quota.AdmitDisk(used.DiskMiB, 1)); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Quota.Snapshots == 0 {
 		return nil
 	}
 	f := store.SnapshotFilter{Team: snap.Team, Automatic: new(bool)}
@@ -158,8 +168,8 @@ func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord)
 		if err != nil {
 			return err
 		}
-		if n += len(some); next == "" || n >= s.cfg.MaxSnapshots {
-			return store.AdmitSnapshot(n, s.cfg.MaxSnapshots)
+		if n += len(some); next == "" || n >= s.cfg.Quota.Snapshots {
+			return s.cfg.Quota.AdmitSnapshot(n)
 		}
 		page.Cursor = next
 	}

@@ -47,7 +47,7 @@ func (s *Service) CreateVolume(ctx context.Context, req sandbox.CreateVolumeRequ
 	if err := s.cfg.Volumes.Create(r.ID, volumeLabel(&r)); err != nil {
 		return nil, errors.Join(err, s.cfg.Volumes.Remove(r.ID))
 	}
-	if err := s.cfg.Store.CreateVolume(v.ctx, r, sandbox.MaxVolumes); err != nil {
+	if err := s.cfg.Store.CreateVolume(v.ctx, r, s.cfg.Quota); err != nil {
 		if rerr := s.cfg.Volumes.Remove(r.ID); rerr != nil {
 			s.log.Error("remove the files of a volume that could not be made", "volume", r.ID, "error", rerr)
 		}

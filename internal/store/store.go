@@ -90,14 +90,21 @@ type Quota struct {
 	Sandboxes int
 	VCPUs     int
 	MemoryMiB int64
+	DiskMiB   int64
+	// Volumes and Snapshots are counted when one is made.
+	Volumes   int
+	Snapshots int
 }
 
 // Usage is what the sandboxes of a team that are not ended count for. A paused
-// one counts as a sandbox, but uses no vCPUs and no memory.
+// one counts as a sandbox and for its disk, but uses no vCPUs and no memory.
+// The disk is also that of the team's volumes and snapshots: what each may grow
+// to, and what those of snapshots hold.
 type Usage struct {
 	Sandboxes int
 	VCPUs     int
 	MemoryMiB int64
+	DiskMiB   int64
 }
 
 // Change is a change of one record: compare and set.
@@ -223,7 +230,7 @@ type Snapshots interface {
 	// CreateSnapshot adds a record. A name that another snapshot of the namespace
 	// has is a conflict. If the team has max snapshots that are not automatic,
 	// one more of those is quota_exceeded; 0 is no bound.
-	CreateSnapshot(ctx context.Context, r SnapshotRecord, max int) error
+	CreateSnapshot(ctx context.Context, r SnapshotRecord, q Quota) error
 	// Snapshot returns the record with this id.
 	Snapshot(ctx context.Context, id string) (SnapshotRecord, error)
 	// SnapshotByName returns the namespace's snapshot of this name. For "", it

@@ -19,7 +19,7 @@ type Volumes interface {
 	// CreateVolume adds a record. A name that another volume of the team has is
 	// a conflict. If the team has max volumes, one more is quota_exceeded; 0 is
 	// no bound.
-	CreateVolume(ctx context.Context, r VolumeRecord, max int) error
+	CreateVolume(ctx context.Context, r VolumeRecord, q Quota) error
 	// Volume returns the record with this id.
 	Volume(ctx context.Context, id string) (VolumeRecord, error)
 	// VolumeByName returns the team's volume of this name.

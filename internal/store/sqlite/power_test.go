@@ -49,7 +49,7 @@ func promises() []promise {
 			return err == nil && r.State == sandbox.StatePaused && r.Checkpoint == "ckp-1"
 		}},
 		{"snapshot created", func(ctx context.Context, s *Store) error {
-			return s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "red", CreatedAt: now}, Checkpoint: "ckp-1"}, 0)
+			return s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "red", CreatedAt: now}, Checkpoint: "ckp-1"}, store.Quota{})
 		}, func(ctx context.Context, s *Store) bool {
 			_, err := s.Snapshot(ctx, "snap-1")
 			return err == nil
@@ -70,7 +70,7 @@ func promises() []promise {
 				return notFound(err)
 			}},
 		{"volume created", func(ctx context.Context, s *Store) error {
-			return s.CreateVolume(ctx, store.VolumeRecord{Volume: sandbox.Volume{ID: "vol-1", Name: "v", SizeMiB: 1, CreatedAt: now}, Team: "red"}, 0)
+			return s.CreateVolume(ctx, store.VolumeRecord{Volume: sandbox.Volume{ID: "vol-1", Name: "v", SizeMiB: 1, CreatedAt: now}, Team: "red"}, store.Quota{})
 		}, func(ctx context.Context, s *Store) bool {
 			_, err := s.Volume(ctx, "vol-1")
 			return err == nil

@@ -66,7 +66,7 @@ func TestDeletionsOnFullDisk(t *testing.T) {
 		}
 	}
 	for _, err := range []error{
-		s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "t", CreatedAt: now}}, 0),
+		s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "t", CreatedAt: now}}, store.Quota{}),
 		s.CreateKey(ctx, sandbox.Key{ID: "key-1", Team: "t", CreatedAt: now}, []byte("hash")),
 		s.PutTemplate(ctx, store.Template{Name: "tpl", UpdatedAt: now}),
 	} {

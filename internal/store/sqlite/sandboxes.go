@@ -121,9 +121,9 @@ func weight(r *store.Record) store.Usage {
 	case r.State.Final():
 		return store.Usage{}
 	case r.State == sandbox.StatePaused:
-		return store.Usage{Sandboxes: 1}
+		return store.Usage{Sandboxes: 1, DiskMiB: r.Resources.DiskMiB}
 	}
-	return store.Usage{Sandboxes: 1, VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB}
+	return store.Usage{Sandboxes: 1, VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB, DiskMiB: r.Resources.DiskMiB}
 }
 
 // sum returns a + factor × b.
@@ -132,6 +132,7 @@ func sum(a, b store.Usage, factor int) store.Usage {
 		Sandboxes: a.Sandboxes + factor*b.Sandboxes,
 		VCPUs:     a.VCPUs + factor*b.VCPUs,
 		MemoryMiB: a.MemoryMiB + int64(factor)*b.MemoryMiB,
+		DiskMiB:   a.DiskMiB + int64(factor)*b.DiskMiB,
 	}
 }
 
@@ -141,16 +142,29 @@ func (s *Store) SandboxUsage(ctx context.Context, team string) (store.Usage, err
 }
 
 func usage(ctx context.Context, q querier, team string) (store.Usage, error) {
-	query, args := `SELECT count(*), coalesce(sum(vcpus) FILTER (WHERE state <> 'paused'), 0),
-		coalesce(sum(memory_mib) FILTER (WHERE state <> 'paused'), 0) FROM sandboxes WHERE `+living, []any(nil)
-	if team != "" {
-		query, args = query+" AND team = ?", []any{team}
-	}
+	const ofTeam = "(?1 = '' OR team = ?1)"
+	row := q.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(vcpus) FILTER (WHERE state <> 'paused'), 0),
+		coalesce(sum(memory_mib) FILTER (WHERE state <> 'paused'), 0),
+		coalesce(sum(disk_mib), 0) + (SELECT coalesce(sum(size_mib), 0) FROM volumes WHERE `+ofTeam+`)
+			+ (SELECT coalesce(sum(size_bytes), 0) FROM snapshots WHERE `+ofTeam+`) / 1048576
+		FROM sandboxes WHERE `+living+` AND `+ofTeam, team)
 	var u store.Usage
-	if err := q.QueryRowContext(ctx, query, args...).Scan(&u.Sandboxes, &u.VCPUs, &u.MemoryMiB); err != nil {
-		return store.Usage{}, fmt.Errorf("sum up sandboxes: %w", err)
+	if err := row.Scan(&u.Sandboxes, &u.VCPUs, &u.MemoryMiB, &u.DiskMiB); err != nil {
+		return store.Usage{}, fmt.Errorf("sum up what the team uses: %w", err)
 	}
 	return u, nil
+}
+
+// admitDisk says whether a team may have more disk.
+func admitDisk(ctx context.Context, tx *sql.Tx, q store.Quota, team string, mib int64) error {
+	if q.DiskMiB == 0 {
+		return nil
+	}
+	u, err := usage(ctx, tx, team)
+	if err != nil {
+		return err
+	}
+	return q.AdmitDisk(u.DiskMiB, mib)
 }
 
 // Sandbox implements [store.Sandboxes].

@@ -29,7 +29,7 @@ func scanSnapshot(scan func(...any) error) (store.SnapshotRecord, error) {
 }
 
 // CreateSnapshot implements [store.Snapshots].
-func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max int) error {
+func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, q store.Quota) error {
 	docs := make([]string, 5)
 	for i, v := range []any{r.BaseEnv, r.Env, r.Network, r.Bindings, r.Mounts} {
 		var err error
@@ -43,7 +43,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max 
 		r.Checkpoint, string(r.Root), r.Origin, docs[0], docs[1], r.User, r.WorkDir, r.Step, docs[2], docs[3], docs[4], r.Namespace,
 	}
 	return s.lasting(ctx, func(tx *sql.Tx) error {
-		if err := admitSnapshot(ctx, tx, &r, max); err != nil {
+		if err := admitSnapshot(ctx, tx, &r, q); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO snapshots ("+snapshotColumns+") VALUES ("+marks(len(values))+")", values...)
@@ -61,15 +61,18 @@ func (s *Store) CreateSnapshot(ctx context.Context, r store.SnapshotRecord, max 
 
 // admitSnapshot says whether the team may keep one more snapshot. Automatic
 // ones are bounded by the history of their sandbox.
-func admitSnapshot(ctx context.Context, tx *sql.Tx, r *store.SnapshotRecord, max int) error {
-	if max <= 0 || r.Automatic {
+func admitSnapshot(ctx context.Context, tx *sql.Tx, r *store.SnapshotRecord, q store.Quota) error {
+	if r.Automatic {
 		return nil
+	}
+	if err := admitDisk(ctx, tx, q, r.Team, (r.SizeBytes+1<<20-1)>>20); err != nil {
+		return err
 	}
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM snapshots WHERE team = ? AND automatic = 0", r.Team).Scan(&n); err != nil {
 		return fmt.Errorf("count snapshots: %w", err)
 	}
-	return store.AdmitSnapshot(n, max)
+	return q.AdmitSnapshot(n)
 }
 
 // Snapshot implements [store.Snapshots].

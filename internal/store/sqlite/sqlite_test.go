@@ -123,7 +123,7 @@ func TestUpgrade(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("changed old record: %v, differs (-want +got):\n%s", err, diff)
 	}
-	if err := s.CreateSnapshot(t.Context(), store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-a"}, Checkpoint: "cp-2"}, 1); err != nil {
+	if err := s.CreateSnapshot(t.Context(), store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-a"}, Checkpoint: "cp-2"}, store.Quota{Snapshots: 1}); err != nil {
 		t.Fatal(err)
 	}
 	checkpoints, err := s.Checkpoints(t.Context())

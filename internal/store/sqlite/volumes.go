@@ -24,15 +24,18 @@ func scanVolume(scan func(...any) error) (store.VolumeRecord, error) {
 }
 
 // CreateVolume implements [store.Volumes].
-func (s *Store) CreateVolume(ctx context.Context, r store.VolumeRecord, max int) error {
+func (s *Store) CreateVolume(ctx context.Context, r store.VolumeRecord, q store.Quota) error {
 	values := []any{r.ID, r.Name, r.Team, r.SizeMiB, r.UsedBytes, r.CreatedAt.UnixNano()}
 	return s.lasting(ctx, func(tx *sql.Tx) error {
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM volumes WHERE team = ?", r.Team).Scan(&n); err != nil {
 			return fmt.Errorf("count volumes: %w", err)
 		}
-		if max > 0 && n >= max {
-			return sandbox.Errorf(sandbox.CodeQuotaExceeded, "the team has %d volumes, the most there may be; delete volumes that are no longer needed", n)
+		if err := q.AdmitVolume(n); err != nil {
+			return err
+		}
+		if err := admitDisk(ctx, tx, q, r.Team, r.SizeMiB); err != nil {
+			return err
 		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO volumes ("+volumeColumns+") VALUES ("+marks(len(values))+")", values...)
 		switch {

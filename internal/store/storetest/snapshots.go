@@ -26,7 +26,7 @@ func snapshot(id, team, name string, created time.Duration) store.SnapshotRecord
 func keep(t *testing.T, s store.Store, records ...store.SnapshotRecord) {
 	t.Helper()
 	for _, r := range records {
-		must(t, s.CreateSnapshot(t.Context(), r, 0))
+		must(t, s.CreateSnapshot(t.Context(), r, store.Quota{}))
 	}
 }
 
@@ -70,8 +70,8 @@ func testSnapshotRoundTrip(t *testing.T, open Opener) {
 func testSnapshotNames(t *testing.T, open Opener) {
 	s := open(t)
 	keep(t, s, snapshot("1", "red", "x", 0), snapshot("2", "blue", "x", 0), snapshot("3", "red", "", 0), snapshot("4", "red", "", 0))
-	wantCode(t, s.CreateSnapshot(t.Context(), snapshot("5", "red", "x", 0), 0), sandbox.CodeConflict)
-	wantCode(t, s.CreateSnapshot(t.Context(), snapshot("1", "red", "y", 0), 0), sandbox.CodeConflict)
+	wantCode(t, s.CreateSnapshot(t.Context(), snapshot("5", "red", "x", 0), store.Quota{}), sandbox.CodeConflict)
+	wantCode(t, s.CreateSnapshot(t.Context(), snapshot("1", "red", "y", 0), store.Quota{}), sandbox.CodeConflict)
 	for team, want := range map[string]string{"red": "1", "blue": "2"} {
 		got, err := s.SnapshotByName(t.Context(), team, "default", "x")
 		must(t, err)
@@ -90,17 +90,17 @@ func testSnapshotQuota(t *testing.T, open Opener) {
 	step := snapshot("step", "red", "", 0)
 	step.Automatic, step.Step = true, 1
 	keep(t, s, step, snapshot("blue", "blue", "", 0))
-	must(t, s.CreateSnapshot(t.Context(), snapshot("a", "red", "", 0), 1))
-	wantCode(t, s.CreateSnapshot(t.Context(), snapshot("b", "red", "", 0), 1), sandbox.CodeQuotaExceeded)
+	must(t, s.CreateSnapshot(t.Context(), snapshot("a", "red", "", 0), store.Quota{Snapshots: 1}))
+	wantCode(t, s.CreateSnapshot(t.Context(), snapshot("b", "red", "", 0), store.Quota{Snapshots: 1}), sandbox.CodeQuotaExceeded)
 	step.ID = "step-2"
-	must(t, s.CreateSnapshot(t.Context(), step, 1))
+	must(t, s.CreateSnapshot(t.Context(), step, store.Quota{Snapshots: 1}))
 	must(t, s.DeleteSnapshot(t.Context(), "a"))
 
 	const n, limit = 16, 5
 	errs := make(chan error, n)
 	for i := range n {
 		go func() {
-			errs <- s.CreateSnapshot(t.Context(), snapshot(fmt.Sprint("c", i), "red", "", 0), limit)
+			errs <- s.CreateSnapshot(t.Context(), snapshot(fmt.Sprint("c", i), "red", "", 0), store.Quota{Snapshots: limit})
 		}()
 	}
 	made := 0

@@ -53,6 +53,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"Checkpoints", testCheckpoints},
 		{"BoundTo", testBoundTo},
 		{"Volumes", testVolumes},
+		{"DiskQuota", testDiskQuota},
 		{"Named", testNamed},
 		{"Secrets", testSecrets},
 		{"SecretQuota", testSecretQuota},
@@ -259,7 +260,7 @@ func testNamespaces(t *testing.T, open Opener) {
 		return r
 	}
 	keep(t, s, kept("sa", "a"), kept("sb", "b"))
-	wantCode(t, s.CreateSnapshot(t.Context(), kept("sb2", "b"), 0), sandbox.CodeConflict)
+	wantCode(t, s.CreateSnapshot(t.Context(), kept("sb2", "b"), store.Quota{}), sandbox.CodeConflict)
 	_, err = s.SnapshotByName(t.Context(), "red", "", "x")
 	wantCode(t, err, sandbox.CodeConflict)
 	keep(t, s, kept("sd", "default"))

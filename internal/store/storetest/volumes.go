@@ -30,11 +30,11 @@ func testNamed(t *testing.T, open Opener) {
 	want("ckp-paused", false)
 	change(t, s, "sbx-1", func(r *store.Record) { r.State, r.Checkpoint = sandbox.StatePaused, "ckp-paused" })
 	change(t, s, "sbx-1", func(r *store.Record) { r.State, r.Checkpoint, r.ForkPoint = sandbox.StateRunning, "", "ckp-later" })
-	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "red", CreatedAt: epoch}, Checkpoint: "ckp-snap"}, 0))
-	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-2", Team: "red", CreatedAt: epoch}, Checkpoint: "ckp-snap"}, 0))
+	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "red", CreatedAt: epoch}, Checkpoint: "ckp-snap"}, store.Quota{}))
+	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-2", Team: "red", CreatedAt: epoch}, Checkpoint: "ckp-snap"}, store.Quota{}))
 	must(t, s.DeleteSnapshot(ctx, "snap-1"))
 	must(t, s.DeleteSnapshot(ctx, "snap-2"))
-	must(t, s.CreateVolume(ctx, volume("vol-a", "red", "x", 0), 0))
+	must(t, s.CreateVolume(ctx, volume("vol-a", "red", "x", 0), store.Quota{}))
 	must(t, s.DeleteVolume(ctx, "vol-a"))
 	must(t, s.DeleteSandbox(ctx, "sbx-1"))
 	for _, id := range []string{"ckp-point", "ckp-paused", "ckp-later", "ckp-snap", "vol-a"} {
@@ -51,11 +51,11 @@ func testNamed(t *testing.T, open Opener) {
 func testVolumes(t *testing.T, open Opener) {
 	s := open(t)
 	ctx := t.Context()
-	must(t, s.CreateVolume(ctx, volume("vol-a", "red", "x", 0), 2))
-	must(t, s.CreateVolume(ctx, volume("vol-b", "red", "y", 1), 2))
-	must(t, s.CreateVolume(ctx, volume("vol-c", "blue", "x", 2), 2))
-	wantCode(t, s.CreateVolume(ctx, volume("vol-d", "red", "z", 3), 2), sandbox.CodeQuotaExceeded)
-	wantCode(t, s.CreateVolume(ctx, volume("vol-d", "red", "x", 3), 0), sandbox.CodeConflict)
+	must(t, s.CreateVolume(ctx, volume("vol-a", "red", "x", 0), store.Quota{Volumes: 2}))
+	must(t, s.CreateVolume(ctx, volume("vol-b", "red", "y", 1), store.Quota{Volumes: 2}))
+	must(t, s.CreateVolume(ctx, volume("vol-c", "blue", "x", 2), store.Quota{Volumes: 2}))
+	wantCode(t, s.CreateVolume(ctx, volume("vol-d", "red", "z", 3), store.Quota{Volumes: 2}), sandbox.CodeQuotaExceeded)
+	wantCode(t, s.CreateVolume(ctx, volume("vol-d", "red", "x", 3), store.Quota{}), sandbox.CodeConflict)
 	got, err := s.VolumeByName(ctx, "red", "x")
 	must(t, err)
 	wantSame(t, got, volume("vol-a", "red", "x", 0))
@@ -91,7 +91,7 @@ func testVolumes(t *testing.T, open Opener) {
 	}
 	wantCode(t, s.DeleteVolume(ctx, "vol-a"), sandbox.CodeConflict)
 	must(t, s.DeleteVolume(ctx, "vol-b"))
-	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "red", CreatedAt: epoch}, Mounts: r.Mounts}, 0))
+	must(t, s.CreateSnapshot(ctx, store.SnapshotRecord{Snapshot: sandbox.Snapshot{ID: "snap-1", Team: "red", CreatedAt: epoch}, Mounts: r.Mounts}, store.Quota{}))
 	must(t, s.DeleteSandbox(ctx, "sbx-1"))
 	wantCode(t, s.DeleteVolume(ctx, "vol-a"), sandbox.CodeConflict)
 	snap, err := s.Snapshot(ctx, "snap-1")
@@ -102,4 +102,52 @@ func testVolumes(t *testing.T, open Opener) {
 	must(t, s.DeleteVolume(ctx, "vol-a"))
 	_, err = s.Volume(ctx, "vol-a")
 	wantCode(t, err, sandbox.CodeNotFound)
+}
+
+// testDiskQuota counts what a team's sandboxes and volumes may grow to, and what
+// its snapshots hold.
+func testDiskQuota(t *testing.T, open Opener) {
+	s := open(t)
+	ctx := t.Context()
+	q := store.Quota{DiskMiB: 1000}
+	large := func(id, team string, mib int64) store.Record {
+		r := plain(id, team, 0)
+		r.Resources.DiskMiB = mib
+		return r
+	}
+	kept := func(id string, bytes int64) store.SnapshotRecord {
+		r := snapshot(id, "red", "", 0)
+		r.SizeBytes = bytes
+		return r
+	}
+	sized := func(id string, mib int64) store.VolumeRecord {
+		r := volume(id, "red", id, 0)
+		r.SizeMiB = mib
+		return r
+	}
+	must(t, s.CreateSandbox(ctx, large("other", "blue", 900), q))
+	must(t, s.CreateSandbox(ctx, large("a", "red", 400), q))
+	must(t, s.CreateVolume(ctx, sized("vol-a", 300), q))
+	must(t, s.CreateSnapshot(ctx, kept("a", 200<<20), q))
+	u, err := s.SandboxUsage(ctx, "red")
+	must(t, err)
+	wantSame(t, u, store.Usage{Sandboxes: 1, VCPUs: 1, MemoryMiB: 100, DiskMiB: 900})
+	for what, err := range map[string]error{
+		"sandbox":  s.CreateSandbox(ctx, large("b", "red", 101), q),
+		"volume":   s.CreateVolume(ctx, sized("vol-b", 101), q),
+		"snapshot": s.CreateSnapshot(ctx, kept("b", 100<<20+1), q),
+	} {
+		t.Run(what, func(t *testing.T) { wantCode(t, err, sandbox.CodeQuotaExceeded) })
+	}
+	// A paused sandbox has its files, one that has ended has none.
+	_, err = s.UpdateSandbox(ctx, "a", store.Change{Quota: q, Apply: func(r *store.Record) error { r.State = sandbox.StatePaused; return nil }})
+	must(t, err)
+	wantCode(t, s.CreateSandbox(ctx, large("b", "red", 101), q), sandbox.CodeQuotaExceeded)
+	_, err = s.UpdateSandbox(ctx, "a", store.Change{Apply: func(r *store.Record) error { r.State = sandbox.StateKilled; return nil }})
+	must(t, err)
+	must(t, s.CreateSandbox(ctx, large("b", "red", 500), q))
+	wantCode(t, s.CreateSnapshot(ctx, kept("c", 1), q), sandbox.CodeQuotaExceeded)
+	step := kept("step", 1<<20)
+	step.Automatic = true
+	must(t, s.CreateSnapshot(ctx, step, q))
 }
