@@ -272,6 +272,24 @@ func waitFor[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
+// abandon sends a request and goes away when ctx ends.
+func (w *web) abandon(ctx context.Context, body string, headers []string) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+"/mcp", strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	if res, err := w.client.Do(req); err == nil {
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+	}
+}
+
 // A client that goes away ends its call, in either era.
 func TestClosedStreamCancels(t *testing.T) {
 	f := newFake()
@@ -292,19 +310,7 @@ func TestClosedStreamCancels(t *testing.T) {
 				waitFor(t, f.started, "start")
 				cancel()
 			}()
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+"/mcp", strings.NewReader(request.body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header.Set("Content-Type", "application/json")
-			req.Header.Set("Accept", "application/json, text/event-stream")
-			for i := 0; i < len(request.headers); i += 2 {
-				req.Header.Set(request.headers[i], request.headers[i+1])
-			}
-			if res, err := w.client.Do(req); err == nil {
-				_, _ = io.Copy(io.Discard, res.Body)
-				res.Body.Close()
-			}
+			w.abandon(ctx, request.body, request.headers)
 			if err := waitFor(t, f.ended, "end of the work"); !errors.Is(err, context.Canceled) {
 				t.Errorf("the work ended with %v", err)
 			}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -197,19 +196,7 @@ func TestTasksEnd(t *testing.T) {
 		cancel()
 	}()
 	body, headers = newEraCall(2, "sandbox_exec", `{"sandbox":"s","shell":"sleep"}`)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, patient.url+"/mcp", strings.NewReader(withTasks(body)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	if res, err := patient.client.Do(req); err == nil {
-		_, _ = io.Copy(io.Discard, res.Body)
-		res.Body.Close()
-	}
+	patient.abandon(ctx, withTasks(body), headers)
 	if err := waitFor(t, f.ended, "end of the work with its request"); !errors.Is(err, context.Canceled) {
 		t.Errorf("the work ended with %v", err)
 	}
