@@ -100,7 +100,7 @@ func TestCertificatesFromAnAuthority(t *testing.T) {
 	}
 	preview, other := "3000-"+strings.ToLower(s.ID)+".cove.test", "3001-"+strings.ToLower(s.ID)+".cove.test"
 	names := []string{"cove.test", preview}
-	for _, name := range append(names, other, "evil.test") {
+	for _, name := range append(names, other, "stranger.test") {
 		n.SetName(name, netip.MustParseAddr("127.0.0.1"))
 	}
 	served := func(name string) string {
@@ -122,7 +122,7 @@ func TestCertificatesFromAnAuthority(t *testing.T) {
 			t.Errorf("%s has no certificate; the authority said\n%s", name, said)
 		}
 	}
-	for _, name := range []string{other, "evil.test"} {
+	for _, name := range []string{other, "stranger.test"} {
 		if served(name) != "" {
 			t.Errorf("%s has a certificate", name)
 		}
