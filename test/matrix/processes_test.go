@@ -321,6 +321,14 @@ func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Du
 		if code := sandbox.CodeOf(err); code == "" || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the error has the code %q: %v", code, err)
 		}
+	} else if now, ok := covetest.ProcessOf(made.ID, victim); ok && now != pid {
+		// Another took its place before the caller was told.
+		if out := d.Sh(t, made.ID, "echo fine"); strings.TrimSpace(out) != "fine" {
+			t.Errorf("the sandbox whose %s was replaced says %q", victim, out)
+		}
+		if _, err := d.Client.Kill(t.Context(), made.ID); err != nil {
+			t.Errorf("kill: %v", err)
+		}
 	} else if got := settled(t, d, made.ID, victim); got.State != sandbox.StateFailed || got.Reason == "" {
 		t.Errorf("the sandbox is %s, reason %q; want failed with a reason", got.State, got.Reason)
 	}
