@@ -3,6 +3,7 @@ package image
 import (
 	"maps"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -14,7 +15,9 @@ type definition struct {
 	name, description string
 	source            source
 	packages          []string
-	env               map[string]string
+	// npm are packages of npm's registry, by which what Debian has is newer.
+	npm []string
+	env map[string]string
 	// warm is run in the default interpreters of its golden sandbox.
 	warm map[string]string
 	// The rest is as in [sandbox.TemplateSpec].
@@ -59,6 +62,9 @@ var toolPackages = []string{"curl", "git", "procps", "less", "nano", "file", "xz
 
 var nodePackages = []string{"nodejs", "npm", "node-typescript"}
 
+// newerNode is a Node.js that is maintained, and its npm: Debian 12 has version 18.
+var newerNode = []string{"node-linux-" + map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH] + "@22.23.3", "npm@10.9.9"}
+
 var nodeWarm = map[string]string{string(sandbox.JavaScript): "undefined"}
 
 // codeWarm loads what most code imports, and leaves no names behind.
@@ -81,11 +87,11 @@ func builtin(host, debian source) map[string]definition {
 		{name: Host, source: host, env: baseEnv, description: "this machine's own programs, read-only: /usr and what it needs of /etc, nothing else"},
 		{name: Debian, source: debian, env: baseEnv, packages: basePackages, description: "a small Debian 12"},
 		{name: CodeInterpreter, source: debian, env: baseEnv, packages: slices.Concat(basePackages, codePackages),
-			description: "Debian 12 with Python and its data libraries, Node.js, Go, C and C++, git and editors", warm: codeWarm},
+			description: "Debian 12 with Python and its data libraries, Node.js 22, Go, C and C++, git and editors", npm: newerNode, warm: codeWarm},
 		{name: "base", source: debian, env: baseEnv, packages: slices.Concat(basePackages, toolPackages),
 			description: "a small Debian 12 with curl, git and the usual tools"},
 		{name: "node", source: debian, env: baseEnv, packages: slices.Concat(basePackages, toolPackages, nodePackages),
-			description: "Debian 12 with Node.js, npm and TypeScript", warm: nodeWarm},
+			description: "Debian 12 with Node.js 22, npm and TypeScript", npm: newerNode, warm: nodeWarm},
 		definition{name: "desktop", source: debian, env: baseEnv, packages: slices.Concat(basePackages, desktopPackages, shellPackages),
 			description: "a computer: Debian 12 with a screen, a panel, Chromium, a terminal and a file manager"}.computer(shellDesktop),
 		definition{name: "browser", source: debian, env: baseEnv, packages: slices.Concat(basePackages, desktopPackages),
@@ -145,7 +151,7 @@ func (d definition) spec() sandbox.TemplateSpec {
 		s.From.Host = true
 		return s
 	}
-	s.From.Debian, s.Apt = suite, withoutBase(d.packages)
+	s.From.Debian, s.Apt, s.NPM = suite, withoutBase(d.packages), slices.Clone(d.npm)
 	return s
 }
 

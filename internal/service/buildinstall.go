@@ -46,8 +46,9 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 		})
 	}
 	if len(spec.NPM) > 0 {
-		install("npm", spec.NPM, network, []any{"npm", spec.NPM, host}, func(ctx context.Context, m *buildMachine) error {
-			return m.npm(ctx, spec.NPM, host, cmp.Or(base.Template.User, stepRoot))
+		settings := s.cfg.Templates.NPMSettings()
+		install("npm", spec.NPM, npmNetwork(settings, network), []any{"npm", spec.NPM, host}, func(ctx context.Context, m *buildMachine) error {
+			return m.npm(ctx, settings, spec.NPM, host, cmp.Or(base.Template.User, stepRoot))
 		})
 	}
 	if len(spec.Files) > 0 || spec.WorkDir != "" || spec.User != "" {
@@ -170,6 +171,10 @@ exec npm install -g --prefix "$prefix" --no-fund --no-audit --no-update-notifier
 // that they are no part of the template.
 const aptDir = "/tmp/cove-apt"
 
+// npmAuthorities is where a step finds certificates that the machine's npm
+// trusts, likewise.
+const npmAuthorities = "/tmp/cove-npm/ca.pem"
+
 // apt installs Debian's packages.
 func (m *buildMachine) apt(ctx context.Context, files map[string][]byte, packages []string) error {
 	dir := ""
@@ -202,12 +207,35 @@ func (m *buildMachine) pip(ctx context.Context, packages []string, host bool, us
 }
 
 // npm installs packages for Node.js, with their commands on the PATH.
-func (m *buildMachine) npm(ctx context.Context, packages []string, host bool, user string) error {
+func (m *buildMachine) npm(ctx context.Context, settings image.NPMSettings, packages []string, host bool, user string) error {
 	prefix, as := "/usr/local", stepRoot
 	if host {
 		prefix, as = "/home/user/.local", user
 	}
-	return m.exec(ctx, sandbox.ExecRequest{Command: shell(npmScript, append([]string{prefix}, packages...)...), User: as, WorkDir: "/"})
+	env := map[string]string{}
+	for name, value := range map[string]string{"npm_config_registry": settings.Registry, "npm_config_proxy": settings.Proxy, "npm_config_https_proxy": settings.HTTPSProxy} {
+		if value != "" {
+			env[name] = value
+		}
+	}
+	if len(settings.Authorities) > 0 {
+		req := &sandbox.WriteFileRequest{Path: npmAuthorities, MakeParents: true, Owner: stepRoot}
+		if _, err := m.client.WriteFile(ctx, req, 0o644, bytes.NewReader(settings.Authorities)); err != nil {
+			return fmt.Errorf("write settings of npm: %w", err)
+		}
+		env["NODE_EXTRA_CA_CERTS"] = npmAuthorities
+	}
+	return m.exec(ctx, sandbox.ExecRequest{Command: shell(npmScript, append([]string{prefix}, packages...)...), User: as, WorkDir: "/", Env: env})
+}
+
+// npmNetwork is the policy with which a step reaches the registry and proxies
+// that the machine's settings name.
+func npmNetwork(settings image.NPMSettings, policy sandbox.NetworkPolicy) sandbox.NetworkPolicy {
+	policy = *clonePolicy(&policy)
+	for _, at := range []string{settings.Registry, settings.Proxy, settings.HTTPSProxy} {
+		policy.Rules = append(mirrorRules(at), policy.Rules...)
+	}
+	return policy
 }
 
 // aptSetup returns the machine's settings of apt as files, and the policy with

@@ -84,4 +84,6 @@ type TemplateProvider interface {
 	// AptSettings are the machine's own: a sources.list, "" for Debian's own
 	// mirrors, and an apt.conf.
 	AptSettings() (sources, conf string)
+	// NPMSettings are the machine's own.
+	NPMSettings() image.NPMSettings
 }

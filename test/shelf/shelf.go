@@ -248,3 +248,6 @@ func (*Shelf) Collect(map[string]bool) ([]string, error) { return nil, nil }
 
 // AptSettings are none.
 func (*Shelf) AptSettings() (sources, conf string) { return "", "" }
+
+// NPMSettings are none.
+func (*Shelf) NPMSettings() image.NPMSettings { return image.NPMSettings{} }

@@ -64,6 +64,8 @@ func useNode(u *user) {
 
 // node runs code in Node.js's interpreters.
 func (u *user) node() {
+	u.code("Node.js 22", sandbox.JavaScript, "process.version.split('.')[0]", "v22")
+	u.shells([3]string{"node and npm", "node --version; npm --version; echo 'console.log(6*7)' >/tmp/n.js; node /tmp/n.js", "10.9.9\n42"})
 	u.code("JavaScript", sandbox.JavaScript, "const os = await import('node:os');\nos.platform() + ' ' + (6 * 7)", "linux 42")
 	u.code("TypeScript", sandbox.TypeScript, "enum Color { Red = 41 }\nconst n: number = Color.Red + 1;\n`n ${n}`", "n 42")
 }
