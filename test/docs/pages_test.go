@@ -67,7 +67,7 @@ var pages = []page{
 		"cove get db": {replace: []string{"8080", "18081"}},
 	}},
 	{file: "docs/rest.md", lines: map[string]special{
-		"curl": {replace: []string{"https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" http://cove`}},
+		"curl": {replace: []string{"'https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" 'http://cove`, "https://cove.example.com", `-sS --unix-socket "$COVE_STATE_DIR/cove.sock" http://cove`}},
 	}},
 	{
 		file:  "docs/server.md",

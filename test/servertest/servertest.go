@@ -8,7 +8,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"slices"
 
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/engine"
@@ -48,8 +47,8 @@ func (o *owner) Close() error {
 	return o.state.Close()
 }
 
-// templates are one that is ready, and one that can be built, but not with the
-// package no-such.
+// templates are one that is ready, and one that can be built; the image no-such
+// cannot be had.
 func templates() service.TemplateProvider {
 	s := shelf.New("/",
 		sandbox.Template{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable, Description: "a small Debian"},
@@ -57,8 +56,8 @@ func templates() service.TemplateProvider {
 	)
 	s.OnBase = func(_ context.Context, spec *sandbox.TemplateSpec, report func(string, float64, string)) error {
 		report("fetch packages", 0.7, "")
-		if slices.Contains(spec.Apt, "no-such") {
-			return sandbox.Errorf(sandbox.CodeInvalid, "there is no package no-such")
+		if spec.From.Image == "example.com/no-such" {
+			return sandbox.Errorf(sandbox.CodeInvalid, "there is no image no-such")
 		}
 		return nil
 	}
