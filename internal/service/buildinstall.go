@@ -206,24 +206,27 @@ func (m *buildMachine) pip(ctx context.Context, packages []string, host bool, us
 	return m.exec(ctx, sandbox.ExecRequest{Command: shell(pipScript, append(args, packages...)...), User: as, WorkDir: "/", Env: env})
 }
 
-// npm installs packages for Node.js, with their commands on the PATH.
+// npm installs packages for Node.js, with their commands on the PATH. What the
+// template itself says of registry, proxies and certificates comes before the
+// machine's settings.
 func (m *buildMachine) npm(ctx context.Context, settings image.NPMSettings, packages []string, host bool, user string) error {
 	prefix, as := "/usr/local", stepRoot
 	if host {
 		prefix, as = "/home/user/.local", user
 	}
+	const authorities = "NODE_EXTRA_CA_CERTS"
 	env := map[string]string{}
 	for name, value := range map[string]string{"npm_config_registry": settings.Registry, "npm_config_proxy": settings.Proxy, "npm_config_https_proxy": settings.HTTPSProxy} {
-		if value != "" {
+		if value != "" && m.env[name] == "" {
 			env[name] = value
 		}
 	}
-	if len(settings.Authorities) > 0 {
+	if len(settings.Authorities) > 0 && m.env[authorities] == "" {
 		req := &sandbox.WriteFileRequest{Path: npmAuthorities, MakeParents: true, Owner: stepRoot}
 		if _, err := m.client.WriteFile(ctx, req, 0o644, bytes.NewReader(settings.Authorities)); err != nil {
 			return fmt.Errorf("write settings of npm: %w", err)
 		}
-		env["NODE_EXTRA_CA_CERTS"] = npmAuthorities
+		env[authorities] = npmAuthorities
 	}
 	return m.exec(ctx, sandbox.ExecRequest{Command: shell(npmScript, append([]string{prefix}, packages...)...), User: as, WorkDir: "/", Env: env})
 }
