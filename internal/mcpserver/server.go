@@ -130,18 +130,21 @@ func (b *builder) guarded(ctx context.Context, handle mcp.MethodHandler, method 
 // session is offered, in their order.
 func (b *builder) middleware(o *offer) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		handle := func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if err := b.unknown(o, req); err != nil {
 				return nil, err
 			}
 			ctx, cancel := b.join(ctx, req)
 			defer cancel()
-			res, err := b.guarded(ctx, next, method, req)
+			res, err := next(ctx, method, req)
 			if list, ok := res.(*mcp.ListToolsResult); ok && method == methodListTools && err == nil && !b.cfg.Fixtures {
 				ss, _ := req.GetSession().(*mcp.ServerSession)
 				o.arrange(b.sessions.known(ss), list)
 			}
 			return res, err
+		}
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			return b.guarded(ctx, handle, method, req)
 		}
 	}
 }

@@ -58,18 +58,12 @@ func aboutTask(method, id string) (string, []string) {
 	return newEra(3, method, id, fmt.Sprintf(`"taskId":%q,"inputResponses":{}`, id))
 }
 
+// endOfTask returns a task when its work has ended; no other must run.
 func (w *web) endOfTask(id string, headers ...string) seenTask {
 	w.t.Helper()
+	w.handler.tasks.wg.Wait()
 	body, own := aboutTask(methodTasksGet, id)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		seen := w.task(body, append(own, headers...))
-		if seen.Status != taskWorking {
-			return seen
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("the task does not end: %+v", seen)
-		}
-	}
+	return w.task(body, append(own, headers...))
 }
 
 // A call that takes long is answered with a task; the command may take longer

@@ -67,17 +67,18 @@ func authority(t *testing.T, n *internet.Internet) (log string, stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	listens := func() bool {
 		c, err := net.Dial("tcp", authorityAddr)
 		if err == nil {
 			c.Close()
-			return log, stop
 		}
-		if time.Now().After(end) {
-			text, _ := os.ReadFile(log)
-			t.Fatalf("the authority does not listen: %v\n%s", err, text)
-		}
+		return err == nil
 	}
+	if !covetest.Eventually(time.Minute, listens) {
+		text, _ := os.ReadFile(log)
+		t.Fatalf("the authority does not listen\n%s", text)
+	}
+	return log, stop
 }
 
 // An authority validates the server's name and those of previews that are there,
