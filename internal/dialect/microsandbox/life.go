@@ -296,7 +296,14 @@ func restart(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error 
 	if _, err := c.Service.Resume(ctx, s.ID, sandbox.ResumeRequest{FilesOnly: true}); err != nil {
 		return err
 	}
-	return keepTmp(ctx, c, s.ID)
+	if err := keepTmp(ctx, c, s.ID); err != nil {
+		// Stopped as it was: the next start would take one that runs as it is.
+		if herr := halt(context.WithoutCancel(ctx), c, s.ID); herr != nil {
+			c.Log.ErrorContext(ctx, "stop a sandbox that could not be started", "sandbox", s.ID, "err", herr)
+		}
+		return err
+	}
+	return nil
 }
 
 // moved reports whether something differs that a sandbox has from its creation
@@ -396,20 +403,25 @@ func stop(ctx context.Context, c *call, params json.RawMessage) (any, error) {
 		return stopped(name), nil
 	}
 	c.Status("stopping the sandbox")
-	if s, err = c.Service.Pause(ctx, s.ID); err != nil {
+	if err := halt(ctx, c, s.ID); err != nil {
 		return nil, err
 	}
-	if s.PausedAt != nil {
-		tags := maps.Clone(s.Metadata)
-		if tags == nil {
-			tags = map[string]string{}
-		}
-		tags[stopTag] = stamp(*s.PausedAt)
-		if _, err = c.Service.Update(context.WithoutCancel(ctx), s.ID, sandbox.UpdateRequest{Metadata: tags}); err != nil {
-			return nil, err
-		}
-	}
 	return stopped(name), nil
+}
+
+// halt pauses a sandbox, and notes that it is stopped.
+func halt(ctx context.Context, c *call, id string) error {
+	s, err := c.Service.Pause(ctx, id)
+	if err != nil || s.PausedAt == nil {
+		return err
+	}
+	tags := maps.Clone(s.Metadata)
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	tags[stopTag] = stamp(*s.PausedAt)
+	_, err = c.Service.Update(context.WithoutCancel(ctx), id, sandbox.UpdateRequest{Metadata: tags})
+	return err
 }
 
 // checkNamespace refuses a namespace that no living sandbox is in.
