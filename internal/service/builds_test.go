@@ -81,7 +81,7 @@ func TestBuildSteps(t *testing.T) {
 	if tm.Digest == "sha256:base" || !slices.Equal(tm.Ports, []int{8080}) {
 		t.Errorf("template %+v", tm)
 	}
-	if files := w.templates.LayerOf(tm.Digest); !slices.Contains(files, "work/second") {
+	if files := w.templates.LayerOf(tm.Digest); !slices.Contains(files, "workspace/second") {
 		t.Errorf("the last step's layer has %v", files)
 	}
 	// Nothing of the sandboxes in which the steps ran is left, or was ever seen.
@@ -395,7 +395,7 @@ func TestBuildFromSnapshot(t *testing.T) {
 	if err != nil || b.State != sandbox.BuildReady {
 		t.Fatalf("%+v %v", b, err)
 	}
-	if files := w.templates.LayerOf(tm.Digest); !slices.Contains(files, "work/file") {
+	if files := w.templates.LayerOf(tm.Digest); !slices.Contains(files, "workspace/file") {
 		t.Errorf("the layer has %v", files)
 	}
 }

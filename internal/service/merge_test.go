@@ -262,11 +262,11 @@ func TestMergeConflict(t *testing.T) {
 	w.family()
 	w.shell("parent", "echo parent > file")
 	res := w.merge(sandbox.MergeRequest{Winner: "child", Kind: sandbox.MergeFiles, KillWinner: true})
-	want := []sandbox.Conflict{{Path: "/work/file", Ours: sandbox.ChangeModified, Theirs: sandbox.ChangeModified}}
+	want := []sandbox.Conflict{{Path: "/workspace/file", Ours: sandbox.ChangeModified, Theirs: sandbox.ChangeModified}}
 	if res.Merged || !slices.Equal(res.Conflicts, want) || len(res.Applied) != 0 || res.Sandbox.Name != "parent" {
 		t.Errorf("merged %+v", res)
 	}
-	res = w.merge(sandbox.MergeRequest{Winner: "child", Kind: sandbox.MergeFiles, Policy: sandbox.PolicyOurs, Paths: []string{"/work/file"}})
+	res = w.merge(sandbox.MergeRequest{Winner: "child", Kind: sandbox.MergeFiles, Policy: sandbox.PolicyOurs, Paths: []string{"/workspace/file"}})
 	if !res.Merged || len(res.Applied) != 0 || len(res.Conflicts) != 1 {
 		t.Errorf("merged %+v", res)
 	}
@@ -305,17 +305,17 @@ func TestDiffEnforcedOrRefused(t *testing.T) {
 		"against": func(t *testing.T, w *world) {
 			for subject, against := range map[string]string{"child": "parent", "s": "parent"} {
 				diff(subject, sandbox.DiffRequest{Against: against}, func(d *sandbox.Diff, paths string) bool {
-					return paths == "added /work/added, modified /work/file" && d.Added == 1 && d.Modified == 1 && d.Removed == 0
+					return paths == "added /workspace/added, modified /workspace/file" && d.Added == 1 && d.Modified == 1 && d.Removed == 0
 				})(t, newWorld(t))
 			}
 			diff("parent", sandbox.DiffRequest{Against: "s"}, func(_ *sandbox.Diff, paths string) bool {
-				return paths == "removed /work/added, modified /work/file"
+				return paths == "removed /workspace/added, modified /workspace/file"
 			})(t, w)
 		},
-		"paths": diff("child", sandbox.DiffRequest{Against: "parent", Paths: []string{"/work/added", "/none"}}, func(_ *sandbox.Diff, paths string) bool {
-			return paths == "added /work/added"
+		"paths": diff("child", sandbox.DiffRequest{Against: "parent", Paths: []string{"/workspace/added", "/none"}}, func(_ *sandbox.Diff, paths string) bool {
+			return paths == "added /workspace/added"
 		}),
-		"patch": diff("child", sandbox.DiffRequest{Against: "parent", Patch: true, Paths: []string{"/work/file"}}, func(d *sandbox.Diff, _ string) bool {
+		"patch": diff("child", sandbox.DiffRequest{Against: "parent", Patch: true, Paths: []string{"/workspace/file"}}, func(d *sandbox.Diff, _ string) bool {
 			return strings.Contains(d.Changes[0].Patch, "-begun\n+child")
 		}),
 		"limit": diff("child", sandbox.DiffRequest{Against: "parent", Limit: 1}, func(d *sandbox.Diff, _ string) bool {
@@ -354,7 +354,7 @@ func TestTry(t *testing.T) {
 		if a.Index != i || a.ExitCode != want.ExitCode || a.Stdout != want.Stdout || a.Stderr != want.Stderr || a.Kept != want.Kept || a.Error != "" {
 			t.Errorf("attempt %d is %+v", i, a)
 		}
-		if a.Changes == nil || len(a.Changes.Changes) != 1 || a.Changes.Changes[0].Path != "/work/file" {
+		if a.Changes == nil || len(a.Changes.Changes) != 1 || a.Changes.Changes[0].Path != "/workspace/file" {
 			t.Errorf("attempt %d changed %+v", i, a.Changes)
 		}
 		if living := !w.get(a.SandboxID).State.Final(); living != want.Kept {

@@ -53,7 +53,7 @@ func TestMergeEnforcedOrRefused(t *testing.T) {
 			merged(sandbox.MergeRequest{Winner: "child", Kind: files, Policy: sandbox.PolicyOurs}, true, "parent\nnew", lives)(t, w)
 			merged(sandbox.MergeRequest{Winner: "child", Kind: files, Policy: sandbox.PolicyTheirs}, true, "child\nnew", lives)(t, newWorld(t))
 		},
-		"paths": merged(sandbox.MergeRequest{Winner: "child", Kind: files, Paths: []string{"/work/added"}}, true, "parent\nnew", lives),
+		"paths": merged(sandbox.MergeRequest{Winner: "child", Kind: files, Paths: []string{"/workspace/added"}}, true, "parent\nnew", lives),
 		"kill_winner": merged(sandbox.MergeRequest{Winner: "child", Kind: files, KillWinner: true}, false, "child\nnew", func(w *world, r *sandbox.MergeResult) bool {
 			return w.get("child").State == sandbox.StateKilled && strings.Contains(w.get("child").Reason, "merged into")
 		}),

@@ -20,7 +20,7 @@ import (
 
 // workDir is where commands of an instance begin, below its directory. That
 // directory is the root of the files that an instance has as its own.
-const workDir = "work"
+const workDir = "workspace"
 
 // serve answers connections to the agent until ctx ends.
 func (i *instance) serve(ctx context.Context) error {

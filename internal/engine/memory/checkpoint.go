@@ -229,7 +229,7 @@ func (e *Keeper) BringBack(ctx context.Context, id, from string) (c engine.Check
 }
 
 // Changes implements [engine.Checkpointer]. What an instance has changed are
-// the files of its working directory, as in /work.
+// the files of its working directory, as in /workspace.
 func (e *Keeper) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
 	var out bytes.Buffer
 	err := e.step(ctx, StepChanges, func() error {

@@ -77,7 +77,7 @@ func TestCheckpoint(t *testing.T) {
 	}
 	put(t, s, "one", "a", "second")
 	put(t, s, "one", "b", "more")
-	want := map[string]string{"./": "", "./work/": "", "./work/a": "first", "./work/link": "a"}
+	want := map[string]string{"./": "", "./workspace/": "", "./workspace/a": "first", "./workspace/link": "a"}
 	if diff := cmp.Diff(want, changes(t, e, engine.Source{Checkpoint: "ckp-1"})); diff != "" {
 		t.Errorf("changes of the checkpoint (-want +got):\n%s", diff)
 	}
@@ -92,7 +92,7 @@ func TestCheckpoint(t *testing.T) {
 	if diff := cmp.Diff(want, changes(t, e, engine.Source{Instance: "two"})); diff != "" {
 		t.Errorf("what was restored (-want +got):\n%s", diff)
 	}
-	if got := changes(t, e, engine.Source{Instance: "one"})["./work/a"]; got != "second" {
+	if got := changes(t, e, engine.Source{Instance: "one"})["./workspace/a"]; got != "second" {
 		t.Errorf("the first has %q", got)
 	}
 	if left, _ := filepath.Glob(filepath.Join(s.dir, "checkpoint*")); len(left) > 0 {
