@@ -76,7 +76,7 @@ func New(t testing.TB) *Service {
 func (s *Service) Normalize(text string) string {
 	text = strings.ReplaceAll(text, `"user": "`+user()+`"`, `"user": "user"`)
 	text = strings.ReplaceAll(text, ", user "+user()+",", ", user user,")
-	return regexp.MustCompile(regexp.QuoteMeta(s.dir)+`/[a-zA-Z0-9<>_-]+/work`).ReplaceAllString(text, "/workspace")
+	return regexp.MustCompile(regexp.QuoteMeta(s.dir)+`/[a-zA-Z0-9<>_-]+/workspace`).ReplaceAllString(text, "/workspace")
 }
 
 // user is who commands run as: only root can run them as another.
