@@ -35,6 +35,8 @@ var layers = map[string]int{
 	"internal/orphan":           1,
 	"internal/rfb":              1,
 	"internal/runsc":            1,
+	"internal/sandboxdoc":       1,
+	"internal/sandboxdoc/...":   1,
 	"internal/store":            1,
 	"internal/templatefile":     1,
 	"internal/volume":           1,

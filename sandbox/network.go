@@ -9,11 +9,11 @@ type NetworkPreset string
 const (
 	// NetworkOpen allows the public Internet.
 	NetworkOpen NetworkPreset = "open"
-	// NetworkNone denies everything, names too.
-	NetworkNone NetworkPreset = "none"
 	// NetworkPackages allows the usual package registries and code hosts, and
 	// denies the rest.
 	NetworkPackages NetworkPreset = "packages"
+	// NetworkNone denies everything, names too.
+	NetworkNone NetworkPreset = "none"
 )
 
 // NetworkAction is what a rule does.

@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	_ "embed" // for fieldTexts
 	"encoding/json"
 	"errors"
 	"io"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/auth"
 	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/sandboxdoc"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -127,7 +127,7 @@ func describeNamespace(doc *huma.OpenAPI) {
 // describe adds to the document what no request needs: which members of an
 // answer are always there, and which parameters the service asks for.
 func describe(doc *huma.OpenAPI) {
-	texts := domainTexts()
+	texts := sandboxdoc.Texts()
 	describeFields(doc, texts)
 	describeNamespace(doc)
 	for _, path := range doc.Paths {
@@ -169,22 +169,7 @@ func describe(doc *huma.OpenAPI) {
 	}
 }
 
-// fieldTexts are the comments of package sandbox, by type and member, and by
-// verb.
-//
-//go:generate go run ./gen -fields fields.json ../../sandbox
 //go:generate go run ./gen ../../api/openapi.yaml
-//go:embed fields.json
-var fieldTexts []byte
-
-// domainTexts returns what is in fieldTexts.
-func domainTexts() map[string]string {
-	var texts map[string]string
-	if err := json.Unmarshal(fieldTexts, &texts); err != nil {
-		panic("fields.json: " + err.Error()) // it is part of the program
-	}
-	return texts
-}
 
 // describeFields says of each member what package sandbox says of it.
 func describeFields(doc *huma.OpenAPI, texts map[string]string) {

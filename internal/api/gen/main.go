@@ -1,7 +1,7 @@
-// Command gen writes what is generated for the REST interface:
+// Command gen writes the OpenAPI description of the REST interface, to the named
+// file or to standard output:
 //
-//	gen [FILE]              the OpenAPI description, to FILE or standard output
-//	gen -fields FILE DIR    the comments on the structs of the package in DIR
+//	gen [FILE]
 package main
 
 import (
@@ -19,9 +19,6 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) == 3 && args[0] == "-fields" {
-		return writeFieldTexts(args[1], args[2])
-	}
 	doc, err := api.OpenAPI()
 	if err != nil {
 		return fmt.Errorf("describe the interface: %w", err)
