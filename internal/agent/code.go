@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cove-sh/cove/internal/agent/kernel"
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -162,7 +163,7 @@ func (a *Agent) planCode(req *agentv1.RunCodeRequest) (*codePlan, error) {
 func keyOf(ref *agentv1.ContextRef) (contextKey, error) {
 	key := contextKey{sandbox.Language(ref.GetLanguage()), cmp.Or(ref.GetName(), defaultContext)}
 	if !slices.Contains(sandbox.Languages(), key.language) {
-		return key, invalid("the language %q is not known; use python, javascript, typescript, bash or go", cut(ref.GetLanguage()))
+		return key, invalid("the language %q is not known; use python, javascript, typescript, bash or go", clip.Valid(ref.GetLanguage(), 64))
 	}
 	if len(key.name) > sandbox.MaxNameLength {
 		return key, invalid("the context's name is longer than %d bytes", sandbox.MaxNameLength)
@@ -175,14 +176,6 @@ func keyOf(ref *agentv1.ContextRef) (contextKey, error) {
 		}
 	}
 	return key, nil
-}
-
-// cut shortens what an error repeats.
-func cut(s string) string {
-	if len(s) > 64 {
-		s = s[:64]
-	}
-	return strings.ToValidUTF8(s, "")
 }
 
 // ListContexts implements [agentv1connect.AgentHandler].

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cove-sh/cove/internal/agent/kernel"
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -16,7 +17,7 @@ import (
 // checkJobCode checks code that is to run as a job.
 func checkJobCode(req *agentv1.ExecRequest) error {
 	if !slices.Contains(sandbox.Languages(), sandbox.Language(req.GetLanguage())) {
-		return invalid("the language %q is not known; use python, javascript, typescript, bash or go", cut(req.GetLanguage()))
+		return invalid("the language %q is not known; use python, javascript, typescript, bash or go", clip.Valid(req.GetLanguage(), 64))
 	}
 	if len(req.GetCode()) > sandbox.MaxCodeBytes {
 		return invalid("the code is longer than %d bytes; put data into files", sandbox.MaxCodeBytes)

@@ -16,6 +16,7 @@ func TestImports(t *testing.T) {
 		"github.com/cove-sh/cove/sandbox",
 		"github.com/cove-sh/cove/internal/agent/desktop",
 		"github.com/cove-sh/cove/internal/agent/kernel",
+		"github.com/cove-sh/cove/internal/clip",
 		"github.com/cove-sh/cove/internal/layer/apply",
 		"github.com/cove-sh/cove/internal/wire/",
 		"connectrpc.com/connect",

@@ -13,6 +13,7 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 )
 
@@ -79,10 +80,7 @@ func shorten(argv []string) []string {
 		if i == maxArgs {
 			return append(short, fmt.Sprintf("… (%d more)", len(argv)-i))
 		}
-		if len(arg) > maxArg {
-			arg = strings.ToValidUTF8(arg[:maxArg], "") + "…"
-		}
-		short = append(short, strings.Clone(arg))
+		short = append(short, strings.Clone(clip.Text(arg, maxArg)))
 	}
 	return short
 }

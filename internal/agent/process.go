@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 )
 
@@ -191,7 +192,7 @@ func parseStat(data []byte) *process {
 	const tick = time.Second / clockTicks
 	return &process{
 		pid: pid, parent: int(number(4)), session: int(number(6)),
-		state:   cut(f[0]),
+		state:   clip.Valid(f[0], 64),
 		name:    strings.ToValidUTF8(string(data[open+1:end]), "\uFFFD"),
 		threads: int(number(20)),
 		cpu:     time.Duration(min(number(14), 1<<40)+min(number(15), 1<<40)) * tick,

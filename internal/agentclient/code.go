@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -194,12 +195,12 @@ func (w *written) text(total int64) (string, int64) {
 	for i, p := range w.parts {
 		data := p.data
 		if p.offset > at {
-			data = trimStart(data)
+			data = clip.TrimStart(data)
 			fmt.Fprintf(&b, "\n[… %d bytes left out …]\n", p.offset+int64(len(p.data)-len(data))-at)
 		}
 		at = p.offset + int64(len(p.data))
 		if i < len(w.parts)-1 || at < total {
-			whole := trimEnd(data)
+			whole := clip.TrimEnd(data)
 			at -= int64(len(data) - len(whole))
 			data = whole
 		}
@@ -211,34 +212,11 @@ func (w *written) text(total int64) (string, int64) {
 	return strings.ToValidUTF8(b.String(), "\uFFFD"), total
 }
 
-// trimEnd drops the beginning of a character that p ends in.
-func trimEnd(p []byte) []byte {
-	for i := 1; i <= min(utf8.UTFMax-1, len(p)); i++ {
-		if b := p[len(p)-i]; utf8.RuneStart(b) {
-			if !utf8.FullRune(p[len(p)-i:]) {
-				return p[:len(p)-i]
-			}
-			return p
-		}
-	}
-	return p
-}
-
-// trimStart drops the end of a character that p starts with.
-func trimStart(p []byte) []byte {
-	for i := range min(utf8.UTFMax-1, len(p)) {
-		if utf8.RuneStart(p[i]) {
-			return p[i:]
-		}
-	}
-	return p
-}
-
 // plain makes a longer text fit to be shown: valid, and without control
 // characters but line ends and tabs.
 func plain(s string, limit int) string {
 	if len(s) > limit {
-		s = string(trimEnd([]byte(s[:limit]))) + "\n[…]"
+		s = clip.Head(s, limit) + "\n[…]"
 	}
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && (r < 0x20 || r == 0x7f) {
@@ -320,7 +298,7 @@ func codeContext(w *agentv1.CodeContext) (*sandbox.CodeContext, error) {
 	}
 	return &sandbox.CodeContext{
 		Language: lang, Name: w.GetRef().GetName(), State: state, PID: int(max(0, w.GetPid())), User: clean(w.GetUser(), 256),
-		WorkDir: clip(w.GetWorkdir()), Runs: int(max(0, w.GetRuns())), Queued: int(max(0, w.GetQueued())),
+		WorkDir: clip.Valid(w.GetWorkdir(), maxPath), Runs: int(max(0, w.GetRuns())), Queued: int(max(0, w.GetQueued())),
 		CreatedAt: time.Unix(0, w.GetCreatedUnixNano()).UTC(),
 	}, nil
 }

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"connectrpc.com/connect"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -77,14 +77,7 @@ func contextError(ctx context.Context, err error) error {
 // without control characters, and of limited length in bytes.
 func clean(s string, limit int) string {
 	if len(s) > limit {
-		s = s[:limit]
-		for len(s) > 0 {
-			if r, n := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || n > 1 {
-				break
-			}
-			s = s[:len(s)-1]
-		}
-		s += "…"
+		s = clip.Head(s, limit) + "…"
 	}
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		switch {

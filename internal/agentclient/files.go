@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -138,7 +139,7 @@ func (c *Client) WatchFiles(ctx context.Context, req *sandbox.WatchRequest, sink
 		if !known {
 			return nonsense("a change of no kind")
 		}
-		if err := sink(sandbox.WatchEvent{Kind: kind, Path: clip(stream.Msg().GetPath())}); err != nil {
+		if err := sink(sandbox.WatchEvent{Kind: kind, Path: clip.Valid(stream.Msg().GetPath(), maxPath)}); err != nil {
 			return err
 		}
 	}
@@ -183,7 +184,7 @@ func fileInfo(w *agentv1.FileInfo) (*sandbox.FileInfo, error) {
 	}
 	info := &sandbox.FileInfo{
 		Path: p, Name: path.Base(p), Type: sandbox.TypeOther, Size: max(0, w.GetSize()), Mode: fmt.Sprintf("%04o", w.GetMode()&0o7777),
-		ModifiedAt: time.Unix(0, w.GetModifiedUnixNano()).UTC(), UID: w.GetUid(), GID: w.GetGid(), SymlinkTarget: clip(w.GetSymlinkTarget()),
+		ModifiedAt: time.Unix(0, w.GetModifiedUnixNano()).UTC(), UID: w.GetUid(), GID: w.GetGid(), SymlinkTarget: clip.Valid(w.GetSymlinkTarget(), maxPath),
 	}
 	if t, ok := fileTypes[w.GetType()]; ok {
 		info.Type = t
@@ -191,13 +192,8 @@ func fileInfo(w *agentv1.FileInfo) (*sandbox.FileInfo, error) {
 	return info, nil
 }
 
-// clip bounds a path that the agent sent.
-func clip(p string) string {
-	if len(p) <= 4*sandbox.MaxPathBytes {
-		return p
-	}
-	return strings.ToValidUTF8(p[:4*sandbox.MaxPathBytes], "")
-}
+// maxPath bounds a path that the agent sent.
+const maxPath = 4 * sandbox.MaxPathBytes
 
 // Apply changes files as a stream of package layer says: all, or none when it
 // or content fails. The error of content is returned as it is.

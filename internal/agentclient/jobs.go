@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -298,7 +299,7 @@ func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 	}
 	j := &sandbox.Job{
 		ID: w.GetJobId(), SandboxID: c.sandboxID, Command: slices.Clone(w.GetArgv()), User: clean(w.GetUser(), 256),
-		WorkDir: clip(w.GetWorkdir()), PID: int(max(0, w.GetPid())), State: sandbox.JobRunning,
+		WorkDir: clip.Valid(w.GetWorkdir(), maxPath), PID: int(max(0, w.GetPid())), State: sandbox.JobRunning,
 		StartedAt:   time.Unix(0, w.GetStartedUnixNano()).UTC(),
 		StdoutBytes: max(0, w.GetStdoutBytes()), StderrBytes: max(0, w.GetStderrBytes()), Terminal: w.GetTerminal(),
 	}

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -56,9 +57,7 @@ func commandLine(args []string) []string {
 		if i == maxProcessArgs || size > maxProcessBytes {
 			return append(out, "…")
 		}
-		if len(a) > maxProcessArg {
-			a = string(trimEnd([]byte(a[:maxProcessArg]))) + "…"
-		}
+		a = clip.Text(a, maxProcessArg)
 		size += len(a)
 		out = append(out, strings.ToValidUTF8(a, "\uFFFD"))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -204,13 +205,12 @@ func (c *collected) add(ev sandbox.JobEvent) {
 // text returns the data as text, if it is UTF-8. Of a character that the end
 // cut in two, the half that is there is left out.
 func (c *collected) text() (string, bool) {
-	if utf8.Valid(c.data) {
-		return string(c.data), true
+	data := c.data
+	if c.truncated {
+		data = clip.TrimEnd(data)
 	}
-	for cut := 1; c.truncated && cut < utf8.UTFMax && cut <= len(c.data); cut++ {
-		if head := c.data[:len(c.data)-cut]; utf8.Valid(head) {
-			return string(head), true
-		}
+	if !utf8.Valid(data) {
+		return "", false
 	}
-	return "", false
+	return string(data), true
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -70,7 +71,7 @@ func (r *Recorder) Record(e sandbox.AuditEvent) {
 // add reports whether there are now so many events that the caller has to
 // write them.
 func (r *Recorder) add(e sandbox.AuditEvent) bool {
-	e.Detail = clip(e.Detail)
+	e.Detail = clip.Text(e.Detail, maxDetail)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waiting = append(r.waiting, e)
@@ -141,16 +142,4 @@ func (r *Recorder) Close() error {
 	close(r.stop)
 	<-r.done
 	return r.background()
-}
-
-// clip bounds a text, at a rune's start.
-func clip(s string) string {
-	if len(s) <= maxDetail {
-		return s
-	}
-	n := maxDetail
-	for n > 0 && s[n]&0xC0 == 0x80 {
-		n--
-	}
-	return s[:n] + "…"
 }

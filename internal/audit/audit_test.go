@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"unicode/utf8"
 
 	"go.uber.org/goleak"
 
@@ -100,12 +99,4 @@ func TestBrokenLog(t *testing.T) {
 			t.Errorf("after the repair it stored %.20q", got)
 		}
 	})
-}
-
-func TestClip(t *testing.T) {
-	for _, s := range []string{"", "short", strings.Repeat("é", 400), strings.Repeat("x", 5000)} {
-		if got := clip(s); !utf8.ValidString(got) || len(got) > maxDetail+len("…") {
-			t.Errorf("clip of %d bytes gives %d, valid: %v", len(s), len(got), utf8.ValidString(got))
-		}
-	}
 }

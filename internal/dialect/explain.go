@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/cove-sh/cove/internal/clip"
 )
 
 // explain says in words what is wrong with v, a decoded JSON value called
@@ -154,7 +156,7 @@ func called(name string) string {
 	if name == "" {
 		return "the arguments"
 	}
-	return strconv.Quote(clip(name, 64))
+	return strconv.Quote(clip.Text(name, 64))
 }
 
 func join(name, key string) string {

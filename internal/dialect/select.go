@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -77,7 +78,7 @@ func Normalize(d Dialect, sel Selection) (Selection, error) {
 			chosen[name] = true
 		default:
 			return Selection{}, sandbox.Errorf(sandbox.CodeInvalid, "unknown toolset %q; known are %s, %s and %s",
-				clip(name, 64), strings.Join(known, ", "), DefaultToolsets, AllToolsets)
+				clip.Text(name, 64), strings.Join(known, ", "), DefaultToolsets, AllToolsets)
 		}
 	}
 	for _, k := range known {
@@ -102,7 +103,7 @@ func normalizeTools(d Dialect, names []string) ([]string, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, sandbox.Errorf(sandbox.CodeInvalid, "unknown tool %q; known are %s", clip(name, 64), strings.Join(known, ", "))
+			return nil, sandbox.Errorf(sandbox.CodeInvalid, "unknown tool %q; known are %s", clip.Text(name, 64), strings.Join(known, ", "))
 		}
 	}
 	return out, nil
@@ -131,12 +132,4 @@ func Select(d Dialect, sel Selection) ([]Tool, error) {
 		}
 	}
 	return tools, nil
-}
-
-// clip shortens s to at most n bytes of whole characters.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
 }

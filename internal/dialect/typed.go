@@ -9,6 +9,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -95,7 +96,7 @@ func (a *arguments) decode(raw json.RawMessage, in any) error {
 		return sandbox.Errorf(sandbox.CodeInvalid, "%s: %s", a.tool, problem)
 	}
 	if err := a.resolved.Validate(m); err != nil {
-		return sandbox.Errorf(sandbox.CodeInvalid, "%s: the arguments do not match the schema: %s", a.tool, clip(err.Error(), 300))
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s: the arguments do not match the schema: %s", a.tool, clip.Text(err.Error(), 300))
 	}
 	if err := json.Unmarshal(a.defaults, in); err != nil {
 		return fmt.Errorf("decode defaults of %s: %w", a.tool, err)

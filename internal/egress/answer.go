@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -95,7 +96,7 @@ func (r *resolver) answer(ctx context.Context, msg []byte, proto string) []byte 
 		case !s.perSecond.Allow():
 			rep.code = dnsmessage.RCodeRefused
 			r.g.limited("connections_per_second", sandbox.NetworkEvent{Kind: sandbox.NetworkDNS, Protocol: proto,
-				Host: clip(strings.TrimSuffix(in.q.Name.String(), ".")), Question: typeName(in.q.Type)})
+				Host: clip.Text(strings.TrimSuffix(in.q.Name.String(), "."), maxShown), Question: typeName(in.q.Type)})
 		default:
 			rep = r.reply(ctx, s, in.q)
 		}
@@ -103,7 +104,7 @@ func (r *resolver) answer(ctx context.Context, msg []byte, proto string) []byte 
 	if e := rep.event; e.Verdict != "" {
 		e.Kind, e.Protocol, e.Question = sandbox.NetworkDNS, proto, typeName(in.q.Type)
 		if e.Host == "" {
-			e.Host = clip(strings.TrimSuffix(in.q.Name.String(), "."))
+			e.Host = clip.Text(strings.TrimSuffix(in.q.Name.String(), "."), maxShown)
 		}
 		for _, a := range rep.addrs {
 			e.Answers = append(e.Answers, a.String())

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -141,7 +142,7 @@ func (f *flow) judgeRequest(next http.Handler) http.Handler {
 				Reason: "a tunnel through another proxy cannot be judged by name; connect directly, or allow the proxy's address in rules"})
 			return
 		case !ok:
-			f.answerRefused(w, clip(r.Host), Decision{Match: sandbox.MatchProtocol, Reason: "the request's host is not a name"})
+			f.answerRefused(w, clip.Text(r.Host, maxShown), Decision{Match: sandbox.MatchProtocol, Reason: "the request's host is not a name"})
 			return
 		case name != "":
 			f.namedFirst(name)

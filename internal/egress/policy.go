@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -75,7 +76,7 @@ func compile(in sandbox.NetworkPolicy, w *HostWorld) (*Policy, error) {
 		p.preset = sandbox.NetworkOpen
 	case sandbox.NetworkOpen, sandbox.NetworkNone, sandbox.NetworkPackages:
 	default:
-		return nil, invalid("preset %q is not known; use open, none or packages", clip(string(in.Preset)))
+		return nil, invalid("preset %q is not known; use open, none or packages", clip.Text(string(in.Preset), maxShown))
 	}
 	if n := len(in.AllowOut) + len(in.DenyOut) + len(in.Rules); n > sandbox.MaxNetworkRules {
 		return nil, invalid("%d rules are more than %d; use ranges and *.domain", n, sandbox.MaxNetworkRules)
@@ -114,7 +115,7 @@ func checkNumbers(p sandbox.NetworkPolicy) error {
 	switch p.Placeholders {
 	case "", sandbox.PlaceholderForward, sandbox.PlaceholderBlock:
 	default:
-		return invalid("placeholders %q is not known; use forward or block", clip(string(p.Placeholders)))
+		return invalid("placeholders %q is not known; use forward or block", clip.Text(string(p.Placeholders), maxShown))
 	}
 	switch {
 	case p.MaxConnections < 0 || p.MaxConnections > sandbox.MaxMaxConnections:
@@ -135,7 +136,7 @@ func parseAllowOut(to string, r *rule) error {
 		return err
 	}
 	if r.kind == peerTarget {
-		return fmt.Errorf("%q is a sandbox; allow it in rules", clip(to))
+		return fmt.Errorf("%q is a sandbox; allow it in rules", clip.Text(to, maxShown))
 	}
 	return usable(r)
 }
@@ -145,7 +146,7 @@ func parseDenyOut(to string, r *rule) error {
 		return err
 	}
 	if r.kind != rangeTarget {
-		return fmt.Errorf("%q is not an address or a range; deny domains in rules, and everything by 0.0.0.0/0", clip(to))
+		return fmt.Errorf("%q is not an address or a range; deny domains in rules, and everything by 0.0.0.0/0", clip.Text(to, maxShown))
 	}
 	r.all = r.addrs == everyIPv4
 	return nil
@@ -154,7 +155,7 @@ func parseDenyOut(to string, r *rule) error {
 func parseRule(in sandbox.NetworkRule) (rule, error) {
 	r := rule{allow: in.Action == sandbox.NetworkAllow}
 	if !r.allow && in.Action != sandbox.NetworkDeny {
-		return r, fmt.Errorf("has action %q; use allow or deny", clip(string(in.Action)))
+		return r, fmt.Errorf("has action %q; use allow or deny", clip.Text(string(in.Action), maxShown))
 	}
 	if err := parseTarget(in.To, &r); err != nil {
 		return r, err

@@ -9,8 +9,12 @@ import (
 
 	"golang.org/x/net/idna"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// maxShown is how much of what a caller wrote a message repeats, in bytes.
+const maxShown = 64
 
 const (
 	maxNameBytes = 253
@@ -190,7 +194,7 @@ func parseFilter(in sandbox.NetworkRule, r *rule) error {
 	case "", "tcp", "udp", "icmp":
 		r.proto = in.Protocol
 	default:
-		return fmt.Errorf("protocol %q is not known; use tcp, udp or icmp, or leave it out for all", clip(in.Protocol))
+		return fmt.Errorf("protocol %q is not known; use tcp, udp or icmp, or leave it out for all", clip.Text(in.Protocol, maxShown))
 	}
 	if len(in.Ports) > maxRulePorts {
 		return fmt.Errorf("more than %d ports; use ranges", maxRulePorts)
@@ -206,7 +210,7 @@ func parseFilter(in sandbox.NetworkRule, r *rule) error {
 		l, err1 := parsePort(low)
 		h, err2 := parsePort(high)
 		if err1 != nil || err2 != nil || l > h {
-			return fmt.Errorf("port %q is not valid; write 443 or 8000-8999, from 1 to 65535", clip(s))
+			return fmt.Errorf("port %q is not valid; write 443 or 8000-8999, from 1 to 65535", clip.Text(s, maxShown))
 		}
 		r.ports = append(r.ports, portRange{l, h})
 	}
@@ -219,15 +223,6 @@ func parsePort(s string) (uint16, error) {
 		return 0, fmt.Errorf("not a port")
 	}
 	return uint16(n), nil
-}
-
-// clip shortens what a caller wrote, for a message.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
 }
 
 // fits tells whether the rule is about this protocol and port.

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/net/proxy"
+
+	"github.com/cove-sh/cove/internal/clip"
 )
 
 // dialTimeout bounds the opening of a connection, to one address.
@@ -48,7 +50,7 @@ func newWayOut(d Dialer, p Proxy) (*wayOut, error) {
 			switch u.Scheme {
 			case "http", "https", "socks5", "socks5h":
 			default:
-				return nil, fmt.Errorf("the proxy's scheme %q is not known; use http, https or socks5", clip(u.Scheme))
+				return nil, fmt.Errorf("the proxy's scheme %q is not known; use http, https or socks5", clip.Text(u.Scheme, maxShown))
 			}
 		}
 	}
@@ -207,7 +209,7 @@ func connect(c net.Conn, p *url.URL, target string) (net.Conn, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", clip(resp.Status))
+		return nil, fmt.Errorf("it answers %s", clip.Text(resp.Status, maxShown))
 	}
 	if n := r.Buffered(); n > 0 {
 		early, _ := r.Peek(n)

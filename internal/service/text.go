@@ -2,7 +2,8 @@ package service
 
 import (
 	"strings"
-	"unicode/utf8"
+
+	"github.com/cove-sh/cove/internal/clip"
 )
 
 // textStream makes text of a stream that comes in pieces. What is not UTF-8
@@ -21,10 +22,9 @@ func (t *textStream) write(offset int64, p []byte) string {
 	}
 	t.next = offset + int64(len(p))
 	all := append(t.partial, p...)
-	whole := len(all) - partialLen(all)
-	text := validText(all[:whole])
-	t.partial = append([]byte(nil), all[whole:]...)
-	return before + text
+	whole := clip.TrimEnd(all)
+	t.partial = append([]byte(nil), all[len(whole):]...)
+	return before + validText(whole)
 }
 
 // end returns what is left at the end of the stream.
@@ -36,29 +36,8 @@ func (t *textStream) end() string {
 
 func validText(p []byte) string { return strings.ToValidUTF8(string(p), "\uFFFD") }
 
-// partialLen returns how many bytes at the end of p begin a character that is
-// not there in full.
-func partialLen(p []byte) int {
-	for i := 1; i <= min(utf8.UTFMax-1, len(p)); i++ {
-		if tail := p[len(p)-i:]; utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return i
-		}
-	}
-	return 0
-}
-
 // firstText and lastText are a stream's text from its beginning and up to its
 // end, cut at any byte: the part of a character at the cut is left out.
-func firstText(p []byte) string { return validText(p[:len(p)-partialLen(p)]) }
+func firstText(p []byte) string { return validText(clip.TrimEnd(p)) }
 
-func lastText(p []byte) string {
-	for i := range min(utf8.UTFMax, len(p)) {
-		if utf8.RuneStart(p[i]) {
-			return validText(p[i:])
-		}
-	}
-	return validText(p) // it is no text
-}
+func lastText(p []byte) string { return validText(clip.TrimStart(p)) }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/net/publicsuffix"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -114,7 +115,7 @@ func checkHosts(hosts []string) ([]string, error) {
 func checkHost(host string) (string, error) {
 	h := strings.TrimSuffix(strings.ToLower(host), ".")
 	invalid := func(why string) (string, error) {
-		return "", sandbox.Errorf(sandbox.CodeInvalid, "host %q: %s", clip(host), why)
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "host %q: %s", clip.Text(host, maxShown), why)
 	}
 	if addr, err := netip.ParseAddr(h); err == nil {
 		if addr.Zone() != "" || addr.Is4In6() {
@@ -203,7 +204,7 @@ func checkAuth(a sandbox.SecretAuth) (sandbox.SecretAuth, error) {
 			return invalid("auth.prefix and auth.user are not for the type query")
 		}
 	default:
-		return invalid("auth.type %q: choose header, basic or query", clip(a.Type))
+		return invalid("auth.type %q: choose header, basic or query", clip.Text(a.Type, maxShown))
 	}
 	return a, nil
 }

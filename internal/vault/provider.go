@@ -2,10 +2,10 @@ package vault
 
 import (
 	"crypto/rand"
-	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -13,6 +13,9 @@ const (
 	alnum     = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	base64url = alnum + "-_"
 )
+
+// maxShown is how much of what a caller wrote an error repeats, in bytes.
+const maxShown = 64
 
 // shape is what the tokens of a service look like. A placeholder has the
 // shape of the real thing, since clients check it.
@@ -70,7 +73,7 @@ var presets = []preset{
 func findPreset(name string) (preset, error) {
 	i, ok := slices.BinarySearchFunc(presets, name, func(p preset, name string) int { return strings.Compare(p.name, name) })
 	if !ok {
-		return preset{}, sandbox.Errorf(sandbox.CodeInvalid, "there is no provider %q: choose one of %s, or give the hosts yourself", clip(name), providerNames())
+		return preset{}, sandbox.Errorf(sandbox.CodeInvalid, "there is no provider %q: choose one of %s, or give the hosts yourself", clip.Text(name, maxShown), providerNames())
 	}
 	return presets[i], nil
 }
@@ -125,11 +128,4 @@ func (s shape) draw() string {
 		}
 	}
 	return string(token)
-}
-
-func clip(s string) string {
-	if len(s) > 64 {
-		return fmt.Sprintf("%.64s…", s)
-	}
-	return s
 }

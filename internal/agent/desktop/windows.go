@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cove-sh/cove/internal/agent/desktop/x11"
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -222,10 +223,8 @@ func text(p *x11.Property) string {
 	if p.Type == x11.AtomString && !utf8.ValidString(v) {
 		return latin1([]byte(v))
 	}
-	if p.More > 0 { // cut within a character, maybe
-		for n := 0; n < utf8.UTFMax && !utf8.ValidString(v) && v != ""; n++ {
-			v = v[:len(v)-1]
-		}
+	if p.More > 0 {
+		v = clip.TrimEnd(v)
 	}
 	return strings.ToValidUTF8(v, "\uFFFD")
 }

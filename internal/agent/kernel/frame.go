@@ -10,6 +10,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -122,17 +123,9 @@ func parseMessage(data []byte) (*message, error) {
 		return nil, errors.New("a frame has no known type")
 	}
 	m.Exit &= 0xff
-	m.Dir = cut(m.Dir, sandbox.MaxPathBytes)
-	m.Why = cut(m.Why, 1024)
+	m.Dir = clip.Valid(m.Dir, sandbox.MaxPathBytes)
+	m.Why = clip.Valid(m.Why, 1024)
 	return &m, nil
-}
-
-// cut shortens a text to at most n bytes of UTF-8.
-func cut(s string, n int) string {
-	if len(s) > n {
-		s = s[:n]
-	}
-	return strings.ToValidUTF8(s, "")
 }
 
 // problem is the error of a run, or nil.
@@ -141,9 +134,9 @@ func (m *message) problem() *agentv1.CodeError {
 		return nil
 	}
 	return &agentv1.CodeError{
-		Name:      cut(m.Error.Name, 1024),
-		Message:   cut(m.Error.Message, maxErrorText),
-		Traceback: cut(m.Error.Traceback, maxErrorText),
+		Name:      clip.Valid(m.Error.Name, 1024),
+		Message:   clip.Valid(m.Error.Message, maxErrorText),
+		Traceback: clip.Valid(m.Error.Traceback, maxErrorText),
 	}
 }
 
@@ -155,7 +148,7 @@ func (m *message) rich() *agentv1.CodeOutput {
 		Data:     map[string][]byte{},
 		Metadata: map[string][]byte{},
 		Files:    map[string]string{},
-		Source:   cut(m.Source, 64),
+		Source:   clip.Valid(m.Source, 64),
 	}
 	left := maxRich
 	add := func(to map[string][]byte, mime string, data []byte) {
@@ -182,7 +175,7 @@ func (m *message) rich() *agentv1.CodeOutput {
 	}
 	for mime, path := range m.Files {
 		if validMIME(mime) && len(path) <= sandbox.MaxPathBytes && len(out.Files) < maxMIMETypes {
-			out.Files[mime] = cut(path, sandbox.MaxPathBytes)
+			out.Files[mime] = clip.Valid(path, sandbox.MaxPathBytes)
 		}
 	}
 	return out

@@ -3,8 +3,8 @@ package kernel
 import (
 	"bytes"
 	"sync"
-	"unicode/utf8"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -72,7 +72,7 @@ func (o *Outbox) Write(stream int, data []byte) {
 	room := o.keep - o.sent[stream] - int64(len(o.held[stream]))
 	o.full[stream] = int64(len(data)) > room
 	data = append(o.held[stream], data[:min(room, int64(len(data)))]...)
-	whole := wholeCharacters(data)
+	whole := len(clip.TrimEnd(data))
 	o.add(stream, data[:whole])
 	o.held[stream] = nil
 	if !o.full[stream] { // otherwise its end is not kept
@@ -90,21 +90,6 @@ func (o *Outbox) Note(text string) {
 	o.flush()
 	o.total[1] += int64(len(text))
 	o.add(1, []byte(text))
-}
-
-// wholeCharacters returns how many bytes of data do not end in the beginning
-// of a character.
-func wholeCharacters(data []byte) int {
-	for i := 1; i <= min(utf8.UTFMax-1, len(data)); i++ {
-		c := data[len(data)-i]
-		if utf8.RuneStart(c) {
-			if c >= utf8.RuneSelf && !utf8.FullRune(data[len(data)-i:]) {
-				return len(data) - i
-			}
-			break
-		}
-	}
-	return len(data)
 }
 
 // add appends to the events.
@@ -136,10 +121,7 @@ func (o *Outbox) add(stream int, data []byte) {
 // pieceOf returns how many bytes of data to take when there is room for so
 // many: no part of a character, unless all that is there is one.
 func pieceOf(data []byte, room int) int {
-	if len(data) <= room {
-		return len(data)
-	}
-	return wholeCharacters(data[:room])
+	return len(clip.Head(data, room))
 }
 
 // Add adds a rich output and reports whether there was room for it.

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -118,11 +118,11 @@ func (a *apiCall) find(method string) (func(context.Context, *apiCall) (any, err
 		allowed = append(allowed, r.method)
 	}
 	if len(allowed) > 0 && !slices.Contains(allowed, method) {
-		f := failed(false, a.path, refusal("method %s is not for this path; use %s", clip(method), strings.Join(allowed, " or ")))
+		f := failed(false, a.path, refusal("method %s is not for this path; use %s", clip.Text(method, maxShown), strings.Join(allowed, " or ")))
 		f.status, f.code = http.StatusMethodNotAllowed, "method_not_allowed"
 		return nil, f
 	}
-	return nil, control(a.path, "route", sandbox.Errorf(sandbox.CodeNotFound, "path %s does not exist; the control plane has /health, /v1/sandboxes and /v1/templates", clip(a.path)))
+	return nil, control(a.path, "route", sandbox.Errorf(sandbox.CodeNotFound, "path %s does not exist; the control plane has /health, /v1/sandboxes and /v1/templates", clip.Text(a.path, maxShown)))
 }
 
 // match compares a path with that of a route, and returns what stands for {}.
@@ -156,7 +156,7 @@ func (a *apiCall) number(key string, otherwise int64) (int64, error) {
 	}
 	var n int64
 	if json.Unmarshal([]byte(s), &n) != nil {
-		return 0, refusal("%s is %q; give a number", key, clip(s))
+		return 0, refusal("%s is %q; give a number", key, clip.Text(s, maxShown))
 	}
 	return n, nil
 }
@@ -169,7 +169,7 @@ func (a *apiCall) read(v any) error {
 	err := json.Unmarshal(a.body, v)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		field := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
-		return refusal("%s of the body cannot be %s; see the documentation of this call", field, clip(wrong.Value))
+		return refusal("%s of the body cannot be %s; see the documentation of this call", field, clip.Text(wrong.Value, maxShown))
 	}
 	if err != nil {
 		return refusal("the body is not an object; give one")
@@ -290,7 +290,7 @@ func (a *apiCall) archive(ctx context.Context) func(string) (string, error) {
 	return func(hash string) (string, error) {
 		link, err := a.Service.LinkUpload(ctx, sandbox.UploadLinkRequest{Name: hash, SizeBytes: 1})
 		if err == nil && !link.Present {
-			err = refusal("filesHash %q is of no files that are here, or not any more; send them to upload_url of POST /v1/templates/files/upload-link", clip(hash))
+			err = refusal("filesHash %q is of no files that are here, or not any more; send them to upload_url of POST /v1/templates/files/upload-link", clip.Text(hash, maxShown))
 		}
 		if err != nil {
 			return "", err
@@ -316,7 +316,7 @@ func apiBuild(ctx context.Context, a *apiCall) (any, error) {
 	switch {
 	case err == nil && old.State == sandbox.TemplateFailed: // it never came to be, and is tried again
 	case err == nil && !in.Update:
-		err = sandbox.Errorf(sandbox.CodeConflict, "Template '%s' exists already; choose another name, or set update", clip(in.Name))
+		err = sandbox.Errorf(sandbox.CodeConflict, "Template '%s' exists already; choose another name, or set update", clip.Text(in.Name, maxShown))
 	case err != nil && sandbox.CodeOf(err) == sandbox.CodeNotFound && !in.Update:
 		err = nil
 	}
@@ -346,7 +346,7 @@ func (a *apiCall) build(ctx context.Context) (*sandbox.Build, error) {
 		if listErr == nil && len(list.Items) > 0 {
 			return &list.Items[0], nil
 		}
-		err = sandbox.Errorf(sandbox.CodeNotFound, "Build '%s' does not exist", clip(id))
+		err = sandbox.Errorf(sandbox.CodeNotFound, "Build '%s' does not exist", clip.Text(id, maxShown))
 	}
 	if err != nil {
 		return nil, control(a.path, "build", err)
@@ -442,12 +442,9 @@ func (l *logWindow) take(e sandbox.BuildEvent) error {
 	n := min(l.skip, int64(len(piece)))
 	l.skip -= n
 	piece = piece[n:]
-	n = int64(min(len(piece), maxLogs-l.text.Len()))
-	for n > 0 && n < int64(len(piece)) && !utf8.RuneStart(piece[n]) {
-		n-- // the next window begins with the whole character
-	}
-	l.text.WriteString(piece[:n])
-	if l.full = n < int64(len(piece)) || l.text.Len() == maxLogs; l.full {
+	head := clip.Head(piece, maxLogs-l.text.Len()) // the next window begins with the whole character
+	l.text.WriteString(head)
+	if l.full = len(head) < len(piece) || l.text.Len() == maxLogs; l.full {
 		return errFull
 	}
 	return nil

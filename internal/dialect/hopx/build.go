@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -135,7 +136,7 @@ func (b *builder) step(s *buildStep) error {
 			text = s.Path
 		}
 		if !strings.HasPrefix(text, "/") {
-			return refusal("WORKDIR %q is not absolute; give a path such as /app", clip(text))
+			return refusal("WORKDIR %q is not absolute; give a path such as /app", clip.Text(text, maxShown))
 		}
 		b.dir, b.spec.WorkDir = text, text
 	case "USER":
@@ -150,7 +151,7 @@ func (b *builder) step(s *buildStep) error {
 	case "COPY":
 		return b.copy(s)
 	default:
-		return refusal("type %q is not known; use RUN, COPY, ENV, WORKDIR, USER or CMD", clip(s.Type))
+		return refusal("type %q is not known; use RUN, COPY, ENV, WORKDIR, USER or CMD", clip.Text(s.Type, maxShown))
 	}
 	return nil
 }
@@ -210,7 +211,7 @@ func (b *builder) setEnv(s *buildStep) error {
 	for _, a := range s.Args {
 		key, value, ok := strings.Cut(a, "=")
 		if !ok || key == "" {
-			return refusal("ENV %q is not NAME=VALUE; give such, or a name and a value", clip(a))
+			return refusal("ENV %q is not NAME=VALUE; give such, or a name and a value", clip.Text(a, maxShown))
 		}
 		set(key, value)
 	}
@@ -245,7 +246,7 @@ func (r *readiness) command() (string, error) {
 			return r.Command, nil
 		}
 	default:
-		return "", refusal("readyCmd.type %q is not known; use port, url, file, process or command", clip(r.Type))
+		return "", refusal("readyCmd.type %q is not known; use port, url, file, process or command", clip.Text(r.Type, maxShown))
 	}
 	return "", refusal("readyCmd of type %s does not say what to wait for", r.Type)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -55,7 +56,7 @@ func (in *codeArgs) request() (sandbox.RunCodeRequest, error) {
 	lang, err := sandbox.ParseLanguage(in.Language)
 	switch {
 	case err != nil:
-		return sandbox.RunCodeRequest{}, refusal("language %q is not supported; use python, javascript, bash or go", clip(in.Language))
+		return sandbox.RunCodeRequest{}, refusal("language %q is not supported; use python, javascript, bash or go", clip.Text(in.Language, maxShown))
 	case in.Code == "":
 		return sandbox.RunCodeRequest{}, refusal("code is empty; give the code to run")
 	}
@@ -264,7 +265,7 @@ func (in *isolatedArgs) notMade(err error) error {
 	out := notRun{Error: "Failed to create sandbox", Details: f.v1(), Stderr: f.message(), ExitCode: 1}
 	if f.code == "template_not_found" {
 		out.Error = "Failed to resolve template"
-		out.Stderr = fmt.Sprintf("Template '%s' could not be resolved: %s", clip(in.Template), f.message())
+		out.Stderr = fmt.Sprintf("Template '%s' could not be resolved: %s", clip.Text(in.Template, maxShown), f.message())
 	}
 	return &failure{err: err, exact: out, status: f.status}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -37,11 +38,11 @@ func (c *credentials) login(image string) (*sandbox.RegistryLogin, error) {
 	}
 	hosts, ok := registryHosts[kind]
 	if !ok {
-		return nil, refusal("registry_credentials.type %q is not known; use basic, github, gitlab, ecr or gcr", clip(c.Type))
+		return nil, refusal("registry_credentials.type %q is not known; use basic, github, gitlab, ecr or gcr", clip.Text(c.Type, maxShown))
 	}
 	host := registryOf(image)
 	if len(hosts) > 0 && !slices.ContainsFunc(hosts, func(h string) bool { return host == h || strings.HasSuffix(host, "."+h) }) {
-		return nil, refusal("registry_credentials are of type %s, and from_image is at %s, which is none of its registries; use type basic if they are for that one", kind, clip(host))
+		return nil, refusal("registry_credentials are of type %s, and from_image is at %s, which is none of its registries; use type basic if they are for that one", kind, clip.Text(host, maxShown))
 	}
 	l := &sandbox.RegistryLogin{Username: c.Username, Password: c.Password}
 	if l.Password.Reveal() == "" {

@@ -10,9 +10,13 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// maxShown is how much of what a client has sent an answer repeats, in bytes.
+const maxShown = 256
 
 // failure is what the product's API would have answered to a request.
 type failure struct {
@@ -103,7 +107,7 @@ func (e *failure) v1() any {
 	}
 	return object(
 		pair{"status_code", e.status},
-		pair{"error", fmt.Sprintf("%s error '%d %s' for url '%s'", side, e.status, cmp.Or(http.StatusText(e.status), "Client Closed Request"), clip(e.url))},
+		pair{"error", fmt.Sprintf("%s error '%d %s' for url '%s'", side, e.status, cmp.Or(http.StatusText(e.status), "Client Closed Request"), clip.Text(e.url, maxShown))},
 		pair{"body", e.body()},
 	)
 }
@@ -123,7 +127,7 @@ func (e *failure) body() any {
 	}
 	pairs := []pair{{"error", msg}, {"message", msg}, {"code", e.code}}
 	if e.path != "" {
-		pairs = append(pairs, pair{"path", clip(e.path)})
+		pairs = append(pairs, pair{"path", clip.Text(e.path, maxShown)})
 	}
 	return object(append(pairs, pair{"timestamp", stamp(time.Now())})...)
 }
@@ -137,9 +141,9 @@ func (e *failure) v2() any {
 	case e.exact != nil:
 		return e.exact
 	case strings.EqualFold(e.code, "sandbox_not_found"):
-		return object(append([]pair{{"error", "Sandbox not found"}, {cmp.Or(e.key, "sandbox_id"), clip(e.sandbox)}}, e.more...)...)
+		return object(append([]pair{{"error", "Sandbox not found"}, {cmp.Or(e.key, "sandbox_id"), clip.Text(e.sandbox, maxShown)}}, e.more...)...)
 	case e.code == "FILE_NOT_FOUND":
-		return object(pair{"error", "File not found"}, pair{"path", clip(e.path)})
+		return object(pair{"error", "File not found"}, pair{"path", clip.Text(e.path, maxShown)})
 	}
 	return object(append([]pair{{"error", "Failed to " + cmp.Or(e.doing, "do that")}, {"exception", msg}}, e.more...)...)
 }
@@ -168,11 +172,3 @@ func raised(text string) *mcp.CallToolResult {
 
 // stamp is a time in the product's form.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
-
-// clip shows the start of what a client has sent.
-func clip(s string) string {
-	if len(s) <= 256 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:256], "") + "…"
-}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -67,7 +68,7 @@ func (m *vm) allowed(p string) (string, error) {
 			return p, nil
 		}
 	}
-	return "", sandbox.Errorf(sandbox.CodeForbidden, "path %s is not allowed; file tools work below %s and /tmp, run_command reaches the rest", clip(p), home)
+	return "", sandbox.Errorf(sandbox.CodeForbidden, "path %s is not allowed; file tools work below %s and /tmp, run_command reaches the rest", clip.Text(p, maxShown), home)
 }
 
 // failedFile makes a failure of a request about a file.
@@ -76,7 +77,7 @@ func (m *vm) failedFile(ctx context.Context, at, p string, err error) error {
 	if f, ok := wrapped.(*failure); ok {
 		f.path = p
 		if f.code == "FILE_NOT_FOUND" {
-			f.err = sandbox.Errorf(sandbox.CodeNotFound, "File not found: %s", clip(p))
+			f.err = sandbox.Errorf(sandbox.CodeNotFound, "File not found: %s", clip.Text(p, maxShown))
 		}
 	}
 	return wrapped

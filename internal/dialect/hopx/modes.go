@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -63,7 +64,7 @@ func (in *modeArgs) check() any {
 		return wrong("Missing sandbox_id", nil, "mode %s needs the sandbox_id of create_sandbox", in.Mode)
 	}
 	if _, err := sandbox.ParseLanguage(in.Language); err != nil {
-		return wrong("Invalid language", clip(in.Language), "language must be python, javascript, bash or go")
+		return wrong("Invalid language", clip.Text(in.Language, maxShown), "language must be python, javascript, bash or go")
 	}
 	if in.Timeout < 1 {
 		return wrong("Invalid timeout", in.Timeout, "timeout must be 1 second or more")

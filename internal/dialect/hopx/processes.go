@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -443,7 +444,7 @@ func (m *vm) kill(ctx context.Context, id string) (*sandbox.Job, error) {
 	case err == nil:
 		return job, nil
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound, sandbox.CodeOf(err) == sandbox.CodeInvalid:
-		err = sandbox.Errorf(sandbox.CodeNotFound, "process %s does not exist; execute_list_processes shows those that do", clip(id))
+		err = sandbox.Errorf(sandbox.CodeNotFound, "process %s does not exist; execute_list_processes shows those that do", clip.Text(id, maxShown))
 	}
 	return nil, m.missing(ctx, route, "PROCESS_NOT_FOUND", err)
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -113,7 +114,9 @@ type listArgs struct {
 
 const sandboxesPath = "/v1/sandboxes"
 
-func sandboxPath(id string) string { return sandboxesPath + "/" + url.PathEscape(clip(id)) }
+func sandboxPath(id string) string {
+	return sandboxesPath + "/" + url.PathEscape(clip.Text(id, maxShown))
+}
 
 // find returns the sandboxes of a listing and the cursor of the next part.
 func (in *listArgs) find(ctx context.Context, c *dialect.Call) ([]sandbox.Sandbox, string, error) {
@@ -124,7 +127,7 @@ func (in *listArgs) find(ctx context.Context, c *dialect.Call) ([]sandbox.Sandbo
 	if in.Status != nil && *in.Status != "" {
 		state, ok := states[*in.Status]
 		if !ok {
-			return nil, "", refusal("status %q is not known; use running, stopped, paused or creating", clip(*in.Status))
+			return nil, "", refusal("status %q is not known; use running, stopped, paused or creating", clip.Text(*in.Status, maxShown))
 		}
 		req.States = []sandbox.State{state}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -25,7 +26,9 @@ const (
 	allFields = "all"
 )
 
-func templatePath(name string) string { return templatesPath + "/" + url.PathEscape(clip(name)) }
+func templatePath(name string) string {
+	return templatesPath + "/" + url.PathEscape(clip.Text(name, maxShown))
+}
 
 // templateID is the id of a template, which is its name but for the one that
 // clients have learned by its number.
@@ -68,7 +71,7 @@ func templateFor(ctx context.Context, c *dialect.Call, idOrName string) (name, n
 // for those of a file.
 func noTemplate(name string, err error) error {
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return sandbox.Errorf(sandbox.CodeNotFound, "Template '%s' does not exist; list_templates shows what there is", clip(name))
+		return sandbox.Errorf(sandbox.CodeNotFound, "Template '%s' does not exist; list_templates shows what there is", clip.Text(name, maxShown))
 	}
 	return err
 }
@@ -228,7 +231,7 @@ func cut(t *template, fields []string, nulls bool) (any, error) {
 		if v, ok := has[f]; ok {
 			out = append(out, pair{f, v})
 		} else if nulls {
-			out = append(out, pair{clip(f), nil})
+			out = append(out, pair{clip.Text(f, maxShown), nil})
 		}
 	}
 	return out, nil
@@ -253,7 +256,7 @@ func (in *templatesArgs) cutAll(found []template, nulls bool) (data []any, about
 		data = append(data, t)
 	}
 	if fields != nil {
-		about = []pair{{"_fields", clip(in.Fields)}, {"_note", fieldsNote}}
+		about = []pair{{"_fields", clip.Text(in.Fields, maxShown)}, {"_note", fieldsNote}}
 	}
 	return data, about, nil
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -112,7 +113,7 @@ func v2ListSandboxes(ctx context.Context, c *dialect.Call, in listArgs) (any, er
 func v2CreateSandbox(ctx context.Context, c *dialect.Call, in createArgs) (any, error) {
 	s, note, err := in.make(ctx, c)
 	if err != nil {
-		return nil, with(err, pair{"details", object(pair{"template_id", clip(in.TemplateID)}, pair{"error_type", errorType(err)})})
+		return nil, with(err, pair{"details", object(pair{"template_id", clip.Text(in.TemplateID, maxShown)}, pair{"error_type", errorType(err)})})
 	}
 	r := recordOf(s)
 	out := object(

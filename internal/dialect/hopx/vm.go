@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -163,5 +164,5 @@ func (m *vm) missing(ctx context.Context, route, code string, err error) error {
 
 // query is a route with a query of one value.
 func query(route, key, value string) string {
-	return route + "?" + url.Values{key: {clip(value)}}.Encode()
+	return route + "?" + url.Values{key: {clip.Text(value, maxShown)}}.Encode()
 }

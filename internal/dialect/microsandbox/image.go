@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -41,13 +42,13 @@ func template(ctx context.Context, c *call, image string) (string, error) {
 	if caller, _ := sandbox.CallerOf(ctx); caller.KeyID != "" && !caller.Has(sandbox.ScopeTemplatesWrite) {
 		return "", sandbox.Errorf(sandbox.CodeForbidden, "the image %.200q is not here, and this key does not build templates, which all teams see; have one built by \"cove template build %s --image IMAGE\", or use a key of \"cove key microsandbox --images\"", image, builtName(image))
 	}
-	c.Status("pulling the image " + clip(image))
+	c.Status("pulling the image " + clip.Text(image, maxShown))
 	name := builtName(image)
 	_, err := c.Service.BuildTemplate(ctx, sandbox.BuildTemplateRequest{
-		Name: name, Spec: &sandbox.TemplateSpec{Description: "image " + clip(image), From: sandbox.TemplateSource{Image: image}},
+		Name: name, Spec: &sandbox.TemplateSpec{Description: "image " + clip.Text(image, maxShown), From: sandbox.TemplateSource{Image: image}},
 	}, func(ev sandbox.BuildEvent) error {
 		if ev.Step != "" {
-			c.Progress(ev.Fraction, clip(ev.Step))
+			c.Progress(ev.Fraction, clip.Text(ev.Step, maxShown))
 		}
 		return nil
 	})

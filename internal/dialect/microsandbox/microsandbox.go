@@ -12,12 +12,16 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // Name is the name of the dialect.
 const Name = "microsandbox"
+
+// maxShown is how much of what a client has sent an answer repeats, in bytes.
+const maxShown = 128
 
 // Dialect is the product's surface.
 type Dialect struct{ tools []dialect.Tool }
@@ -115,7 +119,7 @@ func (d *Dialect) Environment(get func(string) string) (server, key string) {
 func (d *Dialect) Unknown(kind, name string) error {
 	return &jsonrpc.Error{
 		Code:    jsonrpc.CodeInternalError,
-		Message: fmt.Sprintf("MCP method error: Resource not found: %s '%s' not found", strings.ToUpper(kind[:1])+kind[1:], clip(name)),
+		Message: fmt.Sprintf("MCP method error: Resource not found: %s '%s' not found", strings.ToUpper(kind[:1])+kind[1:], clip.Text(name, maxShown)),
 	}
 }
 
@@ -178,12 +182,4 @@ func pretty(v any) string {
 		panic(fmt.Sprintf("encode a result: %v", err)) // of our own types
 	}
 	return strings.TrimSuffix(b.String(), "\n")
-}
-
-// clip shows the start of what a client has sent.
-func clip(s string) string {
-	if len(s) <= 128 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:128], "") + "…"
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -217,7 +218,7 @@ func parsePorts(list []string) ([]sandbox.PublishedPort, error) {
 		h, errHost := parsePort(host)
 		g, errGuest := parsePort(guest)
 		if errHost != nil || errGuest != nil {
-			return nil, invalid("invalid port mapping '%s': expected host:guest, or one port for both", clip(s))
+			return nil, invalid("invalid port mapping '%s': expected host:guest, or one port for both", clip.Text(s, maxShown))
 		}
 		if g != guestPort {
 			ports = append(ports, sandbox.PublishedPort{Host: h, Guest: g})
@@ -246,7 +247,7 @@ func parseEnvs(list []string) (map[string]string, error) {
 	for _, s := range list {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok || name == "" {
-			return nil, invalid("invalid environment variable '%s': expected NAME=value", clip(s))
+			return nil, invalid("invalid environment variable '%s': expected NAME=value", clip.Text(s, maxShown))
 		}
 		env[name] = value
 	}
@@ -263,9 +264,9 @@ func parseVolumes(list []string) ([]sandbox.Mount, error) {
 		}
 		switch {
 		case host == "" || guest == "":
-			return nil, invalid("invalid volume '%s': expected host:guest, or one path for both", clip(s))
+			return nil, invalid("invalid volume '%s': expected host:guest, or one path for both", clip.Text(s, maxShown))
 		case !strings.HasPrefix(host, "/"):
-			return nil, invalid("the volume '%s' has a relative path; give an absolute one, which the server's operator must have allowed", clip(s))
+			return nil, invalid("the volume '%s' has a relative path; give an absolute one, which the server's operator must have allowed", clip.Text(s, maxShown))
 		}
 		mounts = append(mounts, sandbox.Mount{Host: host, Target: guest})
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -65,7 +66,7 @@ func runCode(ctx context.Context, c *call, params json.RawMessage) (any, error) 
 	}
 	language, ok := languages[strings.ToLower(name)]
 	if !ok {
-		return nil, internal("Portal returned error status 400 Bad Request: JSON-RPC error: Unsupported language: %s", clip(name))
+		return nil, internal("Portal returned error status 400 Bad Request: JSON-RPC error: Unsupported language: %s", clip.Text(name, maxShown))
 	}
 	limit := sandbox.MaxCodeTimeout
 	if timeout > 0 {

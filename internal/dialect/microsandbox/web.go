@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/sandbox"
@@ -281,7 +282,7 @@ var errNoParams = &plainError{http.StatusBadRequest, "Missing 'params' field in 
 func checkBound(method string, namespace *string, bound string) *plainError {
 	switch {
 	case namespace == nil:
-		return &plainError{http.StatusBadRequest, fmt.Sprintf("Missing or invalid 'namespace' in params for method '%s'", clip(method)), codeInvalid}
+		return &plainError{http.StatusBadRequest, fmt.Sprintf("Missing or invalid 'namespace' in params for method '%s'", clip.Text(method, maxShown)), codeInvalid}
 	case *namespace != bound:
 		return &plainError{http.StatusForbidden, errDenied.Error(), codeDenied}
 	}
@@ -338,7 +339,7 @@ func (f *front) serveRPC(w http.ResponseWriter, r *http.Request, body []byte) {
 			return
 		}
 	}
-	req.fail(w, http.StatusNotFound, rpcUnknownMethod, "Method not found: "+clip(*req.Method))
+	req.fail(w, http.StatusNotFound, rpcUnknownMethod, "Method not found: "+clip.Text(*req.Method, maxShown))
 }
 
 func refuseShape(w http.ResponseWriter, why string) {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -289,12 +290,9 @@ func refusal(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
 }
 
-// clip shows the start of what an agent has sent, on one line.
-func clip(s string) string {
-	const n = 64
-	if len(s) > n {
-		s = strings.ToValidUTF8(s[:n], "") + "…"
-	}
+// quoted shows the start of what an agent has sent, on one line.
+func quoted(s string) string {
+	s = clip.Text(s, 64)
 	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0 {
 		return s
 	}
@@ -329,7 +327,7 @@ func (c *call) about(ctx context.Context, id string, err error) error {
 		return err
 	}
 	c.session.gone(cmp.Or(idOf(s), id))
-	return sandbox.Wrap(sandbox.CodeNotFound, errors.Join(errGone, err), fmt.Sprintf("there is no sandbox or computer %s (any more); see sandbox_list, or create another", clip(id)))
+	return sandbox.Wrap(sandbox.CodeNotFound, errors.Join(errGone, err), fmt.Sprintf("there is no sandbox or computer %s (any more); see sandbox_list, or create another", quoted(id)))
 }
 
 func idOf(s *sandbox.Sandbox) string {

@@ -88,7 +88,7 @@ func createComputer(ctx context.Context, c *call, in computerArgs) (*mcp.CallToo
 	}
 	if s.Desktop == nil {
 		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // it is of no use
-		return nil, refusal("template %s has no desktop; choose ubuntu-desktop", clip(in.Template))
+		return nil, refusal("template %s has no desktop; choose ubuntu-desktop", quoted(in.Template))
 	}
 	c.session.useComputer(s.ID)
 	out := computerOf(s)
@@ -111,7 +111,7 @@ func desktopFor(ctx context.Context, c *call, asked string) (string, error) {
 	case err != nil:
 		return "", unknownTemplate(asked, err)
 	case t.Desktop == nil && t.State == sandbox.TemplateReady:
-		return "", refusal("template %s has no desktop; choose ubuntu-desktop", clip(asked))
+		return "", refusal("template %s has no desktop; choose ubuntu-desktop", quoted(asked))
 	}
 	if strings.Contains(asked, "@") {
 		return asked, nil
@@ -124,7 +124,7 @@ func desktopFor(ctx context.Context, c *call, asked string) (string, error) {
 func (c *call) onComputer(ctx context.Context, id string, err error) error {
 	if sandbox.CodeOf(err) == sandbox.CodeUnsupported {
 		if s, getErr := c.Service.Get(ctx, id); getErr == nil && s.Desktop == nil {
-			return sandbox.Wrap(sandbox.CodeNotFound, err, clip(id)+" is a sandbox without a desktop, not a computer; computer_create makes one")
+			return sandbox.Wrap(sandbox.CodeNotFound, err, quoted(id)+" is a sandbox without a desktop, not a computer; computer_create makes one")
 		}
 	}
 	return c.about(ctx, id, err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -332,7 +332,7 @@ func jobStatus(ctx context.Context, c *call, in jobArgs) (*mcp.CallToolResult, e
 func lastLines(out *sandbox.Output, n int) string {
 	data := out.Data
 	if out.Offset > 0 {
-		data = data[dialect.Continued(data):]
+		data = clip.TrimStart(data)
 	}
 	s := text(data)
 	end := strings.TrimSuffix(s, "\n")

@@ -34,7 +34,7 @@ const (
 // absolute refuses a path that is not.
 func absolute(name, p string) error {
 	if !path.IsAbs(p) {
-		return refusal("%s must be absolute (begin with /): %s", name, clip(p))
+		return refusal("%s must be absolute (begin with /): %s", name, quoted(p))
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func readFile(ctx context.Context, c *call, in readArgs) (*mcp.CallToolResult, e
 		return nil, c.about(ctx, id, err)
 	}
 	if len(data) > maxRead {
-		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is larger than %d bytes; read a part of it with sandbox_exec, such as head -c 65536", clip(in.Path), maxRead)
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is larger than %d bytes; read a part of it with sandbox_exec, such as head -c 65536", quoted(in.Path), maxRead)
 	}
 	out := fileRead{Path: r.Info.Path, Size: len(data)}
 	if in.Encoding == "base64" {
@@ -137,7 +137,7 @@ func readFile(ctx context.Context, c *call, in readArgs) (*mcp.CallToolResult, e
 		return nil, err
 	}
 	if len(res.Content[0].(*mcp.TextContent).Text) > maxText {
-		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is not text; read it with encoding base64", clip(in.Path))
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is not text; read it with encoding base64", quoted(in.Path))
 	}
 	res.StructuredContent = nil // the bytes are sent once
 	return res, nil

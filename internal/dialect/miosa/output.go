@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -59,7 +59,7 @@ func (c *capture) text() (string, bool) {
 	if missing == 0 {
 		return text(append(head[:len(head):len(head)], tail...)), false
 	}
-	head, tail = head[:len(head)-dialect.Partial(head)], tail[dialect.Continued(tail):]
+	head, tail = clip.TrimEnd(head), clip.TrimStart(tail)
 	missing = c.total - int64(len(head)+len(tail))
 	return text(head) + fmt.Sprintf("\n[… %s left out …]\n", count(missing, "byte")) + text(tail), true
 }
@@ -117,7 +117,7 @@ func (l *lines) write(s sandbox.Stream, p []byte) {
 		case i >= 0:
 			l.end(s, 0)
 		case len(l.open[s]) >= maxLine:
-			l.end(s, dialect.Partial(l.open[s]))
+			l.end(s, clip.PartialEnd(l.open[s]))
 		}
 	}
 }

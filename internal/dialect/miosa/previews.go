@@ -145,7 +145,7 @@ func destroyPreview(ctx context.Context, c *call, in destroyPreviewArgs) (*mcp.C
 		}
 		return result(previewDeleted{p.ID, true})
 	}
-	what := clip(in.Preview)
+	what := quoted(in.Preview)
 	if what == "" {
 		what = fmt.Sprintf("of port %d", int(in.Port))
 	}

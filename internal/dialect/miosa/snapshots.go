@@ -144,7 +144,7 @@ func deleteSnapshot(ctx context.Context, c *call, id string) (*mcp.CallToolResul
 }
 
 func noSnapshot(ref string, err error) error {
-	return sandbox.Wrap(sandbox.CodeNotFound, err, "there is no snapshot "+clip(ref)+"; see snapshot_list")
+	return sandbox.Wrap(sandbox.CodeNotFound, err, "there is no snapshot "+quoted(ref)+"; see snapshot_list")
 }
 
 // findSnapshot returns a snapshot by its id, or by its name or comment among

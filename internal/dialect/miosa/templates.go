@@ -77,7 +77,7 @@ func findTemplate(ctx context.Context, c *call, asked string) (source, error) {
 func unknownTemplate(asked string, err error) error {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound, sandbox.CodeInvalid:
-		return refusal("unknown template %s: %s", clip(asked), sandbox.MessageOf(err))
+		return refusal("unknown template %s: %s", quoted(asked), sandbox.MessageOf(err))
 	}
 	return err
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/clip"
 )
 
 // capture keeps the first and the last half of a stream within a limit.
@@ -59,8 +59,8 @@ func (c *capture) result(note func(omitted int64) string) captured {
 		out.text, out.binary = clean(append(append([]byte(nil), c.head...), tail...))
 		return out
 	}
-	head := trimEnd(c.head)
-	rest := trimStart(tail)
+	head := clip.TrimEnd(c.head)
+	rest := clip.TrimStart(tail)
 	omitted += int64(len(c.head) - len(head) + len(tail) - len(rest))
 	first, bad1 := clean(head)
 	last, bad2 := clean(rest)
@@ -97,9 +97,3 @@ func clean(p []byte) (text string, replaced bool) {
 func invisible(r rune) bool {
 	return r < 0x07 || r > 0x0d && r < 0x20 && r != 0x1b || r == 0x7f
 }
-
-// trimEnd drops the beginning of a character that p ends in.
-func trimEnd(p []byte) []byte { return p[:len(p)-dialect.Partial(p)] }
-
-// trimStart drops the end of a character that p starts with.
-func trimStart(p []byte) []byte { return p[dialect.Continued(p):] }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -213,7 +214,7 @@ func (w *codeWatch) take(e sandbox.CodeEvent) error {
 	if len(whole) > maxStatusLine {
 		whole = whole[:maxStatusLine]
 	}
-	shown, _ := clean(trimEnd([]byte(whole)))
+	shown, _ := clean(clip.TrimEnd([]byte(whole)))
 	if strings.HasSuffix(string(w.line), "\n") {
 		w.line = w.line[:0]
 	} else {

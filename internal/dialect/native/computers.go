@@ -9,6 +9,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -297,22 +298,15 @@ func computerClipboard() dialect.Tool {
 			if err := c.Service.SetClipboard(ctx, in.Sandbox, *in.Text); err != nil {
 				return nil, err
 			}
-			return dialect.Text("The clipboard holds "+strconv.Itoa(len(*in.Text))+" bytes now.", clipboardView{cut(*in.Text), len(*in.Text)}), nil
+			return dialect.Text("The clipboard holds "+strconv.Itoa(len(*in.Text))+" bytes now.", clipboardView{clip.Valid(*in.Text, maxStreamBytes), len(*in.Text)}), nil
 		}
 		held, err := c.Service.GetClipboard(ctx, in.Sandbox)
 		if err != nil {
 			return nil, err
 		}
-		return dialect.Text(cut(held), clipboardView{cut(held), len(held)}), nil
+		shown := clip.Valid(held, maxStreamBytes)
+		return dialect.Text(shown, clipboardView{shown, len(held)}), nil
 	})
-}
-
-// cut keeps a text within the bounds of a result.
-func cut(s string) string {
-	if len(s) <= maxStreamBytes {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxStreamBytes], "")
 }
 
 type computerOpenArgs struct {

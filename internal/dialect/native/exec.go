@@ -11,6 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -131,15 +132,7 @@ func asLine(command []string, err error) error {
 	if sandbox.CodeOf(err) != sandbox.CodeNotFound || len(command) != 1 || !strings.Contains(command[0], " ") || !strings.HasPrefix(sandbox.MessageOf(err), "command not found") {
 		return err
 	}
-	return sandbox.Wrap(sandbox.CodeNotFound, err, fmt.Sprintf("no program is called %q; give its arguments as further entries of \"command\", or the line as \"shell\"", clip(command[0])))
-}
-
-// clip shows the start of what an agent has sent.
-func clip(s string) string {
-	if len(s) <= 64 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:64], "") + "…"
+	return sandbox.Wrap(sandbox.CodeNotFound, err, fmt.Sprintf("no program is called %q; give its arguments as further entries of \"command\", or the line as \"shell\"", clip.Text(command[0], 64)))
 }
 
 // collector takes the output of a command.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -139,14 +140,14 @@ func finishRead(res readResult, data []byte) (*mcp.CallToolResult, error) {
 // wholeText cuts a slice of a text so that it holds whole characters.
 func wholeText(res *readResult, data []byte) ([]byte, error) {
 	if res.Offset > 0 {
-		rest := trimStart(data)
+		rest := clip.TrimStart(data)
 		res.Offset += int64(len(data) - len(rest))
 		data = rest
 	}
 	if res.Offset+int64(len(data)) >= res.SizeBytes {
 		return data, nil
 	}
-	cut := trimEnd(data)
+	cut := clip.TrimEnd(data)
 	if len(cut) == 0 && len(data) > 0 {
 		return nil, invalid("limit is smaller than the character at offset %d; use at least %d", res.Offset, utf8.UTFMax)
 	}

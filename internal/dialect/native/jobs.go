@@ -10,6 +10,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -67,7 +68,7 @@ func shorten(command []string) string {
 			b.WriteByte(' ')
 		}
 		if b.Len()+len(arg) > limit {
-			b.WriteString(strings.ToValidUTF8(arg[:max(0, limit-b.Len())], "") + "…")
+			b.WriteString(clip.Text(arg, max(0, limit-b.Len())))
 			break
 		}
 		b.WriteString(arg)
@@ -274,13 +275,13 @@ func readStream(ctx context.Context, c *dialect.Call, in jobGetArgs, stream sand
 func cutSlice(out *sandbox.Output, asked int64) slice {
 	data, offset := out.Data, out.Offset
 	if offset > asked {
-		rest := trimStart(data)
+		rest := clip.TrimStart(data)
 		offset += int64(len(data) - len(rest))
 		data = rest
 	}
 	end := offset + int64(len(data))
 	if end < out.TotalBytes || out.Running {
-		if whole := trimEnd(data); len(whole) > 0 || len(data) < utf8.UTFMax {
+		if whole := clip.TrimEnd(data); len(whole) > 0 || len(data) < utf8.UTFMax {
 			end -= int64(len(data) - len(whole))
 			data = whole
 		}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -119,11 +120,11 @@ func (t *outputTeller) next(s sandbox.Stream, last bool) (dialect.Output, bool) 
 		u.data, u.after = u.data[:t.room], u.after+int64(n)
 	}
 	if u.before > 0 {
-		n := dialect.Continued(u.data)
+		n := clip.PartialStart(u.data)
 		u.data, u.before = u.data[n:], u.before+int64(n)
 	}
 	told, rest := u.data, []byte(nil)
-	if n := dialect.Partial(told); n > 0 && u.after > 0 {
+	if n := clip.PartialEnd(told); n > 0 && u.after > 0 {
 		told, u.after = told[:len(told)-n], u.after+int64(n)
 	} else if n > 0 && !last {
 		told, rest = told[:len(told)-n], told[len(told)-n:]

@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -107,7 +108,7 @@ func runSearch(ctx context.Context, c *dialect.Call, in searchArgs) (*mcp.CallTo
 			flags = "(?i)"
 		}
 		if s.content, err = regexp.Compile(flags + in.Content); err != nil {
-			return nil, invalid("file_search: content is not a regular expression of RE2, which has no look-around and no back references: %s", clip(err.Error()))
+			return nil, invalid("file_search: content is not a regular expression of RE2, which has no look-around and no back references: %s", clip.Text(err.Error(), 64))
 		}
 	}
 	late, cancel := context.WithTimeout(ctx, maxSearchTime)
@@ -334,7 +335,7 @@ func around(line []byte, at int) string {
 		from = max(0, min(at-maxSearchLine/3, to-maxSearchLine))
 		to = from + maxSearchLine
 	}
-	shown, _ := clean(trimEnd(trimStart(line[from:to])))
+	shown, _ := clean(clip.TrimEnd(clip.TrimStart(line[from:to])))
 	return shown
 }
 

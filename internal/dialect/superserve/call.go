@@ -10,9 +10,13 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// maxShown is how much of what a client has sent an answer repeats, in bytes.
+const maxShown = 128
 
 // tool makes a tool of what it does and its definition. Arguments that the
 // schema does not know are dropped, as the product does.
@@ -97,7 +101,7 @@ func only(raw json.RawMessage, known map[string]*jsonschema.Schema) json.RawMess
 
 // errNoSandbox is about a sandbox that is unknown or was deleted.
 func errNoSandbox(id string) error {
-	return &noSandbox{sandbox.Errorf(sandbox.CodeNotFound, "Sandbox %s not found", clip(id))}
+	return &noSandbox{sandbox.Errorf(sandbox.CodeNotFound, "Sandbox %s not found", clip.Text(id, maxShown))}
 }
 
 // noSandbox is what the product answers with the names of tools that help.
@@ -169,12 +173,4 @@ func told(format string, args ...any) (*mcp.CallToolResult, error) {
 	res := dialect.Text(fmt.Sprintf(format, args...), nil)
 	res.IsError = true
 	return res, nil
-}
-
-// clip shows the start of what a client has sent.
-func clip(s string) string {
-	if len(s) <= 128 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:128], "") + "…"
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -42,7 +43,7 @@ const (
 
 func exec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolResult, error) {
 	if in.Dir != "" && !path.IsAbs(in.Dir) {
-		return nil, refusal(`cwd must be absolute (start with "/"): %s`, clip(in.Dir))
+		return nil, refusal(`cwd must be absolute (start with "/"): %s`, clip.Text(in.Dir, maxShown))
 	}
 	ms := min(in.Timeout, float64(maxExecTimeout.Milliseconds()))
 	var mu sync.Mutex
@@ -113,9 +114,9 @@ type capture struct {
 func (s *capture) write(p []byte) {
 	s.bytes += int64(len(p))
 	p = append(s.partial, p...)
-	end := len(p) - dialect.Partial(p)
-	s.partial = append([]byte(nil), p[end:]...)
-	s.add(text(p[:end]))
+	whole := clip.TrimEnd(p)
+	s.partial = append([]byte(nil), p[len(whole):]...)
+	s.add(text(whole))
 }
 
 func (s *capture) add(t string) {
@@ -137,9 +138,8 @@ func (s *capture) result() (string, bool) {
 	if s.total <= maxStream {
 		return string(s.head), false
 	}
-	head := string(s.head[:headBytes-dialect.Partial(s.head[:headBytes])])
-	tail := string(s.tail[len(s.tail)-tailBytes:])
-	tail = tail[dialect.Continued(tail):]
+	head := string(clip.Head(s.head, headBytes))
+	tail := string(clip.TrimStart(s.tail[len(s.tail)-tailBytes:]))
 	dropped := s.total - int64(len(head)+len(tail))
 	return head + fmt.Sprintf("\n… [%d bytes truncated] …\n", dropped) + tail, true
 }

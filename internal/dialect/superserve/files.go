@@ -15,6 +15,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -32,9 +33,9 @@ const (
 func checkPath(p string) error {
 	switch {
 	case !strings.HasPrefix(p, "/"):
-		return refusal(`Path must start with "/": %s`, clip(p))
+		return refusal(`Path must start with "/": %s`, clip.Text(p, maxShown))
 	case slices.Contains(strings.Split(p, "/"), ".."):
-		return refusal(`Path must not contain ".." segments: %s`, clip(p))
+		return refusal(`Path must not contain ".." segments: %s`, clip.Text(p, maxShown))
 	}
 	return nil
 }
@@ -68,7 +69,7 @@ func readFile(ctx context.Context, c *dialect.Call, in readArgs) (*mcp.CallToolR
 		return nil, about(ctx, c, in.Sandbox, err)
 	}
 	if len(data) > maxRead {
-		p := clip(in.Path)
+		p := clip.Text(in.Path, maxShown)
 		return told("%s is larger than the 1 MiB sandbox_files_read limit. Use sandbox_exec with `head -c 1048576 %s` for its beginning, or `head -c 1048576 %s | base64` if it is binary, or Cove's command line for all of it.", p, p, p)
 	}
 	out := fileRead{Path: in.Path, Encoding: in.Encoding, Bytes: len(data)}
@@ -102,7 +103,7 @@ func writeFile(ctx context.Context, c *dialect.Call, in writeArgs) (*mcp.CallToo
 		data = decode(in.Content)
 	}
 	if len(data) > maxWrite {
-		return told("Refusing to write %d bytes to %s: inline content is limited to 8 MiB. Use Cove's command line, or append in parts with sandbox_exec.", len(data), clip(in.Path))
+		return told("Refusing to write %d bytes to %s: inline content is limited to 8 MiB. Use Cove's command line, or append in parts with sandbox_exec.", len(data), clip.Text(in.Path, maxShown))
 	}
 	c.Status("writing")
 	_, err := c.Service.WriteFile(ctx, in.Sandbox, sandbox.WriteFileRequest{Path: in.Path, MakeParents: true}, bytes.NewReader(data))
@@ -157,9 +158,9 @@ type directory struct {
 func listFiles(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallToolResult, error) {
 	switch {
 	case !strings.HasPrefix(in.Path, "/"):
-		return nil, refusal(`Path must be absolute (start with "/"): %s`, clip(in.Path))
+		return nil, refusal(`Path must be absolute (start with "/"): %s`, clip.Text(in.Path, maxShown))
 	case strings.Contains(in.Path, "\x00"):
-		return nil, refusal("Path must not contain NUL bytes: %s", oneLine(clip(in.Path)))
+		return nil, refusal("Path must not contain NUL bytes: %s", oneLine(clip.Text(in.Path, maxShown)))
 	}
 	if err := checkPath(in.Path); err != nil {
 		return nil, err
@@ -183,7 +184,7 @@ func listFiles(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallTool
 			lines = append(lines, mark+strconv.FormatInt(f.Size, 10)+"\t"+oneLine(f.Name))
 		}
 		if len(out.Entries) > maxEntries {
-			return nil, refusal("%s has over %d entries; look at a part of it with sandbox_exec, such as ls %s | head", clip(in.Path), maxEntries, clip(in.Path))
+			return nil, refusal("%s has over %d entries; look at a part of it with sandbox_exec, such as ls %s | head", clip.Text(in.Path, maxShown), maxEntries, clip.Text(in.Path, maxShown))
 		}
 		if req.Cursor = page.NextCursor; req.Cursor == "" {
 			break
@@ -212,7 +213,7 @@ func downloadDir(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallTo
 	data, err := zipOf(ctx, c, in, c.MaxBytes(maxZip))
 	switch {
 	case sandbox.CodeOf(err) == sandbox.CodeTooLarge:
-		return told("%s zips to more than the limit of 10 MiB (7.4 MiB over stdio). Download a smaller subdirectory, read single files with sandbox_files_read, or use Cove's command line for all of it.", clip(in.Path))
+		return told("%s zips to more than the limit of 10 MiB (7.4 MiB over stdio). Download a smaller subdirectory, read single files with sandbox_files_read, or use Cove's command line for all of it.", clip.Text(in.Path, maxShown))
 	case err != nil:
 		return nil, about(ctx, c, in.Sandbox, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -30,7 +31,7 @@ const minPreviewPort = 1024
 
 func previewURL(ctx context.Context, c *dialect.Call, in previewArgs) (*mcp.CallToolResult, error) {
 	if strings.Trim(in.Sandbox, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") != "" || in.Sandbox == "" {
-		return told("Invalid sandbox id: %s", clip(in.Sandbox))
+		return told("Invalid sandbox id: %s", clip.Text(in.Sandbox, maxShown))
 	}
 	port := int(in.Port)
 	if port < minPreviewPort {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -297,7 +298,7 @@ func kill(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolRe
 	case sandbox.CodeOf(err) != sandbox.CodeNotFound:
 		return nil, err
 	}
-	return dialect.Text("deleted "+clip(id), deleted{id, true}), nil
+	return dialect.Text("deleted "+clip.Text(id, maxShown), deleted{id, true}), nil
 }
 
 // seconds is a number, null, or not given.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/egress"
 )
 
@@ -80,4 +80,4 @@ func failure(host string, err error) answer {
 	return answer{http.StatusBadGateway, "upstream_failed", host + " ended the connection, or answered with what is not HTTP"}
 }
 
-func words(err error) string { return strings.ToValidUTF8(cut(err.Error(), maxWords), "") }
+func words(err error) string { return clip.Valid(err.Error(), maxWords) }

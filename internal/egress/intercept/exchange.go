@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -68,9 +69,9 @@ func (x *Interceptor) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Host = s.host
 	}
 	host := requestHost(r)
-	e := &exchange{s: s, start: time.Now(), host: host, method: cut(r.Method, maxLoggedMethod), path: cut(r.URL.EscapedPath(), maxLoggedPath)}
+	e := &exchange{s: s, start: time.Now(), host: host, method: clip.Valid(r.Method, maxLoggedMethod), path: clip.Valid(r.URL.EscapedPath(), maxLoggedPath)}
 	if s.c.TLS && host != s.host {
-		a := misdirected(cut(r.Host, maxLoggedHost), s.host)
+		a := misdirected(clip.Valid(r.Host, maxLoggedHost), s.host)
 		e.misdirect(a)
 		a.write(w)
 		return
@@ -355,7 +356,7 @@ func (e *exchange) refuse(a answer) {
 // misdirect records a request that is for another host than its connection.
 func (e *exchange) misdirect(a answer) {
 	ev := e.event(finding{binding: &binding{}})
-	ev.Host = strings.ToValidUTF8(cut(e.host, maxLoggedHost), "")
+	ev.Host = clip.Valid(e.host, maxLoggedHost)
 	ev.Verdict, ev.Match, ev.Rule = sandbox.NetworkBlocked, sandbox.MatchDomain, ""
 	ev.Status, ev.Reason = a.status, a.message
 	e.s.c.Record(ev)
@@ -403,11 +404,4 @@ func (e *exchange) event(f finding) sandbox.NetworkEvent {
 		Protocol: protocol, Host: e.host, Match: sandbox.MatchSecret, Rule: "secret " + f.Secret, Secret: f.Secret,
 		Method: e.method, Path: e.path,
 	}
-}
-
-func cut(s string, n int) string {
-	if len(s) > n {
-		return s[:n]
-	}
-	return s
 }

@@ -1,0 +1,64 @@
+// Package clip shortens UTF-8 text without cutting a character in two.
+package clip
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Text returns s if it has at most n bytes. Of a longer one it returns the
+// beginning, as [Valid] does, and an ellipsis.
+func Text(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return Valid(s, n) + "…"
+}
+
+// Valid returns the first n bytes of s at most, without those that are not UTF-8.
+func Valid(s string, n int) string {
+	return strings.ToValidUTF8(s[:min(n, len(s))], "")
+}
+
+// Head returns the first n bytes of p at most, ending with a whole character.
+// Other bytes that are not UTF-8 stay.
+func Head[P ~string | ~[]byte](p P, n int) P {
+	if len(p) <= n {
+		return p
+	}
+	return TrimEnd(p[:n])
+}
+
+// TrimEnd drops the incomplete character that p ends with, if it does.
+func TrimEnd[P ~string | ~[]byte](p P) P { return p[:len(p)-PartialEnd(p)] }
+
+// TrimStart drops the rest of a character that p begins with, if it does.
+func TrimStart[P ~string | ~[]byte](p P) P { return p[PartialStart(p):] }
+
+// PartialEnd returns how many bytes at the end of p are the beginning of a
+// character that is incomplete.
+func PartialEnd[P ~string | ~[]byte](p P) int {
+	for i := 1; i <= min(utf8.UTFMax-1, len(p)); i++ {
+		if tail := p[len(p)-i:]; utf8.RuneStart(tail[0]) {
+			if utf8.FullRuneInString(string(tail)) {
+				return 0
+			}
+			return i
+		}
+	}
+	return 0
+}
+
+// PartialStart returns how many bytes at the beginning of p are the rest of a
+// character; 0 if there are more than a character can have.
+func PartialStart[P ~string | ~[]byte](p P) int {
+	for i := range min(utf8.UTFMax, len(p)) {
+		if utf8.RuneStart(p[i]) {
+			return i
+		}
+	}
+	if len(p) < utf8.UTFMax {
+		return len(p)
+	}
+	return 0
+}
