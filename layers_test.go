@@ -16,8 +16,9 @@ const module = "github.com/cove-sh/cove"
 // layers, and the ones of its own layer that sameLayer names. ARCHITECTURE.md
 // tells what the layers mean.
 var layers = map[string]int{
-	"sandbox":       0,
-	"internal/clip": 0,
+	"sandbox":          0,
+	"internal/clip":    0,
+	"internal/durable": 0,
 
 	"internal/agentbin":         1,
 	"internal/audit":            1,

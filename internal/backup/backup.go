@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/checkpoint"
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/store/sqlite"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -292,33 +293,15 @@ func (k *frozen) needs(dir string) error {
 	return nil
 }
 
-// intoFile makes a file of what write writes, whole and synced or not at all.
+// intoFile makes a file, which nothing has, of what write writes.
 func intoFile(path string, write func(*os.File) error) error {
-	dir, name := filepath.Split(path)
-	if dir == "" {
-		dir = "."
-	}
-	f, err := os.CreateTemp(dir, "."+name+".part-") // 0600
-	if err != nil {
+	begun := false
+	err := durable.Create(path, func(f *os.File) error {
+		begun = true
+		return write(f)
+	})
+	if err != nil && !begun {
 		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("%s cannot be made (%v); choose another place", path, err))
 	}
-	err = write(f)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system that has it not
-			err = os.Rename(f.Name(), path)
-		}
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDir(dir)
-}
-
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
 	"github.com/cove-sh/cove/sandbox"
@@ -172,7 +173,7 @@ func putInPlace(draft, stateDir string) error {
 			return fmt.Errorf("put %s in its place: %w; move %s away and try again", e.Name(), err, stateDir)
 		}
 	}
-	return errors.Join(syncDir(stateDir), syncDir(filepath.Dir(stateDir)))
+	return errors.Join(durable.SyncDir(stateDir), durable.SyncDir(filepath.Dir(stateDir)))
 }
 
 // readJSON reads a small entry.

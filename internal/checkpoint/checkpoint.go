@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 )
 
@@ -133,9 +134,9 @@ func (w *Draft) Discard() error { return os.RemoveAll(w.dir) }
 func (w *Draft) NoSum(name string) { w.unsummed = append(w.unsummed, name) }
 
 // Commit makes the checkpoint visible, with all files that are in the draft,
-// and returns its manifest with their sizes. A durable one has checksums and
+// and returns its manifest with their sizes. A synced one has checksums and
 // survives a loss of power from here on.
-func (w *Draft) Commit(m Manifest, durable bool) (Manifest, error) {
+func (w *Draft) Commit(m Manifest, synced bool) (Manifest, error) {
 	m.Format, m.ID = format, w.id
 	entries, err := os.ReadDir(w.dir)
 	if err != nil {
@@ -145,7 +146,7 @@ func (w *Draft) Commit(m Manifest, durable bool) (Manifest, error) {
 	var g errgroup.Group
 	for i, e := range entries {
 		g.Go(func() (err error) {
-			m.Files[i], err = finishFile(w.dir, e.Name(), !slices.Contains(w.unsummed, e.Name()), durable)
+			m.Files[i], err = finishFile(w.dir, e.Name(), !slices.Contains(w.unsummed, e.Name()), synced)
 			return err
 		})
 	}
@@ -155,21 +156,22 @@ func (w *Draft) Commit(m Manifest, durable bool) (Manifest, error) {
 	for _, f := range m.Files {
 		m.SizeBytes += f.Size
 	}
-	if err := writeManifest(w.dir, &m, durable); err != nil {
+	if err := writeManifest(w.dir, &m, synced); err != nil {
 		return m, fmt.Errorf("write checkpoint: %w", err)
 	}
-	if err := os.Rename(w.dir, w.d.Path(w.id)); err != nil {
-		return m, fmt.Errorf("write checkpoint: %w", err)
+	rename := os.Rename
+	if synced {
+		rename = durable.Rename
 	}
-	if durable {
-		return m, syncDir(w.d.path)
+	if err := rename(w.dir, w.d.Path(w.id)); err != nil {
+		return m, fmt.Errorf("write checkpoint: %w", err)
 	}
 	return m, nil
 }
 
-// finishFile describes a file and, for a durable checkpoint, sums it up while
+// finishFile describes a file and, for a synced checkpoint, sums it up while
 // the disk writes it.
-func finishFile(dir, name string, summed, durable bool) (File, error) {
+func finishFile(dir, name string, summed, synced bool) (File, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		return File{}, err
@@ -180,7 +182,7 @@ func finishFile(dir, name string, summed, durable bool) (File, error) {
 		return File{}, err
 	}
 	out := File{Name: name, Size: info.Size()}
-	if !durable {
+	if !synced {
 		return out, nil
 	}
 	if !summed {
@@ -215,32 +217,16 @@ func checksum(path string, n int64) (uint32, error) {
 	return h.Sum32(), nil
 }
 
-func writeManifest(dir string, m *Manifest, durable bool) error {
+func writeManifest(dir string, m *Manifest, synced bool) error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, manifestFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
+	path := filepath.Join(dir, manifestFile)
+	if synced {
+		return durable.WriteFile(path, data)
 	}
-	_, err = f.Write(data)
-	if durable {
-		err = errors.Join(err, f.Sync())
-	}
-	if err := errors.Join(err, f.Close()); err != nil || !durable {
-		return err
-	}
-	return syncDir(dir)
-}
-
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
+	return os.WriteFile(path, data, 0o600)
 }
 
 // Sync writes a checkpoint that is not durable to the disk.

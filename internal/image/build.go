@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -202,14 +203,14 @@ func (p *Provider) adopt(content, digest string) error {
 	p.mu.Lock()
 	p.used[digest] = time.Now() // not to be collected before the manifest is there
 	p.mu.Unlock()
-	err := os.Rename(content, to)
+	err := durable.Rename(content, to)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("keep root: %w", err)
 	}
-	return syncDir(filepath.Dir(to))
+	return nil
 }
 
 // scratchFile names, in a build's directory, a directory outside of it that

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -175,7 +176,7 @@ func (p *Provider) cached(key string) *manifest {
 func (p *Provider) keep(key string, m *manifest) {
 	data, err := json.Marshal(m)
 	if err == nil {
-		err = p.replaceFile(p.cacheFile(key), data)
+		err = durable.WriteFile(p.cacheFile(key), append(data, '\n'))
 	}
 	if err != nil {
 		p.log.Warn("keep a step of a build for the next one", "error", err)

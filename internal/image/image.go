@@ -31,6 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/oci"
 	"github.com/cove-sh/cove/sandbox"
@@ -426,9 +427,11 @@ func (p *Provider) sweep() {
 		}
 		unlock()
 	}
-	stale, _ := filepath.Glob(filepath.Join(p.dir, "manifests", ".new-*"))
-	for _, f := range stale {
-		_ = os.Remove(f)
+	for _, dir := range []string{"", "cache", "manifests"} {
+		stale, _ := filepath.Glob(filepath.Join(p.dir, dir, durable.TempFiles))
+		for _, f := range stale {
+			_ = os.Remove(f)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -118,27 +119,10 @@ func (p *Provider) writeManifest(m *manifest, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := p.replaceFile(p.manifestFile(file), data); err != nil {
+	if err := durable.WriteFile(p.manifestFile(file), append(data, '\n')); err != nil {
 		return fmt.Errorf("write manifest: %w", err)
 	}
 	return nil
-}
-
-// replaceFile writes a small file, durably and at once.
-func (p *Provider) replaceFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Join(p.dir, "manifests"), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone already when all went well
-	_, err = f.Write(append(data, '\n'))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
 }
 
 // manifests returns the records of all templates that can be read.
@@ -178,11 +162,3 @@ func (p *Provider) manifestFile(name string) string {
 }
 
 func (p *Provider) rootfsDir(digest string) string { return filepath.Join(p.dir, "rootfs", digest) }
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -255,7 +256,7 @@ func (p *Provider) keepAliases(next map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if err := p.replaceFile(filepath.Join(p.dir, aliasFile), data); err != nil {
+	if err := durable.WriteFile(filepath.Join(p.dir, aliasFile), append(data, '\n')); err != nil {
 		return fmt.Errorf("keep aliases: %w", err)
 	}
 	p.aliases = next
@@ -295,7 +296,7 @@ func (p *Provider) Delete(ref string) error {
 	}
 	delete(p.failed, name)
 	delete(p.shapes, name)
-	return errors.Join(append(errs, syncDir(filepath.Join(p.dir, "manifests")), p.dropAliases(name, 0))...)
+	return errors.Join(append(errs, durable.SyncDir(filepath.Join(p.dir, "manifests")), p.dropAliases(name, 0))...)
 }
 
 // deleteVersion removes one version. The newest of the others takes its place.
@@ -325,7 +326,7 @@ func (p *Provider) deleteVersion(name string, number int, numbers []int) error {
 			return err
 		}
 	}
-	err = errors.Join(removeFile(p.manifestFile(versioned(name, number))), syncDir(filepath.Join(p.dir, "manifests")))
+	err = errors.Join(removeFile(p.manifestFile(versioned(name, number))), durable.SyncDir(filepath.Join(p.dir, "manifests")))
 	if len(numbers) == 0 {
 		number = 0 // nothing is left that an alias could mean
 	}

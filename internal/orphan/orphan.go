@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/volume"
 )
 
@@ -128,7 +129,7 @@ func (d *Dir) Put(it Item, move func(to string) error) (Item, error) {
 		}
 	}
 	if err == nil {
-		err = errors.Join(syncDir(draft), os.Rename(draft, filepath.Join(d.path, it.dir)), syncDir(d.path))
+		err = errors.Join(durable.SyncDir(draft), durable.Rename(draft, filepath.Join(d.path, it.dir)))
 	}
 	if err != nil {
 		return it, fmt.Errorf("set %s aside: %w", it.ID, err)
@@ -141,12 +142,7 @@ func writeAbout(dir string, it *Item) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, aboutFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	return errors.Join(err, f.Sync(), f.Close())
+	return durable.WriteFile(filepath.Join(dir, aboutFile), append(data, '\n'))
 }
 
 // discard removes a directory that has no content.
@@ -236,12 +232,4 @@ func (d *Dir) Remove(it Item) error {
 		return fmt.Errorf("remove %s, which was set aside: %w", it.ID, err)
 	}
 	return nil
-}
-
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/cove-sh/cove/internal/durable"
 )
 
 // installationFile, in a directory of content, has the id of the database that
@@ -76,17 +78,8 @@ func writeInstallation(dir, id string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".installation-") // 0600
-	if err != nil {
+	if err := durable.WriteFile(file, []byte(id+"\n")); err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone already when all went well
-	_, err = f.WriteString(id + "\n")
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), file); err != nil {
-		return err
-	}
-	return errors.Join(syncDir(dir), syncDir(filepath.Dir(dir)))
+	return durable.SyncDir(filepath.Dir(dir))
 }

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"github.com/cove-sh/cove/internal/durable"
 )
 
 // linkKeyFile holds the key that signs links to previews. Without it, all links
@@ -33,31 +34,8 @@ func linkKey(file string) ([]byte, error) {
 func newLinkKey(file string) ([]byte, error) {
 	key := make([]byte, linkKeySize)
 	rand.Read(key)
-	f, err := os.CreateTemp(filepath.Dir(file), ".preview-links-") // 0600
-	if err == nil {
-		_, err = f.Write(key)
-		err = errors.Join(err, f.Sync(), f.Close())
-		if err == nil {
-			err = os.Rename(f.Name(), file)
-		}
-		if err == nil {
-			err = syncDir(filepath.Dir(file))
-		}
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}
-	if err != nil {
+	if err := durable.WriteFile(file, key); err != nil {
 		return nil, fmt.Errorf("write the key of preview links: %w", err)
 	}
 	return key, nil
-}
-
-// syncDir writes a directory's names to the disk.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

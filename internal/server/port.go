@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/config"
+	"github.com/cove-sh/cove/internal/durable"
 )
 
 // portFile, in the state directory, has the port on which a daemon that takes
@@ -63,9 +64,5 @@ func keepPort(cfg *config.Config, addr net.Addr) error {
 	if !ok {
 		return nil
 	}
-	path := filepath.Join(cfg.StateDir, portFile)
-	if err := os.WriteFile(path+".new", fmt.Appendln(nil, tcp.Port), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return durable.WriteFile(filepath.Join(cfg.StateDir, portFile), fmt.Appendln(nil, tcp.Port))
 }

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/cove-sh/cove/internal/durable"
 )
 
 const (
@@ -175,17 +177,15 @@ func checkPrivate(f *os.File) error {
 // createKeyFile writes a file that is not there yet. Of several who try, one
 // succeeds and the others get [fs.ErrExist].
 func createKeyFile(file string, keys []key) error {
-	return writeKeyFile(file, keys, os.Link)
+	return writeKeyFile(file, keys, durable.CreateFile)
 }
 
 // replaceKeyFile puts a new file in the old one's place.
 func replaceKeyFile(file string, keys []key) error {
-	return writeKeyFile(file, keys, os.Rename)
+	return writeKeyFile(file, keys, durable.WriteFile)
 }
 
-// writeKeyFile writes a file beside its place and, when it is on the disk,
-// moves it there.
-func writeKeyFile(file string, keys []key, place func(from, to string) error) (err error) {
+func writeKeyFile(file string, keys []key, write func(path string, data []byte) error) error {
 	text := []byte(keyComment)
 	defer func() { Wipe(text) }()
 	for _, k := range keys {
@@ -193,29 +193,8 @@ func writeKeyFile(file string, keys []key, place func(from, to string) error) (e
 		text = base64.StdEncoding.AppendEncode(text, k.bytes[:])
 		text = append(text, '\n')
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*") // mode 0600
-	if err != nil {
-		return fmt.Errorf("key of secrets: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = place(f.Name(), file)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(file))
-	}
-	if err != nil {
+	if err := write(file, text); err != nil {
 		return fmt.Errorf("write key of secrets: %w", err)
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

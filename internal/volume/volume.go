@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/durable"
 )
 
 // MinEntryBytes is what a file, directory or link counts for at least, so that a
@@ -93,12 +95,7 @@ func (d *Dir) SetLabel(id string, label []byte) error {
 	if !ids.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
 	}
-	path := filepath.Join(d.path, id, labelFile)
-	err := os.WriteFile(path+".new", label, 0o600)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
+	if err := durable.WriteFile(filepath.Join(d.path, id, labelFile), label); err != nil {
 		return fmt.Errorf("label volume %s: %w", id, err)
 	}
 	return nil

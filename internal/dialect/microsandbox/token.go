@@ -14,6 +14,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -65,31 +66,11 @@ func MakeServerKey(dir string, reset bool) ([]byte, error) {
 	}
 	// 32 characters, as the product's.
 	key := []byte(rand.Text() + rand.Text())[:32]
-	file, err := os.CreateTemp(dir, KeyFile+".")
-	if err != nil {
-		return nil, fmt.Errorf("write the key: %w", err)
-	}
-	_, err = file.Write(key)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), filepath.Join(dir, KeyFile))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write the key: %w", errors.Join(err, os.Remove(file.Name())))
-	}
 	// A loss of power must not bring the old key back, whose end is told now.
-	if err := syncDir(dir); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, KeyFile), key); err != nil {
 		return nil, fmt.Errorf("write the key: %w", err)
 	}
 	return key, nil
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Grant is what a key is good for.

@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/cove-sh/cove/internal/durable"
 )
 
 // AuthorityFile is the name of the file in the state directory with the
@@ -48,10 +50,10 @@ func LoadAuthority(dir string) (*Authority, error) {
 	case err == nil && time.Now().Before(a.cert.NotAfter):
 		return a, nil
 	case err == nil:
-		err = makeAuthority(file, os.Rename)
+		err = makeAuthority(file, durable.WriteFile)
 	case errors.Is(err, fs.ErrNotExist):
 		// Of several that start at once, one makes it.
-		err = makeAuthority(file, os.Link)
+		err = makeAuthority(file, durable.CreateFile)
 		if errors.Is(err, fs.ErrExist) {
 			err = nil
 		}
@@ -90,9 +92,8 @@ func readAuthority(file string) (*Authority, error) {
 	return &Authority{cert: certs[0], key: key}, nil
 }
 
-// makeAuthority writes a new authority beside its place and, when it is on the
-// disk, moves it there.
-func makeAuthority(file string, place func(from, to string) error) error {
+// makeAuthority makes a new authority and writes it to a file.
+func makeAuthority(file string, write func(path string, data []byte) error) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -110,23 +111,7 @@ func makeAuthority(file string, place func(from, to string) error) error {
 		return err
 	}
 	defer clear(text)
-	f, err := os.CreateTemp(filepath.Dir(file), "."+AuthorityFile+"-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := place(f.Name(), file); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(file))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return write(file, text)
 }
 
 // CertificatePEM returns the certificate that sandboxes are to trust.

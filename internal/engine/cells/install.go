@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/durable"
 )
 
 // install puts what sandboxes are started from where it cannot change under
@@ -157,22 +159,7 @@ func sameFile(path string, want *unix.Stat_t) bool {
 	return unix.Stat(path, &st) == nil && st.Ino == want.Ino && st.Dev == want.Dev
 }
 
-// writeProgram writes an executable file that is there whole or not at all, also
-// after a loss of power.
+// writeProgram writes an executable file.
 func writeProgram(path string, write func(*os.File) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "new-")
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(write(f), f.Chmod(0o555), f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durable.Write(path, func(f *os.File) error { return errors.Join(write(f), f.Chmod(0o555)) })
 }

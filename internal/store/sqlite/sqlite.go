@@ -21,6 +21,7 @@ import (
 	msqlite "modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -84,16 +85,7 @@ func private(path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Chmod(0o600), f.Close(), syncDir(filepath.Dir(path)))
-}
-
-// syncDir makes the names in a directory survive a loss of power.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(f.Chmod(0o600), f.Close(), durable.SyncDir(filepath.Dir(path)))
 }
 
 func open(path, query string, conns int) (*sql.DB, error) {
