@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/klauspost/readahead"
 	"golang.org/x/sys/unix"
 )
 
@@ -57,10 +58,15 @@ func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (i
 	if err != nil {
 		return info, err
 	}
-	a := newAhead(ctx, r)
-	info, err = s.read(content, a)
+	// What makes the stream (a decompressor, a network) and what takes it work at
+	// the same time.
+	ahead, err := readahead.NewReaderSize(&cancelledReader{ctx, r}, 4, 512<<10)
+	if err != nil {
+		return info, errors.Join(err, r.Close())
+	}
+	info, err = s.read(content, ahead)
 	cancel() // whatever it still waits for
-	a.close()
+	ahead.Close()
 	if cerr := r.Close(); err == nil {
 		err = cerr
 	}

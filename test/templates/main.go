@@ -162,7 +162,7 @@ func definitions() (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	for _, name := range []string{"definition.go", "desktop.go", "desktop.sh", "debian.go", "accounts.go"} {
+	for _, name := range []string{"builtin.go", "desktop.go", "desktop.sh", "debian.go", "accounts.go"} {
 		data, err := os.ReadFile(filepath.Join(root, "internal/image", name))
 		if err != nil {
 			return "", err
