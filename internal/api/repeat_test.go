@@ -13,6 +13,7 @@ import (
 	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/internal/api"
 	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/internal/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -70,7 +71,9 @@ func (m *makers) Pause(context.Context, string) (*sandbox.Sandbox, error) {
 // openRequests returns what opens a new run of the interface on one database.
 func openRequests(t *testing.T, svc sandbox.Service) func() http.Handler {
 	t.Helper()
-	st, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
+	path := filepath.Join(t.TempDir(), "cove.db")
+	sqlitetest.New(t, path)
+	st, err := sqlite.Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

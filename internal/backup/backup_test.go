@@ -19,6 +19,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/internal/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -41,6 +42,7 @@ func state(t *testing.T) (dir string, s *sqlite.Store) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "state")
 	must(t, os.Mkdir(dir, 0o700))
+	sqlitetest.New(t, filepath.Join(dir, database))
 	s, err := sqlite.Open(t.Context(), filepath.Join(dir, database))
 	must(t, err)
 	t.Cleanup(func() { s.Close() })

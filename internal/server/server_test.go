@@ -21,6 +21,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/internal/server"
+	"github.com/cove-sh/cove/internal/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/servertest"
 )
@@ -40,6 +41,7 @@ func start(t *testing.T, change func(*config.Config), deps ...func(*server.Deps)
 	t.Helper()
 	cfg := config.Default(func(string) string { return "" })
 	cfg.StateDir = t.TempDir()
+	sqlitetest.New(t, filepath.Join(cfg.StateDir, "cove.db"))
 	cfg.Listen = "127.0.0.1:0"
 	cfg.DrainTimeout = 2 * time.Second
 	if change != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store/sqlite"
+	"github.com/cove-sh/cove/internal/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/shelf"
 )
@@ -59,7 +60,9 @@ func (s *Service) Close() error {
 // New returns a service that ends with the test.
 func New(t testing.TB) *Service {
 	t.Helper()
-	s, err := Open(t.Context(), t.TempDir(), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	dir := t.TempDir()
+	sqlitetest.New(t, filepath.Join(dir, "cove.db"))
+	s, err := Open(t.Context(), dir, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
