@@ -6,8 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,11 +77,10 @@ func TestCheckpointSurvivesUpgrade(t *testing.T) {
 	if err := os.WriteFile(installed, first, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// Any other file is another version; a program may have more at its end.
 	second := filepath.Join(r.dir, "second")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=upgraded", "-o", second, "../../../cmd/cove")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the second version: %v\n%s", err, out)
+	if err := os.WriteFile(second, append(slices.Clip(first), 0), 0o755); err != nil {
+		t.Fatal(err)
 	}
 
 	r.Engine = openWith(t, r.dir, installed)
