@@ -56,8 +56,7 @@ func newWorld(t *testing.T, wrap func(sandbox.Service) sandbox.Service) *world {
 // waitEnded waits until the newest job has ended.
 func (w *world) waitEnded(t *testing.T) *sandbox.Job {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		jobs, err := w.ListJobs(w.ctx, w.name, sandbox.Page{})
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +67,6 @@ func (w *world) waitEnded(t *testing.T) *sandbox.Job {
 		if time.Now().After(deadline) {
 			t.Fatalf("the job does not end: %+v", jobs.Items)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -144,8 +142,7 @@ func TestDisconnectKills(t *testing.T) {
 // waitRunning waits until the newest job runs and has written something.
 func waitRunning(t *testing.T, w *world) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for time.Now().Before(deadline) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		jobs, err := w.ListJobs(w.ctx, w.name, sandbox.Page{})
 		if err != nil {
 			t.Fatal(err)
@@ -153,7 +150,6 @@ func waitRunning(t *testing.T, w *world) {
 		if n := len(jobs.Items); n > 0 && jobs.Items[n-1].State == sandbox.JobRunning && jobs.Items[n-1].StdoutBytes > 0 {
 			return
 		}
-		time.Sleep(time.Millisecond)
 	}
 	t.Fatal("no job runs")
 }

@@ -127,7 +127,7 @@ func FuzzValues(f *testing.F) {
 		}()
 		defer ours.Close()
 		v := newValues()
-		go func() { time.Sleep(20 * time.Millisecond); theirs.Close() }()
+		defer time.AfterFunc(20*time.Millisecond, func() { theirs.Close() }).Stop()
 		if err := v.take(ours); err != nil && len(v.held) > 0 {
 			t.Errorf("a delivery that failed left %d values: %v", len(v.held), err)
 		}

@@ -159,8 +159,10 @@ func TestLateServerName(t *testing.T) {
 	in.secureWeb(publicAddr+":443", "evil.example")
 	in.lookup("good.example")
 	c := in.mustConnect(publicAddr + ":443")
-	for len(in.dials()) == 0 {
-		time.Sleep(10 * time.Millisecond)
+	for end := time.Now().Add(patience); len(in.dials()) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the gateway does not dial the server")
+		}
 	}
 	if got, err := reached(c, "evil.example"); err == nil {
 		t.Errorf("reached %q", got)

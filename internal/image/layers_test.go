@@ -387,13 +387,17 @@ func TestPulledOnce(t *testing.T) {
 		defer p.layers.mu.Unlock()
 		return p.layers.pulls[pullKey{digestOf(data), ""}].waiters
 	}
-	for waiting() != 9 {
-		time.Sleep(time.Millisecond)
+	await := func(want int) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); waiting() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d wait, want %d", waiting(), want)
+			}
+		}
 	}
+	await(9)
 	giveUp()
-	for waiting() != 8 {
-		time.Sleep(time.Millisecond)
-	}
+	await(8)
 	close(release)
 	wg.Wait()
 	if n := opened.Load(); n != 1 {

@@ -139,8 +139,10 @@ func TestTwoWritersAtOnce(t *testing.T) {
 	write(t, dir, 0, 0, 1)
 	a := open(t, dir, 0)
 	a.Record(event("a.example", 0))
-	for len(readAll(t, dir, sandbox.NetworkLogRequest{})) < 2 {
-		time.Sleep(time.Millisecond)
+	for end := time.Now().Add(time.Minute); len(readAll(t, dir, sandbox.NetworkLogRequest{})) < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the first event is not written")
+		}
 	}
 	b := open(t, dir, 0)
 	for i := range 200 {
