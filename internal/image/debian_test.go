@@ -44,7 +44,13 @@ func TestDebianModeTellsTheNextStep(t *testing.T) {
 	}
 }
 
+// TestDebianForReal has mmdebstrap make a Debian, in "make soak". Otherwise the tests
+// of bootstrap_test.go stand for it with one made by hand, and TestTemplatePackages
+// of test/network installs packages.
 func TestDebianForReal(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
 	needs.Command(t, "mmdebstrap")
 	mode, err := debianMode()
 	needs.NoError(t, err)
@@ -120,7 +126,12 @@ func TestDebianForReal(t *testing.T) {
 	}
 }
 
+// TestDebianCancel cancels mmdebstrap in "make soak"; TestBootstrapAtOnce stands for it
+// with a Debian made by hand.
 func TestDebianCancel(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
 	needs.Command(t, "mmdebstrap")
 	mode, err := debianMode()
 	needs.NoError(t, err)

@@ -1,6 +1,7 @@
 // Package needs says what a test requires of the machine it runs on. Where it
 // is missing, the test is skipped with a reason; in CI (environment CI=true, or
-// COVE_NO_SKIP=1) it fails instead, so that nothing goes untested unnoticed.
+// COVE_NO_SKIP=1) it fails instead, so that nothing goes untested unnoticed. It
+// also says how many of their cases tests take; see [Soak].
 package needs
 
 import (
@@ -21,6 +22,12 @@ func missing(t testing.TB, format string, args ...any) {
 	}
 	t.Skipf("missing here: "+format, args...)
 }
+
+// Soak reports whether tests go through all of the cases that they know, as
+// "make soak" has them do (COVE_SOAK=1). Otherwise they take those that find most
+// of what the others would. A test of which no case is taken says in its comment
+// what stands for it.
+func Soak() bool { return os.Getenv("COVE_SOAK") == "1" }
 
 // Root requires that the test runs as root.
 func Root(t testing.TB) {

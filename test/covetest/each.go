@@ -2,7 +2,6 @@ package covetest
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/needs"
@@ -11,29 +10,34 @@ import (
 // OrdinaryUID is a user without an account.
 const OrdinaryUID = 54321
 
-// Soak reports whether tests go through all of the cases that they know, as
-// "make soak" has them do (COVE_SOAK=1). Otherwise they take those that find most
-// of what the others would.
-func Soak() bool { return os.Getenv("COVE_SOAK") == "1" }
-
-// Second reports whether this is the run of an ordinary user beside root's of the
-// same test.
-func Second(t testing.TB) bool {
-	return os.Geteuid() == 0 && strings.HasSuffix(t.Name(), "/user")
+// Own runs a test on a daemon of its own with these arguments. The daemon is an
+// ordinary user's, who may do less than root; "make soak" has root run the test
+// too. See [Shared] for tests that need no daemon of their own, and [EachUser]
+// for those that are about what root may do and others may not.
+func Own(t *testing.T, test func(t *testing.T, d *Daemon), args ...string) {
+	t.Helper()
+	start(t, needs.Soak(), test, args)
 }
 
-// EachUser runs a test on a daemon of this user's and, for root, on one of an
-// ordinary user's too, with these arguments. Both run at once, after the
-// caller's own function. See [Shared] for tests that need no daemon of their
-// own.
+// EachUser is [Own] for tests whose subject differs between root and ordinary
+// users: cgroups, mounts, the owners of files. It always runs as both, at the
+// same time, after the caller's own function.
 func EachUser(t *testing.T, test func(t *testing.T, d *Daemon), args ...string) {
 	t.Helper()
-	needs.GVisor(t)
-	eachUser(t, func(t *testing.T, uid uint32) { test(t, Start(t, Options{UID: uid, Args: args})) })
+	start(t, true, test, args)
 }
 
-// eachUser runs a test for user ids: 0 is this user.
-func eachUser(t *testing.T, test func(t *testing.T, uid uint32)) {
+// start runs a test on a new daemon for each user, or for the ordinary one.
+func start(t *testing.T, both bool, test func(t *testing.T, d *Daemon), args []string) {
+	t.Helper()
+	needs.GVisor(t)
+	ForUsers(t, both, func(t *testing.T, uid uint32) { test(t, Start(t, Options{UID: uid, Args: args})) })
+}
+
+// ForUsers runs a test for user ids, where 0 is this user: for root and an ordinary
+// user, at the same time, or for the ordinary one only. An ordinary user runs it
+// alone in any case.
+func ForUsers(t *testing.T, both bool, test func(t *testing.T, uid uint32)) {
 	t.Helper()
 	run := func(name string, uid uint32) {
 		t.Run(name, func(t *testing.T) {
@@ -41,10 +45,12 @@ func eachUser(t *testing.T, test func(t *testing.T, uid uint32)) {
 			test(t, uid)
 		})
 	}
-	if os.Geteuid() == 0 {
-		run("root", 0)
-		run("user", OrdinaryUID)
+	if os.Geteuid() != 0 {
+		run("user", 0)
 		return
 	}
-	run("user", 0)
+	if both {
+		run("root", 0)
+	}
+	run("user", OrdinaryUID)
 }

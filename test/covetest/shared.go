@@ -13,14 +13,26 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Shared runs a test as [EachUser] does, but on daemons that such tests of the
+// Shared runs a test as [Own] does, but on a daemon that such tests of the
 // package share, one after the other: for tests that leave the daemon itself
 // alone. What a test has made there is removed after it. The package's
 // TestMain calls [Main].
 func Shared(t *testing.T, test func(t *testing.T, d *Daemon), args ...string) {
 	t.Helper()
+	borrow(t, needs.Soak(), test, args)
+}
+
+// SharedEachUser is [EachUser] on the daemons of [Shared].
+func SharedEachUser(t *testing.T, test func(t *testing.T, d *Daemon), args ...string) {
+	t.Helper()
+	borrow(t, true, test, args)
+}
+
+// borrow runs a test on a shared daemon for each user, or for the ordinary one.
+func borrow(t *testing.T, both bool, test func(t *testing.T, d *Daemon), args []string) {
+	t.Helper()
 	needs.GVisor(t)
-	eachUser(t, func(t *testing.T, uid uint32) { test(t, Borrow(t, Options{UID: uid, Args: args})) })
+	ForUsers(t, both, func(t *testing.T, uid uint32) { test(t, Borrow(t, Options{UID: uid, Args: args})) })
 }
 
 // Borrow returns a daemon with these options that is shared in the same way,

@@ -190,7 +190,7 @@ func TestDaemonDiesInBuild(t *testing.T) {
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "http://")
 	hangs, ready := shellImage(t, "hang"), shellImage(t)
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		repo := strings.ToLower(filepath.Base(t.Name()))
 		push := func(img v1.Image) {
 			ref, err := name.ParseReference(host+"/"+repo+":1", name.Insecure)

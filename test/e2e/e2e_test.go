@@ -12,7 +12,7 @@ import (
 )
 
 func TestMainJob(t *testing.T) {
-	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Name: "main-job", Env: map[string]string{"GREETING": "hello"}})
 		if s.State != sandbox.StateRunning {
 			t.Fatalf("state %s, want running", s.State)

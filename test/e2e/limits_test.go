@@ -61,7 +61,7 @@ func TestLimitsBite(t *testing.T) {
 			},
 		},
 	}
-	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		neighbour := d.Create(t, sandbox.CreateRequest{Name: "neighbour"})
 		for _, a := range attacks {
 			t.Run(a.name, func(t *testing.T) {

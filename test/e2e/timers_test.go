@@ -176,7 +176,7 @@ func TestTimers(t *testing.T) {
 // Timers hold although the daemon is killed: what was due meanwhile ends at
 // the start, with its reason, and the rest at its time.
 func TestTimersSurviveTheDaemon(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		longEnough(t, 2*time.Second, func(n time.Duration) bool { return timersSurvive(t, d, n) })
 	})
 }

@@ -255,7 +255,7 @@ func updateCPUs(t *testing.T, d *covetest.Daemon) {
 // One processor is one, however many programs want it, and sandboxes that want
 // the same get the same.
 func TestProcessorLimitBites(t *testing.T) {
-	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		processors.Lock()
 		defer processors.Unlock()
 		a, b := with(t, d), with(t, d)

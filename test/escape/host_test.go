@@ -28,7 +28,7 @@ import (
 // sockets in it, or runs the set-user-id programs of a template.
 func TestStateDirectoryIsPrivate(t *testing.T) {
 	needs.Root(t) // to become the other user
-	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		id := arm(t, d)
 		info, err := os.Stat(d.StateDir)
 		if err != nil || info.Mode().Perm() != 0o700 {
@@ -74,7 +74,7 @@ func TestProcessesOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Env: map[string]string{"TOKEN": secret}})
 		_, err := d.Client.Exec(t.Context(), s.ID, sandbox.ExecRequest{
 			Command: []string{"sleep", "6666"}, Env: map[string]string{"MORE": secret}, Stdin: []byte(secret), Background: true,
@@ -217,7 +217,7 @@ func (p pace) within(limits pace) bool {
 // slowly, and flood the daemon with calls. A quiet sandbox's commands and code
 // come back all the same.
 func TestNoisyNeighbour(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		noisy, quiet := arm(t, d), arm(t, d)
 		before := rss(t, d)
 		for i := range 8 {

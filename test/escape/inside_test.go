@@ -153,7 +153,7 @@ func TestNothingOfTheHostShows(t *testing.T) {
 		}
 		f.Close()
 	}
-	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		id := arm(t, d)
 		neighbour := d.Create(t, sandbox.CreateRequest{Env: map[string]string{"TOKEN": secret}})
 		d.Sh(t, neighbour.ID, "echo $TOKEN > /workspace/f; sleep 600 > /dev/null 2>&1 &")
@@ -174,7 +174,7 @@ func TestNothingOfTheHostShows(t *testing.T) {
 // modules, kexec, clocks, devices by number, mounts of the host's disks.
 func TestKernelOfTheHostIsOutOfReach(t *testing.T) {
 	refusals := map[string]bool{"EPERM": true, "ENOSYS": true, "ENODEV": true, "ENXIO": true, "ENOTSUP": true, "EINVAL": true, "EACCES": true}
-	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.SharedEachUser(t, func(t *testing.T, d *covetest.Daemon) {
 		id := arm(t, d)
 		for _, user := range users {
 			for _, prefix := range [][]string{{}, {"userns"}} {

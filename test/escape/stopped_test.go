@@ -15,7 +15,7 @@ import (
 // sandbox hang and with them the daemon, its other sandboxes, its restart, or the
 // removal of this one; or so that the sandbox seems to be well for ever.
 func TestStoppedAgent(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		victim, err := d.Client.Get(t.Context(), arm(t, d))
 		if err != nil {
 			t.Fatal(err)

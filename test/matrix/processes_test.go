@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 )
@@ -42,15 +43,18 @@ var phases = []struct {
 // lives on tells what can be asked of it.
 type aftermath func(t *testing.T, lives bool)
 
+// TestKillMatrix kills each victim in each phase in "make soak", and otherwise one
+// victim, in turn, in each phase.
 func TestKillMatrix(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		ids := map[string]bool{}
 		d.Create(t, covetest.Small(func(r *sandbox.CreateRequest) { r.Name = "neighbour" }))
-		for _, victim := range victims {
+		for i, victim := range victims {
+			phases := phases
+			if !needs.Soak() {
+				phases = phases[i : i+1]
+			}
 			for _, phase := range phases {
-				if phase.name != "foreground command" && covetest.Second(t) && !covetest.Soak() {
-					continue
-				}
 				t.Run(victim+" during "+phase.name, func(t *testing.T) {
 					killDuring(t, d, victim, phase.begin)
 					d.Agrees(t, ids)
@@ -270,12 +274,18 @@ func killing(t *testing.T, d *covetest.Daemon, id string) aftermath {
 }
 
 // Each victim dies at many moments of a creation: the caller gets a sandbox
-// that is said to fail later, or a clear error and nothing that is left.
+// that is said to fail later, or a clear error and nothing that is left. Outside
+// "make soak" each dies at one moment.
 func TestKillMatrixOfCreation(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		ids := map[string]bool{}
-		for _, victim := range []string{"cove", "runsc-sandbox", "runsc-gofer"} {
-			for _, delay := range []time.Duration{0, 15, 30, 50, 70, 85, 100} {
+		delays := []time.Duration{0, 50, 100, 15, 30, 70, 85}
+		for i, victim := range []string{"cove", "runsc-sandbox", "runsc-gofer"} {
+			delays := delays
+			if !needs.Soak() {
+				delays = delays[i : i+1]
+			}
+			for _, delay := range delays {
 				t.Run(fmt.Sprintf("%s %d ms after it appeared", victim, delay), func(t *testing.T) {
 					killCreation(t, d, victim, delay*time.Millisecond)
 					d.Agrees(t, ids)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 )
@@ -42,16 +43,18 @@ var instants = []float64{0.2, 0.6, 1.1}
 // SIGKILL of the daemon, of a cell or of gVisor while the state of sandboxes
 // is kept, continued or exchanged: each of them is in its old state or in its
 // new one, all together, and can be worked with.
+//
+// "make soak" kills each of them at each of the instants of each verb. Otherwise
+// one of them, in turn, dies half-way through each; TestCrashes of
+// internal/service stands for the instants, before and after each change that
+// the service makes.
 func TestKillMatrixOfTime(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
-		moments, victims := instants, []string{serve, "cove", "runsc-sandbox"}
-		if second := covetest.Second(t); second || !covetest.Soak() {
-			moments = []float64{0.5}
-			if second && !covetest.Soak() {
-				victims = victims[:1]
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
+		for i, deed := range deeds {
+			moments, victims := instants, []string{serve, "cove", "runsc-sandbox"}
+			if !needs.Soak() {
+				moments, victims = []float64{0.5}, victims[i%3:i%3+1]
 			}
-		}
-		for _, deed := range deeds {
 			t.Run(deed.name, func(t *testing.T) {
 				usual := undisturbed(t, d, deed.prepare(t, d))
 				for _, victim := range victims {

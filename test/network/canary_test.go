@@ -28,7 +28,7 @@ func TestCanary(t *testing.T) {
 	needs.Root(t) // to read the memory of others
 	needs.Command(t, "curl")
 	n := internet.Here(t)
-	eachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	own(t, func(t *testing.T, d *covetest.Daemon) {
 		const canary, mark = "c4n4ry-Zq7fVxT2mLw9", "m4rk-of-a-program-Jt5cRg1"
 		const value, rotated = canary + "-first", canary + "-second"
 		ctx := t.Context()

@@ -5,12 +5,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 // memoryOf returns how much memory of its own a process has ever had, in MiB.
@@ -46,31 +46,17 @@ func cellOf(t *testing.T, d *covetest.Daemon, id string) int {
 	return pid
 }
 
-// eachInTurn is [eachUser], but not at once, and with an ordinary user beside root
-// only where tests take all of their cases.
-func eachInTurn(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
-	t.Helper()
-	needs.GVisor(t)
-	uids := map[string]uint32{"user": 0}
-	if os.Geteuid() == 0 {
-		uids = map[string]uint32{"root": 0}
-		if covetest.Soak() {
-			uids["user"] = covetest.OrdinaryUID
-		}
+// TestManyConnections has a sandbox open a thousand connections at once, ten
+// thousand in "make soak", each of which still works when all are there.
+func TestManyConnections(t *testing.T) {
+	connections, memoryMiB := 1_000, 200
+	if needs.Soak() {
+		connections, memoryMiB = 10_000, 700
 	}
-	for name, uid := range uids {
-		t.Run(name, func(t *testing.T) {
-			test(t, covetest.Start(t, covetest.Options{UID: uid, Args: internet.Here(t).Args()}))
-		})
-	}
-}
-
-// Ten thousand connections at once, each of which still works when all are
-// there.
-func TestTenThousandConnections(t *testing.T) {
-	// One user after the other: this process has the other ends of them all.
-	eachInTurn(t, func(t *testing.T, d *covetest.Daemon) {
-		const connections = 10_000
+	var inTurn sync.Mutex // this process has the other ends of them all
+	own(t, func(t *testing.T, d *covetest.Daemon) {
+		inTurn.Lock()
+		defer inTurn.Unlock()
 		s := d.Create(t, sandbox.CreateRequest{
 			Network:   &sandbox.NetworkPolicy{MaxConnections: connections + 100, ConnectionsPerSecond: connections},
 			Resources: sandbox.Resources{MemoryMiB: 2048},
@@ -91,21 +77,25 @@ print(ok)`, connections)))
 		if out != strconv.Itoa(connections) {
 			t.Errorf("%s of %d connections work", out, connections)
 		}
-		t.Logf("the cell had %d MiB at most", memoryOf(t, cellOf(t, d, s.ID)))
-		if mib := memoryOf(t, cellOf(t, d, s.ID)); mib > 700 {
-			t.Errorf("the cell had %d MiB", mib)
+		mib := memoryOf(t, cellOf(t, d, s.ID))
+		t.Logf("the cell had %d MiB at most", mib)
+		if mib > memoryMiB {
+			t.Errorf("the cell had %d MiB, want at most %d", mib, memoryMiB)
 		}
 		works(t, d, s.ID, curl("http://example.com/"))
 	})
 }
 
-// A gigabyte each way, of which the cell holds little at a time, whichever side
-// is slow.
-func TestGigabyteEachWay(t *testing.T) {
+// TestManyBytesEachWay sends 200 MB each way, a gigabyte in "make soak", of which
+// the cell holds little at a time, whichever side is slow.
+func TestManyBytesEachWay(t *testing.T) {
+	size := 200 << 20
+	if needs.Soak() {
+		size = 1 << 30
+	}
 	shared(t, func(t *testing.T, d *covetest.Daemon) {
 		id := create(t, d, sandbox.NetworkPolicy{})
 		before := memoryOf(t, cellOf(t, d, id))
-		const size = 1 << 30
 		if got := works(t, d, id, curl(fmt.Sprintf("http://198.51.100.10/bytes?n=%d", size), "--max-time 580 -o /dev/null -w '%{size_download}'")); got != strconv.Itoa(size) {
 			t.Errorf("downloaded %s bytes", got)
 		}

@@ -17,14 +17,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(internet.Main(m, covetest.Main)) }
 
-// eachUser runs a test on daemons of root's and of an ordinary user's that are
-// on the test's Internet.
-func eachUser(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
+// own is [covetest.Own] on the test's Internet.
+func own(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
 	t.Helper()
-	covetest.EachUser(t, test, internet.Here(t).Args()...)
+	covetest.Own(t, test, internet.Here(t).Args()...)
 }
 
-// shared is eachUser for tests that leave the daemon alone.
+// shared is [covetest.Shared] on the test's Internet.
 func shared(t *testing.T, test func(t *testing.T, d *covetest.Daemon)) {
 	t.Helper()
 	covetest.Shared(t, test, internet.Here(t).Args()...)

@@ -49,7 +49,7 @@ func fetch(t *testing.T, address, host, header string) (int, string, error) {
 // A published port leads to the sandbox through restarts of the daemon and
 // pauses, follows it through a merge, and is free when it has ended.
 func TestPublishedPorts(t *testing.T) {
-	eachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	own(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Ports: []sandbox.PublishedPort{{Guest: 8000}}})
 		address := net.JoinHostPort(s.Ports[0].Address, strconv.Itoa(s.Ports[0].Host))
 		expect := func(after, want string) {

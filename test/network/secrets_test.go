@@ -58,7 +58,7 @@ func TestSecretOfManyLives(t *testing.T) {
 	needs.Command(t, "curl", "openssl", "node", "git")
 	needs.File(t, "/usr/lib/python3/dist-packages/requests/__init__.py")
 	needs.File(t, "/usr/lib/python3/dist-packages/httpx/__init__.py")
-	eachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	own(t, func(t *testing.T, d *covetest.Daemon) {
 		const first, second = "value-one-0123456789abcdef", "value-two-0123456789abcdef"
 		secret, err := d.Client.CreateSecret(t.Context(), sandbox.CreateSecretRequest{
 			Name: "api", Value: sandbox.NewSecretValue(first), Hosts: []string{"api.example.com"}, Auth: &sandbox.SecretAuth{Type: "header", Prefix: "Bearer "},

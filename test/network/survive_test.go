@@ -31,7 +31,7 @@ func wantStrict(t *testing.T, d *covetest.Daemon, id, when string) {
 // forks, in what begins with a snapshot, when it goes back to one, when the
 // daemon is killed; also in the sandbox that the pool had ready.
 func TestPolicySurvives(t *testing.T) {
-	eachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	own(t, func(t *testing.T, d *covetest.Daemon) {
 		s := d.Create(t, sandbox.CreateRequest{Network: &strict})
 		wantStrict(t, d, s.ID, "created")
 		if _, err := d.Client.Pause(t.Context(), s.ID); err != nil {

@@ -38,7 +38,7 @@ func cove(t *testing.T, d *covetest.Daemon, args ...string) string {
 // A database that is older than everything costs nothing: snapshot, paused and
 // running sandbox and volume are set aside, and cove recover brings them back.
 func TestRecover(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		ctx := t.Context()
 		must := func(err error) {
 			t.Helper()

@@ -56,7 +56,7 @@ func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (*san
 // A sandbox that waited ready cannot be told from one that was booted afresh,
 // and shares nothing with others that waited.
 func TestWarmIsAsCold(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, warm *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, warm *covetest.Daemon) {
 		info, err := os.Stat(warm.StateDir)
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@
 // after each step what every sandbox must hold, and which volumes, secrets and
 // keys there are.
 //
-// COVE_WALK_STEPS is how many steps a walk has, if not the default. A failure
+// COVE_WALK_STEPS is how many steps a walk has, if not 15, or 500 in "make soak".
+// A failure
 // prints the seed, which -rapid.seed takes.
 package walk

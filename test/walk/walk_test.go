@@ -28,24 +28,17 @@ func TestWalk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if os.Geteuid() != 0 {
-		t.Run("user", func(t *testing.T) { walkWith(t, covetest.Options{}, 50) })
-		return
-	}
-	t.Run("root", func(t *testing.T) {
-		t.Parallel()
-		walkWith(t, covetest.Options{}, 50)
-	})
-	t.Run("user", func(t *testing.T) {
-		t.Parallel()
-		walkWith(t, covetest.Options{UID: covetest.OrdinaryUID}, 25)
-	})
+	covetest.ForUsers(t, needs.Soak(), func(t *testing.T, uid uint32) { walkWith(t, covetest.Options{UID: uid}) })
 }
 
 // walkWith takes one walk of so many steps. One that failed is taken again to
 // see whether it fails again, and not made shorter, as the flags of the test say:
 // that would take hours.
-func walkWith(t *testing.T, opts covetest.Options, steps int) {
+func walkWith(t *testing.T, opts covetest.Options) {
+	steps := 15
+	if needs.Soak() {
+		steps = 500
+	}
 	if v := os.Getenv("COVE_WALK_STEPS"); v != "" {
 		n, err := strconv.Atoi(v)
 		if err != nil {
