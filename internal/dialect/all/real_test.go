@@ -56,7 +56,7 @@ func (c *client) call(tool, args string) string {
 // The clients of all products work with one daemon, and with one sandbox of it.
 func TestRealSandbox(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Start(t, covetest.Options{Dev: true, Args: []string{"--dialect-port", "microsandbox=0", "--webhooks-allow-private"}})
+	d := covetest.Start(t, dialecttest.Ordinary("--dialect-port", "microsandbox=0", "--webhooks-allow-private"))
 	clients := map[string]*client{}
 	for _, dialect := range all.Dialects() {
 		endpoint := d.URL + "/mcp/" + dialect.Name()

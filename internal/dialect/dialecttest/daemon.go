@@ -15,21 +15,30 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 	"github.com/cove-sh/cove/test/mcp/local"
 )
 
-// Users are who runs daemons, by name, with the options of a daemon each that
-// asks for no key: this user and, where this is root, an ordinary one.
-func Users(args ...string) map[string]covetest.Options {
-	own := covetest.Options{Dev: true, Args: args}
-	if os.Geteuid() != 0 {
-		return map[string]covetest.Options{"own user": own}
+// Ordinary returns the options of a daemon of an ordinary user's that asks for no
+// key.
+func Ordinary(args ...string) covetest.Options {
+	opts := covetest.Options{Dev: true, Args: args}
+	if os.Geteuid() == 0 {
+		opts.UID = covetest.OrdinaryUID
 	}
-	ordinary := own
-	ordinary.UID = covetest.OrdinaryUID
-	return map[string]covetest.Options{"root": own, "ordinary user": ordinary}
+	return opts
+}
+
+// Users are who runs daemons, by name, with the options of a daemon each that
+// asks for no key: an ordinary user and, in "make soak", root.
+func Users(args ...string) map[string]covetest.Options {
+	users := map[string]covetest.Options{"ordinary user": Ordinary(args...)}
+	if os.Geteuid() == 0 && needs.Soak() {
+		users["root"] = covetest.Options{Dev: true, Args: args}
+	}
+	return users
 }
 
 // Door is a way to a dialect of a daemon. Each call opens it anew.

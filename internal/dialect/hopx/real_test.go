@@ -41,7 +41,7 @@ func TestReal(t *testing.T) {
 	needs.File(t, "/usr/lib/python3/dist-packages/pandas/__init__.py")
 	needs.File(t, "/usr/lib/python3/dist-packages/matplotlib/__init__.py")
 	host, image := dialecttest.PushShell(t, registryPassword)
-	d := covetest.Borrow(t, covetest.Options{Dev: true, Args: []string{"--webhooks-allow-private", "--insecure-registries", host}})
+	d := covetest.Borrow(t, dialecttest.Ordinary("--webhooks-allow-private", "--insecure-registries", host))
 	t.Run("conversations", func(t *testing.T) {
 		conversations(t, d, first, "testdata/v1", "stdio")
 		conversations(t, d, first, "testdata/box", "stdio")
@@ -55,15 +55,15 @@ func TestReal(t *testing.T) {
 	}
 }
 
-// What works in a sandbox does so for an ordinary user's too, by the other door.
-func TestRealAsOrdinaryUser(t *testing.T) {
+// In "make soak", what works in a sandbox does so for root's too, by the other
+// door: TestReal is an ordinary user's.
+func TestRealAsRoot(t *testing.T) {
+	if os.Geteuid() != 0 || !needs.Soak() {
+		return
+	}
 	t.Parallel()
 	needs.GVisor(t)
-	if os.Geteuid() != 0 {
-		return // it is what TestReal was
-	}
-	d := covetest.Borrow(t, covetest.Options{Dev: true, UID: covetest.OrdinaryUID})
-	conversations(t, d, first, "testdata/box", "http")
+	conversations(t, covetest.Borrow(t, covetest.Options{Dev: true}), first, "testdata/box", "http")
 }
 
 // session is a client of a dialect with a sandbox of its own.

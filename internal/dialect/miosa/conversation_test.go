@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -98,11 +97,11 @@ type world struct {
 	open func(t *testing.T) *mcp.ClientSession
 }
 
-// localWorld is a daemon of this user's that asks for no key, used on standard input
-// and output. A command that runs for some seconds goes on as a job.
+// localWorld is a daemon of an ordinary user's that asks for no key, used on standard
+// input and output. A command that runs for some seconds goes on as a job.
 func localWorld(t *testing.T) *world {
 	t.Helper()
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	return &world{d, func(t *testing.T) *mcp.ClientSession {
 		return dialecttest.Connect(t, dialecttest.Stdio(d, miosa.Name, "--mcp-handover", "4s")(), revision)
 	}}
@@ -115,10 +114,8 @@ var seedScopes = []sandbox.Scope{sandbox.ScopeSandboxesWrite, sandbox.ScopeCompu
 // used over HTTP.
 func remoteWorld(t *testing.T) *world {
 	t.Helper()
-	opts := covetest.Options{Args: []string{"--key-prefix", "msk_u_"}}
-	if os.Geteuid() == 0 {
-		opts.UID = covetest.OrdinaryUID
-	}
+	opts := dialecttest.Ordinary("--key-prefix", "msk_u_")
+	opts.Dev = false
 	w := &world{Daemon: covetest.Borrow(t, opts)}
 	key := w.key(t, sandbox.DefaultTeam, seedScopes...)
 	w.open = func(t *testing.T) *mcp.ClientSession { return dialecttest.Connect(t, w.http(key), revision) }

@@ -25,7 +25,7 @@ const patience = 90 * time.Second
 
 // The tools on real sandboxes, on standard input and output, for the user of
 // the daemon.
-func TestLocal(t *testing.T) {
+func TestRealLocal(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
 	w := localWorld(t)
@@ -40,7 +40,7 @@ func TestLocal(t *testing.T) {
 
 // The same over HTTP, for an ordinary user's daemon, with a key as the product
 // tells people to make it.
-func TestRemote(t *testing.T) {
+func TestRealRemote(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
 	w := remoteWorld(t)

@@ -3,7 +3,6 @@ package native_test
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/native"
-	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 	"github.com/cove-sh/cove/test/mcp/local"
@@ -59,35 +57,22 @@ func hide(s string) string {
 }
 
 // The conversations of testdata with real sandboxes, which end at each script's end:
-// what the scripts say holds as root and as an ordinary user.
+// what the scripts say holds for an ordinary user and, in "make soak", for root.
 func TestRealConversations(t *testing.T) {
-	needs.GVisor(t)
-	users := map[string]covetest.Options{"own user": {}}
-	if os.Geteuid() == 0 {
-		users["ordinary user"] = covetest.Options{UID: covetest.OrdinaryUID}
-	}
-	for name, opts := range users {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			daemon, d := covetest.Start(t, opts), native.New()
-			converse := func(scripts string, normalize func(string) string) {
-				dialecttest.Conversations(t, d, scripts, func(t *testing.T) (dialecttest.Caller, func(string) string) {
-					t.Cleanup(func() { dialecttest.KillAll(t, daemon) })
-					return following(dialecttest.Direct(t, d, daemon.Client)), normalize
-				})
-			}
-			converse("testdata", func(s string) string { return s })
-			converse("testdata/real", hide)
-			// What takes longer, one for each user.
-			if opts.UID != 0 || len(users) == 1 {
-				converse("testdata/builds", hide)
-			}
-			if opts.UID == 0 {
-				dialecttest.BuildScreen(t, daemon, "screen")
-				converse("testdata/computer", hide)
-			}
-		})
-	}
+	covetest.Own(t, func(t *testing.T, daemon *covetest.Daemon) {
+		d := native.New()
+		converse := func(scripts string, normalize func(string) string) {
+			dialecttest.Conversations(t, d, scripts, func(t *testing.T) (dialecttest.Caller, func(string) string) {
+				t.Cleanup(func() { dialecttest.KillAll(t, daemon) })
+				return following(dialecttest.Direct(t, d, daemon.Client)), normalize
+			})
+		}
+		converse("testdata", func(s string) string { return s })
+		converse("testdata/real", hide)
+		converse("testdata/builds", hide)
+		dialecttest.BuildScreen(t, daemon, "screen")
+		converse("testdata/computer", hide)
+	})
 }
 
 // following waits for builds as their hints tell an agent to, however slow the

@@ -69,7 +69,7 @@ var pythonFile = regexp.MustCompile(`File \\*"[^"\\]*\\*", line`)
 func hide(s string) string { return pythonFile.ReplaceAllString(s, "File <code>, line") }
 
 // The conversations with real sandboxes, through every door.
-func TestConversations(t *testing.T) {
+func TestRealConversations(t *testing.T) {
 	needs.GVisor(t)
 	for user, opts := range dialecttest.Users() {
 		t.Run(user, func(t *testing.T) {
@@ -80,8 +80,8 @@ func TestConversations(t *testing.T) {
 				scripts string
 			}{{podflare.New(), "testdata/session"}, {podflare.NewHosted(), "testdata/hosted"}} {
 				for door, open := range dialecttest.Doors(daemon, surface.dialect.Name()) {
-					// What a door does differently is the same for every user.
-					if opts.UID != 0 && (door == "http") != (surface.dialect.Name() == podflare.HostedName) {
+					// What a door does differently is the same for root.
+					if opts.UID != dialecttest.Ordinary().UID && (door == "http") != (surface.dialect.Name() == podflare.HostedName) {
 						continue
 					}
 					t.Run(surface.dialect.Name()+" on "+door, func(t *testing.T) {
@@ -105,9 +105,9 @@ func living(t *testing.T, d *covetest.Daemon) int {
 
 // One session is one sandbox: the first call makes it, however many come at
 // once, and it goes with its forks however the session ends.
-func TestSessionIsSandbox(t *testing.T) {
+func TestRealSessionIsSandbox(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	stdio := func(t *testing.T, end func(t *testing.T, s *mcp.ClientSession, p *os.Process)) (*mcp.ClientSession, func()) {
 		cmd := dialecttest.Command(d, podflare.Name)
 		s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
@@ -176,9 +176,9 @@ func TestSessionIsSandbox(t *testing.T) {
 
 // A sandbox that has ended by itself is told of once; then the session gets a
 // new one.
-func TestSandboxLost(t *testing.T) {
+func TestRealSandboxLost(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	s := dialecttest.Connect(t, dialecttest.Stdio(d, podflare.Name)(), revision)
 	dialecttest.Ask(t, s, "run_python", `{"code":"x = 1"}`)
 	list, err := d.Client.List(t.Context(), sandbox.ListRequest{})
@@ -198,9 +198,9 @@ func TestSandboxLost(t *testing.T) {
 }
 
 // The hosted surface answers a call that is the first request of a client.
-func TestHostedWithoutSession(t *testing.T) {
+func TestRealHostedWithoutSession(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	res, answer := dialecttest.FirstRequest(t, d, podflare.HostedName, "create_sandbox", `{"template":"default"}`)
 	if res.StatusCode != http.StatusOK || living(t, d) != 1 {
 		t.Errorf("status %s, %s, and there are %d sandboxes", res.Status, answer, living(t, d))
@@ -208,9 +208,9 @@ func TestHostedWithoutSession(t *testing.T) {
 }
 
 // A sandbox without egress reaches nothing, and says so in its record.
-func TestEgress(t *testing.T) {
+func TestRealEgress(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	s := dialecttest.Connect(t, dialecttest.HTTP(d, podflare.HostedName)(), revision)
 	for egress, want := range map[string]bool{`{"egress":false}`: true, `{}`: false, `{"egress":true}`: false} {
 		id, _ := dialecttest.Ask(t, s, "create_sandbox", egress)["sandbox_id"].(string)
@@ -225,9 +225,9 @@ func TestEgress(t *testing.T) {
 }
 
 // A client's configuration for the product's own server, pointed at ours.
-func TestConfiguredByEnvironment(t *testing.T) {
+func TestRealConfiguredByEnvironment(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	cmd := dialecttest.Command(d, podflare.Name)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "PODFLARE_HOST=" + d.URL, "PODFLARE_API_KEY=pk_live_any"}
 	s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)

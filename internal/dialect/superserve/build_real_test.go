@@ -25,7 +25,7 @@ const patience = 2 * time.Minute
 func TestRealBuilds(t *testing.T) {
 	needs.GVisor(t)
 	registry, image := dialecttest.PushShell(t, "")
-	d := covetest.Start(t, covetest.Options{Dev: true, Args: []string{"--insecure-registries", registry}})
+	d := covetest.Start(t, dialecttest.Ordinary("--insecure-registries", registry))
 	connect := dialecttest.Through(d, dialecttest.HTTP(d, superserve.Name), revision, func(s string) string {
 		return strings.NewReplacer(image, "<image>", registry, "<registry>").Replace(s)
 	})

@@ -24,9 +24,9 @@ func newSandbox(t *testing.T, s *mcp.ClientSession, args string) string {
 }
 
 // What the product calls a preview is open to everybody at once.
-func TestPreviewIsPublic(t *testing.T) {
+func TestRealPreviewIsPublic(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	s := dialecttest.Connect(t, dialecttest.HTTP(d, superserve.Name)(), revision)
 	id := newSandbox(t, s, `{}`)
 	dialecttest.Ask(t, s, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"mkdir /srv/www && cd /srv/www && echo hello > index.html && python3 -m http.server 8000 >/dev/null 2>&1 & for i in $(seq 100); do python3 -c 'import urllib.request; urllib.request.urlopen(\"http://127.0.0.1:8000/\")' 2>/dev/null && break; sleep 0.1; done"}`, id))
@@ -41,9 +41,9 @@ func TestPreviewIsPublic(t *testing.T) {
 
 // What deny_out has, and the host's own world, is blocked; what was tried is in
 // the log, and looking at that wakes nobody.
-func TestEgress(t *testing.T) {
+func TestRealEgress(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	s := dialecttest.Connect(t, dialecttest.Stdio(d, superserve.Name)(), revision)
 	id := newSandbox(t, s, `{"deny_out":["203.0.113.0/24"],"allow_out":["10.0.0.0/8"]}`)
 	try := func(address string) {
@@ -80,10 +80,10 @@ func TestEgress(t *testing.T) {
 }
 
 // A bound secret is a stand-in inside, and its value is in no result.
-func TestSecretsByStandIn(t *testing.T) {
+func TestRealSecretsByStandIn(t *testing.T) {
 	needs.GVisor(t)
 	const value = "sk-proj-the-real-value"
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	if _, err := d.Client.CreateSecret(t.Context(), sandbox.CreateSecretRequest{Name: "openai", Provider: "openai", Value: sandbox.NewSecretValue(value)}); err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +120,9 @@ func TestSecretsByStandIn(t *testing.T) {
 }
 
 // A client may call a tool with its first request.
-func TestWithoutSession(t *testing.T) {
+func TestRealWithoutSession(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	res, answer := dialecttest.FirstRequest(t, d, superserve.Name, "sandbox_list", `{}`)
 	if res.StatusCode != http.StatusOK || !strings.Contains(answer, "(no sandboxes)") || res.Header.Get("Mcp-Session-Id") != "" {
 		t.Errorf("%s, %s", res.Status, answer)
@@ -130,9 +130,9 @@ func TestWithoutSession(t *testing.T) {
 }
 
 // A client's configuration for the product's own server, pointed at ours.
-func TestConfiguredByEnvironment(t *testing.T) {
+func TestRealConfiguredByEnvironment(t *testing.T) {
 	needs.GVisor(t)
-	d := covetest.Borrow(t, covetest.Options{Dev: true})
+	d := covetest.Borrow(t, dialecttest.Ordinary())
 	cmd := dialecttest.Command(d, superserve.Name)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SUPERSERVE_BASE_URL=" + d.URL + "/", "SUPERSERVE_API_KEY=ss_live_any"}
 	s := dialecttest.Connect(t, &mcp.CommandTransport{Command: cmd}, revision)
