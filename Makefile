@@ -1,5 +1,5 @@
-# The commands of this repository; each is what it says, "make demo" and
-# "make test" are the two to know.
+# The commands of this repository; each is what it says. "make demo" is the one to
+# begin with, "make check" the one after each change, "make test" before it lands.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Cove is built without cgo: a binary that needs a C library cannot execute
@@ -15,7 +15,7 @@ AGENT = internal/agentbin/bin/agent
 # Where make install puts the program.
 PREFIX ?= /usr/local
 
-.PHONY: build install demo test soak test-templates check lint fuzz bench generate clean deps
+.PHONY: build install demo check test soak test-templates lint fuzz bench generate clean deps
 
 build: bin/cove ## build bin/cove
 
@@ -34,23 +34,18 @@ demo: build ## build, then do the main job through a real MCP session
 deps: ## install what the tests need (Debian; as an ordinary user it only says what is missing)
 	./scripts/install-test-deps
 
-# The longest tests begin first, so that none of them is left to run alone.
-LONGEST_OUTSIDE = ./test/network ./test/e2e ./test/matrix ./test/mcp ./test/escape ./test/survive
-LONGEST = ./internal/engine/cells ./internal/service ./internal/image ./internal/dialect/... ./internal/agent
+check: lint deps $(AGENT) ## lint, and the tests that start no sandbox: 3 minutes
+	./scripts/test check
 
-# The tests below test/ drive the built program, where the race detector sees
-# nothing; it watches all others. To vet is for lint, which does more of it.
-test: build deps ## run every test
-	COVE_BIN=$(CURDIR)/bin/cove CGO_ENABLED=1 go test -vet=off -race -timeout 25m $(LONGEST) $$(go list ./... | grep -v /test/)
-	COVE_BIN=$(CURDIR)/bin/cove go test -vet=off -timeout 25m $(LONGEST_OUTSIDE) ./test/...
+test: lint deps build ## check, and each verb once in real sandboxes: 10 minutes
+	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test test
 
-soak: ## run every test with all of its cases: hours, before a release
-	COVE_SOAK=1 COVE_WALK_STEPS=500 $(MAKE) test
+soak: lint deps build ## test with all of its cases, or those of PACKAGES: hours, before a release
+	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test soak $(PACKAGES)
+	$(if $(PACKAGES),,$(MAKE) fuzz)
 
 test-templates: build deps ## build the built-in templates for real and use them: minutes, and downloads
 	COVE_BIN=$(CURDIR)/bin/cove go run ./test/templates
-
-check: deps lint test ## what CI runs
 
 # What looks at the OpenAPI description, by its lock file.
 OPENAPI_LINT = test/openapi/node_modules/.package-lock.json
