@@ -1,6 +1,7 @@
 package computer
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"testing"
@@ -24,10 +25,12 @@ func TestTextAfterShortcut(t *testing.T) {
 	c.open("http://127.0.0.1:8000/")
 	c.await("the page", pageColor, screenWidth*screenHeight/2)
 	for i := range addresses {
-		path := fmt.Sprintf("/n%d", i)
+		// Unlike each other: the location bar completes what is typed from the
+		// addresses before, and on a busy machine takes one that is much like it.
+		path := fmt.Sprintf("/%x", sha256.Sum256([]byte{byte(i)}))[:9]
 		c.do(sandbox.Input{Type: sandbox.InputKey, Keys: []string{"ctrl+l"}}, sandbox.Input{Type: sandbox.InputText, Text: "127.0.0.1:8000" + path + "\n"})
-		if !covetest.Eventually(patience, func() bool { return strings.Contains(c.log(), "GET "+path+"\n") }) {
-			t.Fatalf("address %d of %d was not asked for; the page's log:\n%s", i+1, addresses, c.log())
+		if !covetest.Eventually(patience, func() bool { return strings.Contains(c.log(), "GET /shown"+path+"\n") }) {
+			t.Fatalf("address %d of %d was not shown; the page's log:\n%s", i+1, addresses, c.log())
 		}
 	}
 }

@@ -9,6 +9,7 @@ button{width:160px;height:80px;border:0;margin-left:30px;background:#c01c8d}</st
 <form method="post" action="/form"><input name="q" autofocus><br><button id="go"></button></form>
 <script>
 document.addEventListener('keydown', (e) => fetch('/key?' + encodeURIComponent(e.key)));
+addEventListener('load', () => requestAnimationFrame(() => setTimeout(() => fetch('/shown' + location.pathname))));
 </script>"""
 DONE = '<!doctype html><meta charset="utf-8"><title>Done</title><style>body{background:#e5a50a}</style>'
 
