@@ -20,6 +20,15 @@
 // The v1 side is tested against the kernel. The v2 side is tested against the
 // kernel for what needs no controller (processes, killing, processor time), and
 // for limits on a directory tree that imitates it.
+//
+// github.com/opencontainers/cgroups and github.com/containerd/cgroups would
+// replace the writing of limits and the reading of counters, an eighth of this
+// package. They leave to their caller what the rest does: to find a parent that
+// this user may use, to combine v1 and v2 on hybrid machines (they use v1 alone
+// there), to say what is missing and why, to find groups that an earlier process
+// has made, and to see how much room is left above one. The first reads the files
+// of every controller for each count; the second brings eBPF along; both bring
+// D-Bus, into a program that starts three times for each sandbox.
 package cgroup
 
 import (
@@ -217,25 +226,6 @@ func (g *Group) Enter(pid int) error {
 		}
 	}
 	return nil
-}
-
-// Around runs fn with this whole process inside the group, so that what fn
-// starts is born there, and then moves the process back. Two calls must not
-// overlap in one process.
-func (g *Group) Around(fn func() error) error {
-	back := g.h.whereAmI(g)
-	self := fmt.Sprint(os.Getpid())
-	leave := func() error {
-		var errs []error
-		for _, dir := range back {
-			errs = append(errs, writeFile(filepath.Join(dir, "cgroup.procs"), self))
-		}
-		return errors.Join(errs...)
-	}
-	if err := g.Enter(os.Getpid()); err != nil {
-		return errors.Join(err, leave())
-	}
-	return errors.Join(fn(), leave())
 }
 
 // Update sets limits anew; fields that are zero stay as they are. Memory in

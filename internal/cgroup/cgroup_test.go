@@ -148,27 +148,6 @@ func TestPIDsLimitBites(t *testing.T) {
 	}
 }
 
-func TestChildrenAreBornInside(t *testing.T) {
-	needs.Cgroups(t)
-	g := newGroup(t, cgroup.Limits{PIDs: 100})
-	before, _ := os.ReadFile("/proc/self/cgroup")
-	var pid int
-	err := g.Around(func() error {
-		cmd, _ := start(t, "wait")
-		pid = cmd.Process.Pid
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := g.PIDs(); !slices.Equal(got, []int{pid}) {
-		t.Errorf("in the group: %v, want only the child %d", got, pid)
-	}
-	if after, _ := os.ReadFile("/proc/self/cgroup"); string(after) != string(before) {
-		t.Errorf("not back where it was:\n%s\nwant\n%s", after, before)
-	}
-}
-
 func TestBadNames(t *testing.T) {
 	for _, name := range []string{"", "..", "a/b", "A", "a\x00", strings.Repeat("a", 200)} {
 		if _, err := cgroup.Create(name, cgroup.Limits{}); err == nil {

@@ -330,21 +330,6 @@ func (h *hierarchies) missingFor(l Limits, p parents) []string {
 	return out
 }
 
-// whereAmI returns this process's cgroups in the hierarchies of g.
-func (h *hierarchies) whereAmI(g *Group) []string {
-	var out []string
-	for _, m := range detect(h.root).mounts {
-		in := m.v2 && g.v2 != ""
-		for _, c := range m.controllers {
-			in = in || g.v1[c] != ""
-		}
-		if in {
-			out = append(out, m.at)
-		}
-	}
-	return out
-}
-
 // walk calls visit with each directory named cove in a hierarchy, until it
 // returns false.
 func (h *hierarchies) walk(m mount, visit func(parent string) bool) {
