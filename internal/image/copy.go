@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/layer"
 	"github.com/cove-sh/cove/internal/oci"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -147,7 +148,7 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 	if to == "" {
 		return nil
 	}
-	if base := path.Base(name); strings.HasPrefix(base, whiteout) || strings.Contains(name, "/"+whiteout) || strings.HasPrefix(name, whiteout) {
+	if strings.Contains("/"+name, "/"+layer.Whiteout) {
 		return noCopy("the name %.200q means something else in images", name)
 	}
 	if i := slices.IndexFunc(k.base.Root.Binds, func(b engine.Bind) bool {

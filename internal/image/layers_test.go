@@ -22,6 +22,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/layer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -112,7 +113,7 @@ func TestCompose(t *testing.T) {
 		"whiteouts of an overlay": {
 			[][]tar.Header{{file("a/x", "1"), file("a/y", "1"), file("o/x", "1")}, {
 				device("a/x"),
-				{Typeflag: tar.TypeDir, Name: "o", PAXRecords: map[string]string{overlayOpaque: "y"}},
+				{Typeflag: tar.TypeDir, Name: "o", PAXRecords: map[string]string{layer.OverlayOpaque: "y"}},
 			}},
 			map[string]string{"a": "d", "a/y": "= 1", "o": "d"}},
 		"whiteout does not reach its own layer": {

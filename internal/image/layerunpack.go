@@ -18,15 +18,12 @@ import (
 
 	"github.com/klauspost/readahead"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/layer"
 )
 
-// What names mean in a layer; see the image specification's changesets.
-const (
-	whiteout       = ".wh."
-	whiteoutOpaque = ".wh..wh..opq"
-	whiteoutMeta   = ".wh..wh."
-	overlayOpaque  = "SCHILY.xattr.trusted.overlay.opaque"
-)
+// aufsRecord begins the names of what aufs keeps for itself.
+const aufsRecord = ".wh..wh."
 
 // unpack reads a tar stream into a new layer and puts it in place. want is its
 // digest, or "".
@@ -227,7 +224,7 @@ func (w *layerWriter) add(h *tar.Header, r io.Reader) error {
 	e := layerEntry{Path: p, Mode: uint32(h.Mode & 0o7777), UID: h.Uid, GID: h.Gid, Time: layerTime(h.ModTime)}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		if h.PAXRecords[overlayOpaque] == "y" {
+		if h.PAXRecords[layer.OverlayOpaque] == "y" {
 			if err := w.gone.add(layerEntry{Kind: 'o', Path: p}); err != nil {
 				return err
 			}
@@ -265,12 +262,12 @@ func (w *layerWriter) add(h *tar.Header, r io.Reader) error {
 func (w *layerWriter) takeAway(h *tar.Header, p string) (bool, error) {
 	dir, name := path.Split(p)
 	switch {
-	case name == whiteoutOpaque:
+	case name == layer.Opaque:
 		return true, w.gone.add(layerEntry{Kind: 'o', Path: path.Clean(dir)})
-	case strings.HasPrefix(p, whiteoutMeta), strings.Contains(p, "/"+whiteoutMeta):
-		return true, nil // records of aufs, for itself
-	case strings.HasPrefix(name, whiteout):
-		name = name[len(whiteout):]
+	case strings.HasPrefix(p, aufsRecord), strings.Contains(p, "/"+aufsRecord):
+		return true, nil
+	case strings.HasPrefix(name, layer.Whiteout):
+		name = name[len(layer.Whiteout):]
 		if name == "" || name == "." || name == ".." {
 			return true, fmt.Errorf("%w: whiteout %.80q", errHostile, p)
 		}

@@ -17,6 +17,11 @@
 // /etc/ssh/ssh_host_*, and the system's file of certificate authorities. They are compared and merged only if a path that is
 // selected names one itself. /run/cove, where a fork finds its place, never is.
 //
+// Layers of images are in package image, which keeps them on the disk with their
+// content. In those, a name may lead through a link, come twice, or before its
+// directory. gVisor writes none of that, so it is refused here; what is kept of
+// content is its hashes, and text for patches.
+//
 // A layer comes from a sandbox, so nothing in it is trusted: it is bounded in
 // every direction and checked as it is read.
 package layer

@@ -12,12 +12,6 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What stands for removed files in a layer of an OCI image.
-const (
-	whiteout = ".wh."
-	opaque   = ".wh..wh..opq"
-)
-
 // ImageOptions says what of a sandbox's changes becomes a layer of an image.
 type ImageOptions struct {
 	// Bound are absolute paths that the template shows from elsewhere and that
@@ -86,7 +80,7 @@ func (iw *imageWriter) add(h *tar.Header, p string, content io.Reader) error {
 		return nil
 	case iw.belowBound(p):
 		return iw.refuse(p, e)
-	case strings.HasPrefix(path.Base(p), whiteout):
+	case strings.HasPrefix(path.Base(p), Whiteout):
 		return sandbox.Errorf(sandbox.CodeInvalid, "a file has the name %.80q, which stands for a removed one in images; remove or rename it", p)
 	}
 	switch e.Kind {
@@ -94,7 +88,7 @@ func (iw *imageWriter) add(h *tar.Header, p string, content io.Reader) error {
 		if err := iw.header(&tar.Header{Typeflag: tar.TypeDir, Name: p[1:] + "/"}, e); err != nil || !e.Opaque {
 			return err
 		}
-		return iw.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: p[1:] + "/" + opaque, Mode: 0o600})
+		return iw.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: p[1:] + "/" + Opaque, Mode: 0o600})
 	case KindSymlink:
 		return iw.header(&tar.Header{Typeflag: tar.TypeSymlink, Name: p[1:], Linkname: e.Target}, e)
 	case KindFile:
@@ -102,7 +96,7 @@ func (iw *imageWriter) add(h *tar.Header, p string, content io.Reader) error {
 	}
 	// A whiteout, or what takes a file's place and has none in a template.
 	dir, name := path.Split(p)
-	return iw.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir[1:] + whiteout + name, Mode: 0o600})
+	return iw.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir[1:] + Whiteout + name, Mode: 0o600})
 }
 
 func (iw *imageWriter) file(p string, e *Entry, content io.Reader) error {
@@ -138,7 +132,7 @@ func (iw *imageWriter) link(h *tar.Header, p string) error {
 		return iw.refuse(p, &Entry{Kind: KindFile})
 	case !iw.written[target]:
 		return nil
-	case strings.HasPrefix(path.Base(p), whiteout):
+	case strings.HasPrefix(path.Base(p), Whiteout):
 		return errors.New("its name stands for a removed file")
 	}
 	iw.written[p] = true

@@ -24,6 +24,17 @@ const (
 	KindWhiteout
 )
 
+// What stands for removed files in a tar stream: in a layer of an image (see the
+// image specification's changesets), and as an overlay has it.
+const (
+	// Whiteout is the beginning of a name whose rest is removed.
+	Whiteout = ".wh."
+	// Opaque is the name of an entry beside which nothing of lower layers shows.
+	Opaque = ".wh..wh..opq"
+	// OverlayOpaque is a record of a directory; "y" means the same.
+	OverlayOpaque = "SCHILY.xattr.trusted.overlay.opaque"
+)
+
 // FileType is the kind in the words of the domain.
 func (k Kind) FileType() sandbox.FileType {
 	switch k {

@@ -258,7 +258,7 @@ func metadata(h *tar.Header) (*Entry, error) {
 		e.Size = h.Size
 	case tar.TypeDir:
 		e.Kind = KindDirectory
-		e.Opaque = h.PAXRecords["SCHILY.xattr.trusted.overlay.opaque"] == "y"
+		e.Opaque = h.PAXRecords[OverlayOpaque] == "y"
 	case tar.TypeSymlink:
 		e.Kind = KindSymlink
 		if h.Linkname == "" || len(h.Linkname) > MaxPathBytes || strings.IndexByte(h.Linkname, 0) >= 0 {
