@@ -39,7 +39,7 @@ func callCode(t *testing.T, s shows, args string, status func(string)) (*mcp.Cal
 	if status == nil {
 		status = func(string) {}
 	}
-	res, err := runCode().Run(t.Context(), &dialect.Call{Service: s, Args: json.RawMessage(args), Status: status, Output: func(dialect.Output) {}})
+	res, err := named("run_code").Run(t.Context(), &dialect.Call{Service: s, Args: json.RawMessage(args), Status: status, Output: func(dialect.Output) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

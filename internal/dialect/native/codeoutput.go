@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -154,23 +153,4 @@ func (o *outputViews) text(out *sandbox.CodeOutput, shown bool) string {
 		return text
 	}
 	return ""
-}
-
-// webhookArgs are those of a webhook.
-type webhookArgs struct {
-	URL    string `json:"url"`
-	Secret string `json:"secret"`
-}
-
-func (w *webhookArgs) webhook() *sandbox.Webhook {
-	if w == nil {
-		return nil
-	}
-	return &sandbox.Webhook{URL: w.URL, Secret: sandbox.NewSecretValue(w.Secret)}
-}
-
-func webhookSchema() *jsonschema.Schema {
-	return object("With background: POST to this URL when it has ended.",
-		req("url", bounded("http or https.", 1, 2048)),
-		opt("secret", bounded("Signs the POST as of standardwebhooks.com.", 0, 1024)))
 }

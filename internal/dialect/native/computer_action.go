@@ -2,30 +2,27 @@ package native
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type computerActionArgs struct {
-	Sandbox    string `json:"sandbox"`
+type actionArgs struct {
+	sandboxRef
 	Action     string `json:"action"`
-	X          *int   `json:"x"`
-	Y          *int   `json:"y"`
-	ToX        *int   `json:"to_x"`
-	ToY        *int   `json:"to_y"`
-	Text       string `json:"text"`
-	Key        string `json:"key"`
-	Direction  string `json:"direction"`
-	Amount     *int   `json:"amount"`
-	DurationMS int64  `json:"duration_ms"`
-	Screenshot *bool  `json:"screenshot"`
+	X          *int   `json:"x,omitempty"`
+	Y          *int   `json:"y,omitempty"`
+	ToX        *int   `json:"to_x,omitempty"`
+	ToY        *int   `json:"to_y,omitempty"`
+	Text       string `json:"text,omitempty"`
+	Key        string `json:"key,omitempty"`
+	Direction  string `json:"direction,omitempty"`
+	Amount     *int   `json:"amount,omitempty"`
+	DurationMS int64  `json:"duration_ms,omitempty"`
+	Screenshot bool   `json:"screenshot,omitempty"`
 }
 
 // computerActions are the actions by their names, as inputs without what the
@@ -55,42 +52,20 @@ const (
 	holdKeyMS     = 1000
 )
 
-func computerAction() dialect.Tool {
-	side := func(description string) prop { return opt(description, integer("", 0, sandbox.MaxScreenWidth)) }
-	return dialect.New(toolsetComputer, &mcp.Tool{
-		Name:  "computer_action",
-		Title: "Use pointer and keyboard",
-		Description: "Do one thing at a computer, and show its screen when it stands still. x and y are pixels of the screen, from the top left; without them, where the pointer is. " +
-			"type takes text in any script; key takes combinations such as ctrl+c, several with spaces between. A click can hold keys by key.",
-		Annotations: annotations("Use pointer and keyboard", false, true, false, true),
-		InputSchema: input(
-			computerArg(),
-			req("action", oneOf("", slices.Sorted(maps.Keys(computerActions))...)),
-			side("x"), side("y"), side("to_x"), side("to_y"),
-			opt("text", bounded("For type.", 0, sandbox.MaxTypedBytes)),
-			opt("key", bounded("For key and hold_key, or held during a click: Return, ctrl+shift+t, F5.", 0, 1024)),
-			opt("direction", oneOf("For scroll.", "up", "down", "left", "right")),
-			// No default: it would be given with every action.
-			opt("amount", integer(fmt.Sprintf("For scroll: notches of the wheel; %d if left out.", defaultScroll), 1, maxScroll)),
-			opt("duration_ms", integer("For wait and hold_key; of a drag; for type the time between characters.", 0, sandbox.MaxInputTime.Milliseconds())),
-			opt("screenshot", with(boolean("Return a picture of the screen."), true)),
-		),
-		OutputSchema: output(opt("screenshot", object("", shotProps()...))),
-	}, func(ctx context.Context, c *dialect.Call, in computerActionArgs) (*mcp.CallToolResult, error) {
-		input, err := in.input()
-		if err != nil {
-			return nil, err
-		}
-		if _, err := c.Service.SendInput(ctx, in.Sandbox, []sandbox.Input{input}); err != nil {
-			return nil, err
-		}
-		return afterwards(ctx, c, "Done: "+in.Action+".", in.Sandbox, in.Screenshot, settleMS)
-	})
+func act(ctx context.Context, c *dialect.Call, in actionArgs) (*reply[doneView], error) {
+	input, err := in.input()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Service.SendInput(ctx, in.Sandbox, []sandbox.Input{input}); err != nil {
+		return nil, err
+	}
+	return afterwards(ctx, c, "Done: "+in.Action+".", in.Sandbox, in.Screenshot, settleMS)
 }
 
 // input returns what the arguments ask for. What makes no sense together is for
 // the computer to refuse, which knows.
-func (in *computerActionArgs) input() (sandbox.Input, error) {
+func (in *actionArgs) input() (sandbox.Input, error) {
 	input := computerActions[in.Action]
 	input.X, input.Y, input.Text, input.DurationMS = in.X, in.Y, in.Text, in.DurationMS
 	if in.Key != "" {
@@ -137,4 +112,12 @@ func scroll(input *sandbox.Input, direction string, n int) error {
 		return invalid("computer_action: the direction is up, down, left or right")
 	}
 	return nil
+}
+
+func actionNames() []any {
+	var names []any
+	for _, name := range slices.Sorted(maps.Keys(computerActions)) {
+		names = append(names, name)
+	}
+	return names
 }

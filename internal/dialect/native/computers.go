@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/clip"
@@ -39,14 +38,6 @@ type shotView struct {
 	CursorY int    `json:"cursor_y"`
 	Stable  bool   `json:"stable"`
 	MIME    string `json:"mime"`
-}
-
-func shotProps() []prop {
-	return []prop{
-		req("width", count("Of the picture.")), req("height", count("")), req("screen_width", count("Of the screen: what coordinates count in.")), req("screen_height", count("")),
-		req("x", count("Where the picture's top left corner is on the screen.")), req("y", count("")),
-		req("cursor_x", count("")), req("cursor_y", count("")), req("stable", boolean("False if the screen still changed.")), req("mime", text("")),
-	}
 }
 
 // shoot takes a picture that clients and models take: neither too large nor too
@@ -105,154 +96,84 @@ func shotText(v *shotView, of sandbox.Region) string {
 	return text
 }
 
-// pictured is a result with a picture.
-func pictured(text string, shot *sandbox.Screenshot, structured any) *mcp.CallToolResult {
-	r := dialect.Text(text, structured)
-	if shot != nil {
-		r.Content = append(r.Content, &mcp.ImageContent{Data: shot.Data, MIMEType: shot.MIME})
-	}
-	return r
-}
-
-func computerArg() prop {
-	return req("sandbox", bounded("Id or name of the computer, from computer_create.", 1, 128))
-}
-
 type computerCreateArgs struct {
-	Name               string                `json:"name"`
-	Template           string                `json:"template"`
-	URL                string                `json:"url"`
-	MemoryMiB          int64                 `json:"memory_mib"`
-	LifetimeSeconds    *int64                `json:"lifetime_seconds"`
-	IdleTimeoutSeconds *int64                `json:"idle_timeout_seconds"`
-	OnTimeout          sandbox.TimeoutAction `json:"on_timeout"`
+	Name               string                `json:"name,omitempty"`
+	Template           string                `json:"template,omitempty"`
+	URL                string                `json:"url,omitempty"`
+	MemoryMiB          int64                 `json:"memory_mib,omitempty"`
+	LifetimeSeconds    *int64                `json:"lifetime_seconds,omitempty"`
+	IdleTimeoutSeconds *int64                `json:"idle_timeout_seconds,omitempty"`
+	OnTimeout          sandbox.TimeoutAction `json:"on_timeout,omitempty"`
 }
 
-func computerCreate() dialect.Tool {
-	return dialect.New(toolsetComputer, &mcp.Tool{
-		Name:  "computer_create",
-		Title: "Create a computer",
-		Description: "Create a sandbox with a screen: a Linux desktop with Chromium, a terminal and a file manager. Returns its id; takes well under a second. " +
-			"Then computer_screenshot to see it, computer_action to use it. sandbox_exec, file_* and the rest work on it too; sandbox_kill ends it.",
-		Annotations: annotations("Create a computer", false, false, false, true),
-		InputSchema: input(
-			opt("name", nameSchema()),
-			opt("template", with(bounded("desktop, browser (Chromium alone) or another that has a desktop.", 0, 256), computerTemplate)),
-			opt("url", bounded("Address to open in its browser at once.", 0, 8<<10)),
-			opt("memory_mib", integer("Memory in MiB; the template's if left out.", sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB)),
-			opt("lifetime_seconds", integer("Seconds until it ends, from now; 0 is never.", 0, maxLifetimeSeconds)),
-			opt("idle_timeout_seconds", integer("Seconds without a call until it ends; 0 is never.", 0, maxLifetimeSeconds)),
-			opt("on_timeout", onTimeoutSchema("; kill if left out")),
-		),
-		OutputSchema: sandboxOutput(),
-	}, func(ctx context.Context, c *dialect.Call, in computerCreateArgs) (*mcp.CallToolResult, error) {
-		if in.Template == "" {
-			in.Template = computerTemplate
+func createComputer(ctx context.Context, c *dialect.Call, in computerCreateArgs) (*reply[sandboxView], error) {
+	if in.Template == "" {
+		in.Template = computerTemplate
+	}
+	c.Status("creating the computer")
+	r := project[sandbox.CreateRequest](&in)
+	r.Resources.MemoryMiB = in.MemoryMiB
+	sb, err := create(ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	text := "Created computer " + describe(sb)
+	if sb.Desktop != nil {
+		text += fmt.Sprintf("\nIts screen has %dx%d pixels.", sb.Desktop.Width, sb.Desktop.Height)
+	} else {
+		text += "\nIts template has no desktop: it is a sandbox without a screen."
+	}
+	if in.URL != "" {
+		if err := c.Service.OpenURL(ctx, sb.ID, in.URL); err != nil {
+			text += "\nThe address was not opened: " + sandbox.MessageOf(err)
 		}
-		c.Status("creating the computer")
-		sb, err := create(ctx, c, sandbox.CreateRequest{
-			Name: in.Name, Template: in.Template, Resources: sandbox.Resources{MemoryMiB: in.MemoryMiB},
-			LifetimeSeconds: in.LifetimeSeconds, IdleTimeoutSeconds: in.IdleTimeoutSeconds, OnTimeout: in.OnTimeout,
-		})
-		if err != nil {
-			return nil, err
-		}
-		text := "Created computer " + describe(sb)
-		if sb.Desktop != nil {
-			text += fmt.Sprintf("\nIts screen has %dx%d pixels.", sb.Desktop.Width, sb.Desktop.Height)
-		} else {
-			text += "\nIts template has no desktop: it is a sandbox without a screen."
-		}
-		if in.URL != "" {
-			if err := c.Service.OpenURL(ctx, sb.ID, in.URL); err != nil {
-				text += "\nThe address was not opened: " + sandbox.MessageOf(err)
-			}
-		}
-		return dialect.Text(text, view(sb)), nil
-	})
+	}
+	return answer(text, view(sb))
 }
 
-type computerScreenshotArgs struct {
-	Sandbox string `json:"sandbox"`
+type screenshotArgs struct {
+	sandboxRef
 	sandbox.ScreenshotRequest
 }
 
-func regionSchema(description string) *jsonschema.Schema {
-	return object(description,
-		req("x", integer("", 0, sandbox.MaxScreenWidth)), req("y", integer("", 0, sandbox.MaxScreenHeight)),
-		req("width", integer("", 1, sandbox.MaxScreenWidth)), req("height", integer("", 1, sandbox.MaxScreenHeight)))
+func seeScreen(ctx context.Context, c *dialect.Call, in screenshotArgs) (*reply[*shotView], error) {
+	shot, v, text, err := shoot(ctx, c, in.Sandbox, in.ScreenshotRequest)
+	if err != nil {
+		return nil, err
+	}
+	return answer(text, v, picture(shot))
 }
 
-func computerScreenshot() dialect.Tool {
-	return dialect.New(toolsetComputer, &mcp.Tool{
-		Name:        "computer_screenshot",
-		Title:       "See the screen",
-		Description: "Take a picture of a computer's screen. With stable_ms it waits until nothing changes, so that no half-painted window is seen; a region is shown in full sharpness.",
-		Annotations: annotations("See the screen", true, false, true, false),
-		InputSchema: input(
-			computerArg(),
-			opt("region", regionSchema("Only this part of the screen, in pixels.")),
-			opt("width", integer("Scale it down to this width.", 0, sandbox.MaxScreenWidth)),
-			opt("height", integer("Scale it down to this height.", 0, sandbox.MaxScreenHeight)),
-			opt("cursor", with(boolean("Show the pointer."), false)),
-			opt("stable_ms", with(integer("Wait until the screen has not changed for so long, 10 s at most.", 0, sandbox.MaxStableWait.Milliseconds()), 0)),
-			opt("format", with(oneOf("", string(sandbox.ImagePNG), string(sandbox.ImageJPEG)), sandbox.ImagePNG)),
-			opt("quality", integer("Of JPEG.", 0, 100)),
-		),
-		OutputSchema: output(shotProps()...),
-	}, func(ctx context.Context, c *dialect.Call, in computerScreenshotArgs) (*mcp.CallToolResult, error) {
-		shot, v, text, err := shoot(ctx, c, in.Sandbox, in.ScreenshotRequest)
-		if err != nil {
-			return nil, err
-		}
-		return pictured(text, shot, v), nil
-	})
+func picture(shot *sandbox.Screenshot) mcp.Content {
+	return &mcp.ImageContent{Data: shot.Data, MIMEType: shot.MIME}
 }
 
-type computerWindowsArgs struct {
-	Sandbox string               `json:"sandbox"`
-	Window  int64                `json:"window"`
-	Action  sandbox.WindowAction `json:"action"`
-	Region  *sandbox.Region      `json:"region"`
+type windowsArgs struct {
+	sandboxRef
+	Window int64                `json:"window,omitempty"`
+	Action sandbox.WindowAction `json:"action,omitempty"`
+	Region *sandbox.Region      `json:"region,omitempty"`
 }
 
 type windowsView struct {
 	Windows []sandbox.Window `json:"windows"`
 }
 
-func computerWindows() dialect.Tool {
-	return dialect.New(toolsetComputer, &mcp.Tool{
-		Name:        "computer_windows",
-		Title:       "List or change windows",
-		Description: "List a computer's windows, the topmost first; with window and action, change one of them first.",
-		Annotations: annotations("List or change windows", false, true, false, false),
-		InputSchema: input(
-			computerArg(),
-			opt("window", integer("Id of the window to change.", 1, 1<<32-1)),
-			opt("action", oneOf("What to do to it; place needs a region.", string(sandbox.WindowFocus), string(sandbox.WindowClose), string(sandbox.WindowMinimize), string(sandbox.WindowMaximize), string(sandbox.WindowPlace))),
-			opt("region", regionSchema("Where to place it.")),
-		),
-		OutputSchema: output(req("windows", array("", object("",
-			req("id", count("")), req("title", text("")), opt("class", text("The program's.")), opt("pid", count("")),
-			req("region", object("", req("x", integer("", -1<<16, 1<<16)), req("y", integer("", -1<<16, 1<<16)), req("width", count("")), req("height", count("")))),
-			req("focused", boolean("")), opt("hidden", boolean("It is minimised.")),
-		), 0, 0))),
-	}, func(ctx context.Context, c *dialect.Call, in computerWindowsArgs) (*mcp.CallToolResult, error) {
-		var list *sandbox.List[sandbox.Window]
-		var err error
-		switch {
-		case in.Window == 0 && in.Action == "" && in.Region == nil:
-			list, err = c.Service.ListWindows(ctx, in.Sandbox)
-		case in.Window == 0 || in.Action == "":
-			return nil, invalid("computer_windows: to change a window give both window and action; without either, all are listed")
-		default:
-			list, err = c.Service.ControlWindow(ctx, in.Sandbox, sandbox.WindowRequest{ID: in.Window, Action: in.Action, Region: in.Region})
-		}
-		if err != nil {
-			return nil, err
-		}
-		return dialect.Text(windowLines(list.Items), windowsView{list.Items}), nil
-	})
+func changeWindows(ctx context.Context, c *dialect.Call, in windowsArgs) (*reply[windowsView], error) {
+	var list *sandbox.List[sandbox.Window]
+	var err error
+	switch {
+	case in.Window == 0 && in.Action == "" && in.Region == nil:
+		list, err = c.Service.ListWindows(ctx, in.Sandbox)
+	case in.Window == 0 || in.Action == "":
+		return nil, invalid("computer_windows: to change a window give both window and action; without either, all are listed")
+	default:
+		list, err = c.Service.ControlWindow(ctx, in.Sandbox, sandbox.WindowRequest{ID: in.Window, Action: in.Action, Region: in.Region})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return answer(windowLines(list.Items), windowsView{list.Items})
 }
 
 func windowLines(windows []sandbox.Window) string {
@@ -273,9 +194,9 @@ func windowLines(windows []sandbox.Window) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-type computerClipboardArgs struct {
-	Sandbox string  `json:"sandbox"`
-	Text    *string `json:"text"`
+type clipboardArgs struct {
+	sandboxRef
+	Text *string `json:"text,omitempty"`
 }
 
 type clipboardView struct {
@@ -284,101 +205,69 @@ type clipboardView struct {
 	Bytes int `json:"bytes"`
 }
 
-func computerClipboard() dialect.Tool {
-	return dialect.New(toolsetComputer, &mcp.Tool{
-		Name:        "computer_clipboard",
-		Title:       "Read or set the clipboard",
-		Description: "Read a computer's clipboard; with text, set it. Then paste with computer_action key ctrl+v, which is quicker than typing long text.",
-		Annotations: annotations("Read or set the clipboard", false, false, true, false),
-		InputSchema: input(computerArg(), opt("text", bounded("What to put into it.", 0, sandbox.MaxClipboard))),
-		OutputSchema: output(
-			req("text", text("")), req("bytes", count("Of the whole clipboard; text may be cut."))),
-	}, func(ctx context.Context, c *dialect.Call, in computerClipboardArgs) (*mcp.CallToolResult, error) {
-		if in.Text != nil {
-			if err := c.Service.SetClipboard(ctx, in.Sandbox, *in.Text); err != nil {
-				return nil, err
-			}
-			return dialect.Text("The clipboard holds "+strconv.Itoa(len(*in.Text))+" bytes now.", clipboardView{clip.Valid(*in.Text, maxStreamBytes), len(*in.Text)}), nil
-		}
-		held, err := c.Service.GetClipboard(ctx, in.Sandbox)
-		if err != nil {
+func useClipboard(ctx context.Context, c *dialect.Call, in clipboardArgs) (*reply[clipboardView], error) {
+	if in.Text != nil {
+		if err := c.Service.SetClipboard(ctx, in.Sandbox, *in.Text); err != nil {
 			return nil, err
 		}
-		shown := clip.Valid(held, maxStreamBytes)
-		return dialect.Text(shown, clipboardView{shown, len(held)}), nil
-	})
+		return answer("The clipboard holds "+strconv.Itoa(len(*in.Text))+" bytes now.", clipboardView{clip.Valid(*in.Text, maxStreamBytes), len(*in.Text)})
+	}
+	held, err := c.Service.GetClipboard(ctx, in.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	shown := clip.Valid(held, maxStreamBytes)
+	return answer(shown, clipboardView{shown, len(held)})
 }
 
-type computerOpenArgs struct {
-	Sandbox    string `json:"sandbox"`
+type openArgs struct {
+	sandboxRef
 	URL        string `json:"url"`
-	Screenshot *bool  `json:"screenshot"`
+	Screenshot bool   `json:"screenshot,omitempty"`
 }
 
 // openSettleMS is how long the screen must stand still after a page was opened.
 const openSettleMS = 1000
 
-func computerOpen() dialect.Tool {
-	return dialect.New(toolsetComputer, &mcp.Tool{
-		Name:         "computer_open",
-		Title:        "Open a page",
-		Description:  "Open an address in a computer's browser, wait until its window shows something, and show the screen when it stands still. A first page takes a few seconds, for which the browser starts.",
-		Annotations:  annotations("Open a page", false, false, false, true),
-		InputSchema:  input(computerArg(), req("url", bounded("http, https, file or about.", 1, 8<<10)), opt("screenshot", with(boolean("Return a picture of the screen."), true))),
-		OutputSchema: output(opt("screenshot", object("", shotProps()...))),
-	}, func(ctx context.Context, c *dialect.Call, in computerOpenArgs) (*mcp.CallToolResult, error) {
-		c.Status("opening " + in.URL)
-		if err := c.Service.OpenURL(ctx, in.Sandbox, in.URL); err != nil {
-			return nil, err
-		}
-		return afterwards(ctx, c, "Opened.", in.Sandbox, in.Screenshot, openSettleMS)
-	})
+func openPage(ctx context.Context, c *dialect.Call, in openArgs) (*reply[doneView], error) {
+	c.Status("opening " + in.URL)
+	if err := c.Service.OpenURL(ctx, in.Sandbox, in.URL); err != nil {
+		return nil, err
+	}
+	return afterwards(ctx, c, "Opened.", in.Sandbox, in.Screenshot, openSettleMS)
 }
 
 type doneView struct {
 	Screenshot *shotView `json:"screenshot,omitempty"`
 }
 
-// afterwards shows what the screen is like after something was done, unless
-// told not to. Where it cannot be shown, the result is still that it was done:
-// after an error it would be done again.
-func afterwards(ctx context.Context, c *dialect.Call, text, name string, wanted *bool, stableMS int64) (*mcp.CallToolResult, error) {
-	if wanted != nil && !*wanted {
-		return dialect.Text(text, doneView{}), nil
+// afterwards shows what the screen is like after something was done, if that is
+// wanted. Where it cannot be shown, the result is still that it was done: after an
+// error it would be done again.
+func afterwards(ctx context.Context, c *dialect.Call, text, name string, wanted bool, stableMS int64) (*reply[doneView], error) {
+	if !wanted {
+		return answer(text, doneView{})
 	}
 	shot, v, told, err := shoot(ctx, c, name, sandbox.ScreenshotRequest{StableMS: stableMS, Cursor: true})
 	if err != nil {
-		return dialect.Text(text+" The screen cannot be shown: "+sandbox.MessageOf(err)+".", doneView{}), nil
+		return answer(text+" The screen cannot be shown: "+sandbox.MessageOf(err)+".", doneView{})
 	}
-	return pictured(text+" "+told, shot, doneView{v}), nil
+	return answer(text+" "+told, doneView{v}, picture(shot))
 }
 
-type computerViewArgs struct {
-	Sandbox string `json:"sandbox"`
+type viewArgs struct {
+	sandboxRef
 	sandbox.ViewRequest
 }
 
-func computerView() dialect.Tool {
-	return dialect.New(toolsetComputer, &mcp.Tool{
-		Name:        "computer_view",
-		Title:       "Link to the live view",
-		Description: "Make a link with which a person watches a computer's screen in a browser, live; with control they can use it too, for example to log in. Give the link to the person.",
-		Annotations: annotations("Link to the live view", false, false, false, true),
-		InputSchema: input(
-			computerArg(),
-			opt("control", with(boolean("Let the visitor use pointer and keyboard."), false)),
-			opt("ttl_seconds", integer(fmt.Sprintf("How long the link opens; %d if left out.", int64(sandbox.DefaultPreviewLink.Seconds())), 0, int64(sandbox.MaxPreviewLink.Seconds()))),
-		),
-		OutputSchema: output(req("url", text("")), req("control", boolean("")), req("expires_at", moment(""))),
-	}, func(ctx context.Context, c *dialect.Call, in computerViewArgs) (*mcp.CallToolResult, error) {
-		link, err := c.Service.ViewComputer(ctx, in.Sandbox, in.ViewRequest)
-		if err != nil {
-			return nil, err
-		}
-		what := "to watch"
-		if link.Control {
-			what = "to watch and to use"
-		}
-		return dialect.Text(fmt.Sprintf("Link %s the screen until %s: %s", what, stamp(link.ExpiresAt), link.URL), link), nil
-	})
+func linkView(ctx context.Context, c *dialect.Call, in viewArgs) (*reply[*sandbox.ViewLink], error) {
+	link, err := c.Service.ViewComputer(ctx, in.Sandbox, in.ViewRequest)
+	if err != nil {
+		return nil, err
+	}
+	what := "to watch"
+	if link.Control {
+		what = "to watch and to use"
+	}
+	return answer(fmt.Sprintf("Link %s the screen until %s: %s", what, stamp(link.ExpiresAt), link.URL), link)
 }

@@ -2,22 +2,18 @@ package native
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 type diffArgs struct {
-	Sandbox string `json:"sandbox"`
+	sandboxRef
 	sandbox.DiffRequest
 }
 
@@ -38,68 +34,20 @@ type diffView struct {
 	Hint      string       `json:"hint,omitempty"`
 }
 
-func pathsSchema(description string) *jsonschema.Schema {
-	return array(description, bounded("", 1, sandbox.MaxPathBytes), 0, sandbox.MaxDiffPaths)
-}
-
-func sandboxDiff() dialect.Tool {
-	return dialect.New(toolsetTime, &mcp.Tool{
-		Name:  "sandbox_diff",
-		Title: "Compare files",
-		Description: "Return which files a sandbox or snapshot has added, removed and modified, compared with its template or another sandbox or snapshot, up to 64 KiB. " +
-			"Use it to see what a command did, or how a fork differs from its parent. Paused sandboxes stay paused. /tmp, /dev and /dev/shm are not compared.",
-		Annotations: annotations("Compare files", true, false, true, false),
-		InputSchema: input(
-			req("sandbox", bounded("Id or name of the sandbox or snapshot whose changes you want.", 1, 128)),
-			opt("against", bounded("Id or name of the sandbox or snapshot to compare with, such as the parent of a fork; its template if left out.", 0, 128)),
-			opt("paths", pathsSchema("Only changes at or below these absolute paths.")),
-			opt("patch", with(boolean("Add unified diffs of text files of up to 1 MiB."), false)),
-			opt("limit", with(integer("Most changes to return; all are counted.", 1, sandbox.DefaultDiffLimit), 200)),
-		),
-		OutputSchema: output(diffProps()...),
-	}, func(ctx context.Context, c *dialect.Call, in diffArgs) (*mcp.CallToolResult, error) {
-		c.Status("comparing files")
-		d, err := c.Service.Diff(ctx, in.Sandbox, in.DiffRequest)
-		if err != nil {
-			return nil, err
-		}
-		v, err := viewDiff(d, maxResultBytes)
-		if err != nil {
-			return nil, err
-		}
-		if v.Truncated {
-			v.Hint = "not all is shown; call again with paths that select less"
-		}
-		return dialect.Text(v.text(), v), nil
-	})
-}
-
-func changeSchema() *jsonschema.Schema {
-	kinds := []string{string(sandbox.ChangeAdded), string(sandbox.ChangeRemoved), string(sandbox.ChangeModified)}
-	aspects := []string{string(sandbox.AspectContent), string(sandbox.AspectMode), string(sandbox.AspectOwner), string(sandbox.AspectType), string(sandbox.AspectTarget)}
-	return object("",
-		req("path", text("")),
-		req("kind", oneOf("A removed directory stands for all that was in it.", kinds...)),
-		req("type", typeSchema()),
-		opt("aspects", array("What of a modified path differs.", oneOf("", aspects...), 0, 0)),
-		opt("old_size", count("Bytes of a regular file.")),
-		opt("new_size", count("")),
-		opt("old_mode", text("Octal.")),
-		opt("new_mode", text("")),
-		opt("patch", text("Unified diff.")),
-		opt("patch_truncated", boolean("The end of the patch, or all of it, is left out.")),
-	)
-}
-
-func diffProps() []prop {
-	return []prop{
-		req("added", count("How many there are, shown or not; likewise removed and modified.")),
-		req("removed", count("")),
-		req("modified", count("")),
-		req("changes", array("", changeSchema(), 0, 0)),
-		req("truncated", boolean("Some changes or patches are left out.")),
-		opt("hint", text("What to do next.")),
+func compareFiles(ctx context.Context, c *dialect.Call, in diffArgs) (*reply[diffView], error) {
+	c.Status("comparing files")
+	d, err := c.Service.Diff(ctx, in.Sandbox, in.DiffRequest)
+	if err != nil {
+		return nil, err
 	}
+	v, err := viewDiff(d, maxResultBytes)
+	if err != nil {
+		return nil, err
+	}
+	if v.Truncated {
+		v.Hint = "not all is shown; call again with paths that select less"
+	}
+	return answer(v.text(), v)
 }
 
 // viewDiff returns as much of a diff as fits into size bytes of JSON: first
@@ -156,14 +104,6 @@ func cutLines(s string, size int) (fit string, n int, err error) {
 		n, end = n+k-2, end+len(line)
 	}
 	return s[:end], n, nil
-}
-
-func encodedSize(v any) (int, error) {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return 0, fmt.Errorf("encode a result: %w", err)
-	}
-	return len(data), nil
 }
 
 // counts says how many changes there are.

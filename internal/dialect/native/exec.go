@@ -8,9 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
@@ -21,60 +18,9 @@ import (
 const handover = 45 * time.Second
 
 type execArgs struct {
-	Sandbox    string            `json:"sandbox"`
-	Command    []string          `json:"command"`
-	Shell      string            `json:"shell"`
-	WorkDir    string            `json:"workdir"`
-	Env        map[string]string `json:"env"`
-	User       string            `json:"user"`
-	TimeoutMS  *int64            `json:"timeout_ms"`
-	Stdin      string            `json:"stdin"`
-	Background bool              `json:"background"`
-	Webhook    *webhookArgs      `json:"webhook"`
-}
-
-func sandboxExec() dialect.Tool {
-	return dialect.New(toolsetJobs, &mcp.Tool{
-		Name:  "sandbox_exec",
-		Title: "Run a command",
-		Description: "Run a command in a sandbox and return its exit code, stdout and stderr (32 KiB of each: first and last half). " +
-			"Give either shell (a line for bash or sh) or command (a program and its arguments, no shell). " +
-			"After 45 s a command goes on as a job: state is then running; poll job_get with the job_id. " +
-			"For servers and long work set background.",
-		Annotations: annotations("Run a command", false, true, false, true),
-		InputSchema: input(
-			sandboxArg(),
-			opt("command", array("Program and arguments, such as [\"python3\", \"main.py\"].", bounded("", 0, 128<<10), 1, 4096)),
-			opt("shell", bounded("Shell line, such as \"ls | wc -l\".", 1, 128<<10)),
-			opt("workdir", bounded("Directory to run in; the sandbox's if left out.", 0, sandbox.MaxPathBytes)),
-			opt("env", envSchema("Environment, on top of the sandbox's.")),
-			opt("user", bounded("Run as this user: a name or uid[:gid].", 0, 64)),
-			opt("timeout_ms", integer(fmt.Sprintf("Kill the command after this many milliseconds; %d if left out, none for a background command.",
-				sandbox.HandedOverTimeout.Milliseconds()), 1, sandbox.HandedOverTimeout.Milliseconds())),
-			opt("stdin", bounded("What the command reads from standard input.", 0, sandbox.MaxStdinBytes)),
-			opt("background", with(boolean("Return at once with a job_id and leave the command running."), false)),
-			opt("webhook", webhookSchema()),
-		),
-		OutputSchema: execOutput(),
-	}, runExec)
-}
-
-func execOutput() *jsonschema.Schema {
-	return output(
-		req("state", oneOf("exited, or running when it goes on as a job.", string(sandbox.JobExited), string(sandbox.JobRunning))),
-		req("job_id", text("For job_get and job_stop.")),
-		opt("exit_code", &jsonschema.Schema{Type: "integer", Description: "Set when it has exited; 128 plus the signal's number if a signal ended it."}),
-		opt("signal", text("The signal that ended it.")),
-		opt("end_cause", oneOf("What ended it other than itself.", string(sandbox.EndTimeout), string(sandbox.EndOutOfMemory), string(sandbox.EndSignal), string(sandbox.EndProcessLimit))),
-		req("duration_ms", count("")),
-		req("stdout", text("")),
-		req("stderr", text("")),
-		req("stdout_bytes", count("Bytes written in all.")),
-		req("stderr_bytes", count("Bytes written in all.")),
-		req("truncated", boolean("Part of stdout or stderr is left out of this result.")),
-		opt("binary", boolean("Some output is not text; runs of such bytes are shown as U+FFFD.")),
-		opt("hint", text("What to do next.")),
-	)
+	sandboxRef
+	sandbox.ExecRequest
+	Stdin string `json:"stdin,omitempty"` // text, not base64
 }
 
 type execResult struct {
@@ -93,23 +39,17 @@ type execResult struct {
 	Hint        string           `json:"hint,omitempty"`
 }
 
-func runExec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolResult, error) {
-	if (in.Shell == "") == (len(in.Command) == 0) {
+func runCommand(ctx context.Context, c *dialect.Call, in execArgs) (*reply[execResult], error) {
+	r := in.ExecRequest
+	if (r.Shell == "") == (len(r.Command) == 0) {
 		return nil, invalid("sandbox_exec: give either \"shell\" (a line) or \"command\" (a program and its arguments)")
 	}
 	if len(in.Stdin) > sandbox.MaxStdinBytes {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "stdin is over 8 MiB; write it to a file with file_write and read that")
 	}
-	r := sandbox.ExecRequest{
-		Command: in.Command, Shell: in.Shell, Env: in.Env, WorkDir: in.WorkDir, User: in.User,
-		Stdin: []byte(in.Stdin), Background: in.Background, HandoverMS: cmp.Or(c.Handover, handover).Milliseconds(),
-		Webhook: in.Webhook.webhook(),
-	}
-	if in.TimeoutMS != nil {
-		r.TimeoutMS = *in.TimeoutMS
-	}
-	if in.Background {
-		r.HandoverMS = 0
+	r.Stdin = []byte(in.Stdin)
+	if !r.Background {
+		r.HandoverMS = cmp.Or(c.Handover, handover).Milliseconds()
 	}
 	var out collector
 	out.stdout, out.stderr = newCapture(maxStreamBytes), newCapture(maxStreamBytes)
@@ -124,7 +64,7 @@ func runExec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolRe
 	if err != nil {
 		return nil, asLine(in.Command, err)
 	}
-	return execDone(job, time.Duration(r.TimeoutMS)*time.Millisecond, r.Background, &out), nil
+	return execDone(job, time.Duration(r.TimeoutMS)*time.Millisecond, r.Background, &out)
 }
 
 // asLine explains the error of a command that is a whole line.
@@ -172,7 +112,7 @@ func endHint(job *sandbox.Job) string {
 
 // execDone describes the job of a command. timeout is the limit that the caller
 // has named, or 0.
-func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *collector) *mcp.CallToolResult {
+func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *collector) (*reply[execResult], error) {
 	out.mu.Lock()
 	defer out.mu.Unlock()
 	note := func(omitted int64) string { return fmt.Sprintf("\n[… %d bytes left out …]\n", omitted) }
@@ -202,7 +142,7 @@ func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *col
 		res.ExitCode = &job.ExitCode
 	}
 	res.Hint = strings.Join(hints, "; ")
-	return dialect.Text(res.text(), res)
+	return answer(res.text(), res)
 }
 
 // text is the result as a model reads it best.

@@ -46,7 +46,7 @@ func TestHandover(t *testing.T) {
 			svc := &slow{}
 			var status []string
 			c := &dialect.Call{Service: svc, Args: json.RawMessage(tt.args), Handover: tt.handover, Status: func(s string) { status = append(status, s) }, Output: func(dialect.Output) {}, Log: slog.New(slog.DiscardHandler)}
-			res, err := dialect.Invoke(t.Context(), New(), sandboxExec(), c)
+			res, err := dialect.Invoke(t.Context(), New(), named("sandbox_exec"), c)
 			if err != nil || res.IsError {
 				t.Fatal(res, err)
 			}

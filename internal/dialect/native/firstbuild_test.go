@@ -91,7 +91,7 @@ func TestFirstUseBuildsTheTemplate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var status []string
 				c := &dialect.Call{Service: &tt.svc, Args: json.RawMessage(tt.args), Status: func(s string) { status = append(status, s) }, Log: slog.New(slog.DiscardHandler)}
-				res, err := dialect.Invoke(t.Context(), New(), sandboxCreate(), c)
+				res, err := dialect.Invoke(t.Context(), New(), named("sandbox_create"), c)
 				if err != nil {
 					t.Fatal(err)
 				}

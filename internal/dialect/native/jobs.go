@@ -7,21 +7,16 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const maxWaitMS = 45_000
-
 // jobView is a job in a result.
 type jobView struct {
 	JobID       string           `json:"job_id"`
 	Command     string           `json:"command"`
-	Language    sandbox.Language `json:"language,omitempty"`
+	Language    string           `json:"language,omitempty"`
 	State       sandbox.JobState `json:"state"`
 	ExitCode    *int             `json:"exit_code,omitempty"`
 	Signal      string           `json:"signal,omitempty"`
@@ -32,27 +27,9 @@ type jobView struct {
 	StderrBytes int64            `json:"stderr_bytes"`
 }
 
-func jobProps() []prop {
-	return []prop{
-		req("job_id", text("")),
-		req("command", text("The command, shortened.")),
-		opt("language", text("Of a job that runs code.")),
-		req("state", oneOf("", string(sandbox.JobRunning), string(sandbox.JobExited))),
-		opt("exit_code", &jsonschema.Schema{Type: "integer", Description: "Set when it has exited."}),
-		opt("signal", text("")),
-		opt("end_cause", oneOf("", string(sandbox.EndTimeout), string(sandbox.EndOutOfMemory), string(sandbox.EndSignal), string(sandbox.EndProcessLimit))),
-		req("started_at", moment("")),
-		opt("ended_at", moment("")),
-		req("stdout_bytes", count("Bytes written in all.")),
-		req("stderr_bytes", count("Bytes written in all.")),
-	}
-}
-
 func viewJob(j *sandbox.Job) jobView {
-	v := jobView{
-		JobID: j.ID, Command: shorten(j.Command), Language: j.Language, State: j.State, Signal: j.Signal, EndCause: j.EndCause,
-		StartedAt: j.StartedAt, EndedAt: j.EndedAt, StdoutBytes: j.StdoutBytes, StderrBytes: j.StderrBytes,
-	}
+	v := project[jobView](j)
+	v.JobID, v.Command = j.ID, shorten(j.Command)
 	if j.State == sandbox.JobExited {
 		v.ExitCode = &j.ExitCode
 	}
@@ -88,9 +65,9 @@ func (v jobView) line() string {
 }
 
 type jobListArgs struct {
-	Sandbox string           `json:"sandbox"`
-	State   sandbox.JobState `json:"state"`
-	Limit   int              `json:"limit"`
+	sandboxRef
+	State sandbox.JobState `json:"state,omitempty"`
+	Limit int              `json:"limit,omitempty"`
 }
 
 type jobListResult struct {
@@ -98,54 +75,42 @@ type jobListResult struct {
 	Total int       `json:"total"`
 }
 
-func jobList() dialect.Tool {
-	return dialect.New(toolsetJobs, &mcp.Tool{
-		Name:        "job_list",
-		Title:       "List jobs",
-		Description: "List the commands that run or ran in a sandbox, newest first.",
-		Annotations: annotations("List jobs", true, false, true, false),
-		InputSchema: input(
-			sandboxArg(),
-			opt("state", oneOf("Only jobs in this state.", string(sandbox.JobRunning), string(sandbox.JobExited))),
-			opt("limit", with(integer("Most jobs to return.", 1, 100), 50)),
-		),
-		OutputSchema: output(
-			req("jobs", array("", object("", jobProps()...), 0, 0)),
-			req("total", count("How many there are, returned or not.")),
-		),
-	}, func(ctx context.Context, c *dialect.Call, in jobListArgs) (*mcp.CallToolResult, error) {
-		list, err := sandbox.All(ctx, sandbox.Of(in.Sandbox, c.Service.ListJobs))
-		if err != nil {
-			return nil, err
+func listJobs(ctx context.Context, c *dialect.Call, in jobListArgs) (*reply[jobListResult], error) {
+	list, err := sandbox.All(ctx, sandbox.Of(in.Sandbox, c.Service.ListJobs))
+	if err != nil {
+		return nil, err
+	}
+	out := jobListResult{Jobs: []jobView{}}
+	var b strings.Builder
+	for i := len(list) - 1; i >= 0; i-- {
+		if in.State != "" && list[i].State != in.State {
+			continue
 		}
-		out := jobListResult{Jobs: []jobView{}}
-		var b strings.Builder
-		for i := len(list) - 1; i >= 0; i-- {
-			if in.State != "" && list[i].State != in.State {
-				continue
-			}
-			out.Total++
-			if len(out.Jobs) < in.Limit {
-				v := viewJob(&list[i])
-				out.Jobs = append(out.Jobs, v)
-				b.WriteString(v.line() + "\n")
-			}
+		out.Total++
+		if len(out.Jobs) < in.Limit {
+			v := viewJob(&list[i])
+			out.Jobs = append(out.Jobs, v)
+			b.WriteString(v.line() + "\n")
 		}
-		if out.Total == 0 {
-			b.WriteString("No jobs.")
-		} else if out.Total > len(out.Jobs) {
-			fmt.Fprintf(&b, "%d older jobs are not shown.\n", out.Total-len(out.Jobs))
-		}
-		return dialect.Text(b.String(), out), nil
-	})
+	}
+	if out.Total == 0 {
+		b.WriteString("No jobs.")
+	} else if out.Total > len(out.Jobs) {
+		fmt.Fprintf(&b, "%d older jobs are not shown.\n", out.Total-len(out.Jobs))
+	}
+	return answer(b.String(), out)
+}
+
+type jobRef struct {
+	sandboxRef
+	JobID string `json:"job_id"`
 }
 
 type jobGetArgs struct {
-	Sandbox      string `json:"sandbox"`
-	JobID        string `json:"job_id"`
-	WaitMS       int64  `json:"wait_ms"`
-	StdoutOffset int64  `json:"stdout_offset"`
-	StderrOffset int64  `json:"stderr_offset"`
+	jobRef
+	WaitMS       int64 `json:"wait_ms,omitempty"`
+	StdoutOffset int64 `json:"stdout_offset,omitempty"`
+	StderrOffset int64 `json:"stderr_offset,omitempty"`
 }
 
 type jobGetResult struct {
@@ -161,40 +126,7 @@ type jobGetResult struct {
 	Hint             string `json:"hint,omitempty"`
 }
 
-func jobArg() prop {
-	return req("job_id", bounded("Id of the job, from sandbox_exec or job_list.", 1, 128))
-}
-
-const maxOffset = 1 << 53
-
-func jobGet() dialect.Tool {
-	return dialect.New(toolsetJobs, &mcp.Tool{
-		Name:  "job_get",
-		Title: "Follow a job",
-		Description: "Return a job's state and up to 32 KiB each of its stdout and stderr from the given offsets on. " +
-			"With wait_ms it waits that long for the job to exit. To read on, call again with stdout_next_offset and stderr_next_offset as the offsets.",
-		Annotations: annotations("Follow a job", true, false, true, false),
-		InputSchema: input(
-			sandboxArg(), jobArg(),
-			opt("wait_ms", with(integer("Wait up to this many milliseconds for the job to exit.", 0, maxWaitMS), 0)),
-			opt("stdout_offset", with(integer("Position in stdout, in bytes.", 0, maxOffset), 0)),
-			opt("stderr_offset", with(integer("Position in stderr, in bytes.", 0, maxOffset), 0)),
-		),
-		OutputSchema: output(concat(jobProps(), []prop{
-			req("stdout", text("")),
-			req("stderr", text("")),
-			req("stdout_offset", count("Where stdout begins: later than asked for when bytes in between were not kept.")),
-			req("stderr_offset", count("")),
-			req("stdout_next_offset", count("Give it as stdout_offset to read on.")),
-			req("stderr_next_offset", count("")),
-			req("truncated", boolean("There is more output; read on from the next offsets.")),
-			opt("binary", boolean("Some output is not text; runs of such bytes are shown as U+FFFD.")),
-			opt("hint", text("What to do next.")),
-		})...),
-	}, runJobGet)
-}
-
-func runJobGet(ctx context.Context, c *dialect.Call, in jobGetArgs) (*mcp.CallToolResult, error) {
+func followJob(ctx context.Context, c *dialect.Call, in jobGetArgs) (*reply[jobGetResult], error) {
 	job, err := waitJob(ctx, c, in.Sandbox, in.JobID, in.WaitMS)
 	if err != nil {
 		return nil, err
@@ -221,7 +153,7 @@ func runJobGet(ctx context.Context, c *dialect.Call, in jobGetArgs) (*mcp.CallTo
 	default:
 		res.Hint = endHint(job)
 	}
-	return dialect.Text(res.text(), res), nil
+	return answer(res.text(), res)
 }
 
 func (r jobGetResult) text() string {
@@ -292,37 +224,23 @@ func cutSlice(out *sandbox.Output, asked int64) slice {
 }
 
 type jobStopArgs struct {
-	Sandbox     string `json:"sandbox"`
-	JobID       string `json:"job_id"`
-	Signal      string `json:"signal"`
-	KillAfterMS int64  `json:"kill_after_ms"`
+	jobRef
+	Signal      string `json:"signal,omitempty"`
+	KillAfterMS int64  `json:"kill_after_ms,omitempty"`
 }
 
-func jobStop() dialect.Tool {
-	return dialect.New(toolsetJobs, &mcp.Tool{
-		Name:        "job_stop",
-		Title:       "Stop a job",
-		Description: "Send a signal to a job and all its processes, and kill them if they have not ended after kill_after_ms. Returns the job when it has ended. Stopping an ended job is not an error.",
-		Annotations: annotations("Stop a job", false, true, true, false),
-		InputSchema: input(
-			sandboxArg(), jobArg(),
-			opt("signal", with(oneOf("Signal to send.", "TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2"), "TERM")),
-			opt("kill_after_ms", with(integer("Kill the job this many milliseconds later if it still runs; 0 is never.", 0, 30_000), 5000)),
-		),
-		OutputSchema: output(jobProps()...),
-	}, func(ctx context.Context, c *dialect.Call, in jobStopArgs) (*mcp.CallToolResult, error) {
-		job, err := c.Service.GetJob(ctx, in.Sandbox, in.JobID)
-		if err != nil {
+func stopJob(ctx context.Context, c *dialect.Call, in jobStopArgs) (*reply[jobView], error) {
+	job, err := c.Service.GetJob(ctx, in.Sandbox, in.JobID)
+	if err != nil {
+		return nil, err
+	}
+	if job.State == sandbox.JobRunning {
+		if job, err = stop(ctx, c, in); err != nil {
 			return nil, err
 		}
-		if job.State == sandbox.JobRunning {
-			if job, err = stop(ctx, c, in); err != nil {
-				return nil, err
-			}
-		}
-		v := viewJob(job)
-		return dialect.Text(v.line(), v), nil
-	})
+	}
+	v := viewJob(job)
+	return answer(v.line(), v)
 }
 
 func stop(ctx context.Context, c *dialect.Call, in jobStopArgs) (*sandbox.Job, error) {

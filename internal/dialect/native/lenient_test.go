@@ -7,13 +7,11 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/jsonschema-go/jsonschema"
-
 	"github.com/cove-sh/cove/internal/dialect"
 )
 
 func TestCorrect(t *testing.T) {
-	schema := sandboxExec().Def.InputSchema.(*jsonschema.Schema)
+	schema := argumentSchema(reflect.TypeFor[execArgs](), "sandbox_exec")
 	for _, tt := range []struct{ name, args, want string }{
 		{"right as it is", `{"sandbox": "7", "timeout_ms": 5}`, `{"sandbox": "7", "timeout_ms": 5}`},
 		{"integer", `{"sandbox":"7","timeout_ms":"5000"}`, `{"sandbox":"7","timeout_ms":5000}`},
@@ -46,7 +44,7 @@ func TestCorrect(t *testing.T) {
 
 // What is nested is corrected too.
 func TestCorrectNested(t *testing.T) {
-	schema := sandboxCreate().Def.InputSchema.(*jsonschema.Schema)
+	schema := argumentSchema(reflect.TypeFor[createArgs](), "sandbox_create")
 	for args, want := range map[string]string{
 		`{"network":{"allow_out":"pypi.org","max_connections":"5"}}`:               `{"network":{"allow_out":["pypi.org"],"max_connections":5}}`,
 		`{"network":"{\"preset\":\"none\"}","ports":[{"host":"0","guest":80}]}`:    `{"network":{"preset":"none"},"ports":[{"host":0,"guest":80}]}`,
@@ -86,7 +84,7 @@ func FuzzCorrect(f *testing.F) {
 	for _, seed := range []string{`{"command":"ls"}`, `{"timeout_ms":"5"}`, `{"background":"false","x":null}`, `[]`, `{"command":"\ud800"}`} {
 		f.Add([]byte(seed))
 	}
-	schema := sandboxExec().Def.InputSchema.(*jsonschema.Schema)
+	schema := argumentSchema(reflect.TypeFor[execArgs](), "sandbox_exec")
 	f.Fuzz(func(t *testing.T, args []byte) {
 		once := correct(schema, args)
 		if json.Valid(args) && !json.Valid(once) {

@@ -5,15 +5,12 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 type mergeArgs struct {
-	Sandbox string `json:"sandbox"`
+	sandboxRef
 	sandbox.MergeRequest
 }
 
@@ -30,61 +27,17 @@ type mergeView struct {
 	Hint      string             `json:"hint,omitempty"`
 }
 
-func mergeKindSchema(description string) *jsonschema.Schema {
-	return with(oneOf(description, string(sandbox.MergeWhole), string(sandbox.MergeFiles)), sandbox.MergeWhole)
-}
-
-func policySchema() *jsonschema.Schema {
-	return oneOf("For files: whose version wins where both sides changed a path, ours (the parent's) or theirs (the fork's). If left out, a conflict stops the merge.",
-		string(sandbox.PolicyOurs), string(sandbox.PolicyTheirs))
-}
-
-func sandboxMerge() dialect.Tool {
-	return dialect.New(toolsetTime, &mcp.Tool{
-		Name:  "sandbox_merge",
-		Title: "Merge a fork back",
-		Description: "Bring a fork (the winner) back into its parent. whole: the winner's memory, processes and files replace the parent's under the parent's id, and the winner's id ends. " +
-			"files: what the winner changed since the fork is applied to the files of the running parent; if both changed a path, merged is false, nothing is changed and conflicts are listed.",
-		Annotations: annotations("Merge a fork back", false, true, false, false),
-		InputSchema: input(
-			req("sandbox", bounded("Id or name of the parent, which is changed.", 1, 128)),
-			req("winner", bounded("Id or name of the fork to merge.", 1, 128)),
-			opt("kind", mergeKindSchema("What comes back.")),
-			opt("policy", policySchema()),
-			opt("paths", pathsSchema("For files: only changes at or below these absolute paths.")),
-			opt("kill_winner", with(boolean("For files: end the winner after the merge."), false)),
-		),
-		OutputSchema: output(mergeProps()...),
-	}, func(ctx context.Context, c *dialect.Call, in mergeArgs) (*mcp.CallToolResult, error) {
-		c.Status("merging")
-		res, err := c.Service.Merge(ctx, in.Sandbox, in.MergeRequest)
-		if err != nil {
-			return nil, err
-		}
-		v, err := viewMerge(res, maxResultBytes)
-		if err != nil {
-			return nil, err
-		}
-		return dialect.Text(v.text(), v), nil
-	})
-}
-
-func mergeProps() []prop {
-	did := func() *jsonschema.Schema {
-		return oneOf("", string(sandbox.ChangeAdded), string(sandbox.ChangeRemoved), string(sandbox.ChangeModified))
+func mergeFork(ctx context.Context, c *dialect.Call, in mergeArgs) (*reply[mergeView], error) {
+	c.Status("merging")
+	res, err := c.Service.Merge(ctx, in.Sandbox, in.MergeRequest)
+	if err != nil {
+		return nil, err
 	}
-	return []prop{
-		req("merged", boolean("False if conflicts stopped it; nothing was changed then.")),
-		req("kind", oneOf("", string(sandbox.MergeWhole), string(sandbox.MergeFiles))),
-		opt("sandbox_id", text("The parent.")),
-		opt("applied", array("Changes made to the parent's files.", changeSchema(), 0, 0)),
-		req("applied_total", count("")),
-		opt("conflicts", array("Paths that both sides changed differently: ours is what the parent did, theirs the fork.", object("",
-			req("path", text("")), req("ours", did()), req("theirs", did())), 0, 0)),
-		req("conflicts_total", count("")),
-		req("truncated", boolean("Some changes or conflicts are left out.")),
-		opt("hint", text("What to do next.")),
+	v, err := viewMerge(res, maxResultBytes)
+	if err != nil {
+		return nil, err
 	}
+	return answer(v.text(), v)
 }
 
 // viewMerge returns as much of a merge's result as fits into size bytes of

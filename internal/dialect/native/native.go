@@ -32,17 +32,73 @@ var (
 // New returns the dialect.
 func New() *Dialect {
 	d := &Dialect{tools: []dialect.Tool{
-		sandboxCreate(), sandboxList(), sandboxGet(), sandboxUpdate(), sandboxKill(), sandboxEnv(), sandboxStats(),
-		sandboxExec(), runCode(), codeContext(), jobGet(), jobList(), jobStop(), processList(), processKill(),
-		fileRead(), fileWrite(), fileEdit(), fileList(), fileSearch(), fileMove(), fileDelete(), dirDownload(),
-		sandboxFork(), sandboxMerge(), sandboxDiff(), sandboxTry(), sandboxPause(), sandboxResume(),
-		snapshotCreate(), snapshotList(), snapshotRestore(), snapshotDelete(),
-		networkGet(), networkSet(), networkLog(), secretList(), secretAttach(), secretDetach(),
-		previewCreate(), previewListTool(), previewLink(), previewDelete(),
-		computerCreate(), computerScreenshot(), computerAction(), computerWindows(), computerClipboard(), computerOpen(), computerView(),
-		templateList(), templateGet(), templateBuild(), templateBuildStatus(), templateDelete(),
-		volumeCreate(), volumeList(), volumeDelete(),
-		toolsetList(), toolsetEnable(),
+		tool("sandbox_create", 0, createSandbox),
+		tool("sandbox_list", readOnly|idempotent, listSandboxes),
+		tool("sandbox_get", readOnly|idempotent, getSandbox),
+		tool("sandbox_update", destructive|idempotent, updateSandbox),
+		tool("sandbox_kill", destructive|idempotent, killSandbox),
+		tool("sandbox_env", destructive|idempotent, changeEnv),
+		tool("sandbox_stats", readOnly|idempotent, tellStats),
+
+		tool("sandbox_exec", destructive|openWorld, runCommand),
+		tool("run_code", destructive|openWorld, runCode),
+		tool("code_context", destructive|idempotent, controlContext),
+		tool("job_get", readOnly|idempotent, followJob),
+		tool("job_list", readOnly|idempotent, listJobs),
+		tool("job_stop", destructive|idempotent, stopJob),
+		tool("process_list", readOnly|idempotent, listProcesses),
+		tool("process_kill", destructive, killProcess),
+
+		tool("file_read", readOnly|idempotent, readFile),
+		tool("file_write", destructive, writeFile),
+		tool("file_edit", destructive, editFile),
+		tool("file_list", readOnly|idempotent, listFiles),
+		tool("file_search", readOnly|idempotent, searchFiles),
+		tool("file_move", destructive, moveFile),
+		tool("file_delete", destructive, deleteFile),
+		tool("dir_download", readOnly|idempotent, downloadDir),
+
+		tool("sandbox_fork", 0, forkSandbox),
+		tool("sandbox_merge", destructive, mergeFork),
+		tool("sandbox_diff", readOnly|idempotent, compareFiles),
+		tool("sandbox_try", destructive|openWorld, tryCommands),
+		tool("sandbox_pause", idempotent, pauseSandbox),
+		tool("sandbox_resume", destructive|idempotent, resumeSandbox),
+		tool("snapshot_create", 0, createSnapshot),
+		tool("snapshot_list", readOnly|idempotent, listSnapshots),
+		tool("snapshot_restore", destructive, restoreSnapshot),
+		tool("snapshot_delete", destructive, deleteSnapshot),
+
+		tool("network_get", readOnly|idempotent, getNetwork),
+		tool("network_set", destructive|idempotent, setNetwork),
+		tool("network_log", readOnly|idempotent, readNetworkLog),
+		tool("secret_list", readOnly|idempotent, listSecrets),
+		tool("secret_attach", idempotent, attachSecret),
+		tool("secret_detach", destructive|idempotent, detachSecret),
+		tool("preview_create", idempotent|openWorld, createPreview),
+		tool("preview_list", readOnly|idempotent, listPreviews),
+		tool("preview_link", openWorld, linkPreview),
+		tool("preview_delete", destructive|idempotent, deletePreview),
+
+		tool("computer_create", openWorld, createComputer),
+		tool("computer_screenshot", readOnly|idempotent, seeScreen),
+		tool("computer_action", destructive|openWorld, act),
+		tool("computer_windows", destructive, changeWindows),
+		tool("computer_clipboard", idempotent, useClipboard),
+		tool("computer_open", openWorld, openPage),
+		tool("computer_view", openWorld, linkView),
+
+		tool("template_list", readOnly|idempotent, listTemplates),
+		tool("template_get", readOnly|idempotent, getTemplate),
+		tool("template_build", openWorld, buildTemplate),
+		tool("template_build_status", destructive|idempotent, followBuild),
+		tool("template_delete", destructive, deleteTemplate),
+		tool("volume_create", 0, createVolume),
+		tool("volume_list", readOnly|idempotent, listVolumes),
+		tool("volume_delete", destructive|idempotent, deleteVolume),
+
+		tool("toolset_list", readOnly|idempotent, listToolsets),
+		tool("toolset_enable", readOnly|idempotent, enableToolsets),
 	}}
 	for i, t := range d.tools {
 		t = brief(lenient(t))
@@ -82,18 +138,6 @@ func (d *Dialect) HasTasks() bool { return true }
 // Resources returns sandboxes and their files.
 func (d *Dialect) Resources() []dialect.ResourceTemplate {
 	return []dialect.ResourceTemplate{fileResource(), sandboxResource()}
-}
-
-// annotations fills in all hints: what a tool reads only, destroys, or can do
-// again without further effect, and whether it reaches beyond Cove.
-func annotations(title string, readOnly, destructive, idempotent, openWorld bool) *mcp.ToolAnnotations {
-	return &mcp.ToolAnnotations{
-		Title:           title,
-		ReadOnlyHint:    readOnly,
-		DestructiveHint: &destructive,
-		IdempotentHint:  idempotent,
-		OpenWorldHint:   &openWorld,
-	}
 }
 
 // The limits of results. Clients cut a result at about 25,000 tokens.

@@ -3,7 +3,6 @@ package native_test
 import (
 	"encoding/json"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/native"
-	"github.com/cove-sh/cove/sandbox"
 )
 
 func TestTools(t *testing.T) {
@@ -104,18 +102,15 @@ func TestPromptsNameCore(t *testing.T) {
 	}
 }
 
-// The input schemas have a property for every field of the domain's requests,
-// so that what can be asked of the service can be asked here.
-func TestRequestsAreComplete(t *testing.T) {
-	tools := make(map[string]map[string]bool)
+// Arguments that a tool does not have are refused.
+func TestArgumentsAreClosed(t *testing.T) {
 	for _, tool := range native.New().Tools() {
 		data, err := json.Marshal(tool.Def.InputSchema)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var s struct {
-			Properties           map[string]any `json:"properties"`
-			AdditionalProperties any            `json:"additionalProperties"`
+			AdditionalProperties any `json:"additionalProperties"`
 		}
 		if err := json.Unmarshal(data, &s); err != nil {
 			t.Fatal(err)
@@ -123,68 +118,5 @@ func TestRequestsAreComplete(t *testing.T) {
 		if s.AdditionalProperties != false {
 			t.Errorf("%s: the schema is open", tool.Def.Name)
 		}
-		props := make(map[string]bool)
-		for name := range s.Properties {
-			props[name] = true
-		}
-		tools[tool.Def.Name] = props
 	}
-	for tool, request := range map[string]any{
-		"sandbox_create": sandbox.CreateRequest{}, "sandbox_update": sandbox.UpdateRequest{}, "sandbox_list": sandbox.ListRequest{},
-		"file_read": sandbox.ReadFileRequest{}, "file_write": sandbox.WriteFileRequest{}, "file_edit": sandbox.EditFileRequest{},
-		"file_list": sandbox.ListFilesRequest{}, "file_move": sandbox.MoveFileRequest{}, "sandbox_exec": sandbox.ExecRequest{},
-		"sandbox_resume": sandbox.ResumeRequest{}, "sandbox_fork": sandbox.ForkRequest{}, "sandbox_diff": sandbox.DiffRequest{}, "sandbox_merge": sandbox.MergeRequest{},
-		"run_code": sandbox.RunCodeRequest{}, "sandbox_env": sandbox.SetEnvRequest{}, "sandbox_try": sandbox.TryRequest{}, "snapshot_create": sandbox.CreateSnapshotRequest{}, "snapshot_list": sandbox.ListSnapshotsRequest{}, "snapshot_restore": sandbox.RestoreRequest{},
-		"network_set": sandbox.NetworkPolicy{}, "network_log": sandbox.NetworkLogRequest{}, "preview_create": sandbox.CreatePreviewRequest{}, "preview_link": sandbox.PreviewLinkRequest{},
-		"template_build": sandbox.TemplateSpec{},
-	} {
-		for _, field := range fields(reflect.TypeOf(request)) {
-			// These need a connection of their own; the REST API has them.
-			if slices.Contains([]string{"open_stdin", "terminal", "handover_ms", "keep_bytes"}, field) {
-				continue
-			}
-			if field == "namespace" { // the client's configuration says it
-				continue
-			}
-			if tool == "sandbox_exec" && field == "code" { // run_code has it
-				continue
-			}
-			if !tools[tool][field] {
-				t.Errorf("%s lacks %s", tool, field)
-			}
-		}
-	}
-}
-
-// What a command of a try can be given is given for all of them.
-func TestTryIsComplete(t *testing.T) {
-	for _, tool := range native.New().Tools() {
-		if tool.Def.Name != "sandbox_try" {
-			continue
-		}
-		schema, err := json.Marshal(tool.Def.InputSchema)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, field := range fields(reflect.TypeFor[sandbox.TryCommand]()) {
-			// Each line is a shell's; a command may be written as one.
-			if field != "command" && field != "shell" && !strings.Contains(string(schema), `"`+field+`":`) {
-				t.Errorf("sandbox_try lacks %s", field)
-			}
-		}
-	}
-}
-
-func fields(typ reflect.Type) []string {
-	var out []string
-	for f := range typ.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case f.Anonymous, name == "resources":
-			out = append(out, fields(f.Type)...)
-		default:
-			out = append(out, name)
-		}
-	}
-	return out
 }

@@ -21,9 +21,9 @@ import (
 const zipType = "application/zip"
 
 type downloadArgs struct {
-	Sandbox  string `json:"sandbox"`
-	Path     string `json:"path"`
-	LinkOnly bool   `json:"link_only"`
+	sandboxRef
+	Path     string `json:"path,omitempty"`
+	LinkOnly bool   `json:"link_only,omitempty"`
 }
 
 type downloadResult struct {
@@ -33,45 +33,24 @@ type downloadResult struct {
 	URI       string `json:"uri"`
 }
 
-func dirDownload() dialect.Tool {
-	return dialect.New(toolsetFiles, &mcp.Tool{
-		Name:  "dir_download",
-		Title: "Download a directory",
-		Description: "Return a directory of a sandbox as a ZIP file of up to 7 MiB (an embedded resource, and a link to it). " +
-			"Symbolic links are kept as links; special files are left out. With link_only you get only the link.",
-		Annotations: annotations("Download a directory", true, false, true, false),
-		InputSchema: input(
-			sandboxArg(),
-			opt("path", with(bounded("The directory; the sandbox's working directory if left out.", 1, sandbox.MaxPathBytes), ".")),
-			opt("link_only", with(boolean("Leave the ZIP file out of the result."), false)),
-		),
-		OutputSchema: output(
-			req("path", text("")),
-			req("size_bytes", count("Size of the ZIP file.")),
-			req("mime_type", text("")),
-			req("uri", text("The ZIP file as a resource, made anew when it is read.")),
-		),
-	}, func(ctx context.Context, c *dialect.Call, in downloadArgs) (*mcp.CallToolResult, error) {
-		c.Status("packing " + in.Path)
-		info, err := c.Service.StatFile(ctx, in.Sandbox, in.Path)
-		if err != nil {
-			return nil, err
-		}
-		data, err := archive(ctx, c.Service, in.Sandbox, info.Path)
-		if err != nil {
-			return nil, err
-		}
-		uri := fileURI(in.Sandbox, info.Path) + "?" + zipQuery
-		size := int64(len(data))
-		out := dialect.Text(fmt.Sprintf("ZIP file of %s: %d bytes.", info.Path, size), downloadResult{
-			Path: info.Path, SizeBytes: size, MIMEType: zipType, URI: uri,
-		})
-		if !in.LinkOnly {
-			out.Content = append(out.Content, &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: uri, MIMEType: zipType, Blob: data}})
-		}
-		out.Content = append(out.Content, &mcp.ResourceLink{URI: uri, Name: archiveName(info.Path), MIMEType: zipType, Size: &size})
-		return out, nil
-	})
+func downloadDir(ctx context.Context, c *dialect.Call, in downloadArgs) (*reply[downloadResult], error) {
+	c.Status("packing " + in.Path)
+	info, err := c.Service.StatFile(ctx, in.Sandbox, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	data, err := archive(ctx, c.Service, in.Sandbox, info.Path)
+	if err != nil {
+		return nil, err
+	}
+	size := int64(len(data))
+	res := downloadResult{Path: info.Path, SizeBytes: size, MIMEType: zipType, URI: fileURI(in.Sandbox, info.Path) + "?" + zipQuery}
+	var more []mcp.Content
+	if !in.LinkOnly {
+		more = append(more, &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: res.URI, MIMEType: zipType, Blob: data}})
+	}
+	more = append(more, &mcp.ResourceLink{URI: res.URI, Name: archiveName(info.Path), MIMEType: zipType, Size: &size})
+	return answer(fmt.Sprintf("ZIP file of %s: %d bytes.", info.Path, size), res, more...)
 }
 
 func archiveName(dir string) string {

@@ -14,7 +14,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cove-sh/cove/internal/clip"
@@ -41,12 +40,12 @@ var (
 )
 
 type searchArgs struct {
-	Sandbox    string `json:"sandbox"`
-	Path       string `json:"path"`
-	Name       string `json:"name"`
-	Content    string `json:"content"`
-	IgnoreCase bool   `json:"ignore_case"`
-	Limit      int    `json:"limit"`
+	sandboxRef
+	Path       string `json:"path,omitempty"`
+	Name       string `json:"name,omitempty"`
+	Content    string `json:"content,omitempty"`
+	IgnoreCase bool   `json:"ignore_case,omitempty"`
+	Limit      int    `json:"limit,omitempty"`
 }
 
 // searchMatch is an entry whose name matches, or a line of one.
@@ -66,34 +65,7 @@ type searchResult struct {
 	Hint      string        `json:"hint,omitempty"`
 }
 
-func fileSearch() dialect.Tool {
-	return dialect.New(toolsetFiles, &mcp.Tool{
-		Name:  "file_search",
-		Title: "Search files",
-		Description: "Find files by name, by a regular expression in their lines, or both. Not searched: what is in .git and node_modules; " +
-			"contents of files that are binary or over 1 MiB. Ends after 20,000 entries, 64 MiB or 20 s, and says so.",
-		Annotations: annotations("Search files", true, false, true, false),
-		InputSchema: input(
-			sandboxArg(),
-			opt("path", with(bounded("Directory to search, or a file.", 1, sandbox.MaxPathBytes), ".")),
-			opt("name", bounded("Glob such as *.py, or src/**/*.{ts,tsx} of the path below the directory.", 0, maxSearchPattern)),
-			opt("content", bounded("Regular expression (RE2).", 0, maxSearchPattern)),
-			opt("ignore_case", with(boolean("In both."), false)),
-			opt("limit", with(integer("Most matches to return.", 1, 500), 100)),
-		),
-		OutputSchema: output(
-			req("matches", array("In order of path and line.", object("",
-				req("path", text("")), req("type", typeSchema()), req("size_bytes", count("")),
-				opt("line", count("Number of the line, from 1.")), opt("text", text("The line, cut around the match at 300 bytes."))), 0, 0)),
-			req("searched", count("Files and directories looked at.")),
-			req("skipped", count("Files whose content was not searched: binary, too large or not readable.")),
-			req("truncated", boolean("There may be more matches.")),
-			opt("hint", text("What to do next.")),
-		),
-	}, runSearch)
-}
-
-func runSearch(ctx context.Context, c *dialect.Call, in searchArgs) (*mcp.CallToolResult, error) {
+func searchFiles(ctx context.Context, c *dialect.Call, in searchArgs) (*reply[*searchResult], error) {
 	if in.Name == "" && in.Content == "" {
 		return nil, invalid("file_search: give name (a glob), content (a regular expression) or both")
 	}
@@ -120,7 +92,7 @@ func runSearch(ctx context.Context, c *dialect.Call, in searchArgs) (*mcp.CallTo
 	if err != nil {
 		return nil, err
 	}
-	return dialect.Text(res.text(s.content != nil), res), nil
+	return answer(res.text(s.content != nil), res)
 }
 
 // search is one search.

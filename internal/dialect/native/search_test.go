@@ -86,7 +86,7 @@ func TestSearchBounds(t *testing.T) {
 	}
 	find := func(args string) searchResult {
 		t.Helper()
-		tool := fileSearch()
+		tool := named("file_search")
 		res, err := dialect.Invoke(ctx, New(), tool, &dialect.Call{Service: svc, Args: json.RawMessage(args), Status: func(string) {}, Log: slog.New(slog.DiscardHandler)})
 		if err != nil || res.IsError {
 			t.Fatalf("%+v %v", res, err)

@@ -39,7 +39,7 @@ func TestTemplateBuildArguments(t *testing.T) {
 		t.Helper()
 		svc := &builder{}
 		c := &dialect.Call{Service: svc, Args: json.RawMessage(args), Status: func(string) {}, Log: slog.New(slog.DiscardHandler)}
-		res, err := dialect.Invoke(t.Context(), New(), templateBuild(), c)
+		res, err := dialect.Invoke(t.Context(), New(), named("template_build"), c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestTemplateBuildArguments(t *testing.T) {
 		return svc.got, string(text)
 	}
 	plain, _ := build(`{"name": "x", "from": {"host": true}}`)
-	for name := range templateBuild().Def.InputSchema.(*jsonschema.Schema).Properties {
+	for name := range named("template_build").Def.InputSchema.(*jsonschema.Schema).Properties {
 		switch name {
 		case "name", "from", "force", "wait_ms":
 			continue

@@ -102,12 +102,12 @@ func TestResultsAreBounded(t *testing.T) {
 		tool dialect.Tool
 		args string
 	}{
-		{"diff", sandboxDiff(), `{"sandbox":"s","limit":1000}`},
-		{"patches", sandboxDiff(), `{"sandbox":"s","patch":true}`},
-		{"merge", sandboxMerge(), `{"sandbox":"s","winner":"w","kind":"files"}`},
-		{"try one", sandboxTry(), `{"sandbox":"s","commands":["make"]}`},
-		{"try most", sandboxTry(), `{"sandbox":"s","commands":["make"],"count":32}`},
-		{"snapshots", snapshotList(), `{"sandbox":"s","automatic":true,"limit":200}`},
+		{"diff", named("sandbox_diff"), `{"sandbox":"s","limit":1000}`},
+		{"patches", named("sandbox_diff"), `{"sandbox":"s","patch":true}`},
+		{"merge", named("sandbox_merge"), `{"sandbox":"s","winner":"w","kind":"files"}`},
+		{"try one", named("sandbox_try"), `{"sandbox":"s","commands":["make"]}`},
+		{"try most", named("sandbox_try"), `{"sandbox":"s","commands":["make"],"count":32}`},
+		{"snapshots", named("snapshot_list"), `{"sandbox":"s","automatic":true,"limit":200}`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestTryProgressAndCancel(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var status []string
-	res, err := dialect.Invoke(ctx, New(), sandboxTry(), &dialect.Call{
+	res, err := dialect.Invoke(ctx, New(), named("sandbox_try"), &dialect.Call{
 		Service: svc, Args: json.RawMessage(`{"sandbox":"s","commands":["a","b"],"env":{"A":"1"},"workdir":"/w","user":"u"}`), Log: slog.New(slog.DiscardHandler),
 		Status: func(s string) {
 			if status = append(status, s); len(status) == 2 {

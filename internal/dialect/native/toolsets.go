@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/cove-sh/cove/internal/dialect"
 )
 
@@ -78,78 +76,65 @@ type toolsetView struct {
 	Tools []string `json:"tools"`
 }
 
-func toolsetList() dialect.Tool {
-	return dialect.New(toolsetDynamic, &mcp.Tool{
-		Name:         "toolset_list",
-		Title:        "List toolsets",
-		Description:  "List the toolsets: what each is for, its tools, and whether it is on.",
-		Annotations:  annotations("List toolsets", true, false, true, false),
-		InputSchema:  input(),
-		OutputSchema: output(req("toolsets", array("", object("", req("name", text("")), req("about", text("")), req("on", boolean("")), req("tools", array("", text(""), 0, 0))), 0, 0))),
-	}, func(_ context.Context, c *dialect.Call, _ struct{}) (*mcp.CallToolResult, error) {
-		if c.Toolsets == nil {
-			return nil, fixed()
+type toolsetViews struct {
+	Toolsets []toolsetView `json:"toolsets"`
+}
+
+func listToolsets(_ context.Context, c *dialect.Call, _ struct{}) (*reply[toolsetViews], error) {
+	if c.Toolsets == nil {
+		return nil, fixed()
+	}
+	on := c.Toolsets.On()
+	var out []toolsetView
+	var b strings.Builder
+	for _, s := range toolsets {
+		if s.name == toolsetDynamic {
+			continue
 		}
-		on := c.Toolsets.On()
-		var out []toolsetView
-		var b strings.Builder
-		for _, s := range toolsets {
-			if s.name == toolsetDynamic {
-				continue
-			}
-			v := toolsetView{Name: s.name, About: s.about, On: slices.Contains(on, s.name), Tools: append([]string{}, c.Toolsets.Tools(s.name)...)}
-			out = append(out, v)
-			mark := "off"
-			if v.On {
-				mark = "on"
-			}
-			fmt.Fprintf(&b, "%s (%s): %s; %s\n", v.Name, mark, v.About, strings.Join(v.Tools, " "))
+		v := toolsetView{Name: s.name, About: s.about, On: slices.Contains(on, s.name), Tools: append([]string{}, c.Toolsets.Tools(s.name)...)}
+		out = append(out, v)
+		mark := "off"
+		if v.On {
+			mark = "on"
 		}
-		return dialect.Text(b.String(), struct {
-			Toolsets []toolsetView `json:"toolsets"`
-		}{out}), nil
-	})
+		fmt.Fprintf(&b, "%s (%s): %s; %s\n", v.Name, mark, v.About, strings.Join(v.Tools, " "))
+	}
+	return answer(b.String(), toolsetViews{out})
 }
 
 type enableArgs struct {
 	Toolsets []string `json:"toolsets"`
 }
 
-func toolsetEnable() dialect.Tool {
+type enableResult struct {
+	On    []string `json:"on"`
+	Tools []string `json:"tools"`
+	Hint  string   `json:"hint,omitempty"`
+}
+
+// further names the toolsets that can be turned on.
+func further() string {
 	var names []string
 	for _, s := range toolsets {
 		if s.name != toolsetDynamic && s.name != toolsetCore {
 			names = append(names, s.name)
 		}
 	}
-	return dialect.New(toolsetDynamic, &mcp.Tool{
-		Name:        "toolset_enable",
-		Title:       "Turn on toolsets",
-		Description: "Offer the tools of further toolsets for the rest of this session: " + strings.Join(names, ", ") + ". toolset_list tells what is in each.",
-		Annotations: annotations("Turn on toolsets", true, false, true, false),
-		InputSchema: input(req("toolsets", array("Names of toolsets, such as [\"network\"].", bounded("", 1, 64), 1, 32))),
-		OutputSchema: output(
-			req("on", array("All that are on now.", text(""), 0, 0)),
-			req("tools", array("What is new in the list of tools.", text(""), 0, 0)),
-			opt("hint", text("")),
-		),
-	}, func(_ context.Context, c *dialect.Call, in enableArgs) (*mcp.CallToolResult, error) {
-		if c.Toolsets == nil {
-			return nil, fixed()
-		}
-		added, err := c.Toolsets.Enable(in.Toolsets)
-		if err != nil {
-			return nil, err
-		}
-		res := struct {
-			On    []string `json:"on"`
-			Tools []string `json:"tools"`
-			Hint  string   `json:"hint,omitempty"`
-		}{c.Toolsets.On(), append([]string{}, added...), ""}
-		if len(added) == 0 {
-			return dialect.Text("These were on already; there are no new tools.", res), nil
-		}
-		res.Hint = "if you do not see them, your client does not follow changes of the list; ask its owner to start it with --toolsets or the header X-Cove-Toolsets"
-		return dialect.Text(fmt.Sprintf("New tools: %s\nhint: %s\n", strings.Join(added, " "), res.Hint), res), nil
-	})
+	return strings.Join(names, ", ")
+}
+
+func enableToolsets(_ context.Context, c *dialect.Call, in enableArgs) (*reply[enableResult], error) {
+	if c.Toolsets == nil {
+		return nil, fixed()
+	}
+	added, err := c.Toolsets.Enable(in.Toolsets)
+	if err != nil {
+		return nil, err
+	}
+	res := enableResult{On: c.Toolsets.On(), Tools: append([]string{}, added...)}
+	if len(added) == 0 {
+		return answer("These were on already; there are no new tools.", res)
+	}
+	res.Hint = "if you do not see them, your client does not follow changes of the list; ask its owner to start it with --toolsets or the header X-Cove-Toolsets"
+	return answer(fmt.Sprintf("New tools: %s\nhint: %s\n", strings.Join(added, " "), res.Hint), res)
 }

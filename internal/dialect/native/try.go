@@ -7,83 +7,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// tryTimeout is when a command of a try is killed unless the call says
-// otherwise. A try cannot be handed over as a job, and clients give up a call
-// after 60 s.
-const tryTimeout = 45 * time.Second
-
 type tryArgs struct {
-	Sandbox   string              `json:"sandbox"`
-	Commands  []string            `json:"commands"`
-	WorkDir   string              `json:"workdir"`
-	Env       map[string]string   `json:"env"`
-	User      string              `json:"user"`
-	Count     int                 `json:"count"`
-	TimeoutMS int64               `json:"timeout_ms"`
-	Pick      string              `json:"pick"`
-	Merge     sandbox.MergeKind   `json:"merge"`
-	Policy    sandbox.MergePolicy `json:"policy"`
-	Keep      sandbox.KeepPolicy  `json:"keep"`
-	NoDiff    bool                `json:"no_diff"`
-}
-
-func sandboxTry() dialect.Tool {
-	return dialect.New(toolsetTime, &mcp.Tool{
-		Name:  "sandbox_try",
-		Title: "Try commands in forks",
-		Description: "Fork a sandbox, run commands in the forks at the same time, and return each one's exit code, output and changed files (64 KiB in all). " +
-			"Use it to explore alternatives in one call: the sandbox itself stays as it is, unless pick says which attempt to merge back. The forks are killed then, unless keep says otherwise. " +
-			"Each command sees its index as COVE_FORK_INDEX (0 is the first).",
-		Annotations: annotations("Try commands in forks", false, true, false, true),
-		InputSchema: input(
-			sandboxArg(),
-			req("commands", array("Shell lines: one for all forks, or one for each.", bounded("", 1, 128<<10), 1, sandbox.MaxForks)),
-			opt("workdir", bounded("Directory to run in; the sandbox's if left out.", 0, sandbox.MaxPathBytes)),
-			opt("env", envSchema("Environment, on top of the sandbox's.")),
-			opt("user", bounded("Run as this user: a name or uid[:gid].", 0, 64)),
-			opt("count", integer("How many forks; the number of commands if left out.", 1, sandbox.MaxForks)),
-			opt("timeout_ms", with(integer("Kill each command after this many milliseconds. Many clients give up a call after 60 s, which ends the try.", 1, sandbox.MaxExecTimeout.Milliseconds()), tryTimeout.Milliseconds())),
-			opt("pick", with(bounded("Attempt to merge back: none, first_success (the lowest index with exit code 0) or an index such as 2.", 0, 16), sandbox.PickNone)),
-			opt("merge", mergeKindSchema("What of the picked attempt comes back: whole is its memory, processes and files, files only what it changed of them.")),
-			opt("policy", policySchema()),
-			opt("keep", with(oneOf("Which attempts that are not merged live on as sandboxes; winners are those with exit code 0.",
-				string(sandbox.KeepNone), string(sandbox.KeepWinners), string(sandbox.KeepAll)), sandbox.KeepNone)),
-			opt("no_diff", with(boolean("Leave out what each attempt changed."), false)),
-		),
-		OutputSchema: output(
-			req("attempts", array("In order of index.", object("", attemptProps()...), 0, 0)),
-			opt("picked", count("Index of the attempt that was picked.")),
-			opt("merge", object("Outcome of its merge.", mergeProps()...)),
-			opt("hint", text("What to do next.")),
-		),
-	}, runTry)
-}
-
-func attemptProps() []prop {
-	return []prop{
-		req("index", count("")),
-		req("sandbox_id", text("The fork; gone unless kept is true.")),
-		opt("exit_code", &jsonschema.Schema{Type: "integer", Description: "128 plus the signal's number if a signal ended it; absent if it did not run to its end."}),
-		opt("signal", text("")),
-		opt("end_cause", oneOf("What ended it other than itself.", string(sandbox.EndTimeout), string(sandbox.EndOutOfMemory), string(sandbox.EndSignal), string(sandbox.EndProcessLimit))),
-		opt("error", text("Why it did not run to its end.")),
-		req("duration_ms", count("")),
-		req("stdout", text("")),
-		req("stderr", text("")),
-		req("truncated", boolean("The middle of stdout or stderr is left out.")),
-		opt("binary", boolean("Some output is not text; runs of such bytes are shown as U+FFFD.")),
-		opt("changes", object("Files that differ from the sandbox at the fork.", diffProps()...)),
-		req("kept", boolean("The fork lives on.")),
-	}
+	sandboxRef
+	sandbox.TryRequest
+	// Commands are shell lines, which all have the same environment, directory
+	// and user.
+	Commands []string          `json:"commands"`
+	Env      map[string]string `json:"env,omitempty"`
+	WorkDir  string            `json:"workdir,omitempty"`
+	User     string            `json:"user,omitempty"`
 }
 
 // attemptView is an attempt in a result.
@@ -112,10 +49,8 @@ type tryView struct {
 	Hint     string        `json:"hint,omitempty"`
 }
 
-func runTry(ctx context.Context, c *dialect.Call, in tryArgs) (*mcp.CallToolResult, error) {
-	r := sandbox.TryRequest{
-		Count: in.Count, TimeoutMS: in.TimeoutMS, Pick: in.Pick, Merge: in.Merge, Policy: in.Policy, Keep: in.Keep, NoDiff: in.NoDiff,
-	}
+func tryCommands(ctx context.Context, c *dialect.Call, in tryArgs) (*reply[tryView], error) {
+	r := in.TryRequest
 	for _, line := range in.Commands {
 		r.Commands = append(r.Commands, sandbox.TryCommand{Shell: line, Env: in.Env, WorkDir: in.WorkDir, User: in.User})
 	}
@@ -132,7 +67,7 @@ func runTry(ctx context.Context, c *dialect.Call, in tryArgs) (*mcp.CallToolResu
 		return nil, err
 	}
 	v.Hint = tryHint(&v, in.Pick)
-	return dialect.Text(v.text(), v), nil
+	return answer(v.text(), v)
 }
 
 // viewTry returns as much of a try's result as fits into maxResultBytes of
@@ -213,11 +148,9 @@ func share(sizes []int, total int) int {
 // viewAttempt returns an attempt, without its changes, with at most limit
 // bytes of each stream.
 func viewAttempt(a *sandbox.Attempt, limit int) attemptView {
-	v := attemptView{
-		Index: a.Index, SandboxID: a.SandboxID, Signal: a.Signal, EndCause: a.EndCause, Error: shorten([]string{a.Error}),
-		DurationMS: max(0, a.DurationMS), Truncated: a.OutputTruncated, Kept: a.Kept,
-		stdoutBytes: int64(len(a.Stdout)), stderrBytes: int64(len(a.Stderr)),
-	}
+	v := project[attemptView](a)
+	v.Error, v.DurationMS, v.Truncated = shorten([]string{a.Error}), max(0, a.DurationMS), a.OutputTruncated
+	v.stdoutBytes, v.stderrBytes = int64(len(a.Stdout)), int64(len(a.Stderr))
 	if a.Error == "" {
 		v.ExitCode = &a.ExitCode
 	}

@@ -32,10 +32,10 @@ func TestUnenforcedIsToldToWhoAsks(t *testing.T) {
 		args string
 		want bool
 	}{
-		{sandboxCreate(), `{}`, false},
-		{sandboxCreate(), `{"memory_mib":512}`, true},
-		{sandboxCreate(), `{"mounts":[{"tmpfs":true,"target":"/scratch"}]}`, true},
-		{sandboxGet(), `{"sandbox":"sbx-1"}`, true},
+		{named("sandbox_create"), `{}`, false},
+		{named("sandbox_create"), `{"memory_mib":512}`, true},
+		{named("sandbox_create"), `{"mounts":[{"tmpfs":true,"target":"/scratch"}]}`, true},
+		{named("sandbox_get"), `{"sandbox":"sbx-1"}`, true},
 	} {
 		c := &dialect.Call{Service: weak{}, Args: json.RawMessage(tt.args), Status: func(string) {}, Log: slog.New(slog.DiscardHandler)}
 		res, err := dialect.Invoke(t.Context(), New(), tt.tool, c)
