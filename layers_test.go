@@ -39,6 +39,7 @@ var layers = map[string]int{
 	"internal/runsc":            1,
 	"internal/sandboxdoc":       1,
 	"internal/sandboxdoc/...":   1,
+	"internal/service/ids":      1,
 	"internal/store":            1,
 	"internal/templatefile":     1,
 	"internal/volume":           1,
@@ -56,12 +57,14 @@ var layers = map[string]int{
 	"internal/checkpoint":  2,
 	"internal/image":       2,
 
-	"internal/engine/...": 3,
-	"internal/store/...":  3,
+	"internal/engine/...":       3,
+	"internal/store/...":        3,
+	"internal/service/validate": 3,
 
 	"internal/store/sqlite/sqlitetest": 4,
 	"internal/backup":                  4,
 	"internal/service":                 4,
+	"internal/service/call":            4,
 	"internal/janitor":                 4,
 
 	"client":                 5,
@@ -97,6 +100,7 @@ var sameLayer = map[string][]string{
 	"internal/wire/agentv1/...": {"internal/wire/agentv1"},
 	"internal/wire/cellv1/...":  {"internal/wire/cellv1"},
 	"internal/janitor":          {"internal/service"},
+	"internal/service":          {"internal/service/call"},
 	"internal/dialect/...":      {"internal/dialect", "internal/dialect/..."},
 	"internal/mcpserver":        {"internal/mcpserver/...", "internal/dialect", "internal/dialect/..."},
 	"internal/mcpserver/...":    {"internal/mcpserver", "internal/dialect", "internal/dialect/..."},

@@ -4,55 +4,52 @@ import (
 	"context"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // ListTemplates implements [sandbox.Templates].
-func (s *Service) ListTemplates(ctx context.Context, page sandbox.Page) (_ *sandbox.List[sandbox.Template], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	all, err := s.cfg.Templates.List(v.ctx)
-	if err != nil {
-		return nil, err
-	}
-	list, err := pageOf("templates", all, page, func(t *sandbox.Template) store.Place { return store.Place{Text: t.Name} })
-	if err != nil {
-		return nil, err
-	}
-	sizes, err := s.goldenSizes(v.ctx)
-	if err != nil {
-		return nil, err
-	}
-	for i := range list.Items {
-		s.tellWarm(v.ctx, list.Items[i].Name, &list.Items[i], sizes)
-	}
-	return list, nil
+func (s *Service) ListTemplates(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Template], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Template], error) {
+		all, err := s.cfg.Templates.List(c.Ctx)
+		if err != nil {
+			return nil, err
+		}
+		list, err := pageOf("templates", all, page, func(t *sandbox.Template) store.Place { return store.Place{Text: t.Name} })
+		if err != nil {
+			return nil, err
+		}
+		sizes, err := s.goldenSizes(c.Ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			s.tellWarm(c.Ctx, list.Items[i].Name, &list.Items[i], sizes)
+		}
+		return list, nil
+	})
 }
 
 // GetTemplate implements [sandbox.Templates].
-func (s *Service) GetTemplate(ctx context.Context, name string) (_ *sandbox.Template, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkTemplateName(name); err != nil {
-		return nil, err
-	}
-	t, err := s.cfg.Templates.Get(v.ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	sizes, err := s.goldenSizes(v.ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.tellWarm(v.ctx, name, t, sizes)
-	return t, nil
+func (s *Service) GetTemplate(ctx context.Context, name string) (*sandbox.Template, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Template, error) {
+		if err := validate.TemplateName(name); err != nil {
+			return nil, err
+		}
+		t, err := s.cfg.Templates.Get(c.Ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		sizes, err := s.goldenSizes(c.Ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.tellWarm(c.Ctx, name, t, sizes)
+		return t, nil
+	})
 }
 
 // goldenSizes returns what golden checkpoints take on disk, by id.
@@ -66,7 +63,7 @@ func (s *Service) goldenSizes(ctx context.Context) (map[string]int64, error) {
 	}
 	sizes := map[string]int64{}
 	for _, c := range kept {
-		if strings.HasPrefix(c.ID, goldenPrefix) {
+		if strings.HasPrefix(c.ID, ids.Golden) {
 			sizes[c.ID] = c.SizeBytes
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -89,7 +90,7 @@ func (s *Service) blockedIn(ctx context.Context, id string) []string {
 func plain(name string) string {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }
 	if len(name) > 80 || strings.ContainsFunc(name, odd) {
-		return quote(name)
+		return validate.Quote(name)
 	}
 	return name
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -234,7 +235,7 @@ func (m *buildMachine) npm(ctx context.Context, settings image.NPMSettings, pack
 // npmNetwork is the policy with which a step reaches the registry and proxies
 // that the machine's settings name.
 func npmNetwork(settings image.NPMSettings, policy sandbox.NetworkPolicy) sandbox.NetworkPolicy {
-	policy = *clonePolicy(&policy)
+	policy = *validate.ClonePolicy(&policy)
 	for _, at := range []string{settings.Registry, settings.Proxy, settings.HTTPSProxy} {
 		policy.Rules = append(mirrorRules(at), policy.Rules...)
 	}
@@ -266,7 +267,7 @@ func (s *Service) aptSetup(policy sandbox.NetworkPolicy) (map[string][]byte, san
 		})
 		files["sources.list"] = []byte(text)
 	}
-	policy = *clonePolicy(&policy)
+	policy = *validate.ClonePolicy(&policy)
 	for _, at := range addresses.FindAllString(sources+conf, -1) {
 		policy.Rules = append(mirrorRules(at), policy.Rules...)
 	}
@@ -322,8 +323,8 @@ func checkNetworks(spec *sandbox.TemplateSpec) error {
 		if *p == nil {
 			continue
 		}
-		*p = clonePolicy(*p)
-		if err := checkNetwork(*p); err != nil {
+		*p = validate.ClonePolicy(*p)
+		if err := validate.Network(*p); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -149,7 +150,7 @@ func passLines(ctx context.Context, r *bufio.Reader, part *strings.Builder, sink
 		var e sandbox.BuildEvent
 		if json.Unmarshal([]byte(part.String()), &e) == nil {
 			if err := sink(e); err != nil {
-				return &callbackError{err}
+				return &call.CallbackError{Err: err}
 			}
 		}
 		part.Reset()

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-const buildPrefix = "bld-"
 
 var (
 	errBuildCancelled = errors.New("the build was cancelled")
@@ -73,42 +74,42 @@ func (b *building) report(step string, fraction float64, log string) {
 	b.mu.Unlock()
 	b.log.add(e)
 	if changed {
-		if err := b.s.cfg.Store.UpdateBuild(b.s.ctx, r); err != nil && b.s.ctx.Err() == nil {
+		if err := b.s.cfg.Store.UpdateBuild(b.s.gate.Context(), r); err != nil && b.s.gate.Context().Err() == nil {
 			b.s.log.Warn("record the step of a build", "build", r.ID, "error", err)
 		}
 	}
 }
 
 // startBuild checks a request and begins the build that it asks for.
-func (s *Service) startBuild(v *visit, req *sandbox.BuildTemplateRequest) (*building, error) {
+func (s *Service) startBuild(c *call.Call, req *sandbox.BuildTemplateRequest) (*building, error) {
 	if err := checkBuild(req); err != nil {
 		return nil, err
 	}
 	if req.Spec != nil {
-		if err := s.checkLargest("resources.", req.Spec.Resources); err != nil {
+		if err := validate.Largest("resources.", req.Spec.Resources, s.cfg.Largest); err != nil {
 			return nil, err
 		}
 	}
-	v.detail = req.Name
-	plan, err := s.cfg.Templates.Plan(v.ctx, *req)
+	c.Detail = req.Name
+	plan, err := s.cfg.Templates.Plan(c.Ctx, *req)
 	if err != nil {
 		return nil, err
 	}
 	if req.Login != nil && plan.Spec.From.Image == "" {
-		return nil, invalid("registry_login is for the registry of an image, and template %s does not begin with one; leave it out", quote(req.Name))
+		return nil, validate.Errorf("registry_login is for the registry of an image, and template %s does not begin with one; leave it out", validate.Quote(req.Name))
 	}
 	now := time.Now().UTC()
 	b := &building{s: s, plan: plan, cancel: func(error) {}, done: make(chan struct{}), record: store.BuildRecord{
-		Team: v.caller.Team, Build: sandbox.Build{ID: newID(buildPrefix), Template: plan.Name, State: sandbox.BuildRunning, CreatedAt: now},
+		Team: c.Caller.Team, Build: sandbox.Build{ID: ids.New(ids.Build), Template: plan.Name, State: sandbox.BuildRunning, CreatedAt: now},
 	}}
 	if plan.Ready != nil {
-		return b, b.alreadyThere(v.ctx)
+		return b, b.alreadyThere(c.Ctx)
 	}
 	if ref := plan.Spec.From.Snapshot; ref != "" {
 		if err := s.keeps(); err != nil {
 			return nil, err
 		}
-		snap, err := v.snapshot(ref)
+		snap, err := c.Snapshot(ref)
 		if err != nil {
 			return nil, err
 		}
@@ -121,13 +122,13 @@ func (s *Service) startBuild(v *visit, req *sandbox.BuildTemplateRequest) (*buil
 	if err != nil {
 		return nil, err
 	}
-	if err := s.admitBuild(v.ctx, b); err != nil {
+	if err := s.admitBuild(c.Ctx, b); err != nil {
 		claimed(sandbox.Errorf(sandbox.CodeCancelled, "it did not begin"))
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(s.ctx)
+	ctx, cancel := context.WithCancelCause(s.gate.Context())
 	b.cancel = cancel
-	if err := b.begin(v.ctx); err != nil {
+	if err := b.begin(c.Ctx); err != nil {
 		s.forgetBuild(b)
 		claimed(sandbox.Errorf(sandbox.CodeCancelled, "it did not begin"))
 		cancel(nil)
@@ -137,7 +138,7 @@ func (s *Service) startBuild(v *visit, req *sandbox.BuildTemplateRequest) (*buil
 	if b.from != nil {
 		release = s.use(b.from.Checkpoint)
 	}
-	s.wg.Go(func() {
+	c.Go(func() {
 		defer release()
 		b.run(ctx, claimed)
 	})
@@ -307,7 +308,7 @@ func (b *building) run(ctx context.Context, claimed func(error)) {
 		err = b.interrupted(ctx)
 	}
 	if err != nil {
-		err = s.public(err, "template.build")
+		err = s.gate.Public(err, "template.build")
 	}
 	claimed(err)
 	if err == nil {
@@ -362,7 +363,7 @@ func (b *building) end(t *sandbox.Template, err error) {
 		last.Failed = true
 		last.Log = strings.TrimSuffix(r.Reason, "\n") + "\n"
 	}
-	ctx, cancel := teardown(b.s.ctx)
+	ctx, cancel := call.Teardown(b.s.gate.Context())
 	defer cancel()
 	if uerr := b.s.cfg.Store.UpdateBuild(ctx, r); uerr != nil {
 		// It is tried again. If the server ends before, the next start finds the
@@ -411,7 +412,7 @@ func (s *Service) trimBuilds(ctx context.Context) error {
 	if _, err := s.cfg.Store.TrimBuilds(ctx, time.Now().Add(-sandbox.BuildRetention)); err != nil {
 		return err
 	}
-	logs, err := filepath.Glob(filepath.Join(s.cfg.BuildDir, buildPrefix+"*.log"))
+	logs, err := filepath.Glob(filepath.Join(s.cfg.BuildDir, ids.Build+"*.log"))
 	if err != nil {
 		return err
 	}
@@ -437,12 +438,12 @@ func (s *Service) buildResources(spec *sandbox.TemplateSpec, t *sandbox.Template
 	if t == nil {
 		t = &sandbox.Template{}
 	}
-	return s.atMost(sandbox.Resources{
+	return validate.Clamp(sandbox.Resources{
 		VCPUs:     cmp.Or(spec.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
 		MemoryMiB: cmp.Or(spec.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
 		DiskMiB:   cmp.Or(spec.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
 		MaxPIDs:   cmp.Or(spec.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
-	})
+	}, s.cfg.Largest)
 }
 
 // usageOf is what new sandboxes add to what their team uses.

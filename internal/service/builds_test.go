@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -57,7 +58,7 @@ func TestBuildSteps(t *testing.T) {
 	spec.Run[1].Env = map[string]string{"A": "b=c"}
 	spec.Ports = []int{8080}
 	started := w.beginBuild(sandbox.BuildTemplateRequest{Name: "mine", Spec: spec})
-	if started.State != sandbox.BuildRunning || started.Template != "mine" || !strings.HasPrefix(started.ID, buildPrefix) {
+	if started.State != sandbox.BuildRunning || started.Template != "mine" || !strings.HasPrefix(started.ID, ids.Build) {
 		t.Errorf("started %+v", started)
 	}
 	done, log, titles := w.follow(started.ID)

@@ -13,6 +13,9 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/image"
 	"github.com/cove-sh/cove/internal/layer"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -260,12 +263,12 @@ func (s *Service) runStep(ctx context.Context, b *building, base *image.Foundati
 
 // inMachine calls f with a sandbox of a root, which is gone afterwards.
 func (s *Service) inMachine(ctx context.Context, b *building, base *image.Foundation, network sandbox.NetworkPolicy, f func(*buildMachine) error) (err error) {
-	id := newID(idPrefix)
+	id := ids.New(ids.Sandbox)
 	env := stepEnv(&b.plan.Spec, base)
 	s.noteMachine(id, true)
 	defer func() {
 		defer s.noteMachine(id, false)
-		clean, cancel := teardown(ctx)
+		clean, cancel := call.Teardown(ctx)
 		defer cancel()
 		if derr := s.cfg.Engine.Destroy(clean, id); derr != nil {
 			// The next start finds it without a record.
@@ -388,7 +391,7 @@ func shell(script string, args ...string) []string {
 
 // putFile writes a file of a spec. Its directories are made, for everyone.
 func (m *buildMachine) putFile(ctx context.Context, f *sandbox.TemplateFile) error {
-	mode, err := checkMode(cmp.Or(f.Mode, "0644"))
+	mode, err := validate.Mode(cmp.Or(f.Mode, "0644"))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -89,7 +90,7 @@ func TestRunCode(t *testing.T) {
 	sbx := w.create(sandbox.CreateRequest{Env: map[string]string{"FROM": "sandbox"}})
 	w.bash(sbx.ID, "x=6; echo lost")
 	got := w.bash(sbx.ID, `echo "$((x*7)) $FROM"`)
-	if got.Stdout != "42 sandbox\n" || got.Count != 2 || got.Context != defaultContext || got.Language != sandbox.Bash || got.SandboxID != sbx.ID || got.ExitCode != 0 {
+	if got.Stdout != "42 sandbox\n" || got.Count != 2 || got.Context != validate.DefaultContext || got.Language != sandbox.Bash || got.SandboxID != sbx.ID || got.ExitCode != 0 {
 		t.Errorf("got %+v", got)
 	}
 	other, err := w.RunCode(red(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Context: "b", Code: `echo "[$x]"`}, nil)

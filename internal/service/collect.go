@@ -8,13 +8,8 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/sandbox"
-)
-
-// The prefixes of ids of the engine's checkpoints and instances.
-const (
-	checkpointPrefix = "ckp-"
-	goldenPrefix     = "golden-"
 )
 
 // use keeps a checkpoint in place until the result is called, although no
@@ -65,11 +60,11 @@ func (s *Service) collectSoon() {
 func (s *Service) collectLoop() {
 	for {
 		select {
-		case <-s.ctx.Done():
+		case <-s.gate.Context().Done():
 			return
 		case <-s.collect:
 		}
-		if err := s.collectNow(s.ctx); err != nil && s.ctx.Err() == nil {
+		if err := s.collectNow(s.gate.Context()); err != nil && s.gate.Context().Err() == nil {
 			s.log.Error("remove checkpoints that nothing refers to", "error", err)
 		}
 	}
@@ -99,7 +94,7 @@ func (s *Service) collectNow(ctx context.Context) error {
 		if slices.Contains(referred, c.ID) {
 			continue
 		}
-		golden := strings.HasPrefix(c.ID, goldenPrefix)
+		golden := strings.HasPrefix(c.ID, ids.Golden)
 		if golden && !s.golden.stale(&c) {
 			continue
 		}
@@ -123,7 +118,7 @@ func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
 	s.mu.Lock()
 	ours := s.ours[c.ID]
 	s.mu.Unlock()
-	if !ours && s.cfg.Orphans != nil && !strings.HasPrefix(c.ID, goldenPrefix) {
+	if !ours && s.cfg.Orphans != nil && !strings.HasPrefix(c.ID, ids.Golden) {
 		named, err := s.cfg.Store.WasNamed(ctx, c.ID)
 		if err != nil {
 			return err

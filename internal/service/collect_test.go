@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -134,13 +135,13 @@ func TestCollectFailures(t *testing.T) {
 // its golden checkpoint, which is not collected and which the next daemon uses.
 func TestGolden(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Warm, c.Build = 2, "v1" })
-	golden := func() (ids []string) {
+	golden := func() (kept []string) {
 		for _, c := range w.state.Kept() {
-			if strings.HasPrefix(c.ID, goldenPrefix) {
-				ids = append(ids, c.ID)
+			if strings.HasPrefix(c.ID, ids.Golden) {
+				kept = append(kept, c.ID)
 			}
 		}
-		return ids
+		return kept
 	}
 	spec := func(sbx *sandbox.Sandbox) (checkpoint string, fresh bool) {
 		s, _ := w.state.Spec(sbx.ID)

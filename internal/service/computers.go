@@ -7,39 +7,30 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// windowsTemplate is what others call a computer with Windows. There is none:
-// gVisor runs Linux programs, and Microsoft's system would need a virtual
-// machine and a licence of the user's.
-const windowsTemplate = "windows-11"
-
-var errWindows = sandbox.Errorf(sandbox.CodeUnsupported, "Windows is not supported: it needs a machine with KVM and an image that you supply and license, and no such engine is built; use the template desktop, a Linux desktop (docs/computers.md says more)")
-
-// computer enters a verb on a sandbox that has a screen, and resumes a paused
-// one.
-func (s *Service) computer(ctx context.Context, scope sandbox.Scope, action, ref string, check func() error) (*visit, *handle, *sandbox.Desktop, error) {
-	v, err := s.enter(ctx, scope, action)
-	if err != nil {
-		return v, nil, nil, err
-	}
+// computer opens the caller's sandbox for a verb that needs a screen, and
+// resumes a paused one.
+func (s *Service) computer(c *call.Call, ref string, check func() error) (*handle, *sandbox.Desktop, error) {
 	if check != nil {
 		if err := check(); err != nil {
-			return v, nil, nil, err
+			return nil, nil, err
 		}
 	}
-	r, err := v.resolve(ref)
+	r, err := c.Resolve(ref)
 	if err != nil {
-		return v, nil, nil, err
+		return nil, nil, err
 	}
 	// One that has no screen is not woken to be told so.
 	desktop := desktopOf(&r)
 	if desktop == nil {
-		return v, nil, nil, s.noScreen(ctx, r.ID)
+		return nil, nil, s.noScreen(c.Ctx, r.ID)
 	}
-	h, err := v.open(r.ID)
-	return v, h, desktop, err
+	h, err := s.openFor(c, r.ID)
+	return h, desktop, err
 }
 
 // noScreen says of a sandbox that it is no computer, and which templates are.
@@ -60,37 +51,40 @@ func (s *Service) noScreen(ctx context.Context, id string) error {
 }
 
 // GetScreen implements [sandbox.Computers].
-func (s *Service) GetScreen(ctx context.Context, ref string) (_ *sandbox.Screen, err error) {
-	v, h, desktop, err := s.computer(ctx, sandbox.ScopeSandboxesRead, "", ref, nil)
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	screen, err := h.client.GetScreen(v.ctx, desktop.Display)
-	return screen, h.explain(v.ctx, err)
+func (s *Service) GetScreen(ctx context.Context, ref string) (*sandbox.Screen, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Screen, error) {
+		h, desktop, err := s.computer(c, ref, nil)
+		if err != nil {
+			return nil, err
+		}
+		screen, err := h.client.GetScreen(c.Ctx, desktop.Display)
+		return screen, h.explain(c.Ctx, err)
+	})
 }
 
 // Screenshot implements [sandbox.Computers].
-func (s *Service) Screenshot(ctx context.Context, ref string, req sandbox.ScreenshotRequest) (_ *sandbox.Screenshot, err error) {
-	v, h, desktop, err := s.computer(ctx, sandbox.ScopeSandboxesRead, "", ref, func() error { return checkScreenshot(&req) })
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	shot, err := h.client.Screenshot(v.ctx, desktop.Display, &req)
-	return shot, h.explain(v.ctx, err)
+func (s *Service) Screenshot(ctx context.Context, ref string, req sandbox.ScreenshotRequest) (*sandbox.Screenshot, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Screenshot, error) {
+		h, desktop, err := s.computer(c, ref, func() error { return checkScreenshot(&req) })
+		if err != nil {
+			return nil, err
+		}
+		shot, err := h.client.Screenshot(c.Ctx, desktop.Display, &req)
+		return shot, h.explain(c.Ctx, err)
+	})
 }
 
 // SendInput implements [sandbox.Computers]. What is typed is in no record.
-func (s *Service) SendInput(ctx context.Context, ref string, inputs []sandbox.Input) (_ *sandbox.Screen, err error) {
-	v, h, desktop, err := s.computer(ctx, sandbox.ScopeComputersWrite, "computer.input", ref, func() error { return checkInputs(inputs) })
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = describeInputs(inputs)
-	screen, err := h.client.SendInput(v.ctx, desktop.Display, inputs)
-	return screen, h.explain(v.ctx, err)
+func (s *Service) SendInput(ctx context.Context, ref string, inputs []sandbox.Input) (*sandbox.Screen, error) {
+	return call.Do(ctx, s.gate, call.Audited(sandbox.ScopeComputersWrite, "computer.input"), func(c *call.Call) (*sandbox.Screen, error) {
+		h, desktop, err := s.computer(c, ref, func() error { return checkInputs(inputs) })
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = describeInputs(inputs)
+		screen, err := h.client.SendInput(c.Ctx, desktop.Display, inputs)
+		return screen, h.explain(c.Ctx, err)
+	})
 }
 
 // describeInputs says what was done, but not what was typed.
@@ -108,46 +102,50 @@ func describeInputs(inputs []sandbox.Input) string {
 }
 
 // GetClipboard implements [sandbox.Computers].
-func (s *Service) GetClipboard(ctx context.Context, ref string) (_ string, err error) {
-	v, h, desktop, err := s.computer(ctx, sandbox.ScopeSandboxesRead, "", ref, nil)
-	defer v.leave(&err)
-	if err != nil {
-		return "", err
-	}
-	text, err := h.client.GetClipboard(v.ctx, desktop.Display)
-	return text, h.explain(v.ctx, err)
+func (s *Service) GetClipboard(ctx context.Context, ref string) (string, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (string, error) {
+		h, desktop, err := s.computer(c, ref, nil)
+		if err != nil {
+			return "", err
+		}
+		text, err := h.client.GetClipboard(c.Ctx, desktop.Display)
+		return text, h.explain(c.Ctx, err)
+	})
 }
 
 // SetClipboard implements [sandbox.Computers].
-func (s *Service) SetClipboard(ctx context.Context, ref, text string) (err error) {
-	v, h, desktop, err := s.computer(ctx, sandbox.ScopeComputersWrite, "computer.clipboard", ref, func() error { return checkClipboard(text) })
-	defer v.leave(&err)
-	if err != nil {
-		return err
-	}
-	v.detail = fmt.Sprintf("%d bytes", len(text))
-	return h.explain(v.ctx, h.client.SetClipboard(v.ctx, desktop.Display, text))
+func (s *Service) SetClipboard(ctx context.Context, ref, text string) error {
+	return call.Run(ctx, s.gate, call.Audited(sandbox.ScopeComputersWrite, "computer.clipboard"), func(c *call.Call) error {
+		h, desktop, err := s.computer(c, ref, func() error { return checkClipboard(text) })
+		if err != nil {
+			return err
+		}
+		c.Detail = fmt.Sprintf("%d bytes", len(text))
+		return h.explain(c.Ctx, h.client.SetClipboard(c.Ctx, desktop.Display, text))
+	})
 }
 
 // ListWindows implements [sandbox.Computers].
-func (s *Service) ListWindows(ctx context.Context, ref string) (_ *sandbox.List[sandbox.Window], err error) {
-	v, h, desktop, err := s.computer(ctx, sandbox.ScopeSandboxesRead, "", ref, nil)
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	return windowList(v.ctx, h)(h.client.ListWindows(v.ctx, desktop.Display))
+func (s *Service) ListWindows(ctx context.Context, ref string) (*sandbox.List[sandbox.Window], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Window], error) {
+		h, desktop, err := s.computer(c, ref, nil)
+		if err != nil {
+			return nil, err
+		}
+		return windowList(c.Ctx, h)(h.client.ListWindows(c.Ctx, desktop.Display))
+	})
 }
 
 // ControlWindow implements [sandbox.Computers].
-func (s *Service) ControlWindow(ctx context.Context, ref string, req sandbox.WindowRequest) (_ *sandbox.List[sandbox.Window], err error) {
-	v, h, desktop, err := s.computer(ctx, sandbox.ScopeComputersWrite, "computer.window", ref, func() error { return checkWindow(&req) })
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = fmt.Sprintf("%s %d", req.Action, req.ID)
-	return windowList(v.ctx, h)(h.client.ControlWindow(v.ctx, desktop.Display, &req))
+func (s *Service) ControlWindow(ctx context.Context, ref string, req sandbox.WindowRequest) (*sandbox.List[sandbox.Window], error) {
+	return call.Do(ctx, s.gate, call.Audited(sandbox.ScopeComputersWrite, "computer.window"), func(c *call.Call) (*sandbox.List[sandbox.Window], error) {
+		h, desktop, err := s.computer(c, ref, func() error { return checkWindow(&req) })
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = fmt.Sprintf("%s %d", req.Action, req.ID)
+		return windowList(c.Ctx, h)(h.client.ControlWindow(c.Ctx, desktop.Display, &req))
+	})
 }
 
 func windowList(ctx context.Context, h *handle) func([]sandbox.Window, error) (*sandbox.List[sandbox.Window], error) {
@@ -163,14 +161,15 @@ func windowList(ctx context.Context, h *handle) func([]sandbox.Window, error) (*
 }
 
 // OpenURL implements [sandbox.Computers].
-func (s *Service) OpenURL(ctx context.Context, ref, address string) (err error) {
-	v, h, desktop, err := s.computer(ctx, sandbox.ScopeComputersWrite, "computer.open", ref, func() error { return checkAddress(address) })
-	defer v.leave(&err)
-	if err != nil {
-		return err
-	}
-	v.detail = hostOfAddress(address)
-	return h.explain(v.ctx, h.client.OpenURL(v.ctx, desktop.Display, address))
+func (s *Service) OpenURL(ctx context.Context, ref, address string) error {
+	return call.Run(ctx, s.gate, call.Audited(sandbox.ScopeComputersWrite, "computer.open"), func(c *call.Call) error {
+		h, desktop, err := s.computer(c, ref, func() error { return checkAddress(address) })
+		if err != nil {
+			return err
+		}
+		c.Detail = hostOfAddress(address)
+		return h.explain(c.Ctx, h.client.OpenURL(c.Ctx, desktop.Display, address))
+	})
 }
 
 // hostOfAddress is what of an address is recorded: the rest may be private.
@@ -200,10 +199,10 @@ func checkScreenshot(req *sandbox.ScreenshotRequest) error {
 	switch req.Format {
 	case "", sandbox.ImagePNG, sandbox.ImageJPEG:
 	default:
-		return invalid("format %s is not known; use %q or %q", quote(string(req.Format)), sandbox.ImagePNG, sandbox.ImageJPEG)
+		return validate.Errorf("format %s is not known; use %q or %q", validate.Quote(string(req.Format)), sandbox.ImagePNG, sandbox.ImageJPEG)
 	}
 	if req.Quality != 0 && req.Format != sandbox.ImageJPEG {
-		return invalid("quality is for the format %q only; leave it out", sandbox.ImageJPEG)
+		return validate.Errorf("quality is for the format %q only; leave it out", sandbox.ImageJPEG)
 	}
 	return checkRanges(
 		bound{"width", int64(req.Width), 0, sandbox.MaxScreenWidth},
@@ -221,7 +220,7 @@ type bound struct {
 
 func checkRanges(all ...bound) error {
 	for _, b := range all {
-		if err := checkRange(b.field, b.v, b.low, b.high); err != nil {
+		if err := validate.Range(b.field, b.v, b.low, b.high); err != nil {
 			return err
 		}
 	}
@@ -241,20 +240,20 @@ func checkRegion(r *sandbox.Region) error {
 // sense, is for the agent to say, who reads them.
 func checkInputs(inputs []sandbox.Input) error {
 	if len(inputs) == 0 || len(inputs) > sandbox.MaxInputs {
-		return invalid("a call takes 1 to %d inputs and this one has %d; send more in further calls", sandbox.MaxInputs, len(inputs))
+		return validate.Errorf("a call takes 1 to %d inputs and this one has %d; send more in further calls", sandbox.MaxInputs, len(inputs))
 	}
 	typed := 0
 	for i := range inputs {
 		in := &inputs[i]
 		if len(in.Type) > maxKeyBytes || len(in.Button) > maxKeyBytes || len(in.Path) > sandbox.MaxDragPoints || len(in.Keys) > sandbox.MaxInputKeys {
-			return invalid("input %d is too long; a drag has at most %d points, and an input %d keys", i+1, sandbox.MaxDragPoints, sandbox.MaxInputKeys)
+			return validate.Errorf("input %d is too long; a drag has at most %d points, and an input %d keys", i+1, sandbox.MaxDragPoints, sandbox.MaxInputKeys)
 		}
 		for _, k := range in.Keys {
-			if len(k) > maxKeyBytes || checkText("keys", k) != nil {
-				return invalid("input %d: key %s is not one; use names such as Return, ctrl+c or F5", i+1, quote(k))
+			if len(k) > maxKeyBytes || validate.Text("keys", k) != nil {
+				return validate.Errorf("input %d: key %s is not one; use names such as Return, ctrl+c or F5", i+1, validate.Quote(k))
 			}
 		}
-		if err := checkText("text", in.Text); err != nil {
+		if err := validate.Text("text", in.Text); err != nil {
 			return err
 		}
 		typed += len(in.Text)
@@ -269,7 +268,7 @@ func checkClipboard(text string) error {
 	if len(text) > sandbox.MaxClipboard {
 		return sandbox.Errorf(sandbox.CodeTooLarge, "the text has %d bytes; the clipboard takes at most %d", len(text), sandbox.MaxClipboard)
 	}
-	return checkText("text", text)
+	return validate.Text("text", text)
 }
 
 func checkWindow(req *sandbox.WindowRequest) error {
@@ -279,16 +278,16 @@ func checkWindow(req *sandbox.WindowRequest) error {
 	switch req.Action {
 	case sandbox.WindowPlace:
 		if req.Region == nil {
-			return invalid("place needs a region; give x, y, width and height")
+			return validate.Errorf("place needs a region; give x, y, width and height")
 		}
 		return checkRegion(req.Region)
 	case sandbox.WindowFocus, sandbox.WindowClose, sandbox.WindowMinimize, sandbox.WindowMaximize:
 		if req.Region != nil {
-			return invalid("%s takes no region; leave it out, or use place", req.Action)
+			return validate.Errorf("%s takes no region; leave it out, or use place", req.Action)
 		}
 		return nil
 	}
-	return invalid("action %s is not known; use focus, close, minimize, maximize or place", quote(string(req.Action)))
+	return validate.Errorf("action %s is not known; use focus, close, minimize, maximize or place", validate.Quote(string(req.Action)))
 }
 
 // addressSchemes are those of what a browser shows without asking anybody.
@@ -298,12 +297,12 @@ func checkAddress(address string) error {
 	if len(address) > maxAddress {
 		return sandbox.Errorf(sandbox.CodeTooLarge, "the address has %d bytes; at most %d can be opened, write a page to a file for more", len(address), maxAddress)
 	}
-	if err := checkText("url", address); err != nil {
+	if err := validate.Text("url", address); err != nil {
 		return err
 	}
 	u, err := url.Parse(address)
 	if err != nil || !slices.Contains(addressSchemes, u.Scheme) || (u.Scheme == "http" || u.Scheme == "https") && u.Host == "" {
-		return invalid("%s is not an address to open; give one such as https://example.com, with one of %s", quote(address), strings.Join(addressSchemes, ", "))
+		return validate.Errorf("%s is not an address to open; give one such as https://example.com, with one of %s", validate.Quote(address), strings.Join(addressSchemes, ", "))
 	}
 	return nil
 }

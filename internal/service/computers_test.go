@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -227,7 +228,7 @@ func TestViewLinks(t *testing.T) {
 		"for longer":        {SandboxID: sbx.ID, Link: strings.Join(later, ".")},
 		"expired":           {SandboxID: sbx.ID, Link: w.signView(sbx.ID, true, time.Now().Add(-time.Second))},
 		"of another kind":   {SandboxID: sbx.ID, Link: strings.Replace(watch, ".watch.", ".own.", 1)},
-		"of what is not":    {SandboxID: idPrefix + strings.Repeat("a", 26), Link: watch},
+		"of what is not":    {SandboxID: ids.Sandbox + strings.Repeat("a", 26), Link: watch},
 		"of no id":          {SandboxID: "../x", Link: watch},
 		"a preview's":       {SandboxID: sbx.ID, Link: w.signLink(&store.PreviewRecord{Preview: sandbox.Preview{ID: sbx.ID}}, time.Now().Add(time.Hour))},
 		"with a bad length": {SandboxID: sbx.ID, Link: watch + "."},

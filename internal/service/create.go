@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -25,57 +28,53 @@ type creation struct {
 var errKilled = errors.New("killed while it was being created")
 
 // Create implements [sandbox.Sandboxes].
-func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.create")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkCreate(&req, &v.caller); err != nil {
-		return nil, err
-	}
-	if req.Namespace, err = v.namespace(req.Namespace); err != nil {
-		return nil, err
-	}
-	if req.FitResources {
-		req.Resources = s.fit(req.Resources)
-	}
-	if err := s.checkLargest("resources.", req.Resources); err != nil {
-		return nil, err
-	}
-	if err := s.checkPauses(req.OnTimeout); err != nil {
-		return nil, err
-	}
-	if req.History > 0 {
-		if err := s.keeps(); err != nil {
+func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.create"), func(c *call.Call) (_ *sandbox.Sandbox, err error) {
+		if err := checkCreate(&req, &c.Caller); err != nil {
 			return nil, err
 		}
-	}
-	r, from, err := s.draft(v, &req)
-	if err != nil {
-		return nil, err
-	}
-	defer from.release()
-	v.sandboxID = r.ID
-	if err := v.bindAll(&r, req.Secrets); err != nil {
-		return nil, err
-	}
-	if err := s.slot(v.ctx); err != nil {
-		return nil, err
-	}
-	defer func() { <-s.slots }()
-	ports, err := s.ports.listen(v.ctx, &r)
-	if err != nil {
-		return nil, err
-	}
-	made, err := s.create(v.ctx, r, from)
-	if err != nil {
-		s.ports.close(r.ID)
-		return nil, err
-	}
-	s.ports.serve(ports)
-	return s.view(made), nil
+		if req.Namespace, err = c.Namespace(req.Namespace); err != nil {
+			return nil, err
+		}
+		if req.FitResources {
+			req.Resources = s.fit(req.Resources)
+		}
+		if err := validate.Largest("resources.", req.Resources, s.cfg.Largest); err != nil {
+			return nil, err
+		}
+		if err := s.checkPauses(req.OnTimeout); err != nil {
+			return nil, err
+		}
+		if req.History > 0 {
+			if err := s.keeps(); err != nil {
+				return nil, err
+			}
+		}
+		r, from, err := s.draft(c, &req)
+		if err != nil {
+			return nil, err
+		}
+		defer from.release()
+		c.SandboxID = r.ID
+		if err := s.bindAllFor(c, &r, req.Secrets); err != nil {
+			return nil, err
+		}
+		if err := s.slot(c.Ctx); err != nil {
+			return nil, err
+		}
+		defer func() { <-s.slots }()
+		ports, err := s.ports.listen(c.Ctx, &r)
+		if err != nil {
+			return nil, err
+		}
+		made, err := s.create(c.Ctx, r, from)
+		if err != nil {
+			s.ports.close(r.ID)
+			return nil, err
+		}
+		s.ports.serve(ports)
+		return s.view(made), nil
+	})
 }
 
 // beginning is what an instance begins with: a fresh boot of a root, or a
@@ -94,28 +93,28 @@ type beginning struct {
 }
 
 // draft returns the record of a sandbox to be made, and what it begins with.
-func (s *Service) draft(v *visit, req *sandbox.CreateRequest) (store.Record, beginning, error) {
+func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record, beginning, error) {
 	if req.Snapshot != "" {
-		return s.draftFromSnapshot(v, req)
+		return s.draftFromSnapshot(c, req)
 	}
 	name := cmp.Or(req.Template, s.cfg.DefaultTemplate)
-	v.detail = "template " + name
-	root, template, err := s.cfg.Templates.Root(v.ctx, name)
+	c.Detail = "template " + name
+	root, template, err := s.cfg.Templates.Root(c.Ctx, name)
 	if err != nil {
 		return store.Record{}, beginning{}, err
 	}
-	r := s.newRecord(req, &template, v.caller.Team)
+	r := s.newRecord(req, &template, c.Caller.Team)
 	from := beginning{root: root, begins: beginsOfTemplate(&template), release: func() {}}
 	if err := setRoot(&r, root, from.begins); err != nil {
 		return r, from, err
 	}
-	if err := s.mount(v, &r, req.Mounts); err != nil {
+	if err := s.mount(c, &r, req.Mounts); err != nil {
 		return r, from, err
 	}
 	if len(r.Mounts) > 0 {
 		return r, from, nil // a golden checkpoint has none
 	}
-	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template, r.User), v.caller.Team); ok {
+	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template, r.User), c.Caller.Team); ok {
 		from.checkpoint, from.fresh, from.release = id, true, release
 	}
 	return r, from, nil
@@ -143,7 +142,7 @@ func rootOf(data json.RawMessage) (engine.Root, error) {
 // spec describes the instance of a record.
 func (b *beginning) spec(r *store.Record) engine.Spec {
 	host := r.ID
-	if hostLabel.MatchString(r.Name) {
+	if validate.HostLabel.MatchString(r.Name) {
 		host = r.Name
 	}
 	var fork *engine.Fork
@@ -159,32 +158,32 @@ func (b *beginning) spec(r *store.Record) engine.Spec {
 
 func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
 	if req.Name != "" {
-		if err := checkSandboxName(req.Name); err != nil {
+		if err := validate.SandboxName(req.Name); err != nil {
 			return err
 		}
 	}
 	if req.Namespace != "" {
-		if err := checkName("namespace", req.Namespace); err != nil {
+		if err := validate.Name("namespace", req.Namespace); err != nil {
 			return err
 		}
 	}
 	if req.Template != "" {
-		if err := checkTemplateName(req.Template); err != nil {
+		if err := validate.TemplateName(req.Template); err != nil {
 			return err
 		}
 	}
 	if req.User != "" {
-		if err := checkUser("user", req.User); err != nil {
+		if err := validate.User("user", req.User); err != nil {
 			return err
 		}
 	}
 	if req.WorkDir != "" {
-		if err := checkWorkDir(req.WorkDir); err != nil {
+		if err := validate.WorkDir(req.WorkDir); err != nil {
 			return err
 		}
 	}
 	if req.OnTimeout != "" {
-		if err := checkTimeoutAction(req.OnTimeout); err != nil {
+		if err := validate.TimeoutAction(req.OnTimeout); err != nil {
 			return err
 		}
 	}
@@ -194,17 +193,17 @@ func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
 		}
 	}
 	if req.Network != nil {
-		req.Network = clonePolicy(req.Network)
-		if err := checkNetwork(req.Network); err != nil {
+		req.Network = validate.ClonePolicy(req.Network)
+		if err := validate.Network(req.Network); err != nil {
 			return err
 		}
 	}
 	req.Ports = slices.Clone(req.Ports)
-	return cmp.Or(checkMetadata(req.Metadata), checkResources(req.Resources), checkEnv(req.Env),
+	return cmp.Or(validate.Metadata(req.Metadata), validate.Resources(req.Resources), validate.Env(req.Env),
 		checkSecretEnvs(req.Secrets), checkPorts(req.Ports, caller), checkMounts(req.Mounts),
-		checkRange("history", int64(req.History), 0, sandbox.MaxHistory),
-		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
-		checkSeconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))
+		validate.Range("history", int64(req.History), 0, sandbox.MaxHistory),
+		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
+		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))
 }
 
 // newRecord applies defaults: the request's word, then the template's, then
@@ -219,14 +218,14 @@ func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, tea
 	}
 	r := store.Record{
 		Sandbox: sandbox.Sandbox{
-			ID: newID(idPrefix), Name: req.Name, Team: team, Namespace: cmp.Or(req.Namespace, sandbox.DefaultNamespace),
+			ID: ids.New(ids.Sandbox), Name: req.Name, Team: team, Namespace: cmp.Or(req.Namespace, sandbox.DefaultNamespace),
 			Metadata: req.Metadata, Template: t.Name, State: sandbox.StateCreating,
-			Resources: s.atMost(sandbox.Resources{
+			Resources: validate.Clamp(sandbox.Resources{
 				VCPUs:     cmp.Or(req.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
 				MemoryMiB: cmp.Or(req.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
 				DiskMiB:   cmp.Or(req.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
 				MaxPIDs:   cmp.Or(req.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
-			}),
+			}, s.cfg.Largest),
 			Env: req.Env, User: cmp.Or(req.User, t.User, "root"), WorkDir: cmp.Or(req.WorkDir, t.WorkDir, "/"),
 			LifetimeSeconds:    seconds(req.LifetimeSeconds, s.cfg.Lifetime),
 			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
@@ -368,7 +367,7 @@ func (s *Service) announce(ctx context.Context, r store.Record, instance engine.
 		return running, nil
 	}
 	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
-		err = notRunning(&running)
+		err = call.NotRunning(&running)
 	}
 	s.drop(r.ID, err)
 	return r, s.notCreated(ctx, &r, err, true)
@@ -378,7 +377,7 @@ func (s *Service) announce(ctx context.Context, r store.Record, instance engine.
 // the caller. Whatever cannot be undone now is left in the record as failed,
 // for [Service.Repair].
 func (s *Service) notCreated(ctx context.Context, r *store.Record, err error, made bool) error {
-	clean, cancel := teardown(ctx)
+	clean, cancel := call.Teardown(ctx)
 	defer cancel()
 	var derr error
 	if made {
@@ -431,4 +430,20 @@ func retryLater(err error) error {
 		e.RetryAfter = 10 * time.Second
 	}
 	return err
+}
+
+// fit returns the resources of a request that takes less than it asks for.
+func (s *Service) fit(r sandbox.Resources) sandbox.Resources {
+	if n := s.cfg.Largest.DiskMiB; n > 0 {
+		r.DiskMiB = min(r.DiskMiB, n)
+	}
+	return validate.Clamp(r, s.cfg.Largest)
+}
+
+// checkPauses refuses to pause at a timeout where the engine cannot.
+func (s *Service) checkPauses(a sandbox.TimeoutAction) error {
+	if a == sandbox.ActionPause && s.keeper == nil {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "on_timeout %q is not supported by this server; use %q", a, sandbox.ActionKill)
+	}
+	return nil
 }

@@ -11,6 +11,9 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/layer"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -27,37 +30,34 @@ type subject struct {
 }
 
 // Diff implements [sandbox.Snapshots].
-func (s *Service) Diff(ctx context.Context, ref string, req sandbox.DiffRequest) (_ *sandbox.Diff, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkDiff(&req); err != nil {
-		return nil, err
-	}
-	if err := s.keeps(); err != nil {
-		return nil, err
-	}
-	to, err := v.subject(ref)
-	if err != nil {
-		return nil, err
-	}
-	defer to.release()
-	if req.Against == "" {
-		return s.diff(v.ctx, nil, to, &req)
-	}
-	from, err := v.subject(req.Against)
-	if err != nil {
-		return nil, err
-	}
-	defer from.release()
-	return s.diff(v.ctx, from, to, &req)
+func (s *Service) Diff(ctx context.Context, ref string, req sandbox.DiffRequest) (*sandbox.Diff, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Diff, error) {
+		if err := checkDiff(&req); err != nil {
+			return nil, err
+		}
+		if err := s.keeps(); err != nil {
+			return nil, err
+		}
+		to, err := s.subjectFor(c, ref)
+		if err != nil {
+			return nil, err
+		}
+		defer to.release()
+		if req.Against == "" {
+			return s.diff(c.Ctx, nil, to, &req)
+		}
+		from, err := s.subjectFor(c, req.Against)
+		if err != nil {
+			return nil, err
+		}
+		defer from.release()
+		return s.diff(c.Ctx, from, to, &req)
+	})
 }
 
 func checkDiff(req *sandbox.DiffRequest) error {
 	req.Limit = cmp.Or(req.Limit, sandbox.DefaultDiffLimit)
-	if err := checkRange("limit", int64(req.Limit), 1, sandbox.MaxDiffLimit); err != nil {
+	if err := validate.Range("limit", int64(req.Limit), 1, sandbox.MaxDiffLimit); err != nil {
 		return err
 	}
 	return checkPaths(req.Paths)
@@ -65,34 +65,34 @@ func checkDiff(req *sandbox.DiffRequest) error {
 
 func checkPaths(paths []string) error {
 	if len(paths) > sandbox.MaxDiffPaths {
-		return invalid("%d paths are given; give at most %d", len(paths), sandbox.MaxDiffPaths)
+		return validate.Errorf("%d paths are given; give at most %d", len(paths), sandbox.MaxDiffPaths)
 	}
 	for _, p := range paths {
-		if err := checkPath("paths", p); err != nil {
+		if err := validate.Path("paths", p); err != nil {
 			return err
 		}
 		if p == "" || p[0] != '/' {
-			return invalid("path %s is not absolute; begin it with /", quote(p))
+			return validate.Errorf("path %s is not absolute; begin it with /", validate.Quote(p))
 		}
 	}
 	return nil
 }
 
-// subject finds a sandbox or a snapshot of the caller by id or name; a
+// subjectFor finds a sandbox or a snapshot of the caller by id or name; a
 // sandbox's name counts first.
-func (v *visit) subject(ref string) (*subject, error) {
-	if !isSnapshotID(ref) {
-		r, err := v.resolve(ref)
+func (s *Service) subjectFor(c *call.Call, ref string) (*subject, error) {
+	if !ids.IsSnapshot(ref) {
+		r, err := c.Resolve(ref)
 		if err == nil {
-			return v.s.sandboxSubject(&r)
+			return s.sandboxSubject(&r)
 		}
-		if sandbox.CodeOf(err) != sandbox.CodeNotFound || isSandboxID(ref) {
+		if sandbox.CodeOf(err) != sandbox.CodeNotFound || ids.IsSandbox(ref) {
 			return nil, err
 		}
 	}
-	snap, err := v.snapshot(ref)
+	snap, err := c.Snapshot(ref)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox or snapshot %s; list them to see which there are", quote(ref))
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no sandbox or snapshot %s; list them to see which there are", validate.Quote(ref))
 	}
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (v *visit) subject(ref string) (*subject, error) {
 		return nil, err
 	}
 	return &subject{
-		id: snap.ID, origin: snap.Origin, root: root, source: engine.Source{Checkpoint: snap.Checkpoint}, release: v.s.use(snap.Checkpoint),
+		id: snap.ID, origin: snap.Origin, root: root, source: engine.Source{Checkpoint: snap.Checkpoint}, release: s.use(snap.Checkpoint),
 	}, nil
 }
 
@@ -118,7 +118,7 @@ func (s *Service) sandboxSubject(r *store.Record) (*subject, error) {
 	case sandbox.StatePaused:
 		sub.source.Checkpoint, sub.release = r.Checkpoint, s.use(r.Checkpoint)
 	default:
-		return nil, notRunning(r)
+		return nil, call.NotRunning(r)
 	}
 	return sub, nil
 }
@@ -184,7 +184,7 @@ func mapOwners(uid, gid int) func(uint32, uint32) (uint32, uint32) {
 func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOptions, copyTo io.Writer) (*layer.Layer, error) {
 	r, err := s.keeper.Changes(ctx, of.source)
 	if errors.Is(err, engine.ErrNotFound) {
-		return nil, unavailable(err, "sandbox %s ended or changed during the call; look at it and try again", of.id)
+		return nil, call.Unavailable(err, "sandbox %s ended or changed during the call; look at it and try again", of.id)
 	}
 	if err != nil {
 		return nil, err
@@ -198,8 +198,8 @@ func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOpt
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && !diskFull(err) {
-		return nil, unavailable(err, "the changed files of %s could not be read; try again, the server's log has the details", of.id)
+	if err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && !call.DiskFull(err) {
+		return nil, call.Unavailable(err, "the changed files of %s could not be read; try again, the server's log has the details", of.id)
 	}
 	return l, err
 }

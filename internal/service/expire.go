@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -48,9 +49,9 @@ func (s *Service) Expire(ctx context.Context, id string) error {
 			return nil
 		}
 		if err != nil {
-			return detailed(err)
+			return call.Detailed(err)
 		}
-		s.system(&r, "sandbox.pause", reason)
+		s.gate.System(&r, "sandbox.pause", reason)
 		return nil
 	}
 	done, err := settle()
@@ -59,9 +60,9 @@ func (s *Service) Expire(ctx context.Context, id string) error {
 	}
 	defer done()
 	if _, err := s.kill(ctx, id, reason); err != nil {
-		return detailed(err)
+		return call.Detailed(err)
 	}
-	s.system(&r, "sandbox.expire", reason)
+	s.gate.System(&r, "sandbox.expire", reason)
 	return nil
 }
 
@@ -95,7 +96,7 @@ func pausedTooLong(r *store.Record) bool {
 // expirePaused ends a sandbox that was paused for too long, unless it has been
 // resumed at this moment.
 func (s *Service) expirePaused(ctx context.Context, r *store.Record) error {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	reason := fmt.Sprintf("it was paused for %s", time.Duration(r.PausedLifetimeSeconds)*time.Second)
 	now, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
@@ -115,9 +116,9 @@ func (s *Service) expirePaused(ctx context.Context, r *store.Record) error {
 		_, err = s.finish(ctx, &now)
 	}
 	if err != nil {
-		return detailed(err)
+		return call.Detailed(err)
 	}
-	s.system(&now, "sandbox.expire", reason)
+	s.gate.System(&now, "sandbox.expire", reason)
 	return nil
 }
 
@@ -141,7 +142,7 @@ func (s *Service) expired(ctx context.Context, r *store.Record) (string, settle,
 			return "", nil, nil
 		}
 		if now.Sub(last) < idle+silence {
-			return "", nil, detailed(err)
+			return "", nil, call.Detailed(err)
 		}
 	}
 	if now.Sub(last) < idle {

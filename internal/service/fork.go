@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -19,49 +22,45 @@ import (
 const metadataForkedFrom = "forked_from"
 
 // Fork implements [sandbox.Snapshots].
-func (s *Service) Fork(ctx context.Context, ref string, req sandbox.ForkRequest) (_ *sandbox.List[sandbox.Sandbox], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.fork")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkFork(&req); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = strconv.Itoa(req.Count) + " forks"
-	children, err := s.fork(v.ctx, r.ID, &req)
-	if err != nil {
-		return nil, err
-	}
-	list := &sandbox.List[sandbox.Sandbox]{Items: make([]sandbox.Sandbox, len(children))}
-	for i, c := range children {
-		list.Items[i] = *s.view(c)
-		s.system(&c, "sandbox.forked", "from "+r.ID)
-	}
-	return list, nil
+func (s *Service) Fork(ctx context.Context, ref string, req sandbox.ForkRequest) (*sandbox.List[sandbox.Sandbox], error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.fork"), func(v *call.Call) (*sandbox.List[sandbox.Sandbox], error) {
+		if err := checkFork(&req); err != nil {
+			return nil, err
+		}
+		r, err := v.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		v.Detail = strconv.Itoa(req.Count) + " forks"
+		children, err := s.fork(v.Ctx, r.ID, &req)
+		if err != nil {
+			return nil, err
+		}
+		list := &sandbox.List[sandbox.Sandbox]{Items: make([]sandbox.Sandbox, len(children))}
+		for i, c := range children {
+			list.Items[i] = *s.view(c)
+			s.gate.System(&c, "sandbox.forked", "from "+r.ID)
+		}
+		return list, nil
+	})
 }
 
 // checkFork refuses what is wrong and fills in what was left out.
 func checkFork(req *sandbox.ForkRequest) error {
 	req.Count = cmp.Or(req.Count, 1)
-	if err := checkRange("count", int64(req.Count), 1, sandbox.MaxForks); err != nil {
+	if err := validate.Range("count", int64(req.Count), 1, sandbox.MaxForks); err != nil {
 		return err
 	}
 	for i := range req.Count {
 		if req.Name == "" {
 			break
 		}
-		if err := checkSandboxName(childName(req, i)); err != nil {
+		if err := validate.SandboxName(childName(req, i)); err != nil {
 			return err
 		}
 	}
-	return cmp.Or(checkMetadata(req.Metadata), checkEnv(req.Env),
-		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
+	return cmp.Or(validate.Metadata(req.Metadata), validate.Env(req.Env),
+		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds))
 }
 
 func childName(req *sandbox.ForkRequest, i int) string {
@@ -93,7 +92,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 		return nil, err
 	}
 	if parent.State != sandbox.StateRunning && parent.State != sandbox.StatePaused {
-		return nil, notRunning(&parent)
+		return nil, call.NotRunning(&parent)
 	}
 	children := s.childRecords(&parent, req)
 	if err := checkBindings(&children[0]); err != nil {
@@ -160,7 +159,7 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 	children := make([]store.Record, req.Count)
 	for i := range children {
 		r := *parent
-		r.ID, r.Name, r.State, r.Reason = newID(idPrefix), childName(req, i), sandbox.StateCreating, ""
+		r.ID, r.Name, r.State, r.Reason = ids.New(ids.Sandbox), childName(req, i), sandbox.StateCreating, ""
 		r.Instance, r.Checkpoint, r.ForkPoint, r.ForkedFrom = r.ID, "", "", parent.ID
 		r.Metadata = merged(parent.Metadata, req.Metadata, map[string]string{metadataForkedFrom: parent.ID})
 		r.Env = merged(parent.Env, req.Env)
@@ -257,7 +256,7 @@ func (s *Service) announceAll(ctx context.Context, children []store.Record, inst
 		for i, id := range ids {
 			r := all[id]
 			if r.State != sandbox.StateCreating {
-				return notRunning(r)
+				return call.NotRunning(r)
 			}
 			now := time.Now().UTC()
 			r.State, r.StartedAt, r.LastActiveAt, r.ForkPoint = sandbox.StateRunning, &now, now, checkpoint
@@ -279,7 +278,7 @@ func (s *Service) announceAll(ctx context.Context, children []store.Record, inst
 
 // notForked removes what was made of children.
 func (s *Service) notForked(ctx context.Context, children []store.Record) {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	for _, r := range children {
 		err := s.cfg.Engine.Destroy(ctx, r.Instance)

@@ -14,6 +14,9 @@ import (
 
 	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -137,7 +140,7 @@ func (s *Service) goldenID(k *goldenKind) (string, error) {
 		return "", fmt.Errorf("name a golden checkpoint: %w", err)
 	}
 	sum := sha256.Sum256(data)
-	return goldenPrefix + hex.EncodeToString(sum[:16]), nil
+	return ids.Golden + hex.EncodeToString(sum[:16]), nil
 }
 
 // use returns the golden checkpoint for a team to begin with, if there is one.
@@ -168,13 +171,11 @@ func (g *goldens) use(k *goldenKind, team string) (id string, release func(), ok
 //
 // Preconditions: g.mu is held.
 func (g *goldens) begin(id string, k *goldenKind, team string) {
-	g.s.mu.Lock()
-	defer g.s.mu.Unlock()
-	if g.s.closed || !g.claim(id, team) {
+	if !g.claim(id, team) {
 		return
 	}
-	g.s.wg.Go(func() {
-		if err := g.make(g.s.ctx, id, k); err != nil && g.s.ctx.Err() == nil {
+	g.s.gate.Go(func() {
+		if err := g.make(g.s.gate.Context(), id, k); err != nil && g.s.gate.Context().Err() == nil {
 			g.s.log.Warn("make a golden checkpoint; creations boot afresh", "error", err)
 		}
 	})
@@ -308,7 +309,7 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 		}
 	}
 	spec := engine.Spec{
-		ID: newID(idPrefix), Root: k.Root, Resources: k.Resources, Hostname: "sandbox", User: k.User, WorkDir: k.WorkDir, Env: k.Env,
+		ID: ids.New(ids.Sandbox), Root: k.Root, Resources: k.Resources, Hostname: "sandbox", User: k.User, WorkDir: k.WorkDir, Env: k.Env,
 	}
 	instance, err := s.cfg.Engine.Create(ctx, spec)
 	if err != nil {
@@ -320,7 +321,7 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 		_, err = s.keeper.Checkpoint(ctx, spec.ID, id, engine.CheckpointOptions{Durable: true, Commit: func(engine.Checkpoint) error { return nil }})
 	}
 	if err != nil {
-		clean, cancel := teardown(ctx)
+		clean, cancel := call.Teardown(ctx)
 		defer cancel()
 		if derr := s.cfg.Engine.Destroy(clean, spec.ID); derr != nil {
 			s.log.Error("remove the instance of a golden checkpoint", "error", derr)
@@ -340,7 +341,7 @@ func (g *goldens) warm(ctx context.Context, instance engine.Instance, k *goldenK
 	defer client.Close()
 	for _, lang := range slices.Sorted(maps.Keys(k.Warm)) {
 		req := sandbox.RunCodeRequest{Language: sandbox.Language(lang), Code: k.Warm[lang]}
-		err := checkCode(&req)
+		err := validate.Code(&req)
 		if err == nil {
 			var result *sandbox.CodeResult
 			if result, err = client.RunCode(ctx, &req, nil); err == nil && result.Error != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -173,7 +174,7 @@ func TestGoldenBeingRemoved(t *testing.T) {
 	w.golden.forget([]string{w.state.Warm()[0].Root.Digest})
 	wait(t, func() bool { return len(w.state.Warm()) == 0 }, func() string { return "what is forgotten is offered" })
 	gone := func() bool {
-		return !slices.ContainsFunc(w.state.Kept(), func(c engine.Checkpoint) bool { return strings.HasPrefix(c.ID, goldenPrefix) })
+		return !slices.ContainsFunc(w.state.Kept(), func(c engine.Checkpoint) bool { return strings.HasPrefix(c.ID, ids.Golden) })
 	}
 	wait(t, gone, func() string { return "it is not removed" })
 	wait(t, func() bool { w.golden.mu.Lock(); defer w.golden.mu.Unlock(); return !w.golden.removing[id] }, func() string { return "it is being removed for ever" })

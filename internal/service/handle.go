@@ -9,6 +9,8 @@ import (
 
 	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -17,7 +19,7 @@ import (
 // moment the sandbox runs, or was found running, until it ends.
 type handle struct {
 	id       string
-	realm    realm // with its namespace
+	realm    call.Realm // with its namespace
 	instance engine.Instance
 	client   *agentclient.Client
 	// updating is held by the update under way: it has room for one.
@@ -45,7 +47,7 @@ type handle struct {
 
 func newHandle(r *store.Record, instance engine.Instance) *handle {
 	h := &handle{
-		id: r.ID, realm: realmOf(r), instance: instance,
+		id: r.ID, realm: call.RealmOf(r), instance: instance,
 		client:   agentclient.New(r.ID, instance.Dial),
 		updating: make(chan struct{}, 1),
 		gone:     make(chan struct{}),
@@ -135,17 +137,17 @@ func (h *handle) saved(at time.Time) {
 	h.stored = at
 }
 
-// open returns the handle of the caller's running sandbox, and counts the
-// visit as a call on it.
-func (v *visit) open(ref string) (*handle, error) {
-	h, err := v.s.enterHandle(v.ctx, func() (*handle, error) { return v.s.open(v.ctx, v.realm(), ref) })
+// openFor returns the handle of the caller's running sandbox, and counts the
+// call as one on it.
+func (s *Service) openFor(c *call.Call, ref string) (*handle, error) {
+	h, err := s.enterHandle(c.Ctx, func() (*handle, error) { return s.open(c.Ctx, c.Realm(), ref) })
 	if h != nil {
-		v.sandboxID = h.id
+		c.SandboxID = h.id
 	}
 	if err != nil {
 		return nil, err
 	}
-	v.handle = h
+	c.AtEnd(h.leave)
 	return h, nil
 }
 
@@ -173,12 +175,12 @@ func (s *Service) enterHandle(ctx context.Context, open func() (*handle, error))
 
 // open finds the handle by id without asking the store: this is the path of
 // every command. A paused sandbox is resumed.
-func (s *Service) open(ctx context.Context, in realm, ref string) (*handle, error) {
-	if isSandboxID(ref) {
+func (s *Service) open(ctx context.Context, in call.Realm, ref string) (*handle, error) {
+	if ids.IsSandbox(ref) {
 		s.mu.Lock()
 		h := s.handles[ref]
 		s.mu.Unlock()
-		if h != nil && in.has(h.realm.team, h.realm.namespace) {
+		if h != nil && in.Has(h.realm.Team, h.realm.Namespace) {
 			return h, nil
 		}
 	}
@@ -186,7 +188,7 @@ func (s *Service) open(ctx context.Context, in realm, ref string) (*handle, erro
 	err := errMoved
 	for try := 0; try < openTries && errors.Is(err, errMoved); try++ {
 		var r store.Record
-		if r, err = s.resolve(ctx, in, ref); err != nil {
+		if r, err = s.gate.Resolve(ctx, in, ref); err != nil {
 			return nil, err
 		}
 		if r.State == sandbox.StatePaused {
@@ -210,7 +212,7 @@ var errMoved error = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox was pa
 // and makes it if this is the first call since the daemon started.
 func (s *Service) openRecord(ctx context.Context, r *store.Record) (*handle, error) {
 	if r.State != sandbox.StateRunning {
-		return nil, notRunning(r)
+		return nil, call.NotRunning(r)
 	}
 	for {
 		s.mu.Lock()
@@ -249,18 +251,18 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 		failed, err := s.fail(ctx, r, s.vanished(r))
 		switch {
 		case sandbox.CodeOf(err) == sandbox.CodeNotFound:
-			return nil, noSandbox(r.ID)
+			return nil, call.NoSandbox(r.ID)
 		case err != nil:
 			return nil, err
 		case failed.State == sandbox.StatePaused, failed.State == sandbox.StateRunning:
 			return nil, errMoved
 		}
-		return nil, notRunning(failed)
+		return nil, call.NotRunning(failed)
 	case err != nil:
 		if e, ok := errors.AsType[*sandbox.Error](err); ok {
 			return nil, e
 		}
-		return nil, unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+		return nil, call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
 	}
 	h := newHandle(r, instance)
 	s.mu.Lock()
@@ -284,7 +286,7 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	case now.State == sandbox.StatePaused, now.State == sandbox.StateRunning:
 		err = errMoved
 	default:
-		err = notRunning(&now)
+		err = call.NotRunning(&now)
 	}
 	s.drop(r.ID, err)
 	return nil, err

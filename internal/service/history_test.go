@@ -1,8 +1,6 @@
 package service
 
-import (
-	"github.com/cove-sh/cove/sandbox"
-)
+import "github.com/cove-sh/cove/sandbox"
 
 // steps lists the history of a sandbox, newest first.
 func (w *world) steps(ref string) []sandbox.Snapshot {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -89,9 +90,9 @@ func TestBadInputOfTimes(t *testing.T) {
 		{"metadata", invalid, fork(sandbox.ForkRequest{Metadata: many})},
 		{"metadata value", invalid, fork(sandbox.ForkRequest{Metadata: map[string]string{"k": badUTF8}})},
 		{"lifetime_seconds", invalid, fork(sandbox.ForkRequest{LifetimeSeconds: ptr(int64(-1))})},
-		{"lifetime_seconds", invalid, fork(sandbox.ForkRequest{LifetimeSeconds: ptr(maxSeconds + 1)})},
+		{"lifetime_seconds", invalid, fork(sandbox.ForkRequest{LifetimeSeconds: ptr(validate.MaxSeconds + 1)})},
 		{"idle_timeout_seconds", invalid, fork(sandbox.ForkRequest{IdleTimeoutSeconds: ptr(int64(-1))})},
-		{"idle_timeout_seconds", invalid, fork(sandbox.ForkRequest{IdleTimeoutSeconds: ptr(maxSeconds + 1)})},
+		{"idle_timeout_seconds", invalid, fork(sandbox.ForkRequest{IdleTimeoutSeconds: ptr(validate.MaxSeconds + 1)})},
 
 		{"name", invalid, snapshot(sandbox.CreateSnapshotRequest{Name: "Upper"})},
 		{"name", invalid, snapshot(sandbox.CreateSnapshotRequest{Name: long})},
@@ -184,7 +185,7 @@ func TestBadInputOfTimes(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"history":  create(sandbox.CreateRequest{History: sandbox.MaxHistory, Snapshot: "s"}),
 		"update":   update(sandbox.UpdateRequest{History: ptr(sandbox.MaxHistory)}),
-		"fork":     fork(sandbox.ForkRequest{Count: sandbox.MaxForks, Name: long[:sandbox.MaxNameLength-3], LifetimeSeconds: ptr(maxSeconds), IdleTimeoutSeconds: ptr(maxSeconds)}),
+		"fork":     fork(sandbox.ForkRequest{Count: sandbox.MaxForks, Name: long[:sandbox.MaxNameLength-3], LifetimeSeconds: ptr(validate.MaxSeconds), IdleTimeoutSeconds: ptr(validate.MaxSeconds)}),
 		"snapshot": snapshot(sandbox.CreateSnapshotRequest{Name: long[:sandbox.MaxNameLength]}),
 		"list":     list(sandbox.ListSnapshotsRequest{Page: sandbox.Page{Limit: sandbox.MaxPageSize}}),
 		"diff":     diff(sandbox.DiffRequest{Limit: sandbox.MaxDiffLimit, Paths: slices.Repeat([]string{"/a"}, sandbox.MaxDiffPaths)}),

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -15,16 +17,14 @@ const isolatedGrace = time.Minute
 // RunIsolated implements [sandbox.Interpreters]. The verbs that it is made of
 // check and record what they do.
 func (s *Service) RunIsolated(ctx context.Context, req sandbox.RunIsolatedRequest, f sandbox.CodeSink) (result *sandbox.CodeResult, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "")
-	v.leave(&err)
-	if err != nil {
+	if err := call.Run(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesWrite), func(*call.Call) error { return nil }); err != nil {
 		return nil, err
 	}
 	code := req.RunCodeRequest
 	if code.Context != "" {
-		return nil, invalid("the sandbox is made for this code alone; leave context out")
+		return nil, validate.Errorf("the sandbox is made for this code alone; leave context out")
 	}
-	if err := checkCode(&code); err != nil {
+	if err := validate.Code(&code); err != nil {
 		return nil, err
 	}
 	// In a new sandbox the default interpreter is as good as a fresh one, and
@@ -66,51 +66,47 @@ const maxLeaving = 16
 // trace of it is gone: it returns when nothing runs in it any more and that is
 // recorded. Close waits for the rest, and after a crash the next start removes
 // it.
-func (s *Service) killSoon(ctx context.Context, id string) (err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.kill")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return err
-	}
-	r, err := v.resolve(id)
-	if err != nil {
-		return err
-	}
-	reason := "killed by " + v.caller.KeyID
-	ender, ok := s.cfg.Engine.(engine.Ender)
-	if !ok || !s.startLeaving() {
-		_, err = s.kill(v.ctx, r.ID, reason)
-		return err
-	}
-	left := false
-	defer func() {
-		if !left {
-			<-s.leaving
+func (s *Service) killSoon(ctx context.Context, id string) error {
+	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.kill"), func(c *call.Call) error {
+		r, err := c.Resolve(id)
+		if err != nil {
+			return err
 		}
-	}()
-	ctx, cancel := teardown(v.ctx)
-	defer cancel()
-	if r, err = s.beginKill(ctx, r.ID, reason); err != nil || r.State != sandbox.StateStopping {
-		return err
-	}
-	if err := ender.End(ctx, r.Instance); err != nil {
-		_, err = s.finish(ctx, &r)
-		return err
-	}
-	if r, err = s.recordEnd(ctx, r.ID, true); err != nil {
-		return err
-	}
-	left = true
-	s.wg.Go(func() {
-		defer func() { <-s.leaving }()
-		ctx, cancel := teardown(s.ctx)
+		reason := "killed by " + c.Caller.KeyID
+		ender, ok := s.cfg.Engine.(engine.Ender)
+		if !ok || !s.startLeaving() {
+			_, err = s.kill(c.Ctx, r.ID, reason)
+			return err
+		}
+		left := false
+		defer func() {
+			if !left {
+				<-s.leaving
+			}
+		}()
+		ctx, cancel := call.Teardown(c.Ctx)
 		defer cancel()
-		if _, err := s.finish(ctx, &r); err != nil {
-			s.log.Error("remove what is left of a sandbox; it is tried again", "sandbox", r.ID, "error", detailed(err))
+		if r, err = s.beginKill(ctx, r.ID, reason); err != nil || r.State != sandbox.StateStopping {
+			return err
 		}
+		if err := ender.End(ctx, r.Instance); err != nil {
+			_, err = s.finish(ctx, &r)
+			return err
+		}
+		if r, err = s.recordEnd(ctx, r.ID, true); err != nil {
+			return err
+		}
+		left = true
+		c.Go(func() {
+			defer func() { <-s.leaving }()
+			ctx, cancel := call.Teardown(s.gate.Context())
+			defer cancel()
+			if _, err := s.finish(ctx, &r); err != nil {
+				s.log.Error("remove what is left of a sandbox; it is tried again", "sandbox", r.ID, "error", call.Detailed(err))
+			}
+		})
+		return nil
 	})
-	return nil
 }
 
 // startLeaving reports whether there is room for one more in leaving, and takes

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -342,7 +343,7 @@ func testIsolation(t *testing.T, blue context.Context) {
 	w.shell(sbx.ID, "echo good > file")
 	before := w.get(sbx.ID)
 	files := w.shell(sbx.ID, "ls; cat file")
-	absent := idPrefix + strings.Repeat("a", len(sbx.ID)-len(idPrefix))
+	absent := ids.Sandbox + strings.Repeat("a", len(sbx.ID)-len(ids.Sandbox))
 	for _, verb := range verbs() {
 		t.Run(verb, func(t *testing.T) {
 			call := onSandbox[verb]
@@ -416,7 +417,7 @@ func testIsolationOfSnapshots(t *testing.T, blue context.Context) {
 	must(t, err)
 	own, err := w.Create(blue, sandbox.CreateRequest{})
 	must(t, err)
-	absent := snapshotPrefix + strings.Repeat("a", len(snap.ID)-len(snapshotPrefix))
+	absent := ids.Snapshot + strings.Repeat("a", len(snap.ID)-len(ids.Snapshot))
 	for verb, call := range onSnapshot {
 		for ref, none := range map[string]string{snap.ID: absent, "treasure": "no-such-name"} {
 			unknown := call(blue, w, own.ID, none)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -330,7 +331,7 @@ func TestReaderIsACall(t *testing.T) {
 	must(t, err)
 	r, err := w.ReadFile(red(t), sbx.ID, sandbox.ReadFileRequest{Path: "file"})
 	must(t, err)
-	h, err := w.Service.open(t.Context(), realm{team: "red"}, sbx.ID)
+	h, err := w.Service.open(t.Context(), call.Realm{Team: "red"}, sbx.ID)
 	must(t, err)
 	if _, busy := h.lastActive(); !busy {
 		t.Error("while content is read the sandbox is not busy")

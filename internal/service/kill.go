@@ -7,26 +7,23 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // Kill implements [sandbox.Sandboxes].
-func (s *Service) Kill(ctx context.Context, ref string) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.kill")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	if r, err = s.kill(v.ctx, r.ID, "killed by "+v.caller.KeyID); err != nil {
-		return nil, err
-	}
-	return s.view(r), nil
+func (s *Service) Kill(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.kill"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		if r, err = s.kill(c.Ctx, r.ID, "killed by "+c.Caller.KeyID); err != nil {
+			return nil, err
+		}
+		return s.view(r), nil
+	})
 }
 
 var living = []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused}
@@ -34,7 +31,7 @@ var living = []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbo
 // kill ends a sandbox and returns its record. Once begun it goes on although
 // ctx ends. It may be repeated.
 func (s *Service) kill(ctx context.Context, id, reason string) (store.Record, error) {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	r, err := s.beginKill(ctx, id, reason)
 	if err != nil || r.State.Final() && !r.Held {
@@ -59,7 +56,7 @@ func (s *Service) beginKill(ctx context.Context, id, reason string) (store.Recor
 		s.drop(id, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was just killed (%s); create a new one", id, reason))
 	case sandbox.CodeNotRunning: // stopping, or ended
 	case sandbox.CodeNotFound: // its creation was cancelled, and is undone
-		return r, noSandbox(id)
+		return r, call.NoSandbox(id)
 	default:
 		return r, err
 	}
@@ -71,7 +68,7 @@ func (s *Service) beginKill(ctx context.Context, id, reason string) (store.Recor
 func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, error) {
 	s.ports.close(r.ID)
 	if err := s.cfg.Engine.Destroy(ctx, r.Instance); err != nil {
-		return *r, unavailable(err, "sandbox %s could not be stopped completely; kill it again", r.ID)
+		return *r, call.Unavailable(err, "sandbox %s could not be stopped completely; kill it again", r.ID)
 	}
 	if err := s.forgetSteps(ctx, r.ID, 0); err != nil {
 		return *r, err
@@ -115,13 +112,9 @@ func (s *Service) stopCreation(ctx context.Context, id string) {
 
 // instanceFailed is called by the engine. It must not block.
 func (s *Service) instanceFailed(st engine.Status) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return // the next start finds it in the engine's list
-	}
-	s.wg.Go(func() {
-		ctx, cancel := teardown(s.ctx)
+	// When the service is closed, the next start finds it in the engine's list.
+	s.gate.Go(func() {
+		ctx, cancel := call.Teardown(s.gate.Context())
 		defer cancel()
 		s.failInstance(ctx, st)
 	})
@@ -178,7 +171,7 @@ func (s *Service) fail(ctx context.Context, before *store.Record, reason string,
 
 // tryFail is one attempt of [Service.fail].
 func (s *Service) tryFail(ctx context.Context, before *store.Record, reason string, details ...any) (*store.Record, error) {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	id := before.ID
 	var now store.Record
@@ -195,8 +188,8 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 	})
 	switch sandbox.CodeOf(err) {
 	case "":
-		s.drop(id, ended(&r))
-		s.system(&r, "sandbox.fail", reason)
+		s.drop(id, call.Ended(&r))
+		s.gate.System(&r, "sandbox.fail", reason)
 		s.log.Warn("sandbox failed", append([]any{"sandbox", id, "reason", reason}, details...)...)
 	case sandbox.CodeNotRunning:
 		if !r.State.Final() || !r.Held { // a kill under way removes it; or all is gone

@@ -33,11 +33,11 @@ const (
 func (s *Service) insist(instance string, f func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.insisting[instance] {
-		return // the next start compares the record with the engine
+	if s.insisting[instance] {
+		return
 	}
-	s.insisting[instance] = true
-	s.wg.Go(func() {
+	// When the service is closed, the next start compares the record with the engine.
+	s.insisting[instance] = s.gate.Go(func() {
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -45,11 +45,11 @@ func (s *Service) insist(instance string, f func(context.Context) error) {
 		}()
 		for delay := insistFirst; ; delay = min(2*delay, insistMost) {
 			select {
-			case <-s.ctx.Done():
+			case <-s.gate.Context().Done():
 				return
 			case <-time.After(delay):
 			}
-			if err := f(s.ctx); err == nil || sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			if err := f(s.gate.Context()); err == nil || sandbox.CodeOf(err) == sandbox.CodeNotFound {
 				return
 			}
 		}

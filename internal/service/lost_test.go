@@ -8,6 +8,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -48,7 +49,7 @@ func TestRepairFindsLostSandboxes(t *testing.T) {
 		t.Fatal(err)
 	}
 	abandoned := w.record(lives.ID)
-	abandoned.ID, abandoned.Instance, abandoned.State = newID(idPrefix), "", sandbox.StateCreating
+	abandoned.ID, abandoned.Instance, abandoned.State = ids.New(ids.Sandbox), "", sandbox.StateCreating
 	if err := w.store.CreateSandbox(t.Context(), abandoned, store.Quota{}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,35 +12,33 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/layer"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // Merge implements [sandbox.Snapshots].
-func (s *Service) Merge(ctx context.Context, ref string, req sandbox.MergeRequest) (_ *sandbox.MergeResult, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.merge")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkMerge(&req); err != nil {
-		return nil, err
-	}
-	if err := s.keeps(); err != nil {
-		return nil, err
-	}
-	winner, err := v.resolve(req.Winner)
-	if err != nil {
-		return nil, err
-	}
-	parent, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = string(req.Kind) + " of " + winner.ID
-	return s.merge(v.ctx, &parent, &winner, &req)
+func (s *Service) Merge(ctx context.Context, ref string, req sandbox.MergeRequest) (*sandbox.MergeResult, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.merge"), func(c *call.Call) (*sandbox.MergeResult, error) {
+		if err := checkMerge(&req); err != nil {
+			return nil, err
+		}
+		if err := s.keeps(); err != nil {
+			return nil, err
+		}
+		winner, err := c.Resolve(req.Winner)
+		if err != nil {
+			return nil, err
+		}
+		parent, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = string(req.Kind) + " of " + winner.ID
+		return s.merge(c.Ctx, &parent, &winner, &req)
+	})
 }
 
 // checkMerge refuses what is wrong and fills in what was left out.
@@ -49,11 +47,11 @@ func checkMerge(req *sandbox.MergeRequest) error {
 	switch req.Kind {
 	case sandbox.MergeWhole:
 		if req.Policy != "" || len(req.Paths) > 0 || req.KillWinner {
-			return invalid("policy, paths and kill_winner are for merging %q; a merge of the whole takes all, and the winner's id ends", sandbox.MergeFiles)
+			return validate.Errorf("policy, paths and kill_winner are for merging %q; a merge of the whole takes all, and the winner's id ends", sandbox.MergeFiles)
 		}
 	case sandbox.MergeFiles:
 	default:
-		return invalid("kind %s is not known; use %q or %q", quote(string(req.Kind)), sandbox.MergeWhole, sandbox.MergeFiles)
+		return validate.Errorf("kind %s is not known; use %q or %q", validate.Quote(string(req.Kind)), sandbox.MergeWhole, sandbox.MergeFiles)
 	}
 	if err := checkPolicy(req.Policy); err != nil {
 		return err
@@ -66,12 +64,12 @@ func checkPolicy(p sandbox.MergePolicy) error {
 	case sandbox.PolicyNone, sandbox.PolicyOurs, sandbox.PolicyTheirs:
 		return nil
 	}
-	return invalid("policy %s is not known; use %q or %q, or leave it out to be told of conflicts", quote(string(p)), sandbox.PolicyOurs, sandbox.PolicyTheirs)
+	return validate.Errorf("policy %s is not known; use %q or %q, or leave it out to be told of conflicts", validate.Quote(string(p)), sandbox.PolicyOurs, sandbox.PolicyTheirs)
 }
 
 func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *sandbox.MergeRequest) (*sandbox.MergeResult, error) {
 	if parent.ID == winner.ID {
-		return nil, invalid("sandbox %s cannot be merged into itself; name a fork of it as the winner", parent.ID)
+		return nil, validate.Errorf("sandbox %s cannot be merged into itself; name a fork of it as the winner", parent.ID)
 	}
 	// A machine that is paused has to run to take over, or to be written to.
 	for _, r := range []*store.Record{winner, parent} {
@@ -93,7 +91,7 @@ func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *
 			return nil, err
 		}
 		if r.State != sandbox.StateRunning && (r == winner || r.State != sandbox.StatePaused || req.Kind == sandbox.MergeFiles) {
-			return nil, notRunning(r)
+			return nil, call.NotRunning(r)
 		}
 	}
 	if req.Kind == sandbox.MergeFiles {
@@ -112,9 +110,9 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 		p, w := all[parent.ID], all[winner.ID]
 		switch {
 		case w.State != sandbox.StateRunning:
-			return notRunning(w)
+			return call.NotRunning(w)
 		case p.State != sandbox.StateRunning && p.State != sandbox.StatePaused:
-			return notRunning(p)
+			return call.NotRunning(p)
 		case w.Instance != winner.Instance || p.Instance != parent.Instance:
 			return changedMeanwhile(p.ID)
 		}
@@ -131,13 +129,13 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 		return nil, err
 	}
 	// From here on it is done, whatever becomes of the caller.
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	p, w := merged[parent.ID], merged[winner.ID]
 	// The policy first: the machine runs, and the rest takes a while. An error is
 	// met again when it is settled.
 	_ = s.push(ctx, h, &p)
-	s.drop(w.ID, ended(&w))
+	s.drop(w.ID, call.Ended(&w))
 	s.ports.close(w.ID)
 	s.swap(&p, newHandle(&p, h.instance))
 	s.endInstance(ctx, parent)
@@ -146,7 +144,7 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 	}
 	if p, err = s.settle(ctx, &p); err != nil {
 		// It is tried again by [Service.Repair].
-		s.log.Error("give a merged machine its name, limits and network", "sandbox", p.ID, "error", detailed(err))
+		s.log.Error("give a merged machine its name, limits and network", "sandbox", p.ID, "error", call.Detailed(err))
 	}
 	return &sandbox.MergeResult{Merged: true, Kind: sandbox.MergeWhole, Sandbox: s.view(p)}, nil
 }

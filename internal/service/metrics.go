@@ -73,7 +73,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	ctx, cancel := context.WithTimeout(m.s.ctx, scrapeTimeout)
+	ctx, cancel := context.WithTimeout(m.s.gate.Context(), scrapeTimeout)
 	defer cancel()
 	counts, err := m.s.countStates(ctx)
 	if err != nil {
@@ -90,9 +90,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	in, out := m.s.meter.network()
 	ch <- prometheus.MustNewConstMetric(m.netIn, prometheus.CounterValue, float64(in))
 	ch <- prometheus.MustNewConstMetric(m.netOut, prometheus.CounterValue, float64(out))
-	m.s.mu.Lock()
-	calls := m.s.calls
-	m.s.mu.Unlock()
+	calls, _ := m.s.gate.Calls()
 	gauge(m.waiting, float64(calls))
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -27,7 +29,7 @@ var (
 // checkMounts refuses mounts that cannot be, whatever there is.
 func checkMounts(mounts []sandbox.Mount) error {
 	if len(mounts) > sandbox.MaxMounts {
-		return invalid("there are %d mounts; give at most %d", len(mounts), sandbox.MaxMounts)
+		return validate.Errorf("there are %d mounts; give at most %d", len(mounts), sandbox.MaxMounts)
 	}
 	for i := range mounts {
 		m := &mounts[i]
@@ -36,7 +38,7 @@ func checkMounts(mounts []sandbox.Mount) error {
 		}
 		for _, other := range mounts[:i] {
 			if within(m.Target, other.Target) || within(other.Target, m.Target) {
-				return invalid("mount targets %s and %s are the same or one inside the other; choose places beside each other", quote(other.Target), quote(m.Target))
+				return validate.Errorf("mount targets %s and %s are the same or one inside the other; choose places beside each other", validate.Quote(other.Target), validate.Quote(m.Target))
 			}
 		}
 	}
@@ -49,14 +51,14 @@ func within(p, dir string) bool {
 }
 
 func checkTarget(target string) error {
-	if err := checkText("mount target", target); err != nil {
+	if err := validate.Text("mount target", target); err != nil {
 		return err
 	}
 	switch {
 	case !path.IsAbs(target) || path.Clean(target) != target || len(target) > sandbox.MaxPathBytes/4 || strings.ContainsAny(target, "\x00\n"):
-		return invalid("mount target %s is not an absolute path without \".\", \"..\" and doubled slashes, of at most %d bytes; give one such as \"/data\"", quote(target), sandbox.MaxPathBytes/4)
+		return validate.Errorf("mount target %s is not an absolute path without \".\", \"..\" and doubled slashes, of at most %d bytes; give one such as \"/data\"", validate.Quote(target), sandbox.MaxPathBytes/4)
 	case slices.Contains(takenDirs, target) || slices.ContainsFunc(takenTrees, func(t string) bool { return within(target, t) }):
-		return invalid("mount target %s is a place that the system needs; choose another, such as \"/data\"", quote(target))
+		return validate.Errorf("mount target %s is a place that the system needs; choose another, such as \"/data\"", validate.Quote(target))
 	}
 	return nil
 }
@@ -70,11 +72,11 @@ func checkMountKind(m *sandbox.Mount) error {
 	}
 	switch {
 	case kinds != 1:
-		return invalid("the mount at %s needs exactly one of volume, host and tmpfs", quote(m.Target))
+		return validate.Errorf("the mount at %s needs exactly one of volume, host and tmpfs", validate.Quote(m.Target))
 	case m.SizeMiB != 0 && !m.Tmpfs:
-		return invalid("the mount at %s has a size_mib, which is for tmpfs; a volume has its size from its creation", quote(m.Target))
+		return validate.Errorf("the mount at %s has a size_mib, which is for tmpfs; a volume has its size from its creation", validate.Quote(m.Target))
 	case m.Tmpfs && m.ReadOnly:
-		return invalid("the tmpfs at %s is read-only and would stay empty; leave out read_only", quote(m.Target))
+		return validate.Errorf("the tmpfs at %s is read-only and would stay empty; leave out read_only", validate.Quote(m.Target))
 	case m.Host != "":
 		return checkHostPath(m.Host)
 	}
@@ -82,29 +84,29 @@ func checkMountKind(m *sandbox.Mount) error {
 }
 
 func checkHostPath(p string) error {
-	if err := checkText("mount of the host", p); err != nil {
+	if err := validate.Text("mount of the host", p); err != nil {
 		return err
 	}
 	if !path.IsAbs(p) || path.Clean(p) != p || len(p) > sandbox.MaxPathBytes-1 || strings.ContainsAny(p, "\x00") {
-		return invalid("mount of the host: %s is not an absolute path without \".\", \"..\" and doubled slashes", quote(p))
+		return validate.Errorf("mount of the host: %s is not an absolute path without \".\", \"..\" and doubled slashes", validate.Quote(p))
 	}
 	return nil
 }
 
 // mount gives a record its mounts, with the ids of volumes for their names. The
 // caller's rights to each are checked.
-func (s *Service) mount(v *visit, r *store.Record, mounts []sandbox.Mount) error {
+func (s *Service) mount(c *call.Call, r *store.Record, mounts []sandbox.Mount) error {
 	r.Mounts = slices.Clone(mounts)
 	for i := range r.Mounts {
 		m := &r.Mounts[i]
 		switch {
 		case m.Volume != "":
-			vol, err := v.volume(m.Volume)
+			vol, err := s.volumeFor(c, m.Volume)
 			if err != nil {
 				return err
 			}
 			m.Volume = vol.ID
-			if err := s.admitWriter(v.ctx, &vol, m); err != nil {
+			if err := s.admitWriter(c.Ctx, &vol, m); err != nil {
 				return err
 			}
 		case m.Host != "":
@@ -112,7 +114,7 @@ func (s *Service) mount(v *visit, r *store.Record, mounts []sandbox.Mount) error
 				return err
 			}
 		case m.SizeMiB < 0 || m.SizeMiB > r.Resources.MemoryMiB:
-			return invalid("the tmpfs at %s has a size_mib of %d; give 1 to %d, the sandbox's memory", quote(m.Target), m.SizeMiB, r.Resources.MemoryMiB)
+			return validate.Errorf("the tmpfs at %s has a size_mib of %d; give 1 to %d, the sandbox's memory", validate.Quote(m.Target), m.SizeMiB, r.Resources.MemoryMiB)
 		}
 	}
 	return nil
@@ -131,7 +133,7 @@ func (s *Service) admitWriter(ctx context.Context, vol *store.VolumeRecord, m *s
 		return err
 	}
 	if full.full() {
-		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "volume %s is full: %s; delete files in a sandbox that has it, or mount it read-only and copy what you need to a larger one", quote(vol.Name), full)
+		return sandbox.Errorf(sandbox.CodeQuotaExceeded, "volume %s is full: %s; delete files in a sandbox that has it, or mount it read-only and copy what you need to a larger one", validate.Quote(vol.Name), full)
 	}
 	return nil
 }
@@ -139,23 +141,23 @@ func (s *Service) admitWriter(ctx context.Context, vol *store.VolumeRecord, m *s
 // hostDir returns the directory of the host that a mount is of, without symbolic
 // links, if the operator allows it.
 func (s *Service) hostDir(m *sandbox.Mount) (string, error) {
-	refused := sandbox.Errorf(sandbox.CodeForbidden, "the server's operator does not allow to mount %s; ask to have it, or a directory above it, in mounts.allow_host of the configuration", quote(m.Host))
+	refused := sandbox.Errorf(sandbox.CodeForbidden, "the server's operator does not allow to mount %s; ask to have it, or a directory above it, in mounts.allow_host of the configuration", validate.Quote(m.Host))
 	dir, err := filepath.EvalSymlinks(m.Host)
 	if err != nil {
 		// Whether it is there is nobody's business who may not have it.
 		if s.allows(m.Host) == nil {
 			return "", refused
 		}
-		return "", sandbox.Errorf(sandbox.CodeNotFound, "there is no directory %s on the server", quote(m.Host))
+		return "", sandbox.Errorf(sandbox.CodeNotFound, "there is no directory %s on the server", validate.Quote(m.Host))
 	}
 	allowed := s.allows(dir)
 	switch {
 	case s.holdsState(dir):
-		return "", sandbox.Errorf(sandbox.CodeForbidden, "%s has the server's own files in it, or is one of them; mount a directory beside them", quote(m.Host))
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "%s has the server's own files in it, or is one of them; mount a directory beside them", validate.Quote(m.Host))
 	case allowed == nil:
 		return "", refused
 	case !m.ReadOnly && !allowed.write:
-		return "", sandbox.Errorf(sandbox.CodeForbidden, "the server's operator allows to mount %s read-only; set read_only", quote(m.Host))
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "the server's operator allows to mount %s read-only; set read_only", validate.Quote(m.Host))
 	}
 	return dir, nil
 }
@@ -197,7 +199,7 @@ func parseHostMounts(list []string) ([]hostMount, error) {
 		dir = strings.TrimSuffix(dir, ":ro")
 		resolved, err := filepath.EvalSymlinks(dir)
 		if err != nil {
-			return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "configuration: mounts.allow_host: "+quote(dir)+" is not there")
+			return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "configuration: mounts.allow_host: "+validate.Quote(dir)+" is not there")
 		}
 		all = append(all, hostMount{resolved, write})
 	}
@@ -248,7 +250,7 @@ func (s *Service) syncVolumes(ctx context.Context, r *store.Record, outcome stri
 			if vol, verr := s.cfg.Store.Volume(ctx, m.Volume); verr == nil {
 				name = vol.Name
 			}
-			return unavailable(err, "what volume %s holds cannot be written to the server's disk, so %s, and the sandbox is as it was; try again, and if it stays so ask the server's operator, whose log has the cause", quote(name), outcome)
+			return call.Unavailable(err, "what volume %s holds cannot be written to the server's disk, so %s, and the sandbox is as it was; try again, and if it stays so ask the server's operator, whose log has the cause", validate.Quote(name), outcome)
 		}
 	}
 	return nil

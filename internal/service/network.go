@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
@@ -94,7 +95,7 @@ func (s *Service) values(ctx context.Context, bindings []engine.Binding, sealed 
 				err = open()
 			}
 			if errors.Is(err, vault.ErrDamaged) || errors.Is(err, vault.ErrKeyMissing) {
-				return unavailable(err, "the value of secret %q cannot be opened; rotate the secret, or detach it", secret.Name)
+				return call.Unavailable(err, "the value of secret %q cannot be opened; rotate the secret, or detach it", secret.Name)
 			}
 			if err != nil {
 				return err
@@ -120,7 +121,7 @@ func (s *Service) push(ctx context.Context, h *handle, r *store.Record) error {
 		if e, ok := errors.AsType[*sandbox.Error](err); ok {
 			return e
 		}
-		return unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+		return call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
 	}
 	return nil
 }
@@ -166,13 +167,13 @@ func (s *Service) regate(ctx context.Context, id string, apply func(*store.Recor
 		return apply(r)
 	}})
 	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
-		err = notRunning(&after)
+		err = call.NotRunning(&after)
 	}
 	if err != nil || after.State != sandbox.StateRunning {
 		return after, err
 	}
 	// From here on all or nothing, whether or not the caller stays.
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	h, err := s.openRecord(ctx, &after)
 	if err != nil {
@@ -184,7 +185,7 @@ func (s *Service) regate(ctx context.Context, id string, apply func(*store.Recor
 		if err != nil && len(after.Bindings) < len(before.Bindings) {
 			// The gateway has taken the secret away. Code inside may have stopped
 			// the agent, and must not keep it by that; Repair tries again.
-			s.log.Warn("take the placeholder of a secret out of an environment", "sandbox", id, "error", detailed(err))
+			s.log.Warn("take the placeholder of a secret out of an environment", "sandbox", id, "error", call.Detailed(err))
 			return after, nil
 		}
 	}
@@ -211,14 +212,14 @@ func (h *handle) setEnvironment(ctx context.Context, r *store.Record) error {
 
 // takeBackNetwork undoes a change that could not be applied.
 func (s *Service) takeBackNetwork(ctx context.Context, h *handle, before *store.Record) {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	err := s.takeUp(ctx, h, before)
 	if sandbox.CodeOf(err) == sandbox.CodeUnsupported {
 		err = nil // nothing was changed
 	}
 	if err != nil {
-		s.log.Warn("take back a change of the network", "sandbox", h.id, "error", detailed(err))
+		s.log.Warn("take back a change of the network", "sandbox", h.id, "error", call.Detailed(err))
 	}
 	_, serr := s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: func(r *store.Record) error {
 		r.Network, r.Bindings, r.Applying = before.Network, before.Bindings, before.Applying || err != nil
@@ -230,45 +231,38 @@ func (s *Service) takeBackNetwork(ctx context.Context, h *handle, before *store.
 }
 
 // GetNetwork implements [sandbox.Network].
-func (s *Service) GetNetwork(ctx context.Context, ref string) (_ *sandbox.NetworkPolicy, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	policy := policyOf(&r)
-	return &policy, nil
+func (s *Service) GetNetwork(ctx context.Context, ref string) (*sandbox.NetworkPolicy, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.NetworkPolicy, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		policy := policyOf(&r)
+		return &policy, nil
+	})
 }
 
 // SetNetwork implements [sandbox.Network].
-func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.NetworkPolicy) (_ *sandbox.NetworkPolicy, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "network.set")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkNetwork(&policy); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = describePolicy(&policy)
-	r, err = s.regate(v.ctx, r.ID, func(r *store.Record) error {
-		r.Network = &policy
-		return nil
+func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.NetworkPolicy) (*sandbox.NetworkPolicy, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "network.set"), func(c *call.Call) (*sandbox.NetworkPolicy, error) {
+		if err := validate.Network(&policy); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = describePolicy(&policy)
+		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
+			r.Network = &policy
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		now := policyOf(&r)
+		return &now, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	now := policyOf(&r)
-	return &now, nil
 }
 
 // describePolicy is what the audit record says of a policy.
@@ -277,24 +271,21 @@ func describePolicy(p *sandbox.NetworkPolicy) string {
 }
 
 // NetworkLog implements [sandbox.Network].
-func (s *Service) NetworkLog(ctx context.Context, ref string, req sandbox.NetworkLogRequest) (_ *sandbox.List[sandbox.NetworkEvent], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.checkLogRequest(&req); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	events, next, err := s.logger.NetworkLog(v.ctx, r.ID, req)
-	if err != nil {
-		return nil, err
-	}
-	return &sandbox.List[sandbox.NetworkEvent]{Items: append([]sandbox.NetworkEvent{}, events...), NextCursor: next}, nil
+func (s *Service) NetworkLog(ctx context.Context, ref string, req sandbox.NetworkLogRequest) (*sandbox.List[sandbox.NetworkEvent], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.NetworkEvent], error) {
+		if err := s.checkLogRequest(&req); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		events, next, err := s.logger.NetworkLog(c.Ctx, r.ID, req)
+		if err != nil {
+			return nil, err
+		}
+		return &sandbox.List[sandbox.NetworkEvent]{Items: append([]sandbox.NetworkEvent{}, events...), NextCursor: next}, nil
+	})
 }
 
 // checkLogRequest refuses what selects nothing by mistake.
@@ -305,21 +296,21 @@ func (s *Service) checkLogRequest(req *sandbox.NetworkLogRequest) error {
 	switch req.Kind {
 	case "", sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest:
 	default:
-		return invalid("kind %s is not known; use %q, %q or %q", quote(string(req.Kind)), sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest)
+		return validate.Errorf("kind %s is not known; use %q, %q or %q", validate.Quote(string(req.Kind)), sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest)
 	}
 	switch req.Verdict {
 	case "", sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed:
 	default:
-		return invalid("verdict %s is not known; use %q, %q or %q", quote(string(req.Verdict)), sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed)
+		return validate.Errorf("verdict %s is not known; use %q, %q or %q", validate.Quote(string(req.Verdict)), sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed)
 	}
-	if err := checkText("host", req.Host); err != nil {
+	if err := validate.Text("host", req.Host); err != nil {
 		return err
 	}
 	if len(req.Host) > maxHostName {
-		return invalid("host has %d bytes; names of hosts have at most %d", len(req.Host), maxHostName)
+		return validate.Errorf("host has %d bytes; names of hosts have at most %d", len(req.Host), maxHostName)
 	}
 	if req.Since != nil && req.Until != nil && req.Until.Before(*req.Since) {
-		return invalid("until is before since; exchange them")
+		return validate.Errorf("until is before since; exchange them")
 	}
 	_, err := store.PageLimit(req.Page)
 	return err
@@ -332,43 +323,40 @@ const maxHostName = 256
 const lookEvery = time.Second
 
 // FollowNetworkLog implements [sandbox.Network].
-func (s *Service) FollowNetworkLog(ctx context.Context, ref string, req sandbox.NetworkLogRequest, sink func(sandbox.NetworkEvent) error) (err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return err
-	}
-	if err := s.checkLogRequest(&req); err != nil {
-		return err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return err
-	}
-	if r.State.Final() {
-		return nil
-	}
-	following, stop := context.WithCancel(v.ctx)
-	defer stop()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		s.untilEnded(following, r.ID)
-		stop()
-	}()
-	err = s.logger.FollowNetworkLog(following, r.ID, req, func(ev sandbox.NetworkEvent) error {
-		if err := sink(ev); err != nil {
-			return &callbackError{err}
+func (s *Service) FollowNetworkLog(ctx context.Context, ref string, req sandbox.NetworkLogRequest, sink func(sandbox.NetworkEvent) error) error {
+	return call.Run(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) error {
+		if err := s.checkLogRequest(&req); err != nil {
+			return err
 		}
-		return nil
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return err
+		}
+		if r.State.Final() {
+			return nil
+		}
+		following, stop := context.WithCancel(c.Ctx)
+		defer stop()
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			s.untilEnded(following, r.ID)
+			stop()
+		}()
+		err = s.logger.FollowNetworkLog(following, r.ID, req, func(ev sandbox.NetworkEvent) error {
+			if err := sink(ev); err != nil {
+				return &call.CallbackError{Err: err}
+			}
+			return nil
+		})
+		ended := following.Err() != nil
+		stop()
+		<-watched
+		if _, own := errors.AsType[*call.CallbackError](err); ended && !own && s.gate.Context().Err() == nil {
+			return nil
+		}
+		return err
 	})
-	ended := following.Err() != nil
-	stop()
-	<-watched
-	if _, own := errors.AsType[*callbackError](err); ended && !own && s.ctx.Err() == nil {
-		return nil
-	}
-	return err
 }
 
 // untilEnded returns when a sandbox has ended, or ctx is over.
@@ -415,15 +403,4 @@ func (s *Service) collectLogs(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// clonePolicy keeps a record's policy apart from the request's.
-func clonePolicy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
-	c := *p
-	c.Rules = slices.Clone(p.Rules)
-	for i := range c.Rules {
-		c.Rules[i].Ports = slices.Clone(c.Rules[i].Ports)
-	}
-	c.AllowOut, c.DenyOut = slices.Clone(p.AllowOut), slices.Clone(p.DenyOut)
-	return &c
 }

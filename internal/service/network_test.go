@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -485,7 +486,7 @@ func TestDialPort(t *testing.T) {
 	}
 	_, err = w.DialPort(ctx, "x", closedPort(t))
 	wantCode(t, err, sandbox.CodeUnavailable)
-	for _, bad := range []int{0, -1, 65536, agentPort} {
+	for _, bad := range []int{0, -1, 65536, validate.AgentPort} {
 		_, err = w.DialPort(ctx, "x", bad)
 		wantCode(t, err, sandbox.CodeInvalid)
 	}
@@ -543,7 +544,7 @@ func TestDialPeer(t *testing.T) {
 	must(t, dial("to", port))
 	wantCode(t, dial("to", 9), sandbox.CodeForbidden)
 	wantCode(t, dial("to", 65535), sandbox.CodeForbidden)
-	wantCode(t, dial("to", agentPort), sandbox.CodeInvalid)
+	wantCode(t, dial("to", validate.AgentPort), sandbox.CodeInvalid)
 	wantCode(t, dial("unnamed", port), sandbox.CodeForbidden)
 	wantCode(t, dial("theirs", port), sandbox.CodeNotFound)
 	wantCode(t, dial("elsewhere", port), sandbox.CodeNotFound)

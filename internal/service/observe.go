@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cove-sh/cove/internal/agentclient"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -21,44 +23,38 @@ const (
 )
 
 // ListProcesses implements [sandbox.Observe].
-func (s *Service) ListProcesses(ctx context.Context, ref string, page sandbox.Page) (_ *sandbox.List[sandbox.Process], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	h, err := v.open(ref)
-	if err != nil {
-		return nil, err
-	}
-	processes, err := h.client.ListProcesses(v.ctx)
-	if err != nil {
-		return nil, h.explain(v.ctx, err)
-	}
-	return pageOf("processes", processes, page, func(p *sandbox.Process) store.Place { return store.Place{Number: int64(p.PID)} })
+func (s *Service) ListProcesses(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Process], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Process], error) {
+		h, err := s.openFor(c, ref)
+		if err != nil {
+			return nil, err
+		}
+		processes, err := h.client.ListProcesses(c.Ctx)
+		if err != nil {
+			return nil, h.explain(c.Ctx, err)
+		}
+		return pageOf("processes", processes, page, func(p *sandbox.Process) store.Place { return store.Place{Number: int64(p.PID)} })
+	})
 }
 
 // SignalProcess implements [sandbox.Observe].
-func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal string) (err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "process.signal")
-	defer v.leave(&err)
-	if err != nil {
-		return err
-	}
-	sig, err := agentclient.ParseSignal(signal)
-	if err != nil {
-		return invalid("signal %s is not known; %w", quote(signal), err)
-	}
-	// Every other number means more than one process to the kernel.
-	if pid < 2 || pid > 1<<30 {
-		return invalid("pid is %d; give the id of a process as the list of processes shows it, 2 or more", pid)
-	}
-	h, err := v.open(ref)
-	if err != nil {
-		return err
-	}
-	v.detail = fmt.Sprintf("%d signal %d", pid, sig)
-	return h.explain(v.ctx, h.client.SignalProcess(v.ctx, pid, sig))
+func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal string) error {
+	return call.Run(ctx, s.gate, call.Audited(sandbox.ScopeSandboxesWrite, "process.signal"), func(c *call.Call) error {
+		sig, err := agentclient.ParseSignal(signal)
+		if err != nil {
+			return validate.Errorf("signal %s is not known; %w", validate.Quote(signal), err)
+		}
+		// Every other number means more than one process to the kernel.
+		if pid < 2 || pid > 1<<30 {
+			return validate.Errorf("pid is %d; give the id of a process as the list of processes shows it, 2 or more", pid)
+		}
+		h, err := s.openFor(c, ref)
+		if err != nil {
+			return err
+		}
+		c.Detail = fmt.Sprintf("%d signal %d", pid, sig)
+		return h.explain(c.Ctx, h.client.SignalProcess(c.Ctx, pid, sig))
+	})
 }
 
 // usage tells what a running sandbox uses. Processes is counted inside; it is
@@ -66,7 +62,7 @@ func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal
 func (s *Service) usage(ctx context.Context, h *handle, r *store.Record) (*sandbox.Stats, error) {
 	host, err := h.instance.Stats(ctx)
 	if err != nil {
-		return nil, h.explain(ctx, unavailable(err, "sandbox %s does not tell what it uses now; try again", r.ID))
+		return nil, h.explain(ctx, call.Unavailable(err, "sandbox %s does not tell what it uses now; try again", r.ID))
 	}
 	st := &sandbox.Stats{
 		SandboxID: r.ID, CPUSeconds: float64(host.CPUNanos) / 1e9,
@@ -89,57 +85,54 @@ func (s *Service) usage(ctx context.Context, h *handle, r *store.Record) (*sandb
 }
 
 // ListStats implements [sandbox.Observe].
-func (s *Service) ListStats(ctx context.Context, req sandbox.StatsRequest) (_ *sandbox.List[sandbox.SandboxStats], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	records, next, err := s.watched(v, &req)
-	if err != nil {
-		return nil, err
-	}
-	list := &sandbox.List[sandbox.SandboxStats]{Items: make([]sandbox.SandboxStats, len(records)), NextCursor: next}
-	var g errgroup.Group
-	g.SetLimit(lookers)
-	for i := range records {
-		r := &records[i]
-		st := &list.Items[i]
-		*st = sandbox.SandboxStats{ID: r.ID, Name: r.Name, Namespace: r.Namespace, State: r.State}
-		if r.State != sandbox.StateRunning {
-			continue
+func (s *Service) ListStats(ctx context.Context, req sandbox.StatsRequest) (*sandbox.List[sandbox.SandboxStats], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.SandboxStats], error) {
+		records, next, err := s.watched(c, &req)
+		if err != nil {
+			return nil, err
 		}
-		g.Go(func() error {
-			s.look(v.ctx, r, st)
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	return list, v.ctx.Err()
+		list := &sandbox.List[sandbox.SandboxStats]{Items: make([]sandbox.SandboxStats, len(records)), NextCursor: next}
+		var g errgroup.Group
+		g.SetLimit(lookers)
+		for i := range records {
+			r := &records[i]
+			st := &list.Items[i]
+			*st = sandbox.SandboxStats{ID: r.ID, Name: r.Name, Namespace: r.Namespace, State: r.State}
+			if r.State != sandbox.StateRunning {
+				continue
+			}
+			g.Go(func() error {
+				s.look(c.Ctx, r, st)
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return nil, err
+		}
+		return list, c.Ctx.Err()
+	})
 }
 
 // watched returns a page of the records that a request selects, newest first,
 // and the cursor of the next.
-func (s *Service) watched(v *visit, req *sandbox.StatsRequest) ([]store.Record, string, error) {
+func (s *Service) watched(c *call.Call, req *sandbox.StatsRequest) ([]store.Record, string, error) {
 	if req.Sandbox != "" {
 		switch _, err := store.PageLimit(req.Page); {
 		case err != nil:
 			return nil, "", err
 		case req.Namespace != "":
-			return nil, "", invalid("give a sandbox or a namespace, not both")
+			return nil, "", validate.Errorf("give a sandbox or a namespace, not both")
 		case req.Cursor != "":
-			return nil, "", invalid("a sandbox is no listing that a cursor goes on with; leave the cursor or the sandbox out")
+			return nil, "", validate.Errorf("a sandbox is no listing that a cursor goes on with; leave the cursor or the sandbox out")
 		}
-		r, err := v.resolve(req.Sandbox)
+		r, err := c.Resolve(req.Sandbox)
 		return []store.Record{r}, "", err
 	}
-	f, err := v.filter(&sandbox.ListRequest{Namespace: req.Namespace})
+	f, err := s.filterFor(c, &sandbox.ListRequest{Namespace: req.Namespace})
 	if err != nil {
 		return nil, "", err
 	}
-	return s.cfg.Store.ListSandboxes(v.ctx, f, req.Page)
+	return s.cfg.Store.ListSandboxes(c.Ctx, f, req.Page)
 }
 
 // look fills in what a running sandbox uses; of one that ends meanwhile, or
@@ -157,28 +150,25 @@ func (s *Service) look(ctx context.Context, r *store.Record, st *sandbox.Sandbox
 }
 
 // StatsSeries implements [sandbox.Observe].
-func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.StatsSeriesRequest) (_ *sandbox.List[sandbox.StatsPoint], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkRange("max_points", int64(req.MaxPoints), 0, int64(sandbox.StatsRetention/sandbox.StatsInterval)); err != nil {
-		return nil, err
-	}
-	since := time.Now().Add(-sandbox.StatsRetention)
-	if req.Since != nil {
-		// What clocks differ by is forgiven.
-		if req.Since.Before(since.Add(-time.Minute)) {
-			return nil, invalid("since is more than %s ago; statistics are kept that long", sandbox.StatsRetention)
+func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.StatsSeriesRequest) (*sandbox.List[sandbox.StatsPoint], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.StatsPoint], error) {
+		if err := validate.Range("max_points", int64(req.MaxPoints), 0, int64(sandbox.StatsRetention/sandbox.StatsInterval)); err != nil {
+			return nil, err
 		}
-		since = *req.Since
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	return &sandbox.List[sandbox.StatsPoint]{Items: thin(s.meter.points(r.ID, since), req.MaxPoints)}, nil
+		since := time.Now().Add(-sandbox.StatsRetention)
+		if req.Since != nil {
+			// What clocks differ by is forgiven.
+			if req.Since.Before(since.Add(-time.Minute)) {
+				return nil, validate.Errorf("since is more than %s ago; statistics are kept that long", sandbox.StatsRetention)
+			}
+			since = *req.Since
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		return &sandbox.List[sandbox.StatsPoint]{Items: thin(s.meter.points(r.ID, since), req.MaxPoints)}, nil
+	})
 }
 
 // thin brings points down to most, each standing for several: with the mean
@@ -378,10 +368,10 @@ func (s *Service) meterLoop() {
 	defer t.Stop()
 	for {
 		select {
-		case <-s.ctx.Done():
+		case <-s.gate.Context().Done():
 			return
 		case <-t.C:
-			s.measure(s.ctx)
+			s.measure(s.gate.Context())
 		}
 	}
 }

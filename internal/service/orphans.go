@@ -11,6 +11,8 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/orphan"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -154,7 +156,7 @@ func (s *Service) endUnknown(ctx context.Context, st engine.Status) error {
 		if err == nil {
 			return nil
 		}
-		s.log.Error("the state of a sandbox without a record could not be kept; it is ended", "sandbox", st.ID, "error", detailed(err))
+		s.log.Error("the state of a sandbox without a record could not be kept; it is ended", "sandbox", st.ID, "error", call.Detailed(err))
 	}
 	if err := s.cfg.Engine.Destroy(ctx, st.ID); err != nil {
 		return fmt.Errorf("remove unknown instance %s: %w", st.ID, err)
@@ -166,7 +168,7 @@ func (s *Service) endUnknown(ctx context.Context, st engine.Status) error {
 func (s *Service) saveUnknown(ctx context.Context, st *engine.Status) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	c, err := s.keeper.Checkpoint(ctx, st.ID, newID(checkpointPrefix), engine.CheckpointOptions{
+	c, err := s.keeper.Checkpoint(ctx, st.ID, ids.New(ids.Checkpoint), engine.CheckpointOptions{
 		Durable: true, Label: st.Label, Commit: func(engine.Checkpoint) error { return nil },
 	})
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -16,22 +18,18 @@ import (
 const wakeTimeout = 2 * time.Minute
 
 // Pause implements [sandbox.Snapshots].
-func (s *Service) Pause(ctx context.Context, ref string) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.pause")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	paused, err := s.pause(v.ctx, r.ID, nothing)
-	if err != nil {
-		return nil, err
-	}
-	return s.view(paused), nil
+func (s *Service) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.pause"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		paused, err := s.pause(c.Ctx, r.ID, nothing)
+		if err != nil {
+			return nil, err
+		}
+		return s.view(paused), nil
+	})
 }
 
 // A settle is called when what remains of a change is to record it, and has the
@@ -59,7 +57,7 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 	if err != nil {
 		return r, err
 	}
-	checkpoint := newID(checkpointPrefix)
+	checkpoint := ids.New(ids.Checkpoint)
 	defer s.use(checkpoint)()
 	var paused store.Record
 	_, err = s.keeper.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
@@ -110,7 +108,7 @@ func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint s
 	})
 	if err != nil {
 		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
-			err = notRunning(&paused)
+			err = call.NotRunning(&paused)
 		}
 		return paused, err
 	}
@@ -125,54 +123,50 @@ func changedMeanwhile(id string) error {
 // engineError explains an error of the engine about a sandbox.
 func engineError(r *store.Record, err error) error {
 	if errors.Is(err, engine.ErrNotFound) {
-		return unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+		return call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
 	}
 	return err
 }
 
 // Resume implements [sandbox.Snapshots].
-func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequest) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.resume")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	switch r.State {
-	case sandbox.StateRunning:
+func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequest) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.resume"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		switch r.State {
+		case sandbox.StateRunning:
+			if req.FilesOnly {
+				return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s runs; files_only is for a paused one", r.ID)
+			}
+			return s.view(r), nil
+		case sandbox.StatePaused:
+		default:
+			return nil, call.NotRunning(&r)
+		}
 		if req.FilesOnly {
-			return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s runs; files_only is for a paused one", r.ID)
+			c.Detail = "files only"
+			r, err = s.resume(c.Ctx, r.ID, true)
+		} else {
+			r, err = s.wake(c.Ctx, &r)
+		}
+		if err != nil {
+			return nil, err
 		}
 		return s.view(r), nil
-	case sandbox.StatePaused:
-	default:
-		return nil, notRunning(&r)
-	}
-	if req.FilesOnly {
-		v.detail = "files only"
-		r, err = s.resume(v.ctx, r.ID, true)
-	} else {
-		r, err = s.wake(v.ctx, &r)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s.view(r), nil
+	})
 }
 
 // wake resumes a paused sandbox, once however many callers ask at a time.
 func (s *Service) wake(ctx context.Context, r *store.Record) (store.Record, error) {
 	done := s.waking.DoChan(r.ID, func() (any, error) {
-		leave, err := s.begin()
+		leave, err := s.gate.Begin()
 		if err != nil {
 			return nil, err
 		}
 		defer leave()
-		ctx, cancel := context.WithTimeout(s.ctx, wakeTimeout)
+		ctx, cancel := context.WithTimeout(s.gate.Context(), wakeTimeout)
 		defer cancel()
 		return s.resume(ctx, r.ID, false)
 	})
@@ -203,7 +197,7 @@ func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.
 		return r, err
 	}
 	if r.State != sandbox.StatePaused {
-		return r, notRunning(&r)
+		return r, call.NotRunning(&r)
 	}
 	defer s.use(r.Checkpoint)()
 	root, err := rootOf(r.Root)
@@ -214,14 +208,14 @@ func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.
 	began := time.Now()
 	running, err := s.replace(ctx, &r, from, func(now *store.Record) error {
 		if now.State != sandbox.StatePaused || now.Checkpoint != r.Checkpoint {
-			return notRunning(now)
+			return call.NotRunning(now)
 		}
 		return nil
 	})
 	if err != nil {
 		return r, err
 	}
-	s.system(&running, "sandbox.resumed", fmt.Sprintf("in %s", time.Since(began).Round(time.Millisecond)))
+	s.gate.System(&running, "sandbox.resumed", fmt.Sprintf("in %s", time.Since(began).Round(time.Millisecond)))
 	return running, nil
 }
 
@@ -236,7 +230,7 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, 
 		return *r, err
 	}
 	next := *r
-	next.Instance = newID(idPrefix)
+	next.Instance = ids.New(ids.Sandbox)
 	died, forget := s.expect(next.Instance)
 	defer forget()
 	spec, err := s.spec(ctx, &from, &next)
@@ -250,7 +244,7 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, 
 	if err := from.startIn(ctx, instance); err != nil && ctx.Err() == nil {
 		// The files are what was asked for. Whoever broke the start command with
 		// them can mend it in the sandbox only.
-		s.system(r, "sandbox.start_failed", sandbox.MessageOf(err))
+		s.gate.System(r, "sandbox.start_failed", sandbox.MessageOf(err))
 	}
 	h := newHandle(&next, instance)
 	running, err := *r, died()
@@ -259,7 +253,7 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, 
 	}
 	if err != nil {
 		h.client.Close()
-		clean, cancel := teardown(ctx)
+		clean, cancel := call.Teardown(ctx)
 		defer cancel()
 		if derr := s.cfg.Engine.Destroy(clean, next.Instance); derr != nil {
 			s.log.Error("remove an instance that was not needed", "sandbox", r.ID, "error", derr)
@@ -330,7 +324,7 @@ func (s *Service) continueRecord(ctx context.Context, r *store.Record, instance 
 		},
 	})
 	if sandbox.CodeOf(err) == sandbox.CodeNotRunning && running.State != sandbox.StatePaused {
-		err = notRunning(&running)
+		err = call.NotRunning(&running)
 	}
 	return running, err
 }
@@ -366,10 +360,10 @@ func (s *Service) swap(r *store.Record, h *handle) {
 	}
 	// It may have been killed since the record was changed; whoever did has
 	// changed the record first and dropped the handle second.
-	ctx, cancel := teardown(s.ctx)
+	ctx, cancel := call.Teardown(s.gate.Context())
 	defer cancel()
 	if now, err := s.cfg.Store.Sandbox(ctx, r.ID); err == nil && (now.State != sandbox.StateRunning || now.Instance != r.Instance) {
-		s.drop(r.ID, notRunning(&now))
+		s.drop(r.ID, call.NotRunning(&now))
 	}
 }
 
@@ -377,7 +371,7 @@ func (s *Service) swap(r *store.Record, h *handle) {
 // What cannot be removed now is removed at the next start, since no record has
 // it any more.
 func (s *Service) endInstance(ctx context.Context, before *store.Record) {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	if err := s.cfg.Engine.Destroy(ctx, before.Instance); err != nil {
 		s.log.Error("remove the instance that a sandbox had before", "sandbox", before.ID, "error", err)

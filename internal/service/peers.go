@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/cove-sh/cove/internal/egress"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -13,7 +15,7 @@ import (
 // name in its namespace, which is resumed if it is paused. The gateway that asks has
 // judged by its policy; its word is not taken for it.
 func (s *Service) DialPeer(ctx context.Context, fromSandboxID, name string, port int) (_ net.Conn, err error) {
-	ctx, leave, err := s.visitor(ctx)
+	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, err
@@ -23,20 +25,20 @@ func (s *Service) DialPeer(ctx context.Context, fromSandboxID, name string, port
 		return nil, err
 	}
 	if from.State != sandbox.StateRunning {
-		return nil, notRunning(&from)
+		return nil, call.NotRunning(&from)
 	}
-	if err := checkPort("port", port); err != nil {
+	if err := validate.Port("port", port); err != nil {
 		return nil, err
 	}
 	policy := policyOf(&from)
-	if checkSandboxName(name) != nil || !allowsPeer(&policy, name, port) {
+	if validate.SandboxName(name) != nil || !allowsPeer(&policy, name, port) {
 		return nil, sandbox.Errorf(sandbox.CodeForbidden, "no rule of the sandbox allows sandbox:%s at port %d", name, port)
 	}
-	to, err := s.resolve(ctx, realmOf(&from), name)
+	to, err := s.gate.Resolve(ctx, call.RealmOf(&from), name)
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.open(ctx, realmOf(&from), to.ID)
+	h, err := s.open(ctx, call.RealmOf(&from), to.ID)
 	if err != nil {
 		return nil, err
 	}

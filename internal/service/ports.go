@@ -8,24 +8,23 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // DialPort implements [sandbox.Previews].
-func (s *Service) DialPort(ctx context.Context, ref string, port int) (_ net.Conn, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkPort("port", port); err != nil {
-		return nil, err
-	}
-	h, err := v.open(ref)
-	if err != nil {
-		return nil, err
-	}
-	return s.dialPort(v.ctx, h, port, true)
+func (s *Service) DialPort(ctx context.Context, ref string, port int) (net.Conn, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesWrite), func(c *call.Call) (net.Conn, error) {
+		if err := validate.Port("port", port); err != nil {
+			return nil, err
+		}
+		h, err := s.openFor(c, ref)
+		if err != nil {
+			return nil, err
+		}
+		return s.dialPort(c.Ctx, h, port, true)
+	})
 }
 
 // dialPort opens a connection to a port of a running sandbox. Bytes on it count

@@ -17,12 +17,14 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/auth"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
-	previewPrefix    = "prv-"
 	previewKeyPrefix = "pvk_"
 	linkVersion      = "v1"
 	// maxLinkPath bounds the path of a link, in bytes.
@@ -31,77 +33,59 @@ const (
 
 // previewLabels are the first labels of the host names of previews: a port and
 // the id of a sandbox.
-var previewLabels = regexp.MustCompile(`^([1-9][0-9]{0,4})-(` + idPrefix + `[a-z0-9]{26})$`)
+var previewLabels = regexp.MustCompile(`^([1-9][0-9]{0,4})-(` + ids.Sandbox + `[a-z0-9]{26})$`)
 
 // errNoPreview is the answer to every visitor of what is not there.
 var errNoPreview = sandbox.Errorf(sandbox.CodeNotFound, "there is no preview at this address; it may have expired, ask whoever gave it to you")
 
 // CreatePreview implements [sandbox.Previews].
-func (s *Service) CreatePreview(ctx context.Context, ref string, req sandbox.CreatePreviewRequest) (_ *sandbox.NewPreview, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "preview.create")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkPreview(&req); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
-		return nil, notRunning(&r)
-	}
-	v.detail = fmt.Sprintf("port %d, %s", req.Port, req.Access)
-	now := time.Now().UTC()
-	var key string
-	p, err := s.cfg.Store.ChangePreview(v.ctx, r.ID, req.Port, now, sandbox.MaxPreviews, func(p *store.PreviewRecord) error {
-		key = "" // it may run again
-		if p.ID == "" {
-			p.ID, p.Team, p.CreatedAt = newID(previewPrefix), r.Team, now
+func (s *Service) CreatePreview(ctx context.Context, ref string, req sandbox.CreatePreviewRequest) (*sandbox.NewPreview, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.create"), func(c *call.Call) (*sandbox.NewPreview, error) {
+		if err := checkPreview(&req); err != nil {
+			return nil, err
 		}
-		if req.NewKey || req.Access == sandbox.PreviewPrivate && p.KeyHash == nil {
-			key = previewKeyPrefix + strings.ToLower(rand.Text())
-			p.KeyHash = auth.Hash(key)
-			p.Generation++
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
 		}
-		p.Access, p.Wake, p.ExpiresAt = req.Access, req.Wake, expiry(now, req.ExpiresInSeconds)
-		return nil
+		if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
+			return nil, call.NotRunning(&r)
+		}
+		c.Detail = fmt.Sprintf("port %d, %s", req.Port, req.Access)
+		now := time.Now().UTC()
+		var key string
+		p, err := s.cfg.Store.ChangePreview(c.Ctx, r.ID, req.Port, now, sandbox.MaxPreviews, func(p *store.PreviewRecord) error {
+			key = "" // it may run again
+			if p.ID == "" {
+				p.ID, p.Team, p.CreatedAt = ids.New(ids.Preview), r.Team, now
+			}
+			if req.NewKey || req.Access == sandbox.PreviewPrivate && p.KeyHash == nil {
+				key = previewKeyPrefix + strings.ToLower(rand.Text())
+				p.KeyHash = auth.Hash(key)
+				p.Generation++
+			}
+			p.Access, p.Wake, p.ExpiresAt = req.Access, req.Wake, expiry(now, req.ExpiresInSeconds)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		// Whoever came in by what was before comes in again, or not.
+		s.visitors.end(p.ID)
+		return &sandbox.NewPreview{Preview: s.viewPreview(&p), Key: key}, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	// Whoever came in by what was before comes in again, or not.
-	s.visitors.end(p.ID)
-	return &sandbox.NewPreview{Preview: s.viewPreview(&p), Key: key}, nil
 }
 
 // checkPreview refuses what is wrong and fills in what was left out.
 func checkPreview(req *sandbox.CreatePreviewRequest) error {
 	req.Access = cmp.Or(req.Access, sandbox.PreviewPrivate)
 	if req.Access != sandbox.PreviewPrivate && req.Access != sandbox.PreviewPublic {
-		return invalid("access %s is not known; use %q or %q", quote(string(req.Access)), sandbox.PreviewPrivate, sandbox.PreviewPublic)
+		return validate.Errorf("access %s is not known; use %q or %q", validate.Quote(string(req.Access)), sandbox.PreviewPrivate, sandbox.PreviewPublic)
 	}
-	if err := checkPort("port", req.Port); err != nil {
+	if err := validate.Port("port", req.Port); err != nil {
 		return err
 	}
-	return checkSeconds("expires_in_seconds", &req.ExpiresInSeconds)
-}
-
-// agentPort is where the agent listens inside, for the service alone.
-const agentPort = 7007
-
-// checkPort refuses what is not a port of a sandbox's own programs.
-func checkPort(field string, port int) error {
-	if err := checkRange(field, int64(port), 1, 65535); err != nil {
-		return err
-	}
-	if port == agentPort {
-		return invalid("%s %d is Cove's own in every sandbox; have the program listen on another", field, port)
-	}
-	return nil
+	return validate.Seconds("expires_in_seconds", &req.ExpiresInSeconds)
 }
 
 func previewLabel(p *store.PreviewRecord) string { return strconv.Itoa(p.Port) + "-" + p.SandboxID }
@@ -113,29 +97,26 @@ func (s *Service) viewPreview(p *store.PreviewRecord) sandbox.Preview {
 }
 
 // ListPreviews implements [sandbox.Previews].
-func (s *Service) ListPreviews(ctx context.Context, ref string, page sandbox.Page) (_ *sandbox.List[sandbox.Preview], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	id := ""
-	if ref != "" {
-		r, err := v.resolve(ref)
+func (s *Service) ListPreviews(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Preview], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Preview], error) {
+		id := ""
+		if ref != "" {
+			r, err := c.Resolve(ref)
+			if err != nil {
+				return nil, err
+			}
+			id = r.ID
+		}
+		records, next, err := s.cfg.Store.ListPreviews(c.Ctx, c.Caller.Team, c.Caller.Namespace, id, time.Now(), page)
 		if err != nil {
 			return nil, err
 		}
-		id = r.ID
-	}
-	records, next, err := s.cfg.Store.ListPreviews(v.ctx, v.caller.Team, v.caller.Namespace, id, time.Now(), page)
-	if err != nil {
-		return nil, err
-	}
-	list := &sandbox.List[sandbox.Preview]{Items: make([]sandbox.Preview, len(records)), NextCursor: next}
-	for i := range records {
-		list.Items[i] = s.viewPreview(&records[i])
-	}
-	return list, nil
+		list := &sandbox.List[sandbox.Preview]{Items: make([]sandbox.Preview, len(records)), NextCursor: next}
+		for i := range records {
+			list.Items[i] = s.viewPreview(&records[i])
+		}
+		return list, nil
+	})
 }
 
 // preview returns a preview that has not expired.
@@ -148,53 +129,49 @@ func (s *Service) preview(ctx context.Context, sandboxID string, port int) (stor
 }
 
 // LinkPreview implements [sandbox.Previews].
-func (s *Service) LinkPreview(ctx context.Context, ref string, port int, req sandbox.PreviewLinkRequest) (_ *sandbox.PreviewLink, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "preview.link")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	path, err := checkLink(&req)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	p, err := s.preview(v.ctx, r.ID, port)
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return nil, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no preview of port %d; create it first", r.ID, port)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if p.Access == sandbox.PreviewPublic {
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "the preview of port %d is public and needs no link; open %s", port, s.viewPreview(&p).URL)
-	}
-	until := time.Now().UTC().Add(time.Duration(req.ExpiresInSeconds) * time.Second)
-	if p.ExpiresAt != nil && p.ExpiresAt.Before(until) {
-		until = *p.ExpiresAt
-	}
-	until = until.Truncate(time.Second)
-	v.detail = fmt.Sprintf("port %d until %s", port, until.Format(time.RFC3339))
-	query := path.Query()
-	query.Set(sandbox.PreviewLinkParam, s.signLink(&p, until))
-	path.RawQuery = query.Encode()
-	return &sandbox.PreviewLink{URL: s.viewPreview(&p).URL + path.String(), ExpiresAt: until}, nil
+func (s *Service) LinkPreview(ctx context.Context, ref string, port int, req sandbox.PreviewLinkRequest) (*sandbox.PreviewLink, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.link"), func(c *call.Call) (*sandbox.PreviewLink, error) {
+		path, err := checkLink(&req)
+		if err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		p, err := s.preview(c.Ctx, r.ID, port)
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			return nil, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no preview of port %d; create it first", r.ID, port)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if p.Access == sandbox.PreviewPublic {
+			return nil, sandbox.Errorf(sandbox.CodeConflict, "the preview of port %d is public and needs no link; open %s", port, s.viewPreview(&p).URL)
+		}
+		until := time.Now().UTC().Add(time.Duration(req.ExpiresInSeconds) * time.Second)
+		if p.ExpiresAt != nil && p.ExpiresAt.Before(until) {
+			until = *p.ExpiresAt
+		}
+		until = until.Truncate(time.Second)
+		c.Detail = fmt.Sprintf("port %d until %s", port, until.Format(time.RFC3339))
+		query := path.Query()
+		query.Set(sandbox.PreviewLinkParam, s.signLink(&p, until))
+		path.RawQuery = query.Encode()
+		return &sandbox.PreviewLink{URL: s.viewPreview(&p).URL + path.String(), ExpiresAt: until}, nil
+	})
 }
 
 // checkLink refuses what is wrong, fills in what was left out and returns
 // where the link leads: a path, with a query or without.
 func checkLink(req *sandbox.PreviewLinkRequest) (*url.URL, error) {
 	req.ExpiresInSeconds = cmp.Or(req.ExpiresInSeconds, int64(sandbox.DefaultPreviewLink/time.Second))
-	if err := checkRange("expires_in_seconds", req.ExpiresInSeconds, 1, int64(sandbox.MaxPreviewLink/time.Second)); err != nil {
+	if err := validate.Range("expires_in_seconds", req.ExpiresInSeconds, 1, int64(sandbox.MaxPreviewLink/time.Second)); err != nil {
 		return nil, err
 	}
 	req.Path = cmp.Or(req.Path, "/")
-	bad := invalid("path %s is not a path on the preview; give one such as /docs/index.html", quote(req.Path))
-	if len(req.Path) > maxLinkPath || req.Path[0] != '/' || strings.HasPrefix(req.Path, "//") || strings.Contains(req.Path, `\`) || checkText("path", req.Path) != nil {
+	bad := validate.Errorf("path %s is not a path on the preview; give one such as /docs/index.html", validate.Quote(req.Path))
+	if len(req.Path) > maxLinkPath || req.Path[0] != '/' || strings.HasPrefix(req.Path, "//") || strings.Contains(req.Path, `\`) || validate.Text("path", req.Path) != nil {
 		return nil, bad
 	}
 	u, err := url.Parse(req.Path)
@@ -234,35 +211,31 @@ func (s *Service) goodLink(p *store.PreviewRecord, link string) bool {
 }
 
 // DeletePreview implements [sandbox.Previews].
-func (s *Service) DeletePreview(ctx context.Context, ref string, port int) (err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "preview.delete")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return err
-	}
-	v.detail = fmt.Sprintf("port %d", port)
-	p, err := s.cfg.Store.Preview(v.ctx, r.ID, port)
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+func (s *Service) DeletePreview(ctx context.Context, ref string, port int) error {
+	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.delete"), func(c *call.Call) error {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return err
+		}
+		c.Detail = fmt.Sprintf("port %d", port)
+		p, err := s.cfg.Store.Preview(c.Ctx, r.ID, port)
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.cfg.Store.DeletePreview(c.Ctx, r.ID, port); err != nil {
+			return err
+		}
+		s.visitors.end(p.ID)
 		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := s.cfg.Store.DeletePreview(v.ctx, r.ID, port); err != nil {
-		return err
-	}
-	s.visitors.end(p.ID)
-	return nil
+	})
 }
 
 // VisitPreview implements [sandbox.Previews].
 func (s *Service) VisitPreview(ctx context.Context, visit sandbox.PreviewVisit) (_ *sandbox.Preview, err error) {
-	ctx, leave, err := s.visitor(ctx)
+	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, err
@@ -287,23 +260,6 @@ func (s *Service) VisitPreview(ctx context.Context, visit sandbox.PreviewVisit) 
 	}
 	view := s.viewPreview(&p)
 	return &view, nil
-}
-
-// visitor begins a call of somebody who needs no key of the server's. Leave
-// ends it, and makes its error public.
-func (s *Service) visitor(ctx context.Context) (_ context.Context, leave func(*error), err error) {
-	done, err := s.begin()
-	if err != nil {
-		return ctx, func(*error) {}, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.ctx, cancel)
-	return ctx, func(err *error) {
-		*err = s.public(*err, "preview.visit")
-		stop()
-		cancel()
-		done()
-	}, nil
 }
 
 // admitVisitor says whether a visitor may open a preview.
@@ -340,8 +296,8 @@ func (s *Service) awake(ctx context.Context, p *store.PreviewRecord) (store.Reco
 		case sandbox.CodeCancelled, sandbox.CodeTimeout:
 			return r, err
 		default:
-			s.log.Warn("wake a sandbox for a visitor of its preview", "sandbox", p.SandboxID, "error", detailed(err))
-			return r, unavailable(err, "the sandbox of this preview cannot be woken now; try again later")
+			s.log.Warn("wake a sandbox for a visitor of its preview", "sandbox", p.SandboxID, "error", call.Detailed(err))
+			return r, call.Unavailable(err, "the sandbox of this preview cannot be woken now; try again later")
 		}
 	}
 	switch r.State {
@@ -355,7 +311,7 @@ func (s *Service) awake(ctx context.Context, p *store.PreviewRecord) (store.Reco
 
 // DialPreview implements [sandbox.Previews].
 func (s *Service) DialPreview(ctx context.Context, visited *sandbox.Preview) (_ net.Conn, err error) {
-	ctx, leave, err := s.visitor(ctx)
+	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -342,7 +343,7 @@ func TestPreviewLists(t *testing.T) {
 		t.Errorf("after a kill %d are listed", n)
 	}
 	for _, bad := range []sandbox.CreatePreviewRequest{
-		{}, {Port: -1}, {Port: 65536}, {Port: agentPort}, {Port: 1, Access: "secret"}, {Port: 1, ExpiresInSeconds: -1},
+		{}, {Port: -1}, {Port: 65536}, {Port: validate.AgentPort}, {Port: 1, Access: "secret"}, {Port: 1, ExpiresInSeconds: -1},
 	} {
 		_, err := w.CreatePreview(ctx, "x", bad)
 		wantCode(t, err, sandbox.CodeInvalid)

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -54,7 +56,7 @@ type published struct {
 // the user of the server gets loopback and no privileged ports.
 func checkPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 	if len(ports) > sandbox.MaxPublishedPorts {
-		return invalid("ports has %d entries; publish at most %d", len(ports), sandbox.MaxPublishedPorts)
+		return validate.Errorf("ports has %d entries; publish at most %d", len(ports), sandbox.MaxPublishedPorts)
 	}
 	for i := range ports {
 		p := &ports[i]
@@ -62,9 +64,9 @@ func checkPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 		p.Address = cmp.Or(p.Address, defaultAddress)
 		addr, err := netip.ParseAddr(p.Address)
 		if err != nil || addr.Zone() != "" {
-			return invalid("%s.address %s is not an address; give one of the host, such as %s", field, quote(p.Address), defaultAddress)
+			return validate.Errorf("%s.address %s is not an address; give one of the host, such as %s", field, validate.Quote(p.Address), defaultAddress)
 		}
-		if err := cmp.Or(checkRange(field+".host", int64(p.Host), 0, 65535), checkPort(field+".guest", p.Guest)); err != nil {
+		if err := cmp.Or(validate.Range(field+".host", int64(p.Host), 0, 65535), validate.Port(field+".guest", p.Guest)); err != nil {
 			return err
 		}
 		if caller.KeyID == local {
@@ -118,7 +120,7 @@ func portError(err error, p sandbox.PublishedPort) error {
 	case errors.Is(err, syscall.EACCES):
 		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the server may not listen on port %s; use %d or more", where, firstFreePort))
 	}
-	return unavailable(err, "the server cannot listen on port %s now; choose another", where)
+	return call.Unavailable(err, "the server cannot listen on port %s now; choose another", where)
 }
 
 // serve begins to accept connections. A nil pub is none.
@@ -126,13 +128,8 @@ func (p *publisher) serve(pub *published) {
 	if pub == nil {
 		return
 	}
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	if p.s.closed {
-		return // Close closes it
-	}
 	for i, l := range pub.listeners {
-		p.s.wg.Go(func() { p.accept(pub, l, pub.ports[i].Guest) })
+		p.s.gate.Go(func() { p.accept(pub, l, pub.ports[i].Guest) }) // or Close closes it
 	}
 }
 
@@ -148,7 +145,7 @@ func (p *publisher) accept(pub *published, l net.Listener, guest int) {
 		if err != nil {
 			// The process has too many open files, or the like.
 			select {
-			case <-p.s.ctx.Done():
+			case <-p.s.gate.Context().Done():
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -175,7 +172,7 @@ func (p *publisher) relay(pub *published, near net.Conn, guest int) {
 	defer pub.remove(near)
 	far, err := p.dial(pub, guest)
 	if err != nil {
-		p.s.log.Debug("relay a published port", "sandbox", pub.id, "port", guest, "error", detailed(err))
+		p.s.log.Debug("relay a published port", "sandbox", pub.id, "port", guest, "error", call.Detailed(err))
 		// A reset tells the other side that nothing was there.
 		if tcp, ok := near.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0)
@@ -191,14 +188,14 @@ func (p *publisher) relay(pub *published, near net.Conn, guest int) {
 }
 
 func (p *publisher) dial(pub *published, guest int) (net.Conn, error) {
-	leave, err := p.s.begin()
+	leave, err := p.s.gate.Begin()
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(p.s.ctx, publishDial)
+	ctx, cancel := context.WithTimeout(p.s.gate.Context(), publishDial)
 	defer cancel()
-	h, err := p.s.open(ctx, realm{team: pub.team}, pub.id)
+	h, err := p.s.open(ctx, call.Realm{Team: pub.team}, pub.id)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +259,7 @@ func (p *publisher) reopen(ctx context.Context) error {
 		}
 		for _, r := range records {
 			if err := p.reopenOne(ctx, &r); err != nil {
-				errs = append(errs, fmt.Errorf("publish the ports of sandbox %s: %w", r.ID, detailed(err)))
+				errs = append(errs, fmt.Errorf("publish the ports of sandbox %s: %w", r.ID, call.Detailed(err)))
 			}
 		}
 		if next == "" {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -177,7 +178,7 @@ func TestPublishRights(t *testing.T) {
 		{sandbox.PublishedPort{Guest: 80, Address: "localhost"}, sandbox.CodeInvalid, sandbox.CodeInvalid},
 		{sandbox.PublishedPort{Guest: 80, Address: "::1%lo"}, sandbox.CodeInvalid, sandbox.CodeInvalid},
 		{sandbox.PublishedPort{Guest: 0}, sandbox.CodeInvalid, sandbox.CodeInvalid},
-		{sandbox.PublishedPort{Guest: agentPort}, sandbox.CodeInvalid, sandbox.CodeInvalid},
+		{sandbox.PublishedPort{Guest: validate.AgentPort}, sandbox.CodeInvalid, sandbox.CodeInvalid},
 		{sandbox.PublishedPort{Guest: 80, Host: -1}, sandbox.CodeInvalid, sandbox.CodeInvalid},
 		{sandbox.PublishedPort{Guest: 80, Host: 65536}, sandbox.CodeInvalid, sandbox.CodeInvalid},
 	} {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -150,7 +151,7 @@ func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, 
 		return err
 	default: // stopping, or ended with something left
 		if _, err := s.finish(ctx, &r); err != nil {
-			return detailed(err)
+			return call.Detailed(err)
 		}
 	}
 	return nil
@@ -163,14 +164,14 @@ func (s *Service) reattach(ctx context.Context, r *store.Record) error {
 		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
 			return nil
 		}
-		return fmt.Errorf("open sandbox %s: %w", r.ID, detailed(err))
+		return fmt.Errorf("open sandbox %s: %w", r.ID, call.Detailed(err))
 	}
 	if !r.Applying {
 		return s.repush(ctx, r)
 	}
 	// It may have been a merge, which gives it another's machine.
 	if _, err := s.settle(ctx, r); err != nil {
-		return fmt.Errorf("finish the update of sandbox %s: %w", r.ID, detailed(err))
+		return fmt.Errorf("finish the update of sandbox %s: %w", r.ID, call.Detailed(err))
 	}
 	return nil
 }
@@ -187,7 +188,7 @@ func (s *Service) settleAll(ctx context.Context) error {
 	errs := []error{err}
 	for _, id := range late {
 		if err := s.settleOne(ctx, id); err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound && sandbox.CodeOf(err) != sandbox.CodeNotRunning {
-			errs = append(errs, fmt.Errorf("finish the update of sandbox %s: %w", id, detailed(err)))
+			errs = append(errs, fmt.Errorf("finish the update of sandbox %s: %w", id, call.Detailed(err)))
 		}
 	}
 	return errors.Join(errs...)
@@ -216,7 +217,7 @@ func (s *Service) repush(ctx context.Context, r *store.Record) error {
 	}
 	if err := s.pushAgain(ctx, r.ID); err != nil {
 		s.pushLater(r.ID)
-		return fmt.Errorf("tell the gateway of sandbox %s of its secrets: %w", r.ID, detailed(err))
+		return fmt.Errorf("tell the gateway of sandbox %s of its secrets: %w", r.ID, call.Detailed(err))
 	}
 	return nil
 }
@@ -228,18 +229,10 @@ func (s *Service) Repair(ctx context.Context) error {
 	var errs []error
 	err := s.held(ctx, []sandbox.State{sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}, func(r store.Record) {
 		if _, err := s.finish(ctx, &r); err != nil {
-			errs = append(errs, detailed(err))
+			errs = append(errs, call.Detailed(err))
 		}
 	})
 	s.collectSoon()
 	err = errors.Join(err, s.failLost(ctx), s.settleAll(ctx))
 	return errors.Join(append(errs, err, s.ports.reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.tidyBuilds(ctx), s.trimOrphans(time.Now()))...)
-}
-
-// detailed shows the cause of a domain error, for logs.
-func detailed(err error) error {
-	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Unwrap() != nil {
-		return fmt.Errorf("%s: %w", e.Message, e.Unwrap())
-	}
-	return err
 }

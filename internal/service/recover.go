@@ -11,6 +11,9 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/orphan"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -26,93 +29,86 @@ func (s *Service) orphanView(it *orphan.Item) sandbox.Orphan {
 	}
 }
 
-// maySee reports whether something that was set aside is the caller's: what says
+// maySeeFor reports whether something that was set aside is the caller's: what says
 // nothing of itself is of the user who runs the server.
-func (v *visit) maySee(it *orphan.Item) bool {
-	return v.caller.KeyID == local || it.Team == v.caller.Team
+func (s *Service) maySeeFor(c *call.Call, it *orphan.Item) bool {
+	return c.Caller.KeyID == local || it.Team == c.Caller.Team
 }
 
 // ListOrphans implements [sandbox.Orphans].
-func (s *Service) ListOrphans(ctx context.Context, page sandbox.Page) (_ *sandbox.List[sandbox.Orphan], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeAdmin, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := v.needTeam("what is set aside"); err != nil {
-		return nil, err
-	}
-	var seen []sandbox.Orphan
-	if s.cfg.Orphans != nil {
-		all, err := s.cfg.Orphans.List()
-		if err != nil {
+func (s *Service) ListOrphans(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Orphan], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeAdmin), func(c *call.Call) (*sandbox.List[sandbox.Orphan], error) {
+		if err := c.NeedTeam("what is set aside"); err != nil {
 			return nil, err
 		}
-		for i := range all {
-			if v.maySee(&all[i]) {
-				seen = append(seen, s.orphanView(&all[i]))
+		var seen []sandbox.Orphan
+		if s.cfg.Orphans != nil {
+			all, err := s.cfg.Orphans.List()
+			if err != nil {
+				return nil, err
+			}
+			for i := range all {
+				if s.maySeeFor(c, &all[i]) {
+					seen = append(seen, s.orphanView(&all[i]))
+				}
 			}
 		}
-	}
-	return pageOf("orphans", seen, page, func(o *sandbox.Orphan) store.Place { return store.PlaceAt(o.Since, o.ID) })
+		return pageOf("orphans", seen, page, func(o *sandbox.Orphan) store.Place { return store.PlaceAt(o.Since, o.ID) })
+	})
 }
 
 // RecoverOrphan implements [sandbox.Orphans].
-func (s *Service) RecoverOrphan(ctx context.Context, id string) (_ *sandbox.Recovered, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeAdmin, "orphan.recover")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := v.needTeam("what is set aside"); err != nil {
-		return nil, err
-	}
-	if err := checkText("the id", id); err != nil {
-		return nil, err
-	}
-	if s.cfg.Orphans == nil {
-		return nil, noOrphan(id)
-	}
-	s.recovering.Lock()
-	defer s.recovering.Unlock()
-	it, found, err := s.cfg.Orphans.Find(id)
-	if err != nil {
-		return nil, err
-	}
-	if !found || !v.maySee(&it) {
-		return nil, noOrphan(id)
-	}
-	v.detail = string(it.Kind) + " " + it.ID
-	out := &sandbox.Recovered{Orphan: s.orphanView(&it)}
-	// It is somewhere between two places from here on, whoever leaves.
-	clean := context.WithoutCancel(v.ctx)
-	switch it.Kind {
-	case orphan.Checkpoint:
-		out.Snapshot, err = s.recoverCheckpoint(clean, v, &it)
-	case orphan.Volume:
-		out.Volume, err = s.recoverVolume(clean, v, &it)
-	default:
-		err = sandbox.Errorf(sandbox.CodeUnsupported, "this version of cove does not know what a %s is; use the version that has set it aside", quote(string(it.Kind)))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+func (s *Service) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recovered, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeAdmin, "orphan.recover"), func(c *call.Call) (*sandbox.Recovered, error) {
+		if err := c.NeedTeam("what is set aside"); err != nil {
+			return nil, err
+		}
+		if err := validate.Text("the id", id); err != nil {
+			return nil, err
+		}
+		if s.cfg.Orphans == nil {
+			return nil, noOrphan(id)
+		}
+		s.recovering.Lock()
+		defer s.recovering.Unlock()
+		it, found, err := s.cfg.Orphans.Find(id)
+		if err != nil {
+			return nil, err
+		}
+		if !found || !s.maySeeFor(c, &it) {
+			return nil, noOrphan(id)
+		}
+		c.Detail = string(it.Kind) + " " + it.ID
+		out := &sandbox.Recovered{Orphan: s.orphanView(&it)}
+		// It is somewhere between two places from here on, whoever leaves.
+		clean := context.WithoutCancel(c.Ctx)
+		switch it.Kind {
+		case orphan.Checkpoint:
+			out.Snapshot, err = s.recoverCheckpoint(clean, c, &it)
+		case orphan.Volume:
+			out.Volume, err = s.recoverVolume(clean, c, &it)
+		default:
+			err = sandbox.Errorf(sandbox.CodeUnsupported, "this version of cove does not know what a %s is; use the version that has set it aside", validate.Quote(string(it.Kind)))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return out, nil
+	})
 }
 
 func noOrphan(id string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "nothing with the id %s is set aside; cove recover lists what is", quote(id))
+	return sandbox.Errorf(sandbox.CodeNotFound, "nothing with the id %s is set aside; cove recover lists what is", validate.Quote(id))
 }
 
 // recoverVolume makes a volume of what was set aside.
-func (s *Service) recoverVolume(ctx context.Context, v *visit, it *orphan.Item) (*sandbox.Volume, error) {
+func (s *Service) recoverVolume(ctx context.Context, c *call.Call, it *orphan.Item) (*sandbox.Volume, error) {
 	if s.cfg.Volumes == nil {
 		return nil, errNoVolumes
 	}
 	var r store.VolumeRecord
 	if json.Unmarshal(it.Record, &r) != nil || r.Team == "" {
-		r = store.VolumeRecord{Team: v.caller.Team, Volume: sandbox.Volume{Name: unnamedVolume, CreatedAt: it.Since}}
+		r = store.VolumeRecord{Team: c.Caller.Team, Volume: sandbox.Volume{Name: unnamedVolume, CreatedAt: it.Since}}
 	}
 	r.ID, r.UsedBytes = it.ID, it.SizeBytes
 	r.SizeMiB = cmp.Or(r.SizeMiB, max(sandbox.DefaultVolumeMiB, it.SizeBytes>>20+1))
@@ -135,7 +131,7 @@ func renamed(name, id string) string {
 }
 
 // recoverCheckpoint makes a snapshot of what was set aside.
-func (s *Service) recoverCheckpoint(ctx context.Context, v *visit, it *orphan.Item) (*sandbox.Snapshot, error) {
+func (s *Service) recoverCheckpoint(ctx context.Context, v *call.Call, it *orphan.Item) (*sandbox.Snapshot, error) {
 	if err := s.keeps(); err != nil {
 		return nil, err
 	}
@@ -166,11 +162,11 @@ func (s *Service) recoverCheckpoint(ctx context.Context, v *visit, it *orphan.It
 
 // snapshotAgain returns the record that a checkpoint is to have, as far as it
 // tells of itself.
-func (s *Service) snapshotAgain(ctx context.Context, v *visit, it *orphan.Item) (store.SnapshotRecord, error) {
+func (s *Service) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.Item) (store.SnapshotRecord, error) {
 	var known keptAs
 	if json.Unmarshal(it.Record, &known) != nil || known.Snapshot.Team == "" {
 		known = keptAs{}
-		known.Snapshot.Team, known.Snapshot.Label = v.caller.Team, "recovered"
+		known.Snapshot.Team, known.Snapshot.Label = c.Caller.Team, "recovered"
 		// Nobody knows what it was allowed to reach.
 		known.Snapshot.Network = &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}
 	}
@@ -194,7 +190,7 @@ func (s *Service) snapshotAgain(ctx context.Context, v *visit, it *orphan.Item) 
 		}
 	}
 	if snap.ID == "" {
-		snap.ID = newID(snapshotPrefix)
+		snap.ID = ids.New(ids.Snapshot)
 	}
 	if s.snapshotName(ctx, &snap) != nil {
 		snap.Name = renamed(snap.Name, snap.ID)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -32,17 +34,14 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 }
 
 // Get implements [sandbox.Sandboxes].
-func (s *Service) Get(ctx context.Context, ref string) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	return s.view(r), nil
+func (s *Service) Get(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Sandbox, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		return s.view(r), nil
+	})
 }
 
 var states = []sandbox.State{
@@ -51,113 +50,102 @@ var states = []sandbox.State{
 }
 
 // List implements [sandbox.Sandboxes].
-func (s *Service) List(ctx context.Context, req sandbox.ListRequest) (_ *sandbox.List[sandbox.Sandbox], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	f, err := v.filter(&req)
-	if err != nil {
-		return nil, err
-	}
-	records, next, err := s.cfg.Store.ListSandboxes(v.ctx, f, req.Page)
-	if err != nil {
-		return nil, err
-	}
-	list := &sandbox.List[sandbox.Sandbox]{Items: make([]sandbox.Sandbox, len(records)), NextCursor: next}
-	for i, r := range records {
-		list.Items[i] = *s.view(r)
-	}
-	return list, nil
+func (s *Service) List(ctx context.Context, req sandbox.ListRequest) (*sandbox.List[sandbox.Sandbox], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Sandbox], error) {
+		f, err := s.filterFor(c, &req)
+		if err != nil {
+			return nil, err
+		}
+		records, next, err := s.cfg.Store.ListSandboxes(c.Ctx, f, req.Page)
+		if err != nil {
+			return nil, err
+		}
+		list := &sandbox.List[sandbox.Sandbox]{Items: make([]sandbox.Sandbox, len(records)), NextCursor: next}
+		for i, r := range records {
+			list.Items[i] = *s.view(r)
+		}
+		return list, nil
+	})
 }
 
-// filter selects what a request asks for of what the caller may know of.
-func (v *visit) filter(req *sandbox.ListRequest) (store.SandboxFilter, error) {
-	f := store.SandboxFilter{Team: v.caller.Team, States: req.States, Metadata: req.Metadata, Name: req.Name, Template: req.Template}
+// filterFor selects what a request asks for of what the caller may know of.
+func (s *Service) filterFor(c *call.Call, req *sandbox.ListRequest) (store.SandboxFilter, error) {
+	f := store.SandboxFilter{Team: c.Caller.Team, States: req.States, Metadata: req.Metadata, Name: req.Name, Template: req.Template}
 	var err error
-	if f.Namespace, err = v.namespace(req.Namespace); err != nil {
+	if f.Namespace, err = c.Namespace(req.Namespace); err != nil {
 		return f, err
 	}
 	for _, st := range req.States {
 		if !slices.Contains(states, st) {
-			return f, invalid("state %s is not known; use some of %v", quote(string(st)), states)
+			return f, validate.Errorf("state %s is not known; use some of %v", validate.Quote(string(st)), states)
 		}
 	}
 	if len(f.States) == 0 {
 		f.States = slices.DeleteFunc(slices.Clone(states), sandbox.State.Final)
 	}
 	if req.Name != "" {
-		if err := checkName("name", req.Name); err != nil {
+		if err := validate.Name("name", req.Name); err != nil {
 			return f, err
 		}
 	}
 	if req.Template != "" {
-		if err := checkTemplateName(req.Template); err != nil {
+		if err := validate.TemplateName(req.Template); err != nil {
 			return f, err
 		}
 	}
-	return f, checkMetadata(req.Metadata)
+	return f, validate.Metadata(req.Metadata)
 }
 
 // Stats implements [sandbox.Sandboxes]. Processes is counted inside; it is 0
 // when the sandbox is too busy to say.
-func (s *Service) Stats(ctx context.Context, ref string) (_ *sandbox.Stats, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	h, err := s.openRecord(v.ctx, &r)
-	if err != nil {
-		return nil, err
-	}
-	return s.usage(v.ctx, h, &r)
+func (s *Service) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Stats, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		h, err := s.openRecord(c.Ctx, &r)
+		if err != nil {
+			return nil, err
+		}
+		return s.usage(c.Ctx, h, &r)
+	})
 }
 
 // Audit implements [sandbox.Sandboxes].
-func (s *Service) Audit(ctx context.Context, req sandbox.AuditRequest) (_ *sandbox.List[sandbox.AuditEvent], err error) {
+func (s *Service) Audit(ctx context.Context, req sandbox.AuditRequest) (*sandbox.List[sandbox.AuditEvent], error) {
 	scope := sandbox.ScopeSandboxesRead
 	if req.SandboxID == "" {
 		scope = sandbox.ScopeAdmin
 	}
-	v, err := s.enter(ctx, scope, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.audit.Flush(v.ctx); err != nil {
-		return nil, err
-	}
-	f := store.AuditFilter{Team: v.caller.Team}
-	if req.SandboxID == "" {
-		if err := v.needTeam("the record of what was done"); err != nil {
+	return call.Do(ctx, s.gate, call.Unaudited(scope), func(c *call.Call) (_ *sandbox.List[sandbox.AuditEvent], err error) {
+		if err := s.audit.Flush(c.Ctx); err != nil {
 			return nil, err
 		}
-	} else {
-		if f.SandboxID, err = s.auditSubject(v, req.SandboxID); err != nil {
+		f := store.AuditFilter{Team: c.Caller.Team}
+		if req.SandboxID == "" {
+			if err := c.NeedTeam("the record of what was done"); err != nil {
+				return nil, err
+			}
+		} else if f.SandboxID, err = s.auditSubject(c, req.SandboxID); err != nil {
 			return nil, err
 		}
-	}
-	events, next, err := s.cfg.Store.ListAudit(v.ctx, f, req.Page)
-	if err != nil {
-		return nil, err
-	}
-	return &sandbox.List[sandbox.AuditEvent]{Items: append([]sandbox.AuditEvent{}, events...), NextCursor: next}, nil
+		events, next, err := s.cfg.Store.ListAudit(c.Ctx, f, req.Page)
+		if err != nil {
+			return nil, err
+		}
+		return &sandbox.List[sandbox.AuditEvent]{Items: append([]sandbox.AuditEvent{}, events...), NextCursor: next}, nil
+	})
 }
 
 // auditSubject returns the id of a sandbox that the team has, or had: events
 // outlive the sandbox's own record, but do not tell its namespace.
-func (s *Service) auditSubject(v *visit, ref string) (string, error) {
-	r, err := v.resolve(ref)
-	if err == nil || sandbox.CodeOf(err) != sandbox.CodeNotFound || v.caller.Namespace != "" {
+func (s *Service) auditSubject(c *call.Call, ref string) (string, error) {
+	r, err := c.Resolve(ref)
+	if err == nil || sandbox.CodeOf(err) != sandbox.CodeNotFound || c.Caller.Namespace != "" {
 		return r.ID, err
 	}
-	past, _, lerr := s.cfg.Store.ListAudit(v.ctx, store.AuditFilter{Team: v.caller.Team, SandboxID: ref}, sandbox.Page{Limit: 1})
+	past, _, lerr := s.cfg.Store.ListAudit(c.Ctx, store.AuditFilter{Team: c.Caller.Team, SandboxID: ref}, sandbox.Page{Limit: 1})
 	if lerr != nil {
 		return "", lerr
 	}

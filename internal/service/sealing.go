@@ -5,32 +5,30 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // RotateSecretsKey implements [sandbox.Secrets].
-func (s *Service) RotateSecretsKey(ctx context.Context) (_ *sandbox.Resealed, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeAdmin, "secret.rotate_key")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if s.cfg.Vault == nil {
-		return nil, errNoVault
-	}
-	// What was being sealed with the old key as the new one came is waited for,
-	// so that it is found.
-	settled := func() {
-		s.sealing.Lock()
-		defer s.sealing.Unlock()
-	}
-	r, err := RotateKey(v.ctx, s.cfg.Store, s.cfg.Vault, settled)
-	if r != nil {
-		v.detail = fmt.Sprintf("%d values", r.Values)
-	}
-	return r, err
+func (s *Service) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, error) {
+	return call.Do(ctx, s.gate, call.Audited(sandbox.ScopeAdmin, "secret.rotate_key"), func(c *call.Call) (*sandbox.Resealed, error) {
+		if s.cfg.Vault == nil {
+			return nil, errNoVault
+		}
+		// What was being sealed with the old key as the new one came is waited for,
+		// so that it is found.
+		settled := func() {
+			s.sealing.Lock()
+			defer s.sealing.Unlock()
+		}
+		r, err := RotateKey(c.Ctx, s.cfg.Store, s.cfg.Vault, settled)
+		if r != nil {
+			c.Detail = fmt.Sprintf("%d values", r.Values)
+		}
+		return r, err
+	})
 }
 
 // RotateKey makes a new key for all that is sealed in a store, seals it with that

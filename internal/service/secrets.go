@@ -12,14 +12,15 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
-	// secretPrefix begins ids of secrets. Names must not.
-	secretPrefix = "sec-"
 	// maxSecrets bounds the secrets of a team.
 	maxSecrets = 1000
 )
@@ -29,39 +30,35 @@ var envNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 var errNoVault = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no secrets")
 
-func isSecretID(s string) bool { return strings.HasPrefix(s, secretPrefix) }
+func isSecretID(s string) bool { return strings.HasPrefix(s, ids.Secret) }
 
 // CreateSecret implements [sandbox.Secrets]. The store gets the value sealed.
-func (s *Service) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequest) (_ *sandbox.Secret, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSecretsWrite, "secret.create")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if s.cfg.Vault == nil {
-		return nil, errNoVault
-	}
-	if req, err = vault.Complete(req); err != nil {
-		return nil, err
-	}
-	if isSecretID(req.Name) {
-		return nil, invalid("name %s begins like an id; choose one that does not begin with %q", quote(req.Name), secretPrefix)
-	}
-	r := store.SecretRecord{Secret: sandbox.Secret{
-		ID: newID(secretPrefix), Team: v.caller.Team, Name: req.Name, Provider: req.Provider, Hosts: req.Hosts, Auth: *req.Auth,
-		Version: 1, CreatedAt: time.Now().UTC(),
-	}}
-	v.detail = nameSecret(&r)
-	s.sealing.RLock()
-	defer s.sealing.RUnlock()
-	if r.Sealed, err = s.seal(&r, req.Value); err != nil {
-		return nil, err
-	}
-	if err := s.cfg.Store.CreateSecret(v.ctx, r, maxSecrets); err != nil {
-		return nil, err
-	}
-	return &r.Secret, nil
+func (s *Service) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequest) (*sandbox.Secret, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.create"), func(c *call.Call) (_ *sandbox.Secret, err error) {
+		if s.cfg.Vault == nil {
+			return nil, errNoVault
+		}
+		if req, err = vault.Complete(req); err != nil {
+			return nil, err
+		}
+		if isSecretID(req.Name) {
+			return nil, validate.Errorf("name %s begins like an id; choose one that does not begin with %q", validate.Quote(req.Name), ids.Secret)
+		}
+		r := store.SecretRecord{Secret: sandbox.Secret{
+			ID: ids.New(ids.Secret), Team: c.Caller.Team, Name: req.Name, Provider: req.Provider, Hosts: req.Hosts, Auth: *req.Auth,
+			Version: 1, CreatedAt: time.Now().UTC(),
+		}}
+		c.Detail = nameSecret(&r)
+		s.sealing.RLock()
+		defer s.sealing.RUnlock()
+		if r.Sealed, err = s.seal(&r, req.Value); err != nil {
+			return nil, err
+		}
+		if err := s.cfg.Store.CreateSecret(c.Ctx, r, maxSecrets); err != nil {
+			return nil, err
+		}
+		return &r.Secret, nil
+	})
 }
 
 // nameSecret is what the audit record says of a secret.
@@ -74,93 +71,83 @@ func (s *Service) seal(r *store.SecretRecord, value sandbox.SecretValue) ([]byte
 	return s.cfg.Vault.Seal(vault.Ref{Secret: r.ID, Version: r.Version}, plain)
 }
 
-// secret returns the record of the caller's secret with this id or name.
-func (v *visit) secret(ref string) (store.SecretRecord, error) {
+// secretFor returns the record of the caller's secret with this id or name.
+func (s *Service) secretFor(c *call.Call, ref string) (store.SecretRecord, error) {
 	if ref == "" {
-		return store.SecretRecord{}, invalid("no secret is named; give its id or name")
+		return store.SecretRecord{}, validate.Errorf("no secret is named; give its id or name")
 	}
-	if len(ref) > sandbox.MaxNameLength || checkText("secret", ref) != nil {
+	if len(ref) > sandbox.MaxNameLength || validate.Text("secret", ref) != nil {
 		return store.SecretRecord{}, noSecret(ref)
 	}
 	var r store.SecretRecord
 	var err error
 	if isSecretID(ref) {
-		r, err = v.s.cfg.Store.Secret(v.ctx, ref)
+		r, err = s.cfg.Store.Secret(c.Ctx, ref)
 	} else {
-		r, err = v.s.cfg.Store.SecretByName(v.ctx, v.caller.Team, ref)
+		r, err = s.cfg.Store.SecretByName(c.Ctx, c.Caller.Team, ref)
 	}
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.Team != v.caller.Team {
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.Team != c.Caller.Team {
 		return store.SecretRecord{}, noSecret(ref)
 	}
 	return r, err
 }
 
 func noSecret(ref string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "there is no secret %s; list the secrets to see which there are", quote(ref))
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no secret %s; list the secrets to see which there are", validate.Quote(ref))
 }
 
 // GetSecret implements [sandbox.Secrets].
-func (s *Service) GetSecret(ctx context.Context, ref string) (_ *sandbox.Secret, err error) {
-	v, err := s.enter(ctx, anyScope, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.secret(ref)
-	if err != nil {
-		return nil, err
-	}
-	return &r.Secret, nil
+func (s *Service) GetSecret(ctx context.Context, ref string) (*sandbox.Secret, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.Secret, error) {
+		r, err := s.secretFor(c, ref)
+		if err != nil {
+			return nil, err
+		}
+		return &r.Secret, nil
+	})
 }
 
 // ListSecrets implements [sandbox.Secrets].
-func (s *Service) ListSecrets(ctx context.Context, page sandbox.Page) (_ *sandbox.List[sandbox.Secret], err error) {
-	v, err := s.enter(ctx, anyScope, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	records, next, err := s.cfg.Store.ListSecrets(v.ctx, v.caller.Team, page)
-	if err != nil {
-		return nil, err
-	}
-	list := &sandbox.List[sandbox.Secret]{Items: make([]sandbox.Secret, len(records)), NextCursor: next}
-	for i, r := range records {
-		list.Items[i] = r.Secret
-	}
-	return list, nil
+func (s *Service) ListSecrets(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Secret], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.List[sandbox.Secret], error) {
+		records, next, err := s.cfg.Store.ListSecrets(c.Ctx, c.Caller.Team, page)
+		if err != nil {
+			return nil, err
+		}
+		list := &sandbox.List[sandbox.Secret]{Items: make([]sandbox.Secret, len(records)), NextCursor: next}
+		for i, r := range records {
+			list.Items[i] = r.Secret
+		}
+		return list, nil
+	})
 }
 
 // RotateSecret implements [sandbox.Secrets].
-func (s *Service) RotateSecret(ctx context.Context, ref string, req sandbox.RotateSecretRequest) (_ *sandbox.Secret, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSecretsWrite, "secret.rotate")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if s.cfg.Vault == nil {
-		return nil, errNoVault
-	}
-	if err := vault.CheckValue(req.Value); err != nil {
-		return nil, err
-	}
-	r, err := v.secret(ref)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = nameSecret(&r)
-	r, err = s.replaceValue(v.ctx, r.ID, req.Value)
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return nil, noSecret(ref)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := s.pushBound(v.ctx, r.ID); err != nil {
-		return nil, err
-	}
-	return &r.Secret, nil
+func (s *Service) RotateSecret(ctx context.Context, ref string, req sandbox.RotateSecretRequest) (*sandbox.Secret, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.rotate"), func(c *call.Call) (*sandbox.Secret, error) {
+		if s.cfg.Vault == nil {
+			return nil, errNoVault
+		}
+		if err := vault.CheckValue(req.Value); err != nil {
+			return nil, err
+		}
+		r, err := s.secretFor(c, ref)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = nameSecret(&r)
+		r, err = s.replaceValue(c.Ctx, r.ID, req.Value)
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			return nil, noSecret(ref)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := s.pushBound(c.Ctx, r.ID); err != nil {
+			return nil, err
+		}
+		return &r.Secret, nil
+	})
 }
 
 // replaceValue stores another value of a secret.
@@ -177,28 +164,24 @@ func (s *Service) replaceValue(ctx context.Context, id string, value sandbox.Sec
 }
 
 // DeleteSecret implements [sandbox.Secrets].
-func (s *Service) DeleteSecret(ctx context.Context, ref string) (err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSecretsWrite, "secret.delete")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return err
-	}
-	r, err := v.secret(ref)
-	if err != nil {
-		return err
-	}
-	v.detail = nameSecret(&r)
-	if err := s.cfg.Store.DeleteSecret(v.ctx, r.ID); err != nil {
-		return err
-	}
-	return s.pushBound(v.ctx, r.ID)
+func (s *Service) DeleteSecret(ctx context.Context, ref string) error {
+	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.delete"), func(c *call.Call) error {
+		r, err := s.secretFor(c, ref)
+		if err != nil {
+			return err
+		}
+		c.Detail = nameSecret(&r)
+		if err := s.cfg.Store.DeleteSecret(c.Ctx, r.ID); err != nil {
+			return err
+		}
+		return s.pushBound(c.Ctx, r.ID)
+	})
 }
 
 // pushBound tells the gateways of all sandboxes that have a secret what has
 // become of it. Those that do not answer are told later, and so is the caller.
 func (s *Service) pushBound(ctx context.Context, secretID string) error {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	// One that is being created is waited for: it may have read the old value.
 	f := store.SandboxFilter{SecretID: secretID, States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning}}
@@ -215,7 +198,7 @@ func (s *Service) pushBound(ctx context.Context, secretID string) error {
 		for _, r := range records {
 			g.Go(func() error {
 				if err := s.pushAgain(ctx, r.ID); err != nil {
-					s.log.Error("tell a gateway of a changed secret", "sandbox", r.ID, "error", detailed(err))
+					s.log.Error("tell a gateway of a changed secret", "sandbox", r.ID, "error", call.Detailed(err))
 					s.pushLater(r.ID)
 					mu.Lock()
 					defer mu.Unlock()
@@ -254,62 +237,55 @@ func (s *Service) pushUnpushed(ctx context.Context) error {
 	for id := range late {
 		if err := s.pushAgain(ctx, id); err != nil {
 			s.pushLater(id)
-			errs = append(errs, fmt.Errorf("tell the gateway of sandbox %s of its secrets: %w", id, detailed(err)))
+			errs = append(errs, fmt.Errorf("tell the gateway of sandbox %s of its secrets: %w", id, call.Detailed(err)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // ListProviders implements [sandbox.Secrets].
-func (s *Service) ListProviders(ctx context.Context) (_ *sandbox.List[sandbox.Provider], err error) {
-	v, err := s.enter(ctx, anyScope, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	return &sandbox.List[sandbox.Provider]{Items: vault.Providers()}, nil
+func (s *Service) ListProviders(ctx context.Context) (*sandbox.List[sandbox.Provider], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.List[sandbox.Provider], error) {
+		return &sandbox.List[sandbox.Provider]{Items: vault.Providers()}, nil
+	})
 }
 
 // AttachSecret implements [sandbox.Secrets].
-func (s *Service) AttachSecret(ctx context.Context, ref, secret, env string) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "secret.attach")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkEnvName(env); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	b, err := v.bind(env, secret)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = b.Secret + " as " + env
-	r, err = s.regate(v.ctx, r.ID, func(r *store.Record) error {
-		if i := boundAs(r, env); i >= 0 {
-			return sandbox.Errorf(sandbox.CodeConflict, "%s of sandbox %s has the placeholder of secret %q; detach that first", env, r.ID, r.Bindings[i].Secret)
+func (s *Service) AttachSecret(ctx context.Context, ref, secret, env string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "secret.attach"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		if err := checkEnvName(env); err != nil {
+			return nil, err
 		}
-		r.Bindings = append(slices.Clone(r.Bindings), b)
-		return checkBindings(r)
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		b, err := s.bindFor(c, env, secret)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = b.Secret + " as " + env
+		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
+			if i := boundAs(r, env); i >= 0 {
+				return sandbox.Errorf(sandbox.CodeConflict, "%s of sandbox %s has the placeholder of secret %q; detach that first", env, r.ID, r.Bindings[i].Secret)
+			}
+			r.Bindings = append(slices.Clone(r.Bindings), b)
+			return checkBindings(r)
+		})
+		if err != nil {
+			return nil, err
+		}
+		// The secret may be gone since it was looked up; then the gateway knows.
+		return s.view(r), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	// The secret may be gone since it was looked up; then the gateway knows.
-	return s.view(r), nil
 }
 
-// bind makes a binding of the caller's secret, with a placeholder of its own.
-func (v *visit) bind(env, secret string) (store.Binding, error) {
-	if v.s.cfg.Vault == nil {
+// bindFor makes a binding of the caller's secret, with a placeholder of its own.
+func (s *Service) bindFor(c *call.Call, env, secret string) (store.Binding, error) {
+	if s.cfg.Vault == nil {
 		return store.Binding{}, errNoVault
 	}
-	r, err := v.secret(secret)
+	r, err := s.secretFor(c, secret)
 	if err != nil {
 		return store.Binding{}, err
 	}
@@ -320,11 +296,11 @@ func (v *visit) bind(env, secret string) (store.Binding, error) {
 	return store.Binding{Env: env, SecretID: r.ID, Secret: r.Name, Placeholder: placeholder}, nil
 }
 
-// bindAll adds bindings of the caller's secrets to a record that is being
+// bindAllFor adds bindings of the caller's secrets to a record that is being
 // made; they count before those that it has.
-func (v *visit) bindAll(r *store.Record, secrets map[string]string) error {
+func (s *Service) bindAllFor(c *call.Call, r *store.Record, secrets map[string]string) error {
 	for env, secret := range secrets {
-		b, err := v.bind(env, secret)
+		b, err := s.bindFor(c, env, secret)
 		if err != nil {
 			return err
 		}
@@ -336,33 +312,29 @@ func (v *visit) bindAll(r *store.Record, secrets map[string]string) error {
 }
 
 // DetachSecret implements [sandbox.Secrets].
-func (s *Service) DetachSecret(ctx context.Context, ref, env string) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "secret.detach")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkEnvName(env); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	r, err = s.regate(v.ctx, r.ID, func(r *store.Record) error {
-		i := boundAs(r, env)
-		if i < 0 {
-			return sandbox.Errorf(sandbox.CodeNotFound, "%s of sandbox %s has no secret; look at the sandbox to see which there are", env, r.ID)
+func (s *Service) DetachSecret(ctx context.Context, ref, env string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "secret.detach"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		if err := checkEnvName(env); err != nil {
+			return nil, err
 		}
-		v.detail = r.Bindings[i].Secret + " as " + env
-		r.Bindings = slices.Delete(slices.Clone(r.Bindings), i, i+1)
-		return nil
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
+			i := boundAs(r, env)
+			if i < 0 {
+				return sandbox.Errorf(sandbox.CodeNotFound, "%s of sandbox %s has no secret; look at the sandbox to see which there are", env, r.ID)
+			}
+			c.Detail = r.Bindings[i].Secret + " as " + env
+			r.Bindings = slices.Delete(slices.Clone(r.Bindings), i, i+1)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		return s.view(r), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return s.view(r), nil
 }
 
 // boundAs returns the place of the binding that has an environment variable,
@@ -373,7 +345,7 @@ func boundAs(r *store.Record, env string) int {
 
 func checkEnvName(env string) error {
 	if !envNames.MatchString(env) {
-		return invalid("%s cannot have a secret; name an environment variable of letters, digits and underscores, such as API_TOKEN", quote(env))
+		return validate.Errorf("%s cannot have a secret; name an environment variable of letters, digits and underscores, such as API_TOKEN", validate.Quote(env))
 	}
 	return nil
 }
@@ -381,11 +353,11 @@ func checkEnvName(env string) error {
 // checkBindings refuses variables that a record has twice, and too many.
 func checkBindings(r *store.Record) error {
 	if len(r.Bindings) > sandbox.MaxSecretsPerSandbox {
-		return invalid("the sandbox has %d secrets; attach at most %d", len(r.Bindings), sandbox.MaxSecretsPerSandbox)
+		return validate.Errorf("the sandbox has %d secrets; attach at most %d", len(r.Bindings), sandbox.MaxSecretsPerSandbox)
 	}
 	for _, b := range r.Bindings {
 		if _, both := r.Env[b.Env]; both {
-			return invalid("env has %s, which is to have the placeholder of secret %q; leave one out", b.Env, b.Secret)
+			return validate.Errorf("env has %s, which is to have the placeholder of secret %q; leave one out", b.Env, b.Secret)
 		}
 	}
 	return nil
@@ -405,7 +377,7 @@ func secretNames(r *store.Record) map[string]string {
 
 func checkSecretEnvs(secrets map[string]string) error {
 	if len(secrets) > sandbox.MaxSecretsPerSandbox {
-		return invalid("secrets has %d entries; give at most %d", len(secrets), sandbox.MaxSecretsPerSandbox)
+		return validate.Errorf("secrets has %d entries; give at most %d", len(secrets), sandbox.MaxSecretsPerSandbox)
 	}
 	for env := range secrets {
 		if err := checkEnvName(env); err != nil {

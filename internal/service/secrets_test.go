@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/sandbox"
@@ -247,7 +248,7 @@ func TestSecretsOfOthers(t *testing.T) {
 	blue := as(t.Context(), "blue")
 	own, err := w.Create(blue, sandbox.CreateRequest{})
 	must(t, err)
-	absent := secretPrefix + strings.Repeat("a", len(theirs.ID)-len(secretPrefix))
+	absent := ids.Secret + strings.Repeat("a", len(theirs.ID)-len(ids.Secret))
 	for verb, call := range map[string]func(ref string) error{
 		"GetSecret": func(ref string) error { _, err := w.GetSecret(blue, ref); return err },
 		"RotateSecret": func(ref string) error {

@@ -5,14 +5,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/audit"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/orphan"
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/internal/volume"
@@ -31,9 +29,6 @@ import (
 const (
 	// flushEvery is how often the times of last use reach the store.
 	flushEvery = 5 * time.Second
-	// teardownTimeout bounds the removal of one sandbox, which no longer
-	// depends on whoever asked for it.
-	teardownTimeout = 60 * time.Second
 	// failureNotice is how long to wait for the engine to say why the
 	// connection to a sandbox broke: it has two seconds.
 	failureNotice = 2500 * time.Millisecond
@@ -123,10 +118,7 @@ type Service struct {
 	// KeepTime uses it.
 	clock store.ClockReading
 
-	// ctx ends when Close is called; wg are the goroutines that it ends.
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
+	gate    *call.Gate
 	slots   chan struct{}        // one for each create under way
 	leaving chan struct{}        // one for each that killSoon leaves behind
 	keeper  engine.Checkpointer  // the engine, or nil if it keeps no state
@@ -136,10 +128,6 @@ type Service struct {
 	visitors visitors
 
 	mu       sync.Mutex
-	closed   bool                     // guarded by mu
-	calls    int                      // guarded by mu; verbs under way
-	lastCall time.Time                // guarded by mu; when one last began or ended
-	drained  *sync.Cond               // calls has become 0; of mu
 	handles  map[string]*handle       // guarded by mu; running sandboxes by id
 	opening  map[string]chan struct{} // guarded by mu; closed when the open is over
 	creating map[string]*creation     // guarded by mu
@@ -232,8 +220,8 @@ func New(cfg Config) (*Service, error) {
 	s := &Service{
 		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
-		lastCall: time.Now(), usedUntil: time.Now(),
-		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
+		usedUntil: time.Now(),
+		handles:   map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
 		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, stuck: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
 		collect: make(chan struct{}, 1), hostMounts: hostMounts,
 	}
@@ -245,8 +233,9 @@ func New(cfg Config) (*Service, error) {
 	s.golden = newGoldens(s)
 	s.hooks, s.senders = webhook.New(cfg.Webhooks), newLanes(hookSenders, hookLane)
 	s.ports.s, s.ports.open = s, map[string]*published{}
-	s.drained = sync.NewCond(&s.mu)
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.gate = call.NewGate(call.Config{Store: cfg.Store, Audit: s.audit, Log: log, Observe: func(action string, began time.Time, err error) {
+		s.metrics.observe(action, began, err)
+	}})
 	s.metrics = newMetrics(s)
 	cfg.Engine.Notify(s.instanceFailed)
 	return s, nil
@@ -258,27 +247,21 @@ func (s *Service) Start(ctx context.Context) error {
 	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.failLostBuilds(ctx), s.reconcileVolumes(ctx), s.tellLostKeys(ctx)); err != nil {
 		return err
 	}
-	s.wg.Go(s.flushLoop)
-	s.wg.Go(s.collectLoop)
-	s.wg.Go(s.meterLoop)
-	s.wg.Go(s.hookLoop)
-	s.wg.Go(s.volumeLoop)
+	s.gate.Go(s.flushLoop)
+	s.gate.Go(s.collectLoop)
+	s.gate.Go(s.meterLoop)
+	s.gate.Go(s.hookLoop)
+	s.gate.Go(s.volumeLoop)
 	return nil
 }
 
 // Close ends the service: verbs under way are cancelled, new ones refused, and
 // what is in memory only is stored. It does not close the store or the engine.
 func (s *Service) Close() error {
-	s.cancel()
-	s.mu.Lock()
-	s.closed = true
-	for s.calls > 0 {
-		s.drained.Wait()
-	}
-	s.mu.Unlock()
+	s.gate.Close()
 	s.ports.closeAll()
 	s.visitors.end("")
-	s.wg.Wait()
+	s.gate.Wait()
 	s.hooks.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -301,21 +284,24 @@ func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
 	if err != nil {
 		return false, time.Time{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(busy) == 0 && s.calls == 0 && !s.ports.any() && !s.anyBuild(), s.lastCall, nil
+	calls, last := s.gate.Calls()
+	return len(busy) == 0 && calls == 0 && !s.ports.any() && !s.anyBuild(), last, nil
 }
+
+// Denied records that the caller asked for an operation that no scope of theirs
+// allows, when a door knows that before it reads the request.
+func (s *Service) Denied(ctx context.Context, operation string) { s.gate.Denied(ctx, operation) }
 
 func (s *Service) flushLoop() {
 	t := time.NewTicker(cmp.Or(s.cfg.flushEvery, flushEvery))
 	defer t.Stop()
 	for {
 		select {
-		case <-s.ctx.Done():
+		case <-s.gate.Context().Done():
 			return
 		case <-t.C:
 		}
-		if err := s.flushActivity(s.ctx); err != nil && s.ctx.Err() == nil {
+		if err := s.flushActivity(s.gate.Context()); err != nil && s.gate.Context().Err() == nil {
 			s.log.Error("record when sandboxes were last used", "error", err)
 		}
 	}
@@ -342,44 +328,4 @@ func (s *Service) flushActivity(ctx context.Context) error {
 		handles[id].saved(at)
 	}
 	return nil
-}
-
-// teardown returns a context for work that must be done although whoever asked
-// for it is gone.
-func teardown(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
-}
-
-// public turns any error into one that a caller may see, and logs what is
-// ours alone to know.
-func (s *Service) public(err error, action string) error {
-	if err == nil {
-		return nil
-	}
-	if sandbox.CodeOf(err) == sandbox.CodeInternal && diskFull(err) {
-		s.log.Error("verb failed", "action", action, "error", detailed(err))
-		return unavailable(err, "the server's disk is full; delete snapshots or sandboxes and try again")
-	}
-	if e, ok := errors.AsType[*sandbox.Error](err); ok {
-		if e.Code == sandbox.CodeInternal {
-			s.log.Error("verb failed", "action", action, "error", e.Detail())
-		}
-		return e
-	}
-	code := sandbox.CodeOf(err)
-	if code == sandbox.CodeInternal {
-		s.log.Error("verb failed", "action", action, "error", err)
-	}
-	return sandbox.Wrap(code, err, sandbox.MessageOf(err))
-}
-
-// diskFull reports whether an error says that the server's disk is full, in
-// the words of the system or of the database.
-func diskFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), "database or disk is full")
-}
-
-// unavailable is a failure of a part of Cove that a retry may mend.
-func unavailable(cause error, format string, args ...any) error {
-	return sandbox.Wrap(sandbox.CodeUnavailable, cause, fmt.Sprintf(format, args...))
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/store/sqlite"
 	"github.com/cove-sh/cove/internal/store/sqlite/sqlitetest"
@@ -212,13 +213,13 @@ func (w *world) differences() string {
 }
 
 // kept lists the checkpoints that the engine has, golden ones aside.
-func (w *world) kept() (ids []string) {
+func (w *world) kept() (kept []string) {
 	for _, c := range w.state.Kept() {
-		if !strings.HasPrefix(c.ID, goldenPrefix) {
-			ids = append(ids, c.ID)
+		if !strings.HasPrefix(c.ID, ids.Golden) {
+			kept = append(kept, c.ID)
 		}
 	}
-	return ids
+	return kept
 }
 
 func wantCode(t *testing.T, err error, want sandbox.Code) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -68,5 +69,5 @@ func silentReason(since time.Time) string {
 
 // silentError is the answer to calls that need a silent agent.
 func silentError(cause error, id string, since time.Time) error {
-	return unavailable(cause, "sandbox %s: %s", id, silentReason(since))
+	return call.Unavailable(cause, "sandbox %s: %s", id, silentReason(since))
 }

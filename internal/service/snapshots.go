@@ -5,16 +5,15 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// snapshotPrefix begins ids of snapshots. Names must not.
-const snapshotPrefix = "snap-"
 
 var (
 	everySnapshot = store.SnapshotFilter{}
@@ -23,52 +22,46 @@ var (
 	}}
 )
 
-func isSnapshotID(s string) bool { return strings.HasPrefix(s, snapshotPrefix) }
-
 // CreateSnapshot implements [sandbox.Snapshots].
-func (s *Service) CreateSnapshot(ctx context.Context, ref string, req sandbox.CreateSnapshotRequest) (_ *sandbox.Snapshot, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "snapshot.create")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkSnapshotRequest(&req); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	snap, err := s.snapshot(v.ctx, r.ID, store.SnapshotRecord{Snapshot: sandbox.Snapshot{
-		Name: req.Name, Kind: cmp.Or(req.Kind, sandbox.SnapshotMemory), Label: req.Label,
-	}})
-	if err != nil {
-		return nil, err
-	}
-	v.detail = snap.ID
-	return &snap.Snapshot, nil
+func (s *Service) CreateSnapshot(ctx context.Context, ref string, req sandbox.CreateSnapshotRequest) (*sandbox.Snapshot, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "snapshot.create"), func(c *call.Call) (*sandbox.Snapshot, error) {
+		if err := checkSnapshotRequest(&req); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		snap, err := s.snapshot(c.Ctx, r.ID, store.SnapshotRecord{Snapshot: sandbox.Snapshot{
+			Name: req.Name, Kind: cmp.Or(req.Kind, sandbox.SnapshotMemory), Label: req.Label,
+		}})
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = snap.ID
+		return &snap.Snapshot, nil
+	})
 }
 
 func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
 	switch req.Kind {
 	case "", sandbox.SnapshotMemory, sandbox.SnapshotFiles:
 	default:
-		return invalid("kind %s is not known; use %q or %q", quote(string(req.Kind)), sandbox.SnapshotMemory, sandbox.SnapshotFiles)
+		return validate.Errorf("kind %s is not known; use %q or %q", validate.Quote(string(req.Kind)), sandbox.SnapshotMemory, sandbox.SnapshotFiles)
 	}
-	if err := checkText("label", req.Label); err != nil {
+	if err := validate.Text("label", req.Label); err != nil {
 		return err
 	}
 	if n := len(req.Label); n > sandbox.MaxSnapshotLabel {
-		return invalid("the label has %d bytes; give at most %d", n, sandbox.MaxSnapshotLabel)
+		return validate.Errorf("the label has %d bytes; give at most %d", n, sandbox.MaxSnapshotLabel)
 	}
 	if req.Name == "" {
 		return nil
 	}
-	if isSnapshotID(req.Name) || isSandboxID(req.Name) {
-		return invalid("name %s begins like an id; choose one that does not begin with %q or %q", quote(req.Name), snapshotPrefix, idPrefix)
+	if ids.IsSnapshot(req.Name) || ids.IsSandbox(req.Name) {
+		return validate.Errorf("name %s begins like an id; choose one that does not begin with %q or %q", validate.Quote(req.Name), ids.Snapshot, ids.Sandbox)
 	}
-	return checkName("name", req.Name)
+	return validate.Name("name", req.Name)
 }
 
 // snapshot keeps the state of a running or paused sandbox. Of the given record
@@ -86,7 +79,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 	if err != nil {
 		return snap, err
 	}
-	snap.ID, snap.CreatedAt = newID(snapshotPrefix), time.Now().UTC()
+	snap.ID, snap.CreatedAt = ids.New(ids.Snapshot), time.Now().UTC()
 	snapshotOf(&snap, &r)
 	if err := s.snapshotName(ctx, &snap); err != nil {
 		return snap, err
@@ -201,7 +194,7 @@ func (s *Service) stateOf(ctx context.Context, r *store.Record, opts engine.Chec
 		if err != nil {
 			return engine.Checkpoint{}, nil, err
 		}
-		id := newID(checkpointPrefix)
+		id := ids.New(ids.Checkpoint)
 		release := s.use(id)
 		c, err := s.keeper.Checkpoint(ctx, r.Instance, id, opts)
 		if err != nil {
@@ -210,158 +203,116 @@ func (s *Service) stateOf(ctx context.Context, r *store.Record, opts engine.Chec
 		}
 		return c, release, nil
 	}
-	return engine.Checkpoint{}, nil, notRunning(r)
+	return engine.Checkpoint{}, nil, call.NotRunning(r)
 }
 
 // GetSnapshot implements [sandbox.Snapshots].
-func (s *Service) GetSnapshot(ctx context.Context, ref string) (_ *sandbox.Snapshot, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	snap, err := v.snapshot(ref)
-	if err != nil {
-		return nil, err
-	}
-	return &snap.Snapshot, nil
-}
-
-// snapshot returns the record of the caller's snapshot with this id or name.
-func (v *visit) snapshot(ref string) (store.SnapshotRecord, error) {
-	if ref == "" {
-		return store.SnapshotRecord{}, invalid("no snapshot is named; give its id or name")
-	}
-	if len(ref) > sandbox.MaxNameLength || checkText("snapshot", ref) != nil {
-		return store.SnapshotRecord{}, noSnapshot(ref)
-	}
-	var snap store.SnapshotRecord
-	var err error
-	if isSnapshotID(ref) {
-		snap, err = v.s.cfg.Store.Snapshot(v.ctx, ref)
-	} else {
-		snap, err = v.s.cfg.Store.SnapshotByName(v.ctx, v.caller.Team, v.caller.Namespace, ref)
-	}
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !v.realm().has(snap.Team, snap.Namespace) {
-		return store.SnapshotRecord{}, noSnapshot(ref)
-	}
-	if err == nil {
-		v.sandboxID = snap.SandboxID
-	}
-	return snap, err
-}
-
-func noSnapshot(ref string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "there is no snapshot %s; list the snapshots to see which there are", quote(ref))
+func (s *Service) GetSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Snapshot, error) {
+		snap, err := c.Snapshot(ref)
+		if err != nil {
+			return nil, err
+		}
+		return &snap.Snapshot, nil
+	})
 }
 
 // ListSnapshots implements [sandbox.Snapshots].
-func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRequest) (_ *sandbox.List[sandbox.Snapshot], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	f := store.SnapshotFilter{Team: v.caller.Team, Namespace: v.caller.Namespace}
-	var unknown error
-	if req.Sandbox != "" {
-		r, err := v.resolve(req.Sandbox)
-		switch {
-		case sandbox.CodeOf(err) == sandbox.CodeNotFound && isSandboxID(req.Sandbox):
-			// Snapshots outlive their sandbox and its record.
-			r.ID, unknown = req.Sandbox, err
-		case err != nil:
+func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRequest) (*sandbox.List[sandbox.Snapshot], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Snapshot], error) {
+		f := store.SnapshotFilter{Team: c.Caller.Team, Namespace: c.Caller.Namespace}
+		var unknown error
+		if req.Sandbox != "" {
+			r, err := c.Resolve(req.Sandbox)
+			switch {
+			case sandbox.CodeOf(err) == sandbox.CodeNotFound && ids.IsSandbox(req.Sandbox):
+				// Snapshots outlive their sandbox and its record.
+				r.ID, unknown = req.Sandbox, err
+			case err != nil:
+				return nil, err
+			}
+			f.SandboxID = r.ID
+		}
+		if !req.Automatic {
+			f.Automatic = new(bool)
+		}
+		records, next, err := s.cfg.Store.ListSnapshots(c.Ctx, f, req.Page)
+		if err != nil {
 			return nil, err
 		}
-		f.SandboxID = r.ID
-	}
-	if !req.Automatic {
-		f.Automatic = new(bool)
-	}
-	records, next, err := s.cfg.Store.ListSnapshots(v.ctx, f, req.Page)
-	if err != nil {
-		return nil, err
-	}
-	if len(records) == 0 && unknown != nil {
-		return nil, unknown
-	}
-	list := &sandbox.List[sandbox.Snapshot]{Items: make([]sandbox.Snapshot, len(records)), NextCursor: next}
-	for i, r := range records {
-		list.Items[i] = r.Snapshot
-	}
-	return list, nil
+		if len(records) == 0 && unknown != nil {
+			return nil, unknown
+		}
+		list := &sandbox.List[sandbox.Snapshot]{Items: make([]sandbox.Snapshot, len(records)), NextCursor: next}
+		for i, r := range records {
+			list.Items[i] = r.Snapshot
+		}
+		return list, nil
+	})
 }
 
 // DeleteSnapshot implements [sandbox.Snapshots].
-func (s *Service) DeleteSnapshot(ctx context.Context, ref string) (_ *sandbox.Snapshot, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "snapshot.delete")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	snap, err := v.snapshot(ref)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = snap.ID
-	if err := s.cfg.Store.DeleteSnapshot(v.ctx, snap.ID); err != nil {
-		return nil, err
-	}
-	s.collectSoon()
-	return &snap.Snapshot, nil
+func (s *Service) DeleteSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "snapshot.delete"), func(c *call.Call) (*sandbox.Snapshot, error) {
+		snap, err := c.Snapshot(ref)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = snap.ID
+		if err := s.cfg.Store.DeleteSnapshot(c.Ctx, snap.ID); err != nil {
+			return nil, err
+		}
+		s.collectSoon()
+		return &snap.Snapshot, nil
+	})
 }
 
 // RestoreSnapshot implements [sandbox.Snapshots].
-func (s *Service) RestoreSnapshot(ctx context.Context, ref string, req sandbox.RestoreRequest) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.restore")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if (req.Snapshot == "") == (req.Step == 0) {
-		return nil, invalid("give exactly one of snapshot, an id or name, and step, such as -1 for the state before the last command")
-	}
-	if req.Step > 0 {
-		return nil, invalid("step is %d; give -1 for the state before the last command, -2 for the one before that, and so on", req.Step)
-	}
-	if err := s.keeps(); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := s.lock(v.ctx, r.ID)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if r, err = s.cfg.Store.Sandbox(v.ctx, r.ID); err != nil {
-		return nil, err
-	}
-	if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
-		return nil, notRunning(&r)
-	}
-	snap, err := s.chosen(v, &r, &req)
-	if err != nil {
-		return nil, err
-	}
-	v.sandboxID, v.detail = r.ID, snap.ID
-	restored, err := s.restore(v.ctx, &r, &snap)
-	if err != nil {
-		return nil, err
-	}
-	return s.view(restored), nil
+func (s *Service) RestoreSnapshot(ctx context.Context, ref string, req sandbox.RestoreRequest) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.restore"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		if (req.Snapshot == "") == (req.Step == 0) {
+			return nil, validate.Errorf("give exactly one of snapshot, an id or name, and step, such as -1 for the state before the last command")
+		}
+		if req.Step > 0 {
+			return nil, validate.Errorf("step is %d; give -1 for the state before the last command, -2 for the one before that, and so on", req.Step)
+		}
+		if err := s.keeps(); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		unlock, err := s.lock(c.Ctx, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		if r, err = s.cfg.Store.Sandbox(c.Ctx, r.ID); err != nil {
+			return nil, err
+		}
+		if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
+			return nil, call.NotRunning(&r)
+		}
+		snap, err := s.chosen(c, &r, &req)
+		if err != nil {
+			return nil, err
+		}
+		c.SandboxID, c.Detail = r.ID, snap.ID
+		restored, err := s.restore(c.Ctx, &r, &snap)
+		if err != nil {
+			return nil, err
+		}
+		return s.view(restored), nil
+	})
 }
 
 // chosen returns the snapshot or step that a request names.
-func (s *Service) chosen(v *visit, r *store.Record, req *sandbox.RestoreRequest) (store.SnapshotRecord, error) {
+func (s *Service) chosen(c *call.Call, r *store.Record, req *sandbox.RestoreRequest) (store.SnapshotRecord, error) {
 	if req.Snapshot != "" {
-		return v.snapshot(req.Snapshot)
+		return c.Snapshot(req.Snapshot)
 	}
-	steps, err := s.steps(v.ctx, r.ID)
+	steps, err := s.steps(c.Ctx, r.ID)
 	if err != nil {
 		return store.SnapshotRecord{}, err
 	}
@@ -399,40 +350,40 @@ func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.Snap
 func checkFromSnapshot(req *sandbox.CreateRequest) error {
 	switch {
 	case req.Template != "":
-		return invalid("both template and snapshot are given; a snapshot has its template with it, leave one out")
+		return validate.Errorf("both template and snapshot are given; a snapshot has its template with it, leave one out")
 	case req.Resources != (sandbox.Resources{}):
-		return invalid("resources are given with a snapshot, which has its own; leave them out, and change vcpus, memory_mib and max_pids by an update")
+		return validate.Errorf("resources are given with a snapshot, which has its own; leave them out, and change vcpus, memory_mib and max_pids by an update")
 	}
 	return nil
 }
 
 // draftFromSnapshot returns the record of a sandbox that begins with a
 // snapshot: the request's word counts before that of the snapshot.
-func (s *Service) draftFromSnapshot(v *visit, req *sandbox.CreateRequest) (store.Record, beginning, error) {
+func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (store.Record, beginning, error) {
 	var none beginning
 	if err := s.keeps(); err != nil {
 		return store.Record{}, none, err
 	}
-	snap, err := v.snapshot(req.Snapshot)
+	snap, err := c.Snapshot(req.Snapshot)
 	if err != nil {
 		return store.Record{}, none, err
 	}
-	v.detail = "snapshot " + snap.ID
+	c.Detail = "snapshot " + snap.ID
 	root, err := rootOf(snap.Root)
 	if err != nil {
 		return store.Record{}, none, err
 	}
 	r := s.newRecord(req, &sandbox.Template{
 		Name: snap.Template, Resources: snap.Resources, User: snap.User, WorkDir: snap.WorkDir, Env: snap.BaseEnv,
-	}, v.caller.Team)
+	}, c.Caller.Team)
 	r.Snapshot, r.Root, r.Origin = snap.ID, snap.Root, snap.Origin
 	r.Bindings = snap.Bindings
 	switch r.Mounts = snap.Mounts; {
 	case req.Mounts == nil:
 	case snap.Kind != sandbox.SnapshotFiles:
-		return r, none, invalid("mounts are given with a snapshot of memory, in which programs have files of its own mounts open; leave them out, or begin with a snapshot of kind %q", sandbox.SnapshotFiles)
+		return r, none, validate.Errorf("mounts are given with a snapshot of memory, in which programs have files of its own mounts open; leave them out, or begin with a snapshot of kind %q", sandbox.SnapshotFiles)
 	default:
-		if err := s.mount(v, &r, req.Mounts); err != nil {
+		if err := s.mount(c, &r, req.Mounts); err != nil {
 			return r, none, err
 		}
 	}

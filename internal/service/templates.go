@@ -6,6 +6,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -21,17 +22,14 @@ type archiveKeeper interface {
 }
 
 // UploadArchive implements [sandbox.Templates].
-func (s *Service) UploadArchive(ctx context.Context, content io.Reader) (_ *sandbox.ArchiveUpload, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.upload")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	keeper, err := s.archives()
-	if err != nil {
-		return nil, err
-	}
-	return keeper.KeepArchive(v.ctx, image.Upload{}, content)
+func (s *Service) UploadArchive(ctx context.Context, content io.Reader) (*sandbox.ArchiveUpload, error) {
+	return call.Do(ctx, s.gate, call.Audited(sandbox.ScopeTemplatesWrite, "template.upload"), func(c *call.Call) (*sandbox.ArchiveUpload, error) {
+		keeper, err := s.archives()
+		if err != nil {
+			return nil, err
+		}
+		return keeper.KeepArchive(c.Ctx, image.Upload{}, content)
+	})
 }
 
 // archives returns what keeps archives, if there is such.

@@ -12,6 +12,9 @@ import (
 
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/layer"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -33,68 +36,64 @@ type attempts struct {
 }
 
 // Try implements [sandbox.Snapshots].
-func (s *Service) Try(ctx context.Context, ref string, req sandbox.TryRequest, sink func(sandbox.TryEvent) error) (_ *sandbox.TryResult, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.try")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	commands, err := checkTry(&req)
-	if err != nil {
-		return nil, err
-	}
-	parent, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	v.detail = strconv.Itoa(req.Count) + " attempts"
-	children, err := s.fork(v.ctx, parent.ID, &sandbox.ForkRequest{Count: req.Count})
-	if err != nil {
-		return nil, err
-	}
-	t := &attempts{s: s, req: &req, children: children, results: make([]sandbox.Attempt, req.Count), sink: sink}
-	keep := map[string]bool{}
-	defer func() { err = errors.Join(err, t.killRest(v.ctx, keep)) }()
-	if !req.NoDiff {
-		if err := t.readBase(v.ctx); err != nil {
+func (s *Service) Try(ctx context.Context, ref string, req sandbox.TryRequest, sink func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.try"), func(c *call.Call) (*sandbox.TryResult, error) {
+		commands, err := checkTry(&req)
+		if err != nil {
 			return nil, err
 		}
-		defer t.lower.Close()
-	}
-	if err := t.run(v.ctx, commands); err != nil {
-		return nil, err
-	}
-	return t.conclude(v.ctx, &parent, keep)
+		parent, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = strconv.Itoa(req.Count) + " attempts"
+		children, err := s.fork(c.Ctx, parent.ID, &sandbox.ForkRequest{Count: req.Count})
+		if err != nil {
+			return nil, err
+		}
+		t := &attempts{s: s, req: &req, children: children, results: make([]sandbox.Attempt, req.Count), sink: sink}
+		keep := map[string]bool{}
+		defer func() { err = errors.Join(err, t.killRest(c.Ctx, keep)) }()
+		if !req.NoDiff {
+			if err := t.readBase(c.Ctx); err != nil {
+				return nil, err
+			}
+			defer t.lower.Close()
+		}
+		if err := t.run(c.Ctx, commands); err != nil {
+			return nil, err
+		}
+		return t.conclude(c.Ctx, &parent, keep)
+	})
 }
 
 // checkTry refuses what is wrong, fills in what was left out and returns the
 // command of each attempt.
 func checkTry(req *sandbox.TryRequest) ([]sandbox.ExecRequest, error) {
 	if len(req.Commands) == 0 {
-		return nil, invalid("no command is given; give one for all attempts, or one for each")
+		return nil, validate.Errorf("no command is given; give one for all attempts, or one for each")
 	}
 	req.Count = cmp.Or(req.Count, len(req.Commands))
-	if err := checkRange("count", int64(req.Count), 1, sandbox.MaxForks); err != nil {
+	if err := validate.Range("count", int64(req.Count), 1, sandbox.MaxForks); err != nil {
 		return nil, err
 	}
 	if len(req.Commands) != 1 && len(req.Commands) != req.Count {
-		return nil, invalid("%d commands are given for %d attempts; give one for all, or one for each", len(req.Commands), req.Count)
+		return nil, validate.Errorf("%d commands are given for %d attempts; give one for all, or one for each", len(req.Commands), req.Count)
 	}
 	req.Pick = cmp.Or(req.Pick, sandbox.PickNone)
 	if req.Pick != sandbox.PickNone && req.Pick != sandbox.PickFirstSuccess {
 		if n, err := strconv.Atoi(req.Pick); err != nil || n < 0 || n >= req.Count {
-			return nil, invalid("pick %s is not known; use %q, %q or an index from 0 to %d", quote(req.Pick), sandbox.PickNone, sandbox.PickFirstSuccess, req.Count-1)
+			return nil, validate.Errorf("pick %s is not known; use %q, %q or an index from 0 to %d", validate.Quote(req.Pick), sandbox.PickNone, sandbox.PickFirstSuccess, req.Count-1)
 		}
 	}
 	req.Keep = cmp.Or(req.Keep, sandbox.KeepNone)
 	switch req.Keep {
 	case sandbox.KeepNone, sandbox.KeepWinners, sandbox.KeepAll:
 	default:
-		return nil, invalid("keep %s is not known; use %q, %q or %q", quote(string(req.Keep)), sandbox.KeepNone, sandbox.KeepWinners, sandbox.KeepAll)
+		return nil, validate.Errorf("keep %s is not known; use %q, %q or %q", validate.Quote(string(req.Keep)), sandbox.KeepNone, sandbox.KeepWinners, sandbox.KeepAll)
 	}
 	if req.Pick == sandbox.PickNone && (req.Merge != "" || req.Policy != "") {
-		return nil, invalid("merge and policy say how the picked attempt comes back, but pick is %q; pick one, or leave them out", sandbox.PickNone)
+		return nil, validate.Errorf("merge and policy say how the picked attempt comes back, but pick is %q; pick one, or leave them out", sandbox.PickNone)
 	}
 	merge := sandbox.MergeRequest{Kind: req.Merge, Policy: req.Policy}
 	if err := checkMerge(&merge); err != nil {
@@ -108,7 +107,7 @@ func checkTry(req *sandbox.TryRequest) ([]sandbox.ExecRequest, error) {
 			Command: c.Command, Shell: c.Shell, Env: c.Env, WorkDir: c.WorkDir, User: c.User,
 			TimeoutMS: req.TimeoutMS, KeepBytes: sandbox.MaxTryOutput,
 		}
-		if err := checkExec(&commands[i]); err != nil {
+		if err := validate.Exec(&commands[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -158,7 +157,7 @@ func (t *attempts) tell(i int, a sandbox.Attempt) error {
 		return nil
 	}
 	if err := t.sink(sandbox.TryEvent{Attempt: a, Done: t.done, Total: len(t.results)}); err != nil {
-		return &callbackError{err}
+		return &call.CallbackError{Err: err}
 	}
 	return nil
 }
@@ -183,14 +182,14 @@ func (t *attempts) attempt(ctx context.Context, i int, req *sandbox.ExecRequest)
 		a.Changes, err = t.changes(ctx, r)
 	}
 	if err != nil {
-		a.Error = sandbox.MessageOf(t.s.public(err, "sandbox.try"))
+		a.Error = sandbox.MessageOf(t.s.gate.Public(err, "sandbox.try"))
 	}
 	return a
 }
 
 // exec runs the command and keeps the ends of its output.
 func (t *attempts) exec(ctx context.Context, h *handle, req *sandbox.ExecRequest, a *sandbox.Attempt) error {
-	id := newID("job-")
+	id := ids.New(ids.Job)
 	job, err := h.client.Exec(ctx, id, req, func(sandbox.JobEvent) error { return nil })
 	if err != nil {
 		return h.explain(ctx, err)

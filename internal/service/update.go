@@ -7,98 +7,96 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // Update implements [sandbox.Sandboxes].
-func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequest) (_ *sandbox.Sandbox, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "sandbox.update")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkUpdate(&req); err != nil {
-		return nil, err
-	}
-	var more sandbox.Resources
-	if req.VCPUs != nil {
-		more.VCPUs = *req.VCPUs
-	}
-	if req.MemoryMiB != nil {
-		more.MemoryMiB = *req.MemoryMiB
-	}
-	if err := s.checkLargest("", more); err != nil {
-		return nil, err
-	}
-	if req.OnTimeout != nil {
-		if err := s.checkPauses(*req.OnTimeout); err != nil {
+func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequest) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.update"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		if err := checkUpdate(&req); err != nil {
 			return nil, err
 		}
-	}
-	if req.History != nil && *req.History > 0 {
-		if err := s.keeps(); err != nil {
+		var more sandbox.Resources
+		if req.VCPUs != nil {
+			more.VCPUs = *req.VCPUs
+		}
+		if req.MemoryMiB != nil {
+			more.MemoryMiB = *req.MemoryMiB
+		}
+		if err := validate.Largest("", more, s.cfg.Largest); err != nil {
 			return nil, err
 		}
-	}
-	if r, done, err := s.updatePaused(v, ref, &req); done || err != nil {
+		if req.OnTimeout != nil {
+			if err := s.checkPauses(*req.OnTimeout); err != nil {
+				return nil, err
+			}
+		}
+		if req.History != nil && *req.History > 0 {
+			if err := s.keeps(); err != nil {
+				return nil, err
+			}
+		}
+		if r, done, err := s.updatePaused(c, ref, &req); done || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			return s.view(r), nil
+		}
+		h, err := s.openFor(c, ref)
 		if err != nil {
 			return nil, err
 		}
-		return s.view(r), nil
-	}
-	h, err := v.open(ref)
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case h.updating <- struct{}{}:
-		defer func() { <-h.updating }()
-	case <-v.ctx.Done():
-		return nil, v.ctx.Err()
-	}
-	// A machine that takes over meanwhile would have what was before.
-	unlock, err := s.lock(v.ctx, h.id)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	select {
-	case <-h.gone:
-		return nil, h.why
-	default:
-	}
-	v.detail = "changed " + strings.Join(changes(&req), ", ")
-	r, err := s.update(v.ctx, h, &req)
-	if err != nil {
-		return nil, err
-	}
-	if req.History != nil {
-		h.history.Store(int32(r.History))
-		if err := s.forgetSteps(v.ctx, r.ID, r.History); err != nil {
+		select {
+		case h.updating <- struct{}{}:
+			defer func() { <-h.updating }()
+		case <-c.Ctx.Done():
+			return nil, c.Ctx.Err()
+		}
+		// A machine that takes over meanwhile would have what was before.
+		unlock, err := s.lock(c.Ctx, h.id)
+		if err != nil {
 			return nil, err
 		}
-	}
-	return s.view(r), nil
+		defer unlock()
+		select {
+		case <-h.gone:
+			return nil, h.why
+		default:
+		}
+		c.Detail = "changed " + strings.Join(changes(&req), ", ")
+		r, err := s.update(c.Ctx, h, &req)
+		if err != nil {
+			return nil, err
+		}
+		if req.History != nil {
+			h.history.Store(int32(r.History))
+			if err := s.forgetSteps(c.Ctx, r.ID, r.History); err != nil {
+				return nil, err
+			}
+		}
+		return s.view(r), nil
+	})
 }
 
 // updatePaused changes the record of a sandbox that is paused, without
 // resuming it: it will be resumed with what the record says. Done is false for
 // a sandbox that is not paused.
-func (s *Service) updatePaused(v *visit, ref string, req *sandbox.UpdateRequest) (_ store.Record, done bool, err error) {
-	r, err := v.resolve(ref)
+func (s *Service) updatePaused(c *call.Call, ref string, req *sandbox.UpdateRequest) (_ store.Record, done bool, err error) {
+	r, err := c.Resolve(ref)
 	if err != nil || r.State != sandbox.StatePaused {
 		return r, false, err
 	}
-	unlock, err := s.lock(v.ctx, r.ID)
+	unlock, err := s.lock(c.Ctx, r.ID)
 	if err != nil {
 		return r, false, err
 	}
 	defer unlock()
-	v.detail = "changed " + strings.Join(changes(req), ", ")
-	r, err = s.cfg.Store.UpdateSandbox(v.ctx, r.ID, store.Change{
+	c.Detail = "changed " + strings.Join(changes(req), ", ")
+	r, err = s.cfg.Store.UpdateSandbox(c.Ctx, r.ID, store.Change{
 		From:  []sandbox.State{sandbox.StatePaused},
 		Apply: func(r *store.Record) error { change(r, req); return checkBindings(r) },
 	})
@@ -106,45 +104,45 @@ func (s *Service) updatePaused(v *visit, ref string, req *sandbox.UpdateRequest)
 		return r, false, nil // it was resumed, or has ended
 	}
 	if err == nil && req.History != nil {
-		err = s.forgetSteps(v.ctx, r.ID, r.History)
+		err = s.forgetSteps(c.Ctx, r.ID, r.History)
 	}
 	return r, err == nil, err
 }
 
 func checkUpdate(req *sandbox.UpdateRequest) error {
 	if req.Name != nil && *req.Name != "" {
-		if err := checkSandboxName(*req.Name); err != nil {
+		if err := validate.SandboxName(*req.Name); err != nil {
 			return err
 		}
 	}
 	if req.OnTimeout != nil {
-		if err := checkTimeoutAction(*req.OnTimeout); err != nil {
+		if err := validate.TimeoutAction(*req.OnTimeout); err != nil {
 			return err
 		}
 	}
 	if req.VCPUs != nil {
-		if err := checkRange("vcpus", int64(*req.VCPUs), 1, sandbox.MaxVCPUs); err != nil {
+		if err := validate.Range("vcpus", int64(*req.VCPUs), 1, sandbox.MaxVCPUs); err != nil {
 			return err
 		}
 	}
 	if req.MemoryMiB != nil {
-		if err := checkRange("memory_mib", *req.MemoryMiB, sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB); err != nil {
+		if err := validate.Range("memory_mib", *req.MemoryMiB, sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB); err != nil {
 			return err
 		}
 	}
 	if req.MaxPIDs != nil {
-		if err := checkRange("max_pids", *req.MaxPIDs, sandbox.MinPIDs, sandbox.MaxPIDsLimit); err != nil {
+		if err := validate.Range("max_pids", *req.MaxPIDs, sandbox.MinPIDs, sandbox.MaxPIDsLimit); err != nil {
 			return err
 		}
 	}
 	if req.History != nil {
-		if err := checkRange("history", int64(*req.History), 0, sandbox.MaxHistory); err != nil {
+		if err := validate.Range("history", int64(*req.History), 0, sandbox.MaxHistory); err != nil {
 			return err
 		}
 	}
-	return cmp.Or(checkMetadata(req.Metadata), checkEnv(req.Env),
-		checkSeconds("lifetime_seconds", req.LifetimeSeconds), checkSeconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
-		checkSeconds("paused_lifetime_seconds", req.PausedLifetimeSeconds))
+	return cmp.Or(validate.Metadata(req.Metadata), validate.Env(req.Env),
+		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
+		validate.Seconds("paused_lifetime_seconds", req.PausedLifetimeSeconds))
 }
 
 // changes names the fields that a request sets, for the audit record.
@@ -222,7 +220,7 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 	})
 	if err != nil {
 		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
-			err = notRunning(&after)
+			err = call.NotRunning(&after)
 		}
 		return after, retryLater(err)
 	}
@@ -230,7 +228,7 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 		return after, nil
 	}
 	// From here on all or nothing, whether or not the caller stays.
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	unenforced, err := h.apply(ctx, &after, limits, env)
 	if err != nil {
@@ -278,7 +276,7 @@ func (h *handle) apply(ctx context.Context, r *store.Record, limits, env bool) (
 // takeBack undoes an update that could not be applied. It has its own time: the
 // update may have used up that of ctx.
 func (s *Service) takeBack(ctx context.Context, h *handle, before *store.Record, limits, env bool) {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	if _, err := h.apply(ctx, before, limits, env); err != nil {
 		s.log.Warn("take back an update", "sandbox", h.id, "error", err)

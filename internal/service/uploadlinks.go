@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/image"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -22,41 +24,37 @@ const uploadLinkVersion = "u2"
 // LinkUpload implements [sandbox.Templates]. An archive's name is made of its
 // team's and the caller's name for it, with a key: no other team has the same,
 // and nobody can tell one who does not know the key.
-func (s *Service) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (_ *sandbox.UploadLink, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeTemplatesWrite, "template.upload_link")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if req.Name == "" || len(req.Name) > sandbox.MaxUploadName {
-		return nil, invalid("name has %d bytes; give 1 to %d", len(req.Name), sandbox.MaxUploadName)
-	}
-	if err := checkText("name", req.Name); err != nil {
-		return nil, err
-	}
-	if err := checkRange("size_bytes", req.SizeBytes, 1, sandbox.MaxUploadBytes); err != nil {
-		return nil, err
-	}
-	keeper, err := s.archives()
-	if err != nil {
-		return nil, err
-	}
-	name := hmac.New(sha256.New, s.cfg.PreviewKey)
-	fmt.Fprintf(name, "cove upload name %s\n%s\n%s\n", uploadLinkVersion, v.caller.Team, req.Name)
-	link := &sandbox.UploadLink{
-		Archive:   "upload-" + strings.ToLower(base32.StdEncoding.EncodeToString(name.Sum(nil)))[:26],
-		ExpiresAt: time.Now().Add(sandbox.UploadLinkTime).UTC().Truncate(time.Second),
-	}
-	v.detail = link.Archive
-	link.Present = keeper.HasArchive(link.Archive)
-	if s.cfg.UploadURL != nil {
-		link.URL = s.cfg.UploadURL(s.signUpload(link.Archive, req.SizeBytes, link.ExpiresAt))
-	}
-	if link.URL == "" && !link.Present {
-		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server does not know an address at which others reach it; its operator can name one with --listen, and in allowed_hosts if it serves other machines")
-	}
-	return link, nil
+func (s *Service) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeTemplatesWrite, "template.upload_link"), func(c *call.Call) (*sandbox.UploadLink, error) {
+		if req.Name == "" || len(req.Name) > sandbox.MaxUploadName {
+			return nil, validate.Errorf("name has %d bytes; give 1 to %d", len(req.Name), sandbox.MaxUploadName)
+		}
+		if err := validate.Text("name", req.Name); err != nil {
+			return nil, err
+		}
+		if err := validate.Range("size_bytes", req.SizeBytes, 1, sandbox.MaxUploadBytes); err != nil {
+			return nil, err
+		}
+		keeper, err := s.archives()
+		if err != nil {
+			return nil, err
+		}
+		name := hmac.New(sha256.New, s.cfg.PreviewKey)
+		fmt.Fprintf(name, "cove upload name %s\n%s\n%s\n", uploadLinkVersion, c.Caller.Team, req.Name)
+		link := &sandbox.UploadLink{
+			Archive:   "upload-" + strings.ToLower(base32.StdEncoding.EncodeToString(name.Sum(nil)))[:26],
+			ExpiresAt: time.Now().Add(sandbox.UploadLinkTime).UTC().Truncate(time.Second),
+		}
+		c.Detail = link.Archive
+		link.Present = keeper.HasArchive(link.Archive)
+		if s.cfg.UploadURL != nil {
+			link.URL = s.cfg.UploadURL(s.signUpload(link.Archive, req.SizeBytes, link.ExpiresAt))
+		}
+		if link.URL == "" && !link.Present {
+			return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server does not know an address at which others reach it; its operator can name one with --listen, and in allowed_hosts if it serves other machines")
+		}
+		return link, nil
+	})
 }
 
 // signUpload returns a link: it is good for one archive of at most so many

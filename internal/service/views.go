@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -30,37 +33,33 @@ var errNoView = sandbox.Errorf(sandbox.CodeForbidden, "this link opens no live v
 
 // ViewComputer implements [sandbox.Computers]. It does not wake a paused
 // computer, and neither does whoever opens the link.
-func (s *Service) ViewComputer(ctx context.Context, ref string, req sandbox.ViewRequest) (_ *sandbox.ViewLink, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeComputersWrite, "computer.view")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	req.TTLSeconds = cmp.Or(req.TTLSeconds, int64(sandbox.DefaultPreviewLink/time.Second))
-	if err := checkRange("ttl_seconds", req.TTLSeconds, 1, int64(sandbox.MaxPreviewLink/time.Second)); err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	desktop := desktopOf(&r)
-	switch {
-	case desktop == nil:
-		return nil, s.noScreen(v.ctx, r.ID)
-	case r.State != sandbox.StateRunning && r.State != sandbox.StatePaused:
-		return nil, notRunning(&r)
-	}
-	if _, err := displayNumber(desktop.Display); err != nil {
-		return nil, err
-	}
-	until := time.Now().UTC().Add(time.Duration(req.TTLSeconds) * time.Second).Truncate(time.Second)
-	v.detail = viewKind(req.Control) + " until " + until.Format(time.RFC3339)
-	query := url.Values{sandbox.ViewLinkParam: {s.signView(r.ID, req.Control, until)}}
-	return &sandbox.ViewLink{
-		URL: s.cfg.PreviewURL(sandbox.ViewLabel+r.ID) + "/?" + query.Encode(), Control: req.Control, ExpiresAt: until,
-	}, nil
+func (s *Service) ViewComputer(ctx context.Context, ref string, req sandbox.ViewRequest) (*sandbox.ViewLink, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeComputersWrite, "computer.view"), func(c *call.Call) (*sandbox.ViewLink, error) {
+		req.TTLSeconds = cmp.Or(req.TTLSeconds, int64(sandbox.DefaultPreviewLink/time.Second))
+		if err := validate.Range("ttl_seconds", req.TTLSeconds, 1, int64(sandbox.MaxPreviewLink/time.Second)); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		desktop := desktopOf(&r)
+		switch {
+		case desktop == nil:
+			return nil, s.noScreen(c.Ctx, r.ID)
+		case r.State != sandbox.StateRunning && r.State != sandbox.StatePaused:
+			return nil, call.NotRunning(&r)
+		}
+		if _, err := displayNumber(desktop.Display); err != nil {
+			return nil, err
+		}
+		until := time.Now().UTC().Add(time.Duration(req.TTLSeconds) * time.Second).Truncate(time.Second)
+		c.Detail = viewKind(req.Control) + " until " + until.Format(time.RFC3339)
+		query := url.Values{sandbox.ViewLinkParam: {s.signView(r.ID, req.Control, until)}}
+		return &sandbox.ViewLink{
+			URL: s.cfg.PreviewURL(sandbox.ViewLabel+r.ID) + "/?" + query.Encode(), Control: req.Control, ExpiresAt: until,
+		}, nil
+	})
 }
 
 // viewKind names what a link allows.
@@ -75,7 +74,7 @@ func viewKind(control bool) string {
 func displayNumber(display string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(cmp.Or(display, ":1"), ":"), 10, 8)
 	if err != nil || n > maxDisplay {
-		return 0, sandbox.Errorf(sandbox.CodeUnsupported, "the template's display %s is none that can be watched; build it with one from :0 to :%d", quote(display), maxDisplay)
+		return 0, sandbox.Errorf(sandbox.CodeUnsupported, "the template's display %s is none that can be watched; build it with one from :0 to :%d", validate.Quote(display), maxDisplay)
 	}
 	return int(n), nil
 }
@@ -116,7 +115,7 @@ func (s *Service) openViewLink(id, link string) (*sandbox.View, error) {
 // computer that is gone, not_running for one that is paused, which comes with its
 // view. It wakes none: a page that stays open would keep it awake for ever.
 func (s *Service) VisitView(ctx context.Context, visit sandbox.ViewVisit) (_ *sandbox.View, err error) {
-	ctx, leave, err := s.visitor(ctx)
+	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, err
@@ -126,7 +125,7 @@ func (s *Service) VisitView(ctx context.Context, visit sandbox.ViewVisit) (_ *sa
 }
 
 func (s *Service) visitView(ctx context.Context, visit sandbox.ViewVisit) (*sandbox.View, store.Record, error) {
-	if !isSandboxID(visit.SandboxID) {
+	if !ids.IsSandbox(visit.SandboxID) {
 		return nil, store.Record{}, errNoView
 	}
 	view, err := s.openViewLink(visit.SandboxID, visit.Link)
@@ -154,7 +153,7 @@ func (s *Service) visitView(ctx context.Context, visit sandbox.ViewVisit) (*sand
 
 // HasView reports whether there is such a computer, whoever may see it.
 func (s *Service) HasView(ctx context.Context, id string) bool {
-	if !isSandboxID(id) {
+	if !ids.IsSandbox(id) {
 		return false
 	}
 	r, err := s.cfg.Store.Sandbox(ctx, id)
@@ -165,7 +164,7 @@ func (s *Service) HasView(ctx context.Context, id string) bool {
 // ends with the link. Watching is no use of the computer, and does not keep it
 // from being idle; used notes that the visitor did something.
 func (s *Service) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.Conn, used func(), err error) {
-	ctx, leave, err := s.visitor(ctx)
+	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, nil, err
@@ -190,6 +189,6 @@ func (s *Service) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.
 	if err != nil {
 		return nil, nil, h.explain(ctx, err)
 	}
-	s.system(&r, "computer.viewed", viewKind(view.Control))
+	s.gate.System(&r, "computer.viewed", viewKind(view.Control))
 	return s.visitors.add("view "+r.ID, conn, &view.ExpiresAt), func() { h.touch(time.Now()) }, nil
 }

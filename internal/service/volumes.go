@@ -6,128 +6,115 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/volume"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// volumePrefix begins ids of volumes. Names must not.
-const volumePrefix = "vol-"
-
 var errNoVolumes = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no volumes")
 
-func isVolumeID(s string) bool { return strings.HasPrefix(s, volumePrefix) }
-
 // CreateVolume implements [sandbox.Volumes].
-func (s *Service) CreateVolume(ctx context.Context, req sandbox.CreateVolumeRequest) (_ *sandbox.Volume, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "volume.create")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	if s.cfg.Volumes == nil {
-		return nil, errNoVolumes
-	}
-	if isVolumeID(req.Name) {
-		return nil, invalid("name %s begins like an id; choose one that does not begin with %q", quote(req.Name), volumePrefix)
-	}
-	req.SizeMiB = cmp.Or(req.SizeMiB, sandbox.DefaultVolumeMiB)
-	if err := cmp.Or(checkName("name", req.Name), checkRange("size_mib", req.SizeMiB, 1, sandbox.MaxDiskMiB)); err != nil {
-		return nil, err
-	}
-	r := store.VolumeRecord{Team: v.caller.Team, Volume: sandbox.Volume{
-		ID: newID(volumePrefix), Name: req.Name, SizeMiB: req.SizeMiB, CreatedAt: time.Now().UTC(),
-	}}
-	v.detail = r.ID + " named " + r.Name
-	// The files first: what has no record is removed at the next start.
-	if err := s.cfg.Volumes.Create(r.ID, volumeLabel(&r)); err != nil {
-		return nil, errors.Join(err, s.cfg.Volumes.Remove(r.ID))
-	}
-	if err := s.cfg.Store.CreateVolume(v.ctx, r, s.cfg.Quota); err != nil {
-		if rerr := s.cfg.Volumes.Remove(r.ID); rerr != nil {
-			s.log.Error("remove the files of a volume that could not be made", "volume", r.ID, "error", rerr)
+func (s *Service) CreateVolume(ctx context.Context, req sandbox.CreateVolumeRequest) (*sandbox.Volume, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "volume.create"), func(c *call.Call) (*sandbox.Volume, error) {
+		if s.cfg.Volumes == nil {
+			return nil, errNoVolumes
 		}
-		return nil, err
-	}
-	return &r.Volume, nil
+		if ids.IsVolume(req.Name) {
+			return nil, validate.Errorf("name %s begins like an id; choose one that does not begin with %q", validate.Quote(req.Name), ids.Volume)
+		}
+		req.SizeMiB = cmp.Or(req.SizeMiB, sandbox.DefaultVolumeMiB)
+		if err := cmp.Or(validate.Name("name", req.Name), validate.Range("size_mib", req.SizeMiB, 1, sandbox.MaxDiskMiB)); err != nil {
+			return nil, err
+		}
+		r := store.VolumeRecord{Team: c.Caller.Team, Volume: sandbox.Volume{
+			ID: ids.New(ids.Volume), Name: req.Name, SizeMiB: req.SizeMiB, CreatedAt: time.Now().UTC(),
+		}}
+		c.Detail = r.ID + " named " + r.Name
+		// The files first: what has no record is removed at the next start.
+		if err := s.cfg.Volumes.Create(r.ID, volumeLabel(&r)); err != nil {
+			return nil, errors.Join(err, s.cfg.Volumes.Remove(r.ID))
+		}
+		if err := s.cfg.Store.CreateVolume(c.Ctx, r, s.cfg.Quota); err != nil {
+			if rerr := s.cfg.Volumes.Remove(r.ID); rerr != nil {
+				s.log.Error("remove the files of a volume that could not be made", "volume", r.ID, "error", rerr)
+			}
+			return nil, err
+		}
+		return &r.Volume, nil
+	})
 }
 
-// volume returns the record of the caller's volume with this id or name.
-func (v *visit) volume(ref string) (store.VolumeRecord, error) {
+// volumeFor returns the record of the caller's volume with this id or name.
+func (s *Service) volumeFor(c *call.Call, ref string) (store.VolumeRecord, error) {
 	if ref == "" {
-		return store.VolumeRecord{}, invalid("no volume is named; give its id or name")
+		return store.VolumeRecord{}, validate.Errorf("no volume is named; give its id or name")
 	}
-	if len(ref) > sandbox.MaxNameLength || checkText("volume", ref) != nil {
+	if len(ref) > sandbox.MaxNameLength || validate.Text("volume", ref) != nil {
 		return store.VolumeRecord{}, noVolume(ref)
 	}
 	var r store.VolumeRecord
 	var err error
-	if isVolumeID(ref) {
-		r, err = v.s.cfg.Store.Volume(v.ctx, ref)
+	if ids.IsVolume(ref) {
+		r, err = s.cfg.Store.Volume(c.Ctx, ref)
 	} else {
-		r, err = v.s.cfg.Store.VolumeByName(v.ctx, v.caller.Team, ref)
+		r, err = s.cfg.Store.VolumeByName(c.Ctx, c.Caller.Team, ref)
 	}
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.Team != v.caller.Team {
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.Team != c.Caller.Team {
 		return store.VolumeRecord{}, noVolume(ref)
 	}
 	return r, err
 }
 
 func noVolume(ref string) error {
-	return sandbox.Errorf(sandbox.CodeNotFound, "there is no volume %s; list the volumes to see which there are", quote(ref))
+	return sandbox.Errorf(sandbox.CodeNotFound, "there is no volume %s; list the volumes to see which there are", validate.Quote(ref))
 }
 
 // GetVolume implements [sandbox.Volumes]. It looks at what the volume holds now.
-func (s *Service) GetVolume(ctx context.Context, ref string) (_ *sandbox.Volume, err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.volume(ref)
-	if err != nil {
-		return nil, err
-	}
-	if s.cfg.Volumes != nil {
-		f, err := s.measureVolume(v.ctx, &r)
+func (s *Service) GetVolume(ctx context.Context, ref string) (*sandbox.Volume, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Volume, error) {
+		r, err := s.volumeFor(c, ref)
 		if err != nil {
 			return nil, err
 		}
-		r.UsedBytes = f.used
-	}
-	by, err := s.mounted(v.ctx, store.SandboxFilter{Team: r.Team, Namespace: v.caller.Namespace, VolumeID: r.ID})
-	if err != nil {
-		return nil, err
-	}
-	r.Sandboxes = by[r.ID]
-	return &r.Volume, nil
+		if s.cfg.Volumes != nil {
+			f, err := s.measureVolume(c.Ctx, &r)
+			if err != nil {
+				return nil, err
+			}
+			r.UsedBytes = f.used
+		}
+		by, err := s.mounted(c.Ctx, store.SandboxFilter{Team: r.Team, Namespace: c.Caller.Namespace, VolumeID: r.ID})
+		if err != nil {
+			return nil, err
+		}
+		r.Sandboxes = by[r.ID]
+		return &r.Volume, nil
+	})
 }
 
 // ListVolumes implements [sandbox.Volumes].
-func (s *Service) ListVolumes(ctx context.Context, page sandbox.Page) (_ *sandbox.List[sandbox.Volume], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	records, next, err := s.cfg.Store.ListVolumes(v.ctx, v.caller.Team, page)
-	if err != nil {
-		return nil, err
-	}
-	by, err := s.mounted(v.ctx, store.SandboxFilter{Team: v.caller.Team, Namespace: v.caller.Namespace, Mounted: true})
-	if err != nil {
-		return nil, err
-	}
-	list := &sandbox.List[sandbox.Volume]{Items: make([]sandbox.Volume, len(records)), NextCursor: next}
-	for i, r := range records {
-		list.Items[i] = r.Volume
-		list.Items[i].Sandboxes = by[r.ID]
-	}
-	return list, nil
+func (s *Service) ListVolumes(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Volume], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Volume], error) {
+		records, next, err := s.cfg.Store.ListVolumes(c.Ctx, c.Caller.Team, page)
+		if err != nil {
+			return nil, err
+		}
+		by, err := s.mounted(c.Ctx, store.SandboxFilter{Team: c.Caller.Team, Namespace: c.Caller.Namespace, Mounted: true})
+		if err != nil {
+			return nil, err
+		}
+		list := &sandbox.List[sandbox.Volume]{Items: make([]sandbox.Volume, len(records)), NextCursor: next}
+		for i, r := range records {
+			list.Items[i] = r.Volume
+			list.Items[i].Sandboxes = by[r.ID]
+		}
+		return list, nil
+	})
 }
 
 // mounted returns the living sandboxes of each volume, of those that a filter
@@ -164,30 +151,26 @@ func (s *Service) each(ctx context.Context, filter store.SandboxFilter, f func(*
 }
 
 // DeleteVolume implements [sandbox.Volumes].
-func (s *Service) DeleteVolume(ctx context.Context, ref string) (err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesWrite, "volume.delete")
-	v.atOnce = true
-	defer v.leave(&err)
-	if err != nil {
-		return err
-	}
-	r, err := v.volume(ref)
-	if err != nil {
-		return err
-	}
-	v.detail = r.ID + " named " + r.Name
-	if err := s.cfg.Store.DeleteVolume(v.ctx, r.ID); err != nil {
-		return err
-	}
-	s.fill.forget(r.ID)
-	if s.cfg.Volumes == nil {
+func (s *Service) DeleteVolume(ctx context.Context, ref string) error {
+	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "volume.delete"), func(c *call.Call) error {
+		r, err := s.volumeFor(c, ref)
+		if err != nil {
+			return err
+		}
+		c.Detail = r.ID + " named " + r.Name
+		if err := s.cfg.Store.DeleteVolume(c.Ctx, r.ID); err != nil {
+			return err
+		}
+		s.fill.forget(r.ID)
+		if s.cfg.Volumes == nil {
+			return nil
+		}
+		// It is deleted; what cannot be removed now is removed at the next start.
+		if err := s.removeVolume(c.Ctx, r.ID); err != nil {
+			s.log.Error("remove the files of a deleted volume", "volume", r.ID, "error", err)
+		}
 		return nil
-	}
-	// It is deleted; what cannot be removed now is removed at the next start.
-	if err := s.removeVolume(v.ctx, r.ID); err != nil {
-		s.log.Error("remove the files of a deleted volume", "volume", r.ID, "error", err)
-	}
-	return nil
+	})
 }
 
 // removeVolume removes the files of a volume that was deleted.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/volume"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -58,7 +59,7 @@ func TestVolumes(t *testing.T) {
 	}
 	v, err := w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "data"})
 	must(t, err)
-	if v.SizeMiB != sandbox.DefaultVolumeMiB || !isVolumeID(v.ID) {
+	if v.SizeMiB != sandbox.DefaultVolumeMiB || !ids.IsVolume(v.ID) {
 		t.Errorf("made %+v", v)
 	}
 	_, err = w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "data"})

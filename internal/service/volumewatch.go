@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -76,13 +77,13 @@ func (s *Service) volumeLoop() {
 	for {
 		t := time.NewTimer(wait)
 		select {
-		case <-s.ctx.Done():
+		case <-s.gate.Context().Done():
 			t.Stop()
 			return
 		case <-t.C:
 		}
 		began := time.Now()
-		if err := s.watchVolumes(s.ctx); err != nil && s.ctx.Err() == nil {
+		if err := s.watchVolumes(s.gate.Context()); err != nil && s.gate.Context().Err() == nil {
 			s.log.Error("measure volumes", "error", err)
 		}
 		wait = max(measureEvery, measureShare*time.Since(began))
@@ -163,10 +164,10 @@ func (s *Service) deletedIn(ctx context.Context, volume string, writers []store.
 func (s *Service) endWriter(ctx context.Context, r *store.Record, full fullness) {
 	reason := fmt.Sprintf("its volume %s is over the size by far: %s", full.name, full)
 	if _, err := s.kill(ctx, r.ID, reason); err != nil {
-		s.log.Error("end a sandbox whose volume is over its size", "sandbox", r.ID, "error", detailed(err))
+		s.log.Error("end a sandbox whose volume is over its size", "sandbox", r.ID, "error", call.Detailed(err))
 		return
 	}
-	s.system(r, "sandbox.overfull", reason)
+	s.gate.System(r, "sandbox.overfull", reason)
 }
 
 // unenforcedMounts says what of a sandbox's volumes is not enforced at once.

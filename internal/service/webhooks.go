@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/internal/webhook"
@@ -15,7 +18,6 @@ import (
 )
 
 const (
-	deliveryPrefix = "whd-"
 	// hookTail is how much of the end of each stream a webhook tells, in bytes.
 	hookTail = 16 << 10
 	// hookPoll is how often a sandbox is looked for that does not run now, and
@@ -75,23 +77,23 @@ func (s *Service) checkWebhook(req *sandbox.ExecRequest) error {
 		return nil
 	}
 	if !req.Background {
-		return invalid("a webhook tells the end of a background command; set background, or leave webhook out")
+		return validate.Errorf("a webhook tells the end of a background command; set background, or leave webhook out")
 	}
 	return s.hooks.Check(req.Webhook)
 }
 
 // recordWebhook keeps a job's webhook before the job begins, so that no crash
 // loses it.
-func (s *Service) recordWebhook(v *visit, h *handle, job string, hook *sandbox.Webhook) (*store.Delivery, error) {
-	d := store.Delivery{Team: v.caller.Team, Delivery: sandbox.Delivery{
-		ID: newID(deliveryPrefix), SandboxID: h.id, JobID: job, URL: hook.URL, State: store.DeliveryWaiting, CreatedAt: time.Now().UTC(),
+func (s *Service) recordWebhook(c *call.Call, h *handle, job string, hook *sandbox.Webhook) (*store.Delivery, error) {
+	d := store.Delivery{Team: c.Caller.Team, Delivery: sandbox.Delivery{
+		ID: ids.New(ids.Delivery), SandboxID: h.id, JobID: job, URL: hook.URL, State: store.DeliveryWaiting, CreatedAt: time.Now().UTC(),
 	}}
 	s.sealing.RLock()
 	defer s.sealing.RUnlock()
 	if err := s.sealWebhook(&d, hook); err != nil {
 		return nil, err
 	}
-	return &d, s.cfg.Store.CreateDelivery(v.ctx, d, sandbox.MaxSandboxWebhooks, sandbox.MaxTeamWebhooks)
+	return &d, s.cfg.Store.CreateDelivery(c.Ctx, d, sandbox.MaxSandboxWebhooks, sandbox.MaxTeamWebhooks)
 }
 
 func (s *Service) sealWebhook(d *store.Delivery, hook *sandbox.Webhook) error {
@@ -141,7 +143,7 @@ func (s *Service) openLatest(ctx context.Context, d *store.Delivery) (hook seale
 
 // dropWebhook forgets the webhook of a job that has not begun.
 func (s *Service) dropWebhook(ctx context.Context, d *store.Delivery) {
-	ctx, cancel := teardown(ctx)
+	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	if err := s.cfg.Store.DeleteDelivery(ctx, d.ID); err != nil {
 		s.log.Error("forget the webhook of a job that did not start", "delivery", d.ID, "error", err)
@@ -153,7 +155,7 @@ func (s *Service) dropWebhook(ctx context.Context, d *store.Delivery) {
 func (s *Service) hookLoop() {
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
 	for {
-		open, next, err := s.cfg.Store.ListDeliveries(s.ctx, store.DeliveryFilter{Open: true}, page)
+		open, next, err := s.cfg.Store.ListDeliveries(s.gate.Context(), store.DeliveryFilter{Open: true}, page)
 		if err != nil {
 			s.log.Error("go on with webhooks", "error", err)
 			break
@@ -169,11 +171,11 @@ func (s *Service) hookLoop() {
 	t := time.NewTicker(trimEvery)
 	defer t.Stop()
 	for {
-		if _, err := s.cfg.Store.TrimDeliveries(s.ctx, time.Now().Add(-sandbox.EndedRetention)); err != nil && s.ctx.Err() == nil {
+		if _, err := s.cfg.Store.TrimDeliveries(s.gate.Context(), time.Now().Add(-sandbox.EndedRetention)); err != nil && s.gate.Context().Err() == nil {
 			s.log.Error("remove old deliveries", "error", err)
 		}
 		select {
-		case <-s.ctx.Done():
+		case <-s.gate.Context().Done():
 			return
 		case <-t.C:
 		}
@@ -182,13 +184,9 @@ func (s *Service) hookLoop() {
 
 // goDeliver sees to a delivery until it is over or the service ends.
 func (s *Service) goDeliver(d *store.Delivery) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return // the next start goes on with it
-	}
-	s.wg.Go(func() {
-		if err := s.deliver(s.ctx, d); err != nil && s.ctx.Err() == nil {
+	// When the service is closed, the next start goes on with it.
+	s.gate.Go(func() {
+		if err := s.deliver(s.gate.Context(), d); err != nil && s.gate.Context().Err() == nil {
 			s.log.Error("deliver a webhook", "delivery", d.ID, "sandbox", d.SandboxID, "error", err)
 		}
 	})
@@ -391,23 +389,20 @@ func (h *handle) tail(ctx context.Context, job string, stream sandbox.Stream, to
 }
 
 // ListDeliveries implements [sandbox.Observe].
-func (s *Service) ListDeliveries(ctx context.Context, ref string, page sandbox.Page) (_ *sandbox.List[sandbox.Delivery], err error) {
-	v, err := s.enter(ctx, sandbox.ScopeSandboxesRead, "")
-	defer v.leave(&err)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	found, next, err := s.cfg.Store.ListDeliveries(v.ctx, store.DeliveryFilter{Team: v.caller.Team, SandboxID: r.ID}, page)
-	if err != nil {
-		return nil, err
-	}
-	list := &sandbox.List[sandbox.Delivery]{Items: make([]sandbox.Delivery, 0, len(found)), NextCursor: next}
-	for i := range found {
-		list.Items = append(list.Items, found[i].Delivery)
-	}
-	return list, nil
+func (s *Service) ListDeliveries(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Delivery], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Delivery], error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		found, next, err := s.cfg.Store.ListDeliveries(c.Ctx, store.DeliveryFilter{Team: c.Caller.Team, SandboxID: r.ID}, page)
+		if err != nil {
+			return nil, err
+		}
+		list := &sandbox.List[sandbox.Delivery]{Items: make([]sandbox.Delivery, 0, len(found)), NextCursor: next}
+		for i := range found {
+			list.Items = append(list.Items, found[i].Delivery)
+		}
+		return list, nil
+	})
 }

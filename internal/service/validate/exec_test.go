@@ -1,4 +1,4 @@
-package service
+package validate
 
 import (
 	"testing"
@@ -24,7 +24,7 @@ func TestExecTimes(t *testing.T) {
 		"handed over, with the most":   {sandbox.ExecRequest{HandoverMS: 45_000, TimeoutMS: hour}, hour},
 		"background":                   {sandbox.ExecRequest{Background: true}, 0},
 	} {
-		if err := checkExecTimes(&tt.req); err != nil || tt.req.TimeoutMS != tt.want {
+		if err := execTimes(&tt.req); err != nil || tt.req.TimeoutMS != tt.want {
 			t.Errorf("%s: timeout_ms %d, %v; want %d", name, tt.req.TimeoutMS, err, tt.want)
 		}
 	}
@@ -32,7 +32,7 @@ func TestExecTimes(t *testing.T) {
 		"waited for":  {TimeoutMS: longest + 1},
 		"handed over": {HandoverMS: 45_000, TimeoutMS: hour + 1},
 	} {
-		if err := checkExecTimes(&req); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+		if err := execTimes(&req); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 			t.Errorf("%s, with more than the most: %v", name, err)
 		}
 	}
