@@ -65,6 +65,7 @@ var layers = map[string]int{
 	"internal/backup":                  4,
 	"internal/service":                 4,
 	"internal/service/call":            4,
+	"internal/service/webhooks":        4,
 	"internal/janitor":                 4,
 
 	"client":                 5,
@@ -100,7 +101,8 @@ var sameLayer = map[string][]string{
 	"internal/wire/agentv1/...": {"internal/wire/agentv1"},
 	"internal/wire/cellv1/...":  {"internal/wire/cellv1"},
 	"internal/janitor":          {"internal/service"},
-	"internal/service":          {"internal/service/call"},
+	"internal/service":          {"internal/service/call", "internal/service/webhooks"},
+	"internal/service/webhooks": {"internal/service/call"},
 	"internal/dialect/...":      {"internal/dialect", "internal/dialect/..."},
 	"internal/mcpserver":        {"internal/mcpserver/...", "internal/dialect", "internal/dialect/..."},
 	"internal/mcpserver/...":    {"internal/mcpserver", "internal/dialect", "internal/dialect/..."},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/agentclient"
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/image"
 	"github.com/cove-sh/cove/internal/layer"
@@ -341,17 +342,17 @@ func (m *buildMachine) execTold(ctx context.Context, req sandbox.ExecRequest, re
 			report(text)
 		}
 	}
-	streams := map[sandbox.Stream]*textStream{sandbox.Stdout: {}, sandbox.Stderr: {}}
+	streams := map[sandbox.Stream]*clip.Stream{sandbox.Stdout: {}, sandbox.Stderr: {}}
 	req.KeepBytes = stepOutput
 	// Only the build's own time bounds it.
 	job, err := m.client.Exec(ctx, "", &req, func(e sandbox.JobEvent) error {
 		if s := streams[e.Stream]; s != nil {
-			tell(s.write(e.Offset, e.Data))
+			tell(s.Write(e.Offset, e.Data))
 		}
 		return nil
 	})
-	tell(streams[sandbox.Stdout].end())
-	tell(streams[sandbox.Stderr].end())
+	tell(streams[sandbox.Stdout].End())
+	tell(streams[sandbox.Stderr].End())
 	switch {
 	case err != nil:
 		return err
@@ -377,7 +378,7 @@ func (l *lastOutput) write(text string) {
 func (l *lastOutput) text() string {
 	lines := bytes.Split(bytes.TrimSpace(l.data), []byte("\n"))
 	lines = lines[max(0, len(lines)-stepLines):]
-	out := lastText(bytes.TrimSpace(bytes.Join(lines, []byte("\n"))))
+	out := clip.TailText(bytes.TrimSpace(bytes.Join(lines, []byte("\n"))))
 	if out == "" {
 		return " and no output"
 	}

@@ -208,6 +208,13 @@ const openTries = 5
 // or has another machine.
 var errMoved error = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox was paused, resumed, restored or merged at the same moment; try again")
 
+// isOpen reports whether a sandbox has a handle.
+func (s *Service) isOpen(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.handles[id] != nil
+}
+
 // openRecord returns the handle of a sandbox that is running by its record,
 // and makes it if this is the first call since the daemon started.
 func (s *Service) openRecord(ctx context.Context, r *store.Record) (*handle, error) {

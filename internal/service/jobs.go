@@ -47,7 +47,7 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 		if err := validate.Exec(&req); err != nil {
 			return nil, err
 		}
-		if err := s.checkWebhook(&req); err != nil {
+		if err := s.webhooks.Check(&req); err != nil {
 			return nil, err
 		}
 		h, err := s.openFor(c, ref)
@@ -65,16 +65,16 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 			return nil, err
 		}
 		if req.Webhook != nil {
-			delivery, err := s.recordWebhook(c, h, id, req.Webhook)
+			delivery, err := s.webhooks.Record(c, id, req.Webhook)
 			if err != nil {
 				return nil, err
 			}
 			defer func() {
 				if job == nil {
-					s.dropWebhook(c.Ctx, delivery)
+					s.webhooks.Forget(c.Ctx, delivery)
 					return
 				}
-				s.goDeliver(delivery)
+				s.webhooks.Deliver(delivery)
 			}()
 		}
 		events := &sink{f: f}

@@ -149,6 +149,11 @@ func (s *Service) look(ctx context.Context, r *store.Record, st *sandbox.Sandbox
 	st.Stats, st.CPUPercent = used, s.meter.percent(h, r.StartedAt, used.CPUSeconds)
 }
 
+// ListDeliveries implements [sandbox.Observe].
+func (s *Service) ListDeliveries(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Delivery], error) {
+	return s.webhooks.ListDeliveries(ctx, ref, page)
+}
+
 // StatsSeries implements [sandbox.Observe].
 func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.StatsSeriesRequest) (*sandbox.List[sandbox.StatsPoint], error) {
 	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.StatsPoint], error) {

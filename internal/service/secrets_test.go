@@ -468,7 +468,7 @@ func TestRotateSecretsKey(t *testing.T) {
 		}
 	}
 	// Who has read it before finds it all the same.
-	if hook, opened, err := w.openLatest(t.Context(), &stale[0]); err != nil || !opened || hook.Secret != "0123456789" {
+	if hook, opened, err := w.webhooks.Unseal(t.Context(), &stale[0]); err != nil || !opened || hook.Secret != "0123456789" {
 		t.Errorf("a webhook that was read before is opened as %q, %v", hook.Secret, err)
 	}
 	w.restart()

@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/orphan"
 	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/webhooks"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/internal/volume"
@@ -160,8 +161,7 @@ type Service struct {
 	builds     builds
 	meter      meter
 	metrics    *metrics
-	hooks      *webhook.Sender
-	senders    *lanes        // of webhooks that are being sent, by sandbox
+	webhooks   *webhooks.Queue
 	collect    chan struct{} // wakes the collector; has room for one
 }
 
@@ -231,12 +231,22 @@ func New(cfg Config) (*Service, error) {
 		p.SetPeers(s.DialPeer)
 	}
 	s.golden = newGoldens(s)
-	s.hooks, s.senders = webhook.New(cfg.Webhooks), newLanes(hookSenders, hookLane)
 	s.ports.s, s.ports.open = s, map[string]*published{}
 	s.gate = call.NewGate(call.Config{Store: cfg.Store, Audit: s.audit, Log: log, Observe: func(action string, began time.Time, err error) {
 		s.metrics.observe(action, began, err)
 	}})
 	s.metrics = newMetrics(s)
+	s.webhooks = webhooks.New(webhooks.Config{
+		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Vault: cfg.Vault, Sealing: s.sealing.RLocker(),
+		Open: func(ctx context.Context, r *store.Record) (webhooks.Sandbox, error) {
+			h, err := s.openRecord(ctx, r)
+			if err != nil {
+				return webhooks.Sandbox{}, err
+			}
+			return webhooks.Sandbox{Client: h.client, Gone: h.gone}, nil
+		},
+		Running: s.isOpen,
+	})
 	cfg.Engine.Notify(s.instanceFailed)
 	return s, nil
 }
@@ -250,7 +260,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.gate.Go(s.flushLoop)
 	s.gate.Go(s.collectLoop)
 	s.gate.Go(s.meterLoop)
-	s.gate.Go(s.hookLoop)
+	s.gate.Go(s.webhooks.Run)
 	s.gate.Go(s.volumeLoop)
 	return nil
 }
@@ -262,7 +272,7 @@ func (s *Service) Close() error {
 	s.ports.closeAll()
 	s.visitors.end("")
 	s.gate.Wait()
-	s.hooks.Close()
+	s.webhooks.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := errors.Join(s.flushActivity(ctx), s.audit.Close())

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/layer"
 	"github.com/cove-sh/cove/internal/service/call"
@@ -302,7 +303,7 @@ func (s *Service) keptOutput(ctx context.Context, h *handle, job string, stream 
 		if err != nil {
 			return "", false, err
 		}
-		return firstText(head.Data[:min(len(head.Data), half)]) + "\n…\n" + lastText(tail.Data), true, nil
+		return clip.HeadText(head.Data[:min(len(head.Data), half)]) + "\n…\n" + clip.TailText(tail.Data), true, nil
 	}
-	return validText(head.Data), false, nil
+	return clip.ToText(head.Data), false, nil
 }

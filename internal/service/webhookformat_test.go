@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/service/webhooks"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -37,11 +38,11 @@ func TestWebhookFormatHOPX(t *testing.T) {
 	for _, tt := range []struct {
 		line    string
 		timeout int64
-		want    flatNews
+		want    webhooks.HOPXEvent
 	}{
-		{"echo out; echo err >&2", 0, flatNews{Status: "completed", Success: true, Stdout: "out\n", Stderr: "err\n"}},
-		{"exit 3", 0, flatNews{Status: "failed", ExitCode: 3}},
-		{"sleep 1000", 50, flatNews{Status: "timeout", ExitCode: 124, Error: "it took longer than its timeout"}},
+		{"echo out; echo err >&2", 0, webhooks.HOPXEvent{Status: "completed", Success: true, Stdout: "out\n", Stderr: "err\n"}},
+		{"exit 3", 0, webhooks.HOPXEvent{Status: "failed", ExitCode: 3}},
+		{"sleep 1000", 50, webhooks.HOPXEvent{Status: "timeout", ExitCode: 124, Error: "it took longer than its timeout"}},
 	} {
 		job, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{
 			Shell: tt.line, Background: true, TimeoutMS: tt.timeout,
@@ -50,7 +51,7 @@ func TestWebhookFormatHOPX(t *testing.T) {
 		must(t, err)
 		w.delivered(sbx.ID, store.DeliveryDelivered)
 		p := <-posts
-		var got flatNews
+		var got webhooks.HOPXEvent
 		must(t, json.Unmarshal(p.body, &got))
 		if got.ExecutionID != "exec_"+job.ID || got.Timestamp.IsZero() {
 			t.Errorf("%s: told %s", tt.line, p.body)

@@ -2,7 +2,6 @@ package service
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/webhooks"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
 	"github.com/cove-sh/cove/internal/webhook"
@@ -26,7 +26,7 @@ type receiver struct {
 	mu     sync.Mutex
 	fails  int // guarded by mu; how many more times it fails
 	header []http.Header
-	news   []hookNews
+	news   []webhooks.Event
 }
 
 func newReceiver(t *testing.T) *receiver {
@@ -41,7 +41,7 @@ func newReceiver(t *testing.T) *receiver {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
-		var n hookNews
+		var n webhooks.Event
 		if err != nil || json.Unmarshal(body, &n) != nil {
 			t.Errorf("body %q, %v", body, err)
 		}
@@ -51,10 +51,10 @@ func newReceiver(t *testing.T) *receiver {
 	return r
 }
 
-func (r *receiver) told() []hookNews {
+func (r *receiver) told() []webhooks.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]hookNews{}, r.news...)
+	return append([]webhooks.Event{}, r.news...)
 }
 
 // hooked is a world whose webhooks may reach loopback, and neither time out
@@ -171,6 +171,9 @@ func TestWebhookLost(t *testing.T) {
 	}
 }
 
+// sentAtOnce is how many webhooks of one sandbox are sent at once.
+const sentAtOnce = 4
+
 // TestWebhookFair has a sandbox whose receiver never answers, and one whose
 // receiver does.
 func TestWebhookFair(t *testing.T) {
@@ -191,7 +194,7 @@ func TestWebhookFair(t *testing.T) {
 	for range 20 {
 		w.hook(slow.ID, "true", sandbox.Webhook{URL: stalls.URL})
 	}
-	wait(t, func() bool { return held.Load() >= hookLane }, func() string { return "nothing is sent" })
+	wait(t, func() bool { return held.Load() >= sentAtOnce }, func() string { return "nothing is sent" })
 	w.hook(fair.ID, "true", sandbox.Webhook{URL: r.URL})
 	w.delivered(fair.ID, store.DeliveryDelivered)
 	for _, d := range w.deliveries(slow.ID) {
@@ -201,42 +204,8 @@ func TestWebhookFair(t *testing.T) {
 	}
 }
 
-func TestLanes(t *testing.T) {
-	l := newLanes(3, 2)
-	enter := func(key string, wait time.Duration) (func(), bool) {
-		ctx, cancel := context.WithTimeout(t.Context(), wait)
-		defer cancel()
-		release, err := l.enter(ctx, key)
-		return release, err == nil
-	}
-	var releases []func()
-	for i, tt := range []struct {
-		key string
-		ok  bool
-	}{{"a", true}, {"a", true}, {"a", false}, {"b", true}, {"c", false}} {
-		wait := 20 * time.Millisecond
-		if tt.ok {
-			wait = time.Minute
-		}
-		release, ok := enter(tt.key, wait)
-		if ok != tt.ok {
-			t.Fatalf("turn %d of %s: %v", i, tt.key, ok)
-		}
-		if ok {
-			releases = append(releases, release)
-		}
-	}
-	for _, release := range releases {
-		release()
-	}
-	if len(l.byKey) != 0 || len(l.all) != 0 {
-		t.Errorf("left: %v", l.byKey)
-	}
-}
-
 func TestWebhookRefused(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Vault, w.Service.cfg.Vault = nil, nil
+	w := newWorld(t, func(c *Config) { c.Vault = nil })
 	sbx := w.create(sandbox.CreateRequest{})
 	for name, c := range map[string]struct {
 		req  sandbox.ExecRequest

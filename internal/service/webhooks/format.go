@@ -1,4 +1,4 @@
-package service
+package webhooks
 
 import (
 	"encoding/json"
@@ -7,20 +7,20 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// flatTail is how much of the end of each stream a webhook in the format of
+// tailHOPX is how much of the end of each stream a webhook in the format of
 // HOPX tells, in bytes: its receivers get the output from it alone.
-const flatTail = 256 << 10
+const tailHOPX = 256 << 10
 
-// tailOf is how much of the end of each stream a webhook tells.
-func tailOf(f sandbox.WebhookFormat) int64 {
+// tailBytes is how much of the end of each stream a webhook tells.
+func tailBytes(f sandbox.WebhookFormat) int64 {
 	if f == sandbox.WebhookHOPX {
-		return flatTail
+		return tailHOPX
 	}
-	return hookTail
+	return tailStandard
 }
 
-// flatNews is the end of a job as HOPX tells it.
-type flatNews struct {
+// HOPXEvent is the end of a job as HOPX tells it.
+type HOPXEvent struct {
 	ExecutionID   string    `json:"execution_id"`
 	Status        string    `json:"status"` // "completed", "failed" or "timeout"
 	Success       bool      `json:"success"`
@@ -32,13 +32,13 @@ type flatNews struct {
 	Error         string    `json:"error,omitempty"`
 }
 
-// encodeNews is the body of a webhook.
-func encodeNews(n *hookNews, f sandbox.WebhookFormat) ([]byte, error) {
+// encode is the body of a webhook.
+func encode(n *Event, f sandbox.WebhookFormat) ([]byte, error) {
 	if f != sandbox.WebhookHOPX {
 		return json.Marshal(n)
 	}
 	j := &n.Data
-	flat := flatNews{
+	flat := HOPXEvent{
 		ExecutionID: "exec_" + j.JobID, Status: "failed", Stdout: j.StdoutTail, Stderr: j.StderrTail,
 		ExitCode: 1, ExecutionTime: float64(j.DurationMS) / 1000, Timestamp: n.Timestamp, Error: j.Reason,
 	}
