@@ -65,6 +65,7 @@ var layers = map[string]int{
 	"internal/backup":                  4,
 	"internal/service":                 4,
 	"internal/service/call":            4,
+	"internal/service/volumes":         4,
 	"internal/service/webhooks":        4,
 	"internal/janitor":                 4,
 
@@ -101,7 +102,8 @@ var sameLayer = map[string][]string{
 	"internal/wire/agentv1/...": {"internal/wire/agentv1"},
 	"internal/wire/cellv1/...":  {"internal/wire/cellv1"},
 	"internal/janitor":          {"internal/service"},
-	"internal/service":          {"internal/service/call", "internal/service/webhooks"},
+	"internal/service":          {"internal/service/call", "internal/service/volumes", "internal/service/webhooks"},
+	"internal/service/volumes":  {"internal/service/call"},
 	"internal/service/webhooks": {"internal/service/call"},
 	"internal/dialect/...":      {"internal/dialect", "internal/dialect/..."},
 	"internal/mcpserver":        {"internal/mcpserver/...", "internal/dialect", "internal/dialect/..."},

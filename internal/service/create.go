@@ -108,7 +108,7 @@ func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record,
 	if err := setRoot(&r, root, from.begins); err != nil {
 		return r, from, err
 	}
-	if err := s.mount(c, &r, req.Mounts); err != nil {
+	if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
 		return r, from, err
 	}
 	if len(r.Mounts) > 0 {
@@ -200,7 +200,7 @@ func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
 	}
 	req.Ports = slices.Clone(req.Ports)
 	return cmp.Or(validate.Metadata(req.Metadata), validate.Resources(req.Resources), validate.Env(req.Env),
-		checkSecretEnvs(req.Secrets), checkPorts(req.Ports, caller), checkMounts(req.Mounts),
+		checkSecretEnvs(req.Secrets), checkPorts(req.Ports, caller), validate.Mounts(req.Mounts),
 		validate.Range("history", int64(req.History), 0, sandbox.MaxHistory),
 		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
 		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))

@@ -42,7 +42,7 @@ func (s *Service) spec(ctx context.Context, b *beginning, r *store.Record) (engi
 		return spec, err
 	}
 	spec.Network = n
-	spec.Mounts, err = s.mountsOf(ctx, r)
+	spec.Mounts, err = s.Volumes.InstanceMounts(ctx, r)
 	return spec, err
 }
 

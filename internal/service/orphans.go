@@ -27,8 +27,7 @@ const (
 	lowMost = 2 << 30
 	// saveTimeout bounds how long the state of a sandbox without a record may
 	// take to be kept, measureTimeout how long its volume is measured.
-	saveTimeout    = time.Minute
-	measureTimeout = 5 * time.Second
+	saveTimeout = time.Minute
 )
 
 // What the state of a sandbox was kept for.
@@ -72,15 +71,6 @@ func instanceLabel(r *store.Record) json.RawMessage {
 	return sandboxLabel(keptRunning, &closed)
 }
 
-// volumeLabel is what a volume says of itself.
-func volumeLabel(r *store.VolumeRecord) []byte {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return nil
-	}
-	return data
-}
-
 // setCheckpointAside keeps a checkpoint for whoever misses it.
 func (s *Service) setCheckpointAside(ctx context.Context, c *engine.Checkpoint, why string) error {
 	it := orphan.Item{ID: c.ID, Kind: orphan.Checkpoint, SizeBytes: c.SizeBytes, Why: why, Record: c.Label}
@@ -112,40 +102,6 @@ func (s *Service) setAsideOrLeave(ctx context.Context, c *engine.Checkpoint, why
 	if err != nil && !said && ctx.Err() == nil {
 		s.log.Error("the state of a sandbox that no record names cannot be set aside and stays where it is", "checkpoint", c.ID, "error", err)
 	}
-}
-
-// discardVolume removes the files of a volume without a record that this store
-// had, or that are none, and sets others aside.
-func (s *Service) discardVolume(ctx context.Context, id string) error {
-	named, err := s.cfg.Store.WasNamed(ctx, id)
-	if err != nil {
-		return err
-	}
-	if named || s.cfg.Orphans == nil || s.cfg.Volumes.Empty(id) {
-		if err := s.removeVolume(ctx, id); err != nil {
-			return err
-		}
-		s.log.Warn("removed the files of a volume without a record", "volume", id)
-		return nil
-	}
-	return s.setVolumeAside(ctx, id, "no record names it")
-}
-
-func (s *Service) setVolumeAside(ctx context.Context, id, why string) error {
-	it := orphan.Item{ID: id, Kind: orphan.Volume, Why: why}
-	var known store.VolumeRecord
-	if data := s.cfg.Volumes.Label(id); json.Unmarshal(data, &known) == nil {
-		it.Team, it.Name, it.Record = known.Team, known.Name, data
-	}
-	measure, cancel := context.WithTimeout(ctx, measureTimeout)
-	defer cancel()
-	it.SizeBytes, _ = s.cfg.Volumes.Used(measure, id, sandbox.MaxDiskMiB<<20) // as far as it was measured
-	it, err := s.cfg.Orphans.Put(it, func(to string) error { return s.cfg.Volumes.MoveOut(id, to) })
-	if err != nil {
-		return err
-	}
-	s.log.Warn("set aside a volume; cove recover brings it back", "volume", id, "why", why, "name", it.Name, "team", it.Team, "until", s.orphanEnd(&it))
-	return nil
 }
 
 // endUnknown ends an instance that no record names. One that was somebody's

@@ -64,7 +64,7 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 		Durable: true,
 		Label:   sandboxLabel(keptPause, &r),
 		Commit: func(engine.Checkpoint) (err error) {
-			if err := s.syncVolumes(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
+			if err := s.Volumes.Sync(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
 				return err
 			}
 			done, err := settle()

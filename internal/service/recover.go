@@ -14,6 +14,7 @@ import (
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/service/validate"
+	"github.com/cove-sh/cove/internal/service/volumes"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -104,7 +105,7 @@ func noOrphan(id string) error {
 // recoverVolume makes a volume of what was set aside.
 func (s *Service) recoverVolume(ctx context.Context, c *call.Call, it *orphan.Item) (*sandbox.Volume, error) {
 	if s.cfg.Volumes == nil {
-		return nil, errNoVolumes
+		return nil, volumes.ErrNone
 	}
 	var r store.VolumeRecord
 	if json.Unmarshal(it.Record, &r) != nil || r.Team == "" {
@@ -119,7 +120,7 @@ func (s *Service) recoverVolume(ctx context.Context, c *call.Call, it *orphan.It
 		return nil, err
 	}
 	if err := s.cfg.Store.CreateVolume(ctx, r, store.Quota{}); err != nil {
-		return nil, errors.Join(err, s.setVolumeAside(ctx, r.ID, it.Why))
+		return nil, errors.Join(err, s.Volumes.SetAside(ctx, r.ID, it.Why))
 	}
 	return &r.Volume, nil
 }

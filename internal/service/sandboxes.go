@@ -15,7 +15,7 @@ func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	sbx := r.Sandbox
 	sbx.Secrets, sbx.Desktop = secretNames(&r), desktopOf(&r)
 	if !sbx.State.Final() {
-		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.unenforcedMounts(&r)...)
+		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
 	}
 	if sbx.State == sandbox.StateRunning {
 		s.mu.Lock()

@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/orphan"
 	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/volumes"
 	"github.com/cove-sh/cove/internal/service/webhooks"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/vault"
@@ -112,6 +113,8 @@ type Config struct {
 // Service implements [sandbox.Service]. [Service.Start] makes it ready and
 // [Service.Close] ends it; sandboxes live on.
 type Service struct {
+	*volumes.Volumes
+
 	cfg   Config
 	log   *slog.Logger
 	audit *audit.Recorder
@@ -152,17 +155,14 @@ type Service struct {
 	// recovering is held by whoever changes what is set aside.
 	recovering sync.Mutex
 	// sealing is held, to read, by whoever seals a value until that is stored.
-	sealing sync.RWMutex
-	waking  singleflight.Group
-	golden  *goldens
-	fill    fills
-	// hostMounts are those of the configuration.
-	hostMounts []hostMount
-	builds     builds
-	meter      meter
-	metrics    *metrics
-	webhooks   *webhooks.Queue
-	collect    chan struct{} // wakes the collector; has room for one
+	sealing  sync.RWMutex
+	waking   singleflight.Group
+	golden   *goldens
+	builds   builds
+	meter    meter
+	metrics  *metrics
+	webhooks *webhooks.Queue
+	collect  chan struct{} // wakes the collector; has room for one
 }
 
 var _ sandbox.Service = (*Service)(nil)
@@ -172,10 +172,58 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Engine == nil || cfg.Templates == nil {
 		return nil, errors.New("service needs a store, an engine and templates")
 	}
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	hostMounts, err := volumes.ParseHostMounts(cfg.HostMounts)
+	if err != nil {
+		return nil, err
+	}
+	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	s := &Service{
+		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
+		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
+		usedUntil: time.Now(),
+		handles:   map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
+		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, stuck: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
+		collect: make(chan struct{}, 1),
+	}
+	s.keeper, _ = cfg.Engine.(engine.Checkpointer)
+	s.logger, _ = cfg.Engine.(engine.NetworkLogger)
+	if p, ok := cfg.Engine.(engine.Switch); ok {
+		p.SetPeers(s.DialPeer)
+	}
+	s.golden = newGoldens(s)
+	s.ports.s, s.ports.open = s, map[string]*published{}
+	s.gate = call.NewGate(call.Config{Store: cfg.Store, Audit: s.audit, Log: log, Observe: func(action string, began time.Time, err error) {
+		s.metrics.observe(action, began, err)
+	}})
+	s.Volumes = volumes.New(volumes.Config{
+		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Log: log, Quota: cfg.Quota, Dir: cfg.Volumes, Orphans: cfg.Orphans, OrphanRetention: cfg.OrphanRetention,
+		HostMounts: hostMounts, StateDir: cfg.StateDir,
+		Kill: func(ctx context.Context, id, reason string) error { _, err := s.kill(ctx, id, reason); return err },
+	})
+	s.metrics = newMetrics(s)
+	s.webhooks = webhooks.New(webhooks.Config{
+		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Vault: cfg.Vault, Sealing: s.sealing.RLocker(),
+		Open: func(ctx context.Context, r *store.Record) (webhooks.Sandbox, error) {
+			h, err := s.openRecord(ctx, r)
+			if err != nil {
+				return webhooks.Sandbox{}, err
+			}
+			return webhooks.Sandbox{Client: h.client, Gone: h.gone}, nil
+		},
+		Running: s.isOpen,
+	})
+	cfg.Engine.Notify(s.instanceFailed)
+	return s, nil
+}
+
+func (cfg *Config) setDefaults() error {
 	if cfg.Boot == (Boot{}) {
 		boot, err := readBoot()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		cfg.Boot = boot
 	}
@@ -208,60 +256,24 @@ func New(cfg Config) (*Service, error) {
 	if cfg.PreviewURL == nil {
 		cfg.PreviewURL = func(label string) string { return "http://" + label + ".localhost" }
 	}
-	hostMounts, err := parseHostMounts(cfg.HostMounts)
-	if err != nil {
-		return nil, err
-	}
 	cfg.OrphanRetention = cmp.Or(cfg.OrphanRetention, DefaultOrphanRetention)
 	if cfg.Room == nil {
 		cfg.Room = func() (free, total int64, err error) { return roomOf(cfg.StateDir) }
 	}
-	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	s := &Service{
-		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
-		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
-		usedUntil: time.Now(),
-		handles:   map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
-		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, stuck: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
-		collect: make(chan struct{}, 1), hostMounts: hostMounts,
-	}
-	s.keeper, _ = cfg.Engine.(engine.Checkpointer)
-	s.logger, _ = cfg.Engine.(engine.NetworkLogger)
-	if p, ok := cfg.Engine.(engine.Switch); ok {
-		p.SetPeers(s.DialPeer)
-	}
-	s.golden = newGoldens(s)
-	s.ports.s, s.ports.open = s, map[string]*published{}
-	s.gate = call.NewGate(call.Config{Store: cfg.Store, Audit: s.audit, Log: log, Observe: func(action string, began time.Time, err error) {
-		s.metrics.observe(action, began, err)
-	}})
-	s.metrics = newMetrics(s)
-	s.webhooks = webhooks.New(webhooks.Config{
-		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Vault: cfg.Vault, Sealing: s.sealing.RLocker(),
-		Open: func(ctx context.Context, r *store.Record) (webhooks.Sandbox, error) {
-			h, err := s.openRecord(ctx, r)
-			if err != nil {
-				return webhooks.Sandbox{}, err
-			}
-			return webhooks.Sandbox{Client: h.client, Gone: h.gone}, nil
-		},
-		Running: s.isOpen,
-	})
-	cfg.Engine.Notify(s.instanceFailed)
-	return s, nil
+	return nil
 }
 
 // Start brings the record into line with what the engine still runs, and
 // begins work in the background. It is called once, before any verb.
 func (s *Service) Start(ctx context.Context) error {
-	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.failLostBuilds(ctx), s.reconcileVolumes(ctx), s.tellLostKeys(ctx)); err != nil {
+	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.failLostBuilds(ctx), s.Volumes.Reconcile(ctx), s.tellLostKeys(ctx)); err != nil {
 		return err
 	}
 	s.gate.Go(s.flushLoop)
 	s.gate.Go(s.collectLoop)
 	s.gate.Go(s.meterLoop)
 	s.gate.Go(s.webhooks.Run)
-	s.gate.Go(s.volumeLoop)
+	s.gate.Go(s.Volumes.Run)
 	return nil
 }
 

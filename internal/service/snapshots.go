@@ -102,7 +102,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 	}
 	defer release()
 	if !snap.Automatic {
-		if err := s.syncVolumes(ctx, &r, "no snapshot of sandbox "+r.ID+" was made"); err != nil {
+		if err := s.Volumes.Sync(ctx, &r, "no snapshot of sandbox "+r.ID+" was made"); err != nil {
 			s.collectSoon()
 			return snap, err
 		}
@@ -383,7 +383,7 @@ func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (s
 	case snap.Kind != sandbox.SnapshotFiles:
 		return r, none, validate.Errorf("mounts are given with a snapshot of memory, in which programs have files of its own mounts open; leave them out, or begin with a snapshot of kind %q", sandbox.SnapshotFiles)
 	default:
-		if err := s.mount(c, &r, req.Mounts); err != nil {
+		if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
 			return r, none, err
 		}
 	}

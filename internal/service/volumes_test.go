@@ -155,7 +155,7 @@ func TestVolumeFull(t *testing.T) {
 	reader := w.create(mounts(sandbox.Mount{Target: "/data", Volume: "data", ReadOnly: true}))
 	file := filepath.Join(w.cfg.Volumes.Path(v.ID), "f")
 	must(t, os.WriteFile(file, make([]byte, 3<<19), 0o600))
-	must(t, w.watchVolumes(ctx))
+	must(t, w.Volumes.Watch(ctx))
 	if got := w.get(writer.ID); got.State != sandbox.StateRunning || !strings.Contains(strings.Join(got.Unenforced, ""), "delete files") {
 		t.Errorf("the writer is %s, %q", got.State, got.Unenforced)
 	}
@@ -165,7 +165,7 @@ func TestVolumeFull(t *testing.T) {
 		t.Errorf("the volume is %+v, %v", got, err)
 	}
 	must(t, os.WriteFile(file, make([]byte, 3<<20), 0o600))
-	must(t, w.watchVolumes(ctx))
+	must(t, w.Volumes.Watch(ctx))
 	if got := w.get(writer.ID); got.State != sandbox.StateKilled || !strings.Contains(got.Reason, "data") {
 		t.Errorf("the writer is %s, %q", got.State, got.Reason)
 	}

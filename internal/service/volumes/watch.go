@@ -1,4 +1,4 @@
-package service
+package volumes
 
 import (
 	"context"
@@ -23,8 +23,8 @@ const (
 	overfull = 2
 )
 
-// fullness is what a volume held when it was last measured.
-type fullness struct {
+// usage is what a volume held when it was last measured.
+type usage struct {
 	name       string
 	used, size int64
 	// blind says that not all of it could be measured.
@@ -33,73 +33,73 @@ type fullness struct {
 
 // full reports whether nothing more may be attached to write to it, and over
 // whether what writes to it is ended.
-func (f fullness) full() bool { return f.used > f.size || f.blind }
-func (f fullness) over() bool { return f.used > overfull*f.size || f.blind }
+func (f usage) full() bool { return f.used > f.size || f.blind }
+func (f usage) over() bool { return f.used > overfull*f.size || f.blind }
 
-func (f fullness) String() string {
+func (f usage) String() string {
 	if f.blind {
 		return "it holds directories that cannot be measured: without the right to read, or nested too deeply"
 	}
 	return fmt.Sprintf("it holds %d of %d MiB", f.used>>20, f.size>>20)
 }
 
-// fills is what is known of volumes.
-type fills struct {
+// usages is what is known of volumes.
+type usages struct {
 	mu sync.Mutex
-	by map[string]fullness // by id; guarded by mu
+	by map[string]usage // by id; guarded by mu
 }
 
-func (f *fills) note(id string, now fullness) {
+func (f *usages) note(id string, now usage) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.by == nil {
-		f.by = map[string]fullness{}
+		f.by = map[string]usage{}
 	}
 	f.by[id] = now
 }
 
-func (f *fills) forget(id string) {
+func (f *usages) forget(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.by, id)
 }
 
-func (f *fills) of(id string) (fullness, bool) {
+func (f *usages) of(id string) (usage, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now, ok := f.by[id]
 	return now, ok
 }
 
-// volumeLoop measures volumes that are written to.
-func (s *Service) volumeLoop() {
+// Run measures volumes that are written to.
+func (vs *Volumes) Run() {
 	wait := measureEvery
 	for {
 		t := time.NewTimer(wait)
 		select {
-		case <-s.gate.Context().Done():
+		case <-vs.cfg.Gate.Context().Done():
 			t.Stop()
 			return
 		case <-t.C:
 		}
 		began := time.Now()
-		if err := s.watchVolumes(s.gate.Context()); err != nil && s.gate.Context().Err() == nil {
-			s.log.Error("measure volumes", "error", err)
+		if err := vs.Watch(vs.cfg.Gate.Context()); err != nil && vs.cfg.Gate.Context().Err() == nil {
+			vs.cfg.Log.Error("measure volumes", "error", err)
 		}
 		wait = max(measureEvery, measureShare*time.Since(began))
 	}
 }
 
-// watchVolumes measures the volumes that running sandboxes can write to, and
+// Watch measures the volumes that running sandboxes can write to, and
 // ends the writers of those that are far over their size: there is no other way
 // that needs no rights over the host's file systems.
-func (s *Service) watchVolumes(ctx context.Context) error {
-	if s.cfg.Volumes == nil {
+func (vs *Volumes) Watch(ctx context.Context) error {
+	if vs.cfg.Dir == nil {
 		return nil
 	}
 	writers := map[string][]store.Record{}
 	f := store.SandboxFilter{Mounted: true, States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning}}
-	err := s.each(ctx, f, func(r *store.Record) {
+	err := vs.each(ctx, f, func(r *store.Record) {
 		for _, m := range r.Mounts {
 			if m.Volume != "" && !m.ReadOnly {
 				writers[m.Volume] = append(writers[m.Volume], *r)
@@ -110,25 +110,25 @@ func (s *Service) watchVolumes(ctx context.Context) error {
 		return err
 	}
 	for id, all := range writers {
-		r, err := s.cfg.Store.Volume(ctx, id)
+		r, err := vs.cfg.Store.Volume(ctx, id)
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		full, err := s.measureVolume(ctx, &r)
+		full, err := vs.measure(ctx, &r)
 		if err != nil {
-			s.log.Error("measure a volume", "volume", id, "error", err)
+			vs.cfg.Log.Error("measure a volume", "volume", id, "error", err)
 			continue
 		}
-		full.used += s.deletedIn(ctx, id, all)
-		s.fill.note(id, full)
+		full.used += vs.deletedIn(ctx, id, all)
+		vs.usages.note(id, full)
 		if !full.over() {
 			continue
 		}
 		for i := range all {
-			s.endWriter(ctx, &all[i], full)
+			vs.endWriter(ctx, &all[i], full)
 		}
 	}
 	return nil
@@ -136,10 +136,10 @@ func (s *Service) watchVolumes(ctx context.Context) error {
 
 // deletedIn returns what files of a volume take that were deleted, but which
 // its writers have open: nobody else finds them, and they fill the disk.
-func (s *Service) deletedIn(ctx context.Context, volume string, writers []store.Record) (bytes int64) {
+func (vs *Volumes) deletedIn(ctx context.Context, volume string, writers []store.Record) (bytes int64) {
 	for i := range writers {
 		r := &writers[i]
-		instance, err := s.cfg.Engine.Open(ctx, r.Instance)
+		instance, err := vs.cfg.Engine.Open(ctx, r.Instance)
 		if err != nil {
 			continue // it has ended, or has not begun
 		}
@@ -149,7 +149,7 @@ func (s *Service) deletedIn(ctx context.Context, volume string, writers []store.
 		}
 		by, err := meter.DeletedBytes(ctx)
 		if err != nil {
-			s.log.Error("measure deleted files", "sandbox", r.ID, "error", err)
+			vs.cfg.Log.Error("measure deleted files", "sandbox", r.ID, "error", err)
 			continue
 		}
 		for _, m := range r.Mounts {
@@ -161,24 +161,24 @@ func (s *Service) deletedIn(ctx context.Context, volume string, writers []store.
 	return bytes
 }
 
-func (s *Service) endWriter(ctx context.Context, r *store.Record, full fullness) {
+func (vs *Volumes) endWriter(ctx context.Context, r *store.Record, full usage) {
 	reason := fmt.Sprintf("its volume %s is over the size by far: %s", full.name, full)
-	if _, err := s.kill(ctx, r.ID, reason); err != nil {
-		s.log.Error("end a sandbox whose volume is over its size", "sandbox", r.ID, "error", call.Detailed(err))
+	if err := vs.cfg.Kill(ctx, r.ID, reason); err != nil {
+		vs.cfg.Log.Error("end a sandbox whose volume is over its size", "sandbox", r.ID, "error", call.Detailed(err))
 		return
 	}
-	s.gate.System(r, "sandbox.overfull", reason)
+	vs.cfg.Gate.System(r, "sandbox.overfull", reason)
 }
 
-// unenforcedMounts says what of a sandbox's volumes is not enforced at once.
-func (s *Service) unenforcedMounts(r *store.Record) []string {
+// Unenforced says what of a sandbox's volumes is not enforced at once.
+func (vs *Volumes) Unenforced(r *store.Record) []string {
 	var notes []string
 	for _, m := range r.Mounts {
 		if m.Volume == "" || m.ReadOnly {
 			continue
 		}
 		note := fmt.Sprintf("volume at %s: its size is measured every few seconds, and sandboxes that write are ended when it holds %d times as much", m.Target, overfull)
-		if f, ok := s.fill.of(m.Volume); ok && f.full() {
+		if f, ok := vs.usages.of(m.Volume); ok && f.full() {
 			note += fmt.Sprintf("; now %s: delete files", f)
 		}
 		notes = append(notes, note)
