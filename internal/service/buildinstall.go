@@ -25,15 +25,17 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 	if spec.BuildNetwork != nil {
 		network = *spec.BuildNetwork
 	}
-	env := stepEnv(spec, base)
 	var steps []buildStep
-	add := func(title string, key any, policy sandbox.NetworkPolicy, run func(context.Context, *buildMachine) error) {
+	add := func(title string, key any, env map[string]string, policy sandbox.NetworkPolicy, run func(context.Context, *buildMachine) error) {
 		steps = append(steps, buildStep{title: title, key: []any{"step 1", key, env, spec.BuildNetwork}, network: policy, run: run})
 	}
+	// Packages are installed in the base's environment, so that templates with
+	// different ones of their own share these steps.
 	install := func(with string, packages []string, policy sandbox.NetworkPolicy, key any, run func(context.Context, *buildMachine) error) {
-		add(titled(with, packages), key, policy, run)
+		add(titled(with, packages), key, base.Template.Env, policy, run)
 		steps[len(steps)-1].installs = with
 	}
+	env, settings := stepEnv(spec, base), s.cfg.Templates.NPMSettings()
 	if packages := aptMissing(spec, base); len(packages) > 0 {
 		files, policy := s.aptSetup(network)
 		install("apt", packages, policy, []any{"apt", packages}, func(ctx context.Context, m *buildMachine) error {
@@ -47,8 +49,11 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 		})
 	}
 	if len(spec.NPM) > 0 {
-		settings := s.cfg.Templates.NPMSettings()
-		install("npm", spec.NPM, npmNetwork(settings, network), []any{"npm", spec.NPM, host}, func(ctx context.Context, m *buildMachine) error {
+		key := []any{"npm", spec.NPM, host}
+		if own := npmOwn(spec.Env); len(own) > 0 {
+			key = append(key, own)
+		}
+		install("npm", spec.NPM, npmNetwork(settings, network), key, func(ctx context.Context, m *buildMachine) error {
 			return m.npm(ctx, settings, spec.NPM, host, cmp.Or(base.Template.User, stepRoot))
 		})
 	}
@@ -61,9 +66,13 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 		if len(paths) > 0 {
 			title = titled("files", paths)
 		}
-		add(title, []any{"files", spec.Files, spec.WorkDir, spec.User, base.Template.User}, network, func(ctx context.Context, m *buildMachine) error {
+		add(title, []any{"files", spec.Files, spec.WorkDir, spec.User, base.Template.User}, env, network, func(ctx context.Context, m *buildMachine) error {
 			return m.files(ctx, spec, base)
 		})
+	}
+	registries := network
+	if spec.BuildNetwork == nil {
+		registries = npmNetwork(settings, network) // the machine's own is one of them
 	}
 	for _, step := range spec.Run {
 		if step.Copy != nil {
@@ -71,21 +80,31 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 			continue
 		}
 		key := []any{"run", step, spec.WorkDir, base.Template.WorkDir}
-		add(titled("run", []string{step.Run}), key, network, func(ctx context.Context, m *buildMachine) error {
-			own := maps.Clone(m.env)
-			maps.Copy(own, step.Env)
-			if step.WorkDir != "" {
-				made := sandbox.ExecRequest{Command: shell(workDirScript, step.WorkDir, cmp.Or(step.User, stepRoot)), User: stepRoot, WorkDir: "/"}
-				if err := m.exec(ctx, made); err != nil {
-					return err
-				}
-			}
-			return m.exec(ctx, sandbox.ExecRequest{
-				Command: []string{"/bin/sh", "-c", step.Run}, User: cmp.Or(step.User, stepRoot), WorkDir: cmp.Or(step.WorkDir, m.workDir), Env: own,
-			})
+		add(titled("run", []string{step.Run}), key, env, registries, func(ctx context.Context, m *buildMachine) error {
+			return m.command(ctx, settings, &step)
 		})
 	}
 	return steps
+}
+
+// command runs a command of a template, in which npm asks as the machine's own
+// does.
+func (m *buildMachine) command(ctx context.Context, settings image.NPMSettings, step *sandbox.TemplateStep) error {
+	env, err := m.npmEnv(ctx, settings)
+	if err != nil {
+		return err
+	}
+	maps.Copy(env, m.env)
+	maps.Copy(env, step.Env)
+	if step.WorkDir != "" {
+		made := sandbox.ExecRequest{Command: shell(workDirScript, step.WorkDir, cmp.Or(step.User, stepRoot)), User: stepRoot, WorkDir: "/"}
+		if err := m.exec(ctx, made); err != nil {
+			return err
+		}
+	}
+	return m.exec(ctx, sandbox.ExecRequest{
+		Command: []string{"/bin/sh", "-c", step.Run}, User: cmp.Or(step.User, stepRoot), WorkDir: cmp.Or(step.WorkDir, m.workDir), Env: env,
+	})
 }
 
 // aptMissing are the packages that the base does not have already.
@@ -207,29 +226,50 @@ func (m *buildMachine) pip(ctx context.Context, packages []string, host bool, us
 	return m.exec(ctx, sandbox.ExecRequest{Command: shell(pipScript, append(args, packages...)...), User: as, WorkDir: "/", Env: env})
 }
 
-// npm installs packages for Node.js, with their commands on the PATH. What the
-// template itself says of registry, proxies and certificates comes before the
-// machine's settings.
+// npm installs packages for Node.js, with their commands on the PATH.
 func (m *buildMachine) npm(ctx context.Context, settings image.NPMSettings, packages []string, host bool, user string) error {
 	prefix, as := "/usr/local", stepRoot
 	if host {
 		prefix, as = "/home/user/.local", user
 	}
-	const authorities = "NODE_EXTRA_CA_CERTS"
+	env, err := m.npmEnv(ctx, settings)
+	if err != nil {
+		return err
+	}
+	return m.exec(ctx, sandbox.ExecRequest{Command: shell(npmScript, append([]string{prefix}, packages...)...), User: as, WorkDir: "/", Env: env})
+}
+
+// npmEnv is the environment in which npm asks as the machine's own does. What the
+// template itself says of registry, proxies and certificates comes before that.
+func (m *buildMachine) npmEnv(ctx context.Context, settings image.NPMSettings) (map[string]string, error) {
 	env := map[string]string{}
 	for name, value := range map[string]string{"npm_config_registry": settings.Registry, "npm_config_proxy": settings.Proxy, "npm_config_https_proxy": settings.HTTPSProxy} {
-		if value != "" && m.env[name] == "" {
+		if value != "" {
 			env[name] = value
 		}
 	}
-	if len(settings.Authorities) > 0 && m.env[authorities] == "" {
+	if len(settings.Authorities) > 0 && m.env[nodeAuthorities] == "" {
 		req := &sandbox.WriteFileRequest{Path: npmAuthorities, MakeParents: true, Owner: stepRoot}
 		if _, err := m.client.WriteFile(ctx, req, 0o644, bytes.NewReader(settings.Authorities)); err != nil {
-			return fmt.Errorf("write settings of npm: %w", err)
+			return nil, fmt.Errorf("write settings of npm: %w", err)
 		}
-		env[authorities] = npmAuthorities
+		env[nodeAuthorities] = npmAuthorities
 	}
-	return m.exec(ctx, sandbox.ExecRequest{Command: shell(npmScript, append([]string{prefix}, packages...)...), User: as, WorkDir: "/", Env: env})
+	maps.Copy(env, npmOwn(m.env))
+	return env, nil
+}
+
+// nodeAuthorities is the variable with the file of certificates that Node.js
+// trusts besides its own.
+const nodeAuthorities = "NODE_EXTRA_CA_CERTS"
+
+// npmOwn are npm's settings in an environment.
+func npmOwn(env map[string]string) map[string]string {
+	own := maps.Clone(env)
+	maps.DeleteFunc(own, func(name, _ string) bool {
+		return name != nodeAuthorities && !strings.HasPrefix(name, "npm_config_")
+	})
+	return own
 }
 
 // npmNetwork is the policy with which a step reaches the registry and proxies

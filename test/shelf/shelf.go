@@ -28,6 +28,8 @@ type Shelf struct {
 	OnBase func(ctx context.Context, spec *sandbox.TemplateSpec, report func(step string, fraction float64, log string)) error
 	// Unknown, when set, makes the error for a template that is not there.
 	Unknown func(name string) error
+	// NPM, when set before there are builds, are the machine's own settings.
+	NPM image.NPMSettings
 
 	dir     string                          // the root of all templates
 	mu      sync.Mutex                      // guards what follows
@@ -249,5 +251,5 @@ func (*Shelf) Collect(map[string]bool) ([]string, error) { return nil, nil }
 // AptSettings are none.
 func (*Shelf) AptSettings() (sources, conf string) { return "", "" }
 
-// NPMSettings are none.
-func (*Shelf) NPMSettings() image.NPMSettings { return image.NPMSettings{} }
+// NPMSettings are those that the test has set.
+func (s *Shelf) NPMSettings() image.NPMSettings { return s.NPM }
