@@ -81,6 +81,13 @@ var baseEnv = map[string]string{
 	"PIP_BREAK_SYSTEM_PACKAGES": "1",
 }
 
+// withEnv is the environment of every template with one variable more.
+func withEnv(name, value string) map[string]string {
+	env := maps.Clone(baseEnv)
+	env[name] = value
+	return env
+}
+
 // builtin returns the built-in definitions by name.
 func builtin(host, debian source) map[string]definition {
 	defs := []definition{
@@ -92,6 +99,14 @@ func builtin(host, debian source) map[string]definition {
 			description: "a small Debian 12 with curl, git and the usual tools"},
 		{name: "node", source: debian, env: baseEnv, packages: slices.Concat(basePackages, toolPackages, nodePackages),
 			description: "Debian 12 with Node.js 22, npm and TypeScript", npm: newerNode, warm: nodeWarm},
+		// These two are node with a project; the steps of node's packages are done once
+		// for all three.
+		definition{name: "nextjs", source: debian, env: withEnv("NEXT_TELEMETRY_DISABLED", "1"), packages: slices.Concat(basePackages, toolPackages, nodePackages),
+			description: "Node.js 22 with a Next.js 16 project in /workspace, which is served on port 3000", npm: newerNode}.
+			starter("next dev", 3000, "http://127.0.0.1:3000/"),
+		definition{name: "react-vite", source: debian, env: baseEnv, packages: slices.Concat(basePackages, toolPackages, nodePackages),
+			description: "Node.js 22 with a React project of Vite 8 in /workspace, which is served on port 5173", npm: newerNode}.
+			starter("vite", 5173, "http://127.0.0.1:5173/ -o /dev/null http://127.0.0.1:5173/src/main.tsx"),
 		definition{name: "desktop", source: debian, env: baseEnv, packages: slices.Concat(basePackages, desktopPackages, shellPackages),
 			description: "a computer: Debian 12 with a screen, a panel, Chromium, a terminal and a file manager"}.computer(shellDesktop),
 		definition{name: "browser", source: debian, env: baseEnv, packages: slices.Concat(basePackages, desktopPackages),

@@ -89,7 +89,7 @@ func TestBuildAndUse(t *testing.T) {
 	}
 	want := map[string]sandbox.TemplateState{
 		"host": "ready", "debian": "available", "code-interpreter": "available",
-		"base": "available", "node": "available", "desktop": "available", "browser": "available",
+		"base": "available", "node": "available", "nextjs": "available", "react-vite": "available", "desktop": "available", "browser": "available",
 	}
 	if d := cmp.Diff(want, list()); d != "" {
 		t.Errorf("before (-want +got):\n%s", d)

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -33,6 +34,8 @@ var shelf = []struct {
 }{
 	{"base", useBase},
 	{"node", useNode},
+	{"nextjs", useNextJS},
+	{"react-vite", useReactVite},
 	{"code-interpreter", useCode},
 	{"desktop", useDesktop},
 	{"browser", useBrowser},
@@ -162,12 +165,22 @@ func definitions() (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	for _, name := range []string{"builtin.go", "desktop.go", "desktop.sh", "debian.go", "accounts.go"} {
+	for _, name := range []string{"builtin.go", "desktop.go", "desktop.sh", "debian.go", "accounts.go", "starters.go"} {
 		data, err := os.ReadFile(filepath.Join(root, "internal/image", name))
 		if err != nil {
 			return "", err
 		}
 		sum.Write(data)
+	}
+	if err := filepath.WalkDir(filepath.Join(root, "internal/image/starters"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		fmt.Fprintf(sum, "%s\n%s", path, data)
+		return err
+	}); err != nil {
+		return "", err
 	}
 	return fmt.Sprintf("%x", sum.Sum(nil)), nil
 }

@@ -99,7 +99,7 @@ func templates() *shelf.Shelf {
 		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, User: user(), WorkDir: "/workspace"},
 	)
 	s.Unknown = func(name string) error {
-		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; use one of base, browser, code-interpreter, debian, desktop, host, node", name)
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %q; use one of base, browser, code-interpreter, debian, desktop, host, nextjs, node, react-vite", name)
 	}
 	return s
 }
