@@ -14,13 +14,15 @@ import (
 const (
 	// desktopTemplate is the server's template of computers.
 	desktopTemplate = "desktop"
+	// ubuntuDesktop is the product's usual one.
+	ubuntuDesktop = "ubuntu-desktop"
 	// computerIdle is after how many seconds without use a computer is paused;
 	// using it wakes it.
 	computerIdle = 30 * 60
 )
 
 // desktops are the product's names of a Linux desktop.
-var desktops = map[string]bool{"ubuntu-desktop": true, "miosa-desktop": true, desktopTemplate: true}
+var desktops = map[string]bool{ubuntuDesktop: true, "miosa-desktop": true, desktopTemplate: true}
 
 var computerSizes = []size{
 	{"small", sandbox.Resources{VCPUs: 1, MemoryMiB: 4096, DiskMiB: 10240}},
@@ -92,7 +94,11 @@ func createComputer(ctx context.Context, c *call, in computerArgs) (*mcp.CallToo
 	}
 	c.session.useComputer(s.ID)
 	out := computerOf(s)
-	out.Note = smaller(req.Resources, s.Resources)
+	instead := ""
+	if in.Template == ubuntuDesktop && from == desktopTemplate {
+		instead = "template " + ubuntuDesktop + " is not built on this server, so its template " + desktopTemplate + " stands in, which is a Debian"
+	}
+	out.Note = notes(instead, smaller(req.Resources, s.Resources))
 	return result(out)
 }
 

@@ -174,14 +174,15 @@ func createSandbox(ctx context.Context, c *call, in createArgs) (*mcp.CallToolRe
 	if err != nil {
 		return nil, err
 	}
-	if err := from.check(ctx, c, s.ID); err != nil {
+	instead, err := from.check(ctx, c, s.ID)
+	if err != nil {
 		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // it ends by its timer, if not now
 		return nil, err
 	}
 	c.session.useSandbox(s.ID)
 	m := machineOf(s)
 	m.BootMS = max(1, time.Since(begun).Milliseconds())
-	m.Note = smaller(req.Resources, s.Resources)
+	m.Note = notes(instead, smaller(req.Resources, s.Resources))
 	return result(m)
 }
 
@@ -409,6 +410,11 @@ func smaller(size, has sandbox.Resources) string {
 	}
 	return fmt.Sprintf("the size has %d vCPUs, %d MiB of memory and %d MiB of disk; this server's machine has less, so the sandbox has %d, %d and %d",
 		size.VCPUs, size.MemoryMiB, size.DiskMiB, has.VCPUs, has.MemoryMiB, has.DiskMiB)
+}
+
+// notes are those that say something, as one.
+func notes(all ...string) string {
+	return strings.Join(slices.DeleteFunc(all, func(note string) bool { return note == "" }), ". ")
 }
 
 // named returns the resources of a size that the schema has let through.

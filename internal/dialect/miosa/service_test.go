@@ -107,10 +107,11 @@ func (s *imaginary) Exec(_ context.Context, id string, req sandbox.ExecRequest, 
 	s.executed = append(s.executed, req)
 	job := s.job
 	if len(req.Command) > 0 { // a look for a program
-		if job.ExitCode = 1; s.programs {
-			job.ExitCode = 0
+		said := "Python 3.11.2\n"
+		if !s.programs {
+			job.ExitCode, said = 1, "npm\n"
 		}
-		return &job, nil
+		return &job, sink(sandbox.JobEvent{Stream: sandbox.Stdout, Data: []byte(said)})
 	}
 	if err := s.is(id); err != nil {
 		return nil, err
@@ -389,31 +390,48 @@ func TestCreateRequests(t *testing.T) {
 }
 
 // A template of the product is one of the server's, or what the server's default
-// can do.
+// can do. Whoever gets something else than was named is told what.
 func TestTemplates(t *testing.T) {
+	const (
+		no      = " is not built on this server, so its "
+		npm     = " is not on this server, and its default template has no npm; build the template "
+		project = " stands in, without a project in /workspace; to have it: cove template build "
+	)
 	for _, tt := range []struct {
-		asked    string
-		node     sandbox.TemplateState
-		programs bool
-		used     string
-		killed   int
+		asked, built string
+		programs     bool
+		used, said   string
 	}{
-		{"nextjs", sandbox.TemplateReady, false, "node", 0},
-		{"nextjs", sandbox.TemplateAvailable, true, "", 0},
-		{"nextjs", sandbox.TemplateAvailable, false, "", 1},
-		{"react-vite", "", true, "", 0},
-		{"node-22", "", false, "", 1},
-		{"python-3.12", sandbox.TemplateReady, true, "", 0},
-		{"python-3.12", sandbox.TemplateReady, false, "", 1},
+		{"miosa-sandbox", "", false, "", ""},
+		{"static", "", false, "", "template static" + no + "default template stands in"},
+		{"nextjs", "node", false, "node", "template nextjs" + no + "template node" + project + "nextjs"},
+		{"nextjs", "", true, "", "template nextjs" + no + "default template" + project + "nextjs"},
+		{"nextjs", "", false, "", "Error: template nextjs" + npm + "nextjs (cove template build nextjs), or choose another (422 VALIDATION_ERROR)"},
+		{"react-vite", "", true, "", "template react-vite" + no + "default template" + project + "react-vite"},
+		{"node-22", "node", false, "node", ""},
+		{"node-22", "", true, "", "template node-22" + no + "default template stands in, with node 3.11.2; to have it: cove template build node"},
+		{"node-22", "", false, "", "Error: template node-22" + npm + "node (cove template build node), or choose another (422 VALIDATION_ERROR)"},
+		{"python-3.12", "code-interpreter", true, "code-interpreter", "template python-3.12" + no + "template code-interpreter stands in, with python3 3.11.2"},
+		{"python-3.12", "", true, "", "template python-3.12" + no + "default template stands in, with python3 3.11.2"},
+		{"python-3.12", "", false, "", "Error: template python-3.12" + npm + "code-interpreter (cove template build code-interpreter), or choose another (422 VALIDATION_ERROR)"},
 	} {
 		svc := newImaginary()
 		svc.programs = tt.programs
-		if tt.node != "" {
-			svc.templates["node"] = sandbox.Template{Name: "node", State: tt.node}
+		for _, name := range []string{"nextjs", "react-vite", "node", "code-interpreter"} {
+			svc.templates[name] = sandbox.Template{Name: name, State: sandbox.TemplateAvailable}
 		}
-		res := newClient(svc).ask(t, "sandbox_create", `{"template":"`+tt.asked+`"}`)
-		if len(svc.created) != 1 || svc.created[0].Template != tt.used || len(svc.killed) != tt.killed || res.IsError != (tt.killed > 0) {
-			t.Errorf("%+v: created %+v, killed %v, %+v", tt, svc.created, svc.killed, res.Content[0])
+		svc.templates[tt.built] = sandbox.Template{Name: tt.built, State: sandbox.TemplateReady}
+		c, args := newClient(svc), `{"template":"`+tt.asked+`"}`
+		if strings.HasPrefix(tt.said, "Error") {
+			c.refuses(t, "sandbox_create", args, tt.said)
+			if len(svc.killed) != 1 {
+				t.Errorf("%+v: killed were %v", tt, svc.killed)
+			}
+		} else if got, _ := c.ok(t, "sandbox_create", args)["note"].(string); got != tt.said || len(svc.killed) > 0 {
+			t.Errorf("%+v: the note is %q, killed were %v", tt, got, svc.killed)
+		}
+		if len(svc.created) != 1 || svc.created[0].Template != tt.used {
+			t.Errorf("%+v: created were %+v", tt, svc.created)
 		}
 	}
 	// The server's own of that name is before all others.
@@ -711,6 +729,9 @@ func TestCreateComputers(t *testing.T) {
 	svc.templates["desktop"] = sandbox.Template{Name: "desktop", State: sandbox.TemplateReady, Desktop: &sandbox.Desktop{Width: 1280, Height: 800}}
 	for _, name := range []string{"", `"template":"ubuntu-desktop"`, `"template_type":"miosa-desktop"`, `"template":"desktop","size":"large"`} {
 		out := c.ok(t, "computer_create", "{"+name+"}")
+		if note, _ := out["note"].(string); strings.Contains(note, "which is a Debian") != (out["template"] == "ubuntu-desktop") {
+			t.Errorf("%s: the note is %q", name, note)
+		}
 		if out["status"] != "running" || out["width"] != 1280.0 || out["size"] == nil || svc.created[len(svc.created)-1].Template != "desktop" {
 			t.Errorf("%s: %v", name, out)
 		}
@@ -721,7 +742,7 @@ func TestCreateComputers(t *testing.T) {
 		t.Errorf("it is made as %+v", svc.created)
 	}
 	svc.templates["ubuntu-desktop"] = sandbox.Template{Name: "ubuntu-desktop", State: sandbox.TemplateReady, Desktop: &sandbox.Desktop{}}
-	if c.ok(t, "computer_create", `{"size":"large"}`); svc.created[len(svc.created)-1].Template != "ubuntu-desktop" {
+	if out := c.ok(t, "computer_create", `{"size":"large"}`); svc.created[len(svc.created)-1].Template != "ubuntu-desktop" || out["note"] != nil {
 		t.Errorf("it is made as %+v", svc.created)
 	}
 	if got := svc.created[len(svc.created)-1]; got.Resources.VCPUs != 4 || got.OnTimeout != sandbox.ActionPause || *got.IdleTimeoutSeconds != computerIdle || got.Metadata[computerTag] != "large" {
@@ -744,7 +765,7 @@ func TestSizesOnASmallMachine(t *testing.T) {
 	} {
 		for size, noted := range sizes {
 			out := c.ok(t, tool, `{"size":"`+size+`"}`)
-			if note, _ := out["note"].(string); (note != "") != noted || noted && !strings.Contains(note, "has 4 vCPUs") {
+			if note, _ := out["note"].(string); strings.Contains(note, "the size has 4 vCPUs") != noted {
 				t.Errorf("%s of size %s: %v", tool, size, out)
 			}
 		}

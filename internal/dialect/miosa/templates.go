@@ -1,7 +1,9 @@
 package miosa
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -16,20 +18,24 @@ const (
 
 // substitute is what stands here for a template of the product.
 type substitute struct {
-	// template is one of this server's, if it has it.
+	// template is one of this server's, if it is built.
 	template string
+	// exact is the server's template that is what the name says, if there is one.
+	exact string
 	// programs are what the server's default template must have to do in its
-	// place.
+	// place. Where nothing is missing but perhaps the version in the name, it is
+	// that of the first.
 	programs []string
+	missing  string
 }
 
 var substitutes = map[string]substitute{
 	defaultTemplate: {},
 	"static":        {},
-	"nextjs":        {"node", []string{"node", "npm"}},
-	"node-22":       {"node", []string{"node", "npm"}},
-	"react-vite":    {"node", []string{"node", "npm"}},
-	"python-3.12":   {"code-interpreter", []string{"python3"}},
+	"nextjs":        {template: "node", exact: "nextjs", programs: []string{"node", "npm"}, missing: "a project in " + workDir},
+	"react-vite":    {template: "node", exact: "react-vite", programs: []string{"node", "npm"}, missing: "a project in " + workDir},
+	"node-22":       {template: "node", exact: "node", programs: []string{"node", "npm"}},
+	"python-3.12":   {template: "code-interpreter", programs: []string{"python3"}},
 }
 
 // source is what a sandbox is made from.
@@ -38,9 +44,8 @@ type source struct {
 	// name is the template's, empty for the server's default.
 	name      string
 	resources sandbox.Resources
-	sub       substitute
-	// programs must be in the sandbox.
-	programs []string
+	// sub is set if it is not what was asked for that was found.
+	sub *substitute
 }
 
 // findTemplate returns what a sandbox is made from: the template of this name,
@@ -61,14 +66,13 @@ func findTemplate(ctx context.Context, c *call, asked string) (source, error) {
 	case !known:
 		return from, unknownTemplate(asked, err)
 	}
-	from.sub = sub
+	from.sub = &sub
 	if sub.template != "" {
 		if t, err := c.Service.GetTemplate(ctx, sub.template); err == nil && t.State == sandbox.TemplateReady {
 			from.name, from.resources = t.Name, t.Resources
 			return from, nil
 		}
 	}
-	from.programs = sub.programs
 	return from, nil
 }
 
@@ -82,18 +86,58 @@ func unknownTemplate(asked string, err error) error {
 	return err
 }
 
-// check refuses a sandbox of the server's default template that lacks what was
-// asked for.
-func (f *source) check(ctx context.Context, c *call, id string) error {
-	for _, program := range f.programs {
-		job, err := c.Service.Exec(ctx, id, sandbox.ExecRequest{Command: []string{"/bin/sh", "-c", "command -v " + program}}, nil)
-		if err != nil {
-			return err
-		}
-		if job.ExitCode != 0 {
-			return refusal("template %s is not on this server, and its default template has no %s; build the template %s (cove template build %s), or choose another",
-				f.asked, program, f.sub.template, f.sub.template)
+// check says what a sandbox is instead of what was asked for, or nothing if it is
+// that. A sandbox of the server's default template that cannot do instead is
+// refused.
+func (f *source) check(ctx context.Context, c *call, id string) (note string, err error) {
+	if f.sub == nil || f.asked == defaultTemplate || f.name != "" && f.name == f.sub.exact {
+		return "", nil
+	}
+	instead, build := "its default template", cmp.Or(f.sub.exact, f.sub.template)
+	if f.name != "" {
+		instead = "its template " + f.name
+	}
+	note = fmt.Sprintf("template %s is not built on this server, so %s stands in", f.asked, instead)
+	if len(f.sub.programs) > 0 && (f.name == "" || f.sub.missing == "") {
+		version, lacking, err := look(ctx, c, id, f.sub.programs)
+		switch {
+		case err != nil:
+			return "", err
+		case lacking != "":
+			return "", refusal("template %s is not on this server, and %s has no %s; build the template %s (cove template build %[4]s), or choose another",
+				f.asked, instead, lacking, build)
+		case f.sub.missing == "":
+			note += fmt.Sprintf(", with %s %s", f.sub.programs[0], version)
 		}
 	}
-	return nil
+	if f.sub.missing != "" {
+		note += ", without " + f.sub.missing
+	}
+	if f.sub.exact != "" {
+		note += "; to have it: cove template build " + f.sub.exact
+	}
+	return note, nil
+}
+
+// lookScript ends with the name of the first program that is missing, or else
+// tells the version of the first.
+const lookScript = `for p; do command -v "$p" >/dev/null || { echo "$p"; exit 1; }; done; exec "$1" --version`
+
+// look returns the version of the first of a sandbox's programs, or the one that
+// it lacks.
+func look(ctx context.Context, c *call, id string, programs []string) (version, lacking string, err error) {
+	var out strings.Builder
+	job, err := c.Service.Exec(ctx, id, sandbox.ExecRequest{Command: append([]string{"/bin/sh", "-c", lookScript, "sh"}, programs...)}, func(e sandbox.JobEvent) error {
+		out.Write(e.Data)
+		return nil
+	})
+	if err != nil {
+		return "", "", err
+	}
+	words := strings.Fields("? " + out.String())
+	last := quoted(words[len(words)-1])
+	if job.ExitCode != 0 {
+		return "", last, nil
+	}
+	return last, "", nil
 }
