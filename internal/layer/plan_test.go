@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cove-sh/cove/internal/layer/apply"
+	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -156,8 +157,12 @@ func modelMerge(b, o, t tree) (merged tree, conflict bool) {
 }
 
 func TestMergeRandom(t *testing.T) {
+	seeds := 100
+	if needs.Soak() {
+		seeds = 400
+	}
 	conflicts, clean := 0, 0
-	for seed := range uint64(400) {
+	for seed := range uint64(seeds) {
 		rng := newRand(seed)
 		low := randomTree(rng).mine()
 		grow := func(from tree) tree {
@@ -220,7 +225,7 @@ func TestMergeRandom(t *testing.T) {
 			}
 		}
 	}
-	if conflicts < 50 || clean < 50 {
+	if conflicts < seeds/8 || clean < seeds/8 {
 		t.Errorf("%d merges with conflicts, %d without: the trees are not what they should be", conflicts, clean)
 	}
 }

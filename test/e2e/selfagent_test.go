@@ -8,13 +8,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 )
 
 // What go build or go install makes, without the agent that make build embeds,
-// runs sandboxes too: the program is their agent itself. doctor says so.
+// runs sandboxes too: the program is their agent itself. doctor says so. It links
+// a program, and so is for "make soak"; TestSelf of internal/agentbin stands for it.
 func TestWithoutEmbeddedAgent(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
 	root, err := covetest.Root()
 	if err != nil {
 		t.Fatal(err)

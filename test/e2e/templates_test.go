@@ -65,7 +65,7 @@ func nothingOfBuilds(t *testing.T, d *covetest.Daemon) {
 // TestTemplateBuilds builds templates of the machine's own programs, step by step
 // in sandboxes, and looks at what their sandboxes have.
 func TestTemplateBuilds(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		host := sandbox.TemplateSource{Host: true}
 		spec := sandbox.TemplateSpec{
 			From: host, Description: "of this test",

@@ -54,7 +54,7 @@ func TestVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) { keepFiles(t, d, host) }, "--mount-paths", filepath.Join(host, "read")+","+filepath.Join(host, "write")+":rw")
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) { keepFiles(t, d, host) }, "--mount-paths", filepath.Join(host, "read")+","+filepath.Join(host, "write")+":rw")
 }
 
 func keepFiles(t *testing.T, d *covetest.Daemon, host string) {

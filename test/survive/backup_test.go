@@ -15,7 +15,7 @@ import (
 // A backup that is made while sandboxes run brings everything back of a state
 // directory that is lost.
 func TestBackup(t *testing.T) {
-	covetest.EachUser(t, func(t *testing.T, d *covetest.Daemon) {
+	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {
 		ctx := t.Context()
 		must := func(err error) {
 			t.Helper()
