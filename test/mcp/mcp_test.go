@@ -152,13 +152,21 @@ const (
 	ofEachToolset = "COVE_MCP_TOOLS=sandbox_exec,run_code,sandbox_fork,network_set,computer_action,template_build,volume_create"
 )
 
+// TestInspector and TestConformance are for "make soak": TestRealClients and
+// TestRealConformance have the same programs talk to the daemon.
 func TestInspector(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
 	node(t)
 	url := serveHTTP(t, mcpserver.Config{Service: local.New(t), Toolsets: []string{dialect.AllToolsets}})
 	run(t, "inspector.test.mjs", "COVE_MCP_URL="+url, stdioCommand(t, dialect.AllToolsets), ofEachToolset)
 }
 
 func TestConformance(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
 	node(t)
 	url := serveHTTP(t, mcpserver.Config{Fixtures: true})
 	run(t, "conformance.test.mjs", "COVE_FIXTURES_URL="+url)
