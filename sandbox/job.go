@@ -105,6 +105,20 @@ type Job struct {
 	Language Language `json:"language,omitempty"`
 }
 
+// ValidJobID reports whether s has the form of a job's id: 1 to 64 of a-z, A-Z,
+// 0-9, "-", "_" and ".".
+func ValidJobID(s string) bool {
+	if s == "" || len(s) > 64 {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	return true
+}
+
 // Duration is how long the job ran, or has run up to now.
 func (j *Job) Duration() time.Duration {
 	if j.EndedAt != nil {

@@ -164,15 +164,8 @@ func checkTerminal(t *agentv1.TerminalSize) error {
 }
 
 func checkJobID(id string) error {
-	if len(id) > 128 {
-		return invalid("the job id is longer than 128 bytes")
-	}
-	for _, c := range []byte(id) {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.':
-		default:
-			return invalid("the job id %q is not valid; use letters, digits, '-', '_' and '.'", id)
-		}
+	if id != "" && !sandbox.ValidJobID(id) {
+		return invalid("the job id %.70q is not valid; use at most 64 letters, digits, '-', '_' and '.'", id)
 	}
 	return nil
 }

@@ -304,7 +304,7 @@ func codeContext(w *agentv1.CodeContext) (*sandbox.CodeContext, error) {
 }
 
 // ValidContextName reports whether s has the form of a context's name.
-func ValidContextName(s string) bool { return len(s) <= 63 && ValidJobID(s) }
+func ValidContextName(s string) bool { return len(s) <= 63 && sandbox.ValidJobID(s) }
 
 // ListContexts returns interpreters, the oldest first.
 func (c *Client) ListContexts(ctx context.Context) ([]sandbox.CodeContext, error) {

@@ -294,7 +294,7 @@ var endCauses = map[agentv1.EndCause]sandbox.EndCause{
 
 // job checks and translates a job.
 func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
-	if w == nil || !ValidJobID(w.GetJobId()) {
+	if w == nil || !sandbox.ValidJobID(w.GetJobId()) {
 		return nil, nonsense("a job without a proper id")
 	}
 	j := &sandbox.Job{
@@ -317,18 +317,4 @@ func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 	j.State, j.EndedAt = sandbox.JobExited, &ended
 	j.ExitCode, j.Signal, j.EndCause = int(w.GetExitCode()), signalName(w.GetSignal()), endCauses[w.GetEndCause()]
 	return j, nil
-}
-
-// ValidJobID reports whether s has the form of a job's id.
-func ValidJobID(s string) bool {
-	if s == "" || len(s) > 64 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
-			return false
-		}
-	}
-	return true
 }

@@ -41,7 +41,7 @@ func (c *Client) ListProcesses(ctx context.Context) ([]sandbox.Process, error) {
 			MemoryBytes: max(0, w.GetMemoryBytes()), Threads: int(max(0, w.GetThreads())),
 			StartedAt: time.Unix(0, w.GetStartedUnixNano()).UTC(), Context: clean(w.GetContext(), 128),
 		}
-		if ValidJobID(w.GetJobId()) {
+		if sandbox.ValidJobID(w.GetJobId()) {
 			p.Job = w.GetJobId()
 		}
 		all = append(all, p)

@@ -12,7 +12,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -89,7 +88,7 @@ func TemplateName(s string) error {
 
 // JobID says of what cannot be the id of a job that there is none.
 func JobID(s string) error {
-	if !agentclient.ValidJobID(s) {
+	if !sandbox.ValidJobID(s) {
 		return sandbox.Errorf(sandbox.CodeNotFound, "there is no job %s; list the jobs to see which there are", Quote(s))
 	}
 	return nil
