@@ -74,7 +74,7 @@ func (a *Agent) Configure(_ context.Context, req *connect.Request[agentv1.Config
 		next.trust = env
 	}
 	a.settings = next
-	a.makeOwn(m)
+	a.renewIdentity(m)
 	if m.GetFresh() || m.GetFork() != nil {
 		a.code.reseed()
 	}

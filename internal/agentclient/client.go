@@ -150,7 +150,7 @@ func call[Req, Resp any](ctx context.Context, timeout time.Duration, f func(cont
 // answer in time.
 var errSilent = errors.New("the agent does not answer")
 
-// nonsense is the error for an answer that no agent of ours gives.
-func nonsense(what string) error {
+// errProtocol is the error for an answer that no agent of ours gives.
+func errProtocol(what string) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, errors.New(what), "the agent in the sandbox sent an answer that makes no sense; kill the sandbox and create a new one")
 }

@@ -60,7 +60,7 @@ func (c *Client) RunCode(ctx context.Context, req *sandbox.RunCodeRequest, sink 
 	r.streams[0].room, r.streams[1].room = req.KeepBytes, req.KeepBytes
 	for stream.Receive() {
 		if r.done {
-			return nil, nonsense("an event of code after its result")
+			return nil, errProtocol("an event of code after its result")
 		}
 		if err := r.event(stream.Msg()); err != nil {
 			return nil, err
@@ -76,7 +76,7 @@ func (c *Client) RunCode(ctx context.Context, req *sandbox.RunCodeRequest, sink 
 	if err := stream.Err(); err != nil {
 		return nil, mapError(ctx, err)
 	}
-	return nil, nonsense("a stream of code ended without a result")
+	return nil, errProtocol("a stream of code ended without a result")
 }
 
 // run puts the events of one run of code together.
@@ -98,7 +98,7 @@ func (r *run) event(e *agentv1.CodeEvent) error {
 		r.finish(ev.Result)
 		return nil
 	}
-	return nonsense("an event of code of no kind")
+	return errProtocol("an event of code of no kind")
 }
 
 func (r *run) output(o *agentv1.Output) error {
@@ -108,7 +108,7 @@ func (r *run) output(o *agentv1.Output) error {
 	case agentv1.Stream_STREAM_STDERR:
 		i, name = 1, sandbox.Stderr
 	default:
-		return nonsense("output of no stream")
+		return errProtocol("output of no stream")
 	}
 	data, err := r.streams[i].take(o)
 	if err != nil || len(data) == 0 || r.sink == nil {
@@ -163,7 +163,7 @@ type part struct {
 // take checks and keeps a piece of output, and returns what of it was kept.
 func (w *written) take(o *agentv1.Output) ([]byte, error) {
 	if o.GetOffset() < w.next || o.GetOffset() > 1<<62 {
-		return nil, nonsense("output out of order")
+		return nil, errProtocol("output out of order")
 	}
 	data := o.GetData()
 	if int64(len(data)) > w.room {
@@ -294,7 +294,7 @@ func codeContext(w *agentv1.CodeContext) (*sandbox.CodeContext, error) {
 	lang, err := sandbox.ParseLanguage(w.GetRef().GetLanguage())
 	state, known := contextStates[w.GetState()]
 	if err != nil || !known || !ValidContextName(w.GetRef().GetName()) {
-		return nil, nonsense("a context that cannot be")
+		return nil, errProtocol("a context that cannot be")
 	}
 	return &sandbox.CodeContext{
 		Language: lang, Name: w.GetRef().GetName(), State: state, PID: int(max(0, w.GetPid())), User: clean(w.GetUser(), 256),
@@ -313,7 +313,7 @@ func (c *Client) ListContexts(ctx context.Context) ([]sandbox.CodeContext, error
 		return nil, err
 	}
 	if len(resp.GetContexts()) > 4*sandbox.MaxContexts {
-		return nil, nonsense("too many contexts")
+		return nil, errProtocol("too many contexts")
 	}
 	all := make([]sandbox.CodeContext, 0, len(resp.GetContexts()))
 	for _, w := range resp.GetContexts() {

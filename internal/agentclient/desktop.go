@@ -53,7 +53,7 @@ func (c *Client) Screenshot(ctx context.Context, display string, req *sandbox.Sc
 			}
 		}
 		if int64(len(shot.Data)+len(msg.GetData())) > size {
-			return nil, nonsense("a picture larger than announced")
+			return nil, errProtocol("a picture larger than announced")
 		}
 		shot.Data = append(shot.Data, msg.GetData()...)
 	}
@@ -61,7 +61,7 @@ func (c *Client) Screenshot(ctx context.Context, display string, req *sandbox.Sc
 		return nil, mapError(limited, err)
 	}
 	if shot == nil || int64(len(shot.Data)) != size {
-		return nil, nonsense("half a picture")
+		return nil, errProtocol("half a picture")
 	}
 	return shot, nil
 }
@@ -72,13 +72,13 @@ func picture(h *agentv1.ScreenshotResponse_Header) (*sandbox.Screenshot, error) 
 		return nil, err
 	}
 	if h.GetSize() <= 0 || h.GetSize() > sandbox.MaxPicture {
-		return nil, nonsense("a picture of " + strconv.FormatInt(h.GetSize(), 10) + " bytes")
+		return nil, errProtocol("a picture of " + strconv.FormatInt(h.GetSize(), 10) + " bytes")
 	}
 	if h.GetMime() != "image/png" && h.GetMime() != "image/jpeg" {
-		return nil, nonsense("a picture of an unknown format")
+		return nil, errProtocol("a picture of an unknown format")
 	}
 	if !within(int(h.GetWidth()), 1, sandbox.MaxScreenWidth) || !within(int(h.GetHeight()), 1, sandbox.MaxScreenHeight) {
-		return nil, nonsense("a picture of an impossible size")
+		return nil, errProtocol("a picture of an impossible size")
 	}
 	return &sandbox.Screenshot{
 		MIME: h.GetMime(), Width: int(h.GetWidth()), Height: int(h.GetHeight()), Screen: *of,
@@ -138,7 +138,7 @@ func (c *Client) GetClipboard(ctx context.Context, display string) (string, erro
 		return "", err
 	}
 	if len(resp.GetText()) > sandbox.MaxClipboard {
-		return "", nonsense("a clipboard larger than allowed")
+		return "", errProtocol("a clipboard larger than allowed")
 	}
 	return strings.ToValidUTF8(resp.GetText(), "\uFFFD"), nil
 }
@@ -189,14 +189,14 @@ func screen(w *agentv1.Screen) (*sandbox.Screen, error) {
 	}
 	if !within(s.Width, 1, farAway) || !within(s.Height, 1, farAway) ||
 		!within(s.CursorX, 0, s.Width-1) || !within(s.CursorY, 0, s.Height-1) {
-		return nil, nonsense("a screen of an impossible size")
+		return nil, errProtocol("a screen of an impossible size")
 	}
 	return s, nil
 }
 
 func windows(list []*agentv1.Window) ([]sandbox.Window, error) {
 	if len(list) > sandbox.MaxWindows {
-		return nil, nonsense("too many windows")
+		return nil, errProtocol("too many windows")
 	}
 	all := make([]sandbox.Window, 0, len(list))
 	for _, w := range list {

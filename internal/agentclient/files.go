@@ -30,7 +30,7 @@ func (c *Client) ListFiles(ctx context.Context, p string, depth, limit int, afte
 		return nil, false, err
 	}
 	if len(resp.GetEntries()) > limit || resp.GetMore() && len(resp.GetEntries()) == 0 {
-		return nil, false, nonsense("a listing of a wrong length")
+		return nil, false, errProtocol("a listing of a wrong length")
 	}
 	for _, w := range resp.GetEntries() {
 		info, err := fileInfo(w)
@@ -137,7 +137,7 @@ func (c *Client) WatchFiles(ctx context.Context, req *sandbox.WatchRequest, sink
 	for stream.Receive() {
 		kind, known := watchKinds[stream.Msg().GetKind()]
 		if !known {
-			return nonsense("a change of no kind")
+			return errProtocol("a change of no kind")
 		}
 		if err := sink(sandbox.WatchEvent{Kind: kind, Path: clip.Valid(stream.Msg().GetPath(), maxPath)}); err != nil {
 			return err
@@ -149,7 +149,7 @@ func (c *Client) WatchFiles(ctx context.Context, req *sandbox.WatchRequest, sink
 	if err := stream.Err(); err != nil {
 		return mapError(ctx, err)
 	}
-	return nonsense("a watch ended by itself")
+	return errProtocol("a watch ended by itself")
 }
 
 var watchKinds = map[agentv1.WatchEvent_Kind]sandbox.WatchKind{
@@ -180,7 +180,7 @@ func fileInfo(w *agentv1.FileInfo) (*sandbox.FileInfo, error) {
 	p := w.GetPath()
 	// Names that are not UTF-8 grow when the agent replaces their bytes.
 	if !path.IsAbs(p) || path.Clean(p) != p || len(p) > 4*sandbox.MaxPathBytes || strings.IndexByte(p, 0) >= 0 {
-		return nil, nonsense("a file without a proper path")
+		return nil, errProtocol("a file without a proper path")
 	}
 	info := &sandbox.FileInfo{
 		Path: p, Name: path.Base(p), Type: sandbox.TypeOther, Size: max(0, w.GetSize()), Mode: fmt.Sprintf("%04o", w.GetMode()&0o7777),

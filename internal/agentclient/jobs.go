@@ -101,7 +101,7 @@ func (c *Client) follow(ctx context.Context, cancel context.CancelFunc, stream *
 	defer func() { _ = stream.Close() }() // what it could say was said by Err
 	for stream.Receive() {
 		if f.done {
-			return f.job, nonsense("an event after the last one")
+			return f.job, errProtocol("an event after the last one")
 		}
 		if err := c.event(f, stream.Msg()); err != nil {
 			return f.job, err
@@ -120,7 +120,7 @@ func (c *Client) follow(ctx context.Context, cancel context.CancelFunc, stream *
 	if err := stream.Err(); err != nil {
 		return f.job, mapError(ctx, err)
 	}
-	return f.job, nonsense("a job's stream ended without its end")
+	return f.job, errProtocol("a job's stream ended without its end")
 }
 
 func (c *Client) event(f *follower, e *agentv1.JobEvent) error {
@@ -131,7 +131,7 @@ func (c *Client) event(f *follower, e *agentv1.JobEvent) error {
 		return f.output(ev.Output)
 	case *agentv1.JobEvent_Started:
 		if f.job != nil {
-			return nonsense("a job started twice")
+			return errProtocol("a job started twice")
 		}
 		wire, last = ev.Started, f.untilStarted
 	case *agentv1.JobEvent_Exited:
@@ -139,7 +139,7 @@ func (c *Client) event(f *follower, e *agentv1.JobEvent) error {
 	case *agentv1.JobEvent_Detached:
 		wire, last = ev.Detached, true
 	default:
-		return nonsense("a job event of no kind")
+		return errProtocol("a job event of no kind")
 	}
 	job, err := c.job(wire)
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *Client) event(f *follower, e *agentv1.JobEvent) error {
 		f.jobID = job.ID
 	}
 	if job.ID != f.jobID {
-		return nonsense("an event of another job")
+		return errProtocol("an event of another job")
 	}
 	f.job, f.done = job, last
 	if f.sink == nil {
@@ -165,10 +165,10 @@ func (f *follower) output(o *agentv1.Output) error {
 	case agentv1.Stream_STREAM_STDERR:
 		i, name = 1, sandbox.Stderr
 	default:
-		return nonsense("output of no stream")
+		return errProtocol("output of no stream")
 	}
 	if f.job == nil || o.GetOffset() < f.next[i] || o.GetOffset() > 1<<62 {
-		return nonsense("output out of order")
+		return errProtocol("output out of order")
 	}
 	f.next[i] = o.GetOffset() + int64(len(o.GetData()))
 	if f.sink == nil || len(o.GetData()) == 0 {
@@ -185,7 +185,7 @@ func (c *Client) GetJob(ctx context.Context, jobID string, wait time.Duration) (
 	}
 	job, err := c.job(resp.GetJob())
 	if err == nil && job.ID != jobID {
-		return nil, nonsense("another job than asked for")
+		return nil, errProtocol("another job than asked for")
 	}
 	return job, err
 }
@@ -200,7 +200,7 @@ func (c *Client) ListJobs(ctx context.Context) ([]sandbox.Job, error) {
 		return nil, err
 	}
 	if len(resp.GetJobs()) > maxJobs {
-		return nil, nonsense("too many jobs")
+		return nil, errProtocol("too many jobs")
 	}
 	jobs := make([]sandbox.Job, 0, len(resp.GetJobs()))
 	for _, w := range resp.GetJobs() {
@@ -225,7 +225,7 @@ func (c *Client) ReadOutput(ctx context.Context, jobID string, req *sandbox.Outp
 		return nil, err
 	}
 	if resp.GetOffset() < 0 || int64(len(resp.GetData())) > req.Limit || resp.GetTotalBytes() < 0 {
-		return nil, nonsense("output out of range")
+		return nil, errProtocol("output out of range")
 	}
 	return &sandbox.Output{Offset: resp.GetOffset(), Data: resp.GetData(), TotalBytes: resp.GetTotalBytes(), Running: resp.GetRunning()}, nil
 }
@@ -295,7 +295,7 @@ var endCauses = map[agentv1.EndCause]sandbox.EndCause{
 // job checks and translates a job.
 func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 	if w == nil || !sandbox.ValidJobID(w.GetJobId()) {
-		return nil, nonsense("a job without a proper id")
+		return nil, errProtocol("a job without a proper id")
 	}
 	j := &sandbox.Job{
 		ID: w.GetJobId(), SandboxID: c.sandboxID, Command: slices.Clone(w.GetArgv()), User: clean(w.GetUser(), 256),
@@ -311,7 +311,7 @@ func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 		return j, nil
 	case agentv1.JobState_JOB_STATE_EXITED:
 	default:
-		return nil, nonsense("a job in no state")
+		return nil, errProtocol("a job in no state")
 	}
 	ended := time.Unix(0, w.GetEndedUnixNano()).UTC()
 	j.State, j.EndedAt = sandbox.JobExited, &ended

@@ -30,7 +30,7 @@ func (c *Client) ListProcesses(ctx context.Context) ([]sandbox.Process, error) {
 		return nil, err
 	}
 	if len(resp.GetProcesses()) > maxProcesses {
-		return nil, nonsense("too many processes")
+		return nil, errProtocol("too many processes")
 	}
 	all := make([]sandbox.Process, 0, len(resp.GetProcesses()))
 	for _, w := range resp.GetProcesses() {

@@ -30,7 +30,7 @@ func (c *Client) ReadFile(ctx context.Context, req *sandbox.ReadFileRequest) (*s
 	if err := r.fill(); err != nil && (err != io.EOF || stream.Msg() == nil) {
 		_ = r.Close() // the first error says more
 		if err == io.EOF {
-			err = nonsense("a file without a description")
+			err = errProtocol("a file without a description")
 		}
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (c *Client) ArchiveDir(ctx context.Context, p string, maxBytes int64) (io.R
 			if err := stream.Err(); err != nil || ended {
 				return nil, true, err
 			}
-			return nil, true, nonsense("an archive without its end")
+			return nil, true, errProtocol("an archive without its end")
 		}
 		ended = stream.Msg().GetEnd()
 		return stream.Msg().GetData(), false, nil
@@ -113,7 +113,7 @@ func (r *contentReader) fill() error {
 	case end:
 		r.err = io.EOF
 	case r.bounded && int64(len(data)) > r.left:
-		r.err = nonsense("more content than asked for")
+		r.err = errProtocol("more content than asked for")
 	default:
 		r.left -= int64(len(data))
 		r.data = data

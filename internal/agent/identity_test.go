@@ -40,8 +40,8 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func paths(root string) ownPaths {
-	return ownPaths{
+func paths(root string) identityPaths {
+	return identityPaths{
 		run: root + "/run/cove", machineID: root + "/etc/machine-id", dbusID: root + "/var/lib/dbus/machine-id", ssh: root + "/etc/ssh",
 	}
 }

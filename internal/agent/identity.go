@@ -16,27 +16,27 @@ import (
 	"github.com/cove-sh/cove/internal/wire/agentv1"
 )
 
-// ownPaths are where a sandbox finds what is its own. Comparisons of file systems
+// identityPaths are where a sandbox finds what is its own. Comparisons of file systems
 // leave them out. An image may have anything there; nothing is written through a
 // symbolic link in the place of the last name.
-type ownPaths struct {
+type identityPaths struct {
 	run       string
 	machineID string
 	dbusID    string // a second place of the same id, in some images a copy
 	ssh       string
 }
 
-var systemPaths = ownPaths{
+var systemPaths = identityPaths{
 	run: "/run/cove", machineID: "/etc/machine-id", dbusID: "/var/lib/dbus/machine-id", ssh: "/etc/ssh",
 }
 
 const forkFile = "fork.json"
 
-// makeOwn gives the sandbox what must not be shared with others that began as
+// renewIdentity gives the sandbox what must not be shared with others that began as
 // the same: a machine id and SSH host keys for a fresh one, if its image has
 // them, and its place for a fork. What cannot be done is logged: an image may
 // be strange and its sandbox of use nevertheless.
-func (a *Agent) makeOwn(m *agentv1.ConfigureRequest) {
+func (a *Agent) renewIdentity(m *agentv1.ConfigureRequest) {
 	if !a.cfg.Init {
 		return
 	}
@@ -91,7 +91,7 @@ func renewBootID() error {
 }
 
 // renewMachineID puts a new id into the files that are there for one.
-func renewMachineID(paths ownPaths) error {
+func renewMachineID(paths identityPaths) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
 	text := []byte(hex.EncodeToString(id[:]) + "\n")
