@@ -47,8 +47,6 @@ var layers = map[string]int{
 	"internal/webhook":          1,
 	"internal/wire/agentv1":     1,
 	"internal/wire/agentv1/...": 1,
-	"internal/wire/cellv1":      1,
-	"internal/wire/cellv1/...":  1,
 
 	"internal/agent":       2,
 	"internal/agent/...":   2,
@@ -100,7 +98,6 @@ var sameLayer = map[string][]string{
 	"internal/store":            {"internal/intake"},
 	"internal/webhook":          {"internal/egress"},
 	"internal/wire/agentv1/...": {"internal/wire/agentv1"},
-	"internal/wire/cellv1/...":  {"internal/wire/cellv1"},
 	"internal/janitor":          {"internal/service"},
 	"internal/service":          {"internal/service/call", "internal/service/volumes", "internal/service/webhooks"},
 	"internal/service/volumes":  {"internal/service/call"},

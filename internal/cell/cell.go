@@ -13,34 +13,23 @@ package cell
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/netstack"
 	"github.com/cove-sh/cove/internal/runsc"
-	"github.com/cove-sh/cove/internal/wire/agentv1"
-	"github.com/cove-sh/cove/internal/wire/cellv1"
 )
-
-// AgentPort is where the agent listens inside.
-const AgentPort = 7007
-
-// agentTimeout bounds the wait for the agent's first answer.
-const agentTimeout = 20 * time.Second
 
 // lockTimeout bounds the wait for who asks whether the cell lives.
 const lockTimeout = 2 * time.Second
@@ -49,12 +38,16 @@ const maxFiles = 65536
 
 // cell is one sandbox and what it is made of.
 type cell struct {
-	shell Shell
-	spec  Spec
-	log   *slog.Logger
-	link  *link
-	net   *netstack.Stack
-	sb    *runsc.Sandbox
+	standby Standby
+	spec    Spec
+	ctx     context.Context // ends when the machine shuts down
+	log     *slog.Logger
+	// setUpErr is why the process could not be set up.
+	setUpErr error
+	link     *link
+	net      *netstack.Stack
+	agent    agentClient
+	sb       *runsc.Sandbox
 	// userNS is the user namespace of gVisor's processes, or nil.
 	userNS *userNS
 	// gate hears of values on secrets.
@@ -66,15 +59,26 @@ type cell struct {
 	fromAgent, toAgent atomic.Uint64
 	// trusted says that the sandbox was told to trust its gateway.
 	trusted atomic.Bool
-	// running says that the shell has restored the sandbox ahead.
+	// running says that the sandbox was restored as the standby was made.
 	running bool
+	// taken is set by whoever decides what becomes of the standby: the call that
+	// starts it, or the loss of the engine.
+	taken atomic.Bool
+	// begun gets nil when the sandbox runs, or why it does not; it has room for
+	// one.
+	begun  chan error
+	unlock func()
+	http   *http.Server
+	// sockets are what the cell listens on, and wg those who serve them.
+	sockets []net.Listener
+	wg      sync.WaitGroup
 
 	// saving is held by whoever stops the sandbox to read its state; it has
 	// room for one.
 	saving chan struct{}
 
 	mu     sync.Mutex
-	status *cellv1.Status // guarded by mu
+	status Status // guarded by mu; its slice is never changed in place
 	// changed is closed and replaced when status changes. Guarded by mu.
 	changed chan struct{}
 	// watching is how many watch the status and have not been told the last one.
@@ -89,73 +93,51 @@ type cell struct {
 	why   string
 }
 
-// Main is the cell's process. It prepares what is the same for every sandbox,
-// reads a [Shell] from standard input and makes it, reads its [Spec], says
-// [Ready] on file descriptor 3, and returns the exit code when the sandbox has
-// ended and is cleaned up. Standard input that ends too early ends the cell:
-// the daemon starts cells ahead of need.
-func Main(ctx context.Context) int {
-	ready := os.NewFile(3, "ready")
-	if ready == nil {
-		fmt.Fprintln(os.Stderr, "cove: a cell is started by the daemon, not by hand")
-		return 2
-	}
-	unix.CloseOnExec(3)
-	// A core file of gVisor's would hold the sandbox's memory and fill the disk.
-	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	// This process will hold the values of secrets; none other may look.
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-	say := func(r Ready) { _ = json.NewEncoder(ready).Encode(r) }
+func newCell(ctx context.Context) *cell {
 	c := &cell{
-		status:  &cellv1.Status{Phase: cellv1.Phase_PHASE_STARTING, CellPid: int32(os.Getpid())},
+		ctx: ctx, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		status:  Status{Phase: PhaseStarting},
 		changed: make(chan struct{}),
+		begun:   make(chan error, 1),
 		saving:  make(chan struct{}, 1),
 		stop:    make(chan string, 1),
 		gone:    make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
-	prepareErr := c.prepare()
-	input := json.NewDecoder(io.LimitReader(os.Stdin, maxSpecBytes))
-	if err := input.Decode(&c.shell); err != nil {
-		return 0
-	}
-	err := errors.Join(prepareErr, logTo(filepath.Join(c.shell.Dir, LogFile)))
-	c.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err == nil {
-		err = c.makeShell(ctx)
-	}
+	c.agent = c.newAgentClient()
+	c.http = &http.Server{Handler: c.control()}
+	return c
+}
+
+// Main is the cell's process. It prepares what is the same for every sandbox,
+// does what it is told by the control protocol on file descriptor 3, and returns
+// the exit code when the sandbox has ended and is cleaned up. Cells are started
+// ahead of need: one that is no sandbox yet ends with that connection.
+func Main(ctx context.Context) int {
+	f := os.NewFile(3, "engine")
+	engine, err := net.FileConn(f)
 	if err != nil {
-		c.destroy()
-		return c.fail(err, say)
+		fmt.Fprintln(os.Stderr, "cove: a cell is started by the daemon, not by hand")
+		return 2
 	}
-	say(Ready{Shell: true})
-	if err := input.Decode(&c.spec); err != nil {
-		c.destroy()
-		return 0
+	f.Close()
+	// A core file of gVisor's would hold the sandbox's memory and fill the disk.
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	// This process will hold the values of secrets; none other may look.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	c := newCell(ctx)
+	c.setUpErr = c.setUpProcess()
+	lost := make(chan struct{})
+	c.http.ConnState = func(conn net.Conn, s http.ConnState) {
+		if conn == engine && s == http.StateClosed {
+			close(lost)
+		}
 	}
-	c.status.SandboxId, c.status.Unenforced = c.spec.ID, append(c.status.Unenforced, c.spec.Unenforced...)
-	c.log = c.log.With("sandbox", c.spec.ID)
-	if err := c.run(ctx, func(r Ready) { say(r); ready.Close() }); err != nil {
-		return c.fail(err, say)
-	}
-	return 0
+	l := make(inherited, 1)
+	l <- engine
+	go c.http.Serve(l) //nolint:errcheck // it ends with the process
+	return c.supervise(lost)
 }
-
-// fail tells why the cell ends, and returns its exit code.
-func (c *cell) fail(err error, say func(Ready)) int {
-	c.log.Error("cell failed", "err", err)
-	answer := Ready{Error: err.Error()}
-	if r, ok := errors.AsType[refusal](err); ok {
-		answer.Refused = string(r)
-	}
-	answer.Damaged = c.sb != nil && c.sb.Damage() != nil
-	answer.Silent = errors.Is(err, errSilent)
-	say(answer)
-	return 1
-}
-
-// maxSpecBytes bounds the specification.
-const maxSpecBytes = 4 << 20
 
 // logTo makes a file this process's standard error.
 func logTo(path string) error {
@@ -167,9 +149,9 @@ func logTo(path string) error {
 	return unix.Dup3(int(f.Fd()), unix.Stderr, 0)
 }
 
-// prepare sets up what does not depend on the sandbox: mounts of the cell's
+// setUpProcess sets up what does not depend on the sandbox: mounts of the cell's
 // own, and the network.
-func (c *cell) prepare() error {
+func (c *cell) setUpProcess() error {
 	if err := setUpMounts(); err != nil {
 		return err
 	}
@@ -184,41 +166,48 @@ func (c *cell) prepare() error {
 	return err
 }
 
-// run makes the sandbox, serves it until it ends, and takes it down.
-func (c *cell) run(ctx context.Context, say func(Ready)) error {
-	unlock, err := c.lock()
+// supervise waits until the sandbox runs and then until it ends, takes it down,
+// and returns the exit code. Lost is closed when the connection to the engine has
+// ended.
+func (c *cell) supervise(lost <-chan struct{}) int {
+	var err error
+	select {
+	case err = <-c.begun:
+	case <-lost:
+		if c.taken.CompareAndSwap(false, true) {
+			return 0
+		}
+		err = <-c.begun
+	}
 	if err != nil {
-		c.destroy()
-		return err
+		c.closeSockets()
+		return 1
 	}
-	defer unlock()
-	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM)
-	defer cancel()
-	if err := c.openGateway(ctx); err != nil {
-		c.destroy()
-		return err
-	}
-	if err := c.start(ctx); err != nil {
-		c.destroy()
-		return err
-	}
-	srv, err := c.serve()
-	if err != nil {
-		c.destroy()
-		return err
-	}
-	c.setPhase(cellv1.Phase_PHASE_RUNNING, "")
-	c.mu.Lock()
-	unenforced := c.status.Unenforced
-	c.mu.Unlock()
-	say(Ready{Unenforced: unenforced})
-
-	phase, reason := c.waitForEnd(ctx)
-	c.setPhase(cellv1.Phase_PHASE_STOPPING, reason)
+	phase, reason := c.waitForEnd()
+	c.setPhase(PhaseStopping, reason)
 	c.destroy()
 	c.setPhase(phase, reason)
 	close(c.gone)
-	srv.close()
+	c.closeSockets()
+	c.unlock()
+	return 0
+}
+
+// begin makes a standby the sandbox of the specification, and serves it.
+func (c *cell) begin(send func(*Status) error) (err error) {
+	if c.unlock, err = c.lock(); err != nil {
+		return err
+	}
+	if err := c.openGateway(send); err != nil {
+		return err
+	}
+	if err := c.start(); err != nil {
+		return err
+	}
+	if err := c.serve(); err != nil {
+		return err
+	}
+	c.setPhase(PhaseRunning, "")
 	return nil
 }
 
@@ -272,67 +261,6 @@ type closerFunc func() error
 
 func (f closerFunc) Close() error { return f() }
 
-// refusal is what the agent has against the request.
-type refusal string
-
-func (r refusal) Error() string { return "the agent refuses: " + string(r) }
-
-// greetAgent waits for the agent to answer and tells it what it has to know.
-func (c *cell) greetAgent(ctx context.Context) error {
-	ctx, cancel := c.whileItRuns(ctx, agentTimeout)
-	defer cancel()
-	client, closeClient := newAgentClient(c.dialAgentPatiently)
-	defer closeClient()
-	r := c.spec.Resources
-	user, workdir, host := c.spec.User, c.spec.WorkDir, c.spec.Hostname
-	memory, pids := r.MemoryMiB<<20, r.MaxPIDs
-	req := &agentv1.ConfigureRequest{
-		Authority: c.authority(c.spec.Network),
-		Hostname:  &host, Env: c.spec.Env, ReplaceEnv: true, User: &user, Workdir: &workdir,
-		MemoryLimit: &memory, MaxPids: &pids,
-		Fresh: c.spec.Fresh,
-	}
-	if c.spec.Fresh { // later it is the sandbox's to change
-		resolver := netstack.GatewayAddr.String()
-		req.Nameserver = &resolver
-	}
-	if f := c.spec.Fork; f != nil {
-		req.Fork = &agentv1.Fork{Index: int32(f.Index), Count: int32(f.Count), SandboxId: f.SandboxID, ParentId: f.ParentID}
-	}
-	res, err := client.Configure(ctx, connect.NewRequest(req))
-	if err != nil {
-		return c.notGreeted(err)
-	}
-	c.trusted.Store(req.Authority != nil)
-	c.unenforced(res.Msg.Unenforced...)
-	return nil
-}
-
-// notGreeted says why the agent did not take its settings.
-func (c *cell) notGreeted(err error) error {
-	if e, ok := errors.AsType[*connect.Error](err); ok && e.Code() == connect.CodeInvalidArgument {
-		return refusal(e.Message())
-	}
-	select {
-	case <-c.ended:
-		return errors.New(c.why)
-	default:
-		if connect.CodeOf(err) == connect.CodeDeadlineExceeded {
-			err = errors.Join(errSilent, err)
-		}
-		return fmt.Errorf("configure the agent: %w", err)
-	}
-}
-
-// errSilent says that the agent did not answer within [agentTimeout].
-var errSilent = errors.New("the agent does not answer")
-
-func (c *cell) unenforced(what ...string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.status.Unenforced = append(c.status.Unenforced, what...)
-}
-
 // watchForEnd waits until gVisor has ended and notes why.
 func (c *cell) watchForEnd() {
 	ws, err := c.sb.Wait()
@@ -379,14 +307,14 @@ func (c *cell) watchGofer() {
 }
 
 // waitForEnd waits until the sandbox is told to end, or ends.
-func (c *cell) waitForEnd(ctx context.Context) (cellv1.Phase, string) {
+func (c *cell) waitForEnd() (Phase, string) {
 	select {
 	case reason := <-c.stop:
-		return cellv1.Phase_PHASE_STOPPED, reason
-	case <-ctx.Done():
-		return cellv1.Phase_PHASE_FAILED, "the machine shut down"
+		return PhaseStopped, reason
+	case <-c.ctx.Done():
+		return PhaseFailed, "the machine shut down"
 	case <-c.ended:
-		return cellv1.Phase_PHASE_FAILED, c.why
+		return PhaseFailed, c.why
 	}
 }
 
@@ -406,14 +334,6 @@ func (c *cell) destroy() {
 	if c.net != nil {
 		c.net.Close()
 	}
-}
-
-func (c *cell) setPhase(p cellv1.Phase, reason string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.status.Phase, c.status.Reason = p, reason
-	close(c.changed)
-	c.changed = make(chan struct{})
 }
 
 // preferInOOM makes the kernel end gVisor before the cell when memory runs

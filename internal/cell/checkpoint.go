@@ -10,24 +10,22 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cove-sh/cove/internal/runsc"
-	"github.com/cove-sh/cove/internal/wire/cellv1"
 )
 
 // errEnding says that there is no state to be read any more.
 var errEnding = connect.NewError(connect.CodeFailedPrecondition, errors.New("the sandbox is ending"))
 
-// Checkpoint implements the Cell protocol.
-func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.CheckpointRequest], stream *connect.ServerStream[cellv1.CheckpointEvent]) error {
+func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func(*checkpointWritten) error) error {
 	release, err := c.exclusively(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := c.roomToSave(req.Msg.Dir); err != nil {
+	if err := c.roomToSave(req.Dir); err != nil {
 		return err
 	}
-	if !req.Msg.FilesOnly {
-		if err := c.sb.Settle(req.Msg.Dir); err != nil {
+	if !req.FilesOnly {
+		if err := c.sb.Settle(req.Dir); err != nil {
 			return err
 		}
 	}
@@ -35,9 +33,9 @@ func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.Check
 	if err := c.sb.Pause(); err != nil {
 		return err
 	}
-	err = c.save(req.Msg)
-	if req.Msg.Hold && err == nil {
-		err = stream.Send(&cellv1.CheckpointEvent{StoppedNanos: int64(time.Since(began))})
+	err = c.save(req)
+	if req.Hold && err == nil {
+		err = send(&checkpointWritten{StoppedNanos: int64(time.Since(began))})
 		if err == nil {
 			c.log.Info("sandbox is held", "saved in", time.Since(began))
 			select {
@@ -51,8 +49,8 @@ func (c *cell) Checkpoint(ctx context.Context, req *connect.Request[cellv1.Check
 		c.log.Warn("checkpoint", "err", err)
 		return err
 	}
-	if !req.Msg.Hold {
-		return stream.Send(&cellv1.CheckpointEvent{StoppedNanos: int64(time.Since(began))})
+	if !req.Hold {
+		return send(&checkpointWritten{StoppedNanos: int64(time.Since(began))})
 	}
 	return nil
 }
@@ -72,7 +70,7 @@ func (c *cell) roomToSave(dir string) error {
 
 // save writes what a checkpoint holds. The sandbox stands still: the files and
 // the memory are of one instant.
-func (c *cell) save(req *cellv1.CheckpointRequest) error {
+func (c *cell) save(req *CheckpointRequest) error {
 	if req.FilesOnly {
 		return c.sb.SaveFiles(req.Dir)
 	}
@@ -102,7 +100,7 @@ func (c *cell) exclusively(ctx context.Context) (func(), error) {
 // letGo lets a sandbox that stands still go on, unless it is ending.
 func (c *cell) letGo() error {
 	c.mu.Lock()
-	ending := c.status.Phase != cellv1.Phase_PHASE_RUNNING
+	ending := c.status.Phase != PhaseRunning
 	c.mu.Unlock()
 	if ending {
 		return nil

@@ -16,7 +16,7 @@ var escapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134
 // uses: gVisor's processes have a copy of it that nobody can unmount, and that
 // keeps the host's disks in use for as long as they run. Where an ordinary user
 // runs the cell the kernel refuses that. Scratch is the cell's scratch directory.
-func letGo(spec Shell, scratch string) error {
+func letGo(spec Standby, scratch string) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("read the cell's mounts: %w", err)

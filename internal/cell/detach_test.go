@@ -20,7 +20,7 @@ func TestUnused(t *testing.T) {
 10 9 0:9 / /mnt/r rw - ext4 /dev/sda1 rw
 11 1 8:6 / /variety rw - ext4 /dev/sdf1 rw
 `
-	needed := []string{"/var/lib/cove/engine/shells/shell-1", "/run/systemd/resolve/stub-resolv.conf"}
+	needed := []string{"/var/lib/cove/engine/standby/standby-1", "/run/systemd/resolve/stub-resolv.conf"}
 	got := unused(table, needed, []string{"/mnt", "/var/lib/cove/engine"})
 	if want := []string{"/run/media/user/My disk", "/var/lib/other", "/variety"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

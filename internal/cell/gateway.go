@@ -2,7 +2,6 @@ package cell
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,8 +20,6 @@ import (
 	"github.com/cove-sh/cove/internal/egress/netlog"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/netstack"
-	"github.com/cove-sh/cove/internal/wire/agentv1"
-	"github.com/cove-sh/cove/internal/wire/cellv1"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -34,7 +31,7 @@ const valuesTimeout = 20 * time.Second
 
 // gateway is what becomes of the sandbox's packets.
 type gateway struct {
-	way    Way
+	conf   GatewayConfig
 	log    *slog.Logger
 	eg     *egress.Gateway
 	values *values
@@ -52,13 +49,13 @@ type gateway struct {
 
 // newGateway makes the gateway and sets the sandbox's stack to it. Until set is
 // called it refuses everything.
-func newGateway(way Way, stack *netstack.Stack, log *slog.Logger) (*gateway, error) {
-	g := &gateway{way: way, log: log, values: newValues()}
+func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger) (*gateway, error) {
+	g := &gateway{conf: conf, log: log, values: newValues()}
 	var err error
 	g.eg, err = egress.New(egress.Config{
 		GatewayAddr: netstack.GatewayAddr,
-		Resolvers:   way.Resolvers,
-		Proxy:       way.Proxy,
+		Resolvers:   conf.Resolvers,
+		Proxy:       conf.Proxy,
 		Record:      g.record,
 		Peers:       peers{g, make(chan struct{}, maxPeerConns)},
 		Logger:      log,
@@ -116,7 +113,7 @@ func (g *gateway) set(n engine.Network) error {
 	}
 	before := g.events.Load()
 	if n.SandboxID != g.network.SandboxID {
-		w, err := netlog.NewWriter(netlog.WriterConfig{Dir: filepath.Join(g.way.LogDir, n.SandboxID), Logger: g.log})
+		w, err := netlog.NewWriter(netlog.WriterConfig{Dir: filepath.Join(g.conf.LogDir, n.SandboxID), Logger: g.log})
 		if err != nil {
 			return fmt.Errorf("open the network log: %w", err)
 		}
@@ -160,7 +157,7 @@ func (g *gateway) interceptor(n *engine.Network) (egress.Interceptor, error) {
 			return nil, errors.New("nothing was delivered to certify names with")
 		}
 		var err error
-		g.swaps, err = intercept.New(intercept.Config{Issuer: issuer, ExtraCA: []byte(g.way.ExtraCA), Logger: g.log})
+		g.swaps, err = intercept.New(intercept.Config{Issuer: issuer, ExtraCA: []byte(g.conf.ExtraCA), Logger: g.log})
 		if err != nil {
 			return nil, err
 		}
@@ -191,10 +188,11 @@ func (g *gateway) close() {
 }
 
 // openGateway makes the gateway do what the specification says, before any of
-// the sandbox's programs runs, and waits for the values of its secrets.
-func (c *cell) openGateway(ctx context.Context) error {
+// the sandbox's programs runs, and waits for the values of its secrets, which it
+// is told are expected now.
+func (c *cell) openGateway(send func(*Status) error) error {
 	var err error
-	if c.gate, err = newGateway(c.spec.Way, c.net, c.log); err != nil {
+	if c.gate, err = newGateway(c.spec.Gateway, c.net, c.log); err != nil {
 		return err
 	}
 	if c.secrets, err = Listen(c.spec.Dir, secretsSocket); err != nil {
@@ -202,11 +200,12 @@ func (c *cell) openGateway(ctx context.Context) error {
 	}
 	c.gate.wg.Go(func() { c.gate.values.receive(c.secrets, c.log) })
 	if c.spec.AwaitValues {
-		ctx, cancel := context.WithTimeout(ctx, valuesTimeout)
-		defer cancel()
+		_ = send(&Status{Phase: PhaseStarting}) // who is not there delivers nothing
 		select {
 		case <-c.gate.values.came:
-		case <-ctx.Done():
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		case <-time.After(valuesTimeout):
 			return errors.New("the values of the sandbox's secrets did not come")
 		}
 	}
@@ -216,16 +215,11 @@ func (c *cell) openGateway(ctx context.Context) error {
 	return c.gate.set(*c.spec.Network)
 }
 
-// SetNetwork implements the Cell protocol.
-func (c *cell) SetNetwork(ctx context.Context, req *connect.Request[cellv1.SetNetworkRequest]) (*connect.Response[cellv1.SetNetworkResponse], error) {
-	var n engine.Network
-	if err := json.Unmarshal(req.Msg.Network, &n); err != nil {
-		return nil, connect.NewError(connect.CodeInvalidArgument, err)
-	}
+func (c *cell) setNetwork(ctx context.Context, n *engine.Network) (*empty, error) {
 	// Whether the sandbox comes to trust its gateway or not, that does as it is
 	// told: code inside may have stopped the agent.
-	stranger := c.introduce(ctx, &n)
-	if err := c.gate.set(n); err != nil {
+	stranger := c.introduce(ctx, n)
+	if err := c.gate.set(*n); err != nil {
 		if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.CodeInvalid {
 			return nil, connect.NewError(connect.CodeInvalidArgument, errors.New(e.Message))
 		}
@@ -234,33 +228,7 @@ func (c *cell) SetNetwork(ctx context.Context, req *connect.Request[cellv1.SetNe
 	if stranger != nil {
 		return nil, stranger
 	}
-	return connect.NewResponse(&cellv1.SetNetworkResponse{}), nil
-}
-
-// authority returns the certificate that the sandbox is to trust: that of the
-// gateway's authority if there are secrets to put in.
-func (c *cell) authority(n *engine.Network) *string {
-	if n == nil || len(n.Bindings) == 0 || c.spec.Way.Authority == "" {
-		return nil
-	}
-	return &c.spec.Way.Authority
-}
-
-// introduce has the sandbox trust the gateway, if it must and does not yet.
-func (c *cell) introduce(ctx context.Context, n *engine.Network) error {
-	authority := c.authority(n)
-	if authority == nil || c.trusted.Load() {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
-	defer cancel()
-	client, closeClient := newAgentClient(c.dialAgent)
-	defer closeClient()
-	if _, err := client.Configure(ctx, connect.NewRequest(&agentv1.ConfigureRequest{Authority: authority})); err != nil {
-		return fmt.Errorf("have the sandbox trust its gateway: %w", err)
-	}
-	c.trusted.Store(true)
-	return nil
+	return &empty{}, nil
 }
 
 // maxPeerConns bounds the connections to other sandboxes, each of which takes
@@ -285,7 +253,7 @@ func (p peers) Dial(ctx context.Context, name string, port uint16) (net.Conn, er
 	p.g.mu.Lock()
 	from := p.g.network.SandboxID
 	p.g.mu.Unlock()
-	conn, err := Knock(ctx, p.g.way.PeersDir, PeersSocket, Opening{Sandbox: from, Name: name, Port: int(port)})
+	conn, err := DialStream(ctx, p.g.conf.PeersDir, PeersSocket, StreamRequest{Sandbox: from, Name: name, Port: int(port)})
 	if err != nil {
 		<-p.open
 		return nil, err

@@ -6,159 +6,234 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/runsc"
 )
 
-// scratch is a file system in memory that only this cell sees.
-type scratch struct {
-	state  string // gVisor's records
-	bundle string
-	root   string // the assembled root file system
-	writes string // on disk: the cell's directory
-	agent  string // the directory with the agent's binary
-	mounts []runsc.Mount
+// maxSiblings bounds the entries of a directory in which a mount point is made.
+const maxSiblings = 4096
+
+func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+
+// openSources opens the directories that mounts show; a nil is of one in memory.
+// What is below an allowed directory may be changed by a sandbox at any moment,
+// so no symbolic link is followed.
+func openSources(mounts []engine.Mount) (_ []*os.File, err error) {
+	files := make([]*os.File, len(mounts))
+	defer func() {
+		if err != nil {
+			closeAll(files)
+		}
+	}()
+	for i, m := range mounts {
+		if m.Source == "" {
+			continue
+		}
+		fd, err := unix.Openat2(unix.AT_FDCWD, m.Source, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if err != nil {
+			return files, refuse("what is to be mounted at %s is not there any more, or is no directory: %v", m.Target, err)
+		}
+		files[i] = os.NewFile(uintptr(fd), m.Source)
+	}
+	return files, nil
 }
 
-// setUpMounts makes the cell's mount namespace its own, with a /proc of its own
-// process ids. What the host unmounts goes from the cell too, which would keep
-// the disk in use otherwise; nothing goes the other way.
-func setUpMounts() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("keep mounts from the host: %w", err)
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
 	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount /proc (is /proc masked, as in a container?): %w", err)
+}
+
+// setUpShown gives each mount a place of its own in the scratch directory, with
+// the rights that it has, and makes its mount point in the root.
+func setUpShown(mounts []engine.Mount, sources []*os.File, u *userNS, dir, root string) ([]runsc.Mount, error) {
+	if len(mounts) == 0 {
+		return nil, nil
+	}
+	shown := make([]runsc.Mount, 0, len(mounts))
+	for i, m := range mounts {
+		r := runsc.Mount{Target: m.Target, Bytes: m.SizeBytes, ReadOnly: m.ReadOnly}
+		if sources[i] != nil {
+			r.Source = filepath.Join(dir, "m"+strconv.Itoa(i))
+			if err := bindShown(sources[i], u, r.Source, m.ReadOnly); err != nil {
+				return nil, fmt.Errorf("show %s at %s: %w", m.Source, m.Target, err)
+			}
+		}
+		if err := makeMountPoint(root, m.Target, u.root(), filepath.Join(dir, "p"+strconv.Itoa(i))); err != nil {
+			return nil, err
+		}
+		shown = append(shown, r)
+	}
+	return shown, nil
+}
+
+// bindShown binds an open directory, with all that is mounted below it.
+func bindShown(source *os.File, u *userNS, target string, readOnly bool) error {
+	if err := u.holds(source); err != nil {
+		return err
+	}
+	if err := os.Mkdir(target, 0o755); err != nil {
+		return err
+	}
+	if err := u.bind("/proc/self/fd/"+strconv.Itoa(int(source.Fd())), target); err != nil {
+		return err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	return unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &attr)
+}
+
+// makeMountPoint makes sure that the root, which is read-only, has a directory
+// at target. The nearest directory above that is there is covered by one in
+// memory, spare, which shows all that is in it, and has the new one beside, which
+// belongs to owner.
+func makeMountPoint(root, target string, owner int, spare string) error {
+	there, missing, err := splitTarget(root, target)
+	if err != nil || missing == "" {
+		return err
+	}
+	if err := showAgain(filepath.Join(root, there), spare); err != nil {
+		return fmt.Errorf("make a mount point at %s: %w", target, err)
+	}
+	made := spare
+	for part := range strings.SplitSeq(missing, "/") {
+		made = filepath.Join(made, part)
+		if err := errors.Join(os.Mkdir(made, 0o755), os.Lchown(made, owner, owner)); err != nil {
+			return fmt.Errorf("make a mount point at %s: %w", target, err)
+		}
+	}
+	if err := unix.Mount(spare, filepath.Join(root, there), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("cover /%s: %w", there, err)
 	}
 	return nil
 }
 
-// setUpScratch mounts a scratch directory with a short name and puts the
-// sandbox's root together in it, for the user namespace of the sandbox. An error
-// leaves nothing mounted.
-func setUpScratch(spec Shell, u *userNS) (s scratch, err error) {
-	dir, err := scratchDir(spec)
+// splitTarget returns the part of a target that is there in root, and the part
+// that is not.
+func splitTarget(root, target string) (there, missing string, err error) {
+	parts := strings.Split(strings.Trim(target, "/"), "/")
+	for i, part := range parts {
+		info, err := os.Lstat(filepath.Join(root, there, part))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return there, filepath.Join(parts[i:]...), nil
+		case err != nil:
+			return "", "", err
+		case info.Mode()&fs.ModeSymlink != 0:
+			return "", "", refuse("mount target %q: %q is a symbolic link in the template; give the path that it leads to", target, "/"+filepath.Join(there, part))
+		case !info.IsDir():
+			return "", "", refuse("mount target %q: %q is a file in the template; choose another path", target, "/"+filepath.Join(there, part))
+		}
+		there = filepath.Join(there, part)
+	}
+	return there, "", nil
+}
+
+// showAgain makes the directory to and shows all that is in from there.
+func showAgain(from, to string) error {
+	entries, err := os.ReadDir(from)
 	if err != nil {
-		return s, err
-	}
-	// What is shown is opened before the scratch space may hide it.
-	sources, err := openSources(spec.Mounts)
-	if err != nil {
-		return s, err
-	}
-	defer closeAll(sources)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=16m"); err != nil {
-		return s, fmt.Errorf("mount scratch on %s: %w", dir, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
-		}
-	}()
-	s = scratch{
-		state:  filepath.Join(dir, "s"),
-		bundle: filepath.Join(dir, "b"),
-		root:   filepath.Join(dir, "r"),
-		writes: filepath.Join(spec.Dir, "writes"),
-		agent:  filepath.Join(dir, "a"),
-	}
-	for _, d := range []string{s.state, s.bundle, s.root, s.agent} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			return s, err
-		}
-	}
-	if err := os.MkdirAll(s.writes, 0o700); err != nil {
-		return s, err
-	}
-	if err := u.bind(spec.AgentDir, s.agent); err != nil {
-		return s, err
-	}
-	if err := assembleRoot(spec, u, s.root); err != nil {
-		return s, err
-	}
-	if s.mounts, err = setUpShown(spec.Mounts, sources, u, dir, s.root); err != nil {
-		return s, err
-	}
-	return s, letGo(spec, dir)
-}
-
-// scratchDir picks a directory to hide under the scratch mount: one that holds
-// nothing the cell needs.
-func scratchDir(spec Shell) (string, error) {
-	needed := neededPaths(spec)
-	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt", "/run", "/tmp", "/home", "/var"} {
-		if info, err := os.Stat(dir); err != nil || !info.IsDir() || holdsAny(dir, needed) {
-			continue
-		}
-		return dir, nil
-	}
-	return "", errors.New("found no directory to mount scratch space on: make an empty /mnt")
-}
-
-// neededPaths are what the cell uses by name.
-func neededPaths(spec Shell) []string {
-	// The gateway asks the host's resolvers, which a link may name.
-	needed := []string{spec.Dir, spec.AgentDir, spec.Root.Dir, "/etc/resolv.conf"}
-	for _, b := range spec.Root.Binds {
-		needed = append(needed, b.Source)
-	}
-	if exe, err := os.Executable(); err == nil {
-		needed = append(needed, exe)
-	}
-	return needed
-}
-
-func holdsAny(dir string, paths []string) bool {
-	for _, p := range paths {
-		if resolved, err := filepath.EvalSymlinks(p); err == nil {
-			p = resolved
-		}
-		if p == dir || strings.HasPrefix(p, dir+"/") {
-			return true
-		}
-	}
-	return false
-}
-
-// assembleRoot puts the template and the host's directories together at root,
-// read-only.
-func assembleRoot(spec Shell, u *userNS, root string) error {
-	if err := bindReadOnly(u, spec.Root.Dir, root); err != nil {
 		return err
 	}
-	for _, b := range spec.Root.Binds {
-		target := filepath.Join(root, b.Target)
-		err := bindReadOnly(u, b.Source, target)
-		if b.Mask && errors.Is(err, fs.ErrNotExist) && isGone(target) {
-			continue
-		}
-		if err != nil {
+	if len(entries) > maxSiblings {
+		return refuse("a mount point cannot be made in a directory of the template with %d entries; choose a target elsewhere, or one that is there already", len(entries))
+	}
+	if err := os.Mkdir(to, 0o755); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := showEntry(e, filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-func isGone(path string) bool {
-	_, err := os.Lstat(path)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
-func bindReadOnly(u *userNS, source, target string) error {
-	if err := u.bind(source, target); err != nil {
+	var st unix.Stat_t
+	if err := unix.Stat(from, &st); err != nil {
 		return err
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(target, &st); err != nil {
-		return fmt.Errorf("stat %s: %w", target, err)
+	if err := ownLike(from, to); err != nil {
+		return err
 	}
-	// In a user namespace, flags that the source has must stay.
-	keep := uintptr(st.Flags) & (unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME | unix.MS_NODIRATIME | unix.MS_RELATIME)
-	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|keep, ""); err != nil {
-		return fmt.Errorf("make %s read-only: %w", source, err)
+	return unix.Chmod(to, st.Mode&0o7777)
+}
+
+// ownLike gives to the owner of from, neither of which is followed.
+func ownLike(from, to string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(from, &st); err != nil {
+		return err
+	}
+	// An ordinary user has no other owners.
+	_ = os.Lchown(to, int(st.Uid), int(st.Gid))
+	return nil
+}
+
+func showEntry(e fs.DirEntry, from, to string) error {
+	switch {
+	case e.Type()&fs.ModeSymlink != 0:
+		link, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink(link, to); err != nil {
+			return err
+		}
+		return ownLike(from, to)
+	case e.IsDir():
+		if err := os.Mkdir(to, 0o755); err != nil {
+			return err
+		}
+	case e.Type().IsRegular():
+		if err := os.WriteFile(to, nil, 0o600); err != nil {
+			return err
+		}
+	default:
+		return nil // sockets and the like are of no use in a root
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", from, err)
 	}
 	return nil
+}
+
+// goferRoot is where gVisor's processes have a sandbox's root.
+const goferRoot = "/root"
+
+// deletedBytes returns what files take that were deleted in shown directories
+// of the host but are open in a process, by the target of the mount. The kernel
+// shows the name under which each was deleted, below the place of the mount.
+func deletedBytes(proc string, pid int, mounts []engine.Mount) map[string]int64 {
+	links, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "fd", "*"))
+	if err != nil {
+		return nil
+	}
+	sum := map[string]int64{}
+	counted := map[[2]uint64]bool{} // one file may be open several times
+	for _, l := range links {
+		name, err := os.Readlink(l)
+		if err != nil {
+			continue
+		}
+		for _, m := range mounts {
+			var st unix.Stat_t
+			if m.Source == "" || m.ReadOnly || !strings.HasPrefix(name, goferRoot+m.Target+"/") {
+				continue
+			}
+			if unix.Stat(l, &st) == nil && st.Nlink == 0 && !counted[[2]uint64{st.Dev, st.Ino}] {
+				counted[[2]uint64{st.Dev, st.Ino}] = true
+				sum[m.Target] += st.Blocks * 512
+			}
+		}
+	}
+	return sum
 }

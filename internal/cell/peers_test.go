@@ -21,14 +21,14 @@ func TestPeersAreBounded(t *testing.T) {
 			if err != nil {
 				return
 			}
-			go Answer(t.Context(), conn, func(context.Context, Opening) (net.Conn, error) { //nolint:errcheck // it ends with the test
+			go ServeStream(t.Context(), conn, func(context.Context, StreamRequest) (net.Conn, error) { //nolint:errcheck // it ends with the test
 				near, far := net.Pipe()
 				go func() { <-t.Context().Done(); far.Close() }()
 				return near, nil
 			})
 		}
 	}()
-	p := peers{&gateway{way: Way{PeersDir: dir}}, make(chan struct{}, 2)}
+	p := peers{&gateway{conf: GatewayConfig{PeersDir: dir}}, make(chan struct{}, 2)}
 	var open []net.Conn
 	for range 2 {
 		c, err := p.Dial(t.Context(), "db", 5432)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// PortsSocket joins each connection to a port inside, which an [Opening]
+	// PortsSocket joins each connection to a port inside, which a [StreamRequest]
 	// names.
 	PortsSocket = "ports.sock"
 	// PeersSocket is the daemon's: it joins each connection to a port of another
@@ -25,17 +25,17 @@ const (
 )
 
 const (
-	// maxOpening bounds the words before a stream.
-	maxOpening = 4 << 10
+	// maxStreamRequest bounds the words before a stream.
+	maxStreamRequest = 4 << 10
 	// openTimeout bounds the wait for a port inside.
 	openTimeout = 10 * time.Second
 )
 
-// Opening is the first that is said on a connection to [PortsSocket] or
+// StreamRequest is the first that is said on a connection to [PortsSocket] or
 // [PeersSocket]: what to connect to. It is a frame, a length of two bytes and
 // JSON, and a frame answers it; if that has no error, the connection is the
 // stream from then on.
-type Opening struct {
+type StreamRequest struct {
 	Port int `json:"port"`
 	// Loopback also tries the loopback device inside.
 	Loopback bool `json:"loopback,omitempty"`
@@ -44,15 +44,15 @@ type Opening struct {
 	Name    string `json:"name,omitempty"`
 }
 
-// opened answers an [Opening].
+// opened answers a [StreamRequest].
 type opened struct {
 	Code  sandbox.Code `json:"code,omitempty"`
 	Error string       `json:"error,omitempty"`
 }
 
-// Knock connects to a socket of openings and returns the stream. An error that
+// DialStream connects to a socket of streams and returns the stream. An error that
 // the other side gave is a [sandbox.Error].
-func Knock(ctx context.Context, dir, name string, o Opening) (net.Conn, error) {
+func DialStream(ctx context.Context, dir, name string, o StreamRequest) (net.Conn, error) {
 	conn, err := Dial(ctx, dir, name)
 	if err != nil {
 		return nil, err
@@ -76,13 +76,13 @@ func Knock(ctx context.Context, dir, name string, o Opening) (net.Conn, error) {
 	return conn, nil
 }
 
-// Answer serves one connection to a socket of openings: it joins it to the
+// ServeStream serves one connection to a socket of streams: it joins it to the
 // connection that open returns, and ends both. An error of open that is no
 // [sandbox.Error] is not told.
-func Answer(ctx context.Context, conn net.Conn, open func(context.Context, Opening) (net.Conn, error)) error {
+func ServeStream(ctx context.Context, conn net.Conn, open func(context.Context, StreamRequest) (net.Conn, error)) error {
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(openTimeout))
-	var o Opening
+	var o StreamRequest
 	if err := readFrame(conn, &o); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func writeFrame(w io.Writer, v any) error {
 	if err != nil {
 		return err
 	}
-	if len(data) > maxOpening {
+	if len(data) > maxStreamRequest {
 		return errors.New("the words before a stream are too many")
 	}
 	_, err = w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(data))), data...))
@@ -123,7 +123,7 @@ func readFrame(r io.Reader, v any) error {
 		return err
 	}
 	n := binary.BigEndian.Uint16(head[:])
-	if n > maxOpening {
+	if n > maxStreamRequest {
 		return errors.New("the words before a stream are too many")
 	}
 	data := make([]byte, n)
@@ -146,7 +146,7 @@ func (c *cell) openPorts(l net.Listener) {
 			return
 		}
 		wg.Go(func() {
-			if err := Answer(ctx, conn, c.openPort); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal {
+			if err := ServeStream(ctx, conn, c.openPort); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal {
 				c.log.Warn("open a port", "err", err)
 			}
 		})
@@ -155,7 +155,7 @@ func (c *cell) openPorts(l net.Listener) {
 
 // openPort connects to a port of the sandbox. The agent's is none of them: who
 // reaches it may do anything inside.
-func (c *cell) openPort(ctx context.Context, o Opening) (net.Conn, error) {
+func (c *cell) openPort(ctx context.Context, o StreamRequest) (net.Conn, error) {
 	if o.Port < 1 || o.Port > 65535 || o.Port == AgentPort || o.Name != "" {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "port %d cannot be connected to; use another port", o.Port)
 	}

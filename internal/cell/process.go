@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/wire/cellv1"
+	"github.com/cove-sh/cove/internal/engine"
 )
 
 // maxOutputLog bounds what is kept of the first process's output, which code
@@ -33,16 +33,16 @@ func copyBounded(w io.Writer, r io.Reader, limit int64) {
 const clockTicks = 100
 
 // processStats sums up all processes of the cell's process namespace.
-func processStats(proc string) (*cellv1.StatsResponse, error) {
+func processStats(proc string) (*engine.Stats, error) {
 	dirs, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	if err != nil {
 		return nil, err
 	}
-	st := &cellv1.StatsResponse{}
+	st := &engine.Stats{}
 	for _, dir := range dirs {
 		// A process may end between two reads; what it used is lost.
 		if data, err := os.ReadFile(filepath.Join(dir, "stat")); err == nil {
-			st.CpuNanos += cpuNanos(data)
+			st.CPUNanos += cpuNanos(data)
 		}
 		if data, err := os.ReadFile(filepath.Join(dir, "smaps_rollup")); err == nil {
 			pss, private := memoryBytes(data)

@@ -8,12 +8,6 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Protocol is what this program expects of its start as a cell; engines start
-// older programs too, to continue from their checkpoints. A program of protocol
-// 0 has to be in a network namespace of its own, in which it makes the sandbox's
-// link, and has no gateway: its sandboxes reach nothing.
-const Protocol = 1
-
 // Names of the files in a cell's directory. Paths to them may be longer than a
 // socket's address can be; see [Listen] and [Dial].
 const (
@@ -32,13 +26,12 @@ const (
 	PanicFile = "gvisor-panic.log"
 )
 
-// Shell is what a cell can prepare before it is known which sandbox it will be:
-// a gVisor that waits for the sandbox to start, or one that has been restored
-// already. The engine writes it, as JSON, to the cell's standard input, and the
-// [Spec] after it.
-type Shell struct {
+// Standby is what a cell can prepare before it is known which sandbox it will
+// be: a gVisor that waits for the sandbox to start, or one that has been restored
+// already.
+type Standby struct {
 	// Dir is the cell's directory, absolute. It may have another name when the
-	// Spec comes.
+	// [Spec] comes.
 	Dir       string            `json:"dir"`
 	Root      engine.Root       `json:"root"`
 	Resources sandbox.Resources `json:"resources"`
@@ -63,10 +56,10 @@ type Spec struct {
 	// Dir is the name that the cell's directory has by now.
 	Dir string `json:"dir"`
 	// RestoreFrom is the directory of the checkpoint to continue from, unless
-	// the Shell named one.
+	// the Standby named one.
 	RestoreFrom string `json:"restore_from,omitempty"`
-	// Way is how the gateway reaches out.
-	Way Way `json:"way"`
+	// Gateway is what the gateway has to know of its machine.
+	Gateway GatewayConfig `json:"way"`
 	// AwaitValues says that values of secrets are delivered before the sandbox
 	// may start; see [SendValues].
 	AwaitValues bool `json:"await_values,omitempty"`
@@ -76,8 +69,8 @@ type Spec struct {
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// Way is what a gateway needs to know of its machine.
-type Way struct {
+// GatewayConfig is what a gateway has to know of its machine.
+type GatewayConfig struct {
 	// LogDir holds the network logs, each in a directory named for its sandbox.
 	LogDir string `json:"log_dir"`
 	// PeersDir has the [PeersSocket].
@@ -91,22 +84,4 @@ type Way struct {
 	// ExtraCA are authorities, in PEM, that servers may have their certificates
 	// from beside the usual ones.
 	ExtraCA string `json:"extra_ca,omitempty"`
-}
-
-// Ready is what the cell says on file descriptor 3: first that the shell is
-// made, then that the sandbox runs and its agent answers; or once, that it
-// failed.
-type Ready struct {
-	// Shell is set in the first message, if nothing failed.
-	Shell bool   `json:"shell,omitempty"`
-	Error string `json:"error,omitempty"`
-	// Refused says, for the sandbox's owner, which part of the request cannot
-	// be: the user, say, that the template does not have. It comes with Error.
-	Refused string `json:"refused,omitempty"`
-	// Damaged says that the checkpoint to continue from is. It comes with Error.
-	Damaged bool `json:"damaged,omitempty"`
-	// Silent says that the agent did not answer in time, although the sandbox
-	// runs. It comes with Error.
-	Silent     bool     `json:"silent,omitempty"`
-	Unenforced []string `json:"unenforced,omitempty"`
 }

@@ -38,9 +38,8 @@ const issuerFrame = "i"
 
 // SendValues delivers the values of a sandbox's secrets to its cell, whose
 // directory is dir, and an issuer of [intercept.Authority]; values may be nil.
-// It waits for the cell to listen until ctx is done.
 func SendValues(ctx context.Context, dir string, issuer []byte, values engine.Values) error {
-	conn, err := dialPatiently(ctx, dir, secretsSocket)
+	conn, err := Dial(ctx, dir, secretsSocket)
 	if err != nil {
 		return err
 	}
@@ -85,23 +84,6 @@ func writeValue(w io.Writer, placeholder string, value []byte) error {
 		}
 	}
 	return nil
-}
-
-// dialPatiently dials a socket of a cell that may not listen yet.
-func dialPatiently(ctx context.Context, dir, name string) (net.Conn, error) {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		conn, err := Dial(ctx, dir, name)
-		if err == nil {
-			return conn, nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
 }
 
 // values holds the values of the sandbox's secrets.

@@ -43,7 +43,12 @@ func (v *values) all() map[string]string {
 func TestValuesAreDelivered(t *testing.T) {
 	dir, v := t.TempDir(), newValues()
 	issuer := newIssuer(t)
-	// Nobody listens yet.
+	l, err := Listen(dir, secretsSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go v.receive(l, slog.New(slog.DiscardHandler))
 	sent := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -54,12 +59,6 @@ func TestValuesAreDelivered(t *testing.T) {
 			return errors.Join(yield("placeholder-1", value), yield("placeholder-2", nil))
 		})
 	}()
-	l, err := Listen(dir, secretsSocket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go v.receive(l, slog.New(slog.DiscardHandler))
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +133,7 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-func TestOpening(t *testing.T) {
+func TestStreamRequest(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Listen(dir, PortsSocket)
 	if err != nil {
@@ -148,7 +147,7 @@ func TestOpening(t *testing.T) {
 				return
 			}
 			go func() {
-				_ = Answer(t.Context(), conn, func(_ context.Context, o Opening) (net.Conn, error) {
+				_ = ServeStream(t.Context(), conn, func(_ context.Context, o StreamRequest) (net.Conn, error) {
 					c := &cell{ended: make(chan struct{})}
 					if o.Port == AgentPort || o.Port < 1 || o.Port > 65535 {
 						return c.openPort(t.Context(), o)
@@ -163,7 +162,7 @@ func TestOpening(t *testing.T) {
 			}()
 		}
 	}()
-	conn, err := Knock(t.Context(), dir, PortsSocket, Opening{Port: 80})
+	conn, err := DialStream(t.Context(), dir, PortsSocket, StreamRequest{Port: 80})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +178,7 @@ func TestOpening(t *testing.T) {
 		81: "the connection could not be made", AgentPort: "port 7007 cannot be connected to; use another port",
 		0: "port 0 cannot be connected to; use another port", 65536 + 80: "port 65616 cannot be connected to; use another port",
 	} {
-		if _, err := Knock(t.Context(), dir, PortsSocket, Opening{Port: port}); err == nil || err.Error() != want {
+		if _, err := DialStream(t.Context(), dir, PortsSocket, StreamRequest{Port: port}); err == nil || err.Error() != want {
 			t.Errorf("port %d: %v, want %q", port, err, want)
 		}
 	}

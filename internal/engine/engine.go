@@ -187,12 +187,15 @@ type DeletedMeter interface {
 	DeletedBytes(ctx context.Context) (map[string]int64, error)
 }
 
-// Stats is what an instance uses on the host. Bytes are bytes.
+// Stats is what an instance uses on the host. In JSON the numbers are strings, as
+// they are 64 bits long.
 type Stats struct {
-	CPUNanos     int64
-	MemoryBytes  int64
-	PrivateBytes int64
-	DiskBytes    int64
-	NetRxBytes   int64
-	NetTxBytes   int64
+	CPUNanos int64 `json:",string"`
+	// MemoryBytes is the memory of all processes of the sandbox on the host,
+	// PrivateBytes the part of it that belongs to no other process.
+	MemoryBytes  int64 `json:",string"`
+	PrivateBytes int64 `json:",string"`
+	DiskBytes    int64 `json:",string"`
+	NetRxBytes   int64 `json:",string"`
+	NetTxBytes   int64 `json:",string"`
 }

@@ -74,7 +74,7 @@ func query(ctx context.Context, db *sql.DB, q string, f func(a, b string)) error
 	return rows.Err()
 }
 
-// Groups returns the names of the cgroups of all cells and shells that have a
+// Groups returns the names of the cgroups of all cells and standbys that have a
 // directory.
 func (d *Daemon) Groups() []string {
 	var names []string
@@ -111,19 +111,19 @@ func (d *Daemon) Leftovers(ctx context.Context, groups []string) ([]string, erro
 			}
 		}
 	}
-	var running, shells []string
+	var running, standbys []string
 	for _, instance := range m.Instances {
 		running = append(running, instance)
 	}
-	for name := range d.Shells() {
-		shells = append(shells, name)
+	for name := range d.Standbys() {
+		standbys = append(standbys, name)
 	}
 	compare("cell", d.Living(), running)
 	compare("directory of cell", d.CellDirs(), running)
-	for _, name := range names(filepath.Join(d.StateDir, "engine", "shells")) {
+	for _, name := range names(filepath.Join(d.StateDir, "engine", "standby")) {
 		// A file is what the engine unpacks there for a moment.
-		if isShell(name) && !slices.Contains(shells, name) {
-			wrong = append(wrong, "directory of shell "+name+" has no process")
+		if isStandby(name) && !slices.Contains(standbys, name) {
+			wrong = append(wrong, "directory of standby "+name+" has no process")
 		}
 	}
 	kept := slices.DeleteFunc(names(filepath.Join(d.StateDir, "engine", "checkpoints")), func(name string) bool {
@@ -189,11 +189,11 @@ func (d *Daemon) Targets(machines []string, sentries bool) []Target {
 }
 
 // Fresh returns the machines that are made or being made and that were not
-// known before. Shells that wait are none.
+// known before. Standbys are none.
 func (d *Daemon) Fresh(before Machines) []string {
 	var list []string
 	for _, name := range d.Living() {
-		isOld := strings.HasPrefix(name, "shell-")
+		isOld := isStandby(name)
 		for _, instance := range before.Last {
 			isOld = isOld || instance == name
 		}

@@ -91,7 +91,7 @@ func (d *Daemon) EndAll(groups []string) error {
 	for _, pid := range ended {
 		data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)) // it may have ended
 		for line := range strings.Lines(string(data)) {
-			if name := filepath.Base(strings.TrimSpace(line)); isShell(name) {
+			if name := filepath.Base(strings.TrimSpace(line)); isStandby(name) {
 				groups = append(groups, name)
 			}
 		}

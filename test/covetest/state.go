@@ -30,16 +30,16 @@ func (d *Daemon) CellDirs() []string {
 // the sandbox. Those that wait ahead of need, and end with the daemon, are left
 // out.
 func (d *Daemon) Cells() map[string]int {
-	return d.cells(func(name string) bool { return !isShell(name) })
+	return d.cells(func(name string) bool { return !isStandby(name) })
 }
 
-// Shells returns the names and processes of cells that wait for a sandbox.
-func (d *Daemon) Shells() map[string]int { return d.cells(isShell) }
+// Standbys returns the names and processes of cells that wait for a sandbox.
+func (d *Daemon) Standbys() map[string]int { return d.cells(isStandby) }
 
-// Spares returns the processes of cells that wait for a sandbox: those of shells,
+// Spares returns the processes of cells that wait for a sandbox: those of standbys,
 // and those that are to become one.
 func (d *Daemon) Spares() []int {
-	pids := slices.Collect(maps.Values(d.Shells()))
+	pids := slices.Collect(maps.Values(d.Standbys()))
 	for _, pid := range numbers() {
 		args := arguments(pid)
 		if len(args) < 2 || args[0] != "cove" || args[1] != "cell" {
@@ -56,7 +56,7 @@ func (d *Daemon) Spares() []int {
 	return pids
 }
 
-func isShell(name string) bool { return strings.HasPrefix(name, "shell-") }
+func isStandby(name string) bool { return strings.HasPrefix(name, "standby-") }
 
 func (d *Daemon) cells(which func(name string) bool) map[string]int {
 	cells := map[string]int{}

@@ -51,9 +51,9 @@ func TestManyClients(t *testing.T) {
 		var dirs []string
 		same := func() bool {
 			after, dirs = d.Use(t, ids...), d.CellDirs()
-			// The shells that wait for the next sandboxes are not left over. Of
+			// The standbys that wait for the next sandboxes are not left over. Of
 			// each the daemon holds two pipes and a descriptor of the process.
-			waiting := len(d.Shells())
+			waiting := len(d.Standbys())
 			after.Children -= waiting
 			after.Descriptors -= 3 * waiting
 			return after.Descriptors <= before.Descriptors && after.Children <= before.Children &&
@@ -82,7 +82,7 @@ func idleDaemon(t *testing.T, d *covetest.Daemon) {
 		}
 	}
 	t.Logf("%d goroutines are left", len(stacks))
-	if len(stacks) > 80 { // with those that watch the shells that wait
+	if len(stacks) > 80 { // with those that watch the standbys that wait
 		t.Errorf("%d goroutines are left of all clients:\n%s", len(stacks), strings.Join(stacks, "\n"))
 	}
 }

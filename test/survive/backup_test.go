@@ -57,7 +57,7 @@ func TestBackup(t *testing.T) {
 			t.Logf("end %s", id)
 			covetest.EndCell(t, pid)
 		}
-		for _, pid := range d.Shells() {
+		for _, pid := range d.Standbys() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		entries, err := os.ReadDir(d.StateDir)

@@ -228,7 +228,7 @@ func (w *walk) withoutSpares(ctx context.Context, s *step, b blow) (answer error
 		<-time.After(b.after)
 		w.see()
 	}
-	killed, shells := w.d.Spares(), len(w.d.Shells())
+	killed, standbys := w.d.Spares(), len(w.d.Standbys())
 	for _, pid := range killed {
 		if err := end(pid); err != nil {
 			return nil, none, err
@@ -243,8 +243,8 @@ func (w *walk) withoutSpares(ctx context.Context, s *step, b blow) (answer error
 	others := func() bool {
 		return slices.ContainsFunc(w.d.Spares(), func(pid int) bool { return !slices.Contains(killed, pid) })
 	}
-	// One that is no shell may be about to become one, and have no successor.
-	if shells > 0 && !covetest.Eventually(time.Minute, others) {
+	// One that is no standby may be about to become one, and have no successor.
+	if standbys > 0 && !covetest.Eventually(time.Minute, others) {
 		return nil, none, fmt.Errorf("nothing has taken the place of the spares %v", killed)
 	}
 	if !b.fresh {

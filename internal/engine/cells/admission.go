@@ -170,7 +170,7 @@ func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
 // needOf is about how many bytes a sandbox takes at its start and soon after,
 // given what of memory it continues with.
 func needOf(r sandbox.Resources, kept int64) int64 {
-	return shellBytes + max(kept, min(r.MemoryMiB<<20/growthShare, maxGrowth))
+	return standbyBytes + max(kept, min(r.MemoryMiB<<20/growthShare, maxGrowth))
 }
 
 // keptBytes is about how much memory a checkpoint holds.
@@ -213,7 +213,7 @@ func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.R
 	if of.Checkpoint != "" {
 		kept, _ = e.keptBytes(of.Checkpoint)
 	} else if inst, err := e.Open(ctx, of.Instance); err == nil {
-		kept = max(0, inst.(*instance).memoryInUse()-shellBytes)
+		kept = max(0, inst.(*instance).memoryInUse()-standbyBytes)
 	}
 	return e.admissions.ask(n, needOf(r, kept), e.giveBack)
 }
@@ -233,17 +233,17 @@ func (i *instance) memoryInUse() int64 {
 	return st.MemoryBytes
 }
 
-// giveBack ends all shells that wait and reports whether there were any.
+// giveBack ends all standbys that wait and reports whether there were any.
 func (e *Engine) giveBack() bool {
 	e.mu.Lock()
-	var all []*shell
+	var all []*standby
 	for _, p := range e.pools {
 		all, p.ready = append(all, p.ready...), nil
 	}
 	e.mu.Unlock()
 	var wg sync.WaitGroup
-	for _, sh := range all {
-		wg.Go(func() { e.abandon(sh) })
+	for _, sb := range all {
+		wg.Go(func() { e.abandon(sb) })
 	}
 	wg.Wait()
 	return len(all) > 0

@@ -73,7 +73,7 @@ type Engine struct {
 	pools  pools                // guarded by mu
 	// spareFaults delays the next spare after those that have ended. Guarded by mu.
 	spareFaults faults
-	// resting is set while nobody needs shells. Guarded by mu.
+	// resting is set while nobody needs standbys. Guarded by mu.
 	resting bool
 	// keeping are the programs that are being copied. Guarded by mu.
 	keeping map[string]bool
@@ -81,13 +81,14 @@ type Engine struct {
 	// ended last. Both are guarded by mu.
 	busy     int
 	lastBusy time.Time
-	// restock wakes the maker of shells; it has room for one.
+	// restock wakes the maker of standbys; it has room for one.
 	restock chan struct{}
 
 	// peers reaches other sandboxes for cells, or is nil; guarded by mu.
 	peers     func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error)
 	authority *intercept.Authority
-	knocks    net.Listener // of cells that look for peers
+	// peerListener takes connections of cells to other sandboxes.
+	peerListener net.Listener
 
 	checkpoints checkpoint.Dir
 	cpuOnce     sync.Once
@@ -121,7 +122,7 @@ func New(cfg Config) (*Engine, error) {
 		pools:  make(pools), keeping: make(map[string]bool),
 		restock: make(chan struct{}, 1),
 	}
-	err = e.removeShells()
+	err = e.removeStandbys()
 	if err == nil {
 		e.checkpoints, err = checkpoint.Open(filepath.Join(dir, "checkpoints"))
 	}
@@ -135,14 +136,14 @@ func New(cfg Config) (*Engine, error) {
 		err = os.MkdirAll(e.netlogDir(), 0o700)
 	}
 	if err == nil {
-		e.knocks, err = cell.Listen(dir, cell.PeersSocket)
+		e.peerListener, err = cell.Listen(dir, cell.PeersSocket)
 	}
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	e.wg.Go(e.stockLoop)
-	e.wg.Go(func() { e.connectPeers(e.knocks) })
+	e.wg.Go(func() { e.connectPeers(e.peerListener) })
 	return e, nil
 }
 
@@ -190,7 +191,7 @@ func (e *Engine) createAdmitted(ctx context.Context, spec engine.Spec) (*instanc
 	inst, err := e.start(ctx, spec)
 	if err != nil {
 		err = e.explainStart(err, "")
-		detail := e.lastWords(spec.ID)
+		detail := e.logTail(spec.ID)
 		if derr := e.Destroy(context.WithoutCancel(ctx), spec.ID); derr != nil {
 			err = errors.Join(err, derr)
 		}
@@ -203,21 +204,21 @@ func (e *Engine) createAdmitted(ctx context.Context, spec engine.Spec) (*instanc
 	return inst, nil
 }
 
-// start makes the instance from a shell, restored or blank.
+// start makes the instance from a standby, warm or blank.
 func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error) {
 	if spec.Checkpoint != "" {
 		return e.restore(ctx, spec)
 	}
-	shells := e.blankSpec(spec.Root, spec.Resources)
-	shells.Mounts = spec.Mounts
-	sh := e.take(shells)
-	if sh == nil {
+	want := e.blankSpec(spec.Root, spec.Resources)
+	want.Mounts = spec.Mounts
+	sb := e.take(want)
+	if sb == nil {
 		var err error
-		if sh, err = e.startShell(shells); err != nil {
+		if sb, err = e.startStandby(want); err != nil {
 			return nil, err
 		}
 	}
-	return e.finish(ctx, sh, spec, "")
+	return e.finish(ctx, sb, spec, "")
 }
 
 // detailed shows the cause of an error that says little to callers.
@@ -242,7 +243,17 @@ func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
 	if !e.alive(id) {
 		return nil, engine.ErrNotFound
 	}
-	return e.attach(ctx, id, nil)
+	dir := e.cellDir(id)
+	from, err := readOrigin(dir)
+	if err != nil {
+		return nil, err
+	}
+	control := cell.NewClient(dir, from.Cell, nil)
+	inst, err = e.attach(ctx, id, control, nil, control.Watch)
+	if err != nil {
+		return nil, fmt.Errorf("watch cell: %w", errors.Join(err, engine.ErrNotFound))
+	}
+	return inst, nil
 }
 
 // List implements [engine.Engine].
@@ -271,7 +282,7 @@ func (e *Engine) List(context.Context) ([]engine.Status, error) {
 // Close implements [engine.Engine].
 func (e *Engine) Close() error {
 	e.cancel()
-	e.knocks.Close()
+	e.peerListener.Close()
 	e.mu.Lock()
 	for _, inst := range e.live {
 		inst.release()

@@ -20,7 +20,6 @@ import (
 	"github.com/cove-sh/cove/internal/checkpoint"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/runsc"
-	"github.com/cove-sh/cove/internal/wire/cellv1"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -48,18 +47,14 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 			e.cfg.Log.Error("remove half a checkpoint", "checkpoint", id, "err", err)
 		}
 	}()
-	// The end of the stream lets the sandbox go on.
+	// Its end lets the sandbox go on.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := inst.control.Checkpoint(ctx, connect.NewRequest(&cellv1.CheckpointRequest{
+	stopped, err := inst.control.Checkpoint(ctx, cell.CheckpointRequest{
 		Dir: draft.Dir(), Hold: opts.Commit != nil, FilesOnly: opts.FilesOnly,
-	}))
+	})
 	if err != nil {
 		return none, e.notSaved(ctx, name, err)
-	}
-	defer stream.Close()
-	if !stream.Receive() {
-		return none, e.notSaved(ctx, name, stream.Err())
 	}
 	if opts.Durable && !opts.FilesOnly {
 		own, err := runsc.OwnPages(draft.Dir())
@@ -79,7 +74,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		return none, e.notSaved(ctx, name, err)
 	}
 	e.keepProgram(from.Program)
-	m.Stopped = time.Duration(stream.Msg().StoppedNanos)
+	m.Stopped = stopped
 	if opts.Commit == nil {
 		return m.Checkpoint, nil
 	}
@@ -98,7 +93,7 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 		return context.Cause(ctx)
 	}
 	state := e.look(ctx, name)
-	e.cfg.Log.Error("write checkpoint", "sandbox", name, "err", err, "log", e.lastWords(name))
+	e.cfg.Log.Error("write checkpoint", "sandbox", name, "err", err, "log", e.logTail(name))
 	if state == lookEnded {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the sandbox ended while its state was being saved; nothing was kept")
 	}
@@ -240,10 +235,10 @@ func (e *Engine) returnProgram(kept, name string) error {
 	return nil
 }
 
-// shellOf is what a shell is prepared for that is to continue from a
+// standbyFor is what a standby is prepared for that is to continue from a
 // checkpoint: it runs the program that made it.
-func (e *Engine) shellOf(m *checkpoint.Manifest, root engine.Root, r sandbox.Resources) shellSpec {
-	return shellSpec{Root: root, Resources: r, Program: m.Program, Cell: m.Cell, AgentDir: m.AgentDir}
+func (e *Engine) standbyFor(m *checkpoint.Manifest, root engine.Root, r sandbox.Resources) standbySpec {
+	return standbySpec{Root: root, Resources: r, Program: m.Program, Cell: m.Cell, AgentDir: m.AgentDir}
 }
 
 // restorable returns the manifest of a checkpoint that can be restored here.
@@ -284,30 +279,30 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 		return e.restoreFiles(ctx, spec, &m)
 	}
 	dir := e.checkpoints.Path(m.ID)
-	shells := e.shellOf(&m, spec.Root, spec.Resources)
-	shells.Mounts = spec.Mounts
-	warm := shells
+	want := e.standbyFor(&m, spec.Root, spec.Resources)
+	want.Mounts = spec.Mounts
+	warm := want
 	warm.Restore = dir
-	if sh := e.take(warm); sh != nil { // it was verified before
-		return e.finish(ctx, sh, spec, "")
+	if sb := e.take(warm); sb != nil { // it was verified before
+		return e.finish(ctx, sb, spec, "")
 	}
 	verified := make(chan error, 1)
 	// Other builds may not check pages as they load them. A sandbox that is
 	// fresh can be booted instead, if its pages are found damaged in time.
 	lazily := m.Program == filepath.Base(e.program) && runsc.ChecksAsLoaded(dir) && !spec.Fresh
 	go func() { verified <- e.verify(&m, !lazily) }()
-	sh := e.take(shells)
-	if sh == nil {
-		if sh, err = e.startShell(shells); err != nil {
+	sb := e.take(want)
+	if sb == nil {
+		if sb, err = e.startStandby(want); err != nil {
 			<-verified
 			return nil, err
 		}
 	}
 	if err := <-verified; err != nil {
-		e.abandon(sh)
+		e.abandon(sb)
 		return nil, err
 	}
-	return e.finish(ctx, sh, spec, dir)
+	return e.finish(ctx, sb, spec, dir)
 }
 
 // verify compares what a durable checkpoint holds with its checksums, with or
@@ -323,27 +318,27 @@ func (e *Engine) verify(m *checkpoint.Manifest, pages bool) error {
 	return nil
 }
 
-// finish is finishShell, with another shell if the first one's process was
+// finish is finishStandby, with another standby if the first one's process was
 // started ahead of need and has ended: one that was killed a moment ago looks as
 // if it lived.
-func (e *Engine) finish(ctx context.Context, sh *shell, spec engine.Spec, from string) (*instance, error) {
-	inst, err := e.finishShell(ctx, sh, spec, from)
-	if !sh.ahead || ctx.Err() != nil || !errors.Is(err, errCellEnded) {
+func (e *Engine) finish(ctx context.Context, sb *standby, spec engine.Spec, from string) (*instance, error) {
+	inst, err := e.finishStandby(ctx, sb, spec, from)
+	if !sb.ahead || ctx.Err() != nil || !errors.Is(err, errCellEnded) {
 		return inst, err
 	}
-	e.cfg.Log.Warn("a shell ended as it was taken; another one takes its place", "sandbox", spec.ID, "log", e.lastWords(spec.ID))
-	e.abandon(sh)
-	if sh, err = e.startShell(sh.spec); err != nil {
+	e.cfg.Log.Warn("a standby ended as it was taken; another one takes its place", "sandbox", spec.ID, "log", e.logTail(spec.ID))
+	e.abandon(sb)
+	if sb, err = e.startStandby(sb.spec); err != nil {
 		return nil, err
 	}
-	return e.finishShell(ctx, sh, spec, from)
+	return e.finishStandby(ctx, sb, spec, from)
 }
 
-// finishShell makes a shell a sandbox. On an error it abandons the shell; what
+// finishStandby makes a standby a sandbox. On an error it abandons the standby; what
 // has the sandbox's directory already is the caller's to destroy.
-func (e *Engine) finishShell(ctx context.Context, sh *shell, spec engine.Spec, from string) (*instance, error) {
-	before := sh.dir
-	inst, err := e.become(ctx, sh, spec, from)
+func (e *Engine) finishStandby(ctx context.Context, sb *standby, spec engine.Spec, from string) (*instance, error) {
+	before := sb.dir
+	inst, err := e.become(ctx, sb, spec, from)
 	if err == nil {
 		return inst, nil
 	}
@@ -352,8 +347,8 @@ func (e *Engine) finishShell(ctx context.Context, sh *shell, spec engine.Spec, f
 		kept = e.checkpoints.Path(spec.Checkpoint)
 	}
 	err = e.explainStart(err, kept) // while what was written is there
-	if sh.dir == before {
-		e.abandon(sh)
+	if sb.dir == before {
+		e.abandon(sb)
 	}
 	return nil, err
 }
@@ -363,14 +358,14 @@ func (e *Engine) restoreFiles(ctx context.Context, spec engine.Spec, m *checkpoi
 	if err := e.verify(m, true); err != nil {
 		return nil, err
 	}
-	shells := e.blankSpec(spec.Root, spec.Resources)
-	shells.Mounts = spec.Mounts
-	shells.FilesFrom = e.checkpoints.Path(m.ID)
-	sh, err := e.startShell(shells)
+	want := e.blankSpec(spec.Root, spec.Resources)
+	want.Mounts = spec.Mounts
+	want.FilesFrom = e.checkpoints.Path(m.ID)
+	sb, err := e.startStandby(want)
 	if err != nil {
 		return nil, err
 	}
-	return e.finish(ctx, sh, spec, "")
+	return e.finish(ctx, sb, spec, "")
 }
 
 // Changes implements [engine.Checkpointer].
@@ -408,7 +403,7 @@ func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
 	if err := e.verify(&m, true); err != nil {
 		return nil, err
 	}
-	r, err := runsc.Changes(e.checkpoints.Path(id), e.shellsDir(), m.Resources.DiskMiB<<20)
+	r, err := runsc.Changes(e.checkpoints.Path(id), e.standbyDir(), m.Resources.DiskMiB<<20)
 	if err != nil {
 		return nil, damagedError(err)
 	}

@@ -12,12 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cgroup"
-	"github.com/cove-sh/cove/internal/wire/cellv1"
 )
 
 // stopTimeout is how long a cell gets to end by itself before it is killed.
@@ -82,9 +80,8 @@ func removeCell(ctx context.Context, dir string) error {
 func stopCell(ctx context.Context, inst *instance) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	defer inst.transport.CloseIdleConnections()
-	_, err := inst.control.Stop(ctx, connect.NewRequest(&cellv1.StopRequest{Reason: "destroyed"}))
-	return err
+	defer inst.control.Close()
+	return inst.control.Stop(ctx, "destroyed")
 }
 
 // killCell kills the cell's process, if it lives, and waits until it is gone.
@@ -221,9 +218,9 @@ func bootID() string {
 	return strings.TrimSpace(string(data))
 }
 
-// lastWords returns the end of the cell's log, and the beginning of what
+// logTail returns the end of the cell's log, and the beginning of what
 // gVisor wrote as it crashed, which says why.
-func (e *Engine) lastWords(id string) string {
+func (e *Engine) logTail(id string) string {
 	const limit = 2 << 10
 	out := readPart(filepath.Join(e.cellDir(id), cell.LogFile), limit, true)
 	out = append(out, readPart(filepath.Join(e.cellDir(id), cell.PanicFile), limit, false)...)

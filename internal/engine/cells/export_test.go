@@ -1,13 +1,13 @@
 package cells
 
-// Waiting returns the directories of the shells that wait to be taken.
+// Waiting returns the directories of the standbys that wait to be taken.
 func (e *Engine) Waiting() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var dirs []string
 	for _, p := range e.pools {
-		for _, sh := range p.ready {
-			dirs = append(dirs, sh.dir)
+		for _, sb := range p.ready {
+			dirs = append(dirs, sb.dir)
 		}
 	}
 	return dirs

@@ -230,7 +230,7 @@ func TestLargeFiles(t *testing.T) {
 	if got := shell(t, c, "echo alive"); got != "alive\n" {
 		t.Errorf("the first says %q", got)
 	}
-	if entries, err := os.ReadDir(filepath.Join(r.dir, "shells")); err != nil || len(entries) > 4 {
-		t.Errorf("left in the directory of shells: %v, %v", entries, err)
+	if entries, err := os.ReadDir(filepath.Join(r.dir, "standby")); err != nil || len(entries) > 4 {
+		t.Errorf("left in the directory of standbys: %v, %v", entries, err)
 	}
 }

@@ -1,21 +1,17 @@
 package cells
 
 import (
-	"context"
-	"net"
-	"net/http"
-	"path/filepath"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/wire/cellv1/cellv1connect"
+	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // A cell that ends while its limits are changed resets the connection, which is
 // for the caller that the sandbox does not answer.
 func TestLimitsOfACellThatEnds(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cell.sock")
-	l, err := net.Listen("unix", path)
+	dir := t.TempDir()
+	l, err := cell.Listen(dir, cell.ControlSocket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,11 +28,8 @@ func TestLimitsOfACellThatEnds(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}}
-	defer tr.CloseIdleConnections()
-	i := &instance{control: cellv1connect.NewCellClient(&http.Client{Transport: tr}, "http://cell")}
+	i := &instance{control: cell.NewClient(dir, cell.Protocol, nil)}
+	defer i.control.Close()
 	if _, err := i.SetLimits(t.Context(), sandbox.Resources{MemoryMiB: 320}); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Errorf("%v, want that the sandbox does not answer", err)
 	}

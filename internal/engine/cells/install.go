@@ -51,7 +51,7 @@ func (e *Engine) removeOldPrograms() error {
 		keep[m.Program] = true
 		e.keepProgram(m.Program) // the last engine may have been killed before that
 	}
-	for _, dir := range []string{e.cellsDir(), e.shellsDir()} {
+	for _, dir := range []string{e.cellsDir(), e.standbyDir()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			return err

@@ -1,13 +1,12 @@
 package cells
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -16,8 +15,6 @@ import (
 	"github.com/cove-sh/cove/internal/cell"
 	"github.com/cove-sh/cove/internal/cgroup"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/wire/cellv1"
-	"github.com/cove-sh/cove/internal/wire/cellv1/cellv1connect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -30,85 +27,61 @@ const (
 
 // instance is a running cell.
 type instance struct {
-	engine    *Engine
-	id        string
-	dir       string
-	transport *http.Transport
-	control   cellv1connect.CellClient
-	group     *cgroup.Group // nil where there are no cgroups
-	release   func()        // ends the watch
+	engine  *Engine
+	id      string
+	dir     string
+	control *cell.Client
+	group   *cgroup.Group // nil where there are no cgroups
+	release func()        // ends the watch
 
-	mu         sync.Mutex
-	unenforced []string // guarded by mu
+	unenforced []string
 }
 
-// attach connects to a living cell and watches it. Exited, if not nil, is
-// closed when the cell's process has been waited for.
-func (e *Engine) attach(ctx context.Context, id string, exited <-chan struct{}) (*instance, error) {
-	dir := e.cellDir(id)
-	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return cell.Dial(ctx, dir, cell.ControlSocket)
-	}}
-	inst := &instance{
-		engine: e, id: id, dir: dir, transport: tr,
-		control: cellv1connect.NewCellClient(&http.Client{Transport: tr}, "http://cell"),
+// attach watches a living cell. Open opens the stream of its status, which lasts
+// as long as the context that it is given. Exited, if not nil, is closed when the
+// cell's process has been waited for.
+func (e *Engine) attach(ctx context.Context, id string, control *cell.Client, exited <-chan struct{},
+	open func(context.Context) (cell.Statuses, cell.Status, error),
+) (*instance, error) {
+	watchCtx, release := context.WithCancel(e.ctx)
+	stop := context.AfterFunc(ctx, release)
+	statuses, first, err := open(watchCtx)
+	if !stop() {
+		err = cmp.Or(err, context.Cause(ctx))
 	}
-	if group, err := cgroup.Open(groupName(dir)); err == nil {
-		inst.group = group
-	}
-	watchCtx, cancel := context.WithCancel(e.ctx)
-	inst.release = cancel
-	stream, status, err := inst.watch(ctx, watchCtx)
 	if err != nil {
-		cancel()
-		tr.CloseIdleConnections()
+		release()
+		control.Close()
 		return nil, err
 	}
-	inst.unenforced = status.Unenforced
-
+	inst := &instance{engine: e, id: id, dir: control.Dir, control: control, release: release, unenforced: first.Unenforced}
+	if group, err := cgroup.Open(groupName(inst.dir)); err == nil {
+		inst.group = group
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if other, ok := e.live[id]; ok {
-		cancel()
+		release()
 		return other, nil
 	}
 	e.live[id] = inst
-	e.wg.Go(func() { e.follow(watchCtx, inst, stream, exited) })
+	e.wg.Go(func() { e.follow(watchCtx, inst, statuses, first, exited) })
 	return inst, nil
 }
 
-// watch opens the stream of the cell's status, which lasts as long as
-// watchCtx, and returns the first one.
-func (i *instance) watch(ctx, watchCtx context.Context) (*connect.ServerStreamForClient[cellv1.Status], *cellv1.Status, error) {
-	streamCtx, abort := context.WithCancel(watchCtx)
-	stop := context.AfterFunc(ctx, abort)
-	defer stop()
-	stream, err := i.control.Watch(streamCtx, connect.NewRequest(&cellv1.WatchRequest{}))
-	if err != nil {
-		abort()
-		return nil, nil, fmt.Errorf("watch cell: %w", err)
-	}
-	if !stream.Receive() {
-		abort()
-		return nil, nil, fmt.Errorf("watch cell: %w", errors.Join(stream.Err(), engine.ErrNotFound))
-	}
-	return stream, stream.Msg(), nil
-}
-
 // follow watches a cell to its end and reports it if nobody asked for that.
-func (e *Engine) follow(ctx context.Context, inst *instance, stream *connect.ServerStreamForClient[cellv1.Status], exited <-chan struct{}) {
-	defer inst.transport.CloseIdleConnections()
+func (e *Engine) follow(ctx context.Context, inst *instance, statuses cell.Statuses, st cell.Status, exited <-chan struct{}) {
+	defer inst.control.Close()
 	reason := reasonGone
 	stopped := false
-	for stream.Receive() {
-		switch st := stream.Msg(); st.Phase {
-		case cellv1.Phase_PHASE_STOPPED:
+	for err := error(nil); err == nil; st, err = statuses.Next() {
+		switch st.Phase {
+		case cell.PhaseStopped:
 			stopped = true
-		case cellv1.Phase_PHASE_FAILED:
+		case cell.PhaseFailed:
 			reason = st.Reason
 		}
 	}
-	stream.Close()
 	if ctx.Err() != nil {
 		return // the engine lets go, or the instance is being destroyed
 	}
@@ -121,9 +94,9 @@ func (e *Engine) follow(ctx context.Context, inst *instance, stream *connect.Ser
 		return
 	}
 	reason = explain(inst.group, reason)
-	words := e.lastWords(inst.id)
+	tail := e.logTail(inst.id)
 	_ = waitForExit(e.ctx, inst.dir, exited)
-	failed(engine.Status{ID: inst.id, Reason: reason, Log: words})
+	failed(engine.Status{ID: inst.id, Reason: reason, Log: tail})
 }
 
 // deathOf says why a cell that has ended by itself did so.
@@ -168,15 +141,11 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	res, err := i.control.Stats(ctx, connect.NewRequest(&cellv1.StatsRequest{}))
+	st, err := i.control.Stats(ctx)
 	if err != nil {
 		return engine.Stats{}, fmt.Errorf("ask cell for its use: %w", err)
 	}
-	m := res.Msg
-	return engine.Stats{
-		CPUNanos: m.CpuNanos, MemoryBytes: m.MemoryBytes, PrivateBytes: m.PrivateBytes,
-		DiskBytes: m.DiskBytes, NetRxBytes: m.NetRxBytes, NetTxBytes: m.NetTxBytes,
-	}, nil
+	return *st, nil
 }
 
 // DeletedBytes implements [engine.DeletedMeter]. A cell of an older build that
@@ -184,39 +153,24 @@ func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 func (i *instance) DeletedBytes(ctx context.Context) (map[string]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	res, err := i.control.Deleted(ctx, connect.NewRequest(&cellv1.DeletedRequest{}))
+	bytes, err := i.control.Deleted(ctx)
 	if connect.CodeOf(err) == connect.CodeUnimplemented {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask cell for deleted files: %w", err)
 	}
-	return res.Msg.Bytes, nil
+	return bytes, nil
 }
 
 // Probe implements [engine.Prober].
-func (i *instance) Probe(ctx context.Context) error {
-	_, err := i.control.Probe(ctx, connect.NewRequest(&cellv1.ProbeRequest{}))
-	return err
-}
+func (i *instance) Probe(ctx context.Context) error { return i.control.Probe(ctx) }
 
 // SetLimits implements [engine.Instance].
 func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string, error) {
-	req := &cellv1.UpdateRequest{}
-	if r.MemoryMiB > 0 {
-		bytes := r.MemoryMiB << 20
-		req.MemoryBytes = &bytes
-	}
-	if r.VCPUs > 0 {
-		n := int32(r.VCPUs)
-		req.Vcpus = &n
-	}
-	if r.MaxPIDs > 0 {
-		req.MaxPids = &r.MaxPIDs
-	}
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	res, err := i.control.Update(ctx, connect.NewRequest(req))
+	unenforced, err := i.control.Update(ctx, cell.Limits{MemoryBytes: r.MemoryMiB << 20, VCPUs: r.VCPUs, MaxPIDs: r.MaxPIDs})
 	switch {
 	case err == nil:
 	case !connect.IsWireError(err), connect.CodeOf(err) == connect.CodeDeadlineExceeded, connect.CodeOf(err) == connect.CodeUnavailable: // it has ended, hangs, or is about to end
@@ -229,7 +183,7 @@ func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string
 	if err := i.limitGroup(ctx, groupLimits(r)); err != nil {
 		return nil, err
 	}
-	return res.Msg.Unenforced, nil
+	return unenforced, nil
 }
 
 // limitGroup changes the cgroup's limits as soon as the memory in use allows.
@@ -256,8 +210,4 @@ func (i *instance) limitGroup(ctx context.Context, l cgroup.Limits) error {
 }
 
 // Unenforced implements [engine.Instance].
-func (i *instance) Unenforced() []string {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return slices.Clone(i.unenforced)
-}
+func (i *instance) Unenforced() []string { return slices.Clone(i.unenforced) }

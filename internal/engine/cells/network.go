@@ -2,7 +2,6 @@ package cells
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +16,6 @@ import (
 	"github.com/cove-sh/cove/internal/egress"
 	"github.com/cove-sh/cove/internal/egress/netlog"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/wire/cellv1"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -41,10 +39,10 @@ type Network struct {
 
 func (e *Engine) netlogDir() string { return filepath.Join(e.cfg.Dir, "netlog") }
 
-// way is what cells are told of this machine.
-func (e *Engine) way() cell.Way {
+// gatewayConfig is what cells are told of this machine.
+func (e *Engine) gatewayConfig() cell.GatewayConfig {
 	n := e.cfg.Network
-	return cell.Way{
+	return cell.GatewayConfig{
 		LogDir: e.netlogDir(), PeersDir: e.cfg.Dir,
 		Resolvers: n.Resolvers, Proxy: n.Proxy, ExtraCA: string(n.ExtraCA),
 		Authority: string(e.authority.CertificatePEM()),
@@ -59,20 +57,10 @@ func checkNetwork(n *engine.Network) error {
 	return nil
 }
 
-// deliver gives a cell the values of its sandbox's secrets, unless it ends
-// first.
-func (e *Engine) deliver(ctx context.Context, dir string, exited <-chan struct{}, n *engine.Network) error {
+// deliver gives a cell the values of its sandbox's secrets.
+func (e *Engine) deliver(ctx context.Context, dir string, n *engine.Network) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	if exited != nil {
-		go func() {
-			select {
-			case <-exited:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-	}
 	issuer, err := e.authority.NewIssuer()
 	if err != nil {
 		return err
@@ -86,18 +74,14 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 	if err := checkNetwork(&n); err != nil {
 		return err
 	}
-	data, err := json.Marshal(n)
-	if err != nil {
-		return fmt.Errorf("encode what the gateway does: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	if len(n.Bindings) > 0 {
-		if err := i.engine.deliver(ctx, i.dir, nil, &n); err != nil {
+		if err := i.engine.deliver(ctx, i.dir, &n); err != nil {
 			return err
 		}
 	}
-	_, err = i.control.SetNetwork(ctx, connect.NewRequest(&cellv1.SetNetworkRequest{Network: data}))
+	err := i.control.SetNetwork(ctx, &n)
 	switch connect.CodeOf(err) {
 	case connect.CodeInvalidArgument:
 		e, _ := errors.AsType[*connect.Error](err)
@@ -113,7 +97,7 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 
 // DialPort implements [engine.Gateway].
 func (i *instance) DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error) {
-	conn, err := cell.Knock(ctx, i.dir, cell.PortsSocket, cell.Opening{Port: port, Loopback: loopback})
+	conn, err := cell.DialStream(ctx, i.dir, cell.PortsSocket, cell.StreamRequest{Port: port, Loopback: loopback})
 	if errors.Is(err, fs.ErrNotExist) && i.engine.alive(i.id) {
 		return nil, sandbox.Wrap(sandbox.CodeUnsupported, err, "the sandbox was started by an older version of cove, which cannot reach its ports; pause and resume it with files_only, or create a new one")
 	}
@@ -181,14 +165,14 @@ func (e *Engine) connectPeers(l net.Listener) {
 			return
 		}
 		e.wg.Go(func() {
-			if err := cell.Answer(e.ctx, conn, e.dialPeer); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && e.ctx.Err() == nil {
+			if err := cell.ServeStream(e.ctx, conn, e.dialPeer); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && e.ctx.Err() == nil {
 				e.cfg.Log.Warn("connect a sandbox with another", "err", err)
 			}
 		})
 	}
 }
 
-func (e *Engine) dialPeer(ctx context.Context, o cell.Opening) (net.Conn, error) {
+func (e *Engine) dialPeer(ctx context.Context, o cell.StreamRequest) (net.Conn, error) {
 	e.mu.Lock()
 	dial := e.peers
 	e.mu.Unlock()

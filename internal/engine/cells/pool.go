@@ -10,11 +10,11 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// shellTimeout bounds the making of a shell ahead of need.
-const shellTimeout = time.Minute
+// standbyTimeout bounds the making of a standby ahead of need.
+const standbyTimeout = time.Minute
 
-// take returns a waiting shell of this spec, or nil, and notes the demand.
-func (e *Engine) take(spec shellSpec) *shell {
+// take returns a waiting standby of this spec, or nil, and notes the demand.
+func (e *Engine) take(spec standbySpec) *standby {
 	if len(spec.Mounts) > 0 {
 		return nil
 	}
@@ -32,18 +32,18 @@ func (e *Engine) take(spec shellSpec) *shell {
 	defer e.stock()
 	p.want(time.Now())
 	for len(p.ready) > 0 {
-		sh := p.ready[0]
+		sb := p.ready[0]
 		p.ready = p.ready[1:]
-		if !sh.hasExited() {
+		if !sb.hasExited() {
 			p.worked()
-			return sh
+			return sb
 		}
-		e.wg.Go(func() { e.abandon(sh) })
+		e.wg.Go(func() { e.abandon(sb) })
 	}
 	return nil
 }
 
-// stock wakes the maker of shells.
+// stock wakes the maker of standbys.
 func (e *Engine) stock() {
 	select {
 	case e.restock <- struct{}{}:
@@ -51,7 +51,7 @@ func (e *Engine) stock() {
 	}
 }
 
-// stockLoop makes shells ahead of need, one at a time, and ends those that
+// stockLoop makes standbys ahead of need, one at a time, and ends those that
 // nobody needs any more, until the engine is closed.
 func (e *Engine) stockLoop() {
 	var later <-chan time.Time
@@ -78,8 +78,8 @@ func (e *Engine) tend() time.Time {
 		e.mu.Lock()
 		todo := e.pools.plan(time.Now(), headroom)
 		e.mu.Unlock()
-		for _, sh := range todo.surplus {
-			e.wg.Go(func() { e.abandon(sh) })
+		for _, sb := range todo.surplus {
+			e.wg.Go(func() { e.abandon(sb) })
 		}
 		if todo.missing != nil {
 			e.makeAhead(*todo.missing)
@@ -116,13 +116,13 @@ func (e *Engine) lost(p *process) {
 		e.spareFaults.failed(time.Now())
 		e.stock()
 	}
-	sh := e.pools.lose(p, time.Now())
+	sb := e.pools.lose(p, time.Now())
 	e.mu.Unlock()
-	if sh == nil {
+	if sb == nil {
 		return
 	}
-	e.cfg.Log.Warn("a shell that waited has ended", "shell", filepath.Base(sh.dir))
-	e.abandon(sh)
+	e.cfg.Log.Warn("a standby that waited has ended", "standby", filepath.Base(sb.dir))
+	e.abandon(sb)
 	e.stock()
 }
 
@@ -161,43 +161,43 @@ func (e *Engine) occupied() func() {
 	}
 }
 
-// makeAhead makes one shell and puts it into its pool.
-func (e *Engine) makeAhead(spec shellSpec) {
-	ctx, cancel := context.WithTimeout(e.ctx, shellTimeout)
+// makeAhead makes one standby and puts it into its pool.
+func (e *Engine) makeAhead(spec standbySpec) {
+	ctx, cancel := context.WithTimeout(e.ctx, standbyTimeout)
 	defer cancel()
 	// Sandboxes that somebody waits for come first.
 	if err := e.starts.Acquire(ctx, 1); err != nil {
 		return
 	}
 	defer e.starts.Release(1)
-	sh, unfit, err := e.makeShell(ctx, spec)
+	sb, unfit, err := e.makeStandby(ctx, spec)
 	if err != nil && e.ctx.Err() == nil {
-		e.cfg.Log.Warn("make a shell ahead of need", "err", detailed(err))
+		e.cfg.Log.Warn("make a standby ahead of need", "err", detailed(err))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.pools[spec.key()]
 	switch {
 	case p == nil && err == nil, err == nil && e.ctx.Err() != nil:
-		e.wg.Go(func() { e.abandon(sh) })
+		e.wg.Go(func() { e.abandon(sb) })
 	case p == nil:
 	case err != nil:
 		p.faults.failed(time.Now())
 		if tell := p.unfit; unfit && tell != nil && ctx.Err() == nil {
 			e.wg.Go(func() { tell(err) })
 		}
-	case sh.hasExited(): // before anybody could find it in its pool
+	case sb.hasExited(): // before anybody could find it in its pool
 		p.faults.failed(time.Now())
-		e.wg.Go(func() { e.abandon(sh) })
+		e.wg.Go(func() { e.abandon(sb) })
 	default:
-		sh.since, sh.ahead = time.Now(), true
-		p.ready = append(p.ready, sh)
+		sb.since, sb.ahead = time.Now(), true
+		p.ready = append(p.ready, sb)
 	}
 }
 
-// makeShell makes a shell that waits. Unfit says of an error that it is due to
-// the checkpoint which the shell was to continue from.
-func (e *Engine) makeShell(ctx context.Context, spec shellSpec) (_ *shell, unfit bool, _ error) {
+// makeStandby makes a standby that waits. Unfit says of an error that it is due to
+// the checkpoint which the standby was to continue from.
+func (e *Engine) makeStandby(ctx context.Context, spec standbySpec) (_ *standby, unfit bool, _ error) {
 	if spec.Restore != "" {
 		m, err := e.restorable(filepath.Base(spec.Restore), false)
 		if err == nil {
@@ -207,32 +207,31 @@ func (e *Engine) makeShell(ctx context.Context, spec shellSpec) (_ *shell, unfit
 			return nil, true, err
 		}
 	}
-	sh, err := e.startShell(spec)
+	sb, err := e.startStandby(spec)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := sh.awaitShell(ctx); err != nil {
-		e.abandon(sh)
+	if err := sb.await(ctx); err != nil {
+		e.abandon(sb)
 		return nil, spec.blames(err), err
 	}
-	sh.made = true
-	return sh, false, nil
+	return sb, false, nil
 }
 
-// blames reports whether the checkpoint that a shell was to continue from is at
+// blames reports whether the checkpoint that a standby was to continue from is at
 // fault for an error of its cell. One that ended without a word was killed.
-func (s *shellSpec) blames(err error) bool {
+func (s *standbySpec) blames(err error) bool {
 	return s.Restore != "" && !errors.Is(err, errCellEnded)
 }
 
-// dropPool ends the shells of a pool.
+// dropPool ends the standbys of a pool.
 //
 // Preconditions: e.mu is held.
 func (e *Engine) dropPool(key string) {
 	p := e.pools[key]
 	delete(e.pools, key)
-	for _, sh := range p.ready {
-		e.wg.Go(func() { e.abandon(sh) })
+	for _, sb := range p.ready {
+		e.wg.Go(func() { e.abandon(sb) })
 	}
 }
 
@@ -245,7 +244,7 @@ func (e *Engine) Warm(specs []engine.WarmSpec) {
 			e.cfg.Log.Warn("keep sandboxes warm", "checkpoint", w.Checkpoint, "err", err)
 			continue
 		}
-		spec := e.shellOf(&m, w.Root, w.Resources)
+		spec := e.standbyFor(&m, w.Root, w.Resources)
 		spec.Restore = e.checkpoints.Path(m.ID)
 		keep[spec.key()] = &pool{spec: spec, max: max(1, w.Max), unfit: w.Failed, used: time.Now()}
 	}

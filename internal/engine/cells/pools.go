@@ -6,31 +6,31 @@ import (
 )
 
 const (
-	// maxBlank bounds the blank shells that wait at a time, for all specs.
+	// maxBlank bounds the blank standbys that wait at a time, for all specs.
 	maxBlank = 8
-	// shellBytes is about what a waiting shell costs in memory.
-	shellBytes = 48 << 20
-	// memoryShare is the part of the free memory that shells may take, as one in
+	// standbyBytes is about what a waiting standby costs in memory.
+	standbyBytes = 48 << 20
+	// memoryShare is the part of the free memory that standbys may take, as one in
 	// so many: where there is little, all of it is for sandboxes.
 	memoryShare = 8
-	// demandWindow is how far back demand is counted: so many shells wait as
+	// demandWindow is how far back demand is counted: so many standbys wait as
 	// were taken within it.
 	demandWindow = 20 * time.Second
-	// surplusLife is how long shells wait that a burst has left behind.
+	// surplusLife is how long standbys wait that a burst has left behind.
 	surplusLife = 2 * time.Minute
-	// poolLife is how long a kind of shell waits that nobody takes. When that is
+	// poolLife is how long a kind of standby waits that nobody takes. When that is
 	// over for all kinds, the engine is idle.
 	poolLife = 10 * time.Minute
 	// shortPause is how long memory is short before anybody looks again.
 	shortPause = 10 * time.Second
 )
 
-// pool is the shells of one spec that wait.
+// pool is the standbys of one spec that wait.
 type pool struct {
-	spec  shellSpec
-	ready []*shell // the oldest first
+	spec  standbySpec
+	ready []*standby // the oldest first
 	// max is set for warm pools; the others are blank. Unfit, if not nil, is told
-	// why no shell can be made.
+	// why no standby can be made.
 	max    int
 	unfit  func(error)
 	taken  []demand // within surplusLife, the oldest first
@@ -38,14 +38,14 @@ type pool struct {
 	faults faults
 }
 
-// demand is how many shells of a pool were wanted in the demandWindow up to a
+// demand is how many standbys of a pool were wanted in the demandWindow up to a
 // moment.
 type demand struct {
 	at time.Time
 	n  int
 }
 
-// want notes that a shell is wanted.
+// want notes that a standby is wanted.
 func (p *pool) want(now time.Time) {
 	p.used = now
 	p.taken = slices.DeleteFunc(p.taken, func(d demand) bool { return now.Sub(d.at) > surplusLife })
@@ -74,7 +74,7 @@ func (p *pool) peak(now time.Time) (n int, until time.Time) {
 	return n, until
 }
 
-// bounded returns how many shells wait for a demand.
+// bounded returns how many standbys wait for a demand.
 func (p *pool) bounded(demand int) int {
 	limit := p.max
 	if limit == 0 {
@@ -83,10 +83,10 @@ func (p *pool) bounded(demand int) int {
 	return min(max(1, demand), limit)
 }
 
-// worked notes that a shell was good for a sandbox.
+// worked notes that a standby was good for a sandbox.
 func (p *pool) worked() { p.faults = faults{} }
 
-// faults counts the shells in a row that could not be made, or ended while they
+// faults counts the standbys in a row that could not be made, or ended while they
 // waited, and says when the next may be made.
 type faults struct {
 	n     int
@@ -110,11 +110,11 @@ type pools map[string]*pool
 
 // plan is what is to be done about pools.
 type plan struct {
-	// surplus are shells that have left their pools, to be ended.
-	surplus []*shell
-	// missing is the spec of a shell to be made next, or nil.
-	missing *shellSpec
-	// active is set while any kind of shell was wanted within poolLife.
+	// surplus are standbys that have left their pools, to be ended.
+	surplus []*standby
+	// missing is the spec of a standby to be made next, or nil.
+	missing *standbySpec
+	// active is set while any kind of standby was wanted within poolLife.
 	active bool
 	// again is when there will be something else to do though nothing happens;
 	// zero is never.
@@ -152,7 +152,7 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 		waiting += len(p.ready)
 		wanted = append(wanted, p)
 	}
-	room := headroom/memoryShare/shellBytes - int64(waiting)
+	room := headroom/memoryShare/standbyBytes - int64(waiting)
 	// The most recently used first.
 	slices.SortFunc(wanted, func(a, b *pool) int { return b.used.Compare(a.used) })
 	for i, p := range wanted {
@@ -170,20 +170,20 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 	return todo
 }
 
-// lose takes the shell of an ended process out of its pool and returns it, or
+// lose takes the standby of an ended process out of its pool and returns it, or
 // nil if none waited there.
-func (all pools) lose(ended *process, now time.Time) *shell {
+func (all pools) lose(ended *process, now time.Time) *standby {
 	for _, p := range all {
-		for i, sh := range p.ready {
-			if sh.process != ended {
+		for i, sb := range p.ready {
+			if sb.process != ended {
 				continue
 			}
 			p.ready = slices.Delete(p.ready, i, i+1)
-			if now.Sub(sh.since) >= surplusLife {
+			if now.Sub(sb.since) >= surplusLife {
 				p.worked() // it was sound
 			}
 			p.faults.failed(now)
-			return sh
+			return sb
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package cells
 import (
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,24 +13,24 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// plenty is memory for as many shells as anybody wants.
+// plenty is memory for as many standbys as anybody wants.
 const plenty = 64 << 30
 
 // kind is the spec of a pool for tests.
-func kind(memoryMiB int64, restore string) shellSpec {
-	return shellSpec{Resources: sandbox.Resources{MemoryMiB: memoryMiB}, Restore: restore}
+func kind(memoryMiB int64, restore string) standbySpec {
+	return standbySpec{Resources: sandbox.Resources{MemoryMiB: memoryMiB}, Restore: restore}
 }
 
-// waiting returns shells that wait, without processes.
-func waiting(n int) []*shell {
-	all := make([]*shell, n)
+// waiting returns standbys that wait, without processes.
+func waiting(n int) []*standby {
+	all := make([]*standby, n)
 	for i := range all {
-		all[i] = &shell{process: &process{exited: make(chan struct{})}}
+		all[i] = &standby{process: &process{exited: make(chan struct{})}}
 	}
 	return all
 }
 
-// A burst leaves shells behind, of which there is one soon after, and none when
+// A burst leaves standbys behind, of which there is one soon after, and none when
 // nobody wants any.
 func TestPoolsShrink(t *testing.T) {
 	began := time.Now()
@@ -108,7 +109,7 @@ func TestPoolsAfterABurst(t *testing.T) {
 // What is made next depends on demand, on memory and on what has failed.
 func TestPoolsPlan(t *testing.T) {
 	now := time.Now()
-	wanted := func(ago time.Duration, max, takes, ready int, spec shellSpec) *pool {
+	wanted := func(ago time.Duration, max, takes, ready int, spec standbySpec) *pool {
 		p := &pool{spec: spec, max: max, ready: waiting(ready)}
 		for range takes {
 			p.want(now.Add(-ago))
@@ -129,10 +130,10 @@ func TestPoolsPlan(t *testing.T) {
 		"more for a demand":     {pools{"a": wanted(0, 0, 3, 2, kind(1, ""))}, plenty, 1, surplusLife},
 		"at most so many":       {pools{"a": wanted(0, 2, 9, 2, kind(1, "x"))}, plenty, 0, surplusLife},
 		"all blank ones":        {pools{"a": wanted(time.Second, 0, 9, 0, kind(1, "")), "b": wanted(0, 0, 9, 8, kind(2, ""))}, plenty, 0, surplusLife},
-		"no memory":             {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, memoryShare*shellBytes - 1, 0, shortPause},
-		"memory for one":        {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, memoryShare * shellBytes, 1, poolLife},
-		"memory for no second":  {pools{"a": wanted(0, 0, 2, 1, kind(1, ""))}, memoryShare * shellBytes, 0, shortPause},
-		"memory for the second": {pools{"a": wanted(0, 0, 2, 1, kind(1, ""))}, 2 * memoryShare * shellBytes, 1, poolLife},
+		"no memory":             {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, memoryShare*standbyBytes - 1, 0, shortPause},
+		"memory for one":        {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, memoryShare * standbyBytes, 1, poolLife},
+		"memory for no second":  {pools{"a": wanted(0, 0, 2, 1, kind(1, ""))}, memoryShare * standbyBytes, 0, shortPause},
+		"memory for the second": {pools{"a": wanted(0, 0, 2, 1, kind(1, ""))}, 2 * memoryShare * standbyBytes, 1, poolLife},
 		"below the floor":       {pools{"a": wanted(0, 0, 1, 0, kind(1, ""))}, -1 << 30, 0, shortPause},
 		"just failed":           {pools{"a": failing}, plenty, 0, time.Second},
 	} {
@@ -196,11 +197,11 @@ func TestPoolsLose(t *testing.T) {
 	}
 }
 
-// A shell that is killed while it is made says nothing about its checkpoint.
-func TestShellBlames(t *testing.T) {
+// A standby that is killed while it is made says nothing about its checkpoint.
+func TestStandbyBlames(t *testing.T) {
 	warm, blank := kind(1, "golden"), kind(1, "")
 	for _, tt := range []struct {
-		spec shellSpec
+		spec standbySpec
 		err  error
 		want bool
 	}{
@@ -209,28 +210,26 @@ func TestShellBlames(t *testing.T) {
 		{blank, notStarted(errors.New("no memory")), false},
 	} {
 		if got := tt.spec.blames(tt.err); got != tt.want {
-			t.Errorf("%q of a shell with checkpoint %q blames that: %v", detailed(tt.err), tt.spec.Restore, got)
+			t.Errorf("%q of a standby with checkpoint %q blames that: %v", detailed(tt.err), tt.spec.Restore, got)
 		}
 	}
 }
 
-// The loop lets shells go by itself: nobody has to ask for one.
+// The loop lets standbys go by itself: nobody has to ask for one.
 func TestStockLoopShrinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &Engine{cfg: Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}, admissions: newAdmissions(), pools: pools{}, restock: make(chan struct{}, 1), ctx: t.Context()}
-		waits := func(name string) *shell {
+		waits := func(name string) *standby {
 			dir := filepath.Join(e.cfg.Dir, name)
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return &shell{process: &process{stdin: w, ready: r, exited: make(chan struct{})}, dir: dir}
+			conn, far := net.Pipe()
+			t.Cleanup(func() { far.Close() })
+			return &standby{process: &process{conn: conn, exited: make(chan struct{})}, dir: dir}
 		}
 		e.spare = waits("spare").process
-		p := &pool{max: 2, ready: []*shell{waits("one"), waits("two")}}
+		p := &pool{max: 2, ready: []*standby{waits("one"), waits("two")}}
 		p.want(time.Now())
 		p.want(time.Now())
 		e.pools["kind"] = p
@@ -251,7 +250,7 @@ func TestStockLoopShrinks(t *testing.T) {
 		left(poolLife, 0)
 		for _, name := range []string{"one", "two"} {
 			if _, err := os.Stat(filepath.Join(e.cfg.Dir, name)); !os.IsNotExist(err) {
-				t.Errorf("the directory of shell %s: %v", name, err)
+				t.Errorf("the directory of standby %s: %v", name, err)
 			}
 		}
 		if e.spare != nil || !e.resting {

@@ -1,11 +1,9 @@
 package cells
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -13,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell"
@@ -58,15 +57,14 @@ func unenforced(missing []string) []string {
 
 // process is a cell that this process has started.
 type process struct {
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	ready  *os.File
-	said   *json.Decoder // of ready
-	exited chan struct{} // closed when it was waited for
-	ahead  bool          // it was started ahead of need
+	cmd      *exec.Cmd
+	protocol int
+	conn     net.Conn      // the cell has the other end
+	exited   chan struct{} // closed when it was waited for
+	ahead    bool          // it was started ahead of need
 }
 
-// takeProcess returns a cell that waits for its shell: the one that was
+// takeProcess returns a cell that waits to become a standby: the one that was
 // started ahead, or a new one.
 func (e *Engine) takeProcess() (*process, error) {
 	e.mu.Lock()
@@ -115,11 +113,8 @@ func (e *Engine) refill() (again time.Time) {
 	return time.Time{}
 }
 
-// dismiss ends a cell that has no specification yet.
-func (p *process) dismiss() {
-	p.stdin.Close()
-	p.ready.Close()
-}
+// dismiss ends a cell that is no sandbox yet.
+func (p *process) dismiss() { p.conn.Close() }
 
 func (p *process) hasExited() bool {
 	select {
@@ -130,7 +125,7 @@ func (p *process) hasExited() bool {
 	}
 }
 
-// startProcess starts a cell in its own namespaces. It waits for its shell.
+// startProcess starts a cell in its own namespaces. It waits to become a standby.
 func (e *Engine) startProcess(program string, protocol int) (*process, error) {
 	const tries = 20
 	for i := 1; ; i++ {
@@ -146,33 +141,45 @@ func (e *Engine) startProcess(program string, protocol int) (*process, error) {
 }
 
 func (e *Engine) tryProcess(program string, protocol int) (*process, error) {
-	readyR, readyW, err := os.Pipe()
+	conn, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
 	}
-	defer readyW.Close()
+	defer theirs.Close()
 	cmd := exec.Command(program, "cell")
 	cmd.Dir = "/"
 	cmd.Args[0] = "cove"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOTRACEBACK=single"}
-	cmd.ExtraFiles = []*os.File{readyW}
+	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.SysProcAttr = namespaces(os.Geteuid(), os.Getegid())
+	if protocol < 2 {
+		cmd.Stdin = theirs
+	}
 	if protocol < 1 {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
 	}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		readyR.Close()
-		return nil, err
-	}
 	if err := cmd.Start(); err != nil {
-		readyR.Close()
+		conn.Close()
 		return nil, startError(err)
 	}
-	p := &process{cmd: cmd, stdin: stdin, ready: readyR, exited: make(chan struct{})}
-	p.said = json.NewDecoder(io.LimitReader(readyR, 64<<10))
+	p := &process{cmd: cmd, protocol: protocol, conn: conn, exited: make(chan struct{})}
 	e.wg.Go(func() { e.reap(p) })
 	return p, nil
+}
+
+// socketPair returns the two ends of a connection, the second to be inherited.
+func socketPair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the cell's connection: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "cell"), os.NewFile(uintptr(fds[1]), "engine")
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		theirs.Close()
+	}
+	return conn, theirs, err
 }
 
 // reap waits for the process, and removes what it leaves if it was not taken. It
@@ -217,58 +224,22 @@ func startError(err error) error {
 	return fmt.Errorf("start cell: %w", err)
 }
 
-// handOver gives the cell its specification, the last thing that it reads.
-func (p *process) handOver(input []byte) error {
-	_, err := p.stdin.Write(input)
-	if err := errors.Join(err, p.stdin.Close()); err != nil && !errors.Is(err, unix.EPIPE) { // it tells why itself
-		return notStarted(fmt.Errorf("hand the specification to the cell: %w", err))
+// notBegun explains why a cell did not become a standby or a sandbox.
+func notBegun(err error) error {
+	if !connect.IsWireError(err) {
+		return notStarted(errors.Join(errCellEnded, err))
 	}
-	return nil
-}
-
-// awaitShell waits until the cell's shell is made, and awaitReady until the
-// sandbox is ready. An end of ctx closes the pipe, after which neither can be
-// called again.
-func (p *process) awaitShell(ctx context.Context) error {
-	_, err := p.listen(ctx)
-	return err
-}
-
-func (p *process) awaitReady(ctx context.Context) error {
-	defer p.ready.Close()
-	for {
-		r, err := p.listen(ctx)
-		if err != nil || !r.Shell {
-			return err
-		}
+	told, _ := errors.AsType[*connect.Error](err)
+	switch told.Code() {
+	case connect.CodeInvalidArgument:
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s", told.Message())
+	case connect.CodeDataLoss:
+		return damagedError(errors.New(told.Message()))
+	case connect.CodeDeadlineExceeded:
+		return sandbox.Wrap(sandbox.CodeUnavailable, errors.New(told.Message()),
+			"the sandbox did not answer in time after its start; the machine is too busy, or what runs in the sandbox leaves no processor time: try again, with fewer at once")
 	}
-}
-
-// listen returns the next thing that the cell says.
-func (p *process) listen(ctx context.Context) (cell.Ready, error) {
-	var ready cell.Ready
-	done := make(chan error, 1)
-	go func() { done <- p.said.Decode(&ready) }()
-	select {
-	case err := <-done:
-		switch {
-		case err != nil:
-			return ready, notStarted(errCellEnded)
-		case ready.Refused != "":
-			return ready, sandbox.Errorf(sandbox.CodeInvalid, "%s", ready.Refused)
-		case ready.Damaged:
-			return ready, damagedError(errors.New(ready.Error))
-		case ready.Silent:
-			return ready, sandbox.Wrap(sandbox.CodeUnavailable, errors.New(ready.Error),
-				"the sandbox did not answer in time after its start; the machine is too busy, or what runs in the sandbox leaves no processor time: try again, with fewer at once")
-		case ready.Error != "":
-			return ready, notStarted(errors.New(ready.Error))
-		}
-		return ready, nil
-	case <-ctx.Done():
-		p.ready.Close()
-		return cell.Ready{}, ctx.Err()
-	}
+	return notStarted(errors.New(told.Message()))
 }
 
 // errCellEnded says that a cell has ended without a word of why.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,25 +68,25 @@ func groupName(dir string) string {
 	return filepath.Base(dir)
 }
 
-// shellSpec says what a shell is prepared for. Shells of equal specs are
+// standbySpec says what a standby is prepared for. Those of equal specs are
 // interchangeable.
-type shellSpec struct {
+type standbySpec struct {
 	Root      engine.Root
 	Resources sandbox.Resources
 	Program   string // a file of [Engine.programsDir]
 	Cell      int    // what Program expects; see [cell.Protocol]
 	AgentDir  string
-	// Mounts are of one sandbox: no shell with some waits for another.
+	// Mounts are of one sandbox: no standby with some waits for another.
 	Mounts []engine.Mount `json:",omitempty"`
 	// FilesFrom is a checkpoint's directory, for one sandbox only.
 	FilesFrom string
-	// Restore is a checkpoint's directory; the shell then holds a running
-	// sandbox that waits to be taken.
+	// Restore is a checkpoint's directory; a sandbox that continues from it runs
+	// in the standby then, and waits to be taken.
 	Restore string
 }
 
 // key identifies equal specs.
-func (s *shellSpec) key() string {
+func (s *standbySpec) key() string {
 	data, err := json.Marshal(s)
 	if err != nil {
 		panic(err) // it has no field that cannot be encoded
@@ -93,41 +94,54 @@ func (s *shellSpec) key() string {
 	return string(data)
 }
 
-// shell is a cell in its cgroup that waits for its specification.
-type shell struct {
+// standby is a cell in its cgroup that waits to be told which sandbox it is:
+// blank, with a gVisor that has started nothing, or warm, with a restored sandbox.
+type standby struct {
 	*process
-	spec       shellSpec
+	spec       standbySpec
 	dir        string
+	client     *cell.Client
 	unenforced []string
-	made       bool      // it has said so
-	since      time.Time // when it began to wait
+	prepared   chan struct{} // closed when the cell is a standby, or never will be
+	failure    error         // why it never will be; set before prepared is closed
+	since      time.Time     // when it began to wait
 }
 
-func (e *Engine) shellsDir() string { return filepath.Join(e.cfg.Dir, "shells") }
+// await waits until the standby is prepared.
+func (s *standby) await(ctx context.Context) error {
+	select {
+	case <-s.prepared:
+		return s.failure
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
-// blankSpec is what a shell for a fresh boot is prepared for.
-func (e *Engine) blankSpec(root engine.Root, r sandbox.Resources) shellSpec {
-	return shellSpec{Root: root, Resources: r, Program: filepath.Base(e.program), Cell: cell.Protocol, AgentDir: e.agentDir()}
+func (e *Engine) standbyDir() string { return filepath.Join(e.cfg.Dir, "standby") }
+
+// blankSpec is what a standby for a fresh boot is prepared for.
+func (e *Engine) blankSpec(root engine.Root, r sandbox.Resources) standbySpec {
+	return standbySpec{Root: root, Resources: r, Program: filepath.Base(e.program), Cell: cell.Protocol, AgentDir: e.agentDir()}
 }
 
 // errSpareLost says that a process which was started ahead of need has ended.
 var errSpareLost = errors.New("the process that waited has ended")
 
-// startShell starts a shell. It returns before the shell is ready.
-func (e *Engine) startShell(spec shellSpec) (*shell, error) {
-	sh, err := e.tryShell(spec)
+// startStandby starts a standby. It returns before the standby is ready.
+func (e *Engine) startStandby(spec standbySpec) (*standby, error) {
+	sb, err := e.tryStandby(spec)
 	if errors.Is(err, errSpareLost) {
-		return e.tryShell(spec)
+		return e.tryStandby(spec)
 	}
-	return sh, err
+	return sb, err
 }
 
-// tryShell is startShell with a process that may have ended while it waited.
-func (e *Engine) tryShell(spec shellSpec) (_ *shell, err error) {
-	name := "shell-" + strings.ToLower(rand.Text())
-	dir := filepath.Join(e.shellsDir(), name)
+// tryStandby is startStandby with a process that may have ended while it waited.
+func (e *Engine) tryStandby(spec standbySpec) (sb *standby, err error) {
+	name := "standby-" + strings.ToLower(rand.Text())
+	dir := filepath.Join(e.standbyDir(), name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the shell's directory: %w", err)
+		return nil, fmt.Errorf("make the standby's directory: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -146,13 +160,6 @@ func (e *Engine) tryShell(spec shellSpec) (_ *shell, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make cgroup: %w", err)
 	}
-	input, err := json.Marshal(cell.Shell{
-		Dir: dir, Root: spec.Root, Resources: spec.Resources, AgentDir: spec.AgentDir,
-		UserIDs: e.userIDs(), PinCPUs: !e.cgroups.CPU, Mounts: spec.Mounts, FilesFrom: spec.FilesFrom, Restore: spec.Restore,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode the cell's shell: %w", err)
-	}
 	p, err := e.processOf(spec.Program, spec.Cell)
 	if err != nil {
 		return nil, err
@@ -170,10 +177,21 @@ func (e *Engine) tryShell(spec shellSpec) (_ *shell, err error) {
 	if err := group.Enter(p.cmd.Process.Pid); err != nil {
 		return nil, errors.Join(fmt.Errorf("enter cgroup: %w", err), p.cmd.Process.Kill())
 	}
-	if _, err := p.stdin.Write(input); err != nil {
-		return nil, notStarted(fmt.Errorf("hand the shell to the cell: %w", err))
+	sb = &standby{
+		process: p, spec: spec, dir: dir, client: cell.NewClient(dir, p.protocol, p.conn),
+		unenforced: unenforced(group.Missing()), prepared: make(chan struct{}),
 	}
-	return &shell{process: p, spec: spec, dir: dir, unenforced: unenforced(group.Missing())}, nil
+	go func() {
+		defer close(sb.prepared)
+		err := sb.client.Prepare(context.Background(), &cell.Standby{ // the process's end ends it
+			Dir: dir, Root: spec.Root, Resources: spec.Resources, AgentDir: spec.AgentDir,
+			UserIDs: e.userIDs(), PinCPUs: !e.cgroups.CPU, Mounts: spec.Mounts, FilesFrom: spec.FilesFrom, Restore: spec.Restore,
+		})
+		if err != nil {
+			sb.failure = notBegun(err)
+		}
+	}()
+	return sb, nil
 }
 
 // userIDs are the ids for sandboxes, or nil: an ordinary user has none to give.
@@ -195,79 +213,71 @@ func (e *Engine) processOf(program string, protocol int) (*process, error) {
 	return e.startProcess(filepath.Join(e.programsDir(), program), protocol)
 }
 
-// become makes a shell the cell of a sandbox, and waits until that is ready.
-// On an error what is left is in the shell's or the sandbox's directory.
-func (e *Engine) become(ctx context.Context, sh *shell, spec engine.Spec, restoreFrom string) (*instance, error) {
+// become makes a standby the cell of a sandbox, and waits until that is ready.
+// On an error what is left is in the standby's or the sandbox's directory.
+func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, restoreFrom string) (*instance, error) {
 	dir := e.cellDir(spec.ID)
 	told := cell.Spec{
 		Spec: spec, Dir: dir, RestoreFrom: restoreFrom,
-		Fresh: spec.Fresh || spec.Checkpoint == "", Unenforced: sh.unenforced,
+		Fresh: spec.Fresh || spec.Checkpoint == "", Unenforced: sb.unenforced,
 	}
 	switch {
-	case sh.spec.Cell >= 1:
-		told.Way, told.AwaitValues = e.way(), spec.Network != nil && len(spec.Network.Bindings) > 0
+	case sb.protocol >= 1:
+		told.Gateway, told.AwaitValues = e.gatewayConfig(), spec.Network != nil && len(spec.Network.Bindings) > 0
 	case spec.Network != nil:
 		told.Unenforced = append(told.Unenforced, "network: the memory was kept by an older version of cove, in which sandboxes have none (restart it from its files only)")
 	}
-	input, err := json.Marshal(told)
-	if err != nil {
-		return nil, fmt.Errorf("encode the cell's specification: %w", err)
+	// It uses its directory by name until it is prepared.
+	if err := sb.await(ctx); err != nil {
+		return nil, err
 	}
-	// It uses its directory by name until it is made.
-	if !sh.made {
-		if err := sh.awaitShell(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if err := os.Rename(sh.dir, dir); err != nil {
+	if err := os.Rename(sb.dir, dir); err != nil {
 		return nil, fmt.Errorf("name the cell's directory: %w", err)
 	}
-	sh.dir = dir
+	sb.dir, sb.client.Dir = dir, dir
 	if spec.Label != nil {
 		if err := os.WriteFile(filepath.Join(dir, labelFile), spec.Label, 0o600); err != nil {
 			return nil, fmt.Errorf("label the cell: %w", err)
 		}
 	}
-	if err := sh.handOver(input); err != nil {
-		return nil, err
-	}
-	if told.AwaitValues {
-		if err := e.deliver(ctx, dir, sh.exited, spec.Network); err != nil && !sh.hasExited() { // otherwise it tells why
-			return nil, err
+	return e.attach(ctx, spec.ID, sb.client, sb.exited, func(streamCtx context.Context) (cell.Statuses, cell.Status, error) {
+		var undelivered error
+		all, first, err := sb.client.Start(streamCtx, &told, func() error {
+			undelivered = e.deliver(ctx, dir, spec.Network)
+			return undelivered
+		})
+		if err != nil && undelivered == nil {
+			err = notBegun(err)
 		}
-	}
-	if err := sh.awaitReady(ctx); err != nil {
-		return nil, err
-	}
-	inst, err := e.attach(ctx, spec.ID, sh.exited)
-	if err != nil {
-		return nil, notStarted(err)
-	}
-	return inst, nil
+		return all, first, err
+	})
 }
 
-// abandon ends a shell that is not taken, or could not become a sandbox.
-func (e *Engine) abandon(sh *shell) {
-	sh.dismiss()
+// abandon ends a standby that is not taken, or could not become a sandbox.
+func (e *Engine) abandon(sb *standby) {
+	sb.dismiss()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := removeCell(ctx, sh.dir); err != nil {
-		e.cfg.Log.Error("remove a shell", "dir", sh.dir, "err", err)
+	if err := removeCell(ctx, sb.dir); err != nil {
+		e.cfg.Log.Error("remove a shell", "dir", sb.dir, "err", err)
 	}
 }
 
-// removeShells removes what shells of an engine that was killed have left.
-func (e *Engine) removeShells() error {
-	if err := os.MkdirAll(e.shellsDir(), 0o700); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(e.shellsDir())
-	if err != nil {
+// removeStandbys removes what standbys of an engine that was killed have left,
+// also of an earlier version, which had them in another directory.
+func (e *Engine) removeStandbys() error {
+	if err := os.MkdirAll(e.standbyDir(), 0o700); err != nil {
 		return err
 	}
 	var errs []error
-	for _, entry := range entries {
-		errs = append(errs, removeCell(context.Background(), filepath.Join(e.shellsDir(), entry.Name())))
+	for _, parent := range []string{e.standbyDir(), filepath.Join(e.cfg.Dir, "shells")} {
+		entries, err := os.ReadDir(parent)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, entry := range entries {
+			errs = append(errs, removeCell(context.Background(), filepath.Join(parent, entry.Name())))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -18,15 +18,15 @@ import (
 // sandbox's own id much later; nobody else sees it.
 const insideName = "sandbox"
 
-// makeShell does as much as can be done before the specification is there.
-func (c *cell) makeShell(ctx context.Context) error {
+// makeStandby does as much as can be done before the sandbox is known.
+func (c *cell) makeStandby(ctx context.Context) error {
 	began := time.Now()
 	scratch, err := c.setUp()
 	if err != nil {
 		return err
 	}
-	if c.shell.PinCPUs {
-		if err := pinCPUs(c.cpus, c.shell.Resources.VCPUs); err != nil {
+	if c.standby.PinCPUs {
+		if err := pinCPUs(c.cpus, c.standby.Resources.VCPUs); err != nil {
 			c.unenforced("the processor limit: " + err.Error())
 		}
 	}
@@ -37,7 +37,7 @@ func (c *cell) makeShell(ctx context.Context) error {
 	}
 	runsc.SetLog(os.Stderr)
 	conf := c.runscConfig(scratch)
-	if c.shell.FilesFrom != "" {
+	if c.standby.FilesFrom != "" {
 		conf.FilesDir, err = c.prepareFiles()
 	}
 	if err == nil {
@@ -50,13 +50,17 @@ func (c *cell) makeShell(ctx context.Context) error {
 	}
 	c.preferInOOM()
 	go c.watchGofer()
-	c.log.Info("shell made", "mounts", mounted.Sub(began), "create", time.Since(mounted))
-	if c.shell.Restore == "" {
+	c.log.Info("standby made", "mounts", mounted.Sub(began), "create", time.Since(mounted))
+	if c.standby.Restore == "" {
 		return nil
 	}
-	if err := c.restore(ctx, c.shell.Restore); err != nil {
+	if err := c.restore(c.standby.Restore); err != nil {
 		return err
 	}
+	if err := c.awaitAgent(ctx); err != nil {
+		return err
+	}
+	c.log.Info("standby restored", "took", time.Since(began))
 	c.running = true
 	return nil
 }
@@ -64,19 +68,19 @@ func (c *cell) makeShell(ctx context.Context) error {
 // setUp mounts what the sandbox is shown: in a user namespace of its own, or
 // where that cannot be, in the cell's.
 func (c *cell) setUp() (scratch, error) {
-	if c.shell.UserIDs == nil {
-		return setUpScratch(c.shell, nil)
+	if c.standby.UserIDs == nil {
+		return setUpScratch(c.standby, nil)
 	}
-	u, err := newUserNS(*c.shell.UserIDs)
+	u, err := newUserNS(*c.standby.UserIDs)
 	var s scratch
 	if err == nil {
-		if s, err = setUpScratch(c.shell, u); err != nil {
+		if s, err = setUpScratch(c.standby, u); err != nil {
 			u.close()
 		}
 	}
 	if why, ok := errors.AsType[noUserNS](err); ok {
 		c.unenforced("a user namespace: gVisor's processes have the server's user id, 0, on the host (" + why.Error() + ")")
-		return setUpScratch(c.shell, nil)
+		return setUpScratch(c.standby, nil)
 	}
 	if err != nil {
 		return s, err
@@ -90,20 +94,21 @@ func (c *cell) setUp() (scratch, error) {
 // much disk as they do, if they are compressed, and is removed once gVisor has
 // opened them.
 func (c *cell) prepareFiles() (string, error) {
-	dir := filepath.Join(c.shell.Dir, "files")
+	dir := filepath.Join(c.standby.Dir, "files")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
-	return dir, runsc.PrepareFiles(c.shell.FilesFrom, dir)
+	return dir, runsc.PrepareFiles(c.standby.FilesFrom, dir)
 }
 
-// start starts the sandbox, or restores it, and tells the agent what it is.
-func (c *cell) start(ctx context.Context) error {
+// start starts the sandbox, or restores it, and tells the agent what it is: that
+// it answers to that proves that it runs.
+func (c *cell) start() error {
 	began := time.Now()
 	switch {
 	case c.running:
 	case c.spec.RestoreFrom != "":
-		if err := c.restore(ctx, c.spec.RestoreFrom); err != nil {
+		if err := c.restore(c.spec.RestoreFrom); err != nil {
 			return err
 		}
 	default:
@@ -113,30 +118,24 @@ func (c *cell) start(ctx context.Context) error {
 		go c.watchForEnd()
 	}
 	started := time.Now()
-	if err := c.greetAgent(ctx); err != nil {
+	if err := c.configureAgent(c.ctx); err != nil {
 		return err
 	}
 	c.log.Info("sandbox started", "start", started.Sub(began), "agent", time.Since(started))
 	return nil
 }
 
-// restore continues from a checkpoint and waits until the agent answers.
-func (c *cell) restore(ctx context.Context, dir string) error {
-	began := time.Now()
+// restore continues from a checkpoint.
+func (c *cell) restore(dir string) error {
 	if err := c.sb.Restore(dir); err != nil {
 		return err
 	}
-	restored := time.Now()
 	go c.watchForEnd()
-	if err := c.awaitAgent(ctx); err != nil {
-		return err
-	}
-	c.log.Info("sandbox restored", "restore", restored.Sub(began), "agent", time.Since(restored))
 	return nil
 }
 
 func (c *cell) runscConfig(s scratch) runsc.Config {
-	r := c.shell.Resources
+	r := c.standby.Resources
 	memory := r.MemoryMiB << 20
 	return runsc.Config{
 		ID:          insideName,
@@ -159,6 +158,6 @@ func (c *cell) runscConfig(s scratch) runsc.Config {
 		Mounts:   s.mounts,
 		NetNS:    c.link.nsPath(),
 		IDMap:    c.userNS.idMap(),
-		PanicLog: filepath.Join(c.shell.Dir, PanicFile),
+		PanicLog: filepath.Join(c.standby.Dir, PanicFile),
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // Shells that are killed while they wait leave nothing behind, and others take
 // their place.
-func TestShellsThatEnd(t *testing.T) {
+func TestStandbysThatEnd(t *testing.T) {
 	r := newRig(t)
 	r.create(t, "sbx-one", "", false)
 	var waiting []string
@@ -28,7 +28,7 @@ func TestShellsThatEnd(t *testing.T) {
 		}
 	}
 	if !covetest.Eventually(covetest.Told, ready()) {
-		t.Fatal("no shell is made ahead")
+		t.Fatal("no standby is made ahead")
 	}
 	dead := waiting[0]
 	group := filepath.Base(dead)
@@ -49,10 +49,10 @@ func TestShellsThatEnd(t *testing.T) {
 		return errors.Is(derr, fs.ErrNotExist) && errors.Is(gerr, fs.ErrNotExist)
 	}
 	if !covetest.Eventually(covetest.Told, gone) {
-		t.Fatalf("a shell was killed and something of %s is left", group)
+		t.Fatalf("a standby was killed and something of %s is left", group)
 	}
 	if !covetest.Eventually(covetest.Told, ready(dead)) {
-		t.Fatal("no other shell takes the place of the one that was killed")
+		t.Fatal("no other standby takes the place of the one that was killed")
 	}
 	next := filepath.Base(waiting[0])
 	wantAlive(t, r.create(t, "sbx-two", "", false))
@@ -62,6 +62,6 @@ func TestShellsThatEnd(t *testing.T) {
 	}
 	var origin struct{ Group string }
 	if err := json.Unmarshal(data, &origin); err != nil || origin.Group != next {
-		t.Errorf("the next sandbox was made of %q (%v), want the shell that waits, %q", origin.Group, err, next)
+		t.Errorf("the next sandbox was made of %q (%v), want the standby that waits, %q", origin.Group, err, next)
 	}
 }

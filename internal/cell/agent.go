@@ -1,0 +1,203 @@
+package cell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/netstack"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/internal/wire/agentv1/agentv1connect"
+)
+
+// AgentPort is where the agent listens inside.
+const AgentPort = 7007
+
+const (
+	// agentTimeout bounds the wait for the agent's first answer.
+	agentTimeout = 20 * time.Second
+	// updateTimeout bounds the wait for the agent to take on other settings.
+	updateTimeout = 10 * time.Second
+)
+
+// errSilent says that the agent did not answer within [agentTimeout].
+var errSilent = errors.New("the agent does not answer")
+
+// refusal is what the agent, or the cell, has against the request.
+type refusal string
+
+func (r refusal) Error() string { return "the agent refuses: " + string(r) }
+
+// agentClient calls the agent, which is not trusted: what it may answer is
+// bounded.
+type agentClient struct {
+	agentv1connect.AgentClient
+	transport *http.Transport
+}
+
+func (c *cell) newAgentClient() agentClient {
+	tr := &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialAgentPatiently(ctx) },
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	return agentClient{agentv1connect.NewAgentClient(&http.Client{Transport: tr}, "http://agent", connect.WithReadMaxBytes(1<<20)), tr}
+}
+
+// awaitAgent waits until the agent answers. The connection is kept for
+// [cell.configure].
+func (c *cell) awaitAgent(ctx context.Context) error {
+	ctx, cancel := c.whileItRuns(ctx, agentTimeout)
+	defer cancel()
+	if _, err := c.agent.Health(ctx, connect.NewRequest(&agentv1.HealthRequest{})); err != nil {
+		return c.agentError(err)
+	}
+	return nil
+}
+
+// configure tells the agent settings, also one that does not listen yet.
+func (c *cell) configure(ctx context.Context, limit time.Duration, req *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
+	ctx, cancel := c.whileItRuns(ctx, limit)
+	defer cancel()
+	// A checkpoint is not to have it.
+	defer c.agent.transport.CloseIdleConnections()
+	res, err := c.agent.Configure(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, c.agentError(err)
+	}
+	return res.Msg, nil
+}
+
+// agentError says why the agent did not do as it was told.
+func (c *cell) agentError(err error) error {
+	if e, ok := errors.AsType[*connect.Error](err); ok && e.Code() == connect.CodeInvalidArgument {
+		return refusal(e.Message())
+	}
+	select {
+	case <-c.ended:
+		return connect.NewError(connect.CodeUnavailable, errors.New(c.why))
+	default:
+		if connect.CodeOf(err) == connect.CodeDeadlineExceeded {
+			err = errors.Join(errSilent, err)
+		}
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+}
+
+// configureAgent tells the agent which sandbox it is in.
+func (c *cell) configureAgent(ctx context.Context) error {
+	s := &c.spec
+	memory := s.Resources.MemoryMiB << 20
+	req := &agentv1.ConfigureRequest{
+		Authority: c.authority(s.Network),
+		Hostname:  &s.Hostname, Env: s.Env, ReplaceEnv: true, User: &s.User, Workdir: &s.WorkDir,
+		MemoryLimit: &memory, MaxPids: &s.Resources.MaxPIDs,
+		Fresh: s.Fresh,
+	}
+	if s.Fresh { // later it is the sandbox's to change
+		req.Nameserver = new(netstack.GatewayAddr.String())
+	}
+	if f := s.Fork; f != nil {
+		req.Fork = &agentv1.Fork{Index: int32(f.Index), Count: int32(f.Count), SandboxId: f.SandboxID, ParentId: f.ParentID}
+	}
+	res, err := c.configure(ctx, agentTimeout, req)
+	if err != nil {
+		return err
+	}
+	c.trusted.Store(req.Authority != nil)
+	c.unenforced(res.Unenforced...)
+	return nil
+}
+
+// authority returns the certificate that the sandbox is to trust: that of the
+// gateway's authority if there are secrets to put in.
+func (c *cell) authority(n *engine.Network) *string {
+	if n == nil || len(n.Bindings) == 0 || c.spec.Gateway.Authority == "" {
+		return nil
+	}
+	return &c.spec.Gateway.Authority
+}
+
+// introduce has the sandbox trust the gateway, if it must and does not yet.
+func (c *cell) introduce(ctx context.Context, n *engine.Network) error {
+	authority := c.authority(n)
+	if authority == nil || c.trusted.Load() {
+		return nil
+	}
+	if _, err := c.configure(ctx, updateTimeout, &agentv1.ConfigureRequest{Authority: authority}); err != nil {
+		return fmt.Errorf("have the sandbox trust its gateway: %w", err)
+	}
+	c.trusted.Store(true)
+	return nil
+}
+
+func (c *cell) dialAgent(ctx context.Context) (net.Conn, error) {
+	conn, err := c.net.Dial(ctx, AgentPort)
+	if err != nil {
+		return nil, err
+	}
+	return &agentConn{Conn: conn, c: c}, nil
+}
+
+// dialAgentPatiently dials an agent that may not listen yet.
+func (c *cell) dialAgentPatiently(ctx context.Context) (net.Conn, error) {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		conn, err := c.dialAgent(attempt)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the agent does not answer: %w", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// agentConn counts what is said with the agent, which is not the sandbox's
+// traffic.
+type agentConn struct {
+	net.Conn
+	c *cell
+}
+
+func (a *agentConn) Read(p []byte) (int, error) {
+	n, err := a.Conn.Read(p)
+	a.c.fromAgent.Add(uint64(max(0, n)))
+	return n, err
+}
+
+func (a *agentConn) Write(p []byte) (int, error) {
+	n, err := a.Conn.Write(p)
+	a.c.toAgent.Add(uint64(max(0, n)))
+	return n, err
+}
+
+// CloseWrite ends this side's stream.
+func (a *agentConn) CloseWrite() error {
+	if half, ok := a.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// whileItRuns returns a context that ends with gVisor too.
+func (c *cell) whileItRuns(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	go func() {
+		select {
+		case <-c.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}

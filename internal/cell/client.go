@@ -1,0 +1,196 @@
+package cell
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/engine"
+)
+
+// Client calls a cell. What the cell refuses is a [connect.Error] for which
+// [connect.IsWireError] is true; other errors are of the connection.
+type Client struct {
+	// Dir is the cell's directory by its current name.
+	Dir string
+
+	protocol  int
+	inherited chan net.Conn // holds the connection until its first use
+	transport *http.Transport
+	legacy    *legacyStart // nil but for a new cell of a protocol below 2
+}
+
+// NewClient returns a client of a cell whose program has the given [Protocol].
+// Inherited is the connection that the cell was started with, or nil.
+func NewClient(dir string, protocol int, inherited net.Conn) *Client {
+	c := &Client{Dir: dir, protocol: protocol, inherited: make(chan net.Conn, 1)}
+	switch {
+	case inherited == nil:
+	case protocol < 2:
+		c.legacy = newLegacyStart(inherited)
+	default:
+		c.inherited <- inherited
+	}
+	c.transport = &http.Transport{DialContext: c.dial, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10}
+	return c
+}
+
+func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	select {
+	case conn := <-c.inherited:
+		return conn, nil
+	default:
+		return Dial(ctx, c.Dir, ControlSocket)
+	}
+}
+
+// Close closes the connections that no call uses.
+func (c *Client) Close() { c.transport.CloseIdleConnections() }
+
+// method returns the client of one method.
+func method[Req, Res any](c *Client, name string) *connect.Client[Req, Res] {
+	return connect.NewClient[Req, Res](&http.Client{Transport: c.transport}, "http://cell"+procedure(name),
+		connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
+}
+
+// call makes a call with one answer.
+func call[Res, Req any](ctx context.Context, c *Client, name string, req *Req) (*Res, error) {
+	res, err := method[Req, Res](c, name).CallUnary(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	return res.Msg, nil
+}
+
+// Prepare makes the cell a standby: it returns when that is done.
+func (c *Client) Prepare(ctx context.Context, s *Standby) error {
+	if c.legacy != nil {
+		return c.legacy.prepare(ctx, s)
+	}
+	_, err := call[empty](ctx, c, "Prepare", s)
+	return err
+}
+
+// Statuses are those of a cell as they change, until ctx or the cell ends.
+type Statuses struct {
+	stream *connect.ServerStreamForClient[Status]
+}
+
+// Next waits for the next status. An error means that the cell is gone.
+func (s Statuses) Next() (Status, error) {
+	if !s.stream.Receive() {
+		return Status{}, cmp.Or(s.stream.Err(), io.ErrUnexpectedEOF)
+	}
+	return *s.stream.Msg(), nil
+}
+
+// Start tells a standby which sandbox it is. The first status says that the
+// sandbox runs and its agent has answered. Deliver is called when the cell takes
+// values, with [Spec.AwaitValues]; see [SendValues].
+func (c *Client) Start(ctx context.Context, s *Spec, deliver func() error) (Statuses, Status, error) {
+	if c.legacy != nil {
+		if err := c.legacy.start(ctx, s, deliver); err != nil {
+			return Statuses{}, Status{}, err
+		}
+		return c.Watch(ctx)
+	}
+	all, first, err := statuses(ctx, c, "Start", s)
+	if err == nil && first.Phase == PhaseStarting {
+		if err = deliver(); err == nil {
+			first, err = all.Next()
+		}
+	}
+	return all, first, err
+}
+
+// Watch returns the status of a running cell, and what becomes of it.
+func (c *Client) Watch(ctx context.Context) (Statuses, Status, error) {
+	return statuses(ctx, c, "Watch", &empty{})
+}
+
+func statuses[Req any](ctx context.Context, c *Client, name string, req *Req) (all Statuses, first Status, err error) {
+	if all.stream, err = method[Req, Status](c, name).CallServerStream(ctx, connect.NewRequest(req)); err == nil {
+		first, err = all.Next()
+	}
+	return all, first, err
+}
+
+// Stop ends the sandbox and then the cell. It returns when the sandbox's
+// processes are gone.
+func (c *Client) Stop(ctx context.Context, reason string) error {
+	_, err := call[empty](ctx, c, "Stop", &stopRequest{reason})
+	return err
+}
+
+// Stats tells what the sandbox uses.
+func (c *Client) Stats(ctx context.Context) (*engine.Stats, error) {
+	return call[engine.Stats](ctx, c, "Stats", &empty{})
+}
+
+// Update changes limits of the running sandbox, and returns in words what this
+// machine cannot enforce.
+func (c *Client) Update(ctx context.Context, l Limits) ([]string, error) {
+	res, err := call[unenforced](ctx, c, "Update", &l)
+	if err != nil {
+		return nil, err
+	}
+	return res.Unenforced, nil
+}
+
+// Checkpoint writes a checkpoint and tells how long the sandbox stood still. With
+// [CheckpointRequest.Hold] it stands still until ctx ends.
+func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (time.Duration, error) {
+	stream, err := method[CheckpointRequest, checkpointWritten](c, "Checkpoint").CallServerStream(ctx, connect.NewRequest(&req))
+	if err != nil {
+		return 0, err
+	}
+	if !stream.Receive() {
+		return 0, cmp.Or(stream.Err(), io.ErrUnexpectedEOF)
+	}
+	return time.Duration(stream.Msg().StoppedNanos), nil
+}
+
+// SetNetwork replaces what the gateway does. When it returns, existing
+// connections have been judged again. The values of new bindings come before it,
+// see [SendValues]; those of bindings that are gone are wiped.
+func (c *Client) SetNetwork(ctx context.Context, n *engine.Network) error {
+	if c.protocol >= 2 {
+		_, err := call[empty](ctx, c, "SetNetwork", n)
+		return err
+	}
+	data, err := json.Marshal(n)
+	if err == nil {
+		_, err = call[empty](ctx, c, "SetNetwork", &networkOfProtocol1{data})
+	}
+	return err
+}
+
+// Deleted tells what deleted files that programs still have open take in the
+// directories of the host that the sandbox sees, in bytes by the target of their
+// mount: no measurement of those finds them.
+func (c *Client) Deleted(ctx context.Context) (map[string]int64, error) {
+	res, err := call[deletedFiles](ctx, c, "Deleted", &empty{})
+	if err != nil {
+		return nil, err
+	}
+	sum := make(map[string]int64, len(res.Bytes))
+	for target, n := range res.Bytes {
+		if sum[target], err = n.Int64(); err != nil {
+			return nil, err
+		}
+	}
+	return sum, nil
+}
+
+// Probe returns when gVisor's kernel has answered, whatever runs in the sandbox.
+// It fails while the sandbox is being saved.
+func (c *Client) Probe(ctx context.Context) error {
+	_, err := call[empty](ctx, c, "Probe", &empty{})
+	return err
+}

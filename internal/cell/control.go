@@ -1,0 +1,255 @@
+package cell
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/wire/agentv1"
+)
+
+// control is the handler of the control protocol; [Client] says what the methods
+// do.
+func (c *cell) control() http.Handler {
+	mux := http.NewServeMux()
+	handle(mux, "Prepare", c.prepareStandby)
+	handleStream(mux, "Start", c.startSandbox)
+	handleStream(mux, "Watch", c.watch)
+	handle(mux, "Stop", c.stopSandbox)
+	handle(mux, "Stats", c.stats)
+	handle(mux, "Update", c.update)
+	handleStream(mux, "Checkpoint", c.checkpoint)
+	handle(mux, "SetNetwork", c.setNetwork)
+	handle(mux, "Deleted", c.deleted)
+	handle(mux, "Probe", c.probe)
+	return mux
+}
+
+var handlerOptions = connect.WithHandlerOptions(connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxRequest))
+
+func handle[Req, Res any](mux *http.ServeMux, method string, serve func(context.Context, *Req) (*Res, error)) {
+	mux.Handle(procedure(method), connect.NewUnaryHandlerSimple(procedure(method), serve, handlerOptions))
+}
+
+func handleStream[Req, Res any](mux *http.ServeMux, method string, serve func(context.Context, *Req, func(*Res) error) error) {
+	mux.Handle(procedure(method), connect.NewServerStreamHandler(procedure(method),
+		func(ctx context.Context, req *connect.Request[Req], stream *connect.ServerStream[Res]) error {
+			return serve(ctx, req.Msg, stream.Send)
+		}, handlerOptions))
+}
+
+// inherited is the listener of the connection that a cell is started with.
+type inherited chan net.Conn
+
+// Accept implements [net.Listener].
+func (l inherited) Accept() (net.Conn, error) {
+	if conn, ok := <-l; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+// Addr implements [net.Listener].
+func (l inherited) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// Close implements [net.Listener].
+func (l inherited) Close() error {
+	close(l)
+	return nil
+}
+
+func (c *cell) prepareStandby(ctx context.Context, s *Standby) (*empty, error) {
+	c.standby = *s
+	err := errors.Join(c.setUpErr, logTo(filepath.Join(s.Dir, LogFile)))
+	if err == nil {
+		err = c.makeStandby(ctx)
+	}
+	if err != nil {
+		return nil, c.fail(err)
+	}
+	return &empty{}, nil
+}
+
+func (c *cell) startSandbox(ctx context.Context, spec *Spec, send func(*Status) error) error {
+	if c.sb == nil || !c.taken.CompareAndSwap(false, true) {
+		return errEnding
+	}
+	c.spec = *spec
+	c.log = c.log.With("sandbox", spec.ID)
+	c.unenforced(spec.Unenforced...)
+	// The engine that asks may go; its successor finds the cell.
+	if err := c.begin(send); err != nil {
+		return c.fail(err)
+	}
+	c.begun <- nil
+	return c.watch(ctx, nil, send)
+}
+
+// fail takes down what there is of a sandbox that could not be made, and lets
+// the cell end. It returns what is told of the error.
+func (c *cell) fail(err error) error {
+	c.log.Error("cell failed", "err", err)
+	c.destroy()
+	told := c.startError(err)
+	c.begun <- err
+	return told
+}
+
+// startError tells apart why a sandbox could not be made: what the request asks
+// for cannot be (InvalidArgument; the message is for the sandbox's owner), the
+// checkpoint is damaged (DataLoss), or the sandbox runs and its agent did not
+// answer in time (DeadlineExceeded).
+func (c *cell) startError(err error) error {
+	code := connect.CodeInternal
+	refused, isRefused := errors.AsType[refusal](err)
+	switch {
+	case isRefused:
+		return connect.NewError(connect.CodeInvalidArgument, errors.New(string(refused)))
+	case c.sb != nil && c.sb.Damage() != nil:
+		code = connect.CodeDataLoss
+	case errors.Is(err, errSilent):
+		code = connect.CodeDeadlineExceeded
+	}
+	return connect.NewError(code, errors.New(err.Error()))
+}
+
+func (c *cell) watch(ctx context.Context, _ *empty, send func(*Status) error) error {
+	c.mu.Lock()
+	c.watching++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.watching--
+	}()
+	for {
+		c.mu.Lock()
+		status, changed := c.status, c.changed
+		c.mu.Unlock()
+		if err := send(&status); err != nil {
+			return err
+		}
+		if status.Phase == PhaseStopped || status.Phase == PhaseFailed {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// watched reports whether somebody has yet to be told the last status.
+func (c *cell) watched() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.watching > 0
+}
+
+func (c *cell) setPhase(p Phase, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Phase, c.status.Reason = p, reason
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// unenforced adds to what the status says of limits.
+func (c *cell) unenforced(what ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Unenforced = append(slices.Clip(c.status.Unenforced), what...) // a copy: others read the old one
+}
+
+func (c *cell) stopSandbox(ctx context.Context, req *stopRequest) (*empty, error) {
+	select {
+	case c.stop <- req.Reason:
+	default: // it is stopping already
+	}
+	select {
+	case <-c.gone:
+		return &empty{}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c *cell) stats(context.Context, *empty) (*engine.Stats, error) {
+	st, err := processStats("/proc")
+	if err != nil {
+		return nil, connect.NewError(connect.CodeInternal, err)
+	}
+	sentry, _ := c.sb.PIDs()
+	st.DiskBytes = writtenBytes("/proc", sentry)
+	in, out := c.net.Traffic()
+	// Both sides are read while they grow.
+	st.NetRxBytes, st.NetTxBytes = max(0, int64(out)-int64(c.toAgent.Load())), max(0, int64(in)-int64(c.fromAgent.Load()))
+	return st, nil
+}
+
+func (c *cell) deleted(context.Context, *empty) (*deletedFiles, error) {
+	res := &deletedFiles{Bytes: map[string]json.Number{}}
+	if len(c.standby.Mounts) > 0 {
+		sentry, _ := c.sb.PIDs()
+		for target, n := range deletedBytes("/proc", sentry, c.standby.Mounts) {
+			res.Bytes[target] = json.Number(strconv.FormatInt(n, 10))
+		}
+	}
+	return res, nil
+}
+
+func (c *cell) probe(ctx context.Context, _ *empty) (*empty, error) {
+	release, err := c.exclusively(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer := make(chan error, 1)
+	go func() {
+		defer release()
+		answer <- c.sb.Probe()
+	}()
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, connect.NewError(connect.CodeUnavailable, err)
+	}
+	return &empty{}, nil
+}
+
+func (c *cell) update(ctx context.Context, l *Limits) (*unenforced, error) {
+	res := &unenforced{}
+	if l.VCPUs > 0 && c.standby.PinCPUs {
+		if err := pinCPUs(c.cpus, l.VCPUs); err != nil {
+			res.Unenforced = append(res.Unenforced, "the processor limit: "+err.Error())
+		}
+	}
+	if l.MemoryBytes == 0 && l.MaxPIDs == 0 {
+		return res, nil
+	}
+	req := &agentv1.ConfigureRequest{}
+	if l.MemoryBytes > 0 {
+		req.MemoryLimit = &l.MemoryBytes
+	}
+	if l.MaxPIDs > 0 {
+		req.MaxPids = &l.MaxPIDs
+	}
+	// Code in the sandbox may have stopped the agent.
+	conf, err := c.configure(ctx, updateTimeout, req)
+	if err != nil {
+		return nil, err
+	}
+	res.Unenforced = append(res.Unenforced, conf.Unenforced...)
+	return res, nil
+}
