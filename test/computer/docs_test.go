@@ -38,16 +38,12 @@ func session(t *testing.T) (commands []string, last string) {
 // commands.
 func followDocs(t *testing.T, d *covetest.Daemon) {
 	t.Helper()
-	bin := t.TempDir()
-	if err := os.Symlink(d.Binary, filepath.Join(bin, "cove")); err != nil {
-		t.Fatal(err)
-	}
 	commands, want := session(t)
 	var out []byte
 	for _, line := range commands {
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
-		cmd.Dir = bin
-		cmd.Env = append(d.Command(t.Context()).Env, "PATH="+bin+":"+os.Getenv("PATH"))
+		cmd, as := exec.CommandContext(t.Context(), "sh", "-c", line), d.Command(t.Context())
+		cmd.Dir, cmd.SysProcAttr = d.StateDir, as.SysProcAttr
+		cmd.Env = append(as.Env, "PATH="+filepath.Dir(d.Binary)+":"+os.Getenv("PATH"))
 		var err error
 		if out, err = cmd.Output(); err != nil {
 			t.Fatalf("%s: %v, %s", line, err, out)

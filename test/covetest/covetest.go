@@ -99,7 +99,7 @@ func Start(t testing.TB, opts Options) *Daemon {
 // Launch starts a daemon. The caller calls [Daemon.Shutdown].
 func Launch(ctx context.Context, opts Options) (*Daemon, error) {
 	if os.Getenv("COVE_NO_SANDBOX") == "1" {
-		return nil, errors.New(`"make check" starts no sandbox: a test outside test/ that does is to be named TestReal...`)
+		return nil, errors.New(`"make check" starts no sandbox: a test outside test/ that does must have a name that begins with TestReal`)
 	}
 	binary, err := opts.Binary, error(nil)
 	if binary == "" {
