@@ -34,6 +34,7 @@ var layers = map[string]int{
 	"internal/needs":            1,
 	"internal/netstack":         1,
 	"internal/oci":              1,
+	"internal/operation":        1,
 	"internal/orphan":           1,
 	"internal/rfb":              1,
 	"internal/runsc":            1,

@@ -3,8 +3,8 @@ package client
 import (
 	"context"
 	"io"
-	"net/http"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -29,83 +29,52 @@ func bodyOfBuild(req sandbox.BuildTemplateRequest) buildBody {
 
 // StartBuild implements [sandbox.Templates].
 func (c *Client) StartBuild(ctx context.Context, req sandbox.BuildTemplateRequest) (*sandbox.Build, error) {
-	return create[sandbox.Build](ctx, c, c.path("/v1/builds"), bodyOfBuild(req))
+	return get(ctx, c, operation.StartBuild, bodyOfBuild(req))
 }
 
 // GetBuild implements [sandbox.Templates].
 func (c *Client) GetBuild(ctx context.Context, build string) (*sandbox.Build, error) {
-	return get[sandbox.Build](ctx, c, http.MethodGet, c.path("/v1/builds/%", build), nil)
+	return get(ctx, c, operation.GetBuild, nil, build)
 }
 
 // ListBuilds implements [sandbox.Templates].
 func (c *Client) ListBuilds(ctx context.Context, req sandbox.ListBuildsRequest) (*sandbox.List[sandbox.Build], error) {
-	return get[sandbox.List[sandbox.Build]](ctx, c, http.MethodGet, c.path("/v1/builds").page(req.Page).with("template", req.Template), nil)
+	return get(ctx, c, operation.ListBuilds, req)
 }
 
 // FollowBuild implements [sandbox.Templates].
 func (c *Client) FollowBuild(ctx context.Context, build string, sink func(sandbox.BuildEvent) error) (*sandbox.Build, error) {
-	var ended *sandbox.Build
-	type line struct {
-		sandbox.BuildEvent
-		Build *sandbox.Build `json:"build"`
-		ending
-	}
-	err := stream(ctx, c, http.MethodGet, c.path("/v1/builds/%/events", build), nil, func(l line) (ending, error) {
-		if l.Final {
-			ended = l.Build
-		} else if l.Error == nil && sink != nil {
-			return l.ending, sink(l.BuildEvent)
-		}
-		return l.ending, nil
-	})
+	last, err := stream(ctx, c, operation.FollowBuild.Info, nil, func(l operation.BuildLine) error { return tell(sink, l.BuildEvent) }, build)
 	if err != nil {
 		return nil, err
 	}
-	return ended, nil
+	return last.Build, nil
 }
 
 // CancelBuild implements [sandbox.Templates].
 func (c *Client) CancelBuild(ctx context.Context, build string) (*sandbox.Build, error) {
-	return get[sandbox.Build](ctx, c, http.MethodPost, c.path("/v1/builds/%/cancel", build), nil)
+	return get(ctx, c, operation.CancelBuild, nil, build)
 }
 
 // LinkUpload implements [sandbox.Templates].
 func (c *Client) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
-	return get[sandbox.UploadLink](ctx, c, http.MethodPost, c.path("/v1/template-upload-links"), req)
+	return get(ctx, c, operation.LinkUpload, req)
 }
 
 // UploadArchive implements [sandbox.Templates].
-func (c *Client) UploadArchive(ctx context.Context, content io.Reader) (*sandbox.ArchiveUpload, error) {
-	hreq, err := c.request(ctx, http.MethodPost, c.path("/v1/template-archives"), &contentReader{r: content})
-	if err != nil {
-		return nil, err
-	}
-	// A refusal comes before the content is sent.
-	hreq.Header.Set("Expect", "100-continue")
-	resp, err := c.send(hreq)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	up := new(sandbox.ArchiveUpload)
-	if err := c.decode(ctx, resp, up); err != nil {
-		return nil, err
-	}
-	return up, nil
+func (c *Client) UploadArchive(ctx context.Context, archive io.Reader) (*sandbox.ArchiveUpload, error) {
+	return upload(ctx, c, operation.UploadArchive, nil, archive)
 }
 
 // AliasTemplate implements [sandbox.Templates].
 func (c *Client) AliasTemplate(ctx context.Context, alias, name string) error {
 	if name == "" {
-		return c.call(ctx, http.MethodDelete, c.path("/v1/template-aliases/%", alias), nil, nil)
+		return do(ctx, c, operation.DeleteTemplateAlias, nil, alias)
 	}
-	body := struct {
-		Name string `json:"name"`
-	}{name}
-	return c.call(ctx, http.MethodPut, c.path("/v1/template-aliases/%", alias), body, nil)
+	return do(ctx, c, operation.AliasTemplate, operation.AliasBody{Name: name}, alias)
 }
 
 // DeleteTemplate implements [sandbox.Templates].
 func (c *Client) DeleteTemplate(ctx context.Context, name string) error {
-	return c.call(ctx, http.MethodDelete, c.path("/v1/templates/%", name), nil, nil)
+	return do(ctx, c, operation.DeleteTemplate, nil, name)
 }

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -169,87 +170,67 @@ func (c *Client) Close() error {
 
 // Ping returns nil when the server answers. It needs no key.
 func (c *Client) Ping(ctx context.Context) error {
-	return c.call(ctx, http.MethodGet, c.path("/healthz"), nil, nil)
+	return c.call(ctx, operation.GetHealth, nil, nil)
 }
 
 // Version returns the server's version. It needs no key.
 func (c *Client) Version(ctx context.Context) (string, error) {
-	var v struct {
-		Version string `json:"version"`
-	}
-	err := c.call(ctx, http.MethodGet, c.path("/v1/version"), nil, &v)
+	var v operation.VersionInfo
+	err := c.call(ctx, operation.GetVersion, &v, nil)
 	return v.Version, err
 }
 
-// endpoint is a path, escaped, with a query.
-type endpoint struct {
-	path  string
-	query url.Values
-	err   error
+// content is a request whose body is sent as it is.
+type content struct {
+	// query has the query in fields, as of the requests of package sandbox.
+	query any
+	body  io.Reader
 }
 
-// path makes an endpoint of a path in which each "%" stands for one of the
-// segments. A segment that no path can carry names nothing.
-func (c *Client) path(pattern string, segments ...string) endpoint {
-	var b strings.Builder
-	e := endpoint{query: url.Values{}}
-	for _, r := range pattern {
-		if r != '%' {
-			b.WriteRune(r)
-			continue
+// members are those of a small body.
+type members map[string]any
+
+// url returns the URL of an operation on what is named.
+func (c *Client) url(info operation.Info, query any, names []string) (string, error) {
+	path, err := info.Expand(names...)
+	if err != nil {
+		return "", err
+	}
+	u := c.base.Scheme + "://" + c.base.Host + c.base.EscapedPath() + path
+	if query != nil {
+		if values := operation.Query(query); len(values) > 0 {
+			u += "?" + values.Encode()
 		}
-		segment := segments[0]
-		segments = segments[1:]
-		if segment == "" || segment == "." || segment == ".." {
-			e.err = sandbox.Errorf(sandbox.CodeNotFound, "there is no %q; list what there is and use an id from there", segment)
-		}
-		b.WriteString(url.PathEscape(segment))
 	}
-	e.path = b.String()
-	return e
+	return u, nil
 }
 
-// with adds a query parameter unless its value is empty.
-func (e endpoint) with(name, value string) endpoint {
-	if value != "" {
-		e.query.Add(name, value)
-	}
-	return e
-}
-
-// must adds a query parameter whatever its value.
-func (e endpoint) must(name, value string) endpoint {
-	e.query.Add(name, value)
-	return e
-}
-
-func (c *Client) url(e endpoint) string {
-	u := c.base.Scheme + "://" + c.base.Host + c.base.EscapedPath() + e.path
-	if len(e.query) > 0 {
-		u += "?" + e.query.Encode()
-	}
-	return u
-}
-
-// request makes a request; a body that is not an [io.Reader] is sent as JSON.
-func (c *Client) request(ctx context.Context, method string, e endpoint, body any) (*http.Request, error) {
-	if e.err != nil {
-		return nil, e.err
-	}
+// request makes a request of an operation. What it sends is nil, a [content], or
+// a value: the query of operations that have no body, and else the body as JSON.
+func (c *Client) request(ctx context.Context, info operation.Info, sends any, names []string) (*http.Request, error) {
+	var query any
 	var reader io.Reader
 	contentType := ""
-	switch b := body.(type) {
+	switch s := sends.(type) {
 	case nil:
-	case io.Reader:
-		reader, contentType = b, "application/octet-stream"
+	case content:
+		query, reader, contentType = s.query, s.body, "application/octet-stream"
 	default:
-		data, err := encode(body)
+		if info.Method == http.MethodGet || info.Method == http.MethodDelete {
+			query = s
+			break
+		}
+		data, err := encode(s)
 		if err != nil {
 			return nil, err
 		}
 		reader, contentType = bytes.NewReader(data), "application/json"
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.url(e), reader)
+	where, err := c.url(info, query, names)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, info.Method, where, reader)
 	if err != nil {
 		return nil, sandbox.Wrap(sandbox.CodeInvalid, err, "the request cannot be put into a URL; check the name of the sandbox")
 	}
@@ -322,17 +303,22 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 const maxAnswer = 64 << 20
 
 // call sends a request and decodes the answer into out, unless that is nil.
-func (c *Client) call(ctx context.Context, method string, e endpoint, body, out any) error {
-	req, err := c.request(ctx, method, e, body)
+func (c *Client) call(ctx context.Context, info operation.Info, out, sends any, names ...string) error {
+	req, err := c.request(ctx, info, sends, names)
 	if err != nil {
 		return err
 	}
+	return c.answer(req, out)
+}
+
+// answer sends a request and decodes the answer into out, unless that is nil.
+func (c *Client) answer(req *http.Request, out any) error {
 	resp, err := c.send(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	return c.decode(ctx, resp, out)
+	return c.decode(req.Context(), resp, out)
 }
 
 func (c *Client) decode(ctx context.Context, resp *http.Response, out any) error {
@@ -352,10 +338,20 @@ func (c *Client) decode(ctx context.Context, resp *http.Response, out any) error
 	return nil
 }
 
-// get sends a request and returns the value that is answered.
-func get[T any](ctx context.Context, c *Client, method string, e endpoint, body any) (*T, error) {
-	out := new(T)
-	if err := c.call(ctx, method, e, body, out); err != nil {
+// do sends a request of an operation that answers nothing.
+func do[In any](ctx context.Context, c *Client, op operation.Op[In, operation.Empty], sends any, names ...string) error {
+	return c.call(ctx, op.Info, nil, sends, names...)
+}
+
+// get sends a request and returns the value that is answered. Operations whose
+// requests may be repeated are done once, however often it takes to get an answer.
+func get[In, Out any](ctx context.Context, c *Client, op operation.Op[In, Out], sends any, names ...string) (*Out, error) {
+	out := new(Out)
+	send := c.call
+	if op.Repeat == operation.RepeatWhole {
+		send = c.once
+	}
+	if err := send(ctx, op.Info, out, sends, names...); err != nil {
 		return nil, err
 	}
 	return out, nil

@@ -1,96 +1,61 @@
 package client
 
 import (
+	"cmp"
 	"context"
-	"net/http"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// codeLine is one line of the stream of a run of code.
-type codeLine struct {
-	sandbox.CodeEvent
-	ending
-}
-
 // runCode runs code and passes what happens to sink, the result too.
-func (c *Client) runCode(ctx context.Context, e endpoint, req any, sink sandbox.CodeSink) (*sandbox.CodeResult, error) {
+func runCode[In any](ctx context.Context, c *Client, op operation.Op[In, sandbox.CodeResult], req any, sink sandbox.CodeSink, names ...string) (*sandbox.CodeResult, error) {
 	if sink == nil {
-		return get[sandbox.CodeResult](ctx, c, http.MethodPost, e, req)
+		return get(ctx, c, op, req, names...)
 	}
-	var result *sandbox.CodeResult
-	err := stream(ctx, c, http.MethodPost, e, req, func(l codeLine) (ending, error) {
-		if l.Final {
-			result = l.Result
-		}
-		if l.Error != nil {
-			return l.ending, nil
-		}
-		return l.ending, sink(l.CodeEvent)
-	})
-	if err == nil && result == nil {
-		err = sandbox.Errorf(sandbox.CodeUnavailable, "the answer of %s is not Cove's; check the URL", c.where)
-	}
+	last, err := stream(ctx, c, op.Info, req, func(l operation.CodeLine) error {
+		return sink(sandbox.CodeEvent{Stream: l.Stream, Data: l.Data, Output: l.Output, Result: l.Result})
+	}, names...)
 	if err != nil {
 		return nil, err
 	}
-	return result, nil
+	if last.Result == nil {
+		return nil, c.foreign()
+	}
+	return last.Result, sink(sandbox.CodeEvent{Result: last.Result})
 }
 
 // RunCode implements [sandbox.Interpreters].
 func (c *Client) RunCode(ctx context.Context, name string, req sandbox.RunCodeRequest, sink sandbox.CodeSink) (*sandbox.CodeResult, error) {
-	return c.runCode(ctx, c.path("/v1/sandboxes/%/code", name), codeBody{req, stdinOf(&req)}, sink)
+	return runCode(ctx, c, operation.RunCode, req, sink, name)
 }
 
 // RunIsolated implements [sandbox.Interpreters].
 func (c *Client) RunIsolated(ctx context.Context, req sandbox.RunIsolatedRequest, sink sandbox.CodeSink) (*sandbox.CodeResult, error) {
-	return c.runCode(ctx, c.path("/v1/code"), isolatedBody{req, stdinOf(&req.RunCodeRequest)}, sink)
-}
-
-// codeBody and isolatedBody are requests in which empty standard input, which
-// ends at once, is told from none.
-type codeBody struct {
-	sandbox.RunCodeRequest
-	Stdin *[]byte `json:"stdin,omitempty"`
-}
-
-type isolatedBody struct {
-	sandbox.RunIsolatedRequest
-	Stdin *[]byte `json:"stdin,omitempty"`
-}
-
-func stdinOf(req *sandbox.RunCodeRequest) *[]byte {
-	if req.Stdin == nil {
-		return nil
-	}
-	return &req.Stdin
+	return runCode(ctx, c, operation.RunIsolated, req, sink)
 }
 
 // ListContexts implements [sandbox.Interpreters].
 func (c *Client) ListContexts(ctx context.Context, name string) (*sandbox.List[sandbox.CodeContext], error) {
-	return get[sandbox.List[sandbox.CodeContext]](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/contexts", name), nil)
+	return get(ctx, c, operation.ListContexts, nil, name)
 }
 
-// contextPath is the path of a context, which is the default one if it has no
-// name.
-func (c *Client) contextPath(pattern, name string, ref sandbox.ContextRef) endpoint {
-	if ref.Name == "" {
-		ref.Name = "default"
-	}
-	return c.path("/v1/sandboxes/%/contexts/%/%"+pattern, name, string(ref.Language), ref.Name)
+// inContext names a context, which is the default one if it has no name.
+func inContext(name string, ref sandbox.ContextRef) []string {
+	return []string{name, string(ref.Language), cmp.Or(ref.Name, "default")}
 }
 
 // InterruptContext implements [sandbox.Interpreters].
 func (c *Client) InterruptContext(ctx context.Context, name string, ref sandbox.ContextRef) (*sandbox.CodeContext, error) {
-	return get[sandbox.CodeContext](ctx, c, http.MethodPost, c.contextPath("/interrupt", name, ref), nil)
+	return get(ctx, c, operation.InterruptContext, nil, inContext(name, ref)...)
 }
 
 // RestartContext implements [sandbox.Interpreters].
 func (c *Client) RestartContext(ctx context.Context, name string, ref sandbox.ContextRef) (*sandbox.CodeContext, error) {
-	return get[sandbox.CodeContext](ctx, c, http.MethodPost, c.contextPath("/restart", name, ref), nil)
+	return get(ctx, c, operation.RestartContext, nil, inContext(name, ref)...)
 }
 
 // DeleteContext implements [sandbox.Interpreters].
 func (c *Client) DeleteContext(ctx context.Context, name string, ref sandbox.ContextRef) error {
-	return c.call(ctx, http.MethodDelete, c.contextPath("", name, ref), nil, nil)
+	return do(ctx, c, operation.DeleteContext, nil, inContext(name, ref)...)
 }

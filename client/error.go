@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -24,15 +25,11 @@ type problem struct {
 
 func (p problem) err() error { return domainError(p.Code, p.Detail, p.Reason, p.RetryAfterMS) }
 
-// lineError is the last line of a stream that went wrong after its start.
-type lineError struct {
-	Code         sandbox.Code   `json:"code"`
-	Message      string         `json:"message"`
-	Reason       sandbox.Reason `json:"reason"`
-	RetryAfterMS int64          `json:"retry_after_ms"`
+// errorOfLine makes an error of the last line of a stream that went wrong after
+// its start.
+func errorOfLine(l *operation.LineError) error {
+	return domainError(l.Code, l.Message, l.Reason, l.RetryAfterMS)
 }
-
-func (l lineError) err() error { return domainError(l.Code, l.Message, l.Reason, l.RetryAfterMS) }
 
 func domainError(code sandbox.Code, message string, reason sandbox.Reason, retryAfterMS int64) error {
 	err := sandbox.Errorf(code, "%s", message)
@@ -95,6 +92,11 @@ func (c *Client) connectionError(ctx context.Context, err error) error {
 	}
 	return sandbox.Wrap(sandbox.CodeUnavailable, err,
 		fmt.Sprintf("the Cove server at %s does not answer (%s); check that it runs and try again", c.where, rootCause(err)))
+}
+
+// foreign is the error of an answer that no Cove server gives.
+func (c *Client) foreign() error {
+	return sandbox.Errorf(sandbox.CodeUnavailable, "the answer of %s is not Cove's; check the URL", c.where)
 }
 
 // rootCause is the innermost error's text: the outer ones repeat the URL.

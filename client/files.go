@@ -7,48 +7,44 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // StatFile implements [sandbox.Files].
 func (c *Client) StatFile(ctx context.Context, name, path string) (*sandbox.FileInfo, error) {
-	return get[sandbox.FileInfo](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/files/stat", name).must("path", path), nil)
+	return get(ctx, c, operation.StatFile, operation.FileQuery{Path: path}, name)
 }
 
 // ListFiles implements [sandbox.Files].
 func (c *Client) ListFiles(ctx context.Context, name string, req sandbox.ListFilesRequest) (*sandbox.List[sandbox.FileInfo], error) {
-	e := c.path("/v1/sandboxes/%/files", name).must("path", req.Path).with("depth", number(int64(req.Depth))).page(req.Page)
-	return get[sandbox.List[sandbox.FileInfo]](ctx, c, http.MethodGet, e, nil)
+	return get(ctx, c, operation.ListFiles, req, name)
 }
 
 // EditFile implements [sandbox.Files].
 func (c *Client) EditFile(ctx context.Context, name string, req sandbox.EditFileRequest) (*sandbox.EditFileResult, error) {
-	return get[sandbox.EditFileResult](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/files/edit", name), req)
+	return get(ctx, c, operation.EditFile, req, name)
 }
 
 // MakeDir implements [sandbox.Files].
 func (c *Client) MakeDir(ctx context.Context, name, path, mode string) (*sandbox.FileInfo, error) {
-	body := struct {
-		Path string `json:"path"`
-		Mode string `json:"mode,omitempty"`
-	}{path, mode}
-	return get[sandbox.FileInfo](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/files/mkdir", name), body)
+	return get(ctx, c, operation.MakeDir, members{"path": path, "mode": mode}, name)
 }
 
 // MakeSymlink implements [sandbox.Files].
 func (c *Client) MakeSymlink(ctx context.Context, name string, req sandbox.MakeSymlinkRequest) (*sandbox.FileInfo, error) {
-	return get[sandbox.FileInfo](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/files/symlink", name), req)
+	return get(ctx, c, operation.MakeSymlink, req, name)
 }
 
 // MoveFile implements [sandbox.Files].
 func (c *Client) MoveFile(ctx context.Context, name string, req sandbox.MoveFileRequest) (*sandbox.FileInfo, error) {
-	return get[sandbox.FileInfo](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/files/move", name), req)
+	return get(ctx, c, operation.MoveFile, req, name)
 }
 
 // DeleteFile implements [sandbox.Files].
 func (c *Client) DeleteFile(ctx context.Context, name, path string, recursive bool) error {
-	e := c.path("/v1/sandboxes/%/files", name).must("path", path).with("recursive", flag(recursive))
-	return c.call(ctx, http.MethodDelete, e, nil, nil)
+	query := operation.DeleteFileQuery{FileQuery: operation.FileQuery{Path: path}, Recursive: recursive}
+	return do(ctx, c, operation.DeleteFile, query, name)
 }
 
 // WatchFiles implements [sandbox.Files].
@@ -56,17 +52,7 @@ func (c *Client) WatchFiles(ctx context.Context, name string, req sandbox.WatchR
 	if sink == nil {
 		return sandbox.Errorf(sandbox.CodeInvalid, "nobody takes the changes; give a function that does")
 	}
-	e := c.path("/v1/sandboxes/%/files/watch", name).must("path", req.Path).with("recursive", flag(req.Recursive))
-	type line struct {
-		sandbox.WatchEvent
-		ending
-	}
-	err := stream(ctx, c, http.MethodGet, e, nil, func(l line) (ending, error) {
-		if l.Final || l.Error != nil {
-			return l.ending, nil
-		}
-		return l.ending, sink(l.WatchEvent)
-	})
+	_, err := stream(ctx, c, operation.WatchFiles.Info, req, func(l operation.WatchLine) error { return sink(l.WatchEvent) }, name)
 	if ctx.Err() != nil {
 		// That is how a watch ends.
 		return nil
@@ -76,9 +62,7 @@ func (c *Client) WatchFiles(ctx context.Context, name string, req sandbox.WatchR
 
 // ReadFile implements [sandbox.Files].
 func (c *Client) ReadFile(ctx context.Context, name string, req sandbox.ReadFileRequest) (*sandbox.FileReader, error) {
-	e := c.path("/v1/sandboxes/%/files/content", name).must("path", req.Path).
-		with("offset", number(req.Offset)).with("limit", number(req.Limit))
-	resp, err := c.open(ctx, e)
+	resp, err := c.open(ctx, operation.ReadFile.Info, req, name)
 	if err != nil {
 		return nil, err
 	}
@@ -92,8 +76,8 @@ func (c *Client) ReadFile(ctx context.Context, name string, req sandbox.ReadFile
 
 // ArchiveDir implements [sandbox.Files].
 func (c *Client) ArchiveDir(ctx context.Context, name, path string, maxBytes int64) (io.ReadCloser, error) {
-	e := c.path("/v1/sandboxes/%/files/archive", name).must("path", path).with("max_bytes", number(maxBytes))
-	resp, err := c.open(ctx, e)
+	query := operation.ArchiveQuery{FileQuery: operation.FileQuery{Path: path}, MaxBytes: maxBytes}
+	resp, err := c.open(ctx, operation.ArchiveDir.Info, query, name)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +85,8 @@ func (c *Client) ArchiveDir(ctx context.Context, name, path string, maxBytes int
 }
 
 // open requests content, with word of how it ended after it.
-func (c *Client) open(ctx context.Context, e endpoint) (*http.Response, error) {
-	req, err := c.request(ctx, http.MethodGet, e, nil)
+func (c *Client) open(ctx context.Context, info operation.Info, query any, name string) (*http.Response, error) {
+	req, err := c.request(ctx, info, query, []string{name})
 	if err != nil {
 		return nil, err
 	}
@@ -149,28 +133,23 @@ func (d *download) end() error {
 func (d *download) Close() error { return d.resp.Body.Close() }
 
 // WriteFile implements [sandbox.Files].
-func (c *Client) WriteFile(ctx context.Context, name string, req sandbox.WriteFileRequest, content io.Reader) (*sandbox.FileInfo, error) {
-	e := c.path("/v1/sandboxes/%/files/content", name).must("path", req.Path).
-		with("mode", req.Mode).with("owner", req.Owner).
-		with("make_parents", flag(req.MakeParents)).
-		with("append", flag(req.Append)).
-		with("exclusive", flag(req.Exclusive))
-	hreq, err := c.request(ctx, http.MethodPut, e, &contentReader{r: content})
+func (c *Client) WriteFile(ctx context.Context, name string, req sandbox.WriteFileRequest, data io.Reader) (*sandbox.FileInfo, error) {
+	return upload(ctx, c, operation.WriteFile, req, data, name)
+}
+
+// upload sends content of any size.
+func upload[In, Out any](ctx context.Context, c *Client, op operation.Op[In, Out], query any, data io.Reader, names ...string) (*Out, error) {
+	req, err := c.request(ctx, op.Info, content{query, &contentReader{r: data}}, names)
 	if err != nil {
 		return nil, err
 	}
 	// A refusal comes before the content is sent.
-	hreq.Header.Set("Expect", "100-continue")
-	resp, err := c.send(hreq)
-	if err != nil {
+	req.Header.Set("Expect", "100-continue")
+	out := new(Out)
+	if err := c.answer(req, out); err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close()
-	info := new(sandbox.FileInfo)
-	if err := c.decode(ctx, resp, info); err != nil {
-		return nil, err
-	}
-	return info, nil
+	return out, nil
 }
 
 // contentReader marks the errors of what the caller gave to be sent.

@@ -3,16 +3,15 @@ package client
 import (
 	"bytes"
 	"context"
-	"net/http"
-	"strconv"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // Exec implements [sandbox.Jobs]. For a command that is talked to, see
 // [Client.OpenTerminal].
 func (c *Client) Exec(ctx context.Context, name string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
-	return c.streamJob(ctx, http.MethodPost, c.path("/v1/sandboxes/%/exec", name), execBodyOf(&req), sink)
+	return c.streamJob(ctx, operation.Exec.Info, execBodyOf(&req), sink, name)
 }
 
 // execBody is a request whose webhook has its secret, which is not shown
@@ -37,64 +36,35 @@ func execBodyOf(req *sandbox.ExecRequest) execBody {
 
 // Attach implements [sandbox.Jobs].
 func (c *Client) Attach(ctx context.Context, name, job string, req sandbox.AttachRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
-	e := c.path("/v1/sandboxes/%/jobs/%/attach", name, job).
-		with("stdout_offset", number(req.StdoutOffset)).
-		with("stderr_offset", number(req.StderrOffset)).
-		with("detach_ms", number(req.DetachMS))
-	return c.streamJob(ctx, http.MethodGet, e, nil, sink)
+	return c.streamJob(ctx, operation.Attach.Info, req, sink, name, job)
 }
 
 // GetJob implements [sandbox.Jobs].
 func (c *Client) GetJob(ctx context.Context, name, job string) (*sandbox.Job, error) {
-	return get[sandbox.Job](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/jobs/%", name, job), nil)
+	return get(ctx, c, operation.GetJob, nil, name, job)
 }
 
 // ListJobs implements [sandbox.Jobs].
 func (c *Client) ListJobs(ctx context.Context, name string, page sandbox.Page) (*sandbox.List[sandbox.Job], error) {
-	return get[sandbox.List[sandbox.Job]](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/jobs", name).page(page), nil)
+	return get(ctx, c, operation.ListJobs, page, name)
 }
 
 // ReadOutput implements [sandbox.Jobs].
 func (c *Client) ReadOutput(ctx context.Context, name, job string, req sandbox.OutputRequest) (*sandbox.Output, error) {
-	e := c.path("/v1/sandboxes/%/jobs/%/output", name, job).
-		must("stream", string(req.Stream)).
-		with("offset", number(req.Offset)).
-		with("limit", number(req.Limit))
-	return get[sandbox.Output](ctx, c, http.MethodGet, e, nil)
+	return get(ctx, c, operation.ReadOutput, req, name, job)
 }
 
 // WriteInput implements [sandbox.Jobs].
 func (c *Client) WriteInput(ctx context.Context, name, job string, data []byte, closeAfter bool) error {
-	e := c.path("/v1/sandboxes/%/jobs/%/stdin", name, job).with("close", flag(closeAfter))
-	return c.call(ctx, http.MethodPost, e, bytes.NewReader(data), nil)
+	return do(ctx, c, operation.WriteStdin, content{operation.StdinQuery{Close: closeAfter}, bytes.NewReader(data)}, name, job)
 }
 
 // ResizeTerminal implements [sandbox.Jobs].
 func (c *Client) ResizeTerminal(ctx context.Context, name, job string, size sandbox.TerminalSize) error {
-	return c.call(ctx, http.MethodPost, c.path("/v1/sandboxes/%/jobs/%/resize", name, job), size, nil)
+	return do(ctx, c, operation.ResizeTerminal, size, name, job)
 }
 
 // SignalJob implements [sandbox.Jobs].
 func (c *Client) SignalJob(ctx context.Context, name, job, signal string, killAfterMS int64) (*sandbox.Job, error) {
-	body := struct {
-		Signal      string `json:"signal"`
-		KillAfterMS int64  `json:"kill_after_ms,omitempty"`
-	}{signal, killAfterMS}
-	return get[sandbox.Job](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/jobs/%/signal", name, job), body)
-}
-
-// number writes n for a query, in which 0 is left out.
-func number(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-// flag writes b for a query, in which false is left out.
-func flag(b bool) string {
-	if !b {
-		return ""
-	}
-	return "true"
+	return get(ctx, c, operation.SignalJob, members{"signal": signal, "kill_after_ms": killAfterMS}, name, job)
 }

@@ -2,51 +2,36 @@ package client
 
 import (
 	"context"
-	"net/http"
-	"time"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // GetNetwork implements [sandbox.Network].
 func (c *Client) GetNetwork(ctx context.Context, name string) (*sandbox.NetworkPolicy, error) {
-	return get[sandbox.NetworkPolicy](ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/network", name), nil)
+	return get(ctx, c, operation.GetNetwork, nil, name)
 }
 
 // SetNetwork implements [sandbox.Network].
 func (c *Client) SetNetwork(ctx context.Context, name string, policy sandbox.NetworkPolicy) (*sandbox.NetworkPolicy, error) {
-	return get[sandbox.NetworkPolicy](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/network", name), policy)
-}
-
-// events adds what selects events of a network log.
-func (e endpoint) events(req *sandbox.NetworkLogRequest) endpoint {
-	for name, at := range map[string]*time.Time{"since": req.Since, "until": req.Until} {
-		if at != nil {
-			e = e.with(name, at.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	return e.with("kind", string(req.Kind)).with("verdict", string(req.Verdict)).with("host", req.Host)
+	return get(ctx, c, operation.SetNetwork, policy, name)
 }
 
 // NetworkLog implements [sandbox.Network].
 func (c *Client) NetworkLog(ctx context.Context, name string, req sandbox.NetworkLogRequest) (*sandbox.List[sandbox.NetworkEvent], error) {
-	e := c.path("/v1/sandboxes/%/network/log", name).events(&req).page(req.Page)
-	return get[sandbox.List[sandbox.NetworkEvent]](ctx, c, http.MethodGet, e, nil)
+	return get(ctx, c, operation.NetworkLog, req, name)
 }
 
 // FollowNetworkLog implements [sandbox.Network].
 func (c *Client) FollowNetworkLog(ctx context.Context, name string, req sandbox.NetworkLogRequest, sink func(sandbox.NetworkEvent) error) error {
-	type line struct {
-		Event *sandbox.NetworkEvent `json:"event"`
-		ending
-	}
+	req.Page = sandbox.Page{} // a stream has no parts
 	var own error
-	err := stream(ctx, c, http.MethodGet, c.path("/v1/sandboxes/%/network/log/follow", name).events(&req), nil, func(l line) (ending, error) {
+	_, err := stream(ctx, c, operation.FollowNetworkLog.Info, req, func(l operation.NetworkLine) error {
 		if l.Event != nil {
 			own = sink(*l.Event)
 		}
-		return l.ending, own
-	})
+		return own
+	}, name)
 	if own == nil && ctx.Err() != nil {
 		return nil
 	}

@@ -3,34 +3,33 @@ package client
 import (
 	"context"
 	"net"
-	"net/http"
 	"strconv"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // CreatePreview implements [sandbox.Previews].
 func (c *Client) CreatePreview(ctx context.Context, name string, req sandbox.CreatePreviewRequest) (*sandbox.NewPreview, error) {
-	return get[sandbox.NewPreview](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/previews", name), req)
+	return get(ctx, c, operation.CreatePreview, req, name)
 }
 
 // ListPreviews implements [sandbox.Previews].
 func (c *Client) ListPreviews(ctx context.Context, name string, page sandbox.Page) (*sandbox.List[sandbox.Preview], error) {
-	e := c.path("/v1/previews")
-	if name != "" {
-		e = c.path("/v1/sandboxes/%/previews", name)
+	if name == "" {
+		return get(ctx, c, operation.ListPreviews, page)
 	}
-	return get[sandbox.List[sandbox.Preview]](ctx, c, http.MethodGet, e.page(page), nil)
+	return get(ctx, c, operation.ListSandboxPreviews, page, name)
 }
 
 // LinkPreview implements [sandbox.Previews].
 func (c *Client) LinkPreview(ctx context.Context, name string, port int, req sandbox.PreviewLinkRequest) (*sandbox.PreviewLink, error) {
-	return get[sandbox.PreviewLink](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/previews/%/link", name, strconv.Itoa(port)), req)
+	return get(ctx, c, operation.LinkPreview, req, name, strconv.Itoa(port))
 }
 
 // DeletePreview implements [sandbox.Previews].
 func (c *Client) DeletePreview(ctx context.Context, name string, port int) error {
-	return c.call(ctx, http.MethodDelete, c.path("/v1/sandboxes/%/previews/%", name, strconv.Itoa(port)), nil, nil)
+	return do(ctx, c, operation.DeletePreview, nil, name, strconv.Itoa(port))
 }
 
 var errVisitor = sandbox.Errorf(sandbox.CodeUnsupported, "the server itself admits the visitors of previews; open the preview's URL")

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -20,26 +21,30 @@ const (
 	retryLimit = 5 * time.Second
 )
 
-// create sends a request that makes something, once, however often it takes to
-// get an answer: the server knows it by its key. A request whose connection was
+// once is call for a request that makes something, once, however often it takes
+// to get an answer: the server knows it by its key. A request whose connection was
 // lost is sent again; the first answer counts.
-func create[T any](ctx context.Context, c *Client, e endpoint, body any) (*T, error) {
+func (c *Client) once(ctx context.Context, info operation.Info, out, sends any, names ...string) error {
 	key := rand.Text()
 	wait := sendAgain
-	for sends := 1; ; sends++ {
-		out := new(T)
-		err := c.sendKeyed(ctx, e, key, body, out)
+	for tries := 1; ; tries++ {
+		req, err := c.request(ctx, info, sends, names)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Idempotency-Key", key)
+		err = c.sendKeyed(req, out)
 		var lost *lostError
 		switch {
 		case err == nil:
-			return out, nil
-		case sends == mostSends:
+			return nil
+		case tries == mostSends:
 		case errors.As(err, &lost):
 			if pause(ctx, wait) {
 				wait *= 2
 				continue
 			}
-		case sends > 1 && sandbox.CodeOf(err) == sandbox.CodeConflict && retryAfter(err) > 0:
+		case tries > 1 && sandbox.CodeOf(err) == sandbox.CodeConflict && retryAfter(err) > 0:
 			// The server has not noticed yet that the first was cut off.
 			if pause(ctx, min(retryAfter(err), retryLimit)) {
 				continue
@@ -48,7 +53,7 @@ func create[T any](ctx context.Context, c *Client, e endpoint, body any) (*T, er
 		if lost != nil {
 			err = lost.err
 		}
-		return nil, err
+		return err
 	}
 }
 
@@ -58,12 +63,8 @@ type lostError struct{ err error }
 
 func (e *lostError) Error() string { return e.err.Error() }
 
-func (c *Client) sendKeyed(ctx context.Context, e endpoint, key string, body, out any) error {
-	req, err := c.request(ctx, http.MethodPost, e, body)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Idempotency-Key", key)
+func (c *Client) sendKeyed(req *http.Request, out any) error {
+	ctx := req.Context()
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return c.lost(ctx, err)

@@ -2,8 +2,8 @@ package client
 
 import (
 	"context"
-	"net/http"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -13,52 +13,47 @@ type secretBody struct {
 	Value string `json:"value"`
 }
 
-type rotateBody struct {
-	Value string `json:"value"`
-}
-
 // CreateSecret implements [sandbox.Secrets].
 func (c *Client) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequest) (*sandbox.Secret, error) {
-	return get[sandbox.Secret](ctx, c, http.MethodPost, c.path("/v1/secrets"), secretBody{req, req.Value.Reveal()})
+	return get(ctx, c, operation.CreateSecret, secretBody{req, req.Value.Reveal()})
 }
 
 // GetSecret implements [sandbox.Secrets].
 func (c *Client) GetSecret(ctx context.Context, secret string) (*sandbox.Secret, error) {
-	return get[sandbox.Secret](ctx, c, http.MethodGet, c.path("/v1/secrets/%", secret), nil)
+	return get(ctx, c, operation.GetSecret, nil, secret)
 }
 
 // ListSecrets implements [sandbox.Secrets].
 func (c *Client) ListSecrets(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Secret], error) {
-	return get[sandbox.List[sandbox.Secret]](ctx, c, http.MethodGet, c.path("/v1/secrets").page(page), nil)
+	return get(ctx, c, operation.ListSecrets, page)
 }
 
 // RotateSecret implements [sandbox.Secrets].
 func (c *Client) RotateSecret(ctx context.Context, secret string, req sandbox.RotateSecretRequest) (*sandbox.Secret, error) {
-	return get[sandbox.Secret](ctx, c, http.MethodPost, c.path("/v1/secrets/%/rotate", secret), rotateBody{req.Value.Reveal()})
+	return get(ctx, c, operation.RotateSecret, members{"value": req.Value.Reveal()}, secret)
 }
 
 // RotateSecretsKey implements [sandbox.Secrets].
 func (c *Client) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, error) {
-	return get[sandbox.Resealed](ctx, c, http.MethodPost, c.path("/v1/secrets-key/rotate"), nil)
+	return get(ctx, c, operation.RotateSecretsKey, nil)
 }
 
 // DeleteSecret implements [sandbox.Secrets].
 func (c *Client) DeleteSecret(ctx context.Context, secret string) error {
-	return c.call(ctx, http.MethodDelete, c.path("/v1/secrets/%", secret), nil, nil)
+	return do(ctx, c, operation.DeleteSecret, nil, secret)
 }
 
 // ListProviders implements [sandbox.Secrets].
 func (c *Client) ListProviders(ctx context.Context) (*sandbox.List[sandbox.Provider], error) {
-	return get[sandbox.List[sandbox.Provider]](ctx, c, http.MethodGet, c.path("/v1/providers"), nil)
+	return get(ctx, c, operation.ListProviders, nil)
 }
 
 // AttachSecret implements [sandbox.Secrets].
 func (c *Client) AttachSecret(ctx context.Context, name, secret, env string) (*sandbox.Sandbox, error) {
-	body := map[string]string{"secret": secret, "env": env}
-	return get[sandbox.Sandbox](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/secrets", name), body)
+	return get(ctx, c, operation.AttachSecret, operation.AttachSecretBody{Secret: secret, Env: env}, name)
 }
 
 // DetachSecret implements [sandbox.Secrets].
 func (c *Client) DetachSecret(ctx context.Context, name, env string) (*sandbox.Sandbox, error) {
-	return get[sandbox.Sandbox](ctx, c, http.MethodDelete, c.path("/v1/sandboxes/%/secrets/%", name, env), nil)
+	return get(ctx, c, operation.DetachSecret, nil, name, env)
 }

@@ -2,85 +2,75 @@ package client
 
 import (
 	"context"
-	"net/http"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // Pause implements [sandbox.Snapshots].
 func (c *Client) Pause(ctx context.Context, name string) (*sandbox.Sandbox, error) {
-	return get[sandbox.Sandbox](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/pause", name), nil)
+	return get(ctx, c, operation.Pause, nil, name)
 }
 
 // Resume implements [sandbox.Snapshots].
 func (c *Client) Resume(ctx context.Context, name string, req sandbox.ResumeRequest) (*sandbox.Sandbox, error) {
-	return get[sandbox.Sandbox](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/resume", name), req)
+	return get(ctx, c, operation.Resume, req, name)
 }
 
 // Fork implements [sandbox.Snapshots].
 func (c *Client) Fork(ctx context.Context, name string, req sandbox.ForkRequest) (*sandbox.List[sandbox.Sandbox], error) {
-	return create[sandbox.List[sandbox.Sandbox]](ctx, c, c.path("/v1/sandboxes/%/fork", name), req)
+	return get(ctx, c, operation.Fork, req, name)
 }
 
 // CreateSnapshot implements [sandbox.Snapshots].
 func (c *Client) CreateSnapshot(ctx context.Context, name string, req sandbox.CreateSnapshotRequest) (*sandbox.Snapshot, error) {
-	return create[sandbox.Snapshot](ctx, c, c.path("/v1/sandboxes/%/snapshots", name), req)
+	return get(ctx, c, operation.CreateSnapshot, req, name)
 }
 
 // GetSnapshot implements [sandbox.Snapshots].
 func (c *Client) GetSnapshot(ctx context.Context, snapshot string) (*sandbox.Snapshot, error) {
-	return get[sandbox.Snapshot](ctx, c, http.MethodGet, c.path("/v1/snapshots/%", snapshot), nil)
+	return get(ctx, c, operation.GetSnapshot, nil, snapshot)
 }
 
 // ListSnapshots implements [sandbox.Snapshots].
 func (c *Client) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRequest) (*sandbox.List[sandbox.Snapshot], error) {
-	e := c.path("/v1/snapshots").page(req.Page).with("sandbox", req.Sandbox).with("automatic", flag(req.Automatic))
-	return get[sandbox.List[sandbox.Snapshot]](ctx, c, http.MethodGet, e, nil)
+	return get(ctx, c, operation.ListSnapshots, req)
 }
 
 // RestoreSnapshot implements [sandbox.Snapshots].
 func (c *Client) RestoreSnapshot(ctx context.Context, name string, req sandbox.RestoreRequest) (*sandbox.Sandbox, error) {
-	return get[sandbox.Sandbox](ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/restore", name), req)
+	return get(ctx, c, operation.RestoreSnapshot, req, name)
 }
 
 // DeleteSnapshot implements [sandbox.Snapshots].
 func (c *Client) DeleteSnapshot(ctx context.Context, snapshot string) (*sandbox.Snapshot, error) {
-	return get[sandbox.Snapshot](ctx, c, http.MethodDelete, c.path("/v1/snapshots/%", snapshot), nil)
+	return get(ctx, c, operation.DeleteSnapshot, nil, snapshot)
 }
 
 // Diff implements [sandbox.Snapshots].
 func (c *Client) Diff(ctx context.Context, subject string, req sandbox.DiffRequest) (*sandbox.Diff, error) {
-	return get[sandbox.Diff](ctx, c, http.MethodPost, c.path("/v1/diff/%", subject), req)
+	return get(ctx, c, operation.Diff, req, subject)
 }
 
 // Merge implements [sandbox.Snapshots].
 func (c *Client) Merge(ctx context.Context, parent string, req sandbox.MergeRequest) (*sandbox.MergeResult, error) {
-	return create[sandbox.MergeResult](ctx, c, c.path("/v1/sandboxes/%/merge", parent), req)
-}
-
-// tryLine is one line of the stream of a try.
-type tryLine struct {
-	sandbox.TryEvent
-	Result *sandbox.TryResult `json:"result"`
-	ending
+	return get(ctx, c, operation.Merge, req, parent)
 }
 
 // Try implements [sandbox.Snapshots].
 func (c *Client) Try(ctx context.Context, name string, req sandbox.TryRequest, sink func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
-	var result *sandbox.TryResult
-	err := stream(ctx, c, http.MethodPost, c.path("/v1/sandboxes/%/try", name), req, func(l tryLine) (ending, error) {
-		if l.Final {
-			result = l.Result
-		} else if l.Error == nil && sink != nil {
-			return l.ending, sink(l.TryEvent)
+	last, err := stream(ctx, c, operation.Try.Info, req, func(l operation.TryLine) error {
+		event := sandbox.TryEvent{Done: l.Done, Total: l.Total}
+		if l.Attempt != nil {
+			event.Attempt = *l.Attempt
 		}
-		return l.ending, nil
-	})
+		return tell(sink, event)
+	}, name)
 	if err != nil {
 		return nil, err
 	}
-	if result == nil {
-		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the answer of %s is not Cove's; check the URL", c.where)
+	if last.Result == nil {
+		return nil, c.foreign()
 	}
-	return result, nil
+	return last.Result, nil
 }

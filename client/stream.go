@@ -6,32 +6,27 @@ import (
 	"errors"
 	"io"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// ending is what the last line of a stream has.
-type ending struct {
-	Final bool       `json:"final"`
-	Error *lineError `json:"error"`
-}
 
 // errCut is the cause when a stream ends without its last line.
 var errCut = errors.New("the stream ended before its last line")
 
-// stream sends a request and passes each line that is answered to take, which
-// returns the line's ending.
-func stream[L any](ctx context.Context, c *Client, method string, e endpoint, body any, take func(L) (ending, error)) error {
+// stream sends a request, passes each line that is answered to take, but not the
+// last, and returns the last.
+func stream[L any, P operation.Line[L]](ctx context.Context, c *Client, info operation.Info, sends any, take func(L) error, names ...string) (*L, error) {
 	// Leaving early must end the request on the server too.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	req, err := c.request(ctx, method, e, body)
+	req, err := c.request(ctx, info, sends, names)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req.Header.Set("Accept", "application/x-ndjson")
 	resp, err := c.send(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	dec := json.NewDecoder(resp.Body)
@@ -41,42 +36,36 @@ func stream[L any](ctx context.Context, c *Client, method string, e endpoint, bo
 			if err == io.EOF {
 				err = errCut
 			}
-			return c.connectionError(ctx, err)
+			return nil, c.connectionError(ctx, err)
 		}
-		end, err := take(line)
-		switch {
-		case err != nil:
-			return err
+		switch end := P(&line).Last(); {
 		case end.Error != nil:
-			return end.Error.err()
+			return nil, errorOfLine(end.Error)
 		case end.Final:
 			// Reading to the end lets the connection be used again.
 			_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10))
-			return nil
+			return &line, nil
+		}
+		if err := take(line); err != nil {
+			return nil, err
 		}
 	}
-}
-
-// jobLine is one line of a stream of job events.
-type jobLine struct {
-	sandbox.JobEvent
-	ending
 }
 
 // streamJob passes a stream of job events to sink and returns the job of its
 // last line.
-func (c *Client) streamJob(ctx context.Context, method string, e endpoint, body any, sink sandbox.JobSink) (*sandbox.Job, error) {
-	var job *sandbox.Job
-	err := stream(ctx, c, method, e, body, func(l jobLine) (ending, error) {
-		if l.Final {
-			job = l.Job
-		} else if l.Error == nil && sink != nil {
-			return l.ending, sink(l.JobEvent)
-		}
-		return l.ending, nil
-	})
+func (c *Client) streamJob(ctx context.Context, info operation.Info, sends any, sink sandbox.JobSink, names ...string) (*sandbox.Job, error) {
+	last, err := stream(ctx, c, info, sends, func(l operation.JobLine) error { return tell(sink, l.JobEvent) }, names...)
 	if err != nil {
 		return nil, err
 	}
-	return job, nil
+	return last.Job, nil
+}
+
+// tell passes an event to a sink, which may be nil.
+func tell[E any, S ~func(E) error](sink S, event E) error {
+	if sink == nil {
+		return nil
+	}
+	return sink(event)
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -33,22 +35,13 @@ const inputChunk = 64 << 10
 // timeout of 0 is none. The command is killed when ctx is cancelled or the
 // terminal closed. Call Run next, and Close in any case.
 func (c *Client) OpenTerminal(ctx context.Context, name string, req sandbox.ExecRequest) (*Terminal, error) {
-	e := c.path("/v1/sandboxes/%/terminal", name)
-	if e.err != nil {
-		return nil, e.err
-	}
 	first, err := encode(req)
 	if err != nil {
 		return nil, err
 	}
-	options := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: map[string][]string{}}
-	c.identify(options.HTTPHeader)
-	conn, resp, err := websocket.Dial(ctx, c.url(e), options)
+	conn, err := c.socket(ctx, operation.OpenTerminal.Info, name)
 	if err != nil {
-		if resp != nil && resp.StatusCode != 101 && resp.Body != nil {
-			return nil, errorOf(resp)
-		}
-		return nil, c.connectionError(ctx, err)
+		return nil, err
 	}
 	conn.SetReadLimit(maxTerminalMessage)
 	if err := conn.Write(ctx, websocket.MessageText, first); err != nil {
@@ -56,6 +49,24 @@ func (c *Client) OpenTerminal(ctx context.Context, name string, req sandbox.Exec
 		return nil, c.connectionError(ctx, err)
 	}
 	return &Terminal{c: c, ctx: ctx, conn: conn}, nil
+}
+
+// socket opens the WebSocket of an operation.
+func (c *Client) socket(ctx context.Context, info operation.Info, names ...string) (*websocket.Conn, error) {
+	where, err := c.url(info, nil, names)
+	if err != nil {
+		return nil, err
+	}
+	options := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: map[string][]string{}}
+	c.identify(options.HTTPHeader)
+	conn, resp, err := websocket.Dial(ctx, where, options)
+	if err == nil {
+		return conn, nil
+	}
+	if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && resp.Body != nil {
+		return nil, errorOf(resp)
+	}
+	return nil, c.connectionError(ctx, err)
 }
 
 // Run passes what happens to sink until the command has ended. It is called
@@ -79,13 +90,13 @@ func (t *Terminal) Run(sink sandbox.JobSink) (*sandbox.Job, error) {
 			}
 			continue
 		}
-		var line jobLine
+		var line operation.JobLine
 		if err := json.Unmarshal(data, &line); err != nil {
 			return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's message is not Cove's; check the URL")
 		}
 		switch {
 		case line.Error != nil:
-			return nil, line.Error.err()
+			return nil, errorOfLine(line.Error)
 		case line.Final:
 			_ = t.conn.Close(websocket.StatusNormalClosure, "")
 			return line.Job, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -25,18 +26,9 @@ const (
 // DialPort implements [sandbox.Previews]. The connection has CloseWrite; a
 // deadline that passes while it is read or written breaks it.
 func (c *Client) DialPort(ctx context.Context, name string, port int) (net.Conn, error) {
-	e := c.path("/v1/sandboxes/%/ports/%", name, strconv.Itoa(port))
-	if e.err != nil {
-		return nil, e.err
-	}
-	options := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: map[string][]string{}}
-	c.identify(options.HTTPHeader)
-	conn, resp, err := websocket.Dial(ctx, c.url(e), options)
+	conn, err := c.socket(ctx, operation.DialPort.Info, name, strconv.Itoa(port))
 	if err != nil {
-		if resp != nil && resp.StatusCode != 101 && resp.Body != nil {
-			return nil, errorOf(resp)
-		}
-		return nil, c.connectionError(ctx, err)
+		return nil, err
 	}
 	conn.SetReadLimit(-1)
 	return &tunnel{conn: conn, where: tunnelAddr(net.JoinHostPort(name, strconv.Itoa(port)))}, nil

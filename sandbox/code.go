@@ -79,7 +79,7 @@ type RunCodeRequest struct {
 	// [MaxCodeTimeout]. Time in the queue of its context does not count.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Stdin is what input() and its like read. Without it they fail at once.
-	Stdin []byte `json:"stdin,omitempty"`
+	Stdin []byte `json:"stdin,omitzero"`
 	// KeepBytes is how much is kept of stdout and of stderr, from their
 	// beginnings: 1 to [MaxKeepBytes]; 0 is [DefaultKeepBytes].
 	KeepBytes int64 `json:"keep_bytes,omitempty"`

@@ -39,19 +39,19 @@ const (
 // ScreenshotRequest asks for a picture of the screen. Zero values are the whole
 // screen, now, in its size, without the cursor, as PNG.
 type ScreenshotRequest struct {
-	Region *Region `json:"region,omitempty"`
+	Region *Region `json:"region,omitempty" query:"region"`
 	// Width and Height scale the picture into a box, never up; one of them is
 	// enough.
-	Width  int  `json:"width,omitempty"`
-	Height int  `json:"height,omitempty"`
-	Cursor bool `json:"cursor,omitempty"`
+	Width  int  `json:"width,omitempty" query:"width"`
+	Height int  `json:"height,omitempty" query:"height"`
+	Cursor bool `json:"cursor,omitempty" query:"cursor"`
 	// StableMS waits until the screen has not changed for so long, up to
 	// [MaxStableWait] in all; what is there then is the picture, changing or
 	// not.
-	StableMS int64       `json:"stable_ms,omitempty"`
-	Format   ImageFormat `json:"format,omitempty"`
+	StableMS int64       `json:"stable_ms,omitempty" query:"stable_ms"`
+	Format   ImageFormat `json:"format,omitempty" query:"format"`
 	// Quality of JPEG is 1 to 100; 0 is 80.
-	Quality int `json:"quality,omitempty"`
+	Quality int `json:"quality,omitempty" query:"quality"`
 }
 
 // Screenshot is a picture of a screen.

@@ -35,10 +35,10 @@ type FileInfo struct {
 // ReadFileRequest asks for a range of a file. Relative paths start at the
 // sandbox's working directory, here and everywhere.
 type ReadFileRequest struct {
-	Path   string `json:"path"`
-	Offset int64  `json:"offset,omitempty"`
+	Path   string `json:"path" query:"path" doc:"Relative paths start at the sandbox's working directory."`
+	Offset int64  `json:"offset,omitempty" query:"offset" doc:"In bytes."`
 	// Limit 0 is to the end.
-	Limit int64 `json:"limit,omitempty"`
+	Limit int64 `json:"limit,omitempty" query:"limit" doc:"In bytes; absent is to the end."`
 }
 
 // FileReader is an open file's content with its description. The caller
@@ -51,17 +51,17 @@ type FileReader struct {
 // WriteFileRequest says where and how to write a file. Unless Append is set,
 // readers see the old content or the whole new content, never a part.
 type WriteFileRequest struct {
-	Path string `json:"path"`
+	Path string `json:"path" query:"path" doc:"Relative paths start at the sandbox's working directory."`
 	// Mode is permission bits in octal; empty keeps those of the file that is
 	// replaced, or is "0644".
-	Mode string `json:"mode,omitempty"`
+	Mode string `json:"mode,omitempty" query:"mode" doc:"Permission bits in octal."`
 	// MakeParents makes missing directories.
-	MakeParents bool `json:"make_parents,omitempty"`
-	Append      bool `json:"append,omitempty"`
+	MakeParents bool `json:"make_parents,omitempty" query:"make_parents" doc:"Make directories that are missing."`
+	Append      bool `json:"append,omitempty" query:"append" doc:"Write at the end of the file, if it is there."`
 	// Exclusive fails with conflict when the file exists.
-	Exclusive bool `json:"exclusive,omitempty"`
+	Exclusive bool `json:"exclusive,omitempty" query:"exclusive" doc:"Fail when the file exists."`
 	// Owner is a user name or uid[:gid]; empty is the sandbox's user.
-	Owner string `json:"owner,omitempty"`
+	Owner string `json:"owner,omitempty" query:"owner" doc:"A user name or uid[:gid]."`
 }
 
 // EditFileRequest replaces text in a file at once. Unless ReplaceAll is set,
@@ -82,9 +82,9 @@ type EditFileResult struct {
 // ListFilesRequest asks for the entries of a directory, sorted by name, a
 // directory before what is in it.
 type ListFilesRequest struct {
-	Path string `json:"path"`
+	Path string `json:"path" query:"path" doc:"Relative paths start at the sandbox's working directory."`
 	// Depth 1 (and 0) is the directory's own entries, at most [MaxListDepth].
-	Depth int `json:"depth,omitempty"`
+	Depth int `json:"depth,omitempty" query:"depth" doc:"1, which is the default, is the directory's own entries."`
 	Page
 }
 
@@ -113,8 +113,8 @@ type MoveFileRequest struct {
 
 // WatchRequest asks for changes below a directory, or of a file.
 type WatchRequest struct {
-	Path      string `json:"path"`
-	Recursive bool   `json:"recursive,omitempty"`
+	Path      string `json:"path" query:"path" doc:"Relative paths start at the sandbox's working directory."`
+	Recursive bool   `json:"recursive,omitempty" query:"recursive" doc:"Also changes in directories below it."`
 }
 
 // WatchKind is what happened to a watched file.

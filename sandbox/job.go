@@ -153,18 +153,18 @@ type JobSink func(JobEvent) error
 
 // AttachRequest asks for a job's output from the given positions on.
 type AttachRequest struct {
-	StdoutOffset int64 `json:"stdout_offset,omitempty"`
-	StderrOffset int64 `json:"stderr_offset,omitempty"`
+	StdoutOffset int64 `json:"stdout_offset,omitempty" query:"stdout_offset" doc:"The byte of standard output to begin at; absent is the first."`
+	StderrOffset int64 `json:"stderr_offset,omitempty" query:"stderr_offset" doc:"The byte of standard error to begin at; absent is the first."`
 	// DetachMS stops streaming after this time; 0 is when the job exits.
-	DetachMS int64 `json:"detach_ms,omitempty"`
+	DetachMS int64 `json:"detach_ms,omitempty" query:"detach_ms" doc:"Stop streaming after this time; absent is when the job exits."`
 }
 
 // OutputRequest asks for a range of a job's kept output.
 type OutputRequest struct {
-	Stream Stream `json:"stream"`
-	Offset int64  `json:"offset,omitempty"`
+	Stream Stream `json:"stream" query:"stream" doc:"stdout or stderr."`
+	Offset int64  `json:"offset,omitempty" query:"offset" doc:"The byte to begin at; absent is the first."`
 	// Limit is at most [MaxOutputRead]; 0 is that too.
-	Limit int64 `json:"limit,omitempty"`
+	Limit int64 `json:"limit,omitempty" query:"limit" doc:"At most 1 MiB, which is also the default."`
 }
 
 // Output is a range of a job's kept output.

@@ -123,6 +123,6 @@ type AuditEvent struct {
 
 // AuditRequest selects audit events of the caller's team.
 type AuditRequest struct {
-	SandboxID string `json:"sandbox_id,omitempty"`
+	SandboxID string `json:"sandbox_id,omitempty" query:"sandbox_id" doc:"Only events of this sandbox; needs admin when absent."`
 	Page
 }

@@ -158,12 +158,12 @@ type NetworkEvent struct {
 
 // NetworkLogRequest selects events of one sandbox. Zero fields select all.
 type NetworkLogRequest struct {
-	Kind    NetworkKind    `json:"kind,omitempty"`
-	Verdict NetworkVerdict `json:"verdict,omitempty"`
+	Kind    NetworkKind    `json:"kind,omitempty" query:"kind"`
+	Verdict NetworkVerdict `json:"verdict,omitempty" query:"verdict"`
 	// Host is a domain, or "*.domain".
-	Host string `json:"host,omitempty"`
+	Host string `json:"host,omitempty" query:"host"`
 	// Since and Until bound the time.
-	Since *time.Time `json:"since,omitempty"`
-	Until *time.Time `json:"until,omitempty"`
+	Since *time.Time `json:"since,omitempty" query:"since"`
+	Until *time.Time `json:"until,omitempty" query:"until"`
 	Page
 }

@@ -9,9 +9,9 @@ import (
 // two parts neither repeat nor hide others.
 type Page struct {
 	// Limit is 1 to [MaxPageSize]; 0 is [DefaultPageSize].
-	Limit int `json:"limit,omitempty"`
+	Limit int `json:"limit,omitempty" query:"limit" doc:"At most this many items, 1 to 1000; 100 when absent."`
 	// Cursor is NextCursor of the part before; empty is the start.
-	Cursor string `json:"cursor,omitempty"`
+	Cursor string `json:"cursor,omitempty" query:"cursor" doc:"The next_cursor of the part before."`
 }
 
 // List is one part of a listing, newest first unless said otherwise.

@@ -48,18 +48,18 @@ type EnvVar struct {
 // StatsRequest selects what [Observe.ListStats] tells of.
 type StatsRequest struct {
 	// Namespace "*" is every namespace that the caller may know of, "" too.
-	Namespace string `json:"namespace,omitempty"`
+	Namespace string `json:"namespace,omitempty" query:"namespace" doc:"Only this namespace; absent or * is all."`
 	// Sandbox selects one, by id or name.
-	Sandbox string `json:"sandbox,omitempty"`
+	Sandbox string `json:"sandbox,omitempty" query:"sandbox" doc:"Only this sandbox, by id or name."`
 	Page
 }
 
 // StatsSeriesRequest asks for the past.
 type StatsSeriesRequest struct {
 	// Since is at most [StatsRetention] ago; nil is that.
-	Since *time.Time `json:"since,omitempty"`
+	Since *time.Time `json:"since,omitempty" query:"since"`
 	// MaxPoints thins the series out; 0 is all.
-	MaxPoints int `json:"max_points,omitempty"`
+	MaxPoints int `json:"max_points,omitempty" query:"max_points"`
 }
 
 // StatsPoint is what a sandbox used at one time.

@@ -155,9 +155,9 @@ type CreateRequest struct {
 type UpdateRequest struct {
 	Name *string `json:"name,omitempty"`
 	// Metadata replaces the whole map.
-	Metadata map[string]string `json:"metadata,omitempty"`
+	Metadata map[string]string `json:"metadata,omitzero"`
 	// Env replaces the default environment of commands started from now on.
-	Env map[string]string `json:"env,omitempty"`
+	Env map[string]string `json:"env,omitzero"`
 	// VCPUs and MemoryMiB change what programs get, at once; what they see as
 	// the size of the machine, and the host name, stay as they were at the
 	// creation. Memory lowered below what is in use ends the largest programs.
@@ -179,13 +179,13 @@ type UpdateRequest struct {
 // namespace if it is in one. Zero fields select all.
 type ListRequest struct {
 	// Namespace "*" is every namespace that the caller may know of, "" too.
-	Namespace string `json:"namespace,omitempty"`
+	Namespace string `json:"namespace,omitempty" query:"namespace"`
 	// States: empty selects every state that is not final.
-	States []State `json:"states,omitempty"`
+	States []State `json:"states,omitempty" query:"state"`
 	// Metadata selects sandboxes that have all of these pairs.
-	Metadata map[string]string `json:"metadata,omitempty"`
-	Name     string            `json:"name,omitempty"`
-	Template string            `json:"template,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty" query:"metadata"`
+	Name     string            `json:"name,omitempty" query:"name"`
+	Template string            `json:"template,omitempty" query:"template"`
 	Page
 }
 

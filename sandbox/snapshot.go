@@ -55,9 +55,9 @@ type CreateSnapshotRequest struct {
 // is in one.
 type ListSnapshotsRequest struct {
 	// Sandbox selects those of one sandbox, by id or name.
-	Sandbox string `json:"sandbox,omitempty"`
+	Sandbox string `json:"sandbox,omitempty" query:"sandbox" doc:"Only those of this sandbox, by id or name."`
 	// Automatic adds the steps of histories, which are left out otherwise.
-	Automatic bool `json:"automatic,omitempty"`
+	Automatic bool `json:"automatic,omitempty" query:"automatic" doc:"The steps of histories too."`
 	Page
 }
 

@@ -254,6 +254,6 @@ type Build struct {
 
 // ListBuildsRequest selects builds. Zero fields select all.
 type ListBuildsRequest struct {
-	Template string `json:"template,omitempty"`
+	Template string `json:"template,omitempty" query:"template" doc:"Only those of this template."`
 	Page
 }

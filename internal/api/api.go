@@ -25,6 +25,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -75,7 +76,7 @@ func New(cfg Config) http.Handler {
 
 // Open reports whether a request is answered without credentials.
 func Open(r *http.Request) bool {
-	return r.URL.Path == "/healthz" || r.URL.Path == "/v1/version"
+	return r.URL.Path == operation.GetHealth.Path || r.URL.Path == operation.GetVersion.Path
 }
 
 func build(cfg Config) (*http.ServeMux, huma.API) {
@@ -89,29 +90,14 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 	// It travels as a string, in requests only.
 	a.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[sandbox.SecretValue](), reflect.TypeFor[string]())
 	a.UseMiddleware(h.guard, h.once)
-	h.registerServer(a)
-	h.registerSandboxes(a)
-	h.registerSnapshots(a)
-	h.registerJobs(a)
-	h.registerCode(a)
-	h.registerObserve(a)
-	h.registerFiles(a)
-	h.registerTransfers(a)
-	h.registerNetwork(a)
-	h.registerSecrets(a)
-	h.registerVolumes(a)
-	h.registerOrphans(a)
-	h.registerPreviews(a)
-	h.registerComputers(a)
-	h.registerTemplates(a)
-	h.registerKeys(a)
+	h.register(a)
 	return mux, a
 }
 
 // DefaultMemory is what the bodies of requests that are read as a whole have,
 // unless [Config.Memory] says otherwise.
 var DefaultMemory = intake.MemoryConfig{
-	Total: 256 << 20, Each: 128 << 20, Most: maxEditBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
+	Total: 256 << 20, Each: 128 << 20, Most: operation.MaxEditBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
 }
 
 // router checks what concerns every request, and answers what no handler does.
@@ -214,5 +200,5 @@ func callerOf(r *http.Request) string {
 // Streams reports whether the body of a request is content of any size, which is
 // passed on as it comes.
 func Streams(r *http.Request) bool {
-	return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, contentPath) || r.Method == http.MethodPost && r.URL.Path == archivesPath
+	return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, contentPath) || r.Method == http.MethodPost && r.URL.Path == operation.UploadArchive.Path
 }

@@ -12,14 +12,6 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// verbOf are the verbs of package sandbox that operations do whose ids are other
-// words.
-var verbOf = map[string]string{
-	createSandbox: "Create", "get-sandbox": "Get", "list-sandboxes": "List", "update-sandbox": "Update", "kill-sandbox": "Kill",
-	"pause-sandbox": "Pause", "resume-sandbox": "Resume", "get-stats": "Stats", "list-audit": "Audit", "attach-job": "Attach",
-	"write-stdin": "WriteInput", "list-network-log": "NetworkLog", "list-sandbox-previews": "ListPreviews", "open-url": "OpenURL",
-}
-
 // forClients puts what is said for Go into the words of REST.
 var forClients = strings.NewReplacer(
 	"If ctx is cancelled", "If the client disconnects", "Cancelling ctx", "A client that disconnects", "until ctx is cancelled", "until the client disconnects",
@@ -33,12 +25,7 @@ func describeOperation(o *huma.Operation, texts map[string]string) {
 	if o.Description != "" {
 		return
 	}
-	verb := verbOf[o.OperationID]
-	if verb == "" {
-		for word := range strings.SplitSeq(o.OperationID, "-") {
-			verb += upperFirst(word)
-		}
-	}
+	verb := infoOf(o).Verb
 	text := texts[verb+"()"]
 	if rest, ok := strings.CutPrefix(text, verb+" "); ok {
 		text = upperFirst(rest)

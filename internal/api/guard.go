@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"maps"
 	"mime"
 	"net/http"
 	"strings"
@@ -13,41 +12,6 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// scopeKey is where an operation's metadata has the scope that it needs.
-const scopeKey = "scope"
-
-// changes are the scopes that operations with a body need, by their tag; those
-// of other tags need sandboxes:write.
-var changes = map[string]sandbox.Scope{
-	"files": sandbox.ScopeFilesWrite, "computers": sandbox.ScopeComputersWrite, "secrets": sandbox.ScopeSecretsWrite,
-	"templates": sandbox.ScopeTemplatesWrite, "keys": sandbox.ScopeAdmin, "orphans": sandbox.ScopeAdmin,
-}
-
-// needs says that an operation needs another scope than its tag's.
-func needs(o huma.Operation, scope sandbox.Scope) huma.Operation {
-	setMeta(&o, scopeKey, scope)
-	return o
-}
-
-func setMeta(o *huma.Operation, key string, value any) {
-	o.Metadata = maps.Clone(o.Metadata)
-	if o.Metadata == nil {
-		o.Metadata = map[string]any{}
-	}
-	o.Metadata[key] = value
-}
-
-// scopeOf returns the scope that an operation with a body needs.
-func scopeOf(o *huma.Operation) sandbox.Scope {
-	if scope, ok := o.Metadata[scopeKey].(sandbox.Scope); ok {
-		return scope
-	}
-	if scope, ok := changes[o.Tags[0]]; ok {
-		return scope
-	}
-	return sandbox.ScopeSandboxesWrite
-}
-
 // guard looks at a request before its body is read: whether the caller may do
 // this at all, and whether the body is what it must be.
 func (h *handlers) guard(hctx huma.Context, next func(huma.Context)) {
@@ -57,9 +21,10 @@ func (h *handlers) guard(hctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	r, w := humago.Unwrap(hctx)
+	scope := infoOf(o).Scope
 	caller, known := sandbox.CallerOf(r.Context())
-	if err := caller.Need(scopeOf(o)); known && err != nil {
-		if scopeOf(o) != sandbox.ScopeSandboxesRead {
+	if err := caller.Need(scope); known && err != nil {
+		if scope != sandbox.ScopeSandboxesRead {
 			h.denied(r.Context(), o.OperationID)
 		}
 		w.Header().Set("Connection", "close") // nobody reads the body

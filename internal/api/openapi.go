@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/auth"
 	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/internal/sandboxdoc"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -27,13 +28,8 @@ const (
 	contentEvents = "text/event-stream"
 )
 
-// Limits of JSON bodies in bytes. Standard input and the text of an edit grow
-// by a third or more when they are encoded.
-const (
-	maxBody     = 1 << 20
-	maxExecBody = 2*sandbox.MaxStdinBytes + 2*sandbox.MaxCommandBytes
-	maxEditBody = 4 * sandbox.MaxEditFileBytes
-)
+// maxBody bounds JSON bodies in bytes, where an operation does not say otherwise.
+const maxBody = 1 << 20
 
 func humaConfig() huma.Config {
 	cfg := huma.DefaultConfig("Cove", "1")
@@ -151,7 +147,7 @@ func describe(doc *huma.OpenAPI) {
 		reflect.TypeFor[sandbox.Output](), reflect.TypeFor[sandbox.FileInfo](), reflect.TypeFor[sandbox.EditFileResult](),
 		reflect.TypeFor[sandbox.Template](), reflect.TypeFor[sandbox.Key](), reflect.TypeFor[sandbox.NewKey](),
 		reflect.TypeFor[sandbox.AuditEvent](), reflect.TypeFor[ExecResult](), reflect.TypeFor[Problem](),
-		reflect.TypeFor[VersionInfo](), reflect.TypeFor[sandbox.Snapshot](), reflect.TypeFor[sandbox.Diff](),
+		reflect.TypeFor[operation.VersionInfo](), reflect.TypeFor[sandbox.Snapshot](), reflect.TypeFor[sandbox.Diff](),
 		reflect.TypeFor[sandbox.Change](), reflect.TypeFor[sandbox.Conflict](), reflect.TypeFor[sandbox.MergeResult](),
 		reflect.TypeFor[sandbox.NetworkEvent](), reflect.TypeFor[sandbox.Secret](), reflect.TypeFor[sandbox.Provider](),
 		reflect.TypeFor[sandbox.Preview](), reflect.TypeFor[sandbox.NewPreview](), reflect.TypeFor[sandbox.PreviewLink](),

@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -33,31 +34,15 @@ const (
 	underWayRetry = time.Second
 )
 
-// repeatKey is where an operation's metadata has how it may be repeated.
-const repeatKey = "repeat"
-
-// repeat says how requests of an operation may be sent again.
-type repeat int
-
-const (
-	// repeatWhole is of operations that have done nothing if they fail.
-	repeatWhole repeat = iota + 1
-	// repeatBackground is of commands that run in the background, of which a
-	// failure may not tell whether they run.
-	repeatBackground
-)
-
-// mayRepeat says that an operation takes a key.
-func mayRepeat(o huma.Operation, how repeat) huma.Operation {
-	setMeta(&o, repeatKey, how)
+// keyParameter describes the key of operations that take one.
+func keyParameter(how operation.Repeat) *huma.Param {
 	longest := maxKey
 	text := "Makes it safe to send the request again. A second request with the key gets the first one's answer, with the header `" + replayHeader + ": true`, for 24 hours, of the newest 10,000 requests of a team. " +
 		"While the first is worked on, the second is a conflict (409) with a Retry-After. With another body it is refused (422). Failures are not kept: the key is free again."
-	if how == repeatBackground {
+	if how == operation.RepeatBackground {
 		text += " Taken with `background` only."
 	}
-	o.Parameters = append(o.Parameters, &huma.Param{Name: keyHeader, In: "header", Description: text, Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &longest}})
-	return o
+	return &huma.Param{Name: keyHeader, In: "header", Description: text, Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &longest}}
 }
 
 // repeats answers requests that come again.
@@ -82,8 +67,8 @@ func (h *handlers) once(hctx huma.Context, next func(huma.Context)) {
 		next(hctx) // other methods may be repeated as they are
 		return
 	}
-	how, _ := hctx.Operation().Metadata[repeatKey].(repeat)
-	if how != 0 && h.repeats == nil {
+	how := infoOf(hctx.Operation()).Repeat
+	if how != operation.RepeatNone && h.repeats == nil {
 		next(hctx)
 		return
 	}
@@ -121,9 +106,9 @@ func recordedKey(caller *sandbox.Caller, key string) string {
 
 // checkRepeat refuses a key that would have no effect, and returns the body. A
 // body that no handler takes is nil.
-func (h *handlers) checkRepeat(hctx huma.Context, r *http.Request, keys []string, how repeat) ([]byte, error) {
+func (h *handlers) checkRepeat(hctx huma.Context, r *http.Request, keys []string, how operation.Repeat) ([]byte, error) {
 	switch {
-	case how == 0:
+	case how == operation.RepeatNone:
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "this operation takes no %s; leave the header out", keyHeader)
 	case len(keys) > 1 || !validKey(keys[0]):
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the header %s is not one text of 1 to %d printable ASCII characters; correct it", keyHeader, maxKey)
@@ -141,7 +126,7 @@ func (h *handlers) checkRepeat(hctx huma.Context, r *http.Request, keys []string
 	if err != nil || int64(len(data)) > limit {
 		return nil, nil
 	}
-	if how == repeatBackground {
+	if how == operation.RepeatBackground {
 		var command struct {
 			Background bool `json:"background"`
 		}
@@ -195,7 +180,7 @@ func (s *repeats) again(w http.ResponseWriter, r, earlier *intake.Request) {
 }
 
 // runOnce runs a request, notes its answer, and only then gives the answer.
-func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWriter, how repeat, record *intake.Request, next func(huma.Context)) {
+func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWriter, how operation.Repeat, record *intake.Request, next func(huma.Context)) {
 	answer := &heldAnswer{header: http.Header{}, status: http.StatusOK}
 	whole := false // unless the handler panics
 	defer func() {
@@ -216,9 +201,6 @@ func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWr
 	whole = true
 }
 
-// The operations that make sandboxes.
-const createSandbox, forkSandbox = "create-sandbox", "fork-sandbox"
-
 // abandon ends the sandboxes that a request has made whose client has gone while
 // the answer was noted: it gave the request up, or lost its connection and will
 // send the request again. It reports whether there were any.
@@ -227,10 +209,10 @@ func (h *handlers) abandon(ctx context.Context, o *huma.Operation, r *intake.Req
 		sandbox.Sandbox
 		Items []sandbox.Sandbox `json:"items"`
 	}
-	if a.status >= 300 || o.OperationID != createSandbox && o.OperationID != forkSandbox || json.Unmarshal(a.body.Bytes(), &made) != nil {
+	if a.status >= 300 || o.OperationID != operation.Create.ID && o.OperationID != operation.Fork.ID || json.Unmarshal(a.body.Bytes(), &made) != nil {
 		return false
 	}
-	if o.OperationID == createSandbox {
+	if o.OperationID == operation.Create.ID {
 		made.Items = []sandbox.Sandbox{made.Sandbox}
 	}
 	if err := h.repeats.store.ForgetRequest(ctx, r.Team, r.Key); err != nil {
@@ -245,12 +227,12 @@ func (h *handlers) abandon(ctx context.Context, o *huma.Operation, r *intake.Req
 }
 
 // note writes down what became of a request. whole says that there is an answer.
-func (s *repeats) note(ctx context.Context, how repeat, r *intake.Request, a *heldAnswer, whole bool) error {
+func (s *repeats) note(ctx context.Context, how operation.Repeat, r *intake.Request, a *heldAnswer, whole bool) error {
 	var kept intake.Answer // nothing: it was begun, and nobody works on it
 	switch {
 	case whole && a.status < 300 && a.body.Len() <= maxKeptAnswer:
 		kept = intake.Answer{Status: a.status, ContentType: a.header.Get("Content-Type"), Location: a.header.Get("Location"), Body: a.body.Bytes()}
-	case whole && a.status >= 300 && (how == repeatWhole || a.status < statusCancelled):
+	case whole && a.status >= 300 && (how == operation.RepeatWhole || a.status < statusCancelled):
 		return s.store.ForgetRequest(ctx, r.Team, r.Key)
 	}
 	return s.store.AnswerRequest(ctx, r.Team, r.Key, kept)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cove-sh/cove/internal/api"
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -331,16 +331,16 @@ func TestTryStreamHasAnEnd(t *testing.T) {
 	if resp.Header.Get("Content-Type") != "application/x-ndjson" {
 		t.Errorf("type %s", resp.Header.Get("Content-Type"))
 	}
-	var lines []api.TryLine
+	var lines []operation.TryLine
 	for text := range strings.Lines(string(body)) {
-		var line api.TryLine
+		var line operation.TryLine
 		if err := json.Unmarshal([]byte(text), &line); err != nil {
 			t.Fatalf("line %s: %v", text, err)
 		}
 		lines = append(lines, line)
 	}
 	ev, result := filled[sandbox.TryEvent](), filled[sandbox.TryResult]()
-	want := []api.TryLine{{Attempt: &ev.Attempt, Done: ev.Done, Total: ev.Total}, {Result: &result, Final: true}}
+	want := []operation.TryLine{{Attempt: &ev.Attempt, Done: ev.Done, Total: ev.Total}, {Result: &result, End: operation.Final}}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("differs (-want +got):\n%s", diff)
 	}

@@ -10,56 +10,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// LineError is the last line of a stream that went wrong after its start.
-type LineError struct {
-	Code         sandbox.Code   `json:"code"`
-	Message      string         `json:"message"`
-	Reason       sandbox.Reason `json:"reason,omitempty"`
-	RetryAfterMS int64          `json:"retry_after_ms,omitempty"`
-}
-
-// JobLine is one line of a stream of job events: an event, the final state of
-// the job, or an error. A stream without a final line or an error was cut.
-type JobLine struct {
-	sandbox.JobEvent
-	Final bool       `json:"final,omitempty"`
-	Error *LineError `json:"error,omitempty"`
-}
-
-// BuildLine is one line of the stream of a template build.
-type BuildLine struct {
-	sandbox.BuildEvent
-	// Build is the build as it has ended, in the last line of a build that is
-	// followed.
-	Build *sandbox.Build `json:"build,omitempty"`
-	Final bool           `json:"final,omitempty"`
-	Error *LineError     `json:"error,omitempty"`
-}
-
-// WatchLine is one line of a stream of file changes.
-type WatchLine struct {
-	sandbox.WatchEvent
-	Final bool       `json:"final,omitempty"`
-	Error *LineError `json:"error,omitempty"`
-}
-
-// TryLine is one line of the stream of a try: an attempt that has ended, the
-// result, or an error.
-type TryLine struct {
-	Attempt *sandbox.Attempt `json:"attempt,omitempty"`
-	// Done and Total count attempts.
-	Done   int                `json:"done,omitempty" doc:"How many attempts have ended."`
-	Total  int                `json:"total,omitempty" doc:"How many attempts there are."`
-	Result *sandbox.TryResult `json:"result,omitempty"`
-	Final  bool               `json:"final,omitempty"`
-	Error  *LineError         `json:"error,omitempty"`
-}
-
-func lineError(p *Problem) *LineError {
-	return &LineError{Code: p.Code, Message: p.Detail, Reason: p.Reason, RetryAfterMS: p.RetryAfterMS}
+func lineError(p *Problem) *operation.LineError {
+	return &operation.LineError{Code: p.Code, Message: p.Detail, Reason: p.Reason, RetryAfterMS: p.RetryAfterMS}
 }
 
 // lines writes a stream of JSON values, one a line, each sent at once. The
@@ -69,6 +25,8 @@ type lines struct {
 	rc      *http.ResponseController
 	buf     bytes.Buffer
 	started bool
+	// wanted says that the client asks for lines, in place of one value.
+	wanted bool
 	// events makes each value a server-sent event.
 	events bool
 }
@@ -108,12 +66,13 @@ func gone(err error) error {
 	return sandbox.Wrap(sandbox.CodeCancelled, err, "the client went away")
 }
 
-// stream answers with the lines that run sends. An error of run becomes a
+// stream answers with the lines of Line that run sends. An error of run becomes a
 // problem, or the last line when there were lines before.
-func (h *handlers) stream(run func(ctx context.Context, out *lines) error, failed func(*LineError) any) *huma.StreamResponse {
+func stream[Line any, P operation.Line[Line]](h *handlers, run func(ctx context.Context, out *lines) error) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humago.Unwrap(hctx)
-		out := &lines{w: w, rc: http.NewResponseController(w), events: wantsEvents(r.Header.Get("Accept"))}
+		accept := r.Header.Get("Accept")
+		out := &lines{w: w, rc: http.NewResponseController(w), wanted: wantsLines(accept), events: wantsEvents(accept)}
 		err := run(r.Context(), out)
 		if err == nil {
 			return
@@ -123,16 +82,13 @@ func (h *handlers) stream(run func(ctx context.Context, out *lines) error, faile
 			p.write(w)
 			return
 		}
-		if out.send(failed(lineError(p))) != nil {
+		var last Line
+		P(&last).Last().Error = lineError(p)
+		if out.send(last) != nil {
 			panic(http.ErrAbortHandler)
 		}
 	}}
 }
-
-func failedJob(e *LineError) any   { return JobLine{Error: e} }
-func failedBuild(e *LineError) any { return BuildLine{Error: e} }
-func failedWatch(e *LineError) any { return WatchLine{Error: e} }
-func failedTry(e *LineError) any   { return TryLine{Error: e} }
 
 // wantsLines reports whether a client asks for a stream in place of one value.
 func wantsLines(accept string) bool {
@@ -143,11 +99,6 @@ func wantsLines(accept string) bool {
 // server-sent events.
 func wantsEvents(accept string) bool {
 	return strings.Contains(accept, contentEvents) && !strings.Contains(accept, contentLines)
-}
-
-// streams documents an operation that answers with lines of T.
-func streams[T any](a huma.API, o huma.Operation) huma.Operation {
-	return answers[T](a, o, contentLines)
 }
 
 // answers documents that an operation may answer with T as contentType.

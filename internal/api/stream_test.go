@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/internal/api"
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -168,13 +169,13 @@ func TestStreamHasAnEnd(t *testing.T) {
 	}
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	defer resp.Body.Close()
-	var last api.JobLine
+	var last operation.JobLine
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		if last.Final {
 			t.Error("a line comes after the final one")
 		}
-		last = api.JobLine{}
+		last = operation.JobLine{}
 		if err := json.Unmarshal(lines.Bytes(), &last); err != nil {
 			t.Fatalf("line %s: %v", lines.Bytes(), err)
 		}
@@ -479,7 +480,7 @@ func TestTerminalRefuses(t *testing.T) {
 		if err := conn.Write(t.Context(), send.kind, []byte(send.data)); err != nil {
 			t.Fatal(err)
 		}
-		var line api.JobLine
+		var line operation.JobLine
 		_, data, err := conn.Read(t.Context())
 		if err == nil {
 			err = json.Unmarshal(data, &line)

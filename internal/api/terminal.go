@@ -12,15 +12,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-const terminalDoc = "A WebSocket. The client's first message is a text: the request as for exec, with open_stdin if it is to be talked to. After that, its binary " +
-	"messages are standard input, and its text messages are `{\"resize\":{\"cols\":C,\"rows\":R}}`, `{\"signal\":\"INT\"}` or " +
-	"`{\"close_stdin\":true}`. The server sends text `{\"job\":...}` when the command has started, then output as binary messages whose first " +
-	"byte is 1 for stdout and 2 for stderr, and at the end text `{\"job\":...,\"final\":true}` or `{\"error\":{...}}`. Text " +
-	"`{\"stream\":...,\"offset\":N}` says that output before N was not kept, because the client was slow. Empty objects keep the connection " +
-	"alive. A client that disconnects kills the command. `timeout_ms` 0 is no timeout."
 
 const (
 	// firstMessageTime is how long a client may take to say what to run.
@@ -51,14 +45,20 @@ type TerminalControl struct {
 }
 
 func (h *handlers) registerTerminal(a huma.API) {
-	o := op(http.MethodGet, "/v1/sandboxes/{sandbox}/terminal", "open-terminal", "jobs", "Run a command and talk to it")
-	o.Description = terminalDoc
+	registerSocket(a, operation.OpenTerminal, func(w http.ResponseWriter, r *http.Request, in *operation.SandboxPath) {
+		h.terminal(w, r, in.Sandbox)
+	})
+}
+
+// registerSocket registers an operation whose answer is a WebSocket.
+func registerSocket[In any](a huma.API, op operation.Op[In, operation.Empty], serve func(http.ResponseWriter, *http.Request, *In)) {
+	o := describeRoute(op.Info)
 	o.Responses = map[string]*huma.Response{"101": {Description: "The protocol changes to WebSocket."}}
 	o.DefaultStatus = http.StatusSwitchingProtocols
-	huma.Register(a, o, func(_ context.Context, in *SandboxPath) (*huma.StreamResponse, error) {
+	huma.Register(a, o, func(_ context.Context, in *In) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hctx huma.Context) {
 			r, w := humago.Unwrap(hctx)
-			h.terminal(w, r, in.Sandbox)
+			serve(w, r, in)
 		}}, nil
 	})
 }
@@ -85,9 +85,9 @@ func (h *handlers) terminal(w http.ResponseWriter, r *http.Request, name string)
 	defer t.workers.Wait()
 	defer conn.CloseNow()
 	job, err := t.run(r.Context())
-	last := JobLine{JobEvent: sandbox.JobEvent{Job: job}, Final: true}
+	last := operation.JobLine{JobEvent: sandbox.JobEvent{Job: job}, End: operation.Final}
 	if err != nil {
-		last = JobLine{Error: lineError(h.fail(r.Context(), err))}
+		last = operation.JobLine{End: operation.End{Error: lineError(h.fail(r.Context(), err))}}
 	}
 	if t.sendText(r.Context(), last) == nil {
 		_ = conn.Close(websocket.StatusNormalClosure, "")
@@ -109,7 +109,7 @@ func (t *terminal) run(parent context.Context) (*sandbox.Job, error) {
 		return nil, err
 	}
 	t.job = started.ID
-	if err := t.sendText(ctx, JobLine{JobEvent: sandbox.JobEvent{Job: started}}); err != nil {
+	if err := t.sendText(ctx, operation.JobLine{JobEvent: sandbox.JobEvent{Job: started}}); err != nil {
 		t.kill(ctx)
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (t *terminal) readRequest(parent context.Context) (sandbox.ExecRequest, err
 	ctx, cancel := context.WithTimeout(parent, firstMessageTime)
 	defer cancel()
 	var req sandbox.ExecRequest
-	t.conn.SetReadLimit(maxExecBody)
+	t.conn.SetReadLimit(operation.MaxExecBody)
 	kind, data, err := t.conn.Read(ctx)
 	if err != nil {
 		return req, gone(err)
@@ -183,7 +183,7 @@ func (t *terminal) send(ctx context.Context, ev sandbox.JobEvent) error {
 	}
 	offset := &t.offsets[tag-tagStdout]
 	if ev.Offset > *offset {
-		gap := JobLine{JobEvent: sandbox.JobEvent{Stream: ev.Stream, Offset: ev.Offset}}
+		gap := operation.JobLine{JobEvent: sandbox.JobEvent{Stream: ev.Stream, Offset: ev.Offset}}
 		if err := t.sendText(ctx, gap); err != nil {
 			return err
 		}
@@ -242,7 +242,7 @@ func (t *terminal) readInput(ctx, conn context.Context, cancel context.CancelFun
 		}
 		if err := t.control(ctx, data); err != nil {
 			t.h.log.DebugContext(ctx, "terminal control refused", "sandbox", t.sandbox, "error", err)
-			_ = t.sendText(conn, JobLine{Error: lineError(problemOf(err))})
+			_ = t.sendText(conn, operation.JobLine{End: operation.End{Error: lineError(problemOf(err))}})
 			return
 		}
 	}

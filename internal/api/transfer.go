@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -26,51 +27,33 @@ const (
 	// drainTime is how long the rest of a refused upload is read, so that the
 	// client gets to see the answer.
 	drainTime = 5 * time.Second
-	// contentPath is how the path of a file's content ends, and archivesPath
-	// where archives are sent.
-	contentPath  = "/files/content"
-	archivesPath = "/v1/template-archives"
+	// contentPath is how the path of a file's content ends.
+	contentPath = "/files/content"
 )
 
-type readInput struct {
-	SandboxPath
-	FileQuery
-	Offset int64 `query:"offset" doc:"In bytes."`
-	Limit  int64 `query:"limit" doc:"In bytes; absent is to the end."`
-}
-
-type writeInput struct {
-	SandboxPath
-	FileQuery
-	Mode        string `query:"mode" doc:"Permission bits in octal."`
-	MakeParents bool   `query:"make_parents" doc:"Make directories that are missing."`
-	Append      bool   `query:"append" doc:"Write at the end of the file, if it is there."`
-	Exclusive   bool   `query:"exclusive" doc:"Fail when the file exists."`
-	Owner       string `query:"owner" doc:"A user name or uid[:gid]."`
-}
-
-type archiveInput struct {
-	SandboxPath
-	FileQuery
-	MaxBytes int64 `query:"max_bytes" doc:"Fail when the archive grows over this; absent is no bound."`
-}
-
 func (h *handlers) registerTransfers(a huma.API) {
-	const base, content = "/v1/sandboxes/{sandbox}/files", "/v1/sandboxes/{sandbox}" + contentPath
-	const cut = "A failure on the way breaks the connection, so that a cut file is never taken for whole. " +
-		"A client that sends `TE: trailers` gets the trailer `X-Cove-End` in place: `ok`, or the problem as JSON."
-	read := op(http.MethodGet, content, "read-file", "files", "Read a file of any size")
-	read.Description = "The header `X-Cove-File` describes the file, as JSON. " + cut
-	huma.Register(a, sends(read, contentRaw), h.readFile)
+	huma.Register(a, sends(describeRoute(operation.ReadFile.Info), contentRaw), h.readFile)
+	registerUpload(h, a, operation.WriteFile, func(ctx context.Context, in *operation.WriteInput, body io.Reader) (*sandbox.FileInfo, error) {
+		return h.svc.WriteFile(ctx, in.Sandbox, in.WriteFileRequest, body)
+	})
+	huma.Register(a, sends(describeRoute(operation.ArchiveDir.Info), contentZIP), h.archive)
+}
 
-	write := op(http.MethodPut, content, "write-file", "files", "Write a file of any size")
-	write.Description = "Readers see the old content or the whole new one. When the upload breaks off, or stands still for a minute (408), nothing is written; of what is appended, the part that came stays."
-	write.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{contentRaw: {}}}
-	huma.Register(a, answers[sandbox.FileInfo](a, write, contentJSON), h.writeFile)
+func (h *handlers) registerUpload(a huma.API) {
+	registerUpload(h, a, operation.UploadArchive, func(ctx context.Context, _ *struct{}, body io.Reader) (*sandbox.ArchiveUpload, error) {
+		return h.svc.UploadArchive(ctx, body)
+	})
+}
 
-	archive := op(http.MethodGet, base+"/archive", "archive-dir", "files", "Download a directory as a ZIP file")
-	archive.Description = "Symbolic links are kept as links; special files are left out. " + cut
-	huma.Register(a, sends(archive, contentZIP), h.archive)
+// registerUpload registers an operation whose body is content of any size.
+func registerUpload[In, Out any](h *handlers, a huma.API, op operation.Op[In, Out], take func(context.Context, *In, io.Reader) (*Out, error)) {
+	o := describeRoute(op.Info)
+	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{contentRaw: {}}}
+	huma.Register(a, answers[Out](a, o, contentJSON), func(_ context.Context, in *In) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: func(hctx huma.Context) {
+			receive(h, hctx, func(ctx context.Context, body io.Reader) (*Out, error) { return take(ctx, in, body) })
+		}}, nil
+	})
 }
 
 // sends documents an operation that answers with bytes.
@@ -79,10 +62,10 @@ func sends(o huma.Operation, contentType string) huma.Operation {
 	return o
 }
 
-func (h *handlers) readFile(_ context.Context, in *readInput) (*huma.StreamResponse, error) {
+func (h *handlers) readFile(_ context.Context, in *operation.ReadInput) (*huma.StreamResponse, error) {
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humago.Unwrap(hctx)
-		file, err := h.svc.ReadFile(r.Context(), in.Sandbox, sandbox.ReadFileRequest{Path: in.Path, Offset: in.Offset, Limit: in.Limit})
+		file, err := h.svc.ReadFile(r.Context(), in.Sandbox, in.ReadFileRequest)
 		if err != nil {
 			h.fail(r.Context(), err).write(w)
 			return
@@ -92,7 +75,7 @@ func (h *handlers) readFile(_ context.Context, in *readInput) (*huma.StreamRespo
 	}}, nil
 }
 
-func (h *handlers) archive(_ context.Context, in *archiveInput) (*huma.StreamResponse, error) {
+func (h *handlers) archive(_ context.Context, in *operation.ArchiveInput) (*huma.StreamResponse, error) {
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		r, w := humago.Unwrap(hctx)
 		zip, err := h.svc.ArchiveDir(r.Context(), in.Sandbox, in.Path, in.MaxBytes)
@@ -170,18 +153,6 @@ func acceptsTrailers(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-func (h *handlers) writeFile(_ context.Context, in *writeInput) (*huma.StreamResponse, error) {
-	return &huma.StreamResponse{Body: func(hctx huma.Context) {
-		req := sandbox.WriteFileRequest{
-			Path: in.Path, Mode: in.Mode, MakeParents: in.MakeParents,
-			Append: in.Append, Exclusive: in.Exclusive, Owner: in.Owner,
-		}
-		receive(h, hctx, func(ctx context.Context, body io.Reader) (*sandbox.FileInfo, error) {
-			return h.svc.WriteFile(ctx, in.Sandbox, req, body)
-		})
-	}}, nil
 }
 
 // receive answers a request whose body is content of any size.

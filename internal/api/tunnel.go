@@ -9,14 +9,10 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/cove-sh/cove/internal/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-const tunnelDoc = "A WebSocket that is a TCP connection to the port: binary messages are its bytes, cut anywhere. The text message `eof` ends what its sender " +
-	"sends; after one from each side the server closes the WebSocket. A connection that breaks inside breaks the WebSocket. A port on which nothing listens " +
-	"is refused before the protocol changes."
 
 const (
 	// tunnelChunk is the most that one message of the server holds, in bytes.
@@ -27,15 +23,8 @@ const (
 )
 
 func (h *handlers) registerTunnel(a huma.API) {
-	o := op(http.MethodGet, "/v1/sandboxes/{sandbox}/ports/{port}", "dial-port", "previews", "Connect to a port of a sandbox")
-	o.Description = tunnelDoc
-	o.Responses = map[string]*huma.Response{"101": {Description: "The protocol changes to WebSocket."}}
-	o.DefaultStatus = http.StatusSwitchingProtocols
-	huma.Register(a, o, func(_ context.Context, in *PortPath) (*huma.StreamResponse, error) {
-		return &huma.StreamResponse{Body: func(hctx huma.Context) {
-			r, w := humago.Unwrap(hctx)
-			h.tunnel(w, r, in.Sandbox, in.Port)
-		}}, nil
+	registerSocket(a, operation.DialPort, func(w http.ResponseWriter, r *http.Request, in *operation.PortPath) {
+		h.tunnel(w, r, in.Sandbox, in.Port)
 	})
 }
 

@@ -1,0 +1,141 @@
+package operation
+
+import (
+	"context"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Of commands.
+var (
+	Exec = Op[ExecInput, sandbox.Job]{Info: about("POST "+inBox+"/exec", "exec", "jobs", write, "Run a command").upTo(MaxExecBody).repeatable(RepeatBackground).
+		says("With `Accept: application/x-ndjson` the answer is a stream of events, output in base64, that ends with a line " +
+			"marked `final` or with an `error`. Otherwise it is one value when the command has ended. A client that disconnects kills the " +
+			"command, unless it runs in the background.")}
+	OpenTerminal = Op[SandboxPath, Empty]{Info: about("GET "+inBox+"/terminal", "open-terminal", "jobs", write, "Run a command and talk to it").says("%s", terminalText)}
+	ListJobs     = op(about("GET "+inBox+"/jobs", "list-jobs", "jobs", read, "List jobs, oldest first"), pageOf(sandbox.Service.ListJobs))
+	GetJob       = op(about("GET "+inJob, "get-job", "jobs", read, "Get a job"),
+		func(ctx context.Context, s sandbox.Service, in *JobPath) (*sandbox.Job, error) {
+			return s.GetJob(ctx, in.Sandbox, in.Job)
+		})
+	Attach = streamed(about("GET "+inJob+"/attach", "attach-job", "jobs", read, "Stream a job's kept and live output").does("Attach").
+		says("The answer is a stream of events, output in base64, that ends with a line marked `final` when the job has ended, or with an `error`. A client that disconnects leaves the job alone."),
+		func(ctx context.Context, s sandbox.Service, in *attachInput, send func(JobLine) error) error {
+			return JobLines(send, func(sink sandbox.JobSink) (*sandbox.Job, error) {
+				return s.Attach(ctx, in.Sandbox, in.Job, in.AttachRequest, sink)
+			})
+		})
+	ReadOutput = op(about("GET "+inJob+"/output", "read-output", "jobs", read, "Read a range of a job's kept output"),
+		func(ctx context.Context, s sandbox.Service, in *outputInput) (*sandbox.Output, error) {
+			return s.ReadOutput(ctx, in.Sandbox, in.Job, in.OutputRequest)
+		})
+	SignalJob = op(about("POST "+inJob+"/signal", "signal-job", "jobs", write, "Send a signal to a job's process group"),
+		func(ctx context.Context, s sandbox.Service, in *signalInput) (*sandbox.Job, error) {
+			return s.SignalJob(ctx, in.Sandbox, in.Job, in.Body.Signal, in.Body.KillAfterMS)
+		})
+	WriteStdin = op(about("POST "+inJob+"/stdin", "write-stdin", "jobs", write, "Write to a job's standard input").does("WriteInput").upTo(sandbox.MaxStdinBytes+1),
+		func(ctx context.Context, s sandbox.Service, in *stdinInput) (*Empty, error) {
+			return nil, s.WriteInput(ctx, in.Sandbox, in.Job, in.RawBody, in.Close)
+		})
+	ResizeTerminal = op(about("POST "+inJob+"/resize", "resize-terminal", "jobs", write, "Change the size of a job's terminal"),
+		func(ctx context.Context, s sandbox.Service, in *resizeInput) (*Empty, error) {
+			return nil, s.ResizeTerminal(ctx, in.Sandbox, in.Job, in.Body)
+		})
+)
+
+// JobLines sends the events of a job as lines, and the job of the last.
+func JobLines(send func(JobLine) error, run func(sandbox.JobSink) (*sandbox.Job, error)) error {
+	job, err := run(func(ev sandbox.JobEvent) error { return send(JobLine{JobEvent: ev}) })
+	if err != nil {
+		return err
+	}
+	return send(JobLine{JobEvent: sandbox.JobEvent{Job: job}, End: Final})
+}
+
+const terminalText = "A WebSocket. The client's first message is a text: the request as for exec, with open_stdin if it is to be talked to. After that, its binary " +
+	"messages are standard input, and its text messages are `{\"resize\":{\"cols\":C,\"rows\":R}}`, `{\"signal\":\"INT\"}` or " +
+	"`{\"close_stdin\":true}`. The server sends text `{\"job\":...}` when the command has started, then output as binary messages whose first " +
+	"byte is 1 for stdout and 2 for stderr, and at the end text `{\"job\":...,\"final\":true}` or `{\"error\":{...}}`. Text " +
+	"`{\"stream\":...,\"offset\":N}` says that output before N was not kept, because the client was slow. Empty objects keep the connection " +
+	"alive. A client that disconnects kills the command. `timeout_ms` 0 is no timeout."
+
+const codeStreamed = "With `Accept: application/x-ndjson` or `text/event-stream` the answer is a stream of output as it comes, that in base64, " +
+	"which ends with a line marked `final` that has the whole result, or with an `error`. A client that disconnects interrupts the code."
+
+// Of interpreters.
+var (
+	RunCode = Op[CodeInput, sandbox.CodeResult]{Info: about("POST "+inBox+"/code", "run-code", "code", write, "Run code in an interpreter that keeps its state").upTo(maxCodeBody).
+		says("Code that fails is no error: the answer has its `error`. %s", codeStreamed)}
+	RunIsolated = Op[IsolatedInput, sandbox.CodeResult]{Info: about("POST /v1/code", "run-isolated", "code", write, "Run code in a sandbox made for it alone, which is gone afterwards").upTo(maxCodeBody).
+			says("%s", codeStreamed)}
+	ListContexts     = op(about("GET "+inContexts, "list-contexts", "code", read, "List interpreters, oldest first").says("A sandbox has at most %d of them, all in one answer.", sandbox.MaxContexts), one[SandboxPath](sandbox.Service.ListContexts))
+	InterruptContext = op(about("POST "+inContexts+"/{language}/{context}/interrupt", "interrupt-context", "code", write, "Interrupt what runs in an interpreter; its state stays"), inContext(sandbox.Service.InterruptContext))
+	RestartContext   = op(about("POST "+inContexts+"/{language}/{context}/restart", "restart-context", "code", write, "Put a new interpreter in the place of one; its state is lost"), inContext(sandbox.Service.RestartContext))
+	DeleteContext    = op(about("DELETE "+inContexts+"/{language}/{context}", "delete-context", "code", write, "End an interpreter"),
+		func(ctx context.Context, s sandbox.Service, in *ContextPath) (*Empty, error) {
+			return nil, s.DeleteContext(ctx, in.Sandbox, in.ref())
+		})
+)
+
+const cutText = "A failure on the way breaks the connection, so that a cut file is never taken for whole. " +
+	"A client that sends `TE: trailers` gets the trailer `X-Cove-End` in place: `ok`, or the problem as JSON."
+
+// Of files.
+var (
+	ListFiles = op(about("GET "+inFiles, "list-files", "files", read, "List a directory, by name"),
+		func(ctx context.Context, s sandbox.Service, in *listFilesInput) (*sandbox.List[sandbox.FileInfo], error) {
+			return s.ListFiles(ctx, in.Sandbox, in.ListFilesRequest)
+		})
+	StatFile = op(about("GET "+inFiles+"/stat", "stat-file", "files", read, "Describe a file"),
+		func(ctx context.Context, s sandbox.Service, in *statInput) (*sandbox.FileInfo, error) {
+			return s.StatFile(ctx, in.Sandbox, in.Path)
+		})
+	EditFile = op(about("POST "+inFiles+"/edit", "edit-file", "files", files, "Replace text in a file").upTo(MaxEditBody), inSandbox(sandbox.Service.EditFile))
+	MakeDir  = op(about("POST "+inFiles+"/mkdir", "make-dir", "files", files, "Make a directory and its parents"),
+		func(ctx context.Context, s sandbox.Service, in *mkdirInput) (*sandbox.FileInfo, error) {
+			return s.MakeDir(ctx, in.Sandbox, in.Body.Path, in.Body.Mode)
+		})
+	MakeSymlink = op(about("POST "+inFiles+"/symlink", "make-symlink", "files", files, "Make a symbolic link"), inSandbox(sandbox.Service.MakeSymlink))
+	MoveFile    = op(about("POST "+inFiles+"/move", "move-file", "files", files, "Rename a file or directory"), inSandbox(sandbox.Service.MoveFile))
+	DeleteFile  = op(about("DELETE "+inFiles, "delete-file", "files", files, "Delete a file, or a directory with recursive"),
+		func(ctx context.Context, s sandbox.Service, in *deleteInput) (*Empty, error) {
+			return nil, s.DeleteFile(ctx, in.Sandbox, in.Path, in.Recursive)
+		})
+	WatchFiles = streamed(about("GET "+inFiles+"/watch", "watch-files", "files", read, "Stream changes below a directory").
+			says("The first event is `ready`: changes from then on are reported. The stream ends with the sandbox or when the client goes."),
+		func(ctx context.Context, s sandbox.Service, in *watchInput, send func(WatchLine) error) error {
+			err := s.WatchFiles(ctx, in.Sandbox, in.WatchRequest, func(ev sandbox.WatchEvent) error { return send(WatchLine{WatchEvent: ev}) })
+			if err != nil {
+				return err
+			}
+			return send(WatchLine{End: Final})
+		})
+	ReadFile = Op[ReadInput, Empty]{Info: about("GET "+inFiles+"/content", "read-file", "files", read, "Read a file of any size").
+			says("The header `X-Cove-File` describes the file, as JSON. %s", cutText)}
+	WriteFile = Op[WriteInput, sandbox.FileInfo]{Info: about("PUT "+inFiles+"/content", "write-file", "files", files, "Write a file of any size").
+			says("Readers see the old content or the whole new one. When the upload breaks off, or stands still for a minute (408), nothing is written; of what is appended, the part that came stays.")}
+	ArchiveDir = Op[ArchiveInput, Empty]{Info: about("GET "+inFiles+"/archive", "archive-dir", "files", read, "Download a directory as a ZIP file").
+			says("Symbolic links are kept as links; special files are left out. %s", cutText)}
+)
+
+// Of what goes on in sandboxes.
+var (
+	ListProcesses = op(about("GET "+inBox+"/processes", "list-processes", "observe", read, "List the processes inside a sandbox, by id"), pageOf(sandbox.Service.ListProcesses))
+	SignalProcess = op(about("POST "+inBox+"/processes/{pid}/signal", "signal-process", "observe", write, "Send a signal to one process"),
+		func(ctx context.Context, s sandbox.Service, in *signalProcessInput) (*Empty, error) {
+			return nil, s.SignalProcess(ctx, in.Sandbox, in.PID, in.Body.Signal)
+		})
+	GetEnv = op(about("GET "+inBox+"/env", "get-env", "observe", read, "Tell the default environment of a sandbox, by name"), pageOf(sandbox.Service.GetEnv))
+	SetEnv = op(about("PATCH "+inBox+"/env", "set-env", "observe", write, "Change the default environment of a sandbox").
+		says("Commands and code that are started from then on see it. The answer has the first %d variables by name; the list of the environment goes on at its `next_cursor`.", sandbox.MaxPageSize),
+		inSandbox(sandbox.Service.SetEnv))
+	ListStats   = op(about("GET /v1/stats", "list-stats", "observe", read, "Tell what sandboxes use now, newest first"), query(sandbox.Service.ListStats))
+	StatsSeries = op(about("GET "+inBox+"/stats/series", "get-stats-series", "observe", read, "Tell what a sandbox has used, oldest first").does("StatsSeries").
+			says("There is a point for every %d seconds in which it ran, of the last %d minutes: at most %d, all in one answer.",
+			sandbox.StatsInterval/time.Second, sandbox.StatsRetention/time.Minute, sandbox.StatsRetention/sandbox.StatsInterval),
+		func(ctx context.Context, s sandbox.Service, in *seriesInput) (*sandbox.List[sandbox.StatsPoint], error) {
+			return s.StatsSeries(ctx, in.Sandbox, sandbox.StatsSeriesRequest{Since: given(in.Since), MaxPoints: in.MaxPoints})
+		})
+	ListDeliveries = op(about("GET "+inBox+"/deliveries", "list-deliveries", "observe", read, "List the webhooks of a sandbox's jobs, newest first"), pageOf(sandbox.Service.ListDeliveries))
+)
