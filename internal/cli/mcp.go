@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,7 +20,6 @@ type mcpOptions struct {
 	Tools    []string
 	ReadOnly bool
 	Verbose  bool
-	Handover time.Duration
 }
 
 func (o *mcpOptions) AddFlags(f *pflag.FlagSet) {
@@ -29,14 +27,7 @@ func (o *mcpOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.Toolsets, "toolsets", nil, "sets of tools to offer, such as core, default or all (default COVE_TOOLSETS, or the dialect's)")
 	f.StringSliceVar(&o.Tools, "tools", nil, "single tools to offer, besides the toolsets if any are named (default COVE_TOOLS)")
 	f.BoolVar(&o.ReadOnly, "read-only", false, "only tools that change nothing")
-	addHandover(f, &o.Handover)
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error")
-}
-
-// addHandover adds a flag by which tests need not wait as long as clients do.
-func addHandover(f *pflag.FlagSet, value *time.Duration) {
-	f.DurationVar(value, "mcp-handover", 0, "when a command that an MCP call waits for becomes a job (default 45s)")
-	_ = f.MarkHidden("mcp-handover")
 }
 
 func (a *app) mcpCommand() *cobra.Command {
@@ -92,6 +83,6 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	}
 	return mcpserver.RunStdio(ctx, mcpserver.Config{
 		Service: svc, Version: a.Version, Log: log,
-		Dialect: opts.Dialect, Toolsets: opts.Toolsets, Tools: opts.Tools, ReadOnly: opts.ReadOnly, Handover: opts.Handover, Env: a.Env,
+		Dialect: opts.Dialect, Toolsets: opts.Toolsets, Tools: opts.Tools, ReadOnly: opts.ReadOnly, Env: a.Env,
 	}, a.Stdin, a.Stdout)
 }

@@ -26,8 +26,6 @@ const (
 type serveOptions struct {
 	Config   string
 	OnDemand bool
-	Fixtures bool
-	Handover time.Duration
 	// given are the settings that flags have set, by the flag's name.
 	given map[string]string
 }
@@ -35,9 +33,6 @@ type serveOptions struct {
 func (o *serveOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
 	f.BoolVar(&o.OnDemand, "on-demand", false, "serve a local client: a free TCP port unless told, and end after "+onDemandIdle+" of idleness")
-	f.BoolVar(&o.Fixtures, "mcp-fixtures", false, "serve the tools of the MCP conformance suite")
-	_ = f.MarkHidden("mcp-fixtures")
-	addHandover(f, &o.Handover)
 	o.given = map[string]string{}
 	for _, s := range config.Settings() {
 		if s.Flag == "state-dir" {
@@ -105,7 +100,7 @@ func (a *app) runServe(ctx context.Context, opts serveOptions) error {
 		return err
 	}
 	log := server.NewLog(cfg.Log, a.Stderr)
-	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log, Handover: opts.Handover, Fixtures: opts.Fixtures}
+	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log}
 	if opts.OnDemand {
 		deps.LockWait, deps.OnDemand = onDemandWait, true
 	} else {

@@ -13,9 +13,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/intake"
-	"github.com/cove-sh/cove/internal/mcpserver/fixture"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -66,9 +67,18 @@ type Config struct {
 	// a task, if its client takes tasks; 0 is five seconds.
 	TaskAfter time.Duration
 
-	// Fixtures serves, instead of sandboxes, the tools that the conformance
-	// suite of the protocol calls by name. For tests.
-	Fixtures bool
+	// Content is served in place of a dialect's tools, prompts and resources; nil
+	// is the dialect's.
+	Content Content
+}
+
+// Content is what a server offers that has no dialect, such as the tools that
+// a conformance suite calls by name.
+type Content interface {
+	// Options changes the options of a server that is about to be made.
+	Options(*mcp.ServerOptions)
+	// Register adds tools, prompts and resources to a server.
+	Register(*mcp.Server)
 }
 
 func (c Config) withDefaults() Config {
@@ -89,9 +99,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.TaskAfter == 0 {
 		c.TaskAfter = taskAfter
-		if c.Fixtures { // whose longest calls take a second
-			c.TaskAfter = fixture.TaskAfter
-		}
 	}
 	if c.Memory == nil {
 		c.Memory = &DefaultMemory

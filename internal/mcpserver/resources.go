@@ -28,7 +28,7 @@ func (b *builder) resourceHandler(t dialect.ResourceTemplate) mcp.ResourceHandle
 // server.
 func (b *builder) listResources(next mcp.MethodHandler) mcp.MethodHandler {
 	lister, ok := b.dialect.(dialect.Lister)
-	if !ok || b.cfg.Fixtures {
+	if !ok || b.cfg.Content != nil {
 		return next
 	}
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {

@@ -13,7 +13,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
-	"github.com/cove-sh/cove/internal/mcpserver/fixture"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -49,8 +48,8 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 		Logger:       slog.New(quiet{b.cfg.Log.Handler()}),
 		Capabilities: b.capabilities(offer),
 	}
-	if b.cfg.Fixtures {
-		fixture.Options(opts)
+	if b.cfg.Content != nil {
+		b.cfg.Content.Options(opts)
 	} else {
 		opts.CompletionHandler = b.completion()
 	}
@@ -58,8 +57,8 @@ func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
 		opts.Capabilities.AddExtension(tasksExtension, nil)
 	}
 	s := mcp.NewServer(about.Implementation, opts)
-	if b.cfg.Fixtures {
-		fixture.Register(s)
+	if b.cfg.Content != nil {
+		b.cfg.Content.Register(s)
 	} else {
 		b.register(s, offer)
 		s.AddSendingMiddleware(offer.onlyChanged(b.sessions))
@@ -85,7 +84,7 @@ func (b *builder) capabilities(o *offer) *mcp.ServerCapabilities {
 	if _, ok := b.dialect.(dialect.Resourcer); ok {
 		c.Resources = &mcp.ResourceCapabilities{}
 	}
-	if _, ok := b.dialect.(dialect.Prompter); ok && !b.cfg.Fixtures {
+	if _, ok := b.dialect.(dialect.Prompter); ok && b.cfg.Content == nil {
 		c.Prompts = &mcp.PromptCapabilities{}
 	}
 	if s, ok := b.dialect.(dialect.Streamer); ok && s.StreamsOutput() {
@@ -137,7 +136,7 @@ func (b *builder) middleware(o *offer) mcp.Middleware {
 			ctx, cancel := b.join(ctx, req)
 			defer cancel()
 			res, err := next(ctx, method, req)
-			if list, ok := res.(*mcp.ListToolsResult); ok && method == methodListTools && err == nil && !b.cfg.Fixtures {
+			if list, ok := res.(*mcp.ListToolsResult); ok && method == methodListTools && err == nil && b.cfg.Content == nil {
 				ss, _ := req.GetSession().(*mcp.ServerSession)
 				o.arrange(b.sessions.known(ss), list)
 			}
@@ -152,7 +151,7 @@ func (b *builder) middleware(o *offer) mcp.Middleware {
 // unknown is the error for a tool or prompt that is not there: a dialect's own,
 // or how a tool that is off is turned on.
 func (b *builder) unknown(o *offer, req mcp.Request) error {
-	if b.cfg.Fixtures {
+	if b.cfg.Content != nil {
 		return nil
 	}
 	refuser, refuses := b.dialect.(dialect.Refuser)

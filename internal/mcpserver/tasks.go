@@ -201,7 +201,7 @@ func (b *builder) withTasks(next mcp.MethodHandler) mcp.MethodHandler {
 		switch req.GetParams().(type) {
 		case *taskParams, *updateTaskParams:
 			if !takesTasks(req) {
-				return nil, missingTasks()
+				return nil, MissingTasks("method")
 			}
 		}
 		call, ok := req.(*mcp.CallToolRequest)
@@ -264,14 +264,16 @@ func (b *builder) work(ctx context.Context, t *task, next mcp.MethodHandler, met
 	}
 }
 
-func missingTasks() error {
+// MissingTasks is the error of a method or a tool that is for clients which can
+// be answered with a task.
+func MissingTasks(what string) error {
 	required := &mcp.ClientCapabilities{}
 	required.AddExtension(tasksExtension, nil)
 	data, err := json.Marshal(mcp.MissingRequiredClientCapabilityData{RequiredCapabilities: required})
 	if err != nil {
 		return err
 	}
-	return &jsonrpc.Error{Code: mcp.CodeMissingRequiredClientCapabilities, Message: "this method is for clients that declare the extension " + tasksExtension + " with the request", Data: data}
+	return &jsonrpc.Error{Code: mcp.CodeMissingRequiredClientCapabilities, Message: "this " + what + " is for clients that declare the extension " + tasksExtension + " with the request", Data: data}
 }
 
 type taskParams struct {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/dialect/microsandbox"
-	"github.com/cove-sh/cove/internal/server"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -45,7 +44,7 @@ func TestDialectPorts(t *testing.T) {
 	ports := map[string]net.Addr{}
 	r := mustStart(t, func(cfg *config.Config) {
 		cfg.DialectPorts = []string{"microsandbox=0", "podflare@hosted=127.0.0.1:0"}
-	}, func(d *server.Deps) { d.DialectReady = func(name string, addr net.Addr) { ports[name] = addr } })
+	}, func(d *setup) { d.DialectReady = func(name string, addr net.Addr) { ports[name] = addr } })
 	own, hosted := ports["microsandbox"], ports["podflare@hosted"]
 	if own == nil || hosted == nil {
 		t.Fatalf("the ports are %v", ports)
@@ -129,7 +128,7 @@ func TestDialectPortsRefused(t *testing.T) {
 func TestSuperserveHTTP(t *testing.T) {
 	var own net.Addr
 	r := mustStart(t, func(cfg *config.Config) { cfg.DialectPorts = []string{"superserve=127.0.0.1:0"} },
-		func(d *server.Deps) { d.DialectReady = func(_ string, addr net.Addr) { own = addr } })
+		func(d *setup) { d.DialectReady = func(_ string, addr net.Addr) { own = addr } })
 	key, err := r.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "k"})
 	if err != nil {
 		t.Fatal(err)

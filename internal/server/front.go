@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,12 +26,6 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
-	// maxConnections bounds the connections by TCP to one address; half of the
-	// files that the daemon may open are a bound too.
-	maxConnections = 8192
-	// maxRequestsPerKey bounds the requests of one key that are under way,
-	// streams and WebSockets included.
-	maxRequestsPerKey = 1024
 	// hurryTime is how long the body of a request is waited for that comes from
 	// somebody without a key.
 	hurryTime = 2 * time.Second
@@ -58,10 +51,11 @@ type front struct {
 
 func (s *Server) newFront(p *parts) (*front, error) {
 	rest := api.New(api.Config{Service: p.service, Log: s.log, Version: s.deps.Version, Denied: p.service.Denied, Requests: p.store})
-	mcp, err := mcpserver.NewHTTP(mcpserver.Config{
-		Service: p.service, Version: s.deps.Version, Log: s.log, HostChecked: true,
-		Handover: s.deps.Handover, Fixtures: s.deps.Fixtures,
-	})
+	served := mcpserver.Config{Service: p.service, Version: s.deps.Version, Log: s.log, HostChecked: true}
+	if s.deps.MCP != nil {
+		s.deps.MCP(&served)
+	}
+	mcp, err := mcpserver.NewHTTP(served)
 	if err != nil {
 		return nil, fmt.Errorf("make the MCP server: %w", err)
 	}
@@ -76,14 +70,10 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &front{s: s, mcp: mcp, cancel: cancel}
-	pace := intake.DefaultPace
-	if s.deps.Pace != nil {
-		pace = *s.deps.Pace
-	}
-	bound := newPerKey(cmp.Or(s.deps.MaxRequestsPerKey, maxRequestsPerKey))
+	bound := newPerKey(s.bounds.RequestsPerKey)
 	keys := &auth.Keys{Store: p.store, Tries: auth.NewTries(), Log: s.log} // for all doors
 	rest = s.authenticate(keys, bound.handler(mux))
-	fronts := auth.WithAddress(pace.Handler(s.uploads(p.service, s.dialectFronts(p, mcp, keys, bound, rest)), ownContent))
+	fronts := auth.WithAddress(s.bounds.Pace.Handler(s.uploads(p.service, s.dialectFronts(p, mcp, keys, bound, rest)), ownContent))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	f.http = &http.Server{
 		Handler:           f.count(splitHosts(previews, p.metrics.watch(s.checkHost(fronts)))),
@@ -211,13 +201,10 @@ func (f *front) listen(ctx context.Context) error {
 // bounded bounds the connections of a listener that others than the server's own
 // user may reach.
 func (f *front) bounded(l net.Listener) net.Listener {
-	most := maxConnections
+	most := f.s.bounds.Connections
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
-		most = min(most, int(min(files.Cur/2, maxConnections)))
-	}
-	if f.s.deps.MaxConnections > 0 {
-		most = f.s.deps.MaxConnections
+		most = int(min(files.Cur/2, uint64(most)))
 	}
 	var said atomic.Int64
 	return intake.Listen(l, intake.ListenConfig{Most: most, Patience: intake.DefaultPatience, Full: func() {

@@ -21,6 +21,7 @@ import (
 	"github.com/cove-sh/cove/internal/intake"
 	"github.com/cove-sh/cove/internal/janitor"
 	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/internal/mcpserver"
 	"github.com/cove-sh/cove/internal/orphan"
 	"github.com/cove-sh/cove/internal/service"
 	"github.com/cove-sh/cove/internal/store"
@@ -58,29 +59,35 @@ type Deps struct {
 	// DialectReady, if set, is called before Ready with each address that
 	// speaks a dialect of its own.
 	DialectReady func(dialect string, addr net.Addr)
-	// Handover is when a command that an MCP call waits for becomes a job; 0 is
-	// as clients need it. For tests.
-	Handover time.Duration
-	// Pace, MaxConnections and MaxRequestsPerKey are bounds of what clients may
-	// do; nil and 0 are as SECURITY.md says. For tests.
-	Pace              *intake.Pace
-	MaxConnections    int
-	MaxRequestsPerKey int
-	// Fixtures serves the tools of the MCP conformance suite. For tests.
-	Fixtures bool
+	// MCP, if set, may change how MCP is served, and what.
+	MCP func(*mcpserver.Config)
 }
 
 // Server is one daemon. [Server.Run] runs it, once.
 type Server struct {
-	cfg  config.Config
-	deps Deps
-	log  *slog.Logger
-	port atomic.Int32 // of the TCP listener, once there is one
+	cfg    config.Config
+	deps   Deps
+	log    *slog.Logger
+	bounds bounds
+	port   atomic.Int32 // of the TCP listener, once there is one
 }
+
+// bounds are what clients may do; SECURITY.md tells them.
+type bounds struct {
+	Pace intake.Pace
+	// Connections are those by TCP to one address; half of the files that the
+	// daemon may open are a bound too.
+	Connections int
+	// RequestsPerKey are the requests of one key that are under way, streams and
+	// WebSockets included.
+	RequestsPerKey int
+}
+
+var defaultBounds = bounds{Pace: intake.DefaultPace, Connections: 8192, RequestsPerKey: 1024}
 
 // New returns a server with a configuration that [config.Load] has checked.
 func New(cfg config.Config, deps Deps) *Server {
-	return &Server{cfg: cfg, deps: deps, log: deps.Log}
+	return &Server{cfg: cfg, deps: deps, log: deps.Log, bounds: defaultBounds}
 }
 
 // parts are what is closed at the end, in the order in which it was opened.

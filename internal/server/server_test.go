@@ -36,8 +36,14 @@ type running struct {
 	done chan error
 }
 
+// setup is how a daemon is made.
+type setup struct {
+	server.Deps
+	server.Bounds
+}
+
 // start starts a daemon, and waits until it answers or has failed.
-func start(t *testing.T, change func(*config.Config), deps ...func(*server.Deps)) (*running, error) {
+func start(t *testing.T, change func(*config.Config), deps ...func(*setup)) (*running, error) {
 	t.Helper()
 	cfg := config.Default(func(string) string { return "" })
 	cfg.StateDir = t.TempDir()
@@ -48,17 +54,17 @@ func start(t *testing.T, change func(*config.Config), deps ...func(*server.Deps)
 		change(&cfg)
 	}
 	ready := make(chan net.Addr, 1)
-	d := server.Deps{
+	d := setup{server.Deps{
 		Assembly: servertest.Assembly(), Version: "1.2.3",
 		Log:   slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Ready: func(tcp net.Addr) { ready <- tcp },
-	}
+	}, server.DefaultBounds}
 	for _, f := range deps {
 		f(&d)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{cfg: cfg, stop: cancel, done: make(chan error, 1)}
-	go func() { r.done <- server.New(cfg, d).Run(ctx) }()
+	go func() { r.done <- server.NewBounded(cfg, d.Deps, d.Bounds).Run(ctx) }()
 	select {
 	case r.tcp = <-ready:
 		t.Cleanup(func() { r.end(t) })
@@ -69,7 +75,7 @@ func start(t *testing.T, change func(*config.Config), deps ...func(*server.Deps)
 	}
 }
 
-func mustStart(t *testing.T, change func(*config.Config), deps ...func(*server.Deps)) *running {
+func mustStart(t *testing.T, change func(*config.Config), deps ...func(*setup)) *running {
 	t.Helper()
 	r, err := start(t, change, deps...)
 	if err != nil {
@@ -256,7 +262,7 @@ func TestOneDaemonPerStateDirectory(t *testing.T) {
 	// One that may wait takes over.
 	second := make(chan error, 1)
 	go func() {
-		r, err := start(t, same, func(d *server.Deps) { d.LockWait = 20 * time.Second })
+		r, err := start(t, same, func(d *setup) { d.LockWait = 20 * time.Second })
 		if err == nil {
 			err = r.client(t).Ping(context.Background())
 		}
@@ -362,7 +368,7 @@ func TestStopCutsCallsThatTakeTooLong(t *testing.T) {
 }
 
 func TestIdleExit(t *testing.T) {
-	r := mustStart(t, func(c *config.Config) { c.IdleExit = 150 * time.Millisecond }, func(d *server.Deps) { d.OnDemand = true })
+	r := mustStart(t, func(c *config.Config) { c.IdleExit = 150 * time.Millisecond }, func(d *setup) { d.OnDemand = true })
 	select {
 	case err := <-r.done:
 		t.Fatalf("ended before who has started it could ask: %v", err)
@@ -395,7 +401,7 @@ func TestIdleExit(t *testing.T) {
 func TestFailedStartClosesWhatWasOpened(t *testing.T) {
 	dir := t.TempDir()
 	broken := errors.New("no engine here")
-	_, err := start(t, func(c *config.Config) { c.StateDir = dir }, func(d *server.Deps) {
+	_, err := start(t, func(c *config.Config) { c.StateDir = dir }, func(d *setup) {
 		d.Assembly.Engine = func(context.Context, string, *config.Config, *slog.Logger) (engine.Engine, error) { return nil, broken }
 	})
 	if !errors.Is(err, broken) {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/intake"
-	"github.com/cove-sh/cove/internal/server"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -36,7 +35,7 @@ func dial(t *testing.T, network, address, text string) net.Conn {
 }
 
 // keyed starts a daemon with a key, and returns the header that has it.
-func keyed(t *testing.T, change func(*server.Deps)) (d *running, ctx context.Context, header string) {
+func keyed(t *testing.T, change func(*setup)) (d *running, ctx context.Context, header string) {
 	t.Helper()
 	d = mustStart(t, func(c *config.Config) { c.DialectPorts = []string{"microsandbox=127.0.0.1:0"} }, change)
 	key, err := d.client(t).CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "k", Scopes: []sandbox.Scope{sandbox.ScopeAdmin}})
@@ -50,8 +49,8 @@ func keyed(t *testing.T, change func(*server.Deps)) (d *running, ctx context.Con
 // user may send content from a pipe that stands still.
 func TestStalledBodiesEndAtAllDoors(t *testing.T) {
 	var own net.Addr
-	d, ctx, key := keyed(t, func(d *server.Deps) {
-		d.Pace = &intake.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}
+	d, ctx, key := keyed(t, func(d *setup) {
+		d.Pace = intake.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}
 		d.DialectReady = func(_ string, a net.Addr) { own = a }
 	})
 	sb, err := d.client(t).Create(ctx, sandbox.CreateRequest{Name: "work"})
@@ -101,7 +100,7 @@ func TestStalledBodiesEndAtAllDoors(t *testing.T) {
 func TestKeysComeBeforeBodies(t *testing.T) {
 	var own net.Addr
 	d := mustStart(t, func(c *config.Config) { c.DialectPorts = []string{"microsandbox=127.0.0.1:0"} },
-		func(d *server.Deps) { d.DialectReady = func(_ string, a net.Addr) { own = a } })
+		func(d *setup) { d.DialectReady = func(_ string, a net.Addr) { own = a } })
 	for path, address := range map[string]net.Addr{"/v1/sandboxes": d.tcp, "/mcp": d.tcp, "/mcp/hopx": d.tcp, "/api/v1/rpc": own} {
 		conn := dial(t, "tcp", address.String(), "POST "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
 		if answer, err := io.ReadAll(conn); os.IsTimeout(err) || !strings.HasPrefix(string(answer), "HTTP/1.1 401") {
@@ -112,7 +111,7 @@ func TestKeysComeBeforeBodies(t *testing.T) {
 
 // Attack: more connections than there may be. The socket is not among them.
 func TestConnectionsAreBounded(t *testing.T) {
-	d := mustStart(t, nil, func(d *server.Deps) { d.MaxConnections = 2 })
+	d := mustStart(t, nil, func(d *setup) { d.Connections = 2 })
 	one, two := dial(t, "tcp", d.tcp.String(), ""), dial(t, "tcp", d.tcp.String(), "")
 	three := dial(t, "tcp", d.tcp.String(), "")
 	if n, err := three.Read(make([]byte, 1)); n != 0 || err == nil || os.IsTimeout(err) {
@@ -136,7 +135,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 
 // Attack: a key with streams without end. Other keys have room.
 func TestStreamsOfAKeyAreBounded(t *testing.T) {
-	d, ctx, key := keyed(t, func(d *server.Deps) { d.MaxRequestsPerKey = 2 })
+	d, ctx, key := keyed(t, func(d *setup) { d.RequestsPerKey = 2 })
 	sb, err := d.client(t).Create(ctx, sandbox.CreateRequest{Name: "work"})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
 // The conformance suite of the Model Context Protocol, at every revision it
-// has requirements for, each scenario green. COVE_FIXTURES_URL is a server in
-// fixture mode.
+// has requirements for, each scenario green. COVE_CONFORMANCE_URL is a server
+// of package conformance.
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -9,8 +9,8 @@ import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
-const url = process.env.COVE_FIXTURES_URL;
-assert.ok(url, 'set COVE_FIXTURES_URL');
+const url = process.env.COVE_CONFORMANCE_URL;
+assert.ok(url, 'set COVE_CONFORMANCE_URL');
 const suite = fileURLToPath(new URL('node_modules/@modelcontextprotocol/conformance/dist/index.js', import.meta.url));
 
 function run(args, cwd) {

@@ -32,11 +32,11 @@ type door struct {
 	transport func() mcp.Transport
 }
 
-// doors are all ways to reach all tools of a daemon; args are added to "cove mcp".
-func doors(d *covetest.Daemon, args ...string) []door {
+// doors are all ways to reach all tools of a daemon.
+func doors(d *covetest.Daemon) []door {
 	http := func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: d.URL + "/mcp" + everything} }
 	stdio := func() mcp.Transport {
-		return &mcp.CommandTransport{Command: coveMCP(d, append([]string{"--toolsets", "all"}, args...)...)}
+		return &mcp.CommandTransport{Command: coveMCP(d, "--toolsets", "all")}
 	}
 	return []door{
 		{"HTTP, sessions", sessionRevision, http},

@@ -24,6 +24,7 @@ import (
 	"github.com/cove-sh/cove/internal/mcpserver"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/test/mcp/conformance"
 	"github.com/cove-sh/cove/test/mcp/local"
 )
 
@@ -153,7 +154,7 @@ const (
 )
 
 // TestInspector and TestConformance are for "make soak": TestRealClients and
-// TestRealConformance have the same programs talk to the daemon.
+// TestDaemonConformance have the same programs talk to the daemon.
 func TestInspector(t *testing.T) {
 	if !needs.Soak() {
 		return
@@ -168,6 +169,7 @@ func TestConformance(t *testing.T) {
 		return
 	}
 	node(t)
-	url := serveHTTP(t, mcpserver.Config{Fixtures: true})
-	run(t, "conformance.test.mjs", "COVE_FIXTURES_URL="+url)
+	var cfg mcpserver.Config
+	conformance.Serve(&cfg)
+	run(t, "conformance.test.mjs", "COVE_CONFORMANCE_URL="+serveHTTP(t, cfg))
 }

@@ -1,14 +1,21 @@
 package mcp
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
+	"net"
 	"os"
 	"strconv"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/config"
 	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/server"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/test/mcp/conformance"
+	"github.com/cove-sh/cove/test/servertest"
 )
 
 // daemon starts the real program with real sandboxes.
@@ -80,10 +87,30 @@ func TestRealClients(t *testing.T) {
 	})
 }
 
-// The suite runs against the daemon in its fixture mode: the process, listener
-// and handlers that serve sandboxes.
-func TestRealConformance(t *testing.T) {
+// The suite runs against a whole daemon, with the listener and the handlers
+// that serve sandboxes.
+func TestDaemonConformance(t *testing.T) {
 	node(t)
-	d := daemon(t, covetest.Options{Dev: true, Args: []string{"--mcp-fixtures"}})
-	run(t, "conformance.test.mjs", "COVE_FIXTURES_URL="+d.URL+"/mcp")
+	cfg := config.Default(func(string) string { return "" })
+	cfg.StateDir, cfg.Listen, cfg.Dev = t.TempDir(), "127.0.0.1:0", true
+	ready, ended := make(chan net.Addr, 1), make(chan error, 1)
+	d := server.New(cfg, server.Deps{
+		Assembly: servertest.Assembly(), Version: "0.0.1", Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Ready: func(tcp net.Addr) { ready <- tcp }, MCP: conformance.Serve,
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { ended <- d.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	select {
+	case tcp := <-ready:
+		run(t, "conformance.test.mjs", "COVE_CONFORMANCE_URL=http://"+tcp.String()+"/mcp")
+	case err := <-ended:
+		t.Error("the daemon has ended at its start")
+		ended <- err
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
+	"github.com/cove-sh/cove/internal/mcpserver"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
@@ -54,6 +56,29 @@ func Stdio(d *covetest.Daemon, dialect string, args ...string) Door {
 // Command is the command of [Stdio], for tests that change its environment.
 func Command(d *covetest.Daemon, dialect string, args ...string) *exec.Cmd {
 	return d.Command(context.Background(), append([]string{"mcp", "--dialect", dialect}, args...)...)
+}
+
+// InProcess is what "cove mcp" does on a daemon, done in the test's process: with
+// a configuration whose Service and Log are left out.
+func InProcess(t testing.TB, d *covetest.Daemon, cfg mcpserver.Config) Door {
+	cfg.Service, cfg.Log = d.Client, slog.New(slog.NewTextHandler(t.Output(), nil))
+	return func() mcp.Transport {
+		in, clientOut := io.Pipe()
+		clientIn, out := io.Pipe()
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			if err := mcpserver.RunStdio(context.WithoutCancel(t.Context()), cfg, in, out); err != nil {
+				t.Error(err)
+			}
+			_ = out.Close()
+		}()
+		t.Cleanup(func() {
+			_ = clientOut.Close()
+			<-served
+		})
+		return &mcp.IOTransport{Reader: clientIn, Writer: clientOut}
+	}
 }
 
 // HTTP is the URL of a dialect.

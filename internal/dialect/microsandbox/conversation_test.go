@@ -4,11 +4,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/microsandbox"
+	"github.com/cove-sh/cove/internal/mcpserver"
 	"github.com/cove-sh/cove/internal/needs"
 	"github.com/cove-sh/cove/test/covetest"
 )
@@ -35,7 +37,7 @@ func TestConversations(t *testing.T) {
 
 // users are who runs daemons for these tests.
 func users() map[string]covetest.Options {
-	return dialecttest.Users("--dialect-port", microsandbox.Name+"=0", "--mcp-handover", "1s")
+	return dialecttest.Users("--dialect-port", microsandbox.Name+"=0")
 }
 
 // ownPort finds where a daemon says that it speaks the dialect.
@@ -50,11 +52,13 @@ func ownURL(t *testing.T, d *covetest.Daemon) string {
 	return m[1]
 }
 
-// doors are the ways to a daemon, by name.
+// doors are the ways to a daemon, by name. A hasty server follows commands that
+// run for longer than a second.
 func doors(t *testing.T, d *covetest.Daemon) map[string]dialecttest.Door {
 	own := ownURL(t, d)
 	return map[string]dialecttest.Door{
-		"stdio":    dialecttest.Stdio(d, microsandbox.Name, "--mcp-handover", "1s"),
+		"hasty":    dialecttest.InProcess(t, d, mcpserver.Config{Dialect: microsandbox.Name, Handover: time.Second}),
+		"stdio":    dialecttest.Stdio(d, microsandbox.Name),
 		"own port": func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: own + "/mcp"} },
 	}
 }
@@ -82,6 +86,7 @@ func TestRealConversations(t *testing.T) {
 			}
 			converse("stdio", "testdata/real/guide")
 			converse("own port", "testdata/real/life")
+			converse("hasty", "testdata/real/hasty")
 			t.Run("JSON-RPC", func(t *testing.T) {
 				t.Cleanup(func() { dialecttest.KillAll(t, daemon) })
 				exchanges(t, "testdata/rpc/real", ownURL(t, daemon))

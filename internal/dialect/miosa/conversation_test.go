@@ -9,11 +9,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect/dialecttest"
 	"github.com/cove-sh/cove/internal/dialect/miosa"
+	"github.com/cove-sh/cove/internal/mcpserver"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/covetest"
 )
@@ -95,16 +97,26 @@ type world struct {
 	*covetest.Daemon
 	// open connects as the world's clients do.
 	open func(t *testing.T) *mcp.ClientSession
+	// hasty connects to a server for which a command that runs for some seconds
+	// goes on as a job.
+	hasty func(t *testing.T) *mcp.ClientSession
 }
 
-// localWorld is a daemon of an ordinary user's that asks for no key, used on standard
-// input and output. A command that runs for some seconds goes on as a job.
+// localWorld is a daemon of an ordinary user's that asks for no key, used on
+// standard input and output.
 func localWorld(t *testing.T) *world {
 	t.Helper()
 	d := covetest.Borrow(t, dialecttest.Ordinary())
-	return &world{d, func(t *testing.T) *mcp.ClientSession {
-		return dialecttest.Connect(t, dialecttest.Stdio(d, miosa.Name, "--mcp-handover", "4s")(), revision)
-	}}
+	connect := func(door func(t *testing.T) dialecttest.Door) func(t *testing.T) *mcp.ClientSession {
+		return func(t *testing.T) *mcp.ClientSession { return dialecttest.Connect(t, door(t)(), revision) }
+	}
+	return &world{
+		Daemon: d,
+		open:   connect(func(*testing.T) dialecttest.Door { return dialecttest.Stdio(d, miosa.Name) }),
+		hasty: connect(func(t *testing.T) dialecttest.Door {
+			return dialecttest.InProcess(t, d, mcpserver.Config{Dialect: miosa.Name, Handover: 4 * time.Second})
+		}),
+	}
 }
 
 // seedScopes are those that the product tells people to give a key for agents.

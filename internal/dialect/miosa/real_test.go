@@ -86,7 +86,7 @@ func get(t *testing.T, d *covetest.Daemon, link string) (status int, body string
 // What is called next here is a small program with the same commands, since
 // there is no Internet.
 func testNextJS(t *testing.T, w *world) {
-	s := w.open(t)
+	s := w.hasty(t)
 	box := dialecttest.Ask(t, s, "sandbox_create", `{ "template": "nextjs" }`)
 	if box["template"] != "nextjs" || box["status"] != "running" {
 		t.Fatalf("the sandbox is %v", box)
