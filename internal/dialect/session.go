@@ -42,13 +42,6 @@ func (s *Session) Value(key any, create func() (value any, end func(context.Cont
 	return v, nil
 }
 
-// Forget drops what is kept under key without ending it.
-func (s *Session) Forget(key any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.values, key)
-}
-
 // End ends the session and undoes what was made in it, last first. It may be
 // repeated.
 func (s *Session) End(ctx context.Context) {

@@ -43,24 +43,6 @@ func (g *Gateway) ServeDNS(ctx context.Context, pc net.PacketConn) error {
 	}
 }
 
-// ServeDNSListener answers the sandbox's questions over TCP.
-func (g *Gateway) ServeDNSListener(ctx context.Context, l net.Listener) error {
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return nil
-			}
-			return err
-		}
-		wg.Go(func() { g.names.serveTCP(ctx, c) })
-	}
-}
-
 // work answers one datagram, unless too many are worked on.
 func (r *resolver) work(ctx context.Context, wg *sync.WaitGroup, msg []byte, send func([]byte)) {
 	select {

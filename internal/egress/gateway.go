@@ -186,13 +186,6 @@ func (g *Gateway) allFlows() []*flow {
 	return all
 }
 
-// Connections returns how many connections and flows there are now.
-func (g *Gateway) Connections() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.flows)
-}
-
 // Close ends all connections and waits for them.
 func (g *Gateway) Close() {
 	g.mu.Lock()

@@ -507,7 +507,7 @@ func TestLimits(t *testing.T) {
 		_, _ = in.connect(publicAddr + ":7")
 	}
 	in.event(func(e sandbox.NetworkEvent) bool { return e.Rule == "connections_per_second" })
-	if n := in.g.Connections(); n != 3 {
+	if n := len(in.g.allFlows()); n != 3 {
 		t.Errorf("%d connections, want 3", n)
 	}
 }

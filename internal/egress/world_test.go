@@ -435,9 +435,9 @@ func over(c net.Conn) bool {
 
 // idle waits until all connections are over.
 func (in *internet) idle() {
-	for end := time.Now().Add(patience); in.g.Connections() > 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); len(in.g.allFlows()) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			in.t.Fatalf("%d connections are not over", in.g.Connections())
+			in.t.Fatalf("%d connections are not over", len(in.g.allFlows()))
 		}
 	}
 }

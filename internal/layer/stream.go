@@ -15,8 +15,8 @@ var errEnough = errors.New("enough")
 
 // WritePlan writes a plan as the stream that package apply carries out. theirs
 // is a second reading of the layer of the winner, of the same state and in
-// whatever order; it is read as far as it is needed, and may be nil if
-// [Plan.NeedsContent] is false. On an error the stream is incomplete, and
+// whatever order; it is read as far as it is needed, and may be nil if the plan
+// writes no file of that layer. On an error the stream is incomplete, and
 // package apply does nothing with it.
 func WritePlan(w io.Writer, p *Plan, theirs io.Reader) error {
 	s := planWriter{tw: tar.NewWriter(w), plan: p}
@@ -29,32 +29,8 @@ func WritePlan(w io.Writer, p *Plan, theirs io.Reader) error {
 	return s.tw.Close()
 }
 
-// NeedsContent says that the plan has files whose content is in the winner's
-// layer.
-func (p *Plan) NeedsContent() bool {
-	for _, f := range p.files {
-		if f.entry.Kind == KindFile && p.inLayer(f) {
-			return true
-		}
-	}
-	return false
-}
-
 func (p *Plan) inLayer(f write) bool {
 	return p.theirs.Layer != nil && p.theirs.Layer.Entry(f.path) == f.entry
-}
-
-// ContentBytes is the size of all files of the plan together.
-func (p *Plan) ContentBytes() int64 {
-	var n int64
-	counted := map[*Entry]bool{}
-	for _, f := range p.files {
-		if !counted[f.entry] {
-			n += f.entry.Size
-		}
-		counted[f.entry] = true
-	}
-	return n
 }
 
 type planWriter struct {

@@ -145,9 +145,8 @@ func TestOutboxBounds(t *testing.T) {
 	if got := string(events[len(events)-1].GetOutput().GetData()); got != "0123456789note\n" {
 		t.Errorf("got %q", got)
 	}
-	_, stderr := o.Totals()
-	if stderr != 19 {
-		t.Errorf("counted %d", stderr)
+	if o.total[1] != 19 {
+		t.Errorf("counted %d", o.total[1])
 	}
 }
 

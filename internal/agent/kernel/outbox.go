@@ -51,13 +51,6 @@ func (o *Outbox) Take() (events []*agentv1.CodeEvent, last bool) {
 	return events, o.closed
 }
 
-// Totals returns how many bytes were written to the streams.
-func (o *Outbox) Totals() (stdout, stderr int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.total[0], o.total[1]
-}
-
 // Write adds output of a stream: 0 is stdout, 1 stderr. Characters stay whole.
 func (o *Outbox) Write(stream int, data []byte) {
 	o.mu.Lock()

@@ -9,7 +9,6 @@ import (
 
 // The events that this package's users look at.
 const (
-	EventKeyPress         = 2
 	EventDestroyNotify    = 17
 	EventConfigureNotify  = 22
 	EventPropertyNotify   = 28
@@ -91,9 +90,6 @@ func (c *Conn) CreateWindow(events uint32) (uint32, *Reply) {
 func (c *Conn) SelectInput(window, events uint32) {
 	c.Send(done(put32(put32(put32(request(2, 0, 16), window), 1<<11), events)))
 }
-
-// DestroyWindow destroys a window.
-func (c *Conn) DestroyWindow(window uint32) { c.Send(done(put32(request(4, 0, 8), window))) }
 
 // MapWindow shows a window.
 func (c *Conn) MapWindow(window uint32) { c.Send(done(put32(request(8, 0, 8), window))) }
