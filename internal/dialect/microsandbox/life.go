@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -96,7 +97,7 @@ func start(ctx context.Context, c *call, params json.RawMessage) (any, error) {
 		return nil, err
 	}
 	if p.Namespace != nil && *p.Namespace == wildcard {
-		return nil, invalid("Wildcard namespace (*) is not valid for sandbox creation")
+		return nil, dialect.Invalid("Wildcard namespace (*) is not valid for sandbox creation")
 	}
 	namespace, name, err := p.names(c)
 	if err != nil {
@@ -428,7 +429,7 @@ func halt(ctx context.Context, c *call, id string) error {
 func checkNamespace(ctx context.Context, c *call, namespace string) error {
 	list, err := c.Service.List(ctx, sandbox.ListRequest{Namespace: namespace, Page: sandbox.Page{Limit: 1}})
 	if err == nil && len(list.Items) == 0 {
-		err = invalid("Namespace directory '%s' does not exist", namespace)
+		err = dialect.Invalid("Namespace directory '%s' does not exist", namespace)
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -34,7 +35,7 @@ func getMetrics(ctx context.Context, c *call, params json.RawMessage) (any, erro
 		return nil, err
 	}
 	if namespace != wildcard && len(boxes) == 0 {
-		return nil, invalid("Namespace directory '%s' does not exist", namespace)
+		return nil, dialect.Invalid("Namespace directory '%s' does not exist", namespace)
 	}
 	usage, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.SandboxStats], error) {
 		return c.Service.ListStats(ctx, sandbox.StatsRequest{Namespace: namespace, Page: p})

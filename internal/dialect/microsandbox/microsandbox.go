@@ -60,7 +60,10 @@ var methods = []method{
 
 // New returns the dialect.
 func New() *Dialect {
-	defs := definitions()
+	defs := make(map[string]*mcp.Tool)
+	for _, def := range dialect.Definitions(toolsJSON) {
+		defs[def.Name] = def
+	}
 	d := &Dialect{}
 	for _, m := range methods {
 		d.tools = append(d.tools, dialect.Tool{Def: defs[m.tool], Run: m.call})
@@ -70,23 +73,6 @@ func New() *Dialect {
 
 //go:embed tools.json
 var toolsJSON []byte
-
-// definitions returns the tools by name, their schemas as raw JSON.
-func definitions() map[string]*mcp.Tool {
-	var list []struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description"`
-		InputSchema json.RawMessage `json:"inputSchema"`
-	}
-	if err := json.Unmarshal(toolsJSON, &list); err != nil {
-		panic(fmt.Sprintf("tools.json: %v", err)) // every test of the package finds it
-	}
-	defs := make(map[string]*mcp.Tool)
-	for _, t := range list {
-		defs[t.Name] = &mcp.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema}
-	}
-	return defs
-}
 
 // Name returns the dialect's name.
 func (d *Dialect) Name() string { return Name }
@@ -137,7 +123,9 @@ func (m *method) call(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult
 	if err != nil {
 		return nil, &failure{m.fails, err}
 	}
-	return dialect.Text(pretty(v), nil), nil
+	// The values are maps, lists, texts and numbers: keys are in alphabetical
+	// order, as the product's are.
+	return dialect.Text(dialect.JSON(v, "  "), nil), nil
 }
 
 // failure is an error of a method, which its result tells in the method's own
@@ -157,9 +145,7 @@ func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 	if f, ok := err.(*failure); ok { //nolint:errorlint // it is what call returns
 		begins = f.begins
 	}
-	res := dialect.Text(begins+kindOf(err)+sandbox.MessageOf(err), nil)
-	res.IsError = true
-	return res
+	return dialect.ErrorText(begins+kindOf(err)+sandbox.MessageOf(err), nil)
 }
 
 // kindOf says in the product's words whose fault an error is.
@@ -169,17 +155,4 @@ func kindOf(err error) string {
 		return "Validation error: "
 	}
 	return "Internal server error: "
-}
-
-// pretty is a value as the product shows it: keys in alphabetical order, two
-// spaces. Values are maps, lists, texts and numbers.
-func pretty(v any) string {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
-		panic(fmt.Sprintf("encode a result: %v", err)) // of our own types
-	}
-	return strings.TrimSuffix(b.String(), "\n")
 }

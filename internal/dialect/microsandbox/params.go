@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -72,7 +73,7 @@ var errNotWhole = errors.New("a number that must be an integer is none")
 // between returns the number if it is in bounds.
 func (w *whole) between(name string, low, high float64) (int64, error) {
 	if f := float64(*w); f < low || f > high {
-		return 0, invalid("%s must be %.0f to %.0f", name, low, high)
+		return 0, dialect.Invalid("%s must be %.0f to %.0f", name, low, high)
 	}
 	return int64(*w), nil
 }
@@ -84,13 +85,9 @@ func (w *whole) seconds() (time.Duration, error) {
 	case w == nil || float64(*w) == 0 || float64(*w) > (365*24*time.Hour).Seconds():
 		return 0, nil
 	case float64(*w) < 0:
-		return 0, invalid("timeout must not be negative")
+		return 0, dialect.Invalid("timeout must not be negative")
 	}
 	return time.Duration(*w) * time.Second, nil
-}
-
-func invalid(format string, args ...any) error {
-	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
 }
 
 func internal(format string, args ...any) error {
@@ -103,7 +100,7 @@ func decode(params json.RawMessage, into any) error {
 		params = json.RawMessage("{}")
 	}
 	if !utf8.Valid(params) {
-		return invalid("the parameters are not valid UTF-8")
+		return dialect.Invalid("the parameters are not valid UTF-8")
 	}
 	err := json.Unmarshal(params, into)
 	if err == nil {
@@ -170,13 +167,13 @@ const maxName = 63
 func checkName(what, s string) error {
 	switch {
 	case s == "":
-		return invalid("%s cannot be empty", what)
+		return dialect.Invalid("%s cannot be empty", what)
 	case len(s) > maxName:
-		return invalid("%s cannot exceed %d characters", what, maxName)
+		return dialect.Invalid("%s cannot exceed %d characters", what, maxName)
 	case strings.IndexFunc(s, func(r rune) bool { return !alphanumeric(r) && r != '-' && r != '_' }) >= 0:
-		return invalid("%s can only contain alphanumeric characters, hyphens, or underscores", what)
+		return dialect.Invalid("%s can only contain alphanumeric characters, hyphens, or underscores", what)
 	case !alphanumeric(rune(s[0])):
-		return invalid("%s must start with an alphanumeric character", what)
+		return dialect.Invalid("%s must start with an alphanumeric character", what)
 	}
 	return nil
 }
@@ -198,7 +195,7 @@ func (cfg *config) unsupported() error {
 		{"shell", cfg.Shell != nil && *cfg.Shell != ""}, {"exec", cfg.Exec != nil && *cfg.Exec != ""},
 	} {
 		if f.given {
-			return invalid("config.%s is not supported by this server; leave it out", f.name)
+			return dialect.Invalid("config.%s is not supported by this server; leave it out", f.name)
 		}
 	}
 	return nil
@@ -218,7 +215,7 @@ func parsePorts(list []string) ([]sandbox.PublishedPort, error) {
 		h, errHost := parsePort(host)
 		g, errGuest := parsePort(guest)
 		if errHost != nil || errGuest != nil {
-			return nil, invalid("invalid port mapping '%s': expected host:guest, or one port for both", clip.Text(s, maxShown))
+			return nil, dialect.Invalid("invalid port mapping '%s': expected host:guest, or one port for both", clip.Text(s, maxShown))
 		}
 		if g != guestPort {
 			ports = append(ports, sandbox.PublishedPort{Host: h, Guest: g})
@@ -247,7 +244,7 @@ func parseEnvs(list []string) (map[string]string, error) {
 	for _, s := range list {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok || name == "" {
-			return nil, invalid("invalid environment variable '%s': expected NAME=value", clip.Text(s, maxShown))
+			return nil, dialect.Invalid("invalid environment variable '%s': expected NAME=value", clip.Text(s, maxShown))
 		}
 		env[name] = value
 	}
@@ -264,9 +261,9 @@ func parseVolumes(list []string) ([]sandbox.Mount, error) {
 		}
 		switch {
 		case host == "" || guest == "":
-			return nil, invalid("invalid volume '%s': expected host:guest, or one path for both", clip.Text(s, maxShown))
+			return nil, dialect.Invalid("invalid volume '%s': expected host:guest, or one path for both", clip.Text(s, maxShown))
 		case !strings.HasPrefix(host, "/"):
-			return nil, invalid("the volume '%s' has a relative path; give an absolute one, which the server's operator must have allowed", clip.Text(s, maxShown))
+			return nil, dialect.Invalid("the volume '%s' has a relative path; give an absolute one, which the server's operator must have allowed", clip.Text(s, maxShown))
 		}
 		mounts = append(mounts, sandbox.Mount{Host: host, Target: guest})
 	}

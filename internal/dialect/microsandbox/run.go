@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -90,11 +91,8 @@ func runCode(ctx context.Context, c *call, params json.RawMessage) (any, error) 
 
 // tellResult adds what an interpreter shows besides what code writes.
 func tellResult(out *lines, res *sandbox.CodeResult, timeout time.Duration) {
-	for _, o := range res.Outputs {
-		var text string
-		if o.Result && json.Unmarshal(o.Data["text/plain"], &text) == nil && text != "" {
-			out.text(sandbox.Stdout, text)
-		}
+	for _, value := range dialect.Values(res) {
+		out.text(sandbox.Stdout, value)
 	}
 	if e := res.Error; e != nil && !res.TimedOut {
 		text := e.Traceback

@@ -14,6 +14,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -156,7 +157,7 @@ func ParseExpiry(s string) (time.Duration, error) {
 	}[s[len(digits):]]
 	n, err := strconv.ParseInt(digits, 10, 32)
 	if err != nil || !ok || n <= 0 || n > int64(100*365*24*time.Hour/unit) {
-		return 0, invalid("%.32q is not how long a key is good for; write a number with s, m, h, d, w, mo or y, such as 24h or 3mo, and at most 100y", s)
+		return 0, dialect.Invalid("%.32q is not how long a key is good for; write a number with s, m, h, d, w, mo or y, such as 24h or 3mo, and at most 100y", s)
 	}
 	return time.Duration(n) * unit, nil
 }

@@ -126,16 +126,11 @@ func (e *plainError) write(w http.ResponseWriter) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
-	var data bytes.Buffer
-	enc := json.NewEncoder(&data)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(fmt.Sprintf("encode an answer: %v", err)) // of our own types
-	}
+	data := dialect.JSON(v, "")
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(bytes.TrimSuffix(data.Bytes(), []byte("\n"))) // the client may be gone
+	_, _ = io.WriteString(w, data) // the client may be gone
 }
 
 // admit tells who calls: with a key of the dialect's, or of the server's.

@@ -170,7 +170,7 @@ func snake(name string) string {
 type missing struct{ text string }
 
 func (e *missing) Error() string { return e.text }
-func (e *missing) Unwrap() error { return refusal("%s", e.text) }
+func (e *missing) Unwrap() error { return dialect.Invalid("%s", e.text) }
 
 // errTooSlow is the cause of the end of a request that took too long.
 var errTooSlow = errors.New("the time of the request is over")
@@ -194,13 +194,7 @@ func (c *call) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 
 // result is an object as text and as structured content.
 func result(v any) (*mcp.CallToolResult, error) {
-	var text strings.Builder
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, fmt.Errorf("encode a result: %w", err)
-	}
-	return dialect.Text(strings.TrimSuffix(text.String(), "\n"), v), nil
+	return dialect.Text(dialect.JSON(v, ""), v), nil
 }
 
 // failure is an error as the product's REST interface tells it.
@@ -280,33 +274,11 @@ func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 		f = failureOf(err)
 		f.RequestID = newRequestID()
 	}
-	res := dialect.Text(fmt.Sprintf("Error: %s (%d %s, request_id %s)", f.Message, f.Status, f.Code, f.RequestID), map[string]any{"error": f})
-	res.IsError = true
-	return res
-}
-
-// refusal is a request that is wrong.
-func refusal(format string, args ...any) error {
-	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
+	return dialect.ErrorText(fmt.Sprintf("Error: %s (%d %s, request_id %s)", f.Message, f.Status, f.Code, f.RequestID), map[string]any{"error": f})
 }
 
 // quoted shows the start of what an agent has sent, on one line.
-func quoted(s string) string {
-	s = clip.Text(s, 64)
-	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0 {
-		return s
-	}
-	q := strconv.Quote(s)
-	return q[1 : len(q)-1]
-}
-
-// stamp is a time in the product's form, "" for none.
-func stamp(t *time.Time) string {
-	if t == nil {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02T15:04:05.000Z")
-}
+func quoted(s string) string { return dialect.OneLine(clip.Text(s, 64)) }
 
 // errGone is in the errors about what is not there, or no longer.
 var errGone = errors.New("gone")
@@ -314,16 +286,8 @@ var errGone = errors.New("gone")
 // about explains an error of a call on a sandbox: one that is gone for good is
 // not found, whoever was meant by it.
 func (c *call) about(ctx context.Context, id string, err error) error {
-	switch sandbox.CodeOf(err) {
-	case sandbox.CodeNotFound, sandbox.CodeNotRunning:
-	default:
-		return err
-	}
-	s, getErr := c.Service.Get(ctx, id)
-	if getErr == nil && s.State != sandbox.StateKilled && s.State != sandbox.StateStopping {
-		return err // of something in it
-	}
-	if getErr != nil && sandbox.CodeOf(getErr) != sandbox.CodeNotFound {
+	s, gone := dialect.Gone(ctx, c.Service, id, err)
+	if !gone {
 		return err
 	}
 	c.session.gone(cmp.Or(idOf(s), id))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -57,7 +58,7 @@ func computerOf(s *sandbox.Sandbox) computer {
 	out := computer{
 		ID: s.ID, Name: cmp.Or(s.Metadata[nameTag], s.Name, s.ID), Status: status(s.State),
 		Template: cmp.Or(s.Metadata[templateTag], s.Template), Size: cmp.Or(s.Metadata[computerTag], "custom"),
-		IPAddress: sandboxIP, CreatedAt: stamp(&s.CreatedAt),
+		IPAddress: sandboxIP, CreatedAt: dialect.Stamp(s.CreatedAt),
 	}
 	if s.State == sandbox.StatePaused {
 		out.Status = "stopped"
@@ -84,13 +85,13 @@ func createComputer(ctx context.Context, c *call, in computerArgs) (*mcp.CallToo
 	if in.Tenant != "" {
 		req.Metadata[tenantTag] = in.Tenant
 	}
-	s, err := createNamed(ctx, c, in.Name, req)
+	s, err := dialect.CreateNamed(ctx, c.Service, in.Name, nameTag, req)
 	if err != nil {
 		return nil, err
 	}
 	if s.Desktop == nil {
 		_, _ = c.Service.Kill(context.WithoutCancel(ctx), s.ID) // it is of no use
-		return nil, refusal("template %s has no desktop; choose ubuntu-desktop", quoted(in.Template))
+		return nil, dialect.Invalid("template %s has no desktop; choose ubuntu-desktop", quoted(in.Template))
 	}
 	c.session.useComputer(s.ID)
 	out := computerOf(s)
@@ -111,13 +112,13 @@ func desktopFor(ctx context.Context, c *call, asked string) (string, error) {
 	}
 	switch {
 	case err != nil && asked == "windows-11":
-		return "", refusal("template windows-11 is not available: it needs an image of Windows, which this server does not have; use ubuntu-desktop")
+		return "", dialect.Invalid("template windows-11 is not available: it needs an image of Windows, which this server does not have; use ubuntu-desktop")
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound && desktops[asked]:
-		return "", refusal("this server has no desktop template, so no computers; ask its operator for one")
+		return "", dialect.Invalid("this server has no desktop template, so no computers; ask its operator for one")
 	case err != nil:
 		return "", unknownTemplate(asked, err)
 	case t.Desktop == nil && t.State == sandbox.TemplateReady:
-		return "", refusal("template %s has no desktop; choose ubuntu-desktop", quoted(asked))
+		return "", dialect.Invalid("template %s has no desktop; choose ubuntu-desktop", quoted(asked))
 	}
 	if strings.Contains(asked, "@") {
 		return asked, nil
@@ -199,7 +200,7 @@ func (c *call) onScreen(ctx context.Context, id string, x, y int) error {
 		return c.onComputer(ctx, id, err)
 	}
 	if x >= screen.Width || y >= screen.Height {
-		return refusal("x %d, y %d is not on the screen, which has %d x %d pixels", x, y, screen.Width, screen.Height)
+		return dialect.Invalid("x %d, y %d is not on the screen, which has %d x %d pixels", x, y, screen.Width, screen.Height)
 	}
 	return nil
 }
@@ -222,7 +223,7 @@ func (in *actionArgs) input() (sandbox.Input, error) {
 			return sandbox.Input{}, sandbox.Errorf(sandbox.CodeTooLarge, "text has %d bytes and may have %d; type it in parts", n, sandbox.MaxTypedBytes)
 		}
 		if took := int64(in.Delay) * int64(utf8.RuneCountInString(in.Text)); took > sandbox.MaxInputTime.Milliseconds() {
-			return sandbox.Input{}, refusal("to type this text would take %d s, and may take %.0f; lower delay or type it in parts", took/1000, sandbox.MaxInputTime.Seconds())
+			return sandbox.Input{}, dialect.Invalid("to type this text would take %d s, and may take %.0f; lower delay or type it in parts", took/1000, sandbox.MaxInputTime.Seconds())
 		}
 		return sandbox.Input{Type: sandbox.InputText, Text: in.Text, DurationMS: int64(in.Delay)}, nil
 	case "key":

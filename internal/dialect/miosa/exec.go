@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -42,7 +43,7 @@ func (in *execArgs) timeout(most int64) (int64, error) {
 		ms = math.Ceil(in.TimeoutMS)
 	}
 	if ms > float64(most*1000) {
-		return 0, refusal("timeout must be at most %d seconds; run what takes longer with sandbox_exec_background", most)
+		return 0, dialect.Invalid("timeout must be at most %d seconds; run what takes longer with sandbox_exec_background", most)
 	}
 	return int64(ms), nil
 }
@@ -179,7 +180,7 @@ func (c *call) executed(job *sandbox.Job, in *execArgs, out *collector) executed
 	if job.State == sandbox.JobExited {
 		res.ExitCode, res.TimedOut = new(exitCode(job)), job.EndCause == sandbox.EndTimeout
 	} else {
-		c.session.started(job.ID, jobRef{sandbox: job.SandboxID, name: in.Name, command: in.Command, started: stamp(&job.StartedAt)})
+		c.session.started(job.ID, jobRef{sandbox: job.SandboxID, name: in.Name, command: in.Command, started: dialect.Stamp(job.StartedAt)})
 		res.Status, res.JobID = "running", job.ID
 		res.Hint = "the command goes on in the background; follow it with sandbox_job_status, and give a timeout to have one ended"
 	}
@@ -240,7 +241,7 @@ func execBackground(ctx context.Context, c *call, in execArgs) (*mcp.CallToolRes
 	if err != nil {
 		return nil, c.about(ctx, id, inTheirWords(err))
 	}
-	ref := jobRef{sandbox: j.SandboxID, name: in.Name, command: in.Command, started: stamp(&j.StartedAt)}
+	ref := jobRef{sandbox: j.SandboxID, name: in.Name, command: in.Command, started: dialect.Stamp(j.StartedAt)}
 	c.session.started(j.ID, ref)
 	return result(jobOf(j, ref))
 }
@@ -248,7 +249,7 @@ func execBackground(ctx context.Context, c *call, in execArgs) (*mcp.CallToolRes
 func jobOf(j *sandbox.Job, ref jobRef) job {
 	out := job{
 		ID: j.ID, Sandbox: j.SandboxID, Name: ref.name, Status: jobState(j),
-		Command: cmp.Or(ref.command, commandOf(j.Command)), StartedAt: stamp(&j.StartedAt),
+		Command: cmp.Or(ref.command, commandOf(j.Command)), StartedAt: dialect.Stamp(j.StartedAt),
 	}
 	if j.State == sandbox.JobExited {
 		out.ExitCode = new(exitCode(j))
@@ -313,7 +314,7 @@ func jobStatus(ctx context.Context, c *call, in jobArgs) (*mcp.CallToolResult, e
 		}
 		return nil, err
 	}
-	out := jobReport{job: jobOf(j, ref), FinishedAt: stamp(j.EndedAt), Reason: reasonOf(j), StdoutBytes: j.StdoutBytes, StderrBytes: j.StderrBytes}
+	out := jobReport{job: jobOf(j, ref), FinishedAt: dialect.StampOf(j.EndedAt), Reason: reasonOf(j), StdoutBytes: j.StdoutBytes, StderrBytes: j.StderrBytes}
 	for stream, into := range map[sandbox.Stream]*string{sandbox.Stdout: &out.Stdout, sandbox.Stderr: &out.Stderr} {
 		total := map[sandbox.Stream]int64{sandbox.Stdout: j.StdoutBytes, sandbox.Stderr: j.StderrBytes}[stream]
 		if total == 0 {

@@ -6,13 +6,13 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"io"
 	"path"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -34,7 +34,7 @@ const (
 // absolute refuses a path that is not.
 func absolute(name, p string) error {
 	if !path.IsAbs(p) {
-		return refusal("%s must be absolute (begin with /): %s", name, quoted(p))
+		return dialect.Invalid("%s must be absolute (begin with /): %s", name, quoted(p))
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func (in *writeArgs) data() ([]byte, error) {
 	}
 	data, err := base64.StdEncoding.DecodeString(in.Content)
 	if err != nil {
-		return nil, refusal("content is not base64: %v", err)
+		return nil, dialect.Invalid("content is not base64: %v", err)
 	}
 	return data, nil
 }
@@ -114,19 +114,14 @@ func readFile(ctx context.Context, c *call, in readArgs) (*mcp.CallToolResult, e
 		return nil, err
 	}
 	c.Status("reading")
-	r, err := c.Service.ReadFile(ctx, id, sandbox.ReadFileRequest{Path: in.Path, Limit: maxRead + 1})
-	if err != nil {
-		return nil, c.about(ctx, id, err)
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxRead+1))
+	data, at, err := dialect.ReadFile(ctx, c.Service, id, in.Path, maxRead+1)
 	if err != nil {
 		return nil, c.about(ctx, id, err)
 	}
 	if len(data) > maxRead {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "%s is larger than %d bytes; read a part of it with sandbox_exec, such as head -c 65536", quoted(in.Path), maxRead)
 	}
-	out := fileRead{Path: r.Info.Path, Size: len(data)}
+	out := fileRead{Path: at, Size: len(data)}
 	if in.Encoding == "base64" {
 		out.Content, out.Encoding = base64.StdEncoding.EncodeToString(data), in.Encoding
 	} else {
@@ -208,7 +203,7 @@ func listFiles(ctx context.Context, c *call, in listFilesArgs) (*mcp.CallToolRes
 }
 
 func entryOf(f *sandbox.FileInfo) entry {
-	e := entry{Name: f.Name, Path: f.Path, Size: f.Size, IsDir: f.Type == sandbox.TypeDirectory, Type: string(f.Type), ModifiedAt: stamp(&f.ModifiedAt)}
+	e := entry{Name: f.Name, Path: f.Path, Size: f.Size, IsDir: f.Type == sandbox.TypeDirectory, Type: string(f.Type), ModifiedAt: dialect.Stamp(f.ModifiedAt)}
 	if e.IsDir {
 		e.Type = "dir"
 	}

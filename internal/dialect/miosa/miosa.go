@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -116,16 +115,8 @@ func (d *Dialect) Tools() []dialect.Tool { return d.tools }
 // the local daemon, and the key for it. An address of the product's own service
 // is not one of ours, and left out.
 func (d *Dialect) Environment(get func(string) string) (server, key string) {
-	for _, name := range []string{"MIOSA_API_URL", "MIOSA_BASE_URL"} {
-		if server = get(name); server != "" {
-			break
-		}
-	}
-	server = strings.TrimSuffix(strings.TrimRight(server, "/"), "/api/v1")
-	if u, err := url.Parse(server); err == nil && strings.HasSuffix("."+strings.ToLower(u.Hostname()), ".miosa.ai") {
-		server = ""
-	}
-	return server, get("MIOSA_API_KEY")
+	server = dialect.ServerAt([]string{get("MIOSA_API_URL"), get("MIOSA_BASE_URL")}, "miosa.ai")
+	return strings.TrimSuffix(strings.TrimRight(server, "/"), "/api/v1"), get("MIOSA_API_KEY")
 }
 
 // LogLevel reads MIOSA_LOG_LEVEL; the product's default is warn.

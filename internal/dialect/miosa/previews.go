@@ -7,6 +7,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -27,7 +28,7 @@ type preview struct {
 func previewOf(p *sandbox.Preview) preview {
 	return preview{
 		ID: p.ID, Sandbox: p.SandboxID, Port: p.Port, URL: p.URL, PreviewURL: p.URL,
-		Visibility: string(p.Access), CreatedAt: stamp(&p.CreatedAt),
+		Visibility: string(p.Access), CreatedAt: dialect.Stamp(p.CreatedAt),
 	}
 }
 
@@ -52,7 +53,7 @@ func createPreview(ctx context.Context, c *call, in previewArgs) (*mcp.CallToolR
 		if err != nil {
 			return nil, c.about(ctx, id, err)
 		}
-		out.ShareURL, out.ShareExpiresAt = link.URL, stamp(&link.ExpiresAt)
+		out.ShareURL, out.ShareExpiresAt = link.URL, dialect.Stamp(link.ExpiresAt)
 	}
 	return result(out)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -72,7 +73,7 @@ func machineOf(s *sandbox.Sandbox) machine {
 		Ready: s.State == sandbox.StateRunning, IP: sandboxIP,
 		Persistent: s.OnTimeout == sandbox.ActionPause, AlwaysOn: s.IdleTimeoutSeconds == 0, TimeoutSec: s.IdleTimeoutSeconds,
 		Workspace: s.Metadata[workspaceTag], Project: s.Metadata[projectTag], User: s.Metadata[userTag],
-		Metadata: map[string]string{}, CreatedAt: stamp(&s.CreatedAt), StartedAt: stamp(s.StartedAt), DestroyedAt: stamp(s.EndedAt),
+		Metadata: map[string]string{}, CreatedAt: dialect.Stamp(s.CreatedAt), StartedAt: dialect.StampOf(s.StartedAt), DestroyedAt: dialect.StampOf(s.EndedAt),
 	}
 	for key, value := range s.Metadata {
 		if !strings.HasPrefix(key, ownTags) {
@@ -170,7 +171,7 @@ func createSandbox(ctx context.Context, c *call, in createArgs) (*mcp.CallToolRe
 	req.Metadata[templateTag] = asked
 	in.timers(&req)
 	begun := time.Now()
-	s, err := createNamed(ctx, c, in.Name, req)
+	s, err := dialect.CreateNamed(ctx, c.Service, in.Name, nameTag, req)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +193,7 @@ func (in *createArgs) tags() (map[string]string, error) {
 	tags := in.labels.tags()
 	for key, raw := range in.Metadata {
 		if strings.HasPrefix(key, ownTags) {
-			return nil, refusal("metadata keys beginning with %s are reserved", ownTags)
+			return nil, dialect.Invalid("metadata keys beginning with %s are reserved", ownTags)
 		}
 		var text string
 		if json.Unmarshal(raw, &text) != nil {
@@ -220,41 +221,6 @@ func (in *createArgs) timers(req *sandbox.CreateRequest) {
 		idle = 0
 	}
 	req.IdleTimeoutSeconds, req.LifetimeSeconds = &idle, &lifetime
-}
-
-// createNamed gives a sandbox its name, as the service's if that takes it, and
-// as metadata otherwise: the product's names are any text.
-func createNamed(ctx context.Context, c *call, name string, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
-	if name == "" {
-		return c.Service.Create(ctx, req)
-	}
-	if plainName(name) {
-		req.Name = name
-		s, err := c.Service.Create(ctx, req)
-		if sandbox.CodeOf(err) != sandbox.CodeConflict {
-			return s, err
-		}
-		if _, getErr := c.Service.Get(ctx, name); getErr != nil { // it was no other's name
-			return nil, err
-		}
-		req.Name = ""
-	}
-	req.Metadata[nameTag] = name
-	return c.Service.Create(ctx, req)
-}
-
-// plainName reports whether the service takes a name: 1 to 63 of a-z, 0-9, "_",
-// "." and "-", that does not look like an identifier.
-func plainName(name string) bool {
-	if name == "" || len(name) > sandbox.MaxNameLength || strings.Trim(name, "_.-") != name {
-		return false
-	}
-	for _, prefix := range []string{"sbx-", snapshotPrefix} {
-		if strings.HasPrefix(name, prefix) {
-			return false
-		}
-	}
-	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_.-") == ""
 }
 
 type sandboxArgs struct {
@@ -300,26 +266,25 @@ type page struct {
 
 func listSandboxes(ctx context.Context, c *call, in listArgs) (*mcp.CallToolResult, error) {
 	out := page{Sandboxes: []machine{}, Page: int(in.Page), PageSize: int(in.PageSize)}
-	req := sandbox.ListRequest{States: states(in.Status), Metadata: in.tags(), Page: sandbox.Page{Limit: sandbox.MaxPageSize}}
+	req := sandbox.ListRequest{States: states(in.Status), Metadata: in.tags()}
+	if len(req.States) == 0 {
+		return result(out)
+	}
 	first := (out.Page - 1) * out.PageSize
-	for len(req.States) > 0 {
-		list, err := c.Service.List(ctx, req)
+	for s, err := range sandbox.Each(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+		req.Page = p
+		return c.Service.List(ctx, req)
+	}) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range list.Items {
-			s := &list.Items[i]
-			if s.Metadata[computerTag] != "" {
-				continue
-			}
-			if out.Total >= first && out.Total < first+out.PageSize {
-				out.Sandboxes = append(out.Sandboxes, machineOf(s))
-			}
-			out.Total++
+		if s.Metadata[computerTag] != "" {
+			continue
 		}
-		if req.Cursor = list.NextCursor; req.Cursor == "" {
-			break
+		if out.Total >= first && out.Total < first+out.PageSize {
+			out.Sandboxes = append(out.Sandboxes, machineOf(&s))
 		}
+		out.Total++
 	}
 	return result(out)
 }
@@ -434,12 +399,12 @@ func (in *createArgs) resources(template sandbox.Resources) (sandbox.Resources, 
 			is, most float64
 		}{{"cpu_count", cpus, sandbox.MaxVCPUs}, {"memory_mb", memory, sandbox.MaxMemoryMiB}, {"disk_size_mb", disk, sandbox.MaxDiskMiB}} {
 			if v.is > v.most {
-				return sandbox.Resources{}, refusal("%s must be at most %.0f", v.name, v.most)
+				return sandbox.Resources{}, dialect.Invalid("%s must be at most %.0f", v.name, v.most)
 			}
 		}
 		return sandbox.Resources{VCPUs: int(cpus), MemoryMiB: int64(memory), DiskMiB: int64(disk)}, nil
 	case cpus+memory+disk > 0:
-		return sandbox.Resources{}, refusal("give all of cpu_count, memory_mb and disk_size_mb, or none of them and a size")
+		return sandbox.Resources{}, dialect.Invalid("give all of cpu_count, memory_mb and disk_size_mb, or none of them and a size")
 	case in.Size == "" && template != (sandbox.Resources{}):
 		return sandbox.Resources{}, nil
 	}

@@ -3,10 +3,12 @@ package miosa
 import (
 	"cmp"
 	"context"
+	"iter"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -32,7 +34,7 @@ func snapshotOf(s *sandbox.Snapshot) snapshot {
 	}
 	return snapshot{
 		ID: s.ID, Sandbox: s.SandboxID, Name: name, Comment: comment, Status: "ready", Keep: true,
-		SizeBytes: s.SizeBytes, CreatedAt: stamp(&s.CreatedAt),
+		SizeBytes: s.SizeBytes, CreatedAt: dialect.Stamp(s.CreatedAt),
 	}
 }
 
@@ -48,9 +50,9 @@ type snapshotArgs struct {
 func createSnapshot(ctx context.Context, c *call, in snapshotArgs) (*mcp.CallToolResult, error) {
 	switch {
 	case in.Retention != nil || in.Seconds != nil || in.Days != nil:
-		return nil, refusal("snapshots do not expire on this server; leave out retention_seconds, expiration_seconds and expiration_days")
+		return nil, dialect.Invalid("snapshots do not expire on this server; leave out retention_seconds, expiration_seconds and expiration_days")
 	case strings.Contains(in.Name, "\n"):
-		return nil, refusal("name must be one line; put the rest into comment")
+		return nil, dialect.Invalid("name must be one line; put the rest into comment")
 	}
 	id, err := c.sandbox(in.Sandbox)
 	if err != nil {
@@ -68,7 +70,7 @@ func createSnapshot(ctx context.Context, c *call, in snapshotArgs) (*mcp.CallToo
 // and as the first line of its label otherwise: the product's names are any
 // text, and each sandbox has its own.
 func (c *call) snapshotNamed(ctx context.Context, id, name, comment string) (*sandbox.Snapshot, error) {
-	if plainName(name) {
+	if dialect.IsName(name) {
 		s, err := c.Service.CreateSnapshot(ctx, id, sandbox.CreateSnapshotRequest{Name: name, Label: comment})
 		if sandbox.CodeOf(err) != sandbox.CodeConflict {
 			return s, err
@@ -165,34 +167,23 @@ func (c *call) findSnapshot(ctx context.Context, id, snapshot string) (*sandbox.
 
 // snapshotOf returns the newest snapshot of a sandbox by name or comment, or
 // nil.
-func (c *call) snapshotOf(ctx context.Context, id, name string) (found *sandbox.Snapshot, err error) {
-	err = c.eachSnapshot(ctx, id, func(s *sandbox.Snapshot) bool {
-		if v := snapshotOf(s); v.Name == name || v.Comment == name {
-			found = s
-		}
-		return found == nil
-	})
-	return found, err
-}
-
-// eachSnapshot passes the snapshots of a sandbox to f, the newest first, as
-// long as it returns true.
-func (c *call) eachSnapshot(ctx context.Context, id string, f func(*sandbox.Snapshot) bool) error {
-	req := sandbox.ListSnapshotsRequest{Sandbox: id, Page: sandbox.Page{Limit: sandbox.MaxPageSize}}
-	for {
-		list, err := c.Service.ListSnapshots(ctx, req)
+func (c *call) snapshotOf(ctx context.Context, id, name string) (*sandbox.Snapshot, error) {
+	for s, err := range c.snapshots(ctx, id) {
 		if err != nil {
-			return c.about(ctx, id, err)
+			return nil, c.about(ctx, id, err)
 		}
-		for i := range list.Items {
-			if !f(&list.Items[i]) {
-				return nil
-			}
-		}
-		if req.Cursor = list.NextCursor; req.Cursor == "" {
-			return nil
+		if v := snapshotOf(&s); v.Name == name || v.Comment == name {
+			return &s, nil
 		}
 	}
+	return nil, nil
+}
+
+// snapshots are those of a sandbox, the newest first.
+func (c *call) snapshots(ctx context.Context, id string) iter.Seq2[sandbox.Snapshot, error] {
+	return sandbox.Each(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
+		return c.Service.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Sandbox: id, Page: p})
+	})
 }
 
 // snapshots are those of a sandbox.
@@ -206,12 +197,11 @@ func listSnapshots(ctx context.Context, c *call, in sandboxArgs) (*mcp.CallToolR
 	active, _ := c.session.active()
 	id := cmp.Or(in.Sandbox, active)
 	out := snapshots{Snapshots: []snapshot{}}
-	err := c.eachSnapshot(ctx, id, func(s *sandbox.Snapshot) bool {
-		out.Snapshots = append(out.Snapshots, snapshotOf(s))
-		return true
-	})
-	if err != nil {
-		return nil, err
+	for s, err := range c.snapshots(ctx, id) {
+		if err != nil {
+			return nil, c.about(ctx, id, err)
+		}
+		out.Snapshots = append(out.Snapshots, snapshotOf(&s))
 	}
 	return result(out)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -81,7 +82,7 @@ func findTemplate(ctx context.Context, c *call, asked string) (source, error) {
 func unknownTemplate(asked string, err error) error {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound, sandbox.CodeInvalid:
-		return refusal("unknown template %s: %s", quoted(asked), sandbox.MessageOf(err))
+		return dialect.Invalid("unknown template %s: %s", quoted(asked), sandbox.MessageOf(err))
 	}
 	return err
 }
@@ -104,7 +105,7 @@ func (f *source) check(ctx context.Context, c *call, id string) (note string, er
 		case err != nil:
 			return "", err
 		case lacking != "":
-			return "", refusal("template %s is not on this server, and %s has no %s; build the template %s (cove template build %[4]s), or choose another",
+			return "", dialect.Invalid("template %s is not on this server, and %s has no %s; build the template %s (cove template build %[4]s), or choose another",
 				f.asked, instead, lacking, build)
 		case f.sub.missing == "":
 			note += fmt.Sprintf(", with %s %s", f.sub.programs[0], version)

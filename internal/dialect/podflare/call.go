@@ -78,25 +78,19 @@ func plain[In any](target string, aliases map[string][]string, run func(ctx cont
 func renaming(aliases map[string][]string, t dialect.Tool) dialect.Tool {
 	next := t.Run
 	t.Run = func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
-		var args map[string]json.RawMessage
-		if json.Unmarshal(c.Args, &args) != nil || args == nil {
-			return next(ctx, c) // which says what is wrong
-		}
-		for name, others := range aliases {
-			for _, other := range others {
-				v, given := args[other]
-				if _, taken := args[name]; given && !taken {
-					args[name] = v
-					delete(args, other)
+		renamed := *c
+		renamed.Args = dialect.Rewritten(c.Args, func(args map[string]json.RawMessage) map[string]json.RawMessage {
+			for name, others := range aliases {
+				for _, other := range others {
+					v, given := args[other]
+					if _, taken := args[name]; given && !taken {
+						args[name] = v
+						delete(args, other)
+					}
 				}
 			}
-		}
-		data, err := json.Marshal(args)
-		if err != nil {
-			return nil, err
-		}
-		renamed := *c
-		renamed.Args = data
+			return args
+		})
 		return next(ctx, &renamed)
 	}
 	return t

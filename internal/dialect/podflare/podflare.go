@@ -48,7 +48,10 @@ func NewHosted() *Dialect {
 
 func newDialect(name, instructions string, names ...string) *Dialect {
 	d := &Dialect{name: name, instructions: instructions}
-	defs := definitions()
+	defs := make(map[string]*mcp.Tool)
+	for _, def := range dialect.Definitions(toolsJSON) {
+		defs[def.Name] = def
+	}
 	for _, n := range names {
 		def := defs[n]
 		if name == HostedName {
@@ -63,24 +66,6 @@ func newDialect(name, instructions string, names ...string) *Dialect {
 
 //go:embed tools.json
 var toolsJSON []byte
-
-// definitions returns the tools by name, their schemas as raw JSON.
-func definitions() map[string]*mcp.Tool {
-	var list []struct {
-		Name        string               `json:"name"`
-		Description string               `json:"description"`
-		InputSchema json.RawMessage      `json:"inputSchema"`
-		Annotations *mcp.ToolAnnotations `json:"annotations"`
-	}
-	if err := json.Unmarshal(toolsJSON, &list); err != nil {
-		panic(fmt.Sprintf("tools.json: %v", err)) // every test of the package finds it
-	}
-	defs := make(map[string]*mcp.Tool)
-	for _, t := range list {
-		defs[t.Name] = &mcp.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema, Annotations: t.Annotations}
-	}
-	return defs
-}
 
 // requiring returns an object's schema with one more property required.
 func requiring(schema any, property string) json.RawMessage {

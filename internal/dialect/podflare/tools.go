@@ -1,13 +1,10 @@
 package podflare
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
-	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -64,41 +61,16 @@ func runPython(ctx context.Context, c *call, id string, in runArgs) (any, error)
 		return nil, timedOut(in.milliseconds(), then)
 	}
 	out := ran{Stdout: res.Stdout, Stderr: res.Stderr, ExitCode: res.ExitCode}
-	if v, ok := lastValue(res); ok {
-		out.Stdout = line(out.Stdout) + v + "\n"
+	if values := dialect.Values(res); len(values) > 0 {
+		out.Stdout = dialect.Line(out.Stdout) + values[0] + "\n"
 	}
-	if e := res.Error; e != nil {
-		text := e.Traceback
-		if text == "" {
-			text = e.Name + ": " + e.Message
-		}
-		if !strings.Contains(out.Stderr, strings.TrimSpace(text)) {
-			out.Stderr = line(out.Stderr) + strings.TrimRight(text, "\n") + "\n"
-		}
+	if res.Error != nil {
+		out.Stderr = dialect.WithError(out.Stderr, res.Error)
 	}
 	if res.Restarted && res.Reason != "" {
-		out.Stderr = line(out.Stderr) + "the interpreter is a new one, variables and imports are gone: " + res.Reason + "\n"
+		out.Stderr = dialect.Line(out.Stderr) + "the interpreter is a new one, variables and imports are gone: " + res.Reason + "\n"
 	}
 	return out, nil
-}
-
-// lastValue returns the value of the last expression as Python shows it.
-func lastValue(res *sandbox.CodeResult) (string, bool) {
-	for _, o := range res.Outputs {
-		var text string
-		if o.Result && json.Unmarshal(o.Data["text/plain"], &text) == nil && text != "" {
-			return text, true
-		}
-	}
-	return "", false
-}
-
-// line ends a text with a line's end, unless it is empty.
-func line(s string) string {
-	if s == "" || strings.HasSuffix(s, "\n") {
-		return s
-	}
-	return s + "\n"
 }
 
 func runBash(ctx context.Context, c *call, id string, in runArgs) (any, error) {
@@ -108,33 +80,16 @@ func runBash(ctx context.Context, c *call, id string, in runArgs) (any, error) {
 
 // shell runs a command and keeps so much of each stream.
 func shell(ctx context.Context, c *call, id string, req sandbox.ExecRequest, keep int) (ran, error) {
-	var streams [2]bytes.Buffer
-	var more [2]int
+	out := dialect.Beginnings{Limit: keep}
 	req.KeepBytes = 1 // it is taken as it comes
-	job, err := c.Service.Exec(ctx, id, req, func(e sandbox.JobEvent) error {
-		i := 0
-		if e.Stream == sandbox.Stderr {
-			i = 1
-		}
-		n := min(len(e.Data), keep-streams[i].Len())
-		streams[i].Write(e.Data[:n])
-		more[i] += len(e.Data) - n
-		return nil
-	})
+	job, err := c.Service.Exec(ctx, id, req, out.Take)
 	if err != nil {
 		return ran{}, err
 	}
 	if job.EndCause == sandbox.EndTimeout {
 		return ran{}, timedOut(req.TimeoutMS, "files that it wrote are kept")
 	}
-	var texts [2]string
-	for i := range streams {
-		texts[i] = strings.ToValidUTF8(streams[i].String(), "\uFFFD")
-		if more[i] > 0 {
-			texts[i] = line(texts[i]) + fmt.Sprintf("[%d more bytes; write to a file and read it in parts]\n", more[i])
-		}
-	}
-	return ran{Stdout: texts[0], Stderr: texts[1], ExitCode: job.ExitCode}, nil
+	return ran{Stdout: out.Text(sandbox.Stdout), Stderr: out.Text(sandbox.Stderr), ExitCode: job.ExitCode}, nil
 }
 
 type forkArgs struct {

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"io"
 	"path"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -68,12 +68,7 @@ func (a *downloadArgs) target() string { return a.Sandbox }
 
 func download(ctx context.Context, c *call, id string, in downloadArgs) (any, error) {
 	c.Status("downloading")
-	r, err := c.Service.ReadFile(ctx, id, sandbox.ReadFileRequest{Path: c.absolute(ctx, id, in.Path), Limit: maxFile + 1})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	data, at, err := dialect.ReadFile(ctx, c.Service, id, c.absolute(ctx, id, in.Path), maxFile+1)
 	switch {
 	case err != nil:
 		return nil, err
@@ -81,7 +76,7 @@ func download(ctx context.Context, c *call, id string, in downloadArgs) (any, er
 		return nil, tooLarge()
 	}
 	content := base64.StdEncoding.EncodeToString(data)
-	return file{Path: r.Info.Path, Size: int64(len(data)), Content: &content}, nil
+	return file{Path: at, Size: int64(len(data)), Content: &content}, nil
 }
 
 // absolute returns a path as run_python would understand it, whose code may

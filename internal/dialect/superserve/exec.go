@@ -43,7 +43,7 @@ const (
 
 func exec(ctx context.Context, c *dialect.Call, in execArgs) (*mcp.CallToolResult, error) {
 	if in.Dir != "" && !path.IsAbs(in.Dir) {
-		return nil, refusal(`cwd must be absolute (start with "/"): %s`, clip.Text(in.Dir, maxShown))
+		return nil, dialect.Invalid(`cwd must be absolute (start with "/"): %s`, clip.Text(in.Dir, maxShown))
 	}
 	ms := min(in.Timeout, float64(maxExecTimeout.Milliseconds()))
 	var mu sync.Mutex

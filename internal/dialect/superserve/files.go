@@ -33,9 +33,9 @@ const (
 func checkPath(p string) error {
 	switch {
 	case !strings.HasPrefix(p, "/"):
-		return refusal(`Path must start with "/": %s`, clip.Text(p, maxShown))
+		return dialect.Invalid(`Path must start with "/": %s`, clip.Text(p, maxShown))
 	case slices.Contains(strings.Split(p, "/"), ".."):
-		return refusal(`Path must not contain ".." segments: %s`, clip.Text(p, maxShown))
+		return dialect.Invalid(`Path must not contain ".." segments: %s`, clip.Text(p, maxShown))
 	}
 	return nil
 }
@@ -59,12 +59,7 @@ func readFile(ctx context.Context, c *dialect.Call, in readArgs) (*mcp.CallToolR
 		return nil, err
 	}
 	c.Status("reading")
-	r, err := c.Service.ReadFile(ctx, in.Sandbox, sandbox.ReadFileRequest{Path: in.Path, Limit: maxRead + 1})
-	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxRead+1))
+	data, _, err := dialect.ReadFile(ctx, c.Service, in.Sandbox, in.Path, maxRead+1)
 	if err != nil {
 		return nil, about(ctx, c, in.Sandbox, err)
 	}
@@ -158,36 +153,30 @@ type directory struct {
 func listFiles(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallToolResult, error) {
 	switch {
 	case !strings.HasPrefix(in.Path, "/"):
-		return nil, refusal(`Path must be absolute (start with "/"): %s`, clip.Text(in.Path, maxShown))
+		return nil, dialect.Invalid(`Path must be absolute (start with "/"): %s`, clip.Text(in.Path, maxShown))
 	case strings.Contains(in.Path, "\x00"):
-		return nil, refusal("Path must not contain NUL bytes: %s", oneLine(clip.Text(in.Path, maxShown)))
+		return nil, dialect.Invalid("Path must not contain NUL bytes: %s", dialect.OneLine(clip.Text(in.Path, maxShown)))
 	}
 	if err := checkPath(in.Path); err != nil {
 		return nil, err
 	}
 	c.Status("listing")
 	out := directory{Path: in.Path, Entries: []entry{}}
-	req := sandbox.ListFilesRequest{Path: in.Path, Depth: 1, Page: sandbox.Page{Limit: sandbox.MaxPageSize}}
 	lines := []string{in.Path}
-	for {
-		page, err := c.Service.ListFiles(ctx, in.Sandbox, req)
+	for f, err := range sandbox.Each(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.FileInfo], error) {
+		return c.Service.ListFiles(ctx, in.Sandbox, sandbox.ListFilesRequest{Path: in.Path, Depth: 1, Page: p})
+	}) {
 		if err != nil {
 			return nil, about(ctx, c, in.Sandbox, err)
 		}
-		for i := range page.Items {
-			f := &page.Items[i]
-			out.Entries = append(out.Entries, entry{Name: f.Name, Type: string(f.Type), Size: f.Size, Modified: stamp(f.ModifiedAt)})
-			mark := "- "
-			if f.Type == sandbox.TypeDirectory {
-				mark = "d "
-			}
-			lines = append(lines, mark+strconv.FormatInt(f.Size, 10)+"\t"+oneLine(f.Name))
+		out.Entries = append(out.Entries, entry{Name: f.Name, Type: string(f.Type), Size: f.Size, Modified: dialect.Stamp(f.ModifiedAt)})
+		mark := "- "
+		if f.Type == sandbox.TypeDirectory {
+			mark = "d "
 		}
+		lines = append(lines, mark+strconv.FormatInt(f.Size, 10)+"\t"+dialect.OneLine(f.Name))
 		if len(out.Entries) > maxEntries {
-			return nil, refusal("%s has over %d entries; look at a part of it with sandbox_exec, such as ls %s | head", clip.Text(in.Path, maxShown), maxEntries, clip.Text(in.Path, maxShown))
-		}
-		if req.Cursor = page.NextCursor; req.Cursor == "" {
-			break
+			return nil, dialect.Invalid("%s has over %d entries; look at a part of it with sandbox_exec, such as ls %s | head", clip.Text(in.Path, maxShown), maxEntries, clip.Text(in.Path, maxShown))
 		}
 	}
 	if len(out.Entries) == 0 {

@@ -41,38 +41,11 @@ func previewURL(ctx context.Context, c *dialect.Call, in previewArgs) (*mcp.Call
 	if err != nil {
 		return nil, about(ctx, c, in.Sandbox, err)
 	}
-	url, err := publish(ctx, c, s.ID, port)
+	url, err := dialect.PublicURL(ctx, c.Service, s.ID, port)
 	if err != nil {
 		return nil, about(ctx, c, in.Sandbox, err)
 	}
 	return dialect.Text(url, preview{s.ID, port, url}), nil
-}
-
-// publish returns the URL of a port. What somebody has published already stays
-// as it is: of a private preview it is a link that is signed.
-func publish(ctx context.Context, c *dialect.Call, id string, port int) (string, error) {
-	there, err := sandbox.All(ctx, sandbox.Of(id, c.Service.ListPreviews))
-	if err != nil {
-		return "", err
-	}
-	for _, p := range there {
-		switch {
-		case p.Port != port:
-		case p.Access == sandbox.PreviewPublic:
-			return p.URL, nil
-		default:
-			link, err := c.Service.LinkPreview(ctx, id, port, sandbox.PreviewLinkRequest{})
-			if err != nil {
-				return "", err
-			}
-			return link.URL, nil
-		}
-	}
-	made, err := c.Service.CreatePreview(ctx, id, sandbox.CreatePreviewRequest{Port: port, Access: sandbox.PreviewPublic})
-	if err != nil {
-		return "", err
-	}
-	return made.URL, nil
 }
 
 type logArgs struct {
@@ -170,7 +143,7 @@ func newest(events []sandbox.NetworkEvent) []sandbox.NetworkEvent {
 var matches = map[sandbox.NetworkMatch]string{sandbox.MatchInternal: "internal-ip"}
 
 func rowOf(e *sandbox.NetworkEvent) event {
-	out := event{Kind: string(e.Kind), ID: e.ID, Time: stamp(e.Time), Host: e.Host}
+	out := event{Kind: string(e.Kind), ID: e.ID, Time: dialect.Stamp(e.Time), Host: e.Host}
 	if e.Kind == sandbox.NetworkConnection {
 		out.IP, out.Port = e.Address, e.Port
 		out.Verdict, out.Match = string(e.Verdict), cmp.Or(matches[e.Match], string(e.Match))
@@ -194,18 +167,9 @@ func rowOf(e *sandbox.NetworkEvent) event {
 // line is a row as text. A sandbox chooses hosts and paths, so these are made
 // one line.
 func (e *event) line() string {
-	host := oneLine(cmp.Or(e.Host, e.IP))
+	host := dialect.OneLine(cmp.Or(e.Host, e.IP))
 	if e.Kind == string(sandbox.NetworkConnection) {
 		return e.Time + "\t" + e.Verdict + " " + host
 	}
-	return e.Time + "\treq " + oneLine(e.Method) + " " + host + oneLine(e.Path) + " → " + strconv.Itoa(e.Status)
-}
-
-// oneLine shows control characters of s escaped.
-func oneLine(s string) string {
-	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) < 0 {
-		return s
-	}
-	q := strconv.Quote(s)
-	return q[1 : len(q)-1]
+	return e.Time + "\treq " + dialect.OneLine(e.Method) + " " + host + dialect.OneLine(e.Path) + " → " + strconv.Itoa(e.Status)
 }

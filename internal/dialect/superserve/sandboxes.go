@@ -31,7 +31,7 @@ func ownTag(key string) bool {
 func checkTags(tags map[string]string) error {
 	for key := range tags {
 		if ownTag(key) {
-			return refusal("metadata keys beginning with superserve. or _superserve are reserved")
+			return dialect.Invalid("metadata keys beginning with superserve. or _superserve are reserved")
 		}
 	}
 	return nil
@@ -67,9 +67,6 @@ func status(s sandbox.State) string {
 	}
 	return string(s) // paused and failed
 }
-
-// stamp is a time in the product's form.
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 type createArgs struct {
 	Name       string            `json:"name"`
@@ -108,7 +105,7 @@ func create(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolR
 	}
 	name := cmp.Or(in.Name, "sandbox-"+strconv.FormatInt(time.Now().UnixMilli(), 36))
 	if n := len([]rune(name)); n > 64 {
-		return nil, refusal("name must have 1 to 64 characters (got %d)", n)
+		return nil, dialect.Invalid("name must have 1 to 64 characters (got %d)", n)
 	}
 	req := sandbox.CreateRequest{
 		Template: templateName(in.Template), Snapshot: in.Snapshot, User: "root",
@@ -117,7 +114,7 @@ func create(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolR
 	}
 	if in.Snapshot != "" {
 		if in.Template != "" {
-			return nil, refusal("give either from_template or from_snapshot")
+			return nil, dialect.Invalid("give either from_template or from_snapshot")
 		}
 		req.User = ""
 	}
@@ -131,50 +128,12 @@ func create(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolR
 		req.Network = &sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen, AllowOut: in.AllowOut, DenyOut: in.DenyOut}
 	}
 	c.Status("creating a sandbox")
-	s, err := createNamed(ctx, c, name, req)
+	s, err := dialect.CreateNamed(ctx, c.Service, name, nameTag, req)
 	if err != nil {
 		return nil, err
 	}
 	out := summaryOf(s)
-	return dialect.Text(fmt.Sprintf("created sandbox %s (%s), status %s", out.ID, oneLine(out.Name), out.Status), out), nil
-}
-
-// createNamed gives a sandbox its name, as the service's if that takes it, and
-// as a tag otherwise.
-func createNamed(ctx context.Context, c *dialect.Call, name string, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
-	if plainName(name) {
-		req.Name = name
-		s, err := c.Service.Create(ctx, req)
-		if sandbox.CodeOf(err) != sandbox.CodeConflict || !taken(ctx, c, name) {
-			return s, err
-		}
-		req.Name = ""
-	}
-	req.Metadata = maps.Clone(req.Metadata)
-	if req.Metadata == nil {
-		req.Metadata = make(map[string]string)
-	}
-	req.Metadata[nameTag] = name
-	return c.Service.Create(ctx, req)
-}
-
-// plainName reports whether the service takes a name: 1 to 63 of a-z, 0-9, "_",
-// "." and "-", that does not look like an identifier.
-func plainName(name string) bool {
-	if len(name) > sandbox.MaxNameLength || strings.Trim(name, "_.-") != name {
-		return false
-	}
-	for _, prefix := range []string{"sbx-", "snap-"} {
-		if strings.HasPrefix(name, prefix) {
-			return false
-		}
-	}
-	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_.-") == ""
-}
-
-func taken(ctx context.Context, c *dialect.Call, name string) bool {
-	_, err := c.Service.Get(ctx, name)
-	return err == nil
+	return dialect.Text(fmt.Sprintf("created sandbox %s (%s), status %s", out.ID, dialect.OneLine(out.Name), out.Status), out), nil
 }
 
 type listArgs struct {
@@ -188,24 +147,19 @@ type listed struct {
 func list(ctx context.Context, c *dialect.Call, in listArgs) (*mcp.CallToolResult, error) {
 	out := listed{Sandboxes: []summary{}}
 	var lines []string
-	req := sandbox.ListRequest{Metadata: in.Metadata, Page: sandbox.Page{Limit: sandbox.MaxPageSize}}
-	for {
-		page, err := c.Service.List(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		for i := range page.Items {
-			s := summaryOf(&page.Items[i])
-			if s.Status == "deleted" {
-				continue
-			}
+	all, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+		return c.Service.List(ctx, sandbox.ListRequest{Metadata: in.Metadata, Page: p})
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if s := summaryOf(&all[i]); s.Status != "deleted" {
 			out.Sandboxes = append(out.Sandboxes, s)
-			lines = append(lines, s.ID+"  "+s.Status+"\t"+oneLine(s.Name))
-		}
-		if req.Cursor = page.NextCursor; req.Cursor == "" {
-			return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no sandboxes)"), out), nil
+			lines = append(lines, s.ID+"  "+s.Status+"\t"+dialect.OneLine(s.Name))
 		}
 	}
+	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no sandboxes)"), out), nil
 }
 
 type sandboxArgs struct {
@@ -241,10 +195,7 @@ func info(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolRe
 	}
 	out := details{
 		summary: summaryOf(s), VCPUs: s.Resources.VCPUs, MemoryMiB: s.Resources.MemoryMiB,
-		CreatedAt: stamp(s.CreatedAt), AutoDelete: windowOf(s.PausedLifetimeSeconds),
-	}
-	if s.PausedExpiresAt != nil {
-		out.DeleteAt = stamp(*s.PausedExpiresAt)
+		CreatedAt: dialect.Stamp(s.CreatedAt), DeleteAt: dialect.StampOf(s.PausedExpiresAt), AutoDelete: windowOf(s.PausedLifetimeSeconds),
 	}
 	if s.OnTimeout == sandbox.ActionPause {
 		out.Timeout = s.IdleTimeoutSeconds
@@ -255,7 +206,7 @@ func info(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolRe
 	if out.Secrets, err = boundSecrets(ctx, c, s.Secrets); err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("%s (%s) — %s, %d vCPU / %d MiB", out.ID, oneLine(out.Name), out.Status, out.VCPUs, out.MemoryMiB)
+	text := fmt.Sprintf("%s (%s) — %s, %d vCPU / %d MiB", out.ID, dialect.OneLine(out.Name), out.Status, out.VCPUs, out.MemoryMiB)
 	return dialect.Text(text, out), nil
 }
 
@@ -340,7 +291,7 @@ type updated struct {
 func update(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolResult, error) {
 	network := in.AllowOut != nil || in.DenyOut != nil
 	if !network && in.Metadata == nil && !in.Timeout.given && !in.AutoDelete.given {
-		return nil, refusal("give at least one of metadata, allow_out, deny_out, auto_delete_seconds and timeout_seconds")
+		return nil, dialect.Invalid("give at least one of metadata, allow_out, deny_out, auto_delete_seconds and timeout_seconds")
 	}
 	if err := checkTags(in.Metadata); err != nil {
 		return nil, err

@@ -51,24 +51,15 @@ type secretsListed struct {
 func listSecrets(ctx context.Context, c *dialect.Call, _ struct{}) (*mcp.CallToolResult, error) {
 	out := secretsListed{Secrets: []secretSummary{}}
 	var lines []string
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		part, err := c.Service.ListSecrets(ctx, page)
+	for s, err := range sandbox.Each(ctx, c.Service.ListSecrets) {
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range part.Items {
-			v := secretSummary{Name: s.Name, AuthType: authType(&s.Auth), Hosts: append([]string{}, s.Hosts...), Provider: s.Provider}
-			if s.LastUsedAt != nil {
-				v.LastUsed = stamp(*s.LastUsedAt)
-			}
-			out.Secrets = append(out.Secrets, v)
-			lines = append(lines, v.Name+"\t"+v.AuthType+"\t"+strings.Join(v.Hosts, ","))
-		}
-		if page.Cursor = part.NextCursor; page.Cursor == "" {
-			return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no secrets)"), out), nil
-		}
+		v := secretSummary{Name: s.Name, AuthType: authType(&s.Auth), Hosts: append([]string{}, s.Hosts...), Provider: s.Provider, LastUsed: dialect.StampOf(s.LastUsedAt)}
+		out.Secrets = append(out.Secrets, v)
+		lines = append(lines, v.Name+"\t"+v.AuthType+"\t"+strings.Join(v.Hosts, ","))
 	}
+	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no secrets)"), out), nil
 }
 
 // authType is how a secret travels, in the product's words.

@@ -5,9 +5,6 @@ package superserve
 
 import (
 	_ "embed"
-	"encoding/json"
-	"fmt"
-	"net/url"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -32,7 +29,7 @@ var (
 // New returns the dialect.
 func New() *Dialect {
 	d := &Dialect{}
-	for _, def := range definitions() {
+	for _, def := range dialect.Definitions(toolsJSON) {
 		t := runners[def.Name](def)
 		// The product calls it read-only, but it publishes the port.
 		t.Writes = def.Name == "sandbox_preview_url"
@@ -67,26 +64,6 @@ var runners = map[string]func(*mcp.Tool) dialect.Tool{
 //go:embed tools.json
 var toolsJSON []byte
 
-// definitions returns the tools in the product's order, their schemas as raw
-// JSON.
-func definitions() []*mcp.Tool {
-	var list []struct {
-		Name        string               `json:"name"`
-		Title       string               `json:"title"`
-		Description string               `json:"description"`
-		InputSchema json.RawMessage      `json:"inputSchema"`
-		Annotations *mcp.ToolAnnotations `json:"annotations"`
-	}
-	if err := json.Unmarshal(toolsJSON, &list); err != nil {
-		panic(fmt.Sprintf("tools.json: %v", err)) // every test of the package finds it
-	}
-	var defs []*mcp.Tool
-	for _, t := range list {
-		defs = append(defs, &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema, Annotations: t.Annotations})
-	}
-	return defs
-}
-
 // Name returns the dialect's name.
 func (d *Dialect) Name() string { return Name }
 
@@ -111,11 +88,8 @@ func (d *Dialect) PlainJSON() bool { return true }
 // the local daemon, and the key for it. An address of the product's own service
 // is not one of ours, and left out.
 func (d *Dialect) Environment(get func(string) string) (server, key string) {
-	server, key = get("SUPERSERVE_BASE_URL"), get("SUPERSERVE_API_KEY")
-	if u, err := url.Parse(server); err == nil && strings.HasSuffix("."+strings.ToLower(u.Hostname()), ".superserve.ai") {
-		server = ""
-	}
-	return strings.TrimRight(server, "/"), key
+	server = dialect.ServerAt([]string{get("SUPERSERVE_BASE_URL")}, "superserve.ai")
+	return strings.TrimRight(server, "/"), get("SUPERSERVE_API_KEY")
 }
 
 // What a client shows that keeps only the first 512 characters is the first

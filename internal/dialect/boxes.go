@@ -1,0 +1,97 @@
+package dialect
+
+import (
+	"context"
+	"io"
+	"maps"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// IsName reports whether the service takes a name for a sandbox or snapshot: 1
+// to 63 of a-z, 0-9, "_", "." and "-", that does not look like an identifier.
+func IsName(name string) bool {
+	return name != "" && len(name) <= sandbox.MaxNameLength && strings.Trim(name, "_.-") == name &&
+		!strings.HasPrefix(name, "sbx-") && !strings.HasPrefix(name, "snap-") &&
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_.-") == ""
+}
+
+// CreateNamed makes a sandbox with a name of a product, where names are any text
+// and several sandboxes may have the same: it is the service's name if that
+// takes it and no other sandbox has it, and else the metadata under tag. An
+// empty name is none.
+func CreateNamed(ctx context.Context, svc sandbox.Service, name, tag string, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
+	if name == "" {
+		return svc.Create(ctx, req)
+	}
+	if IsName(name) {
+		req.Name = name
+		s, err := svc.Create(ctx, req)
+		if sandbox.CodeOf(err) != sandbox.CodeConflict {
+			return s, err
+		}
+		if _, getErr := svc.Get(ctx, name); getErr != nil { // it was no other's name
+			return nil, err
+		}
+		req.Name = ""
+	}
+	req.Metadata = maps.Clone(req.Metadata)
+	if req.Metadata == nil {
+		req.Metadata = make(map[string]string)
+	}
+	req.Metadata[tag] = name
+	return svc.Create(ctx, req)
+}
+
+// Gone reports whether a call on a sandbox has failed because there is no such
+// sandbox, or none any more. The sandbox is nil if nothing is known of it.
+func Gone(ctx context.Context, svc sandbox.Service, id string, err error) (s *sandbox.Sandbox, gone bool) {
+	if code := sandbox.CodeOf(err); code != sandbox.CodeNotFound && code != sandbox.CodeNotRunning {
+		return nil, false
+	}
+	s, getErr := svc.Get(ctx, id)
+	if getErr != nil {
+		return nil, sandbox.CodeOf(getErr) == sandbox.CodeNotFound
+	}
+	return s, s.State == sandbox.StateKilled || s.State == sandbox.StateStopping
+}
+
+// PublicURL returns the URL of a port, which it publishes. A preview that
+// somebody has made stays as it is: of a private one it is a link that is
+// signed.
+func PublicURL(ctx context.Context, svc sandbox.Service, id string, port int) (string, error) {
+	there, err := sandbox.All(ctx, sandbox.Of(id, svc.ListPreviews))
+	if err != nil {
+		return "", err
+	}
+	for _, p := range there {
+		switch {
+		case p.Port != port:
+		case p.Access == sandbox.PreviewPublic:
+			return p.URL, nil
+		default:
+			link, err := svc.LinkPreview(ctx, id, port, sandbox.PreviewLinkRequest{})
+			if err != nil {
+				return "", err
+			}
+			return link.URL, nil
+		}
+	}
+	made, err := svc.CreatePreview(ctx, id, sandbox.CreatePreviewRequest{Port: port, Access: sandbox.PreviewPublic})
+	if err != nil {
+		return "", err
+	}
+	return made.URL, nil
+}
+
+// ReadFile returns the first bytes of a file, at most limit, and its path.
+func ReadFile(ctx context.Context, svc sandbox.Service, id, path string, limit int64) (data []byte, at string, err error) {
+	r, err := svc.ReadFile(ctx, id, sandbox.ReadFileRequest{Path: path, Limit: limit})
+	if err != nil {
+		return nil, "", err
+	}
+	defer r.Close()
+	data, err = io.ReadAll(io.LimitReader(r, limit))
+	return data, r.Info.Path, err
+}
