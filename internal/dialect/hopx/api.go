@@ -77,7 +77,7 @@ func callAPI(ctx context.Context, c *dialect.Call, in apiArgs) (any, error) {
 	}
 	u, err := url.Parse("/" + strings.TrimLeft(target, "/"))
 	if err != nil {
-		return nil, control(target, "route", refusal("path is not valid; give one such as /v1/sandboxes"))
+		return nil, control(target, "route", dialect.Invalid("path is not valid; give one such as /v1/sandboxes"))
 	}
 	a.path = strings.TrimRight(u.EscapedPath(), "/")
 	maps.Copy(a.query, u.Query())
@@ -118,7 +118,7 @@ func (a *apiCall) find(method string) (func(context.Context, *apiCall) (any, err
 		allowed = append(allowed, r.method)
 	}
 	if len(allowed) > 0 && !slices.Contains(allowed, method) {
-		f := failed(false, a.path, refusal("method %s is not for this path; use %s", clip.Text(method, maxShown), strings.Join(allowed, " or ")))
+		f := failed(false, a.path, dialect.Invalid("method %s is not for this path; use %s", clip.Text(method, maxShown), strings.Join(allowed, " or ")))
 		f.status, f.code = http.StatusMethodNotAllowed, "method_not_allowed"
 		return nil, f
 	}
@@ -156,7 +156,7 @@ func (a *apiCall) number(key string, otherwise int64) (int64, error) {
 	}
 	var n int64
 	if json.Unmarshal([]byte(s), &n) != nil {
-		return 0, refusal("%s is %q; give a number", key, clip.Text(s, maxShown))
+		return 0, dialect.Invalid("%s is %q; give a number", key, clip.Text(s, maxShown))
 	}
 	return n, nil
 }
@@ -164,15 +164,15 @@ func (a *apiCall) number(key string, otherwise int64) (int64, error) {
 // read decodes the body.
 func (a *apiCall) read(v any) error {
 	if len(a.body) == 0 || string(a.body) == "null" {
-		return refusal("the request has no body; give an object as body")
+		return dialect.Invalid("the request has no body; give an object as body")
 	}
 	err := json.Unmarshal(a.body, v)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		field := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
-		return refusal("%s of the body cannot be %s; see the documentation of this call", field, clip.Text(wrong.Value, maxShown))
+		return dialect.Invalid("%s of the body cannot be %s; see the documentation of this call", field, clip.Text(wrong.Value, maxShown))
 	}
 	if err != nil {
-		return refusal("the body is not an object; give one")
+		return dialect.Invalid("the body is not an object; give one")
 	}
 	return nil
 }
@@ -270,9 +270,9 @@ func apiUploadLink(ctx context.Context, a *apiCall) (any, error) {
 	switch {
 	case err != nil:
 	case in.Hash == "":
-		err = refusal("files_hash is empty; give the hash of the files")
+		err = dialect.Invalid("files_hash is empty; give the hash of the files")
 	case in.Length < 1 || in.Length > sandbox.MaxUploadBytes:
-		err = refusal("content_length is %d; give 1 to %d", in.Length, int64(sandbox.MaxUploadBytes))
+		err = dialect.Invalid("content_length is %d; give 1 to %d", in.Length, int64(sandbox.MaxUploadBytes))
 	}
 	var link *sandbox.UploadLink
 	if err == nil {
@@ -282,7 +282,7 @@ func apiUploadLink(ctx context.Context, a *apiCall) (any, error) {
 		return nil, control(a.path, "route", err)
 	}
 	return object(
-		pair{"present", link.Present}, pair{"upload_url", link.URL}, pair{"expires_at", stamp(link.ExpiresAt)}, pair{"files_hash", in.Hash}), nil
+		pair{"present", link.Present}, pair{"upload_url", link.URL}, pair{"expires_at", dialect.Stamp(link.ExpiresAt)}, pair{"files_hash", in.Hash}), nil
 }
 
 // archive finds the archive that a client has sent under a hash.
@@ -290,7 +290,7 @@ func (a *apiCall) archive(ctx context.Context) func(string) (string, error) {
 	return func(hash string) (string, error) {
 		link, err := a.Service.LinkUpload(ctx, sandbox.UploadLinkRequest{Name: hash, SizeBytes: 1})
 		if err == nil && !link.Present {
-			err = refusal("filesHash %q is of no files that are here, or not any more; send them to upload_url of POST /v1/templates/files/upload-link", clip.Text(hash, maxShown))
+			err = dialect.Invalid("filesHash %q is of no files that are here, or not any more; send them to upload_url of POST /v1/templates/files/upload-link", clip.Text(hash, maxShown))
 		}
 		if err != nil {
 			return "", err
@@ -373,10 +373,10 @@ func apiBuildStatus(ctx context.Context, a *apiCall) (any, error) {
 	end := time.Now()
 	out := object(
 		pair{"build_id", b.ID}, pair{"template_id", templateID(b.Template)}, pair{"status", buildStatus(b.State)},
-		pair{"progress", int(100 * min(1, max(0, b.Fraction)))}, pair{"current_step", b.Step}, pair{"started_at", stamp(b.CreatedAt)})
+		pair{"progress", int(100 * min(1, max(0, b.Fraction)))}, pair{"current_step", b.Step}, pair{"started_at", dialect.Stamp(b.CreatedAt)})
 	if b.EndedAt != nil {
 		end = *b.EndedAt
-		out = append(out, pair{"completed_at", stamp(end)})
+		out = append(out, pair{"completed_at", dialect.Stamp(end)})
 	}
 	out = append(out, pair{"build_duration_ms", end.Sub(b.CreatedAt).Milliseconds()})
 	if b.Reason != "" {
@@ -395,7 +395,7 @@ const (
 func apiBuildLogs(ctx context.Context, a *apiCall) (any, error) {
 	offset, err := a.number("offset", 0)
 	if err == nil && offset < 0 {
-		err = refusal("offset is %d; give 0 or more", offset)
+		err = dialect.Invalid("offset is %d; give 0 or more", offset)
 	}
 	if err != nil {
 		return nil, control(a.path, "build", err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -71,15 +72,15 @@ func (r *buildRequest) anew() bool {
 func (r *buildRequest) spec(archive func(name string) (string, error)) (*sandbox.TemplateSpec, error) {
 	switch {
 	case r.Name == "" || r.FromImage == "":
-		return nil, refusal("name and from_image are needed; give both")
+		return nil, dialect.Invalid("name and from_image are needed; give both")
 	case r.CPU < 1 || r.CPU > maxCPU:
-		return nil, refusal("cpu is %d; give 1 to %d", r.CPU, maxCPU)
+		return nil, dialect.Invalid("cpu is %d; give 1 to %d", r.CPU, maxCPU)
 	case r.Memory < minBuildMemory || r.Memory > maxBuildMemory:
-		return nil, refusal("memory is %d; give %d to %d, in MB", r.Memory, minBuildMemory, maxBuildMemory)
+		return nil, dialect.Invalid("memory is %d; give %d to %d, in MB", r.Memory, minBuildMemory, maxBuildMemory)
 	case r.Disk < 1 || r.Disk > maxBuildDisk:
-		return nil, refusal("diskGB is %d; give 1 to %d", r.Disk, maxBuildDisk)
+		return nil, dialect.Invalid("diskGB is %d; give 1 to %d", r.Disk, maxBuildDisk)
 	case len(r.Steps) > sandbox.MaxTemplateSteps:
-		return nil, refusal("there are %d steps; give at most %d", len(r.Steps), sandbox.MaxTemplateSteps)
+		return nil, dialect.Invalid("there are %d steps; give at most %d", len(r.Steps), sandbox.MaxTemplateSteps)
 	}
 	spec := &sandbox.TemplateSpec{
 		From:      sandbox.TemplateSource{Image: r.FromImage},
@@ -99,14 +100,14 @@ func (r *buildRequest) spec(archive func(name string) (string, error)) (*sandbox
 		return spec, nil
 	}
 	if spec.Start == nil {
-		return nil, refusal("readyCmd needs a startCmd; give one, or leave readyCmd out")
+		return nil, dialect.Invalid("readyCmd needs a startCmd; give one, or leave readyCmd out")
 	}
 	var err error
 	if spec.Start.Ready, err = r.Ready.command(); err != nil {
 		return nil, err
 	}
 	if spec.Start.TimeoutMS = r.Ready.Timeout; r.Ready.Timeout < 0 || r.Ready.Timeout > maxReadyTimeout {
-		return nil, refusal("readyCmd.timeout is %d; give up to %d milliseconds", r.Ready.Timeout, maxReadyTimeout)
+		return nil, dialect.Invalid("readyCmd.timeout is %d; give up to %d milliseconds", r.Ready.Timeout, maxReadyTimeout)
 	}
 	return spec, nil
 }
@@ -126,7 +127,7 @@ func (b *builder) step(s *buildStep) error {
 	switch strings.ToUpper(s.Type) {
 	case "RUN":
 		if strings.TrimSpace(text) == "" {
-			return refusal("RUN has no command; give it in args")
+			return dialect.Invalid("RUN has no command; give it in args")
 		}
 		b.spec.Run = append(b.spec.Run, sandbox.TemplateStep{Run: text, User: b.user, WorkDir: b.dir, Env: maps.Clone(b.env)})
 	case "ENV":
@@ -136,12 +137,12 @@ func (b *builder) step(s *buildStep) error {
 			text = s.Path
 		}
 		if !strings.HasPrefix(text, "/") {
-			return refusal("WORKDIR %q is not absolute; give a path such as /app", clip.Text(text, maxShown))
+			return dialect.Invalid("WORKDIR %q is not absolute; give a path such as /app", clip.Text(text, maxShown))
 		}
 		b.dir, b.spec.WorkDir = text, text
 	case "USER":
 		if text == "" {
-			return refusal("USER has no name; give it in args")
+			return dialect.Invalid("USER has no name; give it in args")
 		}
 		b.user, b.spec.User = text, text
 	case "CMD":
@@ -151,7 +152,7 @@ func (b *builder) step(s *buildStep) error {
 	case "COPY":
 		return b.copy(s)
 	default:
-		return refusal("type %q is not known; use RUN, COPY, ENV, WORKDIR, USER or CMD", clip.Text(s.Type, maxShown))
+		return dialect.Invalid("type %q is not known; use RUN, COPY, ENV, WORKDIR, USER or CMD", clip.Text(s.Type, maxShown))
 	}
 	return nil
 }
@@ -160,13 +161,13 @@ func (b *builder) step(s *buildStep) error {
 // names, with commas, and where they go.
 func (b *builder) copy(s *buildStep) error {
 	if len(s.Args) < 2 || s.Args[0] == "" || s.Args[1] == "" {
-		return refusal("COPY needs what to copy and where to; give both in args")
+		return dialect.Invalid("COPY needs what to copy and where to; give both in args")
 	}
 	if len(s.Args) > 2 && strings.Join(s.Args[2:], "") != "" {
-		return refusal("COPY takes two args; change owner and permissions in a RUN step")
+		return dialect.Invalid("COPY takes two args; change owner and permissions in a RUN step")
 	}
 	if s.FilesHash == "" {
-		return refusal("COPY has no filesHash; send the files first, to upload_url of POST /v1/templates/files/upload-link")
+		return dialect.Invalid("COPY has no filesHash; send the files first, to upload_url of POST /v1/templates/files/upload-link")
 	}
 	archive, err := b.archive(s.FilesHash)
 	if err != nil {
@@ -211,12 +212,12 @@ func (b *builder) setEnv(s *buildStep) error {
 	for _, a := range s.Args {
 		key, value, ok := strings.Cut(a, "=")
 		if !ok || key == "" {
-			return refusal("ENV %q is not NAME=VALUE; give such, or a name and a value", clip.Text(a, maxShown))
+			return dialect.Invalid("ENV %q is not NAME=VALUE; give such, or a name and a value", clip.Text(a, maxShown))
 		}
 		set(key, value)
 	}
 	if len(s.Args) == 0 {
-		return refusal("ENV has no variable; give NAME=VALUE in args")
+		return dialect.Invalid("ENV has no variable; give NAME=VALUE in args")
 	}
 	return nil
 }
@@ -226,7 +227,7 @@ func (r *readiness) command() (string, error) {
 	switch r.Type {
 	case "port":
 		if r.Port < 1 || r.Port > 65535 {
-			return "", refusal("readyCmd.port is %d; give 1 to 65535", r.Port)
+			return "", dialect.Invalid("readyCmd.port is %d; give 1 to 65535", r.Port)
 		}
 		return fmt.Sprintf("bash -c '</dev/tcp/127.0.0.1/%d'", r.Port), nil
 	case "url":
@@ -246,9 +247,9 @@ func (r *readiness) command() (string, error) {
 			return r.Command, nil
 		}
 	default:
-		return "", refusal("readyCmd.type %q is not known; use port, url, file, process or command", clip.Text(r.Type, maxShown))
+		return "", dialect.Invalid("readyCmd.type %q is not known; use port, url, file, process or command", clip.Text(r.Type, maxShown))
 	}
-	return "", refusal("readyCmd of type %s does not say what to wait for", r.Type)
+	return "", dialect.Invalid("readyCmd of type %s does not say what to wait for", r.Type)
 }
 
 // quote makes one word of a text for the shell.

@@ -1,16 +1,12 @@
 package hopx
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
 
-	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/dialect"
@@ -25,62 +21,19 @@ type runner func(def *mcp.Tool, target string) dialect.Tool
 // what is JSON in a string, or a number in one, is read.
 func tool[In any](run func(ctx context.Context, c *dialect.Call, in In) (any, error), extra ...string) runner {
 	return func(def *mcp.Tool, target string) dialect.Tool {
-		lenient := newLenient(def, target, extra)
-		t := dialect.New("", def, func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error) {
+		return dialect.Lenient(def, newLenient(def, target, extra).arguments, func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error) {
 			v, err := run(ctx, c, in)
 			if err != nil {
-				return nil, &runError{tool: def.Name, err: err}
+				return nil, err
 			}
 			return answer(v), nil
 		})
-		checked := t.Run
-		t.Run = func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
-			call := *c
-			call.Args = lenient.arguments(c.Args)
-			res, err := checked(ctx, &call)
-			if err != nil && !isRunError(err) {
-				return nil, &argumentError{tool: def.Name, err: err}
-			}
-			return res, err
-		}
-		return t
 	}
-}
-
-// runError is an error of a tool's work, argumentError one of its arguments.
-type (
-	runError struct {
-		tool string
-		err  error
-	}
-	argumentError struct {
-		tool string
-		err  error
-	}
-)
-
-func (e *runError) Error() string      { return e.err.Error() }
-func (e *runError) Unwrap() error      { return e.err }
-func (e *argumentError) Error() string { return e.err.Error() }
-func (e *argumentError) Unwrap() error { return e.err }
-
-func isRunError(err error) bool {
-	_, ok := errors.AsType[*runError](err)
-	return ok
 }
 
 // answer is a result as the product gives it: one block of text with the object
 // as JSON.
-func answer(v any) *mcp.CallToolResult {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
-		panic(fmt.Sprintf("encode a result: %v", err)) // of our own types
-	}
-	return dialect.Text(strings.TrimSuffix(b.String(), "\n"), nil)
-}
+func answer(v any) *mcp.CallToolResult { return dialect.Text(dialect.JSON(v, "  "), nil) }
 
 // lenient brings a tool's arguments to the form of its schema.
 type lenient struct {
@@ -92,12 +45,8 @@ type lenient struct {
 }
 
 func newLenient(def *mcp.Tool, target string, extra []string) *lenient {
-	var s jsonschema.Schema
-	if err := json.Unmarshal(def.InputSchema.(json.RawMessage), &s); err != nil {
-		panic(fmt.Sprintf("tool %s: %v", def.Name, err))
-	}
 	l := &lenient{types: make(map[string]string), extra: make(map[string]bool)}
-	for name, p := range s.Properties {
+	for name, p := range dialect.Properties(def) {
 		l.types[name] = p.Type
 		if len(p.AnyOf) > 0 {
 			l.types[name] = p.AnyOf[0].Type
@@ -118,13 +67,8 @@ func newLenient(def *mcp.Tool, target string, extra []string) *lenient {
 // nullFields is the argument in which null is not the same as nothing.
 const nullFields = "fields"
 
-// arguments returns the arguments that the tool knows. What is no object is
-// left for the check of the arguments.
-func (l *lenient) arguments(raw json.RawMessage) json.RawMessage {
-	var args map[string]json.RawMessage
-	if json.Unmarshal(raw, &args) != nil || args == nil {
-		return raw
-	}
+// arguments returns the arguments that the tool knows.
+func (l *lenient) arguments(args map[string]json.RawMessage) map[string]json.RawMessage {
 	out := make(map[string]json.RawMessage, len(args))
 	for name, v := range args {
 		switch {
@@ -145,11 +89,7 @@ func (l *lenient) arguments(raw json.RawMessage) json.RawMessage {
 	if string(out[nullFields]) == "null" {
 		out[nullFields] = json.RawMessage(`"` + allFields + `"`)
 	}
-	data, err := json.Marshal(out)
-	if err != nil {
-		return raw
-	}
-	return data
+	return out
 }
 
 // given reports whether an argument is there: null is the default of many.

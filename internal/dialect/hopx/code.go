@@ -56,9 +56,9 @@ func (in *codeArgs) request() (sandbox.RunCodeRequest, error) {
 	lang, err := sandbox.ParseLanguage(in.Language)
 	switch {
 	case err != nil:
-		return sandbox.RunCodeRequest{}, refusal("language %q is not supported; use python, javascript, bash or go", clip.Text(in.Language, maxShown))
+		return sandbox.RunCodeRequest{}, dialect.Invalid("language %q is not supported; use python, javascript, bash or go", clip.Text(in.Language, maxShown))
 	case in.Code == "":
-		return sandbox.RunCodeRequest{}, refusal("code is empty; give the code to run")
+		return sandbox.RunCodeRequest{}, dialect.Invalid("code is empty; give the code to run")
 	}
 	if err := checkTimeout(in.Timeout, maxTimeout, "or use execute_code_background"); err != nil {
 		return sandbox.RunCodeRequest{}, err
@@ -73,7 +73,7 @@ func (in *codeArgs) request() (sandbox.RunCodeRequest, error) {
 
 func checkTimeout(s, most int64, instead string) error {
 	if s < 1 || s > most {
-		return refusal("timeout is %d seconds; give 1 to %d, %s", s, most, instead)
+		return dialect.Invalid("timeout is %d seconds; give 1 to %d, %s", s, most, instead)
 	}
 	return nil
 }
@@ -116,38 +116,24 @@ func executedOf(res *sandbox.CodeResult, timeout int64) *executed {
 	out := &executed{
 		Success: res.ExitCode == 0 && res.Error == nil && !res.TimedOut && !res.Interrupted,
 		Stdout:  res.Stdout, Stderr: res.Stderr, ExitCode: res.ExitCode,
-		ExecutionTime: seconds(res.DurationMS), Language: string(res.Language), Timestamp: stamp(time.Now()),
+		ExecutionTime: seconds(res.DurationMS), Language: string(res.Language), Timestamp: dialect.Stamp(time.Now()),
 	}
 	if !out.Success && out.ExitCode == 0 {
 		out.ExitCode = 1
 	}
-	if e := res.Error; e != nil && !res.TimedOut {
-		text := e.Traceback
-		if text == "" {
-			text = e.Name + ": " + e.Message
-		}
-		if !strings.Contains(out.Stderr, strings.TrimSpace(text)) {
-			out.say(strings.TrimRight(text, "\n"))
-		}
+	if res.Error != nil && !res.TimedOut {
+		out.Stderr = dialect.WithError(out.Stderr, res.Error)
 	}
 	if res.TimedOut {
 		out.ExitCode = exitTimeout
 		if !strings.Contains(out.Stderr, "time limit") { // which the interpreter may have said
-			out.say(fmt.Sprintf("Execution timed out after %d seconds", timeout))
+			out.Stderr = dialect.Line(out.Stderr) + fmt.Sprintf("Execution timed out after %d seconds\n", timeout)
 		}
 	}
 	if res.Restarted {
 		out.remark("The interpreter is a new one, variables and imports are gone: " + res.Reason + ".")
 	}
 	return out
-}
-
-// say adds a line to stderr.
-func (e *executed) say(line string) {
-	if e.Stderr != "" && !strings.HasSuffix(e.Stderr, "\n") {
-		e.Stderr += "\n"
-	}
-	e.Stderr += line + "\n"
 }
 
 func executeCode(ctx context.Context, c *dialect.Call, in codeArgs) (any, error) {

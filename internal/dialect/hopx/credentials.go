@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -38,18 +39,18 @@ func (c *credentials) login(image string) (*sandbox.RegistryLogin, error) {
 	}
 	hosts, ok := registryHosts[kind]
 	if !ok {
-		return nil, refusal("registry_credentials.type %q is not known; use basic, github, gitlab, ecr or gcr", clip.Text(c.Type, maxShown))
+		return nil, dialect.Invalid("registry_credentials.type %q is not known; use basic, github, gitlab, ecr or gcr", clip.Text(c.Type, maxShown))
 	}
 	host := registryOf(image)
 	if len(hosts) > 0 && !slices.ContainsFunc(hosts, func(h string) bool { return host == h || strings.HasSuffix(host, "."+h) }) {
-		return nil, refusal("registry_credentials are of type %s, and from_image is at %s, which is none of its registries; use type basic if they are for that one", kind, clip.Text(host, maxShown))
+		return nil, dialect.Invalid("registry_credentials are of type %s, and from_image is at %s, which is none of its registries; use type basic if they are for that one", kind, clip.Text(host, maxShown))
 	}
 	l := &sandbox.RegistryLogin{Username: c.Username, Password: c.Password}
 	if l.Password.Reveal() == "" {
 		l.Password = c.Token
 	}
 	if l.Password.Reveal() == "" {
-		return nil, refusal("registry_credentials have no password; give one, or a token")
+		return nil, dialect.Invalid("registry_credentials have no password; give one, or a token")
 	}
 	if l.Username == "" {
 		switch kind {
@@ -65,7 +66,7 @@ func (c *credentials) login(image string) (*sandbox.RegistryLogin, error) {
 				l.Username = "_json_key"
 			}
 		default:
-			return nil, refusal("registry_credentials have no username; give one")
+			return nil, dialect.Invalid("registry_credentials have no username; give one")
 		}
 	}
 	if strings.Contains(host, ".amazonaws.com") && (strings.HasPrefix(l.Username, "AKIA") || strings.HasPrefix(l.Username, "ASIA")) {

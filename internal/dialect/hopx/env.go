@@ -3,9 +3,7 @@ package hopx
 import (
 	"context"
 	"strings"
-	"time"
 
-	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -26,7 +24,7 @@ func looksSecret(name string) bool {
 }
 
 // env returns the variables as clients may see them, by name.
-func (m *vm) env(ctx context.Context) (pairs, error) {
+func getEnv(ctx context.Context, m *vm, _ *target) (pairs, error) {
 	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.GetEnv))
 	if err != nil {
 		return nil, m.failed("/env", err)
@@ -42,25 +40,13 @@ func (m *vm) env(ctx context.Context) (pairs, error) {
 	return out, nil
 }
 
-func envGet(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	env, err := m.env(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return object(pair{"env_vars", env}, pair{"count", len(env)}, pair{"timestamp", stamp(time.Now())}), nil
-}
-
 type envArgs struct {
 	target
 	Vars  map[string]string `json:"env_vars"`
 	Merge bool              `json:"merge"`
 }
 
-func (m *vm) setEnv(ctx context.Context, in *envArgs) error {
+func setEnv(ctx context.Context, m *vm, in *envArgs) error {
 	req := sandbox.SetEnvRequest{Set: make(map[string]string, len(in.Vars)), Replace: !in.Merge}
 	kept := false
 	for name, value := range in.Vars {
@@ -90,34 +76,9 @@ func (m *vm) setEnv(ctx context.Context, in *envArgs) error {
 	return nil
 }
 
-// nothing is an answer without a body.
-func nothing() any { return object(pair{"text", ""}) }
-
-func envSet(ctx context.Context, c *dialect.Call, in envArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.setEnv(ctx, &in); err != nil {
-		return nil, err
-	}
-	return nothing(), nil
-}
-
-func (m *vm) clearEnv(ctx context.Context) error {
+func clearEnv(ctx context.Context, m *vm, _ *target) error {
 	if _, err := m.Service.SetEnv(ctx, m.id, sandbox.SetEnvRequest{Replace: true}); err != nil {
 		return m.failed("/env", err)
 	}
 	return nil
-}
-
-func envClear(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.clearEnv(ctx); err != nil {
-		return nil, err
-	}
-	return nothing(), nil
 }

@@ -91,11 +91,6 @@ func control(url, kind string, err error) error {
 	return f
 }
 
-// refusal is a request that is wrong.
-func refusal(format string, args ...any) error {
-	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
-}
-
 // v1 is how v0.1 tells it: what its HTTP client said, and the answer's body.
 func (e *failure) v1() any {
 	if e.exact != nil {
@@ -129,7 +124,7 @@ func (e *failure) body() any {
 	if e.path != "" {
 		pairs = append(pairs, pair{"path", clip.Text(e.path, maxShown)})
 	}
-	return object(append(pairs, pair{"timestamp", stamp(time.Now())})...)
+	return object(append(pairs, pair{"timestamp", dialect.Stamp(time.Now())})...)
 }
 
 func retryAfter(err error) int64 { return dialect.Detail(err).RetryAfterSeconds }
@@ -152,23 +147,14 @@ func (e *failure) v2() any {
 // result with an error in it. Wrong arguments are an error of the protocol's
 // kind, and so is a server that cannot be reached.
 func (d *Dialect) Failure(err error) *mcp.CallToolResult {
-	if e, ok := errors.AsType[*argumentError](err); ok {
-		problem := strings.TrimPrefix(sandbox.MessageOf(e.err), e.tool+": ")
-		return raised(fmt.Sprintf("Error executing tool %s: 1 validation error for %sArguments\n%s", e.tool, e.tool, problem))
+	if e, ok := errors.AsType[*dialect.ArgumentError](err); ok {
+		problem := strings.TrimPrefix(sandbox.MessageOf(e.Err), e.Tool+": ")
+		return dialect.ErrorText(fmt.Sprintf("Error executing tool %s: 1 validation error for %sArguments\n%s", e.Tool, e.Tool, problem), nil)
 	}
-	if e, ok := errors.AsType[*runError](err); ok && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
+	if e, ok := errors.AsType[*dialect.RunError](err); ok && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
 		if f, ok := errors.AsType[*failure](err); !ok || f.exact == nil {
-			return raised(fmt.Sprintf("Error executing tool %s: %s", e.tool, sandbox.MessageOf(err)))
+			return dialect.ErrorText(fmt.Sprintf("Error executing tool %s: %s", e.Tool, sandbox.MessageOf(err)), nil)
 		}
 	}
 	return answer(d.failure(failed(false, "", err)))
 }
-
-func raised(text string) *mcp.CallToolResult {
-	res := dialect.Text(text, nil)
-	res.IsError = true
-	return res
-}
-
-// stamp is a time in the product's form.
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -56,9 +56,9 @@ func (in *pathArgs) file(ctx context.Context, c *dialect.Call, route string) (m 
 func (m *vm) allowed(p string) (string, error) {
 	switch {
 	case p == "":
-		return "", refusal("path is empty; give one below %s or /tmp", home)
+		return "", dialect.Invalid("path is empty; give one below %s or /tmp", home)
 	case strings.Contains(p, "\x00"):
-		return "", refusal("path has a NUL byte; leave it out")
+		return "", dialect.Invalid("path has a NUL byte; leave it out")
 	case !path.IsAbs(p):
 		p = path.Join(m.box.WorkDir, p)
 	}
@@ -90,7 +90,7 @@ type fileRead struct {
 	Size    int64  `json:"size"`
 }
 
-func (in *pathArgs) read(ctx context.Context, c *dialect.Call) (*fileRead, error) {
+func readFile(ctx context.Context, c *dialect.Call, in *pathArgs) (*fileRead, error) {
 	m, p, at, err := in.file(ctx, c, "/files/read")
 	if err != nil {
 		return nil, err
@@ -121,24 +121,12 @@ func encoded(s string) int {
 	return n
 }
 
-func fileReadTool(ctx context.Context, c *dialect.Call, in pathArgs) (any, error) {
-	return orError(in.read(ctx, c))
-}
-
-// orError is a value, or the error alone: a typed nil is no value.
-func orError[T any](v *T, err error) (any, error) {
-	if err != nil {
-		return nil, err
-	}
-	return v, nil
-}
-
 type writeArgs struct {
 	pathArgs
 	Content string `json:"content"`
 }
 
-func (in *writeArgs) write(ctx context.Context, c *dialect.Call) error {
+func writeFile(ctx context.Context, c *dialect.Call, in *writeArgs) error {
 	m, p, at, err := in.file(ctx, c, "/files/write")
 	if err != nil {
 		return err
@@ -153,14 +141,6 @@ func (in *writeArgs) write(ctx context.Context, c *dialect.Call) error {
 		return m.failedFile(ctx, at, in.Path, err)
 	}
 	return nil
-}
-
-func fileWrite(ctx context.Context, c *dialect.Call, in writeArgs) (any, error) {
-	if err := in.write(ctx, c); err != nil {
-		return nil, err
-	}
-	return object(pair{"message", "File written successfully"}, pair{"path", in.Path}, pair{"success", true},
-		pair{"size", len(in.Content)}, pair{"timestamp", stamp(time.Now())}), nil
 }
 
 // fileInfo is a file in a listing, with the spellings of both generations of
@@ -180,7 +160,7 @@ func fileInfoOf(f *sandbox.FileInfo) fileInfo {
 	dir := f.Type == sandbox.TypeDirectory
 	return fileInfo{
 		Name: f.Name, Path: f.Path, Size: f.Size, IsDirectory: dir, IsDir: dir,
-		ModifiedAt: stamp(f.ModifiedAt), Modified: stamp(f.ModifiedAt), Permissions: permissions(f),
+		ModifiedAt: dialect.Stamp(f.ModifiedAt), Modified: dialect.Stamp(f.ModifiedAt), Permissions: permissions(f),
 	}
 }
 
@@ -210,52 +190,35 @@ type fileListArgs struct {
 	Max int64 `json:"max_results"`
 }
 
-// list returns the entries of a directory, at most as many as asked for, and
+// listFiles returns the entries of a directory, at most as many as asked for, and
 // how many there are.
-func (in *fileListArgs) list(ctx context.Context, c *dialect.Call) ([]fileInfo, int, error) {
+func listFiles(ctx context.Context, c *dialect.Call, in *fileListArgs) (*some[fileInfo], error) {
 	m, p, at, err := in.file(ctx, c, "/files/list")
-	if err != nil {
-		return nil, 0, err
-	}
-	m.Status("listing")
-	found, total := []fileInfo{}, 0
-	req := sandbox.ListFilesRequest{Path: p, Depth: 1, Page: sandbox.Page{Limit: sandbox.MaxPageSize}}
-	for {
-		page, err := m.Service.ListFiles(ctx, m.id, req)
-		if err != nil && sandbox.CodeOf(err) == sandbox.CodeNotFound && p == home && req.Cursor == "" {
-			break // it is there in all sandboxes of the product
-		}
-		if err != nil {
-			return nil, 0, m.failedFile(ctx, at, in.Path, err)
-		}
-		for i := range page.Items {
-			if total++; in.Max <= 0 || int64(len(found)) < in.Max {
-				found = append(found, fileInfoOf(&page.Items[i]))
-			}
-		}
-		if len(found) > maxListed {
-			return nil, 0, m.failedFile(ctx, at, in.Path, sandbox.Errorf(sandbox.CodeTooLarge, "the directory has over %d entries; give max_results, or look with run_command", maxListed))
-		}
-		if req.Cursor = page.NextCursor; req.Cursor == "" {
-			break
-		}
-	}
-	return found, total, nil
-}
-
-func fileList(ctx context.Context, c *dialect.Call, in fileListArgs) (any, error) {
-	found, total, err := in.list(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	out := object(pair{"files", found}, pair{"path", in.Path}, pair{"count", len(found)})
-	if len(found) < total {
-		out = append(out, pair{"truncated", true}, pair{"total_files", total}, pair{"showing_files", len(found)})
+	m.Status("listing")
+	out := &some[fileInfo]{list: []fileInfo{}}
+	for f, err := range sandbox.Each(ctx, func(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.FileInfo], error) {
+		return m.Service.ListFiles(ctx, m.id, sandbox.ListFilesRequest{Path: p, Depth: 1, Page: page})
+	}) {
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound && p == home && out.total == 0 {
+			break // it is there in all sandboxes of the product
+		}
+		if err == nil && len(out.list) == maxListed && (in.Max <= 0 || in.Max > maxListed) {
+			err = sandbox.Errorf(sandbox.CodeTooLarge, "the directory has over %d entries; give max_results, or look with run_command", maxListed)
+		}
+		if err != nil {
+			return nil, m.failedFile(ctx, at, in.Path, err)
+		}
+		if out.total++; in.Max <= 0 || int64(len(out.list)) < in.Max {
+			out.list = append(out.list, fileInfoOf(&f))
+		}
 	}
 	return out, nil
 }
 
-func (in *pathArgs) exists(ctx context.Context, c *dialect.Call) (bool, error) {
+func fileExists(ctx context.Context, c *dialect.Call, in *pathArgs) (bool, error) {
 	m, p, at, err := in.file(ctx, c, "/files/exists")
 	if err != nil {
 		return false, err
@@ -275,15 +238,7 @@ func (in *pathArgs) exists(ctx context.Context, c *dialect.Call) (bool, error) {
 	return false, nil
 }
 
-func fileExists(ctx context.Context, c *dialect.Call, in pathArgs) (any, error) {
-	exists, err := in.exists(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return object(pair{"exists", exists}, pair{"path", in.Path}), nil
-}
-
-func (in *pathArgs) remove(ctx context.Context, c *dialect.Call) error {
+func removeFile(ctx context.Context, c *dialect.Call, in *pathArgs) error {
 	m, p, at, err := in.file(ctx, c, "/files/remove")
 	if err != nil {
 		return err
@@ -295,14 +250,7 @@ func (in *pathArgs) remove(ctx context.Context, c *dialect.Call) error {
 	return nil
 }
 
-func fileRemove(ctx context.Context, c *dialect.Call, in pathArgs) (any, error) {
-	if err := in.remove(ctx, c); err != nil {
-		return nil, err
-	}
-	return fileDone("File removed successfully", in.Path), nil
-}
-
-func (in *pathArgs) mkdir(ctx context.Context, c *dialect.Call) error {
+func makeDir(ctx context.Context, c *dialect.Call, in *pathArgs) error {
 	m, p, at, err := in.file(ctx, c, "/files/mkdir")
 	if err != nil {
 		return err
@@ -313,13 +261,9 @@ func (in *pathArgs) mkdir(ctx context.Context, c *dialect.Call) error {
 	return nil
 }
 
-func fileMkdir(ctx context.Context, c *dialect.Call, in pathArgs) (any, error) {
-	if err := in.mkdir(ctx, c); err != nil {
-		return nil, err
+// fileDone shows that something has happened to a file.
+func fileDone(message string) func(*pathArgs, struct{}) any {
+	return func(in *pathArgs, _ struct{}) any {
+		return object(pair{"message", message}, pair{"path", in.Path}, pair{"success", true}, pair{"timestamp", dialect.Stamp(time.Now())})
 	}
-	return fileDone("Directory created successfully", in.Path), nil
-}
-
-func fileDone(message, p string) any {
-	return object(pair{"message", message}, pair{"path", p}, pair{"success", true}, pair{"timestamp", stamp(time.Now())})
 }

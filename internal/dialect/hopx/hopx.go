@@ -6,9 +6,7 @@ package hopx
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
-	"fmt"
-	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,6 +35,8 @@ type generation struct {
 	target string
 	// failure tells an error of a tool's work.
 	failure func(e *failure) any
+	// runner is what a tool is in the generation.
+	runner func(*row) runner
 }
 
 var (
@@ -51,14 +51,16 @@ var (
 func New() *Dialect {
 	return newDialect(generation{
 		name: Name, instructions: instructionsV1, guide: guideV1, target: "vm_url", failure: (*failure).v1,
-	}, toolsV1, runnersV1)
+		runner: func(r *row) runner { return r.v1 },
+	}, toolsV1)
 }
 
 // NewV2 returns v0.2: 35 tools, which take a sandbox's id.
 func NewV2() *Dialect {
 	return newDialect(generation{
 		name: NameV2, instructions: instructionsV2, guide: guideV2, target: "sandbox_id", failure: (*failure).v2,
-	}, toolsV2, runnersV2)
+		runner: func(r *row) runner { return r.v2 },
+	}, toolsV2)
 }
 
 //go:embed tools.json
@@ -67,19 +69,11 @@ var toolsV1 []byte
 //go:embed tools-v2.json
 var toolsV2 []byte
 
-func newDialect(g generation, table []byte, runners map[string]runner) *Dialect {
-	var list []struct {
-		Name        string          `json:"name"`
-		Description string          `json:"description"`
-		InputSchema json.RawMessage `json:"inputSchema"`
-	}
-	if err := json.Unmarshal(table, &list); err != nil {
-		panic(fmt.Sprintf("table of tools: %v", err)) // every test of the package finds it
-	}
+func newDialect(g generation, table []byte) *Dialect {
 	d := &Dialect{generation: g}
-	for _, t := range list {
-		def := &mcp.Tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema}
-		d.tools = append(d.tools, runners[t.Name](def, g.target))
+	for _, def := range dialect.Definitions(table) {
+		i := slices.IndexFunc(rows, func(r row) bool { return r.name == def.Name })
+		d.tools = append(d.tools, g.runner(&rows[i])(def, g.target))
 	}
 	return d
 }
@@ -115,13 +109,7 @@ func (d *Dialect) Prompts() []dialect.Prompt {
 // the local daemon, and the key for it. An address of the product's own service
 // is not one of ours, and left out.
 func (d *Dialect) Environment(get func(string) string) (server, key string) {
-	server = get("HOPX_BASE_URL")
-	if u, err := url.Parse(server); err == nil {
-		host := "." + strings.ToLower(u.Hostname())
-		if strings.HasSuffix(host, ".hopx.dev") || strings.HasSuffix(host, ".hopx.ai") {
-			server = ""
-		}
-	}
+	server = dialect.ServerAt([]string{get("HOPX_BASE_URL")}, "hopx.dev", "hopx.ai")
 	if key = get("HOPX_API_KEY"); key == "" {
 		key = get("HOPX_BEARER_TOKEN")
 	}

@@ -1,9 +1,9 @@
 package hopx
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -36,15 +36,7 @@ type commandDone struct {
 	Timestamp     string  `json:"timestamp"`
 }
 
-func runCommand(ctx context.Context, c *dialect.Call, in commandArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return m.command(ctx, &in)
-}
-
-func (m *vm) command(ctx context.Context, in *commandArgs) (*commandDone, error) {
+func runCommand(ctx context.Context, m *vm, in *commandArgs) (*commandDone, error) {
 	const route = "/commands/run"
 	if err := in.check(maxTimeout, "or use run_command_background"); err != nil {
 		return nil, m.failed(route, err)
@@ -53,78 +45,44 @@ func (m *vm) command(ctx context.Context, in *commandArgs) (*commandDone, error)
 	req := sandbox.ExecRequest{
 		Command: []string{shell, "-c", in.Command}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000, KeepBytes: 1, // it is taken as it comes
 	}
-	var streams *capture
+	var streams *dialect.Beginnings
 	var job *sandbox.Job
 	err := m.atHome(ctx, in.WorkingDir, func() (err error) {
-		streams = new(capture)
-		job, err = m.Service.Exec(ctx, m.id, req, streams.take)
+		streams = &dialect.Beginnings{Limit: maxOutput}
+		job, err = m.Service.Exec(ctx, m.id, req, streams.Take)
 		return err
 	})
 	if err != nil {
 		return nil, m.missing(ctx, route, "DIRECTORY_NOT_FOUND", err)
 	}
 	out := &commandDone{
-		Stdout: streams.text(sandbox.Stdout), Stderr: streams.text(sandbox.Stderr), ExitCode: job.ExitCode,
-		ExecutionTime: seconds(job.Duration().Milliseconds()), Command: in.Command, PID: job.PID, Success: job.ExitCode == 0, Timestamp: stamp(time.Now()),
+		Stdout: streams.Text(sandbox.Stdout), Stderr: streams.Text(sandbox.Stderr), ExitCode: job.ExitCode,
+		ExecutionTime: seconds(job.Duration().Milliseconds()), Command: in.Command, PID: job.PID, Success: job.ExitCode == 0, Timestamp: dialect.Stamp(time.Now()),
 	}
 	switch job.EndCause {
 	case sandbox.EndTimeout:
 		out.ExitCode = exitTimeout
-		out.Stderr = line(out.Stderr) + "Command timed out after " + quoted(in.Timeout) + " seconds\n"
+		out.Stderr = dialect.Line(out.Stderr) + fmt.Sprintf("Command timed out after %d seconds\n", in.Timeout)
 	case sandbox.EndOutOfMemory:
-		out.Stderr = line(out.Stderr) + "Command was ended: it used more memory than the sandbox has\n"
+		out.Stderr = dialect.Line(out.Stderr) + "Command was ended: it used more memory than the sandbox has\n"
 	case sandbox.EndProcessLimit:
-		out.Stderr = line(out.Stderr) + "Command was ended: it started more processes than the sandbox may have\n"
+		out.Stderr = dialect.Line(out.Stderr) + "Command was ended: it started more processes than the sandbox may have\n"
 	}
 	return out, nil
+}
+
+func command(ctx context.Context, c *dialect.Call, in commandArgs) (any, error) {
+	return inside(runCommand)(ctx, c, &in)
 }
 
 func (in *commandArgs) check(most int64, instead string) error {
 	switch {
 	case strings.TrimSpace(in.Command) == "":
-		return refusal("command is empty; give a shell command line")
+		return dialect.Invalid("command is empty; give a shell command line")
 	case strings.Contains(in.Command+in.Name, "\x00"):
-		return refusal("command or name has a NUL byte; leave it out")
+		return dialect.Invalid("command or name has a NUL byte; leave it out")
 	}
 	return checkTimeout(in.Timeout, most, instead)
-}
-
-// line ends a text with a line's end, unless it is empty.
-func line(s string) string {
-	if s == "" || strings.HasSuffix(s, "\n") {
-		return s
-	}
-	return s + "\n"
-}
-
-// capture keeps the beginning of both streams of a job.
-type capture struct {
-	streams [2]bytes.Buffer
-	more    [2]int64
-}
-
-func (s *capture) take(e sandbox.JobEvent) error {
-	i := streamIndex(e.Stream)
-	n := min(len(e.Data), maxOutput-s.streams[i].Len())
-	s.streams[i].Write(e.Data[:n])
-	s.more[i] += int64(len(e.Data) - n)
-	return nil
-}
-
-func streamIndex(s sandbox.Stream) int {
-	if s == sandbox.Stderr {
-		return 1
-	}
-	return 0
-}
-
-func (s *capture) text(stream sandbox.Stream) string {
-	i := streamIndex(stream)
-	t := strings.ToValidUTF8(s.streams[i].String(), "\uFFFD")
-	if s.more[i] > 0 {
-		t = line(t) + "[" + quoted(s.more[i]) + " more bytes; write to a file and read it in parts]\n"
-	}
-	return t
 }
 
 // What begins the ids of processes: of code and of commands in the background,
@@ -221,7 +179,7 @@ func aboutCallback(err error) error {
 
 func startedOf(prefix string, job *sandbox.Job, name string) *started {
 	s := &started{
-		ProcessID: prefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: "running", StartTime: stamp(job.StartedAt),
+		ProcessID: prefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: "running", StartTime: dialect.Stamp(job.StartedAt),
 		Message: "Started in the background; execute_list_processes tells how it goes, execute_kill_process ends it",
 	}
 	if name != "" {
@@ -249,7 +207,7 @@ func executeAsync(ctx context.Context, c *dialect.Call, in backgroundArgs) (any,
 		return nil, err
 	}
 	if in.Callback == "" {
-		return nil, m.failed(route, refusal("callback_url is empty; give the URL to call at the end"))
+		return nil, m.failed(route, dialect.Invalid("callback_url is empty; give the URL to call at the end"))
 	}
 	job, err := m.start(ctx, route, &in)
 	if err != nil {
@@ -257,16 +215,16 @@ func executeAsync(ctx context.Context, c *dialect.Call, in backgroundArgs) (any,
 	}
 	return object(
 		pair{"execution_id", executionPrefix + job.ID}, pair{"status", "queued"}, pair{"callback_url", in.Callback},
-		pair{"message", "Started; callback_url is called when it has ended"}, pair{"timestamp", stamp(time.Now())}), nil
+		pair{"message", "Started; callback_url is called when it has ended"}, pair{"timestamp", dialect.Stamp(time.Now())}), nil
 }
 
 // startCommand starts a command as a job. Its name is what the shell takes for
 // its own, so that the job tells it.
-func (m *vm) startCommand(ctx context.Context, in *commandArgs) (*sandbox.Job, error) {
+func startCommand(ctx context.Context, m *vm, in *commandArgs) (*sandbox.Job, error) {
 	const route = "/commands/background"
 	err := in.check(maxBackground, "or split the work")
 	if err == nil && len(in.Name) > 128 {
-		err = refusal("name has %d bytes; give at most 128", len(in.Name))
+		err = dialect.Invalid("name has %d bytes; give at most 128", len(in.Name))
 	}
 	if err != nil {
 		return nil, m.failed(route, err)
@@ -278,18 +236,6 @@ func (m *vm) startCommand(ctx context.Context, in *commandArgs) (*sandbox.Job, e
 	return m.begin(ctx, route, in.WorkingDir, sandbox.ExecRequest{
 		Command: []string{shell, "-c", in.Command, name}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000, Background: true,
 	})
-}
-
-func commandBackground(ctx context.Context, c *dialect.Call, in commandArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	job, err := m.startCommand(ctx, &in)
-	if err != nil {
-		return nil, err
-	}
-	return startedOf(commandPrefix, job, in.Name), nil
 }
 
 // background is a job of the background.
@@ -315,7 +261,7 @@ type background struct {
 // What runs code is marked as that; it is never guessed from the command.
 func backgroundOf(job *sandbox.Job) (*background, bool) {
 	b := &background{
-		ProcessID: codePrefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: jobStatus(job), StartTime: stamp(job.StartedAt),
+		ProcessID: codePrefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: jobStatus(job), StartTime: dialect.Stamp(job.StartedAt),
 		Duration: seconds(job.Duration().Milliseconds()), PID: job.PID, job: job,
 	}
 	switch argv := job.Command; {
@@ -331,10 +277,7 @@ func backgroundOf(job *sandbox.Job) (*background, bool) {
 	}
 	if job.State == sandbox.JobExited {
 		b.ExitCode = &job.ExitCode
-		if job.EndedAt != nil {
-			at := stamp(*job.EndedAt)
-			b.EndTime = &at
-		}
+		b.EndTime = stampOrNull(job.EndedAt)
 	}
 	return b, true
 }
@@ -357,18 +300,44 @@ const (
 	maxProcessesOutput = 512 << 10
 )
 
+// some are the first of a list, and how many it has.
+type some[T any] struct {
+	list  []T
+	total int
+}
+
+// first returns as many of a list as asked for; 0 is all.
+func first[T any](list []T, most int64) *some[T] {
+	out := &some[T]{list, len(list)}
+	if most > 0 && int64(out.total) > most {
+		out.list = list[:most]
+	}
+	return out
+}
+
+// cut reports whether there are more.
+func (s *some[T]) cut() bool { return len(s.list) < s.total }
+
+// showing tells in v0.1 of a list that was cut.
+func (s *some[T]) showing(what string) []pair {
+	if !s.cut() {
+		return nil
+	}
+	return []pair{{"truncated", true}, {"total_" + what, s.total}, {"showing_" + what, len(s.list)}}
+}
+
 type processesArgs struct {
 	target
 	Max int64 `json:"max_results"`
 }
 
-// backgrounds lists what runs, or ran, in the background, newest first, at most
-// max of them, and how many there are.
-func (m *vm) backgrounds(ctx context.Context, most int64) ([]*background, int, error) {
+// listBackground lists what runs, or ran, in the background, newest first, at most
+// as many as asked for.
+func listBackground(ctx context.Context, m *vm, in *processesArgs) (*some[*background], error) {
 	const route = "/execute/processes"
 	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.ListJobs))
 	if err != nil {
-		return nil, 0, m.missing(ctx, route, "NOT_FOUND", err)
+		return nil, m.missing(ctx, route, "NOT_FOUND", err)
 	}
 	found := []*background{}
 	for i := range slices.Backward(list) {
@@ -376,20 +345,17 @@ func (m *vm) backgrounds(ctx context.Context, most int64) ([]*background, int, e
 			found = append(found, b)
 		}
 	}
-	total := len(found)
-	if most > 0 && int64(total) > most {
-		found = found[:most]
-	}
+	out := first(found, in.Max)
 	room := int64(maxProcessesOutput)
-	for _, b := range found {
+	for _, b := range out.list {
 		if b.Stdout, err = m.tail(ctx, b.job, sandbox.Stdout, b.job.StdoutBytes, &room); err != nil {
-			return nil, 0, m.failed(route, err)
+			return nil, m.failed(route, err)
 		}
 		if b.Stderr, err = m.tail(ctx, b.job, sandbox.Stderr, b.job.StderrBytes, &room); err != nil {
-			return nil, 0, m.failed(route, err)
+			return nil, m.failed(route, err)
 		}
 	}
-	return found, total, nil
+	return out, nil
 }
 
 // tail returns the end of a job's output, as far as there is room for it.
@@ -409,60 +375,37 @@ func (m *vm) tail(ctx context.Context, job *sandbox.Job, stream sandbox.Stream, 
 	return strings.ToValidUTF8(string(out.Data), "\uFFFD"), nil
 }
 
-func executeListProcesses(ctx context.Context, c *dialect.Call, in processesArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	found, total, err := m.backgrounds(ctx, in.Max)
-	if err != nil {
-		return nil, err
-	}
-	out := object(pair{"processes", found}, pair{"count", len(found)}, pair{"timestamp", stamp(time.Now())})
-	if len(found) < total {
-		out = append(out, pair{"truncated", true}, pair{"total_processes", total}, pair{"showing_processes", len(found)})
-	}
-	return out, nil
-}
-
 type killArgs struct {
 	target
 	ProcessID string `json:"process_id"`
 }
 
-// kill ends a process of the background.
-func (m *vm) kill(ctx context.Context, id string) (*sandbox.Job, error) {
-	route := query("/execute/kill", "process_id", id)
-	job, err := m.Service.GetJob(ctx, m.id, jobOf(id))
+// killProcess ends a process of the background.
+func killProcess(ctx context.Context, m *vm, in *killArgs) (*sandbox.Job, error) {
+	route := query("/execute/kill", "process_id", in.ProcessID)
+	job, err := m.Service.GetJob(ctx, m.id, jobOf(in.ProcessID))
 	if err == nil && job.State == sandbox.JobRunning {
 		job, err = m.Service.SignalJob(ctx, m.id, job.ID, "KILL", 0)
 		if sandbox.CodeOf(err) == sandbox.CodeConflict { // it has ended meanwhile
-			job, err = m.Service.GetJob(ctx, m.id, jobOf(id))
+			job, err = m.Service.GetJob(ctx, m.id, jobOf(in.ProcessID))
 		}
 	}
 	switch {
 	case err == nil:
 		return job, nil
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound, sandbox.CodeOf(err) == sandbox.CodeInvalid:
-		err = sandbox.Errorf(sandbox.CodeNotFound, "process %s does not exist; execute_list_processes shows those that do", clip.Text(id, maxShown))
+		err = sandbox.Errorf(sandbox.CodeNotFound, "process %s does not exist; execute_list_processes shows those that do", clip.Text(in.ProcessID, maxShown))
 	}
 	return nil, m.missing(ctx, route, "PROCESS_NOT_FOUND", err)
 }
 
-func executeKill(ctx context.Context, c *dialect.Call, in killArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	job, err := m.kill(ctx, in.ProcessID)
-	if err != nil {
-		return nil, err
-	}
-	message, state := "Process killed", "killed"
+// killed is the state of a process that was to be killed, and whether it had
+// ended already.
+func killed(job *sandbox.Job) (state string, already bool) {
 	if job.State == sandbox.JobExited && job.EndCause != sandbox.EndSignal {
-		message, state = "Process had ended already", jobStatus(job)
+		return jobStatus(job), true
 	}
-	return object(pair{"message", message}, pair{"process_id", in.ProcessID}, pair{"status", state}), nil
+	return "killed", false
 }
 
 // process is one of all in a sandbox.
@@ -482,10 +425,10 @@ var processStates = map[string]string{"R": "running", "S": "sleeping", "D": "wai
 // maxCommandShown is what is shown of a process's command line.
 const maxCommandShown = 1024
 
-func (m *vm) processes(ctx context.Context, most int64) ([]process, int, error) {
+func listProcesses(ctx context.Context, m *vm, in *processesArgs) (*some[process], error) {
 	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.ListProcesses))
 	if err != nil {
-		return nil, 0, m.missing(ctx, "/processes", "NOT_FOUND", err)
+		return nil, m.missing(ctx, "/processes", "NOT_FOUND", err)
 	}
 	found := make([]process, 0, len(list))
 	for i := range list {
@@ -503,24 +446,6 @@ func (m *vm) processes(ctx context.Context, most int64) ([]process, int, error) 
 		}
 		found = append(found, process{p.PID, command, p.User, p.Name, state, tenths(p.CPUPercent), tenths(float64(p.MemoryBytes) / (1 << 20))})
 	}
-	total := len(found)
-	if most > 0 && int64(total) > most {
-		found = found[:most]
-	}
-	return found, total, nil
-}
-
-func listProcesses(ctx context.Context, c *dialect.Call, in processesArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	found, total, err := m.processes(ctx, in.Max)
-	if err != nil {
-		return nil, err
-	}
-	if len(found) < total {
-		return object(pair{"processes", found}, pair{"truncated", true}, pair{"total_processes", total}, pair{"showing_processes", len(found)}), nil
-	}
-	return object(pair{"processes", found}, pair{"count", total}), nil
+	out := first(found, in.Max)
+	return out, nil
 }

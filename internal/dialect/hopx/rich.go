@@ -6,11 +6,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"path"
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -133,7 +133,7 @@ func newRich(mime, source string, data json.RawMessage, size int, more ...pair) 
 	}
 	return richOutput{
 		Type: mime, Format: format, Data: map[string]json.RawMessage{mime: plain(data)},
-		Metadata: append(object(pair{"source", source}, pair{"size", size}), more...), Timestamp: stamp(time.Now()),
+		Metadata: append(object(pair{"source", source}, pair{"size", size}), more...), Timestamp: dialect.Stamp(time.Now()),
 	}
 }
 
@@ -239,14 +239,4 @@ func (m *vm) savedImages(ctx context.Context, dir string, since time.Time) []ric
 		out = append(out, newRich(typePNG, "matplotlib", encoded, len(data), pair{"filename", f.Path}))
 	}
 	return out
-}
-
-// read returns the first bytes of a file.
-func (m *vm) read(ctx context.Context, p string, limit int64) ([]byte, error) {
-	r, err := m.Service.ReadFile(ctx, m.id, sandbox.ReadFileRequest{Path: p, Limit: limit})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, limit))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
@@ -61,22 +60,19 @@ func recordOf(s *sandbox.Sandbox) record {
 		NodeID: nodeID, Region: regionOf(s), DirectURL: directURL(s.ID), PublicHost: directURL(s.ID),
 		Resources:      size{s.Resources.VCPUs, s.Resources.MemoryMiB, s.Resources.DiskMiB},
 		InternetAccess: s.Network == nil || s.Network.Preset != sandbox.NetworkNone, LiveMode: true,
-		CreatedAt: stamp(s.CreatedAt),
+		CreatedAt: dialect.Stamp(s.CreatedAt),
 	}
 	if s.LifetimeSeconds > 0 {
 		r.TimeoutSeconds = &s.LifetimeSeconds
 	}
-	if s.ExpiresAt != nil {
-		at := stamp(*s.ExpiresAt)
-		r.ExpiresAt = &at
-	}
+	r.ExpiresAt = stampOrNull(s.ExpiresAt)
 	return r
 }
 
 // withToken is the record of a sandbox with the token for it.
 func withToken(s *sandbox.Sandbox) record {
 	r := recordOf(s)
-	r.AuthToken, r.TokenExpiresAt = authToken(s.ID), stamp(time.Now().Add(tokenLife))
+	r.AuthToken, r.TokenExpiresAt = authToken(s.ID), dialect.Stamp(time.Now().Add(tokenLife))
 	return r
 }
 
@@ -121,32 +117,27 @@ func sandboxPath(id string) string {
 // find returns the sandboxes of a listing and the cursor of the next part.
 func (in *listArgs) find(ctx context.Context, c *dialect.Call) ([]sandbox.Sandbox, string, error) {
 	if in.Limit < 1 {
-		return nil, "", refusal("limit is %d; give 1 to %d", in.Limit, sandbox.MaxPageSize)
+		return nil, "", dialect.Invalid("limit is %d; give 1 to %d", in.Limit, sandbox.MaxPageSize)
 	}
 	req := sandbox.ListRequest{Page: sandbox.Page{Limit: int(min(in.Limit, sandbox.MaxPageSize)), Cursor: in.Cursor}}
 	if in.Status != nil && *in.Status != "" {
 		state, ok := states[*in.Status]
 		if !ok {
-			return nil, "", refusal("status %q is not known; use running, stopped, paused or creating", clip.Text(*in.Status, maxShown))
+			return nil, "", dialect.Invalid("status %q is not known; use running, stopped, paused or creating", clip.Text(*in.Status, maxShown))
 		}
 		req.States = []sandbox.State{state}
 	}
-	if in.Region == nil || *in.Region == "" {
-		page, err := c.Service.List(ctx, req)
-		if err != nil {
-			return nil, "", err
-		}
-		return page.Items, page.NextCursor, nil
+	if in.Region != nil && *in.Region == localRegion {
+		return findLocal(ctx, c, req)
 	}
-	if *in.Region != localRegion {
+	if in.Region != nil && *in.Region != "" {
 		req.Metadata = map[string]string{regionTag: *in.Region}
-		page, err := c.Service.List(ctx, req)
-		if err != nil {
-			return nil, "", err
-		}
-		return page.Items, page.NextCursor, nil
 	}
-	return findLocal(ctx, c, req)
+	page, err := c.Service.List(ctx, req)
+	if err != nil {
+		return nil, "", err
+	}
+	return page.Items, page.NextCursor, nil
 }
 
 // findLocal lists the sandboxes without a region. A part may have fewer than
@@ -205,7 +196,7 @@ func (in *createArgs) request() (sandbox.CreateRequest, error) {
 		value *int64
 	}{{"vcpu", in.VCPU}, {"memory_mb", in.MemoryMB}, {"disk_gb", in.DiskGB}} {
 		if n.value != nil && (*n.value < 1 || *n.value > 1<<40) {
-			return req, refusal("%s is %d; give a positive number that makes sense, or leave it out", n.name, *n.value)
+			return req, dialect.Invalid("%s is %d; give a positive number that makes sense, or leave it out", n.name, *n.value)
 		}
 	}
 	if in.VCPU != nil {
@@ -232,7 +223,7 @@ func (in *createArgs) request() (sandbox.CreateRequest, error) {
 
 func checkLifetime(s int64) error {
 	if most := int64(sandbox.MaxLifetime.Seconds()); s < 1 || s > most {
-		return refusal("timeout_seconds is %d; give 1 to %d", s, most)
+		return dialect.Invalid("timeout_seconds is %d; give 1 to %d", s, most)
 	}
 	return nil
 }
@@ -366,8 +357,13 @@ func resumeSandbox(ctx context.Context, c *dialect.Call, in idArgs) (any, error)
 // seconds is a duration in milliseconds as seconds.
 func seconds(ms int64) float64 { return float64(ms) / 1000 }
 
+// stampOrNull is a time in a result, null for none.
+func stampOrNull(t *time.Time) *string {
+	if t == nil {
+		return nil
+	}
+	return new(dialect.Stamp(*t))
+}
+
 // uptime is a duration as the product writes it: 2h34m12s.
 func uptime(since time.Time) string { return time.Since(since).Round(time.Second).String() }
-
-// quoted is a number in a text.
-func quoted(n int64) string { return strconv.FormatInt(n, 10) }

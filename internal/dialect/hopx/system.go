@@ -20,20 +20,20 @@ func health(ctx context.Context, c *dialect.Call, _ struct{}) (any, error) {
 	_, err := c.Service.List(ctx, sandbox.ListRequest{Page: sandbox.Page{Limit: 1}})
 	switch sandbox.CodeOf(err) {
 	case "", sandbox.CodeUnauthenticated, sandbox.CodeForbidden: // it answers
-		return object(pair{"status", "healthy"}, pair{"timestamp", stamp(time.Now())}), nil
+		return object(pair{"status", "healthy"}, pair{"timestamp", dialect.Stamp(time.Now())}), nil
 	}
 	return nil, control("/health", "server", err)
 }
 
-func pingVM(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// opened is a sandbox that runs, of which nothing is asked.
+func opened(_ context.Context, m *vm, _ *target) (*vm, error) { return m, nil }
+
+// ping is a sandbox whose agent answers.
+func ping(ctx context.Context, m *vm, _ *target) (*vm, error) {
 	if _, err := m.Service.StatFile(ctx, m.id, "/"); err != nil { // which its agent answers
 		return nil, m.missing(ctx, "/ping", "NOT_FOUND", err)
 	}
-	return object(pair{"message", "pong"}, pair{"status", "ok"}, pair{"timestamp", stamp(time.Now())}), nil
+	return m, nil
 }
 
 // uptime is how long the sandbox runs.
@@ -53,20 +53,12 @@ func features() pairs {
 		pair{"languages", []sandbox.Language{sandbox.Python, sandbox.JavaScript, sandbox.Bash, sandbox.Go}})
 }
 
-func (m *vm) info(ctx context.Context) pairs {
+func vmInfo(ctx context.Context, m *vm, _ *target) (pairs, error) {
 	os := m.osInfo(ctx)
 	return object(
 		pair{"vm_id", m.id}, pair{"agent", agentName}, pair{"agent_version", agentVersion}, pair{"version", agentVersion},
 		pair{"os", "linux"}, pair{"arch", os.arch}, pair{"vm_port", 7777},
-		pair{"start_time", stamp(m.started())}, pair{"uptime", uptime(m.started())}, pair{"features", features()})
-}
-
-func vmInfo(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return m.info(ctx), nil
+		pair{"start_time", dialect.Stamp(m.started())}, pair{"uptime", uptime(m.started())}, pair{"features", features()}), nil
 }
 
 // osInfo is what a sandbox's files tell of its system. What they do not is
@@ -163,28 +155,16 @@ func systemMetrics(ctx context.Context, c *dialect.Call, in target) (any, error)
 		pair{"os", object(pair{"name", os.name}, pair{"version", os.version}, pair{"kernel", os.kernel}, pair{"arch", os.arch}, pair{"hostname", os.hostname})},
 		pair{"hardware", object(pair{"cpu_cores", r.VCPUs}, pair{"memory_mb", r.MemoryMiB}, pair{"disk_mb", r.DiskMiB})},
 		pair{"capabilities", []string{"code_execution", "file_operations", "background_jobs", "rich_output"}},
-		pair{"timestamp", stamp(time.Now())}), nil
+		pair{"timestamp", dialect.Stamp(time.Now())}), nil
 }
 
 func amounts(used, total int64) pairs {
 	return object(pair{"total", total}, pair{"used", used}, pair{"free", max(0, total-used)}, pair{"usage_percent", percent(used, total)})
 }
 
-// The cache of results, which is always empty: code has side effects, so it is
-// always run.
-
-func cacheStats(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	if _, err := in.open(ctx, c); err != nil {
-		return nil, err
-	}
+// cacheStats shows the cache of results, which is always empty.
+func cacheStats(*target, *vm) any {
 	return object(
 		pair{"cache", object(pair{"size", 0}, pair{"max_size", 0}, pair{"total_hits", 0}, pair{"ttl", "0s"})},
-		pair{"total_cached", 0}, pair{"hit_rate", 0}, pair{"timestamp", stamp(time.Now())}), nil
-}
-
-func cacheClear(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	if _, err := in.open(ctx, c); err != nil {
-		return nil, err
-	}
-	return object(pair{"message", "Cache cleared"}, pair{"entries_removed", 0}), nil
+		pair{"total_cached", 0}, pair{"hit_rate", 0}, pair{"timestamp", dialect.Stamp(time.Now())})
 }

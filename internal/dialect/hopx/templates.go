@@ -53,7 +53,7 @@ func templateNamed(idOrName string) string {
 func templateFor(ctx context.Context, c *dialect.Call, idOrName string) (name, note string, err error) {
 	name = templateNamed(strings.TrimSpace(idOrName))
 	if name == "" {
-		return "", "", refusal("template_id is empty; give an id or name of list_templates, such as %s", interpreter)
+		return "", "", dialect.Invalid("template_id is empty; give an id or name of list_templates, such as %s", interpreter)
 	}
 	own := name == interpreter || name == baseTemplate
 	t, err := c.Service.GetTemplate(ctx, name)
@@ -126,7 +126,7 @@ func templateOf(t *sandbox.Template) template {
 		out.BuildID = t.Digest
 	}
 	if t.BuiltAt != nil {
-		out.CreatedAt = stamp(*t.BuiltAt)
+		out.CreatedAt = dialect.Stamp(*t.BuiltAt)
 		out.UpdatedAt = out.CreatedAt
 	}
 	return out
@@ -171,7 +171,7 @@ type templatesArgs struct {
 // whether there are more.
 func (in *templatesArgs) find(ctx context.Context, c *dialect.Call) (found []template, more bool, err error) {
 	if in.Limit < 1 {
-		return nil, false, refusal("limit is %d; give 1 or more", in.Limit)
+		return nil, false, dialect.Invalid("limit is %d; give 1 or more", in.Limit)
 	}
 	list, err := sandbox.All(ctx, c.Service.ListTemplates)
 	if err != nil {
@@ -245,7 +245,7 @@ const fieldsNote = `Only some fields of each template are shown; fields="all" sh
 func (in *templatesArgs) cutAll(found []template, nulls bool) (data []any, about []pair, err error) {
 	fields := in.fields()
 	if len(fields) > 64 {
-		return nil, nil, refusal("fields has %d names; give 64 at most, or \"all\"", len(fields))
+		return nil, nil, dialect.Invalid("fields has %d names; give 64 at most, or \"all\"", len(fields))
 	}
 	data = make([]any, 0, len(found))
 	for i := range found {

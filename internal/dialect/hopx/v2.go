@@ -3,53 +3,11 @@ package hopx
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// runnersV2 are the tools of v0.2, by name.
-var runnersV2 = map[string]runner{
-	"health":                  doing("check the server", v2Health),
-	"list_sandboxes":          doing("list sandboxes", v2ListSandboxes),
-	"create_sandbox":          doing("create sandbox", v2CreateSandbox),
-	"get_sandbox":             doing("get sandbox", v2GetSandbox),
-	"delete_sandbox":          doing("delete sandbox", v2DeleteSandbox),
-	"update_sandbox_timeout":  doing("update sandbox timeout", v2UpdateTimeout),
-	"resume_sandbox":          doing("resume sandbox", v2ResumeSandbox),
-	"list_templates":          doing("list templates", v2ListTemplates, "category", "language"),
-	"get_template":            doing("get template", getTemplate),
-	"ping_vm":                 doing("ping VM", v2Ping),
-	"get_vm_info":             doing("get VM info", vmInfo),
-	"get_preview_url":         doing("get preview URL", v2PreviewURL),
-	"get_agent_url":           doing("get agent URL", v2AgentURL),
-	"execute_code":            doing("execute code", v2ExecuteCode),
-	"execute_code_persistent": doing("execute code", v2InMode(modePersistent)),
-	"execute_code_rich":       doing("execute code", v2InMode(modeRich)),
-	"execute_code_background": doing("execute code", v2InMode(modeBackground)),
-	"execute_code_isolated":   doing("execute code", v2InMode(modeIsolated)),
-	"execute_list_processes":  doing("list processes", v2ExecuteListProcesses),
-	"execute_kill_process":    doing("kill process", v2ExecuteKill),
-	"run_command":             doing("run command", v2RunCommand),
-	"run_command_background":  doing("run command", v2CommandBackground),
-	"list_processes":          doing("list processes", v2ListProcesses),
-	"file_read":               doing("read file", v2FileRead),
-	"file_write":              doing("write file", v2FileWrite),
-	"file_list":               doing("list files", v2FileList),
-	"file_exists":             doing("check file", v2FileExists),
-	"file_remove":             doing("remove file", v2FileRemove),
-	"file_mkdir":              doing("create directory", v2FileMkdir),
-	"get_system_metrics":      doing("get system metrics", v2Metrics),
-	"env_get":                 doing("get environment variables", v2EnvGet),
-	"env_set":                 doing("set environment variables", v2EnvSet),
-	"env_clear":               doing("clear environment variables", v2EnvClear),
-	"cache_clear":             doing("clear cache", v2CacheClear),
-	"cache_stats":             doing("get cache statistics", cacheStats),
-}
 
 // doing is tool for v0.2, whose errors name what has failed.
 func doing[In any](what string, run func(ctx context.Context, c *dialect.Call, in In) (any, error), extra ...string) runner {
@@ -82,16 +40,11 @@ func v2Health(ctx context.Context, c *dialect.Call, in struct{}) (any, error) {
 // info is a sandbox as v0.2 shows it, by the id under a name.
 func info(s *sandbox.Sandbox) pairs {
 	r := recordOf(s)
-	var started *string
-	if s.StartedAt != nil {
-		at := stamp(*s.StartedAt)
-		started = &at
-	}
 	return object(
 		pair{"template_id", r.TemplateID}, pair{"template_name", r.TemplateName}, pair{"organization_id", r.OrganizationID}, pair{"node_id", r.NodeID},
 		pair{"region", r.Region}, pair{"status", r.Status}, pair{"public_host", r.PublicHost}, pair{"direct_url", r.DirectURL}, pair{"preview_url", nil},
 		pair{"resources", r.Resources}, pair{"internet_access", r.InternetAccess}, pair{"live_mode", r.LiveMode}, pair{"timeout_seconds", r.TimeoutSeconds},
-		pair{"expires_at", r.ExpiresAt}, pair{"created_at", r.CreatedAt}, pair{"started_at", started}, pair{"end_at", r.ExpiresAt})
+		pair{"expires_at", r.ExpiresAt}, pair{"created_at", r.CreatedAt}, pair{"started_at", stampOrNull(s.StartedAt)}, pair{"end_at", r.ExpiresAt})
 }
 
 func infoByID(s *sandbox.Sandbox) pairs {
@@ -185,17 +138,6 @@ func v2ListTemplates(ctx context.Context, c *dialect.Call, in templatesArgs) (an
 	return append(object(pair{"data", data}, pair{"count", len(data)}), about...), nil
 }
 
-func v2Ping(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	if _, err := pingVM(ctx, c, in); err != nil {
-		return nil, err
-	}
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return object(pair{"status", "ok"}, pair{"agent_version", agentVersion}, pair{"agent", agentName}, pair{"features", features()}, pair{"uptime", uptime(m.started())}), nil
-}
-
 type previewArgs struct {
 	target
 	Port int `json:"port"`
@@ -209,36 +151,13 @@ func v2PreviewURL(ctx context.Context, c *dialect.Call, in previewArgs) (any, er
 		return nil, err
 	}
 	if in.Port < 1 || in.Port > 65535 {
-		return nil, m.failed("", refusal("port is %d; give 1 to 65535", in.Port))
+		return nil, m.failed("", dialect.Invalid("port is %d; give 1 to 65535", in.Port))
 	}
-	u, err := m.preview(ctx, in.Port)
+	u, err := dialect.PublicURL(ctx, m.Service, m.id, in.Port)
 	if err != nil {
 		return nil, m.failed("", err)
 	}
 	return object(pair{"preview_url", u}, pair{"port", in.Port}, pair{"sandbox_id", m.id}), nil
-}
-
-func (m *vm) preview(ctx context.Context, port int) (string, error) {
-	list, err := sandbox.All(ctx, sandbox.Of(m.id, m.Service.ListPreviews))
-	if err != nil {
-		return "", err
-	}
-	i := slices.IndexFunc(list, func(p sandbox.Preview) bool { return p.Port == port })
-	if i >= 0 && list[i].Access == sandbox.PreviewPublic {
-		return list[i].URL, nil
-	}
-	if i >= 0 {
-		link, err := m.Service.LinkPreview(ctx, m.id, port, sandbox.PreviewLinkRequest{})
-		if err != nil {
-			return "", err
-		}
-		return link.URL, nil
-	}
-	p, err := m.Service.CreatePreview(ctx, m.id, sandbox.CreatePreviewRequest{Port: port, Access: sandbox.PreviewPublic})
-	if err != nil {
-		return "", err
-	}
-	return p.URL, nil
 }
 
 func v2AgentURL(ctx context.Context, c *dialect.Call, in target) (any, error) {
@@ -249,175 +168,38 @@ func v2AgentURL(ctx context.Context, c *dialect.Call, in target) (any, error) {
 	return object(pair{"agent_url", directURL(m.id)}, pair{"sandbox_id", m.id}), nil
 }
 
-func v2ExecuteListProcesses(ctx context.Context, c *dialect.Call, in processesArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	found, total, err := m.backgrounds(ctx, in.Max)
-	if err != nil {
-		return nil, err
-	}
-	return counted(found, len(found), total), nil
-}
-
-func v2ListProcesses(ctx context.Context, c *dialect.Call, in processesArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	found, total, err := m.processes(ctx, in.Max)
-	if err != nil {
-		return nil, err
-	}
-	return counted(found, len(found), total), nil
-}
-
-// counted is a list of processes. Of one that was cut the product does not tell
-// how many there are.
-func counted(list any, n, total int) any {
-	all := &total
-	if n < total {
-		all = nil
-	}
-	return object(pair{"processes", list}, pair{"count", n}, pair{"truncated", n < total}, pair{"total_processes", all})
-}
-
-func v2ExecuteKill(ctx context.Context, c *dialect.Call, in killArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	job, err := m.kill(ctx, in.ProcessID)
-	if err != nil {
-		return nil, err
-	}
-	state := "killed"
-	if job.State == sandbox.JobExited && job.EndCause != sandbox.EndSignal {
-		state = jobStatus(job)
-	}
-	return object(pair{"status", state}, pair{"process_id", in.ProcessID}), nil
-}
-
 // notRunKeys are told with an error of code and commands.
 func notRunKeys(err error) []pair {
 	return []pair{{"stdout", ""}, {"stderr", sandbox.MessageOf(err)}, {"exit_code", 1}}
 }
 
 func v2RunCommand(ctx context.Context, c *dialect.Call, in commandArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, with(err, notRunKeys(err)...)
-	}
-	out, err := m.command(ctx, &in)
+	out, err := inside(runCommand)(ctx, c, &in)
 	if err != nil {
 		return nil, with(err, notRunKeys(err)...)
 	}
 	return object(pair{"stdout", out.Stdout}, pair{"stderr", out.Stderr}, pair{"exit_code", out.ExitCode}), nil
 }
 
-func v2CommandBackground(ctx context.Context, c *dialect.Call, in commandArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	job, err := m.startCommand(ctx, &in)
-	if err != nil {
-		return nil, err
-	}
-	return object(pair{"process_id", commandPrefix + job.ID}, pair{"status", "running"}, pair{"message", "Started in the background; execute_list_processes tells how it goes"}), nil
-}
-
-func v2FileRead(ctx context.Context, c *dialect.Call, in pathArgs) (any, error) {
-	f, err := in.read(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return object(pair{"path", f.Path}, pair{"content", f.Content}), nil
-}
-
-func v2FileWrite(ctx context.Context, c *dialect.Call, in writeArgs) (any, error) {
-	if err := in.write(ctx, c); err != nil {
-		return nil, err
-	}
-	return object(pair{"path", in.Path}, pair{"size", len([]rune(in.Content))}), nil
-}
-
-func v2FileList(ctx context.Context, c *dialect.Call, in fileListArgs) (any, error) {
-	found, total, err := in.list(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	files := make([]pairs, 0, len(found))
-	for _, f := range found {
+// v2Files is a listing of a directory.
+func v2Files(in *fileListArgs, found *some[fileInfo]) any {
+	files := make([]pairs, 0, len(found.list))
+	for _, f := range found.list {
 		files = append(files, object(
 			pair{"name", f.Name}, pair{"path", f.Path}, pair{"size", f.Size}, pair{"is_directory", f.IsDirectory},
 			pair{"modified_time", f.ModifiedAt}, pair{"permissions", f.Permissions}))
 	}
-	return object(pair{"path", in.Path}, pair{"files", files}, pair{"count", len(files)}, pair{"truncated", len(files) < total}, pair{"total_files", total}), nil
+	return object(pair{"path", in.Path}, pair{"files", files}, pair{"count", len(files)}, pair{"truncated", found.cut()}, pair{"total_files", found.total})
 }
 
-func v2FileExists(ctx context.Context, c *dialect.Call, in pathArgs) (any, error) {
-	exists, err := in.exists(ctx, c)
-	if err != nil {
-		return nil, err
+// counted is a list of processes. Of one that was cut the product does not tell
+// how many there are.
+func counted[T any](_ *processesArgs, found *some[T]) any {
+	all := &found.total
+	if found.cut() {
+		all = nil
 	}
-	return object(pair{"path", in.Path}, pair{"exists", exists}), nil
-}
-
-func v2FileRemove(ctx context.Context, c *dialect.Call, in pathArgs) (any, error) {
-	if err := in.remove(ctx, c); err != nil {
-		return nil, err
-	}
-	return object(pair{"status", "removed"}, pair{"path", in.Path}), nil
-}
-
-func v2FileMkdir(ctx context.Context, c *dialect.Call, in pathArgs) (any, error) {
-	if err := in.mkdir(ctx, c); err != nil {
-		return nil, err
-	}
-	return object(pair{"status", "created"}, pair{"path", in.Path}), nil
-}
-
-func v2EnvGet(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	env, err := m.env(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return object(pair{"env_vars", env}), nil
-}
-
-func v2EnvSet(ctx context.Context, c *dialect.Call, in envArgs) (any, error) {
-	m, err := in.open(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.setEnv(ctx, &in); err != nil {
-		return nil, err
-	}
-	names := slices.AppendSeq([]string{}, maps.Keys(in.Vars))
-	slices.Sort(names)
-	return object(
-		pair{"status", "success"}, pair{"message", fmt.Sprintf("Set %d environment variables", len(names))},
-		pair{"variables_set", names}, pair{"merge_mode", in.Merge}), nil
-}
-
-func v2EnvClear(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	if _, err := envClear(ctx, c, in); err != nil {
-		return nil, err
-	}
-	return object(pair{"status", "cleared"}), nil
-}
-
-func v2CacheClear(ctx context.Context, c *dialect.Call, in target) (any, error) {
-	if _, err := in.open(ctx, c); err != nil {
-		return nil, err
-	}
-	return object(pair{"status", "success"}), nil
+	return object(pair{"processes", found.list}, pair{"count", len(found.list)}, pair{"truncated", found.cut()}, pair{"total_processes", all})
 }
 
 // v2Metrics is the snapshot of the agent's own figures. What it does not count

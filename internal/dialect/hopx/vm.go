@@ -95,7 +95,7 @@ func (t *target) open(ctx context.Context, c *dialect.Call) (*vm, error) {
 		m.url = directURL(id)
 	}
 	if id == "" {
-		return nil, m.failed("", refusal("vm_url names no sandbox; give the direct_url of create_sandbox"))
+		return nil, m.failed("", dialect.Invalid("vm_url names no sandbox; give the direct_url of create_sandbox"))
 	}
 	s, err := c.Service.Get(ctx, id)
 	if err == nil {
@@ -160,6 +160,12 @@ func (m *vm) missing(ctx context.Context, route, code string, err error) error {
 	}
 	f.code = code
 	return f
+}
+
+// read returns the first bytes of a file.
+func (m *vm) read(ctx context.Context, p string, limit int64) ([]byte, error) {
+	data, _, err := dialect.ReadFile(ctx, m.Service, m.id, p, limit)
+	return data, err
 }
 
 // query is a route with a query of one value.
