@@ -229,7 +229,10 @@ func TestClientSendsAgain(t *testing.T) {
 		t.Errorf("the next call: %+v, %v", got, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	m.enter = func(context.Context) { cancel(errors.New("enough")) }
+	m.enter = func(served context.Context) {
+		cancel(errors.New("enough"))
+		<-served.Done() // the answer must not overtake the client's end
+	}
 	if _, err = cl.Create(ctx, sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeCancelled {
 		t.Errorf("given up: %v", err)
 	}
