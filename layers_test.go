@@ -58,6 +58,7 @@ var layers = map[string]int{
 
 	"internal/engine/...":       3,
 	"internal/store/...":        3,
+	"internal/service/startup":  3,
 	"internal/service/validate": 3,
 
 	"internal/store/sqlite/sqlitetest": 4,

@@ -16,6 +16,7 @@ import (
 	"github.com/cove-sh/cove/internal/layer"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -157,14 +158,14 @@ func (s *Service) buildBase(ctx context.Context, b *building) (*image.Foundation
 // snapshotBase makes a root of the files of a snapshot.
 func (s *Service) snapshotBase(ctx context.Context, b *building) (*image.Foundation, error) {
 	snap := b.from
-	root, err := rootOf(snap.Root)
+	root, err := startup.RootOf(snap.Root)
 	if err != nil {
 		return nil, err
 	}
 	t := sandbox.Template{User: snap.User, WorkDir: snap.WorkDir, Env: map[string]string{}, Resources: snap.Resources}
 	maps.Copy(t.Env, snap.BaseEnv)
 	maps.Copy(t.Env, snap.Env)
-	if begins := beginsOf(snap.Root); begins != nil {
+	if begins := startup.Recorded(snap.Root); begins != nil {
 		t.Start, t.Desktop = begins.Start, begins.Desktop
 	}
 	b.report("files of the snapshot", 0.05, "")
@@ -323,7 +324,7 @@ func (s *Service) tryStart(ctx context.Context, b *building, base *image.Foundat
 		policy = *n
 	}
 	return s.inMachine(ctx, b, base, policy, func(m *buildMachine) error {
-		return s.advise(ctx, m, "", "network", beginsOfTemplate(&t).run(ctx, m.client))
+		return s.advise(ctx, m, "", "network", startup.Of(&t).Run(ctx, m.client))
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -25,7 +26,7 @@ func (s *Service) computer(c *call.Call, ref string, check func() error) (*handl
 		return nil, nil, err
 	}
 	// One that has no screen is not woken to be told so.
-	desktop := desktopOf(&r)
+	desktop := startup.DesktopOf(&r)
 	if desktop == nil {
 		return nil, nil, s.noScreen(c.Ctx, r.ID)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -40,7 +41,7 @@ func TestStart(t *testing.T) {
 	if sbx.Desktop == nil || sbx.Desktop.Width != 640 || w.get(sbx.ID).Desktop == nil {
 		t.Errorf("the computer's desktop is %+v", sbx.Desktop)
 	}
-	job, err := w.GetJob(red(t), sbx.ID, startJob)
+	job, err := w.GetJob(red(t), sbx.ID, startup.JobID)
 	must(t, err)
 	if job.State != sandbox.JobRunning || !strings.Contains(strings.Join(job.Command, " "), "sleep 1000") {
 		t.Errorf("its job is %+v", job)

@@ -3,16 +3,16 @@ package service
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -77,23 +77,38 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 	})
 }
 
-// beginning is what an instance begins with: a fresh boot of a root, or a
+// bootSource is what an instance begins with: a fresh boot of a root, or a
 // checkpoint, which stays in place until it is released.
-type beginning struct {
+type bootSource struct {
 	root       engine.Root
 	checkpoint string
 	filesOnly  bool
 	fresh      bool
-	// another is set if the checkpoint is of another sandbox, whose place
+	// foreign is set if the checkpoint is of another sandbox, whose place
 	// among forks the new one has not.
-	another bool
-	// begins is what runs in the sandbox from its boot on, or nil.
-	begins  *begins
+	foreign bool
+	// startup is what runs in the sandbox from its boot on, or nil.
+	startup *startup.Startup
 	release func()
 }
 
+// boots reports whether an instance begins with a boot, and not where a
+// checkpoint left off.
+func (b *bootSource) boots() bool { return b.checkpoint == "" || b.filesOnly }
+
+// startIn starts in a new instance what its sandbox begins with, if it has not
+// gone on from a checkpoint in which that runs.
+func (b *bootSource) startIn(ctx context.Context, instance engine.Instance) error {
+	if b.startup == nil || !b.boots() {
+		return nil
+	}
+	client := agentclient.New(instance.ID(), instance.Dial)
+	defer client.Close()
+	return b.startup.Run(ctx, client)
+}
+
 // draft returns the record of a sandbox to be made, and what it begins with.
-func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record, beginning, error) {
+func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
 	if req.Snapshot != "" {
 		return s.draftFromSnapshot(c, req)
 	}
@@ -101,11 +116,11 @@ func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record,
 	c.Detail = "template " + name
 	root, template, err := s.cfg.Templates.Root(c.Ctx, name)
 	if err != nil {
-		return store.Record{}, beginning{}, err
+		return store.Record{}, bootSource{}, err
 	}
 	r := s.newRecord(req, &template, c.Caller.Team)
-	from := beginning{root: root, begins: beginsOfTemplate(&template), release: func() {}}
-	if err := setRoot(&r, root, from.begins); err != nil {
+	from := bootSource{root: root, startup: startup.Of(&template), release: func() {}}
+	if err := startup.SetRoot(&r, root, from.startup); err != nil {
 		return r, from, err
 	}
 	if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
@@ -120,33 +135,14 @@ func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record,
 	return r, from, nil
 }
 
-// setRoot records what a sandbox is made from, and begins with.
-func setRoot(r *store.Record, root engine.Root, begins *begins) error {
-	data, err := json.Marshal(madeFrom{root, begins})
-	if err != nil {
-		return fmt.Errorf("encode the root of sandbox %s: %w", r.ID, err)
-	}
-	r.Root, r.Origin = data, root.Digest
-	return nil
-}
-
-// rootOf returns what a sandbox or snapshot is made from.
-func rootOf(data json.RawMessage) (engine.Root, error) {
-	var root engine.Root
-	if err := json.Unmarshal(data, &root); err != nil {
-		return root, fmt.Errorf("decode the root of a sandbox: %w", err)
-	}
-	return root, nil
-}
-
 // spec describes the instance of a record.
-func (b *beginning) spec(r *store.Record) engine.Spec {
+func (b *bootSource) spec(r *store.Record) engine.Spec {
 	host := r.ID
 	if validate.HostLabel.MatchString(r.Name) {
 		host = r.Name
 	}
 	var fork *engine.Fork
-	if b.another {
+	if b.foreign {
 		fork = &engine.Fork{}
 	}
 	return engine.Spec{
@@ -288,7 +284,7 @@ func (s *Service) slot(ctx context.Context) error {
 
 // create records, makes and announces a sandbox, and undoes it all when a
 // step fails.
-func (s *Service) create(ctx context.Context, r store.Record, from beginning) (store.Record, error) {
+func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (store.Record, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := &creation{cancel: cancel, done: make(chan struct{})}
 	s.mu.Lock()

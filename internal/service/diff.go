@@ -13,6 +13,7 @@ import (
 	"github.com/cove-sh/cove/internal/layer"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -97,7 +98,7 @@ func (s *Service) subjectFor(c *call.Call, ref string) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := rootOf(snap.Root)
+	root, err := startup.RootOf(snap.Root)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +108,7 @@ func (s *Service) subjectFor(c *call.Call, ref string) (*subject, error) {
 }
 
 func (s *Service) sandboxSubject(r *store.Record) (*subject, error) {
-	root, err := rootOf(r.Root)
+	root, err := startup.RootOf(r.Root)
 	if err != nil {
 		return nil, err
 	}

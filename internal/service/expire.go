@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -173,7 +174,7 @@ func (s *Service) lastUse(ctx context.Context, r *store.Record, now time.Time) (
 		return last, err
 	}
 	for _, j := range jobs {
-		if j.ID == startJob || j.ID == readyJob {
+		if j.ID == startup.JobID || j.ID == startup.ReadyJobID {
 			continue
 		}
 		if j.State == sandbox.JobRunning {
@@ -185,6 +186,6 @@ func (s *Service) lastUse(ctx context.Context, r *store.Record, now time.Time) (
 			last = earlier(at, now)
 		}
 	}
-	h.touch(last)
+	h.Touch(last)
 	return last, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -223,7 +224,7 @@ func (s *Service) createAll(ctx context.Context, records []store.Record) (contex
 
 // bearAll makes the instances of all children at once.
 func (s *Service) bearAll(ctx context.Context, parent *store.Record, children []store.Record, checkpoint string) ([]engine.Instance, error) {
-	root, err := rootOf(parent.Root)
+	root, err := startup.RootOf(parent.Root)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +232,7 @@ func (s *Service) bearAll(ctx context.Context, parent *store.Record, children []
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range children {
 		g.Go(func() (err error) {
-			spec, err := s.spec(ctx, &beginning{root: root, checkpoint: checkpoint}, &children[i])
+			spec, err := s.spec(ctx, &bootSource{root: root, checkpoint: checkpoint}, &children[i])
 			if err != nil {
 				return err
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -109,8 +110,8 @@ type goldenKind struct {
 	WorkDir string
 	Env     map[string]string
 	Warm    map[string]string
-	// Begins is what runs in them already, or nil.
-	Begins *begins `json:",omitempty"`
+	// Startup is what runs in them already, or nil.
+	Startup *startup.Startup `json:"Begins,omitempty"`
 }
 
 // kindOf returns the kind of golden checkpoint for sandboxes of a template that
@@ -125,7 +126,7 @@ func kindOf(root engine.Root, r sandbox.Resources, t *sandbox.Template, user str
 		}
 	}
 	if t.Start != nil {
-		k.User, k.WorkDir, k.Env, k.Begins = t.User, cmp.Or(t.WorkDir, "/"), t.Env, beginsOfTemplate(t)
+		k.User, k.WorkDir, k.Env, k.Startup = t.User, cmp.Or(t.WorkDir, "/"), t.Env, startup.Of(t)
 	}
 	return k
 }
@@ -253,7 +254,7 @@ func (g *goldens) drop(id string) {
 // make makes a golden checkpoint that the caller has claimed, and notes when it
 // may be tried again if that fails.
 func (g *goldens) make(ctx context.Context, id string, k *goldenKind) error {
-	ctx, cancel := context.WithTimeout(ctx, goldenTimeout+k.Begins.patience())
+	ctx, cancel := context.WithTimeout(ctx, goldenTimeout+k.Startup.Patience())
 	defer cancel()
 	g.tell() // of the one that was given up for it, whose room it takes
 	err := g.boot(ctx, id, k)
@@ -316,7 +317,7 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 		return err
 	}
 	g.warm(ctx, instance, k)
-	first := beginning{begins: k.Begins}
+	first := bootSource{startup: k.Startup}
 	if err = first.startIn(ctx, instance); err == nil {
 		_, err = s.keeper.Checkpoint(ctx, spec.ID, id, engine.CheckpointOptions{Durable: true, Commit: func(engine.Checkpoint) error { return nil }})
 	}

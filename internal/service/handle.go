@@ -112,7 +112,7 @@ func (h *handle) lastActive() (at time.Time, busy bool) {
 }
 
 // touch notes that the sandbox was in use at the given time.
-func (h *handle) touch(at time.Time) {
+func (h *handle) Touch(at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if at.After(h.active) {

@@ -11,9 +11,6 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// local is the key id of the user who runs the daemon. Ids of real keys differ.
-var local = sandbox.LocalCaller().KeyID
-
 // maxKeyName bounds the name of a key, in bytes.
 const maxKeyName = 128
 
@@ -52,7 +49,7 @@ func (s *Service) checkKeyFor(c *call.Call, req *sandbox.CreateKeyRequest) error
 	if err := validate.Name("team", req.Team); err != nil {
 		return err
 	}
-	if req.Team != c.Caller.Team && c.Caller.KeyID != local {
+	if req.Team != c.Caller.Team && c.Caller.KeyID != call.LocalKeyID {
 		return sandbox.Errorf(sandbox.CodeForbidden, "only the user who runs the server makes keys of other teams; leave team out for a key of your own")
 	}
 	if err := validate.Scopes(req.Scopes); err != nil {
@@ -68,7 +65,7 @@ func (s *Service) checkKeyFor(c *call.Call, req *sandbox.CreateKeyRequest) error
 
 // keyTeamFor is the team whose keys the caller manages; "" is all.
 func (s *Service) keyTeamFor(c *call.Call) string {
-	if c.Caller.KeyID == local {
+	if c.Caller.KeyID == call.LocalKeyID {
 		return ""
 	}
 	return c.Caller.Team

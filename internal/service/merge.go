@@ -13,6 +13,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/layer"
 	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/internal/wire/agentv1"
@@ -159,7 +160,7 @@ func (s *Service) settle(ctx context.Context, r *store.Record) (store.Record, er
 	if err := s.push(ctx, h, r); err != nil && sandbox.CodeOf(err) != sandbox.CodeUnsupported {
 		return *r, err
 	}
-	spec := (&beginning{}).spec(r)
+	spec := (&bootSource{}).spec(r)
 	_, err = h.client.Configure(ctx, &agentv1.ConfigureRequest{
 		Hostname: &spec.Hostname, User: &r.User, Workdir: &r.WorkDir, Env: spec.Env, ReplaceEnv: true,
 		Fork: &agentv1.Fork{},
@@ -244,7 +245,7 @@ func (s *Service) forkPoint(ctx context.Context, parent, winner *store.Record) (
 	if child.ForkPoint == "" || child.Origin != parent.Origin {
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "the state at which sandbox %s was forked from %s is not kept any more; merge the whole of it", winner.ID, parent.ID)
 	}
-	root, err := rootOf(child.Root)
+	root, err := startup.RootOf(child.Root)
 	if err != nil {
 		return nil, err
 	}

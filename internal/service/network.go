@@ -34,7 +34,7 @@ func policyOf(r *store.Record) sandbox.NetworkPolicy {
 }
 
 // spec describes the instance of a record, with its gateway.
-func (s *Service) spec(ctx context.Context, b *beginning, r *store.Record) (engine.Spec, error) {
+func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (engine.Spec, error) {
 	spec := b.spec(r)
 	spec.Label = instanceLabel(r)
 	n, err := s.networkOf(ctx, r)

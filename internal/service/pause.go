@@ -9,6 +9,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -200,11 +201,11 @@ func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.
 		return r, call.NotRunning(&r)
 	}
 	defer s.use(r.Checkpoint)()
-	root, err := rootOf(r.Root)
+	root, err := startup.RootOf(r.Root)
 	if err != nil {
 		return r, err
 	}
-	from := beginning{root: root, checkpoint: r.Checkpoint, filesOnly: filesOnly, begins: beginsOf(r.Root)}
+	from := bootSource{root: root, checkpoint: r.Checkpoint, filesOnly: filesOnly, startup: startup.Recorded(r.Root)}
 	began := time.Now()
 	running, err := s.replace(ctx, &r, from, func(now *store.Record) error {
 		if now.State != sandbox.StatePaused || now.Checkpoint != r.Checkpoint {
@@ -225,7 +226,7 @@ func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.
 // is as it was.
 //
 // Preconditions: the caller holds the lock of the sandbox.
-func (s *Service) replace(ctx context.Context, r *store.Record, from beginning, check func(*store.Record) error) (store.Record, error) {
+func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource, check func(*store.Record) error) (store.Record, error) {
 	if err := s.admitResume(ctx, r); err != nil {
 		return *r, err
 	}

@@ -34,7 +34,7 @@ func (s *Service) dialPort(ctx context.Context, h *handle, port int, loopback bo
 	if !ok {
 		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot connect to ports of sandboxes")
 	}
-	h.touch(time.Now())
+	h.Touch(time.Now())
 	conn, err := gateway.DialPort(ctx, port, loopback)
 	if err != nil {
 		return nil, h.explain(ctx, err)
@@ -72,7 +72,7 @@ func (c *portConn) CloseWrite() error { return closeWrite(c.Conn) }
 func (c *portConn) used(n int) {
 	now := time.Now()
 	if last := c.touched.Load(); n > 0 && now.UnixNano()-last > int64(touchEvery) && c.touched.CompareAndSwap(last, now.UnixNano()) {
-		c.h.touch(now)
+		c.h.Touch(now)
 	}
 }
 

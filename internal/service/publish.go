@@ -69,7 +69,7 @@ func checkPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 		if err := cmp.Or(validate.Range(field+".host", int64(p.Host), 0, 65535), validate.Port(field+".guest", p.Guest)); err != nil {
 			return err
 		}
-		if caller.KeyID == local {
+		if caller.KeyID == call.LocalKeyID {
 			continue
 		}
 		if !addr.Unmap().IsLoopback() {

@@ -13,6 +13,7 @@ import (
 	"github.com/cove-sh/cove/internal/orphan"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/service/volumes"
 	"github.com/cove-sh/cove/internal/store"
@@ -33,7 +34,7 @@ func (s *Service) orphanView(it *orphan.Item) sandbox.Orphan {
 // maySeeFor reports whether something that was set aside is the caller's: what says
 // nothing of itself is of the user who runs the server.
 func (s *Service) maySeeFor(c *call.Call, it *orphan.Item) bool {
-	return c.Caller.KeyID == local || it.Team == c.Caller.Team
+	return c.Caller.KeyID == call.LocalKeyID || it.Team == c.Caller.Team
 }
 
 // ListOrphans implements [sandbox.Orphans].
@@ -215,7 +216,7 @@ func (s *Service) recordAgain(ctx context.Context, snap *store.SnapshotRecord, c
 		snap.Kind = sandbox.SnapshotFiles
 	}
 	if len(snap.Root) == 0 { // it says nothing of itself
-		data, err := json.Marshal(madeFrom{Root: c.Root})
+		data, err := json.Marshal(startup.Provenance{Root: c.Root})
 		if err != nil {
 			return fmt.Errorf("encode the root of a snapshot: %w", err)
 		}

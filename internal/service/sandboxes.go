@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -13,7 +14,7 @@ import (
 // view is a record as callers see it, with the time of last use as of now.
 func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	sbx := r.Sandbox
-	sbx.Secrets, sbx.Desktop = secretNames(&r), desktopOf(&r)
+	sbx.Secrets, sbx.Desktop = secretNames(&r), startup.DesktopOf(&r)
 	if !sbx.State.Final() {
 		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
 	}

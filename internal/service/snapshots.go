@@ -10,6 +10,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -331,11 +332,11 @@ func (s *Service) chosen(c *call.Call, r *store.Record, req *sandbox.RestoreRequ
 // Preconditions: the caller holds the lock of the sandbox.
 func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.SnapshotRecord) (store.Record, error) {
 	defer s.use(snap.Checkpoint)()
-	root, err := rootOf(snap.Root)
+	root, err := startup.RootOf(snap.Root)
 	if err != nil {
 		return *r, err
 	}
-	from := beginning{root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, begins: beginsOf(snap.Root), another: snap.SandboxID != r.ID}
+	from := bootSource{root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, startup: startup.Recorded(snap.Root), foreign: snap.SandboxID != r.ID}
 	before := *r
 	before.Mounts = snap.Mounts
 	return s.replace(ctx, &before, from, func(now *store.Record) error {
@@ -359,8 +360,8 @@ func checkFromSnapshot(req *sandbox.CreateRequest) error {
 
 // draftFromSnapshot returns the record of a sandbox that begins with a
 // snapshot: the request's word counts before that of the snapshot.
-func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (store.Record, beginning, error) {
-	var none beginning
+func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
+	var none bootSource
 	if err := s.keeps(); err != nil {
 		return store.Record{}, none, err
 	}
@@ -369,7 +370,7 @@ func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (s
 		return store.Record{}, none, err
 	}
 	c.Detail = "snapshot " + snap.ID
-	root, err := rootOf(snap.Root)
+	root, err := startup.RootOf(snap.Root)
 	if err != nil {
 		return store.Record{}, none, err
 	}
@@ -398,7 +399,7 @@ func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (s
 	if len(env) > 0 {
 		r.Env = env
 	}
-	return r, beginning{
-		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, another: true, begins: beginsOf(snap.Root), release: s.use(snap.Checkpoint),
+	return r, bootSource{
+		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, foreign: true, startup: startup.Recorded(snap.Root), release: s.use(snap.Checkpoint),
 	}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cove-sh/cove/internal/layer"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -118,7 +119,7 @@ func checkTry(req *sandbox.TryRequest) ([]sandbox.ExecRequest, error) {
 // readBase reads what the parent had changed when it was forked.
 func (t *attempts) readBase(ctx context.Context) (err error) {
 	first := &t.children[0]
-	root, err := rootOf(first.Root)
+	root, err := startup.RootOf(first.Root)
 	if err != nil {
 		return err
 	}

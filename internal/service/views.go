@@ -16,6 +16,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
+	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -43,7 +44,7 @@ func (s *Service) ViewComputer(ctx context.Context, ref string, req sandbox.View
 		if err != nil {
 			return nil, err
 		}
-		desktop := desktopOf(&r)
+		desktop := startup.DesktopOf(&r)
 		switch {
 		case desktop == nil:
 			return nil, s.noScreen(c.Ctx, r.ID)
@@ -138,7 +139,7 @@ func (s *Service) visitView(ctx context.Context, visit sandbox.ViewVisit) (*sand
 		return nil, r, sandbox.Errorf(sandbox.CodeNotFound, "this computer is gone")
 	case err != nil:
 		return nil, r, err
-	case desktopOf(&r) == nil:
+	case startup.DesktopOf(&r) == nil:
 		return nil, r, errNoView
 	}
 	view.Name = cmp.Or(r.Name, r.ID)
@@ -157,7 +158,7 @@ func (s *Service) HasView(ctx context.Context, id string) bool {
 		return false
 	}
 	r, err := s.cfg.Store.Sandbox(ctx, id)
-	return err == nil && !r.State.Final() && desktopOf(&r) != nil
+	return err == nil && !r.State.Final() && startup.DesktopOf(&r) != nil
 }
 
 // DialView opens a connection to the VNC server of a computer for a visitor. It
@@ -173,7 +174,7 @@ func (s *Service) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.
 	if err != nil {
 		return nil, nil, err
 	}
-	number, err := displayNumber(desktopOf(&r).Display)
+	number, err := displayNumber(startup.DesktopOf(&r).Display)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -190,5 +191,5 @@ func (s *Service) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.
 		return nil, nil, h.explain(ctx, err)
 	}
 	s.gate.System(&r, "computer.viewed", viewKind(view.Control))
-	return s.visitors.add("view "+r.ID, conn, &view.ExpiresAt), func() { h.touch(time.Now()) }, nil
+	return s.visitors.add("view "+r.ID, conn, &view.ExpiresAt), func() { h.Touch(time.Now()) }, nil
 }

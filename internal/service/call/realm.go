@@ -10,6 +10,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
+// LocalKeyID is the key id of the user who runs the daemon. Ids of real keys differ.
+var LocalKeyID = sandbox.LocalCaller().KeyID
+
 // Realm is what a caller may know of: a namespace of a team, or for "" all of
 // the team. Volumes, secrets and templates are the team's in any case.
 type Realm struct{ Team, Namespace string }
