@@ -227,11 +227,11 @@ func TestViewLinks(t *testing.T) {
 		"of another":        {SandboxID: other.ID, Link: watch},
 		"with more rights":  {SandboxID: sbx.ID, Link: strings.Replace(watch, ".watch.", ".control.", 1)},
 		"for longer":        {SandboxID: sbx.ID, Link: strings.Join(later, ".")},
-		"expired":           {SandboxID: sbx.ID, Link: w.signView(sbx.ID, true, time.Now().Add(-time.Second))},
+		"expired":           {SandboxID: sbx.ID, Link: w.links().SignView(sbx.ID, true, time.Now().Add(-time.Second))},
 		"of another kind":   {SandboxID: sbx.ID, Link: strings.Replace(watch, ".watch.", ".own.", 1)},
 		"of what is not":    {SandboxID: ids.Sandbox + strings.Repeat("a", 26), Link: watch},
 		"of no id":          {SandboxID: "../x", Link: watch},
-		"a preview's":       {SandboxID: sbx.ID, Link: w.signLink(&store.PreviewRecord{Preview: sandbox.Preview{ID: sbx.ID}}, time.Now().Add(time.Hour))},
+		"a preview's":       {SandboxID: sbx.ID, Link: w.links().SignPreview(&store.PreviewRecord{Preview: sandbox.Preview{ID: sbx.ID}}, time.Now().Add(time.Hour))},
 		"with a bad length": {SandboxID: sbx.ID, Link: watch + "."},
 	} {
 		if _, err := w.VisitView(t.Context(), visit); sandbox.CodeOf(err) != sandbox.CodeForbidden {

@@ -11,6 +11,7 @@ import (
 	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/expose"
 	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/service/startup"
 	"github.com/cove-sh/cove/internal/service/validate"
@@ -63,16 +64,16 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 			return nil, err
 		}
 		defer func() { <-s.slots }()
-		ports, err := s.ports.listen(c.Ctx, &r)
+		ports, err := s.Ports.Listen(c.Ctx, &r)
 		if err != nil {
 			return nil, err
 		}
 		made, err := s.create(c.Ctx, r, from)
 		if err != nil {
-			s.ports.close(r.ID)
+			s.Ports.Close(r.ID)
 			return nil, err
 		}
-		s.ports.serve(ports)
+		s.Ports.Serve(ports)
 		return s.view(made), nil
 	})
 }
@@ -196,7 +197,7 @@ func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
 	}
 	req.Ports = slices.Clone(req.Ports)
 	return cmp.Or(validate.Metadata(req.Metadata), validate.Resources(req.Resources), validate.Env(req.Env),
-		checkSecretEnvs(req.Secrets), checkPorts(req.Ports, caller), validate.Mounts(req.Mounts),
+		checkSecretEnvs(req.Secrets), expose.CheckPorts(req.Ports, caller), validate.Mounts(req.Mounts),
 		validate.Range("history", int64(req.History), 0, sandbox.MaxHistory),
 		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
 		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,6 +104,19 @@ func (h *handle) leave() {
 	h.active = time.Now()
 }
 
+// DialPort opens a connection to a port of the sandbox; see [expose.Sandbox].
+func (h *handle) DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error) {
+	gateway, ok := h.instance.(engine.Gateway)
+	if !ok {
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot connect to ports of sandboxes")
+	}
+	conn, err := gateway.DialPort(ctx, port, loopback)
+	if err != nil {
+		return nil, h.explain(ctx, err)
+	}
+	return conn, nil
+}
+
 // lastActive tells when a call last began or ended, and whether one is under
 // way.
 func (h *handle) lastActive() (at time.Time, busy bool) {
@@ -111,7 +125,7 @@ func (h *handle) lastActive() (at time.Time, busy bool) {
 	return h.active, h.calls > 0
 }
 
-// touch notes that the sandbox was in use at the given time.
+// Touch notes that the sandbox was in use at the given time.
 func (h *handle) Touch(at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -66,7 +66,7 @@ func (s *Service) beginKill(ctx context.Context, id, reason string) (store.Recor
 // finish removes what the engine holds of a sandbox that is stopping or has
 // ended, and records that.
 func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, error) {
-	s.ports.close(r.ID)
+	s.Ports.Close(r.ID)
 	if err := s.cfg.Engine.Destroy(ctx, r.Instance); err != nil {
 		return *r, call.Unavailable(err, "sandbox %s could not be stopped completely; kill it again", r.ID)
 	}

@@ -137,7 +137,7 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 	// met again when it is settled.
 	_ = s.push(ctx, h, &p)
 	s.drop(w.ID, call.Ended(&w))
-	s.ports.close(w.ID)
+	s.Ports.Close(w.ID)
 	s.swap(&p, newHandle(&p, h.instance))
 	s.endInstance(ctx, parent)
 	if err := s.forgetSteps(ctx, w.ID, 0); err != nil {

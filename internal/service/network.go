@@ -25,14 +25,6 @@ var (
 // alive are the states of a sandbox that has a policy to change.
 var alive = []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}
 
-// policyOf returns the policy of a record.
-func policyOf(r *store.Record) sandbox.NetworkPolicy {
-	if r.Network == nil {
-		return sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}
-	}
-	return *r.Network
-}
-
 // spec describes the instance of a record, with its gateway.
 func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (engine.Spec, error) {
 	spec := b.spec(r)
@@ -49,7 +41,7 @@ func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (eng
 // networkOf returns what the gateway of a record's instance does. Secrets are
 // those of now: one that is gone is revoked.
 func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Network, error) {
-	n := &engine.Network{SandboxID: r.ID, Policy: policyOf(r)}
+	n := &engine.Network{SandboxID: r.ID, Policy: call.PolicyOf(r)}
 	sealed := map[string]store.SecretRecord{}
 	for _, b := range r.Bindings {
 		bound := engine.Binding{Placeholder: b.Placeholder, SecretID: b.SecretID, Secret: b.Secret}
@@ -237,7 +229,7 @@ func (s *Service) GetNetwork(ctx context.Context, ref string) (*sandbox.NetworkP
 		if err != nil {
 			return nil, err
 		}
-		policy := policyOf(&r)
+		policy := call.PolicyOf(&r)
 		return &policy, nil
 	})
 }
@@ -260,7 +252,7 @@ func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.Net
 		if err != nil {
 			return nil, err
 		}
-		now := policyOf(&r)
+		now := call.PolicyOf(&r)
 		return &now, nil
 	})
 }

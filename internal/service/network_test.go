@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -298,7 +299,7 @@ func (w *world) inStep(name string, values ...string) {
 	sbx := w.get(name)
 	r := w.record(sbx.ID)
 	policy, told := w.gate(sbx.ID)
-	if diff := cmp.Diff(policyOf(&r), policy); diff != "" {
+	if diff := cmp.Diff(call.PolicyOf(&r), policy); diff != "" {
 		w.t.Errorf("the gateway has another policy (-record +gateway):\n%s", diff)
 	}
 	n, _ := w.state.Network(r.Instance)
@@ -453,7 +454,7 @@ func says(t *testing.T, c net.Conn) {
 	defer c.Close()
 	_, err := io.WriteString(c, "hello")
 	must(t, err)
-	must(t, closeWrite(c))
+	must(t, c.(interface{ CloseWrite() error }).CloseWrite())
 	got, err := io.ReadAll(c)
 	if err != nil || string(got) != "hello" {
 		t.Errorf("the echo is %q, %v", got, err)

@@ -8,10 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/service/expose"
 	"github.com/cove-sh/cove/internal/service/validate"
 	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// links signs as the service does.
+func (w *world) links() expose.Links { return expose.Links{Key: w.Service.cfg.PreviewKey} }
 
 // visit is what a stranger does.
 func (w *world) visit(label, key, link string) (*sandbox.Preview, error) {
@@ -126,7 +130,7 @@ func TestLabels(t *testing.T) {
 		"80-sbx-" + strings.Repeat("a", 26),
 	} {
 		_, err := w.visit(label, "", "")
-		if wantCode(t, err, sandbox.CodeNotFound); err.Error() != errNoPreview.Error() {
+		if wantCode(t, err, sandbox.CodeNotFound); err.Error() != expose.ErrNoPreview.Error() {
 			t.Errorf("%q: %v", label, err)
 		}
 	}
@@ -277,7 +281,7 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		"x", "//evil.example/", `/\evil.example`, "http://evil.example/", "/a#b", "/a\x00", "/a\nb", "/%zz", "/" + strings.Repeat("x", maxLinkPath),
+		"x", "//evil.example/", `/\evil.example`, "http://evil.example/", "/a#b", "/a\x00", "/a\nb", "/%zz", "/" + strings.Repeat("x", 2048),
 	} {
 		_, err := w.LinkPreview(ctx, "x", 80, sandbox.PreviewLinkRequest{Path: path})
 		wantCode(t, err, sandbox.CodeInvalid)
@@ -292,7 +296,7 @@ func TestLinks(t *testing.T) {
 	}
 	p, err := w.store.Preview(ctx, x.ID, 80)
 	must(t, err)
-	if !w.goodLink(&p, w.signLink(&p, time.Now().Add(time.Minute))) || w.goodLink(&p, w.signLink(&p, time.Now().Add(-time.Second))) {
+	if !w.links().OpensPreview(&p, w.links().SignPreview(&p, time.Now().Add(time.Minute))) || w.links().OpensPreview(&p, w.links().SignPreview(&p, time.Now().Add(-time.Second))) {
 		t.Error("the expiry of a link is not kept to")
 	}
 	_, err = w.LinkPreview(ctx, "x", 81, sandbox.PreviewLinkRequest{})

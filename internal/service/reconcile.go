@@ -99,7 +99,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.ports.reopen(ctx); err != nil {
+	if err := s.Ports.Reopen(ctx); err != nil {
 		s.log.Error("publish ports again", "error", err)
 	}
 	return nil
@@ -234,5 +234,5 @@ func (s *Service) Repair(ctx context.Context) error {
 	})
 	s.collectSoon()
 	err = errors.Join(err, s.failLost(ctx), s.settleAll(ctx))
-	return errors.Join(append(errs, err, s.ports.reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.tidyBuilds(ctx), s.trimOrphans(time.Now()))...)
+	return errors.Join(append(errs, err, s.Ports.Reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.tidyBuilds(ctx), s.trimOrphans(time.Now()))...)
 }

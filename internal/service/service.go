@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/orphan"
 	"github.com/cove-sh/cove/internal/service/call"
+	"github.com/cove-sh/cove/internal/service/expose"
 	"github.com/cove-sh/cove/internal/service/volumes"
 	"github.com/cove-sh/cove/internal/service/webhooks"
 	"github.com/cove-sh/cove/internal/store"
@@ -113,6 +114,7 @@ type Config struct {
 // Service implements [sandbox.Service]. [Service.Start] makes it ready and
 // [Service.Close] ends it; sandboxes live on.
 type Service struct {
+	*expose.Exposer
 	*volumes.Volumes
 
 	cfg   Config
@@ -127,9 +129,6 @@ type Service struct {
 	leaving chan struct{}        // one for each that killSoon leaves behind
 	keeper  engine.Checkpointer  // the engine, or nil if it keeps no state
 	logger  engine.NetworkLogger // the engine, or nil if it keeps no logs
-
-	ports    publisher
-	visitors visitors
 
 	mu       sync.Mutex
 	handles  map[string]*handle       // guarded by mu; running sandboxes by id
@@ -190,11 +189,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s.keeper, _ = cfg.Engine.(engine.Checkpointer)
 	s.logger, _ = cfg.Engine.(engine.NetworkLogger)
-	if p, ok := cfg.Engine.(engine.Switch); ok {
-		p.SetPeers(s.DialPeer)
-	}
 	s.golden = newGoldens(s)
-	s.ports.s, s.ports.open = s, map[string]*published{}
 	s.gate = call.NewGate(call.Config{Store: cfg.Store, Audit: s.audit, Log: log, Observe: func(action string, began time.Time, err error) {
 		s.metrics.observe(action, began, err)
 	}})
@@ -202,6 +197,15 @@ func New(cfg Config) (*Service, error) {
 		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Log: log, Quota: cfg.Quota, Dir: cfg.Volumes, Orphans: cfg.Orphans, OrphanRetention: cfg.OrphanRetention,
 		HostMounts: hostMounts, StateDir: cfg.StateDir,
 		Kill: func(ctx context.Context, id, reason string) error { _, err := s.kill(ctx, id, reason); return err },
+	})
+	s.Exposer = expose.New(expose.Config{
+		Gate: s.gate, Store: cfg.Store, Log: log, Links: expose.Links{Key: cfg.PreviewKey}, URL: cfg.PreviewURL,
+		Open: func(ctx context.Context, in call.Realm, ref string) (expose.Sandbox, error) {
+			return s.open(ctx, in, ref)
+		},
+		OpenFor:    func(c *call.Call, ref string) (expose.Sandbox, error) { return s.openFor(c, ref) },
+		OpenRecord: func(ctx context.Context, r *store.Record) (expose.Sandbox, error) { return s.openRecord(ctx, r) },
+		Wake:       s.wake, NoScreen: s.noScreen,
 	})
 	s.metrics = newMetrics(s)
 	s.webhooks = webhooks.New(webhooks.Config{
@@ -215,6 +219,9 @@ func New(cfg Config) (*Service, error) {
 		},
 		Running: s.isOpen,
 	})
+	if p, ok := cfg.Engine.(engine.Switch); ok {
+		p.SetPeers(s.DialPeer)
+	}
 	cfg.Engine.Notify(s.instanceFailed)
 	return s, nil
 }
@@ -281,8 +288,7 @@ func (s *Service) Start(ctx context.Context) error {
 // what is in memory only is stored. It does not close the store or the engine.
 func (s *Service) Close() error {
 	s.gate.Close()
-	s.ports.closeAll()
-	s.visitors.end("")
+	s.Exposer.EndConnections()
 	s.gate.Wait()
 	s.webhooks.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -307,7 +313,7 @@ func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
 		return false, time.Time{}, err
 	}
 	calls, last := s.gate.Calls()
-	return len(busy) == 0 && calls == 0 && !s.ports.any() && !s.anyBuild(), last, nil
+	return len(busy) == 0 && calls == 0 && !s.Ports.Any() && !s.anyBuild(), last, nil
 }
 
 // Denied records that the caller asked for an operation that no scope of theirs

@@ -100,3 +100,11 @@ func (g *Gate) snapshot(ctx context.Context, in Realm, ref string) (store.Snapsh
 	}
 	return snap, err
 }
+
+// PolicyOf returns the policy of a record.
+func PolicyOf(r *store.Record) sandbox.NetworkPolicy {
+	if r.Network == nil {
+		return sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}
+	}
+	return *r.Network
+}

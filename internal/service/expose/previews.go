@@ -1,13 +1,10 @@
-package service
+package expose
 
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/base64"
 	"fmt"
 	"net"
 	"net/url"
@@ -26,7 +23,6 @@ import (
 
 const (
 	previewKeyPrefix = "pvk_"
-	linkVersion      = "v1"
 	// maxLinkPath bounds the path of a link, in bytes.
 	maxLinkPath = 2048
 )
@@ -35,12 +31,12 @@ const (
 // the id of a sandbox.
 var previewLabels = regexp.MustCompile(`^([1-9][0-9]{0,4})-(` + ids.Sandbox + `[a-z0-9]{26})$`)
 
-// errNoPreview is the answer to every visitor of what is not there.
-var errNoPreview = sandbox.Errorf(sandbox.CodeNotFound, "there is no preview at this address; it may have expired, ask whoever gave it to you")
+// ErrNoPreview is the answer to every visitor of what is not there.
+var ErrNoPreview = sandbox.Errorf(sandbox.CodeNotFound, "there is no preview at this address; it may have expired, ask whoever gave it to you")
 
 // CreatePreview implements [sandbox.Previews].
-func (s *Service) CreatePreview(ctx context.Context, ref string, req sandbox.CreatePreviewRequest) (*sandbox.NewPreview, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.create"), func(c *call.Call) (*sandbox.NewPreview, error) {
+func (x *Exposer) CreatePreview(ctx context.Context, ref string, req sandbox.CreatePreviewRequest) (*sandbox.NewPreview, error) {
+	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.create"), func(c *call.Call) (*sandbox.NewPreview, error) {
 		if err := checkPreview(&req); err != nil {
 			return nil, err
 		}
@@ -54,7 +50,7 @@ func (s *Service) CreatePreview(ctx context.Context, ref string, req sandbox.Cre
 		c.Detail = fmt.Sprintf("port %d, %s", req.Port, req.Access)
 		now := time.Now().UTC()
 		var key string
-		p, err := s.cfg.Store.ChangePreview(c.Ctx, r.ID, req.Port, now, sandbox.MaxPreviews, func(p *store.PreviewRecord) error {
+		p, err := x.cfg.Store.ChangePreview(c.Ctx, r.ID, req.Port, now, sandbox.MaxPreviews, func(p *store.PreviewRecord) error {
 			key = "" // it may run again
 			if p.ID == "" {
 				p.ID, p.Team, p.CreatedAt = ids.New(ids.Preview), r.Team, now
@@ -64,16 +60,24 @@ func (s *Service) CreatePreview(ctx context.Context, ref string, req sandbox.Cre
 				p.KeyHash = auth.Hash(key)
 				p.Generation++
 			}
-			p.Access, p.Wake, p.ExpiresAt = req.Access, req.Wake, expiry(now, req.ExpiresInSeconds)
+			p.Access, p.Wake, p.ExpiresAt = req.Access, req.Wake, expiresAt(now, req.ExpiresInSeconds)
 			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
 		// Whoever came in by what was before comes in again, or not.
-		s.visitors.end(p.ID)
-		return &sandbox.NewPreview{Preview: s.viewPreview(&p), Key: key}, nil
+		x.visitors.end(p.ID)
+		return &sandbox.NewPreview{Preview: x.viewPreview(&p), Key: key}, nil
 	})
+}
+
+func expiresAt(from time.Time, seconds int64) *time.Time {
+	if seconds == 0 {
+		return nil
+	}
+	at := from.Add(time.Duration(seconds) * time.Second)
+	return &at
 }
 
 // checkPreview refuses what is wrong and fills in what was left out.
@@ -90,15 +94,15 @@ func checkPreview(req *sandbox.CreatePreviewRequest) error {
 
 func previewLabel(p *store.PreviewRecord) string { return strconv.Itoa(p.Port) + "-" + p.SandboxID }
 
-func (s *Service) viewPreview(p *store.PreviewRecord) sandbox.Preview {
+func (x *Exposer) viewPreview(p *store.PreviewRecord) sandbox.Preview {
 	view := p.Preview
-	view.URL = s.cfg.PreviewURL(previewLabel(p))
+	view.URL = x.cfg.URL(previewLabel(p))
 	return view
 }
 
 // ListPreviews implements [sandbox.Previews].
-func (s *Service) ListPreviews(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Preview], error) {
-	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Preview], error) {
+func (x *Exposer) ListPreviews(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Preview], error) {
+	return call.Do(ctx, x.cfg.Gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Preview], error) {
 		id := ""
 		if ref != "" {
 			r, err := c.Resolve(ref)
@@ -107,30 +111,30 @@ func (s *Service) ListPreviews(ctx context.Context, ref string, page sandbox.Pag
 			}
 			id = r.ID
 		}
-		records, next, err := s.cfg.Store.ListPreviews(c.Ctx, c.Caller.Team, c.Caller.Namespace, id, time.Now(), page)
+		records, next, err := x.cfg.Store.ListPreviews(c.Ctx, c.Caller.Team, c.Caller.Namespace, id, time.Now(), page)
 		if err != nil {
 			return nil, err
 		}
 		list := &sandbox.List[sandbox.Preview]{Items: make([]sandbox.Preview, len(records)), NextCursor: next}
 		for i := range records {
-			list.Items[i] = s.viewPreview(&records[i])
+			list.Items[i] = x.viewPreview(&records[i])
 		}
 		return list, nil
 	})
 }
 
 // preview returns a preview that has not expired.
-func (s *Service) preview(ctx context.Context, sandboxID string, port int) (store.PreviewRecord, error) {
-	p, err := s.cfg.Store.Preview(ctx, sandboxID, port)
+func (x *Exposer) preview(ctx context.Context, sandboxID string, port int) (store.PreviewRecord, error) {
+	p, err := x.cfg.Store.Preview(ctx, sandboxID, port)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && p.ExpiresAt != nil && !time.Now().Before(*p.ExpiresAt) {
-		return store.PreviewRecord{}, errNoPreview
+		return store.PreviewRecord{}, ErrNoPreview
 	}
 	return p, err
 }
 
 // LinkPreview implements [sandbox.Previews].
-func (s *Service) LinkPreview(ctx context.Context, ref string, port int, req sandbox.PreviewLinkRequest) (*sandbox.PreviewLink, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.link"), func(c *call.Call) (*sandbox.PreviewLink, error) {
+func (x *Exposer) LinkPreview(ctx context.Context, ref string, port int, req sandbox.PreviewLinkRequest) (*sandbox.PreviewLink, error) {
+	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.link"), func(c *call.Call) (*sandbox.PreviewLink, error) {
 		path, err := checkLink(&req)
 		if err != nil {
 			return nil, err
@@ -139,7 +143,7 @@ func (s *Service) LinkPreview(ctx context.Context, ref string, port int, req san
 		if err != nil {
 			return nil, err
 		}
-		p, err := s.preview(c.Ctx, r.ID, port)
+		p, err := x.preview(c.Ctx, r.ID, port)
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 			return nil, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no preview of port %d; create it first", r.ID, port)
 		}
@@ -147,7 +151,7 @@ func (s *Service) LinkPreview(ctx context.Context, ref string, port int, req san
 			return nil, err
 		}
 		if p.Access == sandbox.PreviewPublic {
-			return nil, sandbox.Errorf(sandbox.CodeConflict, "the preview of port %d is public and needs no link; open %s", port, s.viewPreview(&p).URL)
+			return nil, sandbox.Errorf(sandbox.CodeConflict, "the preview of port %d is public and needs no link; open %s", port, x.viewPreview(&p).URL)
 		}
 		until := time.Now().UTC().Add(time.Duration(req.ExpiresInSeconds) * time.Second)
 		if p.ExpiresAt != nil && p.ExpiresAt.Before(until) {
@@ -156,9 +160,9 @@ func (s *Service) LinkPreview(ctx context.Context, ref string, port int, req san
 		until = until.Truncate(time.Second)
 		c.Detail = fmt.Sprintf("port %d until %s", port, until.Format(time.RFC3339))
 		query := path.Query()
-		query.Set(sandbox.PreviewLinkParam, s.signLink(&p, until))
+		query.Set(sandbox.PreviewLinkParam, x.cfg.Links.SignPreview(&p, until))
 		path.RawQuery = query.Encode()
-		return &sandbox.PreviewLink{URL: s.viewPreview(&p).URL + path.String(), ExpiresAt: until}, nil
+		return &sandbox.PreviewLink{URL: x.viewPreview(&p).URL + path.String(), ExpiresAt: until}, nil
 	})
 }
 
@@ -181,96 +185,67 @@ func checkLink(req *sandbox.PreviewLinkRequest) (*url.URL, error) {
 	return u, nil
 }
 
-// signLink returns the signed part of a link: it is good for this preview with
-// its present key until then.
-func (s *Service) signLink(p *store.PreviewRecord, until time.Time) string {
-	expires := strconv.FormatInt(until.Unix(), 10)
-	return linkVersion + "." + expires + "." + base64.RawURLEncoding.EncodeToString(s.linkMAC(p, expires))
-}
-
-func (s *Service) linkMAC(p *store.PreviewRecord, expires string) []byte {
-	mac := hmac.New(sha256.New, s.cfg.PreviewKey)
-	fmt.Fprintf(mac, "cove preview link %s\n%s\n%d\n%s\n", linkVersion, p.ID, p.Generation, expires)
-	return mac.Sum(nil)
-}
-
-// goodLink reports whether a link is one that was signed for a preview, and
-// has not expired.
-func (s *Service) goodLink(p *store.PreviewRecord, link string) bool {
-	version, rest, _ := strings.Cut(link, ".")
-	expires, sum, ok := strings.Cut(rest, ".")
-	if !ok || version != linkVersion {
-		return false
-	}
-	got, err := base64.RawURLEncoding.Strict().DecodeString(sum)
-	if err != nil || !hmac.Equal(got, s.linkMAC(p, expires)) {
-		return false
-	}
-	until, err := strconv.ParseInt(expires, 10, 64)
-	return err == nil && time.Now().Before(time.Unix(until, 0))
-}
-
 // DeletePreview implements [sandbox.Previews].
-func (s *Service) DeletePreview(ctx context.Context, ref string, port int) error {
-	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.delete"), func(c *call.Call) error {
+func (x *Exposer) DeletePreview(ctx context.Context, ref string, port int) error {
+	return call.Run(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "preview.delete"), func(c *call.Call) error {
 		r, err := c.Resolve(ref)
 		if err != nil {
 			return err
 		}
 		c.Detail = fmt.Sprintf("port %d", port)
-		p, err := s.cfg.Store.Preview(c.Ctx, r.ID, port)
+		p, err := x.cfg.Store.Preview(c.Ctx, r.ID, port)
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := s.cfg.Store.DeletePreview(c.Ctx, r.ID, port); err != nil {
+		if err := x.cfg.Store.DeletePreview(c.Ctx, r.ID, port); err != nil {
 			return err
 		}
-		s.visitors.end(p.ID)
+		x.visitors.end(p.ID)
 		return nil
 	})
 }
 
 // VisitPreview implements [sandbox.Previews].
-func (s *Service) VisitPreview(ctx context.Context, visit sandbox.PreviewVisit) (_ *sandbox.Preview, err error) {
-	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
+func (x *Exposer) VisitPreview(ctx context.Context, visit sandbox.PreviewVisit) (_ *sandbox.Preview, err error) {
+	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, err
 	}
 	parts := previewLabels.FindStringSubmatch(visit.Label)
 	if parts == nil {
-		return nil, errNoPreview
+		return nil, ErrNoPreview
 	}
 	port, err := strconv.Atoi(parts[1])
 	if err != nil || port > 65535 {
-		return nil, errNoPreview
+		return nil, ErrNoPreview
 	}
-	p, err := s.preview(ctx, parts[2], port)
+	p, err := x.preview(ctx, parts[2], port)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.admitVisitor(&p, &visit); err != nil {
+	if err := x.admitVisitor(&p, &visit); err != nil {
 		return nil, err
 	}
-	if _, err := s.awake(ctx, &p); err != nil {
+	if _, err := x.awake(ctx, &p); err != nil {
 		return nil, err
 	}
-	view := s.viewPreview(&p)
+	view := x.viewPreview(&p)
 	return &view, nil
 }
 
 // admitVisitor says whether a visitor may open a preview.
-func (s *Service) admitVisitor(p *store.PreviewRecord, visit *sandbox.PreviewVisit) error {
+func (x *Exposer) admitVisitor(p *store.PreviewRecord, visit *sandbox.PreviewVisit) error {
 	if p.Access == sandbox.PreviewPublic {
 		return nil
 	}
 	if visit.Key != "" && p.KeyHash != nil && subtle.ConstantTimeCompare(auth.Hash(visit.Key), p.KeyHash) == 1 {
 		return nil
 	}
-	if visit.Link != "" && s.goodLink(p, visit.Link) {
+	if visit.Link != "" && x.cfg.Links.OpensPreview(p, visit.Link) {
 		return nil
 	}
 	if visit.Key == "" && visit.Link == "" {
@@ -281,22 +256,22 @@ func (s *Service) admitVisitor(p *store.PreviewRecord, visit *sandbox.PreviewVis
 
 // awake returns the record of a preview's sandbox, which runs, and resumes it
 // if it is paused and the preview may. What it says is for strangers.
-func (s *Service) awake(ctx context.Context, p *store.PreviewRecord) (store.Record, error) {
-	r, err := s.cfg.Store.Sandbox(ctx, p.SandboxID)
+func (x *Exposer) awake(ctx context.Context, p *store.PreviewRecord) (store.Record, error) {
+	r, err := x.cfg.Store.Sandbox(ctx, p.SandboxID)
 	if err != nil {
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			err = errNoPreview
+			err = ErrNoPreview
 		}
 		return r, err
 	}
 	if r.State == sandbox.StatePaused && p.Wake {
-		r, err = s.wake(ctx, &r)
+		r, err = x.cfg.Wake(ctx, &r)
 		switch sandbox.CodeOf(err) {
 		case "", sandbox.CodeNotRunning:
 		case sandbox.CodeCancelled, sandbox.CodeTimeout:
 			return r, err
 		default:
-			s.log.Warn("wake a sandbox for a visitor of its preview", "sandbox", p.SandboxID, "error", call.Detailed(err))
+			x.cfg.Log.Warn("wake a sandbox for a visitor of its preview", "sandbox", p.SandboxID, "error", call.Detailed(err))
 			return r, call.Unavailable(err, "the sandbox of this preview cannot be woken now; try again later")
 		}
 	}
@@ -310,38 +285,38 @@ func (s *Service) awake(ctx context.Context, p *store.PreviewRecord) (store.Reco
 }
 
 // DialPreview implements [sandbox.Previews].
-func (s *Service) DialPreview(ctx context.Context, visited *sandbox.Preview) (_ net.Conn, err error) {
-	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
+func (x *Exposer) DialPreview(ctx context.Context, visited *sandbox.Preview) (_ net.Conn, err error) {
+	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, err
 	}
 	// It may have been deleted or changed meanwhile.
-	p, err := s.preview(ctx, visited.SandboxID, visited.Port)
+	p, err := x.preview(ctx, visited.SandboxID, visited.Port)
 	if err != nil {
 		return nil, err
 	}
 	if p.ID != visited.ID || visited.Access == sandbox.PreviewPublic && p.Access == sandbox.PreviewPrivate {
-		return nil, errNoPreview
+		return nil, ErrNoPreview
 	}
-	r, err := s.awake(ctx, &p)
+	r, err := x.awake(ctx, &p)
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.openRecord(ctx, &r)
+	h, err := x.cfg.OpenRecord(ctx, &r)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := s.dialPort(ctx, h, p.Port, true)
+	conn, err := x.dialPort(ctx, h, p.Port, true)
 	if err != nil {
 		return nil, err
 	}
-	conn = s.visitors.add(p.ID, conn, p.ExpiresAt)
+	conn = x.visitors.add(p.ID, conn, p.ExpiresAt)
 	// Whoever deletes or changes it ends the connections that there are, of which
 	// this was none yet.
-	now, err := s.preview(ctx, p.SandboxID, p.Port)
+	now, err := x.preview(ctx, p.SandboxID, p.Port)
 	if err == nil && (now.ID != p.ID || now.Generation != p.Generation || now.Access != p.Access) {
-		err = errNoPreview
+		err = ErrNoPreview
 	}
 	if err != nil {
 		_ = conn.Close()

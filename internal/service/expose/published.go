@@ -1,4 +1,4 @@
-package service
+package expose
 
 import (
 	"cmp"
@@ -33,15 +33,15 @@ const (
 	publishDial = time.Minute
 )
 
-// publisher listens on the ports of the host that lead to sandboxes.
-type publisher struct {
-	s    *Service
+// Publisher listens on the ports of the host that lead to sandboxes.
+type Publisher struct {
+	x    *Exposer
 	mu   sync.Mutex
-	open map[string]*published // by sandbox; guarded by mu
+	open map[string]*Published // by sandbox; guarded by mu
 }
 
-// published are the ports of one sandbox.
-type published struct {
+// Published are the ports of one sandbox.
+type Published struct {
 	id, team  string
 	ports     []sandbox.PublishedPort
 	listeners []net.Listener
@@ -52,9 +52,9 @@ type published struct {
 	conns  map[net.Conn]struct{} // guarded by mu
 }
 
-// checkPorts refuses what is wrong and fills in what was left out. Who is not
+// CheckPorts refuses what is wrong and fills in what was left out. Who is not
 // the user of the server gets loopback and no privileged ports.
-func checkPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
+func CheckPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 	if len(ports) > sandbox.MaxPublishedPorts {
 		return validate.Errorf("ports has %d entries; publish at most %d", len(ports), sandbox.MaxPublishedPorts)
 	}
@@ -82,14 +82,14 @@ func checkPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
 	return nil
 }
 
-// listen opens the ports of a record, which gets the numbers of those that
+// Listen opens the ports of a record, which gets the numbers of those that
 // were to be free. Nothing is accepted yet; whoever ends the sandbox closes
 // them. On an error none is open.
-func (p *publisher) listen(ctx context.Context, r *store.Record) (*published, error) {
+func (p *Publisher) Listen(ctx context.Context, r *store.Record) (*Published, error) {
 	if len(r.Ports) == 0 {
 		return nil, nil
 	}
-	pub := &published{id: r.ID, team: r.Team, slots: make(chan struct{}, maxPublished), conns: map[net.Conn]struct{}{}}
+	pub := &Published{id: r.ID, team: r.Team, slots: make(chan struct{}, maxPublished), conns: map[net.Conn]struct{}{}}
 	for _, port := range r.Ports {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(port.Address, strconv.Itoa(port.Host)))
 		if err != nil {
@@ -123,18 +123,18 @@ func portError(err error, p sandbox.PublishedPort) error {
 	return call.Unavailable(err, "the server cannot listen on port %s now; choose another", where)
 }
 
-// serve begins to accept connections. A nil pub is none.
-func (p *publisher) serve(pub *published) {
+// Serve begins to accept connections. A nil pub is none.
+func (p *Publisher) Serve(pub *Published) {
 	if pub == nil {
 		return
 	}
 	for i, l := range pub.listeners {
-		p.s.gate.Go(func() { p.accept(pub, l, pub.ports[i].Guest) }) // or Close closes it
+		p.x.cfg.Gate.Go(func() { p.accept(pub, l, pub.ports[i].Guest) }) // or Close closes it
 	}
 }
 
 // accept relays what comes to one port until it is closed.
-func (p *publisher) accept(pub *published, l net.Listener, guest int) {
+func (p *Publisher) accept(pub *Published, l net.Listener, guest int) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
@@ -145,7 +145,7 @@ func (p *publisher) accept(pub *published, l net.Listener, guest int) {
 		if err != nil {
 			// The process has too many open files, or the like.
 			select {
-			case <-p.s.gate.Context().Done():
+			case <-p.x.cfg.Gate.Context().Done():
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -164,7 +164,7 @@ func (p *publisher) accept(pub *published, l net.Listener, guest int) {
 }
 
 // relay leads one connection to the sandbox, which is resumed if it is paused.
-func (p *publisher) relay(pub *published, near net.Conn, guest int) {
+func (p *Publisher) relay(pub *Published, near net.Conn, guest int) {
 	defer near.Close()
 	if !pub.add(near) {
 		return
@@ -172,7 +172,7 @@ func (p *publisher) relay(pub *published, near net.Conn, guest int) {
 	defer pub.remove(near)
 	far, err := p.dial(pub, guest)
 	if err != nil {
-		p.s.log.Debug("relay a published port", "sandbox", pub.id, "port", guest, "error", call.Detailed(err))
+		p.x.cfg.Log.Debug("relay a published port", "sandbox", pub.id, "port", guest, "error", call.Detailed(err))
 		// A reset tells the other side that nothing was there.
 		if tcp, ok := near.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0)
@@ -187,19 +187,19 @@ func (p *publisher) relay(pub *published, near net.Conn, guest int) {
 	splice(near, far)
 }
 
-func (p *publisher) dial(pub *published, guest int) (net.Conn, error) {
-	leave, err := p.s.gate.Begin()
+func (p *Publisher) dial(pub *Published, guest int) (net.Conn, error) {
+	leave, err := p.x.cfg.Gate.Begin()
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(p.s.gate.Context(), publishDial)
+	ctx, cancel := context.WithTimeout(p.x.cfg.Gate.Context(), publishDial)
 	defer cancel()
-	h, err := p.s.open(ctx, call.Realm{Team: pub.team}, pub.id)
+	h, err := p.x.cfg.Open(ctx, call.Realm{Team: pub.team}, pub.id)
 	if err != nil {
 		return nil, err
 	}
-	return p.s.dialPort(ctx, h, guest, true)
+	return p.x.dialPort(ctx, h, guest, true)
 }
 
 // splice copies both ways until both are done, or one has failed.
@@ -219,8 +219,8 @@ func splice(a, b net.Conn) {
 	wg.Wait()
 }
 
-// close ends the ports of a sandbox and their connections, if it has any.
-func (p *publisher) close(id string) {
+// Close ends the ports of a sandbox and their connections, if it has any.
+func (p *Publisher) Close(id string) {
 	p.mu.Lock()
 	pub := p.open[id]
 	delete(p.open, id)
@@ -231,29 +231,29 @@ func (p *publisher) close(id string) {
 }
 
 // closeAll ends all ports.
-func (p *publisher) closeAll() {
+func (p *Publisher) closeAll() {
 	p.mu.Lock()
 	ids := maps.Clone(p.open)
 	p.mu.Unlock()
 	for id := range ids {
-		p.close(id)
+		p.Close(id)
 	}
 }
 
-// any reports whether a port is open.
-func (p *publisher) any() bool {
+// Any reports whether a port is open.
+func (p *Publisher) Any() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.open) > 0
 }
 
-// reopen listens for all sandboxes that have published ports and live, after a
+// Reopen listens for all sandboxes that have published ports and live, after a
 // start or where it failed before.
-func (p *publisher) reopen(ctx context.Context) error {
+func (p *Publisher) Reopen(ctx context.Context) error {
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
 	var errs []error
 	for {
-		records, next, err := p.s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{States: alive}, page)
+		records, next, err := p.x.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}}, page)
 		if err != nil {
 			return err
 		}
@@ -269,28 +269,28 @@ func (p *publisher) reopen(ctx context.Context) error {
 	}
 }
 
-func (p *publisher) reopenOne(ctx context.Context, r *store.Record) error {
+func (p *Publisher) reopenOne(ctx context.Context, r *store.Record) error {
 	p.mu.Lock()
 	_, open := p.open[r.ID]
 	p.mu.Unlock()
 	if open || len(r.Ports) == 0 {
 		return nil
 	}
-	pub, err := p.listen(ctx, r)
+	pub, err := p.Listen(ctx, r)
 	if err != nil {
 		return err
 	}
-	p.serve(pub)
+	p.Serve(pub)
 	// It may have ended since the record was read, which closes what is open.
-	now, err := p.s.cfg.Store.Sandbox(ctx, r.ID)
+	now, err := p.x.cfg.Store.Sandbox(ctx, r.ID)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && now.State != sandbox.StateRunning && now.State != sandbox.StatePaused {
-		p.close(r.ID)
+		p.Close(r.ID)
 		return nil
 	}
 	return err
 }
 
-func (pub *published) add(c net.Conn) bool {
+func (pub *Published) add(c net.Conn) bool {
 	pub.mu.Lock()
 	defer pub.mu.Unlock()
 	if pub.closed {
@@ -300,13 +300,13 @@ func (pub *published) add(c net.Conn) bool {
 	return true
 }
 
-func (pub *published) remove(c net.Conn) {
+func (pub *Published) remove(c net.Conn) {
 	pub.mu.Lock()
 	defer pub.mu.Unlock()
 	delete(pub.conns, c)
 }
 
-func (pub *published) close() {
+func (pub *Published) close() {
 	pub.mu.Lock()
 	defer pub.mu.Unlock()
 	pub.closed = true

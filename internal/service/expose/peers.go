@@ -1,4 +1,4 @@
-package service
+package expose
 
 import (
 	"context"
@@ -14,13 +14,13 @@ import (
 // DialPeer opens a connection from one sandbox to a port of the sandbox of a
 // name in its namespace, which is resumed if it is paused. The gateway that asks has
 // judged by its policy; its word is not taken for it.
-func (s *Service) DialPeer(ctx context.Context, fromSandboxID, name string, port int) (_ net.Conn, err error) {
-	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
+func (x *Exposer) DialPeer(ctx context.Context, fromSandboxID, name string, port int) (_ net.Conn, err error) {
+	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, err
 	}
-	from, err := s.cfg.Store.Sandbox(ctx, fromSandboxID)
+	from, err := x.cfg.Store.Sandbox(ctx, fromSandboxID)
 	if err != nil {
 		return nil, err
 	}
@@ -30,19 +30,19 @@ func (s *Service) DialPeer(ctx context.Context, fromSandboxID, name string, port
 	if err := validate.Port("port", port); err != nil {
 		return nil, err
 	}
-	policy := policyOf(&from)
+	policy := call.PolicyOf(&from)
 	if validate.SandboxName(name) != nil || !allowsPeer(&policy, name, port) {
 		return nil, sandbox.Errorf(sandbox.CodeForbidden, "no rule of the sandbox allows sandbox:%s at port %d", name, port)
 	}
-	to, err := s.gate.Resolve(ctx, call.RealmOf(&from), name)
+	to, err := x.cfg.Gate.Resolve(ctx, call.RealmOf(&from), name)
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.open(ctx, call.RealmOf(&from), to.ID)
+	h, err := x.cfg.Open(ctx, call.RealmOf(&from), to.ID)
 	if err != nil {
 		return nil, err
 	}
-	return s.dialPort(ctx, h, port, false)
+	return x.dialPort(ctx, h, port, false)
 }
 
 // allowsPeer reports whether a policy allows a connection to another sandbox.

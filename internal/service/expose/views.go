@@ -1,19 +1,14 @@
-package service
+package expose
 
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"fmt"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/ids"
 	"github.com/cove-sh/cove/internal/service/startup"
@@ -34,8 +29,8 @@ var errNoView = sandbox.Errorf(sandbox.CodeForbidden, "this link opens no live v
 
 // ViewComputer implements [sandbox.Computers]. It does not wake a paused
 // computer, and neither does whoever opens the link.
-func (s *Service) ViewComputer(ctx context.Context, ref string, req sandbox.ViewRequest) (*sandbox.ViewLink, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeComputersWrite, "computer.view"), func(c *call.Call) (*sandbox.ViewLink, error) {
+func (x *Exposer) ViewComputer(ctx context.Context, ref string, req sandbox.ViewRequest) (*sandbox.ViewLink, error) {
+	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeComputersWrite, "computer.view"), func(c *call.Call) (*sandbox.ViewLink, error) {
 		req.TTLSeconds = cmp.Or(req.TTLSeconds, int64(sandbox.DefaultPreviewLink/time.Second))
 		if err := validate.Range("ttl_seconds", req.TTLSeconds, 1, int64(sandbox.MaxPreviewLink/time.Second)); err != nil {
 			return nil, err
@@ -47,7 +42,7 @@ func (s *Service) ViewComputer(ctx context.Context, ref string, req sandbox.View
 		desktop := startup.DesktopOf(&r)
 		switch {
 		case desktop == nil:
-			return nil, s.noScreen(c.Ctx, r.ID)
+			return nil, x.cfg.NoScreen(c.Ctx, r.ID)
 		case r.State != sandbox.StateRunning && r.State != sandbox.StatePaused:
 			return nil, call.NotRunning(&r)
 		}
@@ -56,9 +51,9 @@ func (s *Service) ViewComputer(ctx context.Context, ref string, req sandbox.View
 		}
 		until := time.Now().UTC().Add(time.Duration(req.TTLSeconds) * time.Second).Truncate(time.Second)
 		c.Detail = viewKind(req.Control) + " until " + until.Format(time.RFC3339)
-		query := url.Values{sandbox.ViewLinkParam: {s.signView(r.ID, req.Control, until)}}
+		query := url.Values{sandbox.ViewLinkParam: {x.cfg.Links.SignView(r.ID, req.Control, until)}}
 		return &sandbox.ViewLink{
-			URL: s.cfg.PreviewURL(sandbox.ViewLabel+r.ID) + "/?" + query.Encode(), Control: req.Control, ExpiresAt: until,
+			URL: x.cfg.URL(sandbox.ViewLabel+r.ID) + "/?" + query.Encode(), Control: req.Control, ExpiresAt: until,
 		}, nil
 	})
 }
@@ -80,60 +75,29 @@ func displayNumber(display string) (int, error) {
 	return int(n), nil
 }
 
-// signView returns the signed part of a link: it is good for this sandbox until
-// then.
-func (s *Service) signView(id string, control bool, until time.Time) string {
-	kind, expires := viewKind(control), strconv.FormatInt(until.Unix(), 10)
-	return strings.Join([]string{linkVersion, kind, expires, base64.RawURLEncoding.EncodeToString(s.viewMAC(id, kind, expires))}, ".")
-}
-
-func (s *Service) viewMAC(id, kind, expires string) []byte {
-	mac := hmac.New(sha256.New, s.cfg.PreviewKey)
-	fmt.Fprintf(mac, "cove view link %s\n%s\n%s\n%s\n", linkVersion, id, kind, expires)
-	return mac.Sum(nil)
-}
-
-// openViewLink returns what a link opens.
-func (s *Service) openViewLink(id, link string) (*sandbox.View, error) {
-	parts := strings.Split(link, ".")
-	if len(parts) != 4 || parts[0] != linkVersion {
-		return nil, errNoView
-	}
-	kind, expires := parts[1], parts[2]
-	got, err := base64.RawURLEncoding.Strict().DecodeString(parts[3])
-	if err != nil || !hmac.Equal(got, s.viewMAC(id, kind, expires)) {
-		return nil, errNoView
-	}
-	seconds, err := strconv.ParseInt(expires, 10, 64)
-	if err != nil || !time.Now().Before(time.Unix(seconds, 0)) {
-		return nil, errNoView
-	}
-	return &sandbox.View{SandboxID: id, Control: kind == viewKind(true), ExpiresAt: time.Unix(seconds, 0).UTC()}, nil
-}
-
 // VisitView admits a visitor of a live view, who needs no key of the server's.
 // The error is forbidden for a link that opens nothing, not_found for a
 // computer that is gone, not_running for one that is paused, which comes with its
 // view. It wakes none: a page that stays open would keep it awake for ever.
-func (s *Service) VisitView(ctx context.Context, visit sandbox.ViewVisit) (_ *sandbox.View, err error) {
-	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
+func (x *Exposer) VisitView(ctx context.Context, visit sandbox.ViewVisit) (_ *sandbox.View, err error) {
+	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, err
 	}
-	view, _, err := s.visitView(ctx, visit)
+	view, _, err := x.visitView(ctx, visit)
 	return view, err
 }
 
-func (s *Service) visitView(ctx context.Context, visit sandbox.ViewVisit) (*sandbox.View, store.Record, error) {
+func (x *Exposer) visitView(ctx context.Context, visit sandbox.ViewVisit) (*sandbox.View, store.Record, error) {
 	if !ids.IsSandbox(visit.SandboxID) {
 		return nil, store.Record{}, errNoView
 	}
-	view, err := s.openViewLink(visit.SandboxID, visit.Link)
+	view, err := x.cfg.Links.openView(visit.SandboxID, visit.Link)
 	if err != nil {
 		return nil, store.Record{}, err
 	}
-	r, err := s.cfg.Store.Sandbox(ctx, view.SandboxID)
+	r, err := x.cfg.Store.Sandbox(ctx, view.SandboxID)
 	switch {
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound, err == nil && r.State.Final():
 		return nil, r, sandbox.Errorf(sandbox.CodeNotFound, "this computer is gone")
@@ -153,24 +117,24 @@ func (s *Service) visitView(ctx context.Context, visit sandbox.ViewVisit) (*sand
 }
 
 // HasView reports whether there is such a computer, whoever may see it.
-func (s *Service) HasView(ctx context.Context, id string) bool {
+func (x *Exposer) HasView(ctx context.Context, id string) bool {
 	if !ids.IsSandbox(id) {
 		return false
 	}
-	r, err := s.cfg.Store.Sandbox(ctx, id)
+	r, err := x.cfg.Store.Sandbox(ctx, id)
 	return err == nil && !r.State.Final() && startup.DesktopOf(&r) != nil
 }
 
 // DialView opens a connection to the VNC server of a computer for a visitor. It
 // ends with the link. Watching is no use of the computer, and does not keep it
 // from being idle; used notes that the visitor did something.
-func (s *Service) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.Conn, used func(), err error) {
-	ctx, leave, err := s.gate.Anonymous(ctx, "preview.visit")
+func (x *Exposer) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.Conn, used func(), err error) {
+	ctx, leave, err := x.cfg.Gate.Anonymous(ctx, "preview.visit")
 	defer leave(&err)
 	if err != nil {
 		return nil, nil, err
 	}
-	view, r, err := s.visitView(ctx, visit)
+	view, r, err := x.visitView(ctx, visit)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -178,18 +142,14 @@ func (s *Service) DialView(ctx context.Context, visit sandbox.ViewVisit) (_ net.
 	if err != nil {
 		return nil, nil, err
 	}
-	h, err := s.openRecord(ctx, &r)
+	sbx, err := x.cfg.OpenRecord(ctx, &r)
 	if err != nil {
 		return nil, nil, err
 	}
-	gateway, ok := h.instance.(engine.Gateway)
-	if !ok {
-		return nil, nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot connect to sandboxes")
-	}
-	conn, err := gateway.DialPort(ctx, vncPort+number, true)
+	conn, err := sbx.DialPort(ctx, vncPort+number, true)
 	if err != nil {
-		return nil, nil, h.explain(ctx, err)
+		return nil, nil, err
 	}
-	s.gate.System(&r, "computer.viewed", viewKind(view.Control))
-	return s.visitors.add("view "+r.ID, conn, &view.ExpiresAt), func() { h.Touch(time.Now()) }, nil
+	x.cfg.Gate.System(&r, "computer.viewed", viewKind(view.Control))
+	return x.visitors.add("view "+r.ID, conn, &view.ExpiresAt), func() { sbx.Touch(time.Now()) }, nil
 }

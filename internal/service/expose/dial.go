@@ -1,45 +1,95 @@
-package service
+// Package expose leads others to the ports of sandboxes: visitors of previews and of live
+// views, clients of ports that are published on the host, and other sandboxes.
+package expose
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/validate"
+	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
+// Config says what an [Exposer] works with.
+type Config struct {
+	Gate  *call.Gate
+	Store store.Store
+	Log   *slog.Logger
+	Links Links
+	// URL makes the URL of a preview of the first label of its host name.
+	URL func(label string) string
+	// Open opens a sandbox of a realm by its id or name, and resumes it if it is
+	// paused; OpenFor opens one for a call, which counts as one on it; OpenRecord
+	// opens one that runs by its record.
+	Open       func(ctx context.Context, in call.Realm, ref string) (Sandbox, error)
+	OpenFor    func(c *call.Call, ref string) (Sandbox, error)
+	OpenRecord func(ctx context.Context, r *store.Record) (Sandbox, error)
+	// Wake resumes a paused sandbox, once however many ask at a time.
+	Wake func(ctx context.Context, r *store.Record) (store.Record, error)
+	// NoScreen says of a sandbox that it is no computer.
+	NoScreen func(ctx context.Context, id string) error
+}
+
+// Sandbox is a sandbox that runs.
+type Sandbox interface {
+	// DialPort opens a connection to a port, on the loopback device or on that of
+	// other sandboxes' traffic. Errors are for the caller.
+	DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error)
+	// Touch notes that the sandbox was in use at the given time.
+	Touch(at time.Time)
+}
+
+// Exposer implements [sandbox.Previews], and live views. It is safe for
+// concurrent use.
+type Exposer struct {
+	// Ports are the ports of the host that lead to sandboxes.
+	Ports    *Publisher
+	cfg      Config
+	visitors visitors
+}
+
+// New returns an exposer.
+func New(cfg Config) *Exposer {
+	x := &Exposer{cfg: cfg}
+	x.Ports = &Publisher{x: x, open: map[string]*Published{}}
+	return x
+}
+
+// EndConnections ends all published ports and all connections of visitors.
+func (x *Exposer) EndConnections() {
+	x.Ports.closeAll()
+	x.visitors.end("")
+}
+
 // DialPort implements [sandbox.Previews].
-func (s *Service) DialPort(ctx context.Context, ref string, port int) (net.Conn, error) {
-	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesWrite), func(c *call.Call) (net.Conn, error) {
+func (x *Exposer) DialPort(ctx context.Context, ref string, port int) (net.Conn, error) {
+	return call.Do(ctx, x.cfg.Gate, call.Unaudited(sandbox.ScopeSandboxesWrite), func(c *call.Call) (net.Conn, error) {
 		if err := validate.Port("port", port); err != nil {
 			return nil, err
 		}
-		h, err := s.openFor(c, ref)
+		h, err := x.cfg.OpenFor(c, ref)
 		if err != nil {
 			return nil, err
 		}
-		return s.dialPort(c.Ctx, h, port, true)
+		return x.dialPort(c.Ctx, h, port, true)
 	})
 }
 
 // dialPort opens a connection to a port of a running sandbox. Bytes on it count
 // as use of the sandbox.
-func (s *Service) dialPort(ctx context.Context, h *handle, port int, loopback bool) (net.Conn, error) {
-	gateway, ok := h.instance.(engine.Gateway)
-	if !ok {
-		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot connect to ports of sandboxes")
-	}
-	h.Touch(time.Now())
-	conn, err := gateway.DialPort(ctx, port, loopback)
+func (x *Exposer) dialPort(ctx context.Context, sbx Sandbox, port int, loopback bool) (net.Conn, error) {
+	sbx.Touch(time.Now())
+	conn, err := sbx.DialPort(ctx, port, loopback)
 	if err != nil {
-		return nil, h.explain(ctx, err)
+		return nil, err
 	}
-	return &portConn{Conn: conn, h: h}, nil
+	return &portConn{Conn: conn, sbx: sbx}, nil
 }
 
 // touchEvery is how exactly the use of a connection is noted.
@@ -48,7 +98,7 @@ const touchEvery = time.Second
 // portConn is a connection to a port of a sandbox.
 type portConn struct {
 	net.Conn
-	h       *handle
+	sbx     Sandbox
 	touched atomic.Int64 // unix nanoseconds
 }
 
@@ -72,7 +122,7 @@ func (c *portConn) CloseWrite() error { return closeWrite(c.Conn) }
 func (c *portConn) used(n int) {
 	now := time.Now()
 	if last := c.touched.Load(); n > 0 && now.UnixNano()-last > int64(touchEvery) && c.touched.CompareAndSwap(last, now.UnixNano()) {
-		c.h.Touch(now)
+		c.sbx.Touch(now)
 	}
 }
 
