@@ -1,7 +1,6 @@
 package service
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,14 +17,13 @@ func TestBuildTellsWhatWasBlocked(t *testing.T) {
 	end := filepath.Join(t.TempDir(), "end")
 	b := w.beginBuild(sandbox.BuildTemplateRequest{Name: "blocked", Spec: steps("echo begun; until [ -e " + end + " ]; do sleep 0.01; done; exit 3")})
 	begun := false
+	var machines []string
 	_, err := w.FollowBuild(red(t), b.ID, func(e sandbox.BuildEvent) error {
 		if begun || !strings.Contains(e.Log, "begun") {
 			return nil // the reason has it too
 		}
 		begun = true
-		w.builds.mu.Lock()
-		machines := slices.Collect(maps.Keys(w.builds.machines))
-		w.builds.mu.Unlock()
+		machines = slices.DeleteFunc(w.state.IDs(), func(id string) bool { return !w.Builder.Owns(id) })
 		if len(machines) != 1 {
 			t.Fatalf("sandboxes of the build: %v", machines)
 		}
@@ -46,8 +44,8 @@ func TestBuildTellsWhatWasBlocked(t *testing.T) {
 	if strings.Count(got.Reason, "example.com") != 1 {
 		t.Errorf("it is told twice: %q", got.Reason)
 	}
-	if len(w.builds.machines) > 0 {
-		t.Errorf("sandboxes of builds are noted for ever: %v", w.builds.machines)
+	if slices.ContainsFunc(machines, w.Builder.Owns) {
+		t.Errorf("sandboxes of builds are noted for ever: %v", machines)
 	}
 	w.agree()
 }

@@ -47,7 +47,7 @@ printf '\254.'; printf '\230\200.bad:\377.cut:\342\202' >&2; echo x > x`
 	}
 
 	// The last output of a failure begins with a whole character.
-	long := strings.Repeat("€", stepWords/3+1)
+	long := strings.Repeat("€", (2<<10)/3+1)
 	b, _, _ = w.follow(w.beginBuild(sandbox.BuildTemplateRequest{Name: "broken", Spec: steps("printf '" + long + "'; exit 1")}).ID)
 	if b.State != sandbox.BuildFailed || strings.Contains(b.Reason, "\uFFFD") || !strings.HasSuffix(b.Reason, "€€€") {
 		t.Errorf("failed for %q", b.Reason)

@@ -364,14 +364,14 @@ func TestTidyWhileBuilding(t *testing.T) {
 		return ctx.Err()
 	}
 	w.stop()
-	w.open()
 	shelf := &collecting{TemplateProvider: w.templates}
-	w.Service.cfg.Templates = shelf
+	w.provider = shelf
+	w.open()
 	must(t, w.Start(t.Context()))
 	w.create(sandbox.CreateRequest{Template: "full"})
 	b := w.beginBuild(sandbox.BuildTemplateRequest{Name: "mine", Spec: steps("echo x > x")})
 	<-inside
-	must(t, w.tidyBuilds(t.Context()))
+	must(t, w.Builder.Tidy(t.Context()))
 	if len(shelf.inUse) != 1 || !shelf.inUse[0]["sha256:full"] {
 		t.Errorf("collected beside %v", shelf.inUse)
 	}
@@ -465,26 +465,5 @@ func TestBuildInput(t *testing.T) {
 	must(t, err)
 	if len(list.Items) != 0 {
 		t.Errorf("what was refused is listed: %+v", list.Items)
-	}
-}
-
-// TestBuildLogBounded has a step write more than is kept.
-func TestBuildLogBounded(t *testing.T) {
-	w := newWorld(t)
-	l, err := w.newBuildLog("bld-long")
-	must(t, err)
-	for range maxBuildLog/(64<<10) + 8 {
-		l.add(sandbox.BuildEvent{Step: "1/1", Log: strings.Repeat("x", 64<<10)})
-	}
-	l.add(sandbox.BuildEvent{Step: "ready", Template: &sandbox.Template{Name: "x"}})
-	l.end()
-	last, note, total := sandbox.BuildEvent{}, false, 0
-	must(t, w.followLog(t.Context(), "bld-long", l, func(e sandbox.BuildEvent) error {
-		last, total = e, total+len(e.Log)
-		note = note || strings.Contains(e.Log, "the log is full")
-		return nil
-	}))
-	if last.Template == nil || !note || total > maxBuildLog+1<<20 {
-		t.Errorf("%d bytes, note %v, last %+v", total, note, last)
 	}
 }

@@ -304,11 +304,11 @@ func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (
 		return r, err
 	}
 	defer unlock()
-	if err := s.admitBesideBuilds(ctx, r.Team, usageOf(r)); err != nil {
+	if err := s.Builder.Admit(ctx, r.Team, usageOf(r)); err != nil {
 		return r, s.notCreated(ctx, &r, err, false)
 	}
 	if err := s.cfg.Store.CreateSandbox(ctx, r, s.cfg.Quota); err != nil {
-		return r, s.notCreated(ctx, &r, retryLater(err), false)
+		return r, s.notCreated(ctx, &r, call.RetryLater(err), false)
 	}
 	spec, err := s.spec(ctx, &from, &r)
 	if err != nil {
@@ -422,11 +422,15 @@ func failureText(err error) string {
 	return "it could not be started; the server's log has the details"
 }
 
-func retryLater(err error) error {
-	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.CodeQuotaExceeded && e.RetryAfter == 0 {
-		e.RetryAfter = 10 * time.Second
+// usageOf is what new sandboxes add to what their team uses.
+func usageOf(records ...store.Record) store.Usage {
+	var u store.Usage
+	for i := range records {
+		u.Sandboxes++
+		u.VCPUs += records[i].Resources.VCPUs
+		u.MemoryMiB += records[i].Resources.MemoryMiB
 	}
-	return err
+	return u
 }
 
 // fit returns the resources of a request that takes less than it asks for.

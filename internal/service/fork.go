@@ -108,14 +108,14 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	}
 	defer unlockAll()
 	// The records come first: the quota is asked before the work.
-	if err := s.admitBesideBuilds(ctx, parent.Team, usageOf(children...)); err != nil {
+	if err := s.Builder.Admit(ctx, parent.Team, usageOf(children...)); err != nil {
 		return nil, err
 	}
 	if err := s.admitForks(ctx, &parent, len(children)); err != nil {
 		return nil, err
 	}
 	if err := s.cfg.Store.CreateSandboxes(ctx, children, s.cfg.Quota); err != nil {
-		return nil, retryLater(err)
+		return nil, call.RetryLater(err)
 	}
 	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{Label: sandboxLabel(keptFork, &parent)})
 	if err != nil {

@@ -383,7 +383,7 @@ func (s *Service) collectLogs(ctx context.Context) error {
 		return err
 	}
 	for _, id := range kept {
-		if s.isMachine(id) {
+		if s.Builder.Owns(id) {
 			continue // the build removes it
 		}
 		_, err := s.cfg.Store.Sandbox(ctx, id)

@@ -259,7 +259,7 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource,
 		if derr := s.cfg.Engine.Destroy(clean, next.Instance); derr != nil {
 			s.log.Error("remove an instance that was not needed", "sandbox", r.ID, "error", derr)
 		}
-		return *r, retryLater(err)
+		return *r, call.RetryLater(err)
 	}
 	h.history.Store(int32(running.History))
 	s.swap(&running, h)
@@ -282,9 +282,9 @@ func (s *Service) admitResume(ctx context.Context, r *store.Record) error {
 	}
 	more := store.Usage{VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB}
 	if err := s.cfg.Quota.Admit(used, more); err != nil {
-		return retryLater(err)
+		return call.RetryLater(err)
 	}
-	return s.admitBesideBuilds(ctx, r.Team, more)
+	return s.Builder.Admit(ctx, r.Team, more)
 }
 
 // expect notes an instance that no record has yet. Died gives the reason when

@@ -234,5 +234,5 @@ func (s *Service) Repair(ctx context.Context) error {
 	})
 	s.collectSoon()
 	err = errors.Join(err, s.failLost(ctx), s.settleAll(ctx))
-	return errors.Join(append(errs, err, s.Ports.Reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.tidyBuilds(ctx), s.trimOrphans(time.Now()))...)
+	return errors.Join(append(errs, err, s.Ports.Reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.Builder.Tidy(ctx), s.trimOrphans(time.Now()))...)
 }

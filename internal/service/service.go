@@ -18,6 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/audit"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/orphan"
+	"github.com/cove-sh/cove/internal/service/builds"
 	"github.com/cove-sh/cove/internal/service/call"
 	"github.com/cove-sh/cove/internal/service/expose"
 	"github.com/cove-sh/cove/internal/service/volumes"
@@ -111,9 +112,13 @@ type Config struct {
 	flushEvery time.Duration // of tests; 0 is the constant
 }
 
+// TemplateProvider finds and builds templates.
+type TemplateProvider = builds.Templates
+
 // Service implements [sandbox.Service]. [Service.Start] makes it ready and
 // [Service.Close] ends it; sandboxes live on.
 type Service struct {
+	*builds.Builder
 	*expose.Exposer
 	*volumes.Volumes
 
@@ -157,7 +162,6 @@ type Service struct {
 	sealing  sync.RWMutex
 	waking   singleflight.Group
 	golden   *goldens
-	builds   builds
 	meter    meter
 	metrics  *metrics
 	webhooks *webhooks.Queue
@@ -207,6 +211,16 @@ func New(cfg Config) (*Service, error) {
 		OpenRecord: func(ctx context.Context, r *store.Record) (expose.Sandbox, error) { return s.openRecord(ctx, r) },
 		Wake:       s.wake, NoScreen: s.noScreen,
 	})
+	build := builds.Config{
+		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Templates: cfg.Templates, Log: log, Quota: cfg.Quota, Largest: cfg.Largest,
+		Network: cfg.Network, Dir: cfg.BuildDir, Key: cfg.PreviewKey, UploadURL: cfg.UploadURL, Keeper: s.keeper, NetworkLog: s.logger,
+		Slot: func(ctx context.Context) (func(), error) { return func() { <-s.slots }, s.slot(ctx) },
+		Hold: s.use, Roots: s.Roots, Forget: s.golden.forget,
+	}
+	if s.keeper != nil && cfg.Warm > 0 {
+		build.Prepare = s.prepare
+	}
+	s.Builder = builds.New(build)
 	s.metrics = newMetrics(s)
 	s.webhooks = webhooks.New(webhooks.Config{
 		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Vault: cfg.Vault, Sealing: s.sealing.RLocker(),
@@ -273,7 +287,7 @@ func (cfg *Config) setDefaults() error {
 // Start brings the record into line with what the engine still runs, and
 // begins work in the background. It is called once, before any verb.
 func (s *Service) Start(ctx context.Context) error {
-	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.failLostBuilds(ctx), s.Volumes.Reconcile(ctx), s.tellLostKeys(ctx)); err != nil {
+	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.Builder.FailLost(ctx), s.Volumes.Reconcile(ctx), s.tellLostKeys(ctx)); err != nil {
 		return err
 	}
 	s.gate.Go(s.flushLoop)
@@ -313,7 +327,7 @@ func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
 		return false, time.Time{}, err
 	}
 	calls, last := s.gate.Calls()
-	return len(busy) == 0 && calls == 0 && !s.Ports.Any() && !s.anyBuild(), last, nil
+	return len(busy) == 0 && calls == 0 && !s.Ports.Any() && !s.Builder.Any(), last, nil
 }
 
 // Denied records that the caller asked for an operation that no scope of theirs

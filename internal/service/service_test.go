@@ -39,7 +39,9 @@ type world struct {
 	store     *sqlite.Store
 	path      string
 	templates *shelf.Shelf
-	cfg       Config
+	// provider is in the place of templates, if it is set.
+	provider TemplateProvider
+	cfg      Config
 }
 
 func newWorld(t testing.TB, change ...func(*Config)) *world {
@@ -95,6 +97,9 @@ func (w *world) open() {
 	keeper := memory.NewKeeper(w.state)
 	w.engine = keeper.Engine
 	w.cfg.Store, w.cfg.Engine, w.cfg.Templates = w.store, keeper, w.templates
+	if w.provider != nil {
+		w.cfg.Templates = w.provider
+	}
 	if w.bare {
 		w.cfg.Engine = w.engine
 	}

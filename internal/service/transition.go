@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/cove-sh/cove/sandbox"
+	"github.com/cove-sh/cove/internal/service/call"
 )
 
 // lock waits until no other transition of these sandboxes is under way (a
@@ -50,13 +50,10 @@ func (s *Service) unlock(ids []string) {
 	}
 }
 
-// errNoKeeper says that the engine keeps no state.
-var errNoKeeper = sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot keep the state of sandboxes; use one that runs them with gVisor")
-
 // keeps refuses what needs an engine that keeps state.
 func (s *Service) keeps() error {
 	if s.keeper == nil {
-		return errNoKeeper
+		return call.ErrNoCheckpoints
 	}
 	return nil
 }

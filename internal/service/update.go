@@ -222,7 +222,7 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
 			err = call.NotRunning(&after)
 		}
-		return after, retryLater(err)
+		return after, call.RetryLater(err)
 	}
 	if !limits && !env {
 		return after, nil

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +43,8 @@ func TestUploadLinks(t *testing.T) {
 	c := &cellar{kept: map[string]string{}}
 	w := newWorld(t, func(cfg *Config) { cfg.UploadURL = func(link string) string { return "http://here/" + link } })
 	c.Shelf = w.templates
-	w.Service.cfg.Templates = c
+	w.provider = c
+	w.restart()
 	link := func(team string, size int64) *sandbox.UploadLink {
 		t.Helper()
 		l, err := w.LinkUpload(as(t.Context(), team), sandbox.UploadLinkRequest{Name: "hash", SizeBytes: size})
@@ -54,14 +56,14 @@ func TestUploadLinks(t *testing.T) {
 		return err
 	}
 	red, blue := link("red", 4), link("blue", 4)
-	if red.Present || red.Archive == blue.Archive || !uploads.MatchString(red.Archive) || red.Archive != link("red", 9).Archive {
+	if red.Present || red.Archive == blue.Archive || !regexp.MustCompile(`^upload-[a-z2-7]{26}$`).MatchString(red.Archive) || red.Archive != link("red", 9).Archive {
 		t.Errorf("the links are %+v and %+v", red, blue)
 	}
 	for name, l := range map[string]string{
 		"none": "", "dots": "....", "no signature": strings.TrimSuffix(red.URL, red.URL[len(red.URL)-5:]), "another archive": strings.Replace(red.URL, red.Archive, blue.Archive, 1),
 		"more": strings.Replace(red.URL, ".4.", ".400.", 1), "long": red.URL + strings.Repeat("A", 300),
 		"later":   strings.Replace(red.URL, ".4.1", ".4.2", 1),
-		"expired": w.signUpload(red.Archive, 4, time.Now().Add(-time.Second)),
+		"expired": w.Builder.SignUpload(red.Archive, 4, time.Now().Add(-time.Second)),
 	} {
 		if err := send(l, "data"); sandbox.CodeOf(err) != sandbox.CodeForbidden {
 			t.Errorf("%s: %v", name, err)
@@ -82,7 +84,8 @@ func TestUploadLinks(t *testing.T) {
 		_, err := w.LinkUpload(as(t.Context(), "red"), req)
 		wantCode(t, err, sandbox.CodeInvalid)
 	}
-	w.Service.cfg.UploadURL = nil
+	w.cfg.UploadURL = nil
+	w.restart()
 	_, err := w.LinkUpload(as(t.Context(), "blue"), sandbox.UploadLinkRequest{Name: "x", SizeBytes: 1})
 	wantCode(t, err, sandbox.CodeUnsupported)
 }

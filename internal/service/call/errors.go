@@ -52,6 +52,9 @@ func Ended(r *store.Record) error {
 	return sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s %s%s%s; create a new one", r.ID, verb, when, why)
 }
 
+// ErrNoCheckpoints says that the engine keeps no state.
+var ErrNoCheckpoints = sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot keep the state of sandboxes; use one that runs them with gVisor")
+
 // CallbackError is an error that the caller's own function returned, and gets
 // back as it is.
 type CallbackError struct{ Err error }
@@ -112,4 +115,12 @@ const teardownTimeout = 60 * time.Second
 // for it is gone.
 func Teardown(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+}
+
+// RetryLater says when to try again of an error that says the quota is used up.
+func RetryLater(err error) error {
+	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.CodeQuotaExceeded && e.RetryAfter == 0 {
+		e.RetryAfter = 10 * time.Second
+	}
+	return err
 }

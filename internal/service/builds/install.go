@@ -1,4 +1,4 @@
-package service
+package builds
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 )
 
 // buildSteps returns the steps of a spec in their order.
-func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation) []buildStep {
+func (x *Builder) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation) []buildStep {
 	network := sandbox.NetworkPolicy{Preset: sandbox.NetworkPackages}
 	if spec.BuildNetwork != nil {
 		network = *spec.BuildNetwork
@@ -35,9 +35,9 @@ func (s *Service) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 		add(titled(with, packages), key, base.Template.Env, policy, run)
 		steps[len(steps)-1].installs = with
 	}
-	env, settings := stepEnv(spec, base), s.cfg.Templates.NPMSettings()
+	env, settings := stepEnv(spec, base), x.cfg.Templates.NPMSettings()
 	if packages := aptMissing(spec, base); len(packages) > 0 {
-		files, policy := s.aptSetup(network)
+		files, policy := x.aptSetup(network)
 		install("apt", packages, policy, []any{"apt", packages}, func(ctx context.Context, m *buildMachine) error {
 			return m.apt(ctx, files, packages)
 		})
@@ -284,8 +284,8 @@ func npmNetwork(settings image.NPMSettings, policy sandbox.NetworkPolicy) sandbo
 
 // aptSetup returns the machine's settings of apt as files, and the policy with
 // which a step reaches the mirrors and proxies that they name.
-func (s *Service) aptSetup(policy sandbox.NetworkPolicy) (map[string][]byte, sandbox.NetworkPolicy) {
-	sources, conf := s.cfg.Templates.AptSettings()
+func (x *Builder) aptSetup(policy sandbox.NetworkPolicy) (map[string][]byte, sandbox.NetworkPolicy) {
+	sources, conf := x.cfg.Templates.AptSettings()
 	files := map[string][]byte{}
 	if conf != "" {
 		files["apt.conf"] = []byte(conf)
@@ -347,8 +347,8 @@ func mirrorRules(address string) []sandbox.NetworkRule {
 }
 
 // canBuild refuses at once what no step could do.
-func (s *Service) canBuild(spec *sandbox.TemplateSpec) error {
-	if steps := len(spec.Apt) + len(spec.Pip) + len(spec.NPM) + len(spec.Files) + len(spec.Run); steps > 0 && s.keeper == nil {
+func (x *Builder) canBuild(spec *sandbox.TemplateSpec) error {
+	if steps := len(spec.Apt) + len(spec.Pip) + len(spec.NPM) + len(spec.Files) + len(spec.Run); steps > 0 && x.cfg.Keeper == nil {
 		return sandbox.Errorf(sandbox.CodeUnsupported, "this server's sandboxes keep no state, so that a build can have no steps; leave out apt, pip, npm, files and run")
 	}
 	if spec.From.Host && len(spec.Apt) > 0 {

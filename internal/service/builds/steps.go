@@ -1,4 +1,4 @@
-package service
+package builds
 
 import (
 	"bytes"
@@ -73,16 +73,16 @@ func stepShares(steps []buildStep) []float64 {
 }
 
 // build makes a template as planned. When it fails, nothing is left.
-func (s *Service) build(ctx context.Context, b *building) (*sandbox.Template, error) {
+func (x *Builder) build(ctx context.Context, b *building) (*sandbox.Template, error) {
 	spec := &b.plan.Spec
-	base, err := s.buildBase(ctx, b)
+	base, err := x.buildBase(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.growBuild(ctx, b, base); err != nil {
+	if err := x.growBuild(ctx, b, base); err != nil {
 		return nil, err
 	}
-	steps := s.buildSteps(spec, base)
+	steps := x.buildSteps(spec, base)
 	shares := stepShares(steps)
 	for i := range steps {
 		step := &steps[i]
@@ -90,32 +90,32 @@ func (s *Service) build(ctx context.Context, b *building) (*sandbox.Template, er
 		fraction := shares[i]
 		step.from, step.to = shares[i], shares[i+1]
 		if step.copy != nil {
-			if base, err = s.copyStep(ctx, b, base, step, title, fraction); err != nil {
+			if base, err = x.copyStep(ctx, b, base, step, title, fraction); err != nil {
 				return nil, stepError(err, i+1, len(steps), step.title)
 			}
 			continue
 		}
 		key := image.ChainKey(base.Root, step.key)
 		if !b.plan.Anew {
-			if kept := s.cfg.Templates.Extended(base, key); kept != nil {
+			if kept := x.cfg.Templates.Extended(base, key); kept != nil {
 				base = kept
 				b.report(title, fraction, "kept from an earlier build\n")
 				continue
 			}
 		}
 		b.report(title, fraction, "")
-		if base, err = s.runStep(ctx, b, base, step, key); err != nil {
+		if base, err = x.runStep(ctx, b, base, step, key); err != nil {
 			return nil, stepError(err, i+1, len(steps), step.title)
 		}
 	}
-	if err := s.tryStart(ctx, b, base); err != nil {
+	if err := x.tryStart(ctx, b, base); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	b.report("keep the template", 0.93, "")
-	t, err := s.cfg.Templates.Publish(b.plan.Name, spec, base)
+	t, err := x.cfg.Templates.Publish(b.plan.Name, spec, base)
 	if err != nil {
 		return nil, err
 	}
@@ -123,9 +123,9 @@ func (s *Service) build(ctx context.Context, b *building) (*sandbox.Template, er
 }
 
 // copyStep puts files of an upload above a base.
-func (s *Service) copyStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, title string, fraction float64) (*image.Foundation, error) {
+func (x *Builder) copyStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, title string, fraction float64) (*image.Foundation, error) {
 	b.report(title, fraction, "")
-	keeper, err := s.archives()
+	keeper, err := x.archives()
 	if err != nil {
 		return nil, err
 	}
@@ -137,17 +137,17 @@ func (s *Service) copyStep(ctx context.Context, b *building, base *image.Foundat
 }
 
 // buildBase makes what the steps begin with.
-func (s *Service) buildBase(ctx context.Context, b *building) (*image.Foundation, error) {
+func (x *Builder) buildBase(ctx context.Context, b *building) (*image.Foundation, error) {
 	b.report("begin", 0, "")
 	if b.from != nil {
-		return s.snapshotBase(ctx, b)
+		return x.snapshotBase(ctx, b)
 	}
 	share := baseShare
 	if spec := &b.plan.Spec; len(spec.Apt)+len(spec.Pip)+len(spec.NPM)+len(spec.Files)+len(spec.Run) == 0 {
 		share = baseShare + stepsShare
 	}
 	defer func() { b.plan.Login = nil }() // it is of no use any more
-	return s.cfg.Templates.Base(ctx, b.plan, func(step string, fraction float64, log string) {
+	return x.cfg.Templates.Base(ctx, b.plan, func(step string, fraction float64, log string) {
 		if log != "" && !strings.HasSuffix(log, "\n") {
 			log += "\n"
 		}
@@ -156,7 +156,7 @@ func (s *Service) buildBase(ctx context.Context, b *building) (*image.Foundation
 }
 
 // snapshotBase makes a root of the files of a snapshot.
-func (s *Service) snapshotBase(ctx context.Context, b *building) (*image.Foundation, error) {
+func (x *Builder) snapshotBase(ctx context.Context, b *building) (*image.Foundation, error) {
 	snap := b.from
 	root, err := startup.RootOf(snap.Root)
 	if err != nil {
@@ -171,11 +171,11 @@ func (s *Service) snapshotBase(ctx context.Context, b *building) (*image.Foundat
 	b.report("files of the snapshot", 0.05, "")
 	base := &image.Foundation{Root: root, Template: t}
 	key := image.ChainKey(root, []string{"snapshot", snap.ID})
-	if kept := s.cfg.Templates.Extended(base, key); kept != nil && !b.plan.Anew {
+	if kept := x.cfg.Templates.Extended(base, key); kept != nil && !b.plan.Anew {
 		return kept, nil
 	}
 	opts := layer.ImageOptions{Bound: boundPaths(root), Trust: len(snap.Bindings) > 0, MaxBytes: maxLayerBytes}
-	return s.cfg.Templates.Extend(ctx, base, key, s.changesOf(engine.Source{Checkpoint: snap.Checkpoint}, opts))
+	return x.cfg.Templates.Extend(ctx, base, key, x.changesOf(engine.Source{Checkpoint: snap.Checkpoint}, opts))
 }
 
 // boundPaths are those of a root that are shown from the host.
@@ -188,9 +188,9 @@ func boundPaths(root engine.Root) []string {
 }
 
 // changesOf opens what was changed in an instance or a checkpoint as a layer.
-func (s *Service) changesOf(of engine.Source, opts layer.ImageOptions) func(context.Context) (io.ReadCloser, error) {
+func (x *Builder) changesOf(of engine.Source, opts layer.ImageOptions) func(context.Context) (io.ReadCloser, error) {
 	return func(ctx context.Context) (io.ReadCloser, error) {
-		changes, err := s.keeper.Changes(ctx, of)
+		changes, err := x.cfg.Keeper.Changes(ctx, of)
 		if err != nil {
 			return nil, err
 		}
@@ -248,49 +248,50 @@ func (m *buildMachine) report(fraction float64, log string) {
 }
 
 // runStep runs a step and makes a root of what it changed.
-func (s *Service) runStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, key string) (*image.Foundation, error) {
+func (x *Builder) runStep(ctx context.Context, b *building, base *image.Foundation, step *buildStep, key string) (*image.Foundation, error) {
 	var next *image.Foundation
-	err := s.inMachine(ctx, b, base, step.network, func(m *buildMachine) error {
+	err := x.inMachine(ctx, b, base, step.network, func(m *buildMachine) error {
 		m.from, m.to = step.from, step.to
 		if err := step.run(ctx, m); err != nil {
-			return s.advise(ctx, m, step.installs, "build_network", err)
+			return x.advise(ctx, m, step.installs, "build_network", err)
 		}
 		var err error
 		opts := layer.ImageOptions{Bound: boundPaths(base.Root), MaxBytes: maxLayerBytes}
-		next, err = s.cfg.Templates.Extend(ctx, base, key, s.changesOf(engine.Source{Instance: m.id}, opts))
+		next, err = x.cfg.Templates.Extend(ctx, base, key, x.changesOf(engine.Source{Instance: m.id}, opts))
 		return err
 	})
 	return next, err
 }
 
 // inMachine calls f with a sandbox of a root, which is gone afterwards.
-func (s *Service) inMachine(ctx context.Context, b *building, base *image.Foundation, network sandbox.NetworkPolicy, f func(*buildMachine) error) (err error) {
+func (x *Builder) inMachine(ctx context.Context, b *building, base *image.Foundation, network sandbox.NetworkPolicy, f func(*buildMachine) error) (err error) {
 	id := ids.New(ids.Sandbox)
 	env := stepEnv(&b.plan.Spec, base)
-	s.noteMachine(id, true)
+	x.noteMachine(id, true)
 	defer func() {
-		defer s.noteMachine(id, false)
+		defer x.noteMachine(id, false)
 		clean, cancel := call.Teardown(ctx)
 		defer cancel()
-		if derr := s.cfg.Engine.Destroy(clean, id); derr != nil {
+		if derr := x.cfg.Engine.Destroy(clean, id); derr != nil {
 			// The next start finds it without a record.
-			s.log.Error("remove the sandbox of a build", "instance", id, "error", derr)
+			x.cfg.Log.Error("remove the sandbox of a build", "instance", id, "error", derr)
 		}
-		if s.logger != nil {
-			if lerr := s.logger.RemoveNetworkLog(clean, id); lerr != nil {
-				s.log.Warn("remove the network log of a build", "instance", id, "error", lerr)
+		if x.cfg.NetworkLog != nil {
+			if lerr := x.cfg.NetworkLog.RemoveNetworkLog(clean, id); lerr != nil {
+				x.cfg.Log.Warn("remove the network log of a build", "instance", id, "error", lerr)
 			}
 		}
 	}()
-	if err := s.slot(ctx); err != nil {
+	release, err := x.cfg.Slot(ctx)
+	if err != nil {
 		return err
 	}
-	instance, err := s.cfg.Engine.Create(ctx, engine.Spec{
-		ID: id, Root: base.Root, Resources: s.buildResources(&b.plan.Spec, &base.Template), Hostname: "build", User: stepRoot,
+	instance, err := x.cfg.Engine.Create(ctx, engine.Spec{
+		ID: id, Root: base.Root, Resources: x.buildResources(&b.plan.Spec, &base.Template), Hostname: "build", User: stepRoot,
 		WorkDir: cmp.Or(base.Template.WorkDir, "/"),
 		Env:     maps.Clone(base.Template.Env), Network: &engine.Network{SandboxID: id, Policy: network},
 	})
-	<-s.slots
+	release()
 	if err != nil {
 		return err
 	}
@@ -309,7 +310,7 @@ func stepEnv(spec *sandbox.TemplateSpec, base *image.Foundation) map[string]stri
 
 // tryStart sees to it that the template's start command is ready in time,
 // before anybody has a sandbox that waits for it.
-func (s *Service) tryStart(ctx context.Context, b *building, base *image.Foundation) error {
+func (x *Builder) tryStart(ctx context.Context, b *building, base *image.Foundation) error {
 	spec := &b.plan.Spec
 	if spec.Start == nil {
 		return nil
@@ -319,12 +320,12 @@ func (s *Service) tryStart(ctx context.Context, b *building, base *image.Foundat
 		Start: spec.Start, Desktop: cmp.Or(spec.Desktop, base.Template.Desktop),
 	}
 	b.report("try the start command", 0.9, "")
-	policy := sandbox.NetworkPolicy{Preset: s.cfg.Network}
+	policy := sandbox.NetworkPolicy{Preset: x.cfg.Network}
 	if n := cmp.Or(spec.Network, base.Template.Network); n != nil {
 		policy = *n
 	}
-	return s.inMachine(ctx, b, base, policy, func(m *buildMachine) error {
-		return s.advise(ctx, m, "", "network", startup.Of(&t).Run(ctx, m.client))
+	return x.inMachine(ctx, b, base, policy, func(m *buildMachine) error {
+		return x.advise(ctx, m, "", "network", startup.Of(&t).Run(ctx, m.client))
 	})
 }
 

@@ -1,4 +1,4 @@
-package service
+package builds
 
 import (
 	"context"
@@ -24,8 +24,8 @@ const uploadLinkVersion = "u2"
 // LinkUpload implements [sandbox.Templates]. An archive's name is made of its
 // team's and the caller's name for it, with a key: no other team has the same,
 // and nobody can tell one who does not know the key.
-func (s *Service) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeTemplatesWrite, "template.upload_link"), func(c *call.Call) (*sandbox.UploadLink, error) {
+func (x *Builder) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest) (*sandbox.UploadLink, error) {
+	return call.Do(ctx, x.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeTemplatesWrite, "template.upload_link"), func(c *call.Call) (*sandbox.UploadLink, error) {
 		if req.Name == "" || len(req.Name) > sandbox.MaxUploadName {
 			return nil, validate.Errorf("name has %d bytes; give 1 to %d", len(req.Name), sandbox.MaxUploadName)
 		}
@@ -35,11 +35,11 @@ func (s *Service) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest)
 		if err := validate.Range("size_bytes", req.SizeBytes, 1, sandbox.MaxUploadBytes); err != nil {
 			return nil, err
 		}
-		keeper, err := s.archives()
+		keeper, err := x.archives()
 		if err != nil {
 			return nil, err
 		}
-		name := hmac.New(sha256.New, s.cfg.PreviewKey)
+		name := hmac.New(sha256.New, x.cfg.Key)
 		fmt.Fprintf(name, "cove upload name %s\n%s\n%s\n", uploadLinkVersion, c.Caller.Team, req.Name)
 		link := &sandbox.UploadLink{
 			Archive:   "upload-" + strings.ToLower(base32.StdEncoding.EncodeToString(name.Sum(nil)))[:26],
@@ -47,8 +47,8 @@ func (s *Service) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest)
 		}
 		c.Detail = link.Archive
 		link.Present = keeper.HasArchive(link.Archive)
-		if s.cfg.UploadURL != nil {
-			link.URL = s.cfg.UploadURL(s.signUpload(link.Archive, req.SizeBytes, link.ExpiresAt))
+		if x.cfg.UploadURL != nil {
+			link.URL = x.cfg.UploadURL(x.SignUpload(link.Archive, req.SizeBytes, link.ExpiresAt))
 		}
 		if link.URL == "" && !link.Present {
 			return nil, sandbox.Errorf(sandbox.CodeUnsupported, "this server does not know an address at which others reach it; its operator can name one with --listen, and in allowed_hosts if it serves other machines")
@@ -57,15 +57,15 @@ func (s *Service) LinkUpload(ctx context.Context, req sandbox.UploadLinkRequest)
 	})
 }
 
-// signUpload returns a link: it is good for one archive of at most so many
+// SignUpload returns a link: it is good for one archive of at most so many
 // bytes, once, until then.
-func (s *Service) signUpload(archive string, size int64, until time.Time) string {
+func (x *Builder) SignUpload(archive string, size int64, until time.Time) string {
 	what := fmt.Sprintf("%s.%s.%d.%d.%s", uploadLinkVersion, archive, size, until.Unix(), strings.ToLower(rand.Text()))
-	return what + "." + base64.RawURLEncoding.EncodeToString(s.uploadMAC(what))
+	return what + "." + base64.RawURLEncoding.EncodeToString(x.uploadMAC(what))
 }
 
-func (s *Service) uploadMAC(what string) []byte {
-	mac := hmac.New(sha256.New, s.cfg.PreviewKey)
+func (x *Builder) uploadMAC(what string) []byte {
+	mac := hmac.New(sha256.New, x.cfg.Key)
 	fmt.Fprintf(mac, "cove upload link\n%s\n", what)
 	return mac.Sum(nil)
 }
@@ -78,13 +78,13 @@ const maxUploadLink = 256
 
 // ReceiveUpload keeps an archive that comes by a link, whose holder need not be
 // anybody. size is how long it says it is, or -1.
-func (s *Service) ReceiveUpload(ctx context.Context, link string, size int64, content io.Reader) (*sandbox.ArchiveUpload, error) {
+func (x *Builder) ReceiveUpload(ctx context.Context, link string, size int64, content io.Reader) (*sandbox.ArchiveUpload, error) {
 	i := strings.LastIndexByte(link, '.')
 	if len(link) > maxUploadLink || i < 0 {
 		return nil, errNoUpload
 	}
 	mac, err := base64.RawURLEncoding.DecodeString(link[i+1:])
-	if err != nil || !hmac.Equal(mac, s.uploadMAC(link[:i])) {
+	if err != nil || !hmac.Equal(mac, x.uploadMAC(link[:i])) {
 		return nil, errNoUpload
 	}
 	// It is ours, and as it was made.
@@ -100,7 +100,7 @@ func (s *Service) ReceiveUpload(ctx context.Context, link string, size int64, co
 	if size > most {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the archive has %d bytes, and the link is for %d; ask for another", size, most)
 	}
-	keeper, err := s.archives()
+	keeper, err := x.archives()
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package service
+package builds
 
 import (
 	"bufio"
@@ -35,15 +35,15 @@ type buildLog struct {
 	changed chan struct{} // guarded by mu; closed at the next event
 }
 
-func (s *Service) buildLogFile(id string) string {
-	return filepath.Join(s.cfg.BuildDir, id+".log")
+func (x *Builder) buildLogFile(id string) string {
+	return filepath.Join(x.cfg.Dir, id+".log")
 }
 
-func (s *Service) newBuildLog(id string) (*buildLog, error) {
-	if err := os.MkdirAll(s.cfg.BuildDir, 0o700); err != nil {
+func (x *Builder) newBuildLog(id string) (*buildLog, error) {
+	if err := os.MkdirAll(x.cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("keep a build's log: %w", err)
 	}
-	f, err := os.OpenFile(s.buildLogFile(id), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(x.buildLogFile(id), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("keep a build's log: %w", err)
 	}
@@ -102,8 +102,8 @@ func (l *buildLog) state() (changed <-chan struct{}, ended bool) {
 
 // followLog passes the events of a build to sink, from the first: those that
 // are kept, and new ones if live is not nil, until it has ended.
-func (s *Service) followLog(ctx context.Context, id string, live *buildLog, sink func(sandbox.BuildEvent) error) error {
-	f, err := os.Open(s.buildLogFile(id))
+func (x *Builder) followLog(ctx context.Context, id string, live *buildLog, sink func(sandbox.BuildEvent) error) error {
+	f, err := os.Open(x.buildLogFile(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package service
+package builds
 
 import (
 	"cmp"
@@ -33,14 +33,14 @@ var noPackage = map[string][]string{
 // advise adds to a failed command of a step what to do about it, if that shows:
 // installers say of a network that they may not use that a package does not
 // exist, or that one is behind a proxy.
-func (s *Service) advise(ctx context.Context, m *buildMachine, installs, network string, err error) error {
+func (x *Builder) advise(ctx context.Context, m *buildMachine, installs, network string, err error) error {
 	code := sandbox.CodeOf(err)
 	if code != sandbox.CodeInvalid && code != sandbox.CodeConflict && code != sandbox.CodeTimeout {
 		return err // it is none of the command's
 	}
 	said := sandbox.MessageOf(err)
-	blocked := s.blockedIn(ctx, m.id)
-	for late := time.Now().Add(logWait); len(blocked) == 0 && time.Now().Before(late) && ofNetwork.MatchString(said); blocked = s.blockedIn(ctx, m.id) {
+	blocked := x.blockedIn(ctx, m.id)
+	for late := time.Now().Add(logWait); len(blocked) == 0 && time.Now().Before(late) && ofNetwork.MatchString(said); blocked = x.blockedIn(ctx, m.id) {
 		select { // the log is written a little later, or more on a busy disk
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
@@ -62,13 +62,13 @@ func (s *Service) advise(ctx context.Context, m *buildMachine, installs, network
 
 // blockedIn returns what the network policy of a build's sandbox has denied, with
 // the reasons.
-func (s *Service) blockedIn(ctx context.Context, id string) []string {
-	if s.logger == nil {
+func (x *Builder) blockedIn(ctx context.Context, id string) []string {
+	if x.cfg.NetworkLog == nil {
 		return nil
 	}
-	events, _, err := s.logger.NetworkLog(ctx, id, sandbox.NetworkLogRequest{Verdict: sandbox.NetworkBlocked, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
+	events, _, err := x.cfg.NetworkLog.NetworkLog(ctx, id, sandbox.NetworkLogRequest{Verdict: sandbox.NetworkBlocked, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
 	if err != nil {
-		s.log.Warn("read the network log of a build", "instance", id, "error", err)
+		x.cfg.Log.Warn("read the network log of a build", "instance", id, "error", err)
 		return nil
 	}
 	var told []string
