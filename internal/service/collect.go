@@ -76,10 +76,10 @@ func (s *Service) collectLoop() {
 // checkpoint may be taken into use, by its record, just before that is deleted.
 // What only its use has spared is looked at again after that.
 func (s *Service) collectNow(ctx context.Context) error {
-	if s.keeper == nil {
+	if s.checkpointer == nil {
 		return nil
 	}
-	kept, err := s.keeper.Checkpoints(ctx)
+	kept, err := s.checkpointer.Checkpoints(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
 			return nil
 		}
 	}
-	if err := s.keeper.RemoveCheckpoint(ctx, c.ID); err != nil {
+	if err := s.checkpointer.RemoveCheckpoint(ctx, c.ID); err != nil {
 		return err
 	}
 	s.log.Debug("removed a checkpoint", "checkpoint", c.ID)

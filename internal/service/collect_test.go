@@ -197,7 +197,7 @@ func TestGoldenIsTriedAgain(t *testing.T) {
 	look := func() (a attempt) {
 		w.golden.mu.Lock()
 		defer w.golden.mu.Unlock()
-		for _, one := range w.golden.begun {
+		for _, one := range w.golden.attempts {
 			a = *one
 		}
 		return a
@@ -214,7 +214,7 @@ func TestGoldenIsTriedAgain(t *testing.T) {
 			t.Errorf("%d tries, want %d: it was tried before its time", got, n+1)
 		}
 		w.golden.mu.Lock()
-		for _, one := range w.golden.begun {
+		for _, one := range w.golden.attempts {
 			one.again = time.Now()
 		}
 		w.golden.mu.Unlock()

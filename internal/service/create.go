@@ -47,7 +47,7 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 			return nil, err
 		}
 		if req.History > 0 {
-			if err := s.keeps(); err != nil {
+			if err := s.needCheckpointer(); err != nil {
 				return nil, err
 			}
 		}
@@ -283,21 +283,10 @@ func (s *Service) slot(ctx context.Context) error {
 	}
 }
 
-// create records, makes and announces a sandbox, and undoes it all when a
-// step fails.
+// create records and makes a sandbox, and undoes it all when a step fails.
 func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (store.Record, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	c := &creation{cancel: cancel, done: make(chan struct{})}
-	s.mu.Lock()
-	s.creating[r.ID] = c
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.creating, r.ID)
-		s.mu.Unlock()
-		close(c.done)
-		cancel(nil)
-	}()
+	ctx, finished := s.beginCreating(ctx, r)
+	defer finished()
 	// Whoever changes a secret waits, for this may have read what it was.
 	unlock, err := s.lock(ctx, r.ID)
 	if err != nil {
@@ -305,18 +294,18 @@ func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (
 	}
 	defer unlock()
 	if err := s.Builder.Admit(ctx, r.Team, usageOf(r)); err != nil {
-		return r, s.notCreated(ctx, &r, err, false)
+		return r, s.rollbackCreate(ctx, &r, err, false)
 	}
 	if err := s.cfg.Store.CreateSandbox(ctx, r, s.cfg.Quota); err != nil {
-		return r, s.notCreated(ctx, &r, call.RetryLater(err), false)
+		return r, s.rollbackCreate(ctx, &r, call.RetryLater(err), false)
 	}
 	spec, err := s.spec(ctx, &from, &r)
 	if err != nil {
-		return r, s.notCreated(ctx, &r, err, false)
+		return r, s.rollbackCreate(ctx, &r, err, false)
 	}
 	instance, err := s.cfg.Engine.Create(ctx, spec)
 	if errors.Is(err, engine.ErrNoRoom) {
-		return r, s.notCreated(ctx, &r, err, false)
+		return r, s.rollbackCreate(ctx, &r, err, false)
 	}
 	if err != nil && from.fresh && ctx.Err() == nil && sandbox.CodeOf(err) != sandbox.CodeInvalid {
 		instance, err = s.bootInstead(ctx, spec, err)
@@ -326,9 +315,13 @@ func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (
 		err = from.startIn(ctx, instance)
 	}
 	if err != nil {
-		return r, s.notCreated(ctx, &r, err, true)
+		return r, s.rollbackCreate(ctx, &r, err, true)
 	}
-	return s.announce(ctx, r, instance)
+	running, err := s.markRunning(ctx, []store.Record{r}, []engine.Instance{instance}, "")
+	if err != nil {
+		return r, s.rollbackCreate(ctx, &r, err, true)
+	}
+	return running[0], nil
 }
 
 // bootInstead boots an instance that could not be started from its golden
@@ -344,36 +337,66 @@ func (s *Service) bootInstead(ctx context.Context, spec engine.Spec, why error) 
 	return instance, nil
 }
 
-// announce records that a sandbox runs.
-func (s *Service) announce(ctx context.Context, r store.Record, instance engine.Instance) (store.Record, error) {
-	// The handle is first: whoever ends the sandbox changes the record, then
-	// drops the handle, and would miss one that comes later.
+// beginCreating notes that these sandboxes are being created, so that killing one
+// ends the creation of all.
+func (s *Service) beginCreating(ctx context.Context, records ...store.Record) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := &creation{cancel: cancel, done: make(chan struct{})}
 	s.mu.Lock()
-	s.handles[r.ID] = newHandle(&r, instance)
-	s.mu.Unlock()
-	running, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
-		From: []sandbox.State{sandbox.StateCreating},
-		Apply: func(r *store.Record) error {
-			now := time.Now().UTC()
-			r.State, r.StartedAt, r.LastActiveAt = sandbox.StateRunning, &now, now
-			r.Unenforced = slices.Clone(instance.Unenforced())
-			return nil
-		},
-	})
-	if err == nil {
-		return running, nil
+	defer s.mu.Unlock()
+	for _, r := range records {
+		s.creating[r.ID] = c
 	}
-	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
-		err = call.NotRunning(&running)
+	return ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, r := range records {
+			delete(s.creating, r.ID)
+		}
+		close(c.done)
+		cancel(nil)
 	}
-	s.drop(r.ID, err)
-	return r, s.notCreated(ctx, &r, err, true)
 }
 
-// notCreated undoes what a create has done so far, and returns the error for
+// markRunning records at once that new sandboxes run, all or none. The checkpoint
+// is that of their fork, if they are forks.
+func (s *Service) markRunning(ctx context.Context, records []store.Record, instances []engine.Instance, forkPoint string) ([]store.Record, error) {
+	// The handles are first: whoever ends a sandbox changes the record, then drops
+	// the handle, and would miss one that comes later.
+	s.mu.Lock()
+	for i := range records {
+		s.handles[records[i].ID] = newHandle(&records[i], instances[i])
+	}
+	s.mu.Unlock()
+	running := idsOf(records)
+	updated, err := s.cfg.Store.UpdateSandboxes(ctx, running, func(all map[string]*store.Record) error {
+		for i, id := range running {
+			r := all[id]
+			if r.State != sandbox.StateCreating {
+				return call.NotRunning(r)
+			}
+			now := time.Now().UTC()
+			r.State, r.StartedAt, r.LastActiveAt, r.ForkPoint = sandbox.StateRunning, &now, now, forkPoint
+			r.Unenforced = slices.Clone(instances[i].Unenforced())
+		}
+		return nil
+	})
+	if err != nil {
+		for _, id := range running {
+			s.drop(id, err)
+		}
+		return records, err
+	}
+	for i, id := range running {
+		records[i] = updated[id]
+	}
+	return records, nil
+}
+
+// rollbackCreate undoes what a create has done so far, and returns the error for
 // the caller. Whatever cannot be undone now is left in the record as failed,
 // for [Service.Repair].
-func (s *Service) notCreated(ctx context.Context, r *store.Record, err error, made bool) error {
+func (s *Service) rollbackCreate(ctx context.Context, r *store.Record, err error, made bool) error {
 	clean, cancel := call.Teardown(ctx)
 	defer cancel()
 	var derr error
@@ -443,7 +466,7 @@ func (s *Service) fit(r sandbox.Resources) sandbox.Resources {
 
 // checkPauses refuses to pause at a timeout where the engine cannot.
 func (s *Service) checkPauses(a sandbox.TimeoutAction) error {
-	if a == sandbox.ActionPause && s.keeper == nil {
+	if a == sandbox.ActionPause && s.checkpointer == nil {
 		return sandbox.Errorf(sandbox.CodeUnsupported, "on_timeout %q is not supported by this server; use %q", a, sandbox.ActionKill)
 	}
 	return nil

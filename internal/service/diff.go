@@ -36,7 +36,7 @@ func (s *Service) Diff(ctx context.Context, ref string, req sandbox.DiffRequest)
 		if err := checkDiff(&req); err != nil {
 			return nil, err
 		}
-		if err := s.keeps(); err != nil {
+		if err := s.needCheckpointer(); err != nil {
 			return nil, err
 		}
 		to, err := s.subjectFor(c, ref)
@@ -183,7 +183,7 @@ func mapOwners(uid, gid int) func(uint32, uint32) (uint32, uint32) {
 
 // readLayer reads what a subject has changed, and copies the stream if told.
 func (s *Service) readLayer(ctx context.Context, of *subject, opts layer.ReadOptions, copyTo io.Writer) (*layer.Layer, error) {
-	r, err := s.keeper.Changes(ctx, of.source)
+	r, err := s.checkpointer.Changes(ctx, of.source)
 	if errors.Is(err, engine.ErrNotFound) {
 		return nil, call.Unavailable(err, "sandbox %s ended or changed during the call; look at it and try again", of.id)
 	}

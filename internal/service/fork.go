@@ -73,7 +73,7 @@ func childName(req *sandbox.ForkRequest, i int) string {
 
 // fork makes children of a running or paused sandbox, all or none.
 func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest) ([]store.Record, error) {
-	if err := s.keeps(); err != nil {
+	if err := s.needCheckpointer(); err != nil {
 		return nil, err
 	}
 	unlock, err := s.lock(ctx, id)
@@ -99,7 +99,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	if err := checkBindings(&children[0]); err != nil {
 		return nil, err
 	}
-	ctx, finished := s.createAll(ctx, children)
+	ctx, finished := s.beginCreating(ctx, children...)
 	defer finished()
 	// Nobody else knows them yet, so this waits for nobody; see [Service.create].
 	unlockAll, err := s.lock(ctx, idsOf(children)...)
@@ -119,18 +119,18 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	}
 	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{Label: sandboxLabel(keptFork, &parent)})
 	if err != nil {
-		s.notForked(ctx, children)
+		s.rollbackFork(ctx, children)
 		return nil, err
 	}
 	defer done()
 	// The parent has gone on, and may do anything meanwhile.
 	release()
-	instances, err := s.bearAll(ctx, &parent, children, c.ID)
+	instances, err := s.createInstances(ctx, &parent, children, c.ID)
 	if err == nil {
-		children, err = s.announceAll(ctx, children, instances, c.ID)
+		children, err = s.markRunning(ctx, children, instances, c.ID)
 	}
 	if err != nil {
-		s.notForked(ctx, children)
+		s.rollbackFork(ctx, children)
 		if errors.Is(context.Cause(ctx), errKilled) {
 			err = sandbox.Errorf(sandbox.CodeConflict, "one of the forks was killed while they were being made, so none was; try again")
 		}
@@ -201,29 +201,8 @@ func merged(all ...map[string]string) map[string]string {
 	return out
 }
 
-// createAll notes that these sandboxes are being created, so that killing one
-// ends the creation of all.
-func (s *Service) createAll(ctx context.Context, records []store.Record) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	c := &creation{cancel: cancel, done: make(chan struct{})}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range records {
-		s.creating[r.ID] = c
-	}
-	return ctx, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, r := range records {
-			delete(s.creating, r.ID)
-		}
-		close(c.done)
-		cancel(nil)
-	}
-}
-
-// bearAll makes the instances of all children at once.
-func (s *Service) bearAll(ctx context.Context, parent *store.Record, children []store.Record, checkpoint string) ([]engine.Instance, error) {
+// createInstances makes the instances of all children at once.
+func (s *Service) createInstances(ctx context.Context, parent *store.Record, children []store.Record, checkpoint string) ([]engine.Instance, error) {
 	root, err := startup.RootOf(parent.Root)
 	if err != nil {
 		return nil, err
@@ -244,41 +223,8 @@ func (s *Service) bearAll(ctx context.Context, parent *store.Record, children []
 	return instances, g.Wait()
 }
 
-// announceAll records at once that all children run.
-func (s *Service) announceAll(ctx context.Context, children []store.Record, instances []engine.Instance, checkpoint string) ([]store.Record, error) {
-	ids := make([]string, len(children))
-	s.mu.Lock()
-	for i := range children {
-		ids[i] = children[i].ID
-		s.handles[ids[i]] = newHandle(&children[i], instances[i])
-	}
-	s.mu.Unlock()
-	records, err := s.cfg.Store.UpdateSandboxes(ctx, ids, func(all map[string]*store.Record) error {
-		for i, id := range ids {
-			r := all[id]
-			if r.State != sandbox.StateCreating {
-				return call.NotRunning(r)
-			}
-			now := time.Now().UTC()
-			r.State, r.StartedAt, r.LastActiveAt, r.ForkPoint = sandbox.StateRunning, &now, now, checkpoint
-			r.Unenforced = instances[i].Unenforced()
-		}
-		return nil
-	})
-	if err != nil {
-		for _, id := range ids {
-			s.drop(id, err)
-		}
-		return children, err
-	}
-	for i, id := range ids {
-		children[i] = records[id]
-	}
-	return children, nil
-}
-
-// notForked removes what was made of children.
-func (s *Service) notForked(ctx context.Context, children []store.Record) {
+// rollbackFork removes what was made of children.
+func (s *Service) rollbackFork(ctx context.Context, children []store.Record) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	for _, r := range children {

@@ -48,24 +48,24 @@ type goldens struct {
 
 	mu    sync.Mutex
 	ready map[string]engine.WarmSpec // by checkpoint; guarded by mu
-	// begun are those that are being made, are ready, or could not be made.
+	// attempts are those that are being made, are ready, or could not be made.
 	// Guarded by mu.
-	begun map[string]*attempt
-	// untold says that the engine does not know yet what is ready, and given are
+	attempts map[string]*attempt
+	// dirty says that the engine does not know yet what is ready, and evicted are
 	// checkpoints that were given up meanwhile. Guarded by mu.
-	untold bool
-	given  []string
+	dirty   bool
+	evicted []string
 	// unused are those given up of which the engine keeps nothing ready any
 	// more, and removing those that the collector removes just now. Guarded by mu.
 	unused   map[string]bool
 	removing map[string]bool
 
-	telling sync.Mutex // held to tell the engine, before mu: it hears the newest last
+	publishing sync.Mutex // held to tell the engine, before mu: it hears the newest last
 }
 
 func newGoldens(s *Service) *goldens {
 	return &goldens{
-		s: s, ready: map[string]engine.WarmSpec{}, begun: map[string]*attempt{}, unused: map[string]bool{}, removing: map[string]bool{},
+		s: s, ready: map[string]engine.WarmSpec{}, attempts: map[string]*attempt{}, unused: map[string]bool{}, removing: map[string]bool{},
 	}
 }
 
@@ -148,7 +148,7 @@ func (s *Service) goldenID(k *goldenKind) (string, error) {
 // It stays in place until it is released. If there is none, one is made for the
 // next.
 func (g *goldens) use(k *goldenKind, team string) (id string, release func(), ok bool) {
-	if g.s.keeper == nil || g.s.cfg.Warm <= 0 {
+	if g.s.checkpointer == nil || g.s.cfg.Warm <= 0 {
 		return "", nil, false
 	}
 	id, err := g.s.goldenID(k)
@@ -157,7 +157,7 @@ func (g *goldens) use(k *goldenKind, team string) (id string, release func(), ok
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if a := g.begun[id]; a != nil {
+	if a := g.attempts[id]; a != nil {
 		a.used, a.team = time.Now(), team
 	}
 	if _, ok := g.ready[id]; ok {
@@ -190,34 +190,34 @@ func (g *goldens) claim(id, team string) bool {
 	if g.removing[id] {
 		return false // the next one makes it
 	}
-	if a := g.begun[id]; a != nil {
+	if a := g.attempts[id]; a != nil {
 		if a.again.IsZero() || a.spoiled || time.Now().Before(a.again) {
 			return false
 		}
 		a.again = time.Time{}
 		return true
 	}
-	if len(g.begun) >= maxGoldens && !g.giveUp(team) {
+	if len(g.attempts) >= maxGoldens && !g.evict(team) {
 		return false
 	}
-	g.begun[id] = &attempt{used: time.Now(), team: team}
+	g.attempts[id] = &attempt{used: time.Now(), team: team}
 	delete(g.unused, id)
 	return true
 }
 
-// giveUp makes room for a kind that a team wants: of those that may go, what a
+// evict makes room for a kind that a team wants: of those that may go, what a
 // team has above its share goes first, and then what was used least recently.
 // It reports whether there was one.
 //
 // Preconditions: g.mu is held.
-func (g *goldens) giveUp(team string) bool {
+func (g *goldens) evict(team string) bool {
 	now, has := time.Now(), map[string]int{}
-	for _, a := range g.begun {
+	for _, a := range g.attempts {
 		has[a.team]++
 	}
 	var victim string
 	var above bool // of the victim's team
-	for id, a := range g.begun {
+	for id, a := range g.attempts {
 		_, ready := g.ready[id]
 		if !ready && a.again.IsZero() {
 			continue // it is being made
@@ -229,7 +229,7 @@ func (g *goldens) giveUp(team string) bool {
 		case !over && (now.Sub(a.used) < goldenRest || now.Before(a.again)):
 			continue
 		}
-		if victim == "" || over && !above || over == above && a.used.Before(g.begun[victim].used) {
+		if victim == "" || over && !above || over == above && a.used.Before(g.attempts[victim].used) {
 			victim, above = id, over
 		}
 	}
@@ -244,10 +244,10 @@ func (g *goldens) giveUp(team string) bool {
 //
 // Preconditions: g.mu is held, and it is not being made.
 func (g *goldens) drop(id string) {
-	delete(g.begun, id)
+	delete(g.attempts, id)
 	if _, ok := g.ready[id]; ok {
 		delete(g.ready, id)
-		g.untold, g.given = true, append(g.given, id)
+		g.dirty, g.evicted = true, append(g.evicted, id)
 	}
 }
 
@@ -256,7 +256,7 @@ func (g *goldens) drop(id string) {
 func (g *goldens) make(ctx context.Context, id string, k *goldenKind) error {
 	ctx, cancel := context.WithTimeout(ctx, goldenTimeout+k.Startup.Patience())
 	defer cancel()
-	g.tell() // of the one that was given up for it, whose room it takes
+	g.publish() // of the one that was given up for it, whose room it takes
 	err := g.boot(ctx, id, k)
 	if err == nil {
 		g.mu.Lock()
@@ -264,14 +264,14 @@ func (g *goldens) make(ctx context.Context, id string, k *goldenKind) error {
 			Checkpoint: id, Root: k.Root, Resources: k.Resources, Max: g.s.cfg.Warm,
 			Failed: func(err error) { g.spoil(id, err) },
 		}
-		g.untold = true
+		g.dirty = true
 		g.mu.Unlock()
-		g.tell()
+		g.publish()
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.begun[id].failed()
+	g.attempts[id].failed()
 	return err
 }
 
@@ -282,17 +282,17 @@ func (g *goldens) spoil(id string, err error) {
 	_, ready := g.ready[id]
 	if ready {
 		delete(g.ready, id)
-		a := g.begun[id]
+		a := g.attempts[id]
 		a.failed()
 		a.spoiled = true
-		g.untold, g.given = true, append(g.given, id)
+		g.dirty, g.evicted = true, append(g.evicted, id)
 	}
 	g.mu.Unlock()
 	if !ready {
 		return
 	}
 	g.s.log.Warn("a golden checkpoint does not start and is removed; creations boot afresh until it is made anew", "checkpoint", id, "error", err)
-	g.tell()
+	g.publish()
 }
 
 // boot boots a sandbox that nobody uses, and keeps its state. The instance has
@@ -300,7 +300,7 @@ func (g *goldens) spoil(id string, err error) {
 func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 	s := g.s
 	defer s.use(id)()
-	kept, err := s.keeper.Checkpoints(ctx)
+	kept, err := s.checkpointer.Checkpoints(ctx)
 	if err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 	g.warm(ctx, instance, k)
 	first := bootSource{startup: k.Startup}
 	if err = first.startIn(ctx, instance); err == nil {
-		_, err = s.keeper.Checkpoint(ctx, spec.ID, id, engine.CheckpointOptions{Durable: true, Commit: func(engine.Checkpoint) error { return nil }})
+		_, err = s.checkpointer.Checkpoint(ctx, spec.ID, id, engine.CheckpointOptions{Durable: true, Commit: func(engine.Checkpoint) error { return nil }})
 	}
 	if err != nil {
 		clean, cancel := call.Teardown(ctx)
@@ -355,28 +355,28 @@ func (g *goldens) warm(ctx context.Context, instance engine.Instance, k *goldenK
 	}
 }
 
-// tell has the engine keep instances of what is ready, and of nothing else. The
+// publish has the engine keep instances of what is ready, and of nothing else. The
 // checkpoints that were given up can be removed from then on.
-func (g *goldens) tell() {
-	g.telling.Lock()
-	defer g.telling.Unlock()
+func (g *goldens) publish() {
+	g.publishing.Lock()
+	defer g.publishing.Unlock()
 	g.mu.Lock()
-	untold, given := g.untold, g.given
-	g.untold, g.given = false, nil
+	dirty, evicted := g.dirty, g.evicted
+	g.dirty, g.evicted = false, nil
 	specs := slices.Collect(maps.Values(g.ready))
 	g.mu.Unlock()
-	if !untold {
+	if !dirty {
 		return
 	}
-	g.s.keeper.Warm(specs)
+	g.s.checkpointer.Warm(specs)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, id := range given {
-		if a := g.begun[id]; a == nil || a.spoiled { // nobody has wanted it again
+	for _, id := range evicted {
+		if a := g.attempts[id]; a == nil || a.spoiled { // nobody has wanted it again
 			g.unused[id] = true
 		}
 	}
-	if len(given) > 0 {
+	if len(evicted) > 0 {
 		g.s.collectSoon()
 	}
 }
@@ -391,7 +391,7 @@ func (g *goldens) forget(digests []string) {
 		}
 	}
 	g.mu.Unlock()
-	g.tell()
+	g.publish()
 }
 
 // stale reports whether a golden checkpoint is not needed any more. From then
@@ -399,7 +399,7 @@ func (g *goldens) forget(digests []string) {
 func (g *goldens) stale(c *engine.Checkpoint) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := g.begun[c.ID]
+	a := g.attempts[c.ID]
 	if a != nil && !a.spoiled || !g.unused[c.ID] && (a != nil || time.Since(c.CreatedAt) <= goldenAge) {
 		return false
 	}
@@ -415,7 +415,7 @@ func (g *goldens) removed(id string, gone bool) {
 	delete(g.removing, id)
 	if gone {
 		delete(g.unused, id)
-		if a := g.begun[id]; a != nil {
+		if a := g.attempts[id]; a != nil {
 			a.spoiled = false
 		}
 	}

@@ -62,19 +62,19 @@ func TestGoldenGivesUp(t *testing.T) {
 						a.again = now.Add(k.pause)
 					}
 				}
-				g.begun[id] = a
+				g.attempts[id] = a
 			}
 			claimed := g.claim("new", "red")
 			if claimed != (tc.want >= 0) {
 				t.Errorf("there was room: %v", claimed)
 			}
 			for i := range maxGoldens {
-				if gone := g.begun[fmt.Sprint(i)] == nil; gone != (i == tc.want) {
+				if gone := g.attempts[fmt.Sprint(i)] == nil; gone != (i == tc.want) {
 					t.Errorf("kind %d is gone: %v", i, gone)
 				}
 			}
-			if len(g.begun) != maxGoldens {
-				t.Errorf("there are %d", len(g.begun))
+			if len(g.attempts) != maxGoldens {
+				t.Errorf("there are %d", len(g.attempts))
 			}
 		})
 	}
@@ -102,21 +102,21 @@ func TestGoldenMakesRoom(t *testing.T) {
 	age := func(id string) {
 		w.golden.mu.Lock()
 		defer w.golden.mu.Unlock()
-		w.golden.begun[id].used = time.Now().Add(-2 * goldenRest)
+		w.golden.attempts[id].used = time.Now().Add(-2 * goldenRest)
 	}
 	other := sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 99}}
 	w.create(sandbox.CreateRequest{})
 	first := offered(1, "")
 	w.golden.mu.Lock()
 	for i := range maxGoldens - 1 { // that are being made all the time
-		w.golden.begun[fmt.Sprint(i)] = &attempt{used: time.Now()}
+		w.golden.attempts[fmt.Sprint(i)] = &attempt{used: time.Now()}
 	}
 	w.golden.mu.Unlock()
 
 	// In use, it stays.
 	w.create(other)
 	w.golden.mu.Lock()
-	if n, still := len(w.golden.begun), w.golden.begun[first]; n != maxGoldens || still == nil {
+	if n, still := len(w.golden.attempts), w.golden.attempts[first]; n != maxGoldens || still == nil {
 		t.Errorf("%d kinds, the first is %v", n, still)
 	}
 	w.golden.mu.Unlock()
@@ -198,8 +198,8 @@ func TestGoldenThatDoesNotStart(t *testing.T) {
 	again := func(id string) time.Duration {
 		w.golden.mu.Lock()
 		defer w.golden.mu.Unlock()
-		pause := time.Until(w.golden.begun[id].again)
-		w.golden.begun[id].again = time.Now() // it is over
+		pause := time.Until(w.golden.attempts[id].again)
+		w.golden.attempts[id].again = time.Now() // it is over
 		return pause
 	}
 	kept := func(id string) func() bool {

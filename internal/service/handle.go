@@ -59,10 +59,10 @@ func newHandle(r *store.Record, instance engine.Instance) *handle {
 	return h
 }
 
-// enter counts a call. It does not, and returns a channel, if the sandbox has
+// acquire counts a call. It does not, and returns a channel, if the sandbox has
 // ended or is being put to rest: whoever calls has to open the sandbox again
 // when the channel is closed.
-func (h *handle) enter() (again <-chan struct{}) {
+func (h *handle) acquire() (again <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.resting != nil {
@@ -97,7 +97,7 @@ func (h *handle) rest(since time.Time) (wake func(), ok bool) {
 	}, true
 }
 
-func (h *handle) leave() {
+func (h *handle) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls--
@@ -154,27 +154,27 @@ func (h *handle) saved(at time.Time) {
 // openFor returns the handle of the caller's running sandbox, and counts the
 // call as one on it.
 func (s *Service) openFor(c *call.Call, ref string) (*handle, error) {
-	h, err := s.enterHandle(c.Ctx, func() (*handle, error) { return s.open(c.Ctx, c.Realm(), ref) })
+	h, err := s.acquireHandle(c.Ctx, func() (*handle, error) { return s.open(c.Ctx, c.Realm(), ref) })
 	if h != nil {
 		c.SandboxID = h.id
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.AtEnd(h.leave)
+	c.AtEnd(h.release)
 	return h, nil
 }
 
-// enterHandle opens a sandbox and counts a call on it, which the caller ends by
-// [handle.leave]. It opens the sandbox again if that ends or is put to rest at
+// acquireHandle opens a sandbox and counts a call on it, which the caller ends by
+// [handle.release]. It opens the sandbox again if that ends or is put to rest at
 // the same moment.
-func (s *Service) enterHandle(ctx context.Context, open func() (*handle, error)) (*handle, error) {
+func (s *Service) acquireHandle(ctx context.Context, open func() (*handle, error)) (*handle, error) {
 	for range openTries {
 		h, err := open()
 		if err != nil {
 			return h, err
 		}
-		again := h.enter()
+		again := h.acquire()
 		if again == nil {
 			return h, nil
 		}

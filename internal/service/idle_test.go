@@ -59,7 +59,7 @@ func TestCallsWaitForRest(t *testing.T) {
 		first, second := newOne(), newOne()
 		now := first
 		enter := func(ctx context.Context) (*handle, error) {
-			return s.enterHandle(ctx, func() (*handle, error) { return now, nil })
+			return s.acquireHandle(ctx, func() (*handle, error) { return now, nil })
 		}
 		if _, ok := first.rest(first.active.Add(-time.Second)); ok {
 			t.Fatal("one that was used since is put to rest")
@@ -91,7 +91,7 @@ func TestCallsWaitForRest(t *testing.T) {
 		if _, ok := second.rest(second.active); ok {
 			t.Error("one with a call is put to rest")
 		}
-		second.leave()
+		second.release()
 		if wake, ok = second.rest(second.active); !ok {
 			t.Fatal("it is not put to rest when the call has ended")
 		}

@@ -26,7 +26,7 @@ func (s *Service) Merge(ctx context.Context, ref string, req sandbox.MergeReques
 		if err := checkMerge(&req); err != nil {
 			return nil, err
 		}
-		if err := s.keeps(); err != nil {
+		if err := s.needCheckpointer(); err != nil {
 			return nil, err
 		}
 		winner, err := c.Resolve(req.Winner)

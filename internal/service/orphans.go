@@ -78,7 +78,7 @@ func (s *Service) setCheckpointAside(ctx context.Context, c *engine.Checkpoint, 
 	if json.Unmarshal(c.Label, &known) == nil {
 		it.Team, it.Name, it.SandboxID = known.Snapshot.Team, known.Snapshot.Name, known.Snapshot.SandboxID
 	}
-	it, err := s.cfg.Orphans.Put(it, func(to string) error { return s.keeper.SetAside(ctx, c.ID, to) })
+	it, err := s.cfg.Orphans.Put(it, func(to string) error { return s.checkpointer.SetAside(ctx, c.ID, to) })
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (s *Service) setAsideOrLeave(ctx context.Context, c *engine.Checkpoint, why
 // endUnknown ends an instance that no record names. One that was somebody's
 // sandbox has its state kept first, if it can be.
 func (s *Service) endUnknown(ctx context.Context, st engine.Status) error {
-	if st.Running && st.Label != nil && s.keeper != nil && s.cfg.Orphans != nil {
+	if st.Running && st.Label != nil && s.checkpointer != nil && s.cfg.Orphans != nil {
 		err := s.saveUnknown(ctx, &st)
 		if err == nil {
 			return nil
@@ -124,7 +124,7 @@ func (s *Service) endUnknown(ctx context.Context, st engine.Status) error {
 func (s *Service) saveUnknown(ctx context.Context, st *engine.Status) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	c, err := s.keeper.Checkpoint(ctx, st.ID, ids.New(ids.Checkpoint), engine.CheckpointOptions{
+	c, err := s.checkpointer.Checkpoint(ctx, st.ID, ids.New(ids.Checkpoint), engine.CheckpointOptions{
 		Durable: true, Label: st.Label, Commit: func(engine.Checkpoint) error { return nil },
 	})
 	if err != nil {

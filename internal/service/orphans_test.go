@@ -228,7 +228,7 @@ func (w *world) snapshots() []sandbox.Snapshot {
 func TestRecoverUnlabelled(t *testing.T) {
 	w := newWorld(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
-	_, err := w.keeper.Checkpoint(t.Context(), sbx.ID, "ckp-plain", engine.CheckpointOptions{})
+	_, err := w.checkpointer.Checkpoint(t.Context(), sbx.ID, "ckp-plain", engine.CheckpointOptions{})
 	must(t, err)
 	must(t, w.collectNow(t.Context()))
 	w.waitForOrphans(1)
@@ -253,7 +253,7 @@ func TestCannotBeSetAside(t *testing.T) {
 	w := newWorld(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	for _, id := range []string{"ckp-1", "ckp-2"} {
-		_, err := w.keeper.Checkpoint(t.Context(), sbx.ID, id, engine.CheckpointOptions{})
+		_, err := w.checkpointer.Checkpoint(t.Context(), sbx.ID, id, engine.CheckpointOptions{})
 		must(t, err)
 	}
 	w.state.Fail(memory.StepSetAside, memory.Before, syscall.EXDEV)
@@ -296,7 +296,7 @@ func TestOrphansGo(t *testing.T) {
 	aside := func(ids ...string) {
 		t.Helper()
 		for _, id := range ids {
-			c, err := w.keeper.Checkpoint(t.Context(), sbx.ID, id, engine.CheckpointOptions{})
+			c, err := w.checkpointer.Checkpoint(t.Context(), sbx.ID, id, engine.CheckpointOptions{})
 			must(t, err)
 			must(t, w.setCheckpointAside(t.Context(), &c, "test"))
 		}

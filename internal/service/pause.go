@@ -42,7 +42,7 @@ func nothing() (done func(), err error) { return func() {}, nil }
 
 // pause keeps the state of a running sandbox and ends its instance.
 func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Record, error) {
-	if err := s.keeps(); err != nil {
+	if err := s.needCheckpointer(); err != nil {
 		return store.Record{}, err
 	}
 	unlock, err := s.lock(ctx, id)
@@ -61,7 +61,7 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 	checkpoint := ids.New(ids.Checkpoint)
 	defer s.use(checkpoint)()
 	var paused store.Record
-	_, err = s.keeper.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
+	_, err = s.checkpointer.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
 		Durable: true,
 		Label:   sandboxLabel(keptPause, &r),
 		Commit: func(engine.Checkpoint) (err error) {
@@ -185,7 +185,7 @@ func (s *Service) wake(ctx context.Context, r *store.Record) (store.Record, erro
 // resume continues a paused sandbox in a new instance. It is paused until that
 // one answers, and stays so if it does not.
 func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.Record, error) {
-	if err := s.keeps(); err != nil {
+	if err := s.needCheckpointer(); err != nil {
 		return store.Record{}, err
 	}
 	unlock, err := s.lock(ctx, id)

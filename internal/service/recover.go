@@ -134,7 +134,7 @@ func renamed(name, id string) string {
 
 // recoverCheckpoint makes a snapshot of what was set aside.
 func (s *Service) recoverCheckpoint(ctx context.Context, v *call.Call, it *orphan.Item) (*sandbox.Snapshot, error) {
-	if err := s.keeps(); err != nil {
+	if err := s.needCheckpointer(); err != nil {
 		return nil, err
 	}
 	snap, err := s.snapshotAgain(ctx, v, it)
@@ -144,7 +144,7 @@ func (s *Service) recoverCheckpoint(ctx context.Context, v *call.Call, it *orpha
 	defer s.use(it.ID)()
 	var c engine.Checkpoint
 	err = s.cfg.Orphans.Take(*it, func(from string) (err error) {
-		c, err = s.keeper.BringBack(ctx, it.ID, from)
+		c, err = s.checkpointer.BringBack(ctx, it.ID, from)
 		return err
 	})
 	if e, ok := errors.AsType[*sandbox.Error](err); ok {

@@ -129,11 +129,11 @@ type Service struct {
 	// KeepTime uses it.
 	clock store.ClockReading
 
-	gate    *call.Gate
-	slots   chan struct{}        // one for each create under way
-	leaving chan struct{}        // one for each that killSoon leaves behind
-	keeper  engine.Checkpointer  // the engine, or nil if it keeps no state
-	logger  engine.NetworkLogger // the engine, or nil if it keeps no logs
+	gate         *call.Gate
+	slots        chan struct{}        // one for each create under way
+	leaving      chan struct{}        // one for each that killSoon leaves behind
+	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
+	logger       engine.NetworkLogger // the engine, or nil if it keeps no logs
 
 	mu       sync.Mutex
 	handles  map[string]*handle       // guarded by mu; running sandboxes by id
@@ -191,7 +191,7 @@ func New(cfg Config) (*Service, error) {
 		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, stuck: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
 		collect: make(chan struct{}, 1),
 	}
-	s.keeper, _ = cfg.Engine.(engine.Checkpointer)
+	s.checkpointer, _ = cfg.Engine.(engine.Checkpointer)
 	s.logger, _ = cfg.Engine.(engine.NetworkLogger)
 	s.golden = newGoldens(s)
 	s.gate = call.NewGate(call.Config{Store: cfg.Store, Audit: s.audit, Log: log, Observe: func(action string, began time.Time, err error) {
@@ -213,11 +213,11 @@ func New(cfg Config) (*Service, error) {
 	})
 	build := builds.Config{
 		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Templates: cfg.Templates, Log: log, Quota: cfg.Quota, Largest: cfg.Largest,
-		Network: cfg.Network, Dir: cfg.BuildDir, Key: cfg.PreviewKey, UploadURL: cfg.UploadURL, Keeper: s.keeper, NetworkLog: s.logger,
+		Network: cfg.Network, Dir: cfg.BuildDir, Key: cfg.PreviewKey, UploadURL: cfg.UploadURL, Keeper: s.checkpointer, NetworkLog: s.logger,
 		Slot: func(ctx context.Context) (func(), error) { return func() { <-s.slots }, s.slot(ctx) },
 		Hold: s.use, Roots: s.Roots, Forget: s.golden.forget,
 	}
-	if s.keeper != nil && cfg.Warm > 0 {
+	if s.checkpointer != nil && cfg.Warm > 0 {
 		build.Prepare = s.prepare
 	}
 	s.Builder = builds.New(build)

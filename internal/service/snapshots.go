@@ -68,7 +68,7 @@ func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
 // snapshot keeps the state of a running or paused sandbox. Of the given record
 // it takes the name, the kind, the label and what is of automatic ones only.
 func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRecord) (store.SnapshotRecord, error) {
-	if err := s.keeps(); err != nil {
+	if err := s.needCheckpointer(); err != nil {
 		return snap, err
 	}
 	unlock, err := s.lock(ctx, id)
@@ -178,7 +178,7 @@ func (s *Service) stateOf(ctx context.Context, r *store.Record, opts engine.Chec
 	switch r.State {
 	case sandbox.StatePaused:
 		release := s.use(r.Checkpoint)
-		kept, err := s.keeper.Checkpoints(ctx)
+		kept, err := s.checkpointer.Checkpoints(ctx)
 		if err != nil {
 			release()
 			return engine.Checkpoint{}, nil, err
@@ -197,7 +197,7 @@ func (s *Service) stateOf(ctx context.Context, r *store.Record, opts engine.Chec
 		}
 		id := ids.New(ids.Checkpoint)
 		release := s.use(id)
-		c, err := s.keeper.Checkpoint(ctx, r.Instance, id, opts)
+		c, err := s.checkpointer.Checkpoint(ctx, r.Instance, id, opts)
 		if err != nil {
 			release()
 			return c, nil, h.explain(ctx, engineError(r, err))
@@ -277,7 +277,7 @@ func (s *Service) RestoreSnapshot(ctx context.Context, ref string, req sandbox.R
 		if req.Step > 0 {
 			return nil, validate.Errorf("step is %d; give -1 for the state before the last command, -2 for the one before that, and so on", req.Step)
 		}
-		if err := s.keeps(); err != nil {
+		if err := s.needCheckpointer(); err != nil {
 			return nil, err
 		}
 		r, err := c.Resolve(ref)
@@ -362,7 +362,7 @@ func checkFromSnapshot(req *sandbox.CreateRequest) error {
 // snapshot: the request's word counts before that of the snapshot.
 func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
 	var none bootSource
-	if err := s.keeps(); err != nil {
+	if err := s.needCheckpointer(); err != nil {
 		return store.Record{}, none, err
 	}
 	snap, err := c.Snapshot(req.Snapshot)

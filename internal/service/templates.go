@@ -54,10 +54,10 @@ func (s *Service) GetTemplate(ctx context.Context, name string) (*sandbox.Templa
 
 // goldenSizes returns what golden checkpoints take on disk, by id.
 func (s *Service) goldenSizes(ctx context.Context) (map[string]int64, error) {
-	if s.keeper == nil || s.cfg.Warm <= 0 {
+	if s.checkpointer == nil || s.cfg.Warm <= 0 {
 		return nil, nil
 	}
-	kept, err := s.keeper.Checkpoints(ctx)
+	kept, err := s.checkpointer.Checkpoints(ctx)
 	if err != nil {
 		return nil, err
 	}

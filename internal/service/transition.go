@@ -50,9 +50,9 @@ func (s *Service) unlock(ids []string) {
 	}
 }
 
-// keeps refuses what needs an engine that keeps state.
-func (s *Service) keeps() error {
-	if s.keeper == nil {
+// needCheckpointer refuses what needs an engine that keeps state.
+func (s *Service) needCheckpointer() error {
+	if s.checkpointer == nil {
 		return call.ErrNoCheckpoints
 	}
 	return nil

@@ -174,9 +174,9 @@ func (t *attempts) attempt(ctx context.Context, i int, req *sandbox.ExecRequest)
 			a.DurationMS = time.Since(began).Milliseconds()
 		}
 	}()
-	h, err := t.s.enterHandle(ctx, func() (*handle, error) { return t.s.openRecord(ctx, r) })
+	h, err := t.s.acquireHandle(ctx, func() (*handle, error) { return t.s.openRecord(ctx, r) })
 	if err == nil {
-		defer h.leave()
+		defer h.release()
 		err = t.exec(ctx, h, req, &a)
 	}
 	a.DurationMS = time.Since(began).Milliseconds()

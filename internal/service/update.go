@@ -36,7 +36,7 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 			}
 		}
 		if req.History != nil && *req.History > 0 {
-			if err := s.keeps(); err != nil {
+			if err := s.needCheckpointer(); err != nil {
 				return nil, err
 			}
 		}
