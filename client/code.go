@@ -22,7 +22,10 @@ func runCode[In any](ctx context.Context, c *Client, op operation.Op[In, sandbox
 	if last.Result == nil {
 		return nil, c.foreign()
 	}
-	return last.Result, sink(sandbox.CodeEvent{Result: last.Result})
+	if err := sink(sandbox.CodeEvent{Result: last.Result}); err != nil {
+		return nil, err
+	}
+	return last.Result, nil
 }
 
 // RunCode implements [sandbox.Interpreters].

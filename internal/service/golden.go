@@ -172,7 +172,7 @@ func (g *goldens) use(k *goldenKind, team string) (id string, release func(), ok
 //
 // Preconditions: g.mu is held.
 func (g *goldens) begin(id string, k *goldenKind, team string) {
-	if !g.claim(id, team) {
+	if g.s.gate.Context().Err() != nil || !g.claim(id, team) {
 		return
 	}
 	g.s.gate.Go(func() {

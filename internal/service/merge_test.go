@@ -395,6 +395,17 @@ func TestTry(t *testing.T) {
 	}
 }
 
+// TestTryCannotEnd tries where a fork cannot be ended: the caller and the log are told.
+func TestTryCannotEnd(t *testing.T) {
+	w := newWorld(t)
+	w.create(sandbox.CreateRequest{Name: "parent"})
+	w.state.Fail(memory.StepDestroy, memory.Before, errors.New("busy"))
+	res, err := w.Try(red(t), "parent", sandbox.TryRequest{Commands: []sandbox.TryCommand{{Shell: "true"}}, Count: 2, Keep: sandbox.KeepNone}, nil)
+	if err == nil {
+		t.Errorf("a try whose fork lives on: %+v", res)
+	}
+}
+
 // TestTryEnds ends a try in all the ways in which its forks must be killed.
 func TestTryEnds(t *testing.T) {
 	boom := errors.New("the caller's own error")

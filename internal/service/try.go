@@ -39,7 +39,7 @@ type attempts struct {
 
 // Try implements [sandbox.Snapshots].
 func (s *Service) Try(ctx context.Context, ref string, req sandbox.TryRequest, sink func(sandbox.TryEvent) error) (*sandbox.TryResult, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.try"), func(c *call.Call) (*sandbox.TryResult, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.try"), func(c *call.Call) (_ *sandbox.TryResult, err error) {
 		commands, err := checkTry(&req)
 		if err != nil {
 			return nil, err

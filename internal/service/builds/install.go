@@ -90,12 +90,20 @@ func (x *Builder) buildSteps(spec *sandbox.TemplateSpec, base *image.Foundation)
 // command runs a command of a template, in which npm asks as the machine's own
 // does.
 func (m *buildMachine) command(ctx context.Context, settings image.NPMSettings, step *sandbox.TemplateStep) error {
-	env, err := m.npmEnv(ctx, settings)
+	given := maps.Clone(step.Env)
+	if given == nil {
+		given = map[string]string{}
+	}
+	for name, value := range m.env {
+		if _, own := given[name]; !own {
+			given[name] = value
+		}
+	}
+	env, err := m.npmEnv(ctx, settings, given)
 	if err != nil {
 		return err
 	}
-	maps.Copy(env, m.env)
-	maps.Copy(env, step.Env)
+	maps.Copy(env, given)
 	if step.WorkDir != "" {
 		made := sandbox.ExecRequest{Command: shell(workDirScript, step.WorkDir, cmp.Or(step.User, stepRoot)), User: stepRoot, WorkDir: "/"}
 		if err := m.exec(ctx, made); err != nil {
@@ -232,30 +240,38 @@ func (m *buildMachine) npm(ctx context.Context, settings image.NPMSettings, pack
 	if host {
 		prefix, as = "/home/user/.local", user
 	}
-	env, err := m.npmEnv(ctx, settings)
+	env, err := m.npmEnv(ctx, settings, m.env)
 	if err != nil {
 		return err
 	}
 	return m.exec(ctx, sandbox.ExecRequest{Command: shell(npmScript, append([]string{prefix}, packages...)...), User: as, WorkDir: "/", Env: env})
 }
 
-// npmEnv is the environment in which npm asks as the machine's own does. What the
-// template itself says of registry, proxies and certificates comes before that.
-func (m *buildMachine) npmEnv(ctx context.Context, settings image.NPMSettings) (map[string]string, error) {
-	env := map[string]string{}
+// npmEnv is the environment in which npm asks as the machine's own does. What a
+// template's environment says of registry, proxies and certificates comes before
+// that.
+func (m *buildMachine) npmEnv(ctx context.Context, settings image.NPMSettings, given map[string]string) (map[string]string, error) {
+	env := npmOwn(given)
+	said := func(name string) bool {
+		for own := range env {
+			if strings.EqualFold(own, name) {
+				return true
+			}
+		}
+		return false
+	}
 	for name, value := range map[string]string{"npm_config_registry": settings.Registry, "npm_config_proxy": settings.Proxy, "npm_config_https_proxy": settings.HTTPSProxy} {
-		if value != "" {
+		if value != "" && !said(name) {
 			env[name] = value
 		}
 	}
-	if len(settings.Authorities) > 0 && m.env[nodeAuthorities] == "" {
+	if len(settings.Authorities) > 0 && !said(nodeAuthorities) {
 		req := &sandbox.WriteFileRequest{Path: npmAuthorities, MakeParents: true, Owner: stepRoot}
 		if _, err := m.client.WriteFile(ctx, req, 0o644, bytes.NewReader(settings.Authorities)); err != nil {
 			return nil, fmt.Errorf("write settings of npm: %w", err)
 		}
 		env[nodeAuthorities] = npmAuthorities
 	}
-	maps.Copy(env, npmOwn(m.env))
 	return env, nil
 }
 
@@ -263,12 +279,15 @@ func (m *buildMachine) npmEnv(ctx context.Context, settings image.NPMSettings) (
 // trusts besides its own.
 const nodeAuthorities = "NODE_EXTRA_CA_CERTS"
 
-// npmOwn are npm's settings in an environment.
+// npmOwn are npm's settings in an environment. npm takes their names in upper case
+// too, and an empty one as if it were not there.
 func npmOwn(env map[string]string) map[string]string {
-	own := maps.Clone(env)
-	maps.DeleteFunc(own, func(name, _ string) bool {
-		return name != nodeAuthorities && !strings.HasPrefix(name, "npm_config_")
-	})
+	own := map[string]string{}
+	for name, value := range env {
+		if value != "" && (name == nodeAuthorities || strings.HasPrefix(strings.ToLower(name), "npm_config_")) {
+			own[name] = value
+		}
+	}
 	return own
 }
 
