@@ -43,7 +43,7 @@ func TestListProcesses(t *testing.T) {
 				n++
 			}
 		}
-		return n == 3 && all[child].GetName() == "sleep"
+		return n == 3 && all[child].GetName() == "sleep" && all[child].GetState() == "S"
 	})
 	self := all[int32(os.Getpid())]
 	if self == nil || self.GetMemoryBytes() == 0 || self.GetThreads() < 2 || self.GetParent() == 0 || self.GetJobId() != "" ||

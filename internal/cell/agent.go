@@ -32,7 +32,7 @@ var errSilent = errors.New("the agent does not answer")
 // refusal is what the agent, or the cell, has against the request.
 type refusal string
 
-func (r refusal) Error() string { return "the agent refuses: " + string(r) }
+func (r refusal) Error() string { return string(r) }
 
 // agentClient calls the agent, which is not trusted: what it may answer is
 // bounded.
@@ -43,7 +43,12 @@ type agentClient struct {
 
 func (c *cell) newAgentClient() agentClient {
 	tr := &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialAgentPatiently(ctx) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if c.configured.Load() {
+				return c.dialAgent(ctx) // it listens, or code in the sandbox has ended that
+			}
+			return c.dialAgentPatiently(ctx)
+		},
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
@@ -77,7 +82,7 @@ func (c *cell) configure(ctx context.Context, limit time.Duration, req *agentv1.
 // agentError says why the agent did not do as it was told.
 func (c *cell) agentError(err error) error {
 	if e, ok := errors.AsType[*connect.Error](err); ok && e.Code() == connect.CodeInvalidArgument {
-		return refusal(e.Message())
+		return connect.NewError(connect.CodeInvalidArgument, refusal(e.Message()))
 	}
 	select {
 	case <-c.ended:
@@ -106,10 +111,15 @@ func (c *cell) configureAgent(ctx context.Context) error {
 	if f := s.Fork; f != nil {
 		req.Fork = &agentv1.Fork{Index: int32(f.Index), Count: int32(f.Count), SandboxId: f.SandboxID, ParentId: f.ParentID}
 	}
-	res, err := c.configure(ctx, agentTimeout, req)
+	limit := agentTimeout
+	if s.RestoreFrom != "" {
+		limit *= 2 // memory is loaded meanwhile
+	}
+	res, err := c.configure(ctx, limit, req)
 	if err != nil {
 		return err
 	}
+	c.configured.Store(true)
 	c.trusted.Store(req.Authority != nil)
 	c.unenforced(res.Unenforced...)
 	return nil

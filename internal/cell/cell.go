@@ -59,6 +59,8 @@ type cell struct {
 	fromAgent, toAgent atomic.Uint64
 	// trusted says that the sandbox was told to trust its gateway.
 	trusted atomic.Bool
+	// configured says that the agent has answered, so that it listens.
+	configured atomic.Bool
 	// running says that the sandbox was restored as the standby was made.
 	running bool
 	// taken is set by whoever decides what becomes of the standby: the call that

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -101,10 +102,13 @@ func (c *Client) Start(ctx context.Context, s *Spec, deliver func() error) (Stat
 		return c.Watch(ctx)
 	}
 	all, first, err := statuses(ctx, c, "Start", s)
-	if err == nil && first.Phase == PhaseStarting {
+	if err == nil && s.AwaitValues && first.Phase == PhaseStarting {
 		if err = deliver(); err == nil {
 			first, err = all.Next()
 		}
+	}
+	if err == nil && first.Phase == PhaseStarting { // a cell that was taken over
+		err = errors.New("the cell does not say that its sandbox runs")
 	}
 	return all, first, err
 }

@@ -48,7 +48,7 @@ func TestBeginsOverOneConnection(t *testing.T) {
 	if err := c.Prepare(t.Context(), &Standby{AgentDir: "agents"}); err != nil {
 		t.Fatal(err)
 	}
-	all, first, err := c.Start(t.Context(), &Spec{Unenforced: []string{"memory"}}, func() error { close(delivered); return nil })
+	all, first, err := c.Start(t.Context(), &Spec{AwaitValues: true, Unenforced: []string{"memory"}}, func() error { close(delivered); return nil })
 	if err != nil || first.Phase != PhaseRunning || len(first.Unenforced) != 1 {
 		t.Fatalf("at first: %+v, %v", first, err)
 	}
@@ -57,6 +57,26 @@ func TestBeginsOverOneConnection(t *testing.T) {
 	}
 	if _, err := all.Next(); err == nil {
 		t.Error("there is more after the end")
+	}
+}
+
+// A cell that was taken over asks for values that its sandbox does not have.
+func TestValuesUnasked(t *testing.T) {
+	near, far := net.Pipe()
+	mux := http.NewServeMux()
+	handleStream(mux, "Start", func(_ context.Context, _ *Spec, send func(*Status) error) error {
+		return send(&Status{Phase: PhaseStarting})
+	})
+	l := make(inherited, 1)
+	l <- far
+	srv := &http.Server{Handler: mux}
+	go srv.Serve(l) //nolint:errcheck // it ends with the test
+	defer srv.Close()
+	c := NewClient(t.TempDir(), Protocol, near)
+	defer c.Close()
+	_, first, err := c.Start(t.Context(), &Spec{}, func() error { t.Error("values were given"); return nil })
+	if err == nil {
+		t.Errorf("taken for one that runs: %+v", first)
 	}
 }
 

@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 
@@ -66,7 +69,17 @@ func (l inherited) Close() error {
 	return nil
 }
 
+// endByPanic lets a panic end the cell, and with it all of the sandbox: net/http
+// would go on with half of one.
+func endByPanic() {
+	if p := recover(); p != nil {
+		fmt.Fprintf(os.Stderr, "panic: %v\n\n%s", p, debug.Stack())
+		os.Exit(2)
+	}
+}
+
 func (c *cell) prepareStandby(ctx context.Context, s *Standby) (*empty, error) {
+	defer endByPanic()
 	c.standby = *s
 	err := errors.Join(c.setUpErr, logTo(filepath.Join(s.Dir, LogFile)))
 	if err == nil {
@@ -79,6 +92,7 @@ func (c *cell) prepareStandby(ctx context.Context, s *Standby) (*empty, error) {
 }
 
 func (c *cell) startSandbox(ctx context.Context, spec *Spec, send func(*Status) error) error {
+	defer endByPanic()
 	if c.sb == nil || !c.taken.CompareAndSwap(false, true) {
 		return errEnding
 	}
@@ -118,7 +132,11 @@ func (c *cell) startError(err error) error {
 	case errors.Is(err, errSilent):
 		code = connect.CodeDeadlineExceeded
 	}
-	return connect.NewError(code, errors.New(err.Error()))
+	text := err.Error()
+	if e, ok := errors.AsType[*connect.Error](err); ok {
+		text = e.Message()
+	}
+	return connect.NewError(code, errors.New(text))
 }
 
 func (c *cell) watch(ctx context.Context, _ *empty, send func(*Status) error) error {

@@ -127,10 +127,12 @@ func (c *cell) start() error {
 
 // restore continues from a checkpoint.
 func (c *cell) restore(dir string) error {
+	began := time.Now()
 	if err := c.sb.Restore(dir); err != nil {
 		return err
 	}
 	go c.watchForEnd()
+	c.log.Info("sandbox restored", "took", time.Since(began))
 	return nil
 }
 

@@ -224,9 +224,15 @@ func writeManifest(dir string, m *Manifest, synced bool) error {
 	}
 	path := filepath.Join(dir, manifestFile)
 	if synced {
-		return durable.WriteFile(path, data)
+		return durable.CreateFile(path, data)
 	}
-	return os.WriteFile(path, data, 0o600)
+	// The cell may write here too, so there must be none.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
 }
 
 // Sync writes a checkpoint that is not durable to the disk.

@@ -10,9 +10,10 @@ package durable
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // TempFiles is a pattern, as of [filepath.Glob], of the files that a write has
@@ -85,14 +86,15 @@ func place(path string, write func(*os.File) error, name func(from, to string) e
 
 // rename renames a file unless there is one of the new name.
 func rename(from, to string) error {
-	err := os.Link(from, to)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, errors.ErrUnsupported) { // a file system without links
-		if _, err := os.Lstat(to); err == nil {
-			return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}
-		}
-		return os.Rename(from, to)
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS):
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
-	if err != nil {
+	// A file system that cannot, such as NFS.
+	if err := os.Link(from, to); err != nil {
 		return err
 	}
 	return os.Remove(from)

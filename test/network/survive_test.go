@@ -92,7 +92,7 @@ func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (id s
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(string(log), "standby restored") {
+		if strings.Contains(string(log), "sandbox restored") {
 			return true
 		}
 		if _, err := d.Client.Kill(t.Context(), id); err != nil {

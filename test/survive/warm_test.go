@@ -50,7 +50,7 @@ func fromPool(t *testing.T, d *covetest.Daemon, req sandbox.CreateRequest) (*san
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, strings.Contains(string(log), "standby restored")
+	return s, strings.Contains(string(log), "sandbox restored")
 }
 
 // A sandbox that waited ready cannot be told from one that was booted afresh,

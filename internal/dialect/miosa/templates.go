@@ -122,7 +122,7 @@ func (f *source) check(ctx context.Context, c *call, id string) (note string, er
 
 // lookScript ends with the name of the first program that is missing, or else
 // tells the version of the first.
-const lookScript = `for p; do command -v "$p" >/dev/null || { echo "$p"; exit 1; }; done; exec "$1" --version`
+const lookScript = `for p; do command -v "$p" >/dev/null || { echo "$p"; exit 1; }; done; "$1" --version || echo unknown`
 
 // look returns the version of the first of a sandbox's programs, or the one that
 // it lacks.

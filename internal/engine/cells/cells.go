@@ -246,14 +246,20 @@ func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
 	dir := e.cellDir(id)
 	from, err := readOrigin(dir)
 	if err != nil {
+		if !e.alive(id) { // removed meanwhile
+			err = errors.Join(err, engine.ErrNotFound)
+		}
 		return nil, err
 	}
 	control := cell.NewClient(dir, from.Cell, nil)
 	inst, err = e.attach(ctx, id, control, nil, control.Watch)
-	if err != nil {
-		return nil, fmt.Errorf("watch cell: %w", errors.Join(err, engine.ErrNotFound))
+	switch {
+	case err == nil:
+		return inst, nil
+	case ctx.Err() != nil || e.ctx.Err() != nil: // which says nothing of the cell
+		return nil, fmt.Errorf("watch cell: %w", err)
 	}
-	return inst, nil
+	return nil, fmt.Errorf("watch cell: %w", errors.Join(err, engine.ErrNotFound))
 }
 
 // List implements [engine.Engine].

@@ -57,15 +57,11 @@ func checkNetwork(n *engine.Network) error {
 	return nil
 }
 
-// deliver gives a cell the values of its sandbox's secrets.
-func (e *Engine) deliver(ctx context.Context, dir string, n *engine.Network) error {
+// deliver gives a cell the values of its sandbox's secrets, and the certificate
+// with its key that goes with them.
+func deliver(ctx context.Context, dir string, issuer []byte, n *engine.Network) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	issuer, err := e.authority.NewIssuer()
-	if err != nil {
-		return err
-	}
-	defer clear(issuer)
 	return cell.SendValues(ctx, dir, issuer, n.Values)
 }
 
@@ -77,7 +73,12 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	if len(n.Bindings) > 0 {
-		if err := i.engine.deliver(ctx, i.dir, &n); err != nil {
+		issuer, err := i.engine.authority.NewIssuer()
+		if err != nil {
+			return err
+		}
+		defer clear(issuer)
+		if err := deliver(ctx, i.dir, issuer, &n); err != nil {
 			return err
 		}
 	}

@@ -241,16 +241,37 @@ func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, rest
 		}
 	}
 	return e.attach(ctx, spec.ID, sb.client, sb.exited, func(streamCtx context.Context) (cell.Statuses, cell.Status, error) {
+		var issuer []byte // a cell of an earlier version is asked again and again to take it
+		defer func() { clear(issuer) }()
 		var undelivered error
 		all, first, err := sb.client.Start(streamCtx, &told, func() error {
-			undelivered = e.deliver(ctx, dir, spec.Network)
+			if issuer == nil {
+				if issuer, undelivered = e.authority.NewIssuer(); undelivered != nil {
+					return undelivered
+				}
+			}
+			undelivered = deliver(ctx, dir, issuer, spec.Network)
 			return undelivered
 		})
-		if err != nil && undelivered == nil {
+		switch {
+		case err == nil:
+		case undelivered == nil || !errors.Is(err, undelivered): // the cell has said why
 			err = notBegun(err)
+		case sb.ends():
+			err = notStarted(errors.Join(errCellEnded, err))
 		}
 		return all, first, err
 	})
+}
+
+// ends reports whether the cell has ended, or ends now.
+func (sb *standby) ends() bool {
+	select {
+	case <-sb.exited:
+		return true
+	case <-time.After(100 * time.Millisecond):
+		return false
+	}
 }
 
 // abandon ends a standby that is not taken, or could not become a sandbox.

@@ -153,6 +153,12 @@ func testRestart(t *testing.T, s *suite) {
 	c.Close()
 	s.start(t)
 	s.wantStatus(t, "sbx-one", running)
+	// Who goes away meanwhile says nothing of the instance.
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.e.Open(gone, "sbx-one"); errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("Open of a living instance by a caller who has gone: %v", err)
+	}
 	i, err := s.e.Open(t.Context(), "sbx-one")
 	must(t, err)
 	c = client(t, i)
