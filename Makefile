@@ -34,10 +34,10 @@ demo: build ## build, then do the main job through a real MCP session
 deps: ## install what the tests need (Debian; as an ordinary user it only says what is missing)
 	./scripts/install-test-deps
 
-check: deps lint $(AGENT) ## lint, and the tests that start no sandbox: 3 minutes
+check: deps lint $(AGENT) ## lint, and the tests that start no sandbox
 	./scripts/test check
 
-test: deps lint build ## check, and each verb once in real sandboxes: 10 minutes
+test: deps lint build ## check, and each verb once in real sandboxes
 	COVE_BIN=$(CURDIR)/bin/cove ./scripts/test test
 
 soak: deps lint build ## test with all of its cases, or those of PACKAGES: hours, before a release
