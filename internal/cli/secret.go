@@ -219,7 +219,7 @@ func (a *app) runSecretLs(ctx context.Context, opts jsonOption) error {
 		}
 		rows = append(rows, []string{s.Name, s.Provider, strings.Join(s.Hosts, " "), authText(s.Auth), fmt.Sprint(s.Version), age(s.CreatedAt), used})
 	}
-	return a.printTable([]string{"NAME", "PROVIDER", "HOSTS", "TRAVELS AS", "VERSION", "AGE", "USED"}, rows)
+	return a.printTable([]string{"NAME", "PROVIDER", "HOSTS", "AUTH", "VERSION", "AGE", "USED"}, rows)
 }
 
 func (a *app) secretGetCommand() *cobra.Command {
@@ -398,5 +398,5 @@ func (a *app) runSecretProviders(ctx context.Context, opts jsonOption) error {
 	for _, p := range providers.Items {
 		rows = append(rows, []string{p.Name, p.Title, p.Env, strings.Join(p.Hosts, " "), authText(p.Auth)})
 	}
-	return a.printTable([]string{"NAME", "SERVICE", "VARIABLE", "HOSTS", "TRAVELS AS"}, rows)
+	return a.printTable([]string{"NAME", "SERVICE", "VARIABLE", "HOSTS", "AUTH"}, rows)
 }

@@ -9,7 +9,7 @@
 //
 // A registry is asked by the server, at the wish of somebody who may build
 // templates, with the credentials of the server's Docker configuration. It
-// must not become their way into the server's own world: addresses of that are
+// must not become their way to the server's own network: addresses of that are
 // refused when they are dialled, wherever a name, a redirect or a token server
 // leads, unless the operator has named the host; and nothing is sent in clear
 // unless the host is among the insecure ones.

@@ -335,7 +335,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// No way leads into the server's own world, whoever points there.
+// No way leads to the server's own network, whoever points there.
 func TestOwnWorld(t *testing.T) {
 	metadata := newWorld(t, false) // what nobody may reach
 	w := newWorld(t, false)

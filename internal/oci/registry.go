@@ -269,7 +269,7 @@ func describe(err error, ref name.Reference) error {
 	case strings.Contains(text, "x509:"):
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s has a certificate that is not accepted; its operator can name its authority with network.extra_ca, or allow it with registries.insecure", host))
 	case errors.Is(err, errPrivate):
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or where it leads, is in the server's own world; its operator can allow it with registries.private", host))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or where it leads, is in the server's own network; its operator can allow it with registries.private", host))
 	case errors.Is(err, errPlain), strings.Contains(text, "server gave HTTP response to HTTPS client"):
 		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or where it leads, is served in clear; its operator can allow it with registries.insecure", host))
 	}

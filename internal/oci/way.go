@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	errPrivate = errors.New("it leads into the server's own world, which is not allowed")
+	errPrivate = errors.New("it leads to the server's own network, which is not allowed")
 	errPlain   = errors.New("it is served in clear, which is not allowed")
 )
 

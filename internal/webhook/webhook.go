@@ -127,7 +127,7 @@ func (s *Sender) Check(w *sandbox.Webhook) error {
 		return invalid("webhook.url has a fragment, which no server sees; leave it out")
 	}
 	if !s.cfg.AllowPrivate && s.private(u.Hostname()) {
-		return invalid("webhook.url leads into the server's own world; give a public address, or have webhooks.allow_private set in the server's configuration")
+		return invalid("webhook.url leads to the server's own network; give a public address, or have webhooks.allow_private set in the server's configuration")
 	}
 	switch w.Format {
 	case sandbox.WebhookStandard:
@@ -329,7 +329,7 @@ func (s *Sender) client(ctx context.Context, req *http.Request) (*http.Client, e
 	return s.through(&net.Dialer{Timeout: s.cfg.Timeout}, proxy), nil
 }
 
-var errPrivate = errors.New("the URL leads into the server's own world, which is not allowed")
+var errPrivate = errors.New("the URL leads to the server's own network, which is not allowed")
 
 // describe says what went wrong without the URL, which may hold a token, and
 // without addresses of the host's network.

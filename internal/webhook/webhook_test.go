@@ -168,7 +168,7 @@ func TestDescribe(t *testing.T) {
 		{&net.DNSError{Err: "dial udp 10.2.3.4:53: connect: network is unreachable", Name: "example.com", Server: "10.2.3.4:53"}, "cannot be looked up"},
 		{&net.OpError{Op: "read", Net: "tcp", Source: tcp("10.2.3.4:999"), Addr: tcp("198.51.100.1:80"), Err: errors.New("connection reset by peer")}, "connection reset by peer"},
 		{&net.OpError{Op: "proxyconnect", Net: "tcp", Err: &net.OpError{Op: "dial", Addr: tcp("10.2.3.4:3128"), Err: errors.New("connection refused")}}, "proxy"},
-		{fmt.Errorf("x: %w", errPrivate), "own world"},
+		{fmt.Errorf("x: %w", errPrivate), "own network"},
 	} {
 		got := describe(&url.Error{Op: "Post", URL: "http://example.com/token", Err: tt.err}).Error()
 		if !strings.Contains(got, tt.want) || strings.Contains(got, "10.2.3.4") || strings.Contains(got, "token") {
@@ -194,11 +194,11 @@ func TestCheck(t *testing.T) {
 		{sandbox.Webhook{URL: "ftp://example.com"}, "not a URL"},
 		{sandbox.Webhook{URL: "http://"}, "not a URL"},
 		{sandbox.Webhook{URL: "http://u:p@example.com"}, "user name"},
-		{sandbox.Webhook{URL: "http://localhost"}, "own world"},
-		{sandbox.Webhook{URL: "http://127.0.0.1:80"}, "own world"},
-		{sandbox.Webhook{URL: "http://[::1]"}, "own world"},
-		{sandbox.Webhook{URL: "http://2130706433"}, "own world"},
-		{sandbox.Webhook{URL: "http://0x7F.0x1."}, "own world"},
+		{sandbox.Webhook{URL: "http://localhost"}, "own network"},
+		{sandbox.Webhook{URL: "http://127.0.0.1:80"}, "own network"},
+		{sandbox.Webhook{URL: "http://[::1]"}, "own network"},
+		{sandbox.Webhook{URL: "http://2130706433"}, "own network"},
+		{sandbox.Webhook{URL: "http://0x7F.0x1."}, "own network"},
 		{sandbox.Webhook{URL: "https://example.com", Secret: sandbox.NewSecretValue("whsec_!!")}, "base64"},
 		{sandbox.Webhook{URL: "https://example.com", Secret: sandbox.NewSecretValue("short")}, "too short"},
 		{sandbox.Webhook{URL: "https://example.com", Headers: map[string]string{"Host": "x"}}, "set by Cove"},

@@ -51,7 +51,7 @@ func TestReadIsBounded(t *testing.T) {
 // Errors about a callback name the arguments that the client knows.
 func TestCallbackErrors(t *testing.T) {
 	for ours, theirs := range map[string]string{
-		"webhook.url leads into the server's own world": "callback_url leads into the server's own world",
+		"webhook.url leads to the server's own network": "callback_url leads to the server's own network",
 		`webhook header "Host" is set by Cove`:          `callback_headers: "Host" is set by Cove`,
 		"webhook.headers has 99 entries":                "callback_headers has 99 entries",
 		"webhook.secret has 9999 bytes":                 "callback_signature_secret has 9999 bytes",

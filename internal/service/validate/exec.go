@@ -14,26 +14,35 @@ const MaxArgument = 128<<10 - 1
 // MaxMillis is the longest time of a command, in milliseconds.
 const MaxMillis = int64(sandbox.MaxLifetime / 1e6)
 
+// process refuses what no program can be started with. The directory and the
+// user may be left out.
+func process(env map[string]string, workDir, user string, stdin []byte) error {
+	if err := Env(env); err != nil {
+		return err
+	}
+	if workDir != "" {
+		if err := Path("workdir", workDir); err != nil {
+			return err
+		}
+	}
+	if user != "" {
+		if err := User("user", user); err != nil {
+			return err
+		}
+	}
+	if len(stdin) > sandbox.MaxStdinBytes {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "stdin has %d bytes; send at most %d, and more through a file", len(stdin), sandbox.MaxStdinBytes)
+	}
+	return nil
+}
+
 // Exec refuses what is wrong with a command and fills in what was left out.
 func Exec(req *sandbox.ExecRequest) error {
 	if err := command(req); err != nil {
 		return err
 	}
-	if err := Env(req.Env); err != nil {
+	if err := process(req.Env, req.WorkDir, req.User, req.Stdin); err != nil {
 		return err
-	}
-	if req.WorkDir != "" {
-		if err := Path("workdir", req.WorkDir); err != nil {
-			return err
-		}
-	}
-	if req.User != "" {
-		if err := User("user", req.User); err != nil {
-			return err
-		}
-	}
-	if len(req.Stdin) > sandbox.MaxStdinBytes {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "stdin has %d bytes; send at most %d, and more through a file", len(req.Stdin), sandbox.MaxStdinBytes)
 	}
 	if t := req.Terminal; t != nil && (t.Cols == 0 || t.Rows == 0) {
 		return Errorf("terminal is %d by %d; give at least 1 column and 1 row", t.Cols, t.Rows)
@@ -127,21 +136,8 @@ func Code(req *sandbox.RunCodeRequest) (err error) {
 	if req.Context, err = Context(req.Context); err != nil {
 		return err
 	}
-	if err := Env(req.Env); err != nil {
+	if err := process(req.Env, req.WorkDir, req.User, req.Stdin); err != nil {
 		return err
-	}
-	if req.WorkDir != "" {
-		if err := Path("workdir", req.WorkDir); err != nil {
-			return err
-		}
-	}
-	if req.User != "" {
-		if err := User("user", req.User); err != nil {
-			return err
-		}
-	}
-	if len(req.Stdin) > sandbox.MaxStdinBytes {
-		return sandbox.Errorf(sandbox.CodeTooLarge, "stdin has %d bytes; send at most %d, and more through a file", len(req.Stdin), sandbox.MaxStdinBytes)
 	}
 	if err := Range("keep_bytes", req.KeepBytes, 0, sandbox.MaxKeepBytes); err != nil {
 		return err
