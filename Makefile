@@ -10,7 +10,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
 # All that is compiled or embedded: scripts, pages and interpreters' drivers too.
 SOURCES = $(shell find api client cmd internal sandbox -type f | grep -v -e testdata -e _test.go -e $(AGENT)) go.mod go.sum
-AGENT = internal/agentbin/bin/agent
+AGENT = internal/guest/agentbin/bin/agent
 
 # Where make install puts the program.
 PREFIX ?= /usr/local

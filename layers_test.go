@@ -12,117 +12,67 @@ import (
 
 const module = "github.com/cove-sh/cove"
 
-// layers is the order of the packages: a package may import those of lower
-// layers, and the ones of its own layer that sameLayer names. ARCHITECTURE.md
-// tells what the layers mean.
-var layers = map[string]int{
-	"sandbox":          0,
-	"internal/clip":    0,
-	"internal/durable": 0,
+// A room is a part of the tree and what it may import of the rest.
+type room struct{ path, imports string }
 
-	"internal/agentbin":         1,
-	"internal/audit":            1,
-	"internal/auth":             1,
-	"internal/cgroup":           1,
-	"internal/egress":           1,
-	"internal/egress/...":       1,
-	"internal/engine":           1,
-	"internal/intake":           1,
-	"internal/layer":            1,
-	"internal/layer/...":        1,
-	"internal/machine":          1,
-	"internal/needs":            1,
-	"internal/netstack":         1,
-	"internal/oci":              1,
-	"internal/operation":        1,
-	"internal/orphan":           1,
-	"internal/rfb":              1,
-	"internal/runsc":            1,
-	"internal/sandboxdoc":       1,
-	"internal/sandboxdoc/...":   1,
-	"internal/service/ids":      1,
-	"internal/store":            1,
-	"internal/templatefile":     1,
-	"internal/volume":           1,
-	"internal/vault":            1,
-	"internal/webhook":          1,
-	"internal/wire/agentv1":     1,
-	"internal/wire/agentv1/...": 1,
+// rooms are named after the process in which their code runs, as ARCHITECTURE.md
+// tells: a package belongs to the longest path here that it begins with, and may
+// import the packages of its own room and of the rooms beside it.
+var rooms = []room{
+	// The domain, and what any process uses. The standard library only, but for machine.
+	{"sandbox", ""},
+	{"internal/clip", ""},
+	{"internal/durable", ""},
+	{"internal/intake", "sandbox"},
+	{"internal/machine", "sandbox"},
 
-	"internal/agent":       2,
-	"internal/agent/...":   2,
-	"internal/agentclient": 2,
-	"internal/cell":        2,
-	"internal/checkpoint":  2,
-	"internal/image":       2,
+	// In the sandbox: the agent. What speaks with the agent is beside it.
+	{"internal/guest", "sandbox internal/clip internal/template/layer/apply"},
 
-	"internal/engine/...":       3,
-	"internal/store/...":        3,
-	"internal/service/startup":  3,
-	"internal/service/validate": 3,
+	// In "cove cell".
+	{"internal/gateway", "sandbox internal/clip internal/durable internal/engine"},
+	{"internal/cell", "sandbox internal/engine internal/gateway internal/guest internal/machine"},
 
-	"internal/store/sqlite/sqlitetest": 4,
-	"internal/backup":                  4,
-	"internal/service":                 4,
-	"internal/service/call":            4,
-	"internal/service/builds":          4,
-	"internal/service/expose":          4,
-	"internal/service/volumes":         4,
-	"internal/service/webhooks":        4,
-	"internal/janitor":                 4,
+	// In "cove serve".
+	{"internal/engine", "sandbox"},
+	{"internal/engine/checkpoint", "internal/durable internal/engine"},
+	{"internal/engine/cells", "sandbox internal/cell internal/durable internal/engine internal/engine/checkpoint internal/gateway internal/guest internal/machine"},
+	{"internal/engine/memory", "sandbox internal/daemon/store internal/engine internal/guest internal/template/layer/apply"},
+	{"internal/engine/enginetest", "sandbox internal/engine internal/guest internal/testing"},
+	{"internal/template", "sandbox internal/durable internal/engine internal/gateway internal/machine internal/template/layer/apply"},
+	{"internal/template/layer/apply", ""},
+	{"internal/daemon", "sandbox internal/clip internal/durable internal/gateway internal/intake internal/machine"},
+	{"internal/daemon/store", "sandbox internal/durable internal/intake"},
+	{"internal/daemon/backup", "sandbox internal/durable internal/engine/checkpoint internal/daemon/store"},
+	{"internal/daemon/service/", belowService}, // what packages of its own stand on
+	{"internal/daemon/service/builds", belowService + " internal/daemon/service/ internal/engine internal/template"},
+	{"internal/daemon/service/expose", belowService + " internal/daemon/service/"},
+	{"internal/daemon/service/volumes", belowService + " internal/daemon/service/ internal/engine"},
+	{"internal/daemon/service/webhooks", belowService + " internal/daemon/service/"},
+	{"internal/daemon/service", belowService + " internal/daemon/service/ internal/daemon/service/builds internal/daemon/service/expose internal/daemon/service/volumes internal/daemon/service/webhooks internal/engine internal/template"},
+	{"internal/daemon/server", "*"},
 
-	"client":                 5,
-	"internal/api":           5,
-	"internal/api/...":       5,
-	"internal/dialect":       5,
-	"internal/dialect/...":   5,
-	"internal/mcpserver":     5,
-	"internal/mcpserver/...": 5,
-	"internal/preview":       5,
+	// The doors: in "cove serve", "cove mcp" and the other commands. They know the domain.
+	{"client", "sandbox internal/doors/operation"},
+	{"internal/doors", "sandbox internal/clip internal/durable internal/intake internal/doors/operation internal/daemon/auth"},
+	{"internal/doors/operation", "sandbox"},
+	{"internal/daemon/auth", "sandbox internal/intake"},
+	{"internal/doors/cli", "*"},
+	{"cmd", "*"},
 
-	"internal/config": 6,
-	"internal/server": 6,
-	"internal/cli":    6,
-	"cmd/...":         6,
+	// In tests.
+	{"internal/testing", "*"},
+	{"test", "*"},
+	{"examples", "*"},
 }
 
-// sameLayer lists the imports within a layer.
-var sameLayer = map[string][]string{
-	"internal/agent":            {"internal/agent/..."},
-	"internal/agent/...":        {"internal/agent/..."},
-	"internal/auth":             {"internal/intake", "internal/store"},
-	"internal/egress":           {"internal/egress/...", "internal/engine", "internal/netstack"},
-	"internal/egress/...":       {"internal/egress", "internal/egress/...", "internal/engine"},
-	"internal/layer":            {"internal/layer/..."},
-	"internal/machine":          {"internal/cgroup"},
-	"internal/needs":            {"internal/cgroup", "internal/machine"},
-	"internal/audit":            {"internal/store"},
-	"internal/oci":              {"internal/egress"},
-	"internal/orphan":           {"internal/volume"},
-	"internal/store":            {"internal/intake"},
-	"internal/webhook":          {"internal/egress"},
-	"internal/wire/agentv1/...": {"internal/wire/agentv1"},
-	"internal/janitor":          {"internal/service"},
-	"internal/service":          {"internal/service/builds", "internal/service/call", "internal/service/expose", "internal/service/volumes", "internal/service/webhooks"},
-	"internal/service/builds":   {"internal/service/call"},
-	"internal/service/expose":   {"internal/service/call"},
-	"internal/service/volumes":  {"internal/service/call"},
-	"internal/service/webhooks": {"internal/service/call"},
-	"internal/dialect/...":      {"internal/dialect", "internal/dialect/..."},
-	"internal/mcpserver":        {"internal/mcpserver/...", "internal/dialect", "internal/dialect/..."},
-	"internal/mcpserver/...":    {"internal/mcpserver", "internal/dialect", "internal/dialect/..."},
-	"internal/api/...":          {"internal/api"},
-	"internal/server":           {"internal/config"},
-	"internal/cli":              {"internal/config", "internal/server"},
-	"cmd/...":                   {"internal/cli"},
-	"internal/engine/...":       {},
-}
+const belowService = "sandbox internal/clip internal/daemon internal/daemon/auth internal/daemon/store internal/engine internal/gateway internal/guest"
 
 // onlyImporters names who alone may import a dependency.
 var onlyImporters = map[string][]string{
-	"gvisor.dev/gvisor/runsc":     {"internal/runsc"},
-	"gvisor.dev/gvisor/pkg/tcpip": {"internal/netstack"},
-	"modernc.org/sqlite":          {"internal/store/sqlite"},
+	"gvisor.dev/gvisor/runsc":     {"internal/cell/runsc"},
+	"gvisor.dev/gvisor/pkg/tcpip": {"internal/cell/netstack"},
+	"modernc.org/sqlite":          {"internal/daemon/store/sqlite", "internal/testing/covetest"},
 }
 
 type pkg struct {
@@ -149,46 +99,64 @@ func listPackages(t *testing.T) []pkg {
 	}
 }
 
-// place returns the table's key for a package of ours, the longest that fits.
-func place(path string) (string, bool) {
-	name := strings.TrimPrefix(path, module+"/")
-	if _, ok := layers[name]; ok {
-		return name, true
-	}
-	for dir := name; strings.Contains(dir, "/"); {
-		dir = dir[:strings.LastIndexByte(dir, '/')]
-		if _, ok := layers[dir+"/..."]; ok {
-			return dir + "/...", true
+// roomOf returns the room of a package of ours.
+func roomOf(name string) (room, bool) {
+	var best room
+	for _, r := range rooms {
+		under := strings.HasPrefix(name+"/", strings.TrimSuffix(r.path, "/")+"/")
+		if strings.HasSuffix(r.path, "/") {
+			under = strings.HasPrefix(name, r.path)
+		}
+		if under && len(r.path) > len(best.path) {
+			best = r
 		}
 	}
-	return "", false
+	return best, best.path != ""
 }
 
-func TestImportsPointDown(t *testing.T) {
+func (r room) mayImport(other room) bool {
+	return r.path == other.path || r.imports == "*" && other.path != "internal/testing" ||
+		slices.Contains(strings.Fields(r.imports), other.path) || isTest(r) && other.path == "internal/testing"
+}
+
+func isTest(r room) bool {
+	return r.path == "test" || r.path == "examples" || r.path == "internal/testing"
+}
+
+func TestImportsBetweenRooms(t *testing.T) {
+	used := map[string]bool{}
 	for _, p := range listPackages(t) {
-		name := strings.TrimPrefix(p.ImportPath, module+"/")
-		if p.ImportPath == module || strings.HasPrefix(name, "test/") || strings.HasPrefix(name, "examples/") || name == "internal/dialect/dialecttest" {
-			continue // the last is a package for tests too, beside those that it tests
-		}
-		from, ok := place(p.ImportPath)
-		if !ok {
-			t.Errorf("%s has no place in the table of layers", name)
+		if p.ImportPath == module {
 			continue
 		}
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		from, ok := roomOf(name)
+		if !ok {
+			t.Errorf("%s is in no room of the table", name)
+			continue
+		}
+		used[from.path] = true
 		for _, imp := range p.Imports {
 			checkForeign(t, name, imp)
-			if !strings.HasPrefix(imp, module) {
+			imp, ours := strings.CutPrefix(imp, module+"/")
+			if !ours {
 				continue
 			}
-			to, ok := place(imp)
-			if !ok {
-				t.Errorf("%s imports %s, which has no place in the table of layers", name, imp)
-				continue
+			to, _ := roomOf(imp)
+			if !from.mayImport(to) {
+				t.Errorf("%s (room %s) must not import %s (room %s)", name, from.path, imp, to.path)
 			}
-			if layers[to] < layers[from] || slices.Contains(sameLayer[from], to) {
-				continue
+			used[from.path+" "+to.path] = true
+		}
+	}
+	for _, r := range rooms {
+		if !used[r.path] {
+			t.Errorf("room %s is empty: take it out of the table", r.path)
+		}
+		for _, imp := range strings.Fields(strings.TrimSuffix(r.imports, "*")) {
+			if !used[r.path+" "+imp] && !strings.HasPrefix(r.imports, belowService) {
+				t.Errorf("room %s does not import %s: take it out of the table", r.path, imp)
 			}
-			t.Errorf("%s (layer %d) must not import %s (layer %d)", name, layers[from], to, layers[to])
 		}
 	}
 }
@@ -202,7 +170,7 @@ func checkForeign(t *testing.T, name, imp string) {
 	}
 }
 
-// The domain and the doors stay free of what they must not know.
+// The domain stays free of what it must not know.
 func TestDomainImportsOnlyStandardLibrary(t *testing.T) {
 	for _, p := range listPackages(t) {
 		if p.ImportPath != module+"/sandbox" {
@@ -211,24 +179,6 @@ func TestDomainImportsOnlyStandardLibrary(t *testing.T) {
 		for _, imp := range p.Imports {
 			if strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") {
 				t.Errorf("package sandbox imports %s", imp)
-			}
-		}
-	}
-}
-
-func TestDoorsKnowOnlyTheDomain(t *testing.T) {
-	forbidden := []string{"internal/service", "internal/engine", "internal/store", "internal/cell", "internal/agent"}
-	for _, p := range listPackages(t) {
-		name := strings.TrimPrefix(p.ImportPath, module+"/")
-		key, _ := place(p.ImportPath)
-		if layers[key] != 5 {
-			continue
-		}
-		for _, imp := range p.Imports {
-			for _, f := range forbidden {
-				if strings.HasPrefix(imp, module+"/"+f) {
-					t.Errorf("%s imports %s: a door is written against package sandbox", name, imp)
-				}
 			}
 		}
 	}

@@ -56,7 +56,7 @@ func checkFile(t *testing.T, path string, comments map[string]int) error {
 		return err
 	}
 	if ast.IsGenerated(f) {
-		if _, ok := comments[filepath.Dir(path)]; !ok && !strings.Contains(path, "internal/wire/") {
+		if _, ok := comments[filepath.Dir(path)]; !ok && !strings.Contains(path, "internal/guest/wire/") {
 			comments[filepath.Dir(path)] = 0
 		}
 		return nil

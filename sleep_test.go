@@ -15,22 +15,22 @@ import (
 // allows. The list may only become shorter.
 var sleeps = map[string]int{
 	// Helpers of tests in testing/synctest.
-	"internal/janitor/janitor_test.go": 1,
-	"internal/mcpserver/stdio_test.go": 1,
+	"internal/daemon/janitor/janitor_test.go": 1,
+	"internal/doors/mcpserver/stdio_test.go":  1,
 	// Something takes its time, which is what the test is about.
-	"internal/agent/desktop/input_test.go":   2,
-	"internal/agent/desktop/main_test.go":    1,
-	"internal/agent/desktop/screen_test.go":  1,
-	"internal/egress/intercept/flow_test.go": 1,
-	"internal/engine/cells/trouble_test.go":  1,
-	"internal/intake/intake_test.go":         5,
-	"internal/preview/attack_test.go":        1,
-	"internal/server/slow_test.go":           1,
-	"internal/service/code_test.go":          1,
+	"internal/guest/agent/desktop/input_test.go":  2,
+	"internal/guest/agent/desktop/main_test.go":   1,
+	"internal/guest/agent/desktop/screen_test.go": 1,
+	"internal/gateway/intercept/flow_test.go":     1,
+	"internal/engine/cells/trouble_test.go":       1,
+	"internal/intake/intake_test.go":              5,
+	"internal/doors/preview/attack_test.go":       1,
+	"internal/daemon/server/slow_test.go":         1,
+	"internal/daemon/service/code_test.go":        1,
 	// What another does at the same time may have come to its interesting point.
-	"internal/cell/lock_test.go":            1,
-	"internal/cli/daemon_test.go":           1,
-	"internal/egress/netlog/netlog_test.go": 1,
+	"internal/cell/lock_test.go":             1,
+	"internal/doors/cli/daemon_test.go":      1,
+	"internal/gateway/netlog/netlog_test.go": 1,
 }
 
 // A test that sleeps until something has surely happened fails on a machine that is

@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 
-	"github.com/cove-sh/cove/internal/operation"
+	"github.com/cove-sh/cove/internal/doors/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 

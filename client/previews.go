@@ -5,7 +5,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/cove-sh/cove/internal/operation"
+	"github.com/cove-sh/cove/internal/doors/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 

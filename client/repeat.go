@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cove-sh/cove/internal/operation"
+	"github.com/cove-sh/cove/internal/doors/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/cove-sh/cove/internal/operation"
+	"github.com/cove-sh/cove/internal/doors/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cove-sh/cove/internal/operation"
+	"github.com/cove-sh/cove/internal/doors/operation"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/cove-sh/cove/internal/agent"
+	"github.com/cove-sh/cove/internal/guest/agent"
 )
 
 // version is set when the binary is built.

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/cove-sh/cove/internal/agent"
 	"github.com/cove-sh/cove/internal/cell"
-	"github.com/cove-sh/cove/internal/cli"
-	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/cell/runsc"
+	"github.com/cove-sh/cove/internal/doors/cli"
+	"github.com/cove-sh/cove/internal/guest/agent"
 )
 
 // version is set when a release is linked.

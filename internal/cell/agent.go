@@ -10,10 +10,10 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/cove-sh/cove/internal/cell/netstack"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/netstack"
-	"github.com/cove-sh/cove/internal/wire/agentv1"
-	"github.com/cove-sh/cove/internal/wire/agentv1/agentv1connect"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1/agentv1connect"
 )
 
 // AgentPort is where the agent listens inside.

@@ -27,8 +27,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/netstack"
-	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/cell/netstack"
+	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
 // lockTimeout bounds the wait for who asks whether the cell lives.

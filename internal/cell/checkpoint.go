@@ -9,7 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
 // errEnding says that there is no state to be read any more.

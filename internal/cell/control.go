@@ -16,7 +16,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
 // control is the handler of the control protocol; [Client] says what the methods

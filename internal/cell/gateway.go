@@ -15,11 +15,11 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/cove-sh/cove/internal/egress"
-	"github.com/cove-sh/cove/internal/egress/intercept"
-	"github.com/cove-sh/cove/internal/egress/netlog"
+	"github.com/cove-sh/cove/internal/cell/netstack"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/netstack"
+	"github.com/cove-sh/cove/internal/gateway/egress"
+	"github.com/cove-sh/cove/internal/gateway/intercept"
+	"github.com/cove-sh/cove/internal/gateway/netlog"
 	"github.com/cove-sh/cove/sandbox"
 )
 

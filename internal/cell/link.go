@@ -8,8 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/netstack"
-	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/cell/netstack"
+	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
 // link is the cell's end of the sandbox's only network link. It is closed with

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/runsc"
 )
 
 // maxSiblings bounds the entries of a directory in which a mount point is made.

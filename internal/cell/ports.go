@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cove-sh/cove/internal/netstack"
+	"github.com/cove-sh/cove/internal/cell/netstack"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
 // scratch is a file system in memory that only this cell sees.

@@ -3,8 +3,8 @@ package cell
 import (
 	"net/netip"
 
-	"github.com/cove-sh/cove/internal/egress"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/gateway/egress"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-sh/cove/internal/netstack"
-	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/cell/netstack"
+	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
 // insideName is gVisor's name for the sandbox, and the host name until the

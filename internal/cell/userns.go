@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/machine"
-	"github.com/cove-sh/cove/internal/runsc"
 )
 
 // IDsPerSandbox is how many user and group ids a sandbox has: 0 to 65535

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
 func TestSlotsAreOfOneCellEach(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cove-sh/cove/internal/egress/intercept"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/gateway/intercept"
 )
 
 // The values of secrets come to the cell over a socket of their own, and stay in

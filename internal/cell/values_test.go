@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/egress/intercept"
+	"github.com/cove-sh/cove/internal/gateway/intercept"
 )
 
 func newIssuer(t testing.TB) []byte {

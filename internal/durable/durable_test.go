@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/cove-sh/cove/internal/durable"
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
 func must(t *testing.T, err error) {

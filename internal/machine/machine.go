@@ -7,7 +7,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/machine/cgroup"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/machine/cgroup"
 )
 
 func TestProbeLeavesNothing(t *testing.T) {

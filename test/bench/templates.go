@@ -15,8 +15,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // templates measures how long an image takes to become a template, beside what

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // TestDoors takes code, jobs, processes, environment and statistics through

@@ -10,8 +10,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/cove-sh/cove/internal/needs"
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
 // TestRich has an MCP client shown a plot, a table and an error that come from

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
 // session returns the commands of the first console block of docs/computers.md,

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // addresses is how many addresses are typed: without a wait for the location

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/needs"
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
 // A page is one that a reader follows, and what its lines take for granted.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // verbs call everything that names a sandbox.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 func TestMainJob(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // proof shows, in a real sandbox, that a field of a request takes effect or is

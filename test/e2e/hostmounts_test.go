@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // The host can unmount a disk although sandboxes run that were made while it was

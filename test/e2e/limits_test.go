@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // The attacks on the machine's resources. Beside the attacked sandbox there is

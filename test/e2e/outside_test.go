@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // reach is a program that says whether an address answers.

@@ -3,8 +3,8 @@ package e2e
 import (
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // TestVolumeOwners has a sandbox's own user work in a volume, as root's daemon

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // A restart of the machine: all processes are gone, directories are not, and

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // What go build or go install makes, without the agent that make build embeds,
 // runs sandboxes too: the program is their agent itself. doctor says so. It links
-// a program, and so is for "make soak"; TestSelf of internal/agentbin stands for it.
+// a program, and so is for "make soak"; TestSelf of internal/guest/agentbin stands for it.
 func TestWithoutEmbeddedAgent(t *testing.T) {
 	if !needs.Soak() {
 		return
@@ -24,7 +24,7 @@ func TestWithoutEmbeddedAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, "internal/agentbin/bin/agent"): ""}})
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, "internal/guest/agentbin/bin/agent"): ""}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 func ptr[T any](v T) *T { return &v }
 
 // late is how long after its time a test waits for the end of a sandbox. How
-// soon it must come is shown where a clock can be trusted, in internal/janitor;
+// soon it must come is shown where a clock can be trusted, in internal/daemon/janitor;
 // here the machine may be busy.
 const late = time.Minute
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // createMounts shows that a mount takes effect, and that a wrong one is refused.

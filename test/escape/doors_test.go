@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // request makes one request by TCP, with the path as it is.

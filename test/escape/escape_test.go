@@ -12,8 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // attacker builds the program that attacks from inside.

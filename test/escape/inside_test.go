@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // Attack: code in a sandbox connects to services of the host: on loopback, on

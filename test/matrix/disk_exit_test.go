@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // On a disk without a free byte everything that frees room works: deletions,

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // scene is sandboxes on which one of the verbs of time is about to be called.
@@ -46,7 +46,7 @@ var instants = []float64{0.2, 0.6, 1.1}
 //
 // "make soak" kills each of them at each of the instants of each verb. Otherwise
 // one of them, in turn, dies half-way through each; TestCrashes of
-// internal/service stands for the instants, before and after each change that
+// internal/daemon/service stands for the instants, before and after each change that
 // the service makes.
 func TestKillMatrixOfTime(t *testing.T) {
 	covetest.Own(t, func(t *testing.T, d *covetest.Daemon) {

@@ -14,13 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/cove-sh/cove/internal/dialect"
-	"github.com/cove-sh/cove/internal/dialect/dialecttest"
-	"github.com/cove-sh/cove/internal/mcpserver"
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/doors/mcpserver"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// handover is 45 s in the product; see internal/dialect/native. Progress is told
+// handover is 45 s in the product; see internal/doors/dialect/native. Progress is told
 // after 1, 3 and 5 seconds.
 const handover = 6 * time.Second
 

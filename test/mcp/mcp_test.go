@@ -20,12 +20,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/dialect"
-	"github.com/cove-sh/cove/internal/mcpserver"
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/doors/mcpserver"
+	"github.com/cove-sh/cove/internal/testing/local"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 	"github.com/cove-sh/cove/test/mcp/conformance"
-	"github.com/cove-sh/cove/test/mcp/local"
 )
 
 // stdioVar makes the test binary a server on standard input and output. Its

@@ -7,8 +7,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/cove-sh/cove/internal/needs"
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
 // inNamespace is a client of a daemon that works in a namespace, or says nothing

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
 const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}

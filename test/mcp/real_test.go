@@ -9,13 +9,13 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/config"
-	"github.com/cove-sh/cove/internal/needs"
-	"github.com/cove-sh/cove/internal/server"
+	"github.com/cove-sh/cove/internal/daemon/config"
+	"github.com/cove-sh/cove/internal/daemon/server"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/internal/testing/servertest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 	"github.com/cove-sh/cove/test/mcp/conformance"
-	"github.com/cove-sh/cove/test/servertest"
 )
 
 // daemon starts the real program with real sandboxes.

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 // strict allows one domain and nothing else.

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 // Attack: the value of a secret is read from wherever it may have been left:

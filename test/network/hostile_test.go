@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // Attack: root inside stops the agent, so that neither a stricter policy nor the

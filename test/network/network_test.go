@@ -10,9 +10,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 func TestMain(m *testing.M) { os.Exit(internet.Main(m, covetest.Main)) }

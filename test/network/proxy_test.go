@@ -9,10 +9,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 // webProxy is a proxy of HTTP on the host's own network. It notes what it is asked

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
 // searcher looks for words in everything that a daemon has: files, command

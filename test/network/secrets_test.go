@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 // clients are command lines that send $TOKEN to a URL as a bearer's and print the

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
-	"github.com/cove-sh/cove/test/covetest/internet"
 )
 
 // built is a build that has ended, with what it wrote.

@@ -13,8 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 func TestPortForward(t *testing.T) {

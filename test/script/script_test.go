@@ -21,8 +21,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/cli"
-	"github.com/cove-sh/cove/test/servertest"
+	"github.com/cove-sh/cove/internal/doors/cli"
+	"github.com/cove-sh/cove/internal/testing/servertest"
 )
 
 func TestMain(m *testing.M) {

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(covetest.Main(m)) }

@@ -6,8 +6,8 @@ package survive
 import (
 	"testing"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // Everything that can run in a sandbox goes on after a pause, whatever happens

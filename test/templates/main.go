@@ -23,8 +23,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // shelf are the templates, and what is done with a sandbox of each.
@@ -166,13 +166,13 @@ func definitions() (string, error) {
 	}
 	sum := sha256.New()
 	for _, name := range []string{"builtin.go", "desktop.go", "desktop.sh", "debian.go", "accounts.go", "starters.go"} {
-		data, err := os.ReadFile(filepath.Join(root, "internal/image", name))
+		data, err := os.ReadFile(filepath.Join(root, "internal/template/image", name))
 		if err != nil {
 			return "", err
 		}
 		sum.Write(data)
 	}
-	if err := filepath.WalkDir(filepath.Join(root, "internal/image/starters"), func(path string, e fs.DirEntry, err error) error {
+	if err := filepath.WalkDir(filepath.Join(root, "internal/template/image/starters"), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // The size of the built-in computers' screens.

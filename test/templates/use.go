@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // patience is for what has to happen on a busy machine.

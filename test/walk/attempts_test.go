@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // try has two forks attempt something, of which the second succeeds and is

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // model is what there must be.

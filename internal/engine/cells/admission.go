@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/machine"
-	"github.com/cove-sh/cove/internal/runsc"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/guest/agentclient"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // bareRoot is a root without a shell, without libraries and accounts: places

@@ -23,10 +23,10 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cove-sh/cove/internal/cell"
-	"github.com/cove-sh/cove/internal/cgroup"
-	"github.com/cove-sh/cove/internal/checkpoint"
-	"github.com/cove-sh/cove/internal/egress/intercept"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/engine/checkpoint"
+	"github.com/cove-sh/cove/internal/gateway/intercept"
+	"github.com/cove-sh/cove/internal/machine/cgroup"
 	"github.com/cove-sh/cove/sandbox"
 )
 

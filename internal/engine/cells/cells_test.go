@@ -12,14 +12,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/cove-sh/cove/internal/agentbin"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/cells"
 	"github.com/cove-sh/cove/internal/engine/enginetest"
-	"github.com/cove-sh/cove/internal/image"
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/guest/agentbin"
+	"github.com/cove-sh/cove/internal/template/image"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -15,11 +15,11 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/cell"
-	"github.com/cove-sh/cove/internal/checkpoint"
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/runsc"
+	"github.com/cove-sh/cove/internal/engine/checkpoint"
+	"github.com/cove-sh/cove/internal/guest/agentclient"
 	"github.com/cove-sh/cove/sandbox"
 )
 

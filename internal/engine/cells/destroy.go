@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell"
-	"github.com/cove-sh/cove/internal/cgroup"
+	"github.com/cove-sh/cove/internal/machine/cgroup"
 )
 
 // stopTimeout is how long a cell gets to end by itself before it is killed.

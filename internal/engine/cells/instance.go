@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/cell"
-	"github.com/cove-sh/cove/internal/cgroup"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/machine/cgroup"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -13,9 +13,9 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cove-sh/cove/internal/cell"
-	"github.com/cove-sh/cove/internal/egress"
-	"github.com/cove-sh/cove/internal/egress/netlog"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/gateway/egress"
+	"github.com/cove-sh/cove/internal/gateway/netlog"
 	"github.com/cove-sh/cove/sandbox"
 )
 

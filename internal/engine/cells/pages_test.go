@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/runsc"
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
 // The pages of a large checkpoint are checked as they are loaded: a sandbox

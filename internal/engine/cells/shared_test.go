@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/cells"
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/guest/agentclient"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 

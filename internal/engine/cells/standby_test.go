@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cove-sh/cove/internal/cgroup"
-	"github.com/cove-sh/cove/test/covetest"
+	"github.com/cove-sh/cove/internal/machine/cgroup"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 )
 
 // Shells that are killed while they wait leave nothing behind, and others take

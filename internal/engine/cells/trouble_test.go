@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/guest/agentclient"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // wantNone checks that no checkpoint and no part of one is left.

@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/agentbin"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/cells"
+	"github.com/cove-sh/cove/internal/guest/agentbin"
+	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
-	"github.com/cove-sh/cove/test/covetest"
 )
 
 // openWith returns an engine that was started from a program of the user's.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/guest/agentclient"
 	"github.com/cove-sh/cove/sandbox"
 )
 

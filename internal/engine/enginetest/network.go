@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/needs"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -12,10 +12,10 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/cove-sh/cove/internal/agent"
-	"github.com/cove-sh/cove/internal/layer/apply"
-	"github.com/cove-sh/cove/internal/wire/agentv1"
-	"github.com/cove-sh/cove/internal/wire/agentv1/agentv1connect"
+	"github.com/cove-sh/cove/internal/guest/agent"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1/agentv1connect"
+	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
 // workDir is where commands of an instance begin, below its directory. That

@@ -20,10 +20,10 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cove-sh/cove/internal/agent"
-	"github.com/cove-sh/cove/internal/agentclient"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/wire/agentv1"
+	"github.com/cove-sh/cove/internal/guest/agent"
+	"github.com/cove-sh/cove/internal/guest/agentclient"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 

@@ -1,0 +1,193 @@
+package backup
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
+	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// draftPrefix begins the names of directories into which archives are unpacked.
+const draftPrefix = ".restore-"
+
+// Restore makes a state directory of an archive that [Write] has made. The
+// directory is there, holds nothing that a daemon keeps, and the caller sees to it
+// that no daemon uses it. The archive may be hostile: nothing is written outside of
+// the directory, and no link is followed. Nothing is in place before all of the
+// archive was compared with its sum; the database comes last.
+//
+// Sandboxes that ran are ended in the new directory, with a reason that says so.
+// Errors that are [sandbox.Error] say what to do. progress is told now and then
+// how many bytes were unpacked, and where it is; nil is nobody.
+func Restore(ctx context.Context, file, stateDir string, progress func(bytes int64, at string)) (about About, err error) {
+	if progress == nil {
+		progress = func(int64, string) {}
+	}
+	if name, err := occupied(stateDir); err != nil {
+		return about, err
+	} else if name != "" {
+		return about, sandbox.Errorf(sandbox.CodeConflict, "%s holds something already (%s); move the directory away, or choose another with --state-dir", stateDir, name)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return about, sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the backup cannot be read: %v", err))
+	}
+	defer f.Close()
+	draft, err := os.MkdirTemp(stateDir, draftPrefix)
+	if err != nil {
+		return about, fmt.Errorf("make room for what is restored: %w", err)
+	}
+	defer func() { err = errors.Join(err, removeDraft(draft)) }()
+	room, err := free(stateDir)
+	if err != nil {
+		return about, err
+	}
+	about, err = unpack(ctx, f, draft, room, filepath.Clean(stateDir), progress)
+	if err != nil {
+		return about, err
+	}
+	if err := endRunning(ctx, filepath.Join(draft, database), about.CreatedAt); err != nil {
+		return about, err
+	}
+	return about, putInPlace(draft, stateDir)
+}
+
+// occupied returns the name of something in a directory that a daemon keeps, or
+// "".
+func occupied(dir string) (string, error) {
+	old, err := filepath.Glob(filepath.Join(dir, draftPrefix+"*"))
+	for _, d := range old { // of a restore that was killed
+		err = errors.Join(err, removeDraft(d))
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, name := range []string{database, database + "-wal", "engine", "volumes", "templates", "orphans", "secrets.key", "preview-links.key", "microsandbox.key"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return name, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("look into the state directory: %w", err)
+		}
+	}
+	return "", nil
+}
+
+// free returns how many bytes a restore may take of the disk.
+func free(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("look how much of the disk is free: %w", err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// removeDraft removes what was unpacked, also where directories may not be
+// written to.
+func removeDraft(dir string) error {
+	err := os.RemoveAll(dir)
+	if err == nil {
+		return nil
+	}
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() {
+			_ = os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
+}
+
+// endRunning records the end of sandboxes that ran when the backup was made.
+func endRunning(ctx context.Context, path string, at time.Time) (err error) {
+	s, err := sqlite.Open(ctx, path)
+	if err != nil {
+		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the database in the backup cannot be used (%v); use another backup, or a newer cove", err))
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	reason := "it ran when the backup of " + at.Format(time.RFC3339) + " was made, which has no memory of running sandboxes; begin again with a snapshot"
+	var ids []string
+	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
+		records, next, err := s.ListSandboxes(ctx, store.SandboxFilter{
+			States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping},
+		}, page)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			ids = append(ids, r.ID)
+		}
+		if page.Cursor = next; next == "" {
+			break
+		}
+	}
+	for _, id := range ids {
+		if _, err := s.UpdateSandbox(ctx, id, store.Change{Apply: func(r *store.Record) error {
+			now := time.Now().UTC()
+			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason, &now
+			return nil // what is left of it is removed at the daemon's start
+		}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putInPlace moves what was unpacked to where the daemon looks for it. The
+// database is last: without it, the daemon refuses to start on the rest.
+func putInPlace(draft, stateDir string) error {
+	d, err := os.Open(draft)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return fmt.Errorf("sync what was restored: %w", err)
+	}
+	entries, err := os.ReadDir(draft)
+	if err != nil {
+		return err
+	}
+	last := func(e fs.DirEntry) int {
+		if e.Name() == database {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(entries, func(x, y fs.DirEntry) int { return last(x) - last(y) })
+	for _, e := range entries {
+		if err := unix.Renameat2(unix.AT_FDCWD, filepath.Join(draft, e.Name()), unix.AT_FDCWD, filepath.Join(stateDir, e.Name()), unix.RENAME_NOREPLACE); err != nil {
+			return fmt.Errorf("put %s in its place: %w; move %s away and try again", e.Name(), err, stateDir)
+		}
+	}
+	return errors.Join(durable.SyncDir(stateDir), durable.SyncDir(filepath.Dir(stateDir)))
+}
+
+// readJSON reads a small entry.
+func readJSON(t *tar.Reader, h *tar.Header, v any) error {
+	if h.Size > 1<<20 {
+		return bad("%s has %d bytes", h.Name, h.Size)
+	}
+	if err := json.NewDecoder(t).Decode(v); err != nil {
+		return bad("%s cannot be read: %v", h.Name, err)
+	}
+	return nil
+}
+
+// bad says that an archive is not one of [Write]'s, or was damaged.
+func bad(format string, args ...any) error {
+	return sandbox.Errorf(sandbox.CodeInvalid, "this is no whole backup of cove, and nothing was restored: %s; use another copy of it", strings.TrimSpace(fmt.Sprintf(format, args...)))
+}

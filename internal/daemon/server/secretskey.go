@@ -1,0 +1,43 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cove-sh/cove/internal/daemon/service"
+	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
+	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// RotateSecretsKey makes a new key for the values of secrets in a state
+// directory, seals all of them with it, and throws the old keys away. If the
+// keys come from the environment, in which environ is what [vault.EnvKey]
+// holds, no key is made, and the first one seals.
+//
+// No daemon may run there, which would do it by itself; one that was started on
+// demand is ended. If it is interrupted, both keys stay, and another call finishes
+// the work.
+func RotateSecretsKey(ctx context.Context, dir, environ string) (_ *sandbox.Resealed, err error) {
+	if _, err := os.Stat(filepath.Join(dir, "cove.db")); err != nil {
+		return nil, sandbox.Wrap(sandbox.CodeNotFound, err, fmt.Sprintf("there are no secrets in %s; choose the server's directory with --state-dir", dir))
+	}
+	unlock, err := lockState(ctx, dir, 0, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	db, err := sqlite.Open(ctx, filepath.Join(dir, "cove.db"))
+	if err != nil {
+		return nil, fmt.Errorf("open the store: %w", err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	v, err := vault.Load(dir, environ)
+	if err != nil {
+		return nil, fmt.Errorf("open the vault: %w", err)
+	}
+	return service.RotateKey(ctx, db, v, func() {})
+}

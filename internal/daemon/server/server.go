@@ -1,0 +1,319 @@
+// Package server puts a Cove daemon together and runs it: it opens the store,
+// the engine and the templates, builds the service and its doors on them,
+// listens, and stops all in order. Sandboxes live on when it ends.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/config"
+	"github.com/cove-sh/cove/internal/daemon/janitor"
+	"github.com/cove-sh/cove/internal/daemon/orphan"
+	"github.com/cove-sh/cove/internal/daemon/service"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
+	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/daemon/volume"
+	"github.com/cove-sh/cove/internal/daemon/webhook"
+	"github.com/cove-sh/cove/internal/doors/mcpserver"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/machine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Assembly makes the parts of a daemon that depend on the machine. Both
+// functions are required and are called once, in this order; dir is a
+// directory of the part's own, which it makes if missing.
+type Assembly struct {
+	Engine    func(ctx context.Context, dir string, cfg *config.Config, log *slog.Logger) (engine.Engine, error)
+	Templates func(ctx context.Context, dir string, cfg *config.Config, log *slog.Logger) (service.TemplateProvider, error)
+}
+
+// Deps are what a server needs besides its configuration.
+type Deps struct {
+	Assembly Assembly
+	// Version is Cove's.
+	Version string
+	// Log is required.
+	Log *slog.Logger
+	// LockWait is how long to wait for another daemon to let go of the state
+	// directory; 0 fails at once.
+	LockWait time.Duration
+	// OnDemand marks a daemon that a client has started: one that somebody
+	// starts with other settings takes over from it.
+	OnDemand bool
+	// Ready, if set, is called once when the daemon answers, with the address of
+	// its TCP listener, or nil if it has none.
+	Ready func(tcp net.Addr)
+	// DialectReady, if set, is called before Ready with each address that
+	// speaks a dialect of its own.
+	DialectReady func(dialect string, addr net.Addr)
+	// MCP, if set, may change how MCP is served, and what.
+	MCP func(*mcpserver.Config)
+}
+
+// Server is one daemon. [Server.Run] runs it, once.
+type Server struct {
+	cfg    config.Config
+	deps   Deps
+	log    *slog.Logger
+	bounds bounds
+	port   atomic.Int32 // of the TCP listener, once there is one
+}
+
+// bounds are what clients may do; SECURITY.md tells them.
+type bounds struct {
+	Pace intake.Pace
+	// Connections are those by TCP to one address; half of the files that the
+	// daemon may open are a bound too.
+	Connections int
+	// RequestsPerKey are the requests of one key that are under way, streams and
+	// WebSockets included.
+	RequestsPerKey int
+}
+
+var defaultBounds = bounds{Pace: intake.DefaultPace, Connections: 8192, RequestsPerKey: 1024}
+
+// New returns a server with a configuration that [config.Load] has checked.
+func New(cfg config.Config, deps Deps) *Server {
+	return &Server{cfg: cfg, deps: deps, log: deps.Log, bounds: defaultBounds}
+}
+
+// parts are what is closed at the end, in the order in which it was opened.
+type parts struct {
+	store     *sqlite.Store
+	engine    engine.Engine
+	templates service.TemplateProvider
+	service   *service.Service
+	metrics   *metrics
+	closers   []func() error
+}
+
+func (p *parts) onClose(f func() error) { p.closers = append(p.closers, f) }
+
+func (p *parts) close() error {
+	var errs []error
+	for i := len(p.closers) - 1; i >= 0; i-- {
+		errs = append(errs, p.closers[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// Run runs the daemon until ctx is cancelled, which is not an error, or until
+// it has been idle for as long as its configuration allows.
+func (s *Server) Run(ctx context.Context) (err error) {
+	var p parts
+	defer func() { err = errors.Join(err, p.close()) }()
+	if err := s.open(ctx, &p); err != nil {
+		return err
+	}
+	if err := s.checkExposure(ctx, p.store); err != nil {
+		return err
+	}
+	front, err := s.newFront(&p)
+	if err != nil {
+		return err
+	}
+	if err := front.listen(ctx); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	stopped := s.background(ctx, stop, &p, front)
+	err = front.serve(ctx)
+	stop()
+	stopped()
+	return err
+}
+
+// open opens everything that holds state.
+func (s *Server) open(ctx context.Context, p *parts) error {
+	dir := s.cfg.StateDir
+	if err := PrepareStateDir(dir); err != nil {
+		return err
+	}
+	unlock, err := lockState(ctx, dir, s.deps.LockWait, s.deps.OnDemand)
+	if err != nil {
+		return err
+	}
+	p.onClose(unlock)
+	if p.store, err = sqlite.Open(ctx, filepath.Join(dir, "cove.db")); err != nil {
+		return fmt.Errorf("open the store: %w", err)
+	}
+	p.onClose(p.store.Close)
+	id, adopts, err := p.store.Installation(ctx)
+	if err != nil {
+		return err
+	}
+	if err := checkInstallation(dir, id, adopts); err != nil {
+		return err
+	}
+	if p.engine, err = s.deps.Assembly.Engine(ctx, filepath.Join(dir, "engine"), &s.cfg, s.log); err != nil {
+		return fmt.Errorf("open the engine: %w", err)
+	}
+	p.onClose(p.engine.Close)
+	if p.templates, err = s.deps.Assembly.Templates(ctx, filepath.Join(dir, "templates"), &s.cfg, s.log); err != nil {
+		return fmt.Errorf("open the templates: %w", err)
+	}
+	secrets, err := vault.Load(dir, os.Getenv(vault.EnvKey))
+	if err != nil {
+		return fmt.Errorf("open the vault: %w", err)
+	}
+	links, err := linkKey(filepath.Join(dir, linkKeyFile))
+	if err != nil {
+		return err
+	}
+	p.metrics = newMetrics(s.deps.Version)
+	volumes, err := volume.Open(filepath.Join(s.cfg.StateDir, "volumes"))
+	if err != nil {
+		return err
+	}
+	orphans, err := orphan.Open(filepath.Join(dir, "orphans"))
+	if err != nil {
+		return err
+	}
+	p.service, err = service.New(service.Config{
+		Store: p.store, Engine: p.engine, Templates: p.templates, Log: s.log,
+		Quota:           quota(s.cfg.Quotas),
+		Largest:         machine.Capacity(dir),
+		DefaultTemplate: s.cfg.Defaults.Template,
+		Lifetime:        orNone(s.cfg.Defaults.Lifetime),
+		IdleTimeout:     orNone(s.cfg.Defaults.IdleTimeout),
+		KeyPrefix:       s.cfg.KeyPrefix,
+		Build:           build(s.deps.Version),
+		Warm:            s.cfg.Defaults.Warm,
+		TempDir:         dir,
+		Volumes:         volumes,
+		Orphans:         orphans,
+		OrphanRetention: s.cfg.Orphans.Retention,
+		HostMounts:      s.cfg.Mounts.AllowHost,
+		StateDir:        s.cfg.StateDir,
+		Vault:           secrets,
+		Metrics:         p.metrics.registry,
+		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
+		Network:         sandbox.NetworkPreset(s.cfg.Network.Default),
+		PreviewKey:      links,
+		UploadURL:       func(link string) string { return s.cfg.UploadURL(uploadPath+link, int(s.port.Load())) },
+		PreviewURL:      func(label string) string { return s.cfg.PreviewURL(label, int(s.port.Load())) },
+	})
+	if err != nil {
+		return fmt.Errorf("make the service: %w", err)
+	}
+	p.onClose(p.service.Close)
+	if err := p.service.Start(ctx); err != nil {
+		return fmt.Errorf("start the service: %w", err)
+	}
+	return s.collect(ctx, p)
+}
+
+// collector is a [service.TemplateProvider] that can remove what no template
+// has any more.
+type collector interface {
+	Collect(inUse map[string]bool) (removed []string, err error)
+}
+
+// collect frees the disk of old templates when no sandbox can be using one.
+func (s *Server) collect(ctx context.Context, p *parts) error {
+	idle, _, err := p.service.Idle(ctx)
+	c, ok := p.templates.(collector)
+	if err != nil || !idle || !ok {
+		return err
+	}
+	inUse, err := p.service.Roots(ctx)
+	if err != nil {
+		return err
+	}
+	removed, err := c.Collect(inUse)
+	if err != nil {
+		s.log.Warn("remove old templates", "err", err)
+	}
+	for _, digest := range removed {
+		s.log.Info("old template removed", "digest", digest)
+	}
+	return nil
+}
+
+// background starts what runs beside the doors until ctx ends; the result
+// waits for its end.
+func (s *Server) background(ctx context.Context, stop context.CancelFunc, p *parts, f *front) (wait func()) {
+	var wg sync.WaitGroup
+	keeper := janitor.New(janitor.Config{Records: p.store, Keeper: p.service, Log: s.log})
+	wg.Go(func() { keeper.Run(ctx) })
+	wg.Go(func() { s.exitWhenIdle(ctx, stop, p.service, f) })
+	wg.Go(func() { s.warm(ctx, p.service) })
+	return wg.Wait
+}
+
+// warm makes the default template ready, so that the first sandbox does not
+// wait for it. Whoever needs it meets the error, if there is one.
+func (s *Server) warm(ctx context.Context, svc *service.Service) {
+	if err := svc.Prepare(ctx, s.cfg.Defaults.Template); err != nil && ctx.Err() == nil {
+		s.log.Warn("the default template is not ready", "template", s.cfg.Defaults.Template, "err", err)
+	}
+}
+
+// checkExposure refuses to serve other machines while no key can keep them
+// out.
+func (s *Server) checkExposure(ctx context.Context, keys store.Keys) error {
+	if !s.cfg.Exposed() {
+		return nil
+	}
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		found, next, err := keys.ListKeys(ctx, "", page)
+		if err != nil {
+			return fmt.Errorf("look for API keys: %w", err)
+		}
+		for _, k := range found {
+			if k.RevokedAt == nil && (k.ExpiresAt == nil || time.Now().Before(*k.ExpiresAt)) {
+				return nil
+			}
+		}
+		if next == "" {
+			return sandbox.Errorf(sandbox.CodeForbidden, "%s can be reached from other machines, but there is no API key; make one first with: cove key create NAME", strings.Join(append([]string{s.cfg.Listen}, s.cfg.DialectPorts...), ", "))
+		}
+		page.Cursor = next
+	}
+}
+
+// quota translates: the service's own default is 0, and no bound -1.
+func quota(q config.Quotas) store.Quota {
+	return store.Quota{Sandboxes: orNoBound(q.Sandboxes), VCPUs: q.VCPUs, MemoryMiB: q.MemoryMiB, DiskMiB: q.DiskMiB, Snapshots: orNoBound(q.Snapshots)}
+}
+
+// orNoBound translates: the service's own default is 0, and no bound -1.
+func orNoBound(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+// build identifies the running program, also between two builds of a version.
+func build(version string) string {
+	info, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return version
+	}
+	return fmt.Sprintf("%s %d %d", version, info.Size(), info.ModTime().UnixNano())
+}
+
+// orNone translates a duration: the service's own default is 0, and no bound
+// is negative.
+func orNone(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}

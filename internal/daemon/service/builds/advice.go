@@ -1,0 +1,96 @@
+package builds
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// maxBlockedTold bounds the places that a failure names.
+const maxBlockedTold = 5
+
+// logWait is how long the network log is waited for, where it may explain a
+// failure.
+const logWait = 2 * time.Second
+
+// ofNetwork are words of failures that the network may be the reason of.
+var ofNetwork = regexp.MustCompile(`(?i)resolve|not known|network|connect|refused|unreachable|timed? ?out|Failed to fetch|No matching distribution`)
+
+// noPackage are words of installers for what their registries do not have.
+var noPackage = map[string][]string{
+	"apt": {"Unable to locate package", "has no installation candidate", "was not found"},
+	"pip": {"No matching distribution found"},
+	"npm": {"code E404", "code ETARGET"},
+}
+
+// advise adds to a failed command of a step what to do about it, if that shows:
+// installers say of a network that they may not use that a package does not
+// exist, or that one is behind a proxy.
+func (x *Builder) advise(ctx context.Context, m *buildMachine, installs, network string, err error) error {
+	code := sandbox.CodeOf(err)
+	if code != sandbox.CodeInvalid && code != sandbox.CodeConflict && code != sandbox.CodeTimeout {
+		return err // it is none of the command's
+	}
+	said := sandbox.MessageOf(err)
+	blocked := x.blockedIn(ctx, m.id)
+	for late := time.Now().Add(logWait); len(blocked) == 0 && time.Now().Before(late) && ofNetwork.MatchString(said); blocked = x.blockedIn(ctx, m.id) {
+		select { // the log is written a little later, or more on a busy disk
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+	if len(blocked) > 0 {
+		return sandbox.Wrap(code, err, fmt.Sprintf("%s\nits network policy blocked %s; if it needs that, allow it in %s", said, strings.Join(blocked, ", "), network))
+	}
+	if strings.Contains(said, "No space left on device") {
+		return sandbox.Wrap(code, err, said+"\nits disk is full: raise resources.disk_mib, or make room on the server's disk, where Cove keeps its state")
+	}
+	has := func(words string) bool { return strings.Contains(said, words) }
+	if slices.ContainsFunc(noPackage[installs], has) && !has("Failed to fetch") {
+		return sandbox.Wrap(code, err, fmt.Sprintf("%s\nthere is no such package or version where %s looks for it; correct %[2]s in the template", said, installs))
+	}
+	return err
+}
+
+// blockedIn returns what the network policy of a build's sandbox has denied, with
+// the reasons.
+func (x *Builder) blockedIn(ctx context.Context, id string) []string {
+	if x.cfg.NetworkLog == nil {
+		return nil
+	}
+	events, _, err := x.cfg.NetworkLog.NetworkLog(ctx, id, sandbox.NetworkLogRequest{Verdict: sandbox.NetworkBlocked, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
+	if err != nil {
+		x.cfg.Log.Warn("read the network log of a build", "instance", id, "error", err)
+		return nil
+	}
+	var told []string
+	seen := map[string]bool{}
+	for _, e := range events {
+		where := cmp.Or(e.Host, e.Address)
+		if where == "" || seen[where] {
+			continue
+		}
+		if seen[where] = true; len(told) == maxBlockedTold {
+			return append(told, "and more")
+		}
+		told = append(told, fmt.Sprintf("%s (%s)", plain(where), e.Reason))
+	}
+	return told
+}
+
+// plain is a name as it is, or quoted if it has what names of hosts have not.
+func plain(name string) string {
+	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }
+	if len(name) > 80 || strings.ContainsFunc(name, odd) {
+		return validate.Quote(name)
+	}
+	return name
+}

@@ -1,0 +1,110 @@
+package call
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// LocalKeyID is the key id of the user who runs the daemon. Ids of real keys differ.
+var LocalKeyID = sandbox.LocalCaller().KeyID
+
+// Realm is what a caller may know of: a namespace of a team, or for "" all of
+// the team. Volumes, secrets and templates are the team's in any case.
+type Realm struct{ Team, Namespace string }
+
+// RealmOf is where a sandbox finds others by their names.
+func RealmOf(r *store.Record) Realm { return Realm{r.Team, r.Namespace} }
+
+// Has reports whether a sandbox or snapshot is in the realm.
+func (m Realm) Has(team, namespace string) bool {
+	return m.Team == team && (m.Namespace == "" || m.Namespace == namespace)
+}
+
+// Realm is what the caller may know of.
+func (c *Call) Realm() Realm { return Realm{c.Caller.Team, c.Caller.Namespace} }
+
+// anyNamespace asks for those of all namespaces that the caller may know of.
+const anyNamespace = "*"
+
+// Namespace returns the namespace that a request asks for, of a caller that may
+// be in one. Another than the caller's is refused, whether it is there or not.
+func (c *Call) Namespace(asked string) (string, error) {
+	own := c.Caller.Namespace
+	if asked == anyNamespace {
+		asked = ""
+	}
+	if asked != "" {
+		if err := validate.Name("namespace", asked); err != nil {
+			return "", err
+		}
+	}
+	if own != "" && asked != "" && asked != own {
+		return "", sandbox.Errorf(sandbox.CodeForbidden, "you work in the namespace %q, and the request names %q; leave the namespace out of it, or connect with that namespace", own, asked)
+	}
+	return cmp.Or(own, asked), nil
+}
+
+// NeedTeam refuses what concerns the whole team to a caller that is in one
+// namespace.
+func (c *Call) NeedTeam(what string) error {
+	if c.Caller.Namespace == "" {
+		return nil
+	}
+	return sandbox.Errorf(sandbox.CodeForbidden, "%s is the whole team's, and you work in the namespace %q; ask without a namespace", what, c.Caller.Namespace)
+}
+
+// Resolve returns the record of the sandbox of a realm with this id or name, in
+// any state.
+func (g *Gate) Resolve(ctx context.Context, in Realm, ref string) (store.Record, error) {
+	if ref == "" {
+		return store.Record{}, sandbox.Errorf(sandbox.CodeInvalid, "no sandbox is named; give its id or name")
+	}
+	if len(ref) > sandbox.MaxNameLength || validate.Text("sandbox", ref) != nil {
+		return store.Record{}, NoSandbox(ref)
+	}
+	var r store.Record
+	var err error
+	if ids.IsSandbox(ref) {
+		r, err = g.cfg.Store.Sandbox(ctx, ref)
+	} else {
+		r, err = g.cfg.Store.SandboxByName(ctx, in.Team, in.Namespace, ref)
+	}
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !in.Has(r.Team, r.Namespace) {
+		return store.Record{}, NoSandbox(ref)
+	}
+	return r, err
+}
+
+// snapshot returns the record of the snapshot of a realm with this id or name.
+func (g *Gate) snapshot(ctx context.Context, in Realm, ref string) (store.SnapshotRecord, error) {
+	if ref == "" {
+		return store.SnapshotRecord{}, validate.Errorf("no snapshot is named; give its id or name")
+	}
+	if len(ref) > sandbox.MaxNameLength || validate.Text("snapshot", ref) != nil {
+		return store.SnapshotRecord{}, NoSnapshot(ref)
+	}
+	var snap store.SnapshotRecord
+	var err error
+	if ids.IsSnapshot(ref) {
+		snap, err = g.cfg.Store.Snapshot(ctx, ref)
+	} else {
+		snap, err = g.cfg.Store.SnapshotByName(ctx, in.Team, in.Namespace, ref)
+	}
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !in.Has(snap.Team, snap.Namespace) {
+		return store.SnapshotRecord{}, NoSnapshot(ref)
+	}
+	return snap, err
+}
+
+// PolicyOf returns the policy of a record.
+func PolicyOf(r *store.Record) sandbox.NetworkPolicy {
+	if r.Network == nil {
+		return sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}
+	}
+	return *r.Network
+}

@@ -1,0 +1,180 @@
+package service
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// use keeps a checkpoint in place until the result is called, although no
+// record refers to it: it is being written, or read.
+func (s *Service) use(checkpoint string) (release func()) {
+	s.mu.Lock()
+	s.using[checkpoint]++
+	s.ours[checkpoint] = true
+	s.mu.Unlock()
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.using[checkpoint]--; s.using[checkpoint] > 0 {
+			return
+		}
+		delete(s.using, checkpoint)
+		if s.spared[checkpoint] {
+			delete(s.spared, checkpoint)
+			s.collectSoon()
+		}
+	}
+}
+
+// spare reports whether a checkpoint is in use, or was, and sees to it that the
+// collector comes back for it.
+func (s *Service) spare(checkpoint string, was bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.using[checkpoint] > 0:
+		s.spared[checkpoint] = true
+	case was:
+		s.collectSoon()
+	default:
+		return false
+	}
+	return true
+}
+
+// collectSoon has checkpoints removed that nothing refers to any more.
+func (s *Service) collectSoon() {
+	select {
+	case s.collect <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Service) collectLoop() {
+	for {
+		select {
+		case <-s.gate.Context().Done():
+			return
+		case <-s.collect:
+		}
+		if err := s.collectNow(s.gate.Context()); err != nil && s.gate.Context().Err() == nil {
+			s.log.Error("remove checkpoints that nothing refers to", "error", err)
+		}
+	}
+}
+
+// collectNow removes the checkpoints that no record refers to. What is in use
+// is found out between the other two lists: a checkpoint whose record is
+// written meanwhile is in one of them. It is asked again at the end: a
+// checkpoint may be taken into use, by its record, just before that is deleted.
+// What only its use has spared is looked at again after that.
+func (s *Service) collectNow(ctx context.Context) error {
+	if s.checkpointer == nil {
+		return nil
+	}
+	kept, err := s.checkpointer.Checkpoints(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	used := maps.Clone(s.using)
+	s.mu.Unlock()
+	referred, err := s.cfg.Store.Checkpoints(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range kept {
+		if slices.Contains(referred, c.ID) {
+			continue
+		}
+		golden := strings.HasPrefix(c.ID, ids.Golden)
+		if golden && !s.golden.stale(&c) {
+			continue
+		}
+		spared := s.spare(c.ID, used[c.ID] > 0)
+		if !spared {
+			err = s.discard(ctx, &c)
+		}
+		if golden {
+			s.golden.removed(c.ID, !spared && err == nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// discard removes a checkpoint that nothing refers to, or sets it aside if this
+// daemon has not made it and its store has never named it.
+func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
+	s.mu.Lock()
+	ours := s.ours[c.ID]
+	s.mu.Unlock()
+	if !ours && s.cfg.Orphans != nil && !strings.HasPrefix(c.ID, ids.Golden) {
+		named, err := s.cfg.Store.WasNamed(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		if !named {
+			s.setAsideOrLeave(ctx, c, "no record names it")
+			return nil
+		}
+	}
+	if err := s.checkpointer.RemoveCheckpoint(ctx, c.ID); err != nil {
+		return err
+	}
+	s.log.Debug("removed a checkpoint", "checkpoint", c.ID)
+	s.mu.Lock()
+	delete(s.ours, c.ID)
+	s.mu.Unlock()
+	return s.cfg.Store.ForgetNamed(ctx, c.ID)
+}
+
+// Roots returns the digests of all root file systems that a sandbox or a
+// snapshot still needs, or something that was set aside.
+func (s *Service) Roots(ctx context.Context) (map[string]bool, error) {
+	roots, err := s.orphanRoots()
+	if err != nil {
+		return nil, err
+	}
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		snapshots, next, err := s.cfg.Store.ListSnapshots(ctx, everySnapshot, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range snapshots {
+			roots[r.Origin] = true
+		}
+		if next == "" {
+			break
+		}
+		page.Cursor = next
+	}
+	page.Cursor = ""
+	for {
+		records, next, err := s.cfg.Store.ListSandboxes(ctx, everyLiving, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range records {
+			roots[r.Origin] = true
+		}
+		if next == "" {
+			return roots, nil
+		}
+		page.Cursor = next
+	}
+}
+
+// goldenAge is how long a golden checkpoint that this process has not used is
+// kept.
+const goldenAge = 24 * time.Hour

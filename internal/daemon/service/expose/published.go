@@ -1,0 +1,319 @@
+package expose
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// defaultAddress is where ports are published unless the request says.
+	defaultAddress = "127.0.0.1"
+	// maxPublished bounds the connections of one sandbox's published ports at
+	// the same time; more are closed.
+	maxPublished = 512
+	// firstFreePort is the first that callers from afar may have.
+	firstFreePort = 1024
+	// publishDial bounds how long a connection waits for its sandbox, which may
+	// be paused.
+	publishDial = time.Minute
+)
+
+// Publisher listens on the ports of the host that lead to sandboxes.
+type Publisher struct {
+	x    *Exposer
+	mu   sync.Mutex
+	open map[string]*Published // by sandbox; guarded by mu
+}
+
+// Published are the ports of one sandbox.
+type Published struct {
+	id, team  string
+	ports     []sandbox.PublishedPort
+	listeners []net.Listener
+	slots     chan struct{}
+
+	mu     sync.Mutex
+	closed bool                  // guarded by mu
+	conns  map[net.Conn]struct{} // guarded by mu
+}
+
+// CheckPorts refuses what is wrong and fills in what was left out. Who is not
+// the user of the server gets loopback and no privileged ports.
+func CheckPorts(ports []sandbox.PublishedPort, caller *sandbox.Caller) error {
+	if len(ports) > sandbox.MaxPublishedPorts {
+		return validate.Errorf("ports has %d entries; publish at most %d", len(ports), sandbox.MaxPublishedPorts)
+	}
+	for i := range ports {
+		p := &ports[i]
+		field := fmt.Sprintf("ports[%d]", i)
+		p.Address = cmp.Or(p.Address, defaultAddress)
+		addr, err := netip.ParseAddr(p.Address)
+		if err != nil || addr.Zone() != "" {
+			return validate.Errorf("%s.address %s is not an address; give one of the host, such as %s", field, validate.Quote(p.Address), defaultAddress)
+		}
+		if err := cmp.Or(validate.Range(field+".host", int64(p.Host), 0, 65535), validate.Port(field+".guest", p.Guest)); err != nil {
+			return err
+		}
+		if caller.KeyID == call.LocalKeyID {
+			continue
+		}
+		if !addr.Unmap().IsLoopback() {
+			return sandbox.Errorf(sandbox.CodeForbidden, "%s.address %s is open to other machines, which only the user who runs the server may do; use %s or a preview", field, p.Address, defaultAddress)
+		}
+		if p.Host > 0 && p.Host < firstFreePort {
+			return sandbox.Errorf(sandbox.CodeForbidden, "%s.host %d is reserved for the user who runs the server; use %d or more, or 0 for one that is free", field, p.Host, firstFreePort)
+		}
+	}
+	return nil
+}
+
+// Listen opens the ports of a record, which gets the numbers of those that
+// were to be free. Nothing is accepted yet; whoever ends the sandbox closes
+// them. On an error none is open.
+func (p *Publisher) Listen(ctx context.Context, r *store.Record) (*Published, error) {
+	if len(r.Ports) == 0 {
+		return nil, nil
+	}
+	pub := &Published{id: r.ID, team: r.Team, slots: make(chan struct{}, maxPublished), conns: map[net.Conn]struct{}{}}
+	for _, port := range r.Ports {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(port.Address, strconv.Itoa(port.Host)))
+		if err != nil {
+			pub.close()
+			return nil, portError(err, port)
+		}
+		pub.listeners = append(pub.listeners, l)
+		if a, ok := l.Addr().(*net.TCPAddr); ok {
+			port.Host = a.Port
+		}
+		pub.ports = append(pub.ports, port)
+	}
+	r.Ports = pub.ports
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open[pub.id] = pub
+	return pub, nil
+}
+
+// portError tells why a port of the host cannot be listened on.
+func portError(err error, p sandbox.PublishedPort) error {
+	where := net.JoinHostPort(p.Address, strconv.Itoa(p.Host))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return sandbox.Wrap(sandbox.CodeConflict, err, fmt.Sprintf("port %s of the host is taken; choose another, or 0 for one that is free", where))
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("the host has no address %s; use one that it has, such as %s", p.Address, defaultAddress))
+	case errors.Is(err, syscall.EACCES):
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the server may not listen on port %s; use %d or more", where, firstFreePort))
+	}
+	return call.Unavailable(err, "the server cannot listen on port %s now; choose another", where)
+}
+
+// Serve begins to accept connections. A nil pub is none.
+func (p *Publisher) Serve(pub *Published) {
+	if pub == nil {
+		return
+	}
+	for i, l := range pub.listeners {
+		p.x.cfg.Gate.Go(func() { p.accept(pub, l, pub.ports[i].Guest) }) // or Close closes it
+	}
+}
+
+// accept relays what comes to one port until it is closed.
+func (p *Publisher) accept(pub *Published, l net.Listener, guest int) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// The process has too many open files, or the like.
+			select {
+			case <-p.x.cfg.Gate.Context().Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		select {
+		case pub.slots <- struct{}{}:
+			wg.Go(func() {
+				defer func() { <-pub.slots }()
+				p.relay(pub, conn, guest)
+			})
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+// relay leads one connection to the sandbox, which is resumed if it is paused.
+func (p *Publisher) relay(pub *Published, near net.Conn, guest int) {
+	defer near.Close()
+	if !pub.add(near) {
+		return
+	}
+	defer pub.remove(near)
+	far, err := p.dial(pub, guest)
+	if err != nil {
+		p.x.cfg.Log.Debug("relay a published port", "sandbox", pub.id, "port", guest, "error", call.Detailed(err))
+		// A reset tells the other side that nothing was there.
+		if tcp, ok := near.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		return
+	}
+	defer far.Close()
+	if !pub.add(far) {
+		return
+	}
+	defer pub.remove(far)
+	splice(near, far)
+}
+
+func (p *Publisher) dial(pub *Published, guest int) (net.Conn, error) {
+	leave, err := p.x.cfg.Gate.Begin()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(p.x.cfg.Gate.Context(), publishDial)
+	defer cancel()
+	h, err := p.x.cfg.Open(ctx, call.Realm{Team: pub.team}, pub.id)
+	if err != nil {
+		return nil, err
+	}
+	return p.x.dialPort(ctx, h, guest, true)
+}
+
+// splice copies both ways until both are done, or one has failed.
+func splice(a, b net.Conn) {
+	var wg sync.WaitGroup
+	pipe := func(to, from net.Conn) {
+		if _, err := io.Copy(to, from); err != nil {
+			_, _ = to.Close(), from.Close()
+			return
+		}
+		if closeWrite(to) != nil {
+			_, _ = to.Close(), from.Close()
+		}
+	}
+	wg.Go(func() { pipe(a, b) })
+	pipe(b, a)
+	wg.Wait()
+}
+
+// Close ends the ports of a sandbox and their connections, if it has any.
+func (p *Publisher) Close(id string) {
+	p.mu.Lock()
+	pub := p.open[id]
+	delete(p.open, id)
+	p.mu.Unlock()
+	if pub != nil {
+		pub.close()
+	}
+}
+
+// closeAll ends all ports.
+func (p *Publisher) closeAll() {
+	p.mu.Lock()
+	ids := maps.Clone(p.open)
+	p.mu.Unlock()
+	for id := range ids {
+		p.Close(id)
+	}
+}
+
+// Any reports whether a port is open.
+func (p *Publisher) Any() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.open) > 0
+}
+
+// Reopen listens for all sandboxes that have published ports and live, after a
+// start or where it failed before.
+func (p *Publisher) Reopen(ctx context.Context) error {
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	var errs []error
+	for {
+		records, next, err := p.x.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}}, page)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			if err := p.reopenOne(ctx, &r); err != nil {
+				errs = append(errs, fmt.Errorf("publish the ports of sandbox %s: %w", r.ID, call.Detailed(err)))
+			}
+		}
+		if next == "" {
+			return errors.Join(errs...)
+		}
+		page.Cursor = next
+	}
+}
+
+func (p *Publisher) reopenOne(ctx context.Context, r *store.Record) error {
+	p.mu.Lock()
+	_, open := p.open[r.ID]
+	p.mu.Unlock()
+	if open || len(r.Ports) == 0 {
+		return nil
+	}
+	pub, err := p.Listen(ctx, r)
+	if err != nil {
+		return err
+	}
+	p.Serve(pub)
+	// It may have ended since the record was read, which closes what is open.
+	now, err := p.x.cfg.Store.Sandbox(ctx, r.ID)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && now.State != sandbox.StateRunning && now.State != sandbox.StatePaused {
+		p.Close(r.ID)
+		return nil
+	}
+	return err
+}
+
+func (pub *Published) add(c net.Conn) bool {
+	pub.mu.Lock()
+	defer pub.mu.Unlock()
+	if pub.closed {
+		return false
+	}
+	pub.conns[c] = struct{}{}
+	return true
+}
+
+func (pub *Published) remove(c net.Conn) {
+	pub.mu.Lock()
+	defer pub.mu.Unlock()
+	delete(pub.conns, c)
+}
+
+func (pub *Published) close() {
+	pub.mu.Lock()
+	defer pub.mu.Unlock()
+	pub.closed = true
+	for _, l := range pub.listeners {
+		_ = l.Close()
+	}
+	for c := range pub.conns {
+		_ = c.Close()
+	}
+}

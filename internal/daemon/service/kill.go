@@ -1,0 +1,210 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Kill implements [sandbox.Sandboxes].
+func (s *Service) Kill(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.kill"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		if r, err = s.kill(c.Ctx, r.ID, "killed by "+c.Caller.KeyID); err != nil {
+			return nil, err
+		}
+		return s.view(r), nil
+	})
+}
+
+var living = []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused}
+
+// kill ends a sandbox and returns its record. Once begun it goes on although
+// ctx ends. It may be repeated.
+func (s *Service) kill(ctx context.Context, id, reason string) (store.Record, error) {
+	ctx, cancel := call.Teardown(ctx)
+	defer cancel()
+	r, err := s.beginKill(ctx, id, reason)
+	if err != nil || r.State.Final() && !r.Held {
+		return r, err
+	}
+	return s.finish(ctx, &r)
+}
+
+// beginKill records that a sandbox is stopping and has its callers know. It
+// returns the record, which says so unless it has ended.
+func (s *Service) beginKill(ctx context.Context, id, reason string) (store.Record, error) {
+	s.stopCreation(ctx, id)
+	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
+		From: living,
+		Apply: func(r *store.Record) error {
+			r.State, r.Reason = sandbox.StateStopping, reason
+			return nil
+		},
+	})
+	switch sandbox.CodeOf(err) {
+	case "":
+		s.drop(id, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was just killed (%s); create a new one", id, reason))
+	case sandbox.CodeNotRunning: // stopping, or ended
+	case sandbox.CodeNotFound: // its creation was cancelled, and is undone
+		return r, call.NoSandbox(id)
+	default:
+		return r, err
+	}
+	return r, nil
+}
+
+// finish removes what the engine holds of a sandbox that is stopping or has
+// ended, and records that.
+func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, error) {
+	s.Ports.Close(r.ID)
+	if err := s.cfg.Engine.Destroy(ctx, r.Instance); err != nil {
+		return *r, call.Unavailable(err, "sandbox %s could not be stopped completely; kill it again", r.ID)
+	}
+	if err := s.forgetSteps(ctx, r.ID, 0); err != nil {
+		return *r, err
+	}
+	defer s.collectSoon()
+	done, err := s.recordEnd(ctx, r.ID, false)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		return *r, nil
+	}
+	return done, err
+}
+
+// recordEnd records that a sandbox which was stopping has ended, and whether the
+// engine may still hold something of it.
+func (s *Service) recordEnd(ctx context.Context, id string, held bool) (store.Record, error) {
+	return s.cfg.Store.UpdateSandbox(ctx, id, store.Change{Apply: func(r *store.Record) error {
+		if r.State == sandbox.StateStopping {
+			now := time.Now().UTC()
+			r.State, r.EndedAt = sandbox.StateKilled, &now
+		}
+		r.Held = held || !r.State.Final()
+		return nil
+	}})
+}
+
+// stopCreation ends a create of this sandbox that is under way, and waits
+// until it is undone.
+func (s *Service) stopCreation(ctx context.Context, id string) {
+	s.mu.Lock()
+	c := s.creating[id]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	c.cancel(errKilled)
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+	}
+}
+
+// instanceFailed is called by the engine. It must not block.
+func (s *Service) instanceFailed(st engine.Status) {
+	// When the service is closed, the next start finds it in the engine's list.
+	s.gate.Go(func() {
+		ctx, cancel := call.Teardown(s.gate.Context())
+		defer cancel()
+		s.failInstance(ctx, st)
+	})
+}
+
+// failInstance records the end of whichever sandbox an instance was the machine
+// of, if it still was.
+func (s *Service) failInstance(ctx context.Context, st engine.Status) {
+	// First, so that whoever is about to record the instance learns of it.
+	s.mu.Lock()
+	if _, ok := s.coming[st.ID]; ok {
+		s.coming[st.ID] = cmp.Or(st.Reason, "it ended by itself")
+	}
+	s.mu.Unlock()
+	r, err := s.cfg.Store.SandboxByInstance(ctx, st.ID)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.State == sandbox.StatePaused {
+		if err := s.cfg.Engine.Destroy(ctx, st.ID); err != nil {
+			s.log.Error("remove an instance that nobody has", "instance", st.ID, "error", err)
+		}
+		return
+	}
+	if err != nil {
+		s.log.Error("find the sandbox of a failed instance", "instance", st.ID, "error", err)
+		s.insist(st.ID, func(ctx context.Context) error {
+			r, err := s.cfg.Store.SandboxByInstance(ctx, st.ID)
+			if err == nil {
+				_, err = s.tryFail(ctx, &r, st.Reason, "log", st.Log)
+			}
+			return err
+		})
+		return
+	}
+	_, _ = s.fail(ctx, &r, st.Reason, "log", st.Log) // what fails is logged, and tried again
+}
+
+// fail records that a sandbox has ended by itself, with the reason, and has the
+// engine remove what is left of it. It returns the record, or a not_found error
+// if there is none. Of a sandbox that is stopping or has ended it only removes
+// the rest, and one that is paused by now, or has another machine than before,
+// goes on. Details are attributes for the log. If the store does not take the
+// record, fail returns the error and the record is tried again until it does.
+func (s *Service) fail(ctx context.Context, before *store.Record, reason string, details ...any) (*store.Record, error) {
+	r, err := s.tryFail(ctx, before, reason, details...)
+	if err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
+		s.log.Error("record a failed sandbox", "sandbox", before.ID, "error", err)
+		again := *before
+		s.insist(before.Instance, func(ctx context.Context) error {
+			_, err := s.tryFail(ctx, &again, reason, details...)
+			return err
+		})
+	}
+	return r, err
+}
+
+// tryFail is one attempt of [Service.fail].
+func (s *Service) tryFail(ctx context.Context, before *store.Record, reason string, details ...any) (*store.Record, error) {
+	ctx, cancel := call.Teardown(ctx)
+	defer cancel()
+	id := before.ID
+	var now store.Record
+	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
+		From: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning},
+		Apply: func(r *store.Record) error {
+			if now = *r; r.Instance != before.Instance {
+				return errMoved
+			}
+			now := time.Now().UTC()
+			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason, &now
+			return nil
+		},
+	})
+	switch sandbox.CodeOf(err) {
+	case "":
+		s.drop(id, call.Ended(&r))
+		s.gate.System(&r, "sandbox.fail", reason)
+		s.log.Warn("sandbox failed", append([]any{"sandbox", id, "reason", reason}, details...)...)
+	case sandbox.CodeNotRunning:
+		if !r.State.Final() || !r.Held { // a kill under way removes it; or all is gone
+			return &r, nil
+		}
+	default:
+		if errors.Is(err, errMoved) {
+			return &now, nil
+		}
+		return nil, err
+	}
+	done, err := s.finish(ctx, &r)
+	if err != nil {
+		s.log.Error("remove a failed sandbox", "sandbox", id, "error", err)
+		return &r, nil // Repair removes it
+	}
+	return &done, nil
+}

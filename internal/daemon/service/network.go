@@ -1,0 +1,398 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+var (
+	errNoGateway = sandbox.Errorf(sandbox.CodeUnsupported, "this server cannot change the network of a running sandbox; create a new one with the policy")
+	errNoLog     = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no network logs")
+)
+
+// alive are the states of a sandbox that has a policy to change.
+var alive = []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}
+
+// spec describes the instance of a record, with its gateway.
+func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (engine.Spec, error) {
+	spec := b.spec(r)
+	spec.Label = instanceLabel(r)
+	n, err := s.networkOf(ctx, r)
+	if err != nil {
+		return spec, err
+	}
+	spec.Network = n
+	spec.Mounts, err = s.Volumes.InstanceMounts(ctx, r)
+	return spec, err
+}
+
+// networkOf returns what the gateway of a record's instance does. Secrets are
+// those of now: one that is gone is revoked.
+func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Network, error) {
+	n := &engine.Network{SandboxID: r.ID, Policy: call.PolicyOf(r)}
+	sealed := map[string]store.SecretRecord{}
+	for _, b := range r.Bindings {
+		bound := engine.Binding{Placeholder: b.Placeholder, SecretID: b.SecretID, Secret: b.Secret}
+		secret, err := s.cfg.Store.Secret(ctx, b.SecretID)
+		switch {
+		case err == nil && secret.Team == r.Team && s.cfg.Vault != nil:
+			bound.Hosts, bound.Auth = secret.Hosts, secret.Auth
+			sealed[b.Placeholder] = secret
+		case err == nil || sandbox.CodeOf(err) == sandbox.CodeNotFound:
+			bound.Revoked = true
+		default:
+			return nil, err
+		}
+		n.Bindings = append(n.Bindings, bound)
+	}
+	if len(sealed) > 0 {
+		n.Values = s.values(context.WithoutCancel(ctx), n.Bindings, sealed)
+	}
+	return n, nil
+}
+
+// values tells the values of bindings, one at a time and wiped after that. One that
+// has been sealed with another key since it was read is read again.
+func (s *Service) values(ctx context.Context, bindings []engine.Binding, sealed map[string]store.SecretRecord) engine.Values {
+	return func(yield func(placeholder string, value []byte) error) error {
+		for _, b := range bindings {
+			secret, ok := sealed[b.Placeholder]
+			if !ok {
+				continue
+			}
+			open := func() error {
+				return s.cfg.Vault.Open(vault.Ref{Secret: secret.ID, Version: secret.Version}, secret.Sealed, func(value []byte) error {
+					return yield(b.Placeholder, value)
+				})
+			}
+			err := open()
+			for errors.Is(err, vault.ErrKeyMissing) {
+				now, serr := s.cfg.Store.Secret(ctx, secret.ID)
+				if serr != nil || bytes.Equal(now.Sealed, secret.Sealed) {
+					break
+				}
+				secret = now
+				err = open()
+			}
+			if errors.Is(err, vault.ErrDamaged) || errors.Is(err, vault.ErrKeyMissing) {
+				return call.Unavailable(err, "the value of secret %q cannot be opened; rotate the secret, or detach it", secret.Name)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// push has the gateway of a running sandbox do what the record says.
+//
+// Preconditions: the caller holds the lock of the sandbox.
+func (s *Service) push(ctx context.Context, h *handle, r *store.Record) error {
+	gateway, ok := h.instance.(engine.Gateway)
+	if !ok {
+		return errNoGateway
+	}
+	n, err := s.networkOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := gateway.SetNetwork(ctx, *n); err != nil {
+		if e, ok := errors.AsType[*sandbox.Error](err); ok {
+			return e
+		}
+		return call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+	}
+	return nil
+}
+
+// pushAgain gives the gateway of a sandbox the values that its secrets have
+// now, if it runs.
+func (s *Service) pushAgain(ctx context.Context, id string) error {
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil || r.State != sandbox.StateRunning {
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			err = nil
+		}
+		return err
+	}
+	h, err := s.openRecord(ctx, &r)
+	if err != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+			err = nil
+		}
+		return err
+	}
+	return s.push(ctx, h, &r)
+}
+
+// regate changes the policy or the bindings of a sandbox: the record first,
+// then the gateway and the environment of one that runs. If that fails the
+// record is taken back; a crash in between is mended at the next start.
+func (s *Service) regate(ctx context.Context, id string, apply func(*store.Record) error) (store.Record, error) {
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return store.Record{}, err
+	}
+	defer unlock()
+	var before store.Record
+	after, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{From: alive, Apply: func(r *store.Record) error {
+		before = *r
+		r.Applying = r.State == sandbox.StateRunning
+		return apply(r)
+	}})
+	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+		err = call.NotRunning(&after)
+	}
+	if err != nil || after.State != sandbox.StateRunning {
+		return after, err
+	}
+	// From here on all or nothing, whether or not the caller stays.
+	ctx, cancel := call.Teardown(ctx)
+	defer cancel()
+	h, err := s.openRecord(ctx, &after)
+	if err != nil {
+		return after, err
+	}
+	err = s.push(ctx, h, &after)
+	if err == nil && !maps.Equal(environment(&before), environment(&after)) {
+		err = h.setEnvironment(ctx, &after)
+		if err != nil && len(after.Bindings) < len(before.Bindings) {
+			// The gateway has taken the secret away. Code inside may have stopped
+			// the agent, and must not keep it by that; Repair tries again.
+			s.log.Warn("take the placeholder of a secret out of an environment", "sandbox", id, "error", call.Detailed(err))
+			return after, nil
+		}
+	}
+	if err != nil {
+		s.takeBackNetwork(ctx, h, &before)
+		return after, h.explain(ctx, err)
+	}
+	return s.cfg.Store.UpdateSandbox(ctx, id, store.Change{Apply: applied(nil, before.Applying)})
+}
+
+// takeUp has a running sandbox take on the network of its record.
+func (s *Service) takeUp(ctx context.Context, h *handle, r *store.Record) error {
+	if err := s.push(ctx, h, r); err != nil {
+		return err
+	}
+	return h.setEnvironment(ctx, r)
+}
+
+// setEnvironment has the agent take on the environment of the record.
+func (h *handle) setEnvironment(ctx context.Context, r *store.Record) error {
+	_, err := h.client.Configure(ctx, &agentv1.ConfigureRequest{Env: environment(r), ReplaceEnv: true})
+	return err
+}
+
+// takeBackNetwork undoes a change that could not be applied.
+func (s *Service) takeBackNetwork(ctx context.Context, h *handle, before *store.Record) {
+	ctx, cancel := call.Teardown(ctx)
+	defer cancel()
+	err := s.takeUp(ctx, h, before)
+	if sandbox.CodeOf(err) == sandbox.CodeUnsupported {
+		err = nil // nothing was changed
+	}
+	if err != nil {
+		s.log.Warn("take back a change of the network", "sandbox", h.id, "error", call.Detailed(err))
+	}
+	_, serr := s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: func(r *store.Record) error {
+		r.Network, r.Bindings, r.Applying = before.Network, before.Bindings, before.Applying || err != nil
+		return nil
+	}})
+	if serr != nil {
+		s.log.Error("take back the record of a change of the network", "sandbox", h.id, "error", serr)
+	}
+}
+
+// GetNetwork implements [sandbox.Network].
+func (s *Service) GetNetwork(ctx context.Context, ref string) (*sandbox.NetworkPolicy, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.NetworkPolicy, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		policy := call.PolicyOf(&r)
+		return &policy, nil
+	})
+}
+
+// SetNetwork implements [sandbox.Network].
+func (s *Service) SetNetwork(ctx context.Context, ref string, policy sandbox.NetworkPolicy) (*sandbox.NetworkPolicy, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "network.set"), func(c *call.Call) (*sandbox.NetworkPolicy, error) {
+		if err := validate.Network(&policy); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = describePolicy(&policy)
+		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
+			r.Network = &policy
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		now := call.PolicyOf(&r)
+		return &now, nil
+	})
+}
+
+// describePolicy is what the audit record says of a policy.
+func describePolicy(p *sandbox.NetworkPolicy) string {
+	return fmt.Sprintf("preset %s, %d rules, %d allow_out, %d deny_out", p.Preset, len(p.Rules), len(p.AllowOut), len(p.DenyOut))
+}
+
+// NetworkLog implements [sandbox.Network].
+func (s *Service) NetworkLog(ctx context.Context, ref string, req sandbox.NetworkLogRequest) (*sandbox.List[sandbox.NetworkEvent], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.NetworkEvent], error) {
+		if err := s.checkLogRequest(&req); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		events, next, err := s.logger.NetworkLog(c.Ctx, r.ID, req)
+		if err != nil {
+			return nil, err
+		}
+		return &sandbox.List[sandbox.NetworkEvent]{Items: append([]sandbox.NetworkEvent{}, events...), NextCursor: next}, nil
+	})
+}
+
+// checkLogRequest refuses what selects nothing by mistake.
+func (s *Service) checkLogRequest(req *sandbox.NetworkLogRequest) error {
+	if s.logger == nil {
+		return errNoLog
+	}
+	switch req.Kind {
+	case "", sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest:
+	default:
+		return validate.Errorf("kind %s is not known; use %q, %q or %q", validate.Quote(string(req.Kind)), sandbox.NetworkConnection, sandbox.NetworkDNS, sandbox.NetworkRequest)
+	}
+	switch req.Verdict {
+	case "", sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed:
+	default:
+		return validate.Errorf("verdict %s is not known; use %q, %q or %q", validate.Quote(string(req.Verdict)), sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkFailed)
+	}
+	if err := validate.Text("host", req.Host); err != nil {
+		return err
+	}
+	if len(req.Host) > maxHostName {
+		return validate.Errorf("host has %d bytes; names of hosts have at most %d", len(req.Host), maxHostName)
+	}
+	if req.Since != nil && req.Until != nil && req.Until.Before(*req.Since) {
+		return validate.Errorf("until is before since; exchange them")
+	}
+	_, err := store.PageLimit(req.Page)
+	return err
+}
+
+// maxHostName bounds the name of a host, with "*." before it.
+const maxHostName = 256
+
+// lookEvery is how often a sandbox is looked at whose log is followed.
+const lookEvery = time.Second
+
+// FollowNetworkLog implements [sandbox.Network].
+func (s *Service) FollowNetworkLog(ctx context.Context, ref string, req sandbox.NetworkLogRequest, sink func(sandbox.NetworkEvent) error) error {
+	return call.Run(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) error {
+		if err := s.checkLogRequest(&req); err != nil {
+			return err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return err
+		}
+		if r.State.Final() {
+			return nil
+		}
+		following, stop := context.WithCancel(c.Ctx)
+		defer stop()
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			s.untilEnded(following, r.ID)
+			stop()
+		}()
+		err = s.logger.FollowNetworkLog(following, r.ID, req, func(ev sandbox.NetworkEvent) error {
+			if err := sink(ev); err != nil {
+				return &call.CallbackError{Err: err}
+			}
+			return nil
+		})
+		ended := following.Err() != nil
+		stop()
+		<-watched
+		if _, own := errors.AsType[*call.CallbackError](err); ended && !own && s.gate.Context().Err() == nil {
+			return nil
+		}
+		return err
+	})
+}
+
+// untilEnded returns when a sandbox has ended, or ctx is over.
+func (s *Service) untilEnded(ctx context.Context, id string) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r, err := s.cfg.Store.Sandbox(ctx, id)
+		if err == nil && r.State.Final() || sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			// What came at the end is passed on first.
+			select {
+			case <-ctx.Done():
+			case <-time.After(lookEvery):
+			}
+			return
+		}
+	}
+}
+
+// collectLogs removes the logs of sandboxes that have no record any more.
+func (s *Service) collectLogs(ctx context.Context) error {
+	if s.logger == nil {
+		return nil
+	}
+	kept, err := s.logger.NetworkLogs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range kept {
+		if s.Builder.Owns(id) {
+			continue // the build removes it
+		}
+		_, err := s.cfg.Store.Sandbox(ctx, id)
+		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			err = s.logger.RemoveNetworkLog(ctx, id)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,413 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/guest/agentclient"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// lookTimeout bounds what a sandbox may take to say how many processes it
+	// has, and lookers how many sandboxes are looked at at once.
+	lookTimeout = 2 * time.Second
+	lookers     = 8
+)
+
+// ListProcesses implements [sandbox.Observe].
+func (s *Service) ListProcesses(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Process], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Process], error) {
+		h, err := s.openFor(c, ref)
+		if err != nil {
+			return nil, err
+		}
+		processes, err := h.client.ListProcesses(c.Ctx)
+		if err != nil {
+			return nil, h.explain(c.Ctx, err)
+		}
+		return pageOf("processes", processes, page, func(p *sandbox.Process) store.Place { return store.Place{Number: int64(p.PID)} })
+	})
+}
+
+// SignalProcess implements [sandbox.Observe].
+func (s *Service) SignalProcess(ctx context.Context, ref string, pid int, signal string) error {
+	return call.Run(ctx, s.gate, call.Audited(sandbox.ScopeSandboxesWrite, "process.signal"), func(c *call.Call) error {
+		sig, err := agentclient.ParseSignal(signal)
+		if err != nil {
+			return validate.Errorf("signal %s is not known; %w", validate.Quote(signal), err)
+		}
+		// Every other number means more than one process to the kernel.
+		if pid < 2 || pid > 1<<30 {
+			return validate.Errorf("pid is %d; give the id of a process as the list of processes shows it, 2 or more", pid)
+		}
+		h, err := s.openFor(c, ref)
+		if err != nil {
+			return err
+		}
+		c.Detail = fmt.Sprintf("%d signal %d", pid, sig)
+		return h.explain(c.Ctx, h.client.SignalProcess(c.Ctx, pid, sig))
+	})
+}
+
+// usage tells what a running sandbox uses. Processes is counted inside; it is
+// 0 when the sandbox is too busy to say.
+func (s *Service) usage(ctx context.Context, h *handle, r *store.Record) (*sandbox.Stats, error) {
+	host, err := h.instance.Stats(ctx)
+	if err != nil {
+		return nil, h.explain(ctx, call.Unavailable(err, "sandbox %s does not tell what it uses now; try again", r.ID))
+	}
+	st := &sandbox.Stats{
+		SandboxID: r.ID, CPUSeconds: float64(host.CPUNanos) / 1e9,
+		MemoryBytes: host.MemoryBytes, MemoryMaxBytes: r.Resources.MemoryMiB << 20, PrivateBytes: host.PrivateBytes,
+		DiskBytes: host.DiskBytes, DiskMaxBytes: r.Resources.DiskMiB << 20,
+		NetworkInBytes: host.NetRxBytes, NetworkOutBytes: host.NetTxBytes,
+	}
+	began := time.Now()
+	inside, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	a, err := h.client.Stats(inside)
+	switch {
+	case err == nil:
+		h.heard()
+		st.Processes = a.Processes
+	case inside.Err() != nil && ctx.Err() == nil:
+		s.suspect(ctx, h, began)
+	}
+	return st, nil
+}
+
+// ListStats implements [sandbox.Observe].
+func (s *Service) ListStats(ctx context.Context, req sandbox.StatsRequest) (*sandbox.List[sandbox.SandboxStats], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.SandboxStats], error) {
+		records, next, err := s.watched(c, &req)
+		if err != nil {
+			return nil, err
+		}
+		list := &sandbox.List[sandbox.SandboxStats]{Items: make([]sandbox.SandboxStats, len(records)), NextCursor: next}
+		var g errgroup.Group
+		g.SetLimit(lookers)
+		for i := range records {
+			r := &records[i]
+			st := &list.Items[i]
+			*st = sandbox.SandboxStats{ID: r.ID, Name: r.Name, Namespace: r.Namespace, State: r.State}
+			if r.State != sandbox.StateRunning {
+				continue
+			}
+			g.Go(func() error {
+				s.look(c.Ctx, r, st)
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return nil, err
+		}
+		return list, c.Ctx.Err()
+	})
+}
+
+// watched returns a page of the records that a request selects, newest first,
+// and the cursor of the next.
+func (s *Service) watched(c *call.Call, req *sandbox.StatsRequest) ([]store.Record, string, error) {
+	if req.Sandbox != "" {
+		switch _, err := store.PageLimit(req.Page); {
+		case err != nil:
+			return nil, "", err
+		case req.Namespace != "":
+			return nil, "", validate.Errorf("give a sandbox or a namespace, not both")
+		case req.Cursor != "":
+			return nil, "", validate.Errorf("a sandbox is no listing that a cursor goes on with; leave the cursor or the sandbox out")
+		}
+		r, err := c.Resolve(req.Sandbox)
+		return []store.Record{r}, "", err
+	}
+	f, err := s.filterFor(c, &sandbox.ListRequest{Namespace: req.Namespace})
+	if err != nil {
+		return nil, "", err
+	}
+	return s.cfg.Store.ListSandboxes(c.Ctx, f, req.Page)
+}
+
+// look fills in what a running sandbox uses; of one that ends meanwhile, or
+// does not tell, nothing.
+func (s *Service) look(ctx context.Context, r *store.Record, st *sandbox.SandboxStats) {
+	h, err := s.openRecord(ctx, r)
+	if err != nil {
+		return
+	}
+	used, err := s.usage(ctx, h, r)
+	if err != nil {
+		return
+	}
+	st.Stats, st.CPUPercent = used, s.meter.percent(h, r.StartedAt, used.CPUSeconds)
+}
+
+// ListDeliveries implements [sandbox.Observe].
+func (s *Service) ListDeliveries(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Delivery], error) {
+	return s.webhooks.ListDeliveries(ctx, ref, page)
+}
+
+// StatsSeries implements [sandbox.Observe].
+func (s *Service) StatsSeries(ctx context.Context, ref string, req sandbox.StatsSeriesRequest) (*sandbox.List[sandbox.StatsPoint], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.StatsPoint], error) {
+		if err := validate.Range("max_points", int64(req.MaxPoints), 0, int64(sandbox.StatsRetention/sandbox.StatsInterval)); err != nil {
+			return nil, err
+		}
+		since := time.Now().Add(-sandbox.StatsRetention)
+		if req.Since != nil {
+			// What clocks differ by is forgiven.
+			if req.Since.Before(since.Add(-time.Minute)) {
+				return nil, validate.Errorf("since is more than %s ago; statistics are kept that long", sandbox.StatsRetention)
+			}
+			since = *req.Since
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		return &sandbox.List[sandbox.StatsPoint]{Items: thin(s.meter.points(r.ID, since), req.MaxPoints)}, nil
+	})
+}
+
+// thin brings points down to most, each standing for several: with the mean
+// of their processor time, and else as the last of them says.
+func thin(points []sandbox.StatsPoint, most int) []sandbox.StatsPoint {
+	if most == 0 || len(points) <= most {
+		return points
+	}
+	out := make([]sandbox.StatsPoint, 0, most)
+	for i := range most {
+		group := points[i*len(points)/most : (i+1)*len(points)/most]
+		sum := 0.0
+		for _, p := range group {
+			sum += p.CPUPercent
+		}
+		last := group[len(group)-1]
+		last.CPUPercent = sum / float64(len(group))
+		out = append(out, last)
+	}
+	return out
+}
+
+// meter keeps what sandboxes have used, in memory only.
+type meter struct {
+	mu     sync.Mutex
+	series map[string]*series // by sandbox; guarded by mu
+	// primed tells that all were looked at once: what a sandbox had sent before
+	// the daemon began is not of the totals. Guarded by mu.
+	primed        bool
+	netIn, netOut int64 // of all sandboxes, ended ones too; guarded by mu
+}
+
+// series is what one sandbox has used.
+type series struct {
+	ring []sandbox.StatsPoint // oldest at next once it is full
+	next int
+	// The last look at its processor time, of which instance and when, and the
+	// share that it told.
+	instance string
+	at       time.Time
+	cpu      float64
+	percent  float64
+	// The last look at its network, of which instance.
+	netInstance   string
+	netIn, netOut int64
+}
+
+const seriesLength = int(sandbox.StatsRetention / sandbox.StatsInterval)
+
+// leastLook is the shortest time of which a share of a processor is told: in a
+// shorter one the delay of a reading is a large part.
+const leastLook = 250 * time.Millisecond
+
+func (m *meter) of(id string) *series {
+	if m.series == nil {
+		m.series = map[string]*series{}
+	}
+	one := m.series[id]
+	if one == nil {
+		one = &series{}
+		m.series[id] = one
+	}
+	return one
+}
+
+// percent tells which share of a processor a sandbox has used since it was
+// last looked at, or since it was started.
+func (m *meter) percent(h *handle, started *time.Time, cpuSeconds float64) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.of(h.id).share(h.instance.ID(), int(h.vcpus.Load()), started, time.Now(), cpuSeconds)
+}
+
+// share notes a look at the processor time, and tells the share since the one
+// before. A look within leastLook of the one before is not noted and tells the
+// share of that one. The share is at most 100 for each of the sandbox's
+// processors: what is above that is the delay between a reading and its time.
+func (one *series) share(instance string, vcpus int, started *time.Time, now time.Time, cpu float64) float64 {
+	if one.instance == instance && now.Sub(one.at) < leastLook && cpu >= one.cpu {
+		return one.percent
+	}
+	since, used := one.at, cpu-one.cpu
+	if one.instance != instance || used < 0 {
+		used, since = cpu, now
+		if one.at.IsZero() && started != nil {
+			since = *started
+		}
+	}
+	one.instance, one.at, one.cpu, one.percent = instance, now, cpu, 0
+	if d := now.Sub(since); d >= leastLook {
+		one.percent = min(100*used/d.Seconds(), 100*float64(vcpus))
+	}
+	return one.percent
+}
+
+func (one *series) latest() sandbox.StatsPoint {
+	return one.ring[(one.next+len(one.ring)-1)%len(one.ring)]
+}
+
+func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	one, now := m.of(h.id), time.Now()
+	m.carry(one, h.instance.ID(), st.NetworkInBytes, st.NetworkOutBytes)
+	p := sandbox.StatsPoint{
+		Time: now.UTC(), CPUPercent: one.share(h.instance.ID(), int(h.vcpus.Load()), started, now, st.CPUSeconds), MemoryBytes: st.MemoryBytes, DiskBytes: st.DiskBytes,
+		Processes: st.Processes, NetworkInBytes: st.NetworkInBytes, NetworkOutBytes: st.NetworkOutBytes,
+	}
+	if len(one.ring) < seriesLength {
+		one.ring = append(one.ring, p)
+		return
+	}
+	one.ring[one.next] = p
+	one.next = (one.next + 1) % seriesLength
+}
+
+// carry adds to the totals what a sandbox has received and sent since the look
+// before. A new instance counts from 0.
+//
+// Preconditions: m.mu is held.
+func (m *meter) carry(one *series, instance string, in, out int64) {
+	if one.netInstance != instance {
+		one.netInstance, one.netIn, one.netOut = instance, 0, 0
+	}
+	if m.primed {
+		m.netIn += max(0, in-one.netIn)
+		m.netOut += max(0, out-one.netOut)
+	}
+	one.netIn, one.netOut = in, out
+}
+
+// network returns what all sandboxes have received and sent, as far as was
+// looked.
+func (m *meter) network() (in, out int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.netIn, m.netOut
+}
+
+// looked notes that every sandbox that runs was looked at.
+func (m *meter) looked() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.primed = true
+}
+
+// points returns what was noted since a time, oldest first.
+func (m *meter) points(id string, since time.Time) []sandbox.StatsPoint {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := []sandbox.StatsPoint{}
+	one := m.series[id]
+	if one == nil {
+		return out
+	}
+	for i := range one.ring {
+		if p := one.ring[(one.next+i)%len(one.ring)]; !p.Time.Before(since) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// forget drops the series of sandboxes that have not run for longer than is
+// kept.
+func (m *meter) forget(before time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, one := range m.series {
+		if one.at.Before(before) {
+			delete(m.series, id)
+		}
+	}
+}
+
+// sum adds up the latest points of the sandboxes that run.
+func (m *meter) sum(handles map[string]*handle) (total sandbox.StatsPoint) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range handles {
+		one := m.series[id]
+		if one == nil || len(one.ring) == 0 {
+			continue
+		}
+		p := one.latest()
+		total.CPUPercent += p.CPUPercent
+		total.MemoryBytes += p.MemoryBytes
+		total.DiskBytes += p.DiskBytes
+		total.Processes += p.Processes
+	}
+	return total
+}
+
+// meterLoop notes at every interval what the sandboxes use that run.
+func (s *Service) meterLoop() {
+	t := time.NewTicker(sandbox.StatsInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.gate.Context().Done():
+			return
+		case <-t.C:
+			s.measure(s.gate.Context())
+		}
+	}
+}
+
+// measure looks at each running sandbox once.
+func (s *Service) measure(ctx context.Context) {
+	var g errgroup.Group
+	g.SetLimit(lookers / 2)
+	for _, h := range s.running() {
+		g.Go(func() error {
+			limited, cancel := context.WithTimeout(ctx, 3*lookTimeout)
+			defer cancel()
+			// One that does not tell has no point at this time.
+			if st, err := s.usage(limited, h, &store.Record{}); err == nil {
+				s.meter.add(h, nil, st)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	s.meter.looked()
+	s.meter.forget(time.Now().Add(-sandbox.StatsRetention))
+}
+
+// running returns the handles of the sandboxes that run.
+func (s *Service) running() map[string]*handle {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	handles := make(map[string]*handle, len(s.handles))
+	for id, h := range s.handles {
+		handles[id] = h
+	}
+	return handles
+}

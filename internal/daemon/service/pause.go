@@ -1,0 +1,381 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/startup"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// wakeTimeout bounds a resume that a call needs, which goes on although the
+// caller leaves: others may wait for it.
+const wakeTimeout = 2 * time.Minute
+
+// Pause implements [sandbox.Snapshots].
+func (s *Service) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.pause"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		paused, err := s.pause(c.Ctx, r.ID, nothing)
+		if err != nil {
+			return nil, err
+		}
+		return s.view(paused), nil
+	})
+}
+
+// A settle is called when what remains of a change is to record it, and has the
+// last word on whether to. What it returns is called when that is done.
+type settle func() (done func(), err error)
+
+// nothing is the [settle] of those who ask for a change whatever goes on.
+func nothing() (done func(), err error) { return func() {}, nil }
+
+// pause keeps the state of a running sandbox and ends its instance.
+func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Record, error) {
+	if err := s.needCheckpointer(); err != nil {
+		return store.Record{}, err
+	}
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return store.Record{}, err
+	}
+	defer unlock()
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil || r.State == sandbox.StatePaused {
+		return r, err
+	}
+	h, err := s.openRecord(ctx, &r)
+	if err != nil {
+		return r, err
+	}
+	checkpoint := ids.New(ids.Checkpoint)
+	defer s.use(checkpoint)()
+	var paused store.Record
+	_, err = s.checkpointer.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
+		Durable: true,
+		Label:   sandboxLabel(keptPause, &r),
+		Commit: func(engine.Checkpoint) (err error) {
+			if err := s.Volumes.Sync(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
+				return err
+			}
+			done, err := settle()
+			if err != nil {
+				return err
+			}
+			defer done()
+			paused, err = s.commitPause(ctx, &r, checkpoint)
+			return err
+		},
+	})
+	if err != nil {
+		return r, h.explain(ctx, engineError(&r, err))
+	}
+	return paused, nil
+}
+
+// commitPause records that a sandbox is paused. From here on it is, whatever
+// becomes of its instance.
+func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint string) (store.Record, error) {
+	last := r.LastActiveAt
+	s.mu.Lock()
+	if h := s.handles[r.ID]; h != nil {
+		if at, _ := h.lastActive(); at.After(last) {
+			last = at
+		}
+	}
+	s.mu.Unlock()
+	paused, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
+		From: []sandbox.State{sandbox.StateRunning},
+		Apply: func(now *store.Record) error {
+			if now.Instance != r.Instance {
+				return changedMeanwhile(r.ID)
+			}
+			at := time.Now().UTC()
+			now.State, now.Checkpoint, now.PausedAt = sandbox.StatePaused, checkpoint, &at
+			now.PausedExpiresAt = expiry(at, now.PausedLifetimeSeconds)
+			now.LastActiveAt = last.UTC()
+			return nil
+		},
+	})
+	if err != nil {
+		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
+			err = call.NotRunning(&paused)
+		}
+		return paused, err
+	}
+	s.drop(r.ID, sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was paused during the call; what ran in it goes on when it is resumed, by the next call or sandbox_resume", r.ID))
+	return paused, nil
+}
+
+func changedMeanwhile(id string) error {
+	return sandbox.Errorf(sandbox.CodeConflict, "sandbox %s was restored or merged at the same moment; look at it and try again", id)
+}
+
+// engineError explains an error of the engine about a sandbox.
+func engineError(r *store.Record, err error) error {
+	if errors.Is(err, engine.ErrNotFound) {
+		return call.Unavailable(err, "sandbox %s does not answer now; try again", r.ID)
+	}
+	return err
+}
+
+// Resume implements [sandbox.Snapshots].
+func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequest) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.resume"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		switch r.State {
+		case sandbox.StateRunning:
+			if req.FilesOnly {
+				return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s runs; files_only is for a paused one", r.ID)
+			}
+			return s.view(r), nil
+		case sandbox.StatePaused:
+		default:
+			return nil, call.NotRunning(&r)
+		}
+		if req.FilesOnly {
+			c.Detail = "files only"
+			r, err = s.resume(c.Ctx, r.ID, true)
+		} else {
+			r, err = s.wake(c.Ctx, &r)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return s.view(r), nil
+	})
+}
+
+// wake resumes a paused sandbox, once however many callers ask at a time.
+func (s *Service) wake(ctx context.Context, r *store.Record) (store.Record, error) {
+	done := s.waking.DoChan(r.ID, func() (any, error) {
+		leave, err := s.gate.Begin()
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		ctx, cancel := context.WithTimeout(s.gate.Context(), wakeTimeout)
+		defer cancel()
+		return s.resume(ctx, r.ID, false)
+	})
+	select {
+	case res := <-done:
+		if res.Err != nil {
+			return *r, res.Err
+		}
+		return res.Val.(store.Record), nil
+	case <-ctx.Done():
+		return *r, ctx.Err()
+	}
+}
+
+// resume continues a paused sandbox in a new instance. It is paused until that
+// one answers, and stays so if it does not.
+func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.Record, error) {
+	if err := s.needCheckpointer(); err != nil {
+		return store.Record{}, err
+	}
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return store.Record{}, err
+	}
+	defer unlock()
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil || r.State == sandbox.StateRunning {
+		return r, err
+	}
+	if r.State != sandbox.StatePaused {
+		return r, call.NotRunning(&r)
+	}
+	defer s.use(r.Checkpoint)()
+	root, err := startup.RootOf(r.Root)
+	if err != nil {
+		return r, err
+	}
+	from := bootSource{root: root, checkpoint: r.Checkpoint, filesOnly: filesOnly, startup: startup.Recorded(r.Root)}
+	began := time.Now()
+	running, err := s.replace(ctx, &r, from, func(now *store.Record) error {
+		if now.State != sandbox.StatePaused || now.Checkpoint != r.Checkpoint {
+			return call.NotRunning(now)
+		}
+		return nil
+	})
+	if err != nil {
+		return r, err
+	}
+	s.gate.System(&running, "sandbox.resumed", fmt.Sprintf("in %s", time.Since(began).Round(time.Millisecond)))
+	return running, nil
+}
+
+// replace makes a new instance for a sandbox that is running or paused, and
+// has the sandbox go on in it. Check is called while the record is locked and
+// may change it further; its error stops the change. On an error the sandbox
+// is as it was.
+//
+// Preconditions: the caller holds the lock of the sandbox.
+func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource, check func(*store.Record) error) (store.Record, error) {
+	if err := s.admitResume(ctx, r); err != nil {
+		return *r, err
+	}
+	next := *r
+	next.Instance = ids.New(ids.Sandbox)
+	died, forget := s.expect(next.Instance)
+	defer forget()
+	spec, err := s.spec(ctx, &from, &next)
+	if err != nil {
+		return *r, err
+	}
+	instance, err := s.cfg.Engine.Create(ctx, spec)
+	if err != nil {
+		return *r, err
+	}
+	if err := from.startIn(ctx, instance); err != nil && ctx.Err() == nil {
+		// The files are what was asked for. Whoever broke the start command with
+		// them can mend it in the sandbox only.
+		s.gate.System(r, "sandbox.start_failed", sandbox.MessageOf(err))
+	}
+	h := newHandle(&next, instance)
+	running, err := *r, died()
+	if err == nil {
+		running, err = s.continueRecord(ctx, r, instance, check)
+	}
+	if err != nil {
+		h.client.Close()
+		clean, cancel := call.Teardown(ctx)
+		defer cancel()
+		if derr := s.cfg.Engine.Destroy(clean, next.Instance); derr != nil {
+			s.log.Error("remove an instance that was not needed", "sandbox", r.ID, "error", derr)
+		}
+		return *r, call.RetryLater(err)
+	}
+	h.history.Store(int32(running.History))
+	s.swap(&running, h)
+	s.endInstance(ctx, r)
+	if err := died(); err != nil {
+		_, _ = s.fail(ctx, &running, sandbox.MessageOf(err)) // what fails is logged, and tried again
+	}
+	return running, nil
+}
+
+// admitResume refuses to wake a paused sandbox over the quota before the work
+// is done, and not only after it.
+func (s *Service) admitResume(ctx context.Context, r *store.Record) error {
+	if r.State != sandbox.StatePaused {
+		return nil
+	}
+	used, err := s.cfg.Store.SandboxUsage(ctx, r.Team)
+	if err != nil {
+		return err
+	}
+	more := store.Usage{VCPUs: r.Resources.VCPUs, MemoryMiB: r.Resources.MemoryMiB}
+	if err := s.cfg.Quota.Admit(used, more); err != nil {
+		return call.RetryLater(err)
+	}
+	return s.Builder.Admit(ctx, r.Team, more)
+}
+
+// expect notes an instance that no record has yet. Died gives the reason when
+// it has ended.
+func (s *Service) expect(instance string) (died func() error, forget func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coming[instance] = ""
+	died = func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if why := s.coming[instance]; why != "" {
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the machine that the sandbox was to go on in ended at once: %s; try again", why)
+		}
+		return nil
+	}
+	return died, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.coming, instance)
+	}
+}
+
+// continueRecord records that a sandbox goes on in a new instance.
+func (s *Service) continueRecord(ctx context.Context, r *store.Record, instance engine.Instance, check func(*store.Record) error) (store.Record, error) {
+	running, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
+		From:  []sandbox.State{sandbox.StateRunning, sandbox.StatePaused},
+		Quota: s.cfg.Quota,
+		Apply: func(now *store.Record) error {
+			if now.Instance != r.Instance {
+				return changedMeanwhile(r.ID)
+			}
+			if err := check(now); err != nil {
+				return err
+			}
+			s.continueIn(now, instance)
+			return nil
+		},
+	})
+	if sandbox.CodeOf(err) == sandbox.CodeNotRunning && running.State != sandbox.StatePaused {
+		err = call.NotRunning(&running)
+	}
+	return running, err
+}
+
+// continueIn records that a sandbox runs in an instance from now on.
+func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
+	now := time.Now().UTC()
+	if r.State == sandbox.StatePaused && r.OnTimeout == sandbox.ActionPause {
+		r.ExpiresAt = expiry(now, r.LifetimeSeconds)
+	}
+	r.State, r.Instance, r.Checkpoint, r.PausedAt = sandbox.StateRunning, instance.ID(), "", nil
+	r.PausedExpiresAt = nil
+	r.LastActiveAt, r.BootID, r.Held, r.Applying = now, s.cfg.Boot.ID, true, false
+	r.Unenforced = instance.Unenforced()
+}
+
+// swap puts the handle of a sandbox's new instance in place of the old one,
+// whose calls end. A call that has seen the record may have opened the new
+// instance before; then its handle stays.
+func (s *Service) swap(r *store.Record, h *handle) {
+	s.mu.Lock()
+	old := s.handles[r.ID]
+	same := old != nil && old.instance.ID() == h.instance.ID()
+	if !same {
+		s.handles[r.ID] = h
+	}
+	s.mu.Unlock()
+	switch {
+	case same:
+		h.client.Close()
+	case old != nil:
+		old.end(sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was put into another state during the call; look at it and try again", r.ID))
+	}
+	// It may have been killed since the record was changed; whoever did has
+	// changed the record first and dropped the handle second.
+	ctx, cancel := call.Teardown(s.gate.Context())
+	defer cancel()
+	if now, err := s.cfg.Store.Sandbox(ctx, r.ID); err == nil && (now.State != sandbox.StateRunning || now.Instance != r.Instance) {
+		s.drop(r.ID, call.NotRunning(&now))
+	}
+}
+
+// endInstance removes the instance that a sandbox had before, if it had one.
+// What cannot be removed now is removed at the next start, since no record has
+// it any more.
+func (s *Service) endInstance(ctx context.Context, before *store.Record) {
+	ctx, cancel := call.Teardown(ctx)
+	defer cancel()
+	if err := s.cfg.Engine.Destroy(ctx, before.Instance); err != nil {
+		s.log.Error("remove the instance that a sandbox had before", "sandbox", before.ID, "error", err)
+	}
+	s.collectSoon()
+}

@@ -1,0 +1,230 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/orphan"
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/startup"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/service/volumes"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// unnamedVolume is the name of a volume that says nothing of itself.
+const unnamedVolume = "recovered"
+
+// orphanView is what callers see of something that was set aside.
+func (s *Service) orphanView(it *orphan.Item) sandbox.Orphan {
+	return sandbox.Orphan{
+		ID: it.ID, Kind: sandbox.OrphanKind(it.Kind), Team: it.Team, Name: it.Name, SandboxID: it.SandboxID,
+		SizeBytes: it.SizeBytes, Reason: it.Why, Since: it.Since, EndsAt: s.orphanEnd(it),
+	}
+}
+
+// maySeeFor reports whether something that was set aside is the caller's: what says
+// nothing of itself is of the user who runs the server.
+func (s *Service) maySeeFor(c *call.Call, it *orphan.Item) bool {
+	return c.Caller.KeyID == call.LocalKeyID || it.Team == c.Caller.Team
+}
+
+// ListOrphans implements [sandbox.Orphans].
+func (s *Service) ListOrphans(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Orphan], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeAdmin), func(c *call.Call) (*sandbox.List[sandbox.Orphan], error) {
+		if err := c.NeedTeam("what is set aside"); err != nil {
+			return nil, err
+		}
+		var seen []sandbox.Orphan
+		if s.cfg.Orphans != nil {
+			all, err := s.cfg.Orphans.List()
+			if err != nil {
+				return nil, err
+			}
+			for i := range all {
+				if s.maySeeFor(c, &all[i]) {
+					seen = append(seen, s.orphanView(&all[i]))
+				}
+			}
+		}
+		return pageOf("orphans", seen, page, func(o *sandbox.Orphan) store.Place { return store.PlaceAt(o.Since, o.ID) })
+	})
+}
+
+// RecoverOrphan implements [sandbox.Orphans].
+func (s *Service) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recovered, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeAdmin, "orphan.recover"), func(c *call.Call) (*sandbox.Recovered, error) {
+		if err := c.NeedTeam("what is set aside"); err != nil {
+			return nil, err
+		}
+		if err := validate.Text("the id", id); err != nil {
+			return nil, err
+		}
+		if s.cfg.Orphans == nil {
+			return nil, noOrphan(id)
+		}
+		s.recovering.Lock()
+		defer s.recovering.Unlock()
+		it, found, err := s.cfg.Orphans.Find(id)
+		if err != nil {
+			return nil, err
+		}
+		if !found || !s.maySeeFor(c, &it) {
+			return nil, noOrphan(id)
+		}
+		c.Detail = string(it.Kind) + " " + it.ID
+		out := &sandbox.Recovered{Orphan: s.orphanView(&it)}
+		// It is somewhere between two places from here on, whoever leaves.
+		clean := context.WithoutCancel(c.Ctx)
+		switch it.Kind {
+		case orphan.Checkpoint:
+			out.Snapshot, err = s.recoverCheckpoint(clean, c, &it)
+		case orphan.Volume:
+			out.Volume, err = s.recoverVolume(clean, c, &it)
+		default:
+			err = sandbox.Errorf(sandbox.CodeUnsupported, "this version of cove does not know what a %s is; use the version that has set it aside", validate.Quote(string(it.Kind)))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return out, nil
+	})
+}
+
+func noOrphan(id string) error {
+	return sandbox.Errorf(sandbox.CodeNotFound, "nothing with the id %s is set aside; cove recover lists what is", validate.Quote(id))
+}
+
+// recoverVolume makes a volume of what was set aside.
+func (s *Service) recoverVolume(ctx context.Context, c *call.Call, it *orphan.Item) (*sandbox.Volume, error) {
+	if s.cfg.Volumes == nil {
+		return nil, volumes.ErrNone
+	}
+	var r store.VolumeRecord
+	if json.Unmarshal(it.Record, &r) != nil || r.Team == "" {
+		r = store.VolumeRecord{Team: c.Caller.Team, Volume: sandbox.Volume{Name: unnamedVolume, CreatedAt: it.Since}}
+	}
+	r.ID, r.UsedBytes = it.ID, it.SizeBytes
+	r.SizeMiB = cmp.Or(r.SizeMiB, max(sandbox.DefaultVolumeMiB, it.SizeBytes>>20+1))
+	if _, err := s.cfg.Store.VolumeByName(ctx, r.Team, r.Name); err == nil {
+		r.Name = renamed(r.Name, r.ID)
+	}
+	if err := s.cfg.Orphans.Take(*it, func(from string) error { return s.cfg.Volumes.MoveIn(r.ID, from) }); err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Store.CreateVolume(ctx, r, store.Quota{}); err != nil {
+		return nil, errors.Join(err, s.Volumes.SetAside(ctx, r.ID, it.Why))
+	}
+	return &r.Volume, nil
+}
+
+// renamed is a name for something whose own is taken.
+func renamed(name, id string) string {
+	end := "-" + id[max(0, len(id)-8):]
+	return name[:min(len(name), sandbox.MaxNameLength-len(end))] + end
+}
+
+// recoverCheckpoint makes a snapshot of what was set aside.
+func (s *Service) recoverCheckpoint(ctx context.Context, v *call.Call, it *orphan.Item) (*sandbox.Snapshot, error) {
+	if err := s.needCheckpointer(); err != nil {
+		return nil, err
+	}
+	snap, err := s.snapshotAgain(ctx, v, it)
+	if err != nil {
+		return nil, err
+	}
+	defer s.use(it.ID)()
+	var c engine.Checkpoint
+	err = s.cfg.Orphans.Take(*it, func(from string) (err error) {
+		c, err = s.checkpointer.BringBack(ctx, it.ID, from)
+		return err
+	})
+	if e, ok := errors.AsType[*sandbox.Error](err); ok {
+		return nil, e // such as: it is damaged
+	}
+	if err == nil {
+		err = s.recordAgain(ctx, &snap, &c)
+		if err != nil {
+			err = errors.Join(err, s.setCheckpointAside(ctx, &c, it.Why))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &snap.Snapshot, nil
+}
+
+// snapshotAgain returns the record that a checkpoint is to have, as far as it
+// tells of itself.
+func (s *Service) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.Item) (store.SnapshotRecord, error) {
+	var known keptAs
+	if json.Unmarshal(it.Record, &known) != nil || known.Snapshot.Team == "" {
+		known = keptAs{}
+		known.Snapshot.Team, known.Snapshot.Label = c.Caller.Team, "recovered"
+		// Nobody knows what it was allowed to reach.
+		known.Snapshot.Network = &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}
+	}
+	snap := known.Snapshot
+	// Copies of before snapshots had one do not say.
+	snap.Namespace = cmp.Or(snap.Namespace, sandbox.DefaultNamespace)
+	if snap.Automatic { // its history is gone
+		snap.Automatic, snap.Step = false, 0
+		if snap.Label != "" {
+			snap.Label = "before: " + snap.Label
+			snap.Label = strings.ToValidUTF8(snap.Label[:min(len(snap.Label), sandbox.MaxSnapshotLabel)], "")
+		}
+	}
+	if snap.ID != "" {
+		switch _, err := s.cfg.Store.Snapshot(ctx, snap.ID); sandbox.CodeOf(err) {
+		case sandbox.CodeNotFound:
+		case "":
+			snap.ID = ""
+		default:
+			return snap, err
+		}
+	}
+	if snap.ID == "" {
+		snap.ID = ids.New(ids.Snapshot)
+	}
+	if s.snapshotName(ctx, &snap) != nil {
+		snap.Name = renamed(snap.Name, snap.ID)
+	}
+	for _, m := range snap.Mounts {
+		if m.Volume == "" {
+			continue
+		}
+		if r, err := s.cfg.Store.Volume(ctx, m.Volume); err != nil || r.Team != snap.Team {
+			return snap, sandbox.Errorf(sandbox.CodeConflict, "it has the volume %s mounted, which has no record; recover that first", m.Volume)
+		}
+	}
+	return snap, nil
+}
+
+// recordAgain records the snapshot of a checkpoint that is back in its place.
+func (s *Service) recordAgain(ctx context.Context, snap *store.SnapshotRecord, c *engine.Checkpoint) error {
+	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
+	snap.Kind = sandbox.SnapshotMemory
+	if c.FilesOnly {
+		snap.Kind = sandbox.SnapshotFiles
+	}
+	if len(snap.Root) == 0 { // it says nothing of itself
+		data, err := json.Marshal(startup.Provenance{Root: c.Root})
+		if err != nil {
+			return fmt.Errorf("encode the root of a snapshot: %w", err)
+		}
+		snap.Root, snap.Origin, snap.Resources, snap.CreatedAt = data, c.Root.Digest, c.Resources, c.CreatedAt
+		snap.User, snap.WorkDir = "root", "/"
+	}
+	if snap.CreatedAt.IsZero() {
+		snap.CreatedAt = time.Now().UTC()
+	}
+	return s.cfg.Store.CreateSnapshot(ctx, *snap, store.Quota{})
+}

@@ -1,0 +1,151 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// RotateSecretsKey implements [sandbox.Secrets].
+func (s *Service) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, error) {
+	return call.Do(ctx, s.gate, call.Audited(sandbox.ScopeAdmin, "secret.rotate_key"), func(c *call.Call) (*sandbox.Resealed, error) {
+		if s.cfg.Vault == nil {
+			return nil, errNoVault
+		}
+		// What was being sealed with the old key as the new one came is waited for,
+		// so that it is found.
+		settled := func() {
+			s.sealing.Lock()
+			defer s.sealing.Unlock()
+		}
+		r, err := RotateKey(c.Ctx, s.cfg.Store, s.cfg.Vault, settled)
+		if r != nil {
+			c.Detail = fmt.Sprintf("%d values", r.Values)
+		}
+		return r, err
+	})
+}
+
+// RotateKey makes a new key for all that is sealed in a store, seals it with that
+// and throws the older keys away. Settled is called after the new key is in use,
+// and returns when nothing that was sealed with another is still to be stored. If
+// it is interrupted, the keys stay, and another call finishes the work.
+func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func()) (*sandbox.Resealed, error) {
+	r := &sandbox.Resealed{}
+	err := v.Rotate(ctx, func(ctx context.Context, reseal func(vault.Ref, []byte) ([]byte, error)) error {
+		settled()
+		if err := resealSecrets(ctx, st, reseal, r); err != nil {
+			return err
+		}
+		return resealWebhooks(ctx, st, reseal)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// toldLost is how many secrets without a key the log names at the start.
+const toldLost = 10
+
+// tellLostKeys says in the log which secrets are sealed with a key that is not
+// there: a lost key file is made anew, and nobody would know before a secret is
+// used.
+func (s *Service) tellLostKeys(ctx context.Context) error {
+	if s.cfg.Vault == nil {
+		return nil
+	}
+	var lost []string
+	var why error
+	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
+		records, next, err := s.cfg.Store.ListSecrets(ctx, "", page)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			if err := s.cfg.Vault.Missing(r.Sealed); err != nil {
+				lost, why = append(lost, r.Team+"/"+r.Name), err
+			}
+		}
+		if page.Cursor = next; next == "" {
+			break
+		}
+	}
+	if len(lost) > 0 {
+		s.log.Error("secrets cannot be opened: their key is lost", "secrets", len(lost), "first", lost[:min(len(lost), toldLost)], "err", why)
+	}
+	return nil
+}
+
+type resealer func(vault.Ref, []byte) ([]byte, error)
+
+// resealSecrets seals the values of all teams' secrets again.
+func resealSecrets(ctx context.Context, st store.Store, reseal resealer, r *sandbox.Resealed) error {
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		records, next, err := st.ListSecrets(ctx, "", page)
+		if err != nil {
+			return err
+		}
+		for _, secret := range records {
+			_, err := st.UpdateSecret(ctx, secret.ID, func(s *store.SecretRecord) (err error) {
+				s.Sealed, err = reseal(vault.Ref{Secret: s.ID, Version: s.Version}, s.Sealed)
+				return err
+			})
+			switch {
+			case unsealable(err):
+				r.Lost = append(r.Lost, secret.Name)
+			case sandbox.CodeOf(err) == sandbox.CodeNotFound: // deleted meanwhile
+			case err != nil:
+				return fmt.Errorf("secret %s: %w", secret.ID, err)
+			default:
+				r.Values++
+			}
+		}
+		if next == "" {
+			return nil
+		}
+		page.Cursor = next
+	}
+}
+
+// resealWebhooks seals again what webhooks that are not delivered yet have of
+// secrets.
+func resealWebhooks(ctx context.Context, st store.Store, reseal resealer) error {
+	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		deliveries, next, err := st.ListDeliveries(ctx, store.DeliveryFilter{Open: true}, page)
+		if err != nil {
+			return err
+		}
+		for _, d := range deliveries {
+			if d.Sealed == nil {
+				continue
+			}
+			sealed, err := reseal(vault.Ref{Secret: d.ID}, d.Sealed)
+			if unsealable(err) {
+				continue // it fails by itself
+			}
+			if err == nil {
+				err = st.ResealDelivery(ctx, d.ID, sealed)
+			}
+			if err != nil {
+				return fmt.Errorf("webhook %s: %w", d.ID, err)
+			}
+		}
+		if next == "" {
+			return nil
+		}
+		page.Cursor = next
+	}
+}
+
+// unsealable tells whether a value cannot be opened by any key that is there.
+func unsealable(err error) bool {
+	return errors.Is(err, vault.ErrKeyMissing) || errors.Is(err, vault.ErrDamaged)
+}

@@ -1,0 +1,373 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/cove-sh/cove/internal/daemon/audit"
+	"github.com/cove-sh/cove/internal/daemon/orphan"
+	"github.com/cove-sh/cove/internal/daemon/service/builds"
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/expose"
+	"github.com/cove-sh/cove/internal/daemon/service/volumes"
+	"github.com/cove-sh/cove/internal/daemon/service/webhooks"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/daemon/volume"
+	"github.com/cove-sh/cove/internal/daemon/webhook"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// flushEvery is how often the times of last use reach the store.
+	flushEvery = 5 * time.Second
+	// failureNotice is how long to wait for the engine to say why the
+	// connection to a sandbox broke: it has two seconds.
+	failureNotice = 2500 * time.Millisecond
+	// queueTimeout is how long a create waits for its turn.
+	queueTimeout = 30 * time.Second
+)
+
+// Config says what a [Service] works with.
+type Config struct {
+	Store     store.Store
+	Engine    engine.Engine
+	Templates TemplateProvider
+	// Log takes what an operator should know; nil discards it.
+	Log *slog.Logger
+	// Quota bounds each team. Of Sandboxes and Snapshots 0 is 100, and -1 no
+	// bound; snapshots of histories do not count. Volumes are always
+	// [sandbox.MaxVolumes].
+	Quota store.Quota
+	// Largest is what this machine has: no sandbox can have more vCPUs, memory or
+	// disk. 0 is no bound.
+	Largest sandbox.Resources
+	// MaxCreates is how many sandboxes are made at once, others wait; 0 is 8.
+	MaxCreates int
+	// DefaultTemplate is used when a request names none; "" is "host".
+	DefaultTemplate string
+	// Lifetime and IdleTimeout are used when a request gives none: 0 is
+	// [sandbox.DefaultLifetime] and no idle timeout; negative is no bound.
+	Lifetime    time.Duration
+	IdleTimeout time.Duration
+	// Build identifies this version of Cove: golden checkpoints of others are
+	// made anew. Warm is how many sandboxes of a template wait ready at most;
+	// 0 keeps no golden checkpoints.
+	Build string
+	Warm  int
+	// TempDir is for files of a merge; "" is that of the system.
+	TempDir string
+	// BuildDir is for the logs of builds; "" is one in TempDir.
+	BuildDir string
+	// KeyPrefix begins the secrets of keys; "" is that of package auth.
+	KeyPrefix string
+	// Vault seals and opens the values of secrets. Without it there are none.
+	Vault *vault.Vault
+	// Volumes has the files of volumes. Without it there are none.
+	Volumes *volume.Dir
+	// Orphans takes what no record names, for OrphanRetention, 0 is 7 days. Without
+	// it that is removed at once.
+	Orphans         *orphan.Dir
+	OrphanRetention time.Duration
+	// Room tells what is free, and what there is at all, in bytes, on the disk of
+	// Orphans; nil asks the system about StateDir.
+	Room func() (free, total int64, err error)
+	// HostMounts are directories of the host that sandboxes may be shown, with
+	// all below; ":rw" at the end lets them write there.
+	HostMounts []string
+	// StateDir is the server's own, with its secrets: whatever HostMounts says,
+	// no sandbox is shown it.
+	StateDir string
+	// Network is the policy of sandboxes that do not say; "" is open.
+	Network sandbox.NetworkPreset
+	// PreviewKey signs links to previews; nil is one of this process's own.
+	PreviewKey []byte
+	// PreviewURL makes the URL of a preview of the first label of its host
+	// name; nil is http and localhost.
+	PreviewURL func(label string) string
+	// UploadURL makes the address to which an archive is sent, of a signed link;
+	// "" if this server has no address that others know. nil is that.
+	UploadURL func(link string) string
+	// Metrics takes what the service tells Prometheus; nil is nowhere.
+	Metrics prometheus.Registerer
+	// Webhooks says how the webhooks of jobs are sent.
+	Webhooks webhook.Config
+	// Boot is the present run of the machine; zero is read from the kernel.
+	Boot Boot
+	// Clock is what lifetimes are kept by; nil is the machine's.
+	Clock Clock
+
+	flushEvery time.Duration // of tests; 0 is the constant
+}
+
+// TemplateProvider finds and builds templates.
+type TemplateProvider = builds.Templates
+
+// Service implements [sandbox.Service]. [Service.Start] makes it ready and
+// [Service.Close] ends it; sandboxes live on.
+type Service struct {
+	*builds.Builder
+	*expose.Exposer
+	*volumes.Volumes
+
+	cfg   Config
+	log   *slog.Logger
+	audit *audit.Recorder
+	// clock is the reading that the times of sandboxes are in line with. Only
+	// KeepTime uses it.
+	clock store.ClockReading
+
+	gate         *call.Gate
+	slots        chan struct{}        // one for each create under way
+	leaving      chan struct{}        // one for each that killSoon leaves behind
+	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
+	logger       engine.NetworkLogger // the engine, or nil if it keeps no logs
+
+	mu       sync.Mutex
+	handles  map[string]*handle       // guarded by mu; running sandboxes by id
+	opening  map[string]chan struct{} // guarded by mu; closed when the open is over
+	creating map[string]*creation     // guarded by mu
+	moving   map[string]chan struct{} // guarded by mu; see [Service.lock]
+	using    map[string]int           // guarded by mu; checkpoints in use
+	ours     map[string]bool          // guarded by mu; checkpoints that were in use, and are not removed
+	stuck    map[string]bool          // guarded by mu; checkpoints that could not be set aside
+	spared   map[string]bool          // guarded by mu; of those in use, what the collector left
+	// coming are instances that a sandbox is about to go on in, with the reason
+	// if one has ended already. Guarded by mu.
+	coming map[string]string
+	// insisting are the instances of which something is tried until it is
+	// recorded. Guarded by mu.
+	insisting map[string]bool
+	// unpushed are sandboxes whose gateway does not know of a change of a
+	// secret. Guarded by mu.
+	unpushed map[string]bool
+	// usedUntil is up to when the use of secrets is recorded. Guarded by mu.
+	usedUntil time.Time
+
+	// recovering is held by whoever changes what is set aside.
+	recovering sync.Mutex
+	// sealing is held, to read, by whoever seals a value until that is stored.
+	sealing  sync.RWMutex
+	waking   singleflight.Group
+	golden   *goldens
+	meter    meter
+	metrics  *metrics
+	webhooks *webhooks.Queue
+	collect  chan struct{} // wakes the collector; has room for one
+}
+
+var _ sandbox.Service = (*Service)(nil)
+
+// New returns a service. It must be started before its verbs are used.
+func New(cfg Config) (*Service, error) {
+	if cfg.Store == nil || cfg.Engine == nil || cfg.Templates == nil {
+		return nil, errors.New("service needs a store, an engine and templates")
+	}
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	hostMounts, err := volumes.ParseHostMounts(cfg.HostMounts)
+	if err != nil {
+		return nil, err
+	}
+	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	s := &Service{
+		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
+		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
+		usedUntil: time.Now(),
+		handles:   map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
+		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, stuck: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
+		collect: make(chan struct{}, 1),
+	}
+	s.checkpointer, _ = cfg.Engine.(engine.Checkpointer)
+	s.logger, _ = cfg.Engine.(engine.NetworkLogger)
+	s.golden = newGoldens(s)
+	s.gate = call.NewGate(call.Config{Store: cfg.Store, Audit: s.audit, Log: log, Observe: func(action string, began time.Time, err error) {
+		s.metrics.observe(action, began, err)
+	}})
+	s.Volumes = volumes.New(volumes.Config{
+		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Log: log, Quota: cfg.Quota, Dir: cfg.Volumes, Orphans: cfg.Orphans, OrphanRetention: cfg.OrphanRetention,
+		HostMounts: hostMounts, StateDir: cfg.StateDir,
+		Kill: func(ctx context.Context, id, reason string) error { _, err := s.kill(ctx, id, reason); return err },
+	})
+	s.Exposer = expose.New(expose.Config{
+		Gate: s.gate, Store: cfg.Store, Log: log, Links: expose.Links{Key: cfg.PreviewKey}, URL: cfg.PreviewURL,
+		Open: func(ctx context.Context, in call.Realm, ref string) (expose.Sandbox, error) {
+			return s.open(ctx, in, ref)
+		},
+		OpenFor:    func(c *call.Call, ref string) (expose.Sandbox, error) { return s.openFor(c, ref) },
+		OpenRecord: func(ctx context.Context, r *store.Record) (expose.Sandbox, error) { return s.openRecord(ctx, r) },
+		Wake:       s.wake, NoScreen: s.noScreen,
+	})
+	build := builds.Config{
+		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Templates: cfg.Templates, Log: log, Quota: cfg.Quota, Largest: cfg.Largest,
+		Network: cfg.Network, Dir: cfg.BuildDir, Key: cfg.PreviewKey, UploadURL: cfg.UploadURL, Keeper: s.checkpointer, NetworkLog: s.logger,
+		Slot: func(ctx context.Context) (func(), error) { return func() { <-s.slots }, s.slot(ctx) },
+		Hold: s.use, Roots: s.Roots, Forget: s.golden.forget,
+	}
+	if s.checkpointer != nil && cfg.Warm > 0 {
+		build.Prepare = s.prepare
+	}
+	s.Builder = builds.New(build)
+	s.metrics = newMetrics(s)
+	s.webhooks = webhooks.New(webhooks.Config{
+		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Vault: cfg.Vault, Sealing: s.sealing.RLocker(),
+		Open: func(ctx context.Context, r *store.Record) (webhooks.Sandbox, error) {
+			h, err := s.openRecord(ctx, r)
+			if err != nil {
+				return webhooks.Sandbox{}, err
+			}
+			return webhooks.Sandbox{Client: h.client, Gone: h.gone}, nil
+		},
+		Running: s.isOpen,
+	})
+	if p, ok := cfg.Engine.(engine.Switch); ok {
+		p.SetPeers(s.DialPeer)
+	}
+	cfg.Engine.Notify(s.instanceFailed)
+	return s, nil
+}
+
+func (cfg *Config) setDefaults() error {
+	if cfg.Boot == (Boot{}) {
+		boot, err := readBoot()
+		if err != nil {
+			return err
+		}
+		cfg.Boot = boot
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = readClock
+	}
+	switch {
+	case cfg.Quota.Sandboxes == 0:
+		cfg.Quota.Sandboxes = 100
+	case cfg.Quota.Sandboxes < 0:
+		cfg.Quota.Sandboxes = 0
+	}
+	switch {
+	case cfg.Quota.Snapshots == 0:
+		cfg.Quota.Snapshots = 100
+	case cfg.Quota.Snapshots < 0:
+		cfg.Quota.Snapshots = 0
+	}
+	cfg.Quota.Volumes = sandbox.MaxVolumes
+	cfg.Lifetime = max(0, cmp.Or(cfg.Lifetime, sandbox.DefaultLifetime))
+	cfg.IdleTimeout = max(0, cmp.Or(cfg.IdleTimeout, sandbox.DefaultIdleTimeout))
+	cfg.DefaultTemplate = cmp.Or(cfg.DefaultTemplate, "host")
+	cfg.Network = cmp.Or(cfg.Network, sandbox.NetworkOpen)
+	if cfg.BuildDir == "" {
+		cfg.BuildDir = filepath.Join(cmp.Or(cfg.TempDir, os.TempDir()), "builds")
+	}
+	if cfg.PreviewKey == nil {
+		cfg.PreviewKey = []byte(rand.Text())
+	}
+	if cfg.PreviewURL == nil {
+		cfg.PreviewURL = func(label string) string { return "http://" + label + ".localhost" }
+	}
+	cfg.OrphanRetention = cmp.Or(cfg.OrphanRetention, DefaultOrphanRetention)
+	if cfg.Room == nil {
+		cfg.Room = func() (free, total int64, err error) { return roomOf(cfg.StateDir) }
+	}
+	return nil
+}
+
+// Start brings the record into line with what the engine still runs, and
+// begins work in the background. It is called once, before any verb.
+func (s *Service) Start(ctx context.Context) error {
+	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.Builder.FailLost(ctx), s.Volumes.Reconcile(ctx), s.tellLostKeys(ctx)); err != nil {
+		return err
+	}
+	s.gate.Go(s.flushLoop)
+	s.gate.Go(s.collectLoop)
+	s.gate.Go(s.meterLoop)
+	s.gate.Go(s.webhooks.Run)
+	s.gate.Go(s.Volumes.Run)
+	return nil
+}
+
+// Close ends the service: verbs under way are cancelled, new ones refused, and
+// what is in memory only is stored. It does not close the store or the engine.
+func (s *Service) Close() error {
+	s.gate.Close()
+	s.Exposer.EndConnections()
+	s.gate.Wait()
+	s.webhooks.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := errors.Join(s.flushActivity(ctx), s.audit.Close())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.handles {
+		h.client.Close()
+	}
+	clear(s.handles)
+	return err
+}
+
+// Idle reports whether nothing runs, paused sandboxes aside, and no verb is
+// under way, and since when no verb was called.
+func (s *Service) Idle(ctx context.Context) (bool, time.Time, error) {
+	busy, _, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{
+		States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping},
+	}, sandbox.Page{Limit: 1})
+	if err != nil {
+		return false, time.Time{}, err
+	}
+	calls, last := s.gate.Calls()
+	return len(busy) == 0 && calls == 0 && !s.Ports.Any() && !s.Builder.Any(), last, nil
+}
+
+// Denied records that the caller asked for an operation that no scope of theirs
+// allows, when a door knows that before it reads the request.
+func (s *Service) Denied(ctx context.Context, operation string) { s.gate.Denied(ctx, operation) }
+
+func (s *Service) flushLoop() {
+	t := time.NewTicker(cmp.Or(s.cfg.flushEvery, flushEvery))
+	defer t.Stop()
+	for {
+		select {
+		case <-s.gate.Context().Done():
+			return
+		case <-t.C:
+		}
+		if err := s.flushActivity(s.gate.Context()); err != nil && s.gate.Context().Err() == nil {
+			s.log.Error("record when sandboxes were last used", "error", err)
+		}
+	}
+}
+
+// flushActivity stores when sandboxes were last used.
+func (s *Service) flushActivity(ctx context.Context) error {
+	s.mu.Lock()
+	handles := maps.Clone(s.handles)
+	s.mu.Unlock()
+	active := map[string]time.Time{}
+	for id, h := range handles {
+		if at, changed := h.unsaved(); changed {
+			active[id] = at
+		}
+	}
+	if len(active) == 0 {
+		return nil
+	}
+	if err := s.cfg.Store.TouchSandboxes(ctx, active); err != nil {
+		return err
+	}
+	for id, at := range active {
+		handles[id].saved(at)
+	}
+	return nil
+}

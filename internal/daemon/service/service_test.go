@@ -1,0 +1,288 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
+	"github.com/cove-sh/cove/internal/daemon/store/sqlite/sqlitetest"
+	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/engine/memory"
+	"github.com/cove-sh/cove/internal/testing/shelf"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a service with all that it works with, of which everything but the
+// service itself survives a restart.
+type world struct {
+	*Service
+	t      testing.TB
+	state  *memory.State
+	engine *memory.Engine
+	// bare is set on a world whose engine keeps no states.
+	bare bool
+	// mortal is set on a world that can crash; see [mortality].
+	mortal    *mortality
+	store     *sqlite.Store
+	path      string
+	templates *shelf.Shelf
+	// provider is in the place of templates, if it is set.
+	provider TemplateProvider
+	cfg      Config
+}
+
+func newWorld(t testing.TB, change ...func(*Config)) *world {
+	t.Helper()
+	return (&world{}).begin(t, change...)
+}
+
+// bareWorld is a world whose engine keeps no states.
+func bareWorld(t testing.TB) *world {
+	t.Helper()
+	return (&world{bare: true}).begin(t)
+}
+
+func (w *world) begin(t testing.TB, change ...func(*Config)) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w.t, w.state, w.path, w.templates = t, memory.NewState(dir), filepath.Join(dir, "cove.db"), newShelf(t.TempDir())
+	w.cfg = Config{Boot: Boot{ID: "boot-1", At: time.Unix(1, 0)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), BuildDir: filepath.Join(dir, "builds")}
+	v, err := vault.Load(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Vault = v
+	for _, f := range change {
+		f(&w.cfg)
+	}
+	sqlitetest.New(t, w.path)
+	w.start()
+	t.Cleanup(func() {
+		w.stop()
+		if err := w.state.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	w.open()
+	if err := w.Start(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// open makes a service that is not started yet.
+func (w *world) open() {
+	w.t.Helper()
+	var err error
+	if w.store, err = sqlite.Open(context.Background(), w.path); err != nil {
+		w.t.Fatal(err)
+	}
+	keeper := memory.NewKeeper(w.state)
+	w.engine = keeper.Engine
+	w.cfg.Store, w.cfg.Engine, w.cfg.Templates = w.store, keeper, w.templates
+	if w.provider != nil {
+		w.cfg.Templates = w.provider
+	}
+	if w.bare {
+		w.cfg.Engine = w.engine
+	}
+	if w.mortal != nil {
+		w.cfg.Store, w.cfg.Engine = &mortalStore{w.store, w.mortal}, &mortalEngine{keeper, w.state, w.mortal}
+	}
+	if w.Service, err = New(w.cfg); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) stop() {
+	w.t.Helper()
+	if err := errors.Join(w.Close(), w.engine.Close(), w.store.Close()); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *world) restart() {
+	w.t.Helper()
+	w.stop()
+	w.start()
+}
+
+// as returns a context of a caller.
+func as(ctx context.Context, team string, scopes ...sandbox.Scope) context.Context {
+	if len(scopes) == 0 {
+		scopes = []sandbox.Scope{sandbox.ScopeAdmin}
+	}
+	return sandbox.WithCaller(ctx, sandbox.Caller{KeyID: "key-" + team, Team: team, Scopes: scopes})
+}
+
+// red is the team that most tests act for.
+func red(t testing.TB) context.Context { return as(t.Context(), "red") }
+
+func (w *world) create(req sandbox.CreateRequest) *sandbox.Sandbox {
+	w.t.Helper()
+	sbx, err := w.Create(red(w.t), req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sbx
+}
+
+func (w *world) get(id string) *sandbox.Sandbox {
+	w.t.Helper()
+	sbx, err := w.Get(red(w.t), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sbx
+}
+
+// record reads a sandbox of any team past the service.
+func (w *world) record(id string) store.Record {
+	w.t.Helper()
+	r, err := w.store.Sandbox(context.Background(), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+// waitState waits until a sandbox is in a state.
+func (w *world) waitState(id string, want sandbox.State) *sandbox.Sandbox {
+	w.t.Helper()
+	var got *sandbox.Sandbox
+	wait(w.t, func() bool { got = w.get(id); return got.State == want }, func() string { return fmt.Sprintf("%s is %s, want %s", id, got.State, want) })
+	return got
+}
+
+// wait asks until something has happened.
+func wait(t testing.TB, happened func() bool, otherwise func() string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !happened(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(otherwise())
+		}
+	}
+}
+
+// agree waits until the engine has exactly the machines of sandboxes that run by
+// the store and the checkpoints that it refers to, and nothing is in between.
+func (w *world) agree() {
+	w.t.Helper()
+	var wrong string
+	wait(w.t, func() bool { wrong = w.differences(); return wrong == "" }, func() string { return wrong })
+}
+
+func (w *world) differences() string {
+	var want []string
+	all, _, err := w.store.ListSandboxes(context.Background(), store.SandboxFilter{}, sandbox.Page{Limit: sandbox.MaxPageSize})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range all {
+		switch {
+		case r.State == sandbox.StateRunning && r.Held && !r.Applying && r.PausedAt == nil && r.Checkpoint == "":
+			want = append(want, r.Instance)
+		case r.State == sandbox.StatePaused && r.Held && !r.Applying && r.PausedAt != nil && r.Checkpoint != "":
+		case !r.State.Final() || r.Held || r.EndedAt == nil || r.Reason == "":
+			return fmt.Sprintf("record %s is left %s, held %v, applying %v, ended %v, reason %q", r.ID, r.State, r.Held, r.Applying, r.EndedAt, r.Reason)
+		}
+	}
+	slices.Sort(want)
+	if got := w.state.IDs(); !slices.Equal(got, want) {
+		return fmt.Sprintf("the engine has %v, the store says %v run", got, want)
+	}
+	if want, err = w.store.Checkpoints(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	if got := w.kept(); !slices.Equal(got, want) {
+		return fmt.Sprintf("the engine keeps %v, the store refers to %v", got, want)
+	}
+	return ""
+}
+
+// kept lists the checkpoints that the engine has, golden ones aside.
+func (w *world) kept() (kept []string) {
+	for _, c := range w.state.Kept() {
+		if !strings.HasPrefix(c.ID, ids.Golden) {
+			kept = append(kept, c.ID)
+		}
+	}
+	return kept
+}
+
+func wantCode(t *testing.T, err error, want sandbox.Code) {
+	t.Helper()
+	if got := sandbox.CodeOf(err); got != want {
+		t.Fatalf("error %v has code %q, want %q", err, got, want)
+	}
+	if err == nil {
+		return
+	}
+	if _, ok := errors.AsType[*sandbox.Error](err); !ok {
+		t.Fatalf("error %v is no sandbox.Error", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		if e, ok := errors.AsType[*sandbox.Error](err); ok {
+			t.Fatal(e.Detail())
+		}
+		t.Fatal(err)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// newShelf returns what templates a world begins with.
+func newShelf(dir string) *shelf.Shelf {
+	return shelf.New(dir,
+		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady},
+		sandbox.Template{
+			Name: "full", Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:full", User: "user", WorkDir: "/workspace",
+			Env: map[string]string{"LANG": "C.UTF-8", "A": "template"}, Resources: sandbox.Resources{VCPUs: 3, MemoryMiB: 300, DiskMiB: 3000, MaxPIDs: 333},
+		},
+		sandbox.Template{Name: "unbuilt", Source: "debian", State: sandbox.TemplateAvailable},
+	)
+}
+
+// ago lets all times of a sandbox be longer ago.
+func (w *world) ago(id string, d time.Duration) {
+	w.t.Helper()
+	past := func(at *time.Time) *time.Time {
+		if at == nil {
+			return nil
+		}
+		return ptr(at.Add(-d))
+	}
+	r, err := w.store.UpdateSandbox(w.t.Context(), id, store.Change{Apply: func(r *store.Record) error {
+		r.CreatedAt, r.LastActiveAt, r.ExpiresAt = r.CreatedAt.Add(-d), r.LastActiveAt.Add(-d), past(r.ExpiresAt)
+		return nil
+	}})
+	must(w.t, err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h := w.handles[id]; h != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.active, h.stored = r.LastActiveAt, r.LastActiveAt
+	}
+}

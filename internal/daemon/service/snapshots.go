@@ -1,0 +1,405 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/startup"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+var (
+	everySnapshot = store.SnapshotFilter{}
+	everyLiving   = store.SandboxFilter{States: []sandbox.State{
+		sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused, sandbox.StateStopping,
+	}}
+)
+
+// CreateSnapshot implements [sandbox.Snapshots].
+func (s *Service) CreateSnapshot(ctx context.Context, ref string, req sandbox.CreateSnapshotRequest) (*sandbox.Snapshot, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "snapshot.create"), func(c *call.Call) (*sandbox.Snapshot, error) {
+		if err := checkSnapshotRequest(&req); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		snap, err := s.snapshot(c.Ctx, r.ID, store.SnapshotRecord{Snapshot: sandbox.Snapshot{
+			Name: req.Name, Kind: cmp.Or(req.Kind, sandbox.SnapshotMemory), Label: req.Label,
+		}})
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = snap.ID
+		return &snap.Snapshot, nil
+	})
+}
+
+func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
+	switch req.Kind {
+	case "", sandbox.SnapshotMemory, sandbox.SnapshotFiles:
+	default:
+		return validate.Errorf("kind %s is not known; use %q or %q", validate.Quote(string(req.Kind)), sandbox.SnapshotMemory, sandbox.SnapshotFiles)
+	}
+	if err := validate.Text("label", req.Label); err != nil {
+		return err
+	}
+	if n := len(req.Label); n > sandbox.MaxSnapshotLabel {
+		return validate.Errorf("the label has %d bytes; give at most %d", n, sandbox.MaxSnapshotLabel)
+	}
+	if req.Name == "" {
+		return nil
+	}
+	if ids.IsSnapshot(req.Name) || ids.IsSandbox(req.Name) {
+		return validate.Errorf("name %s begins like an id; choose one that does not begin with %q or %q", validate.Quote(req.Name), ids.Snapshot, ids.Sandbox)
+	}
+	return validate.Name("name", req.Name)
+}
+
+// snapshot keeps the state of a running or paused sandbox. Of the given record
+// it takes the name, the kind, the label and what is of automatic ones only.
+func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRecord) (store.SnapshotRecord, error) {
+	if err := s.needCheckpointer(); err != nil {
+		return snap, err
+	}
+	unlock, err := s.lock(ctx, id)
+	if err != nil {
+		return snap, err
+	}
+	defer unlock()
+	r, err := s.cfg.Store.Sandbox(ctx, id)
+	if err != nil {
+		return snap, err
+	}
+	snap.ID, snap.CreatedAt = ids.New(ids.Snapshot), time.Now().UTC()
+	snapshotOf(&snap, &r)
+	if err := s.snapshotName(ctx, &snap); err != nil {
+		return snap, err
+	}
+	if err := s.admitSnapshot(ctx, &snap); err != nil {
+		return snap, err
+	}
+	if snap.Automatic {
+		if snap.Step, err = s.nextStep(ctx, id); err != nil {
+			return snap, err
+		}
+	}
+	c, release, err := s.stateOf(ctx, &r, engine.CheckpointOptions{
+		// A step of a history need not survive a loss of power: its sandbox does
+		// not either.
+		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: label(keptSnapshot, &snap),
+	})
+	if err != nil {
+		return snap, err
+	}
+	defer release()
+	if !snap.Automatic {
+		if err := s.Volumes.Sync(ctx, &r, "no snapshot of sandbox "+r.ID+" was made"); err != nil {
+			s.collectSoon()
+			return snap, err
+		}
+	}
+	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
+	if err := s.cfg.Store.CreateSnapshot(context.WithoutCancel(ctx), snap, s.cfg.Quota); err != nil {
+		s.collectSoon()
+		return snap, err
+	}
+	return snap, nil
+}
+
+// snapshotOf fills in what a snapshot has of its sandbox.
+func snapshotOf(snap *store.SnapshotRecord, r *store.Record) {
+	snap.Team, snap.Namespace, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.Namespace, r.ID, r.Snapshot, r.Template, r.Resources
+	snap.Root, snap.Origin, snap.BaseEnv, snap.Env, snap.User, snap.WorkDir = r.Root, r.Origin, r.BaseEnv, r.Env, r.User, r.WorkDir
+	snap.Network, snap.Bindings, snap.Mounts = r.Network, r.Bindings, r.Mounts
+}
+
+// snapshotName refuses a name that is taken before the work is done, and not
+// only after it.
+func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) error {
+	if snap.Name == "" {
+		return nil
+	}
+	_, err := s.cfg.Store.SnapshotByName(ctx, snap.Team, snap.Namespace, snap.Name)
+	switch sandbox.CodeOf(err) {
+	case sandbox.CodeNotFound:
+		return nil
+	case "":
+		return sandbox.Errorf(sandbox.CodeConflict, "the name %q is taken by another snapshot of the team; choose another name, or delete that snapshot first", snap.Name)
+	}
+	return err
+}
+
+// admitSnapshot refuses a snapshot over the quota before the work is done, and
+// not only after it. Steps of a history do not count.
+func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord) error {
+	if snap.Automatic {
+		return nil
+	}
+	if s.cfg.Quota.DiskMiB > 0 {
+		// How large it is will be known when it is made.
+		used, err := s.cfg.Store.SandboxUsage(ctx, snap.Team)
+		if err := cmp.Or(err, s.cfg.Quota.AdmitDisk(used.DiskMiB, 1)); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Quota.Snapshots == 0 {
+		return nil
+	}
+	f := store.SnapshotFilter{Team: snap.Team, Automatic: new(bool)}
+	n, page := 0, sandbox.Page{Limit: sandbox.MaxPageSize}
+	for {
+		some, next, err := s.cfg.Store.ListSnapshots(ctx, f, page)
+		if err != nil {
+			return err
+		}
+		if n += len(some); next == "" || n >= s.cfg.Quota.Snapshots {
+			return s.cfg.Quota.AdmitSnapshot(n)
+		}
+		page.Cursor = next
+	}
+}
+
+// stateOf returns a checkpoint of a sandbox as it is now: a new one of a
+// running sandbox, the one that is there of a paused one. It stays in place
+// until it is released.
+//
+// Preconditions: the caller holds the lock of the sandbox.
+func (s *Service) stateOf(ctx context.Context, r *store.Record, opts engine.CheckpointOptions) (engine.Checkpoint, func(), error) {
+	switch r.State {
+	case sandbox.StatePaused:
+		release := s.use(r.Checkpoint)
+		kept, err := s.checkpointer.Checkpoints(ctx)
+		if err != nil {
+			release()
+			return engine.Checkpoint{}, nil, err
+		}
+		for _, c := range kept {
+			if c.ID == r.Checkpoint {
+				return c, release, nil
+			}
+		}
+		release()
+		return engine.Checkpoint{}, nil, fmt.Errorf("the checkpoint %s of paused sandbox %s is gone", r.Checkpoint, r.ID)
+	case sandbox.StateRunning:
+		h, err := s.openRecord(ctx, r)
+		if err != nil {
+			return engine.Checkpoint{}, nil, err
+		}
+		id := ids.New(ids.Checkpoint)
+		release := s.use(id)
+		c, err := s.checkpointer.Checkpoint(ctx, r.Instance, id, opts)
+		if err != nil {
+			release()
+			return c, nil, h.explain(ctx, engineError(r, err))
+		}
+		return c, release, nil
+	}
+	return engine.Checkpoint{}, nil, call.NotRunning(r)
+}
+
+// GetSnapshot implements [sandbox.Snapshots].
+func (s *Service) GetSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Snapshot, error) {
+		snap, err := c.Snapshot(ref)
+		if err != nil {
+			return nil, err
+		}
+		return &snap.Snapshot, nil
+	})
+}
+
+// ListSnapshots implements [sandbox.Snapshots].
+func (s *Service) ListSnapshots(ctx context.Context, req sandbox.ListSnapshotsRequest) (*sandbox.List[sandbox.Snapshot], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Snapshot], error) {
+		f := store.SnapshotFilter{Team: c.Caller.Team, Namespace: c.Caller.Namespace}
+		var unknown error
+		if req.Sandbox != "" {
+			r, err := c.Resolve(req.Sandbox)
+			switch {
+			case sandbox.CodeOf(err) == sandbox.CodeNotFound && ids.IsSandbox(req.Sandbox):
+				// Snapshots outlive their sandbox and its record.
+				r.ID, unknown = req.Sandbox, err
+			case err != nil:
+				return nil, err
+			}
+			f.SandboxID = r.ID
+		}
+		if !req.Automatic {
+			f.Automatic = new(bool)
+		}
+		records, next, err := s.cfg.Store.ListSnapshots(c.Ctx, f, req.Page)
+		if err != nil {
+			return nil, err
+		}
+		if len(records) == 0 && unknown != nil {
+			return nil, unknown
+		}
+		list := &sandbox.List[sandbox.Snapshot]{Items: make([]sandbox.Snapshot, len(records)), NextCursor: next}
+		for i, r := range records {
+			list.Items[i] = r.Snapshot
+		}
+		return list, nil
+	})
+}
+
+// DeleteSnapshot implements [sandbox.Snapshots].
+func (s *Service) DeleteSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "snapshot.delete"), func(c *call.Call) (*sandbox.Snapshot, error) {
+		snap, err := c.Snapshot(ref)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = snap.ID
+		if err := s.cfg.Store.DeleteSnapshot(c.Ctx, snap.ID); err != nil {
+			return nil, err
+		}
+		s.collectSoon()
+		return &snap.Snapshot, nil
+	})
+}
+
+// RestoreSnapshot implements [sandbox.Snapshots].
+func (s *Service) RestoreSnapshot(ctx context.Context, ref string, req sandbox.RestoreRequest) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "sandbox.restore"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		if (req.Snapshot == "") == (req.Step == 0) {
+			return nil, validate.Errorf("give exactly one of snapshot, an id or name, and step, such as -1 for the state before the last command")
+		}
+		if req.Step > 0 {
+			return nil, validate.Errorf("step is %d; give -1 for the state before the last command, -2 for the one before that, and so on", req.Step)
+		}
+		if err := s.needCheckpointer(); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		unlock, err := s.lock(c.Ctx, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		if r, err = s.cfg.Store.Sandbox(c.Ctx, r.ID); err != nil {
+			return nil, err
+		}
+		if r.State != sandbox.StateRunning && r.State != sandbox.StatePaused {
+			return nil, call.NotRunning(&r)
+		}
+		snap, err := s.chosen(c, &r, &req)
+		if err != nil {
+			return nil, err
+		}
+		c.SandboxID, c.Detail = r.ID, snap.ID
+		restored, err := s.restore(c.Ctx, &r, &snap)
+		if err != nil {
+			return nil, err
+		}
+		return s.view(restored), nil
+	})
+}
+
+// chosen returns the snapshot or step that a request names.
+func (s *Service) chosen(c *call.Call, r *store.Record, req *sandbox.RestoreRequest) (store.SnapshotRecord, error) {
+	if req.Snapshot != "" {
+		return c.Snapshot(req.Snapshot)
+	}
+	steps, err := s.steps(c.Ctx, r.ID)
+	if err != nil {
+		return store.SnapshotRecord{}, err
+	}
+	// Without the sign turned first: the smallest number has no counterpart.
+	if req.Step >= -len(steps) {
+		return steps[-req.Step-1], nil
+	}
+	if len(steps) == 0 {
+		return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has no history; create it with history, or set it by an update, to have a step before each command", r.ID)
+	}
+	return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has the steps -1 to -%d; step %d is not kept any more", r.ID, len(steps), req.Step)
+}
+
+// restore has a sandbox go on from a snapshot.
+//
+// Preconditions: the caller holds the lock of the sandbox.
+func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.SnapshotRecord) (store.Record, error) {
+	defer s.use(snap.Checkpoint)()
+	root, err := startup.RootOf(snap.Root)
+	if err != nil {
+		return *r, err
+	}
+	from := bootSource{root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, startup: startup.Recorded(snap.Root), foreign: snap.SandboxID != r.ID}
+	before := *r
+	before.Mounts = snap.Mounts
+	return s.replace(ctx, &before, from, func(now *store.Record) error {
+		now.Root, now.Origin, now.Template, now.Mounts = snap.Root, snap.Origin, snap.Template, snap.Mounts
+		if !snap.Automatic {
+			now.Snapshot = snap.ID
+		}
+		return nil
+	})
+}
+
+func checkFromSnapshot(req *sandbox.CreateRequest) error {
+	switch {
+	case req.Template != "":
+		return validate.Errorf("both template and snapshot are given; a snapshot has its template with it, leave one out")
+	case req.Resources != (sandbox.Resources{}):
+		return validate.Errorf("resources are given with a snapshot, which has its own; leave them out, and change vcpus, memory_mib and max_pids by an update")
+	}
+	return nil
+}
+
+// draftFromSnapshot returns the record of a sandbox that begins with a
+// snapshot: the request's word counts before that of the snapshot.
+func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
+	var none bootSource
+	if err := s.needCheckpointer(); err != nil {
+		return store.Record{}, none, err
+	}
+	snap, err := c.Snapshot(req.Snapshot)
+	if err != nil {
+		return store.Record{}, none, err
+	}
+	c.Detail = "snapshot " + snap.ID
+	root, err := startup.RootOf(snap.Root)
+	if err != nil {
+		return store.Record{}, none, err
+	}
+	r := s.newRecord(req, &sandbox.Template{
+		Name: snap.Template, Resources: snap.Resources, User: snap.User, WorkDir: snap.WorkDir, Env: snap.BaseEnv,
+	}, c.Caller.Team)
+	r.Snapshot, r.Root, r.Origin = snap.ID, snap.Root, snap.Origin
+	r.Bindings = snap.Bindings
+	switch r.Mounts = snap.Mounts; {
+	case req.Mounts == nil:
+	case snap.Kind != sandbox.SnapshotFiles:
+		return r, none, validate.Errorf("mounts are given with a snapshot of memory, in which programs have files of its own mounts open; leave them out, or begin with a snapshot of kind %q", sandbox.SnapshotFiles)
+	default:
+		if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
+			return r, none, err
+		}
+	}
+	if req.Network == nil && snap.Network != nil {
+		r.Network = snap.Network
+	}
+	env := maps.Clone(snap.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, req.Env)
+	if len(env) > 0 {
+		r.Env = env
+	}
+	return r, bootSource{
+		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, foreign: true, startup: startup.Recorded(snap.Root), release: s.use(snap.Checkpoint),
+	}, nil
+}

@@ -1,0 +1,86 @@
+package service
+
+import (
+	"context"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// ListTemplates implements [sandbox.Templates].
+func (s *Service) ListTemplates(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Template], error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.List[sandbox.Template], error) {
+		all, err := s.cfg.Templates.List(c.Ctx)
+		if err != nil {
+			return nil, err
+		}
+		list, err := pageOf("templates", all, page, func(t *sandbox.Template) store.Place { return store.Place{Text: t.Name} })
+		if err != nil {
+			return nil, err
+		}
+		sizes, err := s.goldenSizes(c.Ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			s.tellWarm(c.Ctx, list.Items[i].Name, &list.Items[i], sizes)
+		}
+		return list, nil
+	})
+}
+
+// GetTemplate implements [sandbox.Templates].
+func (s *Service) GetTemplate(ctx context.Context, name string) (*sandbox.Template, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Template, error) {
+		if err := validate.TemplateName(name); err != nil {
+			return nil, err
+		}
+		t, err := s.cfg.Templates.Get(c.Ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		sizes, err := s.goldenSizes(c.Ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.tellWarm(c.Ctx, name, t, sizes)
+		return t, nil
+	})
+}
+
+// goldenSizes returns what golden checkpoints take on disk, by id.
+func (s *Service) goldenSizes(ctx context.Context) (map[string]int64, error) {
+	if s.checkpointer == nil || s.cfg.Warm <= 0 {
+		return nil, nil
+	}
+	kept, err := s.checkpointer.Checkpoints(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for _, c := range kept {
+		if strings.HasPrefix(c.ID, ids.Golden) {
+			sizes[c.ID] = c.SizeBytes
+		}
+	}
+	return sizes, nil
+}
+
+// tellWarm says of a template what the checkpoint takes that its sandboxes begin
+// with. One that was deleted just now has none.
+func (s *Service) tellWarm(ctx context.Context, name string, t *sandbox.Template, sizes map[string]int64) {
+	if len(sizes) == 0 || t.State != sandbox.TemplateReady || t.Digest == "" {
+		return
+	}
+	k, err := s.defaults(ctx, name)
+	if err != nil {
+		return
+	}
+	if id, err := s.goldenID(k); err == nil {
+		t.WarmBytes = sizes[id]
+	}
+}

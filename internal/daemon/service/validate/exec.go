@@ -1,0 +1,195 @@
+package validate
+
+import (
+	"cmp"
+	"strconv"
+
+	"github.com/cove-sh/cove/internal/guest/agentclient"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// MaxArgument is execve's own bound of one argument on Linux.
+const MaxArgument = 128<<10 - 1
+
+// MaxMillis is the longest time of a command, in milliseconds.
+const MaxMillis = int64(sandbox.MaxLifetime / 1e6)
+
+// process refuses what no program can be started with. The directory and the
+// user may be left out.
+func process(env map[string]string, workDir, user string, stdin []byte) error {
+	if err := Env(env); err != nil {
+		return err
+	}
+	if workDir != "" {
+		if err := Path("workdir", workDir); err != nil {
+			return err
+		}
+	}
+	if user != "" {
+		if err := User("user", user); err != nil {
+			return err
+		}
+	}
+	if len(stdin) > sandbox.MaxStdinBytes {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "stdin has %d bytes; send at most %d, and more through a file", len(stdin), sandbox.MaxStdinBytes)
+	}
+	return nil
+}
+
+// Exec refuses what is wrong with a command and fills in what was left out.
+func Exec(req *sandbox.ExecRequest) error {
+	if err := command(req); err != nil {
+		return err
+	}
+	if err := process(req.Env, req.WorkDir, req.User, req.Stdin); err != nil {
+		return err
+	}
+	if t := req.Terminal; t != nil && (t.Cols == 0 || t.Rows == 0) {
+		return Errorf("terminal is %d by %d; give at least 1 column and 1 row", t.Cols, t.Rows)
+	}
+	if err := Range("keep_bytes", req.KeepBytes, 0, sandbox.MaxKeepBytes); err != nil {
+		return err
+	}
+	return execTimes(req)
+}
+
+func command(req *sandbox.ExecRequest) error {
+	if req.Code != nil {
+		return jobCode(req)
+	}
+	if (len(req.Command) == 0) == (req.Shell == "") {
+		return Errorf("give exactly one of command, a program with its arguments, and shell, a line for the shell")
+	}
+	if err := Text("shell", req.Shell); err != nil {
+		return err
+	}
+	if len(req.Shell) > MaxArgument {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "shell has %d bytes; give at most %d, or write a script to a file and run that", len(req.Shell), MaxArgument)
+	}
+	size := len(req.Shell)
+	for i, a := range req.Command {
+		field := "command[" + strconv.Itoa(i) + "]"
+		if err := Text(field, a); err != nil {
+			return err
+		}
+		if len(a) > MaxArgument {
+			return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; an argument has at most %d, pass more through a file", field, len(a), MaxArgument)
+		}
+		size += len(a) + 9 // its end and its pointer
+	}
+	for k, v := range req.Env {
+		size += len(k) + len(v) + 10
+	}
+	if size > sandbox.MaxCommandBytes {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "command and env have %d bytes together; give at most %d, and pass more through a file", size, sandbox.MaxCommandBytes)
+	}
+	if len(req.Command) > 0 && req.Command[0] == "" {
+		return Errorf("command[0] is empty; give the program to run")
+	}
+	return nil
+}
+
+func execTimes(req *sandbox.ExecRequest) error {
+	if req.Background && req.HandoverMS != 0 {
+		return Errorf("handover_ms is for foreground commands; leave it out with background")
+	}
+	if err := Range("handover_ms", req.HandoverMS, 0, MaxMillis); err != nil {
+		return err
+	}
+	longest := sandbox.MaxExecTimeout.Milliseconds()
+	// A caller that stops waiting long before lets the command go on as a job.
+	handedOver := 0 < req.HandoverMS && req.HandoverMS <= longest
+	if handedOver {
+		longest = sandbox.HandedOverTimeout.Milliseconds()
+	}
+	switch t := req.TimeoutMS; {
+	case req.Background && t == -1:
+		req.TimeoutMS = 0
+	case req.Background:
+		return Range("timeout_ms", t, -1, MaxMillis)
+	case t == -1 && handedOver:
+		req.TimeoutMS = 0
+	case t == 0 && handedOver:
+		req.TimeoutMS = longest
+	case t == 0:
+		req.TimeoutMS = sandbox.DefaultExecTimeout.Milliseconds()
+	case t < 0 || t > longest:
+		return Errorf("timeout_ms is %d; give 1 to %d, or run the command in the background", t, longest)
+	}
+	return nil
+}
+
+// DefaultContext is where code runs that names no context.
+const DefaultContext = "default"
+
+// Code refuses what is wrong with a run of code and fills in what was left out.
+func Code(req *sandbox.RunCodeRequest) (err error) {
+	if req.Language, err = sandbox.ParseLanguage(string(req.Language)); err != nil {
+		return err
+	}
+	if err := CodeText("code", req.Code); err != nil {
+		return err
+	}
+	if req.Fresh && req.Context != "" {
+		return Errorf("fresh code runs in no context; leave context out, or fresh")
+	}
+	if req.Context, err = Context(req.Context); err != nil {
+		return err
+	}
+	if err := process(req.Env, req.WorkDir, req.User, req.Stdin); err != nil {
+		return err
+	}
+	if err := Range("keep_bytes", req.KeepBytes, 0, sandbox.MaxKeepBytes); err != nil {
+		return err
+	}
+	if err := Range("timeout_ms", req.TimeoutMS, 0, sandbox.MaxCodeTimeout.Milliseconds()); err != nil {
+		return err
+	}
+	req.KeepBytes = cmp.Or(req.KeepBytes, sandbox.DefaultKeepBytes)
+	req.TimeoutMS = cmp.Or(req.TimeoutMS, sandbox.DefaultCodeTimeout.Milliseconds())
+	return nil
+}
+
+// jobCode checks a job that runs code.
+func jobCode(req *sandbox.ExecRequest) error {
+	if len(req.Command) > 0 || req.Shell != "" {
+		return Errorf("give exactly one of command, shell and code")
+	}
+	lang, err := sandbox.ParseLanguage(string(req.Code.Language))
+	if err != nil {
+		return err
+	}
+	req.Code = &sandbox.JobCode{Language: lang, Code: req.Code.Code}
+	return CodeText("code", req.Code.Code)
+}
+
+// CodeText refuses code that no interpreter could be given.
+func CodeText(field, code string) error {
+	if code == "" {
+		return Errorf("%s is empty; give the code to run", field)
+	}
+	if len(code) > sandbox.MaxCodeBytes {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "%s has %d bytes; give at most %d, and load more from a file", field, len(code), sandbox.MaxCodeBytes)
+	}
+	return Text(field, code)
+}
+
+// Context returns the name of a context, which defaults.
+func Context(name string) (string, error) {
+	if name == "" {
+		return DefaultContext, nil
+	}
+	if !agentclient.ValidContextName(name) {
+		return "", Errorf("context %s is not valid; use 1 to 63 letters, digits, dashes, underscores and dots", Quote(name))
+	}
+	return name, nil
+}
+
+// ContextRef refuses what names no context, and fills in the default name.
+func ContextRef(ref *sandbox.ContextRef) (err error) {
+	if ref.Language, err = sandbox.ParseLanguage(string(ref.Language)); err != nil {
+		return err
+	}
+	ref.Name, err = Context(ref.Name)
+	return err
+}

@@ -1,0 +1,40 @@
+package validate
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/cove-sh/cove/internal/gateway/egress"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Network refuses a policy that is wrong and fills in what was left out.
+func Network(p *sandbox.NetworkPolicy) error {
+	p.Preset = cmp.Or(p.Preset, sandbox.NetworkOpen)
+	return egress.Check(*p)
+}
+
+// ClonePolicy copies a policy, so that a record's is apart from the request's.
+func ClonePolicy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
+	c := *p
+	c.Rules = slices.Clone(p.Rules)
+	for i := range c.Rules {
+		c.Rules[i].Ports = slices.Clone(c.Rules[i].Ports)
+	}
+	c.AllowOut, c.DenyOut = slices.Clone(p.AllowOut), slices.Clone(p.DenyOut)
+	return &c
+}
+
+// AgentPort is where the agent listens inside, for the service alone.
+const AgentPort = 7007
+
+// Port refuses what is not a port of a sandbox's own programs.
+func Port(field string, port int) error {
+	if err := Range(field, int64(port), 1, 65535); err != nil {
+		return err
+	}
+	if port == AgentPort {
+		return Errorf("%s %d is Cove's own in every sandbox; have the program listen on another", field, port)
+	}
+	return nil
+}

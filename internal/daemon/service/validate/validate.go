@@ -1,0 +1,299 @@
+// Package validate checks what callers send, before anything is done with it.
+// Every error is a [sandbox.Error] that says what to send instead.
+package validate
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Errorf is an error that says what is wrong with a request.
+func Errorf(format string, args ...any) error {
+	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
+}
+
+// Quote shows a caller's own text to it, bounded.
+func Quote(s string) string {
+	if len(s) > 80 {
+		return fmt.Sprintf("%q…", s[:80])
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// names are of sandboxes, namespaces and teams: what is safe in a file
+// name, in a URL and, but for dot and underscore, in a host name.
+var names = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
+
+// templateNames leave room for references of images.
+var templateNames = regexp.MustCompile(`^[a-z0-9]([A-Za-z0-9._/:@-]{0,253}[A-Za-z0-9])?$`)
+
+// NewTemplateNames are of templates that callers define.
+var NewTemplateNames = regexp.MustCompile(`^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`)
+
+// PackageNames are of Debian packages.
+var PackageNames = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
+
+var userNames = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`)
+
+var modes = regexp.MustCompile(`^(0o)?[0-7]{1,5}$`)
+
+// HostLabel is what can be one label of a host name.
+var HostLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// windowsTemplate is what others call a computer with Windows. There is none:
+// gVisor runs Linux programs, and Microsoft's system would need a virtual
+// machine and a licence of the user's.
+const windowsTemplate = "windows-11"
+
+var errWindows = sandbox.Errorf(sandbox.CodeUnsupported, "Windows is not supported: it needs a machine with KVM and an image that you supply and license, and no such engine is built; use the template desktop, a Linux desktop (docs/computers.md says more)")
+
+// Name refuses what cannot name a sandbox, a namespace or a team.
+func Name(field, s string) error {
+	if len(s) > sandbox.MaxNameLength || !names.MatchString(s) {
+		return Errorf("%s %s is not valid; use 1 to %d lower-case letters, digits, dashes, underscores and dots, with a letter or digit first and last", field, Quote(s), sandbox.MaxNameLength)
+	}
+	return nil
+}
+
+// SandboxName refuses what cannot name a sandbox, ids among that.
+func SandboxName(s string) error {
+	if ids.IsSnapshot(s) {
+		return Errorf("name %s begins like a snapshot's id; choose one that does not begin with %q", Quote(s), ids.Snapshot)
+	}
+	if ids.IsSandbox(s) {
+		return Errorf("name %s begins like an id; choose one that does not begin with %q", Quote(s), ids.Sandbox)
+	}
+	return Name("name", s)
+}
+
+// TemplateName refuses what no template can be called.
+func TemplateName(s string) error {
+	if s == windowsTemplate {
+		return errWindows
+	}
+	if !templateNames.MatchString(s) {
+		return Errorf("template %s is not a valid name; list the templates to see which there are", Quote(s))
+	}
+	return nil
+}
+
+// JobID says of what cannot be the id of a job that there is none.
+func JobID(s string) error {
+	if !sandbox.ValidJobID(s) {
+		return sandbox.Errorf(sandbox.CodeNotFound, "there is no job %s; list the jobs to see which there are", Quote(s))
+	}
+	return nil
+}
+
+// Text refuses what cannot travel as text or end up in a C string.
+func Text(field, s string) error {
+	if !utf8.ValidString(s) {
+		return Errorf("%s is not valid UTF-8; send text, or bytes through a file", field)
+	}
+	if strings.IndexByte(s, 0) >= 0 {
+		return Errorf("%s has a NUL byte; remove it", field)
+	}
+	return nil
+}
+
+// Range refuses a number that is not from low to high.
+func Range(field string, v, low, high int64) error {
+	if v < low || v > high {
+		return Errorf("%s is %d; give %d to %d", field, v, low, high)
+	}
+	return nil
+}
+
+// Metadata refuses pairs that are too many, too long or no text.
+func Metadata(m map[string]string) error {
+	if len(m) > sandbox.MaxMetadataPairs {
+		return Errorf("metadata has %d pairs; give at most %d", len(m), sandbox.MaxMetadataPairs)
+	}
+	for k, v := range m {
+		if err := Text("a metadata key", k); err != nil {
+			return err
+		}
+		if k == "" || len(k) > sandbox.MaxMetadataKey {
+			return Errorf("metadata key %s has %d bytes; keys have 1 to %d", Quote(k), len(k), sandbox.MaxMetadataKey)
+		}
+		if err := Text("the metadata value of "+Quote(k), v); err != nil {
+			return err
+		}
+		if len(v) > sandbox.MaxMetadataValue {
+			return Errorf("the metadata value of %s has %d bytes; values have at most %d", Quote(k), len(v), sandbox.MaxMetadataValue)
+		}
+	}
+	return nil
+}
+
+// Env refuses variables that no program could be given. It never shows values: they are often secrets.
+func Env(env map[string]string) error {
+	if len(env) > sandbox.MaxEnvPairs {
+		return Errorf("env has %d variables; give at most %d", len(env), sandbox.MaxEnvPairs)
+	}
+	size := 0
+	for k, v := range env {
+		if err := Text("a name in env", k); err != nil {
+			return err
+		}
+		if k == "" || strings.ContainsRune(k, '=') || strings.ContainsFunc(k, unicode.IsSpace) {
+			return Errorf("env name %s is not valid; names are not empty and have no '=' and no blanks", Quote(k))
+		}
+		if err := Text("the env value of "+Quote(k), v); err != nil {
+			return err
+		}
+		size += len(k) + len(v) + 2
+	}
+	if size > sandbox.MaxEnvBytes {
+		return Errorf("env has %d bytes; give at most %d, and pass larger data in a file", size, sandbox.MaxEnvBytes)
+	}
+	return nil
+}
+
+// User refuses what is neither a user name, a uid nor uid:gid.
+func User(field, s string) error {
+	ok := userNames.MatchString(s)
+	if ok && s[0] <= '9' {
+		uid, gid, _ := strings.Cut(s, ":")
+		for _, id := range []string{uid, gid} {
+			if id == "" {
+				continue
+			}
+			// The largest number means "none" to the kernel.
+			if n, err := strconv.ParseUint(id, 10, 32); err != nil || n == 1<<32-1 {
+				ok = false
+			}
+		}
+	}
+	if !ok {
+		return Errorf("%s %s is not valid; give a user name, a uid, or uid:gid", field, Quote(s))
+	}
+	return nil
+}
+
+// Path refuses what is no path inside a sandbox, absolute or relative.
+func Path(field, p string) error {
+	if p == "" {
+		return Errorf("%s is empty; give a path, absolute or relative to the working directory", field)
+	}
+	if len(p) > sandbox.MaxPathBytes {
+		return Errorf("%s has %d bytes; paths have at most %d", field, len(p), sandbox.MaxPathBytes)
+	}
+	return Text(field, p)
+}
+
+// WorkDir refuses what is not an absolute, clean path.
+func WorkDir(p string) error {
+	if err := Path("workdir", p); err != nil {
+		return err
+	}
+	if !path.IsAbs(p) || path.Clean(p) != p {
+		return Errorf("workdir %s is not an absolute, clean path; give one such as /workspace", Quote(p))
+	}
+	return nil
+}
+
+// Mode reads permission bits; 0 is none given.
+func Mode(s string) (uint32, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
+	if !modes.MatchString(s) || err != nil || n == 0 || n > 0o7777 {
+		return 0, Errorf("mode %s is not valid; give permission bits in octal, such as 0644 or 0755", Quote(s))
+	}
+	return uint32(n), nil
+}
+
+// Resources refuses values out of range; zero ones are not given.
+func Resources(r sandbox.Resources) error {
+	for _, c := range []struct {
+		field        string
+		v, low, high int64
+	}{
+		{"resources.vcpus", int64(r.VCPUs), 1, sandbox.MaxVCPUs},
+		{"resources.memory_mib", r.MemoryMiB, sandbox.MinMemoryMiB, sandbox.MaxMemoryMiB},
+		{"resources.disk_mib", r.DiskMiB, sandbox.MinDiskMiB, sandbox.MaxDiskMiB},
+		{"resources.max_pids", r.MaxPIDs, sandbox.MinPIDs, sandbox.MaxPIDsLimit},
+	} {
+		if c.v == 0 {
+			continue
+		}
+		if err := Range(c.field, c.v, c.low, c.high); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MaxSeconds is the longest lifetime, in seconds.
+const MaxSeconds = int64(sandbox.MaxLifetime / 1e9)
+
+// Seconds refuses a time that is negative or too long; nil is not given.
+func Seconds(field string, v *int64) error {
+	if v == nil {
+		return nil
+	}
+	if *v < 0 || *v > MaxSeconds {
+		return Errorf("%s is %d; give 1 to %d, or 0 for no bound", field, *v, MaxSeconds)
+	}
+	return nil
+}
+
+// TimeoutAction refuses an unknown action at a timeout.
+func TimeoutAction(a sandbox.TimeoutAction) error {
+	if a == sandbox.ActionKill || a == sandbox.ActionPause {
+		return nil
+	}
+	return Errorf("on_timeout %s is not known; use %q or %q", Quote(string(a)), sandbox.ActionKill, sandbox.ActionPause)
+}
+
+// Scopes refuses unknown scopes.
+func Scopes(scopes []sandbox.Scope) error {
+	all := sandbox.Scopes()
+	for _, s := range scopes {
+		if !slices.Contains(all, s) {
+			return Errorf("scope %s is not known; use some of %v", Quote(string(s)), all)
+		}
+	}
+	return nil
+}
+
+// Largest refuses resources that were asked for and that the machine does not
+// have; zero ones are not given. Prefix begins the names of the fields.
+func Largest(prefix string, r, largest sandbox.Resources) error {
+	for _, c := range []struct {
+		field, unit string
+		v, has      int64
+	}{
+		{"vcpus", "processors", int64(r.VCPUs), int64(largest.VCPUs)},
+		{"memory_mib", "MiB of memory for sandboxes", r.MemoryMiB, largest.MemoryMiB},
+		{"disk_mib", "MiB of disk", r.DiskMiB, largest.DiskMiB},
+	} {
+		if c.has > 0 && c.v > c.has {
+			return Errorf("%s is %d, and the server's machine has %d %s; give at most that", prefix+c.field, c.v, c.has, c.unit)
+		}
+	}
+	return nil
+}
+
+// Clamp reduces resources that nobody asked for, of a template or a default, to
+// what the machine has.
+func Clamp(r, largest sandbox.Resources) sandbox.Resources {
+	if largest.VCPUs > 0 {
+		r.VCPUs = min(r.VCPUs, largest.VCPUs)
+	}
+	if largest.MemoryMiB > 0 {
+		r.MemoryMiB = min(r.MemoryMiB, largest.MemoryMiB)
+	}
+	return r
+}

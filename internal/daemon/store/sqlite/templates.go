@@ -1,0 +1,62 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/cove-sh/cove/internal/daemon/store"
+)
+
+const templateColumns = "name, source, digest, state, reason, size_bytes, built_at, definition, updated_at"
+
+func scanTemplate(scan func(...any) error) (store.Template, error) {
+	var t store.Template
+	var definition string
+	err := scan(&t.Name, &t.Source, &t.Digest, &t.State, &t.Reason, &t.SizeBytes, maybe{&t.BuiltAt}, &definition, instant{&t.UpdatedAt})
+	if definition != "" {
+		t.Definition = json.RawMessage(definition)
+	}
+	return t, err
+}
+
+// PutTemplate implements [store.Templates].
+func (s *Store) PutTemplate(ctx context.Context, t store.Template) error {
+	_, err := s.write.ExecContext(ctx, "INSERT OR REPLACE INTO templates ("+templateColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		t.Name, t.Source, t.Digest, string(t.State), t.Reason, t.SizeBytes, nanos(t.BuiltAt), string(t.Definition), t.UpdatedAt.UnixNano())
+	if err != nil {
+		return fmt.Errorf("write template %s: %w", t.Name, err)
+	}
+	return s.sync()
+}
+
+// Template implements [store.Templates].
+func (s *Store) Template(ctx context.Context, name string) (store.Template, error) {
+	t, err := scanTemplate(s.read.QueryRowContext(ctx, "SELECT "+templateColumns+" FROM templates WHERE name = ?", name).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.Template{}, absent("template")
+	}
+	if err != nil {
+		return store.Template{}, fmt.Errorf("read template %s: %w", name, err)
+	}
+	return t, nil
+}
+
+// ListTemplates implements [store.Templates].
+func (s *Store) ListTemplates(ctx context.Context) ([]store.Template, error) {
+	all, err := collect(ctx, s.read, scanTemplate, "SELECT "+templateColumns+" FROM templates ORDER BY name")
+	if err != nil {
+		return nil, fmt.Errorf("list templates: %w", err)
+	}
+	return all, nil
+}
+
+// DeleteTemplate implements [store.Templates].
+func (s *Store) DeleteTemplate(ctx context.Context, name string) error {
+	if _, err := s.remove(ctx, "DELETE FROM templates WHERE name = ?", name); err != nil {
+		return fmt.Errorf("delete template %s: %w", name, err)
+	}
+	return s.sync()
+}

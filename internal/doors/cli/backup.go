@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/internal/daemon/backup"
+	"github.com/cove-sh/cove/internal/daemon/server"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+type backupOptions struct {
+	Config      string
+	NoTemplates bool
+}
+
+func (o *backupOptions) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.Config, "config", "", "configuration file of the server, to be kept too")
+	f.BoolVar(&o.NoTemplates, "no-templates", false, "leave built templates out; snapshots made of them need them")
+}
+
+func (a *app) backupCommand() *cobra.Command {
+	var opts backupOptions
+	cmd := &cobra.Command{
+		Use: "backup FILE", Short: "Write all that the local server keeps into one file, while it runs",
+		Long: "Write all that the local server keeps into one file, while it runs: the database as of one instant\n" +
+			"with the snapshots, paused sandboxes and volumes that it names, templates, and the keys that open\n" +
+			"secrets and sign links. The file is for its owner only: who has it has the secrets too, unless their\n" +
+			"key is in COVE_SECRETS_KEY. It is there whole or not at all, with checksums.\n\n" +
+			"Sandboxes that run go on. Of them the records are in it; their memory and files are not, unless in\n" +
+			"a snapshot: pause or snapshot what must survive. After cove restore they are failed, with the reason.\n" +
+			"Volumes that are written to are copied file by file, so pause their sandboxes where files must fit\n" +
+			"together. What cove recover lists, logs, pipes, sockets and devices are left out.",
+		Example: "  cove backup cove-$(date +%F).tar.zst\n" +
+			"  cove backup --config /etc/cove.yaml /mnt/backup/cove.tar.zst",
+		Args: argsBetween(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runBackup(cmd.Context(), opts, args[0]) },
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// localState is the state directory of a command that works on it by itself.
+func (a *app) localState() (string, error) {
+	if a.globals.URL != "" {
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "this is about the server of this machine; leave out --url (COVE_URL)")
+	}
+	return a.stateDir()
+}
+
+func (a *app) runBackup(ctx context.Context, opts backupOptions, file string) error {
+	dir, err := a.localState()
+	if err != nil {
+		return err
+	}
+	if file, err = filepath.Abs(file); err != nil {
+		return err
+	}
+	err = backup.Write(ctx, backup.Options{
+		StateDir: dir, File: file, Config: opts.Config, NoTemplates: opts.NoTemplates, Version: a.Version,
+		Progress: a.progress("read"), Warn: func(text string) { a.say("%s", text) },
+	})
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	a.say("%s has %s; keep it where its secrets are safe", file, bytesText(info.Size()))
+	return nil
+}
+
+// progressEvery is how often a long command says how far it is.
+const progressEvery = 2 * time.Second
+
+// progress returns a function that says now and then how far something is.
+func (a *app) progress(verb string) func(bytes int64, at string) {
+	last := time.Now()
+	return func(bytes int64, at string) {
+		if now := time.Now(); now.Sub(last) >= progressEvery {
+			last = now
+			a.say("%s %s, at %s", bytesText(bytes), verb, at)
+		}
+	}
+}
+
+func (a *app) restoreCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "restore FILE", Short: "Make the state directory of a server again, of a file that cove backup has made",
+		Long: "Make the state directory of a server again, of a file that cove backup has made. The directory must be\n" +
+			"empty or missing, with the path that it had, and no server may run. The checksums are compared before\n" +
+			"anything is in place.\n\n" +
+			"Snapshots, paused sandboxes, volumes, secrets and keys are as they were. Memory goes on with a\n" +
+			"processor of the same kind only; the files of a snapshot can be had on any. Sandboxes that ran are\n" +
+			"failed, with a reason that says so. A configuration file that was kept becomes config.yaml in the\n" +
+			"state directory; put it where the server looks for it.",
+		Example: "  cove daemon stop\n" +
+			"  mv /var/lib/cove /var/lib/cove.old\n" +
+			"  cove restore cove-2026-03-04.tar.zst",
+		Args: argsBetween(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runRestore(cmd.Context(), args[0]) },
+	}
+}
+
+func (a *app) runRestore(ctx context.Context, file string) (err error) {
+	dir, err := a.localState()
+	if err != nil {
+		return err
+	}
+	release, err := server.Hold(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	about, err := backup.Restore(ctx, file, dir, a.progress("restored"))
+	if err != nil {
+		return err
+	}
+	a.say("%s is as it was on %s; start the server", dir, stamp(&about.CreatedAt))
+	return nil
+}

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/cove-sh/cove/client"
+	"github.com/cove-sh/cove/internal/daemon/config"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// connect returns a client of the server that the options name, or of the
+// local daemon, which each connection starts if it does not run.
+func (a *app) connect() (*client.Client, error) {
+	cfg := client.Config{UserAgent: a.userAgent(), Key: client.Secret(a.globals.Key), Namespace: a.globals.Namespace, OnVersion: a.compareVersion}
+	if a.globals.URL != "" {
+		cfg.URL = a.globals.URL
+		return client.New(cfg)
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	// The local user is trusted; a key meant for elsewhere stays here.
+	cfg.Key = ""
+	d := a.localDaemon(dir)
+	cfg.UnixSocket = d.socket
+	cfg.Dial = d.dial
+	return client.New(cfg)
+}
+
+func (a *app) userAgent() string { return "cove/" + a.Version }
+
+// compareVersion tells once that the server is of another version. A newer server
+// far away is none of the user's doing; a daemon here is restarted by them.
+func (a *app) compareVersion(server string) {
+	if server != a.Version && a.globals.URL == "" {
+		a.say("the daemon is of version %s and this program of %s; bring them together with: cove daemon restart", clean(server), a.Version)
+	}
+}
+
+func (a *app) localDaemon(stateDir string) *daemon {
+	d := &daemon{stateDir: stateDir, socket: filepath.Join(stateDir, "cove.sock"), env: a.Env}
+	if socket := a.Env("COVE_SOCKET"); socket != "" {
+		d.socket = socket
+	}
+	return d
+}
+
+func (a *app) stateDir() (string, error) {
+	dir := a.globals.StateDir
+	if dir == "" {
+		dir = config.DefaultStateDir(a.Env)
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", sandbox.Wrap(sandbox.CodeInvalid, err, "the state directory cannot be found; give its absolute path with --state-dir")
+	}
+	return abs, nil
+}
+
+// cleanupTime bounds what is undone after an interruption.
+const cleanupTime = 30 * time.Second
+
+// detached returns a context for cleaning up after ctx has ended.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+}
+
+// each does a thing to all that are named, prints the ids of what was done,
+// and fails with the first error.
+func each[T any](a *app, opts jsonOption, names []string, id func(*T) string, do func(c *client.Client, name string) (*T, error)) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(c)
+	items := []T{}
+	var first error
+	for _, name := range names {
+		v, err := do(c, name)
+		switch {
+		case err == nil:
+			items = append(items, *v)
+		case first == nil:
+			first = err
+		default:
+			a.say("%s", explain(err))
+		}
+	}
+	if err := printIDs(a, opts, items, id); err != nil {
+		return err
+	}
+	return first
+}
+
+// closeQuietly closes what was only read.
+func closeQuietly(c io.Closer) { _ = c.Close() }

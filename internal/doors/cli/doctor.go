@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-sh/cove/internal/guest/agentbin"
+	"github.com/cove-sh/cove/internal/machine"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	var opts jsonOption
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Tell what this machine lets Cove do, and how to get what is missing",
+		Long: "Tell what this machine lets Cove do for the user who asks, and how to get what is missing. The exit\n" +
+			"code is 1 when sandboxes cannot run here at all.",
+		Example: "  cove doctor\n  cove doctor --json",
+		Args:    argsBetween(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runDoctor(cmd.Context(), opts) },
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) runDoctor(ctx context.Context, opts jsonOption) error {
+	dir, err := a.stateDir()
+	if err != nil {
+		return err
+	}
+	report := machine.Probe(ctx, machine.Config{StateDir: dir})
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := agentbin.Binary(); err != nil {
+		report.Checks = append(report.Checks, machine.Check{
+			Name: "agent", Status: machine.Warn, Detail: "this program was built without the agent and is the agent of its sandboxes itself, which makes their start slower",
+			Fix: "build the program with 'make build', which embeds the agent",
+		})
+	}
+	if opts.JSON {
+		err = a.printJSON(report)
+	} else {
+		err = a.print(doctorText(report))
+	}
+	if err == nil && !report.OK {
+		err = &exit{code: exitError}
+	}
+	return err
+}
+
+func doctorText(report machine.Report) string {
+	var b strings.Builder
+	for _, c := range report.Checks {
+		paragraph(&b, string(c.Status), c.Name, c.Detail)
+		if c.Fix != "" && c.Status != machine.OK {
+			paragraph(&b, "", "fix", c.Fix)
+		}
+	}
+	b.WriteString("\nlimits of a sandbox\n")
+	for _, l := range report.Limits {
+		status := "held"
+		if !l.Enforced {
+			status = "weak"
+		}
+		paragraph(&b, status, l.Name, l.How)
+	}
+	if report.OK {
+		b.WriteString("\nsandboxes can run on this machine\n")
+	} else {
+		b.WriteString("\nsandboxes cannot run on this machine\n")
+	}
+	return b.String()
+}
+
+func paragraph(b *strings.Builder, status, name, text string) {
+	b.WriteString("  " + status + strings.Repeat(" ", 6-len(status)) + clean(name) + ": " + clean(text) + "\n")
+}

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"context"
+	"math"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/daemon/config"
+	"github.com/cove-sh/cove/internal/daemon/server"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// onDemandIdle is when a daemon that was started on demand ends.
+	onDemandIdle = "5m"
+	// onDemandWait is how long it waits for one that is just ending.
+	onDemandWait = 20 * time.Second
+)
+
+type serveOptions struct {
+	Config   string
+	OnDemand bool
+	// given are the settings that flags have set, by the flag's name.
+	given map[string]string
+}
+
+func (o *serveOptions) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.Config, "config", "", "YAML file with settings (COVE_CONFIG)")
+	f.BoolVar(&o.OnDemand, "on-demand", false, "serve a local client: a free TCP port unless told, and end after "+onDemandIdle+" of idleness")
+	o.given = map[string]string{}
+	for _, s := range config.Settings() {
+		if s.Flag == "state-dir" {
+			// It is a flag of every command.
+			continue
+		}
+		value := &givenValue{name: s.Flag, given: o.given, isBool: s.Bool}
+		flag := f.VarPF(value, s.Flag, "", s.Usage+" ("+s.Env+")")
+		if s.Bool {
+			flag.NoOptDefVal = "true"
+		}
+	}
+}
+
+// givenValue is a flag that package config reads.
+type givenValue struct {
+	name   string
+	given  map[string]string
+	isBool bool
+}
+
+// String implements pflag.Value.
+func (v *givenValue) String() string { return v.given[v.name] }
+
+// Set implements pflag.Value.
+func (v *givenValue) Set(s string) error {
+	if before, again := v.given[v.name]; again && config.Repeats(v.name) {
+		s = before + "," + s
+	}
+	v.given[v.name] = s
+	return nil
+}
+
+// Type implements pflag.Value.
+func (v *givenValue) Type() string {
+	if v.isBool {
+		return "bool"
+	}
+	return "value"
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var opts serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Run the daemon",
+		Long: "Run the daemon: MCP on /mcp, REST on /v1, for the user who runs it on a unix socket, and on TCP\n" +
+			"for those who have an API key. Sandboxes live on when it ends, and it finds them again. Commands\n" +
+			"start a daemon by themselves when none runs.\n\n" +
+			"Settings come from a file, from the environment and from flags, each stronger than the one before.",
+		Example: "  cove serve\n  cove serve --dev\n  cove serve --dev --dialect-port microsandbox=5555\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",
+		Args:    argsBetween(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runServe(cmd.Context(), opts) },
+	}
+	opts.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) runServe(ctx context.Context, opts serveOptions) error {
+	// What the starter left open is not for the daemon's children.
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	keepMemory()
+	cfg, err := a.serveConfig(opts)
+	if err != nil {
+		return err
+	}
+	log := server.NewLog(cfg.Log, a.Stderr)
+	deps := server.Deps{Assembly: a.Assembly, Version: a.Version, Log: log}
+	if opts.OnDemand {
+		deps.LockWait, deps.OnDemand = onDemandWait, true
+	} else {
+		deps.Ready = func(tcp net.Addr) { a.sayReady(&cfg, tcp) }
+		deps.DialectReady = func(name string, addr net.Addr) { a.say("listening on http://%s (%s)", addr, name) }
+	}
+	return server.New(cfg, deps).Run(ctx)
+}
+
+// keepMemory keeps this process's memory out of core files, since it has a
+// secret's value in it, or the key that values are sealed with.
+func keepMemory() {
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	// This bars the user's other programs too, and those that are given cores
+	// through a pipe, for which the limit does not count. An ordinary user's
+	// daemon has to do without: it could not write the maps of the user
+	// namespaces that it starts cells in.
+	if os.Geteuid() == 0 {
+		_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	}
+}
+
+func (a *app) serveConfig(opts serveOptions) (config.Config, error) {
+	if opts.Config == "" {
+		opts.Config = a.Env("COVE_CONFIG")
+	}
+	given := opts.given
+	if a.globals.StateDir != "" {
+		dir, err := a.stateDir()
+		if err != nil {
+			return config.Config{}, err
+		}
+		given["state-dir"] = dir
+	}
+	if a.globals.URL != "" && !opts.OnDemand {
+		return config.Config{}, sandbox.Errorf(sandbox.CodeInvalid, "serve runs a daemon here; leave out --url (COVE_URL)")
+	}
+	env := a.Env
+	if opts.OnDemand {
+		// Weaker than what the environment or a flag says, and stronger than the
+		// defaults. Many daemons may be started and there is one port, so each
+		// takes a free one: previews need it, and all else there needs a key.
+		env = withFallback(env, map[string]string{"COVE_LISTEN": "127.0.0.1:0", "COVE_IDLE_EXIT": onDemandIdle})
+	}
+	return config.Load(config.Source{File: opts.Config, Env: env, Flags: given})
+}
+
+func withFallback(env func(string) string, fallback map[string]string) func(string) string {
+	return func(name string) string {
+		if value := env(name); value != "" {
+			return value
+		}
+		return fallback[name]
+	}
+}
+
+// sayReady tells a person how to reach the daemon.
+func (a *app) sayReady(cfg *config.Config, tcp net.Addr) {
+	a.say("listening on %s", cfg.SocketPath())
+	if tcp == nil {
+		return
+	}
+	scheme := "http"
+	if cfg.TLS.On() {
+		scheme = "https"
+	}
+	a.say("listening on %s://%s (MCP: %s://%s/mcp)", scheme, tcp, scheme, tcp)
+	if cfg.Dev {
+		a.say("development mode: everyone on this machine may do everything")
+	}
+}

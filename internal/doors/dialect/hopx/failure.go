@@ -1,0 +1,160 @@
+package hopx
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// maxShown is how much of what a client has sent an answer repeats, in bytes.
+const maxShown = 256
+
+// failure is what the product's API would have answered to a request.
+type failure struct {
+	status int
+	// code is of the product; those of agents are in upper case.
+	code string
+	// agent tells an agent's answer from one of the control plane.
+	agent   bool
+	url     string
+	path    string // of a file
+	sandbox string // as the client named it
+	key     string // the argument that named it, "sandbox_id" if empty
+	err     error
+	// doing completes "Failed to …", and more are further keys, in v0.2.
+	doing string
+	more  []pair
+	// exact is a body that is told as it is, in both generations.
+	exact any
+}
+
+func (e *failure) Error() string { return e.err.Error() }
+func (e *failure) Unwrap() error { return e.err }
+
+// message is what clients may read.
+func (e *failure) message() string { return sandbox.MessageOf(e.err) }
+
+// statuses and codes are what errors of the service are to the product.
+var statuses = map[sandbox.Code]struct {
+	status  int
+	control string
+	agent   string
+}{
+	sandbox.CodeInvalid:         {http.StatusBadRequest, "invalid_request", "INVALID_REQUEST"},
+	sandbox.CodeUnauthenticated: {http.StatusUnauthorized, "unauthorized", "TOKEN_INVALID"},
+	sandbox.CodeForbidden:       {http.StatusForbidden, "forbidden", "PERMISSION_DENIED"},
+	sandbox.CodeNotFound:        {http.StatusNotFound, "not_found", "NOT_FOUND"},
+	sandbox.CodeConflict:        {http.StatusConflict, "conflict", "CONFLICT"},
+	sandbox.CodeNotRunning:      {http.StatusConflict, "sandbox_stopped", "SANDBOX_STOPPED"},
+	sandbox.CodeQuotaExceeded:   {http.StatusTooManyRequests, "rate_limit_exceeded", "RATE_LIMIT_EXCEEDED"},
+	sandbox.CodeTooLarge:        {http.StatusRequestEntityTooLarge, "too_large", "TOO_LARGE"},
+	sandbox.CodeTimeout:         {http.StatusRequestTimeout, "execution_timeout", "EXECUTION_TIMEOUT"},
+	sandbox.CodeCancelled:       {499, "cancelled", "CANCELLED"},
+	sandbox.CodeUnsupported:     {http.StatusNotImplemented, "not_supported", "NOT_SUPPORTED"},
+	sandbox.CodeUnavailable:     {http.StatusServiceUnavailable, "service_unavailable", "SERVICE_UNAVAILABLE"},
+	sandbox.CodeInternal:        {http.StatusInternalServerError, "internal_server_error", "INTERNAL_ERROR"},
+}
+
+// failed makes a failure of an error of the service. One that is a failure
+// already stays.
+func failed(agent bool, url string, err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	s, ok := statuses[sandbox.CodeOf(err)]
+	if !ok {
+		s = statuses[sandbox.CodeInternal]
+	}
+	f := &failure{status: s.status, code: s.control, agent: agent, url: url, err: err}
+	if agent {
+		f.code = s.agent
+	}
+	return f
+}
+
+// control makes a failure of the control plane. What is missing is a kind of
+// thing, such as "template".
+func control(url, kind string, err error) error {
+	f := failed(false, url, err)
+	if f.code == "not_found" {
+		f.code = kind + "_not_found"
+	}
+	return f
+}
+
+// v1 is how v0.1 tells it: what its HTTP client said, and the answer's body.
+func (e *failure) v1() any {
+	if e.exact != nil {
+		return e.exact
+	}
+	side := "Client"
+	if e.status >= http.StatusInternalServerError {
+		side = "Server"
+	}
+	return object(
+		pair{"status_code", e.status},
+		pair{"error", fmt.Sprintf("%s error '%d %s' for url '%s'", side, e.status, cmp.Or(http.StatusText(e.status), "Client Closed Request"), clip.Text(e.url, maxShown))},
+		pair{"body", e.body()},
+	)
+}
+
+// body is the answer's. Of an agent the error is a string, of the control plane
+// an object.
+func (e *failure) body() any {
+	msg := e.message()
+	if !e.agent {
+		details := object()
+		if wait := retryAfter(e.err); wait > 0 {
+			details = object(pair{"retry_after_seconds", wait})
+		}
+		return object(
+			pair{"error", object(pair{"message", msg}, pair{"code", e.code}, pair{"details", details})},
+			pair{"message", msg}, pair{"code", e.code})
+	}
+	pairs := []pair{{"error", msg}, {"message", msg}, {"code", e.code}}
+	if e.path != "" {
+		pairs = append(pairs, pair{"path", clip.Text(e.path, maxShown)})
+	}
+	return object(append(pairs, pair{"timestamp", dialect.Stamp(time.Now())})...)
+}
+
+func retryAfter(err error) int64 { return dialect.Detail(err).RetryAfterSeconds }
+
+// v2 is how v0.2 tells it.
+func (e *failure) v2() any {
+	msg := e.message()
+	switch {
+	case e.exact != nil:
+		return e.exact
+	case strings.EqualFold(e.code, "sandbox_not_found"):
+		return object(append([]pair{{"error", "Sandbox not found"}, {cmp.Or(e.key, "sandbox_id"), clip.Text(e.sandbox, maxShown)}}, e.more...)...)
+	case e.code == "FILE_NOT_FOUND":
+		return object(pair{"error", "File not found"}, pair{"path", clip.Text(e.path, maxShown)})
+	}
+	return object(append([]pair{{"error", "Failed to " + cmp.Or(e.doing, "do that")}, {"exception", msg}}, e.more...)...)
+}
+
+// Failure tells an error as the product does: a failure of its API is a normal
+// result with an error in it. Wrong arguments are an error of the protocol's
+// kind, and so is a server that cannot be reached.
+func (d *Dialect) Failure(err error) *mcp.CallToolResult {
+	if e, ok := errors.AsType[*dialect.ArgumentError](err); ok {
+		problem := strings.TrimPrefix(sandbox.MessageOf(e.Err), e.Tool+": ")
+		return dialect.ErrorText(fmt.Sprintf("Error executing tool %s: 1 validation error for %sArguments\n%s", e.Tool, e.Tool, problem), nil)
+	}
+	if e, ok := errors.AsType[*dialect.RunError](err); ok && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
+		if f, ok := errors.AsType[*failure](err); !ok || f.exact == nil {
+			return dialect.ErrorText(fmt.Sprintf("Error executing tool %s: %s", e.Tool, sandbox.MessageOf(err)), nil)
+		}
+	}
+	return answer(d.failure(failed(false, "", err)))
+}

@@ -1,0 +1,96 @@
+package microsandbox_test
+
+import (
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/microsandbox"
+	"github.com/cove-sh/cove/internal/doors/mcpserver"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/dialecttest"
+	"github.com/cove-sh/cove/internal/testing/needs"
+)
+
+var (
+	// usage is what is never the same.
+	usage = regexp.MustCompile(`("(?:cpu|memory|disk)_usage": ?)[0-9][0-9.e+-]*`)
+	// listing is a line of ls -l, place where an interpreter shows that code came from.
+	listing = regexp.MustCompile(`"(?:[d-][rwxst-]{9}.? |total )[^"]*"`)
+	place   = regexp.MustCompile(`File \\*"[^"\\]*\\*", line|<cell \d+>|\bat .*?:\d+:\d+`)
+)
+
+func hide(s string) string {
+	s = usage.ReplaceAllString(s, "$1<n>")
+	s = listing.ReplaceAllString(s, `"<ls>"`)
+	return place.ReplaceAllString(s, "<place>")
+}
+
+// What no sandbox is needed for.
+func TestConversations(t *testing.T) {
+	d := microsandbox.New()
+	dialecttest.Conversations(t, d, "testdata/local", dialecttest.InMemory(d))
+}
+
+// users are who runs daemons for these tests.
+func users() map[string]covetest.Options {
+	return dialecttest.Users("--dialect-port", microsandbox.Name+"=0")
+}
+
+// ownPort finds where a daemon says that it speaks the dialect.
+var ownPort = regexp.MustCompile(`listening on (http://\S+) \(microsandbox\)`)
+
+func ownURL(t *testing.T, d *covetest.Daemon) string {
+	t.Helper()
+	m := ownPort.FindStringSubmatch(d.Output())
+	if m == nil {
+		t.Fatalf("the daemon does not say where it speaks the dialect:\n%s", d.Output())
+	}
+	return m[1]
+}
+
+// doors are the ways to a daemon, by name. A hasty server follows commands that
+// run for longer than a second.
+func doors(t *testing.T, d *covetest.Daemon) map[string]dialecttest.Door {
+	own := ownURL(t, d)
+	return map[string]dialecttest.Door{
+		"hasty":    dialecttest.InProcess(t, d, mcpserver.Config{Dialect: microsandbox.Name, Handover: time.Second}),
+		"stdio":    dialecttest.Stdio(d, microsandbox.Name),
+		"own port": func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: own + "/mcp"} },
+	}
+}
+
+// revision is the protocol's that the product's clients spoke.
+const revision = "2024-11-05"
+
+// The conversations with real sandboxes: MCP through both doors, and JSON-RPC.
+// What a door does differently is the same for root and for every tool.
+func TestRealConversations(t *testing.T) {
+	needs.GVisor(t)
+	for user, opts := range users() {
+		t.Run(user, func(t *testing.T) {
+			t.Parallel()
+			daemon := covetest.Borrow(t, opts)
+			open := doors(t, daemon)
+			converse := func(door, scripts string) {
+				t.Run(door+" "+filepath.Base(scripts), func(t *testing.T) {
+					dialecttest.Conversations(t, microsandbox.New(), scripts, dialecttest.Through(daemon, open[door], revision, hide))
+				})
+			}
+			converse("own port", "testdata/real/guide")
+			if opts.UID != dialecttest.Ordinary().UID {
+				return
+			}
+			converse("stdio", "testdata/real/guide")
+			converse("own port", "testdata/real/life")
+			converse("hasty", "testdata/real/hasty")
+			t.Run("JSON-RPC", func(t *testing.T) {
+				t.Cleanup(func() { dialecttest.KillAll(t, daemon) })
+				exchanges(t, "testdata/rpc/real", ownURL(t, daemon))
+			})
+		})
+	}
+}

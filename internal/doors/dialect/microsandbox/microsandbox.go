@@ -1,0 +1,158 @@
+// Package microsandbox speaks to clients of microsandbox's server of 2025: its
+// five MCP tools, and the JSON-RPC of its SDKs. README.md tells what differs.
+package microsandbox
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Name is the name of the dialect.
+const Name = "microsandbox"
+
+// maxShown is how much of what a client has sent an answer repeats, in bytes.
+const maxShown = 128
+
+// Dialect is the product's surface.
+type Dialect struct{ tools []dialect.Tool }
+
+var (
+	_ dialect.Failer      = (*Dialect)(nil)
+	_ dialect.Sessionless = (*Dialect)(nil)
+	_ dialect.Namespaced  = (*Dialect)(nil)
+	_ dialect.Configured  = (*Dialect)(nil)
+	_ dialect.Prompter    = (*Dialect)(nil)
+	_ dialect.PlainJSON   = (*Dialect)(nil)
+	_ dialect.Refuser     = (*Dialect)(nil)
+	_ dialect.Fronted     = (*Dialect)(nil)
+)
+
+// method is one thing that the product does: a tool of MCP, and a method of
+// JSON-RPC.
+type method struct {
+	rpc, tool string
+	// fails begins the text of an MCP result that is an error.
+	fails string
+	// portal marks what the product does in the sandbox.
+	portal bool
+	// run returns what is told as JSON.
+	run func(ctx context.Context, c *call, params json.RawMessage) (any, error)
+}
+
+// methods are all of them in the product's order.
+var methods = []method{
+	{"sandbox.start", "sandbox_start", "Error: Sandbox start failed: ", false, start},
+	{"sandbox.stop", "sandbox_stop", "Error: Sandbox stop failed: ", false, stop},
+	{"sandbox.repl.run", "sandbox_run_code", "Internal error: ", true, runCode},
+	{"sandbox.command.run", "sandbox_run_command", "Internal error: ", true, runCommand},
+	{"sandbox.metrics.get", "sandbox_get_metrics", "Error: Get metrics failed: ", false, getMetrics},
+}
+
+// New returns the dialect.
+func New() *Dialect {
+	defs := make(map[string]*mcp.Tool)
+	for _, def := range dialect.Definitions(toolsJSON) {
+		defs[def.Name] = def
+	}
+	d := &Dialect{}
+	for _, m := range methods {
+		d.tools = append(d.tools, dialect.Tool{Def: defs[m.tool], Run: m.call})
+	}
+	return d
+}
+
+//go:embed tools.json
+var toolsJSON []byte
+
+// Name returns the dialect's name.
+func (d *Dialect) Name() string { return Name }
+
+// Server describes the server as clients of the product know it, which gives no
+// instructions.
+func (d *Dialect) Server(version string) dialect.Server {
+	return dialect.Server{Implementation: &mcp.Implementation{Name: "microsandbox-server", Version: version}}
+}
+
+// Tools returns the table of tools.
+func (d *Dialect) Tools() []dialect.Tool { return d.tools }
+
+// Namespaced tells that each call names its namespace.
+func (d *Dialect) Namespaced() bool { return true }
+
+// Sessionless tells that a call needs no session.
+func (d *Dialect) Sessionless() bool { return true }
+
+// PlainJSON tells that clients take JSON and no streams.
+func (d *Dialect) PlainJSON() bool { return true }
+
+// Environment reads the variables of the product's SDKs.
+func (d *Dialect) Environment(get func(string) string) (server, key string) {
+	return strings.TrimRight(get("MSB_SERVER_URL"), "/"), get("MSB_API_KEY")
+}
+
+// Unknown is the product's answer to the name of a tool or prompt that it does
+// not have.
+func (d *Dialect) Unknown(kind, name string) error {
+	return &jsonrpc.Error{
+		Code:    jsonrpc.CodeInternalError,
+		Message: fmt.Sprintf("MCP method error: Resource not found: %s '%s' not found", strings.ToUpper(kind[:1])+kind[1:], clip.Text(name, maxShown)),
+	}
+}
+
+// call is a call of a method.
+type call struct {
+	*dialect.Call
+	// lenient takes a missing namespace for the default one, as later SDKs
+	// leave it out.
+	lenient bool
+}
+
+// call runs a method as a tool of MCP.
+func (m *method) call(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
+	v, err := m.run(ctx, &call{Call: c}, c.Args)
+	if err != nil {
+		return nil, &failure{m.fails, err}
+	}
+	// The values are maps, lists, texts and numbers: keys are in alphabetical
+	// order, as the product's are.
+	return dialect.Text(dialect.JSON(v, "  "), nil), nil
+}
+
+// failure is an error of a method, which its result tells in the method's own
+// words.
+type failure struct {
+	begins string
+	err    error
+}
+
+func (f *failure) Error() string { return f.begins + f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// Failure tells an error as the product does: a text that begins with what has
+// failed, and how.
+func (d *Dialect) Failure(err error) *mcp.CallToolResult {
+	begins := "Internal error: "
+	if f, ok := err.(*failure); ok { //nolint:errorlint // it is what call returns
+		begins = f.begins
+	}
+	return dialect.ErrorText(begins+kindOf(err)+sandbox.MessageOf(err), nil)
+}
+
+// kindOf says in the product's words whose fault an error is.
+func kindOf(err error) string {
+	switch sandbox.CodeOf(err) {
+	case sandbox.CodeInvalid, sandbox.CodeTooLarge, sandbox.CodeForbidden:
+		return "Validation error: "
+	}
+	return "Internal server error: "
+}

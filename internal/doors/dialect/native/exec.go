@@ -1,0 +1,180 @@
+package native
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// handover is when a command that still runs becomes a job, unless the server
+// says otherwise: clients give up a call after 60 s.
+const handover = 45 * time.Second
+
+type execArgs struct {
+	sandboxRef
+	sandbox.ExecRequest
+	Stdin string `json:"stdin,omitempty"` // text, not base64
+}
+
+type execResult struct {
+	State       sandbox.JobState `json:"state"`
+	JobID       string           `json:"job_id"`
+	ExitCode    *int             `json:"exit_code,omitempty"`
+	Signal      string           `json:"signal,omitempty"`
+	EndCause    sandbox.EndCause `json:"end_cause,omitempty"`
+	DurationMS  int64            `json:"duration_ms"`
+	Stdout      string           `json:"stdout"`
+	Stderr      string           `json:"stderr"`
+	StdoutBytes int64            `json:"stdout_bytes"`
+	StderrBytes int64            `json:"stderr_bytes"`
+	Truncated   bool             `json:"truncated"`
+	Binary      bool             `json:"binary,omitempty"`
+	Hint        string           `json:"hint,omitempty"`
+}
+
+func runCommand(ctx context.Context, c *dialect.Call, in execArgs) (*reply[execResult], error) {
+	r := in.ExecRequest
+	if (r.Shell == "") == (len(r.Command) == 0) {
+		return nil, invalid("sandbox_exec: give either \"shell\" (a line) or \"command\" (a program and its arguments)")
+	}
+	if len(in.Stdin) > sandbox.MaxStdinBytes {
+		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "stdin is over 8 MiB; write it to a file with file_write and read that")
+	}
+	r.Stdin = []byte(in.Stdin)
+	if !r.Background {
+		r.HandoverMS = cmp.Or(c.Handover, handover).Milliseconds()
+	}
+	var out collector
+	out.stdout, out.stderr = newCapture(maxStreamBytes), newCapture(maxStreamBytes)
+	c.Status("running")
+	out.progress = func(total int64) { c.Status(fmt.Sprintf("running; %d bytes of output", total)) }
+	tell := newOutputTeller(ctx, c.Output)
+	job, err := c.Service.Exec(ctx, in.Sandbox, r, func(e sandbox.JobEvent) error {
+		tell.write(e.Stream, e.Data)
+		return out.take(e)
+	})
+	tell.end()
+	if err != nil {
+		return nil, asLine(in.Command, err)
+	}
+	return execDone(job, time.Duration(r.TimeoutMS)*time.Millisecond, r.Background, &out)
+}
+
+// asLine explains the error of a command that is a whole line.
+func asLine(command []string, err error) error {
+	if sandbox.CodeOf(err) != sandbox.CodeNotFound || len(command) != 1 || !strings.Contains(command[0], " ") || !strings.HasPrefix(sandbox.MessageOf(err), "command not found") {
+		return err
+	}
+	return sandbox.Wrap(sandbox.CodeNotFound, err, fmt.Sprintf("no program is called %q; give its arguments as further entries of \"command\", or the line as \"shell\"", clip.Text(command[0], 64)))
+}
+
+// collector takes the output of a command.
+type collector struct {
+	mu             sync.Mutex
+	stdout, stderr *capture // guarded by mu
+	progress       func(total int64)
+}
+
+func (o *collector) take(e sandbox.JobEvent) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch e.Stream {
+	case sandbox.Stdout:
+		o.stdout.write(e.Data)
+	case sandbox.Stderr:
+		o.stderr.write(e.Data)
+	default:
+		return nil
+	}
+	o.progress(o.stdout.total + o.stderr.total)
+	return nil
+}
+
+// endHint says what to do after an end that a command did not choose, or "".
+func endHint(job *sandbox.Job) string {
+	switch job.EndCause {
+	case sandbox.EndTimeout:
+		return "it was killed at its timeout; allow more with timeout_ms or set background"
+	case sandbox.EndOutOfMemory:
+		return "it ran out of memory; give the sandbox more memory_mib"
+	case sandbox.EndProcessLimit:
+		return "it was killed because it kept the sandbox at its limit of processes by starting ever more; start fewer at once"
+	}
+	return ""
+}
+
+// execDone describes the job of a command. timeout is the limit that the caller
+// has named, or 0.
+func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *collector) (*reply[execResult], error) {
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	note := func(omitted int64) string { return fmt.Sprintf("\n[… %d bytes left out …]\n", omitted) }
+	stdout, stderr := out.stdout.result(note), out.stderr.result(note)
+	res := execResult{
+		State: job.State, JobID: job.ID, Signal: job.Signal, EndCause: job.EndCause,
+		DurationMS: max(0, job.Duration().Milliseconds()),
+		Stdout:     stdout.text, Stderr: stderr.text, StdoutBytes: stdout.bytes, StderrBytes: stderr.bytes,
+		Truncated: stdout.truncated || stderr.truncated, Binary: stdout.binary || stderr.binary,
+	}
+	var hints []string
+	switch {
+	case job.State == sandbox.JobRunning:
+		hints = append(hints, fmt.Sprintf("it goes on as job %s; call job_get with that job_id and wait_ms to follow it, job_stop to end it", job.ID))
+		if timeout > 0 {
+			hints = append(hints, fmt.Sprintf("it is killed %s after its start, its timeout_ms", seconds(timeout.Milliseconds())))
+		} else if !background {
+			hints = append(hints, fmt.Sprintf("it is killed %s after its start; set background for work that takes longer", seconds(sandbox.HandedOverTimeout.Milliseconds())))
+		}
+	case endHint(job) != "":
+		hints = append(hints, endHint(job))
+	}
+	if res.Truncated {
+		hints = append(hints, fmt.Sprintf("read what is left out with job_get, job_id %s and an offset", job.ID))
+	}
+	if job.State == sandbox.JobExited {
+		res.ExitCode = &job.ExitCode
+	}
+	res.Hint = strings.Join(hints, "; ")
+	return answer(res.text(), res)
+}
+
+// text is the result as a model reads it best.
+func (r execResult) text() string {
+	var b strings.Builder
+	switch {
+	case r.State == sandbox.JobRunning:
+		fmt.Fprintf(&b, "still running after %s, job_id %s\n", seconds(r.DurationMS), r.JobID)
+	case r.Signal != "":
+		fmt.Fprintf(&b, "exit code %d (signal %s) after %s\n", *r.ExitCode, r.Signal, seconds(r.DurationMS))
+	default:
+		fmt.Fprintf(&b, "exit code %d after %s\n", *r.ExitCode, seconds(r.DurationMS))
+	}
+	section(&b, "stdout", r.Stdout, r.StdoutBytes, "")
+	section(&b, "stderr", r.Stderr, r.StderrBytes, "")
+	if r.Hint != "" {
+		fmt.Fprintf(&b, "hint: %s\n", r.Hint)
+	}
+	return b.String()
+}
+
+// section writes a stream under its name, or nothing if it is empty.
+func section(b *strings.Builder, name, text string, total int64, extra string) {
+	if text == "" && extra == "" {
+		return
+	}
+	fmt.Fprintf(b, "%s (%d bytes%s):\n%s", name, total, extra, text)
+	if !strings.HasSuffix(text, "\n") {
+		b.WriteByte('\n')
+	}
+}
+
+func seconds(ms int64) string {
+	return fmt.Sprintf("%.1f s", float64(ms)/1000)
+}

@@ -1,0 +1,198 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// worldText says how a sandbox is connected with the world, where that is not
+// the usual.
+func worldText(sb *sandbox.Sandbox) string {
+	var b strings.Builder
+	if p := sb.Network; p != nil && (p.Preset != "" && p.Preset != sandbox.NetworkOpen || len(p.AllowOut)+len(p.DenyOut)+len(p.Rules) > 0) {
+		preset := p.Preset
+		if preset == "" {
+			preset = sandbox.NetworkOpen
+		}
+		fmt.Fprintf(&b, ", network %s", preset)
+		if n := len(p.AllowOut) + len(p.DenyOut) + len(p.Rules); n > 0 {
+			fmt.Fprintf(&b, " with %s", plural(int64(n), "rule"))
+		}
+	}
+	for _, env := range slices.Sorted(maps.Keys(sb.Secrets)) {
+		fmt.Fprintf(&b, ", secret %s in %s", sb.Secrets[env], env)
+	}
+	for _, p := range sb.Ports {
+		address := p.Address
+		if address == "" {
+			address = "127.0.0.1"
+		}
+		fmt.Fprintf(&b, ", %s of the host leads to its port %d", net.JoinHostPort(address, strconv.Itoa(p.Host)), p.Guest)
+	}
+	return b.String()
+}
+
+func getNetwork(ctx context.Context, c *dialect.Call, in sandboxRef) (*reply[*sandbox.NetworkPolicy], error) {
+	p, err := c.Service.GetNetwork(ctx, in.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return answer("Policy of "+in.Sandbox+":\n"+policyText(p), p)
+}
+
+type networkSetArgs struct {
+	sandboxRef
+	sandbox.NetworkPolicy
+}
+
+func setNetwork(ctx context.Context, c *dialect.Call, in networkSetArgs) (*reply[*sandbox.NetworkPolicy], error) {
+	p, err := c.Service.SetNetwork(ctx, in.Sandbox, in.NetworkPolicy)
+	if err != nil {
+		return nil, err
+	}
+	return answer("Policy of "+in.Sandbox+" is now:\n"+policyText(p), p)
+}
+
+// policyText is a policy in lines, in the order in which it is judged.
+func policyText(p *sandbox.NetworkPolicy) string {
+	var lines []string
+	for _, to := range p.AllowOut {
+		lines = append(lines, "allow "+oneLine(to)+" (allow_out)")
+	}
+	for _, to := range p.DenyOut {
+		lines = append(lines, "deny "+oneLine(to)+" (deny_out)")
+	}
+	for _, r := range p.Rules {
+		line := string(r.Action) + " " + oneLine(r.To)
+		if r.Protocol != "" {
+			line += " " + r.Protocol
+		}
+		if len(r.Ports) > 0 {
+			line += " ports " + oneLine(strings.Join(r.Ports, ","))
+		}
+		lines = append(lines, line)
+	}
+	switch p.Preset {
+	case sandbox.NetworkNone:
+		lines = append(lines, "deny everything else (preset none)")
+	case sandbox.NetworkPackages:
+		lines = append(lines, "allow package registries and code hosts, deny everything else (preset packages)")
+	default:
+		lines = append(lines, "allow the public Internet (preset open)")
+	}
+	if p.Placeholders == sandbox.PlaceholderBlock {
+		lines = append(lines, "requests with a placeholder to a wrong host are refused")
+	}
+	text := strings.Join(lines, "\n")
+	if len(text) > maxResultBytes/2 {
+		text = text[:strings.LastIndexByte(text[:maxResultBytes/2], '\n')] + "\n…"
+	}
+	return text
+}
+
+type networkLogArgs struct {
+	sandboxRef
+	sandbox.NetworkLogRequest
+	// Since and Until are read here, where an error can show how times are written.
+	Since string `json:"since,omitempty"`
+	Until string `json:"until,omitempty"`
+}
+
+type networkPage struct {
+	Events []sandbox.NetworkEvent `json:"events"`
+	nextPage
+}
+
+func readNetworkLog(ctx context.Context, c *dialect.Call, in networkLogArgs) (*reply[networkPage], error) {
+	r := in.NetworkLogRequest
+	var err error
+	if r.Since, err = momentArg("since", in.Since); err != nil {
+		return nil, err
+	}
+	if r.Until, err = momentArg("until", in.Until); err != nil {
+		return nil, err
+	}
+	var out networkPage
+	err = fitPage(in.Limit, &out, func(limit int) error {
+		r.Limit = limit
+		list, err := c.Service.NetworkLog(ctx, in.Sandbox, r)
+		out.Events, out.nextPage = views(list, whole)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answer(out.text(), out)
+}
+
+func momentArg(name, value string) (*time.Time, error) {
+	if value == "" {
+		return nil, nil
+	}
+	at, err := time.Parse(time.RFC3339, value)
+	if err != nil {
+		return nil, invalid("network_log: %s is no time; write it as 2026-01-02T15:04:05Z", name)
+	}
+	return &at, nil
+}
+
+func (p networkPage) text() string {
+	if len(p.Events) == 0 {
+		return "Nothing in the log."
+	}
+	var b strings.Builder
+	for i := range p.Events {
+		b.WriteString(eventLine(&p.Events[i]) + "\n")
+	}
+	if p.NextCursor != "" {
+		fmt.Fprintf(&b, "Older: call again with cursor %s\n", p.NextCursor)
+	}
+	return b.String()
+}
+
+// eventLine is an event in one line.
+func eventLine(ev *sandbox.NetworkEvent) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s ", stamp(ev.Time), ev.Verdict)
+	switch ev.Kind {
+	case sandbox.NetworkDNS:
+		fmt.Fprintf(&b, "dns %s %s", oneLine(ev.Question), oneLine(ev.Host))
+		if len(ev.Answers) > 0 {
+			b.WriteString(" = " + oneLine(strings.Join(ev.Answers, " ")))
+		}
+	case sandbox.NetworkRequest:
+		fmt.Fprintf(&b, "%s %s%s", oneLine(ev.Method), oneLine(ev.Host), oneLine(ev.Path))
+		if ev.Status != 0 {
+			fmt.Fprintf(&b, " status %d", ev.Status)
+		}
+		if ev.Secret != "" {
+			b.WriteString(" secret " + oneLine(ev.Secret))
+		}
+	default:
+		fmt.Fprintf(&b, "%s %s", oneLine(ev.Protocol), oneLine(strings.TrimSpace(ev.Host+" "+ev.Address)))
+		if ev.Port != 0 {
+			fmt.Fprintf(&b, " port %d", ev.Port)
+		}
+		if ev.Open {
+			b.WriteString(", open")
+		} else if ev.BytesOut+ev.BytesIn > 0 {
+			fmt.Fprintf(&b, ", %d bytes out, %d in", ev.BytesOut, ev.BytesIn)
+		}
+	}
+	if ev.Reason != "" {
+		b.WriteString(": " + oneLine(ev.Reason))
+	}
+	if ev.Rule != "" {
+		fmt.Fprintf(&b, " [%s]", oneLine(ev.Rule))
+	}
+	return b.String()
+}

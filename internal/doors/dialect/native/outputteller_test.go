@@ -1,0 +1,98 @@
+package native
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Output is told as it comes, in whole characters, each stream by itself.
+func TestOutputTeller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []dialect.Output
+		w := newOutputTeller(t.Context(), func(o dialect.Output) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, o)
+		})
+		expect := func(want ...dialect.Output) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if diff := cmp.Diff(want, told); diff != "" {
+				t.Error(diff)
+			}
+			told = nil
+		}
+		w.write(sandbox.Stdout, []byte("a"))
+		w.write(sandbox.Stderr, []byte("e\n"))
+		w.write(sandbox.Stdout, []byte("b\xf0\x9f"))
+		expect()
+		time.Sleep(outputEvery)
+		expect(dialect.Output{Stream: sandbox.Stdout, Text: "ab"}, dialect.Output{Stream: sandbox.Stderr, Text: "e\n"})
+		time.Sleep(10 * outputEvery)
+		expect()
+		w.write(sandbox.Stdout, []byte("\x99\x82\xf0"))
+		time.Sleep(outputEvery)
+		expect(dialect.Output{Stream: sandbox.Stdout, Text: "🙂"})
+		w.end()
+		expect(dialect.Output{Stream: sandbox.Stdout, Text: "\ufffd"})
+	})
+}
+
+// What a call tells is bounded, at once and in all, and what is left out is
+// counted.
+func TestOutputTellerIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []dialect.Output
+		w := newOutputTeller(t.Context(), func(o dialect.Output) { told = append(told, o) })
+		var wrote int64
+		line := []byte(strings.Repeat("é", 999) + "\n")
+		for range 100 {
+			for range 100 {
+				w.write(sandbox.Stdout, line)
+				wrote += int64(len(line))
+			}
+			time.Sleep(outputEvery)
+		}
+		w.end()
+		var sum, omitted int64
+		for i, o := range told {
+			if len(o.Text) > maxOutputOnce || strings.Contains(o.Text, "\ufffd") {
+				t.Errorf("piece %d has %d bytes: %.20q", i, len(o.Text), o.Text)
+			}
+			sum, omitted = sum+int64(len(o.Text)), omitted+o.Omitted
+		}
+		if sum > maxOutputTold || sum < maxOutputTold-maxOutputOnce || sum+omitted != wrote {
+			t.Errorf("told %d bytes and left out %d of %d", sum, omitted, wrote)
+		}
+		if last := told[len(told)-1]; last.Text != "" || last.Omitted == 0 {
+			t.Errorf("the last piece is %.20q after %d bytes", last.Text, last.Omitted)
+		}
+	})
+}
+
+// A stream of bytes that are no text is told as that.
+func TestOutputTellerBinary(t *testing.T) {
+	var told []dialect.Output
+	w := newOutputTeller(t.Context(), func(o dialect.Output) { told = append(told, o) })
+	w.write(sandbox.Stdout, bytes.Repeat([]byte{0xff, 0x80, 0x00}, 10*maxOutputOnce))
+	w.end()
+	var sum int64
+	for _, o := range told {
+		sum += o.Omitted
+	}
+	if len(told) != 2 || told[0].Text != "\ufffd" || sum < 29*maxOutputOnce-4 {
+		t.Errorf("told %+v", told)
+	}
+}

@@ -1,0 +1,79 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/doors/dialect"
+)
+
+// hints are a tool's annotations.
+type hints uint8
+
+const (
+	readOnly    hints = 1 << iota // changes nothing
+	destructive                   // may take away what cannot be had again
+	idempotent                    // a repetition has no further effect
+	openWorld                     // reaches beyond Cove
+)
+
+// reply is what a tool's work returns.
+type reply[T any] struct {
+	text string // for models
+	data T      // the same as structured content
+	more []mcp.Content
+}
+
+// answer returns a reply as the results of a tool's work.
+func answer[T any](text string, data T, more ...mcp.Content) (*reply[T], error) {
+	return &reply[T]{text, data, more}, nil
+}
+
+// tool makes a tool of the function that does its work. Its schemas follow from
+// the types of the function's arguments and result, what models read from [texts].
+func tool[In, Out any](name string, h hints, run func(context.Context, *dialect.Call, In) (*reply[Out], error)) dialect.Tool {
+	t := texts().tools[name]
+	if t == nil {
+		panic(fmt.Sprintf("tool %s: no texts", name)) // a test finds it
+	}
+	takesAway, beyond := h&destructive != 0, h&openWorld != 0
+	return dialect.New(t.toolset, &mcp.Tool{
+		Name:        name,
+		Title:       t.title,
+		Description: t.about,
+		Annotations: &mcp.ToolAnnotations{
+			Title:           t.title,
+			ReadOnlyHint:    h&readOnly != 0,
+			DestructiveHint: &takesAway,
+			IdempotentHint:  h&idempotent != 0,
+			OpenWorldHint:   &beyond,
+		},
+		InputSchema:  argumentSchema(reflect.TypeFor[In](), name),
+		OutputSchema: resultSchema(reflect.TypeFor[Out](), name),
+	}, func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error) {
+		r, err := run(ctx, c, in)
+		if err != nil {
+			return nil, err
+		}
+		res := dialect.Text(r.text, r.data)
+		res.Content = append(res.Content, r.more...)
+		return res, nil
+	})
+}
+
+// project copies the fields of a domain value that a view has too, by name.
+func project[V, T any](from *T) V {
+	var view V
+	src, dst := reflect.ValueOf(from).Elem(), reflect.ValueOf(&view).Elem()
+	for _, f := range reflect.VisibleFields(dst.Type()) {
+		value := src.FieldByName(f.Name)
+		if f.Anonymous || !value.IsValid() || value.Kind() != f.Type.Kind() || !value.CanConvert(f.Type) {
+			continue
+		}
+		dst.FieldByIndex(f.Index).Set(value.Convert(f.Type))
+	}
+	return view
+}

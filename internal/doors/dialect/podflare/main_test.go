@@ -1,0 +1,10 @@
+package podflare_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/testing/covetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(covetest.Main(m)) }

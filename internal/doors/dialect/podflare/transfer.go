@@ -1,0 +1,98 @@
+package podflare
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"path"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// maxFile bounds a file that is sent or fetched, in bytes.
+const maxFile = 6 << 20
+
+func tooLarge() error {
+	return sandbox.Errorf(sandbox.CodeTooLarge, "a file may have at most 6 MB; move larger ones in parts")
+}
+
+type uploadArgs struct {
+	Path    string `json:"path"`
+	Content string `json:"content_base64"`
+	Sandbox string `json:"sandbox_id"`
+}
+
+func (a *uploadArgs) target() string { return a.Sandbox }
+
+// file is one that was sent or fetched.
+type file struct {
+	Path    string  `json:"path"`
+	Size    int64   `json:"size"`
+	Content *string `json:"content_base64,omitempty"`
+}
+
+func upload(ctx context.Context, c *call, id string, in uploadArgs) (any, error) {
+	data, err := decode(in.Content)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFile {
+		return nil, tooLarge()
+	}
+	c.Status("uploading")
+	info, err := c.Service.WriteFile(ctx, id, sandbox.WriteFileRequest{Path: c.absolute(ctx, id, in.Path), MakeParents: true}, bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	return file{Path: info.Path, Size: int64(len(data))}, nil
+}
+
+// decode reads base64 with padding or without, in lines or not.
+func decode(s string) ([]byte, error) {
+	s = strings.TrimRight(strings.TrimSpace(s), "=")
+	data, err := base64.RawStdEncoding.DecodeString(s)
+	if err != nil {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "content_base64 is not valid base64; encode the file's bytes with the standard alphabet")
+	}
+	return data, nil
+}
+
+type downloadArgs struct {
+	Path    string `json:"path"`
+	Sandbox string `json:"sandbox_id"`
+}
+
+func (a *downloadArgs) target() string { return a.Sandbox }
+
+func download(ctx context.Context, c *call, id string, in downloadArgs) (any, error) {
+	c.Status("downloading")
+	data, at, err := dialect.ReadFile(ctx, c.Service, id, c.absolute(ctx, id, in.Path), maxFile+1)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(data) > maxFile:
+		return nil, tooLarge()
+	}
+	content := base64.StdEncoding.EncodeToString(data)
+	return file{Path: at, Size: int64(len(data)), Content: &content}, nil
+}
+
+// absolute returns a path as run_python would understand it, whose code may
+// have changed the directory.
+func (c *call) absolute(ctx context.Context, id, p string) string {
+	if path.IsAbs(p) {
+		return p
+	}
+	contexts, err := c.Service.ListContexts(ctx, id)
+	if err != nil {
+		return p // the call itself will say what is wrong
+	}
+	for _, k := range contexts.Items {
+		if k.Language == sandbox.Python && k.Name == "default" && path.IsAbs(k.WorkDir) {
+			return path.Join(k.WorkDir, p)
+		}
+	}
+	return p
+}

@@ -1,0 +1,175 @@
+package superserve
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+type previewArgs struct {
+	Sandbox string  `json:"sandbox_id"`
+	Port    float64 `json:"port"`
+}
+
+// preview is a port's URL.
+type preview struct {
+	Sandbox string `json:"sandbox_id"`
+	Port    int    `json:"port"`
+	URL     string `json:"url"`
+}
+
+// minPreviewPort is the first port that the product makes public.
+const minPreviewPort = 1024
+
+func previewURL(ctx context.Context, c *dialect.Call, in previewArgs) (*mcp.CallToolResult, error) {
+	if strings.Trim(in.Sandbox, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") != "" || in.Sandbox == "" {
+		return told("Invalid sandbox id: %s", clip.Text(in.Sandbox, maxShown))
+	}
+	port := int(in.Port)
+	if port < minPreviewPort {
+		return told("Port must be an integer between 1024 and 65535 (got %d).", port)
+	}
+	s, err := c.Service.Get(ctx, in.Sandbox)
+	if err != nil {
+		return nil, about(ctx, c, in.Sandbox, err)
+	}
+	url, err := dialect.PublicURL(ctx, c.Service, s.ID, port)
+	if err != nil {
+		return nil, about(ctx, c, in.Sandbox, err)
+	}
+	return dialect.Text(url, preview{s.ID, port, url}), nil
+}
+
+type logArgs struct {
+	Sandbox string                 `json:"sandbox_id"`
+	Limit   float64                `json:"limit"`
+	Verdict sandbox.NetworkVerdict `json:"verdict"`
+}
+
+// maxLogRows is the most of the network log that is returned.
+const maxLogRows = 200
+
+// event is a row of the network log.
+type event struct {
+	Kind     string `json:"kind"`
+	ID       int64  `json:"id"`
+	Time     string `json:"ts"`
+	Host     string `json:"host,omitempty"`
+	IP       string `json:"dstIp,omitempty"`
+	Port     int    `json:"dstPort,omitempty"`
+	Verdict  string `json:"verdict,omitempty"`
+	Match    string `json:"matchRule,omitempty"`
+	Sent     *int64 `json:"bytesSent,omitempty"`
+	Received *int64 `json:"bytesRecv,omitempty"`
+	Method   string `json:"method,omitempty"`
+	Path     string `json:"path,omitempty"`
+	Status   int    `json:"status,omitempty"`
+	Upstream int    `json:"upstreamStatus,omitempty"`
+	Latency  *int64 `json:"latencyMs,omitempty"`
+	Secret   string `json:"secretId,omitempty"`
+	Error    string `json:"errorCode,omitempty"`
+}
+
+// eventLog is the newest part of a network log.
+type eventLog struct {
+	Events []event `json:"events"`
+	More   bool    `json:"has_more"`
+	Cursor string  `json:"next_cursor,omitempty"`
+}
+
+func networkLog(ctx context.Context, c *dialect.Call, in logArgs) (*mcp.CallToolResult, error) {
+	limit := int(min(in.Limit, maxLogRows))
+	kinds := []sandbox.NetworkKind{sandbox.NetworkConnection, sandbox.NetworkRequest}
+	if in.Verdict != "" {
+		kinds = kinds[:1] // requests have no verdict in the product
+	}
+	var out eventLog
+	var events []sandbox.NetworkEvent
+	for _, kind := range kinds {
+		// A connection that lasted has two events, of which one is shown.
+		list, err := c.Service.NetworkLog(ctx, in.Sandbox, sandbox.NetworkLogRequest{
+			Kind: kind, Verdict: in.Verdict, Page: sandbox.Page{Limit: 2*limit + 1},
+		})
+		if err != nil {
+			if err = about(ctx, c, in.Sandbox, err); sandbox.CodeOf(err) == sandbox.CodeNotFound {
+				err = errNoSandbox(in.Sandbox)
+			}
+			return nil, err
+		}
+		events = append(events, list.Items...)
+		out.More = out.More || list.NextCursor != ""
+	}
+	events = newest(events)
+	if len(events) > limit {
+		events, out.More = events[:limit], true
+	}
+	out.Events = make([]event, 0, len(events))
+	lines := make([]string, 0, len(events))
+	for i := range events {
+		e := rowOf(&events[i])
+		out.Events = append(out.Events, e)
+		lines = append(lines, e.line())
+	}
+	if n := len(out.Events); out.More && n > 0 {
+		out.Cursor = out.Events[n-1].Time
+	}
+	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no network activity)"), out), nil
+}
+
+// newest sorts events by time, the newest first, with the last event of each
+// connection alone.
+func newest(events []sandbox.NetworkEvent) []sandbox.NetworkEvent {
+	slices.SortFunc(events, func(a, b sandbox.NetworkEvent) int { return cmp.Compare(b.ID, a.ID) })
+	seen := make(map[int64]bool)
+	return slices.DeleteFunc(events, func(e sandbox.NetworkEvent) bool {
+		if e.Kind != sandbox.NetworkConnection || e.Connection == 0 {
+			return false
+		}
+		again := seen[e.Connection]
+		seen[e.Connection] = true
+		return again
+	})
+}
+
+// matches are kinds of rules in the product's words; others are ours.
+var matches = map[sandbox.NetworkMatch]string{sandbox.MatchInternal: "internal-ip"}
+
+func rowOf(e *sandbox.NetworkEvent) event {
+	out := event{Kind: string(e.Kind), ID: e.ID, Time: dialect.Stamp(e.Time), Host: e.Host}
+	if e.Kind == sandbox.NetworkConnection {
+		out.IP, out.Port = e.Address, e.Port
+		out.Verdict, out.Match = string(e.Verdict), cmp.Or(matches[e.Match], string(e.Match))
+		out.Sent, out.Received = &e.BytesOut, &e.BytesIn
+		return out
+	}
+	out.Method, out.Path, out.Status, out.Latency, out.Secret = e.Method, e.Path, e.Status, &e.DurationMS, e.Secret
+	switch {
+	case e.Verdict == sandbox.NetworkAllowed:
+		out.Upstream = e.Status
+	case e.Verdict == sandbox.NetworkFailed:
+		out.Error = "upstream_unreachable"
+	case e.Match == sandbox.MatchSecret:
+		out.Error = "credential_host_mismatch"
+	default:
+		out.Error = "egress_blocked"
+	}
+	return out
+}
+
+// line is a row as text. A sandbox chooses hosts and paths, so these are made
+// one line.
+func (e *event) line() string {
+	host := dialect.OneLine(cmp.Or(e.Host, e.IP))
+	if e.Kind == string(sandbox.NetworkConnection) {
+		return e.Time + "\t" + e.Verdict + " " + host
+	}
+	return e.Time + "\treq " + dialect.OneLine(e.Method) + " " + host + dialect.OneLine(e.Path) + " → " + strconv.Itoa(e.Status)
+}

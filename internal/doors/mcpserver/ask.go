@@ -1,0 +1,44 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/doors/dialect"
+)
+
+// yesOrNo is the form of a question: accepted or declined as it is.
+var yesOrNo = json.RawMessage(`{"type":"object","properties":{}}`)
+
+// asker returns what asks the client's user, or nil if the client cannot.
+func asker(req *mcp.CallToolRequest, log *slog.Logger) func(ctx context.Context, key, question string) (bool, error) {
+	caps := req.ClientCapabilities()
+	if caps == nil || caps.Elicitation == nil || caps.Elicitation.Form == nil && caps.Elicitation.URL != nil {
+		return nil
+	}
+	if req.ProtocolVersion() >= statelessRevision {
+		// There a server asks with the result of a call, and the client calls
+		// again with the answer.
+		return func(_ context.Context, key, question string) (bool, error) {
+			if answer, ok := req.Params.InputResponses[key].(*mcp.ElicitResult); ok && answer != nil {
+				return answer.Action == "accept", nil
+			}
+			return false, &dialect.InputNeeded{Requests: mcp.InputRequestMap{key: &mcp.ElicitParams{Message: question, RequestedSchema: yesOrNo}}}
+		}
+	}
+	return func(ctx context.Context, _, question string) (bool, error) {
+		answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: question, RequestedSchema: yesOrNo})
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		if err != nil {
+			// As with a client that cannot ask: the work is what was called for.
+			log.WarnContext(ctx, "ask the client's user", "error", err)
+			return true, nil
+		}
+		return answer.Action == "accept", nil
+	}
+}

@@ -1,0 +1,121 @@
+// Package mcpserver carries the dialects over the Model Context Protocol, on
+// standard input and output and on Streamable HTTP, and speaks both eras of
+// the protocol: sessions up to revision 2025-11-25, and no state at all since
+// 2026-07-28. It gives every tool progress notifications and cancellation that
+// really stops the work.
+//
+// It holds a [sandbox.Service] and knows nothing of what is behind it. Who a
+// caller is, and whether Host and Origin are in order, is for the handler in
+// front of it to say.
+package mcpserver
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Config says what to serve.
+type Config struct {
+	// Service does the work.
+	Service sandbox.Service
+	// Version is Cove's, told to clients.
+	Version string
+	// Log takes records; nil is none.
+	Log *slog.Logger
+	// Dialect is the default dialect; empty is Cove's own.
+	Dialect string
+	// Toolsets are those on unless a request chooses others; empty is the
+	// dialect's default.
+	Toolsets []string
+	// Tools are single tools that are on besides; without Toolsets they are all
+	// that is on.
+	Tools []string
+	// ReadOnly leaves only tools that change nothing; no request can undo it.
+	ReadOnly bool
+
+	// HostChecked tells that the handler in front has checked the Host header.
+	// Otherwise requests over loopback must name a loopback host.
+	HostChecked bool
+	// MaxSessions bounds the sessions of all clients, and MaxSessionsPerKey
+	// those of one caller; at the bound the one that was idle longest ends.
+	// 0 is 1024 and 256.
+	MaxSessions       int
+	MaxSessionsPerKey int
+	// SessionIdle ends a session without requests; 0 is two hours.
+	SessionIdle time.Duration
+
+	// Memory bounds what the messages of requests under way hold; nil is
+	// [DefaultMemory].
+	Memory *intake.MemoryConfig
+
+	// Env returns variables of the environment of the client that has started
+	// this server for itself alone, for dialects whose products are configured
+	// so; nil has none.
+	Env func(name string) string
+
+	// Handover is when a command that a call waits for becomes a job; 0 is the
+	// dialect's own, below the 60 s after which clients give a call up.
+	Handover time.Duration
+
+	// TaskAfter is how long a request waits for a call before it is answered with
+	// a task, if its client takes tasks; 0 is five seconds.
+	TaskAfter time.Duration
+
+	// Content is served in place of a dialect's tools, prompts and resources; nil
+	// is the dialect's.
+	Content Content
+}
+
+// Content is what a server offers that has no dialect, such as the tools that
+// a conformance suite calls by name.
+type Content interface {
+	// Options changes the options of a server that is about to be made.
+	Options(*mcp.ServerOptions)
+	// Register adds tools, prompts and resources to a server.
+	Register(*mcp.Server)
+}
+
+func (c Config) withDefaults() Config {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Env == nil {
+		c.Env = func(string) string { return "" }
+	}
+	if c.MaxSessions == 0 {
+		c.MaxSessions = 1024
+	}
+	if c.MaxSessionsPerKey == 0 {
+		c.MaxSessionsPerKey = 256
+	}
+	if c.SessionIdle == 0 {
+		c.SessionIdle = 2 * time.Hour
+	}
+	if c.TaskAfter == 0 {
+		c.TaskAfter = taskAfter
+	}
+	if c.Memory == nil {
+		c.Memory = &DefaultMemory
+	}
+	return c
+}
+
+func (c Config) selection() dialect.Selection {
+	return dialect.Selection{Toolsets: c.Toolsets, Tools: c.Tools, ReadOnly: c.ReadOnly}
+}
+
+// maxMessage bounds one message of a client: a file of 8 MiB in base64 with
+// what is around it.
+const maxMessage = 12 << 20
+
+// DefaultMemory is what messages have unless [Config.Memory] says otherwise:
+// eight of the largest, of which one caller has four.
+var DefaultMemory = intake.MemoryConfig{
+	Total: 8 * maxMessage, Each: 4 * maxMessage, Most: maxMessage, Wait: 10 * time.Second, Within: 5 * time.Minute,
+}

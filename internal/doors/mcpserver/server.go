@@ -1,0 +1,252 @@
+package mcpserver
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const methodListTools = "tools/list"
+
+// linkRevision is the revision of the protocol that brought resource links.
+const linkRevision = "2025-06-18"
+
+// builder makes the server of one dialect and selection.
+type builder struct {
+	cfg      Config
+	dialect  dialect.Dialect
+	sessions *sessions
+	tasks    *tasks
+	// join derives the context of a request's work: it carries the caller and
+	// ends when nobody waits for the result any more.
+	join func(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc)
+	// maxResult bounds a tool's result as JSON, in bytes; 0 is no bound.
+	maxResult int
+}
+
+func (b *builder) build(sel dialect.Selection) (*mcp.Server, error) {
+	offer, err := newOffer(b.dialect, sel)
+	if err != nil {
+		return nil, err
+	}
+	about := b.dialect.Server(b.cfg.Version)
+	if i, ok := b.dialect.(dialect.Instructor); ok {
+		about.Instructions = i.Instructions(offer.first)
+	}
+	opts := &mcp.ServerOptions{
+		Instructions: about.Instructions,
+		Logger:       slog.New(quiet{b.cfg.Log.Handler()}),
+		Capabilities: b.capabilities(offer),
+	}
+	if b.cfg.Content != nil {
+		b.cfg.Content.Options(opts)
+	} else {
+		opts.CompletionHandler = b.completion()
+	}
+	if b.hasTasks() {
+		opts.Capabilities.AddExtension(tasksExtension, nil)
+	}
+	s := mcp.NewServer(about.Implementation, opts)
+	if b.cfg.Content != nil {
+		b.cfg.Content.Register(s)
+	} else {
+		b.register(s, offer)
+		s.AddSendingMiddleware(offer.onlyChanged(b.sessions))
+	}
+	if !b.hasTasks() {
+		s.AddReceivingMiddleware(b.middleware(offer), b.listResources)
+		return s, nil
+	}
+	s.AddReceivingMiddleware(b.middleware(offer), b.withTasks, b.listResources)
+	return s, b.taskMethods(s)
+}
+
+// hasTasks reports whether calls that take long are answered with tasks.
+func (b *builder) hasTasks() bool {
+	t, ok := b.dialect.(dialect.Tasker)
+	return ok && t.HasTasks()
+}
+
+// capabilities promises no change of any list but that of tools, where sessions
+// turn on further toolsets.
+func (b *builder) capabilities(o *offer) *mcp.ServerCapabilities {
+	c := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: o.dynamic}}
+	if _, ok := b.dialect.(dialect.Resourcer); ok {
+		c.Resources = &mcp.ResourceCapabilities{}
+	}
+	if _, ok := b.dialect.(dialect.Prompter); ok && b.cfg.Content == nil {
+		c.Prompts = &mcp.PromptCapabilities{}
+	}
+	if s, ok := b.dialect.(dialect.Streamer); ok && s.StreamsOutput() {
+		//lint:ignore SA1019 see progress.output
+		c.Logging = &mcp.LoggingCapabilities{}
+	}
+	return c
+}
+
+func (b *builder) register(s *mcp.Server, o *offer) {
+	for _, t := range o.all {
+		s.AddTool(t.Def, b.handler(s, o, t))
+	}
+	if r, ok := b.dialect.(dialect.Resourcer); ok {
+		for _, t := range r.Resources() {
+			s.AddResourceTemplate(t.Def, b.resourceHandler(t))
+		}
+	}
+	if p, ok := b.dialect.(dialect.Prompter); ok {
+		for _, t := range p.Prompts() {
+			s.AddPrompt(t.Def, func(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+				res, err := t.Get(ctx, req.Params.Arguments)
+				return res, b.rpcError(ctx, err)
+			})
+		}
+	}
+}
+
+// guarded handles a request and keeps a panic to it.
+func (b *builder) guarded(ctx context.Context, handle mcp.MethodHandler, method string, req mcp.Request) (res mcp.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.cfg.Log.ErrorContext(ctx, "request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+			res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; the server's log has the details"}
+		}
+	}()
+	return handle(ctx, method, req)
+}
+
+// middleware wraps every request: it sets the caller, lets the work end with
+// its client, keeps a panic to the request, and the tools to those that the
+// session is offered, in their order.
+func (b *builder) middleware(o *offer) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		handle := func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			if err := b.unknown(o, req); err != nil {
+				return nil, err
+			}
+			ctx, cancel := b.join(ctx, req)
+			defer cancel()
+			res, err := next(ctx, method, req)
+			if list, ok := res.(*mcp.ListToolsResult); ok && method == methodListTools && err == nil && b.cfg.Content == nil {
+				ss, _ := req.GetSession().(*mcp.ServerSession)
+				o.arrange(b.sessions.known(ss), list)
+			}
+			return res, err
+		}
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			return b.guarded(ctx, handle, method, req)
+		}
+	}
+}
+
+// unknown is the error for a tool or prompt that is not there: a dialect's own,
+// or how a tool that is off is turned on.
+func (b *builder) unknown(o *offer, req mcp.Request) error {
+	if b.cfg.Content != nil {
+		return nil
+	}
+	refuser, refuses := b.dialect.(dialect.Refuser)
+	switch p := req.GetParams().(type) {
+	case *mcp.CallToolParamsRaw:
+		ss, _ := req.GetSession().(*mcp.ServerSession)
+		err := o.refusal(b.sessions.known(ss), p.Name)
+		if err == nil || !refuses {
+			return err
+		}
+		return refuser.Unknown("tool", p.Name)
+	case *mcp.GetPromptParams:
+		prompter, ok := b.dialect.(dialect.Prompter)
+		if refuses && (!ok || !slices.ContainsFunc(prompter.Prompts(), func(known dialect.Prompt) bool { return known.Def.Name == p.Name })) {
+			return refuser.Unknown("prompt", p.Name)
+		}
+	}
+	return nil
+}
+
+func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandler {
+	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		p := startProgress(ctx, req)
+		defer p.stop()
+		session := sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) })
+		c := &dialect.Call{
+			Service:  b.cfg.Service,
+			Args:     req.Params.Arguments,
+			Session:  session,
+			Status:   p.status,
+			Fraction: p.fraction,
+			Tell:     p.tell,
+			Output:   p.output,
+			Ask:      asker(req, b.cfg.Log),
+			Env:      b.cfg.Env,
+			Protocol: req.ProtocolVersion(),
+			Handover: b.handover(ctx),
+			Header:   header(req),
+			Log:      b.cfg.Log,
+
+			MaxResult: b.maxResult,
+		}
+		if o.dynamic {
+			c.Toolsets = &toolsetSwitch{offer: o, session: session, tell: func() {
+				s.AddTool(t.Def, b.handler(s, o, t)) // the same one: the library takes it for a change
+			}}
+		}
+		res, err := dialect.Invoke(ctx, b.dialect, t, c)
+		if err != nil {
+			return nil, err
+		}
+		return adapt(res, c.Protocol), nil
+	}
+}
+
+// handover is how long a call may wait for a command: as long as commands may
+// take where nobody waits for the call itself.
+func (b *builder) handover(ctx context.Context) time.Duration {
+	if taskOf(ctx) != nil && b.cfg.Handover == 0 {
+		return sandbox.MaxExecTimeout
+	}
+	return b.cfg.Handover
+}
+
+func header(req mcp.Request) http.Header {
+	if extra := req.GetExtra(); extra != nil {
+		return extra.Header
+	}
+	return nil
+}
+
+// adapt leaves out what the client's revision does not know.
+func adapt(res *mcp.CallToolResult, protocol string) *mcp.CallToolResult {
+	if protocol == "" || protocol >= linkRevision {
+		return res
+	}
+	res.Content = slices.DeleteFunc(slices.Clone(res.Content), func(c mcp.Content) bool {
+		_, link := c.(*mcp.ResourceLink)
+		return link
+	})
+	return res
+}
+
+// quiet demotes records of the protocol library to debug: what a client does
+// wrong is no event of ours.
+type quiet struct{ next slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.next.Enabled(ctx, slog.LevelDebug)
+}
+
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return q.next.Handle(ctx, r)
+}
+
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.next.WithAttrs(attrs)} }
+func (q quiet) WithGroup(name string) slog.Handler       { return quiet{q.next.WithGroup(name)} }

@@ -1,0 +1,274 @@
+package preview
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"html/template"
+	"net"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-sh/cove/internal/doors/preview/rfb"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Views admits visitors of live views and connects them.
+type Views interface {
+	// HasView reports whether there is such a computer, whoever may see it.
+	HasView(ctx context.Context, sandbox string) bool
+	// VisitView returns the view that a link opens. The error is forbidden for a
+	// link that opens nothing, not_found for a computer that is gone,
+	// not_running for one that does not run, which comes with its view.
+	VisitView(ctx context.Context, visit sandbox.ViewVisit) (*sandbox.View, error)
+	// DialView opens a connection to the computer's VNC server, which ends with
+	// the link. Used notes that the visitor has used the computer.
+	DialView(ctx context.Context, visit sandbox.ViewVisit) (conn net.Conn, used func(), err error)
+}
+
+const (
+	// maxViewers bounds the open views of one computer of those who may only
+	// watch, and of those who have control: the first must not keep the others
+	// out.
+	maxViewers = 32
+	// viewPing is how often a viewer who says nothing is asked for.
+	viewPing = 20 * time.Second
+	// maxViewMessage bounds one WebSocket message of a viewer.
+	maxViewMessage = 2 << 20
+)
+
+// viewPolicy allows the page its own files, its connection, and pictures that it
+// makes itself. Nobody shows it inside a page of theirs: it may be clicked on.
+const viewPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+var errTooManyViewers = sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d people watch this computer, which is the most", maxViewers)
+
+//go:embed view
+var viewFiles embed.FS
+
+var viewPage = template.Must(template.ParseFS(viewFiles, "view/index.html"))
+
+// viewAssets are the files of the page, which are the same for all.
+var viewAssets = map[string]string{
+	"/view.js": "text/javascript; charset=utf-8", "/view.css": "text/css; charset=utf-8",
+	"/novnc.js": "text/javascript; charset=utf-8", "/novnc-LICENSE.txt": "text/plain; charset=utf-8",
+}
+
+// viewOf returns the sandbox whose live view has this host name. It takes one
+// spelling only, as [Proxy.place] does.
+func (p *Proxy) viewOf(host string) (string, bool) {
+	name, port, hasPort := strings.Cut(host, ":")
+	if hasPort {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
+			return "", false
+		}
+	}
+	label, below := strings.CutSuffix(strings.ToLower(name), "."+p.domain)
+	if !below || len(label) > maxLabel {
+		return "", false
+	}
+	id, ok := strings.CutPrefix(label, sandbox.ViewLabel)
+	if !ok || id == "" || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return "", false
+	}
+	return id, true
+}
+
+// serveView answers a request for the live view of a sandbox.
+func (p *Proxy) serveView(w http.ResponseWriter, r *http.Request, id string) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		p.fail(w, r, place{}, problem{status: http.StatusMethodNotAllowed, code: "method_not_allowed", title: "Not here", detail: "A live view answers GET requests only."})
+		return
+	}
+	if kind, ok := viewAssets[r.URL.Path]; ok {
+		serveViewAsset(w, r, kind)
+		return
+	}
+	visit := sandbox.ViewVisit{SandboxID: id, Link: r.URL.Query().Get(sandbox.ViewLinkParam)}
+	if len(visit.Link) > maxCredential {
+		visit.Link = ""
+	}
+	switch r.URL.Path {
+	case "/":
+		p.viewPage(w, r, visit)
+	case "/state":
+		p.viewState(w, r, visit)
+	case "/screen":
+		p.viewScreen(w, r, visit)
+	default:
+		p.fail(w, r, place{}, problem{status: http.StatusNotFound, code: "not_found", title: "Nothing here", detail: "A live view is one page, at the address of its link."})
+	}
+}
+
+func serveViewAsset(w http.ResponseWriter, r *http.Request, kind string) {
+	data, err := viewFiles.ReadFile(path.Join("view", r.URL.Path))
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	sum := sha256.Sum256(data)
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("ETag", `"`+hex.EncodeToString(sum[:16])+`"`)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+}
+
+// visitView admits a visitor, unless they have tried too often in vain.
+func (p *Proxy) visitView(r *http.Request, visit sandbox.ViewVisit) (*sandbox.View, error) {
+	a := attemptAt(r, sandbox.ViewLabel+visit.SandboxID, "", visit.Link)
+	if err := p.allow(a); err != nil {
+		return nil, err
+	}
+	view, err := p.views.VisitView(r.Context(), visit)
+	p.note(a, err)
+	return view, err
+}
+
+// viewPage shows the page, for a computer that is paused too: it tells so, and
+// shows the screen when there is one again.
+func (p *Proxy) viewPage(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
+	view, err := p.visitView(r, visit)
+	if err != nil && (view == nil || sandbox.CodeOf(err) != sandbox.CodeNotRunning) {
+		p.fail(w, r, place{}, viewProblem(err))
+		return
+	}
+	var page bytes.Buffer
+	err = viewPage.Execute(&page, map[string]any{"Name": view.Name, "Control": view.Control, "Expires": view.ExpiresAt.Format(time.RFC3339)})
+	if err != nil {
+		panic(err) // it is embedded, and tried in a test
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", viewPolicy)
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Robots-Tag", "noindex")
+	_, _ = w.Write(page.Bytes())
+}
+
+// viewProblem tells a visitor why there is nothing to see.
+func viewProblem(err error) problem {
+	if often, ok := errors.AsType[*triedTooOften](err); ok {
+		return often.problem()
+	}
+	code := sandbox.CodeOf(err)
+	detail := sentence(sandbox.MessageOf(err))
+	switch code {
+	case sandbox.CodeForbidden:
+		return problem{status: http.StatusForbidden, code: string(code), title: "That does not open it", detail: detail}
+	case sandbox.CodeNotFound:
+		return problem{status: http.StatusNotFound, code: string(code), title: "Nothing here any more", detail: detail}
+	case sandbox.CodeNotRunning:
+		return problem{status: http.StatusServiceUnavailable, code: string(code), title: "Nothing to see", detail: detail}
+	case sandbox.CodeQuotaExceeded:
+		return problem{status: http.StatusServiceUnavailable, code: string(code), title: "Too many viewers", detail: detail}
+	case sandbox.CodeUnavailable:
+		return problem{status: http.StatusBadGateway, code: string(code), title: "No picture", detail: "The computer runs, but its X server speaks no VNC; templates for live views have Xvnc."}
+	}
+	return problem{status: http.StatusBadGateway, code: string(sandbox.CodeInternal), title: "That went wrong", detail: "The live view cannot be shown; the server's log has the details."}
+}
+
+// placeOf names what viewers are counted by.
+func placeOf(view *sandbox.View) string {
+	if view.Control {
+		return view.SandboxID + " control"
+	}
+	return view.SandboxID
+}
+
+// viewState tells the page what there is to see.
+func (p *Proxy) viewState(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
+	answer := map[string]string{"code": "live"}
+	view, err := p.visitView(r, visit)
+	if err == nil && p.viewers.full(placeOf(view)) {
+		err = errTooManyViewers
+	}
+	if err != nil {
+		pr := viewProblem(err)
+		answer = map[string]string{"code": pr.code, "title": pr.title, "detail": pr.detail}
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		panic(err) // strings only
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(body)
+}
+
+// viewScreen carries the screen over a WebSocket, and input back from those who
+// may. The link itself is the right, and a page of another site does not have
+// it; its origin is refused all the same.
+func (p *Proxy) viewScreen(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
+	view, err := p.visitView(r, visit)
+	if err != nil {
+		p.fail(w, r, place{}, viewProblem(err))
+		return
+	}
+	if !p.viewers.enter(placeOf(view)) {
+		p.fail(w, r, place{}, viewProblem(errTooManyViewers))
+		return
+	}
+	defer p.viewers.leave(placeOf(view))
+	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
+	server, used, err := p.views.DialView(ctx, visit)
+	cancel()
+	if err == nil {
+		defer server.Close()
+		if err = rfb.Greet(server); err != nil {
+			err = sandbox.Wrap(sandbox.CodeUnavailable, err, "the computer speaks no VNC")
+		}
+	}
+	if err != nil {
+		p.log.Debug("live view: no screen", "sandbox", view.SandboxID, "err", err)
+		p.fail(w, r, place{}, viewProblem(err))
+		return
+	}
+	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		return // it has answered
+	}
+	defer socket.CloseNow() //nolint:errcheck // it is over
+	ctx, cancel = context.WithDeadline(r.Context(), view.ExpiresAt)
+	defer cancel()
+	go pingViewer(ctx, socket, cancel)
+	client := websocket.NetConn(ctx, socket, websocket.MessageBinary)
+	socket.SetReadLimit(maxViewMessage) // NetConn takes the limit away
+	err = rfb.Join(client, server, rfb.Rights{Control: view.Control, Used: used})
+	p.log.Debug("live view: over", "sandbox", view.SandboxID, "err", err)
+}
+
+// pingViewer ends the view of one who is gone without a word.
+func pingViewer(ctx context.Context, socket *websocket.Conn, end context.CancelFunc) {
+	tick := time.NewTicker(viewPing)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			limited, cancel := context.WithTimeout(ctx, viewPing)
+			err := socket.Ping(limited)
+			cancel()
+			if err != nil {
+				end()
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,204 @@
+// Package rest is Cove's REST interface: a thin door on [sandbox.Service]. A
+// handler decodes a request, calls one verb and encodes what it returned;
+// rights, limits and quotas are the service's. Who calls is put into the
+// request's context by the server, outside of this package.
+//
+// Errors are problem details (RFC 9457) with the domain's code in the member
+// "code". What a request says is either enforced or refused: unknown members
+// and query parameters are errors.
+//
+// The OpenAPI description, api/openapi.yaml, is generated from the handlers.
+package rest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/cove-sh/cove/internal/doors/operation"
+	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Config is what the interface needs. Service is required.
+type Config struct {
+	// Service does the work.
+	Service sandbox.Service
+	// Log takes errors whose cause a caller is not told. Nil discards.
+	Log *slog.Logger
+	// Version is what GET /v1/version answers, such as "1.2.3".
+	Version string
+	// Denied is told of operations, by their ids, that a caller asked for and has
+	// not the scope for; nil is not told. The service does not hear of these.
+	Denied func(ctx context.Context, operation string)
+	// Requests remembers requests that may come again, with their answers; nil
+	// remembers none, and runs them again.
+	Requests intake.Requests
+	// Memory bounds what requests under way hold; nil is [DefaultMemory].
+	Memory *intake.MemoryConfig
+}
+
+// handlers holds what all handlers share.
+type handlers struct {
+	svc     sandbox.Service
+	log     *slog.Logger
+	version string
+	// onDenied is [Config.Denied].
+	onDenied func(ctx context.Context, operation string)
+	repeats  *repeats
+}
+
+// New returns the handler of /v1/ and /healthz. It is safe for concurrent use
+// and expects the caller's identity in the context ([sandbox.WithCaller]), but
+// for the operations that [Open] names.
+func New(cfg Config) http.Handler {
+	mux, _ := build(cfg)
+	serveDocument(mux)
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	memory := DefaultMemory
+	if cfg.Memory != nil {
+		memory = *cfg.Memory
+	}
+	return &router{mux: mux, log: log, version: cfg.Version, memory: intake.NewMemory(memory)}
+}
+
+// Open reports whether a request is answered without credentials.
+func Open(r *http.Request) bool {
+	return r.URL.Path == operation.GetHealth.Path || r.URL.Path == operation.GetVersion.Path
+}
+
+func build(cfg Config) (*http.ServeMux, huma.API) {
+	h := &handlers{svc: cfg.Service, log: cfg.Log, version: cfg.Version, onDenied: cfg.Denied, repeats: newRepeats(cfg.Requests)}
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	setUpHuma()
+	mux := http.NewServeMux()
+	a := humago.New(mux, humaConfig())
+	// It travels as a string, in requests only.
+	a.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[sandbox.SecretValue](), reflect.TypeFor[string]())
+	a.UseMiddleware(h.guard, h.once)
+	h.register(a)
+	return mux, a
+}
+
+// DefaultMemory is what the bodies of requests that are read as a whole have,
+// unless [Config.Memory] says otherwise.
+var DefaultMemory = intake.MemoryConfig{
+	Total: 256 << 20, Each: 128 << 20, Most: operation.MaxEditBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
+}
+
+// router checks what concerns every request, and answers what no handler does.
+type router struct {
+	mux    *http.ServeMux
+	log    *slog.Logger
+	memory *intake.Memory
+	// version is in the header Cove-Version of each answer.
+	version string
+}
+
+func (s *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer s.recover(r)
+	if s.version != "" {
+		w.Header().Set("Cove-Version", s.version)
+	}
+	if err := checkQuery(r.URL); err != nil {
+		WriteError(w, err)
+		return
+	}
+	handler, pattern := s.mux.Handler(r)
+	if pattern == "" {
+		answerUnrouted(w, r, handler)
+		return
+	}
+	if !Streams(r) {
+		r = r.WithContext(r.Context())
+		release, err := s.memory.Hold(r, callerOf(r))
+		if err != nil {
+			w.Header().Set("Connection", "close") // so that nobody waits for the body
+			WriteError(w, err)
+			return
+		}
+		defer release()
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// recover turns a panic, which is a defect or a client that went away while it
+// was answered, into a broken connection and a line in the log.
+func (s *router) recover(r *http.Request) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if v != http.ErrAbortHandler && r.Context().Err() == nil {
+		s.log.ErrorContext(r.Context(), "handler panicked", "method", r.Method, "path", r.URL.Path,
+			"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// repeatable are the query parameters that may be given more than once.
+var repeatable = map[string]bool{"state": true, "metadata": true}
+
+// checkQuery refuses what would otherwise be dropped in silence.
+func checkQuery(u *url.URL) error {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return sandbox.Wrap(sandbox.CodeInvalid, err, "the query of the URL is malformed; percent-encode its values")
+	}
+	for name, values := range query {
+		if len(values) > 1 && !repeatable[name] {
+			return sandbox.Errorf(sandbox.CodeInvalid, "query parameter %q is given %d times; give it once", name, len(values))
+		}
+	}
+	return nil
+}
+
+// answerUnrouted answers as a problem what the mux answers in plain text.
+func answerUnrouted(w http.ResponseWriter, r *http.Request, handler http.Handler) {
+	rec := &statusRecorder{header: http.Header{}}
+	handler.ServeHTTP(rec, r)
+	if rec.status == http.StatusMethodNotAllowed {
+		allow := rec.header.Get("Allow")
+		w.Header().Set("Allow", allow)
+		p := problemOf(sandbox.Errorf(sandbox.CodeInvalid, "%s does not take %s; use %s", r.URL.Path, r.Method, allow))
+		p.Status, p.Title = http.StatusMethodNotAllowed, http.StatusText(http.StatusMethodNotAllowed)
+		p.write(w)
+		return
+	}
+	WriteError(w, sandbox.Errorf(sandbox.CodeNotFound, "no such path %s; see /v1/openapi.yaml", r.URL.Path))
+}
+
+type statusRecorder struct {
+	header http.Header
+	status int
+}
+
+func (s *statusRecorder) Header() http.Header         { return s.header }
+func (s *statusRecorder) Write(p []byte) (int, error) { return len(p), nil }
+func (s *statusRecorder) WriteHeader(status int)      { s.status = status }
+
+// callerOf names who shares memory.
+func callerOf(r *http.Request) string {
+	c, _ := sandbox.CallerOf(r.Context())
+	return c.Team + "\x00" + c.KeyID
+}
+
+// Streams reports whether the body of a request is content of any size, which is
+// passed on as it comes.
+func Streams(r *http.Request) bool {
+	return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, contentPath) || r.Method == http.MethodPost && r.URL.Path == operation.UploadArchive.Path
+}

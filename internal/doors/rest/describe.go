@@ -1,0 +1,41 @@
+package rest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// forClients puts what is said for Go into the words of REST.
+var forClients = strings.NewReplacer(
+	"If ctx is cancelled", "If the client disconnects", "Cancelling ctx", "A client that disconnects", "until ctx is cancelled", "until the client disconnects",
+	"killAfterMS", "`kill_after_ms`", "EndedRetention", hours(sandbox.EndedRetention), "NetworkLogRetention", hours(sandbox.NetworkLogRetention),
+	`, or of all of the caller's team by sandbox and port for ""`, "",
+)
+
+// describeOperation says of an operation what package sandbox says of its verb,
+// unless more is said of it here.
+func describeOperation(o *huma.Operation, texts map[string]string) {
+	if o.Description != "" {
+		return
+	}
+	verb := infoOf(o).Verb
+	text := texts[verb+"()"]
+	if rest, ok := strings.CutPrefix(text, verb+" "); ok {
+		text = upperFirst(rest)
+	}
+	o.Description = forClients.Replace(text)
+}
+
+func hours(d time.Duration) string { return fmt.Sprintf("%d hours", d/time.Hour) }
+
+func upperFirst(s string) string {
+	r, n := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(r)) + s[n:]
+}

@@ -1,0 +1,121 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/cove-sh/cove/internal/doors/operation"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func lineError(p *Problem) *operation.LineError {
+	return &operation.LineError{Code: p.Code, Message: p.Detail, Reason: p.Reason, RetryAfterMS: p.RetryAfterMS}
+}
+
+// lines writes a stream of JSON values, one a line, each sent at once. The
+// response starts with the first, so that an error before it is a plain one.
+type lines struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	buf     bytes.Buffer
+	started bool
+	// wanted says that the client asks for lines, in place of one value.
+	wanted bool
+	// events makes each value a server-sent event.
+	events bool
+}
+
+func (l *lines) send(v any) error {
+	if !l.started {
+		l.started = true
+		l.w.Header().Set("Content-Type", contentLines)
+		if l.events {
+			l.w.Header().Set("Content-Type", contentEvents)
+		}
+		l.w.Header().Set("Cache-Control", "no-store")
+		l.w.Header().Set("X-Accel-Buffering", "no")
+		l.w.WriteHeader(http.StatusOK)
+	}
+	l.buf.Reset()
+	if l.events {
+		l.buf.WriteString("data: ")
+	}
+	if err := encodeJSON(&l.buf, v); err != nil {
+		return err
+	}
+	if l.events {
+		l.buf.WriteByte('\n')
+	}
+	if _, err := l.w.Write(l.buf.Bytes()); err != nil {
+		return gone(err)
+	}
+	if err := l.rc.Flush(); err != nil {
+		return gone(err)
+	}
+	return nil
+}
+
+// gone is the error of a client that takes no more.
+func gone(err error) error {
+	return sandbox.Wrap(sandbox.CodeCancelled, err, "the client went away")
+}
+
+// stream answers with the lines of Line that run sends. An error of run becomes a
+// problem, or the last line when there were lines before.
+func stream[Line any, P operation.Line[Line]](h *handlers, run func(ctx context.Context, out *lines) error) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		r, w := humago.Unwrap(hctx)
+		accept := r.Header.Get("Accept")
+		out := &lines{w: w, rc: http.NewResponseController(w), wanted: wantsLines(accept), events: wantsEvents(accept)}
+		err := run(r.Context(), out)
+		if err == nil {
+			return
+		}
+		p := h.fail(r.Context(), err)
+		if !out.started {
+			p.write(w)
+			return
+		}
+		var last Line
+		P(&last).Last().Error = lineError(p)
+		if out.send(last) != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}}
+}
+
+// wantsLines reports whether a client asks for a stream in place of one value.
+func wantsLines(accept string) bool {
+	return strings.Contains(accept, contentLines) || wantsEvents(accept)
+}
+
+// wantsEvents reports whether a client asks for the lines of a stream as
+// server-sent events.
+func wantsEvents(accept string) bool {
+	return strings.Contains(accept, contentEvents) && !strings.Contains(accept, contentLines)
+}
+
+// answers documents that an operation may answer with T as contentType.
+func answers[T any](a huma.API, o huma.Operation, contentType string) huma.Operation {
+	response := responseOf(&o)
+	response.Content[contentType] = &huma.MediaType{Schema: huma.SchemaFromType(a.OpenAPI().Components.Schemas, reflect.TypeFor[T]())}
+	return o
+}
+
+func responseOf(o *huma.Operation) *huma.Response {
+	if o.Responses == nil {
+		o.Responses = map[string]*huma.Response{}
+	}
+	response := o.Responses["200"]
+	if response == nil {
+		response = &huma.Response{Description: "OK", Content: map[string]*huma.MediaType{}}
+		o.Responses["200"] = response
+	}
+	return response
+}

@@ -1,0 +1,83 @@
+package intercept
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/gateway/egress"
+)
+
+// The headers of answers that are the gateway's own, not the host's.
+const (
+	HeaderError  = "Cove-Proxy-Error"
+	HeaderReason = "Cove-Proxy-Reason"
+)
+
+// answer is one of the gateway's own.
+type answer struct {
+	status  int
+	reason  string // a word for programs
+	message string // a sentence for people
+}
+
+// The answers that do not depend on the request.
+var (
+	answerConnect = answer{http.StatusMethodNotAllowed, "connect_refused",
+		"CONNECT is not for hosts behind Cove's gateway: connect to the host directly"}
+	answerTarget = answer{http.StatusBadRequest, "bad_target",
+		"the request's target is neither a path nor a URL of http or https"}
+	answerTooLong = answer{http.StatusRequestEntityTooLarge, "body_too_large",
+		"the request is too long for a secret to be put into it: send the placeholder in a header, or a shorter request"}
+)
+
+func misdirected(host, name string) answer {
+	return answer{http.StatusMisdirectedRequest, "host_mismatch",
+		"the request is for " + strconv.Quote(host) + ", but the connection is to " + strconv.Quote(name) + ": open a connection to the host that the request is for"}
+}
+
+func credentialAnswer(status int, reason, secret, message string) answer {
+	return answer{status, reason, "secret " + strconv.Quote(secret) + ": " + message}
+}
+
+// write sends the answer.
+func (a answer) write(w http.ResponseWriter) {
+	body, err := json.Marshal(map[string]any{"error": map[string]string{"code": a.reason, "message": a.message}})
+	if err != nil {
+		body = []byte("{}")
+	}
+	h := w.Header()
+	h.Set(HeaderError, "true")
+	h.Set(HeaderReason, a.reason)
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)+1))
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(a.status)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// maxWords bounds what an error says, part of which a host may have chosen.
+const maxWords = 512
+
+// failure returns the answer for an error on the way to a host.
+func failure(host string, err error) answer {
+	if refused, ok := errors.AsType[*egress.RefusedError](err); ok {
+		return answer{http.StatusForbidden, "host_denied", "the network policy of this sandbox does not allow " + host + ": " + words(refused)}
+	}
+	if trust, ok := errors.AsType[*trustError](err); ok {
+		return answer{http.StatusBadGateway, "upstream_untrusted", "the certificate of " + host + " cannot be verified: " + trust.Error()}
+	}
+	if _, ok := errors.AsType[errTooLong](err); ok {
+		return answerTooLong
+	}
+	if dial, ok := errors.AsType[*dialError](err); ok {
+		return answer{http.StatusBadGateway, "upstream_unreachable", host + " cannot be reached: " + egress.Reason(dial)}
+	}
+	// The transport's words might quote the request.
+	return answer{http.StatusBadGateway, "upstream_failed", host + " ended the connection, or answered with what is not HTTP"}
+}
+
+func words(err error) string { return clip.Valid(err.Error(), maxWords) }

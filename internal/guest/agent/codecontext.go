@@ -1,0 +1,443 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/guest/agent/kernel"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// interruptGrace is how long code may take to react to an interrupt that
+	// was asked for before its interpreter is killed, and endGrace how long
+	// when its time is up or its caller has gone: such code ends within a
+	// second.
+	interruptGrace = 5 * time.Second
+	endGrace       = 800 * time.Millisecond
+	// startLimit is how long an interpreter may take to start.
+	startLimit = time.Minute
+)
+
+// codeContext is an interpreter by name, of which there may be several one
+// after the other.
+type codeContext struct {
+	key contextKey
+	// turn holds one value, which the run of the moment takes.
+	turn chan struct{}
+
+	seeds uint64 // what random numbers were last made for; for who has the turn
+
+	mu      sync.Mutex
+	user    account   // guarded by mu
+	created time.Time // guarded by mu
+	count   int       // guarded by mu; of runs
+	home    string    // guarded by mu; where the kernel started
+	// spare is set while the interpreter has run nothing but what it was
+	// started ahead with, in a sandbox that this one is a copy of.
+	spare   bool           // guarded by mu
+	kernel  *kernel.Kernel // guarded by mu; nil: none now
+	scratch string         // guarded by mu; directory of the kernel's files
+	lost    string         // guarded by mu; why the last kernel ended, until a caller knows
+	deleted string         // guarded by mu; why there is none any more
+	busy    *codeRun       // guarded by mu
+	runs    int            // guarded by mu
+	queued  int            // guarded by mu
+	epoch   int            // guarded by mu; grows with restarts
+}
+
+func newCodeContext(key contextKey, acc *account) *codeContext {
+	c := &codeContext{key: key, user: *acc, created: time.Now(), turn: make(chan struct{}, 1)}
+	c.turn <- struct{}{}
+	return c
+}
+
+// describe makes the message about the context.
+func (c *codeContext) describe() *agentv1.CodeContext {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := &agentv1.CodeContext{
+		Ref:             &agentv1.ContextRef{Language: string(c.key.language), Name: c.key.name},
+		State:           agentv1.ContextState_CONTEXT_STATE_DEAD,
+		User:            c.user.name,
+		Runs:            int32(c.runs),
+		Queued:          int32(c.queued),
+		CreatedUnixNano: c.created.UnixNano(),
+	}
+	if c.kernel != nil && !ended(c.kernel) {
+		m.State = agentv1.ContextState_CONTEXT_STATE_IDLE
+		m.Pid = int32(c.kernel.PID())
+		m.Workdir = c.kernel.Dir()
+	}
+	if c.busy != nil {
+		m.State = agentv1.ContextState_CONTEXT_STATE_BUSY
+	}
+	return m
+}
+
+func ended(k *kernel.Kernel) bool {
+	select {
+	case <-k.Dead():
+		return true
+	default:
+		return false
+	}
+}
+
+// wait takes the context's turn, in the order of callers.
+func (c *codeContext) wait(ctx context.Context, epoch int) error {
+	select {
+	case <-c.turn:
+		return c.usable(epoch)
+	default:
+	}
+	c.mu.Lock()
+	if c.queued >= sandbox.MaxQueuedRuns {
+		c.mu.Unlock()
+		return fail(connect.CodeResourceExhausted,
+			"%d runs wait for the context %s already; wait for them, or use a context of another name", sandbox.MaxQueuedRuns, c.key)
+	}
+	c.queued++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.queued--
+		c.mu.Unlock()
+	}()
+	select {
+	case <-c.turn:
+		return c.usable(epoch)
+	case <-ctx.Done():
+		return cancelled(ctx)
+	}
+}
+
+// usable gives the turn back if the context is no more what the caller has
+// waited for.
+func (c *codeContext) usable(epoch int) error {
+	why := c.over(epoch)
+	if why == "" {
+		return nil
+	}
+	c.turn <- struct{}{}
+	return fail(connect.CodeAborted, "%s while the code waited for it; run it again", why)
+}
+
+// now returns the context's epoch, for [codeContext.over].
+func (c *codeContext) now() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.epoch
+}
+
+// over returns why the context is no more what it was in an epoch, or "".
+func (c *codeContext) over(epoch int) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.deleted == "" && c.epoch != epoch {
+		return restarted
+	}
+	return c.deleted
+}
+
+const restarted = "the context was restarted"
+
+// ready makes sure that there is an interpreter, and returns why the one that
+// the caller expects is lost.
+//
+// Preconditions: the caller has the turn.
+func (a *Agent) ready(ctx context.Context, c *codeContext, p *codePlan) (k *kernel.Kernel, lost string, err error) {
+	c.mu.Lock()
+	k = c.kernel
+	c.mu.Unlock()
+	if k != nil && !ended(k) {
+		return k, "", nil
+	}
+	if k != nil {
+		c.drop(k, k.End().Reason)
+	}
+	user := c.owner()
+	scratch := ""
+	if c.key.language == sandbox.Bash {
+		if scratch, err = a.scratch(&user, false); err != nil {
+			return nil, "", err
+		}
+	}
+	start, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := afterRunning(startLimit, func() { cancel(context.DeadlineExceeded) })
+	defer timer.stop()
+	k, err = kernel.Start(start, kernel.Config{
+		Language: c.key.language, Spawn: a.spawner(p, &user), Scratch: scratch,
+		UID: int(user.uid), GID: int(user.gid), Env: p.env, EndGrace: a.kernelGrace,
+	})
+	if err != nil {
+		_ = os.RemoveAll(scratch)
+		return nil, "", a.explainKernel(ctx, c.key.language, err)
+	}
+	a.code.hold(k)
+	a.code.own(k.PID(), c.key.String())
+	c.mu.Lock()
+	c.kernel, c.scratch, c.home = k, scratch, p.home
+	lost, c.lost = c.lost, ""
+	dead := c.deleted != ""
+	c.mu.Unlock()
+	if dead {
+		k.Kill()
+	}
+	return k, lost, nil
+}
+
+// explainKernel says why an interpreter did not start.
+func (a *Agent) explainKernel(ctx context.Context, l sandbox.Language, err error) error {
+	if ce, ok := errors.AsType[*connect.Error](err); ok {
+		return ce
+	}
+	switch {
+	case ctx.Err() != nil:
+		return cancelled(ctx)
+	case errors.Is(err, context.Canceled):
+		return fail(connect.CodeDeadlineExceeded, "the interpreter for %s did not start within %s; the sandbox may need more memory or processors", l, startLimit)
+	}
+	return fail(connect.CodeFailedPrecondition, "the interpreter for %s does not start: %v", l, err)
+}
+
+// drop forgets a kernel that has ended. The next caller is told the reason, if
+// the kernel had run anybody's code: otherwise nothing is lost.
+func (c *codeContext) drop(k *kernel.Kernel, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kernel != k {
+		return
+	}
+	_ = os.RemoveAll(c.scratch)
+	c.kernel, c.scratch = nil, ""
+	if c.count > 0 {
+		c.lost = reason
+	}
+}
+
+// runIn runs code in a context, which is free again when it returns.
+func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *kernel.Outbox) (*agentv1.CodeResult, error) {
+	epoch := c.now()
+	if err := c.wait(ctx, epoch); err != nil {
+		return nil, err
+	}
+	defer func() { c.turn <- struct{}{} }()
+	home := c.take(p)
+	k, lost, err := a.ready(ctx, c, p)
+	if err != nil {
+		return nil, err
+	}
+	count := c.next()
+	var seed []byte
+	seed, c.seeds = a.code.seed(c.seeds)
+	if p.env[noReseed] != "" {
+		seed = nil
+	}
+	r := newCodeRun(k)
+	c.setBusy(r)
+	defer c.setBusy(nil)
+	if why := c.over(epoch); why != "" { // while the interpreter started
+		r.killFor(why)
+	}
+	done := r.limit(ctx, p.timeout, a.endGrace)
+	outcome, err := k.Run(&kernel.Run{
+		Count: count, Code: p.code, Env: p.env, SetEnv: p.setEnv, Home: home, Dir: p.dir,
+		Stdin: p.stdin, Given: p.given, Reseed: seed,
+	}, box)
+	done()
+	if errors.Is(err, kernel.ErrRefused) {
+		return nil, invalid("the working directory %s cannot be used (%v); make it first or choose another", p.dir, err)
+	} else if err != nil {
+		return nil, fail(connect.CodeInternal, "run code: %v", err)
+	}
+	result := r.result(outcome, p, box)
+	result.Count = int32(count)
+	if outcome.Died {
+		told := ""
+		if ctx.Err() != nil { // its caller hears no more; the next one does
+			told = r.why(outcome)
+		}
+		c.drop(k, told)
+		result.Restarted = !p.fresh
+	} else if lost != "" {
+		result.Restarted, result.Reason = true, "the interpreter had ended since the last run: "+lost
+	}
+	return result, nil
+}
+
+// owner is the user that the context's interpreters run as.
+func (c *codeContext) owner() account {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.user
+}
+
+// next numbers a run.
+func (c *codeContext) next() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count++
+	return c.count
+}
+
+// belongs reports whether the context is for acc, or for whoever comes first.
+func (c *codeContext) belongs(acc *account) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.spare || acc.uid == c.user.uid && acc.gid == c.user.gid
+}
+
+// renew makes a context whose interpreter was started ahead that of a new
+// sandbox.
+func (c *codeContext) renew() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.count > 1 || c.busy != nil {
+		return // it is in use: a copy of a snapshot goes on with it
+	}
+	c.spare, c.count, c.runs, c.created = true, 0, 0, time.Now()
+}
+
+// take makes a spare context that of the caller. It returns where the
+// interpreter has to go first, or "".
+//
+// Preconditions: the caller has the turn.
+func (c *codeContext) take(p *codePlan) (home string) {
+	c.mu.Lock()
+	k, user, spare := c.kernel, c.user, c.spare
+	if spare && c.home != p.home {
+		home = p.home
+	}
+	c.spare = false
+	c.user = p.user
+	if !spare {
+		c.user = user
+	}
+	c.mu.Unlock()
+	if spare && k != nil && (user.uid != p.user.uid || user.gid != p.user.gid) {
+		k.Kill()
+		<-k.Dead()
+		c.drop(k, "")
+		return ""
+	}
+	return home
+}
+
+// noReseed in the environment keeps random numbers as they are in forks.
+const noReseed = "COVE_NO_RESEED"
+
+func (c *codeContext) setBusy(r *codeRun) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy = r
+	if r == nil {
+		c.runs++
+	}
+}
+
+// interrupt ends the run of the moment, as ^C does, and its interpreter if that
+// does not react in time.
+func (c *codeContext) interrupt(grace time.Duration) {
+	c.mu.Lock()
+	r := c.busy
+	c.mu.Unlock()
+	if r != nil {
+		r.interrupt(grace)
+	}
+}
+
+// kill ends the interpreter, also one whose run is over and has not left it yet.
+func (c *codeContext) kill(reason string) {
+	c.mu.Lock()
+	k, r := c.kernel, c.busy
+	c.mu.Unlock()
+	if (r == nil || !r.killFor(reason)) && k != nil {
+		k.Kill()
+	}
+}
+
+// endContext ends a context for good.
+func (a *Agent) endContext(c *codeContext, reason string) {
+	c.mu.Lock()
+	c.deleted = reason
+	k := c.kernel
+	c.mu.Unlock()
+	c.kill(reason)
+	if k != nil {
+		<-k.Dead()
+		c.drop(k, "")
+	}
+}
+
+// restart puts a new interpreter in the place of the one that is there. What
+// runs or waits ends.
+func (a *Agent) restart(ctx context.Context, c *codeContext) error {
+	c.mu.Lock()
+	c.epoch++
+	k := c.kernel
+	c.mu.Unlock()
+	c.kill(restarted)
+	if k != nil {
+		<-k.Dead()
+		c.drop(k, "")
+	}
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return cancelled(ctx)
+	}
+	defer func() { c.turn <- struct{}{} }()
+	s := a.current()
+	user := c.owner()
+	p := &codePlan{key: c.key, user: user, home: s.workdir, env: jobEnv(&user, s, &agentv1.ExecRequest{})}
+	c.mu.Lock()
+	c.lost = "" // it was asked for
+	c.mu.Unlock()
+	_, _, err := a.ready(ctx, c, p)
+	return err
+}
+
+// spawner starts interpreters for acc.
+func (a *Agent) spawner(p *codePlan, acc *account) kernel.Spawn {
+	return func(names, args []string, files []*os.File) (kernel.Process, error) {
+		run := &plan{workdir: p.home, user: *acc}
+		for _, name := range names {
+			path, err := findProgram(name, p.env["PATH"], p.home)
+			if err != nil || executable(path) != nil {
+				continue
+			}
+			run.path, run.argv = path, append([]string{name}, args...)
+			break
+		}
+		if run.path == "" {
+			return nil, missing(p.key.language, names)
+		}
+		for k, v := range p.env {
+			run.env = append(run.env, k+"="+v)
+		}
+		kp, err := a.startKernel(run, files)
+		if err != nil {
+			return nil, err // not a nil process in an interface
+		}
+		return kp, nil
+	}
+}
+
+// missing says that a template cannot run a language.
+func missing(l sandbox.Language, names []string) error {
+	what := map[sandbox.Language]string{
+		sandbox.Python: "Python 3", sandbox.JavaScript: "Node.js", sandbox.TypeScript: "Node.js",
+		sandbox.Bash: "bash", sandbox.Go: "the Go toolchain",
+	}[l]
+	return fail(connect.CodeNotFound, "the sandbox's template has no %s: there is no program %s on PATH; install it, or use a template that has it",
+		what, fmt.Sprintf("%q", names[0]))
+}

@@ -1,0 +1,422 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+)
+
+// exitGrace is how long the last output of a job is waited for when a process
+// that it left behind still holds its streams.
+const exitGrace = 100 * time.Millisecond
+
+// job is one command, in a session of its own.
+type job struct {
+	id       string
+	argv     []string // shortened
+	user     string
+	workdir  string
+	language string // of code; empty: it is a command
+	terminal bool
+	started  time.Time
+	pid      int
+
+	out   output
+	pumps []*pump
+	in    *input   // nil: no input
+	tty   *os.File // the agent's side of the terminal; nil: none
+
+	// done is closed when the job has ended and its output up to then is read.
+	done chan struct{}
+	// final is how much had been written then; set before done is closed.
+	final [2]int64
+	// onDone is called when done is to be closed, which it does; onQuiet when no
+	// process can write to the job's output any more.
+	onDone, onQuiet func()
+
+	mu      sync.Mutex
+	gone    bool               // guarded by mu; the process has been waited for
+	ended   time.Time          // guarded by mu
+	status  syscall.WaitStatus // guarded by mu; valid once gone
+	cause   agentv1.EndCause   // guarded by mu
+	sent    [65]bool           // guarded by mu; signals that a caller sent
+	timeout *runTimer          // guarded by mu
+	kill    *runTimer          // guarded by mu
+}
+
+func newJob(p *plan) *job {
+	j := &job{
+		id:       p.id,
+		argv:     shorten(p.argv),
+		user:     p.user.name,
+		workdir:  p.workdir,
+		language: p.language,
+		terminal: p.terminal != nil,
+		done:     make(chan struct{}),
+	}
+	if p.shown != nil {
+		j.argv = shorten(p.shown)
+	}
+	j.out.init(p.keep, p.spool)
+	return j
+}
+
+// shorten copies argv for show: jobs are remembered for long, and in numbers.
+func shorten(argv []string) []string {
+	const maxArgs, maxArg = 64, 2048
+	short := make([]string, 0, min(len(argv), maxArgs+1))
+	for i, arg := range argv {
+		if i == maxArgs {
+			return append(short, fmt.Sprintf("… (%d more)", len(argv)-i))
+		}
+		short = append(short, strings.Clone(clip.Text(arg, maxArg)))
+	}
+	return short
+}
+
+// start runs the plan as j. On an error nothing is left of it.
+func (a *Agent) start(j *job, p *plan) (err error) {
+	var child, own []*os.File // whose ends are whose
+	defer func() {
+		closeAll(child)
+		if err != nil {
+			closeAll(own)
+		}
+	}()
+	attr := &syscall.ProcAttr{
+		Dir: p.workdir,
+		Env: p.env,
+		Sys: &syscall.SysProcAttr{Setsid: true, Credential: credential(&p.user)},
+	}
+	var stdin *os.File
+	if p.terminal != nil {
+		tty, err := openTerminal(p, &own, &child)
+		if err != nil {
+			return fail(connect.CodeFailedPrecondition, "the sandbox has no terminals (%v); run the command without one", err)
+		}
+		j.tty, stdin = own[0], own[0]
+		attr.Sys.Setctty = true
+		attr.Files = []uintptr{tty, tty, tty}
+	} else if stdin, err = a.openPipes(p, attr, &own, &child); err != nil {
+		return fileError("start", p.argv[0], err)
+	}
+	if err := j.makePumps(own); err != nil {
+		return fileError("start", p.argv[0], err)
+	}
+	if stdin != nil {
+		j.in = newInput(stdin, j.terminal)
+	}
+	j.started = time.Now()
+	fork := func() (int, error) { return a.fork(p.path, p.argv, attr) }
+	// Held so that an end that comes at once finds the job complete.
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if a.reaper != nil {
+		j.pid, err = a.reaper.start(j, fork)
+	} else {
+		j.pid, err = fork()
+	}
+	if err != nil {
+		return explainStart(p, err)
+	}
+	if p.timeout > 0 {
+		j.timeout = afterRunning(p.timeout, func() { j.end(agentv1.EndCause_END_CAUSE_TIMEOUT) })
+	}
+	for _, pump := range j.pumps {
+		go pump.run()
+	}
+	if j.in != nil {
+		j.in.first(p.stdin, p.open)
+	}
+	if a.reaper == nil {
+		go j.wait()
+	}
+	return nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+// openTerminal makes a terminal: its master becomes the first of own, its
+// slave the first of child and, by number, tty.
+func openTerminal(p *plan, own, child *[]*os.File) (tty uintptr, err error) {
+	master, slave, err := pty.Open()
+	if err != nil {
+		return 0, err
+	}
+	*own = append(*own, master)
+	*child = append(*child, slave)
+	if err := pty.Setsize(master, winsize(p.terminal)); err != nil {
+		return 0, err
+	}
+	tty = slave.Fd() // blocking, as programs expect
+	// Programs open the terminal again by its name.
+	_ = unix.Fchown(int(tty), int(p.user.uid), int(p.user.gid))
+	_ = unix.Fchmod(int(tty), 0o620)
+	return tty, nil
+}
+
+func winsize(t *agentv1.TerminalSize) *pty.Winsize {
+	w := &pty.Winsize{Cols: uint16(t.GetCols()), Rows: uint16(t.GetRows())}
+	if w.Cols == 0 {
+		w.Cols = 80
+	}
+	if w.Rows == 0 {
+		w.Rows = 24
+	}
+	return w
+}
+
+// openPipes makes the standard streams. The first two of own are what the job
+// writes; stdin, nil if it is empty, is what it reads.
+func (a *Agent) openPipes(p *plan, attr *syscall.ProcAttr, own, child *[]*os.File) (stdin *os.File, err error) {
+	attr.Files = []uintptr{a.null.Fd(), 0, 0}
+	for i := 1; i <= 2; i++ {
+		r, w, err := pipe(0)
+		if err != nil {
+			return nil, err
+		}
+		*own = append(*own, r)
+		*child = append(*child, w)
+		attr.Files[i] = w.Fd()
+	}
+	if len(p.stdin) == 0 && !p.open {
+		return nil, nil
+	}
+	w, r, err := pipe(1)
+	if err != nil {
+		return nil, err
+	}
+	*own = append(*own, w)
+	*child = append(*child, r)
+	attr.Files[0] = r.Fd()
+	return w, nil
+}
+
+// pipe makes a pipe and returns first the end with index mine, which does not
+// block, then the other, which does.
+func pipe(mine int) (own, child *os.File, err error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, err
+	}
+	if err := unix.SetNonblock(p[mine], true); err != nil {
+		_, _ = unix.Close(p[0]), unix.Close(p[1])
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(p[mine]), "pipe"), os.NewFile(uintptr(p[1-mine]), "pipe"), nil
+}
+
+// makePumps makes the readers of a terminal, or else of the first two files.
+func (j *job) makePumps(own []*os.File) error {
+	files := own[:1]
+	if !j.terminal {
+		files = own[:2]
+	} else {
+		j.out.end(1)
+	}
+	for i, f := range files {
+		p, err := newPump(&j.out, i, f)
+		if err != nil {
+			return err
+		}
+		j.pumps = append(j.pumps, p)
+	}
+	return nil
+}
+
+// wait reaps the process when there is no reaper to do it.
+func (j *job) wait() {
+	for {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(j.pid, &status, 0, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		j.reaped(status)
+		j.finish()
+		return
+	}
+}
+
+// reaped records the end of the process. From here on its number may belong to
+// another one.
+func (j *job) reaped(status syscall.WaitStatus) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.gone = true
+	j.status = status
+	j.ended = time.Now()
+	for _, t := range []*runTimer{j.timeout, j.kill} {
+		if t != nil {
+			t.stop()
+		}
+	}
+	switch {
+	case !status.Signaled() && (status.ExitStatus() == 0 ||
+		j.cause != agentv1.EndCause_END_CAUSE_OUT_OF_MEMORY && j.cause != agentv1.EndCause_END_CAUSE_PROCESS_LIMIT):
+		j.cause = agentv1.EndCause_END_CAUSE_UNSPECIFIED
+	case j.cause == agentv1.EndCause_END_CAUSE_UNSPECIFIED && j.sent[status.Signal()]:
+		j.cause = agentv1.EndCause_END_CAUSE_SIGNAL
+	}
+}
+
+// finish collects the last output and has done closed.
+func (j *job) finish() {
+	if j.in != nil {
+		j.in.abort()
+	}
+	grace := time.NewTimer(exitGrace)
+	defer grace.Stop()
+	for _, p := range j.pumps {
+		select {
+		case <-p.settled:
+		case <-grace.C:
+			grace.Reset(0)
+			p.drain()
+		}
+	}
+	for _, p := range j.pumps {
+		<-p.settled
+	}
+	j.final[0], j.final[1], _ = j.out.totals()
+	j.onDone()
+	if j.out.ended() {
+		j.quiet()
+		return
+	}
+	go j.quiet() // processes left behind may go on writing
+}
+
+// quiet waits for the end of all output.
+func (j *job) quiet() {
+	for _, p := range j.pumps {
+		<-p.ended
+	}
+	j.closeFiles()
+	j.onQuiet()
+}
+
+func (j *job) closeFiles() {
+	for _, p := range j.pumps {
+		_ = p.file.Close()
+	}
+}
+
+// abandon stops reading what processes left behind write.
+func (j *job) abandon() {
+	j.out.drop()
+	j.closeFiles()
+}
+
+// end kills the job's session because of cause.
+func (j *job) end(cause agentv1.EndCause) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.gone {
+		return
+	}
+	if j.cause == agentv1.EndCause_END_CAUSE_UNSPECIFIED {
+		j.cause = cause
+	}
+	signalSession(j.pid, unix.SIGKILL)
+}
+
+// blame records why the job is about to end, for a process of its session that
+// is killed by others.
+func (j *job) blame(cause agentv1.EndCause) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.gone && j.cause == agentv1.EndCause_END_CAUSE_UNSPECIFIED {
+		j.cause = cause
+	}
+}
+
+// killAll kills what is left of the job's session, whether it has ended or not.
+func (j *job) killAll() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.gone || leaderless(j.pid) {
+		signalSession(j.pid, unix.SIGKILL)
+	}
+}
+
+// signal sends sig to the job's session, and SIGKILL after killAfter unless
+// that is 0.
+func (j *job) signal(sig unix.Signal, killAfter time.Duration) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.gone {
+		if leaderless(j.pid) && signalSession(j.pid, sig) > 0 {
+			return nil
+		}
+		return fail(connect.CodeFailedPrecondition, "job %s has already ended; start another", j.id)
+	}
+	j.sent[sig] = true
+	signalSession(j.pid, sig)
+	if killAfter > 0 && j.kill == nil {
+		j.sent[unix.SIGKILL] = true
+		j.kill = afterRunning(killAfter, func() { j.end(agentv1.EndCause_END_CAUSE_SIGNAL) })
+	}
+	return nil
+}
+
+// running reports whether the job has not ended for those who watch it.
+func (j *job) running() bool {
+	select {
+	case <-j.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// describe makes the message about the job.
+func (j *job) describe() *agentv1.Job {
+	running := j.running() // before the byte counts, which are final then
+	m := j.describeStart()
+	m.StdoutBytes, m.StderrBytes, _ = j.out.totals()
+	if running {
+		return m
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	m.State = agentv1.JobState_JOB_STATE_EXITED
+	m.EndedUnixNano = j.ended.UnixNano()
+	m.EndCause = j.cause
+	m.ExitCode = int32(j.status.ExitStatus())
+	if j.status.Signaled() {
+		m.Signal = int32(j.status.Signal())
+		m.ExitCode = 128 + m.Signal
+	}
+	return m
+}
+
+// describeStart is what there was to tell of the job as it started.
+func (j *job) describeStart() *agentv1.Job {
+	return &agentv1.Job{
+		JobId:           j.id,
+		State:           agentv1.JobState_JOB_STATE_RUNNING,
+		Pid:             int32(j.pid),
+		Argv:            slices.Clone(j.argv),
+		StartedUnixNano: j.started.UnixNano(),
+		Terminal:        j.terminal,
+		User:            j.user,
+		Workdir:         j.workdir,
+		Language:        j.language,
+	}
+}

@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"crypto/rand"
+	"errors"
+	"os"
+	"path"
+	"strings"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/internal/template/layer/apply"
+)
+
+// place is a name in an open directory. What happens to the path of that
+// directory, by code in the sandbox, does not move it.
+type place struct {
+	dir  int
+	name string
+}
+
+func (p place) close() { _ = unix.Close(p.dir) }
+
+// openPlace opens the directory that path is in; path is clean and not "/".
+func openPlace(file string) (place, error) {
+	dir, name := path.Split(file)
+	return openPlaceAt(unix.AT_FDCWD, dir, name)
+}
+
+func openPlaceAt(at int, dir, name string) (place, error) {
+	if dir == "" {
+		dir = "."
+	}
+	fd, err := unix.Openat(at, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return place{}, err
+	}
+	return place{dir: fd, name: name}, nil
+}
+
+func (p place) lstat() (st unix.Stat_t, err error) {
+	err = unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return st, err
+}
+
+// follow goes where p points as long as it is a symbolic link. On success it
+// has closed p if the result is another place.
+func (p place) follow() (place, error) {
+	for range 40 { // what Linux allows
+		st, err := p.lstat()
+		if errors.Is(err, unix.ENOENT) || err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			return p, nil
+		}
+		if err != nil {
+			p.close()
+			return place{}, err
+		}
+		target, err := readSymlink(p.dir, p.name)
+		if err != nil {
+			p.close()
+			return place{}, err
+		}
+		// Not cleaned: ".." must mean what the kernel takes it for.
+		dir, name := path.Split(strings.TrimRight(target, "/"))
+		if name == "" || name == "." || name == ".." {
+			p.close()
+			return place{}, unix.EISDIR
+		}
+		next, err := openPlaceAt(p.dir, dir, name)
+		p.close()
+		if err != nil {
+			return place{}, err
+		}
+		p = next
+	}
+	p.close()
+	return place{}, unix.ELOOP
+}
+
+// temporary files are recognised by their names.
+const tempPrefix, tempSuffix = ".cove-", ".tmp"
+
+func isTemp(name string) bool {
+	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
+}
+
+// createTemp makes a new, empty file beside p that only its owner can read.
+func (p place) createTemp() (*os.File, string, error) {
+	name := tempPrefix + strings.ToLower(rand.Text()) + tempSuffix
+	fd, err := unix.Openat(p.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, "", err
+	}
+	return os.NewFile(uintptr(fd), name), name, nil
+}
+
+// makeDir makes the directory p, which only the agent's user may enter, and
+// opens it. It is by descriptor that such a directory gets its owner and mode:
+// who may write where it is can put another file in its place meanwhile.
+func (p place) makeDir() (int, error) {
+	if p.name == "" { // the root
+		return -1, unix.EEXIST
+	}
+	if err := unix.Mkdirat(p.dir, p.name, 0o700); err != nil {
+		return -1, err
+	}
+	fd, err := apply.OpenDir(p.dir, p.name)
+	if err == nil {
+		if err = isNew(fd); err == nil {
+			return fd, nil
+		}
+		_ = unix.Close(fd)
+	}
+	return -1, fail(connect.CodeAborted, "the new directory %s was replaced by another program at once; try again", p.name)
+}
+
+// isNew reports an error unless an open directory is like one just made: of this
+// process's user, closed to others, and empty.
+func isNew(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	var buf [1 << 10]byte
+	n, err := unix.ReadDirent(fd, buf[:])
+	if err != nil {
+		return err
+	}
+	_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o777 != 0o700 || len(names) > 0 {
+		return unix.EEXIST
+	}
+	return nil
+}
+
+// replace gives the file temp the name of p. With exclusive set it fails with
+// EEXIST when there is such a file.
+func (p place) replace(temp string, exclusive bool) error {
+	if !exclusive {
+		return unix.Renameat(p.dir, temp, p.dir, p.name)
+	}
+	return renameNew(p.dir, temp, p.dir, p.name)
+}
+
+// renameNew renames a file unless the new name is taken.
+func renameNew(fromDir int, from string, toDir int, to string) error {
+	err := unix.Renameat2(fromDir, from, toDir, to, unix.RENAME_NOREPLACE)
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	// Not every file system can. EINVAL may also be a directory moved into
+	// itself, which rename then says again.
+	if err := unix.Linkat(fromDir, from, toDir, to, 0); err == nil {
+		return unix.Unlinkat(fromDir, from, 0)
+	} else if errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(toDir, to, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		return unix.EEXIST
+	}
+	return unix.Renameat(fromDir, from, toDir, to)
+}

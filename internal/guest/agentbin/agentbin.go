@@ -1,0 +1,76 @@
+// Package agentbin holds the agent's binary, which is put into every sandbox.
+//
+// The binary is built into the directory bin before the program that embeds
+// it. A program that was built without it, by go build or go install alone, is
+// the agent itself: [Self].
+package agentbin
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:embed all:bin
+var files embed.FS
+
+// ErrMissing says that this program was built without the agent.
+var ErrMissing = errors.New("built without the agent; run make build")
+
+// selfPath is the running program's file.
+const selfPath = "/proc/self/exe"
+
+var load = sync.OnceValues(func() ([]byte, error) { return from(files) })
+
+func from(fsys fs.FS) ([]byte, error) {
+	data, err := fs.ReadFile(fsys, "bin/agent")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrMissing
+	}
+	return data, err
+}
+
+// Binary returns the agent, a static program for this machine, or
+// [ErrMissing]. The caller must not change it.
+func Binary() ([]byte, error) { return load() }
+
+var digest = sync.OnceValues(func() (string, error) {
+	data, err := Binary()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
+})
+
+// Self returns the running program and its SHA-256 in hexadecimal. It serves as
+// the agent of its sandboxes where none is embedded, if its main function asks
+// [github.com/cove-sh/cove/internal/guest/agent.IsRole]. The bytes are the file's
+// own, mapped for as long as the process runs; nobody can change them.
+func Self() (data []byte, digest string, err error) {
+	f, err := os.Open(selfPath)
+	if err != nil {
+		return nil, "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, "", err
+	}
+	data, err = unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, "", fmt.Errorf("map %s: %w", selfPath, err)
+	}
+	sum := sha256.Sum256(data)
+	return data, hex.EncodeToString(sum[:]), nil
+}
+
+// Digest returns the SHA-256 of the agent in hexadecimal, or [ErrMissing].
+func Digest() (string, error) { return digest() }

@@ -1,0 +1,218 @@
+package agentclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// StatFile describes a path; a symbolic link itself, not its target.
+func (c *Client) StatFile(ctx context.Context, p string) (*sandbox.FileInfo, error) {
+	resp, err := call(ctx, callTimeout, c.rpc.Stat, &agentv1.StatRequest{Path: p})
+	return result(resp.GetInfo(), err)
+}
+
+// ListFiles returns up to limit entries below a directory, those after the
+// path that the last part ended with, and whether there are more.
+func (c *Client) ListFiles(ctx context.Context, p string, depth, limit int, after string) (entries []sandbox.FileInfo, more bool, err error) {
+	resp, err := call(ctx, fileTimeout, c.rpc.List, &agentv1.ListRequest{Path: p, Depth: int32(depth), Limit: int32(limit), After: after})
+	if err != nil {
+		return nil, false, err
+	}
+	if len(resp.GetEntries()) > limit || resp.GetMore() && len(resp.GetEntries()) == 0 {
+		return nil, false, errProtocol("a listing of a wrong length")
+	}
+	for _, w := range resp.GetEntries() {
+		info, err := fileInfo(w)
+		if err != nil {
+			return nil, false, err
+		}
+		entries = append(entries, *info)
+	}
+	return entries, resp.GetMore(), nil
+}
+
+// WriteFile writes what content has up to its end. When content fails, nothing
+// is written and its error is returned as it is.
+func (c *Client) WriteFile(ctx context.Context, req *sandbox.WriteFileRequest, mode uint32, content io.Reader) (*sandbox.FileInfo, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends a stream that was not ended in order: the agent drops it
+	stream := c.rpc.Write(ctx)
+	err := stream.Send(&agentv1.WriteRequest{Header: &agentv1.WriteRequest_Header{
+		Path: req.Path, Mode: mode, MakeParents: req.MakeParents, Append: req.Append, Exclusive: req.Exclusive, Owner: req.Owner,
+	}})
+	buf := make([]byte, chunkBytes)
+	for err == nil {
+		n, rerr := fill(content, buf)
+		end := rerr == io.EOF
+		if rerr != nil && !end {
+			return nil, rerr
+		}
+		err = stream.Send(&agentv1.WriteRequest{Data: buf[:n], End: end})
+		if end {
+			break
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, mapError(ctx, err)
+	}
+	resp, err := stream.CloseAndReceive()
+	if err != nil {
+		return nil, mapError(ctx, err)
+	}
+	return fileInfo(resp.Msg.GetInfo())
+}
+
+// fill reads until buf is full or r ends. Unlike [io.ReadFull] it keeps apart
+// the end of r, [io.EOF], and content that was cut off, which a body of HTTP
+// reports as [io.ErrUnexpectedEOF].
+func fill(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = r.Read(buf[n:])
+		n += m
+	}
+	return n, err
+}
+
+// EditFile replaces text in a file.
+func (c *Client) EditFile(ctx context.Context, req *sandbox.EditFileRequest) (*sandbox.EditFileResult, error) {
+	resp, err := call(ctx, fileTimeout, c.rpc.Edit, &agentv1.EditRequest{Path: req.Path, OldText: req.OldText, NewText: req.NewText, ReplaceAll: req.ReplaceAll})
+	info, err := result(resp.GetInfo(), err)
+	if err != nil {
+		return nil, err
+	}
+	return &sandbox.EditFileResult{File: *info, Replacements: int(max(0, resp.GetReplacements()))}, nil
+}
+
+// MakeDir makes a directory and its missing parents.
+func (c *Client) MakeDir(ctx context.Context, p string, mode uint32) (*sandbox.FileInfo, error) {
+	resp, err := call(ctx, callTimeout, c.rpc.MakeDir, &agentv1.MakeDirRequest{Path: p, Mode: mode, Parents: true})
+	return result(resp.GetInfo(), err)
+}
+
+// MakeSymlink makes a symbolic link.
+func (c *Client) MakeSymlink(ctx context.Context, req *sandbox.MakeSymlinkRequest) (*sandbox.FileInfo, error) {
+	resp, err := call(ctx, callTimeout, c.rpc.MakeSymlink, &agentv1.MakeSymlinkRequest{
+		Path: req.Path, Target: req.Target, Parents: req.MakeParents, Overwrite: req.Overwrite, Owner: req.Owner,
+	})
+	return result(resp.GetInfo(), err)
+}
+
+// MoveFile renames a file or directory.
+func (c *Client) MoveFile(ctx context.Context, req *sandbox.MoveFileRequest) (*sandbox.FileInfo, error) {
+	resp, err := call(ctx, fileTimeout, c.rpc.Move, &agentv1.MoveRequest{From: req.From, To: req.To, Overwrite: req.Overwrite})
+	return result(resp.GetInfo(), err)
+}
+
+// DeleteFile deletes a file or, if told, a whole directory.
+func (c *Client) DeleteFile(ctx context.Context, p string, recursive bool) error {
+	_, err := call(ctx, fileTimeout, c.rpc.Delete, &agentv1.DeleteRequest{Path: p, Recursive: recursive})
+	return err
+}
+
+// WatchFiles passes changes to sink until ctx ends, which is not an error, or
+// sink fails, whose error is returned as it is.
+func (c *Client) WatchFiles(ctx context.Context, req *sandbox.WatchRequest, sink func(sandbox.WatchEvent) error) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.rpc.Watch(ctx, connect.NewRequest(&agentv1.WatchRequest{Path: req.Path, Recursive: req.Recursive}))
+	if err != nil {
+		return mapError(ctx, err)
+	}
+	defer func() {
+		cancel()
+		_ = stream.Close() // what it could say was said by Err
+	}()
+	for stream.Receive() {
+		kind, known := watchKinds[stream.Msg().GetKind()]
+		if !known {
+			return errProtocol("a change of no kind")
+		}
+		if err := sink(sandbox.WatchEvent{Kind: kind, Path: clip.Valid(stream.Msg().GetPath(), maxPath)}); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err := stream.Err(); err != nil {
+		return mapError(ctx, err)
+	}
+	return errProtocol("a watch ended by itself")
+}
+
+var watchKinds = map[agentv1.WatchEvent_Kind]sandbox.WatchKind{
+	agentv1.WatchEvent_KIND_READY:      sandbox.WatchReady,
+	agentv1.WatchEvent_KIND_CREATED:    sandbox.WatchCreated,
+	agentv1.WatchEvent_KIND_MODIFIED:   sandbox.WatchModified,
+	agentv1.WatchEvent_KIND_DELETED:    sandbox.WatchDeleted,
+	agentv1.WatchEvent_KIND_RENAMED:    sandbox.WatchRenamed,
+	agentv1.WatchEvent_KIND_ATTRIBUTES: sandbox.WatchAttributes,
+	agentv1.WatchEvent_KIND_OVERFLOW:   sandbox.WatchOverflow,
+}
+
+func result(w *agentv1.FileInfo, err error) (*sandbox.FileInfo, error) {
+	if err != nil {
+		return nil, err
+	}
+	return fileInfo(w)
+}
+
+var fileTypes = map[agentv1.FileType]sandbox.FileType{
+	agentv1.FileType_FILE_TYPE_FILE:      sandbox.TypeFile,
+	agentv1.FileType_FILE_TYPE_DIRECTORY: sandbox.TypeDirectory,
+	agentv1.FileType_FILE_TYPE_SYMLINK:   sandbox.TypeSymlink,
+}
+
+// fileInfo checks and translates a description of a file.
+func fileInfo(w *agentv1.FileInfo) (*sandbox.FileInfo, error) {
+	p := w.GetPath()
+	// Names that are not UTF-8 grow when the agent replaces their bytes.
+	if !path.IsAbs(p) || path.Clean(p) != p || len(p) > 4*sandbox.MaxPathBytes || strings.IndexByte(p, 0) >= 0 {
+		return nil, errProtocol("a file without a proper path")
+	}
+	info := &sandbox.FileInfo{
+		Path: p, Name: path.Base(p), Type: sandbox.TypeOther, Size: max(0, w.GetSize()), Mode: fmt.Sprintf("%04o", w.GetMode()&0o7777),
+		ModifiedAt: time.Unix(0, w.GetModifiedUnixNano()).UTC(), UID: w.GetUid(), GID: w.GetGid(), SymlinkTarget: clip.Valid(w.GetSymlinkTarget(), maxPath),
+	}
+	if t, ok := fileTypes[w.GetType()]; ok {
+		info.Type = t
+	}
+	return info, nil
+}
+
+// maxPath bounds a path that the agent sent.
+const maxPath = 4 * sandbox.MaxPathBytes
+
+// Apply changes files as a stream of package layer says: all, or none when it
+// or content fails. The error of content is returned as it is.
+func (c *Client) Apply(ctx context.Context, content io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends a stream that was not ended in order: the agent drops it
+	stream := c.rpc.Apply(ctx)
+	buf := make([]byte, chunkBytes)
+	for {
+		n, rerr := fill(content, buf)
+		if rerr != nil && rerr != io.EOF {
+			return rerr
+		}
+		if err := stream.Send(&agentv1.ApplyRequest{Data: buf[:n]}); err != nil || rerr == io.EOF {
+			break // what is wrong, the answer tells
+		}
+	}
+	if _, err := stream.CloseAndReceive(); err != nil {
+		return mapError(ctx, err)
+	}
+	return nil
+}

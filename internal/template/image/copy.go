@@ -1,0 +1,299 @@
+package image
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/template/layer"
+	"github.com/cove-sh/cove/internal/template/oci"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// errCopy marks what is wrong with what is to be copied, or where.
+var errCopy = errors.New("copy")
+
+func noCopy(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{errCopy}, args...)...)
+}
+
+// Copy makes a root of a base and of files of an upload, and tells whether an
+// earlier build has kept it. The archive is never unpacked under its own names:
+// it becomes a layer, and names get a meaning in memory, as those of images do.
+func (p *Provider) Copy(ctx context.Context, b *Foundation, c *sandbox.TemplateCopy, anew bool) (next *Foundation, kept bool, err error) {
+	f, err := p.openUpload(c.Archive)
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, &cancelledReader{ctx, f}); err != nil {
+		return nil, false, fmt.Errorf("read the upload: %w", err)
+	}
+	key := ChainKey(b.Root, []any{"copy 1", sum(h), c.Sources, c.To})
+	if !anew {
+		if next := p.Extended(b, key); next != nil {
+			return next, true, nil
+		}
+	}
+	next, err = p.Extend(ctx, b, key, func(ctx context.Context) (io.ReadCloser, error) {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return nil, err
+		}
+		plain, err := oci.Plain(ctx, io.NopCloser(f))
+		if err != nil {
+			return nil, err
+		}
+		r, w := io.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			err := newUploadCopier(b, c).run(tar.NewReader(plain), tar.NewWriter(w))
+			_ = plain.Close()
+			_ = w.CloseWithError(err)
+		}()
+		return &pipedCopy{r, done}, nil
+	})
+	if errors.Is(err, errCopy) || errors.Is(err, errHostile) || errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) {
+		_, why, _ := strings.Cut(err.Error(), errCopy.Error()+": ")
+		err = sandbox.Wrap(sandbox.CodeInvalid, err, "the upload cannot be copied: "+cmp.Or(why, "it is not an archive of tar, perhaps with gzip or zstd, with plain files, directories and links in it"))
+	}
+	return next, false, err
+}
+
+// pipedCopy is a layer that is being written; its end is waited for.
+type pipedCopy struct {
+	*io.PipeReader
+	done chan struct{}
+}
+
+// Close ends the writer.
+func (p *pipedCopy) Close() error {
+	err := p.PipeReader.Close()
+	<-p.done
+	return err
+}
+
+// uploadCopier gives the entries of an archive the names that they are to have.
+type uploadCopier struct {
+	base    *Foundation
+	to      string // relative; "." is the top
+	into    bool   // files keep their names below to
+	sources [][]string
+	found   []bool
+	dirs    map[string]bool   // whether the base has such a directory
+	placed  map[string]string // where an entry of the archive is now
+}
+
+func newUploadCopier(b *Foundation, c *sandbox.TemplateCopy) *uploadCopier {
+	k := &uploadCopier{base: b, to: cmp.Or(strings.Trim(path.Clean(c.To), "/"), "."), dirs: map[string]bool{}, placed: map[string]string{}}
+	for _, s := range c.Sources {
+		s = strings.Trim(path.Clean("/"+s), "/")
+		if s == "" {
+			k.sources = append(k.sources, nil) // all
+		} else {
+			k.sources = append(k.sources, strings.Split(s, "/"))
+		}
+	}
+	if len(k.sources) == 0 {
+		k.sources = [][]string{nil}
+	}
+	k.found = make([]bool, len(k.sources))
+	many := len(k.sources) > 1 || slices.ContainsFunc(k.sources, func(s []string) bool { return strings.ContainsAny(strings.Join(s, "/"), "*?[") })
+	k.into = many || strings.HasSuffix(c.To, "/") || k.isDir(k.to)
+	return k
+}
+
+func (k *uploadCopier) run(tr *tar.Reader, tw *tar.Writer) error {
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if err := k.entry(h, tr, tw); err != nil {
+			return err
+		}
+	}
+	if i := slices.Index(k.found, false); i >= 0 {
+		return noCopy("it has nothing called %.200q", cmp.Or(strings.Join(k.sources[i], "/"), "."))
+	}
+	return tw.Close()
+}
+
+// entry copies an entry, if it is one of those to be copied.
+func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	if strings.HasPrefix(h.Name, "/") || slices.Contains(strings.Split(h.Name, "/"), "..") {
+		return noCopy("the name %.200q leads out of it", h.Name)
+	}
+	name, err := cleanPath(h.Name)
+	if err != nil {
+		return noCopy("the name %.200q is too long or too deep", h.Name)
+	}
+	to := k.place(name, h.Typeflag == tar.TypeDir)
+	if to == "" {
+		return nil
+	}
+	if strings.Contains("/"+name, "/"+layer.Whiteout) {
+		return noCopy("the name %.200q means something else in images", name)
+	}
+	if i := slices.IndexFunc(k.base.Root.Binds, func(b engine.Bind) bool {
+		at := strings.Trim(b.Target, "/")
+		return "/"+to == b.Target || to == at || strings.HasPrefix(to, at+"/")
+	}); i >= 0 {
+		return noCopy("%s is this machine's own in this template; choose another directory", k.base.Root.Binds[i].Target)
+	}
+	out := &tar.Header{Typeflag: h.Typeflag, Name: to, Mode: h.Mode & 0o7777, ModTime: h.ModTime, Format: tar.FormatPAX}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if to == "." || k.isDir(to) {
+			return nil // it stays as it is, or the link that leads to it
+		}
+		out.Name += "/"
+	case tar.TypeReg:
+		if h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != "" {
+			return noCopy("the file %.200q is stored with holes; make the archive without", name)
+		}
+		if to == "." {
+			return noCopy("the file %.200q cannot be the top directory", name)
+		}
+		out.Size = h.Size
+	case tar.TypeSymlink:
+		out.Linkname = h.Linkname
+	case tar.TypeLink:
+		target, err := cleanPath(h.Linkname)
+		if err != nil || k.placed[target] == "" || strings.HasPrefix(h.Linkname, "/") {
+			return noCopy("the link %.200q is to %.200q, which is not copied before it", name, h.Linkname)
+		}
+		out.Linkname = k.placed[target]
+	default:
+		return noCopy("%.200q is neither a file, a directory nor a link", name)
+	}
+	if h.Typeflag == tar.TypeReg || h.Typeflag == tar.TypeSymlink {
+		k.placed[name] = to
+	}
+	if err := tw.WriteHeader(out); err != nil {
+		return err
+	}
+	_, err = io.Copy(tw, r)
+	return err
+}
+
+// place returns where an entry goes, or "".
+func (k *uploadCopier) place(name string, dir bool) string {
+	parts := strings.Split(name, "/")
+	if name == "." {
+		parts = nil
+	}
+	for i, s := range k.sources {
+		n := matched(s, parts)
+		if n < 0 {
+			continue
+		}
+		k.found[i] = true
+		rest := path.Join(parts[n:]...)
+		switch {
+		case rest == "" && !dir && k.into:
+			return path.Join(k.to, path.Base(name))
+		case rest == "":
+			return k.to
+		}
+		return path.Join(k.to, rest)
+	}
+	return ""
+}
+
+// matched returns how many of a name's parts a source names, or -1. Its parts
+// are patterns; ** stands for any number.
+func matched(source, name []string) int {
+	if len(source) == 0 {
+		return 0
+	}
+	if source[0] == "**" {
+		for skip := range len(name) + 1 {
+			if n := matched(source[1:], name[skip:]); n >= 0 {
+				return skip + n
+			}
+		}
+		return -1
+	}
+	if len(name) == 0 {
+		return -1
+	}
+	ok, err := path.Match(source[0], name[0])
+	if source[0] != name[0] && (err != nil || !ok) {
+		return -1
+	}
+	n := matched(source[1:], name[1:])
+	if n < 0 {
+		return -1
+	}
+	return n + 1
+}
+
+// isDir tells whether a path leads to a directory in the base, with links as
+// they are followed inside.
+func (k *uploadCopier) isDir(p string) bool {
+	if p == "." {
+		return true
+	}
+	if known, ok := k.dirs[p]; ok {
+		return known
+	}
+	k.dirs[p] = leadsToDir(k.base.Root.Dir, p)
+	return k.dirs[p]
+}
+
+func leadsToDir(dir, p string) bool {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	at, todo := "", strings.Split(p, "/")
+	for links := 0; len(todo) > 0; {
+		part := todo[0]
+		todo = todo[1:]
+		if part == "" || part == "." {
+			continue
+		}
+		if part == ".." {
+			at = strings.TrimPrefix(path.Dir("/"+at), "/")
+			continue
+		}
+		next := path.Join(at, part)
+		info, err := root.Lstat(next)
+		switch {
+		case err != nil:
+			return false
+		case info.IsDir():
+			at = next
+			continue
+		case info.Mode()&os.ModeSymlink == 0:
+			return false
+		}
+		link, err := root.Readlink(next)
+		if links++; err != nil || links > maxLinks || len(todo) > 4096 {
+			return false
+		}
+		if strings.HasPrefix(link, "/") {
+			at = ""
+		}
+		todo = slices.Concat(strings.Split(link, "/"), todo)
+	}
+	return true
+}

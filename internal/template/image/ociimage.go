@@ -1,0 +1,330 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/internal/template/oci"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// imageSource makes a root of an image in a registry.
+type imageSource struct {
+	p     *Provider
+	ref   string
+	login *sandbox.RegistryLogin // nil: the server's
+}
+
+func newImageSource(p *Provider, ref string, login *sandbox.RegistryLogin) (source, error) {
+	return &imageSource{p, ref, login}, oci.CheckReference(ref)
+}
+
+func (*imageSource) kind() string { return "image" }
+
+func (s *imageSource) build(ctx context.Context, j *job) error {
+	j.report("finding the image", 0, s.ref)
+	img, err := s.p.registries.Resolve(ctx, s.ref, s.login)
+	if err != nil {
+		return err
+	}
+	j.notes = append(j.notes, "image "+s.ref+" "+img.Digest)
+	return s.p.fromImage(ctx, j, img, "")
+}
+
+// archiveSource makes a root of an image in a file of the server.
+type archiveSource struct {
+	p    *Provider
+	path string
+}
+
+func newArchiveSource(p *Provider, file string) (source, error) {
+	if validUpload.MatchString(file) {
+		return &archiveSource{p, file}, nil
+	}
+	return &archiveSource{p, file}, p.checkPath(file)
+}
+
+func (*archiveSource) kind() string { return "archive" }
+
+func (s *archiveSource) build(ctx context.Context, j *job) error {
+	j.report("reading the archive", 0, s.path)
+	open := s.p.openAllowed
+	if validUpload.MatchString(s.path) {
+		open = s.p.openUpload
+	}
+	f, err := open(s.path)
+	if err != nil {
+		return err
+	}
+	img, err := oci.OpenArchive(ctx, f, j.dir)
+	if err != nil {
+		return err
+	}
+	j.notes = append(j.notes, strings.TrimSpace("archive "+s.path+" "+img.Digest))
+	return s.p.fromImage(ctx, j, img, s.path)
+}
+
+// pullsAtOnce is how many layers are fetched at the same time, for all builds.
+// Each build may fetch one besides, so that slow registries hold up nobody else.
+const pullsAtOnce = 4
+
+// fromImage fills a job's tree with an image. It closes the image.
+func (p *Provider) fromImage(ctx context.Context, j *job, img *oci.Image, from string) (err error) {
+	defer func() { err = errors.Join(err, img.Close()) }()
+	if err := p.pullAll(ctx, j, img, from); err != nil {
+		return err
+	}
+	for i := range img.Layers {
+		j.layers = append(j.layers, layerDigest(img.Layers[i].DiffID))
+	}
+	j.report("putting the layers together", 0.8, "")
+	err = p.compose(ctx, j.tree, base{}, j.layers, func(done, all int) {
+		j.report("putting the layers together", 0.8+0.15*float64(done)/float64(max(all, 1)), "")
+	})
+	if err != nil {
+		return err
+	}
+	j.report("adding what sandboxes need", 0.95, "")
+	if err := furnishImage(j.tree, img.Config.WorkDir); err != nil {
+		return err
+	}
+	j.env, j.ports = img.Config.Env, img.Config.Ports
+	j.user, j.workDir = img.Config.User, img.Config.WorkDir
+	if j.user == "" {
+		j.user = imageRoot(j.tree)
+	}
+	return nil
+}
+
+func layerDigest(diffID string) string { return strings.Replace(diffID, ":", "-", 1) }
+
+// puller fetches the layers of one image and tells how far it is.
+type puller struct {
+	p     *Provider
+	j     *job
+	from  string // for an archive, which it is
+	mu    sync.Mutex
+	sizes []int64 // of the layers, as they are sent; at least 1
+	got   []int64 // under mu
+	said  time.Time
+}
+
+// pullAll makes sure that all layers of an image are in place.
+func (p *Provider) pullAll(ctx context.Context, j *job, img *oci.Image, from string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pu := &puller{p: p, j: j, from: from, got: make([]int64, len(img.Layers))}
+	var all int64
+	for i := range img.Layers {
+		pu.sizes = append(pu.sizes, max(1, img.Layers[i].Size))
+		all += pu.sizes[i]
+	}
+	if all > maxTreeBytes {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "the image has %d bytes; at most %d are unpacked", all, int64(maxTreeBytes))
+	}
+	own := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	for i := range img.Layers {
+		var slots chan struct{}
+		select {
+		case p.pullSlots <- struct{}{}:
+			slots = p.pullSlots
+		case own <- struct{}{}:
+			slots = own
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := pu.pull(ctx, i, &img.Layers[i]); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// pullAttempts is how often a layer is fetched when the connection breaks, and
+// pullWait the time between, which grows.
+const (
+	pullAttempts = 4
+	pullWait     = time.Second
+)
+
+func (pu *puller) pull(ctx context.Context, i int, l *oci.Layer) error {
+	for attempt := 1; ; attempt++ {
+		fetched := false
+		info, err := pu.p.addLayer(ctx, layerDigest(l.DiffID), cmp.Or(l.From, pu.from), func(ctx context.Context) (io.ReadCloser, error) {
+			fetched = true
+			return l.Open(ctx, func(n int64) { pu.progress(i, n, false) })
+		})
+		if err == nil {
+			how := "unpacked"
+			if !fetched {
+				how = "there already"
+			}
+			pu.progress(i, pu.sizes[i], true)
+			pu.j.report("downloading", pu.fraction(), fmt.Sprintf("layer %d of %d %s: %s, %d files", i+1, len(pu.sizes), l.DiffID, how, info.Entries))
+			return nil
+		}
+		if ctx.Err() != nil || !oci.Temporary(err) || isDiskFull(err) {
+			return err
+		}
+		if attempt == pullAttempts {
+			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("layer %d of the image cannot be had: the connection broke %d times; try again", i+1, attempt))
+		}
+		pu.j.report("downloading", pu.fraction(), fmt.Sprintf("layer %d of %d: the connection broke; trying again", i+1, len(pu.sizes)))
+		wait := time.NewTimer(pu.p.pullWait * time.Duration(attempt))
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+}
+
+// progress notes how much of a layer there is.
+func (pu *puller) progress(i int, n int64, quiet bool) {
+	pu.mu.Lock()
+	pu.got[i] = min(n, pu.sizes[i])
+	tell := !quiet && time.Since(pu.said) > 100*time.Millisecond
+	if tell {
+		pu.said = time.Now()
+	}
+	pu.mu.Unlock()
+	if tell {
+		pu.j.report("downloading", pu.fraction(), "")
+	}
+}
+
+func (pu *puller) fraction() float64 {
+	pu.mu.Lock()
+	defer pu.mu.Unlock()
+	var got, all int64
+	for i := range pu.sizes {
+		got, all = got+pu.got[i], all+pu.sizes[i]
+	}
+	return 0.02 + 0.78*float64(got)/float64(max(all, 1))
+}
+
+// furnishImage adds to the root of an image what a sandbox relies on, and no
+// more: accounts, libraries and programs are the image's own, if it has any.
+func furnishImage(t *tree, wd string) error {
+	// What is mounted over must be a directory, whatever the image has there.
+	for _, d := range []string{".cove", "dev", "proc", "sys", "tmp"} {
+		if err := t.replaceDir(d, d == ".cove"); err != nil {
+			return err
+		}
+	}
+	if err := t.mkdir("tmp", meta{mode: 0o1777}); err != nil {
+		return err
+	}
+	if wd == "" {
+		wd = workDir
+	}
+	for _, d := range []struct {
+		path string
+		mode uint32
+	}{{"run", 0o755}, {"var", 0o755}, {"var/tmp", 0o1777}, {"root", 0o700}, {"etc", 0o755}, {workDir[1:], 0o777}, {strings.TrimPrefix(wd, "/"), 0o755}} {
+		if err := t.ensureDir(d.path, d.mode); err != nil {
+			return err
+		}
+	}
+	if !t.has("etc", 'd') {
+		return fmt.Errorf("%w: /etc is not a directory", errHostile)
+	}
+	for _, f := range []struct{ path, content string }{
+		{"etc/hostname", "sandbox\n"},
+		{"etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"},
+		{"etc/resolv.conf", "nameserver 169.254.77.1\n"}, // the sandbox's own gateway
+	} {
+		if t.has(f.path, 'd') {
+			if err := t.removeAll(f.path); err != nil {
+				return err
+			}
+		}
+		if err := t.put(f.path, root, f.content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// imageRoot names the user of an image that says nothing of it, who is root.
+func imageRoot(t *tree) string {
+	passwd, err := t.read("etc/passwd")
+	if err == nil && (strings.HasPrefix(passwd, "root:") || strings.Contains(passwd, "\nroot:")) {
+		return "root"
+	}
+	return "0"
+}
+
+// ensureDir makes a directory unless something is there, also on the way to it:
+// what the image says of its own names stays.
+func (t *tree) ensureDir(p string, mode uint32) error {
+	for at := ""; at != p; {
+		rest := strings.TrimPrefix(p[len(at):], "/")
+		first, _, _ := strings.Cut(rest, "/")
+		at = path.Join(at, first)
+		e, there := t.entries[at]
+		switch {
+		case there && e.kind != 'd':
+			return nil // a link, as /var/run often is; it means something inside only
+		case there:
+			continue
+		}
+		m := uint32(0o755)
+		if at == p {
+			m = mode
+		}
+		if err := t.mkdir(at, meta{mode: m}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceDir makes sure that there is a directory, an empty one if asked.
+func (t *tree) replaceDir(p string, empty bool) error {
+	if _, there := t.entries[p]; there && (empty || !t.has(p, 'd')) {
+		if err := t.removeAll(p); err != nil {
+			return err
+		}
+	}
+	if t.has(p, 'd') {
+		return nil
+	}
+	return t.mkdir(p, meta{mode: 0o755})
+}
+
+// removeAll removes an entry with all below it.
+func (t *tree) removeAll(p string) error {
+	if t.open != nil {
+		t.open.Close()
+		t.open = nil
+	}
+	if err := t.root.RemoveAll(p); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for q, e := range t.entries {
+		if q == p || strings.HasPrefix(q, p+"/") {
+			t.bytes -= e.size
+			delete(t.entries, q)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cove-sh/cove/internal/gateway/egress"
+)
+
+var (
+	errPrivate = errors.New("it leads to the server's own network, which is not allowed")
+	errPlain   = errors.New("it is served in clear, which is not allowed")
+)
+
+const (
+	dialTimeout   = 20 * time.Second
+	answerTimeout = 60 * time.Second
+)
+
+// way is how requests leave. Redirects and token servers go through it like the
+// registry itself.
+type way struct {
+	world    *egress.HostWorld
+	private  map[string]bool // may have addresses of the server's own world
+	insecure map[string]bool // need not have TLS
+	proxy    func(*http.Request) (*url.URL, error)
+	stall    time.Duration // of an answer that goes on
+
+	direct, proxied         *http.Transport
+	directLax, proxiedLax   *http.Transport
+	lookup                  func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	dialPublic, dialPrivate *net.Dialer
+}
+
+func newWay(cfg Config, private, insecure map[string]bool) (*way, error) {
+	w := &way{
+		world: egress.NewHostWorld(nil), private: private, insecure: insecure, proxy: cfg.Proxy, stall: cfg.Stall,
+		lookup: net.DefaultResolver.LookupNetIP,
+	}
+	if w.proxy == nil {
+		w.proxy = http.ProxyFromEnvironment
+	}
+	w.dialPrivate = &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+	w.dialPublic = &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: w.refusePrivate}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if len(bytes.TrimSpace(cfg.ExtraCA)) > 0 {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		if !pool.AppendCertsFromPEM(cfg.ExtraCA) {
+			return nil, errors.New("the extra authorities hold no certificate in PEM")
+		}
+		conf.RootCAs = pool
+	}
+	lax := conf.Clone()
+	lax.InsecureSkipVerify = true // of hosts that the operator has named
+	w.direct, w.directLax = w.transport(conf, false), w.transport(lax, false)
+	w.proxied, w.proxiedLax = w.transport(conf, true), w.transport(lax, true)
+	return w, nil
+}
+
+func (w *way) transport(conf *tls.Config, proxied bool) *http.Transport {
+	t := &http.Transport{
+		TLSClientConfig: conf, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: answerTimeout,
+		IdleConnTimeout: 30 * time.Second, MaxIdleConns: 16, MaxResponseHeaderBytes: 256 << 10,
+		// Layers are compressed already, and their digest is of what is sent.
+		DisableCompression: true,
+	}
+	if proxied {
+		t.Proxy, t.DialContext = w.proxy, w.dialPrivate.DialContext
+		return t
+	}
+	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		d := w.dialPublic
+		if w.named(w.private, addr) {
+			d = w.dialPrivate
+		}
+		return d.DialContext(ctx, network, addr)
+	}
+	return t
+}
+
+// named tells whether the operator has listed a host:port, or the host alone
+// if the port is the usual one.
+func (*way) named(list map[string]bool, addr string) bool {
+	addr = strings.ToLower(addr)
+	if list[addr] {
+		return true
+	}
+	host, port, err := net.SplitHostPort(addr)
+	return err == nil && (port == "443" || port == "80") && (list[host] || list["["+host+"]"])
+}
+
+// address is the host:port of a URL.
+func address(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (w *way) RoundTrip(req *http.Request) (*http.Response, error) {
+	addr := address(req.URL)
+	insecure := w.named(w.insecure, addr)
+	switch {
+	case req.URL.Scheme != "https" && req.URL.Scheme != "http":
+		return nil, fmt.Errorf("the scheme %.20q is not one of registries", req.URL.Scheme)
+	case req.URL.Scheme == "http" && !insecure:
+		return nil, errPlain
+	}
+	proxy, err := w.proxy(req)
+	if err != nil {
+		return nil, err
+	}
+	t := w.direct
+	switch {
+	case proxy != nil && insecure:
+		t = w.proxiedLax
+	case proxy != nil:
+		t = w.proxied
+	case insecure:
+		t = w.directLax
+	}
+	if proxy != nil && !w.named(w.private, addr) {
+		if err := w.checkBeforeProxy(req.Context(), req.URL.Hostname()); err != nil {
+			return nil, err
+		}
+	}
+	return w.watch(t, req)
+}
+
+// errStalled ends an answer in which nothing comes any more.
+var errStalled net.Error = stalled{}
+
+type stalled struct{}
+
+func (stalled) Error() string   { return "the server stopped sending in the middle of its answer" }
+func (stalled) Timeout() bool   { return true }
+func (stalled) Temporary() bool { return true }
+
+// watch makes a request whose answer's body fails when it stands still.
+func (w *way) watch(t *http.Transport, req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	resp, err := t.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = &watchedBody{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, stall: w.stall}
+	return resp, nil
+}
+
+type watchedBody struct {
+	io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	stall  time.Duration
+}
+
+// Read implements [io.Reader].
+func (b *watchedBody) Read(p []byte) (int, error) {
+	timer := time.AfterFunc(b.stall, func() { b.cancel(errStalled) })
+	defer timer.Stop()
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && context.Cause(b.ctx) == errStalled {
+		err = errStalled
+	}
+	return n, err
+}
+
+// Close implements [io.Closer].
+func (b *watchedBody) Close() error {
+	b.cancel(nil)
+	return b.ReadCloser.Close()
+}
+
+// checkBeforeProxy looks at where a request leads by a proxy, as far as names
+// are known here.
+func (w *way) checkBeforeProxy(ctx context.Context, host string) error {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if addr, err := netip.ParseAddr(host); err == nil {
+		if w.world.Has(addr) {
+			return errPrivate
+		}
+		return nil
+	}
+	// The proxy may take a number for an address in another spelling; no domain
+	// ends in one.
+	if last := host[strings.LastIndexByte(host, '.')+1:]; last == "" || last[0] >= '0' && last[0] <= '9' {
+		return errPrivate
+	}
+	for _, s := range []string{"localhost", "internal", "local"} {
+		if host == s || strings.HasSuffix(host, "."+s) {
+			return errPrivate
+		}
+	}
+	found, _ := w.lookup(ctx, "ip", host) // the proxy may know a name that we do not
+	for _, addr := range found {
+		if w.world.Has(addr) {
+			return errPrivate
+		}
+	}
+	return nil
+}
+
+// refusePrivate is a [net.Dialer.Control]: it sees the address that a name has
+// led to.
+func (w *way) refusePrivate(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || w.world.Has(at.Addr()) {
+		return errPrivate
+	}
+	return nil
+}
+
+func (w *way) close() {
+	for _, t := range []*http.Transport{w.direct, w.proxied, w.directLax, w.proxiedLax} {
+		t.CloseIdleConnections()
+	}
+}
