@@ -1,4 +1,4 @@
-// Package walk takes random walks through the verbs of sandboxes, on real
+// Package statemachine takes random walks through the verbs of sandboxes, on real
 // daemons and with real sandboxes: they are made, written to, paused, resumed,
 // forked, kept, restored, compared, merged and killed in any order, while the
 // daemon, cells, gVisor and the cells that wait ahead of need are killed in
@@ -10,4 +10,4 @@
 // COVE_WALK_STEPS is how many steps a walk has, if not 15, or 500 in "make soak".
 // A failure
 // prints the seed, which -rapid.seed takes.
-package walk
+package statemachine
