@@ -6,7 +6,7 @@ const (
 	computer  = "test/computer follows docs/computers.md with a small template"
 	internet  = "test/network has an Internet of its own"
 	visitors  = "test/preview opens previews by key, link and cookie"
-	backups   = "test/survive loses state directories and databases"
+	backups   = "test/checkpoints loses state directories and databases"
 	servers   = "test/e2e starts servers with settings of their own"
 )
 

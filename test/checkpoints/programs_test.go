@@ -1,4 +1,4 @@
-package survive
+package checkpoints
 
 // What runs inside the sandboxes whose survival is tested. Every program
 // listens on a Unix socket named after it in /workspace/w and answers one

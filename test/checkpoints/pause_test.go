@@ -1,7 +1,7 @@
-// Package survive tests the verbs of time on real sandboxes: what runs in one
+// Package checkpoints tests the verbs of time on real sandboxes: what runs in one
 // goes on after a pause, in a fork, from a snapshot; and what differs between
 // two, and is merged, is right.
-package survive
+package checkpoints
 
 import (
 	"testing"

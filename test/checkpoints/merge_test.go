@@ -1,4 +1,4 @@
-package survive
+package checkpoints
 
 import (
 	"context"
