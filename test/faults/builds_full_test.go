@@ -1,4 +1,4 @@
-package matrix
+package faults
 
 import (
 	"archive/tar"

@@ -1,6 +1,6 @@
-// Package matrix kills each process of Cove's at many moments of each verb, and
+// Package faults kills each process of Cove's at many moments of each verb, and
 // fills the disk: a sandbox is in its old state or its new one.
-package matrix
+package faults
 
 import (
 	"bytes"
