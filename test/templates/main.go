@@ -27,8 +27,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// shelf are the templates, and what is done with a sandbox of each.
-var shelf = []struct {
+// uses are the templates, and what is done with a sandbox of each.
+var uses = []struct {
 	name string
 	use  func(*user)
 }{
@@ -60,7 +60,7 @@ func run(ctx context.Context, only, state, pictures string) (err error) {
 		if name = strings.TrimSpace(name); name == "" {
 			continue
 		}
-		if !slices.ContainsFunc(shelf, func(s struct {
+		if !slices.ContainsFunc(uses, func(s struct {
 			name string
 			use  func(*user)
 		}) bool {
@@ -84,7 +84,7 @@ func run(ctx context.Context, only, state, pictures string) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Shutdown(context.WithoutCancel(ctx))) }()
 	var failed []string
-	for _, t := range shelf {
+	for _, t := range uses {
 		if len(wanted) > 0 && !slices.Contains(wanted, t.name) {
 			continue
 		}

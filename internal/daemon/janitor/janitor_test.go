@@ -17,7 +17,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/internal/engine/memory"
-	"github.com/cove-sh/cove/internal/testing/shelf"
+	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -57,7 +57,7 @@ func (h *house) start() {
 	h.engine = memory.New(h.state)
 	log := slog.New(slog.NewTextHandler(h.t.Output(), nil))
 	h.Service, err = service.New(service.Config{
-		Store: h.store, Engine: h.engine, Templates: shelf.New("/", sandbox.Template{Name: "host", State: sandbox.TemplateReady}), Log: log, Boot: service.Boot{ID: "boot"},
+		Store: h.store, Engine: h.engine, Templates: faketemplates.New("/", sandbox.Template{Name: "host", State: sandbox.TemplateReady}), Log: log, Boot: service.Boot{ID: "boot"},
 		// The machine runs by the same clock as the test, which may be synctest's.
 		Clock: func() (time.Time, time.Duration, error) { return time.Now(), time.Since(h.booted), nil },
 	})

@@ -339,7 +339,7 @@ func TestBuildEndFreesPlace(t *testing.T) {
 	}
 }
 
-// collecting is a shelf that says what it is asked to keep.
+// collecting is a provider of templates that tells what it is asked to keep.
 type collecting struct {
 	TemplateProvider
 	inUse []map[string]bool
@@ -364,16 +364,16 @@ func TestTidyWhileBuilding(t *testing.T) {
 		return ctx.Err()
 	}
 	w.stop()
-	shelf := &collecting{TemplateProvider: w.templates}
-	w.provider = shelf
+	provider := &collecting{TemplateProvider: w.templates}
+	w.provider = provider
 	w.open()
 	must(t, w.Start(t.Context()))
 	w.create(sandbox.CreateRequest{Template: "full"})
 	b := w.beginBuild(sandbox.BuildTemplateRequest{Name: "mine", Spec: steps("echo x > x")})
 	<-inside
 	must(t, w.Builder.Tidy(t.Context()))
-	if len(shelf.inUse) != 1 || !shelf.inUse[0]["sha256:full"] {
-		t.Errorf("collected beside %v", shelf.inUse)
+	if len(provider.inUse) != 1 || !provider.inUse[0]["sha256:full"] {
+		t.Errorf("collected beside %v", provider.inUse)
 	}
 	close(leave)
 	if b, _, _ := w.follow(b.ID); b.State != sandbox.BuildReady {

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/internal/daemon/vault"
 	"github.com/cove-sh/cove/internal/engine/memory"
-	"github.com/cove-sh/cove/internal/testing/shelf"
+	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -38,7 +38,7 @@ type world struct {
 	mortal    *mortality
 	store     *sqlite.Store
 	path      string
-	templates *shelf.Shelf
+	templates *faketemplates.Provider
 	// provider is in the place of templates, if it is set.
 	provider TemplateProvider
 	cfg      Config
@@ -58,7 +58,7 @@ func bareWorld(t testing.TB) *world {
 func (w *world) begin(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w.t, w.state, w.path, w.templates = t, memory.NewState(dir), filepath.Join(dir, "cove.db"), newShelf(t.TempDir())
+	w.t, w.state, w.path, w.templates = t, memory.NewState(dir), filepath.Join(dir, "cove.db"), newTemplates(t.TempDir())
 	w.cfg = Config{Boot: Boot{ID: "boot-1", At: time.Unix(1, 0)}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), BuildDir: filepath.Join(dir, "builds")}
 	v, err := vault.Load(dir, "")
 	if err != nil {
@@ -252,9 +252,9 @@ func must(t testing.TB, err error) {
 
 func ptr[T any](v T) *T { return &v }
 
-// newShelf returns what templates a world begins with.
-func newShelf(dir string) *shelf.Shelf {
-	return shelf.New(dir,
+// newTemplates returns what templates a world begins with.
+func newTemplates(dir string) *faketemplates.Provider {
+	return faketemplates.New(dir,
 		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady},
 		sandbox.Template{
 			Name: "full", Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:full", User: "user", WorkDir: "/workspace",

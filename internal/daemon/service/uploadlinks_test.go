@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/template/image"
-	"github.com/cove-sh/cove/internal/testing/shelf"
+	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// cellar is a shelf that keeps archives.
+// cellar is a provider of templates that keeps archives.
 type cellar struct {
-	*shelf.Shelf
+	*faketemplates.Provider
 	kept map[string]string
 	// tickets are those of all archives that came.
 	tickets []string
@@ -42,7 +42,7 @@ func (c *cellar) Copy(context.Context, *image.Foundation, *sandbox.TemplateCopy,
 func TestUploadLinks(t *testing.T) {
 	c := &cellar{kept: map[string]string{}}
 	w := newWorld(t, func(cfg *Config) { cfg.UploadURL = func(link string) string { return "http://here/" + link } })
-	c.Shelf = w.templates
+	c.Provider = w.templates
 	w.provider = c
 	w.restart()
 	link := func(team string, size int64) *sandbox.UploadLink {

@@ -28,15 +28,15 @@ import (
 	"github.com/cove-sh/cove/internal/doors/rest"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/template/image"
-	"github.com/cove-sh/cove/internal/testing/shelf"
+	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// broken is a shelf with two templates, one of which fails to build.
-type broken struct{ *shelf.Shelf }
+// broken is a provider of two templates, one of which fails to build.
+type broken struct{ *faketemplates.Provider }
 
 func newBroken() broken {
-	s := shelf.New("/",
+	s := faketemplates.New("/",
 		sandbox.Template{Name: "broken", Source: "debian", State: sandbox.TemplateAvailable},
 		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, Digest: "sha256-1"},
 	)
@@ -50,7 +50,7 @@ func newBroken() broken {
 }
 
 func (b broken) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (*image.Plan, error) {
-	p, err := b.Shelf.Plan(ctx, req)
+	p, err := b.Provider.Plan(ctx, req)
 	if req.Name == "broken" {
 		p.Spec.Description = "broken"
 	}

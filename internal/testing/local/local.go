@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite/sqlitetest"
 	"github.com/cove-sh/cove/internal/engine/memory"
-	"github.com/cove-sh/cove/internal/testing/shelf"
+	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -92,8 +92,8 @@ func user() string {
 
 // templates are one template, the host as it is, and names that real servers
 // have too but that are not built here.
-func templates() *shelf.Shelf {
-	s := shelf.New("/",
+func templates() *faketemplates.Provider {
+	s := faketemplates.New("/",
 		sandbox.Template{Name: "code-interpreter", Source: "debian", State: sandbox.TemplateAvailable},
 		sandbox.Template{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable},
 		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, User: user(), WorkDir: "/workspace"},

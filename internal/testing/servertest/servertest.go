@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
-	"github.com/cove-sh/cove/internal/testing/shelf"
+	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -50,7 +50,7 @@ func (o *owner) Close() error {
 // templates are one that is ready, and one that can be built; the image no-such
 // cannot be had.
 func templates() service.TemplateProvider {
-	s := shelf.New("/",
+	s := faketemplates.New("/",
 		sandbox.Template{Name: "debian", Source: "debian", State: sandbox.TemplateAvailable, Description: "a small Debian"},
 		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady, Digest: "sha256-host", Description: "this machine's programs"},
 	)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/template/image"
-	"github.com/cove-sh/cove/internal/testing/shelf"
+	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -22,8 +22,8 @@ func steps(run ...string) *sandbox.TemplateSpec {
 }
 
 // planner is a builder that plans steps, and runs none.
-func planner(t *testing.T) (*Builder, *shelf.Shelf) {
-	templates := shelf.New(t.TempDir())
+func planner(t *testing.T) (*Builder, *faketemplates.Provider) {
+	templates := faketemplates.New(t.TempDir())
 	return New(Config{Templates: templates, Dir: t.TempDir()}), templates
 }
 

@@ -1,7 +1,7 @@
-// Package shelf keeps templates in memory, for tests of what needs some and not
+// Package faketemplates keeps templates in memory, for tests of what needs some and not
 // their content. A build makes roots that have digests and no files; the files
 // of its steps are remembered by the digest of the root that they are in.
-package shelf
+package faketemplates
 
 import (
 	"archive/tar"
@@ -21,8 +21,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Shelf is a service's provider of templates. It is safe for concurrent use.
-type Shelf struct {
+// Provider is a service's provider of templates. It is safe for concurrent use.
+type Provider struct {
 	// OnBase, when set before there are builds, is called in the middle of the
 	// making of a base. Its error is that of the build.
 	OnBase func(ctx context.Context, spec *sandbox.TemplateSpec, report func(step string, fraction float64, log string)) error
@@ -42,10 +42,10 @@ type Shelf struct {
 	logins  []sandbox.RegistryLogin
 }
 
-// New returns a shelf with some templates, all of which have a directory as
+// New returns a provider of some templates, all of which have a directory as
 // their root.
-func New(dir string, templates ...sandbox.Template) *Shelf {
-	s := &Shelf{
+func New(dir string, templates ...sandbox.Template) *Provider {
+	s := &Provider{
 		dir: dir, all: map[string]sandbox.Template{}, specs: map[string]sandbox.TemplateSpec{}, aliases: map[string]string{},
 		claimed: map[string]bool{}, cache: map[string]*image.Foundation{}, layers: map[string][]string{},
 	}
@@ -56,7 +56,7 @@ func New(dir string, templates ...sandbox.Template) *Shelf {
 }
 
 // Put adds a template, or replaces the one of its name.
-func (s *Shelf) Put(t sandbox.Template) {
+func (s *Provider) Put(t sandbox.Template) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all[t.Name] = t
@@ -64,28 +64,28 @@ func (s *Shelf) Put(t sandbox.Template) {
 
 // LayerOf returns the names of what the last step that led to a root has
 // changed, in order.
-func (s *Shelf) LayerOf(digest string) []string {
+func (s *Provider) LayerOf(digest string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.layers[digest]
 }
 
 // Logins returns those with which bases were made.
-func (s *Shelf) Logins() []sandbox.RegistryLogin {
+func (s *Provider) Logins() []sandbox.RegistryLogin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.logins)
 }
 
 // List implements a provider of templates, as the rest does.
-func (s *Shelf) List(context.Context) ([]sandbox.Template, error) {
+func (s *Provider) List(context.Context) ([]sandbox.Template, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.all), func(a, b sandbox.Template) int { return strings.Compare(a.Name, b.Name) }), nil
 }
 
 // Get returns a template by its name or an alias.
-func (s *Shelf) Get(_ context.Context, name string) (*sandbox.Template, error) {
+func (s *Provider) Get(_ context.Context, name string) (*sandbox.Template, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, ok := s.all[cmp.Or(s.aliases[name], name)]
@@ -99,7 +99,7 @@ func (s *Shelf) Get(_ context.Context, name string) (*sandbox.Template, error) {
 }
 
 // Root returns the root of a template that is ready.
-func (s *Shelf) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
+func (s *Provider) Root(ctx context.Context, name string) (engine.Root, sandbox.Template, error) {
 	t, err := s.Get(ctx, name)
 	switch {
 	case err != nil:
@@ -111,7 +111,7 @@ func (s *Shelf) Root(ctx context.Context, name string) (engine.Root, sandbox.Tem
 }
 
 // Plan takes any spec, and builds what is not ready.
-func (s *Shelf) Plan(_ context.Context, req sandbox.BuildTemplateRequest) (*image.Plan, error) {
+func (s *Provider) Plan(_ context.Context, req sandbox.BuildTemplateRequest) (*image.Plan, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := &image.Plan{Name: req.Name, Anew: req.Force, Spec: s.specs[req.Name], Login: req.Login}
@@ -130,7 +130,7 @@ func (s *Shelf) Plan(_ context.Context, req sandbox.BuildTemplateRequest) (*imag
 }
 
 // Claim lets one build of a name run at a time.
-func (s *Shelf) Claim(name string, _ sandbox.Resources) (func(error), error) {
+func (s *Provider) Claim(name string, _ sandbox.Resources) (func(error), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.claimed[name] {
@@ -145,7 +145,7 @@ func (s *Shelf) Claim(name string, _ sandbox.Resources) (func(error), error) {
 }
 
 // Base returns an empty root.
-func (s *Shelf) Base(ctx context.Context, plan *image.Plan, report func(string, float64, string)) (*image.Foundation, error) {
+func (s *Provider) Base(ctx context.Context, plan *image.Plan, report func(string, float64, string)) (*image.Foundation, error) {
 	spec := &plan.Spec
 	if plan.Login != nil {
 		s.mu.Lock()
@@ -170,14 +170,14 @@ func (s *Shelf) Base(ctx context.Context, plan *image.Plan, report func(string, 
 }
 
 // Extended returns what Extend has kept.
-func (s *Shelf) Extended(_ *image.Foundation, key string) *image.Foundation {
+func (s *Provider) Extended(_ *image.Foundation, key string) *image.Foundation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cache[key]
 }
 
 // Extend reads a layer and makes a digest of it.
-func (s *Shelf) Extend(ctx context.Context, b *image.Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*image.Foundation, error) {
+func (s *Provider) Extend(ctx context.Context, b *image.Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*image.Foundation, error) {
 	r, err := open(ctx)
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (s *Shelf) Extend(ctx context.Context, b *image.Foundation, key string, ope
 }
 
 // Publish makes a template ready.
-func (s *Shelf) Publish(name string, spec *sandbox.TemplateSpec, b *image.Foundation) (*sandbox.Template, error) {
+func (s *Provider) Publish(name string, spec *sandbox.TemplateSpec, b *image.Foundation) (*sandbox.Template, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := sandbox.Template{
@@ -220,7 +220,7 @@ func (s *Shelf) Publish(name string, spec *sandbox.TemplateSpec, b *image.Founda
 }
 
 // Alias gives a template a further name.
-func (s *Shelf) Alias(alias, name string) error {
+func (s *Provider) Alias(alias, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.aliases, alias)
@@ -234,7 +234,7 @@ func (s *Shelf) Alias(alias, name string) error {
 }
 
 // Delete removes a template.
-func (s *Shelf) Delete(name string) error {
+func (s *Provider) Delete(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.all[name]; !ok {
@@ -246,10 +246,10 @@ func (s *Shelf) Delete(name string) error {
 }
 
 // Collect has nothing to remove.
-func (*Shelf) Collect(map[string]bool) ([]string, error) { return nil, nil }
+func (*Provider) Collect(map[string]bool) ([]string, error) { return nil, nil }
 
 // AptSettings are none.
-func (*Shelf) AptSettings() (sources, conf string) { return "", "" }
+func (*Provider) AptSettings() (sources, conf string) { return "", "" }
 
 // NPMSettings are those that the test has set.
-func (s *Shelf) NPMSettings() image.NPMSettings { return s.NPM }
+func (s *Provider) NPMSettings() image.NPMSettings { return s.NPM }
