@@ -23,7 +23,7 @@ var rooms = []room{
 	{"sandbox", ""},
 	{"internal/clip", ""},
 	{"internal/durable", ""},
-	{"internal/intake", "sandbox"},
+	{"internal/limits", "sandbox"},
 	{"internal/machine", "sandbox"},
 
 	// In the sandbox: the agent. What speaks with the agent is beside it.
@@ -41,8 +41,8 @@ var rooms = []room{
 	{"internal/engine/enginetest", "sandbox internal/engine internal/guest internal/testing"},
 	{"internal/template", "sandbox internal/durable internal/engine internal/gateway internal/machine internal/template/layer/apply"},
 	{"internal/template/layer/apply", ""},
-	{"internal/daemon", "sandbox internal/clip internal/durable internal/gateway internal/intake internal/machine"},
-	{"internal/daemon/store", "sandbox internal/durable internal/intake"},
+	{"internal/daemon", "sandbox internal/clip internal/durable internal/gateway internal/limits internal/machine"},
+	{"internal/daemon/store", "sandbox internal/durable internal/limits"},
 	{"internal/daemon/backup", "sandbox internal/durable internal/engine/checkpoint internal/daemon/store"},
 	{"internal/daemon/service/", belowService}, // what packages of its own stand on
 	{"internal/daemon/service/builds", belowService + " internal/daemon/service/ internal/engine internal/template"},
@@ -54,9 +54,9 @@ var rooms = []room{
 
 	// The doors: in "cove serve", "cove mcp" and the other commands. They know the domain.
 	{"client", "sandbox internal/doors/operation"},
-	{"internal/doors", "sandbox internal/clip internal/durable internal/intake internal/doors/operation internal/daemon/auth"},
+	{"internal/doors", "sandbox internal/clip internal/durable internal/limits internal/doors/operation internal/daemon/auth"},
 	{"internal/doors/operation", "sandbox"},
-	{"internal/daemon/auth", "sandbox internal/intake"},
+	{"internal/daemon/auth", "sandbox internal/limits"},
 	{"internal/doors/cli", "*"},
 	{"cmd", "*"},
 

@@ -23,7 +23,7 @@ var sleeps = map[string]int{
 	"internal/guest/agent/desktop/screen_test.go": 1,
 	"internal/gateway/intercept/flow_test.go":     1,
 	"internal/engine/cells/trouble_test.go":       1,
-	"internal/intake/intake_test.go":              5,
+	"internal/limits/limits_test.go":              5,
 	"internal/doors/preview/attack_test.go":       1,
 	"internal/daemon/server/slow_test.go":         1,
 	"internal/daemon/service/code_test.go":        1,

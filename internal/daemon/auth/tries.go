@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -21,13 +21,13 @@ const (
 // are let in all the same, since behind a proxy all callers have its address.
 // It is safe for concurrent use.
 type Tries struct {
-	tries *intake.Tries
-	known intake.Known
+	tries *limits.Tries
+	known limits.Known
 }
 
 // NewTries returns a count of nothing.
 func NewTries() *Tries {
-	return &Tries{tries: intake.NewTries(intake.TriesConfig{Most: maxTries, Again: tryAgain})}
+	return &Tries{tries: limits.NewTries(limits.TriesConfig{Most: maxTries, Again: tryAgain})}
 }
 
 type addressKey struct{}
@@ -37,16 +37,16 @@ type addressKey struct{}
 func WithAddress(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !ViaUnixSocket(r) {
-			r = r.WithContext(context.WithValue(r.Context(), addressKey{}, intake.Address(r.RemoteAddr)))
+			r = r.WithContext(context.WithValue(r.Context(), addressKey{}, limits.Address(r.RemoteAddr)))
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
 // tryOf is who tries a key; "" has no address and is not counted.
-func tryOf(ctx context.Context) intake.Try {
+func tryOf(ctx context.Context) limits.Try {
 	who, _ := ctx.Value(addressKey{}).(string)
-	return intake.Try{Place: "keys", Who: who}
+	return limits.Try{Place: "keys", Who: who}
 }
 
 // allow returns a quota_exceeded error if a key must not be looked up now.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -135,7 +135,7 @@ func (j *Janitor) clean(ctx context.Context) error {
 	errs = append(errs, err)
 	events, err := j.cfg.Records.TrimAudit(ctx, now.Add(-j.cfg.AuditAge), j.cfg.AuditEvents)
 	errs = append(errs, err)
-	_, err = j.cfg.Records.TrimRequests(ctx, now.Add(-intake.RequestRetention), intake.MaxRequests)
+	_, err = j.cfg.Records.TrimRequests(ctx, now.Add(-limits.RequestRetention), limits.MaxRequests)
 	errs = append(errs, err, j.cfg.Records.FillReserve())
 	if ended > 0 || events > 0 {
 		j.cfg.Log.Debug("removed old records", "sandboxes", ended, "events", events)

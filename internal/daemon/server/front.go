@@ -18,7 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/mcpserver"
 	"github.com/cove-sh/cove/internal/doors/preview"
 	"github.com/cove-sh/cove/internal/doors/rest"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -207,7 +207,7 @@ func (f *front) bounded(l net.Listener) net.Listener {
 		most = int(min(files.Cur/2, uint64(most)))
 	}
 	var said atomic.Int64
-	return intake.Listen(l, intake.ListenConfig{Most: most, Patience: intake.DefaultPatience, Full: func() {
+	return limits.Listen(l, limits.ListenConfig{Most: most, Patience: limits.DefaultPatience, Full: func() {
 		if now, was := time.Now().Unix(), said.Load(); now-was >= 60 && said.CompareAndSwap(was, now) {
 			f.s.log.Warn("connections are refused; there are as many as may be", "address", l.Addr().String(), "connections", most)
 		}

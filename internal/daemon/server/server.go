@@ -27,7 +27,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/webhook"
 	"github.com/cove-sh/cove/internal/doors/mcpserver"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/internal/machine"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -74,7 +74,7 @@ type Server struct {
 
 // bounds are what clients may do; SECURITY.md tells them.
 type bounds struct {
-	Pace intake.Pace
+	Pace limits.Pace
 	// Connections are those by TCP to one address; half of the files that the
 	// daemon may open are a bound too.
 	Connections int
@@ -83,7 +83,7 @@ type bounds struct {
 	RequestsPerKey int
 }
 
-var defaultBounds = bounds{Pace: intake.DefaultPace, Connections: 8192, RequestsPerKey: 1024}
+var defaultBounds = bounds{Pace: limits.DefaultPace, Connections: 8192, RequestsPerKey: 1024}
 
 // New returns a server with a configuration that [config.Load] has checked.
 func New(cfg config.Config, deps Deps) *Server {

@@ -15,7 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-sh/cove/internal/daemon/config"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -50,7 +50,7 @@ func keyed(t *testing.T, change func(*setup)) (d *running, ctx context.Context, 
 func TestStalledBodiesEndAtAllDoors(t *testing.T) {
 	var own net.Addr
 	d, ctx, key := keyed(t, func(d *setup) {
-		d.Pace = intake.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}
+		d.Pace = limits.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}
 		d.DialectReady = func(_ string, a net.Addr) { own = a }
 	})
 	sb, err := d.client(t).Create(ctx, sandbox.CreateRequest{Name: "work"})
@@ -72,7 +72,7 @@ func TestStalledBodiesEndAtAllDoors(t *testing.T) {
 			}
 			conn := dial(t, "tcp", c.address, c.request+" HTTP/1.1\r\nHost: localhost\r\n"+key+"Content-Type: "+kind+"\r\nContent-Length: 1000\r\n\r\n{")
 			answer, err := io.ReadAll(conn)
-			if os.IsTimeout(err) || !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), intake.StalledMessage) {
+			if os.IsTimeout(err) || !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), limits.StalledMessage) {
 				t.Errorf("answered %q, %v", answer, err)
 			}
 		})

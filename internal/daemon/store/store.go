@@ -17,7 +17,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -35,7 +35,7 @@ type Store interface {
 	Audit
 	Templates
 	Builds
-	intake.Requests
+	limits.Requests
 	Clock
 	Close() error
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/internal/doors/dialect/all"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -53,7 +53,7 @@ type Handler struct {
 	stateful  http.Handler
 	stateless http.Handler
 	plain     http.Handler // stateless, and answers with JSON only
-	memory    *intake.Memory
+	memory    *limits.Memory
 	bound     *bound
 	tasks     *tasks
 
@@ -68,7 +68,7 @@ func NewHTTP(cfg Config) (*Handler, error) {
 	h := &Handler{
 		cfg:      cfg,
 		dialects: make(map[string]*sessions),
-		memory:   intake.NewMemory(*cfg.Memory),
+		memory:   limits.NewMemory(*cfg.Memory),
 		servers:  make(map[string]*mcp.Server),
 		tasks:    newTasks(),
 	}
@@ -225,7 +225,7 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
 	if err == nil {
-		err = intake.CheckJSON(body)
+		err = limits.CheckJSON(body)
 	}
 	if err != nil {
 		release()
@@ -238,7 +238,7 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 const notUTF8 = "the message is not valid UTF-8; send binary data as base64"
 
 func isDuplicate(err error) bool {
-	_, ok := errors.AsType[*intake.DuplicateError](err)
+	_, ok := errors.AsType[*limits.DuplicateError](err)
 	return ok
 }
 
@@ -249,13 +249,13 @@ func refuseBody(w http.ResponseWriter, err error) {
 		w.Header().Set("Connection", "close")
 		refuse(w, http.StatusRequestEntityTooLarge, jsonrpc.CodeInvalidRequest,
 			fmt.Sprintf("the request is over %d MiB; write large files in parts", maxMessage>>20))
-	case errors.Is(err, intake.ErrNotUTF8):
+	case errors.Is(err, limits.ErrNotUTF8):
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeParseError, notUTF8)
 	case isDuplicate(err):
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, err.Error())
-	case intake.IsStalled(err):
-		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, intake.StalledMessage)
-	case errors.Is(err, intake.ErrBusy):
+	case limits.IsStalled(err):
+		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, limits.StalledMessage)
+	case errors.Is(err, limits.ErrBusy):
 		w.Header().Set("Connection", "close")
 		w.Header().Set("Retry-After", "2")
 		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeInternalError, sandbox.MessageOf(err))

@@ -15,7 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 )
 
 const (
@@ -96,8 +96,8 @@ func (l *lines) next() error {
 		l.refuse(long.id(), jsonrpc.CodeInvalidRequest, fmt.Sprintf("the message is over %d MiB; write large files in parts", maxMessage>>20))
 		return nil
 	}
-	switch err := intake.CheckJSON(line); {
-	case errors.Is(err, intake.ErrNotUTF8):
+	switch err := limits.CheckJSON(line); {
+	case errors.Is(err, limits.ErrNotUTF8):
 		l.refuse(newLongLine(line, nil).id(), jsonrpc.CodeParseError, notUTF8)
 	case err != nil:
 		l.refuse(newLongLine(line, nil).id(), jsonrpc.CodeInvalidRequest, err.Error())

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -68,8 +68,8 @@ type Proxy struct {
 	visits   counter
 	waiting  counter // of visitors who are being admitted, by label
 	viewers  counter
-	tries    *intake.Tries
-	known    intake.Known
+	tries    *limits.Tries
+	known    limits.Known
 	recheck  time.Duration
 	patience time.Duration
 }
@@ -85,7 +85,7 @@ func New(cfg Config) *Proxy {
 		visits:   counter{most: maxVisits},
 		waiting:  counter{most: maxVisits},
 		viewers:  counter{most: maxViewers},
-		tries:    intake.NewTries(intake.TriesConfig{Most: maxTries, Again: tryAgain}),
+		tries:    limits.NewTries(limits.TriesConfig{Most: maxTries, Again: tryAgain}),
 		recheck:  recheckTime,
 		patience: wakePatience,
 	}

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -27,14 +27,14 @@ func (e *triedTooOften) problem() problem {
 
 // attempt is one try of somebody to get in somewhere, with what they bring.
 type attempt struct {
-	by   intake.Try
+	by   limits.Try
 	what [sha256.Size]byte
 	none bool // nothing was brought, which is no try
 }
 
 func attemptAt(r *http.Request, place, key, link string) attempt {
 	return attempt{
-		by:   intake.Try{Place: place, Who: intake.Address(r.RemoteAddr)},
+		by:   limits.Try{Place: place, Who: limits.Address(r.RemoteAddr)},
 		what: sha256.Sum256([]byte(place + "\x00" + key + "\x00" + link)),
 		none: key == "" && link == "",
 	}

@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // fewTries makes a proxy run out of patience soon, and for good.
 func fewTries(p *Proxy) {
-	p.tries = intake.NewTries(intake.TriesConfig{Most: 5, Again: time.Hour})
+	p.tries = limits.NewTries(limits.TriesConfig{Most: 5, Again: time.Hour})
 }
 
 // Attack: keys and links of a preview are guessed, in every place where they may

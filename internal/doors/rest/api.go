@@ -25,7 +25,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/cove-sh/cove/internal/doors/operation"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -42,9 +42,9 @@ type Config struct {
 	Denied func(ctx context.Context, operation string)
 	// Requests remembers requests that may come again, with their answers; nil
 	// remembers none, and runs them again.
-	Requests intake.Requests
+	Requests limits.Requests
 	// Memory bounds what requests under way hold; nil is [DefaultMemory].
-	Memory *intake.MemoryConfig
+	Memory *limits.MemoryConfig
 }
 
 // handlers holds what all handlers share.
@@ -71,7 +71,7 @@ func New(cfg Config) http.Handler {
 	if cfg.Memory != nil {
 		memory = *cfg.Memory
 	}
-	return &router{mux: mux, log: log, version: cfg.Version, memory: intake.NewMemory(memory)}
+	return &router{mux: mux, log: log, version: cfg.Version, memory: limits.NewMemory(memory)}
 }
 
 // Open reports whether a request is answered without credentials.
@@ -96,7 +96,7 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 
 // DefaultMemory is what the bodies of requests that are read as a whole have,
 // unless [Config.Memory] says otherwise.
-var DefaultMemory = intake.MemoryConfig{
+var DefaultMemory = limits.MemoryConfig{
 	Total: 256 << 20, Each: 128 << 20, Most: operation.MaxEditBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
 }
 
@@ -104,7 +104,7 @@ var DefaultMemory = intake.MemoryConfig{
 type router struct {
 	mux    *http.ServeMux
 	log    *slog.Logger
-	memory *intake.Memory
+	memory *limits.Memory
 	// version is in the header Cove-Version of each answer.
 	version string
 }

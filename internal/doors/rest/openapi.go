@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/operation"
 	"github.com/cove-sh/cove/internal/doors/sandboxdoc"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -90,7 +90,7 @@ func encodeJSON(w io.Writer, v any) error {
 
 // decodeJSON decodes a body that can be understood in one way only.
 func decodeJSON(data []byte, v any) error {
-	if err := intake.CheckJSON(data); err != nil {
+	if err := limits.CheckJSON(data); err != nil {
 		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))

@@ -13,7 +13,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -57,7 +57,7 @@ func problemOf(err error) *Problem {
 	if !known {
 		code, status = sandbox.CodeInternal, http.StatusInternalServerError
 	}
-	if intake.IsStalled(err) {
+	if limits.IsStalled(err) {
 		status = http.StatusRequestTimeout
 	}
 	title := http.StatusText(status)
@@ -160,7 +160,7 @@ func setUpHuma() {
 		huma.ValidateStrictCasing = true
 		huma.NewError = func(status int, message string, causes ...error) huma.StatusError {
 			if status == http.StatusRequestTimeout {
-				return problemOf(sandbox.Wrap(sandbox.CodeTimeout, intake.ErrStalled, intake.StalledMessage))
+				return problemOf(sandbox.Wrap(sandbox.CodeTimeout, limits.ErrStalled, limits.StalledMessage))
 			}
 			return problemOf(sandbox.Errorf(codeOfStatus(status), "%s", refusal(message, causes)))
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/cove-sh/cove/internal/doors/operation"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -47,12 +47,12 @@ func keyParameter(how operation.Repeat) *huma.Param {
 
 // repeats answers requests that come again.
 type repeats struct {
-	store intake.Requests
+	store limits.Requests
 	// run is this run of the server: what another has begun, nobody works on.
 	run string
 }
 
-func newRepeats(s intake.Requests) *repeats {
+func newRepeats(s limits.Requests) *repeats {
 	if s == nil {
 		return nil
 	}
@@ -83,8 +83,8 @@ func (h *handlers) once(hctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	caller, _ := sandbox.CallerOf(r.Context())
-	record := intake.Request{Team: caller.Team, Key: recordedKey(&caller, keys[0]), Hash: hashOf(r, body), Run: h.repeats.run, CreatedAt: time.Now()}
-	earlier, err := h.repeats.store.BeginRequest(r.Context(), record, record.CreatedAt.Add(-intake.RequestRetention))
+	record := limits.Request{Team: caller.Team, Key: recordedKey(&caller, keys[0]), Hash: hashOf(r, body), Run: h.repeats.run, CreatedAt: time.Now()}
+	earlier, err := h.repeats.store.BeginRequest(r.Context(), record, record.CreatedAt.Add(-limits.RequestRetention))
 	switch {
 	case err != nil:
 		h.fail(r.Context(), err).write(w)
@@ -155,7 +155,7 @@ func hashOf(r *http.Request, body []byte) []byte {
 }
 
 // again answers a request whose key was used before.
-func (s *repeats) again(w http.ResponseWriter, r, earlier *intake.Request) {
+func (s *repeats) again(w http.ResponseWriter, r, earlier *limits.Request) {
 	switch a := earlier.Answer; {
 	case !bytes.Equal(r.Hash, earlier.Hash):
 		p := problemOf(sandbox.Errorf(sandbox.CodeInvalid, "the %s was used for another request; use a new one for each", keyHeader))
@@ -180,7 +180,7 @@ func (s *repeats) again(w http.ResponseWriter, r, earlier *intake.Request) {
 }
 
 // runOnce runs a request, notes its answer, and only then gives the answer.
-func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWriter, how operation.Repeat, record *intake.Request, next func(huma.Context)) {
+func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWriter, how operation.Repeat, record *limits.Request, next func(huma.Context)) {
 	answer := &heldAnswer{header: http.Header{}, status: http.StatusOK}
 	whole := false // unless the handler panics
 	defer func() {
@@ -204,7 +204,7 @@ func (h *handlers) runOnce(o *huma.Operation, r *http.Request, w http.ResponseWr
 // abandon ends the sandboxes that a request has made whose client has gone while
 // the answer was noted: it gave the request up, or lost its connection and will
 // send the request again. It reports whether there were any.
-func (h *handlers) abandon(ctx context.Context, o *huma.Operation, r *intake.Request, a *heldAnswer) bool {
+func (h *handlers) abandon(ctx context.Context, o *huma.Operation, r *limits.Request, a *heldAnswer) bool {
 	var made struct {
 		sandbox.Sandbox
 		Items []sandbox.Sandbox `json:"items"`
@@ -227,11 +227,11 @@ func (h *handlers) abandon(ctx context.Context, o *huma.Operation, r *intake.Req
 }
 
 // note writes down what became of a request. whole says that there is an answer.
-func (s *repeats) note(ctx context.Context, how operation.Repeat, r *intake.Request, a *heldAnswer, whole bool) error {
-	var kept intake.Answer // nothing: it was begun, and nobody works on it
+func (s *repeats) note(ctx context.Context, how operation.Repeat, r *limits.Request, a *heldAnswer, whole bool) error {
+	var kept limits.Answer // nothing: it was begun, and nobody works on it
 	switch {
 	case whole && a.status < 300 && a.body.Len() <= maxKeptAnswer:
-		kept = intake.Answer{Status: a.status, ContentType: a.header.Get("Content-Type"), Location: a.header.Get("Location"), Body: a.body.Bytes()}
+		kept = limits.Answer{Status: a.status, ContentType: a.header.Get("Content-Type"), Location: a.header.Get("Location"), Body: a.body.Bytes()}
 	case whole && a.status >= 300 && (how == operation.RepeatWhole || a.status < statusCancelled):
 		return s.store.ForgetRequest(ctx, r.Team, r.Key)
 	}

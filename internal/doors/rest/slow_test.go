@@ -17,12 +17,12 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-sh/cove/internal/doors/rest"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // paced serves a world again, with a pace that is soon missed and little memory.
-func paced(t *testing.T, svc sandbox.Service, pace intake.Pace, memory *intake.MemoryConfig) string {
+func paced(t *testing.T, svc sandbox.Service, pace limits.Pace, memory *limits.MemoryConfig) string {
 	t.Helper()
 	srv := httptest.NewServer(pace.Handler(asLocal(rest.New(rest.Config{Service: svc, Memory: memory})), nil))
 	t.Cleanup(srv.Close)
@@ -72,7 +72,7 @@ func TestStalledBodiesEnd(t *testing.T) {
 	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "dir/there", MakeParents: true}, strings.NewReader("as it was")); err != nil {
 		t.Fatal(err)
 	}
-	base := paced(t, keeper{w.Service, dir}, intake.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}, nil)
+	base := paced(t, keeper{w.Service, dir}, limits.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}, nil)
 	box := "/v1/sandboxes/" + w.name
 	for name, c := range map[string]struct{ method, path, kind, some string }{
 		"a file":      {"PUT", box + "/files/content?path=dir/new", "application/octet-stream", "half"},
@@ -100,7 +100,7 @@ func TestStalledBodiesEnd(t *testing.T) {
 					t.Errorf("%s: %s", res.Status, body)
 				}
 			} else if res.StatusCode != http.StatusRequestTimeout || res.Header.Get("Content-Type") != "application/problem+json" ||
-				!strings.Contains(string(body), `"code":"timeout"`) || !strings.Contains(string(body), intake.StalledMessage) {
+				!strings.Contains(string(body), `"code":"timeout"`) || !strings.Contains(string(body), limits.StalledMessage) {
 				t.Errorf("%s: %s", res.Status, body)
 			}
 			if n, err := conn.Read(make([]byte, 1)); n != 0 || os.IsTimeout(err) {
@@ -132,7 +132,7 @@ func TestStalledBodiesEnd(t *testing.T) {
 func TestPaceLeavesStreamsAlone(t *testing.T) {
 	w := newWorld(t, nil)
 	const pace = 50 * time.Millisecond
-	base := paced(t, w.Service, intake.Pace{Bytes: 1 << 30, Time: pace}, nil)
+	base := paced(t, w.Service, limits.Pace{Bytes: 1 << 30, Time: pace}, nil)
 	box := base + "/v1/sandboxes/" + w.name
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -184,7 +184,7 @@ func TestUnreadAnswersHoldNoLocks(t *testing.T) {
 	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "big"}, io.LimitReader(zeros{}, 64<<20)); err != nil {
 		t.Fatal(err)
 	}
-	base := paced(t, w.Service, intake.DefaultPace, nil)
+	base := paced(t, w.Service, limits.DefaultPace, nil)
 	box := "/v1/sandboxes/" + w.name
 	job, err := w.Exec(w.ctx, w.name, sandbox.ExecRequest{Shell: "head -c 30000000 /dev/zero", Background: true}, nil)
 	if err != nil {
@@ -217,7 +217,7 @@ func TestUnreadAnswersHoldNoLocks(t *testing.T) {
 // told so; small ones have room.
 func TestMemoryOfBodies(t *testing.T) {
 	w := newWorld(t, nil)
-	base := paced(t, w.Service, intake.DefaultPace, &intake.MemoryConfig{
+	base := paced(t, w.Service, limits.DefaultPace, &limits.MemoryConfig{
 		Total: 1 << 20, Each: 1 << 20, Most: 1 << 20, Wait: 20 * time.Millisecond, Within: time.Minute,
 	})
 	box := "/v1/sandboxes/" + w.name

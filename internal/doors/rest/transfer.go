@@ -14,7 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/cove-sh/cove/internal/doors/operation"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -172,7 +172,7 @@ func receive[T any](h *handlers, hctx huma.Context, take func(context.Context, i
 	w.Header().Set("Connection", "close")
 	h.fail(r.Context(), err).write(w)
 	_ = rc.Flush()
-	intake.Drain(w, r, drainTime)
+	limits.Drain(w, r, drainTime)
 }
 
 // asciiJSON encodes v for a header: JSON in which all but ASCII is escaped.

@@ -7,16 +7,16 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// BeginRequest implements [intake.Requests].
-func (s *Store) BeginRequest(ctx context.Context, r intake.Request, before time.Time) (*intake.Request, error) {
-	var earlier *intake.Request
+// BeginRequest implements [limits.Requests].
+func (s *Store) BeginRequest(ctx context.Context, r limits.Request, before time.Time) (*limits.Request, error) {
+	var earlier *limits.Request
 	err := s.tx(ctx, func(tx *sql.Tx) error {
-		found := intake.Request{Team: r.Team, Key: r.Key}
-		var a intake.Answer
+		found := limits.Request{Team: r.Team, Key: r.Key}
+		var a limits.Answer
 		err := tx.QueryRowContext(ctx, "SELECT hash, run, created_at, status, content_type, location, body FROM requests WHERE team = ? AND key = ? AND created_at >= ?", r.Team, r.Key, before.UnixNano()).
 			Scan(&found.Hash, &found.Run, instant{&found.CreatedAt}, &a.Status, &a.ContentType, &a.Location, &a.Body)
 		switch {
@@ -39,8 +39,8 @@ func (s *Store) BeginRequest(ctx context.Context, r intake.Request, before time.
 	return earlier, err
 }
 
-// AnswerRequest implements [intake.Requests].
-func (s *Store) AnswerRequest(ctx context.Context, team, key string, a intake.Answer) error {
+// AnswerRequest implements [limits.Requests].
+func (s *Store) AnswerRequest(ctx context.Context, team, key string, a limits.Answer) error {
 	err := s.freeing(func() error {
 		_, err := s.write.ExecContext(ctx, "UPDATE requests SET run = '', status = ?, content_type = ?, location = ?, body = ? WHERE team = ? AND key = ?",
 			a.Status, a.ContentType, a.Location, a.Body, team, key)
@@ -52,7 +52,7 @@ func (s *Store) AnswerRequest(ctx context.Context, team, key string, a intake.An
 	return nil
 }
 
-// ForgetRequest implements [intake.Requests].
+// ForgetRequest implements [limits.Requests].
 func (s *Store) ForgetRequest(ctx context.Context, team, key string) error {
 	if _, err := s.remove(ctx, "DELETE FROM requests WHERE team = ? AND key = ?", team, key); err != nil {
 		return fmt.Errorf("forget a request: %w", err)
@@ -60,7 +60,7 @@ func (s *Store) ForgetRequest(ctx context.Context, team, key string) error {
 	return nil
 }
 
-// TrimRequests implements [intake.Requests].
+// TrimRequests implements [limits.Requests].
 func (s *Store) TrimRequests(ctx context.Context, before time.Time, keep int) (int, error) {
 	n, err := s.remove(ctx, "DELETE FROM requests WHERE created_at < ? OR rowid IN "+
 		"(SELECT rowid FROM (SELECT rowid, row_number() OVER (PARTITION BY team ORDER BY created_at DESC, key) AS nth FROM requests) WHERE nth > ?)", before.UnixNano(), keep)

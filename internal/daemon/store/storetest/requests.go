@@ -4,15 +4,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 )
 
 func testRequests(t *testing.T, open Opener) {
 	s, ctx := open(t), t.Context()
-	request := func(team, key string, after time.Duration) intake.Request {
-		return intake.Request{Team: team, Key: key, Hash: []byte{0, 1}, Run: "run-" + key, CreatedAt: epoch.Add(after)}
+	request := func(team, key string, after time.Duration) limits.Request {
+		return limits.Request{Team: team, Key: key, Hash: []byte{0, 1}, Run: "run-" + key, CreatedAt: epoch.Add(after)}
 	}
-	begin := func(r intake.Request, want *intake.Request) {
+	begin := func(r limits.Request, want *limits.Request) {
 		t.Helper()
 		got, err := s.BeginRequest(ctx, r, epoch.Add(-time.Hour))
 		must(t, err)
@@ -24,7 +24,7 @@ func testRequests(t *testing.T, open Opener) {
 	again := request("red", "a", time.Minute)
 	again.Hash, again.Run = []byte{2}, "another"
 	begin(again, &first)
-	answer := intake.Answer{Status: 201, ContentType: "application/json", Location: "/x", Body: []byte{0, 0xff}}
+	answer := limits.Answer{Status: 201, ContentType: "application/json", Location: "/x", Body: []byte{0, 0xff}}
 	must(t, s.AnswerRequest(ctx, "red", "a", answer))
 	must(t, s.AnswerRequest(ctx, "red", "none", answer))
 	must(t, s.Close())
@@ -40,7 +40,7 @@ func testRequests(t *testing.T, open Opener) {
 	// What is old counts no more.
 	got, err := s.BeginRequest(ctx, again, epoch.Add(time.Nanosecond))
 	must(t, err)
-	wantSame(t, got, (*intake.Request)(nil))
+	wantSame(t, got, (*limits.Request)(nil))
 	begin(again, &again)
 
 	trim := func(before time.Duration, keep, want int) {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
-	"github.com/cove-sh/cove/internal/intake"
+	"github.com/cove-sh/cove/internal/limits"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -30,7 +30,7 @@ const (
 const maxBody = 12 << 20
 
 // memory is what bodies have: eight of the largest, of which one caller has four.
-var memory = intake.MemoryConfig{
+var memory = limits.MemoryConfig{
 	Total: 8 * maxBody, Each: 4 * maxBody, Most: maxBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
 }
 
@@ -53,7 +53,7 @@ const (
 // front answers the product's HTTP interface.
 type front struct {
 	dialect.FrontConfig
-	memory *intake.Memory
+	memory *limits.Memory
 }
 
 // Paths are those below which the front answers, besides MCP's.
@@ -61,7 +61,7 @@ func (d *Dialect) Paths() []string { return []string{pathHealth, pathRPC} }
 
 // Front returns what answers on HTTP.
 func (d *Dialect) Front(cfg dialect.FrontConfig) http.Handler {
-	return &front{FrontConfig: cfg, memory: intake.NewMemory(memory)}
+	return &front{FrontConfig: cfg, memory: limits.NewMemory(memory)}
 }
 
 // ServeHTTP answers a request to one of the front's paths or to MCP.
@@ -185,7 +185,7 @@ func (f *front) read(w http.ResponseWriter, r *http.Request) (body []byte, relea
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
-		err = intake.CheckJSON(body)
+		err = limits.CheckJSON(body)
 	}
 	if err != nil {
 		release()
@@ -200,16 +200,16 @@ func refuseBody(w http.ResponseWriter, err error) {
 		http.Error(w, fmt.Sprintf("the request is over %d MiB; write large files in parts", maxBody>>20), http.StatusRequestEntityTooLarge)
 		return
 	}
-	_, twice := errors.AsType[*intake.DuplicateError](err)
-	if twice || errors.Is(err, intake.ErrNotUTF8) {
+	_, twice := errors.AsType[*limits.DuplicateError](err)
+	if twice || errors.Is(err, limits.ErrNotUTF8) {
 		http.Error(w, "Failed to parse the request body as JSON: "+err.Error(), http.StatusBadRequest)
 		return
 	}
 	switch {
-	case intake.IsStalled(err):
-		http.Error(w, intake.StalledMessage, http.StatusRequestTimeout)
+	case limits.IsStalled(err):
+		http.Error(w, limits.StalledMessage, http.StatusRequestTimeout)
 		return
-	case errors.Is(err, intake.ErrBusy):
+	case errors.Is(err, limits.ErrBusy):
 		w.Header().Set("Connection", "close")
 		w.Header().Set("Retry-After", "2")
 		http.Error(w, sandbox.MessageOf(err), http.StatusServiceUnavailable)
