@@ -72,7 +72,7 @@ func driverOf(l sandbox.Language, env map[string]string) (*driver, error) {
 	var files []string
 	switch l {
 	case sandbox.Python:
-		d.args, files = []string{"-c", pythonBoot}, []string{"python.py", "python_show.py", "python_run.py"}
+		d.args, files = []string{"-c", pythonBoot}, []string{"python.py", "python_show.py", "python_chart.py", "python_run.py"}
 	case sandbox.JavaScript, sandbox.TypeScript:
 		d.args, files = []string{"-e", nodeBoot}, []string{"node.js", "node_run.js"}
 	case sandbox.Bash:

@@ -2,6 +2,7 @@
 
 # Rich output.
 
+MAX_JSON = 1 << 20  # of a dict or a list that is a result
 SKIPPED = (type(None), bool, int, float, complex, str, bytes, type)
 METHODS = {
     "_repr_html_": "text/html",
@@ -47,6 +48,8 @@ def bundle(value):
             source = "matplotlib"
             data.update(figure(value))
             state.shown.add(id(value))
+        elif os.environ.get("COVE_DATA") and isinstance(value, (dict, list)):
+            data.update(as_json(value))
     except Exception as err:
         print("cove: %s could not be shown: %s" % (type(value).__name__, err), file=sys.stderr)
     if "text/plain" not in data:
@@ -106,7 +109,21 @@ def figure(fig):
         elif name.strip() == "png":
             unpatched(fig)(to, format="png", bbox_inches="tight")
             data["image/png"] = to.getvalue()
+    if os.environ.get("COVE_DATA"):
+        try:
+            data["application/vnd.cove.chart+json"] = chart(fig)
+        except Exception:
+            pass  # a figure of a kind that is not known
     return data
+
+
+def as_json(value):
+    """A dict or a list as JSON, unless it is none, or long."""
+    try:
+        text = dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return {"application/json": loads(text)} if len(text) <= MAX_JSON else {}
 
 
 def unpatched(fig):
