@@ -32,6 +32,10 @@ func (Local) Authenticate(context.Context, string) (sandbox.Caller, error) {
 type KeyStore interface {
 	// KeyByHash returns a key and its hash as it is stored, or not_found.
 	KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte, error)
+	// KeyByID returns a key, or not_found.
+	KeyByID(ctx context.Context, id string) (sandbox.Key, error)
+	// ListKeys returns one page of a team's keys, newest first.
+	ListKeys(ctx context.Context, team string, p sandbox.Page) ([]sandbox.Key, string, error)
 	// TouchKey records that a key was used.
 	TouchKey(ctx context.Context, id string, at time.Time) error
 }
@@ -73,7 +77,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is not known to this server; check it, or ask for a new one")
 	}
 	now := time.Now()
-	good := key.RevokedAt == nil && (key.ExpiresAt == nil || now.Before(*key.ExpiresAt))
+	good := isGood(&key, now)
 	k.Tries.note(hash, good)
 	switch {
 	case key.RevokedAt != nil:
@@ -82,7 +86,49 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key has expired; ask for a new one")
 	}
 	k.touch(ctx, &key, now)
-	return sandbox.Caller{KeyID: key.ID, Team: key.Team, Scopes: key.Scopes}, nil
+	return callerOf(&key), nil
+}
+
+func isGood(key *sandbox.Key, now time.Time) bool {
+	return key.RevokedAt == nil && (key.ExpiresAt == nil || now.Before(*key.ExpiresAt))
+}
+
+func callerOf(key *sandbox.Key) sandbox.Caller {
+	return sandbox.Caller{KeyID: key.ID, Team: key.Team, Scopes: key.Scopes}
+}
+
+// CallerOf tells who calls with a key, by its id: for rights that were derived
+// from a key and end with it. A key that is not there or no longer good is
+// unauthenticated.
+func (k *Keys) CallerOf(ctx context.Context, id string) (sandbox.Caller, error) {
+	key, err := k.Store.KeyByID(ctx, id)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !isGood(&key, time.Now()) {
+		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is no longer good; ask for a new one")
+	}
+	if err != nil {
+		return sandbox.Caller{}, err
+	}
+	return callerOf(&key), nil
+}
+
+// CallersOf returns who may call for a team: those with its good keys.
+func (k *Keys) CallersOf(ctx context.Context, team string) ([]sandbox.Caller, error) {
+	var callers []sandbox.Caller
+	now := time.Now()
+	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
+		keys, next, err := k.Store.ListKeys(ctx, team, page)
+		if err != nil {
+			return nil, err
+		}
+		for i := range keys {
+			if isGood(&keys[i], now) {
+				callers = append(callers, callerOf(&keys[i]))
+			}
+		}
+		if page.Cursor = next; next == "" {
+			return callers, nil
+		}
+	}
 }
 
 func (k *Keys) touch(ctx context.Context, key *sandbox.Key, now time.Time) {

@@ -40,6 +40,28 @@ func (k *keyTable) KeyByHash(_ context.Context, hash []byte) (sandbox.Key, []byt
 	return *key, hash, nil
 }
 
+func (k *keyTable) KeyByID(_ context.Context, id string) (sandbox.Key, error) {
+	for _, key := range k.keys {
+		if k.err == nil && key.ID == id {
+			return *key, nil
+		}
+	}
+	if k.err != nil {
+		return sandbox.Key{}, k.err
+	}
+	return sandbox.Key{}, sandbox.Errorf(sandbox.CodeNotFound, "no such key")
+}
+
+func (k *keyTable) ListKeys(_ context.Context, team string, _ sandbox.Page) ([]sandbox.Key, string, error) {
+	var found []sandbox.Key
+	for _, key := range k.keys {
+		if key.Team == team {
+			found = append(found, *key)
+		}
+	}
+	return found, "", k.err
+}
+
 func (k *keyTable) TouchKey(_ context.Context, id string, at time.Time) error {
 	k.touched = append(k.touched, id)
 	for _, key := range k.keys {
@@ -97,6 +119,39 @@ func TestKeys(t *testing.T) {
 		}
 		table.err = errors.New("disk on fire")
 		if _, err := a.Authenticate(t.Context(), "good"); sandbox.CodeOf(err) != sandbox.CodeInternal {
+			t.Errorf("with a broken store: %v", err)
+		}
+	})
+}
+
+// What was derived from a key ends with it.
+func TestCallerOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		later := time.Now().Add(time.Hour)
+		table := &keyTable{keys: map[string]*sandbox.Key{
+			"a": {ID: "key-a", Team: "red", Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead}, ExpiresAt: &later},
+			"b": {ID: "key-b", Team: "red", RevokedAt: &later},
+			"c": {ID: "key-c", Team: "blue"},
+		}}
+		k := &Keys{Store: table}
+		want := sandbox.Caller{KeyID: "key-a", Team: "red", Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead}}
+		if got, err := k.CallerOf(t.Context(), "key-a"); err != nil || !cmp.Equal(got, want) {
+			t.Errorf("got %v, %v", got, err)
+		}
+		if got, err := k.CallersOf(t.Context(), "red"); err != nil || !cmp.Equal(got, []sandbox.Caller{want}) {
+			t.Errorf("of the team: %v, %v", got, err)
+		}
+		time.Sleep(time.Hour)
+		for _, id := range []string{"key-a", "key-b", "key-x", ""} {
+			if got, err := k.CallerOf(t.Context(), id); sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
+				t.Errorf("%q: %v, %v", id, got, err)
+			}
+		}
+		if got, err := k.CallersOf(t.Context(), "red"); err != nil || len(got) != 0 {
+			t.Errorf("of the team, later: %v, %v", got, err)
+		}
+		table.err = errors.New("disk on fire")
+		if _, err := k.CallerOf(t.Context(), "key-a"); sandbox.CodeOf(err) != sandbox.CodeInternal {
 			t.Errorf("with a broken store: %v", err)
 		}
 	})

@@ -73,10 +73,12 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	bound := newPerKey(s.bounds.RequestsPerKey)
 	keys := &auth.Keys{Store: p.store, Tries: auth.NewTries(), Log: s.log} // for all doors
 	api = s.authenticate(keys, bound.handler(mux))
-	fronts := auth.WithAddress(s.bounds.Pace.Handler(s.uploads(p.service, s.dialectFronts(p, mcp, keys, bound, api)), ownContent))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
+	forE2B := s.newE2B(p, keys, bound, previews)
+	paced := func(next http.Handler) http.Handler { return auth.WithAddress(s.bounds.Pace.Handler(next, ownContent)) }
+	fronts := paced(s.uploads(p.service, splitTo(forE2B.Claims, forE2B, s.dialectFronts(p, mcp, keys, bound, api))))
 	f.http = &http.Server{
-		Handler:           f.count(splitHosts(previews, p.metrics.watch(s.checkHost(fronts)))),
+		Handler:           f.count(splitTo(forE2B.ClaimsHost, p.metrics.watch(paced(forE2B)), splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(fronts))))),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
@@ -95,13 +97,13 @@ func (s *Server) newFront(p *parts) (*front, error) {
 // it may come from a pipe, and stand still for as long as that does.
 func ownContent(r *http.Request) bool { return auth.ViaUnixSocket(r) && rest.Streams(r) }
 
-// splitHosts keeps the names of previews apart from all else, before anything
-// is known of a request: what comes by such a name meets no keys, and cannot
-// reach the API.
-func splitHosts(previews *preview.Proxy, rest http.Handler) http.Handler {
+// splitTo gives to one door what it claims. By host name previews claim before
+// anything is known of a request: what comes by such a name meets no keys, and
+// cannot reach the API.
+func splitTo(claims func(*http.Request) bool, door, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if previews.Claims(r) {
-			previews.ServeHTTP(w, r)
+		if claims(r) {
+			door.ServeHTTP(w, r)
 			return
 		}
 		rest.ServeHTTP(w, r)

@@ -97,6 +97,7 @@ type parts struct {
 	templates service.TemplateProvider
 	service   *service.Service
 	metrics   *metrics
+	linkKey   []byte // signs what is handed out to those without a key
 	closers   []func() error
 }
 
@@ -170,7 +171,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 	if err != nil {
 		return fmt.Errorf("open the vault: %w", err)
 	}
-	links, err := linkKey(filepath.Join(dir, linkKeyFile))
+	p.linkKey, err = linkKey(filepath.Join(dir, linkKeyFile))
 	if err != nil {
 		return err
 	}
@@ -203,7 +204,7 @@ func (s *Server) open(ctx context.Context, p *parts) error {
 		Metrics:         p.metrics.registry,
 		Webhooks:        webhook.Config{AllowPrivate: s.cfg.Webhooks.AllowPrivate, UserAgent: "Cove-Webhook/" + s.deps.Version},
 		Network:         sandbox.NetworkPreset(s.cfg.Network.Default),
-		PreviewKey:      links,
+		PreviewKey:      p.linkKey,
 		UploadURL:       func(link string) string { return s.cfg.UploadURL(uploadPath+link, int(s.port.Load())) },
 		PreviewURL:      func(label string) string { return s.cfg.PreviewURL(label, int(s.port.Load())) },
 	})

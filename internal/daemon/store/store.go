@@ -254,6 +254,8 @@ type Keys interface {
 	// KeyByHash returns a key, expired and revoked ones too, with its hash as
 	// it is stored.
 	KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte, error)
+	// KeyByID returns a key, expired and revoked ones too, or not_found.
+	KeyByID(ctx context.Context, id string) (sandbox.Key, error)
 	// ListKeys returns one page of a team's keys, or all for "", newest first.
 	ListKeys(ctx context.Context, team string, p sandbox.Page) ([]sandbox.Key, string, error)
 	// RevokeKey revokes a key of a team, or of any for "". It may be repeated;

@@ -54,6 +54,18 @@ func (s *Store) KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte
 	return k, stored, nil
 }
 
+// KeyByID implements [store.Keys].
+func (s *Store) KeyByID(ctx context.Context, id string) (sandbox.Key, error) {
+	k, err := scanKey(s.read.QueryRowContext(ctx, "SELECT "+keyColumns+" FROM keys WHERE id = ?", id).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return sandbox.Key{}, absent("key")
+	}
+	if err != nil {
+		return sandbox.Key{}, fmt.Errorf("read key: %w", err)
+	}
+	return k, nil
+}
+
 // ListKeys implements [store.Keys].
 func (s *Store) ListKeys(ctx context.Context, team string, p sandbox.Page) ([]sandbox.Key, string, error) {
 	l := listQuery{columns: keyColumns, table: "keys", page: p, order: newestFirst("created_at")}

@@ -32,6 +32,12 @@ func testKeys(t *testing.T, open Opener) {
 	_, _, err = s.KeyByHash(t.Context(), nil)
 	wantCode(t, err, sandbox.CodeNotFound)
 
+	got, err = s.KeyByID(t.Context(), "key-b")
+	must(t, err)
+	wantSame(t, got, b)
+	_, err = s.KeyByID(t.Context(), "key-x")
+	wantCode(t, err, sandbox.CodeNotFound)
+
 	page, next, err := s.ListKeys(t.Context(), "red", sandbox.Page{Limit: 1})
 	must(t, err)
 	wantSame(t, page, []sandbox.Key{b})

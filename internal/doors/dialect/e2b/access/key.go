@@ -1,0 +1,46 @@
+package access
+
+import (
+	"encoding/hex"
+	"net/http"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/daemon/auth"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// keyPrefix begins every key that E2B's older clients accept: they want
+// ^e2b_[0-9a-f]+$.
+const keyPrefix = "e2b_"
+
+// FormatKey returns a key of Cove's in the form that every client of E2B
+// accepts: "e2b_" and the bytes of the key in hexadecimal. It is the same key.
+func FormatKey(key string) string { return keyPrefix + hex.EncodeToString([]byte(key)) }
+
+// parseKey takes a key in either form.
+func parseKey(text string) string {
+	digits, ok := strings.CutPrefix(text, keyPrefix)
+	if !ok {
+		return text
+	}
+	key, err := hex.DecodeString(digits)
+	if err != nil || len(key) == 0 {
+		return text
+	}
+	return string(key)
+}
+
+// Caller tells who calls the control plane, by X-API-KEY or as a bearer. A
+// request works in the namespace that it names.
+func (g *Gate) Caller(r *http.Request) (sandbox.Caller, error) {
+	key, err := auth.BearerToken(r.Header)
+	if err != nil {
+		return sandbox.Caller{}, err
+	}
+	c, err := g.cfg.Keys.Authenticate(r.Context(), parseKey(key))
+	if err != nil {
+		return sandbox.Caller{}, err
+	}
+	c.Namespace, err = auth.Namespace(r.Header)
+	return c, err
+}

@@ -1,0 +1,90 @@
+package access
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Purpose is what a token opens.
+type Purpose string
+
+// The purposes.
+const (
+	// Envd opens the planes of a sandbox.
+	Envd Purpose = "envd"
+	// Traffic opens the ports of a sandbox.
+	Traffic Purpose = "traffic"
+)
+
+const (
+	tokenPrefix = "cst_" // of a sandbox's token
+	keyIDPrefix = "key-"
+	maxToken    = 256
+)
+
+// ErrToken is the answer to a missing or wrong token, in the product's words.
+var ErrToken = sandbox.Errorf(sandbox.CodeUnauthenticated, "unauthorized access, please provide a valid access token or method signing if supported")
+
+// planeScopes are what a token gives at most: work in a sandbox.
+var planeScopes = []sandbox.Scope{sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite, sandbox.ScopeComputersWrite}
+
+// Token returns the token with which a caller opens a sandbox of theirs.
+func (g *Gate) Token(p Purpose, c sandbox.Caller, id string) string {
+	return tokenPrefix + strings.TrimPrefix(c.KeyID, keyIDPrefix) + "_" + hex.EncodeToString(g.mac(p, c, id))
+}
+
+func (g *Gate) mac(p Purpose, c sandbox.Caller, id string) []byte {
+	h := hmac.New(sha256.New, g.cfg.Secret)
+	for _, part := range []string{"cove e2b token 1", string(p), c.Team, c.KeyID, id} {
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part))))
+		h.Write([]byte(part))
+	}
+	return h.Sum(nil)
+}
+
+// Open tells who calls a sandbox with a token. The caller has no more than the
+// rights on sandboxes of the key that the token was given to.
+func (g *Gate) Open(ctx context.Context, p Purpose, id, token string) (sandbox.Caller, error) {
+	body, ok := strings.CutPrefix(token, tokenPrefix)
+	keyID, digits, found := strings.Cut(body, "_")
+	if !ok || !found || len(token) > maxToken {
+		return sandbox.Caller{}, ErrToken
+	}
+	given, err := hex.DecodeString(digits)
+	if err != nil {
+		return sandbox.Caller{}, ErrToken
+	}
+	c, err := g.holder(ctx, keyID)
+	if err != nil {
+		return sandbox.Caller{}, err
+	}
+	if !hmac.Equal(given, g.mac(p, c, id)) {
+		return sandbox.Caller{}, ErrToken
+	}
+	return narrow(c), nil
+}
+
+// holder is who has the key that a token names.
+func (g *Gate) holder(ctx context.Context, keyID string) (sandbox.Caller, error) {
+	if local := sandbox.LocalCaller(); keyID == local.KeyID {
+		return local, nil
+	}
+	c, err := g.cfg.Keys.CallerOf(ctx, keyIDPrefix+keyID)
+	if sandbox.CodeOf(err) == sandbox.CodeUnauthenticated {
+		return c, ErrToken
+	}
+	return c, err
+}
+
+// narrow leaves a caller the rights that a token gives.
+func narrow(c sandbox.Caller) sandbox.Caller {
+	scopes := slices.DeleteFunc(slices.Clone(planeScopes), func(s sandbox.Scope) bool { return !c.Has(s) })
+	return sandbox.Caller{KeyID: c.KeyID, Team: c.Team, Scopes: scopes}
+}

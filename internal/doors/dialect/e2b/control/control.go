@@ -1,0 +1,64 @@
+// Package control is E2B's control plane: REST with an API key. Requests are
+// those of a caller who is known, but for [Open] ones.
+package control
+
+import (
+	"log/slog"
+	"net/http"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Config says what the plane stands on. All fields are required.
+type Config struct {
+	Service sandbox.Service
+	Gate    *access.Gate
+	// Address is the domain of sandboxes' host names as clients reach it, and
+	// the base of URLs of this plane.
+	Address func() (domain, base string)
+	Log     *slog.Logger
+}
+
+type plane struct {
+	cfg    Config
+	routes []route
+}
+
+// New returns the handler of the plane.
+func New(cfg Config) http.Handler {
+	p := &plane{cfg: cfg}
+	p.routes = p.table()
+	return p
+}
+
+// Open reports whether a request needs no key: it carries another right, or asks
+// whether the server is there.
+func Open(r *http.Request) bool { return r.URL.Path == "/health" }
+
+// ServeHTTP implements [http.Handler].
+func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/health" {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	found, args, allowed := p.match(r)
+	switch {
+	case found != nil:
+		if err := found.serve(w, r, args); err != nil {
+			p.fail(w, r, err)
+		}
+	case len(allowed) > 0:
+		answer.Fail(w, http.StatusMethodNotAllowed, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's API; it serves "+allowed)
+	default:
+		answer.Fail(w, http.StatusNotFound, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's API; see docs/compat.md for what it serves")
+	}
+}
+
+func (p *plane) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if sandbox.CodeOf(err) == sandbox.CodeInternal {
+		p.cfg.Log.ErrorContext(r.Context(), "serve E2B's API", "path", r.URL.Path, "error", err)
+	}
+	answer.Error(w, err)
+}

@@ -1,0 +1,67 @@
+package control
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// handler answers one route. Args are the parts of the path that the route's
+// pattern leaves open.
+type handler func(w http.ResponseWriter, r *http.Request, args []string) error
+
+type route struct {
+	method  string
+	pattern []string // "*" is open
+	serve   handler
+}
+
+func on(method, pattern string, h handler) route {
+	return route{method, strings.Split(strings.Trim(pattern, "/"), "/"), h}
+}
+
+// table is all that is served.
+func (p *plane) table() []route {
+	return []route{}
+}
+
+// match finds the route of a request. It looks at the path as it was sent, so that
+// an encoded slash is part of a name; "." and ".." are none.
+func (p *plane) match(r *http.Request) (found *route, args []string, allowed string) {
+	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
+	for i, part := range parts {
+		plain, err := url.PathUnescape(part)
+		if err != nil || plain == "" || plain == "." || plain == ".." {
+			return nil, nil, ""
+		}
+		parts[i] = plain
+	}
+	var methods []string
+	for i := range p.routes {
+		r2 := &p.routes[i]
+		open, ok := r2.matches(parts)
+		switch {
+		case !ok:
+		case r2.method == r.Method:
+			return r2, open, ""
+		default:
+			methods = append(methods, r2.method)
+		}
+	}
+	return nil, nil, strings.Join(methods, ", ")
+}
+
+func (t *route) matches(parts []string) (open []string, ok bool) {
+	if len(parts) != len(t.pattern) {
+		return nil, false
+	}
+	for i, want := range t.pattern {
+		switch {
+		case want == "*":
+			open = append(open, parts[i])
+		case want != parts[i]:
+			return nil, false
+		}
+	}
+	return open, true
+}

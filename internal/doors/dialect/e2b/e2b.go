@@ -1,0 +1,121 @@
+// Package e2b is the door for E2B's SDKs: they work against Cove unmodified,
+// with nothing but E2B's own environment variables set. It is written over
+// [sandbox.Service] alone, so policies, quotas, secrets, scopes and the audit
+// record hold as in every door.
+//
+// E2B's clients speak to four planes, each of which is a package:
+//
+//   - control: REST with an API key (sandboxes, templates, volumes, secrets);
+//   - envd: the data plane of one sandbox, port 49983: Connect RPC and files;
+//   - interpreter: the code interpreter of one sandbox, port 49999;
+//   - the contents of volumes, part of control.
+//
+// This package finds the plane and the sandbox of a request, and tells who
+// calls (package access). A plane's handler finds both in the request's context:
+// [access.VisitOf] and [sandbox.CallerOf].
+package e2b
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/control"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/interpreter"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Prefix is the path below which the control plane is on the server's own
+// address. On a host api.DOMAIN it is at the root.
+const Prefix = "/e2b"
+
+// Config says what a [Door] stands on. All fields are required but Others.
+type Config struct {
+	// Service does everything.
+	Service sandbox.Service
+	// Gate tells who calls.
+	Gate *access.Gate
+	// Trusted reports whether a request comes from the user who runs the daemon.
+	Trusted func(*http.Request) bool
+	// Bound bounds the requests under way of a caller.
+	Bound func(http.Handler) http.Handler
+	// Previews serves the ports of sandboxes that are no plane.
+	Previews http.Handler
+	// Refuse prepares the answer to somebody who may not come in.
+	Refuse func(http.ResponseWriter, *http.Request)
+	// Domain is the one below which sandboxes have host names.
+	Domain string
+	// Others are names below Domain that are something else.
+	Others []string
+	// Address is the domain as clients reach it, with the port of the listener
+	// if that is not the scheme's own; and the base of URLs of this door.
+	Address func() (domain, base string)
+	Log     *slog.Logger
+}
+
+// Door serves E2B's planes. It is safe for concurrent use.
+type Door struct {
+	cfg     Config
+	domain  string
+	others  map[string]bool
+	control http.Handler
+	planes  map[int]http.Handler
+}
+
+// New returns a door.
+func New(cfg Config) *Door {
+	d := &Door{cfg: cfg, domain: strings.ToLower(strings.Trim(cfg.Domain, ".")), others: map[string]bool{}}
+	if d.domain == "" {
+		d.domain = "localhost"
+	}
+	for _, name := range cfg.Others {
+		d.others[strings.ToLower(name)] = true
+	}
+	d.control = control.New(control.Config{Service: cfg.Service, Gate: cfg.Gate, Address: cfg.Address, Log: cfg.Log})
+	d.planes = map[int]http.Handler{
+		access.PortEnvd:        cfg.Bound(envd.New(envd.Config{Service: cfg.Service, Log: cfg.Log})),
+		access.PortInterpreter: cfg.Bound(interpreter.New(interpreter.Config{Service: cfg.Service, Log: cfg.Log})),
+	}
+	return d
+}
+
+// ServeHTTP answers a request for which [Door.ClaimsHost] or [Door.Claims] is
+// true.
+func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	at, err := d.find(r)
+	if err != nil {
+		d.cfg.Refuse(w, r)
+		answer.Plain(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	r = at.strip(r)
+	switch {
+	case at.bySignature:
+		d.serveLink(w, r)
+	case at.sandbox != "":
+		d.serveSandbox(w, r, at)
+	default:
+		d.serveControl(w, r)
+	}
+}
+
+// serveControl tells who calls the control plane.
+func (d *Door) serveControl(w http.ResponseWriter, r *http.Request) {
+	if control.Open(r) {
+		d.control.ServeHTTP(w, r)
+		return
+	}
+	caller, err := sandbox.LocalCaller(), error(nil)
+	if !d.cfg.Trusted(r) {
+		caller, err = d.cfg.Gate.Caller(r)
+	}
+	if err != nil {
+		d.cfg.Refuse(w, r)
+		answer.Error(w, err)
+		return
+	}
+	d.cfg.Bound(d.control).ServeHTTP(w, r.WithContext(sandbox.WithCaller(r.Context(), caller)))
+}

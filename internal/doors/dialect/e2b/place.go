@@ -1,0 +1,174 @@
+package e2b
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+)
+
+// The headers by which a client names the sandbox when all share one address.
+const (
+	headerSandbox = "E2b-Sandbox-Id"
+	headerPort    = "E2b-Sandbox-Port"
+)
+
+// What a gateway says of a request that names no sandbox.
+var (
+	errHost    = errors.New("Invalid host")         //nolint:staticcheck // the product's text
+	errSandbox = errors.New("Invalid sandbox ID")   //nolint:staticcheck // the product's text
+	errPort    = errors.New("Invalid sandbox port") //nolint:staticcheck // the product's text
+)
+
+// place is where a request leads: to the control plane if no field is set.
+type place struct {
+	sandbox string // Cove's id
+	port    int
+	// bySignature marks a link to a file that names no sandbox: its signature
+	// does.
+	bySignature bool
+	prefixed    bool
+}
+
+// ClaimsHost reports whether a request is for this door by its host name:
+// api.DOMAIN, sandbox.DOMAIN, and PORT-ID.DOMAIN for the ports of the planes.
+// Such a request must not reach another handler.
+func (d *Door) ClaimsHost(r *http.Request) bool {
+	label, ok := d.label(r.Host)
+	if !ok {
+		return false
+	}
+	if label == "api" || label == "sandbox" {
+		return true
+	}
+	_, port, err := parseLabel(label)
+	return err == nil && d.planes[port] != nil
+}
+
+// Claims reports whether a request is for this door by its path, or by the
+// headers that name a sandbox.
+func (d *Door) Claims(r *http.Request) bool {
+	return hasPrefix(r) || named(r.Header) || isLink(r)
+}
+
+// label returns the host name without the domain, in lower case.
+func (d *Door) label(host string) (string, bool) {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+		host = host[:i]
+	}
+	name := strings.TrimRight(strings.ToLower(host), ".")
+	if d.others[name] {
+		return "", false
+	}
+	return strings.CutSuffix(name, "."+d.domain)
+}
+
+func named(h http.Header) bool {
+	return len(h.Values(headerSandbox)) > 0 || len(h.Values(headerPort)) > 0
+}
+
+func hasPrefix(r *http.Request) bool {
+	return r.URL.Path == Prefix || strings.HasPrefix(r.URL.Path, Prefix+"/")
+}
+
+// isLink reports whether a request comes by a link that the client has signed
+// and that names no sandbox: clients lose a path prefix there.
+func isLink(r *http.Request) bool {
+	return r.URL.Path == "/files" && r.URL.Query().Has(access.ParamSignature)
+}
+
+// find tells where a request leads. What host name and headers say must not
+// differ, and a header alone names nothing.
+func (d *Door) find(r *http.Request) (place, error) {
+	label, below := d.label(r.Host)
+	at := place{prefixed: !below && hasPrefix(r)}
+	if below && label != "sandbox" {
+		if label == "api" {
+			if named(r.Header) {
+				return at, errHost
+			}
+			return at, nil
+		}
+		var err error
+		if at.sandbox, at.port, err = parseLabel(label); err != nil {
+			return at, err
+		}
+		if !named(r.Header) {
+			return at, nil
+		}
+		id, port, err := parseHeaders(r.Header)
+		switch {
+		case err != nil:
+			return at, err
+		case id != at.sandbox:
+			return at, errSandbox
+		case port != at.port:
+			return at, errPort
+		}
+		return at, nil
+	}
+	if named(r.Header) {
+		var err error
+		at.sandbox, at.port, err = parseHeaders(r.Header)
+		return at, err
+	}
+	if below {
+		return at, errHost // sandbox.DOMAIN without headers
+	}
+	at.bySignature = isLink(r)
+	return at, nil
+}
+
+// parseLabel takes PORT-ID apart.
+func parseLabel(label string) (id string, port int, err error) {
+	digits, name, ok := strings.Cut(label, "-")
+	if !ok {
+		return "", 0, errHost
+	}
+	return parse(name, digits)
+}
+
+func parseHeaders(h http.Header) (id string, port int, err error) {
+	names, ports := h.Values(headerSandbox), h.Values(headerPort)
+	switch {
+	case len(names) != 1:
+		return "", 0, errSandbox
+	case len(ports) != 1:
+		return "", 0, errPort
+	}
+	return parse(names[0], ports[0])
+}
+
+func parse(name, digits string) (id string, port int, err error) {
+	id, ok := access.FromE2B(name)
+	if !ok {
+		return "", 0, errSandbox
+	}
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || n == 0 || strconv.FormatUint(n, 10) != digits {
+		return "", 0, errPort
+	}
+	return id, int(n), nil
+}
+
+// strip takes the prefix from the path of a request.
+func (at place) strip(r *http.Request) *http.Request {
+	if !at.prefixed {
+		return r
+	}
+	u := *r.URL
+	u.Path = "/" + strings.TrimPrefix(strings.TrimPrefix(u.Path, Prefix), "/")
+	if u.RawPath != "" {
+		raw := strings.TrimPrefix(u.RawPath, Prefix)
+		if p, err := url.PathUnescape(raw); err != nil || p != u.Path {
+			raw = "" // the prefix itself is spelt otherwise
+		}
+		u.RawPath = raw
+	}
+	out := *r
+	out.URL = &u
+	return &out
+}

@@ -1,0 +1,109 @@
+package e2b
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// The headers that carry a sandbox's tokens.
+const (
+	headerToken   = "X-Access-Token"
+	headerTraffic = "E2b-Traffic-Access-Token"
+)
+
+// serveSandbox leads a request to a port of a sandbox.
+func (d *Door) serveSandbox(w http.ResponseWriter, r *http.Request, at place) {
+	plane := d.planes[at.port]
+	if plane == nil {
+		d.servePort(w, r, at)
+		return
+	}
+	if r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		d.serveHealth(w, r, at, plane)
+		return
+	}
+	caller, err := d.caller(r, at)
+	if err != nil {
+		d.cfg.Refuse(w, r)
+		answer.Error(w, err)
+		return
+	}
+	d.enter(w, r, at, plane, caller)
+}
+
+// caller tells who calls a plane of a sandbox: by its token or, for files, by a
+// signature.
+func (d *Door) caller(r *http.Request, at place) (sandbox.Caller, error) {
+	if tokens := r.Header.Values(headerToken); len(tokens) > 0 {
+		if len(tokens) > 1 {
+			return sandbox.Caller{}, access.ErrToken
+		}
+		return d.cfg.Gate.Open(r.Context(), access.Envd, at.sandbox, tokens[0])
+	}
+	if tokens := r.Header.Values(headerTraffic); at.port == access.PortInterpreter && len(tokens) == 1 {
+		return d.cfg.Gate.Open(r.Context(), access.Traffic, at.sandbox, tokens[0])
+	}
+	if at.port == access.PortEnvd && r.URL.Path == "/files" {
+		return d.cfg.Gate.OpenSigned(r.Context(), at.sandbox, r)
+	}
+	return sandbox.Caller{}, access.ErrToken
+}
+
+// enter serves a caller who was admitted.
+func (d *Door) enter(w http.ResponseWriter, r *http.Request, at place, plane http.Handler, caller sandbox.Caller) {
+	ctx := sandbox.WithCaller(r.Context(), caller)
+	box, err := d.cfg.Service.Get(ctx, at.sandbox)
+	if err == nil {
+		box, err = d.awake(ctx, box)
+	}
+	if err != nil {
+		d.cfg.Refuse(w, r)
+		answer.Gone(w, access.ToE2B(at.sandbox), err)
+		return
+	}
+	ctx = access.WithVisit(ctx, access.Visit{Sandbox: box})
+	plane.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// serveHealth tells whether a sandbox runs, for which no token is asked.
+func (d *Door) serveHealth(w http.ResponseWriter, r *http.Request, at place, plane http.Handler) {
+	box, err := d.cfg.Gate.Look(r.Context(), at.sandbox)
+	if err == nil && box.State != sandbox.StateRunning {
+		err = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run")
+	}
+	if err != nil {
+		d.cfg.Refuse(w, r)
+		answer.Gone(w, access.ToE2B(at.sandbox), err)
+		return
+	}
+	plane.ServeHTTP(w, r)
+}
+
+// serveLink leads a request by a signed link that names no sandbox.
+func (d *Door) serveLink(w http.ResponseWriter, r *http.Request) {
+	id, caller, err := d.cfg.Gate.FindSigned(r.Context(), r)
+	if err != nil {
+		d.cfg.Refuse(w, r)
+		answer.Error(w, err)
+		return
+	}
+	d.enter(w, r, place{sandbox: id, port: access.PortEnvd}, d.planes[access.PortEnvd], caller)
+}
+
+// servePort leads a request to a port that is no plane: it is a preview's, by the
+// name that a preview has.
+func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at place) {
+	out := *r
+	u := url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
+	out.URL = &u
+	out.Header = r.Header.Clone()
+	out.Header.Del(headerSandbox)
+	out.Header.Del(headerPort)
+	out.Host = strconv.Itoa(at.port) + "-" + at.sandbox + "." + d.domain
+	d.cfg.Previews.ServeHTTP(w, &out)
+}
