@@ -1,13 +1,36 @@
-// Package interpreter is E2B's code interpreter of one sandbox. The caller was
-// admitted and the sandbox runs.
+// Package interpreter serves what E2B's SDK for code asks of port 49999 of a
+// sandbox: code that runs in interpreters which keep their variables, as a
+// stream of JSON lines, and the contexts that these interpreters are.
+//
+// The caller was admitted and the sandbox runs.
 package interpreter
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"strings"
+	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// maxBody bounds a request: the code, the environment, and what JSON needs
+	// to escape them.
+	maxBody = 2*sandbox.MaxCodeBytes + 2*sandbox.MaxEnvBytes
+	// headerTime is how long a run may be silent before its answer begins: what
+	// is refused is refused within that time, with a status of its own.
+	headerTime = time.Second
+	// keepaliveTime is how long an answer may be silent.
+	keepaliveTime = 5 * time.Second
 )
 
 // Config says what the plane stands on. All fields are required.
@@ -16,16 +39,121 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-type plane struct{ cfg Config }
+type plane struct {
+	svc sandbox.Service
+	log *slog.Logger
+	// header and keepalive are headerTime and keepaliveTime, but in tests.
+	header, keepalive time.Duration
+}
 
 // New returns the handler of the plane.
-func New(cfg Config) http.Handler { return &plane{cfg} }
+func New(cfg Config) http.Handler {
+	return &plane{svc: cfg.Service, log: cfg.Log, header: headerTime, keepalive: keepaliveTime}
+}
 
 // ServeHTTP implements [http.Handler].
-func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/health" {
+func (s *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	visit, ok := access.VisitOf(r.Context())
+	if !ok { // asked whether it runs, who needs no token
 		answer.JSON(w, http.StatusOK, "OK")
 		return
 	}
-	answer.Plain(w, http.StatusNotFound, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's code interpreter")
+	box := visit.Sandbox.ID
+	head, tail, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	id, verb, hasVerb := strings.Cut(tail, "/")
+	var err error
+	switch route := r.Method + " " + head; {
+	case route == "GET health" && tail == "":
+		answer.JSON(w, http.StatusOK, "OK")
+	case route == "POST execute" && tail == "":
+		err = s.execute(w, r, box)
+	case route == "GET contexts" && tail == "":
+		err = s.list(w, r, box)
+	case route == "POST contexts" && tail == "":
+		err = s.create(w, r, box)
+	case route == "POST contexts" && verb == "restart":
+		err = s.restart(w, r, box, id)
+	case route == "DELETE contexts" && id != "" && !hasVerb:
+		err = s.remove(w, r, box, id)
+	default:
+		err = &refusal{http.StatusNotFound, "there is no " + clip.Text(r.Method+" "+r.URL.Path, 128) + " on port 49999"}
+	}
+	if err != nil {
+		s.refuse(w, r, box, err)
+	}
+}
+
+// A refusal is an error with the status that clients know the class of.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refused(status int, format string, args ...any) error {
+	return &refusal{status, fmt.Sprintf(format, args...)}
+}
+
+// refuse answers with an error, which clients take as text.
+func (s *plane) refuse(w http.ResponseWriter, r *http.Request, box string, err error) {
+	if own, ok := errors.AsType[*refusal](err); ok {
+		answer.Plain(w, own.status, own.text)
+		return
+	}
+	if s.gone(r.Context(), box) {
+		answer.Gone(w, access.ToE2B(box), sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run"))
+		return
+	}
+	f := answer.Of(err)
+	if f.Code == http.StatusNotFound {
+		f.Code = http.StatusInternalServerError // of a language: clients take 404 for a context
+	}
+	if f.Code == http.StatusInternalServerError && sandbox.CodeOf(err) == sandbox.CodeInternal {
+		s.log.ErrorContext(r.Context(), "serve E2B's code interpreter", "path", r.URL.Path, "error", err)
+	}
+	answer.Plain(w, f.Code, f.Message)
+}
+
+// gone reports whether there is no such sandbox, or it does not run any more.
+func (s *plane) gone(ctx context.Context, box string) bool {
+	sb, err := s.svc.Get(context.WithoutCancel(ctx), box)
+	if err != nil {
+		return sandbox.CodeOf(err) == sandbox.CodeNotFound
+	}
+	return sb.State != sandbox.StateRunning
+}
+
+// decode reads a request's body. A field that is not known is refused: it would
+// not be enforced.
+func decode(w http.ResponseWriter, r *http.Request, to any) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	d.DisallowUnknownFields()
+	err := d.Decode(to)
+	if err == nil && d.More() {
+		err = errors.New("there is more after the JSON object")
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return refused(http.StatusRequestEntityTooLarge, "the request is larger than %d bytes; put data into files", maxBody)
+	}
+	if err == nil || errors.Is(err, io.EOF) && r.ContentLength == 0 {
+		return nil
+	}
+	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return refused(http.StatusBadRequest, "the field %s is not known here and would have no effect; leave it out", clip.Text(field, 64))
+	}
+	return refused(http.StatusBadRequest, "the request's JSON is not valid: %s", clip.Text(err.Error(), 200))
+}
+
+// languageOf reads the name of a language; it is 500 to clients if there is no
+// interpreter of that name.
+func languageOf(name string) (sandbox.Language, error) {
+	if strings.TrimSpace(name) == "" {
+		return sandbox.Python, nil
+	}
+	l, err := sandbox.ParseLanguage(strings.TrimSpace(name))
+	if err != nil {
+		return "", refused(http.StatusInternalServerError, "%s", err.Error())
+	}
+	return l, nil
 }

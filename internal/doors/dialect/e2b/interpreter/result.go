@@ -1,0 +1,79 @@
+package interpreter
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Types of data that Cove's interpreters give and clients have no name for.
+const (
+	typeChart = "application/vnd.cove.chart+json"
+	typeFrame = "application/vnd.dataframe+json"
+)
+
+// fields are the names that clients have for types of data.
+var fields = map[string]string{
+	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "text/latex": "latex",
+	"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpeg", "application/pdf": "pdf",
+	"application/json": "json", "application/javascript": "javascript",
+	typeChart: "chart",
+}
+
+// resultOf is a rich output as clients take it. What they have no name for is in
+// extra.
+func resultOf(o *sandbox.CodeOutput) map[string]any {
+	m := map[string]any{"type": "result", "is_main_result": o.Result}
+	extra := map[string]json.RawMessage{}
+	for mime, value := range o.Data {
+		switch name := fields[mime]; {
+		case name == "text":
+			m[name] = unquoted(value)
+		case name != "":
+			m[name] = value
+		case mime == typeFrame:
+			if columns := columnsOf(value); columns != nil {
+				m["data"] = columns
+			}
+		default:
+			extra[mime] = value
+		}
+	}
+	m["extra"] = extra
+	return m
+}
+
+// unquoted takes the quotes from the representation of a string.
+func unquoted(value json.RawMessage) any {
+	var text string
+	if json.Unmarshal(value, &text) != nil {
+		return value
+	}
+	if n := len(text); n >= 2 && text[0] == text[n-1] && (text[0] == '\'' || text[0] == '"') {
+		text = text[1 : n-1]
+	}
+	return text
+}
+
+// columnsOf turns a table's rows into its columns; nil if it is none.
+func columnsOf(value json.RawMessage) map[string][]json.RawMessage {
+	var table struct {
+		Columns []string                     `json:"columns"`
+		Records []map[string]json.RawMessage `json:"records"`
+	}
+	if json.Unmarshal(value, &table) != nil || len(table.Columns) == 0 {
+		return nil
+	}
+	columns := make(map[string][]json.RawMessage, len(table.Columns))
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(table.Columns))) {
+		column := make([]json.RawMessage, len(table.Records))
+		for i, row := range table.Records {
+			if column[i] = row[name]; column[i] == nil {
+				column[i] = json.RawMessage("null")
+			}
+		}
+		columns[name] = column
+	}
+	return columns
+}
