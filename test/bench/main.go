@@ -32,13 +32,18 @@ func main() {
 	runs := flag.Int("n", 30, "runs of each measurement")
 	only := flag.String("only", "", "measure only these parts, of "+strings.Join(names(), ", ")+", with commas between")
 	state := flag.String("state", "", "state `directory` to use and leave in place, whose built templates the part warm needs; a new one if empty")
+	grow := growthConfig{memory: sizes{0, 50, 500, 2000, 4000}, files: sizes{300, 1000, 4000}, forks: sizes{1, 8, 32}}
+	flag.Var(&grow.memory, "memory", "`megabytes` of memory in use, the rows of the part growth")
+	flag.Var(&grow.files, "written", "`megabytes` of written files, further rows of it")
+	flag.Var(&grow.forks, "forks", "numbers of `children` of one fork in it")
+	flag.StringVar(&grow.others, "bin2", os.Getenv("COVE_BIN2"), "another `program`, or some with commas between, that the part growth measures in turn with the first; $COVE_BIN2 unless it is given")
 	flag.Parse()
 	world, code, err := internet.Enter()
 	if err == nil && world == nil {
 		os.Exit(code)
 	}
 	if err == nil {
-		err = run(ctx, *runs, *only, *state, world)
+		err = run(ctx, &bench{n: *runs, net: world, grow: grow}, *only, *state)
 		world.Close()
 	}
 	if err != nil {
@@ -52,6 +57,7 @@ type bench struct {
 	n    int
 	d    *covetest.Daemon
 	net  *internet.Internet // around all that is measured
+	grow growthConfig
 	rows []series
 }
 
@@ -91,12 +97,12 @@ func selected(only string) ([]part, error) {
 	return out, nil
 }
 
-func run(ctx context.Context, n int, only, state string, world *internet.Internet) (err error) {
+func run(ctx context.Context, b *bench, only, state string) (err error) {
 	todo, err := selected(only)
 	if err != nil {
 		return err
 	}
-	d, err := covetest.Launch(ctx, covetest.Options{Dev: true, StateDir: state, Args: world.Args()})
+	d, err := covetest.Launch(ctx, covetest.Options{Dev: true, StateDir: state, Args: b.net.Args()})
 	if err != nil {
 		return err
 	}
@@ -105,11 +111,14 @@ func run(ctx context.Context, n int, only, state string, world *internet.Interne
 			err = serr
 		}
 	}()
-	b := &bench{n: n, d: d, net: world}
+	b.d = d
 	for _, p := range todo {
 		if err := p.run(b, ctx); err != nil {
 			return err
 		}
+	}
+	if len(b.rows) == 0 {
+		return nil // the parts have printed tables of their own
 	}
 	return report(os.Stdout, b.rows)
 }

@@ -65,12 +65,7 @@ func (s *Sandbox) Checkpoint(dir string) error {
 // when the processes run; pages that nobody has asked for yet are read from
 // the directory's files in the background, which may be removed meanwhile.
 func (s *Sandbox) Restore(dir string) error {
-	err := OnOwnThread(func() error {
-		if ChecksAsLoaded(dir) || s.sharesPages(dir) {
-			return s.restoreShared(dir)
-		}
-		return s.c.Restore(s.conf, dir, false, true, nil)
-	})
+	err := OnOwnThread(func() error { return s.restoreServed(dir) })
 	if err != nil {
 		return fmt.Errorf("restore gVisor container: %w", err)
 	}

@@ -1,6 +1,8 @@
 package runsc
 
 import (
+	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,12 +19,17 @@ import (
 // faster, and leaves fewer extents.
 const cloneBytes = 64 << 10
 
-// How gVisor hands over its work. It waits for pages that are read behind
-// those it has asked for already, so reads are short.
+// How much gVisor hands over at a time, and how many times before it waits.
 const (
-	readBytes  = 2 << 20
-	writeBytes = 8 << 20
-	parallel   = 16
+	// A page that a program waits for is read behind all that was handed over
+	// before, so that is little. Sharing a range costs the same for any length.
+	readBytes       = 256 << 10
+	sharedReadBytes = 2 << 20
+	readsAhead      = 8
+	writeBytes      = 8 << 20
+	writesAhead     = 16
+	// writeRanges bounds the pieces of one write.
+	writeRanges = 512
 )
 
 // maxMemoryFiles bounds the files of pages that a sandbox may have.
@@ -33,6 +40,8 @@ const maxMemoryFiles = 64
 // [CheckpointFiles] is opened once.
 type checkpointDir struct {
 	path string
+	// shares says that what the sandbox has written is shared, not copied.
+	shares bool
 	// sums, if not nil, are what pages are compared with as they are read, and
 	// damaged is told, before gVisor is, of one that differs.
 	sums    pageSums
@@ -51,11 +60,14 @@ func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &pageReader{pageFile: pageFile{f: f}}
+	r := &pageReader{pageFile: pageFile{f: f}, bytes: readBytes}
+	if d.shares {
+		r.bytes = sharedReadBytes
+	}
 	if name == PagesFile {
 		r.sums, r.damaged = d.sums, d.damaged
 	}
-	r.start(min(4, runtime.GOMAXPROCS(0)), r.read)
+	r.start(min(4, runtime.GOMAXPROCS(0)), readsAhead, r.read)
 	return r, nil
 }
 
@@ -67,7 +79,7 @@ func (d *checkpointDir) OpenWrite(name string) (stateio.AsyncWriter, error) {
 	}
 	w := &pageWriter{pageFile: pageFile{f: f}}
 	// The kernel lets one write at a time into a file.
-	w.start(1, w.write)
+	w.start(1, writesAhead, w.write)
 	return w, nil
 }
 
@@ -114,14 +126,15 @@ type job struct {
 	maps   stateio.LocalClientRanges
 }
 
-// start starts workers, which end when Close is called.
-func (p *pageFile) start(workers int, move func(j *job, r memmap.FileRange, m []byte, off int64) (int, error)) {
+// start starts workers, which end when Close is called, for so many jobs at a
+// time.
+func (p *pageFile) start(workers, ahead int, move func(j *job, r memmap.FileRange, m []byte, off int64) (int, error)) {
 	var st unix.Stat_t
 	if unix.Fstat(int(p.f.Fd()), &st) == nil {
 		p.dev = st.Dev
 	}
-	p.jobs = make(chan job, parallel)
-	p.done = make(chan stateio.Completion, parallel)
+	p.jobs = make(chan job, ahead)
+	p.done = make(chan stateio.Completion, ahead)
 	for range workers {
 		p.wg.Go(func() {
 			for j := range p.jobs {
@@ -150,11 +163,8 @@ func (p *pageFile) Close() error {
 	return p.f.Close()
 }
 
-// MaxRanges implements stateio.AsyncReader and stateio.AsyncWriter.
-func (p *pageFile) MaxRanges() int { return readBytes / pageSize }
-
 // MaxParallel implements stateio.AsyncReader and stateio.AsyncWriter.
-func (p *pageFile) MaxParallel() int { return parallel }
+func (p *pageFile) MaxParallel() int { return cap(p.jobs) }
 
 // register keeps a file of gVisor's until Close.
 func (p *pageFile) register(fd int32) (*memoryFile, error) {
@@ -192,12 +202,16 @@ func (p *pageFile) Wait(cs []stateio.Completion, least int) ([]stateio.Completio
 // pageReader implements stateio.AsyncReader.
 type pageReader struct {
 	pageFile
+	bytes   int // at a time
 	sums    pageSums
 	damaged func(error)
 }
 
 // MaxReadBytes implements stateio.AsyncReader.
-func (r *pageReader) MaxReadBytes() uint64 { return readBytes }
+func (r *pageReader) MaxReadBytes() uint64 { return uint64(r.bytes) }
+
+// MaxRanges implements stateio.AsyncReader.
+func (r *pageReader) MaxRanges() int { return r.bytes / pageSize }
 
 // NeedRegisterDestinationFD implements stateio.AsyncReader.
 func (r *pageReader) NeedRegisterDestinationFD() bool { return true }
@@ -217,43 +231,40 @@ func (r *pageReader) AddReadv(id int, off int64, _ uint64, to stateio.Destinatio
 	r.add(job{id: id, off: off, peer: to.(*memoryFile), ranges: ranges, maps: stateio.LocalClientMappings(maps)})
 }
 
+// buffers hold pages on their way to gVisor.
+var buffers = sync.Pool{New: func() any { return new([sharedReadBytes]byte) }}
+
+// read writes pages to gVisor's file, which costs less than to read them into a
+// mapping of it, and makes what the file lacks an error, not a signal. They are
+// compared with their sums where gVisor cannot see them yet.
 func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
 	if j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
 		return len(m), nil
 	}
-	// By the descriptor: what gVisor's file lacks is an error, not a signal.
-	if r.sums == nil {
-		return r.f.ReadAt(m, off)
-	}
-	return r.readChecked(j.peer.fd, int64(fr.Start), len(m), off)
-}
-
-// buffers hold pages on their way to gVisor.
-var buffers = sync.Pool{New: func() any { return new([readBytes]byte) }}
-
-// readChecked is for pages that have checksums. They are compared where gVisor
-// cannot see them yet.
-func (r *pageReader) readChecked(to int, toOff int64, n int, off int64) (int, error) {
-	if n > readBytes {
+	if len(m) > sharedReadBytes {
 		return 0, unix.EINVAL
 	}
-	buf := buffers.Get().(*[readBytes]byte)
+	buf := buffers.Get().(*[sharedReadBytes]byte)
 	defer buffers.Put(buf)
-	if n, err := r.f.ReadAt(buf[:n], off); err != nil {
-		return n, err
+	// The file of the kernel's state may end in between; pages may not.
+	n, end := r.f.ReadAt(buf[:len(m)], off)
+	if end != nil && (r.sums != nil || !errors.Is(end, io.EOF)) {
+		return 0, end
 	}
-	if err := r.sums.check(buf[:n], off); err != nil {
-		r.damaged(err)
-		return 0, unix.EIO
+	if r.sums != nil {
+		if err := r.sums.check(buf[:n], off); err != nil {
+			r.damaged(err)
+			return 0, unix.EIO
+		}
 	}
 	for done := 0; done < n; {
-		w, err := unix.Pwrite(to, buf[done:n], toOff+int64(done))
+		w, err := unix.Pwrite(j.peer.fd, buf[done:n], int64(fr.Start)+int64(done))
 		if err != nil {
 			return done, err
 		}
 		done += w
 	}
-	return n, nil
+	return n, end
 }
 
 // pageWriter implements stateio.AsyncWriter.
@@ -264,6 +275,9 @@ type pageWriter struct {
 
 // MaxWriteBytes implements stateio.AsyncWriter.
 func (w *pageWriter) MaxWriteBytes() uint64 { return writeBytes }
+
+// MaxRanges implements stateio.AsyncWriter.
+func (w *pageWriter) MaxRanges() int { return writeRanges }
 
 // NeedRegisterSourceFD implements stateio.AsyncWriter.
 func (w *pageWriter) NeedRegisterSourceFD() bool { return true }

@@ -20,7 +20,7 @@ import (
 // Where the file system can share extents, a checkpoint does not copy what the
 // sandbox has written: this process gives gVisor the checkpoint's files, and
 // clones what is on the same file system instead of copying it. gVisor's way of
-// writing and reading them itself is as good for little, and elsewhere.
+// writing them itself is as good for little, and elsewhere.
 
 // shareBytes is how much must have been written for it.
 const shareBytes = 16 << 20
@@ -135,12 +135,13 @@ func (s *Sandbox) checkpointShared(dir string) error {
 	return nil
 }
 
-// restoreShared is [Sandbox.Restore] by way of this process, which goes on
-// with it in the background.
+// restoreServed is [Sandbox.Restore]: this process gives gVisor the pages, also
+// those that follow in the background. Left to itself, gVisor would ask for so
+// many at a time that those which a program waits for come late.
 //
 // gVisor's client prepares the network and keeps the container's records; only
 // how it names the files has to differ. So it talks to a relay here.
-func (s *Sandbox) restoreShared(dir string) error {
+func (s *Sandbox) restoreServed(dir string) error {
 	control := s.c.Sandbox.GetControlSocketPath()
 	conn, err := client.ConnectTo(control)
 	if err != nil {
@@ -152,7 +153,7 @@ func (s *Sandbox) restoreShared(dir string) error {
 	if err != nil {
 		return err
 	}
-	files := &checkpointDir{path: dir, damaged: s.damaged}
+	files := &checkpointDir{path: dir, shares: s.sharesPages(dir), damaged: s.damaged}
 	if files.sums, err = readSums(dir); err != nil {
 		return errors.Join(err, l.Close())
 	}
