@@ -12,7 +12,7 @@ import (
 
 // sendArchive sends an image that lies here to the server: a file as it is, the
 // directory of an OCI layout as a tar archive.
-func (a *app) sendArchive(ctx context.Context, path string) (*sandbox.ArchiveUpload, error) {
+func (c *call) sendArchive(ctx context.Context, path string) (*sandbox.ArchiveUpload, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, hereError("read", path, err)
@@ -22,11 +22,6 @@ func (a *app) sendArchive(ctx context.Context, path string) (*sandbox.ArchiveUpl
 	if err != nil {
 		return nil, hereError("read", path, err)
 	}
-	c, err := a.connect()
-	if err != nil {
-		return nil, err
-	}
-	defer closeQuietly(c)
 	content, size := io.Reader(f), info.Size()
 	if info.IsDir() {
 		r, w := io.Pipe()
@@ -37,8 +32,8 @@ func (a *app) sendArchive(ctx context.Context, path string) (*sandbox.ArchiveUpl
 		}()
 		content, size = r, 0
 	}
-	a.say("sending %s", clean(path))
-	m, done := a.measured(content, size)
+	c.say("sending %s", clean(path))
+	m, done := c.measured(content, size)
 	defer done()
-	return c.UploadArchive(ctx, m)
+	return c.client.UploadArchive(ctx, m)
 }

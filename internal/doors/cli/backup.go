@@ -15,19 +15,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type backupOptions struct {
-	Config      string
-	NoTemplates bool
-}
-
-func (o *backupOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Config, "config", "", "configuration file of the server, to be kept too")
-	f.BoolVar(&o.NoTemplates, "no-templates", false, "leave built templates out; snapshots made of them need them")
-}
-
 func (a *app) backupCommand() *cobra.Command {
-	var opts backupOptions
-	cmd := &cobra.Command{
+	var opts backup.Options
+	return a.make(command{
 		Use: "backup FILE", Short: "Write all that the local server keeps into one file, while it runs",
 		Long: "Write all that the local server keeps into one file, while it runs: the database as of one instant\n" +
 			"with the snapshots, paused sandboxes and volumes that it names, templates, and the keys that open\n" +
@@ -39,11 +29,12 @@ func (a *app) backupCommand() *cobra.Command {
 			"together. What cove recover lists, logs, pipes, sockets and devices are left out.",
 		Example: "  cove backup cove-$(date +%F).tar.zst\n" +
 			"  cove backup --config /etc/cove.yaml /mnt/backup/cove.tar.zst",
-		Args: argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runBackup(cmd.Context(), opts, args[0]) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&opts.Config, "config", "", "configuration file of the server, to be kept too")
+			f.BoolVar(&opts.NoTemplates, "no-templates", false, "leave built templates out; snapshots made of them need them")
+		},
+		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.writeBackup(ctx, opts) }},
+	})
 }
 
 // localState is the state directory of a command that works on it by itself.
@@ -54,26 +45,23 @@ func (a *app) localState() (string, error) {
 	return a.stateDir()
 }
 
-func (a *app) runBackup(ctx context.Context, opts backupOptions, file string) error {
-	dir, err := a.localState()
+func (c *call) writeBackup(ctx context.Context, opts backup.Options) (err error) {
+	if opts.StateDir, err = c.localState(); err != nil {
+		return err
+	}
+	if opts.File, err = filepath.Abs(c.args[0]); err != nil {
+		return err
+	}
+	opts.Version = c.Version
+	opts.Progress, opts.Warn = c.progress("read"), func(text string) { c.say("%s", text) }
+	if err := backup.Write(ctx, opts); err != nil {
+		return err
+	}
+	info, err := os.Stat(opts.File)
 	if err != nil {
 		return err
 	}
-	if file, err = filepath.Abs(file); err != nil {
-		return err
-	}
-	err = backup.Write(ctx, backup.Options{
-		StateDir: dir, File: file, Config: opts.Config, NoTemplates: opts.NoTemplates, Version: a.Version,
-		Progress: a.progress("read"), Warn: func(text string) { a.say("%s", text) },
-	})
-	if err != nil {
-		return err
-	}
-	info, err := os.Stat(file)
-	if err != nil {
-		return err
-	}
-	a.say("%s has %s; keep it where its secrets are safe", file, bytesText(info.Size()))
+	c.say("%s has %s; keep it where its secrets are safe", opts.File, bytesText(info.Size()))
 	return nil
 }
 
@@ -92,7 +80,7 @@ func (a *app) progress(verb string) func(bytes int64, at string) {
 }
 
 func (a *app) restoreCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.make(command{
 		Use: "restore FILE", Short: "Make the state directory of a server again, of a file that cove backup has made",
 		Long: "Make the state directory of a server again, of a file that cove backup has made. The directory must be\n" +
 			"empty or missing, with the path that it had, and no server may run. The checksums are compared before\n" +
@@ -104,9 +92,8 @@ func (a *app) restoreCommand() *cobra.Command {
 		Example: "  cove daemon stop\n" +
 			"  mv /var/lib/cove /var/lib/cove.old\n" +
 			"  cove restore cove-2026-03-04.tar.zst",
-		Args: argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runRestore(cmd.Context(), args[0]) },
-	}
+		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.runRestore(ctx, c.args[0]) }},
+	})
 }
 
 func (a *app) runRestore(ctx context.Context, file string) (err error) {

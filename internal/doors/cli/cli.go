@@ -1,6 +1,7 @@
-// Package cli is the command line of Cove: one file a command. Commands work
-// on a [sandbox.Service] by way of package client and cannot tell a local
-// daemon, which they start when they need it, from a server far away.
+// Package cli is the command line of Cove. Commands are declared, as command.go
+// says, in a file for each noun or verb. They work on a [sandbox.Service] by way
+// of package client and cannot tell a local daemon, which they start when they
+// need it, from a server far away.
 //
 // Results go to standard output, everything else to standard error behind
 // "cove: ". Exit codes: 0 is success, 1 an error, 2 a wrong command line, 128+n

@@ -36,8 +36,8 @@ func TestSizes(t *testing.T) {
 func TestSeconds(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "90s": 90, "2h": 7200, "1m30s": 90} {
 		var got seconds
-		if err := got.Set(text); err != nil || *got.value != want {
-			t.Errorf("%s: got %v, %v; want %d", text, got.value, err, want)
+		if err := got.Set(text); err != nil || int64(got) != want {
+			t.Errorf("%s: got %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "90", "-1s", "1500ms", "soon"} {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -12,53 +13,40 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 type codeOptions struct {
-	jsonOption
-	Language  string
-	Code      string
-	Context   string
-	Fresh     bool
+	sandbox.RunIsolatedRequest
 	Isolated  bool
-	Template  string
-	Timeout   time.Duration
-	Env       pairs
-	User      string
-	WorkDir   string
 	Input     string
 	OutputDir string
 }
 
 // AddFlags adds the options' flags.
 func (o *codeOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.Language, "language", "l", "", "python, javascript, typescript, bash or go; by default as the file's name says, or python")
+	f.StringVarP((*string)(&o.Language), "language", "l", "", "python, javascript, typescript, bash or go; by default as the file's name says, or python")
 	f.StringVarP(&o.Code, "code", "c", "", "the code, in place of a file")
 	f.StringVar(&o.Context, "context", "", "interpreter to run it in, which keeps its state (default \"default\")")
 	f.BoolVar(&o.Fresh, "fresh", false, "run it in an interpreter of its own that ends afterwards")
 	f.BoolVar(&o.Isolated, "isolated", false, "run it in a sandbox of its own that is gone afterwards")
 	f.StringVarP(&o.Template, "template", "T", "", "with --isolated: template of the sandbox")
-	f.DurationVar(&o.Timeout, "timeout", 0, "interrupt the code after this time (exit code 124; default 1m)")
-	f.VarP(&o.Env, "env", "e", "environment for this code, key=value; may be repeated")
+	f.Var((*milliseconds)(&o.TimeoutMS), "timeout", "interrupt the code after this time (exit code 124; default 1m)")
+	f.VarP((*pairs)(&o.Env), "env", "e", "environment for this code, key=value; may be repeated")
 	f.StringVarP(&o.User, "user", "u", "", "user that a new interpreter runs as")
 	f.StringVarP(&o.WorkDir, "workdir", "w", "", "working directory for this code")
 	f.StringVar(&o.Input, "input", "", "text that input() reads")
 	f.StringVarP(&o.OutputDir, "output-dir", "o", "", "save images, tables and other outputs in this directory")
-	f.BoolVar(&o.JSON, "json", false, "print the result as JSON when the code has ended")
 }
 
 func (a *app) codeCommand() *cobra.Command {
 	var opts codeOptions
-	cmd := &cobra.Command{
-		Use:   "code [flags] {SANDBOX | --isolated} [FILE]",
-		Short: "Run code as in a notebook",
+	return a.make(command{
+		Use: "code [flags] {SANDBOX | --isolated} [FILE]", Short: "Run code as in a notebook",
 		Long: "Run code in an interpreter that keeps its state from one run to the next. The code is that of -c,\n" +
 			"of FILE or of standard input (also \"-\"). On a terminal, without code, lines are read and run one\n" +
 			"after the other until ^D. What the code prints comes as it is written, the first MiB of standard\n" +
@@ -69,37 +57,35 @@ func (a *app) codeCommand() *cobra.Command {
 			"  cove code work -o plots analysis.py\n" +
 			"  cove code work -l bash -c 'cd /tmp && pwd'\n" +
 			"  cove code --isolated -c 'print(6 * 7)'",
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runCode(cmd, opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Args:     cobra.ArbitraryArgs,
+		Flags:    opts.AddFlags,
+		JSONHelp: "print the result as JSON when the code has ended",
+		Failed:   exitFailed,
+		Do:       action{json: true, run: func(ctx context.Context, c *call) error { return c.runCode(ctx, &opts) }},
+	})
 }
 
 // codeArgs tells sandbox and file apart.
-func codeArgs(cmd *cobra.Command, opts *codeOptions, args []string) (name, file string, err error) {
-	fail := func(text string) (string, string, error) {
-		return "", "", usageError(cmd, errors.New("code: "+text))
-	}
+func codeArgs(opts *codeOptions, args []string) (name, file string, err error) {
 	if !opts.Isolated {
 		if len(args) == 0 {
-			return fail("no sandbox is named; name one, or give --isolated")
+			return "", "", errors.New("code: no sandbox is named; name one, or give --isolated")
 		}
 		name, args = args[0], args[1:]
 	}
 	switch {
 	case len(args) > 1:
-		return fail(fmt.Sprintf("unexpected argument %q", args[1]))
+		return "", "", fmt.Errorf("code: unexpected argument %q", args[1])
 	case len(args) == 1 && opts.Code != "":
-		return fail("give -c or a file, not both")
+		return "", "", errors.New("code: give -c or a file, not both")
 	case len(args) == 1:
 		file = args[0]
 	}
 	switch {
 	case opts.Isolated && opts.Context != "":
-		return fail("--context is of a sandbox that lives on; leave it out with --isolated")
+		return "", "", errors.New("code: --context is of a sandbox that lives on; leave it out with --isolated")
 	case !opts.Isolated && opts.Template != "":
-		return fail("--template is for --isolated")
+		return "", "", errors.New("code: --template is for --isolated")
 	}
 	return name, file, nil
 }
@@ -109,43 +95,29 @@ var languagesBySuffix = map[string]sandbox.Language{
 	".ts": sandbox.TypeScript, ".sh": sandbox.Bash, ".bash": sandbox.Bash, ".go": sandbox.Go,
 }
 
-func (o *codeOptions) language(file string) sandbox.Language {
-	if o.Language != "" {
-		return sandbox.Language(o.Language)
-	}
-	if l, ok := languagesBySuffix[strings.ToLower(filepath.Ext(file))]; ok {
-		return l
-	}
-	return sandbox.Python
+// languageOf is the language that a file's name tells, or Python.
+func languageOf(file string) sandbox.Language {
+	return cmp.Or(languagesBySuffix[strings.ToLower(filepath.Ext(file))], sandbox.Python)
 }
 
-func (a *app) runCode(cmd *cobra.Command, opts codeOptions, args []string) error {
-	ctx := cmd.Context()
-	name, file, err := codeArgs(cmd, &opts, args)
+func (c *call) runCode(ctx context.Context, opts *codeOptions) error {
+	name, file, err := codeArgs(opts, c.args)
 	if err != nil {
-		return err
+		return c.misuse("%w", err)
 	}
-	c, err := a.connect()
-	if err != nil {
-		return &exit{code: exitFailed, err: err}
+	opts.Language = cmp.Or(opts.Language, languageOf(file))
+	if c.cmd.Flags().Changed("input") {
+		opts.Stdin = []byte(opts.Input)
 	}
-	defer closeQuietly(c)
-	req := sandbox.RunCodeRequest{
-		Language: opts.language(file), Code: opts.Code, Context: opts.Context, Fresh: opts.Fresh, Env: opts.Env,
-		User: opts.User, WorkDir: opts.WorkDir, TimeoutMS: opts.Timeout.Milliseconds(),
+	if opts.Code == "" && file == "" && isTerminal(c.Stdin) && isTerminal(c.Stdout) && !opts.Isolated && !c.json {
+		return c.codeLines(ctx, name, opts)
 	}
-	if cmd.Flags().Changed("input") {
-		req.Stdin = []byte(opts.Input)
-	}
-	if req.Code == "" && file == "" && isTerminal(a.Stdin) && isTerminal(a.Stdout) && !opts.Isolated && !opts.JSON {
-		return a.codeLines(ctx, c, name, req, &opts)
-	}
-	if req.Code == "" {
-		if req.Code, err = a.readCode(file); err != nil {
-			return &exit{code: exitFailed, err: err}
+	if opts.Code == "" {
+		if opts.Code, err = c.readCode(file); err != nil {
+			return err
 		}
 	}
-	return a.codeOnce(ctx, c, name, req, &opts)
+	return c.codeOnce(ctx, name, opts)
 }
 
 // readCode reads a file, or standard input.
@@ -167,18 +139,18 @@ func (a *app) readCode(file string) (string, error) {
 }
 
 // codeOnce runs code and returns nil, or an [exit] with the code for cove.
-func (a *app) codeOnce(ctx context.Context, c *client.Client, name string, req sandbox.RunCodeRequest, opts *codeOptions) error {
-	show := &codeShow{a: a, dir: opts.OutputDir}
+func (c *call) codeOnce(ctx context.Context, name string, opts *codeOptions) error {
+	show := &codeShow{a: c.app, dir: opts.OutputDir}
 	sink := show.event
-	if opts.JSON {
+	if c.json {
 		sink = nil
 	}
 	var result *sandbox.CodeResult
 	var err error
 	if opts.Isolated {
-		result, err = c.RunIsolated(ctx, sandbox.RunIsolatedRequest{RunCodeRequest: req, Template: opts.Template}, sink)
+		result, err = c.client.RunIsolated(ctx, opts.RunIsolatedRequest, sink)
 	} else {
-		result, err = c.RunCode(ctx, name, req, sink)
+		result, err = c.client.RunCode(ctx, name, opts.RunCodeRequest, sink)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -186,26 +158,26 @@ func (a *app) codeOnce(ctx context.Context, c *client.Client, name string, req s
 	case err != nil:
 		return &exit{code: exitFailed, err: err}
 	}
-	if opts.JSON {
-		if err := a.printJSON(result); err != nil {
+	if c.json {
+		if err := c.printJSON(result); err != nil {
 			return err
 		}
 	} else {
 		show.missing(result)
 	}
-	return a.codeEnd(result, opts)
+	return c.codeEnd(result)
 }
 
-func (a *app) codeEnd(result *sandbox.CodeResult, opts *codeOptions) error {
-	if e := result.Error; e != nil && !opts.JSON {
+func (c *call) codeEnd(result *sandbox.CodeResult) error {
+	if e := result.Error; e != nil && !c.json {
 		text := e.Traceback
 		if text == "" {
 			text = e.Name + ": " + e.Message
 		}
-		fmt.Fprintln(a.Stderr, clean(strings.TrimRight(text, "\n")))
+		fmt.Fprintln(c.Stderr, clean(strings.TrimRight(text, "\n")))
 	}
 	if result.Restarted {
-		a.say("the interpreter was restarted and its state is lost: %s", clean(result.Reason))
+		c.say("the interpreter was restarted and its state is lost: %s", clean(result.Reason))
 	}
 	switch {
 	case result.TimedOut:

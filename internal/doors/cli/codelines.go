@@ -9,25 +9,24 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // codeLines reads code from a terminal and runs it piece by piece until ^D.
-func (a *app) codeLines(ctx context.Context, c *client.Client, name string, req sandbox.RunCodeRequest, opts *codeOptions) error {
-	lang, err := sandbox.ParseLanguage(string(req.Language))
+func (c *call) codeLines(ctx context.Context, name string, opts *codeOptions) error {
+	lang, err := sandbox.ParseLanguage(string(opts.Language))
 	if err != nil {
-		return &exit{code: exitFailed, err: err}
+		return err
 	}
-	console, ok := a.Stdin.(*os.File)
+	console, ok := c.Stdin.(*os.File)
 	if !ok {
-		return &exit{code: exitFailed, err: errors.New("standard input is not a terminal; give the code with -c")}
+		return errors.New("standard input is not a terminal; give the code with -c")
 	}
-	a.say("%s; ^D ends, an empty line runs a block", lang)
+	c.say("%s; ^D ends, an empty line runs a block", lang)
 	lines := term.NewTerminal(struct {
 		io.Reader
 		io.Writer
-	}{console, a.Stdout}, "")
+	}{console, c.Stdout}, "")
 	for {
 		code, err := readBlock(console, lines, lang)
 		if err == io.EOF {
@@ -39,8 +38,8 @@ func (a *app) codeLines(ctx context.Context, c *client.Client, name string, req 
 		if strings.TrimSpace(code) == "" {
 			continue
 		}
-		req.Code = code
-		if err := a.codeOnce(ctx, c, name, req, opts); err != nil {
+		opts.Code = code
+		if err := c.codeOnce(ctx, name, opts); err != nil {
 			e, ok := errors.AsType[*exit](err)
 			if ctx.Err() != nil || !ok || e.code == exitFailed {
 				return err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -68,11 +69,8 @@ func (a *app) completeNames(cmd *cobra.Command) {
 func nameWords(cmd *cobra.Command) []string {
 	var words []string
 	known := false
-	for _, word := range strings.Fields(cmd.Use)[1:] {
+	for _, word := range usageWords(cmd.Use) {
 		word = strings.Trim(word, "[]")
-		if word == "flags" || word == "--" {
-			continue
-		}
 		plain := strings.TrimSuffix(word, "...")
 		if plain == "NAME" && cmd.Name() != "create" && cmd.Parent() != nil {
 			plain = nameOf[cmd.Parent().Name()]
@@ -109,54 +107,33 @@ func (a *app) names(ctx context.Context, list lister) ([]string, cobra.ShellComp
 	return found[:min(len(found), maxNames)], cobra.ShellCompDirectiveNoFileComp
 }
 
-// described makes the names of a listing.
-func described[T any](items []T, name func(*T) (name, description string)) []string {
-	out := make([]string, 0, len(items))
-	for i := range items {
-		n, d := name(&items[i])
-		out = append(out, n+"\t"+cleanLine(d))
-	}
-	return out
-}
-
-func sandboxNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
-		return c.List(ctx, sandbox.ListRequest{Page: p})
-	})
-	return described(items, func(s *sandbox.Sandbox) (string, string) {
-		if s.Name != "" {
-			return s.Name, string(s.State) + ", " + s.Template
+// namesOf makes a lister from a way to ask for a listing, and what is said of an
+// item.
+func namesOf[T any](ask func(context.Context, *call) ([]T, error), name func(*T) (name, description string)) lister {
+	return func(ctx context.Context, c *client.Client) ([]string, error) {
+		items, err := ask(ctx, &call{client: c})
+		out := make([]string, 0, len(items))
+		for i := range items {
+			n, d := name(&items[i])
+			out = append(out, n+"\t"+cleanLine(d))
 		}
-		return s.ID, string(s.State) + ", " + s.Template
-	}), err
-}
-
-func templateNames(ctx context.Context, c *client.Client) ([]string, error) {
-	list, err := sandbox.All(ctx, c.ListTemplates)
-	if err != nil {
-		return nil, err
+		return out, err
 	}
-	return described(list, func(t *sandbox.Template) (string, string) { return t.Name, t.Description }), nil
 }
 
-func snapshotNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
-		return c.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Page: p})
+var (
+	sandboxNames = namesOf(func(ctx context.Context, c *call) ([]sandbox.Sandbox, error) {
+		var req sandbox.ListRequest
+		return sandbox.All(ctx, paged(&req, &req.Page, c.client.List))
+	}, func(s *sandbox.Sandbox) (string, string) {
+		return cmp.Or(s.Name, s.ID), string(s.State) + ", " + s.Template
 	})
-	return described(items, func(s *sandbox.Snapshot) (string, string) { return s.ID, s.Name }), err
-}
-
-func volumeNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := sandbox.All(ctx, c.ListVolumes)
-	return described(items, func(v *sandbox.Volume) (string, string) { return v.Name, v.ID }), err
-}
-
-func secretNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := sandbox.All(ctx, c.ListSecrets)
-	return described(items, func(s *sandbox.Secret) (string, string) { return s.Name, "" }), err
-}
-
-func keyNames(ctx context.Context, c *client.Client) ([]string, error) {
-	items, err := sandbox.All(ctx, c.ListKeys)
-	return described(items, func(k *sandbox.Key) (string, string) { return k.ID, k.Name }), err
-}
+	snapshotNames = namesOf(func(ctx context.Context, c *call) ([]sandbox.Snapshot, error) {
+		var req sandbox.ListSnapshotsRequest
+		return sandbox.All(ctx, paged(&req, &req.Page, c.client.ListSnapshots))
+	}, func(s *sandbox.Snapshot) (string, string) { return s.ID, s.Name })
+	templateNames = namesOf(all(sandbox.Service.ListTemplates), func(t *sandbox.Template) (string, string) { return t.Name, t.Description })
+	volumeNames   = namesOf(all(sandbox.Service.ListVolumes), func(v *sandbox.Volume) (string, string) { return v.Name, v.ID })
+	secretNames   = namesOf(all(sandbox.Service.ListSecrets), func(s *sandbox.Secret) (string, string) { return s.Name, "" })
+	keyNames      = namesOf(all(sandbox.Service.ListKeys), func(k *sandbox.Key) (string, string) { return k.ID, k.Name })
+)

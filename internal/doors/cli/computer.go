@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -22,10 +21,28 @@ const computerTemplate = "desktop"
 
 func (a *app) computerCommand() *cobra.Command {
 	cmd := group("computer", "Use sandboxes that have a screen",
-		a.computerCreateCommand(), a.computerScreenCommand(), a.computerScreenshotCommand(), a.computerMoveCommand(), a.computerClickCommand(),
+		a.computerCreateCommand(),
+		a.make(command{
+			Use: "screen SANDBOX", Short: "Print the size of the screen and where the pointer is",
+			Example: "  cove computer screen pc",
+			Do:      show(screenDetails, byName(sandbox.Service.GetScreen)),
+		}),
+		a.computerScreenshotCommand(), a.computerMoveCommand(), a.computerClickCommand(),
 		a.computerButtonCommand(sandbox.InputPress, "Hold a button down, at a place or where the pointer is, until it is released"),
 		a.computerButtonCommand(sandbox.InputRelease, "Let go of a button, at a place or where the pointer is"),
-		a.computerDragCommand(), a.computerTypeCommand(), a.computerKeyCommand(), a.computerScrollCommand(), a.computerWindowsCommand(), a.computerClipboardCommand(), a.computerOpenCommand(),
+		a.computerDragCommand(), a.computerTypeCommand(), a.computerKeyCommand(), a.computerScrollCommand(), a.computerWindowsCommand(),
+		a.make(command{
+			Use: "clipboard SANDBOX [TEXT]", Short: "Print the clipboard, or put text into it",
+			Example: "  cove computer clipboard pc\n  cove computer clipboard pc 'copied'",
+			Do:      action{run: clipboard},
+		}),
+		a.make(command{
+			Use: "open SANDBOX URL", Short: "Open an address in the computer's browser",
+			Example: "  cove computer open pc https://example.com",
+			Do: action{run: func(ctx context.Context, c *call) error {
+				return c.client.OpenURL(ctx, c.args[0], c.args[1])
+			}},
+		}),
 		a.computerViewCommand())
 	cmd.Long = "Use sandboxes that have a screen: see it, and use pointer, keyboard, clipboard and windows.\n" +
 		"Computers are sandboxes like others: exec, cp, pause, fork and kill work on them."
@@ -34,72 +51,81 @@ func (a *app) computerCommand() *cobra.Command {
 	return cmd
 }
 
-// onComputer runs f with a client of the service.
-func (a *app) onComputer(f func(c *client.Client) error) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	return f(c)
-}
+var screenDetails = details(func(s *sandbox.Screen) []any {
+	return []any{"size", fmt.Sprintf("%dx%d", s.Width, s.Height), "pointer", fmt.Sprintf("%d,%d", s.CursorX, s.CursorY)}
+})
 
 func (a *app) computerCreateCommand() *cobra.Command {
-	var opts createOptions
-	cmd := &cobra.Command{
+	var opts sandboxOptions
+	return a.make(command{
 		Use: "create [flags]", Short: "Create a computer and print its id",
 		Long:    "Create a computer and print its id when its screen is there. It is cove create with the template\n" + computerTemplate + ", which is built when it is first asked for.",
 		Example: "  cove computer create --name pc\n  cove computer create -T browser --idle-timeout 10m --on-timeout pause",
-		Args:    argsBetween(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if opts.Template == "" && opts.Snapshot == "" {
-				opts.Template = computerTemplate
+		Flags:   opts.AddFlags,
+		Do: show(only(sandboxID), func(ctx context.Context, c *call) (*sandbox.Sandbox, error) {
+			if opts.req.Template == "" && opts.req.Snapshot == "" {
+				opts.req.Template = computerTemplate
 			}
-			return a.runCreate(cmd.Context(), opts)
+			return opts.make(ctx, c)
+		}),
+	})
+}
+
+func (a *app) computerScreenshotCommand() *cobra.Command {
+	var req sandbox.ScreenshotRequest
+	var output, region string
+	jpeg := false
+	return a.make(command{
+		Use: "screenshot SANDBOX", Short: "Write a picture of the screen to a file",
+		Example: "  cove computer screenshot pc -o screen.png --stable 500ms\n  cove computer screenshot pc --jpeg --width 640 -o - | display",
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVarP(&output, "output", "o", "", "file to write; \"-\" is standard output (default SANDBOX.png)")
+			f.StringVar(&region, "region", "", "X,Y,WIDTH,HEIGHT of the screen (default all)")
+			f.IntVar(&req.Width, "width", 0, "scale it down to this width")
+			f.IntVar(&req.Height, "height", 0, "scale it down to this height")
+			f.BoolVar(&req.Cursor, "cursor", false, "show the pointer")
+			f.Var((*milliseconds)(&req.StableMS), "stable", "wait until the screen has not changed for so long")
+			f.BoolVar(&jpeg, "jpeg", false, "write JPEG in place of PNG")
+			f.IntVar(&req.Quality, "quality", 0, "of JPEG, 1 to 100 (default 80)")
 		},
+		Do: action{run: func(ctx context.Context, c *call) (err error) {
+			if jpeg {
+				req.Format = sandbox.ImageJPEG
+			}
+			if req.Region, err = parseRegion(region); err != nil {
+				return c.misuse("%w", err)
+			}
+			shot, err := c.client.Screenshot(ctx, c.args[0], req)
+			if err != nil {
+				return err
+			}
+			if req.StableMS > 0 && !shot.Stable {
+				c.say("the screen still changes; this is how it is now")
+			}
+			return c.saveScreenshot(shot, output)
+		}},
+	})
+}
+
+func (c *call) saveScreenshot(shot *sandbox.Screenshot, file string) error {
+	if file == "-" {
+		return c.print(string(shot.Data))
 	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-type screenshotOptions struct {
-	Output  string
-	Region  string
-	Width   int
-	Height  int
-	Cursor  bool
-	Stable  time.Duration
-	JPEG    bool
-	Quality int
-}
-
-func (o *screenshotOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.Output, "output", "o", "", "file to write; \"-\" is standard output (default SANDBOX.png)")
-	f.StringVar(&o.Region, "region", "", "X,Y,WIDTH,HEIGHT of the screen (default all)")
-	f.IntVar(&o.Width, "width", 0, "scale it down to this width")
-	f.IntVar(&o.Height, "height", 0, "scale it down to this height")
-	f.BoolVar(&o.Cursor, "cursor", false, "show the pointer")
-	f.DurationVar(&o.Stable, "stable", 0, "wait until the screen has not changed for so long")
-	f.BoolVar(&o.JPEG, "jpeg", false, "write JPEG in place of PNG")
-	f.IntVar(&o.Quality, "quality", 0, "of JPEG, 1 to 100 (default 80)")
-}
-
-func (o *screenshotOptions) request() (sandbox.ScreenshotRequest, error) {
-	req := sandbox.ScreenshotRequest{Width: o.Width, Height: o.Height, Cursor: o.Cursor, StableMS: o.Stable.Milliseconds(), Quality: o.Quality}
-	if o.JPEG {
-		req.Format = sandbox.ImageJPEG
+	if file == "" {
+		file = c.args[0] + "." + strings.TrimPrefix(strings.Replace(shot.MIME, "jpeg", "jpg", 1), "image/")
 	}
-	if o.Region != "" {
-		var err error
-		if req.Region, err = parseRegion(o.Region); err != nil {
-			return req, err
-		}
+	if err := os.WriteFile(file, shot.Data, 0o644); err != nil {
+		return fmt.Errorf("write the picture: %w", err)
 	}
-	return req, nil
+	c.say("wrote %s: %dx%d", file, shot.Width, shot.Height)
+	return nil
 }
 
-// parseRegion reads the flag --region.
+// parseRegion reads the flag --region; nothing is nil.
 func parseRegion(text string) (*sandbox.Region, error) {
+	if text == "" {
+		return nil, nil
+	}
 	n, err := numbers(text, 4)
 	if err != nil {
 		return nil, fmt.Errorf("--region: %w", err)
@@ -123,410 +149,263 @@ func numbers(text string, count int) ([]int, error) {
 	return n, nil
 }
 
-func (a *app) computerScreenshotCommand() *cobra.Command {
-	var opts screenshotOptions
-	cmd := &cobra.Command{
-		Use: "screenshot SANDBOX", Short: "Write a picture of the screen to a file",
-		Example: "  cove computer screenshot pc -o screen.png --stable 500ms\n  cove computer screenshot pc --jpeg --width 640 -o - | display",
-		Args:    argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := opts.request()
-			if err != nil {
-				return usageError(cmd, err)
-			}
-			return a.runScreenshot(cmd.Context(), opts, req, args[0])
-		},
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runScreenshot(ctx context.Context, opts screenshotOptions, req sandbox.ScreenshotRequest, name string) error {
-	return a.onComputer(func(c *client.Client) error {
-		shot, err := c.Screenshot(ctx, name, req)
-		if err != nil {
-			return err
+// input makes an action that sends an input to a computer; fill
+// takes the arguments after the computer's name.
+func input(in *sandbox.Input, fill func(args []string) error) action {
+	return action{run: func(ctx context.Context, c *call) error {
+		if err := fill(c.args[1:]); err != nil {
+			return c.misuse("%s: %w", c.cmd.Name(), err)
 		}
-		if req.StableMS > 0 && !shot.Stable {
-			a.say("the screen still changes; this is how it is now")
-		}
-		if opts.Output == "-" {
-			return a.print(string(shot.Data))
-		}
-		file := opts.Output
-		if file == "" {
-			file = name + "." + strings.TrimPrefix(strings.Replace(shot.MIME, "jpeg", "jpg", 1), "image/")
-		}
-		if err := os.WriteFile(file, shot.Data, 0o644); err != nil {
-			return fmt.Errorf("write the picture: %w", err)
-		}
-		a.say("wrote %s: %dx%d", file, shot.Width, shot.Height)
-		return nil
-	})
-}
-
-// input sends inputs to a computer.
-func (a *app) input(ctx context.Context, name string, inputs ...sandbox.Input) error {
-	return a.onComputer(func(c *client.Client) error {
-		_, err := c.SendInput(ctx, name, inputs)
+		_, err := c.client.SendInput(ctx, c.args[0], []sandbox.Input{*in})
 		return err
-	})
+	}}
 }
 
-// place takes the numbers of two arguments.
-func place(cmd *cobra.Command, args []string) (x, y *int, err error) {
+// place takes the pointer's place from two arguments, if there are any.
+func place(in *sandbox.Input, args []string) error {
 	if len(args) == 0 {
-		return nil, nil, nil
+		return nil
 	}
 	n, err := numbers(strings.Join(args, ","), 2)
-	if err != nil {
-		return nil, nil, usageError(cmd, fmt.Errorf("%s: %w", cmd.Name(), err))
+	if err == nil {
+		in.X, in.Y = &n[0], &n[1]
 	}
-	return &n[0], &n[1], nil
+	return err
 }
 
-func (a *app) computerScreenCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
-		Use: "screen SANDBOX", Short: "Print the size of the screen and where the pointer is",
-		Example: "  cove computer screen pc",
-		Args:    argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onComputer(func(c *client.Client) error {
-				screen, err := c.GetScreen(cmd.Context(), args[0])
-				if err != nil {
-					return err
-				}
-				if opts.JSON {
-					return a.printJSON(screen)
-				}
-				return a.fields("size", fmt.Sprintf("%dx%d", screen.Width, screen.Height), "pointer", fmt.Sprintf("%d,%d", screen.CursorX, screen.CursorY))
-			})
-		},
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+// atPlace makes an action that sends an input at the place of two arguments.
+func atPlace(in *sandbox.Input) action {
+	return input(in, func(args []string) error { return place(in, args) })
 }
 
 func (a *app) computerMoveCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.make(command{
 		Use: "move SANDBOX X Y", Short: "Move the pointer to a place",
 		Example: "  cove computer move pc 640 400",
-		Args:    argsBetween(3, 3),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			x, y, err := place(cmd, args[1:])
-			if err != nil {
-				return err
-			}
-			return a.input(cmd.Context(), args[0], sandbox.Input{Type: sandbox.InputMove, X: x, Y: y})
-		},
-	}
+		Do:      atPlace(&sandbox.Input{Type: sandbox.InputMove}),
+	})
 }
 
 func (a *app) computerClickCommand() *cobra.Command {
-	var button string
-	var count int
-	var keys []string
-	var hold time.Duration
-	cmd := &cobra.Command{
+	in := sandbox.Input{Type: sandbox.InputClick}
+	return a.make(command{
 		Use: "click SANDBOX [X Y]", Short: "Click at a place, or where the pointer is",
 		Example: "  cove computer click pc 640 400\n  cove computer click pc 640 400 --count 2\n  cove computer click pc 10 10 --button right",
-		Args:    argsBetween(1, 3),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			x, y, err := place(cmd, args[1:])
-			if err != nil {
-				return err
-			}
-			return a.input(cmd.Context(), args[0], sandbox.Input{Type: sandbox.InputClick, X: x, Y: y, Button: button, Count: count, Keys: keys, DurationMS: hold.Milliseconds()})
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVarP(&in.Button, "button", "b", "", "left, middle, right, back or forward (default left)")
+			f.IntVarP(&in.Count, "count", "n", 0, "how often; 2 is a double click (default 1)")
+			f.StringSliceVar(&in.Keys, "keys", nil, "keys to hold, such as ctrl")
+			f.Var((*milliseconds)(&in.DurationMS), "hold", "how long the button is down each time")
 		},
-	}
-	cmd.Flags().StringVarP(&button, "button", "b", "", "left, middle, right, back or forward (default left)")
-	cmd.Flags().IntVarP(&count, "count", "n", 0, "how often; 2 is a double click (default 1)")
-	cmd.Flags().StringSliceVar(&keys, "keys", nil, "keys to hold, such as ctrl")
-	cmd.Flags().DurationVar(&hold, "hold", 0, "how long the button is down each time")
-	return cmd
+		Do: atPlace(&in),
+	})
 }
 
 // computerButtonCommand holds a button, or lets go of it.
-func (a *app) computerButtonCommand(input sandbox.InputType, short string) *cobra.Command {
-	var button string
-	cmd := &cobra.Command{
-		Use: string(input) + " SANDBOX [X Y]", Short: short,
-		Example: fmt.Sprintf("  cove computer %s pc 100 100", input),
-		Args:    argsBetween(1, 3),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			x, y, err := place(cmd, args[1:])
-			if err != nil {
-				return err
-			}
-			return a.input(cmd.Context(), args[0], sandbox.Input{Type: input, X: x, Y: y, Button: button})
+func (a *app) computerButtonCommand(kind sandbox.InputType, short string) *cobra.Command {
+	in := sandbox.Input{Type: kind}
+	return a.make(command{
+		Use: string(kind) + " SANDBOX [X Y]", Short: short,
+		Example: fmt.Sprintf("  cove computer %s pc 100 100", kind),
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVarP(&in.Button, "button", "b", "", "left, middle, right, back or forward (default left)")
 		},
-	}
-	cmd.Flags().StringVarP(&button, "button", "b", "", "left, middle, right, back or forward (default left)")
-	return cmd
+		Do: atPlace(&in),
+	})
 }
 
 func (a *app) computerDragCommand() *cobra.Command {
-	var button string
-	var keys []string
-	var duration time.Duration
-	cmd := &cobra.Command{
+	in := sandbox.Input{Type: sandbox.InputDrag}
+	return a.make(command{
 		Use: "drag SANDBOX X Y X2 Y2 [X3 Y3...]", Short: "Drag from one place to others, one after another",
 		Example: "  cove computer drag pc 100 100 300 200\n  cove computer drag pc 100 100 300 100 300 300 --duration 1s --keys shift",
 		Args:    argsBetween(5, 1+2*(1+sandbox.MaxDragPoints)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args)%2 == 0 {
-				return usageError(cmd, errors.New("drag: the last place has no Y"))
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVarP(&in.Button, "button", "b", "", "left, middle or right (default left)")
+			f.StringSliceVar(&in.Keys, "keys", nil, "keys to hold, such as shift")
+			f.Var((*milliseconds)(&in.DurationMS), "duration", "how long it takes (default 150ms)")
+		},
+		Do: input(&in, func(args []string) error {
+			if len(args)%2 != 0 {
+				return errors.New("the last place has no Y")
 			}
-			in := sandbox.Input{Type: sandbox.InputDrag, Button: button, Keys: keys, DurationMS: duration.Milliseconds()}
-			for i := 1; i < len(args); i += 2 {
-				x, y, err := place(cmd, args[i:i+2])
+			for xy := range slices.Chunk(args[2:], 2) {
+				n, err := numbers(strings.Join(xy, ","), 2)
 				if err != nil {
 					return err
 				}
-				if i == 1 {
-					in.X, in.Y = x, y
-					continue
-				}
-				in.Path = append(in.Path, sandbox.Point{X: *x, Y: *y})
+				in.Path = append(in.Path, sandbox.Point{X: n[0], Y: n[1]})
 			}
-			return a.input(cmd.Context(), args[0], in)
-		},
-	}
-	cmd.Flags().StringVarP(&button, "button", "b", "", "left, middle or right (default left)")
-	cmd.Flags().StringSliceVar(&keys, "keys", nil, "keys to hold, such as shift")
-	cmd.Flags().DurationVar(&duration, "duration", 0, "how long it takes (default 150ms)")
-	return cmd
+			return place(&in, args[:2])
+		}),
+	})
 }
 
 func (a *app) computerTypeCommand() *cobra.Command {
-	var delay time.Duration
-	cmd := &cobra.Command{
+	in := sandbox.Input{Type: sandbox.InputText}
+	return a.make(command{
 		Use: "type SANDBOX TEXT", Short: "Type text, in any script",
 		Example: "  cove computer type pc 'Grüße, 世界 😀'",
-		Args:    argsBetween(2, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.input(cmd.Context(), args[0], sandbox.Input{Type: sandbox.InputText, Text: args[1], DurationMS: delay.Milliseconds()})
+		Flags: func(f *pflag.FlagSet) {
+			f.Var((*milliseconds)(&in.DurationMS), "delay", "time between characters")
 		},
-	}
-	cmd.Flags().DurationVar(&delay, "delay", 0, "time between characters")
-	return cmd
+		Do: input(&in, func(args []string) error {
+			in.Text = args[0]
+			return nil
+		}),
+	})
 }
 
 func (a *app) computerKeyCommand() *cobra.Command {
-	var down, up bool
-	var hold time.Duration
-	cmd := &cobra.Command{
+	in := sandbox.Input{Type: sandbox.InputKey}
+	down, up := false, false
+	cmd := a.make(command{
 		Use: "key SANDBOX KEYS...", Short: "Press keys or combinations, one after another",
 		Example: "  cove computer key pc Return\n  cove computer key pc ctrl+a BackSpace\n  cove computer key pc shift --down",
-		Args:    argsBetween(2, -1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			in := sandbox.Input{Type: sandbox.InputKey, Keys: args[1:], DurationMS: hold.Milliseconds()}
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&down, "down", false, "hold them down until they are let go with --up")
+			f.BoolVar(&up, "up", false, "let go of them")
+			f.Var((*milliseconds)(&in.DurationMS), "hold", "how long each is down")
+		},
+		Do: input(&in, func(args []string) error {
+			in.Keys = args
 			switch {
 			case down:
 				in.Type = sandbox.InputKeyDown
 			case up:
 				in.Type = sandbox.InputKeyUp
 			}
-			return a.input(cmd.Context(), args[0], in)
-		},
-	}
-	cmd.Flags().BoolVar(&down, "down", false, "hold them down until they are let go with --up")
-	cmd.Flags().BoolVar(&up, "up", false, "let go of them")
-	cmd.Flags().DurationVar(&hold, "hold", 0, "how long each is down")
+			return nil
+		}),
+	})
 	cmd.MarkFlagsMutuallyExclusive("down", "up", "hold")
 	return cmd
 }
 
 func (a *app) computerScrollCommand() *cobra.Command {
+	in := sandbox.Input{Type: sandbox.InputScroll}
 	var at string
 	var up, left, right bool
-	cmd := &cobra.Command{
+	cmd := a.make(command{
 		Use: "scroll SANDBOX NOTCHES", Short: "Turn the wheel, down unless told otherwise",
 		Example: "  cove computer scroll pc 5\n  cove computer scroll pc 3 --up --at 640,400",
-		Args:    argsBetween(2, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := strconv.Atoi(args[1])
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&at, "at", "", "X,Y of the pointer (default where it is)")
+			f.BoolVar(&up, "up", false, "up")
+			f.BoolVar(&left, "left", false, "left")
+			f.BoolVar(&right, "right", false, "right")
+		},
+		Do: input(&in, func(args []string) error {
+			n, err := strconv.Atoi(args[0])
 			if err != nil {
-				return usageError(cmd, fmt.Errorf("scroll: %q is not a number of notches", args[1]))
+				return fmt.Errorf("%q is not a number of notches", args[0])
 			}
-			in := sandbox.Input{Type: sandbox.InputScroll, DY: n}
 			switch {
 			case up:
 				in.DY = -n
 			case left:
-				in.DX, in.DY = -n, 0
+				in.DX = -n
 			case right:
-				in.DX, in.DY = n, 0
+				in.DX = n
+			default:
+				in.DY = n
 			}
-			if at != "" {
-				xy, err := numbers(at, 2)
-				if err != nil {
-					return usageError(cmd, fmt.Errorf("--at: %w", err))
-				}
-				in.X, in.Y = &xy[0], &xy[1]
+			if at == "" {
+				return nil
 			}
-			return a.input(cmd.Context(), args[0], in)
-		},
-	}
-	cmd.Flags().StringVar(&at, "at", "", "X,Y of the pointer (default where it is)")
-	cmd.Flags().BoolVar(&up, "up", false, "up")
-	cmd.Flags().BoolVar(&left, "left", false, "left")
-	cmd.Flags().BoolVar(&right, "right", false, "right")
+			if err := place(&in, []string{at}); err != nil {
+				return fmt.Errorf("--at: %w", err)
+			}
+			return nil
+		}),
+	})
 	cmd.MarkFlagsMutuallyExclusive("up", "left", "right")
 	return cmd
 }
 
 func (a *app) computerWindowsCommand() *cobra.Command {
-	var opts jsonOption
 	var region string
-	cmd := &cobra.Command{
+	return a.make(command{
 		Use: "windows SANDBOX [focus|close|minimize|maximize|place WINDOW]", Short: "List windows, or change one",
 		Example: "  cove computer windows pc\n  cove computer windows pc close 10485762\n  cove computer windows pc place 10485762 --region 0,0,640,400",
-		Args:    argsBetween(1, 3),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req := sandbox.WindowRequest{}
-			if len(args) > 1 {
-				if len(args) < 3 {
-					return usageError(cmd, fmt.Errorf("windows: which window? use: %s", cmd.UseLine()))
-				}
-				id, err := strconv.ParseInt(args[2], 10, 64)
-				if err != nil {
-					return usageError(cmd, fmt.Errorf("windows: %q is not the id of a window", args[2]))
-				}
-				req.Action, req.ID = sandbox.WindowAction(args[1]), id
-			}
-			if (region != "") != (req.Action == sandbox.WindowPlace) {
-				return usageError(cmd, errors.New("windows: place and --region go together"))
-			}
-			if region != "" {
-				var err error
-				if req.Region, err = parseRegion(region); err != nil {
-					return usageError(cmd, err)
-				}
-			}
-			return a.runWindows(cmd.Context(), opts, args[0], req)
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&region, "region", "", "X,Y,WIDTH,HEIGHT of the screen, with place")
 		},
-	}
-	cmd.Flags().StringVar(&region, "region", "", "X,Y,WIDTH,HEIGHT of the screen, with place")
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runWindows(ctx context.Context, opts jsonOption, name string, req sandbox.WindowRequest) error {
-	return a.onComputer(func(c *client.Client) error {
-		var list *sandbox.List[sandbox.Window]
-		var err error
-		if req.Action != "" {
-			list, err = c.ControlWindow(ctx, name, req)
-		} else {
-			list, err = c.ListWindows(ctx, name)
-		}
-		if err != nil {
-			return err
-		}
-		if opts.JSON {
-			return a.printJSON(itemList[sandbox.Window]{list.Items})
-		}
-		rows := make([][]string, 0, len(list.Items))
-		for _, w := range list.Items {
-			state := ""
-			switch {
-			case w.Focused:
-				state = "focused"
-			case w.Hidden:
-				state = "hidden"
+		Do: list(windowTable, func(ctx context.Context, c *call) ([]sandbox.Window, error) {
+			if len(c.args) == 1 && region == "" {
+				return itemsOf(c.client.ListWindows(ctx, c.args[0]))
 			}
-			rows = append(rows, []string{
-				strconv.FormatInt(w.ID, 10), state, fmt.Sprintf("%dx%d+%d+%d", w.Region.Width, w.Region.Height, w.Region.X, w.Region.Y), w.Class, w.Title,
-			})
-		}
-		return a.printTable([]string{"WINDOW", "STATE", "PLACE", "CLASS", "TITLE"}, rows)
+			req, err := windowRequest(c, region)
+			if err != nil {
+				return nil, c.misuse("%w", err)
+			}
+			return itemsOf(c.client.ControlWindow(ctx, c.args[0], req))
+		}),
 	})
 }
 
-func (a *app) computerClipboardCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "clipboard SANDBOX [TEXT]", Short: "Print the clipboard, or put text into it",
-		Example: "  cove computer clipboard pc\n  cove computer clipboard pc 'copied'",
-		Args:    argsBetween(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onComputer(func(c *client.Client) error {
-				if len(args) == 2 {
-					return c.SetClipboard(cmd.Context(), args[0], args[1])
-				}
-				text, err := c.GetClipboard(cmd.Context(), args[0])
-				if err != nil {
-					return err
-				}
-				if isTerminal(a.Stdout) {
-					text = clean(text)
-				}
-				return a.print(text + "\n")
-			})
-		},
+// windowRequest is what a command line asks of a window.
+func windowRequest(c *call, region string) (req sandbox.WindowRequest, err error) {
+	if len(c.args) == 2 {
+		return req, fmt.Errorf("windows: which window? use: %s", c.cmd.UseLine())
 	}
-}
-
-func (a *app) computerOpenCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "open SANDBOX URL", Short: "Open an address in the computer's browser",
-		Example: "  cove computer open pc https://example.com",
-		Args:    argsBetween(2, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onComputer(func(c *client.Client) error { return c.OpenURL(cmd.Context(), args[0], args[1]) })
-		},
+	req.Action = sandbox.WindowAction(c.arg(1))
+	if (region != "") != (req.Action == sandbox.WindowPlace) {
+		return req, errors.New("windows: place and --region go together")
 	}
+	if req.ID, err = strconv.ParseInt(c.arg(2), 10, 64); err != nil {
+		return req, fmt.Errorf("windows: %q is not the id of a window", c.arg(2))
+	}
+	req.Region, err = parseRegion(region)
+	return req, err
 }
 
-type viewOptions struct {
-	jsonOption
-	Control bool
-	Expires seconds
-	Open    bool
-}
+var windowTable = table([]string{"WINDOW", "STATE", "PLACE", "CLASS", "TITLE"}, func(w *sandbox.Window) []any {
+	state := ""
+	switch {
+	case w.Focused:
+		state = "focused"
+	case w.Hidden:
+		state = "hidden"
+	}
+	return []any{w.ID, state, fmt.Sprintf("%dx%d+%d+%d", w.Region.Width, w.Region.Height, w.Region.X, w.Region.Y), w.Class, w.Title}
+})
 
-func (o *viewOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.BoolVar(&o.Control, "control", false, "let the visitor use pointer and keyboard, and not only watch")
-	f.Var(&o.Expires, "expires", "how long the link opens the view (default "+sandbox.DefaultPreviewLink.String()+")")
-	f.BoolVar(&o.Open, "open", false, "open it in this machine's browser too")
+func clipboard(ctx context.Context, c *call) error {
+	if len(c.args) == 2 {
+		return c.client.SetClipboard(ctx, c.args[0], c.args[1])
+	}
+	text, err := c.client.GetClipboard(ctx, c.args[0])
+	if err != nil {
+		return err
+	}
+	return c.print(c.foreign(text) + "\n")
 }
 
 func (a *app) computerViewCommand() *cobra.Command {
-	var opts viewOptions
-	cmd := &cobra.Command{
+	var req sandbox.ViewRequest
+	open := false
+	return a.make(command{
 		Use: "view SANDBOX", Short: "Print a link to the live view of the screen",
 		Long: "Print a link to a page that shows the screen as it changes, for whoever has the link, until it\n" +
 			"expires. Visitors only watch, unless they are given control. Watching keeps no computer awake.",
 		Example: "  cove computer view pc\n  cove computer view pc --control --expires 10m --open",
-		Args:    argsBetween(1, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runView(cmd.Context(), opts, args[0]) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runView(ctx context.Context, opts viewOptions, name string) error {
-	return a.onComputer(func(c *client.Client) error {
-		req := sandbox.ViewRequest{Control: opts.Control}
-		if opts.Expires.value != nil {
-			req.TTLSeconds = *opts.Expires.value
-		}
-		link, err := c.ViewComputer(ctx, name, req)
-		if err != nil {
-			return err
-		}
-		if opts.JSON {
-			return a.printJSON(link)
-		}
-		a.warnUnreachable(link.URL)
-		if opts.Open {
-			// Its own output would mix with ours; what it cannot do, the link can.
-			if err := exec.Command("xdg-open", link.URL).Start(); err != nil {
-				a.say("no browser could be started; open the link yourself")
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&req.Control, "control", false, "let the visitor use pointer and keyboard, and not only watch")
+			f.Var((*seconds)(&req.TTLSeconds), "expires", "how long the link opens the view (default "+sandbox.DefaultPreviewLink.String()+")")
+			f.BoolVar(&open, "open", false, "open it in this machine's browser too")
+		},
+		Do: show(func(c *call, link *sandbox.ViewLink) error {
+			if open {
+				// Its own output would mix with ours; what it cannot do, the link can.
+				if err := exec.Command("xdg-open", link.URL).Start(); err != nil {
+					c.say("no browser could be started; open the link yourself")
+				}
 			}
-		}
-		return a.print(clean(link.URL) + "\n")
+			c.warnUnreachable(link.URL)
+			return c.print(clean(link.URL) + "\n")
+		}, func(ctx context.Context, c *call) (*sandbox.ViewLink, error) {
+			return c.client.ViewComputer(ctx, c.args[0], req)
+		}),
 	})
 }

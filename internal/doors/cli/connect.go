@@ -69,32 +69,5 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 }
 
-// each does a thing to all that are named, prints the ids of what was done,
-// and fails with the first error.
-func each[T any](a *app, opts jsonOption, names []string, id func(*T) string, do func(c *client.Client, name string) (*T, error)) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	items := []T{}
-	var first error
-	for _, name := range names {
-		v, err := do(c, name)
-		switch {
-		case err == nil:
-			items = append(items, *v)
-		case first == nil:
-			first = err
-		default:
-			a.say("%s", explain(err))
-		}
-	}
-	if err := printIDs(a, opts, items, id); err != nil {
-		return err
-	}
-	return first
-}
-
 // closeQuietly closes what was only read.
 func closeQuietly(c io.Closer) { _ = c.Close() }

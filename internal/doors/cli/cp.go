@@ -14,22 +14,11 @@ import (
 	"github.com/cove-sh/cove/client"
 )
 
-type cpOptions struct {
-	Owner   string
-	MaxSize mebibytes
-}
-
-func (o *cpOptions) AddFlags(f *pflag.FlagSet) {
-	o.MaxSize = 16 << 10
-	f.StringVar(&o.Owner, "owner", "", "owner in the sandbox: a user or uid[:gid]")
-	f.Var(&o.MaxSize, "max-size", "most that a directory from a sandbox may unpack to")
-}
-
 func (a *app) cpCommand() *cobra.Command {
-	var opts cpOptions
-	cmd := &cobra.Command{
-		Use:   "cp [flags] SOURCE TARGET",
-		Short: "Copy files between here and a sandbox",
+	var owner string
+	maxSize := mebibytes(16 << 10)
+	return a.make(command{
+		Use: "cp [flags] SOURCE TARGET", Short: "Copy files between here and a sandbox",
 		Long: "Copy a file or a directory into a sandbox or out of it. The side in the sandbox is written\n" +
 			"SANDBOX:PATH; - is standard input or output. A target that is a directory, or ends in /, gets the\n" +
 			"source under its own name. Files appear whole or not at all. Symbolic links in a directory are copied\n" +
@@ -38,17 +27,23 @@ func (a *app) cpCommand() *cobra.Command {
 			"  cove cp work:/workspace/out ./out\n" +
 			"  curl -s https://example.com/data | cove cp - work:data.csv\n" +
 			"  cove cp work:/workspace/result.json - | jq .",
-		Args: argsBetween(2, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			source, target := parseSide(args[0]), parseSide(args[1])
-			if (source.sandbox == "") == (target.sandbox == "") {
-				return usageError(cmd, errors.New("cp: one of the two is written SANDBOX:PATH, the other is here"))
-			}
-			return a.runCp(cmd.Context(), opts, source, target)
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&owner, "owner", "", "owner in the sandbox: a user or uid[:gid]")
+			f.Var(&maxSize, "max-size", "most that a directory from a sandbox may unpack to")
 		},
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Do: action{run: func(ctx context.Context, c *call) error {
+			source, target := parseSide(c.args[0]), parseSide(c.args[1])
+			if (source.sandbox == "") == (target.sandbox == "") {
+				return c.misuse("cp: one of the two is written SANDBOX:PATH, the other is here")
+			}
+			if target.sandbox != "" {
+				u := &upload{app: c.app, c: c.client, sandbox: target.sandbox, owner: owner}
+				return u.run(ctx, source.path, target.path)
+			}
+			d := &download{app: c.app, c: c.client, sandbox: source.sandbox, maxBytes: int64(maxSize) << 20}
+			return d.run(ctx, source.path, target.path)
+		}},
+	})
 }
 
 // side is one end of a copy.
@@ -66,20 +61,6 @@ func parseSide(arg string) side {
 		path = "."
 	}
 	return side{sandbox: name, path: path}
-}
-
-func (a *app) runCp(ctx context.Context, opts cpOptions, source, target side) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	if target.sandbox != "" {
-		u := &upload{app: a, c: c, sandbox: target.sandbox, owner: opts.Owner}
-		return u.run(ctx, source.path, target.path)
-	}
-	d := &download{app: a, c: c, sandbox: source.sandbox, maxBytes: int64(opts.MaxSize) << 20}
-	return d.run(ctx, source.path, target.path)
 }
 
 // meter shows how a copy goes, and counts it.

@@ -19,7 +19,31 @@ import (
 const daemonStopTime = 40 * time.Second
 
 func (a *app) daemonCommand() *cobra.Command {
-	return group("daemon", "See, restart and stop the local daemon", a.daemonStatusCommand(), a.daemonRestartCommand(), a.daemonStopCommand())
+	return group("daemon", "See, restart and stop the local daemon",
+		a.make(command{
+			Use: "status", Short: "Tell whether the local daemon runs, without starting it",
+			Long:    "Tell whether the local daemon runs, without starting it. The exit code is 1 when it does not.",
+			Example: "  cove daemon status --json",
+			Do:      action{here: true, json: true, run: runDaemonStatus},
+		}),
+		a.make(command{
+			Use: "restart", Short: "Restart the local daemon, with this program; sandboxes go on",
+			Long: "Restart the local daemon with this program, as after an upgrade. Sandboxes go on. A daemon that was\n" +
+				"started by cove serve is restarted where it was started: systemctl restart cove, for example.",
+			Example: "  cove daemon restart",
+			Do:      action{here: true, run: func(ctx context.Context, c *call) error { return c.restartDaemon(ctx) }},
+		}),
+		a.make(command{
+			Use: "stop", Short: "Stop the local daemon; sandboxes go on",
+			Long: "Stop the local daemon when it has finished the calls that it is in. Sandboxes go on: the next daemon,\n" +
+				"which the next command starts, finds them again. A daemon of the machine's service manager comes\n" +
+				"back by itself.",
+			Example: "  cove daemon stop",
+			Do: action{here: true, run: func(ctx context.Context, c *call) error {
+				_, err := c.stopDaemon(ctx)
+				return err
+			}},
+		}))
 }
 
 // daemonStatus is what cove daemon status prints.
@@ -33,26 +57,12 @@ type daemonStatus struct {
 	Log      string `json:"log,omitempty"`
 }
 
-func (a *app) daemonStatusCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
-		Use: "status", Short: "Tell whether the local daemon runs, without starting it",
-		Long:    "Tell whether the local daemon runs, without starting it. The exit code is 1 when it does not.",
-		Example: "  cove daemon status --json",
-		Args:    argsBetween(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runDaemonStatus(cmd.Context(), opts) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runDaemonStatus(ctx context.Context, opts jsonOption) error {
-	dir, err := a.stateDir()
+func runDaemonStatus(ctx context.Context, c *call) error {
+	dir, err := c.stateDir()
 	if err != nil {
 		return err
 	}
-	d := a.localDaemon(dir)
-	status := daemonStatus{StateDir: dir, Socket: d.socket}
+	status := daemonStatus{StateDir: dir, Socket: c.localDaemon(dir).socket}
 	running, err := server.FindRunning(dir)
 	if err != nil {
 		return err
@@ -62,23 +72,18 @@ func (a *app) runDaemonStatus(ctx context.Context, opts jsonOption) error {
 		if running.OnDemand {
 			status.Log = filepath.Join(dir, "serve.log")
 		}
-		if c, err := a.connectRunning(); err == nil {
-			defer closeQuietly(c)
-			status.Version, _ = c.Version(ctx)
+		if answering, err := c.connectRunning(); err == nil {
+			defer closeQuietly(answering)
+			status.Version, _ = answering.Version(ctx)
 		}
 	}
-	if opts.JSON {
-		err = a.printJSON(status)
-	} else {
-		err = a.fields(status.pairs()...)
+	if err := shown(c, daemonDetails, &status, nil); err != nil || status.Running {
+		return err
 	}
-	if err == nil && !status.Running {
-		err = &exit{code: exitError}
-	}
-	return err
+	return &exit{code: exitError}
 }
 
-func (s *daemonStatus) pairs() []string {
+var daemonDetails = details(func(s *daemonStatus) []any {
 	state, started := "not running", ""
 	if s.Running {
 		state, started = fmt.Sprintf("running, process %d", s.PID), "by cove serve"
@@ -86,23 +91,8 @@ func (s *daemonStatus) pairs() []string {
 			started = "on demand"
 		}
 	}
-	return []string{"daemon", state, "version", s.Version, "started", started, "state", s.StateDir, "socket", s.Socket, "log", s.Log}
-}
-
-func (a *app) daemonStopCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "stop", Short: "Stop the local daemon; sandboxes go on",
-		Long: "Stop the local daemon when it has finished the calls that it is in. Sandboxes go on: the next daemon,\n" +
-			"which the next command starts, finds them again. A daemon of the machine's service manager comes\n" +
-			"back by itself.",
-		Example: "  cove daemon stop",
-		Args:    argsBetween(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := a.stopDaemon(cmd.Context())
-			return err
-		},
-	}
-}
+	return []any{"daemon", state, "version", s.Version, "started", started, "state", s.StateDir, "socket", s.Socket, "log", s.Log}
+})
 
 func (a *app) stopDaemon(ctx context.Context) (*server.Running, error) {
 	if a.globals.URL != "" {
@@ -126,18 +116,7 @@ func (a *app) stopDaemon(ctx context.Context) (*server.Running, error) {
 	return stopped, nil
 }
 
-func (a *app) daemonRestartCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "restart", Short: "Restart the local daemon, with this program; sandboxes go on",
-		Long: "Restart the local daemon with this program, as after an upgrade. Sandboxes go on. A daemon that was\n" +
-			"started by cove serve is restarted where it was started: systemctl restart cove, for example.",
-		Example: "  cove daemon restart",
-		Args:    argsBetween(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runDaemonRestart(cmd.Context()) },
-	}
-}
-
-func (a *app) runDaemonRestart(ctx context.Context) error {
+func (a *app) restartDaemon(ctx context.Context) error {
 	dir, err := a.stateDir()
 	if err != nil {
 		return err

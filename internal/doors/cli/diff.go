@@ -11,81 +11,50 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type diffOptions struct {
-	jsonOption
-	Paths    []string
-	Patch    bool
-	Stat     bool
-	Limit    int
-	ExitCode bool
-}
-
-func (o *diffOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.StringArrayVar(&o.Paths, "path", nil, "only at or below this absolute path; may be repeated")
-	f.BoolVarP(&o.Patch, "patch", "p", false, "unified diffs of text files too")
-	f.BoolVar(&o.Stat, "stat", false, "sizes and modes too, and how many changes there are")
-	f.IntVar(&o.Limit, "limit", 0, fmt.Sprintf("at most this many changes (default %d)", sandbox.DefaultDiffLimit))
-	f.BoolVar(&o.ExitCode, "exit-code", false, "exit with 1 when there are changes")
-}
-
 func (a *app) diffCommand() *cobra.Command {
-	var opts diffOptions
-	cmd := &cobra.Command{
-		Use:   "diff SUBJECT [AGAINST] [flags]",
-		Short: "Show which files of a sandbox or snapshot differ",
+	var req sandbox.DiffRequest
+	stat, exitCode := false, false
+	return a.make(command{
+		Use: "diff SUBJECT [AGAINST] [flags]", Short: "Show which files of a sandbox or snapshot differ",
 		Long: "Show how the files of a sandbox or snapshot differ from those of another, or from its template:\n" +
 			"A is added, D is deleted, M is modified. /tmp and /dev are memory and are not compared. Paused\n" +
 			"sandboxes stay paused.",
 		Example: "  cove diff work\n" +
 			"  cove diff idea-1 work -p --path /workspace\n" +
 			"  cove diff work before-upgrade --exit-code || echo changed",
-		Args: argsBetween(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runDiff(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Flags: func(f *pflag.FlagSet) {
+			f.StringArrayVar(&req.Paths, "path", nil, "only at or below this absolute path; may be repeated")
+			f.BoolVarP(&req.Patch, "patch", "p", false, "unified diffs of text files too")
+			f.BoolVar(&stat, "stat", false, "sizes and modes too, and how many changes there are")
+			f.IntVar(&req.Limit, "limit", 0, fmt.Sprintf("at most this many changes (default %d)", sandbox.DefaultDiffLimit))
+			f.BoolVar(&exitCode, "exit-code", false, "exit with 1 when there are changes")
+		},
+		Do: action{json: true, run: func(ctx context.Context, c *call) error {
+			req.Against = c.arg(1)
+			diff, err := c.client.Diff(ctx, c.args[0], req)
+			view := func(c *call, d *sandbox.Diff) error { return c.printDiff(d, stat) }
+			if err := shown(c, view, diff, err); err != nil {
+				return err
+			}
+			if exitCode && diff.Added+diff.Removed+diff.Modified > 0 {
+				return &exit{code: exitError}
+			}
+			return nil
+		}},
+	})
 }
 
-func (a *app) runDiff(ctx context.Context, opts diffOptions, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	req := sandbox.DiffRequest{Paths: opts.Paths, Patch: opts.Patch, Limit: opts.Limit}
-	if len(args) == 2 {
-		req.Against = args[1]
-	}
-	diff, err := c.Diff(ctx, args[0], req)
-	if err != nil {
-		return err
-	}
-	if opts.JSON {
-		err = a.printJSON(diff)
-	} else {
-		err = a.printDiff(diff, opts)
-	}
-	if err != nil {
-		return err
-	}
-	if opts.ExitCode && diff.Added+diff.Removed+diff.Modified > 0 {
-		return &exit{code: exitError}
-	}
-	return nil
-}
-
-func (a *app) printDiff(diff *sandbox.Diff, opts diffOptions) error {
+func (a *app) printDiff(diff *sandbox.Diff, stat bool) error {
 	var b strings.Builder
 	for _, c := range diff.Changes {
 		b.WriteString(changeLine(c))
-		if opts.Stat {
+		if stat {
 			b.WriteString(changeStat(c))
 		}
 		b.WriteByte('\n')
 		b.WriteString(a.patch(c.Patch))
 	}
-	if opts.Stat {
+	if stat {
 		fmt.Fprintf(&b, "%d added, %d removed, %d modified\n", diff.Added, diff.Removed, diff.Modified)
 	}
 	if diff.Truncated {

@@ -11,21 +11,17 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
+	return a.make(command{
 		Use: "doctor", Short: "Tell what this machine lets Cove do, and how to get what is missing",
 		Long: "Tell what this machine lets Cove do for the user who asks, and how to get what is missing. The exit\n" +
 			"code is 1 when sandboxes cannot run here at all.",
 		Example: "  cove doctor\n  cove doctor --json",
-		Args:    argsBetween(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runDoctor(cmd.Context(), opts) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Do:      action{here: true, json: true, run: runDoctor},
+	})
 }
 
-func (a *app) runDoctor(ctx context.Context, opts jsonOption) error {
-	dir, err := a.stateDir()
+func runDoctor(ctx context.Context, c *call) error {
+	dir, err := c.stateDir()
 	if err != nil {
 		return err
 	}
@@ -39,15 +35,11 @@ func (a *app) runDoctor(ctx context.Context, opts jsonOption) error {
 			Fix: "build the program with 'make build', which embeds the agent",
 		})
 	}
-	if opts.JSON {
-		err = a.printJSON(report)
-	} else {
-		err = a.print(doctorText(report))
+	view := func(c *call, r *machine.Report) error { return c.print(doctorText(*r)) }
+	if err := shown(c, view, &report, nil); err != nil || report.OK {
+		return err
 	}
-	if err == nil && !report.OK {
-		err = &exit{code: exitError}
-	}
-	return err
+	return &exit{code: exitError}
 }
 
 func doctorText(report machine.Report) string {

@@ -29,33 +29,13 @@ func (o *commandOptions) AddFlags(f *pflag.FlagSet) {
 	f.SetInterspersed(false)
 }
 
-type execOptions struct {
-	commandOptions
-	jsonOption
-	Env        pairs
-	User       string
-	WorkDir    string
-	Shell      bool
-	Background bool
-	Webhook    string
-}
-
-func (o *execOptions) AddFlags(f *pflag.FlagSet) {
-	o.commandOptions.AddFlags(f)
-	f.VarP(&o.Env, "env", "e", "environment, key=value; may be repeated")
-	f.StringVarP(&o.User, "user", "u", "", "user to run as")
-	f.StringVarP(&o.WorkDir, "workdir", "w", "", "working directory")
-	f.BoolVarP(&o.Shell, "shell", "s", false, "the command is one line for a shell")
-	f.BoolVarP(&o.Background, "background", "d", false, "print the job's id as soon as the command has started; see: cove logs")
-	f.BoolVar(&o.JSON, "json", false, "with -d: print the job as JSON")
-	f.StringVar(&o.Webhook, "webhook", "", "with -d: POST to this URL when it has ended, signed with COVE_WEBHOOK_SECRET if that is set")
-}
-
 func (a *app) execCommand() *cobra.Command {
-	var opts execOptions
-	cmd := &cobra.Command{
-		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG...]",
-		Short: "Run a command in a sandbox",
+	var req sandbox.ExecRequest
+	var opts commandOptions
+	var webhook string
+	shell := false
+	return a.make(command{
+		Use: "exec [flags] SANDBOX [--] COMMAND [ARG...]", Short: "Run a command in a sandbox",
 		Long: "Run a command in a sandbox. Its output and its exit code become those of cove; 124 means that\n" +
 			"it timed out, 125 that Cove failed, 126 that the program cannot be run, 127 that there is none, 128+n\n" +
 			"that signal n ended it. Interrupting cove kills it.",
@@ -64,68 +44,57 @@ func (a *app) execCommand() *cobra.Command {
 			"  cove exec -it work -- bash\n" +
 			"  tar c src | cove exec -i work -- tar x\n" +
 			"  cove exec -d work -- python3 -m http.server",
-		Args: argsBetween(2, -1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := opts.request(args, a.Env)
-			if err != nil {
-				return usageError(cmd, err)
-			}
-			return a.runExec(cmd.Context(), opts, args[0], req)
+		Flags: func(f *pflag.FlagSet) {
+			opts.AddFlags(f)
+			f.VarP((*pairs)(&req.Env), "env", "e", "environment, key=value; may be repeated")
+			f.StringVarP(&req.User, "user", "u", "", "user to run as")
+			f.StringVarP(&req.WorkDir, "workdir", "w", "", "working directory")
+			f.BoolVarP(&shell, "shell", "s", false, "the command is one line for a shell")
+			f.BoolVarP(&req.Background, "background", "d", false, "print the job's id as soon as the command has started; see: cove logs")
+			f.StringVar(&webhook, "webhook", "", "with -d: POST to this URL when it has ended, signed with COVE_WEBHOOK_SECRET if that is set")
 		},
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		JSONHelp: "with -d: print the job as JSON",
+		Failed:   exitFailed,
+		Do: action{json: true, run: func(ctx context.Context, c *call) error {
+			req.TimeoutMS = opts.Timeout.Milliseconds()
+			if webhook != "" {
+				req.Webhook = &sandbox.Webhook{URL: webhook, Secret: sandbox.NewSecretValue(c.Env("COVE_WEBHOOK_SECRET"))}
+			}
+			if err := fillCommand(&req, opts, c.args[1:], shell); err != nil {
+				return c.misuse("%w", err)
+			}
+			if !req.Background {
+				return c.runCommandIn(ctx, c.client, c.args[0], req, opts)
+			}
+			job, err := c.client.Exec(ctx, c.args[0], req, nil)
+			if err != nil {
+				return notRun(err)
+			}
+			return shown(c, only(func(j *sandbox.Job) string { return j.ID }), job, nil)
+		}},
+	})
 }
 
-// request is what the command line asks for.
-func (o *execOptions) request(args []string, env func(string) string) (sandbox.ExecRequest, error) {
-	req := sandbox.ExecRequest{Env: o.Env, User: o.User, WorkDir: o.WorkDir, TimeoutMS: o.Timeout.Milliseconds()}
-	command := args[1:]
+// fillCommand puts a command into a request and checks what goes with it.
+func fillCommand(req *sandbox.ExecRequest, opts commandOptions, command []string, shell bool) error {
 	if command[0] == "--" {
 		command = command[1:]
 	}
 	switch {
 	case len(command) == 0:
-		return req, errors.New("exec: no command; put it after the sandbox")
-	case o.Shell && len(command) > 1:
-		return req, errors.New("exec: a line for a shell is one argument; quote it")
-	case o.Background && (o.Interactive || o.Terminal):
-		return req, errors.New("exec: a background command has no input; leave out -i and -t")
-	case o.Webhook != "" && !o.Background:
-		return req, errors.New("exec: a webhook tells the end of a background command; add -d")
-	case o.Shell:
+		return errors.New("exec: no command; put it after the sandbox")
+	case shell && len(command) > 1:
+		return errors.New("exec: a line for a shell is one argument; quote it")
+	case req.Background && (opts.Interactive || opts.Terminal):
+		return errors.New("exec: a background command has no input; leave out -i and -t")
+	case req.Webhook != nil && !req.Background:
+		return errors.New("exec: a webhook tells the end of a background command; add -d")
+	case shell:
 		req.Shell = command[0]
 	default:
 		req.Command = command
 	}
-	if o.Webhook != "" {
-		req.Webhook = &sandbox.Webhook{URL: o.Webhook, Secret: sandbox.NewSecretValue(env("COVE_WEBHOOK_SECRET"))}
-	}
-	return req, nil
-}
-
-func (a *app) runExec(ctx context.Context, opts execOptions, name string, req sandbox.ExecRequest) error {
-	c, err := a.connect()
-	if err != nil {
-		return &exit{code: exitFailed, err: err}
-	}
-	defer closeQuietly(c)
-	if opts.Background {
-		return a.execBackground(ctx, c, opts.JSON, name, req)
-	}
-	return a.runCommandIn(ctx, c, name, req, opts.commandOptions)
-}
-
-func (a *app) execBackground(ctx context.Context, c *client.Client, asJSON bool, name string, req sandbox.ExecRequest) error {
-	req.Background = true
-	job, err := c.Exec(ctx, name, req, nil)
-	switch {
-	case err != nil:
-		return notRun(err)
-	case asJSON:
-		return a.printJSON(job)
-	}
-	return a.print(job.ID + "\n")
+	return nil
 }
 
 // runCommandIn runs a command, passes its output on, and returns nil or an

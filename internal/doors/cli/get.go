@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,70 +13,32 @@ import (
 )
 
 func (a *app) getCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
-		Use:     "get SANDBOX",
-		Short:   "Show a sandbox",
+	return a.make(command{
+		Use: "get SANDBOX", Short: "Show a sandbox",
 		Long:    "Show a sandbox, by id or name; an ended one for a day.",
 		Example: "  cove get work\n  cove get work --json | jq -r .state",
-		Args:    argsBetween(1, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runGet(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Do:      show(sandboxDetails, byName(sandbox.Service.Get)),
+	})
 }
 
-func (a *app) runGet(ctx context.Context, opts jsonOption, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
+var sandboxDetails = details(func(sb *sandbox.Sandbox) []any {
+	fields := []any{
+		"id", sb.ID, "name", sb.Name, "state", sb.State, "reason", sb.Reason, "team", sb.Team, "namespace", sb.Namespace, "template", sb.Template,
+		"forked from", sb.ForkedFrom, "snapshot", sb.Snapshot, "user", sb.User, "workdir", sb.WorkDir,
 	}
-	defer closeQuietly(c)
-	sb, err := c.Get(ctx, args[0])
-	if err != nil {
-		return err
-	}
-	return a.printSandbox(sb, opts)
-}
-
-func (a *app) printSandbox(sb *sandbox.Sandbox, opts jsonOption) error {
-	if opts.JSON {
-		return a.printJSON(sb)
-	}
-	return a.fields(
-		"id", sb.ID,
-		"name", sb.Name,
-		"state", string(sb.State),
-		"reason", sb.Reason,
-		"team", sb.Team,
-		"namespace", sb.Namespace,
-		"template", sb.Template,
-		"forked from", sb.ForkedFrom,
-		"snapshot", sb.Snapshot,
-		"user", sb.User,
-		"workdir", sb.WorkDir,
-		"vcpus", fmt.Sprint(sb.Resources.VCPUs),
-		"memory", fmt.Sprintf("%d MiB", sb.Resources.MemoryMiB),
-		"disk", fmt.Sprintf("%d MiB", sb.Resources.DiskMiB),
-		"pids", fmt.Sprint(sb.Resources.MaxPIDs),
-		"metadata", pairText(sb.Metadata),
-		"env", pairText(sb.Env),
-		"lifetime", bound(sb.LifetimeSeconds),
-		"idle timeout", bound(sb.IdleTimeoutSeconds),
-		"on timeout", string(sb.OnTimeout),
-		"paused life", boundIf(sb.PausedLifetimeSeconds),
-		"history", history(sb.History),
-		"network", policyText(sb.Network),
-		"secrets", secretsText(sb.Secrets),
-		"ports", publishedText(sb.Ports),
-		"created", stamp(&sb.CreatedAt),
-		"last active", stamp(&sb.LastActiveAt),
-		"paused", stamp(sb.PausedAt),
-		"expires", stamp(sb.ExpiresAt),
-		"paused until", stamp(sb.PausedExpiresAt),
-		"ended", stamp(sb.EndedAt),
+	fields = append(fields, limitFields(sb.Resources)...)
+	return append(fields,
+		"metadata", pairText(sb.Metadata), "env", pairText(sb.Env), "lifetime", bound(sb.LifetimeSeconds), "idle timeout", bound(sb.IdleTimeoutSeconds),
+		"on timeout", sb.OnTimeout, "paused life", boundIf(sb.PausedLifetimeSeconds), "history", history(sb.History), "network", policyText(sb.Network),
+		"secrets", pairText(sb.Secrets), "ports", publishedText(sb.Ports), "created", stamp(&sb.CreatedAt), "last active", stamp(&sb.LastActiveAt),
+		"paused", stamp(sb.PausedAt), "expires", stamp(sb.ExpiresAt), "paused until", stamp(sb.PausedExpiresAt), "ended", stamp(sb.EndedAt),
 		"not enforced", strings.Join(sb.Unenforced, "; "),
 	)
+})
+
+// limitFields are the limits of a sandbox, for details.
+func limitFields(r sandbox.Resources) []any {
+	return []any{"vcpus", r.VCPUs, "memory", fmt.Sprintf("%d MiB", r.MemoryMiB), "disk", fmt.Sprintf("%d MiB", r.DiskMiB), "pids", r.MaxPIDs}
 }
 
 func bound(n int64) string {

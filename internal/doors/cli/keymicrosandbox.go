@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -12,25 +13,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type keyMicrosandboxOptions struct {
-	Expire    string
-	Namespace string
-	Images    bool
-	Reset     bool
-}
-
-func (o *keyMicrosandboxOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Expire, "expire", "24h", "how long it is good for: a number and s, m, h, d, w, mo or y")
-	f.StringVarP(&o.Namespace, "namespace", "n", "*", "namespace that it is for; * is all")
-	f.BoolVar(&o.Images, "images", false, "let the key build templates of images, which all teams of the server see")
-	f.BoolVar(&o.Reset, "reset-key", false, "end all such keys made so far")
-}
-
 func (a *app) keyMicrosandboxCommand() *cobra.Command {
-	var opts keyMicrosandboxOptions
-	cmd := &cobra.Command{
-		Use:   "microsandbox [flags]",
-		Short: "Make a key for clients of microsandbox, good for a namespace",
+	var grant microsandbox.Grant
+	var expire string
+	var reset bool
+	return a.make(command{
+		Use: "microsandbox [flags]", Short: "Make a key for clients of microsandbox, good for a namespace",
 		Long: "Make a key for clients of microsandbox, on the server's machine. It is good for what that product's\n" +
 			"clients do (MCP as microsandbox, and its JSON-RPC), in one namespace or in all, and cannot be revoked\n" +
 			"alone. Keys of \"cove key create\" are good there too. An image that the server has no template of is built\n" +
@@ -38,18 +26,21 @@ func (a *app) keyMicrosandboxCommand() *cobra.Command {
 			"It is signed with the key in " + microsandbox.KeyFile + " in the state directory, which is made if missing. Put the\n" +
 			"product's server.key in its place, and the keys that its server has made go on.",
 		Example: "  cove key microsandbox\n  cove key microsandbox --namespace research --expire 3mo",
-		Args:    argsBetween(0, 0),
-		RunE:    func(*cobra.Command, []string) error { return a.runKeyMicrosandbox(opts) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&expire, "expire", "24h", "how long it is good for: a number and s, m, h, d, w, mo or y")
+			f.StringVarP(&grant.Namespace, "namespace", "n", "*", "namespace that it is for; * is all")
+			f.BoolVar(&grant.Images, "images", false, "let the key build templates of images, which all teams of the server see")
+			f.BoolVar(&reset, "reset-key", false, "end all such keys made so far")
+		},
+		Do: action{here: true, run: func(_ context.Context, c *call) error { return c.makeMicrosandboxKey(grant, expire, reset) }},
+	})
 }
 
-func (a *app) runKeyMicrosandbox(opts keyMicrosandboxOptions) error {
+func (a *app) makeMicrosandboxKey(grant microsandbox.Grant, expire string, reset bool) error {
 	if a.globals.URL != "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "the key that signs is on the server's machine; run this there, without --url")
 	}
-	lifetime, err := microsandbox.ParseExpiry(opts.Expire)
+	lifetime, err := microsandbox.ParseExpiry(expire)
 	if err != nil {
 		return err
 	}
@@ -60,15 +51,15 @@ func (a *app) runKeyMicrosandbox(opts keyMicrosandboxOptions) error {
 	if err := server.PrepareStateDir(dir); err != nil {
 		return err
 	}
-	signing, err := microsandbox.MakeServerKey(dir, opts.Reset)
+	signing, err := microsandbox.MakeServerKey(dir, reset)
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	expires := now.Add(lifetime)
-	key, err := microsandbox.NewKey(signing, microsandbox.Grant{Namespace: opts.Namespace, Images: opts.Images}, now, expires)
+	key, err := microsandbox.NewKey(signing, grant, now, expires)
 	if err != nil {
 		return err
 	}
-	return a.print(fmt.Sprintf("Token: %s\nToken expires: %s\nNamespace: %s\n", key, expires.UTC().Format(time.RFC3339), opts.Namespace))
+	return a.print(fmt.Sprintf("Token: %s\nToken expires: %s\nNamespace: %s\n", key, expires.UTC().Format(time.RFC3339), grant.Namespace))
 }

@@ -11,51 +11,37 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type logsOptions struct {
-	jsonOption
-	Follow bool
-	Jobs   bool
-}
-
-func (o *logsOptions) AddFlags(f *pflag.FlagSet) {
-	f.BoolVarP(&o.Follow, "follow", "f", false, "go on until the job ends")
-	f.BoolVar(&o.Jobs, "jobs", false, "list the sandbox's jobs in place of output")
-	f.BoolVar(&o.JSON, "json", false, "with --jobs: print JSON")
-}
-
 func (a *app) logsCommand() *cobra.Command {
-	var opts logsOptions
-	cmd := &cobra.Command{
-		Use:   "logs SANDBOX [JOB]",
-		Short: "Show the kept output of a job",
+	follow, jobs := false, false
+	return a.make(command{
+		Use: "logs SANDBOX [JOB]", Short: "Show the kept output of a job",
 		Long: "Show the kept output of a job: of the newest one when none is named. Of long output the\n" +
 			"first and the last part are kept.",
 		Example: "  cove logs work\n  cove logs -f work job-1\n  cove logs --jobs work",
-		Args:    argsBetween(1, 2),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runLogs(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
+			f.BoolVar(&jobs, "jobs", false, "list the sandbox's jobs in place of output")
+		},
+		JSONHelp: "with --jobs: print JSON",
+		Do: action{json: true, run: func(ctx context.Context, c *call) error {
+			if jobs {
+				return list(jobTable, allOf(sandbox.Service.ListJobs)).run(ctx, c)
+			}
+			return c.logs(ctx, follow)
+		}},
+	})
 }
 
-func (a *app) runLogs(ctx context.Context, opts logsOptions, args []string) error {
-	c, err := a.connect()
+func (c *call) logs(ctx context.Context, follow bool) error {
+	job, err := pickJob(ctx, c.client, c.args)
 	if err != nil {
 		return err
 	}
-	defer closeQuietly(c)
-	if opts.Jobs {
-		return a.listJobs(ctx, c, opts.jsonOption, args[0])
-	}
-	job, err := pickJob(ctx, c, args)
-	if err != nil {
+	if follow || job.State == sandbox.JobExited {
+		_, err = c.client.Attach(ctx, c.args[0], job.ID, sandbox.AttachRequest{}, c.outputSink())
 		return err
 	}
-	if opts.Follow || job.State == sandbox.JobExited {
-		_, err = c.Attach(ctx, args[0], job.ID, sandbox.AttachRequest{}, a.outputSink())
-		return err
-	}
-	return a.keptOutput(ctx, c, args[0], job)
+	return c.keptOutput(ctx, c.client, c.args[0], job)
 }
 
 func pickJob(ctx context.Context, c *client.Client, args []string) (*sandbox.Job, error) {
@@ -99,19 +85,4 @@ func (a *app) keptOutput(ctx context.Context, c *client.Client, name string, job
 		return nil
 	}
 	return err
-}
-
-func (a *app) listJobs(ctx context.Context, c *client.Client, opts jsonOption, name string) error {
-	jobs, err := sandbox.All(ctx, sandbox.Of(name, c.ListJobs))
-	if err != nil {
-		return err
-	}
-	if opts.JSON {
-		return a.printJSON(itemList[sandbox.Job]{jobs})
-	}
-	rows := make([][]string, 0, len(jobs))
-	for _, job := range jobs {
-		rows = append(rows, []string{job.ID, string(job.State), outcome(&job), span(job.Duration()), oneLine(job.Command)})
-	}
-	return a.printTable([]string{"JOB", "STATE", "RESULT", "TIME", "COMMAND"}, rows)
 }

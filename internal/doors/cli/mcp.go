@@ -14,27 +14,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type mcpOptions struct {
-	Dialect  string
-	Toolsets []string
-	Tools    []string
-	ReadOnly bool
-	Verbose  bool
-}
-
-func (o *mcpOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Dialect, "dialect", "", "tools to speak: native, or the name of another product (default native)")
-	f.StringSliceVar(&o.Toolsets, "toolsets", nil, "sets of tools to offer, such as core, default or all (default COVE_TOOLSETS, or the dialect's)")
-	f.StringSliceVar(&o.Tools, "tools", nil, "single tools to offer, besides the toolsets if any are named (default COVE_TOOLS)")
-	f.BoolVar(&o.ReadOnly, "read-only", false, "only tools that change nothing")
-	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error")
-}
-
 func (a *app) mcpCommand() *cobra.Command {
-	var opts mcpOptions
-	cmd := &cobra.Command{
-		Use:   "mcp [flags]",
-		Short: "Serve MCP on standard input and output",
+	var cfg mcpserver.Config
+	verbose := false
+	return a.make(command{
+		Use: "mcp [flags]", Short: "Serve MCP on standard input and output",
 		Long: "Serve the Model Context Protocol on standard input and output, for a client that starts it.\n" +
 			"It works on the local daemon, which is started when it is needed, or on the server that --url\n" +
 			"names.\n\n" +
@@ -42,15 +26,20 @@ func (a *app) mcpCommand() *cobra.Command {
 			"makes sandboxes: clients with a namespace of their own neither see nor end what others make. A client of\n" +
 			"microsandbox names namespaces itself, and works in all unless one is given.",
 		Example: "  cove mcp\n  cove mcp --namespace claude\n  cove mcp --read-only --toolsets core\n  cove mcp --toolsets default,computer --tools network_log\n  COVE_API_KEY=... cove mcp --url https://cove.example.com",
-		Args:    argsBetween(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runMCP(cmd.Context(), opts) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&cfg.Dialect, "dialect", "", "tools to speak: native, or the name of another product (default native)")
+			f.StringSliceVar(&cfg.Toolsets, "toolsets", nil, "sets of tools to offer, such as core, default or all (default COVE_TOOLSETS, or the dialect's)")
+			f.StringSliceVar(&cfg.Tools, "tools", nil, "single tools to offer, besides the toolsets if any are named (default COVE_TOOLS)")
+			f.BoolVar(&cfg.ReadOnly, "read-only", false, "only tools that change nothing")
+			f.BoolVarP(&verbose, "verbose", "v", false, "log to standard error")
+		},
+		// The dialect may name the server, so that the client is made later.
+		Do: action{here: true, run: func(ctx context.Context, c *call) error { return c.runMCP(ctx, cfg, verbose) }},
+	})
 }
 
-func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
-	d, err := dialects.Find(opts.Dialect)
+func (a *app) runMCP(ctx context.Context, cfg mcpserver.Config, verbose bool) error {
+	d, err := dialects.Find(cfg.Dialect)
 	if err != nil {
 		return err
 	}
@@ -58,8 +47,8 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 		server, key := product.Environment(a.Env)
 		a.globals.URL, a.globals.Key = cmp.Or(a.globals.URL, server), cmp.Or(a.globals.Key, key)
 	}
-	if _, ok := d.(dialect.Toolsetter); ok && len(opts.Toolsets) == 0 && len(opts.Tools) == 0 {
-		opts.Toolsets, opts.Tools = dialect.ParseToolsets(a.Env("COVE_TOOLSETS")), dialect.ParseToolsets(a.Env("COVE_TOOLS"))
+	if _, ok := d.(dialect.Toolsetter); ok && len(cfg.Toolsets) == 0 && len(cfg.Tools) == 0 {
+		cfg.Toolsets, cfg.Tools = dialect.ParseToolsets(a.Env("COVE_TOOLSETS")), dialect.ParseToolsets(a.Env("COVE_TOOLS"))
 	}
 	a.globals.Namespace = cmp.Or(a.globals.Namespace, dialect.DefaultNamespace(d))
 	c, err := a.connect()
@@ -72,7 +61,7 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 	if product, ok := d.(dialect.Logged); ok {
 		log = slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: product.LogLevel(a.Env)}))
 	}
-	if opts.Verbose {
+	if verbose {
 		log = slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	svc := sandbox.Service(c)
@@ -81,8 +70,6 @@ func (a *app) runMCP(ctx context.Context, opts mcpOptions) error {
 		defer w.done()
 		svc = sessionBound{c, w.made}
 	}
-	return mcpserver.RunStdio(ctx, mcpserver.Config{
-		Service: svc, Version: a.Version, Log: log,
-		Dialect: opts.Dialect, Toolsets: opts.Toolsets, Tools: opts.Tools, ReadOnly: opts.ReadOnly, Env: a.Env,
-	}, a.Stdin, a.Stdout)
+	cfg.Service, cfg.Version, cfg.Log, cfg.Env = svc, a.Version, log, a.Env
+	return mcpserver.RunStdio(ctx, cfg, a.Stdin, a.Stdout)
 }

@@ -130,16 +130,17 @@ func (a *app) startWatchdog() (io.WriteCloser, error) {
 }
 
 func (a *app) mcpWatchdogCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: mcpWatchdogCommand, Short: "End the sandboxes that standard input names when it is closed", Hidden: true,
-		Args: argsBetween(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runMCPWatchdog(cmd.Context()) },
-	}
+	cmd := a.make(command{
+		Use: mcpWatchdogCommand, Short: "End the sandboxes that standard input names when it is closed",
+		Do: action{run: watchMCP},
+	})
+	cmd.Hidden = true
+	return cmd
 }
 
-func (a *app) runMCPWatchdog(ctx context.Context) error {
+func watchMCP(ctx context.Context, c *call) error {
 	var ids []string
-	for in := bufio.NewScanner(a.Stdin); in.Scan(); {
+	for in := bufio.NewScanner(c.Stdin); in.Scan(); {
 		line := strings.TrimSpace(in.Text())
 		if line == endedLine {
 			return nil
@@ -151,14 +152,9 @@ func (a *app) runMCPWatchdog(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
 	var errs []error
 	for _, id := range ids {
-		if _, err := c.Kill(ctx, id); err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
+		if _, err := c.client.Kill(ctx, id); err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
 			errs = append(errs, err)
 		}
 	}

@@ -5,39 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// mountOptions are what a new sandbox is shown.
-type mountOptions struct {
-	Mounts []sandbox.Mount
-}
-
-// AddFlags adds the options' flags.
-func (o *mountOptions) AddFlags(f *pflag.FlagSet) {
-	f.Var(mountFlag{o, "mount", parseMount}, "mount", "show a volume, a directory of the server or one in memory:\ntype=volume|bind|tmpfs,source=NAME,target=/data[,readonly][,tmpfs-size=64m]; may be repeated")
-	f.Var(mountFlag{o, "volume", parseVolume}, "volume", "show a volume: NAME:/data[:ro]; may be repeated")
-}
-
-// mountFlag adds to mounts in one syntax.
-type mountFlag struct {
-	to    *mountOptions
-	kind  string
-	parse func(string) (sandbox.Mount, error)
-}
-
-func (m mountFlag) String() string { return "" }
-func (m mountFlag) Type() string   { return m.kind }
-
-func (m mountFlag) Set(s string) error {
-	mount, err := m.parse(s)
-	if err == nil {
-		m.to.Mounts = append(m.to.Mounts, mount)
-	}
-	return err
-}
 
 // parseVolume reads NAME:TARGET[:ro|:rw], or with a path for NAME a directory of
 // the server.

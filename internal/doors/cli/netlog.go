@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -18,39 +17,46 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type netlogOptions struct {
-	jsonOption
-	Follow              bool
-	Host, Verdict, Kind string
-	Since, Until        string
-	Limit               int
-}
-
-func (o *netlogOptions) AddFlags(f *pflag.FlagSet) {
-	f.BoolVar(&o.JSON, "json", false, "print JSON; with -f an event a line")
-	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with what comes, until the sandbox ends")
-	f.StringVar(&o.Host, "host", "", "only this domain, or all below one: *.example.com")
-	f.StringVar(&o.Verdict, "verdict", "", "only allowed, blocked or failed")
-	f.StringVar(&o.Kind, "kind", "", "only connection, dns or request")
-	f.StringVar(&o.Since, "since", "", "only what is newer: 10m, or a time such as 2026-01-02T15:04:05Z")
-	f.StringVar(&o.Until, "until", "", "only what is older: 10m, or a time such as 2026-01-02T15:04:05Z")
-	f.IntVarP(&o.Limit, "limit", "n", 50, "the newest so many events")
-}
-
-func (o *netlogOptions) request() (sandbox.NetworkLogRequest, error) {
-	req := sandbox.NetworkLogRequest{Kind: sandbox.NetworkKind(o.Kind), Verdict: sandbox.NetworkVerdict(o.Verdict), Host: o.Host}
-	if o.Limit < 0 {
-		return req, fmt.Errorf("netlog: -n %d is negative", o.Limit)
-	}
-	if o.Follow && o.Until != "" {
-		return req, errors.New("netlog: -f goes on with what comes; leave out --until")
-	}
-	var err error
-	if req.Since, err = logTime("--since", o.Since); err != nil {
-		return req, err
-	}
-	req.Until, err = logTime("--until", o.Until)
-	return req, err
+func (a *app) netlogCommand() *cobra.Command {
+	var req sandbox.NetworkLogRequest
+	var since, until string
+	limit, follow := 0, false
+	return a.make(command{
+		Use: "netlog SANDBOX", Short: "Show what a sandbox has tried to reach",
+		Long: "Show what a sandbox has tried to reach, and what became of it: connections, DNS questions and\n" +
+			"requests in which a secret was used, the newest last. The log of an ended sandbox is kept for a day.",
+		Example: "  cove netlog work\n  cove netlog -f work --verdict blocked\n  cove netlog work --host '*.example.com' --since 10m --json",
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until the sandbox ends")
+			f.StringVar(&req.Host, "host", "", "only this domain, or all below one: *.example.com")
+			f.StringVar((*string)(&req.Verdict), "verdict", "", "only allowed, blocked or failed")
+			f.StringVar((*string)(&req.Kind), "kind", "", "only connection, dns or request")
+			f.StringVar(&since, "since", "", "only what is newer: 10m, or a time such as 2026-01-02T15:04:05Z")
+			f.StringVar(&until, "until", "", "only what is older: 10m, or a time such as 2026-01-02T15:04:05Z")
+			f.IntVarP(&limit, "limit", "n", 50, "the newest so many events")
+		},
+		JSONHelp: "print JSON; with -f an event a line",
+		Do: action{json: true, run: func(ctx context.Context, c *call) (err error) {
+			if limit < 0 {
+				return c.misuse("netlog: -n %d is negative", limit)
+			}
+			if follow && until != "" {
+				return c.misuse("netlog: -f goes on with what comes; leave out --until")
+			}
+			if req.Since, err = logTime("--since", since); err != nil {
+				return c.misuse("%w", err)
+			}
+			if req.Until, err = logTime("--until", until); err != nil {
+				return c.misuse("%w", err)
+			}
+			if follow {
+				return c.followNetlog(ctx, req, limit)
+			}
+			return list(table(eventHeadings, eventRow), func(ctx context.Context, c *call) ([]sandbox.NetworkEvent, error) {
+				return newestEvents(ctx, c.client, c.args[0], req, limit)
+			}).run(ctx, c)
+		}},
+	})
 }
 
 // logTime reads a time, or how long ago that was; nothing is nil.
@@ -67,49 +73,6 @@ func logTime(flag, s string) (*time.Time, error) {
 		at = time.Now().Add(-d)
 	}
 	return &at, nil
-}
-
-func (a *app) netlogCommand() *cobra.Command {
-	var opts netlogOptions
-	cmd := &cobra.Command{
-		Use: "netlog SANDBOX", Short: "Show what a sandbox has tried to reach",
-		Long: "Show what a sandbox has tried to reach, and what became of it: connections, DNS questions and\n" +
-			"requests in which a secret was used, the newest last. The log of an ended sandbox is kept for a day.",
-		Example: "  cove netlog work\n  cove netlog -f work --verdict blocked\n  cove netlog work --host '*.example.com' --since 10m --json",
-		Args:    argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := opts.request()
-			if err != nil {
-				return usageError(cmd, err)
-			}
-			return a.runNetlog(cmd.Context(), opts, req, args)
-		},
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runNetlog(ctx context.Context, opts netlogOptions, req sandbox.NetworkLogRequest, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	if opts.Follow {
-		return a.followNetlog(ctx, c, opts, req, args[0])
-	}
-	events, err := newestEvents(ctx, c, args[0], req, opts.Limit)
-	if err != nil {
-		return err
-	}
-	if opts.JSON {
-		return a.printJSON(itemList[sandbox.NetworkEvent]{events})
-	}
-	rows := make([][]string, 0, len(events))
-	for i := range events {
-		rows = append(rows, eventRow(&events[i]))
-	}
-	return a.printTable(eventHeadings, rows)
 }
 
 // newestEvents returns the newest events, the oldest of them first. What is
@@ -140,17 +103,18 @@ func newestEvents(ctx context.Context, c *client.Client, name string, req sandbo
 }
 
 // followNetlog shows the newest events and then those that come.
-func (a *app) followNetlog(ctx context.Context, c *client.Client, opts netlogOptions, req sandbox.NetworkLogRequest, name string) error {
+func (c *call) followNetlog(ctx context.Context, req sandbox.NetworkLogRequest, limit int) error {
+	name := c.args[0]
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	show := a.liveEvents(opts.JSON)
+	show := c.liveEvents()
 	// Following begins before the past is read, so that nothing is missed
 	// between the two.
 	coming := make(chan sandbox.NetworkEvent, 1024)
 	failed := make(chan error, 1)
 	go func() {
 		defer close(coming)
-		failed <- c.FollowNetworkLog(ctx, name, req, func(ev sandbox.NetworkEvent) error {
+		failed <- c.client.FollowNetworkLog(ctx, name, req, func(ev sandbox.NetworkEvent) error {
 			select {
 			case coming <- ev:
 				return nil
@@ -159,7 +123,7 @@ func (a *app) followNetlog(ctx context.Context, c *client.Client, opts netlogOpt
 			}
 		})
 	}()
-	past, err := newestEvents(ctx, c, name, req, opts.Limit)
+	past, err := newestEvents(ctx, c.client, name, req, limit)
 	if err != nil {
 		return err
 	}
@@ -182,8 +146,8 @@ func (a *app) followNetlog(ctx context.Context, c *client.Client, opts netlogOpt
 }
 
 // liveEvents returns what prints events one by one.
-func (a *app) liveEvents(asJSON bool) func(*sandbox.NetworkEvent) error {
-	if asJSON {
+func (c *call) liveEvents() func(*sandbox.NetworkEvent) error {
+	if c.json {
 		return func(ev *sandbox.NetworkEvent) error {
 			line, err := json.Marshal(struct {
 				SchemaVersion int `json:"schema_version"`
@@ -192,7 +156,7 @@ func (a *app) liveEvents(asJSON bool) func(*sandbox.NetworkEvent) error {
 			if err != nil {
 				return fmt.Errorf("encode an event: %w", err)
 			}
-			return a.print(string(line) + "\n")
+			return c.print(string(line) + "\n")
 		}
 	}
 	widths := []int{25, 8, 5, 40, 5, 9, 9, 7}
@@ -207,7 +171,7 @@ func (a *app) liveEvents(asJSON bool) func(*sandbox.NetworkEvent) error {
 			}
 			b.WriteString(cell)
 		}
-		return a.print(strings.TrimRight(b.String(), " ") + "\n")
+		return c.print(strings.TrimRight(b.String(), " ") + "\n")
 	}
 	headed := false
 	return func(ev *sandbox.NetworkEvent) error {
@@ -217,17 +181,14 @@ func (a *app) liveEvents(asJSON bool) func(*sandbox.NetworkEvent) error {
 				return err
 			}
 		}
-		return line(eventRow(ev))
+		return line(texts(eventRow(ev)))
 	}
 }
 
 var eventHeadings = []string{"TIME", "VERDICT", "PROTO", "TO", "PORT", "OUT", "IN", "TOOK", "WHY"}
 
-func eventRow(ev *sandbox.NetworkEvent) []string {
-	port, took := "", ""
-	if ev.Port != 0 {
-		port = strconv.Itoa(ev.Port)
-	}
+func eventRow(ev *sandbox.NetworkEvent) []any {
+	took := ""
 	if ev.DurationMS != 0 {
 		took = (time.Duration(ev.DurationMS) * time.Millisecond).String()
 	}
@@ -239,14 +200,7 @@ func eventRow(ev *sandbox.NetworkEvent) []string {
 	if ev.Kind == sandbox.NetworkDNS {
 		protocol = "dns"
 	}
-	return []string{stamp(&ev.Time), verdict, protocol, eventTarget(ev), port, traffic(ev.BytesOut), traffic(ev.BytesIn), took, eventReason(ev)}
-}
-
-func traffic(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return bytesText(n)
+	return []any{stamp(&ev.Time), verdict, protocol, eventTarget(ev), number(ev.Port), sizeText(ev.BytesOut), sizeText(ev.BytesIn), took, eventReason(ev)}
 }
 
 // eventTarget tells where to, or what was asked.

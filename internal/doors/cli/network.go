@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -60,16 +58,14 @@ func (o *reachOptions) policy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
 type networkOptions struct {
 	reachOptions
 	File    string
-	Secrets secretList
-	Publish publishedPorts
+	Secrets []secretUse
 }
 
 // AddFlags adds the options' flags.
 func (o *networkOptions) AddFlags(f *pflag.FlagSet) {
 	o.reachOptions.AddFlags(f)
 	f.StringVar(&o.File, "network-file", "", "the whole policy in JSON or YAML, with rules and limits, as cove egress --json prints it; - is standard input")
-	f.Var(&o.Secrets, "secret", "secret that it may use without seeing it, ENV=NAME, or NAME of a provider's; may be repeated")
-	f.Var(&o.Publish, "publish", "port of this machine that leads to one of the sandbox, [ADDRESS:]HOST:GUEST; may be repeated")
+	f.Var(repeated[secretUse]{&o.Secrets, "ENV=NAME", parseSecretUse}, "secret", "secret that it may use without seeing it, ENV=NAME, or NAME of a provider's; may be repeated")
 }
 
 // apply puts the options into a request.
@@ -84,7 +80,6 @@ func (o *networkOptions) apply(ctx context.Context, c *client.Client, stdin io.R
 			return err
 		}
 	}
-	req.Ports = o.Publish
 	if len(o.Secrets) == 0 {
 		return nil
 	}
@@ -140,42 +135,6 @@ func (s secretUse) variable(ctx context.Context, c *client.Client) (string, erro
 	return "", sandbox.Errorf(sandbox.CodeInvalid, "say which environment variable gets the placeholder of %s: ENV=%s", s.name, s.name)
 }
 
-// secretList is a flag for secrets, which may be repeated.
-type secretList []secretUse
-
-// String implements pflag.Value.
-func (*secretList) String() string { return "" }
-
-// Type implements pflag.Value.
-func (*secretList) Type() string { return "ENV=NAME" }
-
-// Set implements pflag.Value.
-func (l *secretList) Set(s string) error {
-	use, err := parseSecretUse(s)
-	if err == nil {
-		*l = append(*l, use)
-	}
-	return err
-}
-
-// publishedPorts is a flag for ports of the host, which may be repeated.
-type publishedPorts []sandbox.PublishedPort
-
-// String implements pflag.Value.
-func (*publishedPorts) String() string { return "" }
-
-// Type implements pflag.Value.
-func (*publishedPorts) Type() string { return "ports" }
-
-// Set implements pflag.Value.
-func (l *publishedPorts) Set(s string) error {
-	p, err := parsePublished(s)
-	if err == nil {
-		*l = append(*l, p)
-	}
-	return err
-}
-
 func parsePublished(s string) (sandbox.PublishedPort, error) {
 	var p sandbox.PublishedPort
 	wrong := fmt.Errorf("%q is not [ADDRESS:]HOST:GUEST, such as 8080:80; HOST 0 is any free port", s)
@@ -218,14 +177,6 @@ func publishedText(ports []sandbox.PublishedPort) string {
 		out = append(out, fmt.Sprintf("%s to %d", net.JoinHostPort(address, strconv.Itoa(p.Host)), p.Guest))
 	}
 	return strings.Join(out, ", ")
-}
-
-func secretsText(secrets map[string]string) string {
-	var out []string
-	for _, env := range slices.Sorted(maps.Keys(secrets)) {
-		out = append(out, env+"="+secrets[env])
-	}
-	return strings.Join(out, " ")
 }
 
 // policyText tells a policy in a few words.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -61,18 +62,6 @@ func (a *app) printJSON(v any) error {
 	return a.print(pretty.String())
 }
 
-// printIDs prints ids, one a line, or all as JSON.
-func printIDs[T any](a *app, opts jsonOption, items []T, id func(*T) string) error {
-	if opts.JSON {
-		return a.printJSON(itemList[T]{items})
-	}
-	var b strings.Builder
-	for i := range items {
-		b.WriteString(id(&items[i]) + "\n")
-	}
-	return a.print(b.String())
-}
-
 // print writes a result.
 func (a *app) print(text string) error {
 	if _, err := io.WriteString(a.Stdout, text); err != nil {
@@ -84,6 +73,20 @@ func (a *app) print(text string) error {
 // printTable prints rows under their headings. On a terminal these are bold, and
 // long cells are cut so that a row has a line.
 func (a *app) printTable(headings []string, rows [][]string) error {
+	text, err := tableText(headings, rows, a.columns())
+	if err != nil {
+		return err
+	}
+	if isTerminal(a.Stdout) {
+		head, rest, _ := strings.Cut(text, "\n")
+		text = "\x1b[1m" + head + "\x1b[0m\n" + rest
+	}
+	return a.print(text)
+}
+
+// tableText lays rows out under their headings. Cells are cut where a row has no
+// room, unless that is 0.
+func tableText(headings []string, rows [][]string, room int) (string, error) {
 	for _, row := range rows {
 		for i := range row {
 			if row[i] = cleanLine(row[i]); row[i] == "" {
@@ -92,7 +95,7 @@ func (a *app) printTable(headings []string, rows [][]string) error {
 		}
 	}
 	rows = append([][]string{headings}, rows...)
-	if room := a.columns(); room > 0 {
+	if room > 0 {
 		fitted(room, rows)
 	}
 	var b strings.Builder
@@ -100,15 +103,8 @@ func (a *app) printTable(headings []string, rows [][]string) error {
 	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	text := b.String()
-	if isTerminal(a.Stdout) {
-		head, rest, _ := strings.Cut(text, "\n")
-		text = "\x1b[1m" + head + "\x1b[0m\n" + rest
-	}
-	return a.print(text)
+	err := w.Flush()
+	return b.String(), err
 }
 
 // leastColumn is how narrow a column may become, in characters.
@@ -150,8 +146,8 @@ func fitted(room int, rows [][]string) {
 
 // fields prints names with their values, one a line; empty values are left
 // out. On a terminal long values go on below where they began.
-func (a *app) fields(pairs ...string) error {
-	width := 0
+func (a *app) fields(values ...any) error {
+	pairs, width := texts(values), 0
 	for i := 0; i < len(pairs); i += 2 {
 		width = max(width, len(pairs[i]))
 	}
@@ -312,3 +308,14 @@ func oneLine(command []string) string {
 	}
 	return line
 }
+
+// number tells a number that may not be there.
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// numbersText tells numbers with blanks between.
+func numbersText(n []int) string { return strings.Trim(fmt.Sprint(n), "[]") }

@@ -39,33 +39,27 @@ func parseForwarding(s string) (forwarding, error) {
 }
 
 func (a *app) portForwardCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.make(command{
 		Use: "port-forward SANDBOX [LOCAL:]REMOTE...", Short: "Lead ports of this machine to ports of a sandbox",
 		Long: "Lead ports of this machine to ports of a sandbox until it is interrupted. Only 127.0.0.1 is\n" +
 			"listened on. Every protocol over TCP goes through. LOCAL is REMOTE if it is left out, and a free\n" +
 			"port if it is 0.",
 		Example: "  cove port-forward work 8080:80\n  cove port-forward work 5432 0:6379",
-		Args:    argsBetween(2, -1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Do: action{run: func(ctx context.Context, c *call) error {
 			var forwardings []forwarding
-			for _, arg := range args[1:] {
+			for _, arg := range c.args[1:] {
 				f, err := parseForwarding(arg)
 				if err != nil {
-					return usageError(cmd, err)
+					return c.misuse("%w", err)
 				}
 				forwardings = append(forwardings, f)
 			}
-			return a.runPortForward(cmd.Context(), args[0], forwardings)
-		},
-	}
+			return c.portForward(ctx, c.client, c.args[0], forwardings)
+		}},
+	})
 }
 
-func (a *app) runPortForward(ctx context.Context, name string, forwardings []forwarding) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
+func (a *app) portForward(ctx context.Context, c *client.Client, name string, forwardings []forwarding) error {
 	sb, err := c.Get(ctx, name)
 	if err != nil {
 		return err

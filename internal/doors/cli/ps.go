@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,21 +14,6 @@ import (
 
 	"github.com/cove-sh/cove/sandbox"
 )
-
-type psOptions struct {
-	jsonOption
-	Sort string
-	Kill pid
-	Sig  string
-}
-
-// AddFlags adds the options' flags.
-func (o *psOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Sort, "sort", "pid", "order: pid, cpu or memory")
-	f.Var(&o.Kill, "kill", "in place of the list, send a signal to this process")
-	f.StringVarP(&o.Sig, "signal", "s", "TERM", "with --kill: the signal")
-	o.jsonOption.AddFlags(f)
-}
 
 // pid is a flag for a process.
 type pid int
@@ -54,43 +40,31 @@ func (p *pid) Set(text string) error {
 }
 
 func (a *app) psCommand() *cobra.Command {
-	var opts psOptions
-	cmd := &cobra.Command{
+	var kill pid
+	var order, signal string
+	processes := list(processTable, func(ctx context.Context, c *call) ([]sandbox.Process, error) {
+		items, err := allOf(sandbox.Service.ListProcesses)(ctx, c)
+		sortProcesses(items, order)
+		return items, err
+	})
+	return a.make(command{
 		Use: "ps SANDBOX", Short: "List the processes in a sandbox, or signal one",
 		Example: "  cove ps work\n  cove ps --sort memory work\n  cove ps --kill 42 -s KILL work",
-		Args:    argsBetween(1, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runPs(cmd, opts, args[0]) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runPs(cmd *cobra.Command, opts psOptions, name string) error {
-	ctx := cmd.Context()
-	if !slices.Contains([]string{"pid", "cpu", "memory"}, opts.Sort) {
-		return usageError(cmd, fmt.Errorf("ps: --sort is pid, cpu or memory"))
-	}
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	if cmd.Flags().Changed("kill") {
-		return c.SignalProcess(ctx, name, int(opts.Kill), opts.Sig)
-	}
-	list, err := sandbox.All(ctx, sandbox.Of(name, c.ListProcesses))
-	if err != nil {
-		return err
-	}
-	sortProcesses(list, opts.Sort)
-	if opts.JSON {
-		return a.printJSON(itemList[sandbox.Process]{list})
-	}
-	rows := make([][]string, 0, len(list))
-	for i := range list {
-		rows = append(rows, processRow(&list[i]))
-	}
-	return a.printTable([]string{"PID", "PARENT", "USER", "STATE", "CPU", "MEMORY", "TIME", "OF", "COMMAND"}, rows)
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&order, "sort", "pid", "order: pid, cpu or memory")
+			f.Var(&kill, "kill", "in place of the list, send a signal to this process")
+			f.StringVarP(&signal, "signal", "s", "TERM", "with --kill: the signal")
+		},
+		Do: action{json: true, run: func(ctx context.Context, c *call) error {
+			if !slices.Contains([]string{"pid", "cpu", "memory"}, order) {
+				return c.misuse("ps: --sort is pid, cpu or memory")
+			}
+			if kill != 0 {
+				return c.client.SignalProcess(ctx, c.args[0], int(kill), signal)
+			}
+			return processes.run(ctx, c)
+		}},
+	})
 }
 
 func sortProcesses(items []sandbox.Process, by string) {
@@ -105,97 +79,48 @@ func sortProcesses(items []sandbox.Process, by string) {
 	})
 }
 
-func processRow(p *sandbox.Process) []string {
-	command := oneLine(p.Command)
-	if command == "" {
-		command = "[" + p.Name + "]"
-	}
-	of := p.Job
-	if of == "" {
-		of = p.Context
-	}
+var processHeadings = []string{"PID", "PARENT", "USER", "STATE", "CPU", "MEMORY", "TIME", "OF", "COMMAND"}
+
+var processTable = table(processHeadings, processRow)
+
+func processRow(p *sandbox.Process) []any {
 	used := time.Duration(p.CPUSeconds * float64(time.Second)).Round(10 * time.Millisecond)
-	return []string{
-		fmt.Sprint(p.PID), fmt.Sprint(p.Parent), p.User, p.State, fmt.Sprintf("%.1f%%", p.CPUPercent), bytesText(p.MemoryBytes), used.String(), of, command,
+	return []any{
+		p.PID, p.Parent, p.User, p.State, fmt.Sprintf("%.1f%%", p.CPUPercent), bytesText(p.MemoryBytes), used,
+		cmp.Or(p.Job, p.Context), cmp.Or(oneLine(p.Command), "["+p.Name+"]"),
 	}
-}
-
-type envOptions struct {
-	jsonOption
-	Unset   []string
-	Replace bool
-}
-
-// AddFlags adds the options' flags.
-func (o *envOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.Unset, "unset", nil, "variable to remove; may be repeated")
-	f.BoolVar(&o.Replace, "replace", false, "first remove all that the sandbox has besides its template's")
-	o.jsonOption.AddFlags(f)
 }
 
 func (a *app) envCommand() *cobra.Command {
-	var opts envOptions
-	cmd := &cobra.Command{
+	var req sandbox.SetEnvRequest
+	variables := table([]string{"NAME", "SOURCE", "VALUE"}, func(v *sandbox.EnvVar) []any { return []any{v.Name, v.Source, v.Value} })
+	changes := func() bool { return len(req.Set)+len(req.Unset) > 0 || req.Replace }
+	return a.make(command{
 		Use: "env SANDBOX [NAME=VALUE...]", Short: "Show or change the environment of a sandbox",
 		Long: "Show the environment that commands and code in a sandbox get, or change it for those that start\n" +
 			"from now on. Interpreters see it with their next run. Placeholders of secrets are not shown.",
 		Example: "  cove env work\n  cove env work DEBUG=1 --unset TRACE",
-		Args:    argsBetween(1, -1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runEnv(cmd, opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runEnv(cmd *cobra.Command, opts envOptions, args []string) error {
-	var set pairs
-	for _, arg := range args[1:] {
-		if err := set.Set(arg); err != nil {
-			return usageError(cmd, fmt.Errorf("env: %w; use NAME=VALUE", err))
-		}
-	}
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	changes := len(set)+len(opts.Unset) > 0 || opts.Replace
-	list, err := sandbox.All(cmd.Context(), func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
-		if changes && p.Cursor == "" { // the answer is the first part
-			return c.SetEnv(ctx, args[0], sandbox.SetEnvRequest{Set: set, Unset: opts.Unset, Replace: opts.Replace})
-		}
-		return c.GetEnv(ctx, args[0], p)
+		Flags: func(f *pflag.FlagSet) {
+			f.StringArrayVar(&req.Unset, "unset", nil, "variable to remove; may be repeated")
+			f.BoolVar(&req.Replace, "replace", false, "first remove all that the sandbox has besides its template's")
+		},
+		Do: list(func(c *call, items []sandbox.EnvVar) error {
+			if changes() {
+				return nil
+			}
+			return variables(c, items)
+		}, func(ctx context.Context, c *call) ([]sandbox.EnvVar, error) {
+			for _, arg := range c.args[1:] {
+				if err := (*pairs)(&req.Set).Set(arg); err != nil {
+					return nil, c.misuse("env: %w; use NAME=VALUE", err)
+				}
+			}
+			return sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
+				if changes() && p.Cursor == "" { // the answer is the first part
+					return c.client.SetEnv(ctx, c.args[0], req)
+				}
+				return c.client.GetEnv(ctx, c.args[0], p)
+			})
+		}),
 	})
-	switch {
-	case err != nil:
-		return err
-	case opts.JSON:
-		return a.printJSON(itemList[sandbox.EnvVar]{list})
-	case changes:
-		return nil
-	}
-	rows := make([][]string, 0, len(list))
-	for _, v := range list {
-		rows = append(rows, []string{v.Name, v.Source, v.Value})
-	}
-	return a.printTable([]string{"NAME", "SOURCE", "VALUE"}, rows)
-}
-
-// seriesTable prints what a sandbox has used.
-func (a *app) seriesTable(ctx context.Context, fetch func(context.Context) (*sandbox.List[sandbox.StatsPoint], error), opts jsonOption) error {
-	list, err := fetch(ctx)
-	if err != nil {
-		return err
-	}
-	if opts.JSON {
-		return a.printJSON(itemList[sandbox.StatsPoint]{list.Items})
-	}
-	rows := make([][]string, 0, len(list.Items))
-	for _, p := range list.Items {
-		rows = append(rows, []string{
-			p.Time.Local().Format(time.TimeOnly), fmt.Sprintf("%.1f%%", p.CPUPercent), bytesText(p.MemoryBytes), bytesText(p.DiskBytes),
-			fmt.Sprint(p.Processes), bytesText(p.NetworkInBytes), bytesText(p.NetworkOutBytes),
-		})
-	}
-	return a.printTable([]string{"TIME", "CPU", "MEMORY", "DISK", "PROCESSES", "NET IN", "NET OUT"}, rows)
 }

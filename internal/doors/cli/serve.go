@@ -76,19 +76,16 @@ func (v *givenValue) Type() string {
 
 func (a *app) serveCommand() *cobra.Command {
 	var opts serveOptions
-	cmd := &cobra.Command{
-		Use:   "serve [flags]",
-		Short: "Run the daemon",
+	return a.make(command{
+		Use: "serve [flags]", Short: "Run the daemon",
 		Long: "Run the daemon: MCP on /mcp, REST on /v1, for the user who runs it on a unix socket, and on TCP\n" +
 			"for those who have an API key. Sandboxes live on when it ends, and it finds them again. Commands\n" +
 			"start a daemon by themselves when none runs.\n\n" +
 			"Settings come from a file, from the environment and from flags, each stronger than the one before.",
 		Example: "  cove serve\n  cove serve --dev\n  cove serve --dev --dialect-port microsandbox=5555\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",
-		Args:    argsBetween(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runServe(cmd.Context(), opts) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Flags:   opts.AddFlags,
+		Do:      action{here: true, run: func(ctx context.Context, c *call) error { return c.runServe(ctx, opts) }},
+	})
 }
 
 func (a *app) runServe(ctx context.Context, opts serveOptions) error {

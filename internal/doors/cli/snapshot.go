@@ -2,240 +2,128 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 func (a *app) snapshotCommand() *cobra.Command {
 	return group("snapshot", "Keep states of sandboxes and go back to them",
-		a.snapshotCreateCommand(), a.snapshotLsCommand(), a.snapshotGetCommand(), a.snapshotRestoreCommand(), a.snapshotRmCommand())
+		a.snapshotCreateCommand(),
+		a.snapshotLsCommand(),
+		a.make(command{
+			Use: "get SNAPSHOT", Short: "Show a snapshot",
+			Example: "  cove snapshot get before-upgrade",
+			Do:      show(snapshotDetails, byName(sandbox.Service.GetSnapshot)),
+		}),
+		a.snapshotRestoreCommand(),
+		a.make(command{
+			Use: "rm SNAPSHOT...", Short: "Remove snapshots; sandboxes made from them are unharmed",
+			Example: "  cove snapshot rm before-upgrade",
+			Do: each(snapshotID, func(ctx context.Context, c *call, name string) (*sandbox.Snapshot, error) {
+				return c.client.DeleteSnapshot(ctx, name)
+			}),
+		}))
 }
 
 func snapshotID(s *sandbox.Snapshot) string { return s.ID }
 
-type snapshotCreateOptions struct {
-	jsonOption
-	Name, Label string
-	FilesOnly   bool
-}
-
-func (o *snapshotCreateOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.StringVar(&o.Name, "name", "", "name, unique among your snapshots")
-	f.StringVar(&o.Label, "label", "", "any text to tell it by")
-	f.BoolVar(&o.FilesOnly, "files-only", false, "keep the files, without memory and processes")
-}
-
-func (a *app) snapshotCreateCommand() *cobra.Command {
-	var opts snapshotCreateOptions
-	cmd := &cobra.Command{
-		Use:   "create SANDBOX",
-		Short: "Keep the state of a sandbox, which goes on, and print the snapshot's id",
-		Example: "  cove snapshot create work --name before-upgrade\n" +
-			"  cove create --snapshot before-upgrade",
-		Args: argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runSnapshotCreate(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runSnapshotCreate(ctx context.Context, opts snapshotCreateOptions, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	req := sandbox.CreateSnapshotRequest{Name: opts.Name, Label: opts.Label}
-	if opts.FilesOnly {
-		req.Kind = sandbox.SnapshotFiles
-	}
-	kept, err := c.CreateSnapshot(ctx, args[0], req)
-	if err != nil {
-		return err
-	}
-	if opts.JSON {
-		return a.printJSON(kept)
-	}
-	return a.print(kept.ID + "\n")
-}
-
-type snapshotLsOptions struct {
-	jsonOption
-	Automatic bool
-	Quiet     bool
-}
-
-func (o *snapshotLsOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.BoolVarP(&o.Automatic, "automatic", "a", false, "the steps of histories too")
-	f.BoolVarP(&o.Quiet, "quiet", "q", false, "ids only")
-}
-
-func (a *app) snapshotLsCommand() *cobra.Command {
-	var opts snapshotLsOptions
-	cmd := &cobra.Command{
-		Use: "ls [SANDBOX]", Aliases: []string{"list"}, Short: "List snapshots, newest first",
-		Long: "List snapshots, of one sandbox if it is named, newest first. The steps of a sandbox's history are\n" +
-			"numbered from its end, as cove snapshot restore --step takes them.",
-		Example: "  cove snapshot ls\n  cove snapshot ls -a work",
-		Args:    argsBetween(0, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runSnapshotLs(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runSnapshotLs(ctx context.Context, opts snapshotLsOptions, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	req := sandbox.ListSnapshotsRequest{Automatic: opts.Automatic}
-	if len(args) == 1 {
-		req.Sandbox = args[0]
-	}
-	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
-		req.Page = p
-		return c.ListSnapshots(ctx, req)
-	})
-	switch {
-	case err != nil:
-		return err
-	case opts.JSON, opts.Quiet:
-		return printIDs(a, opts.jsonOption, items, snapshotID)
-	}
-	headings := []string{"ID", "NAME", "SANDBOX", "KIND", "SIZE", "AGE"}
-	if opts.Automatic {
-		headings = append(headings, "STEP", "BEFORE")
-	}
-	steps := map[string]int{} // of a sandbox, seen so far
-	rows := make([][]string, 0, len(items))
-	for _, s := range items {
-		row := []string{s.ID, s.Name, s.SandboxID, string(s.Kind), bytesText(s.SizeBytes), age(s.CreatedAt)}
-		if opts.Automatic {
-			step, before := "", ""
-			if s.Automatic {
-				steps[s.SandboxID]--
-				step, before = fmt.Sprint(steps[s.SandboxID]), oneLine([]string{s.Label})
-			}
-			row = append(row, step, before)
-		}
-		rows = append(rows, row)
-	}
-	return a.printTable(headings, rows)
-}
-
-func (a *app) snapshotGetCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
-		Use: "get SNAPSHOT", Aliases: []string{"inspect"}, Short: "Show a snapshot",
-		Example: "  cove snapshot get before-upgrade",
-		Args:    argsBetween(1, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runSnapshotGet(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runSnapshotGet(ctx context.Context, opts jsonOption, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	s, err := c.GetSnapshot(ctx, args[0])
-	if err != nil {
-		return err
-	}
-	if opts.JSON {
-		return a.printJSON(s)
-	}
+var snapshotDetails = details(func(s *sandbox.Snapshot) []any {
 	automatic, label := "", "label"
 	if s.Automatic {
 		automatic, label = "yes", "before"
 	}
-	return a.fields(
-		"id", s.ID, "name", s.Name, "kind", string(s.Kind), "team", s.Team, "sandbox", s.SandboxID,
+	return append([]any{
+		"id", s.ID, "name", s.Name, "kind", s.Kind, "team", s.Team, "sandbox", s.SandboxID,
 		"automatic", automatic, label, s.Label, "parent", s.ParentID, "template", s.Template,
-		"vcpus", fmt.Sprint(s.Resources.VCPUs), "memory", fmt.Sprintf("%d MiB", s.Resources.MemoryMiB),
-		"disk", fmt.Sprintf("%d MiB", s.Resources.DiskMiB), "pids", fmt.Sprint(s.Resources.MaxPIDs),
-		"size", bytesText(s.SizeBytes), "created", stamp(&s.CreatedAt),
-	)
+	}, append(limitFields(s.Resources), "size", bytesText(s.SizeBytes), "created", stamp(&s.CreatedAt))...)
+})
+
+func (a *app) snapshotCreateCommand() *cobra.Command {
+	var req sandbox.CreateSnapshotRequest
+	filesOnly := false
+	return a.make(command{
+		Use: "create SANDBOX", Short: "Keep the state of a sandbox, which goes on, and print the snapshot's id",
+		Example: "  cove snapshot create work --name before-upgrade\n" +
+			"  cove create --snapshot before-upgrade",
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&req.Name, "name", "", "name, unique among your snapshots")
+			f.StringVar(&req.Label, "label", "", "any text to tell it by")
+			f.BoolVar(&filesOnly, "files-only", false, "keep the files, without memory and processes")
+		},
+		Do: show(only(snapshotID), func(ctx context.Context, c *call) (*sandbox.Snapshot, error) {
+			if filesOnly {
+				req.Kind = sandbox.SnapshotFiles
+			}
+			return c.client.CreateSnapshot(ctx, c.args[0], req)
+		}),
+	})
 }
 
-type snapshotRestoreOptions struct {
-	jsonOption
-	Step int
+func (a *app) snapshotLsCommand() *cobra.Command {
+	var req sandbox.ListSnapshotsRequest
+	quiet := false
+	return a.make(command{
+		Use: "ls [SANDBOX]", Short: "List snapshots, newest first",
+		Long: "List snapshots, of one sandbox if it is named, newest first. The steps of a sandbox's history are\n" +
+			"numbered from its end, as cove snapshot restore --step takes them.",
+		Example: "  cove snapshot ls\n  cove snapshot ls -a work",
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&req.Automatic, "automatic", "a", false, "the steps of histories too")
+			f.BoolVarP(&quiet, "quiet", "q", false, "ids only")
+		},
+		Do: list(quietly(&quiet, snapshotID, func(c *call, items []sandbox.Snapshot) error {
+			if req.Automatic {
+				return snapshotSteps(c, items)
+			}
+			return snapshotTable(c, items)
+		}), func(ctx context.Context, c *call) ([]sandbox.Snapshot, error) {
+			req.Sandbox = c.arg(0)
+			return sandbox.All(ctx, paged(&req, &req.Page, c.client.ListSnapshots))
+		}),
+	})
 }
 
-func (o *snapshotRestoreOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.IntVar(&o.Step, "step", 0, "step of the sandbox's history: -1 is before its last command")
+var (
+	snapshotHeadings = []string{"ID", "NAME", "SANDBOX", "KIND", "SIZE", "AGE"}
+	snapshotTable    = table(snapshotHeadings, snapshotRow)
+)
+
+func snapshotRow(s *sandbox.Snapshot) []any {
+	return []any{s.ID, s.Name, s.SandboxID, s.Kind, bytesText(s.SizeBytes), age(s.CreatedAt)}
+}
+
+// snapshotSteps is snapshotTable with the steps of each sandbox's history.
+func snapshotSteps(c *call, items []sandbox.Snapshot) error {
+	steps := map[string]int{} // of a sandbox, seen so far
+	return table(append(snapshotHeadings, "STEP", "BEFORE"), func(s *sandbox.Snapshot) []any {
+		if !s.Automatic {
+			return append(snapshotRow(s), "", "")
+		}
+		steps[s.SandboxID]--
+		return append(snapshotRow(s), steps[s.SandboxID], oneLine([]string{s.Label}))
+	})(c, items)
 }
 
 func (a *app) snapshotRestoreCommand() *cobra.Command {
-	var opts snapshotRestoreOptions
-	cmd := &cobra.Command{
-		Use:   "restore SANDBOX {SNAPSHOT | --step -N}",
-		Short: "Put a sandbox back into a kept state",
+	var req sandbox.RestoreRequest
+	return a.make(command{
+		Use: "restore SANDBOX {SNAPSHOT | --step -N}", Short: "Put a sandbox back into a kept state",
 		Long: "Put a sandbox back into the state of a snapshot, or of a step of its history, under its own id and\n" +
 			"name. What it did since then is lost.",
 		Example: "  cove snapshot restore work before-upgrade\n  cove snapshot restore work --step -2",
 		Args:    argsBetween(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if (len(args) == 2) == cmd.Flags().Changed("step") {
-				return usageError(cmd, errors.New("restore: give either a snapshot or --step"))
-			}
-			return a.runSnapshotRestore(cmd.Context(), opts, args)
+		Flags: func(f *pflag.FlagSet) {
+			f.IntVar(&req.Step, "step", 0, "step of the sandbox's history: -1 is before its last command")
 		},
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runSnapshotRestore(ctx context.Context, opts snapshotRestoreOptions, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	req := sandbox.RestoreRequest{Step: opts.Step}
-	if len(args) == 2 {
-		req.Snapshot = args[1]
-	}
-	sb, err := c.RestoreSnapshot(ctx, args[0], req)
-	if err != nil {
-		return err
-	}
-	if opts.JSON {
-		return a.printJSON(sb)
-	}
-	return a.print(sb.ID + "\n")
-}
-
-func (a *app) snapshotRmCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
-		Use: "rm SNAPSHOT...", Aliases: []string{"delete"}, Short: "Remove snapshots; sandboxes made from them are unharmed",
-		Example: "  cove snapshot rm before-upgrade",
-		Args:    argsBetween(1, -1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runSnapshotRm(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-// runSnapshotRm tries all of them, and fails with the first error.
-func (a *app) runSnapshotRm(ctx context.Context, opts jsonOption, args []string) error {
-	return each(a, opts, args, snapshotID, func(c *client.Client, name string) (*sandbox.Snapshot, error) {
-		return c.DeleteSnapshot(ctx, name)
+		Do: show(only(sandboxID), func(ctx context.Context, c *call) (*sandbox.Sandbox, error) {
+			if (len(c.args) == 2) == c.cmd.Flags().Changed("step") {
+				return nil, c.misuse("restore: give either a snapshot or --step")
+			}
+			req.Snapshot = c.arg(1)
+			return c.client.RestoreSnapshot(ctx, c.args[0], req)
+		}),
 	})
 }

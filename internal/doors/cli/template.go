@@ -9,49 +9,47 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/cove-sh/cove/internal/template/templatefile"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 func (a *app) templateCommand() *cobra.Command {
-	return group("template", "Manage templates", a.templateLsCommand(), a.templateGetCommand(), a.templateBuildCommand(), a.templateCreateCommand(),
-		a.templateBuildsCommand(), a.templateLogsCommand(), a.templateCancelCommand(), a.templateAliasCommand(), a.templateRmCommand(), a.templateSchemaCommand())
+	return group("template", "Manage templates",
+		a.make(command{
+			Use: "ls", Short: "List templates, built or only defined",
+			Example: "  cove template ls",
+			Do:      list(templateTable, all(sandbox.Service.ListTemplates)),
+		}),
+		a.make(command{
+			Use: "get NAME", Short: "Show a template, by its name, NAME@VERSION or an alias",
+			Example: "  cove template get code-interpreter\n  cove template get app@2",
+			Do:      show(templateDetails, byName(sandbox.Service.GetTemplate)),
+		}),
+		a.templateBuildCommand(), a.templateCreateCommand(), a.templateBuildsCommand(), a.templateLogsCommand(),
+		a.make(command{
+			Use: "cancel BUILD", Short: "End a build and leave nothing of it",
+			Example: "  cove template cancel bld-4x2…",
+			Do:      show(only(func(b *sandbox.Build) string { return string(b.State) }), byName(sandbox.Service.CancelBuild)),
+		}),
+		a.templateAliasCommand(),
+		a.make(command{
+			Use: "rm NAME...", Short: "Remove templates with all their versions, or versions as NAME@VERSION",
+			Long:    "Remove templates. Their sandboxes and snapshots live on. A built-in template is only unbuilt.",
+			Example: "  cove template rm app\n  cove template rm app@1 app@2",
+			Do:      action{run: removeTemplates},
+		}),
+		a.make(command{
+			Use: "schema", Short: "Print the JSON Schema of template files, for editors",
+			Example: "  cove template schema > template.schema.json",
+			Do:      action{here: true, run: func(_ context.Context, c *call) error { return c.print(string(templatefile.Schema())) }},
+		}))
 }
 
-func (a *app) templateLsCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List templates, built or only defined",
-		Example: "  cove template ls",
-		Args:    argsBetween(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runTemplateLs(cmd.Context(), opts) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runTemplateLs(ctx context.Context, opts jsonOption) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	templates, err := sandbox.All(ctx, c.ListTemplates)
-	if err != nil {
-		return err
-	}
-	if opts.JSON {
-		return a.printJSON(itemList[sandbox.Template]{templates})
-	}
-	headings := []string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE", "CHECKPOINT", "ALIASES", "DESCRIPTION"}
-	rows := make([][]string, 0, len(templates))
-	for _, t := range templates {
-		rows = append(rows, []string{
-			t.Name, t.Source, string(t.State), versionText(&t), sizeText(t.SizeBytes), sizeText(t.WarmBytes), strings.Join(t.Aliases, " "), t.Description,
-		})
-	}
-	return a.printTable(headings, rows)
-}
+var templateTable = table([]string{"NAME", "SOURCE", "STATE", "VERSION", "SIZE", "CHECKPOINT", "ALIASES", "DESCRIPTION"}, func(t *sandbox.Template) []any {
+	return []any{t.Name, t.Source, t.State, versionText(t), sizeText(t.SizeBytes), sizeText(t.WarmBytes), t.Aliases, t.Description}
+})
 
 // versionText is the newest version, and how many older ones are kept.
 func versionText(t *sandbox.Template) string {
@@ -72,31 +70,6 @@ func sizeText(n int64) string {
 	return bytesText(n)
 }
 
-func (a *app) templateGetCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
-		Use: "get NAME", Aliases: []string{"inspect"}, Short: "Show a template, by its name, NAME@VERSION or an alias",
-		Example: "  cove template get code-interpreter\n  cove template get app@2",
-		Args:    argsBetween(1, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runTemplateGet(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runTemplateGet(ctx context.Context, opts jsonOption, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	t, err := c.GetTemplate(ctx, args[0])
-	if err != nil {
-		return err
-	}
-	return a.printTemplate(t, opts)
-}
-
 // scriptText is a command, or what a longer script begins with.
 func scriptText(command string) string {
 	first, rest, more := strings.Cut(strings.TrimSpace(command), "\n")
@@ -106,18 +79,7 @@ func scriptText(command string) string {
 	return fmt.Sprintf("%s (and %d lines; --json shows them)", first, strings.Count(rest, "\n")+1)
 }
 
-func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
-	if opts.JSON {
-		return a.printJSON(t)
-	}
-	version := ""
-	if t.Version > 0 {
-		version = strconv.Itoa(t.Version)
-	}
-	var versions []string
-	for _, n := range t.Versions {
-		versions = append(versions, strconv.Itoa(n))
-	}
+var templateDetails = details(func(t *sandbox.Template) []any {
 	start, ready, screen := "", "", ""
 	if t.Start != nil {
 		start, ready = scriptText(t.Start.Command), t.Start.Ready
@@ -129,18 +91,14 @@ func (a *app) printTemplate(t *sandbox.Template, opts jsonOption) error {
 	for _, language := range slices.Sorted(maps.Keys(t.Warm)) {
 		warm = append(warm, language+": "+scriptText(t.Warm[language]))
 	}
-	var ports []string
-	for _, p := range t.Ports {
-		ports = append(ports, strconv.Itoa(p))
-	}
-	return a.fields(
-		"name", t.Name, "description", t.Description, "source", t.Source, "version", version, "versions", strings.Join(versions, " "), "aliases", strings.Join(t.Aliases, " "),
-		"state", string(t.State), "reason", t.Reason, "digest", t.Digest, "size", sizeText(t.SizeBytes), "checkpoint", sizeText(t.WarmBytes),
+	return []any{
+		"name", t.Name, "description", t.Description, "source", t.Source, "version", number(t.Version), "versions", numbersText(t.Versions), "aliases", t.Aliases,
+		"state", t.State, "reason", t.Reason, "digest", t.Digest, "size", sizeText(t.SizeBytes), "checkpoint", sizeText(t.WarmBytes),
 		"built", stamp(t.BuiltAt), "user", t.User, "workdir", t.WorkDir, "env", pairText(t.Env),
-		"resources", limitsText(t.Resources), "start", start, "ready", ready, "warm", strings.Join(warm, "; "), "screen", screen, "ports", strings.Join(ports, " "),
-		"network", policyText(t.Network), "build network", policyText(t.BuildNetwork), "packages", strings.Join(t.Packages, " "),
-	)
-}
+		"resources", limitsText(t.Resources), "start", start, "ready", ready, "warm", strings.Join(warm, "; "), "screen", screen, "ports", numbersText(t.Ports),
+		"network", policyText(t.Network), "build network", policyText(t.BuildNetwork), "packages", t.Packages,
+	}
+})
 
 // limitsText tells the limits that are set.
 func limitsText(r sandbox.Resources) string {
@@ -154,4 +112,33 @@ func limitsText(r sandbox.Resources) string {
 		}
 	}
 	return strings.Join(out, ", ")
+}
+
+func (a *app) templateAliasCommand() *cobra.Command {
+	remove := false
+	return a.make(command{
+		Use: "alias ALIAS [NAME]", Short: "Give a template, or one version of it, a further name",
+		Long: "Give a template, or one version of it as NAME@VERSION, a further name. An alias that another\n" +
+			"template has moves.",
+		Example: "  cove template alias stable app@3\n  cove template alias --rm stable",
+		Flags:   func(f *pflag.FlagSet) { f.BoolVar(&remove, "rm", false, "take the alias away") },
+		Do: action{run: func(ctx context.Context, c *call) error {
+			if remove != (len(c.args) == 1) {
+				return c.misuse("alias: give an alias and the template that it stands for, or --rm and the alias")
+			}
+			return c.client.AliasTemplate(ctx, c.args[0], c.arg(1))
+		}},
+	})
+}
+
+func removeTemplates(ctx context.Context, c *call) error {
+	for _, name := range c.args {
+		if err := c.client.DeleteTemplate(ctx, name); err != nil {
+			return err
+		}
+		if err := c.print(name + "\n"); err != nil {
+			return err
+		}
+	}
+	return nil
 }

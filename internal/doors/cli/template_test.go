@@ -29,7 +29,7 @@ func TestTemplateShowsAll(t *testing.T) {
 		"Start": "start: serve", "Desktop": "screen: 800x600", "Ports": "ports: 80 443", "Network": "network: none, 1 allow_out", "BuildNetwork": "build network: packages",
 	}
 	var out bytes.Buffer
-	if err := (&app{Program: Program{Stdout: &out}}).printTemplate(full, jsonOption{}); err != nil {
+	if err := templateDetails(&call{app: &app{Program: Program{Stdout: &out}}}, full); err != nil {
 		t.Fatal(err)
 	}
 	var shown []string

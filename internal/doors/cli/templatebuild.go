@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,6 @@ import (
 )
 
 type templateBuildOptions struct {
-	jsonOption
 	File     string
 	Packages []string
 	From     sandbox.TemplateSource
@@ -46,7 +46,6 @@ func (o *buildOptions) AddFlags(f *pflag.FlagSet) {
 }
 
 func (o *templateBuildOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
 	f.StringVarP(&o.File, "file", "f", "", "template file, in YAML or JSON; - is standard input")
 	f.StringSliceVar(&o.Packages, "package", nil, "Debian packages of a template of your own, with commas or repeated")
 	f.StringVar(&o.From.Image, "image", "", "begin with an image of a registry: node:22, ghcr.io/org/name@sha256:…")
@@ -75,7 +74,7 @@ func (o *templateBuildOptions) request(name string) (req sandbox.BuildTemplateRe
 
 func (a *app) templateBuildCommand() *cobra.Command {
 	var opts templateBuildOptions
-	cmd := &cobra.Command{
+	cmd := a.make(command{
 		Use: "build NAME", Short: "Build a template",
 		Long: "Build a template: one that is defined, one that was built before, or one of your own from a template\n" +
 			"file, an image, a file system or Debian packages. An earlier build stays in use until the new one is\n" +
@@ -88,44 +87,43 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			"  cove template build node22 --image node:22\n" +
 			"  cove template build ours --image ghcr.io/us/app:1 --registry-user me --registry-password-file - < token\n" +
 			"  cove template build perl --package perl,libjson-perl",
-		Args: argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runTemplateBuild(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
+		Flags: opts.AddFlags,
+		Do:    action{json: true, run: func(ctx context.Context, c *call) error { return c.buildTemplate(ctx, &opts) }},
+	})
 	cmd.MarkFlagsMutuallyExclusive("file", "image", "archive", "directory")
 	cmd.MarkFlagsMutuallyExclusive("file", "package")
 	cmd.MarkFlagsRequiredTogether("registry-user", "registry-password-file")
 	return cmd
 }
 
-func (a *app) runTemplateBuild(ctx context.Context, opts templateBuildOptions, args []string) error {
-	req, err := opts.request(args[0])
+func (c *call) buildTemplate(ctx context.Context, opts *templateBuildOptions) error {
+	req, err := opts.request(c.args[0])
 	if err != nil {
 		return err
 	}
 	if opts.File != "" {
-		if req.Spec, err = a.readTemplateFile(opts.File); err != nil {
+		if req.Spec, err = c.readTemplateFile(opts.File); err != nil {
 			return err
 		}
 	}
 	if opts.RegistryUser != "" {
-		if req.Login, err = a.readLogin(opts); err != nil {
+		if req.Login, err = c.readLogin(opts); err != nil {
 			return err
 		}
 	}
 	if opts.From.Archive != "" {
-		up, err := a.sendArchive(ctx, opts.From.Archive)
+		up, err := c.sendArchive(ctx, opts.From.Archive)
 		if err != nil {
 			return err
 		}
 		req.Spec.From.Archive = up.Archive
 	}
-	return a.build(ctx, req, opts.jsonOption, opts.buildOptions)
+	return c.build(ctx, req, opts.buildOptions)
 }
 
 // readLogin reads the password of a login from a file: what is an argument,
 // every user of the machine sees.
-func (a *app) readLogin(opts templateBuildOptions) (*sandbox.RegistryLogin, error) {
+func (a *app) readLogin(opts *templateBuildOptions) (*sandbox.RegistryLogin, error) {
 	if opts.RegistryPasswordFile == "-" {
 		if opts.File == "-" {
 			return nil, errors.New("template build: the template file and the password cannot both come from standard input")
@@ -181,32 +179,20 @@ func (a *app) readTemplateFile(path string) (*sandbox.TemplateSpec, error) {
 }
 
 // build builds a template and prints it, or begins to and prints the build.
-func (a *app) build(ctx context.Context, req sandbox.BuildTemplateRequest, out jsonOption, opts buildOptions) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
+func (c *call) build(ctx context.Context, req sandbox.BuildTemplateRequest, opts buildOptions) error {
 	if opts.Detach {
-		started, err := c.StartBuild(ctx, req)
-		if err != nil {
-			return err
-		}
-		if out.JSON {
-			return a.printJSON(started)
-		}
-		return a.print(started.ID + "\n")
+		started, err := c.client.StartBuild(ctx, req)
+		return shown(c, only(buildID), started, err)
 	}
-	show := a.showBuild(opts)
-	built, err := c.BuildTemplate(ctx, req, show.event)
-	if more := show.end(err); more {
-		a.sayBuild(ctx, c, req.Name, err)
+	view := c.showBuild(opts)
+	built, err := c.client.BuildTemplate(ctx, req, view.event)
+	if more := view.end(err); more {
+		c.sayBuild(ctx, c.client, req.Name, err)
 	}
-	if err != nil {
-		return err
-	}
-	return a.printTemplate(built, out)
+	return shown(c, templateDetails, built, err)
 }
+
+func buildID(b *sandbox.Build) string { return b.ID }
 
 // sayBuild tells where all is that a build has written which failed.
 func (a *app) sayBuild(ctx context.Context, c *client.Client, name string, failure error) {
@@ -217,157 +203,85 @@ func (a *app) sayBuild(ctx context.Context, c *client.Client, name string, failu
 	a.say("cove template logs %s shows all that the build has written", last.Items[0].ID)
 }
 
-type templateCreateOptions struct {
-	jsonOption
-	Snapshot, Template string
-	Description        string
-	buildOptions
-}
-
-func (o *templateCreateOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.StringVar(&o.Snapshot, "from-snapshot", "", "take the files of this snapshot of yours")
-	f.StringVar(&o.Template, "from-template", "", "take this template, or one version of it")
-	f.StringVar(&o.Description, "description", "", "what it is for")
-	o.buildOptions.AddFlags(f)
-}
-
 func (a *app) templateCreateCommand() *cobra.Command {
-	var opts templateCreateOptions
-	cmd := &cobra.Command{
+	var spec sandbox.TemplateSpec
+	var opts buildOptions
+	cmd := a.make(command{
 		Use: "create NAME", Short: "Make a template of a snapshot's files, or of another template",
 		Example: "  cove template create app --from-snapshot ready\n" +
 			"  cove template create app-stable --from-template app@3",
-		Args: argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runTemplateCreate(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&spec.From.Snapshot, "from-snapshot", "", "take the files of this snapshot of yours")
+			f.StringVar(&spec.From.Template, "from-template", "", "take this template, or one version of it")
+			f.StringVar(&spec.Description, "description", "", "what it is for")
+			opts.AddFlags(f)
+		},
+		Do: action{json: true, run: func(ctx context.Context, c *call) error {
+			return c.build(ctx, sandbox.BuildTemplateRequest{Name: c.args[0], Spec: &spec, Force: opts.Force}, opts)
+		}},
+	})
 	cmd.MarkFlagsOneRequired("from-snapshot", "from-template")
 	cmd.MarkFlagsMutuallyExclusive("from-snapshot", "from-template")
 	return cmd
 }
 
-func (a *app) runTemplateCreate(ctx context.Context, opts templateCreateOptions, args []string) error {
-	from := sandbox.TemplateSource{Snapshot: opts.Snapshot, Template: opts.Template}
-	spec := &sandbox.TemplateSpec{Description: opts.Description, From: from}
-	return a.build(ctx, sandbox.BuildTemplateRequest{Name: args[0], Spec: spec, Force: opts.Force}, opts.jsonOption, opts.buildOptions)
-}
-
-type templateBuildsOptions struct {
-	jsonOption
-	Quiet bool
-}
-
-func (o *templateBuildsOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.BoolVarP(&o.Quiet, "quiet", "q", false, "ids only")
-}
-
 func (a *app) templateBuildsCommand() *cobra.Command {
-	var opts templateBuildsOptions
-	cmd := &cobra.Command{
+	var req sandbox.ListBuildsRequest
+	quiet := false
+	return a.make(command{
 		Use: "builds [NAME]", Short: "List builds, of one template if it is named, newest first",
 		Example: "  cove template builds\n  cove template builds app",
-		Args:    argsBetween(0, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runTemplateBuilds(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runTemplateBuilds(ctx context.Context, opts templateBuildsOptions, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	req := sandbox.ListBuildsRequest{}
-	if len(args) == 1 {
-		req.Template = args[0]
-	}
-	items, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Build], error) {
-		req.Page = p
-		return c.ListBuilds(ctx, req)
+		Flags:   func(f *pflag.FlagSet) { f.BoolVarP(&quiet, "quiet", "q", false, "ids only") },
+		Do: list(quietly(&quiet, buildID, buildTable), func(ctx context.Context, c *call) ([]sandbox.Build, error) {
+			req.Template = c.arg(0)
+			return sandbox.All(ctx, paged(&req, &req.Page, c.client.ListBuilds))
+		}),
 	})
-	switch {
-	case err != nil:
-		return err
-	case opts.JSON, opts.Quiet:
-		return printIDs(a, opts.jsonOption, items, func(b *sandbox.Build) string { return b.ID })
-	}
-	rows := make([][]string, 0, len(items))
-	for _, b := range items {
-		state := string(b.State)
-		if b.State == sandbox.BuildRunning {
-			state = fmt.Sprintf("%s %d%%", state, int(b.Fraction*100))
-		}
-		version := ""
-		if b.Version > 0 {
-			version = fmt.Sprint(b.Version)
-		}
-		why := b.Step
-		if b.Reason != "" {
-			why = b.Reason
-		}
-		rows = append(rows, []string{b.ID, b.Template, state, version, age(b.CreatedAt), why})
-	}
-	return a.printTable([]string{"ID", "TEMPLATE", "STATE", "VERSION", "AGE", "STEP OR REASON"}, rows)
 }
 
-type templateLogsOptions struct {
-	jsonOption
-	Follow bool
-}
-
-func (o *templateLogsOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.BoolVarP(&o.Follow, "follow", "f", false, "go on until the build has ended, and fail if it has")
-}
+var buildTable = table([]string{"ID", "TEMPLATE", "STATE", "VERSION", "AGE", "STEP OR REASON"}, func(b *sandbox.Build) []any {
+	state := string(b.State)
+	if b.State == sandbox.BuildRunning {
+		state = fmt.Sprintf("%s %d%%", state, int(b.Fraction*100))
+	}
+	return []any{b.ID, b.Template, state, number(b.Version), age(b.CreatedAt), cmp.Or(b.Reason, b.Step)}
+})
 
 func (a *app) templateLogsCommand() *cobra.Command {
-	var opts templateLogsOptions
-	cmd := &cobra.Command{
+	follow := false
+	return a.make(command{
 		Use: "logs BUILD", Short: "Show what a build has written, from its beginning",
 		Example: "  cove template logs bld-4x2… -f",
-		Args:    argsBetween(1, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runTemplateLogs(cmd.Context(), opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&follow, "follow", "f", false, "go on until the build has ended, and fail if it has")
+		},
+		Do: action{json: true, run: func(ctx context.Context, c *call) error { return c.templateLogs(ctx, follow) }},
+	})
 }
 
-func (a *app) runTemplateLogs(ctx context.Context, opts templateLogsOptions, args []string) error {
-	c, err := a.connect()
+// logPause is how long a build that runs writes nothing before its log so far is
+// taken as read.
+const logPause = time.Second
+
+func (c *call) templateLogs(ctx context.Context, follow bool) error {
+	now, err := c.client.GetBuild(ctx, c.args[0])
 	if err != nil {
 		return err
 	}
-	defer closeQuietly(c)
-	now, err := c.GetBuild(ctx, args[0])
-	if err != nil {
+	seen := c.buildLog()
+	if follow || now.State != sandbox.BuildRunning {
+		ended, err := c.client.FollowBuild(ctx, now.ID, seen)
+		if err == nil && follow && ended.State != sandbox.BuildReady {
+			err = fmt.Errorf("the build is %s: %s", ended.State, ended.Reason)
+		}
 		return err
-	}
-	step := ""
-	seen := func(ev sandbox.BuildEvent) error {
-		if opts.JSON {
-			return a.printJSON(ev)
-		}
-		if ev.Step != "" && ev.Step != step {
-			step = ev.Step
-			if err := a.print("==> " + clean(step) + "\n"); err != nil {
-				return err
-			}
-		}
-		return a.print(clean(ev.Log))
-	}
-	if opts.Follow || now.State != sandbox.BuildRunning {
-		return a.followBuild(ctx, c, now, opts, seen)
 	}
 	// What there is now comes at once; a pause is its end.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	pause := time.AfterFunc(logPause, cancel)
 	defer pause.Stop()
-	_, err = c.FollowBuild(ctx, now.ID, func(ev sandbox.BuildEvent) error {
+	_, err = c.client.FollowBuild(ctx, now.ID, func(ev sandbox.BuildEvent) error {
 		pause.Reset(logPause)
 		return seen(ev)
 	})
@@ -377,105 +291,19 @@ func (a *app) runTemplateLogs(ctx context.Context, opts templateLogsOptions, arg
 	return err
 }
 
-// logPause is how long a build that runs writes nothing before its log so far is
-// taken as read.
-const logPause = time.Second
-
-func (a *app) followBuild(ctx context.Context, c *client.Client, now *sandbox.Build, opts templateLogsOptions, seen func(sandbox.BuildEvent) error) error {
-	ended, err := c.FollowBuild(ctx, now.ID, seen)
-	if err != nil {
-		return err
-	}
-	if opts.Follow && ended.State != sandbox.BuildReady {
-		return fmt.Errorf("the build is %s: %s", ended.State, ended.Reason)
-	}
-	return nil
-}
-
-func (a *app) templateCancelCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
-		Use: "cancel BUILD", Short: "End a build and leave nothing of it",
-		Example: "  cove template cancel bld-4x2…",
-		Args:    argsBetween(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.connect()
-			if err != nil {
+// buildLog returns what prints the events of a build.
+func (c *call) buildLog() func(sandbox.BuildEvent) error {
+	step := ""
+	return func(ev sandbox.BuildEvent) error {
+		if c.json {
+			return c.printJSON(ev)
+		}
+		if ev.Step != "" && ev.Step != step {
+			step = ev.Step
+			if err := c.print("==> " + clean(step) + "\n"); err != nil {
 				return err
 			}
-			defer closeQuietly(c)
-			b, err := c.CancelBuild(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if opts.JSON {
-				return a.printJSON(b)
-			}
-			return a.print(string(b.State) + "\n")
-		},
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) templateAliasCommand() *cobra.Command {
-	remove := false
-	cmd := &cobra.Command{
-		Use: "alias ALIAS [NAME]", Short: "Give a template, or one version of it, a further name",
-		Long: "Give a template, or one version of it as NAME@VERSION, a further name. An alias that another\n" +
-			"template has moves.",
-		Example: "  cove template alias stable app@3\n  cove template alias --rm stable",
-		Args:    argsBetween(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if remove != (len(args) == 1) {
-				return usageError(cmd, fmt.Errorf("alias: give an alias and the template that it stands for, or --rm and the alias"))
-			}
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer closeQuietly(c)
-			name := ""
-			if len(args) == 2 {
-				name = args[1]
-			}
-			return c.AliasTemplate(cmd.Context(), args[0], name)
-		},
-	}
-	cmd.Flags().BoolVar(&remove, "rm", false, "take the alias away")
-	return cmd
-}
-
-func (a *app) templateRmCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "rm NAME...", Aliases: []string{"delete"}, Short: "Remove templates with all their versions, or versions as NAME@VERSION",
-		Long:    "Remove templates. Their sandboxes and snapshots live on. A built-in template is only unbuilt.",
-		Example: "  cove template rm app\n  cove template rm app@1 app@2",
-		Args:    argsBetween(1, -1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer closeQuietly(c)
-			for _, name := range args {
-				if err := c.DeleteTemplate(cmd.Context(), name); err != nil {
-					return err
-				}
-				if err := a.print(name + "\n"); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-	}
-}
-
-func (a *app) templateSchemaCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "schema", Short: "Print the JSON Schema of template files, for editors",
-		Example: "  cove template schema > template.schema.json",
-		Args:    argsBetween(0, 0),
-		RunE:    func(*cobra.Command, []string) error { return a.print(string(templatefile.Schema())) },
+		}
+		return c.print(clean(ev.Log))
 	}
 }

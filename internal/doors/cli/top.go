@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,91 +16,59 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type topOptions struct {
-	jsonOption
-	Interval time.Duration
-	Once     bool
-	Sort     string
-}
-
-// AddFlags adds the options' flags.
-func (o *topOptions) AddFlags(f *pflag.FlagSet) {
-	f.DurationVarP(&o.Interval, "interval", "i", 2*time.Second, "time between two looks")
-	f.BoolVar(&o.Once, "once", false, "look once; so does cove when its output is no terminal")
-	f.StringVar(&o.Sort, "sort", "cpu", "order: cpu, memory or name")
-	o.jsonOption.AddFlags(f)
-}
-
 func (a *app) topCommand() *cobra.Command {
-	var opts topOptions
-	cmd := &cobra.Command{
+	var t top
+	once := false
+	return a.make(command{
 		Use: "top [SANDBOX]", Short: "Watch what sandboxes use, or the processes of one",
 		Long: "Watch what sandboxes use, or what the processes of one use. The keys c, m and n choose the order\n" +
 			"(processor, memory, name), q ends.",
 		Example: "  cove top\n  cove top work\n  cove top --once --json",
-		Args:    argsBetween(0, 1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.runTop(cmd, opts, args) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runTop(cmd *cobra.Command, opts topOptions, args []string) error {
-	if !slices.Contains([]string{"cpu", "memory", "name"}, opts.Sort) {
-		return usageError(cmd, fmt.Errorf("top: --sort is cpu, memory or name"))
-	}
-	if opts.Interval < 200*time.Millisecond {
-		return usageError(cmd, fmt.Errorf("top: --interval is at least 200ms"))
-	}
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	t := &top{a: a, c: c, opts: opts}
-	if len(args) == 1 {
-		t.sandbox = args[0]
-	}
-	console, live := a.Stdout.(*os.File)
-	if opts.JSON || opts.Once || !live || !isTerminal(a.Stdout) {
-		return t.once(cmd.Context())
-	}
-	return t.live(cmd.Context(), console)
+		Flags: func(f *pflag.FlagSet) {
+			f.DurationVarP(&t.interval, "interval", "i", 2*time.Second, "time between two looks")
+			f.BoolVar(&once, "once", false, "look once; so does cove when its output is no terminal")
+			f.StringVar(&t.sort, "sort", "cpu", "order: cpu, memory or name")
+		},
+		Do: action{json: true, run: func(ctx context.Context, c *call) error {
+			if !slices.Contains([]string{"cpu", "memory", "name"}, t.sort) {
+				return c.misuse("top: --sort is cpu, memory or name")
+			}
+			if t.interval < 200*time.Millisecond {
+				return c.misuse("top: --interval is at least 200ms")
+			}
+			t.call, t.sandbox = c, c.arg(0)
+			console, live := c.Stdout.(*os.File)
+			if c.json || once || !live || !isTerminal(c.Stdout) {
+				return list(t.print, t.stats).run(ctx, c)
+			}
+			return t.live(ctx, console)
+		}},
+	})
 }
 
 // top shows what sandboxes use, or the processes of one.
 type top struct {
-	a       *app
-	c       *client.Client
-	opts    topOptions
-	sandbox string
+	*call
+	sort     string
+	interval time.Duration
+	sandbox  string
 }
 
-func (t *top) once(ctx context.Context) error {
-	stats, err := t.stats(ctx)
+func (t *top) print(c *call, stats []sandbox.SandboxStats) error {
+	text, err := t.screen(c.cmd.Context(), stats)
 	if err != nil {
 		return err
 	}
-	if t.opts.JSON {
-		return t.a.printJSON(itemList[sandbox.SandboxStats]{stats})
-	}
-	text, err := t.screen(ctx, stats)
-	if err != nil {
-		return err
-	}
-	return t.a.print(text)
+	return c.print(text)
 }
 
-func (t *top) stats(ctx context.Context) ([]sandbox.SandboxStats, error) {
-	return allStats(ctx, t.c, sandbox.StatsRequest{Sandbox: t.sandbox})
+func (t *top) stats(ctx context.Context, _ *call) ([]sandbox.SandboxStats, error) {
+	return allStats(ctx, t.client, sandbox.StatsRequest{Sandbox: t.sandbox})
 }
 
 // allStats tells what all sandboxes use that a request selects.
 func allStats(ctx context.Context, c *client.Client, req sandbox.StatsRequest) ([]sandbox.SandboxStats, error) {
-	return sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.SandboxStats], error) {
-		req.Page = p
-		return c.ListStats(ctx, req)
-	})
+	return sandbox.All(ctx, paged(&req, &req.Page, c.ListStats))
 }
 
 const (
@@ -116,7 +82,7 @@ const (
 // live redraws the screen until q is pressed or ctx ends.
 func (t *top) live(ctx context.Context, console *os.File) error {
 	keys := make(chan byte, 8)
-	if in, ok := t.a.Stdin.(*os.File); ok && isTerminal(in) {
+	if in, ok := t.Stdin.(*os.File); ok && isTerminal(in) {
 		restore, err := rawMode(in)
 		if err != nil {
 			return err
@@ -128,7 +94,7 @@ func (t *top) live(ctx context.Context, console *os.File) error {
 	}
 	fmt.Fprint(console, altScreen)
 	defer fmt.Fprint(console, mainScreen)
-	tick := time.NewTicker(t.opts.Interval)
+	tick := time.NewTicker(t.interval)
 	defer tick.Stop()
 	for {
 		if err := t.draw(ctx, console); err != nil {
@@ -173,17 +139,17 @@ func (t *top) key(k byte) bool {
 	case 'q', 'Q', 3, 4: // ^C and ^D
 		return true
 	case 'c':
-		t.opts.Sort = "cpu"
+		t.sort = "cpu"
 	case 'm':
-		t.opts.Sort = "memory"
+		t.sort = "memory"
 	case 'n':
-		t.opts.Sort = "name"
+		t.sort = "name"
 	}
 	return false
 }
 
 func (t *top) draw(ctx context.Context, console *os.File) error {
-	stats, err := t.stats(ctx)
+	stats, err := t.stats(ctx, t.call)
 	if err != nil {
 		return err
 	}
@@ -214,64 +180,22 @@ func (t *top) draw(ctx context.Context, console *os.File) error {
 
 // screen is all there is to show.
 func (t *top) screen(ctx context.Context, stats []sandbox.SandboxStats) (string, error) {
-	var b bytes.Buffer
-	sortStats(stats, t.opts.Sort)
-	fmt.Fprintln(&b, topSummary(stats))
-	fmt.Fprintln(&b)
-	if err := statsTable(&b, stats); err != nil {
+	sortStats(stats, t.sort)
+	text, err := tableText(statsHeadings, cells(stats, statsRow), 0)
+	if err != nil {
 		return "", err
 	}
+	text = topSummary(stats) + "\n\n" + text
 	if t.sandbox == "" || len(stats) != 1 || stats[0].State != sandbox.StateRunning {
-		return b.String(), nil
+		return text, nil
 	}
-	err := t.processes(ctx, &b)
-	return b.String(), err
-}
-
-// statsTable writes a line for each sandbox.
-func statsTable(b *bytes.Buffer, items []sandbox.SandboxStats) error {
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SANDBOX\tNAME\tSTATE\tCPU\tMEMORY\tOF\tDISK\tPROCESSES\tNET IN\tNET OUT")
-	for i := range items {
-		s := &items[i]
-		row := []string{s.ID, s.Name, string(s.State), "-", "-", "-", "-", "-", "-", "-"}
-		if u := s.Stats; u != nil {
-			row = []string{
-				s.ID, s.Name, string(s.State), fmt.Sprintf("%.1f%%", s.CPUPercent), bytesText(u.MemoryBytes), bytesText(u.MemoryMaxBytes),
-				bytesText(u.DiskBytes), fmt.Sprint(u.Processes), bytesText(u.NetworkInBytes), bytesText(u.NetworkOutBytes),
-			}
-		}
-		for i := range row {
-			if row[i] = cleanLine(row[i]); row[i] == "" {
-				row[i] = "-"
-			}
-		}
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	return w.Flush()
-}
-
-func (t *top) processes(ctx context.Context, b *bytes.Buffer) error {
-	list, err := sandbox.All(ctx, sandbox.Of(t.sandbox, t.c.ListProcesses))
+	processes, err := sandbox.All(ctx, sandbox.Of(t.sandbox, t.client.ListProcesses))
 	if err != nil {
-		return err
+		return "", err
 	}
-	by := t.opts.Sort
-	if by == "name" {
-		by = "pid"
-	}
-	sortProcesses(list, by)
-	fmt.Fprintln(b)
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PID\tPARENT\tUSER\tSTATE\tCPU\tMEMORY\tTIME\tOF\tCOMMAND")
-	for i := range list {
-		row := processRow(&list[i])
-		for i := range row {
-			row[i] = cleanLine(row[i])
-		}
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	return w.Flush()
+	sortProcesses(processes, t.sort) // by name is by number
+	table, err := tableText(processHeadings, cells(processes, processRow), 0)
+	return text + "\n" + table, err
 }
 
 func topSummary(items []sandbox.SandboxStats) string {

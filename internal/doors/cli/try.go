@@ -14,56 +14,46 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-type tryOptions struct {
-	jsonOption
-	Count         int
-	Lines         []string
-	Env           pairs
-	User, WorkDir string
-	Timeout       time.Duration
-	Pick          string
-	Merge, Policy string
-	Keep          string
-	NoDiff        bool
-	Output        bool
-}
-
-func (o *tryOptions) AddFlags(f *pflag.FlagSet) {
-	o.jsonOption.AddFlags(f)
-	f.IntVarP(&o.Count, "count", "n", 0, fmt.Sprintf("how many forks, 1 to %d (default one for each command)", sandbox.MaxForks))
-	f.StringArrayVarP(&o.Lines, "shell", "c", nil, "a line for a shell in place of a command; repeated, each fork runs its own")
-	f.VarP(&o.Env, "env", "e", "environment, key=value; may be repeated")
-	f.StringVarP(&o.User, "user", "u", "", "user to run as")
-	f.StringVarP(&o.WorkDir, "workdir", "w", "", "working directory")
-	f.DurationVar(&o.Timeout, "timeout", 0, fmt.Sprintf("end each command after this time (default %s)", sandbox.DefaultExecTimeout))
-	f.StringVar(&o.Pick, "pick", "", "attempt to merge back: first_success, an index such as 2, or none (default none)")
-	f.StringVar(&o.Merge, "merge", "", "how it is merged: whole or files (default whole); see: cove merge --help")
-	f.StringVar(&o.Policy, "policy", "", "with --merge files, where both sides changed a path: ours or theirs")
-	f.StringVar(&o.Keep, "keep", "", "which of the other attempts live on: none, winners (exit code 0) or all (default none)")
-	f.BoolVar(&o.NoDiff, "no-diff", false, "do not look for what each attempt changed")
-	f.BoolVar(&o.Output, "output", false, "print what each attempt wrote, after the summary")
-}
-
 func (a *app) tryCommand() *cobra.Command {
-	var opts tryOptions
-	cmd := &cobra.Command{
-		Use:   "try SANDBOX [flags] {-- COMMAND [ARG...] | -c LINE...}",
-		Short: "Try commands in forks of a sandbox, all at the same time",
+	var req sandbox.TryRequest
+	var each sandbox.TryCommand // what the commands of all forks have in common
+	var lines []string
+	output := false
+	return a.make(command{
+		Use: "try SANDBOX [flags] {-- COMMAND [ARG...] | -c LINE...}", Short: "Try commands in forks of a sandbox, all at the same time",
 		Long: "Fork a sandbox, run a command in each fork, and tell how each ended and what it changed. The picked\n" +
 			"attempt is merged back into the sandbox; the others are ended unless --keep says otherwise.\n" +
 			"Interrupting cove ends all forks. The exit code is 1 when an attempt was to be merged and none was.",
 		Example: "  cove try work -n 5 --pick first_success -- ./fix-and-test.sh\n" +
 			"  cove try work -c 'pip install a && pytest' -c 'pip install b && pytest' --keep winners",
 		Args: tryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if (len(args) > 1) == (len(opts.Lines) > 0) {
-				return usageError(cmd, errors.New("try: give either a command, after --, or lines with -c"))
-			}
-			return a.runTry(cmd.Context(), opts, args)
+		Flags: func(f *pflag.FlagSet) {
+			f.IntVarP(&req.Count, "count", "n", 0, fmt.Sprintf("how many forks, 1 to %d (default one for each command)", sandbox.MaxForks))
+			f.StringArrayVarP(&lines, "shell", "c", nil, "a line for a shell in place of a command; repeated, each fork runs its own")
+			f.VarP((*pairs)(&each.Env), "env", "e", "environment, key=value; may be repeated")
+			f.StringVarP(&each.User, "user", "u", "", "user to run as")
+			f.StringVarP(&each.WorkDir, "workdir", "w", "", "working directory")
+			f.Var((*milliseconds)(&req.TimeoutMS), "timeout", fmt.Sprintf("end each command after this time (default %s)", sandbox.DefaultExecTimeout))
+			f.StringVar(&req.Pick, "pick", "", "attempt to merge back: first_success, an index such as 2, or none (default none)")
+			f.StringVar((*string)(&req.Merge), "merge", "", "how it is merged: whole or files (default whole); see: cove merge --help")
+			f.StringVar((*string)(&req.Policy), "policy", "", "with --merge files, where both sides changed a path: ours or theirs")
+			f.StringVar((*string)(&req.Keep), "keep", "", "which of the other attempts live on: none, winners (exit code 0) or all (default none)")
+			f.BoolVar(&req.NoDiff, "no-diff", false, "do not look for what each attempt changed")
+			f.BoolVar(&output, "output", false, "print what each attempt wrote, after the summary")
 		},
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Do: action{json: true, run: func(ctx context.Context, c *call) error {
+			if (len(c.args) > 1) == (len(lines) > 0) {
+				return c.misuse("try: give either a command, after --, or lines with -c")
+			}
+			req.Commands = tryCommands(each, c.args[1:], lines)
+			result, err := c.client.Try(ctx, c.args[0], req, c.attemptEnded)
+			view := func(c *call, r *sandbox.TryResult) error { return c.printTry(r, output) }
+			if err := shown(c, view, result, err); err != nil {
+				return err
+			}
+			return unpicked(result, req.Pick)
+		}},
+	})
 }
 
 // tryArgs checks that nothing but a sandbox comes before the command.
@@ -81,49 +71,25 @@ func tryArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// request makes the request; command is empty if there are lines.
-func (o *tryOptions) request(command []string) sandbox.TryRequest {
-	req := sandbox.TryRequest{
-		Count: o.Count, TimeoutMS: o.Timeout.Milliseconds(),
-		Pick: o.Pick, Merge: sandbox.MergeKind(o.Merge), Policy: sandbox.MergePolicy(o.Policy),
-		Keep: sandbox.KeepPolicy(o.Keep), NoDiff: o.NoDiff,
-	}
-	common := sandbox.TryCommand{Env: o.Env, User: o.User, WorkDir: o.WorkDir}
+// tryCommands are a command, or else a line for each shell, with what they have
+// in common.
+func tryCommands(each sandbox.TryCommand, command, lines []string) []sandbox.TryCommand {
 	if len(command) > 0 {
-		common.Command = command
-		req.Commands = []sandbox.TryCommand{common}
-		return req
+		each.Command = command
+		return []sandbox.TryCommand{each}
 	}
-	for _, line := range o.Lines {
-		common.Shell = line
-		req.Commands = append(req.Commands, common)
+	var commands []sandbox.TryCommand
+	for _, line := range lines {
+		each.Shell = line
+		commands = append(commands, each)
 	}
-	return req
+	return commands
 }
 
-func (a *app) runTry(ctx context.Context, opts tryOptions, args []string) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer closeQuietly(c)
-	result, err := c.Try(ctx, args[0], opts.request(args[1:]), func(ev sandbox.TryEvent) error {
-		at := ev.Attempt
-		a.say("attempt %d: %s after %s (%d of %d)", at.Index, cleanLine(attemptOutcome(at)), attemptTime(at), ev.Done, ev.Total)
-		return nil
-	})
-	switch {
-	case err != nil:
-		return err
-	case opts.JSON:
-		err = a.printJSON(result)
-	default:
-		err = a.printTry(result, opts.Output)
-	}
-	if err != nil {
-		return err
-	}
-	return unpicked(result, opts.Pick)
+func (a *app) attemptEnded(ev sandbox.TryEvent) error {
+	at := ev.Attempt
+	a.say("attempt %d: %s after %s (%d of %d)", at.Index, cleanLine(attemptOutcome(at)), attemptTime(at), ev.Done, ev.Total)
+	return nil
 }
 
 // unpicked is the error of a try that was to merge an attempt and did not.

@@ -24,48 +24,46 @@ type versionInfo struct {
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	var opts jsonOption
-	cmd := &cobra.Command{
+	return a.make(command{
 		Use: "version", Short: "Print the version, and the server's",
 		Long:    "Print the version of this program, and that of the server if one answers. No daemon is started.",
 		Example: "  cove version --json",
-		Args:    argsBetween(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runVersion(cmd.Context(), opts) },
-	}
-	opts.AddFlags(cmd.Flags())
-	return cmd
+		Do:      action{here: true, json: true, run: runVersion},
+	})
 }
 
-func (a *app) runVersion(ctx context.Context, opts jsonOption) error {
-	v := versionInfo{Version: a.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	if c, err := a.connectRunning(); err == nil {
-		defer closeQuietly(c)
+func runVersion(ctx context.Context, c *call) error {
+	v := versionInfo{Version: c.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if server, err := c.connectRunning(); err == nil {
+		defer closeQuietly(server)
 		ctx, cancel := context.WithTimeout(ctx, versionTime)
 		defer cancel()
-		v.Server, _ = c.Version(ctx)
+		v.Server, _ = server.Version(ctx)
 	}
-	if opts.JSON {
-		return a.printJSON(v)
-	}
+	return shown(c, printVersion, &v, nil)
+}
+
+func printVersion(c *call, v *versionInfo) error {
 	text := "cove " + v.Version + " (" + v.Go + ", " + v.Platform + ")\n"
 	if v.Server != "" {
 		text += "server " + clean(v.Server) + "\n"
 	}
-	return a.print(text)
+	return c.print(text)
 }
 
 func (a *app) openapiCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "openapi", Short: "Print the OpenAPI description of the REST interface", Hidden: true,
-		Args: argsBetween(0, 0),
-		RunE: func(*cobra.Command, []string) error {
+	cmd := a.make(command{
+		Use: "openapi", Short: "Print the OpenAPI description of the REST interface",
+		Do: action{here: true, run: func(_ context.Context, c *call) error {
 			doc, err := rest.OpenAPI()
 			if err != nil {
 				return err
 			}
-			return a.print(string(doc))
-		},
-	}
+			return c.print(string(doc))
+		}},
+	})
+	cmd.Hidden = true
+	return cmd
 }
 
 // buildVersion is the version that the Go command noted when it built the

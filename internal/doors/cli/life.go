@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func sandboxID(sb *sandbox.Sandbox) string { return sb.ID }
+
+func (a *app) killCommand() *cobra.Command {
+	cmd := a.make(command{
+		Use: "kill SANDBOX...", Short: "End sandboxes and remove their files",
+		Long:    "End sandboxes and remove their files. Ending one that has ended is not an error.",
+		Example: "  cove kill work\n  cove kill $(cove ls -q)",
+		Do: each(sandboxID, func(ctx context.Context, c *call, name string) (*sandbox.Sandbox, error) {
+			return c.client.Kill(ctx, name)
+		}),
+	})
+	cmd.Aliases = []string{"rm"}
+	return cmd
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	return a.make(command{
+		Use: "pause SANDBOX...", Short: "Write sandboxes to disk and free their memory",
+		Long: "Write the memory, processes and files of sandboxes to disk and end their processes. Whatever needs\n" +
+			"a paused sandbox resumes it by itself. Pausing a paused one is not an error.",
+		Example: "  cove pause work\n  cove pause $(cove ls -q --state running)",
+		Do: each(sandboxID, func(ctx context.Context, c *call, name string) (*sandbox.Sandbox, error) {
+			return c.client.Pause(ctx, name)
+		}),
+	})
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var req sandbox.ResumeRequest
+	return a.make(command{
+		Use: "resume SANDBOX...", Short: "Continue paused sandboxes where they were",
+		Long: "Continue paused sandboxes where they were, with their memory and processes. Resuming a running one\n" +
+			"is not an error.",
+		Example: "  cove resume work\n  cove resume --files-only work",
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&req.FilesOnly, "files-only", false, "start afresh with the files, without memory and processes")
+		},
+		Do: each(sandboxID, func(ctx context.Context, c *call, name string) (*sandbox.Sandbox, error) {
+			return c.client.Resume(ctx, name, req)
+		}),
+	})
+}
