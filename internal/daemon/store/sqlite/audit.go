@@ -44,13 +44,8 @@ var auditOrder = listOrder{[]string{"id"}, true, func(p store.Place) []any { ret
 // ListAudit implements [store.Audit].
 func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter, p sandbox.Page) ([]sandbox.AuditEvent, string, error) {
 	l := listQuery{columns: auditColumns, table: "audit", page: p, order: auditOrder}
-	add := func(cond string, a any) { l.where, l.args = append(l.where, cond), append(l.args, a) }
-	if f.Team != "" {
-		add("team = ?", f.Team)
-	}
-	if f.SandboxID != "" {
-		add("sandbox_id <> '' AND sandbox_id = ?", f.SandboxID)
-	}
+	l.only("team = ?", f.Team)
+	l.only("sandbox_id <> '' AND sandbox_id = ?", f.SandboxID)
 	return listing(ctx, s.read, scanEvent, l, func(e *sandbox.AuditEvent) store.Place { return store.Place{Number: e.ID} })
 }
 

@@ -2,8 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -48,22 +46,13 @@ func (s *Store) UpdateBuild(ctx context.Context, b store.BuildRecord) error {
 
 // Build implements [store.Builds].
 func (s *Store) Build(ctx context.Context, id string) (store.BuildRecord, error) {
-	b, err := scanBuild(s.read.QueryRowContext(ctx, "SELECT "+buildColumns+" FROM builds WHERE id = ?", id).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.BuildRecord{}, absent("build")
-	}
-	if err != nil {
-		return store.BuildRecord{}, fmt.Errorf("read build %s: %w", id, err)
-	}
-	return b, nil
+	return one(ctx, s.read, "build", scanBuild, "SELECT "+buildColumns+" FROM builds WHERE id = ?", id)
 }
 
 // ListBuilds implements [store.Builds].
 func (s *Store) ListBuilds(ctx context.Context, f store.BuildFilter, p sandbox.Page) ([]store.BuildRecord, string, error) {
 	l := listQuery{columns: buildColumns, table: "builds", page: p, order: newestFirst("created_at")}
-	if f.Template != "" {
-		l.where, l.args = append(l.where, "template = ?"), append(l.args, f.Template)
-	}
+	l.only("template = ?", f.Template)
 	if f.Running {
 		l.where = append(l.where, "ended_at IS NULL")
 	}

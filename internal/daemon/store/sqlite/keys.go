@@ -56,22 +56,13 @@ func (s *Store) KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte
 
 // KeyByID implements [store.Keys].
 func (s *Store) KeyByID(ctx context.Context, id string) (sandbox.Key, error) {
-	k, err := scanKey(s.read.QueryRowContext(ctx, "SELECT "+keyColumns+" FROM keys WHERE id = ?", id).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return sandbox.Key{}, absent("key")
-	}
-	if err != nil {
-		return sandbox.Key{}, fmt.Errorf("read key: %w", err)
-	}
-	return k, nil
+	return one(ctx, s.read, "key", scanKey, "SELECT "+keyColumns+" FROM keys WHERE id = ?", id)
 }
 
 // ListKeys implements [store.Keys].
 func (s *Store) ListKeys(ctx context.Context, team string, p sandbox.Page) ([]sandbox.Key, string, error) {
 	l := listQuery{columns: keyColumns, table: "keys", page: p, order: newestFirst("created_at")}
-	if team != "" {
-		l.where, l.args = []string{"team = ?"}, []any{team}
-	}
+	l.only("team = ?", team)
 	return listing(ctx, s.read, scanKey, l, func(k *sandbox.Key) store.Place { return store.PlaceAt(k.CreatedAt, k.ID) })
 }
 
@@ -79,12 +70,9 @@ func (s *Store) ListKeys(ctx context.Context, team string, p sandbox.Page) ([]sa
 func (s *Store) RevokeKey(ctx context.Context, team, id string, at time.Time) (sandbox.Key, error) {
 	var k sandbox.Key
 	revoke := func(tx *sql.Tx) (err error) {
-		k, err = scanKey(tx.QueryRowContext(ctx, "SELECT "+keyColumns+" FROM keys WHERE id = ? AND (? = '' OR team = ?)", id, team, team).Scan)
-		if errors.Is(err, sql.ErrNoRows) {
-			return absent("key")
-		}
+		k, err = one(ctx, tx, "key", scanKey, "SELECT "+keyColumns+" FROM keys WHERE id = ? AND (? = '' OR team = ?)", id, team, team)
 		if err != nil {
-			return fmt.Errorf("read key: %w", err)
+			return err
 		}
 		if k.RevokedAt != nil {
 			return nil

@@ -18,6 +18,13 @@ type listQuery struct {
 	order          listOrder
 }
 
+// only adds a condition on a value, which "" leaves out.
+func (l *listQuery) only(condition, value string) {
+	if value != "" {
+		l.where, l.args = append(l.where, condition), append(l.args, value)
+	}
+}
+
 // listOrder is what a listing is ordered by: columns that no two rows have
 // alike, and the values of these for a place.
 type listOrder struct {

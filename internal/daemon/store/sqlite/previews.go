@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -71,14 +70,7 @@ func (s *Store) Preview(ctx context.Context, sandboxID string, port int) (store.
 }
 
 func preview(ctx context.Context, q querier, sandboxID string, port int) (store.PreviewRecord, error) {
-	r, err := scanPreview(q.QueryRowContext(ctx, "SELECT "+previewColumns+" FROM previews WHERE sandbox_id = ? AND port = ?", sandboxID, port).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.PreviewRecord{}, absent("preview")
-	}
-	if err != nil {
-		return store.PreviewRecord{}, fmt.Errorf("read preview: %w", err)
-	}
-	return r, nil
+	return one(ctx, q, "preview", scanPreview, "SELECT "+previewColumns+" FROM previews WHERE sandbox_id = ? AND port = ?", sandboxID, port)
 }
 
 // previewOrder is by sandbox and port, of which a sandbox has one each.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -201,14 +200,7 @@ func (s *Store) SandboxByInstance(ctx context.Context, instance string) (store.R
 }
 
 func record(ctx context.Context, q querier, where string, args ...any) (store.Record, error) {
-	r, err := scanRecord(q.QueryRowContext(ctx, "SELECT "+sandboxColumns+" FROM sandboxes "+where, args...).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.Record{}, absent("sandbox")
-	}
-	if err != nil {
-		return store.Record{}, fmt.Errorf("read sandbox: %w", err)
-	}
-	return r, nil
+	return one(ctx, q, "sandbox", scanRecord, "SELECT "+sandboxColumns+" FROM sandboxes "+where, args...)
 }
 
 // UpdateSandbox implements [store.Sandboxes].

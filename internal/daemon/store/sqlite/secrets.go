@@ -69,22 +69,13 @@ func (s *Store) SecretByName(ctx context.Context, team, name string) (store.Secr
 }
 
 func secret(ctx context.Context, q querier, where string, args ...any) (store.SecretRecord, error) {
-	r, err := scanSecret(q.QueryRowContext(ctx, "SELECT "+secretColumns+" FROM secrets WHERE "+where, args...).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.SecretRecord{}, absent("secret")
-	}
-	if err != nil {
-		return store.SecretRecord{}, fmt.Errorf("read secret: %w", err)
-	}
-	return r, nil
+	return one(ctx, q, "secret", scanSecret, "SELECT "+secretColumns+" FROM secrets WHERE "+where, args...)
 }
 
 // ListSecrets implements [store.Secrets].
 func (s *Store) ListSecrets(ctx context.Context, team string, p sandbox.Page) ([]store.SecretRecord, string, error) {
 	l := listQuery{columns: secretColumns, table: "secrets", page: p, order: newestFirst("created_at")}
-	if team != "" {
-		l.where, l.args = []string{"team = ?"}, []any{team}
-	}
+	l.only("team = ?", team)
 	return listing(ctx, s.read, scanSecret, l, func(r *store.SecretRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -100,31 +99,17 @@ func (s *Store) SnapshotByName(ctx context.Context, team, namespace, name string
 }
 
 func (s *Store) snapshot(ctx context.Context, where string, args ...any) (store.SnapshotRecord, error) {
-	r, err := scanSnapshot(s.read.QueryRowContext(ctx, "SELECT "+snapshotColumns+" FROM snapshots WHERE "+where, args...).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.SnapshotRecord{}, absent("snapshot")
-	}
-	if err != nil {
-		return store.SnapshotRecord{}, fmt.Errorf("read snapshot: %w", err)
-	}
-	return r, nil
+	return one(ctx, s.read, "snapshot", scanSnapshot, "SELECT "+snapshotColumns+" FROM snapshots WHERE "+where, args...)
 }
 
 // ListSnapshots implements [store.Snapshots].
 func (s *Store) ListSnapshots(ctx context.Context, f store.SnapshotFilter, p sandbox.Page) ([]store.SnapshotRecord, string, error) {
 	l := listQuery{columns: snapshotColumns, table: "snapshots", page: p, order: newestFirst("created_at")}
-	add := func(cond string, arg any) { l.where, l.args = append(l.where, cond), append(l.args, arg) }
-	if f.Team != "" {
-		add("team = ?", f.Team)
-	}
-	if f.Namespace != "" {
-		add("namespace = ?", f.Namespace)
-	}
-	if f.SandboxID != "" {
-		add("sandbox_id = ?", f.SandboxID)
-	}
+	l.only("team = ?", f.Team)
+	l.only("namespace = ?", f.Namespace)
+	l.only("sandbox_id = ?", f.SandboxID)
 	if f.Automatic != nil {
-		add("automatic = ?", *f.Automatic)
+		l.where, l.args = append(l.where, "automatic = ?"), append(l.args, *f.Automatic)
 	}
 	return listing(ctx, s.read, scanSnapshot, l, func(r *store.SnapshotRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }

@@ -210,6 +210,20 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
+// one scans the first row of a query for what is called what. None is an error
+// that says so.
+func one[T any](ctx context.Context, q querier, what string, scan func(func(...any) error) (T, error), query string, args ...any) (T, error) {
+	v, err := scan(q.QueryRowContext(ctx, query, args...).Scan)
+	var none T
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return none, absent(what)
+	case err != nil:
+		return none, fmt.Errorf("read %s: %w", what, err)
+	}
+	return v, nil
+}
+
 // collect scans all rows of a query.
 func collect[T any](ctx context.Context, q querier, scan func(func(...any) error) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)

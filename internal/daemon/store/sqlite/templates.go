@@ -2,9 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -34,14 +32,7 @@ func (s *Store) PutTemplate(ctx context.Context, t store.Template) error {
 
 // Template implements [store.Templates].
 func (s *Store) Template(ctx context.Context, name string) (store.Template, error) {
-	t, err := scanTemplate(s.read.QueryRowContext(ctx, "SELECT "+templateColumns+" FROM templates WHERE name = ?", name).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.Template{}, absent("template")
-	}
-	if err != nil {
-		return store.Template{}, fmt.Errorf("read template %s: %w", name, err)
-	}
-	return t, nil
+	return one(ctx, s.read, "template", scanTemplate, "SELECT "+templateColumns+" FROM templates WHERE name = ?", name)
 }
 
 // ListTemplates implements [store.Templates].

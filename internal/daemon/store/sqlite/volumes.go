@@ -61,22 +61,13 @@ func (s *Store) VolumeByName(ctx context.Context, team, name string) (store.Volu
 }
 
 func volume(ctx context.Context, q querier, where string, args ...any) (store.VolumeRecord, error) {
-	r, err := scanVolume(q.QueryRowContext(ctx, "SELECT "+volumeColumns+" FROM volumes WHERE "+where, args...).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.VolumeRecord{}, absent("volume")
-	}
-	if err != nil {
-		return store.VolumeRecord{}, fmt.Errorf("read volume: %w", err)
-	}
-	return r, nil
+	return one(ctx, q, "volume", scanVolume, "SELECT "+volumeColumns+" FROM volumes WHERE "+where, args...)
 }
 
 // ListVolumes implements [store.Volumes].
 func (s *Store) ListVolumes(ctx context.Context, team string, p sandbox.Page) ([]store.VolumeRecord, string, error) {
 	l := listQuery{columns: volumeColumns, table: "volumes", page: p, order: newestFirst("created_at")}
-	if team != "" {
-		l.where, l.args = []string{"team = ?"}, []any{team}
-	}
+	l.only("team = ?", team)
 	return listing(ctx, s.read, scanVolume, l, func(r *store.VolumeRecord) store.Place { return store.PlaceAt(r.CreatedAt, r.ID) })
 }
 

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -75,25 +74,14 @@ func (s *Store) ResealDelivery(ctx context.Context, id string, sealed []byte) er
 
 // Delivery implements [store.Deliveries].
 func (s *Store) Delivery(ctx context.Context, id string) (store.Delivery, error) {
-	d, err := scanDelivery(s.read.QueryRowContext(ctx, "SELECT "+deliveryColumns+" FROM deliveries WHERE id = ?", id).Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.Delivery{}, absent("delivery")
-	}
-	if err != nil {
-		return store.Delivery{}, fmt.Errorf("read delivery %s: %w", id, err)
-	}
-	return d, nil
+	return one(ctx, s.read, "delivery", scanDelivery, "SELECT "+deliveryColumns+" FROM deliveries WHERE id = ?", id)
 }
 
 // ListDeliveries implements [store.Deliveries].
 func (s *Store) ListDeliveries(ctx context.Context, f store.DeliveryFilter, p sandbox.Page) ([]store.Delivery, string, error) {
 	l := listQuery{columns: deliveryColumns, table: "deliveries", page: p, order: newestFirst("created_at")}
-	if f.Team != "" {
-		l.where, l.args = append(l.where, "team = ?"), append(l.args, f.Team)
-	}
-	if f.SandboxID != "" {
-		l.where, l.args = append(l.where, "sandbox_id = ?"), append(l.args, f.SandboxID)
-	}
+	l.only("team = ?", f.Team)
+	l.only("sandbox_id = ?", f.SandboxID)
 	if f.Open {
 		l.where = append(l.where, "ended_at IS NULL")
 	}
