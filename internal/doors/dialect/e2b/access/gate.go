@@ -25,6 +25,9 @@ const (
 	TagPrefix = "cove.e2b."
 	// TagAutoResume marks a sandbox that any request to it resumes.
 	TagAutoResume = TagPrefix + "auto-resume"
+	// TagPorts marks a sandbox whose ports anybody may reach; it holds the id of
+	// the key that created the sandbox.
+	TagPorts = TagPrefix + "ports"
 )
 
 // Keys are the API keys of the server.

@@ -22,7 +22,28 @@ func on(method, pattern string, h handler) route {
 
 // table is all that is served.
 func (p *plane) table() []route {
-	return []route{}
+	return []route{
+		on(http.MethodPost, "/v2/sandboxes", p.createV2),
+		on(http.MethodPost, "/sandboxes", p.createV1),
+		on(http.MethodGet, "/v2/sandboxes", p.list),
+		on(http.MethodGet, "/sandboxes", p.listV1),
+		on(http.MethodGet, "/sandboxes/metrics", p.metricsOfMany),
+		on(http.MethodGet, "/sandboxes/*", p.get),
+		on(http.MethodDelete, "/sandboxes/*", p.kill),
+		on(http.MethodPost, "/v2/sandboxes/*/connect", p.connect),
+		on(http.MethodPost, "/sandboxes/*/connect", p.connect),
+		on(http.MethodPost, "/sandboxes/*/resume", p.resume),
+		on(http.MethodPost, "/sandboxes/*/pause", p.pause),
+		on(http.MethodPost, "/sandboxes/*/timeout", p.setTimeout),
+		on(http.MethodPost, "/sandboxes/*/refreshes", p.refresh),
+		on(http.MethodPut, "/sandboxes/*/network", p.setNetwork),
+		on(http.MethodPost, "/sandboxes/*/fork", p.fork),
+		on(http.MethodPost, "/sandboxes/*/snapshots", p.createSnapshot),
+		on(http.MethodGet, "/snapshots", p.listSnapshots),
+		on(http.MethodGet, "/sandboxes/*/metrics", p.metrics),
+		on(http.MethodGet, "/sandboxes/*/logs", p.logsV1),
+		on(http.MethodGet, "/v2/sandboxes/*/logs", p.logs),
+	}
 }
 
 // match finds the route of a request. It looks at the path as it was sent, so that

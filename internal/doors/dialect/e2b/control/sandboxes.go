@@ -1,0 +1,198 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// The lifetimes, in seconds, of sandboxes whose creator says none.
+const (
+	timeoutV1 = 15
+	timeoutV2 = 300
+)
+
+// createBody describes a sandbox.
+type createBody struct {
+	TemplateID      string            `json:"templateID"`
+	Timeout         *int64            `json:"timeout"`
+	AutoPause       bool              `json:"autoPause"`
+	AutoPauseMemory *bool             `json:"autoPauseMemory"`
+	AutoResume      *autoResume       `json:"autoResume"`
+	Internet        *bool             `json:"allow_internet_access"`
+	Metadata        map[string]string `json:"metadata"`
+	EnvVars         map[string]string `json:"envVars"`
+	Network         *egress           `json:"network"`
+	VolumeMounts    []volumeMount     `json:"volumeMounts"`
+	// These are refused.
+	MCP json.RawMessage `json:"mcp"`
+	IAM *struct {
+		Tokens json.RawMessage `json:"tokens"`
+	} `json:"iam"`
+}
+
+type autoResume struct {
+	Enabled bool `json:"enabled"`
+}
+
+// check refuses what has no effect.
+func (b *createBody) check() error {
+	switch {
+	case b.TemplateID == "":
+		return invalid("validation error: templateID is missing; name a template")
+	case given(b.MCP):
+		return refused("mcp")
+	case b.IAM != nil && given(b.IAM.Tokens):
+		return refused("iam.tokens")
+	case b.AutoPauseMemory != nil && !*b.AutoPauseMemory:
+		return refused("autoPauseMemory")
+	}
+	for key := range b.Metadata {
+		if strings.HasPrefix(key, access.TagPrefix) {
+			return invalid("metadata: keys that begin with %s are Cove's own; choose another for %.80q", access.TagPrefix, key)
+		}
+	}
+	if b.Network != nil {
+		return b.Network.check("network.")
+	}
+	return nil
+}
+
+// createV1 and createV2 differ in the lifetime of who says none.
+func (p *plane) createV1(w http.ResponseWriter, r *http.Request, _ []string) error {
+	return p.create(w, r, timeoutV1)
+}
+
+func (p *plane) createV2(w http.ResponseWriter, r *http.Request, _ []string) error {
+	return p.create(w, r, timeoutV2)
+}
+
+func (p *plane) create(w http.ResponseWriter, r *http.Request, timeout int64) error {
+	var body createBody
+	if err := decode(w, r, &body); err != nil {
+		return err
+	}
+	if err := body.check(); err != nil {
+		return err
+	}
+	if body.Timeout != nil {
+		timeout = *body.Timeout
+	}
+	if err := checkTimeout(timeout); err != nil {
+		return err
+	}
+	caller, _ := sandbox.CallerOf(r.Context())
+	req, err := p.request(r.Context(), caller, &body, timeout)
+	if err != nil {
+		return err
+	}
+	box, err := p.cfg.Service.Create(r.Context(), *req)
+	if err != nil {
+		return err
+	}
+	answer.JSON(w, http.StatusCreated, p.created(caller, box))
+	return nil
+}
+
+func checkTimeout(seconds int64) error {
+	if seconds <= 0 {
+		return invalid("Timeout must be greater than 0")
+	}
+	if seconds > int64(sandbox.MaxLifetime/time.Second) {
+		return invalid("Timeout cannot be greater than %d hours", sandbox.MaxLifetime/time.Hour)
+	}
+	return nil
+}
+
+// request says in Cove's words what sandbox a client asks for.
+func (p *plane) request(ctx context.Context, caller sandbox.Caller, body *createBody, timeout int64) (*sandbox.CreateRequest, error) {
+	req := &sandbox.CreateRequest{LifetimeSeconds: &timeout, IdleTimeoutSeconds: new(int64), Env: body.EnvVars, Metadata: map[string]string{}}
+	if err := p.chooseTemplate(ctx, body.TemplateID, req); err != nil {
+		return nil, err
+	}
+	for key, value := range body.Metadata {
+		req.Metadata[key] = value
+	}
+	if body.AutoPause {
+		req.OnTimeout = sandbox.ActionPause
+	}
+	if body.AutoResume != nil && body.AutoResume.Enabled {
+		req.Metadata[access.TagAutoResume] = "on"
+	}
+	net := body.Network
+	if net == nil || net.AllowPublicTraffic == nil || *net.AllowPublicTraffic {
+		req.Metadata[access.TagPorts] = caller.KeyID
+	}
+	if net != nil && len(net.AllowOut)+len(net.DenyOut) > 0 || body.Internet != nil && !*body.Internet {
+		if net == nil {
+			net = &egress{}
+		}
+		req.Network = policyOf(nil, net, body.Internet)
+	}
+	for _, m := range body.VolumeMounts {
+		req.Mounts = append(req.Mounts, sandbox.Mount{Target: m.Path, Volume: m.Name})
+	}
+	return req, nil
+}
+
+// noSandbox is the answer for a sandbox that is not there, or not the caller's.
+func noSandbox(id string) error {
+	return sandbox.Errorf(sandbox.CodeNotFound, "Sandbox %.80q doesn't exist or you don't have access to it", id)
+}
+
+// about tells an error of a call on a sandbox in the product's words.
+func about(id string, err error) error {
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
+		return noSandbox(id)
+	}
+	return err
+}
+
+// notIn is the answer to a call that needs another state.
+func notIn(id string, box *sandbox.Sandbox) error {
+	return sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is %s; connect to it first", id, box.State)
+}
+
+// living returns a sandbox of the caller's that has not ended.
+func (p *plane) living(ctx context.Context, id string) (*sandbox.Sandbox, error) {
+	ours, ok := access.FromE2B(id)
+	if !ok {
+		return nil, invalid("Invalid sandbox ID")
+	}
+	box, err := p.cfg.Service.Get(ctx, ours)
+	if err != nil {
+		return nil, about(id, err)
+	}
+	if box.State.Final() || box.State == sandbox.StateStopping {
+		return nil, noSandbox(id)
+	}
+	return box, nil
+}
+
+func (p *plane) get(w http.ResponseWriter, r *http.Request, args []string) error {
+	box, err := p.living(r.Context(), args[0])
+	if err != nil {
+		return err
+	}
+	caller, _ := sandbox.CallerOf(r.Context())
+	answer.JSON(w, http.StatusOK, p.detail(caller, box))
+	return nil
+}
+
+func (p *plane) kill(w http.ResponseWriter, r *http.Request, args []string) error {
+	box, err := p.living(r.Context(), args[0])
+	if err != nil {
+		return err
+	}
+	if _, err := p.cfg.Service.Kill(r.Context(), box.ID); err != nil {
+		return about(args[0], err)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
