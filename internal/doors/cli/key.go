@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -43,10 +44,17 @@ func keyState(k *sandbox.Key) string {
 	return "valid"
 }
 
+// The forms in which a key is printed.
+const (
+	formatCove = "cove"
+	formatE2B  = "e2b"
+)
+
 func (a *app) keyCreateCommand() *cobra.Command {
 	var req sandbox.CreateKeyRequest
 	var scopes []string
 	var expires time.Duration
+	var format string
 	return a.make(command{
 		Use: "create NAME", Short: "Create an API key and print its secret, this once",
 		Example: "  cove key create ci --scope sandboxes:read,sandboxes:write,files:write --expires 720h\n" +
@@ -55,17 +63,25 @@ func (a *app) keyCreateCommand() *cobra.Command {
 			names := strings.Trim(strings.ReplaceAll(fmt.Sprint(sandbox.Scopes()), " ", ", "), "[]")
 			f.StringVar(&req.Team, "team", "", "team that the key acts for (default yours)")
 			f.StringSliceVar(&scopes, "scope", nil, "what it may do (default all but admin): "+names)
+			f.StringVar(&format, "format", formatCove, "form of the secret: "+formatCove+", or "+formatE2B+" for that product's SDKs; both are the same key")
 			f.DurationVar(&expires, "expires", 0, "how long it is valid, such as 720h; 0 is for ever")
 		},
 		Do: show(printNewKey, func(ctx context.Context, c *call) (*sandbox.NewKey, error) {
 			if expires%time.Second != 0 {
 				return nil, sandbox.Errorf(sandbox.CodeInvalid, "--expires is no whole number of seconds; write 720h")
 			}
+			if format != formatCove && format != formatE2B {
+				return nil, sandbox.Errorf(sandbox.CodeInvalid, "--format %q is not known; use %s or %s", format, formatCove, formatE2B)
+			}
 			req.Name, req.ExpiresInSeconds = c.args[0], int64(expires/time.Second)
 			for _, s := range scopes {
 				req.Scopes = append(req.Scopes, sandbox.Scope(s))
 			}
-			return c.client.CreateKey(ctx, req)
+			key, err := c.client.CreateKey(ctx, req)
+			if err == nil && format == formatE2B {
+				key.Secret = access.FormatKey(key.Secret)
+			}
+			return key, err
 		}),
 	})
 }

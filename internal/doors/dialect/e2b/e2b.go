@@ -32,6 +32,13 @@ import (
 // address. On a host api.DOMAIN it is at the root.
 const Prefix = "/e2b"
 
+// AddressPath, below [Prefix], tells where clients reach the server: no route of
+// E2B's, but of Cove's own command line.
+const AddressPath = control.AddressPath
+
+// Tested says with which versions of the SDKs the door is tested.
+const Tested = "e2b 2.45 to 2.51 (JavaScript and Python)"
+
 // Config says what a [Door] stands on. All fields are required but Others.
 type Config struct {
 	// Service does everything.

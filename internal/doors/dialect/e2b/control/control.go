@@ -56,6 +56,15 @@ func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// AddressPath tells where clients reach the server, for Cove's own command line.
+const AddressPath = "/cove/address"
+
+func (p *plane) address(w http.ResponseWriter, _ *http.Request, _ []string) error {
+	domain, base := p.cfg.Address()
+	answer.JSON(w, http.StatusOK, map[string]string{"domain": domain, "base": base})
+	return nil
+}
+
 func (p *plane) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if sandbox.CodeOf(err) == sandbox.CodeInternal {
 		p.cfg.Log.ErrorContext(r.Context(), "serve E2B's API", "path", r.URL.Path, "error", err)

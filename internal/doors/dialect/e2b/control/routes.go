@@ -23,6 +23,7 @@ func on(method, pattern string, h handler) route {
 // table is all that is served.
 func (p *plane) table() []route {
 	return []route{
+		on(http.MethodGet, AddressPath, p.address),
 		on(http.MethodPost, "/v2/sandboxes", p.createV2),
 		on(http.MethodPost, "/sandboxes", p.createV1),
 		on(http.MethodGet, "/v2/sandboxes", p.list),
