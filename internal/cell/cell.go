@@ -268,7 +268,7 @@ func (c *cell) watchForEnd() {
 	ws, err := c.sb.Wait()
 	switch {
 	case c.sb.Damage() != nil:
-		c.log.Error("the checkpoint is damaged", "err", c.sb.Damage())
+		c.log.Error("the checkpoint is damaged", "error", c.sb.Damage())
 		c.why = "the kept state that it went on from is damaged on the server's disk; use another snapshot"
 	case err != nil:
 		c.why = "gVisor ended unexpectedly"
@@ -287,7 +287,7 @@ func (c *cell) watchGofer() {
 	sentry, gofer := c.sb.PIDs()
 	fd, err := unix.PidfdOpen(gofer, 0)
 	if err != nil {
-		c.log.Warn("watch the gofer", "err", err)
+		c.log.Warn("watch the gofer", "error", err)
 		return
 	}
 	defer unix.Close(fd)
@@ -297,7 +297,7 @@ func (c *cell) watchGofer() {
 			break
 		}
 		if !errors.Is(err, unix.EINTR) {
-			c.log.Warn("watch the gofer", "err", err)
+			c.log.Warn("watch the gofer", "error", err)
 			return
 		}
 	}

@@ -37,7 +37,7 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 	if req.Hold && err == nil {
 		err = send(&checkpointWritten{StoppedNanos: int64(time.Since(began))})
 		if err == nil {
-			c.log.Info("sandbox is held", "saved in", time.Since(began))
+			c.log.Info("sandbox is held", "saved_in", time.Since(began))
 			select {
 			case <-ctx.Done():
 			case <-c.ended:
@@ -46,7 +46,7 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 		}
 	}
 	if err := errors.Join(err, c.letGo()); err != nil {
-		c.log.Warn("checkpoint", "err", err)
+		c.log.Warn("checkpoint", "error", err)
 		return err
 	}
 	if !req.Hold {
@@ -128,7 +128,7 @@ func (c *cell) tellChanges(l net.Listener) {
 		wg.Go(func() {
 			defer conn.Close()
 			if err := c.writeChanges(conn); err != nil {
-				c.log.Warn("tell changes", "err", err)
+				c.log.Warn("tell changes", "error", err)
 			}
 		})
 	}

@@ -110,7 +110,7 @@ func (c *cell) startSandbox(ctx context.Context, spec *Spec, send func(*Status) 
 // fail takes down what there is of a sandbox that could not be made, and lets
 // the cell end. It returns what is told of the error.
 func (c *cell) fail(err error) error {
-	c.log.Error("cell failed", "err", err)
+	c.log.Error("cell failed", "error", err)
 	c.destroy()
 	told := c.startError(err)
 	c.begun <- err

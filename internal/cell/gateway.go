@@ -73,7 +73,7 @@ func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger) (*g
 	g.wg.Go(func() {
 		defer dns.Close()
 		if err := g.eg.ServeDNS(ctx, dns); err != nil && ctx.Err() == nil {
-			log.Error("answer names", "err", err)
+			log.Error("answer names", "error", err)
 		}
 	})
 	stack.SetHandler(outward{ctx, g.eg})
@@ -167,7 +167,7 @@ func (g *gateway) interceptor(n *engine.Network) (egress.Interceptor, error) {
 
 func (g *gateway) closeLog(w *netlog.Writer) {
 	if err := w.Close(); err != nil {
-		g.log.Warn("close the network log", "err", err)
+		g.log.Warn("close the network log", "error", err)
 	}
 }
 

@@ -147,7 +147,7 @@ func (c *cell) openPorts(l net.Listener) {
 		}
 		wg.Go(func() {
 			if err := ServeStream(ctx, conn, c.openPort); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal {
-				c.log.Warn("open a port", "err", err)
+				c.log.Warn("open a port", "error", err)
 			}
 		})
 	}

@@ -64,7 +64,7 @@ func (c *cell) relayAll(l net.Listener) {
 			inside, err := c.dialAgent(ctx)
 			cancel()
 			if err != nil {
-				c.log.Warn("dial agent", "err", err)
+				c.log.Warn("dial agent", "error", err)
 				return
 			}
 			defer inside.Close()

@@ -139,7 +139,7 @@ func (v *values) receive(l net.Listener, log *slog.Logger) {
 			return
 		}
 		if err := v.take(conn); err != nil {
-			log.Warn("take the values of secrets", "err", err)
+			log.Warn("take the values of secrets", "error", err)
 		}
 		conn.Close()
 	}

@@ -34,14 +34,14 @@ func (s *Server) listenTCP(ctx context.Context) (net.Listener, error) {
 		if err == nil {
 			return l, nil
 		}
-		s.log.Warn("the port of the last daemon is taken; addresses of previews that were given out lead elsewhere", "port", last, "err", err)
+		s.log.Warn("the port of the last daemon is taken; addresses of previews that were given out lead elsewhere", "port", last, "error", err)
 	}
 	l, err := lc.Listen(ctx, "tcp", s.cfg.Listen)
 	if err != nil {
 		return nil, err
 	}
 	if err := keepPort(&s.cfg, l.Addr()); err != nil {
-		s.log.Warn("keep the port for the next daemon", "err", err)
+		s.log.Warn("keep the port for the next daemon", "error", err)
 	}
 	return l, nil
 }

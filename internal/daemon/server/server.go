@@ -237,7 +237,7 @@ func (s *Server) collect(ctx context.Context, p *parts) error {
 	}
 	removed, err := c.Collect(inUse)
 	if err != nil {
-		s.log.Warn("remove old templates", "err", err)
+		s.log.Warn("remove old templates", "error", err)
 	}
 	for _, digest := range removed {
 		s.log.Info("old template removed", "digest", digest)
@@ -260,7 +260,7 @@ func (s *Server) background(ctx context.Context, stop context.CancelFunc, p *par
 // wait for it. Whoever needs it meets the error, if there is one.
 func (s *Server) warm(ctx context.Context, svc *service.Service) {
 	if err := svc.Prepare(ctx, s.cfg.Defaults.Template); err != nil && ctx.Err() == nil {
-		s.log.Warn("the default template is not ready", "template", s.cfg.Defaults.Template, "err", err)
+		s.log.Warn("the default template is not ready", "template", s.cfg.Defaults.Template, "error", err)
 	}
 }
 

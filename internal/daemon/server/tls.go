@@ -114,7 +114,7 @@ func (c *certificateFiles) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if due {
 		if err := c.load(); err != nil {
 			// It may be half written; the one before is good as long as it lasts.
-			c.log.Warn("read the TLS certificate", "err", err)
+			c.log.Warn("read the TLS certificate", "error", err)
 		}
 	}
 	c.mu.Lock()

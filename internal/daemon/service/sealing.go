@@ -77,7 +77,7 @@ func (s *Service) tellLostKeys(ctx context.Context) error {
 		}
 	}
 	if len(lost) > 0 {
-		s.log.Error("secrets cannot be opened: their key is lost", "secrets", len(lost), "first", lost[:min(len(lost), toldLost)], "err", why)
+		s.log.Error("secrets cannot be opened: their key is lost", "secrets", len(lost), "first", lost[:min(len(lost), toldLost)], "error", why)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func (w *watchdog) made(id string) {
 		w.begun = true
 		stdin, err := w.start()
 		if err != nil {
-			w.log.Error("start the watchdog that ends sandboxes when this process is killed", "err", err)
+			w.log.Error("start the watchdog that ends sandboxes when this process is killed", "error", err)
 			return
 		}
 		w.stdin = stdin

@@ -100,5 +100,5 @@ func logFailure(ctx context.Context, log *slog.Logger, tool string, err error) {
 	if e, ok := errors.AsType[*sandbox.Error](err); ok {
 		detail = e.Detail()
 	}
-	log.Log(ctx, level, "tool failed", "tool", tool, "code", string(sandbox.CodeOf(err)), "err", detail)
+	log.Log(ctx, level, "tool failed", "tool", tool, "code", string(sandbox.CodeOf(err)), "error", detail)
 }

@@ -78,7 +78,7 @@ func (b *builder) rpcError(ctx context.Context, err error) error {
 	}
 	d := dialect.Detail(err)
 	if d.Code == sandbox.CodeInternal {
-		b.cfg.Log.ErrorContext(ctx, "request failed", "err", err)
+		b.cfg.Log.ErrorContext(ctx, "request failed", "error", err)
 	}
 	data, merr := json.Marshal(dialect.ErrorBody{Error: d})
 	if merr != nil {

@@ -260,7 +260,7 @@ func (p *Proxy) unlock(w http.ResponseWriter, r *http.Request, at place) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(dialTimeout)); err != nil {
-		p.log.Debug("preview: no deadline for a form", "err", err)
+		p.log.Debug("preview: no deadline for a form", "error", err)
 	}
 	if err := r.ParseForm(); err != nil {
 		p.fail(w, r, at, badForm)

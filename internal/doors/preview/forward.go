@@ -169,7 +169,7 @@ func (p *Proxy) broken(w http.ResponseWriter, r *http.Request, err error) {
 		p.refuse(w, r, t.at, dial.err, false)
 		return
 	}
-	p.log.Debug("preview: request failed", "label", t.at.label, "err", err)
+	p.log.Debug("preview: request failed", "label", t.at.label, "error", err)
 	var network net.Error
 	switch {
 	case r.Context().Err() != nil:

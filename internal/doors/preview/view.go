@@ -235,7 +235,7 @@ func (p *Proxy) viewScreen(w http.ResponseWriter, r *http.Request, visit sandbox
 		}
 	}
 	if err != nil {
-		p.log.Debug("live view: no screen", "sandbox", view.SandboxID, "err", err)
+		p.log.Debug("live view: no screen", "sandbox", view.SandboxID, "error", err)
 		p.fail(w, r, place{}, viewProblem(err))
 		return
 	}
@@ -250,7 +250,7 @@ func (p *Proxy) viewScreen(w http.ResponseWriter, r *http.Request, visit sandbox
 	client := websocket.NetConn(ctx, socket, websocket.MessageBinary)
 	socket.SetReadLimit(maxViewMessage) // NetConn takes the limit away
 	err = rfb.Join(client, server, rfb.Rights{Control: view.Control, Used: used})
-	p.log.Debug("live view: over", "sandbox", view.SandboxID, "err", err)
+	p.log.Debug("live view: over", "sandbox", view.SandboxID, "error", err)
 }
 
 // pingViewer ends the view of one who is gone without a word.

@@ -198,7 +198,7 @@ func (e *Engine) createAdmitted(ctx context.Context, spec engine.Spec) (*instanc
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		e.cfg.Log.Error("create sandbox", "sandbox", spec.ID, "err", detailed(err), "log", detail)
+		e.cfg.Log.Error("create sandbox", "sandbox", spec.ID, "error", detailed(err), "log", detail)
 		return nil, err
 	}
 	return inst, nil

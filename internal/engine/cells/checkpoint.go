@@ -44,7 +44,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	}
 	defer func() {
 		if err := draft.Discard(); err != nil {
-			e.cfg.Log.Error("remove half a checkpoint", "checkpoint", id, "err", err)
+			e.cfg.Log.Error("remove half a checkpoint", "checkpoint", id, "error", err)
 		}
 	}()
 	// Its end lets the sandbox go on.
@@ -82,7 +82,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 		return none, errors.Join(err, e.checkpoints.Remove(id))
 	}
 	if err := e.Destroy(context.WithoutCancel(ctx), name); err != nil {
-		e.cfg.Log.Error("end an instance whose state was kept", "sandbox", name, "err", err)
+		e.cfg.Log.Error("end an instance whose state was kept", "sandbox", name, "error", err)
 	}
 	return m.Checkpoint, nil
 }
@@ -93,7 +93,7 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 		return context.Cause(ctx)
 	}
 	state := e.look(ctx, name)
-	e.cfg.Log.Error("write checkpoint", "sandbox", name, "err", err, "log", e.logTail(name))
+	e.cfg.Log.Error("write checkpoint", "sandbox", name, "error", err, "log", e.logTail(name))
 	if state == lookEnded {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the sandbox ended while its state was being saved; nothing was kept")
 	}
@@ -185,7 +185,7 @@ func (e *Engine) SetAside(_ context.Context, id, to string) error {
 		// name costs nothing; without the program, the files can still be had.
 		_ = os.Remove(filepath.Join(from, programFile))
 		if err := os.Link(filepath.Join(e.programsDir(), m.Program), filepath.Join(from, programFile)); err != nil {
-			e.cfg.Log.Warn("keep the program of a checkpoint that is set aside", "checkpoint", id, "err", err)
+			e.cfg.Log.Warn("keep the program of a checkpoint that is set aside", "checkpoint", id, "error", err)
 		}
 	}
 	return os.Rename(from, to)
@@ -472,7 +472,7 @@ func (e *Engine) keepProgram(name string) {
 	e.keeping[name] = true
 	e.wg.Go(func() {
 		if err := copyProgram(path); err != nil {
-			e.cfg.Log.Error("keep the program that made a checkpoint", "err", err)
+			e.cfg.Log.Error("keep the program that made a checkpoint", "error", err)
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()

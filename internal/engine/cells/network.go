@@ -167,7 +167,7 @@ func (e *Engine) connectPeers(l net.Listener) {
 		}
 		e.wg.Go(func() {
 			if err := cell.ServeStream(e.ctx, conn, e.dialPeer); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal && e.ctx.Err() == nil {
-				e.cfg.Log.Warn("connect a sandbox with another", "err", err)
+				e.cfg.Log.Warn("connect a sandbox with another", "error", err)
 			}
 		})
 	}

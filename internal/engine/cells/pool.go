@@ -172,7 +172,7 @@ func (e *Engine) makeAhead(spec standbySpec) {
 	defer e.starts.Release(1)
 	sb, unfit, err := e.makeStandby(ctx, spec)
 	if err != nil && e.ctx.Err() == nil {
-		e.cfg.Log.Warn("make a standby ahead of need", "err", detailed(err))
+		e.cfg.Log.Warn("make a standby ahead of need", "error", detailed(err))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -241,7 +241,7 @@ func (e *Engine) Warm(specs []engine.WarmSpec) {
 	for _, w := range specs {
 		m, err := e.checkpoints.Manifest(w.Checkpoint)
 		if err != nil {
-			e.cfg.Log.Warn("keep sandboxes warm", "checkpoint", w.Checkpoint, "err", err)
+			e.cfg.Log.Warn("keep sandboxes warm", "checkpoint", w.Checkpoint, "error", err)
 			continue
 		}
 		spec := e.standbyFor(&m, w.Root, w.Resources)

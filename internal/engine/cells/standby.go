@@ -280,7 +280,7 @@ func (e *Engine) abandon(sb *standby) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := removeCell(ctx, sb.dir); err != nil {
-		e.cfg.Log.Error("remove a standby sandbox", "dir", sb.dir, "err", err)
+		e.cfg.Log.Error("remove a standby sandbox", "dir", sb.dir, "error", err)
 	}
 }
 

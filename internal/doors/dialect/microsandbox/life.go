@@ -300,7 +300,7 @@ func restart(ctx context.Context, c *call, s *sandbox.Sandbox, w *wanted) error 
 	if err := keepTmp(ctx, c, s.ID); err != nil {
 		// Stopped as it was: the next start would take one that runs as it is.
 		if herr := halt(context.WithoutCancel(ctx), c, s.ID); herr != nil {
-			c.Log.ErrorContext(ctx, "stop a sandbox that could not be started", "sandbox", s.ID, "err", herr)
+			c.Log.ErrorContext(ctx, "stop a sandbox that could not be started", "sandbox", s.ID, "error", herr)
 		}
 		return err
 	}

@@ -153,7 +153,7 @@ func (f *front) admit(r *http.Request) (sandbox.Caller, *plainError) {
 		case sandbox.CodeQuotaExceeded:
 			return caller, &plainError{http.StatusTooManyRequests, sandbox.MessageOf(err), codeCredentials}
 		}
-		f.Log.ErrorContext(r.Context(), "look for a key", "err", err)
+		f.Log.ErrorContext(r.Context(), "look for a key", "error", err)
 		return caller, &plainError{http.StatusInternalServerError, "Internal server error", codeInternal}
 	}
 	serverKey, err := ServerKey(f.StateDir)
@@ -161,7 +161,7 @@ func (f *front) admit(r *http.Request) (sandbox.Caller, *plainError) {
 	if err == nil {
 		grant, err = readKey(serverKey, key)
 	} else if sandbox.CodeOf(err) != sandbox.CodeNotFound {
-		f.Log.ErrorContext(r.Context(), "read the key of microsandbox", "err", err)
+		f.Log.ErrorContext(r.Context(), "read the key of microsandbox", "error", err)
 	}
 	if err != nil {
 		// The server's own keys may have that prefix too.
@@ -413,7 +413,7 @@ func (f *front) tell(ctx context.Context, m *method, err error) *plainError {
 	case code == sandbox.CodeInvalid, code == sandbox.CodeTooLarge:
 		return &plainError{http.StatusBadRequest, message, codeInvalid}
 	case code == sandbox.CodeInternal:
-		f.Log.ErrorContext(ctx, "method failed", "method", m.rpc, "err", err)
+		f.Log.ErrorContext(ctx, "method failed", "method", m.rpc, "error", err)
 	}
 	return &plainError{http.StatusInternalServerError, "Internal server error: " + message, codeInternal}
 }

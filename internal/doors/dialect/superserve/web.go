@@ -65,7 +65,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
-			f.Log.ErrorContext(r.Context(), "look for a key", "err", err)
+			f.Log.ErrorContext(r.Context(), "look for a key", "error", err)
 			fail(w, http.StatusInternalServerError, codeInternal, "Internal server error.")
 			return
 		}
