@@ -80,12 +80,13 @@ const (
 	gLast   = "last child"
 	gTouch  = "first child's data"
 	gMemory = "memory per child"
+	gCPU    = "processor per child"
 	gPause  = "pause"
 	gResume = "resume"
 	gBack   = "its data"
 )
 
-var growthColumns = []string{gStall, gFirst, gLast, gTouch, gMemory, gPause, gResume, gBack}
+var growthColumns = []string{gStall, gFirst, gLast, gTouch, gMemory, gCPU, gPause, gResume, gBack}
 
 // figures are the values of a row's columns.
 type figures map[string][]float64
@@ -294,8 +295,12 @@ func (g *grower) family(ctx context.Context, n int) error {
 		}
 	}
 	for _, c := range list.Items {
-		if bytes := charged(g.d, c.ID); bytes > 0 {
-			row.add(gMemory, float64(bytes)/1e6)
+		used := charged(g.d, c.ID)
+		if used.MemoryBytes > 0 {
+			row.add(gMemory, float64(used.MemoryBytes)/1e6)
+		}
+		if used.CPUNanos > 0 {
+			row.took(gCPU, time.Duration(used.CPUNanos))
 		}
 	}
 	return nil
@@ -309,28 +314,25 @@ func (g *grower) killAll(ctx context.Context, children []sandbox.Sandbox) {
 	wg.Wait()
 }
 
-// charged is what a sandbox's cgroup is charged with, in bytes; 0 where there
-// is none.
-func charged(d *covetest.Daemon, id string) int64 {
+// charged is what a sandbox's cgroup is charged with, its time as a standby
+// included; zero where there is none.
+func charged(d *covetest.Daemon, id string) cgroup.Stats {
 	data, err := os.ReadFile(filepath.Join(d.StateDir, "engine", "cells", id, "origin.json"))
 	if err != nil {
-		return 0
+		return cgroup.Stats{}
 	}
 	var origin struct {
 		Group string `json:"group"`
 	}
 	if json.Unmarshal(data, &origin) != nil {
-		return 0
+		return cgroup.Stats{}
 	}
 	group, err := cgroup.Open(origin.Group)
 	if err != nil {
-		return 0
+		return cgroup.Stats{}
 	}
-	st, err := group.Stats()
-	if err != nil {
-		return 0
-	}
-	return st.MemoryBytes
+	st, _ := group.Stats()
+	return st
 }
 
 // probe is the helper gap in a sandbox.
