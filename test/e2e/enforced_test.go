@@ -37,9 +37,10 @@ func jsonFields(t reflect.Type) []string {
 	return all
 }
 
-// everyField runs the proof of each field of a request type. A field without a
-// proof fails, and so does a proof without a field.
-func everyField[T any](t *testing.T, proofs map[string]proof) {
+// everyField runs the proof of each field of a request type, some at a time if they
+// are apart from each other. A field without a proof fails, and so does a proof
+// without a field.
+func everyField[T any](t *testing.T, apart bool, proofs map[string]proof) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
 		known := map[string]bool{}
 		for _, f := range jsonFields(reflect.TypeFor[T]()) {
@@ -47,6 +48,9 @@ func everyField[T any](t *testing.T, proofs map[string]proof) {
 			t.Run(f, func(t *testing.T) {
 				if proofs[f] == nil {
 					t.Fatalf("nothing shows that %s takes effect or is refused", f)
+				}
+				if apart {
+					t.Parallel()
 				}
 				proofs[f](t, d)
 			})
@@ -122,7 +126,7 @@ func takes(t *testing.T, d *covetest.Daemon, id string, mib, keep int) bool {
 }
 
 func TestCreateEnforcedOrRefused(t *testing.T) {
-	everyField[sandbox.CreateRequest](t, map[string]proof{
+	everyField[sandbox.CreateRequest](t, true, map[string]proof{
 		"network": createNetwork, "secrets": createSecrets, "ports": createPorts, "mounts": createMounts,
 		"name": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "called" })
@@ -321,7 +325,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 			}
 		}
 	}
-	everyField[sandbox.ExecRequest](t, map[string]proof{
+	everyField[sandbox.ExecRequest](t, false, map[string]proof{
 		"webhook": execWebhook,
 		"code":    says(sandbox.ExecRequest{Code: &sandbox.JobCode{Language: sandbox.Python, Code: "print(6 * 7)"}}, "42"),
 		"command": says(sandbox.ExecRequest{Command: []string{"printf", "%s|", "a b", "$HOME", "", "*"}}, "a b|$HOME||*|"),

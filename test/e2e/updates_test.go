@@ -25,7 +25,7 @@ func update(t *testing.T, d *covetest.Daemon, id string, req sandbox.UpdateReque
 }
 
 func TestUpdateEnforcedOrRefused(t *testing.T) {
-	everyField[sandbox.UpdateRequest](t, map[string]proof{
+	everyField[sandbox.UpdateRequest](t, true, map[string]proof{
 		"name": func(t *testing.T, d *covetest.Daemon) {
 			s := with(t, d, func(r *sandbox.CreateRequest) { r.Name = "before" })
 			update(t, d, "before", sandbox.UpdateRequest{Name: ptr("after")})

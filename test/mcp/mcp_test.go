@@ -140,7 +140,12 @@ func stdioCommand(t *testing.T, toolsets string) string {
 	return "COVE_MCP_COMMAND=" + string(data)
 }
 
+// TestConversation, TestInspector and TestConformance are for "make soak":
+// TestRealClients and TestDaemonConformance have the same programs talk to the daemon.
 func TestConversation(t *testing.T) {
+	if !needs.Soak() {
+		return
+	}
 	node(t)
 	url := serveHTTP(t, mcpserver.Config{Service: local.New(t)})
 	run(t, "conversation.test.mjs", "COVE_MCP_URL="+url+everything, stdioCommand(t, dialect.AllToolsets))
@@ -153,8 +158,6 @@ const (
 	ofEachToolset = "COVE_MCP_TOOLS=sandbox_exec,run_code,sandbox_fork,network_set,computer_action,template_build,volume_create"
 )
 
-// TestInspector and TestConformance are for "make soak": TestRealClients and
-// TestDaemonConformance have the same programs talk to the daemon.
 func TestInspector(t *testing.T) {
 	if !needs.Soak() {
 		return

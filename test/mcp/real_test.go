@@ -62,7 +62,8 @@ func mcpCommand(t *testing.T, d *covetest.Daemon, opts covetest.Options, args ..
 
 // The programs talk to the real daemon: as root without keys, with "cove mcp"
 // on its socket, and as an ordinary user with a key, with "cove mcp" on its
-// URL. All have every toolset on, and MCP Inspector judges the schemas of them.
+// URL. All have every toolset on, and MCP Inspector judges the schemas of them: root's,
+// which are the user's too, so that only "make soak" asks it twice.
 func TestRealClients(t *testing.T) {
 	node(t)
 	t.Run("root", func(t *testing.T) {
@@ -72,7 +73,7 @@ func TestRealClients(t *testing.T) {
 		env := []string{"COVE_MCP_URL=" + d.URL + "/mcp" + everything, mcpCommand(t, d, opts, "--toolsets", "all")}
 		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
 		t.Run("inspector", func(t *testing.T) {
-			run(t, "inspector.test.mjs", "COVE_MCP_URL="+d.URL+"/mcp"+everything, mcpCommand(t, d, opts, "--toolsets", "all"), ofEachToolset)
+			run(t, "inspector.test.mjs", append(env, ofEachToolset)...)
 		})
 	})
 	t.Run("user", func(t *testing.T) {
@@ -83,7 +84,9 @@ func TestRealClients(t *testing.T) {
 			"COVE_MCP_URL=" + d.URL + "/mcp" + everything, "COVE_API_KEY=" + secret, mcpCommand(t, d, opts, "--url", d.URL, "--key", secret, "--toolsets", "all"),
 		}
 		t.Run("conversation", func(t *testing.T) { run(t, "conversation.test.mjs", env...) })
-		t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
+		if needs.Soak() {
+			t.Run("inspector", func(t *testing.T) { run(t, "inspector.test.mjs", env...) })
+		}
 	})
 }
 

@@ -32,17 +32,14 @@ type house struct {
 	engine *memory.Engine
 	store  *sqlite.Store
 	path   string
-	every  time.Duration // of both tickers, if not zero
+	cfg    Config // without what the house has
 	booted time.Time
 	stop   func()
 }
 
-func newHouse(t *testing.T, every ...time.Duration) *house {
+func newHouse(t *testing.T, cfg Config) *house {
 	dir := t.TempDir()
-	h := &house{t: t, ctx: sandbox.WithCaller(context.Background(), sandbox.LocalCaller()), state: memory.NewState(dir), path: filepath.Join(dir, "cove.db"), booted: time.Now()}
-	for _, d := range every {
-		h.every = d
-	}
+	h := &house{t: t, ctx: sandbox.WithCaller(context.Background(), sandbox.LocalCaller()), state: memory.NewState(dir), path: filepath.Join(dir, "cove.db"), booted: time.Now(), cfg: cfg}
 	sqlitetest.New(t, h.path)
 	h.start()
 	return h
@@ -67,7 +64,9 @@ func (h *house) start() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		New(Config{Records: h.store, Keeper: h, Log: log, Every: h.every, CleanEvery: h.every}).Run(ctx)
+		cfg := h.cfg
+		cfg.Records, cfg.Keeper, cfg.Log = h.store, h, log
+		New(cfg).Run(ctx)
 	}()
 	h.stop = func() {
 		cancel()
@@ -110,44 +109,44 @@ func (h *house) after(d time.Duration, id string, want sandbox.State, reason str
 
 func TestLifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
+		h := newHouse(t, Config{})
 		defer h.close()
-		id := h.create(600, 0)
+		id := h.create(60, 0)
 		forever := h.create(0, 0)
-		h.after(599*time.Second, id, sandbox.StateRunning, "")
-		h.after(3*time.Second, id, sandbox.StateKilled, "lifetime of 10m0s ended")
+		h.after(59*time.Second, id, sandbox.StateRunning, "")
+		h.after(3*time.Second, id, sandbox.StateKilled, "lifetime of 1m0s ended")
 		if ids := h.state.IDs(); len(ids) != 1 || ids[0] != forever {
 			t.Errorf("instances are %v", ids)
 		}
 		// An update counts from its own time.
-		id = h.create(600, 0)
-		time.Sleep(500 * time.Second)
-		_, err := h.Update(h.ctx, id, sandbox.UpdateRequest{LifetimeSeconds: new(int64(300))})
+		id = h.create(60, 0)
+		time.Sleep(50 * time.Second)
+		_, err := h.Update(h.ctx, id, sandbox.UpdateRequest{LifetimeSeconds: new(int64(30))})
 		must(t, err)
-		h.after(299*time.Second, id, sandbox.StateRunning, "")
-		h.after(3*time.Second, id, sandbox.StateKilled, "lifetime of 5m0s ended")
-		h.after(10*time.Minute, forever, sandbox.StateRunning, "")
+		h.after(29*time.Second, id, sandbox.StateRunning, "")
+		h.after(3*time.Second, id, sandbox.StateKilled, "lifetime of 30s ended")
+		h.after(time.Minute, forever, sandbox.StateRunning, "")
 	})
 }
 
 func TestLifetimeSurvivesRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
+		h := newHouse(t, Config{})
 		defer func() { h.close() }()
-		long, short := h.create(1000, 0), h.create(100, 0)
-		time.Sleep(50 * time.Second)
+		long, short := h.create(100, 0), h.create(10, 0)
+		time.Sleep(5 * time.Second)
 		h.stop()
-		time.Sleep(500 * time.Second)
+		time.Sleep(50 * time.Second)
 		h.start()
 		h.after(2*time.Second, short, sandbox.StateKilled, "lifetime")
-		h.after(440*time.Second, long, sandbox.StateRunning, "")
-		h.after(10*time.Second, long, sandbox.StateKilled, "lifetime")
+		h.after(40*time.Second, long, sandbox.StateRunning, "")
+		h.after(6*time.Second, long, sandbox.StateKilled, "lifetime")
 	})
 }
 
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
+		h := newHouse(t, Config{})
 		defer func() { h.close() }()
 		id := h.create(0, 60)
 		h.after(50*time.Second, id, sandbox.StateRunning, "")
@@ -168,14 +167,14 @@ func TestIdle(t *testing.T) {
 
 func TestCallsAreNotIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
+		h := newHouse(t, Config{})
 		defer h.close()
 		id := h.create(0, 60)
 		_, err := h.WriteFile(h.ctx, id, sandbox.WriteFileRequest{Path: "file"}, strings.NewReader("x"))
 		must(t, err)
 		r, err := h.ReadFile(h.ctx, id, sandbox.ReadFileRequest{Path: "file"})
 		must(t, err)
-		h.after(5*time.Minute, id, sandbox.StateRunning, "")
+		h.after(90*time.Second, id, sandbox.StateRunning, "")
 		must(t, r.Close())
 		h.after(55*time.Second, id, sandbox.StateRunning, "")
 		h.after(10*time.Second, id, sandbox.StateKilled, "idle")
@@ -183,14 +182,18 @@ func TestCallsAreNotIdle(t *testing.T) {
 }
 
 func TestRetention(t *testing.T) {
+	if cfg := New(Config{}).cfg; cfg.Retention != 24*time.Hour || cfg.AuditAge != 30*24*time.Hour {
+		t.Errorf("records stay for %v and audit events for %v, want a day and 30 days", cfg.Retention, cfg.AuditAge)
+	}
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, time.Hour)
+		// Shorter times than those: the service does something every few seconds.
+		h := newHouse(t, Config{Every: time.Minute, Retention: time.Hour, AuditAge: 3 * time.Hour})
 		defer h.close()
 		id := h.create(0, 0)
 		_, err := h.Kill(h.ctx, id)
 		must(t, err)
-		h.after(23*time.Hour, id, sandbox.StateKilled, "killed by local")
-		time.Sleep(3 * time.Hour)
+		h.after(59*time.Minute, id, sandbox.StateKilled, "killed by local")
+		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		if _, err := h.store.Sandbox(h.ctx, id); sandbox.CodeOf(err) != sandbox.CodeNotFound {
 			t.Errorf("the record is still there: %v", err)
@@ -203,17 +206,17 @@ func TestRetention(t *testing.T) {
 		if n := count(); n != 2 {
 			t.Errorf("%d audit events, want 2", n)
 		}
-		time.Sleep(30 * 24 * time.Hour)
+		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if n := count(); n != 0 {
-			t.Errorf("%d audit events after 30 days, want none", n)
+			t.Errorf("%d audit events after 3 hours, want none", n)
 		}
 	})
 }
 
 func TestRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
+		h := newHouse(t, Config{})
 		defer h.close()
 		id := h.create(100, 0)
 		h.state.Fail(memory.StepDestroy, memory.Before, errors.New("busy"))
@@ -227,7 +230,7 @@ func TestRepair(t *testing.T) {
 
 // TestCommandsAreNotIdle runs in real time, since commands do.
 func TestCommandsAreNotIdle(t *testing.T) {
-	h := newHouse(t, 50*time.Millisecond)
+	h := newHouse(t, Config{Every: 50 * time.Millisecond, CleanEvery: 50 * time.Millisecond})
 	defer h.close()
 	idle := h.create(0, 1)
 	busy := h.create(0, 3600)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -301,6 +302,30 @@ func TestDeleteContextAsItsRunEnds(t *testing.T) {
 		Ref: &agentv1.ContextRef{Language: "bash"}, Action: agentv1.ControlContextRequest_ACTION_DELETE,
 	})); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// An agent that ends removes the files of its interpreters.
+func TestCloseLeavesNoFiles(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	files := func() []os.DirEntry {
+		t.Helper()
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entries
+	}
+	t.Cleanup(func() { // after the agent's end
+		if left := files(); len(left) != 0 {
+			t.Errorf("left are %v", left)
+		}
+	})
+	s := start(t)
+	s.code(t, in("bash", ":"))
+	if len(files()) == 0 {
+		t.Error("the interpreter has no files, so that none can be left")
 	}
 }
 

@@ -224,6 +224,14 @@ func (c *codeContext) drop(k *kernel.Kernel, reason string) {
 	}
 }
 
+// forget removes the files of the context's interpreter, which has ended.
+func (c *codeContext) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = os.RemoveAll(c.scratch)
+	c.scratch = ""
+}
+
 // runIn runs code in a context, which is free again when it returns.
 func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *kernel.Outbox) (*agentv1.CodeResult, error) {
 	epoch := c.now()

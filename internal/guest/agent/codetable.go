@@ -209,7 +209,7 @@ func (t *codeTable) close() []*kernelProcess {
 	return all
 }
 
-// abandon stops reading what interpreters have left behind.
+// abandon stops reading what interpreters have left behind, and removes their files.
 func (t *codeTable) abandon() {
 	t.mu.Lock()
 	all := make([]reading, 0, len(t.kernels))
@@ -220,5 +220,8 @@ func (t *codeTable) abandon() {
 	for _, k := range all {
 		k.Abandon()
 		k.Quiet()
+	}
+	for _, c := range t.list() {
+		c.forget()
 	}
 }
