@@ -1,0 +1,106 @@
+package checkpoints
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// counters is a program of four threads, each of which writes the numbers from 1
+// on into all pages of its quarter of a heap, for ever: into each page the number
+// after the one that it finds there. A page that is of another instant than the
+// thread's own variables is found as soon as the thread comes by.
+const counters = `
+import mmap, threading, struct
+PAGE, MIB, THREADS = 4096, %d, 4
+heap = mmap.mmap(-1, MIB << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+pages = len(heap) // PAGE // THREADS
+passes, wrong = [0] * THREADS, []
+def count(t):
+    n = 0
+    while True:
+        n += 1
+        for i in range(t * pages, (t + 1) * pages):
+            had = struct.unpack_from("<Q", heap, i * PAGE)[0]
+            if had != n - 1:
+                wrong.append((t, i, had, n - 1))
+                return
+            struct.pack_into("<Q", heap, i * PAGE, n)
+        passes[t] = n
+for t in range(THREADS):
+    threading.Thread(target=count, args=(t,), daemon=True).start()
+`
+
+// progress returns how many passes each thread has made, or ends the test if one
+// has found a page of another instant.
+func progress(t testing.TB, d *covetest.Daemon, id string) []int {
+	t.Helper()
+	out := python(t, d, id, `print(*passes); print(wrong)`)
+	line, wrong, _ := strings.Cut(out, "\n")
+	if wrong != "[]" {
+		t.Fatalf("%s has pages of another instant (thread, page, found, wanted): %s", id, wrong)
+	}
+	var all []int
+	for f := range strings.FieldsSeq(line) {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// goesOn checks that each thread has gone over its whole heap since.
+func goesOn(t testing.TB, d *covetest.Daemon, id string) {
+	t.Helper()
+	first := progress(t, d, id)
+	covetest.Eventually(covetest.Told*4, func() bool {
+		for i, n := range progress(t, d, id) {
+			if n < first[i]+2 {
+				return false
+			}
+		}
+		return true
+	})
+	for i, n := range progress(t, d, id) {
+		if n < first[i]+2 {
+			t.Errorf("%s: thread %d has made %d passes, and %d before", id, i, n, first[i])
+		}
+	}
+}
+
+// Each child of a fork has all of the memory as of one instant, while four threads
+// write to all of it without end; and neither parent nor children see what
+// another writes.
+func TestForksAreOfOneInstant(t *testing.T) {
+	rounds := 5
+	if needs.Soak() {
+		rounds = 50
+	}
+	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
+		s := d.Create(t, sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 1024, VCPUs: 2}})
+		python(t, d, s.ID, fmt.Sprintf(counters, 64))
+		for round := range rounds {
+			children := forksOf(t, d, s.ID, 2)
+			// The next is forked while the first still loads.
+			children = append(children, forksOf(t, d, children[0], 1)...)
+			for _, id := range append(children, s.ID) {
+				goesOn(t, d, id)
+			}
+			if t.Failed() {
+				t.Fatalf("in round %d", round)
+			}
+			for _, id := range children {
+				if _, err := d.Client.Kill(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
