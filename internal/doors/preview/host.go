@@ -92,8 +92,17 @@ func parseLabel(label string) (place, bool) {
 			return place{}, false
 		}
 	}
-	return place{label: label, port: int(port), sandbox: id}, true
+	if random, ok := strings.CutPrefix(id, idPrefix); ok && len(random) == idRandom && !strings.Contains(random, "-") {
+		id = idPrefix + "-" + random
+	}
+	return place{label: digits + "-" + id, port: int(port), sandbox: id}, true
 }
+
+// Other products' clients write ids of sandboxes without the dash.
+const (
+	idPrefix = "sbx"
+	idRandom = 26
+)
 
 // validationPaths are where authorities look for proof that a host name is the
 // asker's: RFC 8555 and the CA/Browser Forum's method 18.

@@ -34,7 +34,7 @@ type place struct {
 }
 
 // ClaimsHost reports whether a request is for this door by its host name:
-// api.DOMAIN, sandbox.DOMAIN, and PORT-ID.DOMAIN for the ports of the planes.
+// api.DOMAIN, sandbox.DOMAIN, and PORT-ID.DOMAIN with an id as E2B's clients have it.
 // Such a request must not reach another handler.
 func (d *Door) ClaimsHost(r *http.Request) bool {
 	label, ok := d.label(r.Host)
@@ -44,8 +44,8 @@ func (d *Door) ClaimsHost(r *http.Request) bool {
 	if label == "api" || label == "sandbox" {
 		return true
 	}
-	_, port, err := parseLabel(label)
-	return err == nil && d.planes[port] != nil
+	_, _, err := parseLabel(label)
+	return err == nil
 }
 
 // Claims reports whether a request is for this door by its path, or by the
@@ -144,7 +144,7 @@ func parseHeaders(h http.Header) (id string, port int, err error) {
 
 func parse(name, digits string) (id string, port int, err error) {
 	id, ok := access.FromE2B(name)
-	if !ok {
+	if !ok || strings.Contains(name, "-") {
 		return "", 0, errSandbox
 	}
 	n, err := strconv.ParseUint(digits, 10, 16)

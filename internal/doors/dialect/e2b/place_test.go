@@ -55,7 +55,7 @@ func TestFind(t *testing.T) {
 		{name: "signed link", host: "localhost", path: "/files?path=a&signature=v1_x", claims: true, want: place{bySignature: true}},
 		{name: "another door", host: "localhost", path: "/v1/sandboxes"},
 		{name: "like the prefix", host: "localhost", path: "/e2bx/sandboxes"},
-		{name: "a preview's name", host: "3000-" + oneID + ".cove.example", path: "/"},
+		{name: "a port", host: "3000-" + oneID + ".cove.example", path: "/", byHost: true, want: place{sandbox: one, port: 3000}},
 		{name: "a preview's own name", host: "49983-" + one + ".cove.example", path: "/"},
 		{name: "a name of the operator's", host: "www.cove.example", path: "/"},
 	} {

@@ -2,8 +2,6 @@ package e2b
 
 import (
 	"net/http"
-	"net/url"
-	"strconv"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
@@ -93,17 +91,4 @@ func (d *Door) serveLink(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.enter(w, r, place{sandbox: id, port: access.PortEnvd}, d.planes[access.PortEnvd], caller)
-}
-
-// servePort leads a request to a port that is no plane: it is a preview's, by the
-// name that a preview has.
-func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at place) {
-	out := *r
-	u := url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
-	out.URL = &u
-	out.Header = r.Header.Clone()
-	out.Header.Del(headerSandbox)
-	out.Header.Del(headerPort)
-	out.Host = strconv.Itoa(at.port) + "-" + at.sandbox + "." + d.domain
-	d.cfg.Previews.ServeHTTP(w, &out)
 }

@@ -61,26 +61,27 @@ func (g *Gate) Open(ctx context.Context, p Purpose, id, token string) (sandbox.C
 	if err != nil {
 		return sandbox.Caller{}, ErrToken
 	}
-	c, err := g.holder(ctx, keyID)
+	c, err := g.Holder(ctx, keyID)
 	if err != nil {
 		return sandbox.Caller{}, err
 	}
 	if !hmac.Equal(given, g.mac(p, c, id)) {
 		return sandbox.Caller{}, ErrToken
 	}
-	return narrow(c), nil
+	return c, nil
 }
 
-// holder is who has the key that a token names.
-func (g *Gate) holder(ctx context.Context, keyID string) (sandbox.Caller, error) {
+// Holder is who has a key, by its id without the prefix, with the rights that a
+// token gives. A key that is no longer good is [ErrToken].
+func (g *Gate) Holder(ctx context.Context, keyID string) (sandbox.Caller, error) {
 	if local := sandbox.LocalCaller(); keyID == local.KeyID {
-		return local, nil
+		return narrow(local), nil
 	}
 	c, err := g.cfg.Keys.CallerOf(ctx, keyIDPrefix+keyID)
 	if sandbox.CodeOf(err) == sandbox.CodeUnauthenticated {
 		return c, ErrToken
 	}
-	return c, err
+	return narrow(c), err
 }
 
 // narrow leaves a caller the rights that a token gives.

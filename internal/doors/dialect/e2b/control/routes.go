@@ -44,6 +44,14 @@ func (p *plane) table() []route {
 		on(http.MethodGet, "/sandboxes/*/metrics", p.metrics),
 		on(http.MethodGet, "/sandboxes/*/logs", p.logsV1),
 		on(http.MethodGet, "/v2/sandboxes/*/logs", p.logs),
+		on(http.MethodGet, "/templates", p.listTemplates),
+		on(http.MethodGet, "/v2/templates", p.listTemplates),
+		on(http.MethodGet, "/templates/aliases/*", p.alias),
+		on(http.MethodDelete, "/templates/*", p.deleteTemplate),
+		on(http.MethodGet, "/volumes", p.listVolumes),
+		on(http.MethodPost, "/volumes", p.createVolume),
+		on(http.MethodGet, "/volumes/*", p.getVolume),
+		on(http.MethodDelete, "/volumes/*", p.deleteVolume),
 	}
 }
 
