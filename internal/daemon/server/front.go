@@ -153,8 +153,11 @@ func hurry(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		return
 	}
-	// Without this the answer would wait for the body too.
-	w.Header().Set("Connection", "close")
+	// Without this the answer would wait for the body too. In HTTP/2 it does not,
+	// and the connection has other requests under way, which would end with it.
+	if r.ProtoMajor < 2 {
+		w.Header().Set("Connection", "close")
+	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hurryTime))
 }
 
