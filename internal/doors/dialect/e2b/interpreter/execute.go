@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -28,8 +28,10 @@ type executeRequest struct {
 // request puts what is wanted in the service's words.
 func (s *plane) request(ctx context.Context, box string, in *executeRequest) (sandbox.RunCodeRequest, error) {
 	req := sandbox.RunCodeRequest{Code: in.Code, TimeoutMS: sandbox.MaxCodeTimeout.Milliseconds(), KeepBytes: sandbox.MaxKeepBytes}
-	req.Env = map[string]string{withData: "1"}
-	maps.Copy(req.Env, in.Env)
+	req.Env = access.Env(in.Env, box)
+	if _, told := req.Env[withData]; !told {
+		req.Env[withData] = "1"
+	}
 	if strings.TrimSpace(req.Code) == "" {
 		req.Code = "\n" // nothing to run is no mistake to clients
 	}
