@@ -27,8 +27,8 @@ func (c *Client) EditFile(ctx context.Context, name string, req sandbox.EditFile
 }
 
 // MakeDir implements [sandbox.Files].
-func (c *Client) MakeDir(ctx context.Context, name, path, mode string) (*sandbox.FileInfo, error) {
-	return get(ctx, c, operation.MakeDir, members{"path": path, "mode": mode}, name)
+func (c *Client) MakeDir(ctx context.Context, name string, req sandbox.MakeDirRequest) (*sandbox.FileInfo, error) {
+	return get(ctx, c, operation.MakeDir, req, name)
 }
 
 // MakeSymlink implements [sandbox.Files].

@@ -35,6 +35,7 @@ type Reason string
 const (
 	ReasonProgramNotFound      Reason = "program_not_found"      // the sandbox has no such program
 	ReasonProgramNotExecutable Reason = "program_not_executable" // the file is there and cannot be run
+	ReasonDiskFull             Reason = "disk_full"              // the sandbox's disk has no room
 )
 
 // Error is an error of the domain. Message is one sentence for the caller that

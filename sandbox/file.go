@@ -28,8 +28,25 @@ type FileInfo struct {
 	ModifiedAt time.Time `json:"modified_at"`
 	UID        uint32    `json:"uid"`
 	GID        uint32    `json:"gid"`
+	// Owner and Group are the names of UID and GID in the sandbox, or the numbers
+	// where it has no names for them. Empty if its agent is older than these.
+	Owner string `json:"owner,omitempty"`
+	Group string `json:"group,omitempty"`
 	// SymlinkTarget is what a symbolic link says, unresolved.
 	SymlinkTarget string `json:"symlink_target,omitempty"`
+	// LinkedFile is what a symbolic link leads to in the end. It is nil if that
+	// does not exist, and for all that is no link.
+	LinkedFile *LinkedFile `json:"linked_file,omitempty"`
+}
+
+// LinkedFile is the file at the end of a symbolic link, all links on the way
+// resolved.
+type LinkedFile struct {
+	// Path is absolute and clean.
+	Path string   `json:"path"`
+	Type FileType `json:"type"`
+	// Mode is the permission bits in octal, such as "0644".
+	Mode string `json:"mode"`
 }
 
 // ReadFileRequest asks for a range of a file. Relative paths start at the
@@ -86,6 +103,18 @@ type ListFilesRequest struct {
 	// Depth 1 (and 0) is the directory's own entries, at most [MaxListDepth].
 	Depth int `json:"depth,omitempty" query:"depth" doc:"1, which is the default, is the directory's own entries."`
 	Page
+}
+
+// MakeDirRequest asks for a directory. Missing parents are made with it.
+type MakeDirRequest struct {
+	Path string `json:"path"`
+	// Mode is permission bits in octal; empty is "0755".
+	Mode string `json:"mode,omitempty"`
+	// Exclusive fails with conflict when the directory exists.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Owner of what is made is a user name or uid[:gid]; empty is the sandbox's
+	// user.
+	Owner string `json:"owner,omitempty"`
 }
 
 // MakeSymlinkRequest asks for a symbolic link.

@@ -39,6 +39,9 @@ type ExecRequest struct {
 	// halves: 1 to [MaxKeepBytes]. 0 is [DefaultKeepBytes] in the sandbox's
 	// memory and, of what is between them, [MaxJobOutputBytes] on its disk.
 	KeepBytes int64 `json:"keep_bytes,omitempty"`
+	// Tag is a word of the caller's to find the job by, at most [MaxTagBytes].
+	// Several jobs may have the same.
+	Tag string `json:"tag,omitempty"`
 	// Webhook is told when a background command has ended.
 	Webhook *Webhook `json:"webhook,omitempty"`
 	// Code, set instead of Command and Shell, runs code as a job in an
@@ -99,6 +102,8 @@ type Job struct {
 	StdoutBytes int64 `json:"stdout_bytes"`
 	StderrBytes int64 `json:"stderr_bytes"`
 	Terminal    bool  `json:"terminal,omitempty"`
+	// Tag is that of the request.
+	Tag string `json:"tag,omitempty"`
 	// Language is set for a job that runs code (see [ExecRequest.Code]); Command
 	// is then the language and the code's first line. Empty for commands, and for
 	// jobs from before there was this mark.

@@ -37,6 +37,7 @@ const (
 	MaxJobOutputBytes = 256 << 20
 	MaxOutputRead     = 1 << 20
 	MaxStdinBytes     = 8 << 20
+	MaxTagBytes       = 256
 	// MaxCommandBytes bounds arguments and environment together, as execve
 	// does on Linux by default (128 KiB an argument, 2 MiB in all).
 	MaxCommandBytes = 2 << 20

@@ -257,9 +257,9 @@ type Files interface {
 	// EditFile replaces text in a file at once: readers see the old content or the
 	// new one.
 	EditFile(ctx context.Context, sandbox string, req EditFileRequest) (*EditFileResult, error)
-	// MakeDir makes a directory and its missing parents. Mode is
-	// permission bits in octal, "0755" when empty.
-	MakeDir(ctx context.Context, sandbox, path, mode string) (*FileInfo, error)
+	// MakeDir makes a directory and its missing parents. One that is there already
+	// is not an error, unless the request is exclusive; a file is a conflict.
+	MakeDir(ctx context.Context, sandbox string, req MakeDirRequest) (*FileInfo, error)
 	// MakeSymlink makes a symbolic link. It is there whole or not at all, also
 	// where it replaces a file.
 	MakeSymlink(ctx context.Context, sandbox string, req MakeSymlinkRequest) (*FileInfo, error)

@@ -39,7 +39,7 @@ func TestSwappedDirectories(t *testing.T) {
 		calls := 0
 		for over := false; !over; calls++ {
 			// Each may well fail: what matters is what it did.
-			_, _ = d.Client.MakeDir(t.Context(), id, "/tmp/ours/dir", "0777")
+			_, _ = d.Client.MakeDir(t.Context(), id, sandbox.MakeDirRequest{Path: "/tmp/ours/dir", Mode: "0777"})
 			_ = d.Client.DeleteFile(t.Context(), id, "/tmp/ours/dir", true)
 			select {
 			case res = <-attacked:

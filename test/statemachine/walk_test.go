@@ -264,7 +264,7 @@ func (w *walk) prepare(ctx context.Context) error {
 		if want := w.now.world.Sandboxes[id].Held; len(want.Files) > 0 || want.Memory != "" {
 			continue
 		}
-		if _, err := w.d.Client.MakeDir(ctx, id, dir, ""); err != nil && sandbox.CodeOf(err) != sandbox.CodeConflict {
+		if _, err := w.d.Client.MakeDir(ctx, id, sandbox.MakeDirRequest{Path: dir}); err != nil && sandbox.CodeOf(err) != sandbox.CodeConflict {
 			return err
 		}
 	}

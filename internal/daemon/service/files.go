@@ -244,17 +244,22 @@ func (s *Service) EditFile(ctx context.Context, ref string, req sandbox.EditFile
 }
 
 // MakeDir implements [sandbox.Files].
-func (s *Service) MakeDir(ctx context.Context, ref, p, mode string) (*sandbox.FileInfo, error) {
+func (s *Service) MakeDir(ctx context.Context, ref string, req sandbox.MakeDirRequest) (*sandbox.FileInfo, error) {
 	return call.Do(ctx, s.gate, call.Audited(sandbox.ScopeFilesWrite, "file.mkdir"), func(c *call.Call) (*sandbox.FileInfo, error) {
-		h, err := s.files(c, ref, p)
+		h, err := s.files(c, ref, req.Path)
 		if err != nil {
 			return nil, err
 		}
-		bits, err := validate.Mode(mode)
+		bits, err := validate.Mode(req.Mode)
 		if err != nil {
 			return nil, err
 		}
-		info, err := h.client.MakeDir(c.Ctx, p, bits)
+		if req.Owner != "" {
+			if err := validate.User("owner", req.Owner); err != nil {
+				return nil, err
+			}
+		}
+		info, err := h.client.MakeDir(c.Ctx, &req, bits)
 		return info, h.explain(c.Ctx, err)
 	})
 }

@@ -84,7 +84,7 @@ var onSandbox = map[string]func(ctx context.Context, s sandbox.Service, ref stri
 		return err
 	},
 	"MakeDir": func(ctx context.Context, s sandbox.Service, ref string) error {
-		_, err := s.MakeDir(ctx, ref, "evil", "")
+		_, err := s.MakeDir(ctx, ref, sandbox.MakeDirRequest{Path: "evil"})
 		return err
 	},
 	"MakeSymlink": func(ctx context.Context, s sandbox.Service, ref string) error {

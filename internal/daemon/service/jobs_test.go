@@ -234,7 +234,7 @@ func TestFiles(t *testing.T) {
 	must(t, err)
 	_, err = w.StatFile(ctx, sbx.ID, "small")
 	wantCode(t, err, sandbox.CodeNotFound)
-	_, err = w.MakeDir(ctx, sbx.ID, "x/y/z", "0750")
+	_, err = w.MakeDir(ctx, sbx.ID, sandbox.MakeDirRequest{Path: "x/y/z", Mode: "0750"})
 	must(t, err)
 	dir, err := w.StatFile(ctx, sbx.ID, "x/y/z")
 	must(t, err)

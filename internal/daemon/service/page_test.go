@@ -71,7 +71,7 @@ func furnish(w *world) {
 				must(w.t, err)
 				_, err = w.Exec(ctx, sbx.ID, sandbox.ExecRequest{Command: []string{"true"}}, nil)
 				must(w.t, err)
-				_, err = w.MakeDir(ctx, sbx.ID, fmt.Sprint("dir", port), "")
+				_, err = w.MakeDir(ctx, sbx.ID, sandbox.MakeDirRequest{Path: fmt.Sprint("dir", port)})
 				must(w.t, err)
 			}
 		}

@@ -107,7 +107,7 @@ func (u *upload) tree(ctx context.Context, source, target string) error {
 			if err != nil {
 				return hereError("read", local, err)
 			}
-			_, err = u.c.MakeDir(ctx, u.sandbox, remote, modeText(info.Mode()))
+			_, err = u.c.MakeDir(ctx, u.sandbox, sandbox.MakeDirRequest{Path: remote, Mode: modeText(info.Mode())})
 			return err
 		case entry.Type().IsRegular():
 			return u.file(ctx, local, remote)

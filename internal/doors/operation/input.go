@@ -219,14 +219,6 @@ type listFilesInput struct {
 	sandbox.ListFilesRequest
 }
 
-type mkdirInput struct {
-	SandboxPath
-	Body struct {
-		Path string `json:"path"`
-		Mode string `json:"mode,omitempty" doc:"Permission bits in octal; 0755 when absent."`
-	}
-}
-
 type deleteInput struct {
 	SandboxPath
 	DeleteFileQuery

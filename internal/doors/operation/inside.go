@@ -91,11 +91,8 @@ var (
 		func(ctx context.Context, s sandbox.Service, in *statInput) (*sandbox.FileInfo, error) {
 			return s.StatFile(ctx, in.Sandbox, in.Path)
 		})
-	EditFile = op(about("POST "+inFiles+"/edit", "edit-file", "files", files, "Replace text in a file").upTo(MaxEditBody), inSandbox(sandbox.Service.EditFile))
-	MakeDir  = op(about("POST "+inFiles+"/mkdir", "make-dir", "files", files, "Make a directory and its parents"),
-		func(ctx context.Context, s sandbox.Service, in *mkdirInput) (*sandbox.FileInfo, error) {
-			return s.MakeDir(ctx, in.Sandbox, in.Body.Path, in.Body.Mode)
-		})
+	EditFile    = op(about("POST "+inFiles+"/edit", "edit-file", "files", files, "Replace text in a file").upTo(MaxEditBody), inSandbox(sandbox.Service.EditFile))
+	MakeDir     = op(about("POST "+inFiles+"/mkdir", "make-dir", "files", files, "Make a directory and its parents"), inSandbox(sandbox.Service.MakeDir))
 	MakeSymlink = op(about("POST "+inFiles+"/symlink", "make-symlink", "files", files, "Make a symbolic link"), inSandbox(sandbox.Service.MakeSymlink))
 	MoveFile    = op(about("POST "+inFiles+"/move", "move-file", "files", files, "Rename a file or directory"), inSandbox(sandbox.Service.MoveFile))
 	DeleteFile  = op(about("DELETE "+inFiles, "delete-file", "files", files, "Delete a file, or a directory with recursive"),

@@ -81,7 +81,7 @@ func (f failing) WriteFile(context.Context, string, sandbox.WriteFileRequest, io
 func (f failing) EditFile(context.Context, string, sandbox.EditFileRequest) (*sandbox.EditFileResult, error) {
 	return nil, f.err
 }
-func (f failing) MakeDir(context.Context, string, string, string) (*sandbox.FileInfo, error) {
+func (f failing) MakeDir(context.Context, string, sandbox.MakeDirRequest) (*sandbox.FileInfo, error) {
 	return nil, f.err
 }
 func (f failing) MakeSymlink(context.Context, string, sandbox.MakeSymlinkRequest) (*sandbox.FileInfo, error) {
@@ -182,7 +182,7 @@ func verbs(ctx context.Context, s sandbox.Service) map[string]error {
 	note("ReadFile")(s.ReadFile(ctx, "x", sandbox.ReadFileRequest{Path: "f"}))
 	note("WriteFile")(s.WriteFile(ctx, "x", sandbox.WriteFileRequest{Path: "f"}, strings.NewReader("content")))
 	note("EditFile")(s.EditFile(ctx, "x", sandbox.EditFileRequest{Path: "f"}))
-	note("MakeDir")(s.MakeDir(ctx, "x", "f", ""))
+	note("MakeDir")(s.MakeDir(ctx, "x", sandbox.MakeDirRequest{Path: "f"}))
 	note("MakeSymlink")(s.MakeSymlink(ctx, "x", sandbox.MakeSymlinkRequest{}))
 	note("MoveFile")(s.MoveFile(ctx, "x", sandbox.MoveFileRequest{From: "f", To: "g"}))
 	out["DeleteFile"] = s.DeleteFile(ctx, "x", "f", true)

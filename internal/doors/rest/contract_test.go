@@ -262,7 +262,7 @@ func files(ctx context.Context, s sandbox.Service) []note {
 	step("edit", edit, err)
 	_, err = s.EditFile(ctx, "work", sandbox.EditFileRequest{Path: "dir/ü&x?.txt", OldText: "none"})
 	step("edit: nothing", nil, err)
-	info, err = s.MakeDir(ctx, "work", "dir/sub/deep", "0700")
+	info, err = s.MakeDir(ctx, "work", sandbox.MakeDirRequest{Path: "dir/sub/deep", Mode: "0700"})
 	step("mkdir", info, err)
 	info, err = s.MakeSymlink(ctx, "work", sandbox.MakeSymlinkRequest{Path: "dir/new/link", Target: "../nowhere", MakeParents: true})
 	step("symlink", info, err)
@@ -463,7 +463,7 @@ func watched(ctx context.Context, s sandbox.Service) any {
 	err := s.WatchFiles(ctx, "work", sandbox.WatchRequest{Path: "."}, func(ev sandbox.WatchEvent) error {
 		first = append(first, ev.Kind)
 		if ev.Kind == sandbox.WatchReady {
-			_, err := s.MakeDir(ctx, "work", "new", "")
+			_, err := s.MakeDir(ctx, "work", sandbox.MakeDirRequest{Path: "new"})
 			return err
 		}
 		cancel()

@@ -46,7 +46,7 @@ type Problem struct {
 	Detail string `json:"detail" doc:"One sentence that says what to do next."`
 	// Code is what programs branch on.
 	Code         sandbox.Code   `json:"code" enum:"invalid,unauthenticated,forbidden,not_found,conflict,not_running,quota_exceeded,too_large,timeout,cancelled,unsupported,unavailable,internal" doc:"Stable; branch on it."`
-	Reason       sandbox.Reason `json:"reason,omitempty" doc:"Says more than code where programs branch on it: program_not_found, program_not_executable."`
+	Reason       sandbox.Reason `json:"reason,omitempty" doc:"Says more than code where programs branch on it: program_not_found, program_not_executable, disk_full."`
 	RetryAfterMS int64          `json:"retry_after_ms,omitempty" doc:"When a retry may succeed, as the header Retry-After but finer."`
 }
 

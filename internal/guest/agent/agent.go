@@ -57,6 +57,7 @@ type Agent struct {
 	guard   *guard     // nil unless Init
 	bombs   *bombGuard // nil unless Init
 	spool   *spooler   // nil unless Init
+	written written
 	null    *os.File
 	root    string // where merges are applied; "/" but in tests
 

@@ -27,7 +27,7 @@ func (a *Agent) MakeDir(_ context.Context, req *connect.Request[agentv1.MakeDirR
 	if mode == 0 {
 		mode = 0o755
 	}
-	owner, err := a.owner("")
+	owner, err := a.owner(m.GetOwner())
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (a *Agent) MakeDir(_ context.Context, req *connect.Request[agentv1.MakeDirR
 		}
 	}
 	err = makeDir(path, mode, &owner)
-	if errors.Is(err, unix.EEXIST) && m.GetParents() {
+	if errors.Is(err, unix.EEXIST) && m.GetParents() && !m.GetExclusive() {
 		if err = isDir(path); errors.Is(err, unix.ENOTDIR) {
 			err = unix.EEXIST
 		}
@@ -49,7 +49,7 @@ func (a *Agent) MakeDir(_ context.Context, req *connect.Request[agentv1.MakeDirR
 	if err != nil {
 		return nil, fileError("make the directory", path, err)
 	}
-	return connect.NewResponse(&agentv1.MakeDirResponse{Info: info}), nil
+	return connect.NewResponse(&agentv1.MakeDirResponse{Info: a.complete(info)}), nil
 }
 
 func isDir(path string) error {

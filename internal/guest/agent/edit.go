@@ -26,11 +26,13 @@ func (a *Agent) Edit(_ context.Context, req *connect.Request[agentv1.EditRequest
 	}
 	a.editMu.Lock()
 	defer a.editMu.Unlock()
+	undo := a.written.announce(path, false)
 	info, n, err := editFile(path, m)
 	if err != nil {
+		undo()
 		return nil, fileError("edit", path, err)
 	}
-	return connect.NewResponse(&agentv1.EditResponse{Info: info, Replacements: int32(n)}), nil
+	return connect.NewResponse(&agentv1.EditResponse{Info: a.complete(info), Replacements: int32(n)}), nil
 }
 
 func editFile(path string, m *agentv1.EditRequest) (*agentv1.FileInfo, int, error) {

@@ -74,7 +74,7 @@ func fileError(doing, path string, err error) *connect.Error {
 	case unix.EBUSY, unix.ETXTBSY:
 		return fail(connect.CodeFailedPrecondition, "%s is in use or a mount point, so it cannot be replaced or removed", path)
 	case unix.ENOSPC, unix.EDQUOT:
-		return fail(connect.CodeResourceExhausted, "the sandbox's disk is full; delete files or use a sandbox with more disk")
+		return failFor(sandbox.ReasonDiskFull, connect.CodeResourceExhausted, "the sandbox's disk is full; delete files or use a sandbox with more disk")
 	case unix.EFBIG:
 		return fail(connect.CodeResourceExhausted, "%s would be larger than the file system allows", path)
 	case unix.EMFILE, unix.ENFILE, unix.ENOMEM:

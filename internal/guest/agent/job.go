@@ -28,6 +28,7 @@ type job struct {
 	user     string
 	workdir  string
 	language string // of code; empty: it is a command
+	tag      string
 	terminal bool
 	started  time.Time
 	pid      int
@@ -62,6 +63,7 @@ func newJob(p *plan) *job {
 		user:     p.user.name,
 		workdir:  p.workdir,
 		language: p.language,
+		tag:      p.tag,
 		terminal: p.terminal != nil,
 		done:     make(chan struct{}),
 	}
@@ -418,5 +420,6 @@ func (j *job) describeStart() *agentv1.Job {
 		User:            j.user,
 		Workdir:         j.workdir,
 		Language:        j.language,
+		Tag:             j.tag,
 	}
 }

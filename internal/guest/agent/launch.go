@@ -33,6 +33,7 @@ type plan struct {
 	terminal *agentv1.TerminalSize
 	stdin    []byte
 	open     bool
+	tag      string
 	keep     int
 	spool    *spool // for what is beyond keep; nil: it is lost
 	timeout  time.Duration
@@ -74,6 +75,7 @@ func (a *Agent) planJob(req *agentv1.ExecRequest) (*plan, error) {
 		terminal: req.GetTerminal(),
 		stdin:    req.GetStdin(),
 		open:     req.GetOpenStdin(),
+		tag:      req.GetTag(),
 		keep:     int(req.GetKeepBytes()),
 		timeout:  time.Duration(req.GetTimeoutMs()) * time.Millisecond,
 	}
@@ -152,6 +154,9 @@ func checkExec(req *agentv1.ExecRequest) error {
 	}
 	if err := checkTerminal(req.GetTerminal()); err != nil {
 		return err
+	}
+	if len(req.GetTag()) > sandbox.MaxTagBytes {
+		return invalid("the tag is longer than %d bytes; give a shorter one", sandbox.MaxTagBytes)
 	}
 	return checkJobID(req.GetJobId())
 }

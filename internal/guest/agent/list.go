@@ -48,6 +48,10 @@ func (a *Agent) List(ctx context.Context, req *connect.Request[agentv1.ListReque
 	if err := w.walk(dir, path, max(1, int(m.GetDepth())), after); err != nil {
 		return nil, fileError("list", path, err)
 	}
+	names := a.users.names()
+	for _, entry := range w.entries {
+		names.complete(entry)
+	}
 	return connect.NewResponse(&agentv1.ListResponse{Entries: w.entries, More: w.more}), nil
 }
 
@@ -136,7 +140,7 @@ func (w *lister) add(dir *os.File, path string, name entryName, st *unix.Stat_t)
 			target = string(buf[:n])
 		}
 	}
-	w.bytes -= len(path) + len(name.raw) + len(target) + 64
+	w.bytes -= len(path) + len(name.raw) + 2*len(target) + 64
 	if len(w.entries) >= w.limit || w.bytes < 0 && len(w.entries) > 0 {
 		w.more = true
 		return false

@@ -41,7 +41,7 @@ func (a *Agent) Move(ctx context.Context, req *connect.Request[agentv1.MoveReque
 	if err != nil {
 		return nil, fileError("look at", to, err)
 	}
-	return connect.NewResponse(&agentv1.MoveResponse{Info: info}), nil
+	return connect.NewResponse(&agentv1.MoveResponse{Info: a.complete(info)}), nil
 }
 
 func rename(ctx context.Context, from, to string, overwrite bool) error {

@@ -53,7 +53,7 @@ func (a *Agent) Read(ctx context.Context, req *connect.Request[agentv1.ReadReque
 		}
 		m := &agentv1.ReadResponse{Data: buf[:n]}
 		if first {
-			m.Info = info
+			m.Info = a.complete(info)
 		}
 		if err := s.Send(m); err != nil {
 			return err

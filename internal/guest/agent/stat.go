@@ -23,7 +23,7 @@ func (a *Agent) Stat(_ context.Context, req *connect.Request[agentv1.StatRequest
 	if err != nil {
 		return nil, fileError("look at", path, err)
 	}
-	return connect.NewResponse(&agentv1.StatResponse{Info: info}), nil
+	return connect.NewResponse(&agentv1.StatResponse{Info: a.complete(info)}), nil
 }
 
 func statPath(path string, follow bool) (*agentv1.FileInfo, error) {
@@ -44,28 +44,35 @@ func statPath(path string, follow bool) (*agentv1.FileInfo, error) {
 
 // fileInfo describes a file. Names that are not UTF-8 are shown with
 // replacement characters, which a protobuf string demands.
-func fileInfo(path string, st *unix.Stat_t, target string) *agentv1.FileInfo {
-	path = strings.ToValidUTF8(path, "\uFFFD")
+func fileInfo(raw string, st *unix.Stat_t, target string) *agentv1.FileInfo {
+	path := strings.ToValidUTF8(raw, "\uFFFD")
 	info := &agentv1.FileInfo{
 		Path:             path,
 		Name:             filepath.Base(path),
-		Type:             agentv1.FileType_FILE_TYPE_OTHER,
+		Type:             fileType(st),
 		Size:             st.Size,
 		Mode:             st.Mode & 0o7777,
 		ModifiedUnixNano: time.Unix(st.Mtim.Unix()).UnixNano(),
 		Uid:              st.Uid,
 		Gid:              st.Gid,
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		info.Type = agentv1.FileType_FILE_TYPE_FILE
-	case unix.S_IFDIR:
-		info.Type = agentv1.FileType_FILE_TYPE_DIRECTORY
-	case unix.S_IFLNK:
-		info.Type = agentv1.FileType_FILE_TYPE_SYMLINK
+	if info.GetType() == agentv1.FileType_FILE_TYPE_SYMLINK {
 		info.SymlinkTarget = strings.ToValidUTF8(target, "\uFFFD")
+		info.LinkedFile = linkedFile(raw)
 	}
 	return info
+}
+
+func fileType(st *unix.Stat_t) agentv1.FileType {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return agentv1.FileType_FILE_TYPE_FILE
+	case unix.S_IFDIR:
+		return agentv1.FileType_FILE_TYPE_DIRECTORY
+	case unix.S_IFLNK:
+		return agentv1.FileType_FILE_TYPE_SYMLINK
+	}
+	return agentv1.FileType_FILE_TYPE_OTHER
 }
 
 func statFile(f *os.File, path string) (*agentv1.FileInfo, error) {

@@ -48,7 +48,7 @@ func (a *Agent) MakeSymlink(_ context.Context, req *connect.Request[agentv1.Make
 	if err != nil {
 		return nil, fileError("make the link", path, err)
 	}
-	return connect.NewResponse(&agentv1.MakeSymlinkResponse{Info: info}), nil
+	return connect.NewResponse(&agentv1.MakeSymlinkResponse{Info: a.complete(info)}), nil
 }
 
 // makeSymlink makes p a symbolic link that has its owner from the beginning. It

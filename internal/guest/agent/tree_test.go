@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,14 @@ func TestMakeDir(t *testing.T) {
 	if err := mk("/", 0, true); err != nil {
 		t.Error(err)
 	}
+	only := func(path string) error {
+		_, err := s.MakeDir(t.Context(), connect.NewRequest(&agentv1.MakeDirRequest{Path: path, Parents: true, Exclusive: true, Owner: strconv.Itoa(os.Getuid())}))
+		return err
+	}
+	if err := only("new/dir"); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, only("new/dir"), connect.CodeAlreadyExists, "")
 }
 
 func TestDelete(t *testing.T) {
@@ -399,8 +408,12 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	all(agentv1.WatchEvent_KIND_MODIFIED, "new/deep/er/f")
+	// What the agent writes is written to, although it is put in place whole.
+	s.mustPut(t, "new/other", "x")
+	all(agentv1.WatchEvent_KIND_CREATED, "new/other")
+	all(agentv1.WatchEvent_KIND_MODIFIED, "new/other")
 	s.mustPut(t, "old/f", "replaced")
-	one(agentv1.WatchEvent_KIND_CREATED, "old/f")
+	one(agentv1.WatchEvent_KIND_MODIFIED, "old/f")
 	if err := os.Chmod(s.dir+"/old/f", 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,8 @@ func (a *Agent) Watch(ctx context.Context, req *connect.Request[agentv1.WatchReq
 		return fail(connect.CodeResourceExhausted, "the sandbox cannot watch more files (%v); end other watches first", err)
 	}
 	defer fw.Close()
-	w := &watch{fs: fw, root: path, recursive: req.Msg.GetRecursive(), dirs: map[string]struct{}{}}
+	w := &watch{fs: fw, root: path, recursive: req.Msg.GetRecursive(), written: &a.written, dirs: map[string]struct{}{}}
+	defer a.written.join(w)()
 	if err := w.begin(); err != nil {
 		return fileError("watch", path, err)
 	}
@@ -45,6 +46,7 @@ type watch struct {
 	root      string
 	file      bool // root is not a directory; its directory is watched for it
 	recursive bool
+	written   *written
 	dirs      map[string]struct{}
 }
 
@@ -162,6 +164,11 @@ func (w *watch) report(ev fsnotify.Event, s *connect.ServerStream[agentv1.WatchE
 		{fsnotify.Chmod, agentv1.WatchEvent_KIND_ATTRIBUTES},
 	} {
 		if ev.Has(k.op) {
+			if k.op == fsnotify.Create {
+				if own, err := w.reportOwn(ev.Name, s); own || err != nil {
+					return err
+				}
+			}
 			if err := sendChange(s, k.kind, ev.Name); err != nil {
 				return err
 			}
@@ -173,6 +180,20 @@ func (w *watch) report(ev fsnotify.Event, s *connect.ServerStream[agentv1.WatchE
 	return w.descend(ev.Name, s)
 }
 
+// reportOwn reports a file that the agent itself has written, if it has.
+func (w *watch) reportOwn(path string, s *connect.ServerStream[agentv1.WatchEvent]) (own bool, err error) {
+	created, own := w.written.seen(w, path)
+	if !own {
+		return false, nil
+	}
+	if created {
+		if err := sendChange(s, agentv1.WatchEvent_KIND_CREATED, path); err != nil {
+			return true, err
+		}
+	}
+	return true, sendChange(s, agentv1.WatchEvent_KIND_MODIFIED, path)
+}
+
 // descend watches a directory that has just appeared. What was put in it
 // before it was watched is reported here; it may be reported again.
 func (w *watch) descend(path string, s *connect.ServerStream[agentv1.WatchEvent]) error {
@@ -181,6 +202,9 @@ func (w *watch) descend(path string, s *connect.ServerStream[agentv1.WatchEvent]
 		return nil
 	}
 	err := w.add(path, func(p string) error {
+		if own, err := w.reportOwn(p, s); own || err != nil {
+			return err
+		}
 		return sendChange(s, agentv1.WatchEvent_KIND_CREATED, p)
 	})
 	if errors.Is(err, errTooManyWatches) {

@@ -41,11 +41,16 @@ func (a *Agent) Write(ctx context.Context, s *connect.ClientStream[agentv1.Write
 			return nil, invalid("only the first message of a write may be a header")
 		}
 	}
+	undo := func() {}
+	if u.temp != "" {
+		undo = a.written.announce(u.path, u.created)
+	}
 	info, err := u.commit()
 	if err != nil {
+		undo()
 		return nil, fileError("write", u.path, err)
 	}
-	return connect.NewResponse(&agentv1.WriteResponse{Info: info, Created: u.created}), nil
+	return connect.NewResponse(&agentv1.WriteResponse{Info: a.complete(info), Created: u.created}), nil
 }
 
 func brokenWrite(ctx context.Context, err error) error {

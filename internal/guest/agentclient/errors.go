@@ -61,7 +61,7 @@ func mapError(ctx context.Context, err error) error {
 // reasons.
 const reasonHeader = "cove-reason"
 
-var reasons = []sandbox.Reason{sandbox.ReasonProgramNotFound, sandbox.ReasonProgramNotExecutable}
+var reasons = []sandbox.Reason{sandbox.ReasonProgramNotFound, sandbox.ReasonProgramNotExecutable, sandbox.ReasonDiskFull}
 
 func contextError(ctx context.Context, err error) error {
 	switch {

@@ -96,8 +96,10 @@ func (c *Client) EditFile(ctx context.Context, req *sandbox.EditFileRequest) (*s
 }
 
 // MakeDir makes a directory and its missing parents.
-func (c *Client) MakeDir(ctx context.Context, p string, mode uint32) (*sandbox.FileInfo, error) {
-	resp, err := call(ctx, callTimeout, c.rpc.MakeDir, &agentv1.MakeDirRequest{Path: p, Mode: mode, Parents: true})
+func (c *Client) MakeDir(ctx context.Context, req *sandbox.MakeDirRequest, mode uint32) (*sandbox.FileInfo, error) {
+	resp, err := call(ctx, callTimeout, c.rpc.MakeDir, &agentv1.MakeDirRequest{
+		Path: req.Path, Mode: mode, Parents: true, Exclusive: req.Exclusive, Owner: req.Owner,
+	})
 	return result(resp.GetInfo(), err)
 }
 
@@ -178,19 +180,37 @@ var fileTypes = map[agentv1.FileType]sandbox.FileType{
 // fileInfo checks and translates a description of a file.
 func fileInfo(w *agentv1.FileInfo) (*sandbox.FileInfo, error) {
 	p := w.GetPath()
-	// Names that are not UTF-8 grow when the agent replaces their bytes.
-	if !path.IsAbs(p) || path.Clean(p) != p || len(p) > 4*sandbox.MaxPathBytes || strings.IndexByte(p, 0) >= 0 {
+	if !properPath(p) {
 		return nil, errProtocol("a file without a proper path")
 	}
 	info := &sandbox.FileInfo{
 		Path: p, Name: path.Base(p), Type: sandbox.TypeOther, Size: max(0, w.GetSize()), Mode: fmt.Sprintf("%04o", w.GetMode()&0o7777),
 		ModifiedAt: time.Unix(0, w.GetModifiedUnixNano()).UTC(), UID: w.GetUid(), GID: w.GetGid(), SymlinkTarget: clip.Valid(w.GetSymlinkTarget(), maxPath),
 	}
+	info.Owner, info.Group = clean(w.GetOwner(), maxAccount), clean(w.GetGroup(), maxAccount)
 	if t, ok := fileTypes[w.GetType()]; ok {
 		info.Type = t
 	}
+	if l := w.GetLinkedFile(); l != nil && info.Type == sandbox.TypeSymlink {
+		if !properPath(l.GetPath()) {
+			return nil, errProtocol("a link to a file without a proper path")
+		}
+		info.LinkedFile = &sandbox.LinkedFile{Path: l.GetPath(), Type: sandbox.TypeOther, Mode: fmt.Sprintf("%04o", l.GetMode()&0o7777)}
+		if t, ok := fileTypes[l.GetType()]; ok {
+			info.LinkedFile.Type = t
+		}
+	}
 	return info, nil
 }
+
+// properPath reports whether a path is one that a file can have. Names that are
+// not UTF-8 grow when the agent replaces their bytes.
+func properPath(p string) bool {
+	return path.IsAbs(p) && path.Clean(p) == p && len(p) <= maxPath && strings.IndexByte(p, 0) < 0
+}
+
+// maxAccount bounds the name of a user or a group that the agent sent.
+const maxAccount = 256
 
 // maxPath bounds a path that the agent sent.
 const maxPath = 4 * sandbox.MaxPathBytes

@@ -30,6 +30,7 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 	msg := &agentv1.ExecRequest{
 		JobId: jobID, Argv: req.Command, Shell: req.Shell, Env: maps.Clone(req.Env), Workdir: req.WorkDir, User: req.User,
 		TimeoutMs: max(0, req.TimeoutMS), Stdin: req.Stdin, OpenStdin: req.OpenStdin, KeepBytes: req.KeepBytes, DetachAfterMs: req.HandoverMS,
+		Tag: req.Tag,
 	}
 	if req.Code != nil {
 		msg.Language, msg.Code = string(req.Code.Language), req.Code.Code
@@ -302,6 +303,7 @@ func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 		WorkDir: clip.Valid(w.GetWorkdir(), maxPath), PID: int(max(0, w.GetPid())), State: sandbox.JobRunning,
 		StartedAt:   time.Unix(0, w.GetStartedUnixNano()).UTC(),
 		StdoutBytes: max(0, w.GetStdoutBytes()), StderrBytes: max(0, w.GetStderrBytes()), Terminal: w.GetTerminal(),
+		Tag: clip.Valid(w.GetTag(), sandbox.MaxTagBytes),
 	}
 	if l := sandbox.Language(w.GetLanguage()); slices.Contains(sandbox.Languages(), l) {
 		j.Language = l

@@ -50,6 +50,12 @@ func Exec(req *sandbox.ExecRequest) error {
 	if err := Range("keep_bytes", req.KeepBytes, 0, sandbox.MaxKeepBytes); err != nil {
 		return err
 	}
+	if len(req.Tag) > sandbox.MaxTagBytes {
+		return sandbox.Errorf(sandbox.CodeTooLarge, "tag has %d bytes; give at most %d", len(req.Tag), sandbox.MaxTagBytes)
+	}
+	if err := Text("tag", req.Tag); err != nil {
+		return err
+	}
 	return execTimes(req)
 }
 

@@ -106,7 +106,7 @@ func (m *vm) atHome(ctx context.Context, dir string, run func() error) error {
 	if _, statErr := m.Service.StatFile(ctx, m.id, home); sandbox.CodeOf(statErr) != sandbox.CodeNotFound {
 		return err
 	}
-	if _, mkErr := m.Service.MakeDir(ctx, m.id, home, ""); mkErr != nil {
+	if _, mkErr := m.Service.MakeDir(ctx, m.id, sandbox.MakeDirRequest{Path: home}); mkErr != nil {
 		return err
 	}
 	return run()

@@ -255,7 +255,7 @@ func makeDir(ctx context.Context, c *dialect.Call, in *pathArgs) error {
 	if err != nil {
 		return err
 	}
-	if _, err := m.Service.MakeDir(ctx, m.id, p, ""); err != nil {
+	if _, err := m.Service.MakeDir(ctx, m.id, sandbox.MakeDirRequest{Path: p}); err != nil {
 		return m.failedFile(ctx, at, in.Path, err)
 	}
 	return nil

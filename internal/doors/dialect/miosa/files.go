@@ -271,7 +271,7 @@ func (c *call) moveWithParents(ctx context.Context, id string, req sandbox.MoveF
 	if _, err := c.Service.StatFile(ctx, id, req.From); err != nil {
 		return moved
 	}
-	if _, err := c.Service.MakeDir(ctx, id, path.Dir(path.Clean(req.To)), ""); err != nil {
+	if _, err := c.Service.MakeDir(ctx, id, sandbox.MakeDirRequest{Path: path.Dir(path.Clean(req.To))}); err != nil {
 		return err
 	}
 	_, err := c.Service.MoveFile(ctx, id, req)

@@ -351,7 +351,7 @@ func (x WatchEvent_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WatchEvent_Kind.Descriptor instead.
 func (WatchEvent_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{45, 0}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{46, 0}
 }
 
 type ControlContextRequest_Action int32
@@ -405,7 +405,7 @@ func (x ControlContextRequest_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ControlContextRequest_Action.Descriptor instead.
 func (ControlContextRequest_Action) EnumDescriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{59, 0}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{60, 0}
 }
 
 type HealthRequest struct {
@@ -768,8 +768,10 @@ type ExecRequest struct {
 	// Stop streaming (without ending the job) after this time; 0: never.
 	DetachAfterMs int64 `protobuf:"varint,12,opt,name=detach_after_ms,json=detachAfterMs,proto3" json:"detach_after_ms,omitempty"`
 	// Set instead of argv and shell: code to run in an interpreter of its own.
-	Language      string `protobuf:"bytes,13,opt,name=language,proto3" json:"language,omitempty"`
-	Code          string `protobuf:"bytes,14,opt,name=code,proto3" json:"code,omitempty"`
+	Language string `protobuf:"bytes,13,opt,name=language,proto3" json:"language,omitempty"`
+	Code     string `protobuf:"bytes,14,opt,name=code,proto3" json:"code,omitempty"`
+	// The caller's word for the job; the agent only keeps it.
+	Tag           string `protobuf:"bytes,15,opt,name=tag,proto3" json:"tag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -898,6 +900,13 @@ func (x *ExecRequest) GetLanguage() string {
 func (x *ExecRequest) GetCode() string {
 	if x != nil {
 		return x.Code
+	}
+	return ""
+}
+
+func (x *ExecRequest) GetTag() string {
+	if x != nil {
+		return x.Tag
 	}
 	return ""
 }
@@ -1152,6 +1161,7 @@ type Job struct {
 	// The language of a job that runs code; empty: it is a command, or of an
 	// agent that did not tell yet.
 	Language      string `protobuf:"bytes,15,opt,name=language,proto3" json:"language,omitempty"`
+	Tag           string `protobuf:"bytes,16,opt,name=tag,proto3" json:"tag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1287,6 +1297,13 @@ func (x *Job) GetWorkdir() string {
 func (x *Job) GetLanguage() string {
 	if x != nil {
 		return x.Language
+	}
+	return ""
+}
+
+func (x *Job) GetTag() string {
+	if x != nil {
+		return x.Tag
 	}
 	return ""
 }
@@ -1969,8 +1986,13 @@ type FileInfo struct {
 	Uid              uint32 `protobuf:"varint,7,opt,name=uid,proto3" json:"uid,omitempty"`
 	Gid              uint32 `protobuf:"varint,8,opt,name=gid,proto3" json:"gid,omitempty"`
 	SymlinkTarget    string `protobuf:"bytes,9,opt,name=symlink_target,json=symlinkTarget,proto3" json:"symlink_target,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The names of uid and gid, or the numbers; empty: the agent does not tell.
+	Owner string `protobuf:"bytes,10,opt,name=owner,proto3" json:"owner,omitempty"`
+	Group string `protobuf:"bytes,11,opt,name=group,proto3" json:"group,omitempty"`
+	// Where a symbolic link leads in the end; absent if nowhere.
+	LinkedFile    *LinkedFile `protobuf:"bytes,12,opt,name=linked_file,json=linkedFile,proto3" json:"linked_file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FileInfo) Reset() {
@@ -2066,6 +2088,87 @@ func (x *FileInfo) GetSymlinkTarget() string {
 	return ""
 }
 
+func (x *FileInfo) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *FileInfo) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *FileInfo) GetLinkedFile() *LinkedFile {
+	if x != nil {
+		return x.LinkedFile
+	}
+	return nil
+}
+
+type LinkedFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Type          FileType               `protobuf:"varint,2,opt,name=type,proto3,enum=cove.agent.v1.FileType" json:"type,omitempty"`
+	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkedFile) Reset() {
+	*x = LinkedFile{}
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkedFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkedFile) ProtoMessage() {}
+
+func (x *LinkedFile) ProtoReflect() protoreflect.Message {
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkedFile.ProtoReflect.Descriptor instead.
+func (*LinkedFile) Descriptor() ([]byte, []int) {
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *LinkedFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *LinkedFile) GetType() FileType {
+	if x != nil {
+		return x.Type
+	}
+	return FileType_FILE_TYPE_UNSPECIFIED
+}
+
+func (x *LinkedFile) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
 type StatRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -2077,7 +2180,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2192,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2205,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StatRequest) GetPath() string {
@@ -2128,7 +2231,7 @@ type StatResponse struct {
 
 func (x *StatResponse) Reset() {
 	*x = StatResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2243,7 @@ func (x *StatResponse) String() string {
 func (*StatResponse) ProtoMessage() {}
 
 func (x *StatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2256,7 @@ func (x *StatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatResponse.ProtoReflect.Descriptor instead.
 func (*StatResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StatResponse) GetInfo() *FileInfo {
@@ -2179,7 +2282,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2294,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2307,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListRequest) GetPath() string {
@@ -2245,7 +2348,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2360,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2373,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListResponse) GetEntries() []*FileInfo {
@@ -2299,7 +2402,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2311,7 +2414,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2324,7 +2427,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReadRequest) GetPath() string {
@@ -2359,7 +2462,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +2474,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2384,7 +2487,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReadResponse) GetInfo() *FileInfo {
@@ -2413,7 +2516,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2528,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2541,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WriteRequest) GetHeader() *WriteRequest_Header {
@@ -2472,7 +2575,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2587,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2600,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WriteResponse) GetInfo() *FileInfo {
@@ -2527,7 +2630,7 @@ type EditRequest struct {
 
 func (x *EditRequest) Reset() {
 	*x = EditRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2539,7 +2642,7 @@ func (x *EditRequest) String() string {
 func (*EditRequest) ProtoMessage() {}
 
 func (x *EditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2552,7 +2655,7 @@ func (x *EditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EditRequest.ProtoReflect.Descriptor instead.
 func (*EditRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EditRequest) GetPath() string {
@@ -2593,7 +2696,7 @@ type EditResponse struct {
 
 func (x *EditResponse) Reset() {
 	*x = EditResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2708,7 @@ func (x *EditResponse) String() string {
 func (*EditResponse) ProtoMessage() {}
 
 func (x *EditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2721,7 @@ func (x *EditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EditResponse.ProtoReflect.Descriptor instead.
 func (*EditResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *EditResponse) GetInfo() *FileInfo {
@@ -2636,17 +2739,21 @@ func (x *EditResponse) GetReplacements() int32 {
 }
 
 type MakeDirRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Mode          uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	Parents       bool                   `protobuf:"varint,3,opt,name=parents,proto3" json:"parents,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Path    string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Mode    uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Parents bool                   `protobuf:"varint,3,opt,name=parents,proto3" json:"parents,omitempty"`
+	// Fail when the directory exists.
+	Exclusive bool `protobuf:"varint,4,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	// Owner: a name or uid[:gid]; empty: the default user.
+	Owner         string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MakeDirRequest) Reset() {
 	*x = MakeDirRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2765,7 @@ func (x *MakeDirRequest) String() string {
 func (*MakeDirRequest) ProtoMessage() {}
 
 func (x *MakeDirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2778,7 @@ func (x *MakeDirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MakeDirRequest) GetPath() string {
@@ -2695,6 +2802,20 @@ func (x *MakeDirRequest) GetParents() bool {
 	return false
 }
 
+func (x *MakeDirRequest) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *MakeDirRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
 type MakeDirResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Info          *FileInfo              `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
@@ -2704,7 +2825,7 @@ type MakeDirResponse struct {
 
 func (x *MakeDirResponse) Reset() {
 	*x = MakeDirResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2716,7 +2837,7 @@ func (x *MakeDirResponse) String() string {
 func (*MakeDirResponse) ProtoMessage() {}
 
 func (x *MakeDirResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2729,7 +2850,7 @@ func (x *MakeDirResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MakeDirResponse) GetInfo() *FileInfo {
@@ -2756,7 +2877,7 @@ type MakeSymlinkRequest struct {
 
 func (x *MakeSymlinkRequest) Reset() {
 	*x = MakeSymlinkRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +2889,7 @@ func (x *MakeSymlinkRequest) String() string {
 func (*MakeSymlinkRequest) ProtoMessage() {}
 
 func (x *MakeSymlinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +2902,7 @@ func (x *MakeSymlinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeSymlinkRequest.ProtoReflect.Descriptor instead.
 func (*MakeSymlinkRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MakeSymlinkRequest) GetPath() string {
@@ -2828,7 +2949,7 @@ type MakeSymlinkResponse struct {
 
 func (x *MakeSymlinkResponse) Reset() {
 	*x = MakeSymlinkResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +2961,7 @@ func (x *MakeSymlinkResponse) String() string {
 func (*MakeSymlinkResponse) ProtoMessage() {}
 
 func (x *MakeSymlinkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +2974,7 @@ func (x *MakeSymlinkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeSymlinkResponse.ProtoReflect.Descriptor instead.
 func (*MakeSymlinkResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MakeSymlinkResponse) GetInfo() *FileInfo {
@@ -2874,7 +2995,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +3007,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +3020,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MoveRequest) GetFrom() string {
@@ -2932,7 +3053,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2944,7 +3065,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2957,7 +3078,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MoveResponse) GetInfo() *FileInfo {
@@ -2977,7 +3098,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2989,7 +3110,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3002,7 +3123,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DeleteRequest) GetPath() string {
@@ -3027,7 +3148,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +3160,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +3173,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 type ArchiveRequest struct {
@@ -3066,7 +3187,7 @@ type ArchiveRequest struct {
 
 func (x *ArchiveRequest) Reset() {
 	*x = ArchiveRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3199,7 @@ func (x *ArchiveRequest) String() string {
 func (*ArchiveRequest) ProtoMessage() {}
 
 func (x *ArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3212,7 @@ func (x *ArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ArchiveRequest) GetPath() string {
@@ -3121,7 +3242,7 @@ type ArchiveResponse struct {
 
 func (x *ArchiveResponse) Reset() {
 	*x = ArchiveResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3133,7 +3254,7 @@ func (x *ArchiveResponse) String() string {
 func (*ArchiveResponse) ProtoMessage() {}
 
 func (x *ArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3146,7 +3267,7 @@ func (x *ArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ArchiveResponse) GetData() []byte {
@@ -3180,7 +3301,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3192,7 +3313,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3205,7 +3326,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchRequest) GetPath() string {
@@ -3232,7 +3353,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3244,7 +3365,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3257,7 +3378,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchEvent) GetKind() WatchEvent_Kind {
@@ -3282,7 +3403,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3294,7 +3415,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3307,7 +3428,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 type StatsResponse struct {
@@ -3325,7 +3446,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +3458,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +3471,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StatsResponse) GetMemoryUsed() int64 {
@@ -3411,7 +3532,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3423,7 +3544,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3436,7 +3557,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ApplyRequest) GetData() []byte {
@@ -3454,7 +3575,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3466,7 +3587,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3479,7 +3600,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 type ContextRef struct {
@@ -3493,7 +3614,7 @@ type ContextRef struct {
 
 func (x *ContextRef) Reset() {
 	*x = ContextRef{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3505,7 +3626,7 @@ func (x *ContextRef) String() string {
 func (*ContextRef) ProtoMessage() {}
 
 func (x *ContextRef) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3518,7 +3639,7 @@ func (x *ContextRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextRef.ProtoReflect.Descriptor instead.
 func (*ContextRef) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ContextRef) GetLanguage() string {
@@ -3556,7 +3677,7 @@ type RunCodeRequest struct {
 
 func (x *RunCodeRequest) Reset() {
 	*x = RunCodeRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3568,7 +3689,7 @@ func (x *RunCodeRequest) String() string {
 func (*RunCodeRequest) ProtoMessage() {}
 
 func (x *RunCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3581,7 +3702,7 @@ func (x *RunCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunCodeRequest.ProtoReflect.Descriptor instead.
 func (*RunCodeRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RunCodeRequest) GetContext() *ContextRef {
@@ -3668,7 +3789,7 @@ type CodeEvent struct {
 
 func (x *CodeEvent) Reset() {
 	*x = CodeEvent{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +3801,7 @@ func (x *CodeEvent) String() string {
 func (*CodeEvent) ProtoMessage() {}
 
 func (x *CodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +3814,7 @@ func (x *CodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeEvent.ProtoReflect.Descriptor instead.
 func (*CodeEvent) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CodeEvent) GetEvent() isCodeEvent_Event {
@@ -3769,7 +3890,7 @@ type CodeOutput struct {
 
 func (x *CodeOutput) Reset() {
 	*x = CodeOutput{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +3902,7 @@ func (x *CodeOutput) String() string {
 func (*CodeOutput) ProtoMessage() {}
 
 func (x *CodeOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +3915,7 @@ func (x *CodeOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeOutput.ProtoReflect.Descriptor instead.
 func (*CodeOutput) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{53}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CodeOutput) GetResult() bool {
@@ -3843,7 +3964,7 @@ type CodeError struct {
 
 func (x *CodeError) Reset() {
 	*x = CodeError{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3855,7 +3976,7 @@ func (x *CodeError) String() string {
 func (*CodeError) ProtoMessage() {}
 
 func (x *CodeError) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3868,7 +3989,7 @@ func (x *CodeError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeError.ProtoReflect.Descriptor instead.
 func (*CodeError) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{54}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CodeError) GetName() string {
@@ -3911,7 +4032,7 @@ type CodeResult struct {
 
 func (x *CodeResult) Reset() {
 	*x = CodeResult{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3923,7 +4044,7 @@ func (x *CodeResult) String() string {
 func (*CodeResult) ProtoMessage() {}
 
 func (x *CodeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3936,7 +4057,7 @@ func (x *CodeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeResult.ProtoReflect.Descriptor instead.
 func (*CodeResult) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{55}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *CodeResult) GetCount() int32 {
@@ -4025,7 +4146,7 @@ type CodeContext struct {
 
 func (x *CodeContext) Reset() {
 	*x = CodeContext{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4037,7 +4158,7 @@ func (x *CodeContext) String() string {
 func (*CodeContext) ProtoMessage() {}
 
 func (x *CodeContext) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[56]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4050,7 +4171,7 @@ func (x *CodeContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeContext.ProtoReflect.Descriptor instead.
 func (*CodeContext) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{56}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CodeContext) GetRef() *ContextRef {
@@ -4117,7 +4238,7 @@ type ListContextsRequest struct {
 
 func (x *ListContextsRequest) Reset() {
 	*x = ListContextsRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4129,7 +4250,7 @@ func (x *ListContextsRequest) String() string {
 func (*ListContextsRequest) ProtoMessage() {}
 
 func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[57]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4142,7 +4263,7 @@ func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContextsRequest.ProtoReflect.Descriptor instead.
 func (*ListContextsRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{57}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{58}
 }
 
 type ListContextsResponse struct {
@@ -4154,7 +4275,7 @@ type ListContextsResponse struct {
 
 func (x *ListContextsResponse) Reset() {
 	*x = ListContextsResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4166,7 +4287,7 @@ func (x *ListContextsResponse) String() string {
 func (*ListContextsResponse) ProtoMessage() {}
 
 func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[58]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4179,7 +4300,7 @@ func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContextsResponse.ProtoReflect.Descriptor instead.
 func (*ListContextsResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{58}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListContextsResponse) GetContexts() []*CodeContext {
@@ -4199,7 +4320,7 @@ type ControlContextRequest struct {
 
 func (x *ControlContextRequest) Reset() {
 	*x = ControlContextRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4211,7 +4332,7 @@ func (x *ControlContextRequest) String() string {
 func (*ControlContextRequest) ProtoMessage() {}
 
 func (x *ControlContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[59]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4224,7 +4345,7 @@ func (x *ControlContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlContextRequest.ProtoReflect.Descriptor instead.
 func (*ControlContextRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{59}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ControlContextRequest) GetRef() *ContextRef {
@@ -4251,7 +4372,7 @@ type ControlContextResponse struct {
 
 func (x *ControlContextResponse) Reset() {
 	*x = ControlContextResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4263,7 +4384,7 @@ func (x *ControlContextResponse) String() string {
 func (*ControlContextResponse) ProtoMessage() {}
 
 func (x *ControlContextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[60]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4276,7 +4397,7 @@ func (x *ControlContextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlContextResponse.ProtoReflect.Descriptor instead.
 func (*ControlContextResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{60}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ControlContextResponse) GetContext() *CodeContext {
@@ -4309,7 +4430,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4321,7 +4442,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[61]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4334,7 +4455,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{61}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Process) GetPid() int32 {
@@ -4436,7 +4557,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4448,7 +4569,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[62]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4461,7 +4582,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{62}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{63}
 }
 
 type ListProcessesResponse struct {
@@ -4473,7 +4594,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4485,7 +4606,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[63]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4498,7 +4619,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{63}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -4518,7 +4639,7 @@ type SignalProcessRequest struct {
 
 func (x *SignalProcessRequest) Reset() {
 	*x = SignalProcessRequest{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[64]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4530,7 +4651,7 @@ func (x *SignalProcessRequest) String() string {
 func (*SignalProcessRequest) ProtoMessage() {}
 
 func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[64]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4543,7 +4664,7 @@ func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessRequest.ProtoReflect.Descriptor instead.
 func (*SignalProcessRequest) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{64}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SignalProcessRequest) GetPid() int32 {
@@ -4568,7 +4689,7 @@ type SignalProcessResponse struct {
 
 func (x *SignalProcessResponse) Reset() {
 	*x = SignalProcessResponse{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[65]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4580,7 +4701,7 @@ func (x *SignalProcessResponse) String() string {
 func (*SignalProcessResponse) ProtoMessage() {}
 
 func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[65]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4593,7 +4714,7 @@ func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessResponse.ProtoReflect.Descriptor instead.
 func (*SignalProcessResponse) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{65}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{66}
 }
 
 type WriteRequest_Header struct {
@@ -4614,7 +4735,7 @@ type WriteRequest_Header struct {
 
 func (x *WriteRequest_Header) Reset() {
 	*x = WriteRequest_Header{}
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[68]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4626,7 +4747,7 @@ func (x *WriteRequest_Header) String() string {
 func (*WriteRequest_Header) ProtoMessage() {}
 
 func (x *WriteRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_cove_agent_v1_agent_proto_msgTypes[68]
+	mi := &file_cove_agent_v1_agent_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4639,7 +4760,7 @@ func (x *WriteRequest_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest_Header.ProtoReflect.Descriptor instead.
 func (*WriteRequest_Header) Descriptor() ([]byte, []int) {
-	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{30, 0}
+	return file_cove_agent_v1_agent_proto_rawDescGZIP(), []int{31, 0}
 }
 
 func (x *WriteRequest_Header) GetPath() string {
@@ -4730,7 +4851,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x11ConfigureResponse\x12\x1e\n" +
 	"\n" +
 	"unenforced\x18\x01 \x03(\tR\n" +
-	"unenforced\"\xef\x03\n" +
+	"unenforced\"\x81\x04\n" +
 	"\vExecRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x12\x14\n" +
@@ -4749,7 +4870,8 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"keep_bytes\x18\v \x01(\x03R\tkeepBytes\x12&\n" +
 	"\x0fdetach_after_ms\x18\f \x01(\x03R\rdetachAfterMs\x12\x1a\n" +
 	"\blanguage\x18\r \x01(\tR\blanguage\x12\x12\n" +
-	"\x04code\x18\x0e \x01(\tR\x04code\x1a6\n" +
+	"\x04code\x18\x0e \x01(\tR\x04code\x12\x10\n" +
+	"\x03tag\x18\x0f \x01(\tR\x03tag\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
@@ -4765,7 +4887,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Output\x12-\n" +
 	"\x06stream\x18\x01 \x01(\x0e2\x15.cove.agent.v1.StreamR\x06stream\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xdc\x03\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xee\x03\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.cove.agent.v1.JobStateR\x05state\x12\x10\n" +
@@ -4782,7 +4904,8 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\bterminal\x18\f \x01(\bR\bterminal\x12\x12\n" +
 	"\x04user\x18\r \x01(\tR\x04user\x12\x18\n" +
 	"\aworkdir\x18\x0e \x01(\tR\aworkdir\x12\x1a\n" +
-	"\blanguage\x18\x0f \x01(\tR\blanguage\"\x98\x01\n" +
+	"\blanguage\x18\x0f \x01(\tR\blanguage\x12\x10\n" +
+	"\x03tag\x18\x10 \x01(\tR\x03tag\"\x98\x01\n" +
 	"\rAttachRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12#\n" +
 	"\rstdout_offset\x18\x02 \x01(\x03R\fstdoutOffset\x12#\n" +
@@ -4820,7 +4943,7 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1f\n" +
 	"\vtotal_bytes\x18\x03 \x01(\x03R\n" +
 	"totalBytes\x12\x18\n" +
-	"\arunning\x18\x04 \x01(\bR\arunning\"\x80\x02\n" +
+	"\arunning\x18\x04 \x01(\bR\arunning\"\xe8\x02\n" +
 	"\bFileInfo\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
@@ -4830,7 +4953,17 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"\x12modified_unix_nano\x18\x06 \x01(\x03R\x10modifiedUnixNano\x12\x10\n" +
 	"\x03uid\x18\a \x01(\rR\x03uid\x12\x10\n" +
 	"\x03gid\x18\b \x01(\rR\x03gid\x12%\n" +
-	"\x0esymlink_target\x18\t \x01(\tR\rsymlinkTarget\"9\n" +
+	"\x0esymlink_target\x18\t \x01(\tR\rsymlinkTarget\x12\x14\n" +
+	"\x05owner\x18\n" +
+	" \x01(\tR\x05owner\x12\x14\n" +
+	"\x05group\x18\v \x01(\tR\x05group\x12:\n" +
+	"\vlinked_file\x18\f \x01(\v2\x19.cove.agent.v1.LinkedFileR\n" +
+	"linkedFile\"a\n" +
+	"\n" +
+	"LinkedFile\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12+\n" +
+	"\x04type\x18\x02 \x01(\x0e2\x17.cove.agent.v1.FileTypeR\x04type\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"9\n" +
 	"\vStatRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\";\n" +
@@ -4873,11 +5006,13 @@ const file_cove_agent_v1_agent_proto_rawDesc = "" +
 	"replaceAll\"_\n" +
 	"\fEditResponse\x12+\n" +
 	"\x04info\x18\x01 \x01(\v2\x17.cove.agent.v1.FileInfoR\x04info\x12\"\n" +
-	"\freplacements\x18\x02 \x01(\x05R\freplacements\"R\n" +
+	"\freplacements\x18\x02 \x01(\x05R\freplacements\"\x86\x01\n" +
 	"\x0eMakeDirRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x18\n" +
-	"\aparents\x18\x03 \x01(\bR\aparents\">\n" +
+	"\aparents\x18\x03 \x01(\bR\aparents\x12\x1c\n" +
+	"\texclusive\x18\x04 \x01(\bR\texclusive\x12\x14\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\">\n" +
 	"\x0fMakeDirResponse\x12+\n" +
 	"\x04info\x18\x01 \x01(\v2\x17.cove.agent.v1.FileInfoR\x04info\"\x8e\x01\n" +
 	"\x12MakeSymlinkRequest\x12\x12\n" +
@@ -5112,7 +5247,7 @@ func file_cove_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_cove_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_cove_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_cove_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
 var file_cove_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                       // 0: cove.agent.v1.Stream
 	(JobState)(0),                     // 1: cove.agent.v1.JobState
@@ -5145,60 +5280,61 @@ var file_cove_agent_v1_agent_proto_goTypes = []any{
 	(*ReadOutputRequest)(nil),         // 28: cove.agent.v1.ReadOutputRequest
 	(*ReadOutputResponse)(nil),        // 29: cove.agent.v1.ReadOutputResponse
 	(*FileInfo)(nil),                  // 30: cove.agent.v1.FileInfo
-	(*StatRequest)(nil),               // 31: cove.agent.v1.StatRequest
-	(*StatResponse)(nil),              // 32: cove.agent.v1.StatResponse
-	(*ListRequest)(nil),               // 33: cove.agent.v1.ListRequest
-	(*ListResponse)(nil),              // 34: cove.agent.v1.ListResponse
-	(*ReadRequest)(nil),               // 35: cove.agent.v1.ReadRequest
-	(*ReadResponse)(nil),              // 36: cove.agent.v1.ReadResponse
-	(*WriteRequest)(nil),              // 37: cove.agent.v1.WriteRequest
-	(*WriteResponse)(nil),             // 38: cove.agent.v1.WriteResponse
-	(*EditRequest)(nil),               // 39: cove.agent.v1.EditRequest
-	(*EditResponse)(nil),              // 40: cove.agent.v1.EditResponse
-	(*MakeDirRequest)(nil),            // 41: cove.agent.v1.MakeDirRequest
-	(*MakeDirResponse)(nil),           // 42: cove.agent.v1.MakeDirResponse
-	(*MakeSymlinkRequest)(nil),        // 43: cove.agent.v1.MakeSymlinkRequest
-	(*MakeSymlinkResponse)(nil),       // 44: cove.agent.v1.MakeSymlinkResponse
-	(*MoveRequest)(nil),               // 45: cove.agent.v1.MoveRequest
-	(*MoveResponse)(nil),              // 46: cove.agent.v1.MoveResponse
-	(*DeleteRequest)(nil),             // 47: cove.agent.v1.DeleteRequest
-	(*DeleteResponse)(nil),            // 48: cove.agent.v1.DeleteResponse
-	(*ArchiveRequest)(nil),            // 49: cove.agent.v1.ArchiveRequest
-	(*ArchiveResponse)(nil),           // 50: cove.agent.v1.ArchiveResponse
-	(*WatchRequest)(nil),              // 51: cove.agent.v1.WatchRequest
-	(*WatchEvent)(nil),                // 52: cove.agent.v1.WatchEvent
-	(*StatsRequest)(nil),              // 53: cove.agent.v1.StatsRequest
-	(*StatsResponse)(nil),             // 54: cove.agent.v1.StatsResponse
-	(*ApplyRequest)(nil),              // 55: cove.agent.v1.ApplyRequest
-	(*ApplyResponse)(nil),             // 56: cove.agent.v1.ApplyResponse
-	(*ContextRef)(nil),                // 57: cove.agent.v1.ContextRef
-	(*RunCodeRequest)(nil),            // 58: cove.agent.v1.RunCodeRequest
-	(*CodeEvent)(nil),                 // 59: cove.agent.v1.CodeEvent
-	(*CodeOutput)(nil),                // 60: cove.agent.v1.CodeOutput
-	(*CodeError)(nil),                 // 61: cove.agent.v1.CodeError
-	(*CodeResult)(nil),                // 62: cove.agent.v1.CodeResult
-	(*CodeContext)(nil),               // 63: cove.agent.v1.CodeContext
-	(*ListContextsRequest)(nil),       // 64: cove.agent.v1.ListContextsRequest
-	(*ListContextsResponse)(nil),      // 65: cove.agent.v1.ListContextsResponse
-	(*ControlContextRequest)(nil),     // 66: cove.agent.v1.ControlContextRequest
-	(*ControlContextResponse)(nil),    // 67: cove.agent.v1.ControlContextResponse
-	(*Process)(nil),                   // 68: cove.agent.v1.Process
-	(*ListProcessesRequest)(nil),      // 69: cove.agent.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),     // 70: cove.agent.v1.ListProcessesResponse
-	(*SignalProcessRequest)(nil),      // 71: cove.agent.v1.SignalProcessRequest
-	(*SignalProcessResponse)(nil),     // 72: cove.agent.v1.SignalProcessResponse
-	nil,                               // 73: cove.agent.v1.ConfigureRequest.EnvEntry
-	nil,                               // 74: cove.agent.v1.ExecRequest.EnvEntry
-	(*WriteRequest_Header)(nil),       // 75: cove.agent.v1.WriteRequest.Header
-	nil,                               // 76: cove.agent.v1.RunCodeRequest.EnvEntry
-	nil,                               // 77: cove.agent.v1.CodeOutput.DataEntry
-	nil,                               // 78: cove.agent.v1.CodeOutput.MetadataEntry
-	nil,                               // 79: cove.agent.v1.CodeOutput.FilesEntry
+	(*LinkedFile)(nil),                // 31: cove.agent.v1.LinkedFile
+	(*StatRequest)(nil),               // 32: cove.agent.v1.StatRequest
+	(*StatResponse)(nil),              // 33: cove.agent.v1.StatResponse
+	(*ListRequest)(nil),               // 34: cove.agent.v1.ListRequest
+	(*ListResponse)(nil),              // 35: cove.agent.v1.ListResponse
+	(*ReadRequest)(nil),               // 36: cove.agent.v1.ReadRequest
+	(*ReadResponse)(nil),              // 37: cove.agent.v1.ReadResponse
+	(*WriteRequest)(nil),              // 38: cove.agent.v1.WriteRequest
+	(*WriteResponse)(nil),             // 39: cove.agent.v1.WriteResponse
+	(*EditRequest)(nil),               // 40: cove.agent.v1.EditRequest
+	(*EditResponse)(nil),              // 41: cove.agent.v1.EditResponse
+	(*MakeDirRequest)(nil),            // 42: cove.agent.v1.MakeDirRequest
+	(*MakeDirResponse)(nil),           // 43: cove.agent.v1.MakeDirResponse
+	(*MakeSymlinkRequest)(nil),        // 44: cove.agent.v1.MakeSymlinkRequest
+	(*MakeSymlinkResponse)(nil),       // 45: cove.agent.v1.MakeSymlinkResponse
+	(*MoveRequest)(nil),               // 46: cove.agent.v1.MoveRequest
+	(*MoveResponse)(nil),              // 47: cove.agent.v1.MoveResponse
+	(*DeleteRequest)(nil),             // 48: cove.agent.v1.DeleteRequest
+	(*DeleteResponse)(nil),            // 49: cove.agent.v1.DeleteResponse
+	(*ArchiveRequest)(nil),            // 50: cove.agent.v1.ArchiveRequest
+	(*ArchiveResponse)(nil),           // 51: cove.agent.v1.ArchiveResponse
+	(*WatchRequest)(nil),              // 52: cove.agent.v1.WatchRequest
+	(*WatchEvent)(nil),                // 53: cove.agent.v1.WatchEvent
+	(*StatsRequest)(nil),              // 54: cove.agent.v1.StatsRequest
+	(*StatsResponse)(nil),             // 55: cove.agent.v1.StatsResponse
+	(*ApplyRequest)(nil),              // 56: cove.agent.v1.ApplyRequest
+	(*ApplyResponse)(nil),             // 57: cove.agent.v1.ApplyResponse
+	(*ContextRef)(nil),                // 58: cove.agent.v1.ContextRef
+	(*RunCodeRequest)(nil),            // 59: cove.agent.v1.RunCodeRequest
+	(*CodeEvent)(nil),                 // 60: cove.agent.v1.CodeEvent
+	(*CodeOutput)(nil),                // 61: cove.agent.v1.CodeOutput
+	(*CodeError)(nil),                 // 62: cove.agent.v1.CodeError
+	(*CodeResult)(nil),                // 63: cove.agent.v1.CodeResult
+	(*CodeContext)(nil),               // 64: cove.agent.v1.CodeContext
+	(*ListContextsRequest)(nil),       // 65: cove.agent.v1.ListContextsRequest
+	(*ListContextsResponse)(nil),      // 66: cove.agent.v1.ListContextsResponse
+	(*ControlContextRequest)(nil),     // 67: cove.agent.v1.ControlContextRequest
+	(*ControlContextResponse)(nil),    // 68: cove.agent.v1.ControlContextResponse
+	(*Process)(nil),                   // 69: cove.agent.v1.Process
+	(*ListProcessesRequest)(nil),      // 70: cove.agent.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),     // 71: cove.agent.v1.ListProcessesResponse
+	(*SignalProcessRequest)(nil),      // 72: cove.agent.v1.SignalProcessRequest
+	(*SignalProcessResponse)(nil),     // 73: cove.agent.v1.SignalProcessResponse
+	nil,                               // 74: cove.agent.v1.ConfigureRequest.EnvEntry
+	nil,                               // 75: cove.agent.v1.ExecRequest.EnvEntry
+	(*WriteRequest_Header)(nil),       // 76: cove.agent.v1.WriteRequest.Header
+	nil,                               // 77: cove.agent.v1.RunCodeRequest.EnvEntry
+	nil,                               // 78: cove.agent.v1.CodeOutput.DataEntry
+	nil,                               // 79: cove.agent.v1.CodeOutput.MetadataEntry
+	nil,                               // 80: cove.agent.v1.CodeOutput.FilesEntry
 }
 var file_cove_agent_v1_agent_proto_depIdxs = []int32{
-	73, // 0: cove.agent.v1.ConfigureRequest.env:type_name -> cove.agent.v1.ConfigureRequest.EnvEntry
+	74, // 0: cove.agent.v1.ConfigureRequest.env:type_name -> cove.agent.v1.ConfigureRequest.EnvEntry
 	10, // 1: cove.agent.v1.ConfigureRequest.fork:type_name -> cove.agent.v1.Fork
-	74, // 2: cove.agent.v1.ExecRequest.env:type_name -> cove.agent.v1.ExecRequest.EnvEntry
+	75, // 2: cove.agent.v1.ExecRequest.env:type_name -> cove.agent.v1.ExecRequest.EnvEntry
 	13, // 3: cove.agent.v1.ExecRequest.terminal:type_name -> cove.agent.v1.TerminalSize
 	16, // 4: cove.agent.v1.JobEvent.started:type_name -> cove.agent.v1.Job
 	15, // 5: cove.agent.v1.JobEvent.output:type_name -> cove.agent.v1.Output
@@ -5212,93 +5348,95 @@ var file_cove_agent_v1_agent_proto_depIdxs = []int32{
 	16, // 13: cove.agent.v1.ListJobsResponse.jobs:type_name -> cove.agent.v1.Job
 	0,  // 14: cove.agent.v1.ReadOutputRequest.stream:type_name -> cove.agent.v1.Stream
 	3,  // 15: cove.agent.v1.FileInfo.type:type_name -> cove.agent.v1.FileType
-	30, // 16: cove.agent.v1.StatResponse.info:type_name -> cove.agent.v1.FileInfo
-	30, // 17: cove.agent.v1.ListResponse.entries:type_name -> cove.agent.v1.FileInfo
-	30, // 18: cove.agent.v1.ReadResponse.info:type_name -> cove.agent.v1.FileInfo
-	75, // 19: cove.agent.v1.WriteRequest.header:type_name -> cove.agent.v1.WriteRequest.Header
-	30, // 20: cove.agent.v1.WriteResponse.info:type_name -> cove.agent.v1.FileInfo
-	30, // 21: cove.agent.v1.EditResponse.info:type_name -> cove.agent.v1.FileInfo
-	30, // 22: cove.agent.v1.MakeDirResponse.info:type_name -> cove.agent.v1.FileInfo
-	30, // 23: cove.agent.v1.MakeSymlinkResponse.info:type_name -> cove.agent.v1.FileInfo
-	30, // 24: cove.agent.v1.MoveResponse.info:type_name -> cove.agent.v1.FileInfo
-	5,  // 25: cove.agent.v1.WatchEvent.kind:type_name -> cove.agent.v1.WatchEvent.Kind
-	57, // 26: cove.agent.v1.RunCodeRequest.context:type_name -> cove.agent.v1.ContextRef
-	76, // 27: cove.agent.v1.RunCodeRequest.env:type_name -> cove.agent.v1.RunCodeRequest.EnvEntry
-	15, // 28: cove.agent.v1.CodeEvent.output:type_name -> cove.agent.v1.Output
-	60, // 29: cove.agent.v1.CodeEvent.rich:type_name -> cove.agent.v1.CodeOutput
-	62, // 30: cove.agent.v1.CodeEvent.result:type_name -> cove.agent.v1.CodeResult
-	77, // 31: cove.agent.v1.CodeOutput.data:type_name -> cove.agent.v1.CodeOutput.DataEntry
-	78, // 32: cove.agent.v1.CodeOutput.metadata:type_name -> cove.agent.v1.CodeOutput.MetadataEntry
-	79, // 33: cove.agent.v1.CodeOutput.files:type_name -> cove.agent.v1.CodeOutput.FilesEntry
-	61, // 34: cove.agent.v1.CodeResult.error:type_name -> cove.agent.v1.CodeError
-	57, // 35: cove.agent.v1.CodeContext.ref:type_name -> cove.agent.v1.ContextRef
-	4,  // 36: cove.agent.v1.CodeContext.state:type_name -> cove.agent.v1.ContextState
-	63, // 37: cove.agent.v1.ListContextsResponse.contexts:type_name -> cove.agent.v1.CodeContext
-	57, // 38: cove.agent.v1.ControlContextRequest.ref:type_name -> cove.agent.v1.ContextRef
-	6,  // 39: cove.agent.v1.ControlContextRequest.action:type_name -> cove.agent.v1.ControlContextRequest.Action
-	63, // 40: cove.agent.v1.ControlContextResponse.context:type_name -> cove.agent.v1.CodeContext
-	68, // 41: cove.agent.v1.ListProcessesResponse.processes:type_name -> cove.agent.v1.Process
-	7,  // 42: cove.agent.v1.Agent.Health:input_type -> cove.agent.v1.HealthRequest
-	9,  // 43: cove.agent.v1.Agent.Configure:input_type -> cove.agent.v1.ConfigureRequest
-	12, // 44: cove.agent.v1.Agent.Exec:input_type -> cove.agent.v1.ExecRequest
-	17, // 45: cove.agent.v1.Agent.Attach:input_type -> cove.agent.v1.AttachRequest
-	18, // 46: cove.agent.v1.Agent.WriteInput:input_type -> cove.agent.v1.WriteInputRequest
-	20, // 47: cove.agent.v1.Agent.ResizeTerminal:input_type -> cove.agent.v1.ResizeTerminalRequest
-	22, // 48: cove.agent.v1.Agent.Signal:input_type -> cove.agent.v1.SignalRequest
-	24, // 49: cove.agent.v1.Agent.GetJob:input_type -> cove.agent.v1.GetJobRequest
-	26, // 50: cove.agent.v1.Agent.ListJobs:input_type -> cove.agent.v1.ListJobsRequest
-	28, // 51: cove.agent.v1.Agent.ReadOutput:input_type -> cove.agent.v1.ReadOutputRequest
-	31, // 52: cove.agent.v1.Agent.Stat:input_type -> cove.agent.v1.StatRequest
-	33, // 53: cove.agent.v1.Agent.List:input_type -> cove.agent.v1.ListRequest
-	35, // 54: cove.agent.v1.Agent.Read:input_type -> cove.agent.v1.ReadRequest
-	37, // 55: cove.agent.v1.Agent.Write:input_type -> cove.agent.v1.WriteRequest
-	39, // 56: cove.agent.v1.Agent.Edit:input_type -> cove.agent.v1.EditRequest
-	41, // 57: cove.agent.v1.Agent.MakeDir:input_type -> cove.agent.v1.MakeDirRequest
-	43, // 58: cove.agent.v1.Agent.MakeSymlink:input_type -> cove.agent.v1.MakeSymlinkRequest
-	45, // 59: cove.agent.v1.Agent.Move:input_type -> cove.agent.v1.MoveRequest
-	47, // 60: cove.agent.v1.Agent.Delete:input_type -> cove.agent.v1.DeleteRequest
-	49, // 61: cove.agent.v1.Agent.Archive:input_type -> cove.agent.v1.ArchiveRequest
-	51, // 62: cove.agent.v1.Agent.Watch:input_type -> cove.agent.v1.WatchRequest
-	55, // 63: cove.agent.v1.Agent.Apply:input_type -> cove.agent.v1.ApplyRequest
-	53, // 64: cove.agent.v1.Agent.Stats:input_type -> cove.agent.v1.StatsRequest
-	58, // 65: cove.agent.v1.Agent.RunCode:input_type -> cove.agent.v1.RunCodeRequest
-	64, // 66: cove.agent.v1.Agent.ListContexts:input_type -> cove.agent.v1.ListContextsRequest
-	66, // 67: cove.agent.v1.Agent.ControlContext:input_type -> cove.agent.v1.ControlContextRequest
-	69, // 68: cove.agent.v1.Agent.ListProcesses:input_type -> cove.agent.v1.ListProcessesRequest
-	71, // 69: cove.agent.v1.Agent.SignalProcess:input_type -> cove.agent.v1.SignalProcessRequest
-	8,  // 70: cove.agent.v1.Agent.Health:output_type -> cove.agent.v1.HealthResponse
-	11, // 71: cove.agent.v1.Agent.Configure:output_type -> cove.agent.v1.ConfigureResponse
-	14, // 72: cove.agent.v1.Agent.Exec:output_type -> cove.agent.v1.JobEvent
-	14, // 73: cove.agent.v1.Agent.Attach:output_type -> cove.agent.v1.JobEvent
-	19, // 74: cove.agent.v1.Agent.WriteInput:output_type -> cove.agent.v1.WriteInputResponse
-	21, // 75: cove.agent.v1.Agent.ResizeTerminal:output_type -> cove.agent.v1.ResizeTerminalResponse
-	23, // 76: cove.agent.v1.Agent.Signal:output_type -> cove.agent.v1.SignalResponse
-	25, // 77: cove.agent.v1.Agent.GetJob:output_type -> cove.agent.v1.GetJobResponse
-	27, // 78: cove.agent.v1.Agent.ListJobs:output_type -> cove.agent.v1.ListJobsResponse
-	29, // 79: cove.agent.v1.Agent.ReadOutput:output_type -> cove.agent.v1.ReadOutputResponse
-	32, // 80: cove.agent.v1.Agent.Stat:output_type -> cove.agent.v1.StatResponse
-	34, // 81: cove.agent.v1.Agent.List:output_type -> cove.agent.v1.ListResponse
-	36, // 82: cove.agent.v1.Agent.Read:output_type -> cove.agent.v1.ReadResponse
-	38, // 83: cove.agent.v1.Agent.Write:output_type -> cove.agent.v1.WriteResponse
-	40, // 84: cove.agent.v1.Agent.Edit:output_type -> cove.agent.v1.EditResponse
-	42, // 85: cove.agent.v1.Agent.MakeDir:output_type -> cove.agent.v1.MakeDirResponse
-	44, // 86: cove.agent.v1.Agent.MakeSymlink:output_type -> cove.agent.v1.MakeSymlinkResponse
-	46, // 87: cove.agent.v1.Agent.Move:output_type -> cove.agent.v1.MoveResponse
-	48, // 88: cove.agent.v1.Agent.Delete:output_type -> cove.agent.v1.DeleteResponse
-	50, // 89: cove.agent.v1.Agent.Archive:output_type -> cove.agent.v1.ArchiveResponse
-	52, // 90: cove.agent.v1.Agent.Watch:output_type -> cove.agent.v1.WatchEvent
-	56, // 91: cove.agent.v1.Agent.Apply:output_type -> cove.agent.v1.ApplyResponse
-	54, // 92: cove.agent.v1.Agent.Stats:output_type -> cove.agent.v1.StatsResponse
-	59, // 93: cove.agent.v1.Agent.RunCode:output_type -> cove.agent.v1.CodeEvent
-	65, // 94: cove.agent.v1.Agent.ListContexts:output_type -> cove.agent.v1.ListContextsResponse
-	67, // 95: cove.agent.v1.Agent.ControlContext:output_type -> cove.agent.v1.ControlContextResponse
-	70, // 96: cove.agent.v1.Agent.ListProcesses:output_type -> cove.agent.v1.ListProcessesResponse
-	72, // 97: cove.agent.v1.Agent.SignalProcess:output_type -> cove.agent.v1.SignalProcessResponse
-	70, // [70:98] is the sub-list for method output_type
-	42, // [42:70] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	31, // 16: cove.agent.v1.FileInfo.linked_file:type_name -> cove.agent.v1.LinkedFile
+	3,  // 17: cove.agent.v1.LinkedFile.type:type_name -> cove.agent.v1.FileType
+	30, // 18: cove.agent.v1.StatResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 19: cove.agent.v1.ListResponse.entries:type_name -> cove.agent.v1.FileInfo
+	30, // 20: cove.agent.v1.ReadResponse.info:type_name -> cove.agent.v1.FileInfo
+	76, // 21: cove.agent.v1.WriteRequest.header:type_name -> cove.agent.v1.WriteRequest.Header
+	30, // 22: cove.agent.v1.WriteResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 23: cove.agent.v1.EditResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 24: cove.agent.v1.MakeDirResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 25: cove.agent.v1.MakeSymlinkResponse.info:type_name -> cove.agent.v1.FileInfo
+	30, // 26: cove.agent.v1.MoveResponse.info:type_name -> cove.agent.v1.FileInfo
+	5,  // 27: cove.agent.v1.WatchEvent.kind:type_name -> cove.agent.v1.WatchEvent.Kind
+	58, // 28: cove.agent.v1.RunCodeRequest.context:type_name -> cove.agent.v1.ContextRef
+	77, // 29: cove.agent.v1.RunCodeRequest.env:type_name -> cove.agent.v1.RunCodeRequest.EnvEntry
+	15, // 30: cove.agent.v1.CodeEvent.output:type_name -> cove.agent.v1.Output
+	61, // 31: cove.agent.v1.CodeEvent.rich:type_name -> cove.agent.v1.CodeOutput
+	63, // 32: cove.agent.v1.CodeEvent.result:type_name -> cove.agent.v1.CodeResult
+	78, // 33: cove.agent.v1.CodeOutput.data:type_name -> cove.agent.v1.CodeOutput.DataEntry
+	79, // 34: cove.agent.v1.CodeOutput.metadata:type_name -> cove.agent.v1.CodeOutput.MetadataEntry
+	80, // 35: cove.agent.v1.CodeOutput.files:type_name -> cove.agent.v1.CodeOutput.FilesEntry
+	62, // 36: cove.agent.v1.CodeResult.error:type_name -> cove.agent.v1.CodeError
+	58, // 37: cove.agent.v1.CodeContext.ref:type_name -> cove.agent.v1.ContextRef
+	4,  // 38: cove.agent.v1.CodeContext.state:type_name -> cove.agent.v1.ContextState
+	64, // 39: cove.agent.v1.ListContextsResponse.contexts:type_name -> cove.agent.v1.CodeContext
+	58, // 40: cove.agent.v1.ControlContextRequest.ref:type_name -> cove.agent.v1.ContextRef
+	6,  // 41: cove.agent.v1.ControlContextRequest.action:type_name -> cove.agent.v1.ControlContextRequest.Action
+	64, // 42: cove.agent.v1.ControlContextResponse.context:type_name -> cove.agent.v1.CodeContext
+	69, // 43: cove.agent.v1.ListProcessesResponse.processes:type_name -> cove.agent.v1.Process
+	7,  // 44: cove.agent.v1.Agent.Health:input_type -> cove.agent.v1.HealthRequest
+	9,  // 45: cove.agent.v1.Agent.Configure:input_type -> cove.agent.v1.ConfigureRequest
+	12, // 46: cove.agent.v1.Agent.Exec:input_type -> cove.agent.v1.ExecRequest
+	17, // 47: cove.agent.v1.Agent.Attach:input_type -> cove.agent.v1.AttachRequest
+	18, // 48: cove.agent.v1.Agent.WriteInput:input_type -> cove.agent.v1.WriteInputRequest
+	20, // 49: cove.agent.v1.Agent.ResizeTerminal:input_type -> cove.agent.v1.ResizeTerminalRequest
+	22, // 50: cove.agent.v1.Agent.Signal:input_type -> cove.agent.v1.SignalRequest
+	24, // 51: cove.agent.v1.Agent.GetJob:input_type -> cove.agent.v1.GetJobRequest
+	26, // 52: cove.agent.v1.Agent.ListJobs:input_type -> cove.agent.v1.ListJobsRequest
+	28, // 53: cove.agent.v1.Agent.ReadOutput:input_type -> cove.agent.v1.ReadOutputRequest
+	32, // 54: cove.agent.v1.Agent.Stat:input_type -> cove.agent.v1.StatRequest
+	34, // 55: cove.agent.v1.Agent.List:input_type -> cove.agent.v1.ListRequest
+	36, // 56: cove.agent.v1.Agent.Read:input_type -> cove.agent.v1.ReadRequest
+	38, // 57: cove.agent.v1.Agent.Write:input_type -> cove.agent.v1.WriteRequest
+	40, // 58: cove.agent.v1.Agent.Edit:input_type -> cove.agent.v1.EditRequest
+	42, // 59: cove.agent.v1.Agent.MakeDir:input_type -> cove.agent.v1.MakeDirRequest
+	44, // 60: cove.agent.v1.Agent.MakeSymlink:input_type -> cove.agent.v1.MakeSymlinkRequest
+	46, // 61: cove.agent.v1.Agent.Move:input_type -> cove.agent.v1.MoveRequest
+	48, // 62: cove.agent.v1.Agent.Delete:input_type -> cove.agent.v1.DeleteRequest
+	50, // 63: cove.agent.v1.Agent.Archive:input_type -> cove.agent.v1.ArchiveRequest
+	52, // 64: cove.agent.v1.Agent.Watch:input_type -> cove.agent.v1.WatchRequest
+	56, // 65: cove.agent.v1.Agent.Apply:input_type -> cove.agent.v1.ApplyRequest
+	54, // 66: cove.agent.v1.Agent.Stats:input_type -> cove.agent.v1.StatsRequest
+	59, // 67: cove.agent.v1.Agent.RunCode:input_type -> cove.agent.v1.RunCodeRequest
+	65, // 68: cove.agent.v1.Agent.ListContexts:input_type -> cove.agent.v1.ListContextsRequest
+	67, // 69: cove.agent.v1.Agent.ControlContext:input_type -> cove.agent.v1.ControlContextRequest
+	70, // 70: cove.agent.v1.Agent.ListProcesses:input_type -> cove.agent.v1.ListProcessesRequest
+	72, // 71: cove.agent.v1.Agent.SignalProcess:input_type -> cove.agent.v1.SignalProcessRequest
+	8,  // 72: cove.agent.v1.Agent.Health:output_type -> cove.agent.v1.HealthResponse
+	11, // 73: cove.agent.v1.Agent.Configure:output_type -> cove.agent.v1.ConfigureResponse
+	14, // 74: cove.agent.v1.Agent.Exec:output_type -> cove.agent.v1.JobEvent
+	14, // 75: cove.agent.v1.Agent.Attach:output_type -> cove.agent.v1.JobEvent
+	19, // 76: cove.agent.v1.Agent.WriteInput:output_type -> cove.agent.v1.WriteInputResponse
+	21, // 77: cove.agent.v1.Agent.ResizeTerminal:output_type -> cove.agent.v1.ResizeTerminalResponse
+	23, // 78: cove.agent.v1.Agent.Signal:output_type -> cove.agent.v1.SignalResponse
+	25, // 79: cove.agent.v1.Agent.GetJob:output_type -> cove.agent.v1.GetJobResponse
+	27, // 80: cove.agent.v1.Agent.ListJobs:output_type -> cove.agent.v1.ListJobsResponse
+	29, // 81: cove.agent.v1.Agent.ReadOutput:output_type -> cove.agent.v1.ReadOutputResponse
+	33, // 82: cove.agent.v1.Agent.Stat:output_type -> cove.agent.v1.StatResponse
+	35, // 83: cove.agent.v1.Agent.List:output_type -> cove.agent.v1.ListResponse
+	37, // 84: cove.agent.v1.Agent.Read:output_type -> cove.agent.v1.ReadResponse
+	39, // 85: cove.agent.v1.Agent.Write:output_type -> cove.agent.v1.WriteResponse
+	41, // 86: cove.agent.v1.Agent.Edit:output_type -> cove.agent.v1.EditResponse
+	43, // 87: cove.agent.v1.Agent.MakeDir:output_type -> cove.agent.v1.MakeDirResponse
+	45, // 88: cove.agent.v1.Agent.MakeSymlink:output_type -> cove.agent.v1.MakeSymlinkResponse
+	47, // 89: cove.agent.v1.Agent.Move:output_type -> cove.agent.v1.MoveResponse
+	49, // 90: cove.agent.v1.Agent.Delete:output_type -> cove.agent.v1.DeleteResponse
+	51, // 91: cove.agent.v1.Agent.Archive:output_type -> cove.agent.v1.ArchiveResponse
+	53, // 92: cove.agent.v1.Agent.Watch:output_type -> cove.agent.v1.WatchEvent
+	57, // 93: cove.agent.v1.Agent.Apply:output_type -> cove.agent.v1.ApplyResponse
+	55, // 94: cove.agent.v1.Agent.Stats:output_type -> cove.agent.v1.StatsResponse
+	60, // 95: cove.agent.v1.Agent.RunCode:output_type -> cove.agent.v1.CodeEvent
+	66, // 96: cove.agent.v1.Agent.ListContexts:output_type -> cove.agent.v1.ListContextsResponse
+	68, // 97: cove.agent.v1.Agent.ControlContext:output_type -> cove.agent.v1.ControlContextResponse
+	71, // 98: cove.agent.v1.Agent.ListProcesses:output_type -> cove.agent.v1.ListProcessesResponse
+	73, // 99: cove.agent.v1.Agent.SignalProcess:output_type -> cove.agent.v1.SignalProcessResponse
+	72, // [72:100] is the sub-list for method output_type
+	44, // [44:72] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_cove_agent_v1_agent_proto_init() }
@@ -5313,7 +5451,7 @@ func file_cove_agent_v1_agent_proto_init() {
 		(*JobEvent_Exited)(nil),
 		(*JobEvent_Detached)(nil),
 	}
-	file_cove_agent_v1_agent_proto_msgTypes[52].OneofWrappers = []any{
+	file_cove_agent_v1_agent_proto_msgTypes[53].OneofWrappers = []any{
 		(*CodeEvent_Output)(nil),
 		(*CodeEvent_Rich)(nil),
 		(*CodeEvent_Result)(nil),
@@ -5324,7 +5462,7 @@ func file_cove_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cove_agent_v1_agent_proto_rawDesc), len(file_cove_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   73,
+			NumMessages:   74,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
