@@ -1,15 +1,30 @@
 // Package envd is E2B's data plane of one sandbox: the Connect services
 // process.Process and filesystem.Filesystem, and files over HTTP. The caller was
 // admitted and the sandbox runs.
+//
+// A process there is a job here: what is known of processes is what the service
+// knows of jobs, so jobs that were started through other doors are processes too.
+// Of this package's own are only the watches that clients ask from time to time,
+// which end with the daemon.
 package envd
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/filesystempb/filesystempbconnect"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/processpb/processpbconnect"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// maxMessage bounds a message of a client: the largest input of a process, which
+// is in base64 in JSON, and some room.
+const maxMessage = sandbox.MaxStdinBytes/3*4 + 64<<10
 
 // Config says what the plane stands on. All fields are required.
 type Config struct {
@@ -17,17 +32,56 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-type plane struct{ cfg Config }
+type plane struct {
+	cfg     Config
+	watches watches
+	mux     *http.ServeMux
+}
 
 // New returns the handler of the plane.
-func New(cfg Config) http.Handler { return &plane{cfg} }
+func New(cfg Config) http.Handler {
+	p := &plane{cfg: cfg, mux: http.NewServeMux()}
+	options := connect.WithHandlerOptions(connect.WithReadMaxBytes(maxMessage))
+	p.mux.Handle(processpbconnect.NewProcessHandler(processes{p}, options))
+	p.mux.Handle(filesystempbconnect.NewFilesystemHandler(filesystem{p}, options))
+	p.mux.HandleFunc("GET /health", health)
+	p.mux.HandleFunc("GET /metrics", p.metrics)
+	p.mux.HandleFunc("GET /envs", p.envs)
+	p.mux.HandleFunc("GET /files", p.download)
+	p.mux.HandleFunc("POST /files", p.upload)
+	p.mux.HandleFunc("POST /files/compose", p.compose)
+	p.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		answer.Fail(w, http.StatusNotFound, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's data plane")
+	})
+	return p
+}
 
 // ServeHTTP implements [http.Handler].
-func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/health" {
-		w.Header().Set("Cache-Control", "no-store")
-		w.WriteHeader(http.StatusNoContent)
-		return
+func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
+
+func health(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// sandboxOf returns the id of the sandbox of a call.
+func (p *plane) sandboxOf(ctx context.Context) (string, error) {
+	visit, ok := access.VisitOf(ctx)
+	if !ok {
+		return "", fail(connect.CodeInternal, "no sandbox is named")
 	}
-	answer.Fail(w, http.StatusNotFound, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's data plane")
+	return visit.Sandbox.ID, nil
+}
+
+// place returns the sandbox of a call and the user who is named in its header.
+func (p *plane) place(ctx context.Context, h http.Header) (*place, error) {
+	visit, ok := access.VisitOf(ctx)
+	if !ok {
+		return nil, fail(connect.CodeInternal, "no sandbox is named")
+	}
+	user, err := userOf(h)
+	if err != nil {
+		return nil, err
+	}
+	return p.enter(ctx, visit.Sandbox, user)
 }

@@ -1,0 +1,132 @@
+package envd
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// maxPasswd bounds what is read of a sandbox's list of users, in bytes.
+const maxPasswd = 1 << 20
+
+// place is the sandbox of a request and the user who works in it.
+type place struct {
+	p   *plane
+	box *sandbox.Sandbox
+	// user is who was named, or "" for the sandbox's own user.
+	user string
+	home string // "" until it is known
+}
+
+// userOf reads the user's name from the header of a call: clients send it as
+// basic authentication without a password.
+func userOf(h http.Header) (string, error) {
+	if h.Get("Authorization") == "" {
+		return "", nil
+	}
+	name, _, ok := (&http.Request{Header: h}).BasicAuth()
+	if !ok || len(h.Values("Authorization")) > 1 {
+		return "", fail(connect.CodeUnauthenticated, "the authorization header is not basic authentication with a user of the sandbox; leave it out for the default user")
+	}
+	return name, nil
+}
+
+// enter returns the place of a call. A user who was named must be there.
+func (p *plane) enter(ctx context.Context, box *sandbox.Sandbox, user string) (*place, error) {
+	at := &place{p: p, box: box, user: user}
+	if user == "" {
+		return at, nil
+	}
+	home, found, err := p.homeOf(ctx, box.ID, user, false)
+	if err != nil {
+		return nil, p.explain(ctx, box.ID, err)
+	}
+	if !found {
+		return nil, fail(connect.CodeUnauthenticated, "invalid username: '%.256s'", user)
+	}
+	at.home = home
+	return at, nil
+}
+
+// homeOf finds the home directory of a user of a sandbox, who may be given by
+// number too if asked for.
+func (p *plane) homeOf(ctx context.Context, id, user string, byNumber bool) (home string, found bool, err error) {
+	file, err := p.cfg.Service.ReadFile(ctx, id, sandbox.ReadFileRequest{Path: "/etc/passwd", Limit: maxPasswd})
+	if notFound(err) && !p.gone(ctx, id, err) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxPasswd))
+	if err != nil {
+		return "", false, err
+	}
+	home, found = findHome(data, user, byNumber)
+	return home, found, nil
+}
+
+// findHome finds a user's home directory in the text of /etc/passwd.
+func findHome(passwd []byte, user string, byNumber bool) (home string, found bool) {
+	for line := range bytes.Lines(passwd) {
+		f := strings.Split(strings.TrimRight(string(line), "\r\n"), ":")
+		if len(f) != 7 || f[0] == "" || f[0] != user && (!byNumber || f[2] != user) {
+			continue
+		}
+		if !path.IsAbs(f[5]) || strings.IndexByte(f[5], 0) >= 0 {
+			return "/", true
+		}
+		return path.Clean(f[5]), true
+	}
+	return "", false
+}
+
+// homeDir returns the home directory of the user.
+func (at *place) homeDir(ctx context.Context) (string, error) {
+	if at.home != "" {
+		return at.home, nil
+	}
+	user, _, _ := strings.Cut(at.box.User, ":")
+	if user == "" {
+		user = "root"
+	}
+	home, found, err := at.p.homeOf(ctx, at.box.ID, user, true)
+	if err != nil {
+		return "", at.p.explain(ctx, at.box.ID, err)
+	}
+	if !found {
+		home = "/"
+	}
+	at.home = home
+	return home, nil
+}
+
+// resolve makes a path absolute and clean: a relative one and "~" begin at the
+// user's home, and none at all is the sandbox's working directory.
+func (at *place) resolve(ctx context.Context, p string) (string, error) {
+	switch {
+	case len(p) > sandbox.MaxPathBytes || strings.IndexByte(p, 0) >= 0:
+		return "", fail(connect.CodeInvalidArgument, "the path is longer than %d bytes or holds a NUL byte; give another", sandbox.MaxPathBytes)
+	case p == "" && path.IsAbs(at.box.WorkDir):
+		return path.Clean(at.box.WorkDir), nil
+	case path.IsAbs(p):
+		return path.Clean(p), nil
+	case p == "~" || strings.HasPrefix(p, "~/"):
+		p = p[1:]
+	case strings.HasPrefix(p, "~"):
+		return "", fail(connect.CodeInvalidArgument, "cannot expand user-specific home dir")
+	}
+	home, err := at.homeDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	return path.Join(home, p), nil
+}
