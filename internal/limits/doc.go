@@ -1,13 +1,13 @@
-// Package limits bounds what clients of the daemon's doors can make it hold by
-// being slow, or by being many: how slowly the body of a request may come
-// ([Pace]), how much memory bodies have together ([Memory]), how long a
-// connection may refuse to take what is sent to it, and how many connections
-// there are ([Listen]), and how often a stranger may try to get in ([Tries]).
+// Package limits bounds what slow or numerous clients can make the daemon hold:
+// a minimum rate for request bodies ([MinBodyRate]), a memory budget for the
+// bodies of all requests ([MemoryBudget]), a limit on connections and on how long
+// a client may leave its receive buffer full ([Listen]), and a rate limit on failed
+// logins ([LoginLimiter]).
 //
-// What flows is left alone, however long it lasts, and so is what is open and
-// has nothing to say: streams of events, tunnels, WebSockets.
+// Traffic that keeps moving is not limited, however long it lasts. Neither are idle
+// connections: streams of events, tunnels, WebSockets.
 //
-// It also says what all doors ask of a request before it is worked on: JSON that
-// can be read in one way only ([CheckJSON]), and whether the request was
-// answered before ([Requests]).
+// The package also holds the checks that every door applies to a request first:
+// the JSON is unambiguous ([CheckJSON]), and a request with an idempotency key was
+// not answered before ([Requests]).
 package limits

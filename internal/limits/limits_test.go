@@ -27,10 +27,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const enough = time.Minute
 
 // quick is a pace that is soon missed.
-var quick = Pace{Bytes: 1000, Time: 50 * time.Millisecond}
+var quick = MinBodyRate{Bytes: 1000, Per: 50 * time.Millisecond}
 
 // reading serves a handler that reads bodies, and says how that ended.
-func reading(t *testing.T, p Pace, free func(*http.Request) bool) (*httptest.Server, chan error) {
+func reading(t *testing.T, p MinBodyRate, free func(*http.Request) bool) (*httptest.Server, chan error) {
 	t.Helper()
 	ended := make(chan error, 16)
 	srv := httptest.NewServer(p.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -119,7 +119,7 @@ func TestSlowBodiesEndOverHTTP2(t *testing.T) {
 	ended := make(chan error, 1)
 	srv := httptest.NewUnstartedServer(quick.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Longer than the body has: nobody waits for it now.
-		time.Sleep(2 * quick.Time)
+		time.Sleep(2 * quick.Per)
 		_, err := io.Copy(io.Discard, r.Body)
 		if err != nil {
 			ended <- err
@@ -203,7 +203,7 @@ func TestPace(t *testing.T) {
 		}
 		return all
 	}
-	p := Pace{Bytes: 1000, Time: time.Minute}
+	p := MinBodyRate{Bytes: 1000, Per: time.Minute}
 	for name, c := range map[string]struct {
 		steps   []step
 		busy    time.Duration // of the reader, after each read
@@ -246,13 +246,13 @@ func TestNotAffected(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.HasPrefix(head, "Free") {
-			time.Sleep(3 * quick.Time)
+			time.Sleep(3 * quick.Per)
 			_, _ = io.WriteString(conn, "xx")
 		}
 		if err := await(t, ended, "the body's end"); err != nil {
 			t.Errorf("%q: the body ended with %v", head, err)
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(3 * quick.Time))
+		_ = conn.SetReadDeadline(time.Now().Add(3 * quick.Per))
 		if data, err := io.ReadAll(conn); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%q: the request did not last: %q, %v", head, data, err)
 		}
@@ -260,7 +260,7 @@ func TestNotAffected(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	for _, p := range []Pace{quick, {Bytes: 1, Time: time.Hour}} {
+	for _, p := range []MinBodyRate{quick, {Bytes: 1, Per: time.Hour}} {
 		srv := httptest.NewServer(p.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Connection", "close")
 			_ = http.NewResponseController(w).EnableFullDuplex()
@@ -290,7 +290,7 @@ func request(t *testing.T, length int64, body io.Reader) *http.Request {
 func TestMemory(t *testing.T) {
 	const kib = 1 << 10
 	synctest.Test(t, func(t *testing.T) {
-		m := NewMemory(MemoryConfig{Total: 300 * kib, Each: 200 * kib, Most: 100 * kib, Wait: time.Minute, Within: time.Hour})
+		m := NewMemoryBudget(MemoryBudgetConfig{Total: 300 * kib, PerCaller: 200 * kib, MaxBody: 100 * kib, Wait: time.Minute, ReadTimeout: time.Hour})
 		hold := func(who string, length int64) (func(), *http.Request, error) {
 			r := request(t, length, strings.NewReader(strings.Repeat("x", 100*kib)))
 			release, err := m.Hold(r, who)
@@ -358,9 +358,9 @@ func TestMemory(t *testing.T) {
 
 // Attack: memory is set aside for a body that comes just fast enough.
 func TestMemoryIsNotHeldForLong(t *testing.T) {
-	m := NewMemory(MemoryConfig{Total: 1 << 20, Each: 1 << 20, Most: 1 << 20, Wait: enough, Within: 100 * time.Millisecond})
+	m := NewMemoryBudget(MemoryBudgetConfig{Total: 1 << 20, PerCaller: 1 << 20, MaxBody: 1 << 20, Wait: enough, ReadTimeout: 100 * time.Millisecond})
 	first := make(chan error, 2)
-	srv := httptest.NewServer(Pace{Bytes: 1, Time: enough}.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := httptest.NewServer(MinBodyRate{Bytes: 1, Per: enough}.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		release, err := m.Hold(r, "a")
 		if err == nil {
 			_, err = io.Copy(io.Discard, r.Body)
@@ -384,7 +384,7 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refused atomic.Int32
-	l := Listen(inner, ListenConfig{Most: 1, Patience: 200 * time.Millisecond, Full: func() {
+	l := Listen(inner, ListenConfig{MaxConns: 1, WriteTimeout: 200 * time.Millisecond, Refused: func() {
 		time.Sleep(20 * time.Millisecond) // the client is to hear of it later still
 		refused.Add(1)
 	}})
@@ -457,7 +457,7 @@ func TestPlaceIsFreeAtTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &handed{Listener: inner}
-	l := Listen(h, ListenConfig{Most: 1, Patience: time.Minute, Full: func() { t.Error("a connection is refused") }}).(*listener)
+	l := Listen(h, ListenConfig{MaxConns: 1, WriteTimeout: time.Minute, Refused: func() { t.Error("a connection is refused") }}).(*listener)
 	defer l.Close()
 	closed := false
 	h.close = func() {
@@ -481,7 +481,7 @@ func TestReadersGetAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Listen(inner, ListenConfig{Most: 1, Patience: enough, Full: func() {}})
+	l := Listen(inner, ListenConfig{MaxConns: 1, WriteTimeout: enough, Refused: func() {}})
 	defer l.Close()
 	client := dial(t, inner)
 	server, err := l.Accept()
@@ -505,7 +505,7 @@ func TestTLSEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Listen(inner, ListenConfig{Most: 1, Patience: time.Hour, Full: func() {}})
+	l := Listen(inner, ListenConfig{MaxConns: 1, WriteTimeout: time.Hour, Refused: func() {}})
 	defer l.Close()
 	_ = dial(t, inner)
 	c, err := l.Accept()
@@ -524,8 +524,8 @@ func TestTLSEnds(t *testing.T) {
 
 func TestTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tries := NewTries(TriesConfig{Most: 3, Again: time.Second})
-		me, other, elsewhere := Try{"p", "me"}, Try{"p", "other"}, Try{"q", "me"}
+		tries := NewLoginLimiter(LoginLimiterConfig{Burst: 3, Refill: time.Second})
+		me, other, elsewhere := Source{"p", "me"}, Source{"p", "other"}, Source{"q", "me"}
 		for range 3 {
 			if w := tries.Wait(me); w != 0 {
 				t.Errorf("waits %s", w)
@@ -548,11 +548,11 @@ func TestTries(t *testing.T) {
 			t.Errorf("after one more, waits %s", w)
 		}
 		time.Sleep(time.Minute)
-		for i := range 3 * maxTried {
-			tries.Failed(Try{"p", string(rune(i))})
+		for i := range 3 * maxSources {
+			tries.Failed(Source{"p", string(rune(i))})
 		}
-		if len(tries.tried) > maxTried {
-			t.Errorf("%d are remembered", len(tries.tried))
+		if len(tries.failed) > maxSources {
+			t.Errorf("%d are remembered", len(tries.failed))
 		}
 	})
 }

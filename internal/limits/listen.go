@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// ListenConfig says what a listener's connections may do. All are required.
+// ListenConfig limits a listener's connections. All fields are required.
 type ListenConfig struct {
-	// Most is how many connections there are at once; more are closed as they
-	// come.
-	Most int
-	// Patience is how long a client may take nothing of what is sent to it. A
-	// connection on which nothing is sent may be silent for ever.
-	Patience time.Duration
-	// Full is called when a connection was refused.
-	Full func()
+	// MaxConns is how many connections may be open at once; further ones are closed as
+	// soon as they are accepted.
+	MaxConns int
+	// WriteTimeout is how long a client may read nothing of what is sent to it. An idle
+	// connection, on which nothing is sent, has no timeout.
+	WriteTimeout time.Duration
+	// Refused is called before a connection over MaxConns is closed.
+	Refused func()
 }
 
-// DefaultPatience is as long as Linux waits for a client that is gone without a
-// word: one that is there and does not read is not waited for any longer.
-const DefaultPatience = 15 * time.Minute
+// DefaultWriteTimeout is as long as Linux retransmits to a client that vanished: a
+// client that is alive but does not read gets no longer.
+const DefaultWriteTimeout = 15 * time.Minute
 
-// piece is the most that is sent under one deadline.
+// piece is the largest write under one deadline, in bytes.
 const piece = 64 << 10
 
-// Listen bounds the connections of a listener.
+// Listen returns l with its connections limited by cfg.
 func Listen(l net.Listener, cfg ListenConfig) net.Listener {
-	return &listener{Listener: l, cfg: cfg, slots: make(chan struct{}, cfg.Most)}
+	return &listener{Listener: l, cfg: cfg, slots: make(chan struct{}, cfg.MaxConns)}
 }
 
 type listener struct {
@@ -45,10 +45,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		select {
 		case l.slots <- struct{}{}:
-			return &conn{Conn: c, patience: l.cfg.Patience, leave: sync.OnceFunc(func() { <-l.slots })}, nil
+			return &conn{Conn: c, writeTimeout: l.cfg.WriteTimeout, leave: sync.OnceFunc(func() { <-l.slots })}, nil
 		default:
-			// It is known before the client knows.
-			l.cfg.Full()
+			// Counted before the client can observe the close.
+			l.cfg.Refused()
 			_ = c.Close()
 		}
 	}
@@ -56,18 +56,18 @@ func (l *listener) Accept() (net.Conn, error) {
 
 type conn struct {
 	net.Conn
-	patience time.Duration
-	leave    func()
+	writeTimeout time.Duration
+	leave        func()
 
 	mu  sync.Mutex
-	own time.Time // guarded by mu; a deadline for writing that the server has set
+	own time.Time // guarded by mu; the write deadline that the HTTP server has set
 }
 
-// push sets the deadline of a write.
+// push moves the connection's write deadline.
 func (c *conn) push() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	end := time.Now().Add(c.patience)
+	end := time.Now().Add(c.writeTimeout)
 	if !c.own.IsZero() && c.own.Before(end) {
 		end = c.own
 	}
@@ -105,8 +105,8 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// CloseWrite is how the HTTP server ends a connection whose client still sends
-// and has an answer to read.
+// CloseWrite closes the sending direction. The HTTP server uses it when the client
+// is still sending and has a response to read.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -116,6 +116,6 @@ func (c *conn) CloseWrite() error {
 
 // Close implements [net.Conn].
 func (c *conn) Close() error {
-	c.leave() // first: who sees the end has the place for the next connection
+	c.leave() // first: a client that sees the close may connect again at once
 	return c.Conn.Close()
 }

@@ -10,39 +10,38 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// MemoryConfig says how much memory bodies have. All are required.
-type MemoryConfig struct {
-	// Total is what the bodies of all callers have together, in bytes, and Each
-	// what those of one have.
-	Total, Each int64
-	// Most is what a body without a length in front counts for, until it has
-	// been read.
-	Most int64
-	// Wait is how long a request waits for its turn.
+// MemoryBudgetConfig limits the memory of request bodies. All fields are required.
+type MemoryBudgetConfig struct {
+	// Total is the budget of all callers together, in bytes; PerCaller is the budget of
+	// one caller.
+	Total, PerCaller int64
+	// MaxBody is what a body without a Content-Length is charged until it has been
+	// read.
+	MaxBody int64
+	// Wait is how long a request waits for memory.
 	Wait time.Duration
-	// Within is how long a body may take to come, once memory is set aside for
-	// it.
-	Within time.Duration
+	// ReadTimeout is how long reading a body may take once memory is reserved for it.
+	ReadTimeout time.Duration
 }
 
 const (
-	// SmallBody is the size up to which bodies count for nothing: they cost what
-	// a connection costs anyway. Ordinary requests are small, and never wait.
+	// SmallBody is the size up to which bodies are not charged: a connection costs as
+	// much anyway. Ordinary requests are small and never wait.
 	SmallBody = 16 << 10
-	// busyRetry is when a refused client may try again.
+	// busyRetry is the Retry-After of a refused request.
 	busyRetry = 2 * time.Second
 )
 
-// ErrBusy is the error of [Memory.Hold] when there was no room.
+// ErrBusy is the error of [MemoryBudget.Hold] when there was no memory in time.
 var ErrBusy error = &sandbox.Error{
 	Code: sandbox.CodeUnavailable, RetryAfter: busyRetry,
 	Message: "the server works on as many large requests as it has memory for; try again in a moment",
 }
 
-// Memory bounds the memory of bodies that are read as a whole. It is safe for
+// MemoryBudget limits the memory of bodies that are read as a whole. It is safe for
 // concurrent use.
-type Memory struct {
-	cfg MemoryConfig
+type MemoryBudget struct {
+	cfg MemoryBudgetConfig
 
 	mu      sync.Mutex
 	used    int64            // guarded by mu
@@ -50,42 +49,42 @@ type Memory struct {
 	changed chan struct{}    // guarded by mu; closed when there is more room
 }
 
-// NewMemory returns memory of which nothing is used.
-func NewMemory(cfg MemoryConfig) *Memory {
-	cfg.Each = min(cfg.Each, cfg.Total)
-	return &Memory{cfg: cfg, by: make(map[string]int64), changed: make(chan struct{})}
+// NewMemoryBudget returns a budget of which nothing is used.
+func NewMemoryBudget(cfg MemoryBudgetConfig) *MemoryBudget {
+	cfg.PerCaller = min(cfg.PerCaller, cfg.Total)
+	return &MemoryBudget{cfg: cfg, by: make(map[string]int64), changed: make(chan struct{})}
 }
 
-// Hold sets memory aside for the body of a request of somebody. When the body
-// has been read, what it did not need is given back; release gives back the
-// rest, and must be called when the body is no longer used. The error is
-// [ErrBusy], or that of the request's context. The request gets another body, so
-// it must be a copy of the HTTP server's own.
-func (m *Memory) Hold(r *http.Request, who string) (release func(), err error) {
+// Hold reserves memory for the body of a caller's request and replaces r.Body, so r
+// must be a copy of the HTTP server's own request. Once the body has been read, the
+// memory that it did not need is returned; release returns the rest, and must be called
+// when the body is no longer used. The error is [ErrBusy], or that of the request's
+// context.
+func (m *MemoryBudget) Hold(r *http.Request, who string) (release func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength >= 0 && r.ContentLength <= SmallBody {
 		return func() {}, nil
 	}
 	n := r.ContentLength
 	if n < 0 {
-		n = m.cfg.Most
+		n = m.cfg.MaxBody
 	}
-	n = min(n, m.cfg.Most, m.cfg.Each)
+	n = min(n, m.cfg.MaxBody, m.cfg.PerCaller)
 	if err := m.take(r.Context(), who, n); err != nil {
 		return nil, err
 	}
-	within(r.Body, m.cfg.Within)
+	within(r.Body, m.cfg.ReadTimeout)
 	h := &held{ReadCloser: r.Body, m: m, who: who, has: n}
 	r.Body = h
 	return func() { h.keep(0) }, nil
 }
 
-// take waits for room.
-func (m *Memory) take(ctx context.Context, who string, n int64) error {
+// take reserves n bytes, and waits for them if necessary.
+func (m *MemoryBudget) take(ctx context.Context, who string, n int64) error {
 	timer := time.NewTimer(m.cfg.Wait)
 	defer timer.Stop()
 	for {
 		m.mu.Lock()
-		if m.used+n <= m.cfg.Total && m.by[who]+n <= m.cfg.Each {
+		if m.used+n <= m.cfg.Total && m.by[who]+n <= m.cfg.PerCaller {
 			m.used += n
 			m.by[who] += n
 			m.mu.Unlock()
@@ -103,7 +102,7 @@ func (m *Memory) take(ctx context.Context, who string, n int64) error {
 	}
 }
 
-func (m *Memory) give(who string, n int64) {
+func (m *MemoryBudget) give(who string, n int64) {
 	if n <= 0 {
 		return
 	}
@@ -117,10 +116,10 @@ func (m *Memory) give(who string, n int64) {
 	m.changed = make(chan struct{})
 }
 
-// held is a body for which memory is set aside.
+// held is a body for which memory is reserved.
 type held struct {
 	io.ReadCloser
-	m   *Memory
+	m   *MemoryBudget
 	who string
 
 	read int64
@@ -142,7 +141,7 @@ func (h *held) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// keep gives back what is more than n bytes.
+// keep returns what is reserved above n bytes.
 func (h *held) keep(n int64) {
 	h.mu.Lock()
 	over := h.has - n

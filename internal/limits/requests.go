@@ -5,22 +5,23 @@ import (
 	"time"
 )
 
-// Request is a request that its client may send again: it has a key that
-// the client chose.
+// Request is a request with an idempotency key, which its client may therefore send
+// again.
 type Request struct {
-	// Team and Key are what the record goes by.
+	// Team and Key identify the record.
 	Team, Key string
-	// Hash is of all that the request says.
+	// Hash is the hash of the whole request.
 	Hash []byte
-	// Run is the run of the server that works on it; "" is none any more.
+	// Run is the run of the server that is working on the request; "" means that none
+	// is.
 	Run       string
 	CreatedAt time.Time
-	// Answer is what the client was told; nil is nothing yet, or nothing that was
-	// kept.
+	// Answer is the response that the client got; nil if there is none yet, or if none
+	// was kept.
 	Answer *Answer
 }
 
-// Answer is an answer that is given again.
+// Answer is a response that is sent again for a repeated request.
 type Answer struct {
 	Status      int
 	ContentType string
@@ -28,25 +29,25 @@ type Answer struct {
 	Body        []byte
 }
 
-// RequestRetention is how long a request is remembered, and MaxRequests of how
-// many of a team.
+// RequestRetention is how long a request is remembered, and MaxRequests is how many of
+// a team are.
 const (
 	RequestRetention = 24 * time.Hour
 	MaxRequests      = 10_000
 )
 
-// Requests is the record of requests that may come again.
+// Requests stores requests with idempotency keys.
 type Requests interface {
-	// BeginRequest adds a record if there is none of its team and key, and
-	// returns nil; or else it returns the one that is there. One from before a
-	// time counts as none. On a full disk it fails with unavailable.
+	// BeginRequest adds a record and returns nil, unless the team has a record with
+	// that key, which it then returns. A record older than before counts as absent. On
+	// a full disk the error is unavailable.
 	BeginRequest(ctx context.Context, r Request, before time.Time) (*Request, error)
-	// AnswerRequest notes that nobody works on a record any more, if that is there,
-	// and the answer, unless its status is 0.
+	// AnswerRequest records that nobody works on the request any more and, unless its
+	// status is 0, the answer. Without such a record, AnswerRequest does nothing.
 	AnswerRequest(ctx context.Context, team, key string, a Answer) error
-	// ForgetRequest removes a record, if it is there.
+	// ForgetRequest removes a record. It is not an error if there is none.
 	ForgetRequest(ctx context.Context, team, key string) error
-	// TrimRequests removes records from before a time, and the oldest of each team
-	// over keep, and says how many.
+	// TrimRequests removes the records older than before and, of each team, the oldest
+	// over keep. It returns how many it removed.
 	TrimRequests(ctx context.Context, before time.Time, keep int) (int, error)
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Authenticator tells whose a secret is. Errors are unauthenticated,
-// quota_exceeded for those who try too often, or internal when the record of keys
-// fails. It is safe for concurrent use.
+// Authenticator finds the caller that a secret belongs to. Its errors are
+// unauthenticated, quota_exceeded after too many unknown keys, or internal if the store
+// of keys fails. It is safe for concurrent use.
 type Authenticator interface {
 	Authenticate(ctx context.Context, secret string) (sandbox.Caller, error)
 }
 
-// Local is the [Authenticator] of development mode: everyone is the user who
-// runs the daemon, with any secret or none.
+// Local is the [Authenticator] of development mode: every caller is the user who runs
+// the daemon, whatever the secret.
 type Local struct{}
 
 // Authenticate implements [Authenticator].
@@ -28,9 +28,9 @@ func (Local) Authenticate(context.Context, string) (sandbox.Caller, error) {
 	return sandbox.LocalCaller(), nil
 }
 
-// KeyStore is the record of keys that [Keys] asks.
+// KeyStore is the part of the store that [Keys] needs.
 type KeyStore interface {
-	// KeyByHash returns a key and its hash as it is stored, or not_found.
+	// KeyByHash returns a key and its stored hash, or not_found.
 	KeyByHash(ctx context.Context, hash []byte) (sandbox.Key, []byte, error)
 	// KeyByID returns a key, or not_found.
 	KeyByID(ctx context.Context, id string) (sandbox.Key, error)
@@ -40,17 +40,16 @@ type KeyStore interface {
 	TouchKey(ctx context.Context, id string, at time.Time) error
 }
 
-// touchEvery bounds how often the use of one key is recorded.
+// touchEvery is how often, at most, the use of one key is recorded.
 const touchEvery = time.Minute
 
-// Keys is the [Authenticator] by API keys. Each call asks the store, so that a
-// revoked key ends at once.
+// Keys is the [Authenticator] by API keys. Each call asks the store, so that a revoked
+// key stops working at once.
 type Keys struct {
 	Store KeyStore
-	// Tries slows those who bring keys that the store does not know; nil does
-	// not.
-	Tries *Tries
-	// Log takes failures to record the use of a key; nil is no log.
+	// Limiter limits the rate of unknown keys per address; nil does not.
+	Limiter *LoginLimiter
+	// Log receives failures to record the use of a key; nil discards them.
 	Log *slog.Logger
 }
 
@@ -60,15 +59,15 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 		return sandbox.Caller{}, noKey()
 	}
 	hash := Hash(secret)
-	if err := k.Tries.allow(ctx, hash); err != nil {
+	if err := k.Limiter.allow(ctx, hash); err != nil {
 		return sandbox.Caller{}, err
 	}
 	key, stored, err := k.Store.KeyByHash(ctx, hash)
 	switch sandbox.CodeOf(err) {
 	case "":
 	case sandbox.CodeNotFound:
-		k.Tries.note(hash, false)
-		k.Tries.unknown(ctx)
+		k.Limiter.note(hash, false)
+		k.Limiter.unknown(ctx)
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is not known to this server; check it, or ask for a new one")
 	default:
 		return sandbox.Caller{}, err
@@ -78,7 +77,7 @@ func (k *Keys) Authenticate(ctx context.Context, secret string) (sandbox.Caller,
 	}
 	now := time.Now()
 	good := isGood(&key, now)
-	k.Tries.note(hash, good)
+	k.Limiter.note(hash, good)
 	switch {
 	case key.RevokedAt != nil:
 		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key was revoked; ask for a new one")

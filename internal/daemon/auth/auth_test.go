@@ -465,7 +465,7 @@ func TestGuessingKeys(t *testing.T) {
 		table := &counted{keyTable: &keyTable{keys: map[string]*sandbox.Key{
 			string(Hash("used")): {ID: "key-used", Team: "red"}, string(Hash("idle")): {ID: "key-idle", Team: "red"},
 		}}}
-		h := WithAddress(Middleware(Config{Authenticator: &Keys{Store: table, Tries: NewTries()}})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+		h := WithAddress(Middleware(Config{Authenticator: &Keys{Store: table, Limiter: NewLoginLimiter()}})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 		ask := func(address, key string) (int, string) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 			r.RemoteAddr = address
@@ -482,7 +482,7 @@ func TestGuessingKeys(t *testing.T) {
 		}
 		const here, there = "192.0.2.1:1000", "192.0.2.2:1000"
 		want("a good key", here, "used", 200)
-		for i := range maxTries {
+		for i := range maxUnknownKeys {
 			want("a guess", here, fmt.Sprint("guess", i), 401)
 		}
 		asked := table.asked
@@ -498,7 +498,7 @@ func TestGuessingKeys(t *testing.T) {
 		table.keys[string(Hash("used"))].RevokedAt = new(time.Now())
 		want("a key that was revoked", here, "used", 401)
 		want("the same again, which is known no more", here, "used", 429)
-		time.Sleep(tryAgain)
+		time.Sleep(refillEvery)
 		want("a guess after a while", here, "later", 401)
 		want("the next", here, "later", 429)
 	})

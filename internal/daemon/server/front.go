@@ -71,11 +71,11 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &front{s: s, mcp: mcp, cancel: cancel}
 	bound := newPerKey(s.bounds.RequestsPerKey)
-	keys := &auth.Keys{Store: p.store, Tries: auth.NewTries(), Log: s.log} // for all doors
+	keys := &auth.Keys{Store: p.store, Limiter: auth.NewLoginLimiter(), Log: s.log} // for all doors
 	api = s.authenticate(keys, bound.handler(mux))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	forE2B := s.newE2B(p, keys, bound, previews)
-	paced := func(next http.Handler) http.Handler { return auth.WithAddress(s.bounds.Pace.Handler(next, ownContent)) }
+	paced := func(next http.Handler) http.Handler { return auth.WithAddress(s.bounds.MinBodyRate.Handler(next, ownContent)) }
 	fronts := paced(s.uploads(p.service, splitTo(forE2B.Claims, forE2B, s.dialectFronts(p, mcp, keys, bound, api))))
 	f.http = &http.Server{
 		Handler:           f.count(splitTo(forE2B.ClaimsHost, p.metrics.watch(paced(forE2B)), splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(fronts))))),
@@ -212,7 +212,7 @@ func (f *front) bounded(l net.Listener) net.Listener {
 		most = int(min(files.Cur/2, uint64(most)))
 	}
 	var said atomic.Int64
-	return limits.Listen(l, limits.ListenConfig{Most: most, Patience: limits.DefaultPatience, Full: func() {
+	return limits.Listen(l, limits.ListenConfig{MaxConns: most, WriteTimeout: limits.DefaultWriteTimeout, Refused: func() {
 		if now, was := time.Now().Unix(), said.Load(); now-was >= 60 && said.CompareAndSwap(was, now) {
 			f.s.log.Warn("connections are refused; there are as many as may be", "address", l.Addr().String(), "connections", most)
 		}

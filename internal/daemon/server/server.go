@@ -74,7 +74,7 @@ type Server struct {
 
 // bounds are what clients may do; SECURITY.md tells them.
 type bounds struct {
-	Pace limits.Pace
+	MinBodyRate limits.MinBodyRate
 	// Connections are those by TCP to one address; half of the files that the
 	// daemon may open are a bound too.
 	Connections int
@@ -83,7 +83,7 @@ type bounds struct {
 	RequestsPerKey int
 }
 
-var defaultBounds = bounds{Pace: limits.DefaultPace, Connections: 8192, RequestsPerKey: 1024}
+var defaultBounds = bounds{MinBodyRate: limits.DefaultMinBodyRate, Connections: 8192, RequestsPerKey: 1024}
 
 // New returns a server with a configuration that [config.Load] has checked.
 func New(cfg config.Config, deps Deps) *Server {

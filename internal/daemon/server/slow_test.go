@@ -50,7 +50,7 @@ func keyed(t *testing.T, change func(*setup)) (d *running, ctx context.Context, 
 func TestStalledBodiesEndAtAllDoors(t *testing.T) {
 	var own net.Addr
 	d, ctx, key := keyed(t, func(d *setup) {
-		d.Pace = limits.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}
+		d.MinBodyRate = limits.MinBodyRate{Bytes: 1 << 30, Per: 100 * time.Millisecond}
 		d.DialectReady = func(_ string, a net.Addr) { own = a }
 	})
 	sb, err := d.client(t).Create(ctx, sandbox.CreateRequest{Name: "work"})

@@ -52,7 +52,7 @@ type Config struct {
 
 	// Memory bounds what the messages of requests under way hold; nil is
 	// [DefaultMemory].
-	Memory *limits.MemoryConfig
+	Memory *limits.MemoryBudgetConfig
 
 	// Env returns variables of the environment of the client that has started
 	// this server for itself alone, for dialects whose products are configured
@@ -116,6 +116,6 @@ const maxMessage = 12 << 20
 
 // DefaultMemory is what messages have unless [Config.Memory] says otherwise:
 // eight of the largest, of which one caller has four.
-var DefaultMemory = limits.MemoryConfig{
-	Total: 8 * maxMessage, Each: 4 * maxMessage, Most: maxMessage, Wait: 10 * time.Second, Within: 5 * time.Minute,
+var DefaultMemory = limits.MemoryBudgetConfig{
+	Total: 8 * maxMessage, PerCaller: 4 * maxMessage, MaxBody: maxMessage, Wait: 10 * time.Second, ReadTimeout: 5 * time.Minute,
 }

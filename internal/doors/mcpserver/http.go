@@ -53,7 +53,7 @@ type Handler struct {
 	stateful  http.Handler
 	stateless http.Handler
 	plain     http.Handler // stateless, and answers with JSON only
-	memory    *limits.Memory
+	memory    *limits.MemoryBudget
 	bound     *bound
 	tasks     *tasks
 
@@ -68,7 +68,7 @@ func NewHTTP(cfg Config) (*Handler, error) {
 	h := &Handler{
 		cfg:      cfg,
 		dialects: make(map[string]*sessions),
-		memory:   limits.NewMemory(*cfg.Memory),
+		memory:   limits.NewMemoryBudget(*cfg.Memory),
 		servers:  make(map[string]*mcp.Server),
 		tasks:    newTasks(),
 	}

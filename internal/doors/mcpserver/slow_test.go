@@ -104,7 +104,7 @@ func TestMemoryOfMessages(t *testing.T) {
 // Attack: a message that begins and does not go on.
 func TestStalledMessage(t *testing.T) {
 	w := serve(t, Config{Service: newFake()})
-	srv := httptest.NewServer(limits.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}.Handler(w.handler, nil))
+	srv := httptest.NewServer(limits.MinBodyRate{Bytes: 1 << 30, Per: 100 * time.Millisecond}.Handler(w.handler, nil))
 	defer srv.Close()
 	for _, length := range []string{"1000", "1000000", ""} {
 		status, _, conn := hostile(t, srv.Listener.Addr().String(), "a", length, "")

@@ -57,7 +57,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, at place, err err
 }
 
 func (p *Proxy) explain(at place, err error, brought bool) problem {
-	if often, ok := errors.AsType[*triedTooOften](err); ok {
+	if often, ok := errors.AsType[*tooManyAttempts](err); ok {
 		return often.problem()
 	}
 	code := sandbox.CodeOf(err)

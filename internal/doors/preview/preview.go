@@ -27,10 +27,10 @@ const (
 	// maxVisits bounds the requests under way to one preview, streams and
 	// WebSockets included.
 	maxVisits = 512
-	// maxTries bounds the keys and links that one address brings in vain to one
-	// preview or live view; it has one more each tryAgain.
-	maxTries = 60
-	tryAgain = time.Second
+	// maxFailures bounds the invalid keys and links that one address may send in a row for one
+	// preview or live view; it may send one more each refillEvery.
+	maxFailures = 60
+	refillEvery = time.Second
 	// dialTimeout bounds reaching the port, and waking the sandbox before.
 	dialTimeout = 30 * time.Second
 	// answerTimeout is how long a program may take to begin its answer.
@@ -68,8 +68,8 @@ type Proxy struct {
 	visits   counter
 	waiting  counter // of visitors who are being admitted, by label
 	viewers  counter
-	tries    *limits.Tries
-	known    limits.Known
+	limiter  *limits.LoginLimiter
+	accepted limits.Accepted
 	recheck  time.Duration
 	patience time.Duration
 }
@@ -85,7 +85,7 @@ func New(cfg Config) *Proxy {
 		visits:   counter{most: maxVisits},
 		waiting:  counter{most: maxVisits},
 		viewers:  counter{most: maxViewers},
-		tries:    limits.NewTries(limits.TriesConfig{Most: maxTries, Again: tryAgain}),
+		limiter:  limits.NewLoginLimiter(limits.LoginLimiterConfig{Burst: maxFailures, Refill: refillEvery}),
 		recheck:  recheckTime,
 		patience: wakePatience,
 	}

@@ -161,7 +161,7 @@ func (p *Proxy) viewPage(w http.ResponseWriter, r *http.Request, visit sandbox.V
 
 // viewProblem tells a visitor why there is nothing to see.
 func viewProblem(err error) problem {
-	if often, ok := errors.AsType[*triedTooOften](err); ok {
+	if often, ok := errors.AsType[*tooManyAttempts](err); ok {
 		return often.problem()
 	}
 	code := sandbox.CodeOf(err)

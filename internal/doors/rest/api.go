@@ -44,7 +44,7 @@ type Config struct {
 	// remembers none, and runs them again.
 	Requests limits.Requests
 	// Memory bounds what requests under way hold; nil is [DefaultMemory].
-	Memory *limits.MemoryConfig
+	Memory *limits.MemoryBudgetConfig
 }
 
 // handlers holds what all handlers share.
@@ -71,7 +71,7 @@ func New(cfg Config) http.Handler {
 	if cfg.Memory != nil {
 		memory = *cfg.Memory
 	}
-	return &router{mux: mux, log: log, version: cfg.Version, memory: limits.NewMemory(memory)}
+	return &router{mux: mux, log: log, version: cfg.Version, memory: limits.NewMemoryBudget(memory)}
 }
 
 // Open reports whether a request is answered without credentials.
@@ -96,15 +96,15 @@ func build(cfg Config) (*http.ServeMux, huma.API) {
 
 // DefaultMemory is what the bodies of requests that are read as a whole have,
 // unless [Config.Memory] says otherwise.
-var DefaultMemory = limits.MemoryConfig{
-	Total: 256 << 20, Each: 128 << 20, Most: operation.MaxEditBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
+var DefaultMemory = limits.MemoryBudgetConfig{
+	Total: 256 << 20, PerCaller: 128 << 20, MaxBody: operation.MaxEditBody, Wait: 10 * time.Second, ReadTimeout: 5 * time.Minute,
 }
 
 // router checks what concerns every request, and answers what no handler does.
 type router struct {
 	mux    *http.ServeMux
 	log    *slog.Logger
-	memory *limits.Memory
+	memory *limits.MemoryBudget
 	// version is in the header Cove-Version of each answer.
 	version string
 }

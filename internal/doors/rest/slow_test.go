@@ -22,7 +22,7 @@ import (
 )
 
 // paced serves a world again, with a pace that is soon missed and little memory.
-func paced(t *testing.T, svc sandbox.Service, pace limits.Pace, memory *limits.MemoryConfig) string {
+func paced(t *testing.T, svc sandbox.Service, pace limits.MinBodyRate, memory *limits.MemoryBudgetConfig) string {
 	t.Helper()
 	srv := httptest.NewServer(pace.Handler(asLocal(rest.New(rest.Config{Service: svc, Memory: memory})), nil))
 	t.Cleanup(srv.Close)
@@ -72,7 +72,7 @@ func TestStalledBodiesEnd(t *testing.T) {
 	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "dir/there", MakeParents: true}, strings.NewReader("as it was")); err != nil {
 		t.Fatal(err)
 	}
-	base := paced(t, keeper{w.Service, dir}, limits.Pace{Bytes: 1 << 30, Time: 100 * time.Millisecond}, nil)
+	base := paced(t, keeper{w.Service, dir}, limits.MinBodyRate{Bytes: 1 << 30, Per: 100 * time.Millisecond}, nil)
 	box := "/v1/sandboxes/" + w.name
 	for name, c := range map[string]struct{ method, path, kind, some string }{
 		"a file":      {"PUT", box + "/files/content?path=dir/new", "application/octet-stream", "half"},
@@ -132,7 +132,7 @@ func TestStalledBodiesEnd(t *testing.T) {
 func TestPaceLeavesStreamsAlone(t *testing.T) {
 	w := newWorld(t, nil)
 	const pace = 50 * time.Millisecond
-	base := paced(t, w.Service, limits.Pace{Bytes: 1 << 30, Time: pace}, nil)
+	base := paced(t, w.Service, limits.MinBodyRate{Bytes: 1 << 30, Per: pace}, nil)
 	box := base + "/v1/sandboxes/" + w.name
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -184,7 +184,7 @@ func TestUnreadAnswersHoldNoLocks(t *testing.T) {
 	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "big"}, io.LimitReader(zeros{}, 64<<20)); err != nil {
 		t.Fatal(err)
 	}
-	base := paced(t, w.Service, limits.DefaultPace, nil)
+	base := paced(t, w.Service, limits.DefaultMinBodyRate, nil)
 	box := "/v1/sandboxes/" + w.name
 	job, err := w.Exec(w.ctx, w.name, sandbox.ExecRequest{Shell: "head -c 30000000 /dev/zero", Background: true}, nil)
 	if err != nil {
@@ -217,8 +217,8 @@ func TestUnreadAnswersHoldNoLocks(t *testing.T) {
 // told so; small ones have room.
 func TestMemoryOfBodies(t *testing.T) {
 	w := newWorld(t, nil)
-	base := paced(t, w.Service, limits.DefaultPace, &limits.MemoryConfig{
-		Total: 1 << 20, Each: 1 << 20, Most: 1 << 20, Wait: 20 * time.Millisecond, Within: time.Minute,
+	base := paced(t, w.Service, limits.DefaultMinBodyRate, &limits.MemoryBudgetConfig{
+		Total: 1 << 20, PerCaller: 1 << 20, MaxBody: 1 << 20, Wait: 20 * time.Millisecond, ReadTimeout: time.Minute,
 	})
 	box := "/v1/sandboxes/" + w.name
 	const body = `{"command":["true"]}`

@@ -16,57 +16,57 @@ import (
 // openAfter is how long a connection lasts before its start is recorded.
 const openAfter = time.Second
 
-// flow is one connection or flow of the sandbox, from the attempt to its end.
+// flow is one TCP connection or UDP flow of the sandbox, from its attempt to its end.
 type flow struct {
 	g      *Gateway
 	id     int64
 	proto  string
-	to     netip.AddrPort // as the sandbox chose it
+	to     netip.AddrPort // the address that the sandbox chose
 	alias  string         // the name that a synthetic address stands for
 	start  time.Time
-	ctx    context.Context // of the flow's life: the handler's call
+	ctx    context.Context // the handler's call, as long as the flow lives
 	cancel context.CancelFunc
-	// sent and received are bytes as the sandbox sees them.
+	// sent and received count bytes from the sandbox's point of view.
 	sent, received atomic.Int64
 
 	mu sync.Mutex
 	// All below are guarded by mu.
-	ways    map[*way]struct{}
-	guest   *guestConn // nil until it is accepted
-	closers []io.Closer
-	closed  bool
-	open    *time.Timer
-	event   sandbox.NetworkEvent
-	judged  bool // event has a verdict
-	// connectedOnce says that there was a way out.
+	outbounds map[*outbound]struct{}
+	guest     *guestConn // nil until the sandbox's connection is accepted
+	closers   []io.Closer
+	closed    bool
+	open      *time.Timer
+	event     sandbox.NetworkEvent
+	judged    bool // event has a verdict
+	// connectedOnce says that an outbound connection was made.
 	connectedOnce bool
-	// spoken says that events of its hosts were recorded.
-	spoken bool
+	// logged says that an event of its own was recorded for one of its hosts.
+	logged bool
 }
 
-// way is a way out of a flow, as it was judged: to be judged again when the
-// policy changes.
-type way struct {
+// outbound is an outgoing connection of a flow with the attempt that was judged, so
+// that it can be judged again when the policy changes.
+type outbound struct {
 	a    Attempt
-	conn net.Conn // nil while dialled
+	conn net.Conn // nil while dialling
 }
 
 func newFlow(ctx context.Context, g *Gateway, proto string, to netip.AddrPort) *flow {
-	f := &flow{g: g, id: g.serial.Add(1), proto: proto, to: to, start: time.Now(), ways: map[*way]struct{}{}}
+	f := &flow{g: g, id: g.serial.Add(1), proto: proto, to: to, start: time.Now(), outbounds: map[*outbound]struct{}{}}
 	f.ctx, f.cancel = context.WithCancel(ctx)
 	f.event = sandbox.NetworkEvent{Kind: sandbox.NetworkConnection, Connection: f.id, Protocol: proto,
 		Address: to.Addr().String(), Port: int(to.Port()), Host: g.names.nameOf(to.Addr())}
 	return f
 }
 
-// named notes the name that the sandbox used.
+// named records the name that the sandbox used.
 func (f *flow) named(host string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.event.Host = host
 }
 
-// namedFirst notes the first name that was used.
+// namedFirst records the first name that the sandbox used.
 func (f *flow) namedFirst(host string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +75,7 @@ func (f *flow) namedFirst(host string) {
 	}
 }
 
-// refuse notes that the flow is refused.
+// refuse records that the flow is refused.
 func (f *flow) refuse(d Decision) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,13 +87,13 @@ func (f *flow) refuseLocked(d Decision) {
 	f.event.Verdict, f.event.Match, f.event.Rule, f.event.Reason = sandbox.NetworkBlocked, d.Match, d.Rule, d.Reason
 }
 
-// aside notes that there is no way to a host. On a connection that may go on
-// with other hosts, it is an event of its own, at once.
+// aside records that a host was not reached. On a flow that may go on with other hosts,
+// this is an event of its own, recorded at once.
 func (f *flow) aside(host string, goesOn bool, v sandbox.NetworkVerdict, d Decision) {
 	f.mu.Lock()
 	if f.event.Verdict == sandbox.NetworkBlocked && f.closed {
 		f.mu.Unlock()
-		return // by a change of the policy, which says why already
+		return // the policy changed, and the event says so already
 	}
 	e := f.event
 	e.Verdict, e.Reason = v, d.Reason
@@ -111,16 +111,16 @@ func (f *flow) aside(host string, goesOn bool, v sandbox.NetworkVerdict, d Decis
 		f.mu.Unlock()
 		return
 	}
-	f.spoken = true
+	f.logged = true
 	f.mu.Unlock()
-	// Many attempts may come on one connection: they count as attempts do, so
-	// that they do not wash the rest out of the log.
+	// Many attempts may come on one connection. They count against the same rate as
+	// connections, so that they do not push other events out of the log.
 	if f.g.state.Load().perSecond.Wait(f.ctx) == nil {
 		f.g.record(e)
 	}
 }
 
-// note adds a reason to what was allowed.
+// note adds a reason to the event of an allowed connection.
 func (f *flow) note(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,7 +129,7 @@ func (f *flow) note(err error) {
 	}
 }
 
-// failed notes that the other side could not be reached.
+// failed records that the destination could not be reached.
 func (f *flow) failed(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,22 +139,22 @@ func (f *flow) failed(err error) {
 	}
 }
 
-// enter judges a way out. If it is allowed, it is judged again whenever the
-// policy changes, until it is left.
-func (f *flow) enter(a Attempt) (*way, Decision) {
-	w := &way{a: a}
+// enter judges an outbound connection. An allowed one is judged again whenever the
+// policy changes, until [flow.leave].
+func (f *flow) enter(a Attempt) (*outbound, Decision) {
+	w := &outbound{a: a}
 	f.mu.Lock()
-	f.ways[w] = struct{}{} // before the state is read, so that no change of it is missed
+	f.outbounds[w] = struct{}{} // before the state is read, so that it misses no change
 	f.mu.Unlock()
 	d := f.g.state.Load().policy.Judge(a)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !d.Allow {
-		delete(f.ways, w)
+		delete(f.outbounds, w)
 		return nil, d
 	}
 	if f.closed {
-		delete(f.ways, w)
+		delete(f.outbounds, w)
 		return nil, Decision{Match: f.event.Match, Rule: f.event.Rule, Reason: f.event.Reason}
 	}
 	if !f.connectedOnce {
@@ -168,10 +168,10 @@ func (f *flow) enter(a Attempt) (*way, Decision) {
 	return w, d
 }
 
-// leave ends a way out.
-func (f *flow) leave(w *way) {
+// leave ends an outbound connection.
+func (f *flow) leave(w *outbound) {
 	f.mu.Lock()
-	delete(f.ways, w)
+	delete(f.outbounds, w)
 	conn := w.conn
 	f.mu.Unlock()
 	if conn != nil {
@@ -179,12 +179,12 @@ func (f *flow) leave(w *way) {
 	}
 }
 
-// connected gives a way its connection. It fails if the flow was closed
-// meanwhile.
-func (f *flow) connected(w *way, c net.Conn) error {
+// connected gives an outbound its connection. It fails if the flow was closed in the
+// meantime.
+func (f *flow) connected(w *outbound, c net.Conn) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, ok := f.ways[w]; !ok || f.closed {
+	if _, ok := f.outbounds[w]; !ok || f.closed {
 		c.Close()
 		return errClosed
 	}
@@ -198,17 +198,17 @@ func (f *flow) connected(w *way, c net.Conn) error {
 
 var errClosed = errors.New("the connection was closed by the gateway")
 
-// another tells whether the flow has had a way out already.
+// another reports whether the flow had an outbound connection before.
 func (f *flow) another() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.connectedOnce
 }
 
-// judgeAgain closes the flow if one of its ways is refused now.
+// judgeAgain closes the flow if the new policy refuses one of its outbound connections.
 func (f *flow) judgeAgain(s *state) {
 	f.mu.Lock()
-	for w := range f.ways {
+	for w := range f.outbounds {
 		if d := s.policy.Judge(w.a); !d.Allow {
 			d.Reason = "the policy was changed: " + d.Reason
 			f.refuseLocked(d)
@@ -224,10 +224,10 @@ func (f *flow) judgeAgain(s *state) {
 	f.mu.Unlock()
 }
 
-// learn notes the name that the bytes of a connection show, after it was let
-// through without one. It says what the connection is judged by from now on:
-// the name, if the address is known to be of it, else the address alone.
-func (f *flow) learn(w *way, name string) {
+// learn takes note of the name in the first bytes of a connection that was allowed
+// without one. From then on the connection is judged by that name if the name is known
+// to have this address, and by the address alone otherwise.
+func (f *flow) learn(w *outbound, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.event.Host = name
@@ -239,7 +239,7 @@ func (f *flow) learn(w *way, name string) {
 	}
 }
 
-// own closes c when the flow is closed, which may be now.
+// own closes c when the flow is closed, possibly at once.
 func (f *flow) own(c io.Closer) {
 	f.mu.Lock()
 	closed := f.closed
@@ -252,13 +252,13 @@ func (f *flow) own(c io.Closer) {
 	}
 }
 
-// close closes all connections of the flow; its handler then ends.
+// close closes all connections of the flow, which ends its handler.
 func (f *flow) close() {
 	f.mu.Lock()
 	f.closed = true
 	closers := f.closers
 	f.closers = nil
-	for w := range f.ways {
+	for w := range f.outbounds {
 		if w.conn != nil {
 			closers = append(closers, w.conn)
 		}
@@ -282,8 +282,8 @@ func (f *flow) end() {
 		e.Verdict, e.Match, e.Rule = sandbox.NetworkFailed, sandbox.MatchDefault, ""
 		e.Reason = "the sandbox closed the connection before it said where to"
 	}
-	// What there is to say of hosts that were not reached was said.
-	said := f.spoken && !f.connectedOnce && (!f.judged || e.Verdict == sandbox.NetworkAllowed)
+	// The events of the hosts that were not reached are recorded already.
+	said := f.logged && !f.connectedOnce && (!f.judged || e.Verdict == sandbox.NetworkAllowed)
 	f.mu.Unlock()
 	if !said {
 		f.g.record(e)
@@ -291,8 +291,8 @@ func (f *flow) end() {
 	f.g.over(f)
 }
 
-// recordOpen records a connection that lasts. Its end waits for that, so as not
-// to be recorded before its beginning.
+// recordOpen records a connection that lasts. It holds the lock that end needs, so that
+// the event of the end comes later.
 func (f *flow) recordOpen() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -312,8 +312,8 @@ func (f *flow) eventLocked() sandbox.NetworkEvent {
 	return e
 }
 
-// Reason is an error of a connection in words for the log and the sandbox,
-// without the addresses and servers of this side.
+// Reason describes a connection's error for the log and the sandbox, without addresses
+// and servers of the host.
 func Reason(err error) string {
 	var op *net.OpError
 	var dns *net.DNSError

@@ -77,7 +77,7 @@ type Gateway struct {
 	log   *slog.Logger
 	world *HostWorld
 	names *resolver
-	out   *wayOut
+	out   *hostDialer
 	// speakWait is the constant; tests have another.
 	speakWait time.Duration
 	// state is what Set has set, nil before.
@@ -138,7 +138,7 @@ func New(cfg Config) (*Gateway, error) {
 		flood: map[string]int{}, flooded: map[string]time.Time{}}
 	g.serial.Store(time.Since(serialEpoch).Milliseconds() * 1000)
 	var err error
-	if g.out, err = newWayOut(cfg.Dialer, cfg.Proxy); err != nil {
+	if g.out, err = newHostDialer(cfg.Dialer, cfg.Proxy); err != nil {
 		return nil, err
 	}
 	g.names = newResolver(g)

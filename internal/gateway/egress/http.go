@@ -82,7 +82,7 @@ func (f *flow) transport(h2 bool) *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			return &wayConn{Conn: c, f: f, w: w}, nil
+			return &outboundConn{Conn: c, f: f, w: w}, nil
 		},
 		Proxy: func(r *http.Request) (*url.URL, error) {
 			if p, ok := r.Context().Value(viaProxy{}).(proxied); ok {
@@ -128,7 +128,7 @@ func (f *flow) dialPlainProxy(ctx context.Context, p proxied) (net.Conn, error) 
 		f.leave(w)
 		return nil, fmt.Errorf("through the host's proxy: %w", err)
 	}
-	return &wayConn{Conn: c, f: f, w: w}, nil
+	return &outboundConn{Conn: c, f: f, w: w}, nil
 }
 
 // judgeRequest refuses what has no host that can be judged, before anything is
@@ -192,7 +192,7 @@ func (f *flow) httpError(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	if r.Context().Err() == nil {
-		f.noWay(host, true, err)
+		f.dialFailed(host, true, err)
 	}
 	answer(w, http.StatusBadGateway, fmt.Sprintf("%s could not be reached: %s", host, Reason(err)))
 }

@@ -321,7 +321,7 @@ func TestHostsProxy(t *testing.T) {
 	addr := proxyServer(t, hold, asked)
 	p := Proxy{HTTPProxy: "http://" + addr, HTTPSProxy: "http://user:pw@" + addr, NoProxy: "direct.good.example"}
 	in := hold
-	out, err := newWayOut(in, p)
+	out, err := newHostDialer(in, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,10 +384,10 @@ func TestHostsProxy(t *testing.T) {
 }
 
 func TestProxySettings(t *testing.T) {
-	if _, err := newWayOut(nil, Proxy{HTTPSProxy: "ftp://proxy.example"}); err == nil {
+	if _, err := newHostDialer(nil, Proxy{HTTPSProxy: "ftp://proxy.example"}); err == nil {
 		t.Error("a proxy of an unknown kind was taken")
 	}
-	o, err := newWayOut(nil, Proxy{AllProxy: "socks5://proxy.example:1080", NoProxy: "10.0.0.0/8,.direct.example"})
+	o, err := newHostDialer(nil, Proxy{AllProxy: "socks5://proxy.example:1080", NoProxy: "10.0.0.0/8,.direct.example"})
 	if err != nil {
 		t.Fatal(err)
 	}

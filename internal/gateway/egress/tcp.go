@@ -91,7 +91,7 @@ func (f *flow) direct(r Request) {
 type watchedConn struct {
 	net.Conn
 	f    *flow
-	w    *way
+	w    *outbound
 	seen bool
 }
 
@@ -160,7 +160,7 @@ func (f *flow) byName(r Request) {
 	if f.g.state.Load().policy.Judge(f.attempt(f.pinNames())).Allow {
 		wait = f.g.speakWait // it may be a server that speaks first
 	}
-	h, err := f.look(guest, wait)
+	h, err := f.peek(guest, wait)
 	switch {
 	case errors.Is(err, errSilent) && wait == f.g.speakWait:
 		f.silent(guest)
@@ -248,7 +248,7 @@ func (f *flow) tls(guest *guestConn, h hello, s *state) {
 	}
 	remote, w, err := f.dialHost(f.ctx, h.name, true)
 	if err != nil {
-		f.noWay(h.name, false, err)
+		f.dialFailed(h.name, false, err)
 		guest.reset()
 		return
 	}
@@ -333,7 +333,7 @@ func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string)
 	if tls {
 		// Judged before a certificate is made for it.
 		if _, err := f.candidates(f.ctx, name, true); err != nil {
-			f.noWay(name, false, err)
+			f.dialFailed(name, false, err)
 			guest.reset()
 			return
 		}
@@ -345,13 +345,13 @@ func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string)
 	c.Dial = func(ctx context.Context, host string) (net.Conn, error) {
 		remote, w, err := f.dialHost(ctx, host, tls)
 		if err != nil {
-			f.noWay(host, true, err)
+			f.dialFailed(host, true, err)
 			return nil, err
 		}
 		if !tls && host != "" {
 			f.named(host)
 		}
-		return &wayConn{Conn: remote, f: f, w: w}, nil
+		return &outboundConn{Conn: remote, f: f, w: w}, nil
 	}
 	c.Record = func(e sandbox.NetworkEvent) {
 		e.Connection = f.id

@@ -418,7 +418,7 @@ func TestOwnWorld(t *testing.T) {
 	defer proxy.Close()
 	at, _ := url.Parse(proxy.URL)
 	p := client(t, Config{Proxy: func(*http.Request) (*url.URL, error) { return at, nil }})
-	p.way.lookup = func(_ context.Context, _, host string) (addrs []netip.Addr, err error) {
+	p.transport.lookup = func(_ context.Context, _, host string) (addrs []netip.Addr, err error) {
 		return map[string][]netip.Addr{"rebound.example.com": {netip.MustParseAddr("127.0.0.1")}}[host], nil
 	}
 	for _, host := range []string{"169.254.169.254", "localhost:80", "metadata.google.internal", "printer.local", "2130706433:80", "rebound.example.com", "x.localhost"} {

@@ -27,7 +27,7 @@ type Registries struct {
 	cfg               Config
 	mirrors           map[string][]string
 	private, insecure map[string]bool
-	way               *way
+	transport         *guardedTransport
 }
 
 // dockerHub is how references name Docker's registry, and how it is called.
@@ -72,7 +72,7 @@ func New(cfg Config) (*Registries, error) {
 		}
 	}
 	var err error
-	r.way, err = newWay(cfg, r.private, r.insecure)
+	r.transport, err = newGuardedTransport(cfg, r.private, r.insecure)
 	return r, err
 }
 
@@ -156,7 +156,7 @@ func separator(r name.Reference) string {
 // clear to any on a private address; way refuses that.
 func (r *Registries) nameOptions(registry string) []name.Option {
 	host, _, _ := strings.Cut(registry, "/")
-	if r.way.named(r.insecure, withPort(host)) {
+	if r.transport.named(r.insecure, withPort(host)) {
 		return []name.Option{name.Insecure}
 	}
 	return nil
@@ -170,7 +170,7 @@ func withPort(host string) string {
 }
 
 func (r *Registries) options(registry string, login *sandbox.RegistryLogin) []remote.Option {
-	auth, transport := remote.WithAuthFromKeychain(r.cfg.Keychain), http.RoundTripper(r.way)
+	auth, transport := remote.WithAuthFromKeychain(r.cfg.Keychain), http.RoundTripper(r.transport)
 	if login != nil {
 		auth, transport = remote.WithAuth(authenticator(login)), &loginGuard{transport, registry, login}
 	}
@@ -182,7 +182,7 @@ func (r *Registries) options(registry string, login *sandbox.RegistryLogin) []re
 }
 
 // Close lets go of idle connections.
-func (r *Registries) Close() { r.way.close() }
+func (r *Registries) Close() { r.transport.close() }
 
 // place is an image in one registry.
 type place struct {

@@ -30,8 +30,8 @@ const (
 const maxBody = 12 << 20
 
 // memory is what bodies have: eight of the largest, of which one caller has four.
-var memory = limits.MemoryConfig{
-	Total: 8 * maxBody, Each: 4 * maxBody, Most: maxBody, Wait: 10 * time.Second, Within: 5 * time.Minute,
+var memory = limits.MemoryBudgetConfig{
+	Total: 8 * maxBody, PerCaller: 4 * maxBody, MaxBody: maxBody, Wait: 10 * time.Second, ReadTimeout: 5 * time.Minute,
 }
 
 // The codes of errors that are no JSON-RPC.
@@ -53,7 +53,7 @@ const (
 // front answers the product's HTTP interface.
 type front struct {
 	dialect.FrontConfig
-	memory *limits.Memory
+	memory *limits.MemoryBudget
 }
 
 // Paths are those below which the front answers, besides MCP's.
@@ -61,7 +61,7 @@ func (d *Dialect) Paths() []string { return []string{pathHealth, pathRPC} }
 
 // Front returns what answers on HTTP.
 func (d *Dialect) Front(cfg dialect.FrontConfig) http.Handler {
-	return &front{FrontConfig: cfg, memory: limits.NewMemory(memory)}
+	return &front{FrontConfig: cfg, memory: limits.NewMemoryBudget(memory)}
 }
 
 // ServeHTTP answers a request to one of the front's paths or to MCP.

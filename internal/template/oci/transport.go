@@ -29,14 +29,14 @@ const (
 	answerTimeout = 60 * time.Second
 )
 
-// way is how requests leave. Redirects and token servers go through it like the
-// registry itself.
-type way struct {
+// guardedTransport sends requests to registries. Redirects and token servers go through
+// it too.
+type guardedTransport struct {
 	world    *egress.HostWorld
-	private  map[string]bool // may have addresses of the server's own world
-	insecure map[string]bool // need not have TLS
+	private  map[string]bool // hosts that may have addresses of the server's own network
+	insecure map[string]bool // hosts that need no valid TLS
 	proxy    func(*http.Request) (*url.URL, error)
-	stall    time.Duration // of an answer that goes on
+	stall    time.Duration // how long an answer's body may stand still
 
 	direct, proxied         *http.Transport
 	directLax, proxiedLax   *http.Transport
@@ -44,8 +44,8 @@ type way struct {
 	dialPublic, dialPrivate *net.Dialer
 }
 
-func newWay(cfg Config, private, insecure map[string]bool) (*way, error) {
-	w := &way{
+func newGuardedTransport(cfg Config, private, insecure map[string]bool) (*guardedTransport, error) {
+	w := &guardedTransport{
 		world: egress.NewHostWorld(nil), private: private, insecure: insecure, proxy: cfg.Proxy, stall: cfg.Stall,
 		lookup: net.DefaultResolver.LookupNetIP,
 	}
@@ -67,12 +67,12 @@ func newWay(cfg Config, private, insecure map[string]bool) (*way, error) {
 	}
 	lax := conf.Clone()
 	lax.InsecureSkipVerify = true // of hosts that the operator has named
-	w.direct, w.directLax = w.transport(conf, false), w.transport(lax, false)
-	w.proxied, w.proxiedLax = w.transport(conf, true), w.transport(lax, true)
+	w.direct, w.directLax = w.httpTransport(conf, false), w.httpTransport(lax, false)
+	w.proxied, w.proxiedLax = w.httpTransport(conf, true), w.httpTransport(lax, true)
 	return w, nil
 }
 
-func (w *way) transport(conf *tls.Config, proxied bool) *http.Transport {
+func (w *guardedTransport) httpTransport(conf *tls.Config, proxied bool) *http.Transport {
 	t := &http.Transport{
 		TLSClientConfig: conf, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: answerTimeout,
 		IdleConnTimeout: 30 * time.Second, MaxIdleConns: 16, MaxResponseHeaderBytes: 256 << 10,
@@ -93,9 +93,9 @@ func (w *way) transport(conf *tls.Config, proxied bool) *http.Transport {
 	return t
 }
 
-// named tells whether the operator has listed a host:port, or the host alone
-// if the port is the usual one.
-func (*way) named(list map[string]bool, addr string) bool {
+// named reports whether the operator has listed a host:port, or the host alone if the
+// port is the default one.
+func (*guardedTransport) named(list map[string]bool, addr string) bool {
 	addr = strings.ToLower(addr)
 	if list[addr] {
 		return true
@@ -104,7 +104,7 @@ func (*way) named(list map[string]bool, addr string) bool {
 	return err == nil && (port == "443" || port == "80") && (list[host] || list["["+host+"]"])
 }
 
-// address is the host:port of a URL.
+// address returns the host:port of a URL.
 func address(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -114,7 +114,7 @@ func address(u *url.URL) string {
 }
 
 // RoundTrip implements [http.RoundTripper].
-func (w *way) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w *guardedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	addr := address(req.URL)
 	insecure := w.named(w.insecure, addr)
 	switch {
@@ -144,7 +144,7 @@ func (w *way) RoundTrip(req *http.Request) (*http.Response, error) {
 	return w.watch(t, req)
 }
 
-// errStalled ends an answer in which nothing comes any more.
+// errStalled ends an answer whose body stopped arriving.
 var errStalled net.Error = stalled{}
 
 type stalled struct{}
@@ -153,8 +153,8 @@ func (stalled) Error() string   { return "the server stopped sending in the midd
 func (stalled) Timeout() bool   { return true }
 func (stalled) Temporary() bool { return true }
 
-// watch makes a request whose answer's body fails when it stands still.
-func (w *way) watch(t *http.Transport, req *http.Request) (*http.Response, error) {
+// watch sends a request. Reading the answer's body fails when the body stops arriving.
+func (w *guardedTransport) watch(t *http.Transport, req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	resp, err := t.RoundTrip(req.WithContext(ctx))
 	if err != nil {
@@ -189,9 +189,9 @@ func (b *watchedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// checkBeforeProxy looks at where a request leads by a proxy, as far as names
-// are known here.
-func (w *way) checkBeforeProxy(ctx context.Context, host string) error {
+// checkBeforeProxy checks the destination of a request that goes through a proxy, as
+// far as its name can be resolved here.
+func (w *guardedTransport) checkBeforeProxy(ctx context.Context, host string) error {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if addr, err := netip.ParseAddr(host); err == nil {
 		if w.world.Has(addr) {
@@ -199,8 +199,8 @@ func (w *way) checkBeforeProxy(ctx context.Context, host string) error {
 		}
 		return nil
 	}
-	// The proxy may take a number for an address in another spelling; no domain
-	// ends in one.
+	// The proxy may accept a number as an address in another notation. No top-level
+	// domain begins with a digit.
 	if last := host[strings.LastIndexByte(host, '.')+1:]; last == "" || last[0] >= '0' && last[0] <= '9' {
 		return errPrivate
 	}
@@ -209,7 +209,7 @@ func (w *way) checkBeforeProxy(ctx context.Context, host string) error {
 			return errPrivate
 		}
 	}
-	found, _ := w.lookup(ctx, "ip", host) // the proxy may know a name that we do not
+	found, _ := w.lookup(ctx, "ip", host) // only the proxy may be able to resolve the name
 	for _, addr := range found {
 		if w.world.Has(addr) {
 			return errPrivate
@@ -218,9 +218,9 @@ func (w *way) checkBeforeProxy(ctx context.Context, host string) error {
 	return nil
 }
 
-// refusePrivate is a [net.Dialer.Control]: it sees the address that a name has
-// led to.
-func (w *way) refusePrivate(_, address string, _ syscall.RawConn) error {
+// refusePrivate is a [net.Dialer.Control]. It sees the address to which a name was
+// resolved.
+func (w *guardedTransport) refusePrivate(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || w.world.Has(at.Addr()) {
 		return errPrivate
@@ -228,7 +228,7 @@ func (w *way) refusePrivate(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-func (w *way) close() {
+func (w *guardedTransport) close() {
 	for _, t := range []*http.Transport{w.direct, w.proxied, w.directLax, w.proxiedLax} {
 		t.CloseIdleConnections()
 	}

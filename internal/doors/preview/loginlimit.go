@@ -11,54 +11,55 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// triedTooOften is the error for who has brought too much in vain: it is not
-// even looked at.
-type triedTooOften struct{ wait time.Duration }
+// tooManyAttempts is the error for a source whose attempts failed too often. Its
+// credentials are not checked.
+type tooManyAttempts struct{ wait time.Duration }
 
-func (e *triedTooOften) Error() string {
+func (e *tooManyAttempts) Error() string {
 	return fmt.Sprintf("too many keys and links that are not valid came from this address; try again in %d s", e.seconds())
 }
 
-func (e *triedTooOften) seconds() int { return max(1, int(math.Ceil(e.wait.Seconds()))) }
+func (e *tooManyAttempts) seconds() int { return max(1, int(math.Ceil(e.wait.Seconds()))) }
 
-func (e *triedTooOften) problem() problem {
+func (e *tooManyAttempts) problem() problem {
 	return problem{status: http.StatusTooManyRequests, code: string(sandbox.CodeQuotaExceeded), title: "Too many attempts", detail: sentence(e.Error()), again: e.seconds()}
 }
 
-// attempt is one try of somebody to get in somewhere, with what they bring.
+// attempt is an attempt to open a preview or live view, with the credentials sent.
 type attempt struct {
-	by   limits.Try
+	by   limits.Source
 	what [sha256.Size]byte
-	none bool // nothing was brought, which is no try
+	none bool // no credentials were sent, which is not counted
 }
 
 func attemptAt(r *http.Request, place, key, link string) attempt {
 	return attempt{
-		by:   limits.Try{Place: place, Who: limits.Address(r.RemoteAddr)},
+		by:   limits.Source{Target: place, Address: limits.Address(r.RemoteAddr)},
 		what: sha256.Sum256([]byte(place + "\x00" + key + "\x00" + link)),
 		none: key == "" && link == "",
 	}
 }
 
-// allow returns an error if a try must not be made now.
+// allow returns an error if the attempt must not be made now.
 func (p *Proxy) allow(a attempt) error {
-	if a.none || p.known.Has(a.what) {
+	if a.none || p.accepted.Has(a.what) {
 		return nil
 	}
-	if wait := p.tries.Wait(a.by); wait > 0 {
-		return &triedTooOften{wait}
+	if wait := p.limiter.Wait(a.by); wait > 0 {
+		return &tooManyAttempts{wait}
 	}
 	return nil
 }
 
-// note takes note of how a try went.
+// note counts the attempt if it failed, and remembers its credentials if they were
+// accepted.
 func (p *Proxy) note(a attempt, err error) {
 	switch code := sandbox.CodeOf(err); {
 	case a.none:
 	case code == sandbox.CodeForbidden, code == sandbox.CodeUnauthenticated:
-		p.known.Forget(a.what)
-		p.tries.Failed(a.by)
+		p.accepted.Forget(a.what)
+		p.limiter.Failed(a.by)
 	case err == nil:
-		p.known.Add(a.what)
+		p.accepted.Add(a.what)
 	}
 }

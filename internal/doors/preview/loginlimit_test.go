@@ -16,7 +16,7 @@ import (
 
 // fewTries makes a proxy run out of patience soon, and for good.
 func fewTries(p *Proxy) {
-	p.tries = limits.NewTries(limits.TriesConfig{Most: 5, Again: time.Hour})
+	p.limiter = limits.NewLoginLimiter(limits.LoginLimiterConfig{Burst: 5, Refill: time.Hour})
 }
 
 // Attack: keys and links of a preview are guessed, in every place where they may
@@ -79,7 +79,7 @@ func TestGuessingKeys(t *testing.T) {
 	fewTries(p)
 	a := attemptAt(httptest.NewRequest("GET", at, nil), label, goodKey, "")
 	for range 5 {
-		p.tries.Failed(a.by)
+		p.limiter.Failed(a.by)
 	}
 	p.note(a, nil)
 	if err := p.allow(a); err != nil {

@@ -3,11 +3,11 @@ package limits
 import "testing"
 
 func TestKnownIsBounded(t *testing.T) {
-	var k Known
-	for i := range 2 * MaxKnown {
+	var k Accepted
+	for i := range 2 * MaxAccepted {
 		k.Add([32]byte{byte(i), byte(i >> 8), byte(i >> 16)})
 	}
-	if len(k.all) > MaxKnown {
+	if len(k.all) > MaxAccepted {
 		t.Errorf("%d are known", len(k.all))
 	}
 	last := [32]byte{1: 0xff, 0: 0xff, 2: 0xff}

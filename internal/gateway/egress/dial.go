@@ -10,9 +10,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// noWay notes why there is no way out to a host, of a connection that may go
-// on with others or not.
-func (f *flow) noWay(host string, goesOn bool, err error) {
+// dialFailed records why no connection to a host was made. goesOn says that the flow
+// may go on to other hosts.
+func (f *flow) dialFailed(host string, goesOn bool, err error) {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		f.aside(host, goesOn, sandbox.NetworkBlocked, refused.Decision)
 		return
@@ -20,24 +20,24 @@ func (f *flow) noWay(host string, goesOn bool, err error) {
 	f.aside(host, goesOn, sandbox.NetworkFailed, Decision{Reason: Reason(err)})
 }
 
-// wayConn leaves its way when it is closed.
-type wayConn struct {
+// outboundConn ends its outbound when it is closed.
+type outboundConn struct {
 	net.Conn
 	f *flow
-	w *way
+	w *outbound
 }
 
 // Close implements [net.Conn].
-func (c *wayConn) Close() error {
+func (c *outboundConn) Close() error {
 	c.f.leave(c.w)
 	return nil
 }
 
-// CloseWrite ends the direction out.
-func (c *wayConn) CloseWrite() error { return closeWrite(c.Conn) }
+// CloseWrite closes the sending direction.
+func (c *outboundConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// dialAddr connects to the flow's own address, by its pinned names.
-func (f *flow) dialAddr(ctx context.Context) (net.Conn, *way, error) {
+// dialAddr connects to the flow's own address, judged by the names pinned to it.
+func (f *flow) dialAddr(ctx context.Context) (net.Conn, *outbound, error) {
 	c, w, err := f.dialOwn(ctx)
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		f.refuse(refused.Decision)
@@ -47,18 +47,18 @@ func (f *flow) dialAddr(ctx context.Context) (net.Conn, *way, error) {
 	return c, w, err
 }
 
-func (f *flow) dialOwn(ctx context.Context) (net.Conn, *way, error) {
+func (f *flow) dialOwn(ctx context.Context) (net.Conn, *outbound, error) {
 	if f.alias != "" {
 		return f.dialHost(ctx, f.alias, true)
 	}
 	return f.try(ctx, "", f.attempt(f.pinNames()))
 }
 
-// candidates returns the attempts for a host, all of which are allowed: the
-// addresses of its name, the one that the sandbox chose first if it is among
-// them. The address that the sandbox chose counts by itself only if the policy
-// allows it whatever it is called, and the name is not found: never for plain
-// HTTP, in which nobody proves who they are.
+// candidates returns the attempts for a host that the policy allows: one per address of
+// its name, the address that the sandbox chose first if it is among them. If the name
+// is not found, the chosen address itself is an attempt, provided that the policy
+// allows it under any name. This is never so for plain HTTP, in which the server proves
+// no identity.
 func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt, error) {
 	p := f.g.state.Load().policy
 	own := f.attempt(nil)
@@ -90,7 +90,7 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 		addrs[0], addrs[i] = addrs[i], addrs[0]
 	}
 	if len(addrs) == 0 && d.Allow && outThere(host) && f.g.out.resolves(host) {
-		addrs = []netip.Addr{{}} // the proxy finds out
+		addrs = []netip.Addr{{}} // the proxy resolves the name
 	}
 	var allowed []Attempt
 	for _, a := range addrs {
@@ -113,9 +113,8 @@ func (f *flow) candidates(ctx context.Context, host string, tls bool) ([]Attempt
 	return nil, err
 }
 
-// dialHost connects to a host by its name, or, if that is empty, to the flow's
-// own address.
-func (f *flow) dialHost(ctx context.Context, host string, tls bool) (net.Conn, *way, error) {
+// dialHost connects to a host by name or, if host is empty, to the flow's own address.
+func (f *flow) dialHost(ctx context.Context, host string, tls bool) (net.Conn, *outbound, error) {
 	if host != "" {
 		name, ok := hostOf(host)
 		if !ok {
@@ -129,7 +128,7 @@ func (f *flow) dialHost(ctx context.Context, host string, tls bool) (net.Conn, *
 	}
 	for _, a := range attempts {
 		var c net.Conn
-		var w *way
+		var w *outbound
 		if c, w, err = f.try(ctx, host, a); err == nil {
 			return c, w, nil
 		}
@@ -138,16 +137,16 @@ func (f *flow) dialHost(ctx context.Context, host string, tls bool) (net.Conn, *
 }
 
 // try judges and dials one address.
-func (f *flow) try(ctx context.Context, host string, a Attempt) (net.Conn, *way, error) {
+func (f *flow) try(ctx context.Context, host string, a Attempt) (net.Conn, *outbound, error) {
 	w, d := f.enter(a)
 	if w == nil {
 		return nil, nil, &RefusedError{d}
 	}
 	if a.claimed != "" {
-		host = "" // which is not believed
+		host = "" // the policy did not rely on the name
 	}
 	if f.another() {
-		// One connection of the sandbox may need many, which count too.
+		// One connection of the sandbox may need several, all of which count.
 		if err := f.g.state.Load().perSecond.Wait(ctx); err != nil {
 			f.leave(w)
 			return nil, nil, err

@@ -19,26 +19,25 @@ import (
 	"github.com/cove-sh/cove/internal/clip"
 )
 
-// dialTimeout bounds the opening of a connection, to one address.
+// dialTimeout limits the time to connect to one address.
 const dialTimeout = 10 * time.Second
 
-// Proxy is a way out over a proxy, with the meaning of the environment
-// variables of these names. URLs are http, https, socks5 or socks5h. The proxy
-// is trusted: names are resolved by it, and what its own network has is for it
-// to protect.
+// Proxy holds the proxies of the host, with the meaning of the environment variables of
+// these names. URLs are http, https, socks5 or socks5h. The proxy is trusted: it
+// resolves names, and it is its task to protect its own network.
 type Proxy struct {
 	HTTPProxy, HTTPSProxy, AllProxy, NoProxy string
 }
 
-// wayOut opens connections to the outside. It is safe for concurrent use.
-type wayOut struct {
+// hostDialer opens connections from the host. It is safe for concurrent use.
+type hostDialer struct {
 	dialer Dialer
 	// choose returns the proxy for a URL, or nil.
 	choose func(*url.URL) (*url.URL, error)
 	any    bool // there are proxies
 }
 
-func newWayOut(d Dialer, p Proxy) (*wayOut, error) {
+func newHostDialer(d Dialer, p Proxy) (*hostDialer, error) {
 	for _, s := range []*string{&p.HTTPProxy, &p.HTTPSProxy} {
 		if *s == "" {
 			*s = p.AllProxy
@@ -55,11 +54,11 @@ func newWayOut(d Dialer, p Proxy) (*wayOut, error) {
 		}
 	}
 	cfg := httpproxy.Config{HTTPProxy: p.HTTPProxy, HTTPSProxy: p.HTTPSProxy, NoProxy: p.NoProxy}
-	return &wayOut{dialer: d, choose: cfg.ProxyFunc(), any: p.HTTPProxy != "" || p.HTTPSProxy != ""}, nil
+	return &hostDialer{dialer: d, choose: cfg.ProxyFunc(), any: p.HTTPProxy != "" || p.HTTPSProxy != ""}, nil
 }
 
-// proxyFor returns the proxy on the way to a host's port, or nil.
-func (o *wayOut) proxyFor(host string, port uint16) (*url.URL, error) {
+// proxyFor returns the proxy for a host's port, or nil.
+func (o *hostDialer) proxyFor(host string, port uint16) (*url.URL, error) {
 	if !o.any {
 		return nil, nil
 	}
@@ -70,15 +69,15 @@ func (o *wayOut) proxyFor(host string, port uint16) (*url.URL, error) {
 	return o.choose(u)
 }
 
-// resolves tells whether a name need not be resolved here, for a proxy does.
-func (o *wayOut) resolves(name string) bool {
+// resolves reports whether a proxy resolves the name.
+func (o *hostDialer) resolves(name string) bool {
 	p, err := o.proxyFor(name, 443)
 	return err == nil && p != nil
 }
 
-// plainProxy returns the HTTP proxy that plain HTTP to a host goes through as
-// requests, for such proxies rarely take other than TLS as connections.
-func (o *wayOut) plainProxy(host string, port uint16) *url.URL {
+// plainProxy returns the HTTP proxy to which plain HTTP for a host is sent as requests:
+// such proxies rarely allow CONNECT for anything but TLS.
+func (o *hostDialer) plainProxy(host string, port uint16) *url.URL {
 	p, err := o.proxyFor(host, port)
 	if err != nil || p == nil || port != 80 || p.Scheme != "http" && p.Scheme != "https" {
 		return nil
@@ -86,9 +85,9 @@ func (o *wayOut) plainProxy(host string, port uint16) *url.URL {
 	return p
 }
 
-// dial connects to an address, which is of the name if that is not empty. The
+// dial connects to an address, which belongs to the name unless that is empty. The
 // address may be invalid if there is a proxy for the name.
-func (o *wayOut) dial(ctx context.Context, name string, addr netip.Addr, port uint16) (net.Conn, error) {
+func (o *hostDialer) dial(ctx context.Context, name string, addr netip.Addr, port uint16) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	host := name
@@ -111,8 +110,8 @@ func (o *wayOut) dial(ctx context.Context, name string, addr netip.Addr, port ui
 	return o.dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(addr, port).String())
 }
 
-// through connects to target, host and port, over a proxy.
-func (o *wayOut) through(ctx context.Context, p *url.URL, target string) (net.Conn, error) {
+// through connects to target, a host and port, by a proxy.
+func (o *hostDialer) through(ctx context.Context, p *url.URL, target string) (net.Conn, error) {
 	if p.Scheme == "socks5" || p.Scheme == "socks5h" {
 		var auth *proxy.Auth
 		if p.User != nil {
@@ -143,7 +142,7 @@ func (o *wayOut) through(ctx context.Context, p *url.URL, target string) (net.Co
 
 // proxyDialer dials a proxy, whatever address it is given.
 type proxyDialer struct {
-	o *wayOut
+	o *hostDialer
 	p *url.URL
 }
 
@@ -159,8 +158,8 @@ func (d proxyDialer) DialContext(ctx context.Context, _, _ string) (net.Conn, er
 
 var proxyPorts = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 
-// toProxy connects to a proxy, over TLS if it is one for that.
-func (o *wayOut) toProxy(ctx context.Context, p *url.URL) (net.Conn, error) {
+// toProxy connects to a proxy, over TLS if its URL says https.
+func (o *hostDialer) toProxy(ctx context.Context, p *url.URL) (net.Conn, error) {
 	c, err := o.rawProxy(ctx, p)
 	if err != nil || p.Scheme != "https" {
 		return c, err
@@ -173,8 +172,8 @@ func (o *wayOut) toProxy(ctx context.Context, p *url.URL) (net.Conn, error) {
 	return t, nil
 }
 
-// rawProxy connects to a proxy, which the host itself resolves.
-func (o *wayOut) rawProxy(ctx context.Context, p *url.URL) (net.Conn, error) {
+// rawProxy connects to a proxy. The host itself resolves the proxy's name.
+func (o *hostDialer) rawProxy(ctx context.Context, p *url.URL) (net.Conn, error) {
 	port := p.Port()
 	if port == "" {
 		port = proxyPorts[p.Scheme]
@@ -192,7 +191,7 @@ func (o *wayOut) rawProxy(ctx context.Context, p *url.URL) (net.Conn, error) {
 	return c, err
 }
 
-// connect asks a proxy for a tunnel.
+// connect asks a proxy for a tunnel to target.
 func connect(c net.Conn, p *url.URL, target string) (net.Conn, error) {
 	req := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: target}, Host: target, Header: http.Header{"User-Agent": {"cove"}}}
 	if p.User != nil {
@@ -209,7 +208,7 @@ func connect(c net.Conn, p *url.URL, target string) (net.Conn, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", clip.Text(resp.Status, maxShown))
+		return nil, fmt.Errorf("the proxy answered %s", clip.Text(resp.Status, maxShown))
 	}
 	if n := r.Buffered(); n > 0 {
 		early, _ := r.Peek(n)
@@ -218,7 +217,7 @@ func connect(c net.Conn, p *url.URL, target string) (net.Conn, error) {
 	return c, nil
 }
 
-// limitedConn bounds what is read of a proxy's answer.
+// limitedConn limits how many bytes of a proxy's answer are read.
 type limitedConn struct {
 	net.Conn
 	left int
@@ -227,14 +226,14 @@ type limitedConn struct {
 // Read implements [net.Conn].
 func (c *limitedConn) Read(p []byte) (int, error) {
 	if c.left <= 0 {
-		return 0, fmt.Errorf("its answer is too long")
+		return 0, fmt.Errorf("the proxy's answer is too long")
 	}
 	n, err := c.Conn.Read(p[:min(len(p), c.left)])
 	c.left -= n
 	return n, err
 }
 
-// earlyConn is a connection whose first bytes were read already.
+// earlyConn is a connection whose first bytes have been read already.
 type earlyConn struct {
 	net.Conn
 	early []byte
@@ -250,5 +249,5 @@ func (c *earlyConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// CloseWrite ends the direction out.
+// CloseWrite closes the sending direction.
 func (c *earlyConn) CloseWrite() error { return closeWrite(c.Conn) }

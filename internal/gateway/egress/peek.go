@@ -13,16 +13,16 @@ var (
 	errSlow   = errors.New("its first bytes took too long to show where it goes")
 )
 
-// look reads ahead until it is clear what the connection speaks. wait bounds
-// the time until the first byte; 0 is no bound.
-func (f *flow) look(guest *guestConn, wait time.Duration) (hello, error) {
+// peek reads ahead until the protocol of the connection is clear. wait is how long it
+// waits for the first byte; 0 is unlimited.
+func (f *flow) peek(guest *guestConn, wait time.Duration) (hello, error) {
 	defer guest.SetReadDeadline(time.Time{})
 	if len(guest.peeked) == 0 {
 		var deadline time.Time
 		if wait > 0 {
 			deadline = time.Now().Add(wait)
 		}
-		_ = guest.SetReadDeadline(deadline) // a connection that is gone says so on reading
+		_ = guest.SetReadDeadline(deadline) // reading tells if the connection is gone
 		if !guest.more() {
 			if guest.err != nil {
 				return hello{language: other}, nil
@@ -44,19 +44,19 @@ func (f *flow) look(guest *guestConn, wait time.Duration) (hello, error) {
 			if guest.err == nil {
 				return h, errSlow
 			}
-			return hello{language: other}, nil // it ended half-way
+			return hello{language: other}, nil // the client closed it half-way
 		}
 	}
 }
 
-// protocol refuses a connection that cannot be judged.
+// protocol refuses a connection whose protocol cannot be judged.
 func (f *flow) protocol(guest *guestConn, why string) {
 	f.refuse(Decision{Match: sandbox.MatchProtocol, Reason: why})
 	guest.reset()
 }
 
-// silent serves a connection on which the server may be the first to speak,
-// and which its address alone allows.
+// silent serves a connection that its address alone allows, and on which the server may
+// speak first.
 func (f *flow) silent(guest *guestConn) {
 	remote, w, err := f.dialAddr(f.ctx)
 	if err != nil {
@@ -68,13 +68,13 @@ func (f *flow) silent(guest *guestConn) {
 	_ = guest.SetReadDeadline(time.Time{}) // before the goroutine sets one
 	go func() {
 		buf := make([]byte, smallBuffer)
-		n, _ := remote.Read(buf) // an error comes again when it is read on
+		n, _ := remote.Read(buf) // the next read returns the error again
 		_ = guest.SetReadDeadline(past)
 		first <- buf[:n]
 	}()
 	if guest.more() || guest.err != nil {
-		// The sandbox spoke first after all, or at the same time: its bytes
-		// are judged, and the server is one that waits for them.
+		// The sandbox spoke first after all, or at the same time as the server: its
+		// bytes are judged, and the server must be one that waits for them.
 		select {
 		case early := <-first:
 			f.serverFirst(guest, &earlyConn{Conn: remote, early: early})
@@ -90,7 +90,7 @@ func (f *flow) silent(guest *guestConn) {
 }
 
 func (f *flow) spoke(guest *guestConn) {
-	h, err := f.look(guest, sniffWait)
+	h, err := f.peek(guest, sniffWait)
 	if err != nil {
 		f.protocol(guest, err.Error())
 		return
@@ -98,11 +98,11 @@ func (f *flow) spoke(guest *guestConn) {
 	f.known(guest, h)
 }
 
-// serverFirst copies, after it has made sure that the sandbox's first bytes
-// show no name: no server of TLS or HTTP speaks first.
+// serverFirst relays, and checks that the sandbox's first bytes show no name: no server
+// of TLS or HTTP speaks first.
 func (f *flow) serverFirst(guest *guestConn, remote net.Conn) {
 	relay(guest, remote, func() error {
-		h, err := f.look(guest, 0)
+		h, err := f.peek(guest, 0)
 		if err == nil && h.language == other {
 			return nil
 		}

@@ -124,7 +124,7 @@ func TestProxyThatMisbehaves(t *testing.T) {
 				_, _ = io.WriteString(c, answer)
 			}()
 			defer l.Close()
-			o, err := newWayOut(in, Proxy{HTTPSProxy: "http://" + l.Addr().String()})
+			o, err := newHostDialer(in, Proxy{HTTPSProxy: "http://" + l.Addr().String()})
 			if err != nil {
 				t.Fatal(err)
 			}
