@@ -18,10 +18,9 @@ type ExecRequest struct {
 	WorkDir string `json:"workdir,omitempty"`
 	User    string `json:"user,omitempty"`
 	// TimeoutMS ends the command with its whole process group: at most
-	// [MaxExecTimeout], and 0 is [DefaultExecTimeout]. Where HandoverMS makes a
-	// job of the command within [MaxExecTimeout], both are [HandedOverTimeout].
-	// A background command may have any, and 0 is none. -1 is none and allowed
-	// for the last two only.
+	// [MaxExecTimeout], and 0 is [DefaultExecTimeout]. Where DetachAfterMS detaches the
+	// command within [MaxExecTimeout], both are [DetachedTimeout]. A background command
+	// may have any, and 0 is none. -1 is none and allowed for the last two only.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Stdin is what the command reads before end of file.
 	Stdin []byte `json:"stdin,omitempty"`
@@ -32,9 +31,9 @@ type ExecRequest struct {
 	Terminal *TerminalSize `json:"terminal,omitempty"`
 	// Background returns as soon as the command has started.
 	Background bool `json:"background,omitempty"`
-	// HandoverMS leaves the command running in the background when it has not
-	// ended after this time: the result then has State running. 0 is never.
-	HandoverMS int64 `json:"handover_ms,omitempty"`
+	// DetachAfterMS detaches a command that has not ended after this time: the command
+	// goes on in the background, and the result has State running. 0 is never.
+	DetachAfterMS int64 `json:"handover_ms,omitempty"`
 	// KeepBytes is how much of each stream stays readable, its first and last
 	// halves: 1 to [MaxKeepBytes]. 0 is [DefaultKeepBytes] in the sandbox's
 	// memory and, of what is between them, [MaxJobOutputBytes] on its disk.
@@ -160,8 +159,8 @@ type JobSink func(JobEvent) error
 type AttachRequest struct {
 	StdoutOffset int64 `json:"stdout_offset,omitempty" query:"stdout_offset" doc:"The byte of standard output to begin at; absent is the first."`
 	StderrOffset int64 `json:"stderr_offset,omitempty" query:"stderr_offset" doc:"The byte of standard error to begin at; absent is the first."`
-	// DetachMS stops streaming after this time; 0 is when the job exits.
-	DetachMS int64 `json:"detach_ms,omitempty" query:"detach_ms" doc:"Stop streaming after this time; absent is when the job exits."`
+	// DetachAfterMS stops streaming after this time; 0 is when the job exits.
+	DetachAfterMS int64 `json:"detach_ms,omitempty" query:"detach_ms" doc:"Stop streaming after this time; absent is when the job exits."`
 }
 
 // OutputRequest asks for a range of a job's kept output.

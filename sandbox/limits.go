@@ -26,11 +26,11 @@ const (
 
 	DefaultExecTimeout = 60 * time.Second
 	MaxExecTimeout     = 10 * time.Minute
-	// HandedOverTimeout ends a command that may be handed over as a job and
-	// whose request names no timeout, counted from its start.
-	HandedOverTimeout = time.Hour
-	DefaultKeepBytes  = 1 << 20
-	MaxKeepBytes      = 16 << 20
+	// DetachedTimeout is the timeout of a command that may be detached and
+	// whose request names none, counted from its start.
+	DetachedTimeout  = time.Hour
+	DefaultKeepBytes = 1 << 20
+	MaxKeepBytes     = 16 << 20
 	// MaxJobOutputBytes is what stays on the sandbox's disk of the output of a
 	// job whose request says nothing of KeepBytes, beyond what is in memory:
 	// the newest, at most a quarter of the disk for all jobs together.

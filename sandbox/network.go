@@ -42,11 +42,11 @@ type NetworkRule struct {
 // open. A connection is judged in this order, and the first match decides:
 // AllowOut, DenyOut, Rules, the preset.
 //
-// Addresses of the host's own world, which are private, loopback, link-local
-// and shared ones, those of cloud metadata services and the host's own, are
-// denied unless an allow rule in Rules names them by an address or a range
-// inside that world; IPv6 ones likewise. A domain that resolves to such an
-// address is denied unless a rule of that kind allows the address too.
+// Internal addresses (private, loopback, link-local and shared ones, those of cloud
+// metadata services, and the host's own; IPv6 likewise) are denied unless an allow
+// rule in Rules names the address itself, or a range of internal addresses. A domain
+// that resolves to an internal address is denied unless such a rule allows that
+// address too.
 type NetworkPolicy struct {
 	Preset NetworkPreset `json:"preset,omitempty"`
 	Rules  []NetworkRule `json:"rules,omitempty"`
@@ -113,7 +113,7 @@ const (
 	MatchCIDR     NetworkMatch = "cidr"
 	MatchSandbox  NetworkMatch = "sandbox"
 	MatchDefault  NetworkMatch = "default"
-	MatchInternal NetworkMatch = "internal" // the host's own world
+	MatchInternal NetworkMatch = "internal" // an internal address
 	MatchProtocol NetworkMatch = "protocol" // what a policy by names cannot judge: QUIC, DNS to others, TLS without a name
 	MatchLimit    NetworkMatch = "limit"
 	MatchSecret   NetworkMatch = "secret"

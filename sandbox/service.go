@@ -102,7 +102,7 @@ type Snapshots interface {
 type Jobs interface {
 	// Exec runs a command and passes what happens to sink, which may be nil.
 	// It returns when the job has exited, when it is started for a background
-	// command, or at the handover time. If ctx is cancelled, or sink fails,
+	// command, or when it is detached. If ctx is cancelled, or sink fails,
 	// the job's whole process group is killed and the output so far stays
 	// readable.
 	Exec(ctx context.Context, sandbox string, req ExecRequest, sink JobSink) (*Job, error)

@@ -6,7 +6,7 @@ import "time"
 // has a JSON body (see docs/jobs.md), the headers Webhook-Id, Webhook-Timestamp
 // and, with a secret, Webhook-Signature, as of standardwebhooks.com.
 type Webhook struct {
-	// URL is http or https. Addresses of the host's own world are refused
+	// URL is http or https. Internal addresses of the host's network are refused
 	// unless the server's configuration allows them.
 	URL     string            `json:"url"`
 	Headers map[string]string `json:"headers,omitempty"`

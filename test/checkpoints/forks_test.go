@@ -15,14 +15,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// stateful are the programs that [world.mutate] changes.
+// stateful are the programs that [subject.mutate] changes.
 var stateful = []string{"memory", "files", "database", "node", "web", "tmux"}
 
 // Everything that can run in a sandbox goes on from a snapshot, in place and in
 // another sandbox, and in forks and their forks; none sees what another does.
 func TestSurvivesCopies(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
-		w := build(t, d, "world", 200)
+		w := build(t, d, "subject", 200)
 		base := w.ask(t)
 		w.checkJobs(t, "at first")
 		made := w.make(t, "0.3")
@@ -63,12 +63,12 @@ func TestSurvivesCopies(t *testing.T) {
 	})
 }
 
-func testForks(t *testing.T, w *world, base report) {
+func testForks(t *testing.T, w *subject, base report) {
 	made := w.make(t, "0.3")
 	children := w.fork(t, 5, "child")
 	// What the forks say, by index; the parent is the last.
 	all := append(slices.Clone(children), w)
-	each(t, all, func(t *testing.T, i int, c *world) {
+	each(t, all, func(t *testing.T, i int, c *subject) {
 		c.check(t, "after a fork", base)
 		c.checkJobs(t, "after a fork")
 		c.checkMade(t, "after a fork", made)
@@ -79,7 +79,7 @@ func testForks(t *testing.T, w *world, base report) {
 	}
 	// Each has its own change and nobody else's.
 	changed := make([]report, len(all))
-	each(t, all, func(t *testing.T, i int, c *world) { changed[i] = c.ask(t) })
+	each(t, all, func(t *testing.T, i int, c *subject) { changed[i] = c.ask(t) })
 	for i := range all {
 		differ(t, base, changed[i])
 		for j := range i {
@@ -88,12 +88,12 @@ func testForks(t *testing.T, w *world, base report) {
 	}
 	third := children[2]
 	grandchildren := third.fork(t, 2, "grandchild")
-	each(t, grandchildren, func(t *testing.T, _ int, c *world) {
+	each(t, grandchildren, func(t *testing.T, _ int, c *subject) {
 		c.check(t, "after a fork of a fork", changed[2])
 		c.checkJobs(t, "after a fork of a fork")
 	})
 	// Taking the own change back leaves the state of before.
-	each(t, all, func(t *testing.T, i int, c *world) {
+	each(t, all, func(t *testing.T, i int, c *subject) {
 		c.mutate(t, i+1)
 		c.check(t, "after taking back", report{Answers: base.Answers})
 		want := `[2001, "ok"]`
@@ -109,21 +109,21 @@ func testForks(t *testing.T, w *world, base report) {
 	})
 }
 
-// fork makes children of a world and checks that they know who they are.
-func (w *world) fork(t *testing.T, n int, name string) []*world {
+// fork makes children of a subject and checks that they know who they are.
+func (w *subject) fork(t *testing.T, n int, name string) []*subject {
 	t.Helper()
 	list, err := w.d.Client.Fork(t.Context(), w.id, sandbox.ForkRequest{Count: n, Name: name, Env: map[string]string{"GIVEN": name}})
 	if err != nil || len(list.Items) != n {
 		t.Fatalf("fork: %+v, %v", list, err)
 	}
-	var children []*world
+	var children []*subject
 	for i, s := range list.Items {
 		if s.Name != fmt.Sprintf("%s-%d", name, i) || s.ForkedFrom != w.id || s.State != sandbox.StateRunning || s.Metadata["forked_from"] != w.id {
 			t.Errorf("child %d: %+v", i, s)
 		}
 		c := w.at(s.ID, s.Name)
 		c.checkPlace(t, i, n, w.id)
-		if got := w.d.Sh(t, s.ID, "echo $BORN $GIVEN"); got != "in world "+name+"\n" {
+		if got := w.d.Sh(t, s.ID, "echo $BORN $GIVEN"); got != "in subject "+name+"\n" {
 			t.Errorf("%s: environment %q", c.hostname, got)
 		}
 		children = append(children, c)
@@ -132,7 +132,7 @@ func (w *world) fork(t *testing.T, n int, name string) []*world {
 }
 
 // checkPlace checks what a fork is told of its place among its siblings.
-func (w *world) checkPlace(t *testing.T, index, count int, parent string) {
+func (w *subject) checkPlace(t *testing.T, index, count int, parent string) {
 	t.Helper()
 	want := []string{strconv.Itoa(index), strconv.Itoa(count), parent}
 	got := strings.Fields(w.d.Sh(t, w.id, "echo $COVE_FORK_INDEX $COVE_FORK_COUNT $COVE_FORK_PARENT"))
@@ -155,7 +155,7 @@ func (w *world) checkPlace(t *testing.T, index, count int, parent string) {
 }
 
 // each runs a test for all worlds at the same time.
-func each(t *testing.T, all []*world, test func(t *testing.T, i int, c *world)) {
+func each(t *testing.T, all []*subject, test func(t *testing.T, i int, c *subject)) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for i, c := range all {

@@ -60,7 +60,7 @@ func progress(t testing.TB, d *covetest.Daemon, id string) []int {
 func goesOn(t testing.TB, d *covetest.Daemon, id string) {
 	t.Helper()
 	first := progress(t, d, id)
-	covetest.Eventually(covetest.Told*4, func() bool {
+	covetest.Eventually(covetest.DetectionLimit*4, func() bool {
 		for i, n := range progress(t, d, id) {
 			if n < first[i]+2 {
 				return false

@@ -14,7 +14,7 @@ import (
 // to the daemon and the machine meanwhile.
 func TestSurvives(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
-		w := build(t, d, "world", 200)
+		w := build(t, d, "subject", 200)
 		last := w.ask(t)
 		w.checkJobs(t, "at first")
 		made := w.make(t, "0.3")
@@ -56,7 +56,7 @@ func TestSurvives(t *testing.T) {
 }
 
 // pause pauses the sandbox and checks that nothing of it runs.
-func (w *world) pause(t *testing.T) {
+func (w *subject) pause(t *testing.T) {
 	t.Helper()
 	got, err := w.d.Client.Pause(t.Context(), w.id)
 	if err != nil || got.State != sandbox.StatePaused {

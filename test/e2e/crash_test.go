@@ -105,7 +105,7 @@ func TestDaemonDiesAtAnyMoment(t *testing.T) {
 			if err := d.Run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			d.Agrees(t, ids)
+			d.CheckConsistent(t, ids)
 		}
 		list, err := d.Client.List(t.Context(), sandbox.ListRequest{})
 		if err != nil {

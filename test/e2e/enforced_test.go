@@ -337,7 +337,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 			longEnough(t, 400*time.Millisecond, func(n time.Duration) bool {
 				began := time.Now()
 				res := run(t, d, sandbox.ExecRequest{Shell: "echo partial; sleep 4242 & sleep 4242", TimeoutMS: n.Milliseconds()})
-				if res.Job.EndCause != sandbox.EndTimeout || res.Stdout != "partial\n" && res.Stdout != "" || time.Since(began) > n+covetest.Told {
+				if res.Job.EndCause != sandbox.EndTimeout || res.Stdout != "partial\n" && res.Stdout != "" || time.Since(began) > n+covetest.DetectionLimit {
 					t.Errorf("after %v: %+v, stdout %q", time.Since(began), res.Job, res.Stdout)
 				}
 				return res.Stdout != "" // or the shell had not begun when its time was over
@@ -363,7 +363,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 		"background": func(t *testing.T, d *covetest.Daemon) {
 			began := time.Now()
 			res := run(t, d, sandbox.ExecRequest{Command: []string{"sleep", "30"}, Background: true})
-			if res.Job.State != sandbox.JobRunning || time.Since(began) > covetest.Told {
+			if res.Job.State != sandbox.JobRunning || time.Since(began) > covetest.DetectionLimit {
 				t.Errorf("after %v: %+v", time.Since(began), res.Job)
 			}
 			job, err := d.Client.SignalJob(t.Context(), one(t, d), res.Job.ID, "KILL", 0)
@@ -375,7 +375,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 			longEnough(t, 300*time.Millisecond, func(n time.Duration) bool {
 				// It waits for a file, so that it cannot end before the handover.
 				res := run(t, d, sandbox.ExecRequest{
-					Shell: "echo early; until rm /tmp/go 2>/dev/null; do sleep 0.05; done; echo late", HandoverMS: n.Milliseconds(), TimeoutMS: 120_000,
+					Shell: "echo early; until rm /tmp/go 2>/dev/null; do sleep 0.05; done; echo late", DetachAfterMS: n.Milliseconds(), TimeoutMS: 120_000,
 				})
 				if res.Job.State != sandbox.JobRunning || res.Stdout != "early\n" && res.Stdout != "" {
 					t.Errorf("at the handover: %+v, stdout %q", res.Job, res.Stdout)

@@ -27,7 +27,7 @@ func TestDamagedGoldenCheckpoint(t *testing.T) {
 		return found[0]
 	}
 	for _, name := range []string{"pages.img", "checkpoint.img"} {
-		if !covetest.Eventually(covetest.Told, func() bool { return golden() != "" }) {
+		if !covetest.Eventually(covetest.DetectionLimit, func() bool { return golden() != "" }) {
 			t.Fatal("no golden checkpoint is made")
 		}
 		if err := d.Stop(); err != nil {
@@ -49,7 +49,7 @@ func TestDamagedGoldenCheckpoint(t *testing.T) {
 		}
 		s := d.Create(t, sandbox.CreateRequest{})
 		d.Shows(t, s.ID, "echo it lives", "it lives")
-		if !covetest.Eventually(covetest.Told, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) }) {
+		if !covetest.Eventually(covetest.DetectionLimit, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) }) {
 			t.Errorf("the golden checkpoint with a damaged %s is kept", name)
 		}
 		if err := d.Stop(); err != nil {
@@ -59,7 +59,7 @@ func TestDamagedGoldenCheckpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !covetest.Eventually(covetest.Told, func() bool { return golden() != "" }) {
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return golden() != "" }) {
 		t.Error("no golden checkpoint is made anew")
 	}
 	s := d.Create(t, sandbox.CreateRequest{})

@@ -71,7 +71,7 @@ func TestHostMounts(t *testing.T) {
 		devices = host("losetup", "--noheadings", "--output", "NAME", "--associated", image)
 		return devices == ""
 	}
-	if !covetest.Eventually(covetest.Told, free) {
+	if !covetest.Eventually(covetest.DetectionLimit, free) {
 		t.Errorf("the disk was unmounted, and its device %s is in use", devices)
 	}
 	d.Shows(t, plain.ID, "echo here", "here")

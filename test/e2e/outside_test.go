@@ -39,7 +39,7 @@ func createNetwork(t *testing.T, d *covetest.Daemon) {
 		}
 		return false
 	}
-	if !covetest.Eventually(covetest.Told, blocked) {
+	if !covetest.Eventually(covetest.DetectionLimit, blocked) {
 		t.Errorf("the network log tells of no blocked connection: %+v, %v", list, err)
 	}
 	_, err = d.Client.Create(t.Context(), covetest.Small(func(r *sandbox.CreateRequest) { r.Network = &sandbox.NetworkPolicy{DenyOut: []string{"example.com"}} }))
@@ -88,12 +88,12 @@ func createPorts(t *testing.T, d *covetest.Daemon) {
 		got = fmt.Sprint(string(text), err)
 		return string(text) == "from inside"
 	}
-	if !covetest.Eventually(covetest.Told, answered) {
+	if !covetest.Eventually(covetest.DetectionLimit, answered) {
 		t.Errorf("port %s answers %q", address, got)
 	}
 }
 
-// execWebhook shows that a webhook into the host's own world is refused; those
+// execWebhook shows that a webhook to an internal address is refused; those
 // that are delivered are tested where a server may be told to.
 func execWebhook(t *testing.T, d *covetest.Daemon) {
 	s := with(t, d)

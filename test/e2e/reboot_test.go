@@ -50,6 +50,6 @@ func TestMachineRestarts(t *testing.T) {
 		if err != nil || got.State != sandbox.StateFailed || strings.Contains(got.Reason, "restarted") || got.Reason == "" {
 			t.Errorf("its cell was killed while the daemon was down: %+v, %v", got, err)
 		}
-		d.Agrees(t, map[string]bool{})
+		d.CheckConsistent(t, map[string]bool{})
 	})
 }

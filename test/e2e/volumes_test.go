@@ -89,7 +89,7 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 	// What a sandbox has open goes on after a pause, and in a fork.
 	_, err = d.Client.Exec(ctx, a.ID, sandbox.ExecRequest{Background: true, Shell: "exec 3>>/srv/deep/data/log 4>/scratch/kept; echo kept >&4; cd /srv/deep/data/d; while :; do echo tick >&3; sleep 0.1; done"}, nil)
 	must(err)
-	if !covetest.Eventually(covetest.Told, func() bool { return d.Sh(t, a.ID, "cat /scratch/kept 2>/dev/null") == "kept\n" }) {
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return d.Sh(t, a.ID, "cat /scratch/kept 2>/dev/null") == "kept\n" }) {
 		t.Fatal("the writer does not begin")
 	}
 	_, err = d.Client.Pause(ctx, a.ID)
@@ -99,7 +99,7 @@ func keepFiles(t *testing.T, d *covetest.Daemon, host string) {
 	before := ticks()
 	_, err = d.Client.Resume(ctx, a.ID, sandbox.ResumeRequest{})
 	must(err)
-	if !covetest.Eventually(covetest.Told, func() bool { return ticks() != before }) {
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return ticks() != before }) {
 		t.Error("the writer does not go on")
 	}
 	d.Shows(t, a.ID, "cat /scratch/kept", "kept")

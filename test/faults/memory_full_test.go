@@ -41,7 +41,7 @@ func TestMemoryFull(t *testing.T) {
 				t.Errorf("%s does not say %q: %v", what, part, err)
 			}
 		}
-		if took := time.Since(began); took > covetest.Told {
+		if took := time.Since(began); took > covetest.DetectionLimit {
 			t.Errorf("%s is refused after %s", what, took)
 		}
 	}
@@ -103,7 +103,7 @@ func memoryGroup(t *testing.T, mib int64) (dir string) {
 			_ = os.Remove(filepath.Join(dir, "cove"))
 			return os.Remove(dir) == nil
 		}
-		if !covetest.Eventually(covetest.Told, gone) {
+		if !covetest.Eventually(covetest.DetectionLimit, gone) {
 			t.Errorf("the cgroup %s cannot be removed", dir)
 		}
 	})

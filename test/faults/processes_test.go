@@ -57,7 +57,7 @@ func TestKillMatrix(t *testing.T) {
 			for _, phase := range phases {
 				t.Run(victim+" during "+phase.name, func(t *testing.T) {
 					killDuring(t, d, victim, phase.begin)
-					d.Agrees(t, ids)
+					d.CheckConsistent(t, ids)
 					d.Shows(t, "neighbour", "echo fine", "fine")
 				})
 			}
@@ -111,7 +111,7 @@ func strike(t *testing.T, d *covetest.Daemon, victim, id string) {
 	case agent:
 		// As on Linux, SIGKILL does not reach the first process from inside;
 		// SIGQUIT ends a Go program that does not expect it.
-		ctx, cancel := context.WithTimeout(t.Context(), covetest.Told)
+		ctx, cancel := context.WithTimeout(t.Context(), covetest.DetectionLimit)
 		defer cancel()
 		_, _ = d.Exec(ctx, id, sandbox.ExecRequest{Shell: "kill -KILL 1; kill -QUIT 1; kill -SEGV 1; kill -ABRT 1", User: "root"})
 	default:
@@ -137,12 +137,12 @@ func settled(t *testing.T, d *covetest.Daemon, id, victim string) *sandbox.Sandb
 		}
 		return got.State.Final()
 	}
-	if !covetest.Eventually(covetest.Told, known) {
-		t.Fatalf("%v after the kill of %s the sandbox is %+v, %v", covetest.Told, victim, got, err)
+	if !covetest.Eventually(covetest.DetectionLimit, known) {
+		t.Fatalf("%v after the kill of %s the sandbox is %+v, %v", covetest.DetectionLimit, victim, got, err)
 	}
 	if victim == agent && got.State == sandbox.StateRunning {
 		// It may be on its way out: a call tells.
-		ctx, cancel := context.WithTimeout(t.Context(), covetest.Told)
+		ctx, cancel := context.WithTimeout(t.Context(), covetest.DetectionLimit)
 		defer cancel()
 		if _, err := d.Exec(ctx, id, sandbox.ExecRequest{Command: []string{"true"}}); err != nil {
 			if got, err = d.Client.Get(t.Context(), id); err != nil {
@@ -189,7 +189,7 @@ func foreground(t *testing.T, d *covetest.Daemon, id string) aftermath {
 			_, err := d.Client.StatFile(t.Context(), id, "/workspace/through")
 			return err == nil
 		}
-		if !covetest.Eventually(covetest.Told, finished) {
+		if !covetest.Eventually(covetest.DetectionLimit, finished) {
 			t.Errorf("the command did not go on; its caller was told %v", err)
 		}
 	}
@@ -247,7 +247,7 @@ func upload(t *testing.T, d *covetest.Daemon, id string) aftermath {
 			whole := err == nil
 			return shErr == nil && slices.Contains(names, "big") == whole && len(names) == map[bool]int{true: 2, false: 1}[whole]
 		}
-		if !covetest.Eventually(covetest.Told, only) {
+		if !covetest.Eventually(covetest.DetectionLimit, only) {
 			t.Errorf("the upload ended with %v, but there are\n%s", err, d.Sh(t, id, "ls -lA /workspace"))
 		}
 		if err != nil {
@@ -288,7 +288,7 @@ func TestKillMatrixOfCreation(t *testing.T) {
 			for _, delay := range delays {
 				t.Run(fmt.Sprintf("%s %d ms after it appeared", victim, delay), func(t *testing.T) {
 					killCreation(t, d, victim, delay*time.Millisecond)
-					d.Agrees(t, ids)
+					d.CheckConsistent(t, ids)
 				})
 			}
 		}
@@ -317,7 +317,7 @@ func killCreation(t *testing.T, d *covetest.Daemon, victim string, delay time.Du
 		pid, ok = covetest.ProcessOf(id, victim)
 		return ok
 	}
-	if !covetest.Eventually(covetest.Told, appeared) {
+	if !covetest.Eventually(covetest.DetectionLimit, appeared) {
 		t.Fatalf("no %s of the new sandbox %q appeared", victim, id)
 	}
 	<-time.After(delay)

@@ -19,11 +19,11 @@ import (
 type scene struct {
 	// act calls the verb.
 	act func(context.Context) error
-	// before is the world now, after is the world when the verb has done its work.
-	before, after covetest.World
+	// before is the expected state now, after the one once the verb has completed.
+	before, after covetest.Expected
 	// hit are the sandboxes whose machines may be struck.
 	hit []string
-	// extra checks what is not in the world, if set.
+	// extra checks what the expected state does not cover, if set.
 	extra func(t *testing.T, done bool)
 }
 
@@ -134,7 +134,7 @@ func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int,
 	var actErr error
 	select {
 	case actErr = <-done:
-	case <-time.After(covetest.Told):
+	case <-time.After(covetest.DetectionLimit):
 		t.Fatal("the call in flight hangs")
 	}
 	if victim == serve {
@@ -143,17 +143,17 @@ func cutOff(t *testing.T, d *covetest.Daemon, s *scene, victim string, turn int,
 		}
 	}
 	answered := time.Since(at)
-	worlds := []covetest.World{s.before, s.after}
+	expected := []covetest.Expected{s.before, s.after}
 	switch {
 	case actErr == nil:
-		worlds = worlds[1:] // what the caller was told is so
+		expected = expected[1:] // what the caller was told is so
 	case victim != serve:
-		worlds = worlds[:1]
+		expected = expected[:1]
 	}
 	if code := sandbox.CodeOf(actErr); actErr != nil && (code == sandbox.CodeInternal || strings.Contains(actErr.Error(), "\n")) {
 		t.Errorf("the error has the code %q: %v", code, actErr)
 	}
-	now, err := d.Settle(t.Context(), mayFail, worlds...)
+	now, err := d.Settle(t.Context(), mayFail, expected...)
 	if err != nil {
 		t.Errorf("the call ended with %v, and then: %v", actErr, err)
 		wipe(t, d, groups)
@@ -203,8 +203,8 @@ func strikeMachine(t *testing.T, d *covetest.Daemon, old []covetest.Target, know
 	}, err == nil
 }
 
-// usable checks that every living sandbox of a world can be worked with.
-func usable(t *testing.T, d *covetest.Daemon, w covetest.World) {
+// usable checks that every living sandbox of w can be worked with.
+func usable(t *testing.T, d *covetest.Daemon, w covetest.Expected) {
 	t.Helper()
 	paused := false
 	for id, want := range w.Sandboxes {
@@ -265,7 +265,7 @@ func wipe(t *testing.T, d *covetest.Daemon, groups []string) {
 func stage(t *testing.T, d *covetest.Daemon) (string, covetest.Want) {
 	t.Helper()
 	s := d.Create(t, covetest.Small())
-	if err := d.Witness(t.Context(), s.ID, "word-"+s.ID); err != nil {
+	if err := d.StartWitness(t.Context(), s.ID, "word-"+s.ID); err != nil {
 		t.Fatal(err)
 	}
 	want := covetest.Want{State: sandbox.StateRunning, Held: covetest.Held{Files: map[string]string{}, Memory: "word-" + s.ID + " 0"}}
@@ -303,8 +303,8 @@ func count(t *testing.T, d *covetest.Daemon, id string, want *covetest.Want) {
 	want.Held.Memory = fmt.Sprintf("%s %d", word, n+1)
 }
 
-func alone(id string, want covetest.Want) covetest.World {
-	return covetest.World{Sandboxes: map[string]covetest.Want{id: want}}
+func alone(id string, want covetest.Want) covetest.Expected {
+	return covetest.Expected{Sandboxes: map[string]covetest.Want{id: want}}
 }
 
 func pausing(t *testing.T, d *covetest.Daemon) *scene {
@@ -389,7 +389,7 @@ func restoring(t *testing.T, d *covetest.Daemon) *scene {
 }
 
 // family is a parent and a child that have both gone on since the fork.
-func family(t *testing.T, d *covetest.Daemon) (parent, child string, w covetest.World) {
+func family(t *testing.T, d *covetest.Daemon) (parent, child string, w covetest.Expected) {
 	t.Helper()
 	parent, p := stage(t, d)
 	list, err := d.Client.Fork(t.Context(), parent, sandbox.ForkRequest{})
@@ -404,7 +404,7 @@ func family(t *testing.T, d *covetest.Daemon) (parent, child string, w covetest.
 	}
 	put(t, d, child, &c, "first", "changed by the child")
 	count(t, d, child, &c)
-	return parent, child, covetest.World{Sandboxes: map[string]covetest.Want{parent: p, child: c}}
+	return parent, child, covetest.Expected{Sandboxes: map[string]covetest.Want{parent: p, child: c}}
 }
 
 func mergingWhole(t *testing.T, d *covetest.Daemon) *scene {

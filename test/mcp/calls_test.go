@@ -20,9 +20,9 @@ import (
 	"github.com/cove-sh/cove/internal/testing/dialecttest"
 )
 
-// handover is 45 s in the product; see internal/doors/dialect/native. Progress is told
+// detachAfter is 45 s in the product; see internal/doors/dialect/native. Progress is told
 // after 1, 3 and 5 seconds.
-const handover = 6 * time.Second
+const detachAfter = 6 * time.Second
 
 // TestCalls is what calls of tools do with real sandboxes, whatever the door.
 func TestCalls(t *testing.T) {
@@ -40,11 +40,11 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestHandover calls a server whose handover is sooner than the product's.
-func TestHandover(t *testing.T) {
+// TestDetach calls a server which detaches sooner than the product's.
+func TestDetach(t *testing.T) {
 	t.Parallel() // as each subtest: most of it is the wait
 	d := daemon(t, covetest.Options{Dev: true})
-	cfg := mcpserver.Config{Service: d.Client, Toolsets: []string{dialect.AllToolsets}, Handover: handover}
+	cfg := mcpserver.Config{Service: d.Client, Toolsets: []string{dialect.AllToolsets}, DetachAfter: detachAfter}
 	url := serveHTTP(t, cfg)
 	http := func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: url} }
 	stdio := dialecttest.InProcess(t, d, cfg)
@@ -59,7 +59,7 @@ func TestHandover(t *testing.T) {
 			s := o.open(t)
 			box := s.ok("sandbox_create", nil).text("id")
 			defer s.ok("sandbox_kill", map[string]any{"sandbox": box})
-			testHandover(t, s, box)
+			testDetach(t, s, box)
 		})
 	}
 }
@@ -67,17 +67,17 @@ func TestHandover(t *testing.T) {
 // A command that outlives the call becomes a job that can be followed, and on
 // the way the client is told of progress. The command ends when a file is there,
 // which is written afterwards.
-func testHandover(t *testing.T, s *session, box string) {
+func testDetach(t *testing.T, s *session, box string) {
 	start := time.Now()
 	run := s.ok("sandbox_exec", map[string]any{"sandbox": box, "shell": "echo first; until [ -e handed-over ]; do sleep 0.05; done; echo second; exit 7"})
-	if took := time.Since(start); took < handover || took > 30*time.Second {
-		t.Errorf("the call took %s, want the %s until it is handed over", took, handover)
+	if took := time.Since(start); took < detachAfter || took > 30*time.Second {
+		t.Errorf("the call took %s, want the %s until it is handed over", took, detachAfter)
 	}
 	if run.text("state") != "running" || run.text("stdout") != "first\n" || run.text("job_id") == "" || !strings.Contains(run.text("hint"), "job_get") {
 		t.Fatalf("%v, want a running job and how to follow it", run)
 	}
 	if !slices.Contains(s.told(), "running; 6 bytes of output") {
-		t.Errorf("no progress was told in %s", handover)
+		t.Errorf("no progress was told in %s", detachAfter)
 	}
 	s.ok("file_write", map[string]any{"sandbox": box, "path": "handed-over", "content": "go on"})
 	job := s.ok("job_get", map[string]any{"sandbox": box, "job_id": run.text("job_id"), "wait_ms": 30_000, "stdout_offset": 6})

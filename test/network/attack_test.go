@@ -103,7 +103,7 @@ assert answer[:1] == b"\x16", answer`
 	})
 }
 
-// Attack: code in a sandbox looks for the host's own world: its loopback, its
+// Attack: code in a sandbox looks for internal addresses: the host's loopback, its
 // addresses, its network, the metadata of its cloud; by address, and by names
 // that lead there, with a public address beside.
 func TestAttackHostsWorld(t *testing.T) {

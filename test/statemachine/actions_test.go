@@ -81,8 +81,8 @@ func (w *walk) next(prefix string) string {
 // born is a model with one new sandbox that is no fork.
 func (w *walk) born(held covetest.Held) model {
 	m := w.now.clone()
-	m.world.Born, m.world.Parent = 1, ""
-	m.world.Child = covetest.Want{State: sandbox.StateRunning, Held: held}
+	m.sandboxes.Born, m.sandboxes.Parent = 1, ""
+	m.sandboxes.Child = covetest.Want{State: sandbox.StateRunning, Held: held}
 	return m
 }
 
@@ -128,7 +128,7 @@ func write(w *walk, t *rapid.T) *step {
 
 func remove(w *walk, t *rapid.T) *step {
 	id, ok := w.one(t, "sandbox", alive)
-	names := slices.Sorted(maps.Keys(w.now.world.Sandboxes[id].Held.Files))
+	names := slices.Sorted(maps.Keys(w.now.sandboxes.Sandboxes[id].Held.Files))
 	if !ok || len(names) == 0 {
 		return nil
 	}
@@ -147,10 +147,10 @@ func count(w *walk, t *rapid.T) *step {
 		return nil
 	}
 	s := &step{after: w.now.clone()}
-	memory := w.now.world.Sandboxes[id].Held.Memory
+	memory := w.now.sandboxes.Sandboxes[id].Held.Memory
 	if memory == "" {
 		word := w.next("word")
-		s.name, s.act = "remember in "+id, func(ctx context.Context) error { return w.d.Witness(ctx, id, word) }
+		s.name, s.act = "remember in "+id, func(ctx context.Context) error { return w.d.StartWitness(ctx, id, word) }
 		s.after.set(id, func(want *covetest.Want) { want.Held.Memory = word + " 0" })
 		return s.alone()
 	}
@@ -218,8 +218,8 @@ func fork1to3(w *walk, t *rapid.T) *step {
 	}
 	n := rapid.IntRange(1, min(3, w.room())).Draw(t, "forks")
 	s := &step{name: fmt.Sprintf("fork %s, %d times", id, n), after: w.now.clone(), cut: []model{w.now}, parent: id, prefer: []string{id}}
-	s.after.world.Born, s.after.world.Parent = n, id
-	s.after.world.Child = covetest.Want{State: sandbox.StateRunning, Held: w.now.world.Sandboxes[id].Held}
+	s.after.sandboxes.Born, s.after.sandboxes.Parent = n, id
+	s.after.sandboxes.Child = covetest.Want{State: sandbox.StateRunning, Held: w.now.sandboxes.Sandboxes[id].Held}
 	s.act = func(ctx context.Context) error {
 		list, err := w.d.Client.Fork(ctx, id, sandbox.ForkRequest{Count: n})
 		if err == nil && len(list.Items) != n {
@@ -235,7 +235,7 @@ func snapshot(w *walk, t *rapid.T) *step {
 	if !ok || len(w.now.snaps) >= maxSnaps {
 		return nil
 	}
-	k := kept{kind: rapid.SampledFrom([]sandbox.SnapshotKind{sandbox.SnapshotMemory, sandbox.SnapshotFiles}).Draw(t, "kind"), held: w.now.world.Sandboxes[id].Held}
+	k := kept{kind: rapid.SampledFrom([]sandbox.SnapshotKind{sandbox.SnapshotMemory, sandbox.SnapshotFiles}).Draw(t, "kind"), held: w.now.sandboxes.Sandboxes[id].Held}
 	if k.kind == sandbox.SnapshotFiles {
 		k.held.Memory = ""
 	}
@@ -299,7 +299,7 @@ func mergeWhole(w *walk, t *rapid.T) *step {
 		return nil
 	}
 	s := &step{name: "merge the whole of " + winner + " into " + parent, after: w.now.clone(), cut: w.now.awake(winner), prefer: []string{parent, winner}}
-	held := w.now.world.Sandboxes[winner].Held
+	held := w.now.sandboxes.Sandboxes[winner].Held
 	s.after.set(parent, func(want *covetest.Want) { want.State, want.Held = sandbox.StateRunning, held })
 	s.after.set(winner, func(want *covetest.Want) { *want = covetest.Want{State: sandbox.StateKilled, Name: want.Name} })
 	s.act = func(ctx context.Context) error {
@@ -325,7 +325,7 @@ func mergeFiles(w *walk, t *rapid.T) *step {
 	parent, winner := family[0], family[1]
 	policy := rapid.SampledFrom([]sandbox.MergePolicy{sandbox.PolicyNone, sandbox.PolicyOurs, sandbox.PolicyTheirs}).Draw(t, "policy")
 	base, _ := w.now.baseOf(parent, winner)
-	files, conflicts := merged(base, w.now.world.Sandboxes[parent].Held.Files, w.now.world.Sandboxes[winner].Held.Files, policy)
+	files, conflicts := merged(base, w.now.sandboxes.Sandboxes[parent].Held.Files, w.now.sandboxes.Sandboxes[winner].Held.Files, policy)
 	s := &step{
 		name:  fmt.Sprintf("merge the files of %s into %s with policy %q: conflicts %v", winner, parent, policy, conflicts),
 		after: w.now.clone(), cut: w.now.awake(parent, winner), prefer: []string{parent, winner},
@@ -355,13 +355,13 @@ func diff(w *walk, t *rapid.T) *step {
 	if !ok {
 		return nil
 	}
-	was := w.now.world.Sandboxes[from].Held.Files
+	was := w.now.sandboxes.Sandboxes[from].Held.Files
 	if rapid.Bool().Draw(t, "against a snapshot") {
 		if name, ok := w.aSnapshot(t); ok {
 			from, was = name, w.now.snaps[name].held.Files
 		}
 	}
-	want := differences(was, w.now.world.Sandboxes[to].Held.Files)
+	want := differences(was, w.now.sandboxes.Sandboxes[to].Held.Files)
 	s := &step{name: "compare " + to + " with " + from, after: w.now.clone(), cut: []model{w.now}, prefer: []string{to}}
 	s.act = func(ctx context.Context) error {
 		d, err := w.d.Client.Diff(ctx, to, sandbox.DiffRequest{Against: from, Paths: []string{dir}})

@@ -11,8 +11,8 @@ import (
 
 // model is what there must be.
 type model struct {
-	world covetest.World
-	snaps map[string]kept // by name
+	sandboxes covetest.Expected
+	snaps     map[string]kept // by name
 	// records are what else must last.
 	records map[record]bool
 	// forks tells of each fork from whom it came, and what that one's files were.
@@ -33,13 +33,13 @@ type fork struct {
 
 func newModel() model {
 	return model{
-		world: covetest.World{Sandboxes: map[string]covetest.Want{}, Past: map[string]bool{}},
-		snaps: map[string]kept{}, records: map[record]bool{}, forks: map[string]fork{},
+		sandboxes: covetest.Expected{Sandboxes: map[string]covetest.Want{}, Past: map[string]bool{}},
+		snaps:     map[string]kept{}, records: map[record]bool{}, forks: map[string]fork{},
 	}
 }
 
 func (m model) clone() model {
-	m.world, m.snaps, m.records, m.forks, m.order = m.world.Clone(), maps.Clone(m.snaps), maps.Clone(m.records), maps.Clone(m.forks), slices.Clone(m.order)
+	m.sandboxes, m.snaps, m.records, m.forks, m.order = m.sandboxes.Clone(), maps.Clone(m.snaps), maps.Clone(m.records), maps.Clone(m.forks), slices.Clone(m.order)
 	return m
 }
 
@@ -47,7 +47,7 @@ func (m model) clone() model {
 func (m *model) living(states ...sandbox.State) []string {
 	var ids []string
 	for _, id := range m.order {
-		if w, ok := m.world.Sandboxes[id]; ok && slices.Contains(states, w.State) {
+		if w, ok := m.sandboxes.Sandboxes[id]; ok && slices.Contains(states, w.State) {
 			ids = append(ids, id)
 		}
 	}
@@ -59,7 +59,7 @@ func (m *model) living(states ...sandbox.State) []string {
 func (m model) awake(ids ...string) []model {
 	all := []model{m}
 	for _, id := range ids {
-		if m.world.Sandboxes[id].State != sandbox.StatePaused {
+		if m.sandboxes.Sandboxes[id].State != sandbox.StatePaused {
 			continue
 		}
 		for _, one := range slices.Clone(all) {
@@ -74,11 +74,11 @@ func (m model) awake(ids ...string) []model {
 // unpowered is the model after a loss of power: what was not paused has ended.
 func (m model) unpowered() model {
 	m = m.clone()
-	m.world.Born, m.world.Parent = 0, ""
-	for id, want := range maps.Clone(m.world.Sandboxes) {
+	m.sandboxes.Born, m.sandboxes.Parent = 0, ""
+	for id, want := range maps.Clone(m.sandboxes.Sandboxes) {
 		if want.State != sandbox.StatePaused {
-			delete(m.world.Sandboxes, id)
-			m.world.Past[id] = true
+			delete(m.sandboxes.Sandboxes, id)
+			m.sandboxes.Past[id] = true
 		}
 	}
 	return m
@@ -86,9 +86,9 @@ func (m model) unpowered() model {
 
 // set changes what a sandbox must be.
 func (m *model) set(id string, change func(*covetest.Want)) {
-	w := m.world.Sandboxes[id]
+	w := m.sandboxes.Sandboxes[id]
 	change(&w)
-	m.world.Sandboxes[id] = w
+	m.sandboxes.Sandboxes[id] = w
 }
 
 // put notes a file; an empty digest removes it.
@@ -104,9 +104,9 @@ func (m *model) put(id, name, digest string) {
 	})
 }
 
-// adopt numbers the sandboxes that are new in a world, and notes from whom the
+// adopt numbers the sandboxes that are new, and notes from whom the
 // forks among them came.
-func (m *model) adopt(now, before covetest.World, parent string) {
+func (m *model) adopt(now, before covetest.Expected, parent string) {
 	for _, id := range slices.Sorted(maps.Keys(now.Sandboxes)) {
 		if slices.Contains(m.order, id) {
 			continue
@@ -116,7 +116,7 @@ func (m *model) adopt(now, before covetest.World, parent string) {
 			m.forks[id] = fork{parent: parent, base: before.Sandboxes[parent].Held.Files}
 		}
 	}
-	m.world = now
+	m.sandboxes = now
 }
 
 // baseOf returns the files of the parent as they were when the winner, or the
@@ -124,7 +124,7 @@ func (m *model) adopt(now, before covetest.World, parent string) {
 func (m *model) baseOf(parent, winner string) (map[string]string, bool) {
 	for id := winner; ; {
 		f, ok := m.forks[id]
-		if !ok || m.world.Past[id] {
+		if !ok || m.sandboxes.Past[id] {
 			return nil, false
 		}
 		if f.parent == parent {

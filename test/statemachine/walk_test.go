@@ -103,7 +103,7 @@ func (w *walk) start(ctx context.Context) error {
 	}
 	all, err := w.d.All(ctx)
 	for id := range all {
-		w.now.world.Past[id] = true
+		w.now.sandboxes.Past[id] = true
 	}
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (w *walk) end(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("look into %s, which was paused: %w", id, err)
 		}
-		if want := w.now.world.Sandboxes[id].Held; !held.Equal(want) {
+		if want := w.now.sandboxes.Sandboxes[id].Held; !held.Equal(want) {
 			return fmt.Errorf("%s, which was paused, holds %+v; want %+v", id, held, want)
 		}
 	}
@@ -239,29 +239,29 @@ func (w *walk) settle(ctx context.Context, mayFail func(string) bool, models []m
 	if err != nil {
 		return err
 	}
-	var worlds []covetest.World
+	var expected []covetest.Expected
 	var fitting []model
 	for _, m := range models {
 		if slices.Equal(names, slices.Sorted(maps.Keys(m.snaps))) && maps.Equal(records, m.records) {
-			worlds, fitting = append(worlds, m.world), append(fitting, m)
+			expected, fitting = append(expected, m.sandboxes), append(fitting, m)
 		}
 	}
 	if len(fitting) == 0 {
 		return fmt.Errorf("there are the snapshots %v and the records %v, which fit neither the old nor the new state: %v", names, records, before.records)
 	}
-	now, err := w.d.Settle(ctx, mayFail, worlds...)
+	now, err := w.d.Settle(ctx, mayFail, expected...)
 	if err != nil {
 		return err
 	}
 	w.now = fitting[0].clone()
-	w.now.adopt(now, before.world, parent)
+	w.now.adopt(now, before.sandboxes, parent)
 	return nil
 }
 
 // prepare makes the directory of files in new sandboxes.
 func (w *walk) prepare(ctx context.Context) error {
 	for _, id := range w.now.living(running...) {
-		if want := w.now.world.Sandboxes[id].Held; len(want.Files) > 0 || want.Memory != "" {
+		if want := w.now.sandboxes.Sandboxes[id].Held; len(want.Files) > 0 || want.Memory != "" {
 			continue
 		}
 		if _, err := w.d.Client.MakeDir(ctx, id, sandbox.MakeDirRequest{Path: dir}); err != nil && sandbox.CodeOf(err) != sandbox.CodeConflict {

@@ -13,12 +13,12 @@ import (
 // What the network of a step has blocked is told when it fails, also if what runs
 // now and then has removed the logs of sandboxes without a record before.
 func TestBuildTellsWhatWasBlocked(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	end := filepath.Join(t.TempDir(), "end")
 	b := w.beginBuild(sandbox.BuildTemplateRequest{Name: "blocked", Spec: steps("echo begun; until [ -e " + end + " ]; do sleep 0.01; done; exit 3")})
 	begun := false
 	var machines []string
-	_, err := w.FollowBuild(red(t), b.ID, func(e sandbox.BuildEvent) error {
+	_, err := w.FollowBuild(asRed(t), b.ID, func(e sandbox.BuildEvent) error {
 		if begun || !strings.Contains(e.Log, "begun") {
 			return nil // the reason has it too
 		}

@@ -21,7 +21,7 @@ func TestBuildLogin(t *testing.T) {
 	const password = "hunter2-for-one-build"
 	login := &sandbox.RegistryLogin{Username: "me", Password: sandbox.NewSecretValue(password)}
 	var log bytes.Buffer
-	w := newWorld(t, func(c *Config) {
+	w := newHarness(t, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	w.templates.OnBase = func(_ context.Context, spec *sandbox.TemplateSpec, _ func(string, float64, string)) error {
@@ -44,7 +44,7 @@ func TestBuildLogin(t *testing.T) {
 	if len(got) != 2 || got[0].Username != "me" || got[0].Password.Reveal() != password {
 		t.Fatalf("the logins are %v", got)
 	}
-	audit, err := w.Audit(red(t), sandbox.AuditRequest{})
+	audit, err := w.Audit(asRed(t), sandbox.AuditRequest{})
 	must(t, err)
 	shown, err := json.Marshal([]any{audit, got, sandbox.BuildTemplateRequest{Login: login}})
 	must(t, err)
@@ -67,19 +67,19 @@ func TestBuildLogin(t *testing.T) {
 }
 
 func TestBuildLoginRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	for name, l := range map[string]sandbox.RegistryLogin{
 		"no user": {Password: sandbox.NewSecretValue("p")}, "no password": {Username: "me"}, "a colon": {Username: "me:you", Password: sandbox.NewSecretValue("p")},
 		"a line": {Username: "me\nyou", Password: sandbox.NewSecretValue("p")}, "a long name": {Username: strings.Repeat("x", 257), Password: sandbox.NewSecretValue("p")},
 		"a long password": {Username: "me", Password: sandbox.NewSecretValue(strings.Repeat("secret", sandbox.MaxSecretBytes))}, "no text": {Username: "me", Password: sandbox.NewSecretValue("secret\xff")},
 	} {
-		_, err := w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "x", Spec: &sandbox.TemplateSpec{From: sandbox.TemplateSource{Image: "a:1"}}, Login: &l})
+		_, err := w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "x", Spec: &sandbox.TemplateSpec{From: sandbox.TemplateSource{Image: "a:1"}}, Login: &l})
 		wantCode(t, err, sandbox.CodeInvalid)
 		if strings.Contains(fmt.Sprint(err), "secret") || strings.Contains(fmt.Sprint(err), "you") {
 			t.Errorf("%s: it repeats what it was given: %v", name, err)
 		}
 	}
-	_, err := w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "x", Spec: steps("true"), Login: &sandbox.RegistryLogin{Username: "me", Password: sandbox.NewSecretValue("p")}})
+	_, err := w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "x", Spec: steps("true"), Login: &sandbox.RegistryLogin{Username: "me", Password: sandbox.NewSecretValue("p")}})
 	wantCode(t, err, sandbox.CodeInvalid)
 	if len(w.templates.Logins()) > 0 {
 		t.Error("a login was used")

@@ -13,7 +13,7 @@ import (
 // TestBuildLogText has a step write characters in pieces, on both streams at the
 // same time, and what is no text.
 func TestBuildLogText(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	pipe := filepath.Join(t.TempDir(), "on")
 	must(t, syscall.Mkfifo(pipe, 0o600))
 	on, err := os.OpenFile(pipe, os.O_RDWR, 0)
@@ -24,7 +24,7 @@ read line < ` + pipe + `
 printf '\254.'; printf '\230\200.bad:\377.cut:\342\202' >&2; echo x > x`
 	begun := w.beginBuild(sandbox.BuildTemplateRequest{Name: "mine", Spec: steps(script)})
 	var log string
-	b, err := w.FollowBuild(red(t), begun.ID, func(e sandbox.BuildEvent) error {
+	b, err := w.FollowBuild(asRed(t), begun.ID, func(e sandbox.BuildEvent) error {
 		had := strings.Contains(log, "out:") && strings.Contains(log, "err:")
 		log += e.Log
 		if !had && strings.Contains(log, "out:") && strings.Contains(log, "err:") {

@@ -12,7 +12,7 @@ import (
 // step does, with the network that builds have by default. What the template
 // says itself stays as it is.
 func TestNPMOfTheMachine(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.templates.NPM = image.NPMSettings{Registry: "http://127.0.0.1:4873/", Authorities: []byte("an authority\n")}
 	const show = `echo "asks $npm_config_registry"; cat "$NODE_EXTRA_CA_CERTS"`
 	own := steps(show)

@@ -12,7 +12,7 @@ import (
 // Sandboxes of builds count for the quota as others do, with the resources that
 // they really have.
 func TestBuildsAndQuota(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 2, MemoryMiB: 4096} })
+	w := newHarness(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 2, MemoryMiB: 4096} })
 	big := steps("echo big > x")
 	big.Resources.MemoryMiB = 3000
 	if b, log, _ := w.follow(w.beginBuild(sandbox.BuildTemplateRequest{Name: "big", Spec: big}).ID); b.State != sandbox.BuildReady {
@@ -34,9 +34,9 @@ func TestBuildsAndQuota(t *testing.T) {
 		return ctx.Err()
 	}
 	waiting := w.beginBuild(sandbox.BuildTemplateRequest{Name: "waiting", Spec: steps("echo z > z")})
-	_, err := w.Create(red(t), sandbox.CreateRequest{})
+	_, err := w.Create(asRed(t), sandbox.CreateRequest{})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
-	_, err = w.Fork(red(t), sbx.ID, sandbox.ForkRequest{Count: 1})
+	_, err = w.Fork(asRed(t), sbx.ID, sandbox.ForkRequest{Count: 1})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
 	if _, err := w.Create(as(t.Context(), "blue"), sandbox.CreateRequest{}); err != nil {
 		t.Errorf("another team's: %v", err)

@@ -29,11 +29,11 @@ func steps(run ...string) *sandbox.TemplateSpec {
 }
 
 // follow returns a build when it has ended, with its log.
-func (w *world) follow(id string) (*sandbox.Build, string, []string) {
+func (w *harness) follow(id string) (*sandbox.Build, string, []string) {
 	w.t.Helper()
 	var log strings.Builder
 	var titles []string
-	b, err := w.FollowBuild(red(w.t), id, func(e sandbox.BuildEvent) error {
+	b, err := w.FollowBuild(asRed(w.t), id, func(e sandbox.BuildEvent) error {
 		if e.Step != "" && (len(titles) == 0 || titles[len(titles)-1] != e.Step) {
 			titles = append(titles, e.Step)
 		}
@@ -45,15 +45,15 @@ func (w *world) follow(id string) (*sandbox.Build, string, []string) {
 }
 
 // begin starts a build.
-func (w *world) beginBuild(req sandbox.BuildTemplateRequest) *sandbox.Build {
+func (w *harness) beginBuild(req sandbox.BuildTemplateRequest) *sandbox.Build {
 	w.t.Helper()
-	b, err := w.StartBuild(red(w.t), req)
+	b, err := w.StartBuild(asRed(w.t), req)
 	must(w.t, err)
 	return b
 }
 
 func TestBuildSteps(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	spec := steps("echo one > first; echo to the log", "echo two > second; echo $A >> second; cat second >&2")
 	spec.Run[1].Env = map[string]string{"A": "b=c"}
 	spec.Ports = []int{8080}
@@ -77,7 +77,7 @@ func TestBuildSteps(t *testing.T) {
 	if diff := cmp.Diff(want, titles); diff != "" {
 		t.Error(diff)
 	}
-	tm, err := w.GetTemplate(red(t), "mine")
+	tm, err := w.GetTemplate(asRed(t), "mine")
 	must(t, err)
 	if tm.Digest == "sha256:base" || !slices.Equal(tm.Ports, []int{8080}) {
 		t.Errorf("template %+v", tm)
@@ -87,7 +87,7 @@ func TestBuildSteps(t *testing.T) {
 	}
 	// Nothing of the sandboxes in which the steps ran is left, or was ever seen.
 	w.agree()
-	all, err := w.List(red(t), sandbox.ListRequest{States: states})
+	all, err := w.List(asRed(t), sandbox.ListRequest{States: states})
 	must(t, err)
 	if len(all.Items) != 0 {
 		t.Errorf("sandboxes of builds are listed: %+v", all.Items)
@@ -121,7 +121,7 @@ func TestBuildSteps(t *testing.T) {
 	if b, log, _ := w.follow(forced.ID); b.Version != 2 || !strings.Contains(log, "to the log") {
 		t.Errorf("built anew: %+v %q", b, log)
 	}
-	list, err := w.ListBuilds(red(t), sandbox.ListBuildsRequest{Template: "mine"})
+	list, err := w.ListBuilds(asRed(t), sandbox.ListBuildsRequest{Template: "mine"})
 	must(t, err)
 	var ids []string
 	for _, b := range list.Items {
@@ -130,24 +130,24 @@ func TestBuildSteps(t *testing.T) {
 	if diff := cmp.Diff([]string{forced.ID, same.ID, started.ID}, ids); diff != "" {
 		t.Error(diff)
 	}
-	if b, err := w.CancelBuild(red(t), started.ID); err != nil || b.State != sandbox.BuildReady {
+	if b, err := w.CancelBuild(asRed(t), started.ID); err != nil || b.State != sandbox.BuildReady {
 		t.Errorf("cancel of one that has ended: %+v %v", b, err)
 	}
 }
 
 func TestBuildFails(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	spec := steps("echo fine > fine", "for i in 1 2 3; do echo line $i; done; exit 7", "echo never > never")
 	b, _, _ := w.follow(w.beginBuild(sandbox.BuildTemplateRequest{Name: "broken", Spec: spec}).ID)
 	want := "step 2 of 3 (run: for i in 1 2 3; do echo line $i; done; exit 7): it failed with exit code 7; its last output:\nline 1\nline 2\nline 3"
 	if b.State != sandbox.BuildFailed || b.Reason != want {
 		t.Errorf("failed %+v\nwant %q", b, want)
 	}
-	_, err := w.GetTemplate(red(t), "broken")
+	_, err := w.GetTemplate(asRed(t), "broken")
 	wantCode(t, err, sandbox.CodeNotFound)
 	w.agree()
 	// In the foreground the error is the caller's.
-	_, err = w.BuildTemplate(red(t), sandbox.BuildTemplateRequest{Name: "broken", Spec: spec}, nil)
+	_, err = w.BuildTemplate(asRed(t), sandbox.BuildTemplateRequest{Name: "broken", Spec: spec}, nil)
 	wantCode(t, err, sandbox.CodeInvalid)
 	if !strings.Contains(err.Error(), "exit code 7") {
 		t.Error(err)
@@ -181,17 +181,17 @@ func TestBuildFails(t *testing.T) {
 }
 
 func TestBuildCancelled(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	spec := steps("echo begun; sleep 600")
 	for name, end := range map[string]func(id string, stop context.CancelFunc) *sandbox.Build{
 		"cancelled": func(id string, _ context.CancelFunc) *sandbox.Build {
-			b, err := w.CancelBuild(red(t), id)
+			b, err := w.CancelBuild(asRed(t), id)
 			must(t, err)
 			return b
 		},
 		"daemon": func(id string, _ context.CancelFunc) *sandbox.Build {
 			w.restart()
-			b, err := w.GetBuild(red(t), id)
+			b, err := w.GetBuild(asRed(t), id)
 			must(t, err)
 			return b
 		},
@@ -199,7 +199,7 @@ func TestBuildCancelled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := w.beginBuild(sandbox.BuildTemplateRequest{Name: name, Spec: spec})
 			enough := errors.New("enough")
-			_, err := w.FollowBuild(red(t), b.ID, func(e sandbox.BuildEvent) error {
+			_, err := w.FollowBuild(asRed(t), b.ID, func(e sandbox.BuildEvent) error {
 				if strings.Contains(e.Log, "begun") {
 					return enough
 				}
@@ -208,7 +208,7 @@ func TestBuildCancelled(t *testing.T) {
 			if err != enough {
 				t.Fatalf("followed until the step runs: %v", err)
 			}
-			_, err = w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: name, Spec: spec})
+			_, err = w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: name, Spec: spec})
 			wantCode(t, err, sandbox.CodeConflict)
 			if quiet, _, err := w.Idle(t.Context()); err != nil || quiet {
 				t.Errorf("idle during a build: %v %v", quiet, err)
@@ -221,13 +221,13 @@ func TestBuildCancelled(t *testing.T) {
 			if _, log, _ := w.follow(b.ID); !strings.Contains(log, "begun") || !strings.Contains(log, ended.Reason) {
 				t.Errorf("log %q", log)
 			}
-			_, err = w.GetTemplate(red(t), name)
+			_, err = w.GetTemplate(asRed(t), name)
 			wantCode(t, err, sandbox.CodeNotFound)
 			w.agree()
 		})
 	}
 	// A caller in the foreground takes the build along.
-	ctx, cancel := context.WithCancel(red(t))
+	ctx, cancel := context.WithCancel(asRed(t))
 	_, err := w.BuildTemplate(ctx, sandbox.BuildTemplateRequest{Name: "fore", Spec: spec}, func(e sandbox.BuildEvent) error {
 		if strings.Contains(e.Log, "begun") {
 			cancel()
@@ -235,7 +235,7 @@ func TestBuildCancelled(t *testing.T) {
 		return nil
 	})
 	wantCode(t, err, sandbox.CodeCancelled)
-	list, err := w.ListBuilds(red(t), sandbox.ListBuildsRequest{Template: "fore"})
+	list, err := w.ListBuilds(asRed(t), sandbox.ListBuildsRequest{Template: "fore"})
 	must(t, err)
 	if len(list.Items) != 1 || list.Items[0].State != sandbox.BuildCancelled {
 		t.Errorf("builds %+v", list.Items)
@@ -245,7 +245,7 @@ func TestBuildCancelled(t *testing.T) {
 
 // TestBuildLost has a daemon end without a word in the middle of a build.
 func TestBuildLost(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	lost := store.BuildRecord{Team: "red", Build: sandbox.Build{ID: "bld-lost", Template: "x", State: sandbox.BuildRunning}}
 	must(t, w.store.CreateBuild(t.Context(), lost))
 	must(t, os.MkdirAll(w.cfg.BuildDir, 0o700))
@@ -259,7 +259,7 @@ func TestBuildLost(t *testing.T) {
 }
 
 func TestBuildsAtOnce(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: sandbox.MaxTeamBuilds + 1} })
+	w := newHarness(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: sandbox.MaxTeamBuilds + 1} })
 	leave := make(chan struct{})
 	w.templates.OnBase = func(ctx context.Context, _ *sandbox.TemplateSpec, _ func(string, float64, string)) error {
 		select {
@@ -293,12 +293,12 @@ func TestBuildsAtOnce(t *testing.T) {
 	must(t, err)
 	refused("red", "your team")
 	ids = ids[:len(ids)-1]
-	_, err = w.CancelBuild(red(t), ids[0])
+	_, err = w.CancelBuild(asRed(t), ids[0])
 	must(t, err)
 	for range 2 {
 		w.create(sandbox.CreateRequest{})
 	}
-	_, err = w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "more", Spec: steps("true")})
+	_, err = w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "more", Spec: steps("true")})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
 	if !strings.Contains(err.Error(), "quota") {
 		t.Errorf("the team's quota is not asked: %v", err)
@@ -309,7 +309,7 @@ func TestBuildsAtOnce(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 	}
-	if _, err := w.GetTemplate(red(t), "t1"); err != nil {
+	if _, err := w.GetTemplate(asRed(t), "t1"); err != nil {
 		t.Error(err)
 	}
 }
@@ -317,17 +317,17 @@ func TestBuildsAtOnce(t *testing.T) {
 // TestBuildEndFreesPlace builds one after another where there is room for one
 // only, as soon as the end of the one before is told, in either way.
 func TestBuildEndFreesPlace(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 1} })
+	w := newHarness(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 1} })
 	for i := range 100 {
 		b := w.beginBuild(sandbox.BuildTemplateRequest{Name: fmt.Sprint("asked", i), Spec: steps()})
 		wait(t, func() bool {
-			now, err := w.GetBuild(red(t), b.ID)
+			now, err := w.GetBuild(asRed(t), b.ID)
 			must(t, err)
 			return now.State == sandbox.BuildReady
 		}, func() string { return "the build does not end" })
 		b = w.beginBuild(sandbox.BuildTemplateRequest{Name: fmt.Sprint("followed", i), Spec: steps()})
 		enough := errors.New("enough")
-		_, err := w.FollowBuild(red(t), b.ID, func(e sandbox.BuildEvent) error {
+		_, err := w.FollowBuild(asRed(t), b.ID, func(e sandbox.BuildEvent) error {
 			if e.Template != nil {
 				return enough
 			}
@@ -353,7 +353,7 @@ func (c *collecting) Collect(inUse map[string]bool) ([]string, error) {
 // TestTidyWhileBuilding looks for old templates in the middle of a build, which
 // may be one of many that follow each other.
 func TestTidyWhileBuilding(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	inside, leave := make(chan struct{}), make(chan struct{})
 	w.templates.OnBase = func(ctx context.Context, _ *sandbox.TemplateSpec, _ func(string, float64, string)) error {
 		close(inside)
@@ -383,16 +383,16 @@ func TestTidyWhileBuilding(t *testing.T) {
 
 // TestBuildFromSnapshot takes the files of a snapshot of the caller's team.
 func TestBuildFromSnapshot(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Env: map[string]string{"A": "of the sandbox"}})
 	w.shell(sbx.ID, "echo kept > file")
-	_, err := w.CreateSnapshot(red(t), sbx.ID, sandbox.CreateSnapshotRequest{Name: "good"})
+	_, err := w.CreateSnapshot(asRed(t), sbx.ID, sandbox.CreateSnapshotRequest{Name: "good"})
 	must(t, err)
 	req := sandbox.BuildTemplateRequest{Name: "of-it", Spec: &sandbox.TemplateSpec{From: sandbox.TemplateSource{Snapshot: "good"}}}
 	_, err = w.StartBuild(as(t.Context(), "blue"), req)
 	wantCode(t, err, sandbox.CodeNotFound)
 	b, _, _ := w.follow(w.beginBuild(req).ID)
-	tm, err := w.GetTemplate(red(t), "of-it")
+	tm, err := w.GetTemplate(asRed(t), "of-it")
 	if err != nil || b.State != sandbox.BuildReady {
 		t.Fatalf("%+v %v", b, err)
 	}
@@ -402,7 +402,7 @@ func TestBuildFromSnapshot(t *testing.T) {
 }
 
 func TestBuildInput(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	long := strings.Repeat("x", 1<<20)
 	for name, change := range map[string]func(*sandbox.TemplateSpec){
 		"nothing to begin with":    func(s *sandbox.TemplateSpec) { s.From = sandbox.TemplateSource{} },
@@ -445,23 +445,23 @@ func TestBuildInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := steps("true")
 			change(spec)
-			_, err := w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "x", Spec: spec})
+			_, err := w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "x", Spec: spec})
 			wantCode(t, err, sandbox.CodeInvalid)
 		})
 	}
 	spec := steps("true")
 	spec.Files = []sandbox.TemplateFile{{Path: "/x", Content: make([]byte, sandbox.MaxTemplateFileBytes+1)}}
-	_, err := w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "x", Spec: spec})
+	_, err := w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "x", Spec: spec})
 	wantCode(t, err, sandbox.CodeTooLarge)
-	_, err = w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "x", Spec: steps(long)})
+	_, err = w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "x", Spec: steps(long)})
 	wantCode(t, err, sandbox.CodeTooLarge)
-	_, err = w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "x", Spec: steps("true"), Packages: []string{"git"}})
+	_, err = w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "x", Spec: steps("true"), Packages: []string{"git"}})
 	wantCode(t, err, sandbox.CodeInvalid)
 	spec = steps()
 	spec.From, spec.Apt = sandbox.TemplateSource{Host: true}, []string{"git"}
-	_, err = w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "x", Spec: spec})
+	_, err = w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "x", Spec: spec})
 	wantCode(t, err, sandbox.CodeUnsupported)
-	list, err := w.ListBuilds(red(t), sandbox.ListBuildsRequest{})
+	list, err := w.ListBuilds(asRed(t), sandbox.ListBuildsRequest{})
 	must(t, err)
 	if len(list.Items) != 0 {
 		t.Errorf("what was refused is listed: %+v", list.Items)

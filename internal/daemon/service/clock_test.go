@@ -20,7 +20,7 @@ func (c *testClock) read() (time.Time, time.Duration, error) { return c.wall, c.
 // running sandboxes, also when they happen while no daemon runs, and end none.
 func TestLifetimesFollowTheRunningTime(t *testing.T) {
 	clock := &testClock{wall: time.Now(), running: time.Hour}
-	w := newWorld(t, func(c *Config) { c.Clock = clock.read })
+	w := newHarness(t, func(c *Config) { c.Clock = clock.read })
 	lifetime := int64(3600)
 	running := w.create(sandbox.CreateRequest{LifetimeSeconds: &lifetime, IdleTimeoutSeconds: &lifetime})
 	paused := w.create(sandbox.CreateRequest{LifetimeSeconds: &lifetime})
@@ -76,7 +76,7 @@ func TestLifetimesFollowTheRunningTime(t *testing.T) {
 // slept, is not ended.
 func TestSleepEndsNoSandbox(t *testing.T) {
 	clock := &testClock{wall: time.Now().Add(-2 * time.Hour), running: time.Hour}
-	w := newWorld(t, func(c *Config) { c.Clock = clock.read })
+	w := newHarness(t, func(c *Config) { c.Clock = clock.read })
 	sbx := w.create(sandbox.CreateRequest{})
 	before := time.Now().Add(-time.Hour) // an hour was left two hours ago
 	_, err := w.store.UpdateSandbox(t.Context(), sbx.ID, store.Change{Apply: func(r *store.Record) error {

@@ -78,29 +78,29 @@ func init() {
 }
 
 // bash runs code in the default context of Bash.
-func (w *world) bash(id, code string) *sandbox.CodeResult {
+func (w *harness) bash(id, code string) *sandbox.CodeResult {
 	w.t.Helper()
-	r, err := w.RunCode(red(w.t), id, sandbox.RunCodeRequest{Language: "sh", Code: code}, nil)
+	r, err := w.RunCode(asRed(w.t), id, sandbox.RunCodeRequest{Language: "sh", Code: code}, nil)
 	must(w.t, err)
 	return r
 }
 
 func TestRunCode(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Env: map[string]string{"FROM": "sandbox"}})
 	w.bash(sbx.ID, "x=6; echo lost")
 	got := w.bash(sbx.ID, `echo "$((x*7)) $FROM"`)
 	if got.Stdout != "42 sandbox\n" || got.Count != 2 || got.Context != validate.DefaultContext || got.Language != sandbox.Bash || got.SandboxID != sbx.ID || got.ExitCode != 0 {
 		t.Errorf("got %+v", got)
 	}
-	other, err := w.RunCode(red(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Context: "b", Code: `echo "[$x]"`}, nil)
+	other, err := w.RunCode(asRed(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Context: "b", Code: `echo "[$x]"`}, nil)
 	must(t, err)
-	fresh, err := w.RunCode(red(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Fresh: true, Code: `echo "[$x]"`}, nil)
+	fresh, err := w.RunCode(asRed(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Fresh: true, Code: `echo "[$x]"`}, nil)
 	must(t, err)
 	if other.Stdout != "[]\n" || fresh.Stdout != "[]\n" || fresh.Context != "" {
 		t.Errorf("the state went over: %+v, %+v", other, fresh)
 	}
-	list, err := w.ListContexts(red(t), sbx.ID)
+	list, err := w.ListContexts(asRed(t), sbx.ID)
 	must(t, err)
 	var names []string
 	for _, c := range list.Items {
@@ -109,22 +109,22 @@ func TestRunCode(t *testing.T) {
 	if diff := cmp.Diff([]string{"bash/default", "bash/b"}, names); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := w.RestartContext(red(t), sbx.ID, sandbox.ContextRef{Language: "shell"}); err != nil {
+	if _, err := w.RestartContext(asRed(t), sbx.ID, sandbox.ContextRef{Language: "shell"}); err != nil {
 		t.Error(err)
 	}
 	if got := w.bash(sbx.ID, `echo "[$x]"`); got.Stdout != "[]\n" {
 		t.Errorf("after a restart: %+v", got)
 	}
-	must(t, w.DeleteContext(red(t), sbx.ID, sandbox.ContextRef{Language: sandbox.Bash, Name: "b"}))
-	must(t, w.DeleteContext(red(t), sbx.ID, sandbox.ContextRef{Language: sandbox.Bash, Name: "b"}))
+	must(t, w.DeleteContext(asRed(t), sbx.ID, sandbox.ContextRef{Language: sandbox.Bash, Name: "b"}))
+	must(t, w.DeleteContext(asRed(t), sbx.ID, sandbox.ContextRef{Language: sandbox.Bash, Name: "b"}))
 }
 
 // TestRunCodeStreams sees output while the code runs, and the result last.
 func TestRunCodeStreams(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	var events []string
-	r, err := w.RunCode(red(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo one; sleep 0.3; echo two >&2; exit 3"}, func(e sandbox.CodeEvent) error {
+	r, err := w.RunCode(asRed(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo one; sleep 0.3; echo two >&2; exit 3"}, func(e sandbox.CodeEvent) error {
 		switch {
 		case e.Result != nil:
 			events = append(events, "result")
@@ -145,7 +145,7 @@ func TestRunCodeStreams(t *testing.T) {
 // TestRunCodeEnds cancels code, and lets a sink fail: the code ends and the
 // context can be used.
 func TestRunCodeEnds(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	mine := errors.New("the caller's own error")
 	for name, stop := range map[string]func(cancel func()) error{
@@ -153,7 +153,7 @@ func TestRunCodeEnds(t *testing.T) {
 		"sink fails": func(func()) error { return mine },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(red(t))
+			ctx, cancel := context.WithCancel(asRed(t))
 			defer cancel()
 			_, err := w.RunCode(ctx, sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "touch runs; echo begun; while :; do sleep 0.05; done; touch never"},
 				func(sandbox.CodeEvent) error { return stop(cancel) })
@@ -170,10 +170,10 @@ func TestRunCodeEnds(t *testing.T) {
 }
 
 func TestRunCodeTimeout(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	w.bash(sbx.ID, "kept=1")
-	r, err := w.RunCode(red(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo begun; sleep 60", TimeoutMS: 2000}, nil)
+	r, err := w.RunCode(asRed(t), sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo begun; sleep 60", TimeoutMS: 2000}, nil)
 	must(t, err)
 	if !r.TimedOut || r.ExitCode != 124 || r.Stdout != "begun\n" {
 		t.Errorf("got %+v", r)
@@ -181,7 +181,7 @@ func TestRunCodeTimeout(t *testing.T) {
 }
 
 func TestRunCodeRefuses(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	many := map[string]string{"A=B": ""}
 	for name, c := range map[string]struct {
@@ -205,20 +205,20 @@ func TestRunCodeRefuses(t *testing.T) {
 		"much input":       {sandbox.RunCodeRequest{Language: "py", Code: "1", Stdin: make([]byte, sandbox.MaxStdinBytes+1)}, sandbox.CodeTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := w.RunCode(red(t), sbx.ID, c.req, nil)
+			_, err := w.RunCode(asRed(t), sbx.ID, c.req, nil)
 			wantCode(t, err, c.code)
-			_, err = w.RunIsolated(red(t), sandbox.RunIsolatedRequest{RunCodeRequest: c.req}, nil)
+			_, err = w.RunIsolated(asRed(t), sandbox.RunIsolatedRequest{RunCodeRequest: c.req}, nil)
 			wantCode(t, err, c.code)
 		})
 	}
-	_, err := w.RunIsolated(red(t), sandbox.RunIsolatedRequest{RunCodeRequest: sandbox.RunCodeRequest{Language: "py", Code: "1", Context: "a"}}, nil)
+	_, err := w.RunIsolated(asRed(t), sandbox.RunIsolatedRequest{RunCodeRequest: sandbox.RunCodeRequest{Language: "py", Code: "1", Context: "a"}}, nil)
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
 // TestRunIsolated runs code in a sandbox that is gone when the call returns,
 // whatever came of it.
 func TestRunIsolated(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	mine := errors.New("the caller's own error")
 	for _, c := range []struct {
 		name, code string
@@ -234,7 +234,7 @@ func TestRunIsolated(t *testing.T) {
 		{"sink fails", "echo begun; sleep 60", func(func()) error { return mine }, func(_ *sandbox.CodeResult, err error) bool { return err == mine }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(red(t))
+			ctx, cancel := context.WithCancel(asRed(t))
 			defer cancel()
 			r, err := w.RunIsolated(ctx, sandbox.RunIsolatedRequest{RunCodeRequest: sandbox.RunCodeRequest{Language: sandbox.Bash, Code: c.code, TimeoutMS: 90_000}},
 				func(e sandbox.CodeEvent) error {
@@ -246,14 +246,14 @@ func TestRunIsolated(t *testing.T) {
 			if !c.want(r, err) {
 				t.Errorf("got %+v, %v", r, err)
 			}
-			list, err := w.List(red(t), sandbox.ListRequest{})
+			list, err := w.List(asRed(t), sandbox.ListRequest{})
 			must(t, err)
 			if len(list.Items) != 0 {
 				t.Errorf("left: %+v", list.Items)
 			}
 		})
 	}
-	all, err := w.List(red(t), sandbox.ListRequest{States: []sandbox.State{sandbox.StateKilled}})
+	all, err := w.List(asRed(t), sandbox.ListRequest{States: []sandbox.State{sandbox.StateKilled}})
 	must(t, err)
 	for _, sbx := range all.Items {
 		// A crash of the daemon in between must not leave it for ever.
@@ -267,12 +267,12 @@ func TestRunIsolated(t *testing.T) {
 // TestRunIsolatedLeaves has the caller answered while the traces of its sandbox
 // are still being removed, and lets that fail.
 func TestRunIsolatedLeaves(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	run := func() string {
 		t.Helper()
-		r, err := w.RunIsolated(red(t), sandbox.RunIsolatedRequest{RunCodeRequest: sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo hi"}}, nil)
+		r, err := w.RunIsolated(asRed(t), sandbox.RunIsolatedRequest{RunCodeRequest: sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo hi"}}, nil)
 		must(t, err)
-		r2, err := w.Get(red(t), r.SandboxID)
+		r2, err := w.Get(asRed(t), r.SandboxID)
 		must(t, err)
 		if r2.State != sandbox.StateKilled || r2.EndedAt == nil {
 			t.Errorf("after the call the sandbox is %s", r2.State)
@@ -311,15 +311,15 @@ func TestRunIsolatedLeaves(t *testing.T) {
 // TestRunCodeWakes runs code in a paused sandbox, and keeps a step of the
 // history before code.
 func TestRunCodeWakes(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{History: 3})
 	w.bash(sbx.ID, "true")
-	_, err := w.Pause(red(t), sbx.ID)
+	_, err := w.Pause(asRed(t), sbx.ID)
 	must(t, err)
 	if got := w.bash(sbx.ID, "echo awake"); got.Stdout != "awake\n" {
 		t.Errorf("got %+v", got)
 	}
-	steps, err := w.ListSnapshots(red(t), sandbox.ListSnapshotsRequest{Sandbox: sbx.ID, Automatic: true})
+	steps, err := w.ListSnapshots(asRed(t), sandbox.ListSnapshotsRequest{Sandbox: sbx.ID, Automatic: true})
 	must(t, err)
 	if len(steps.Items) != 2 || steps.Items[0].Label != "before bash code" {
 		t.Errorf("steps are %+v", steps.Items)
@@ -328,19 +328,19 @@ func TestRunCodeWakes(t *testing.T) {
 
 // TestCodeJob runs code as a job.
 func TestCodeJob(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
-	job, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Code: &sandbox.JobCode{Language: "sh", Code: "echo $((6*7)); exit 4"}, Background: true}, nil)
+	job, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Code: &sandbox.JobCode{Language: "sh", Code: "echo $((6*7)); exit 4"}, Background: true}, nil)
 	must(t, err)
-	job, err = w.Attach(red(t), sbx.ID, job.ID, sandbox.AttachRequest{}, nil)
+	job, err = w.Attach(asRed(t), sbx.ID, job.ID, sandbox.AttachRequest{}, nil)
 	must(t, err)
-	out, err := w.ReadOutput(red(t), sbx.ID, job.ID, sandbox.OutputRequest{Stream: sandbox.Stdout})
+	out, err := w.ReadOutput(asRed(t), sbx.ID, job.ID, sandbox.OutputRequest{Stream: sandbox.Stdout})
 	must(t, err)
 	if job.ExitCode != 4 || string(out.Data) != "42\n" || job.Language != sandbox.Bash {
 		t.Errorf("got %+v, %q", job, out.Data)
 	}
 	// A command whose first word is a language is none the less a command.
-	if job, err = w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Command: []string{"bash", "/nowhere.sh"}}, nil); err != nil || job.Language != "" {
+	if job, err = w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Command: []string{"bash", "/nowhere.sh"}}, nil); err != nil || job.Language != "" {
 		t.Errorf("a command is %+v, %v", job, err)
 	}
 	for _, req := range []sandbox.ExecRequest{
@@ -349,17 +349,17 @@ func TestCodeJob(t *testing.T) {
 		{Code: &sandbox.JobCode{Language: "sh"}},
 		{Code: &sandbox.JobCode{Code: "true"}},
 	} {
-		_, err := w.Exec(red(t), sbx.ID, req, nil)
+		_, err := w.Exec(asRed(t), sbx.ID, req, nil)
 		wantCode(t, err, sandbox.CodeInvalid)
 	}
 }
 
 // TestCodeIsUse: a sandbox in which code runs is not idle.
 func TestCodeIsUse(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{IdleTimeoutSeconds: ptr(int64(1))})
 	began, done := make(chan struct{}), make(chan error, 1)
-	ctx, cancel := context.WithCancel(red(t))
+	ctx, cancel := context.WithCancel(asRed(t))
 	defer cancel()
 	go func() {
 		_, err := w.RunCode(ctx, sbx.ID, sandbox.RunCodeRequest{Language: sandbox.Bash, Code: "echo begun; sleep 60"}, func(sandbox.CodeEvent) error {

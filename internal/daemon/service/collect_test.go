@@ -16,8 +16,8 @@ import (
 // TestCollectExactly makes every kind of reference to a checkpoint, and takes
 // them away one by one: each checkpoint goes with its last reference.
 func TestCollectExactly(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	w.create(sandbox.CreateRequest{Name: "x", History: 2})
 	w.shell("x", "true")                            // a step
 	w.snapshot("x", "s")                            // a snapshot
@@ -50,30 +50,33 @@ func TestCollectAtTheWorstTime(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		at   string // the change before which it happens
-		verb func(w *world) error
+		verb func(w *harness) error
 	}{
-		{"snapshot", "CreateSnapshot", func(w *world) error {
-			_, err := w.CreateSnapshot(red(w.t), "x", sandbox.CreateSnapshotRequest{})
+		{"snapshot", "CreateSnapshot", func(w *harness) error {
+			_, err := w.CreateSnapshot(asRed(w.t), "x", sandbox.CreateSnapshotRequest{})
 			return err
 		}},
-		{"pause", "UpdateSandbox", func(w *world) error { _, err := w.Pause(red(w.t), "x"); return err }},
-		{"fork", "UpdateSandboxes", func(w *world) error { _, err := w.Fork(red(w.t), "x", sandbox.ForkRequest{Count: 2}); return err }},
-		{"step", "CreateSnapshot", func(w *world) error {
-			_, err := w.Exec(red(w.t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
+		{"pause", "UpdateSandbox", func(w *harness) error { _, err := w.Pause(asRed(w.t), "x"); return err }},
+		{"fork", "UpdateSandboxes", func(w *harness) error { _, err := w.Fork(asRed(w.t), "x", sandbox.ForkRequest{Count: 2}); return err }},
+		{"step", "CreateSnapshot", func(w *harness) error {
+			_, err := w.Exec(asRed(w.t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
 			return err
 		}},
-		{"create", "Create", func(w *world) error { _, err := w.Create(red(w.t), sandbox.CreateRequest{Snapshot: "s"}); return err }},
-		{"restore", "Create", func(w *world) error {
-			_, err := w.RestoreSnapshot(red(w.t), "x", sandbox.RestoreRequest{Snapshot: "s"})
+		{"create", "Create", func(w *harness) error {
+			_, err := w.Create(asRed(w.t), sandbox.CreateRequest{Snapshot: "s"})
+			return err
+		}},
+		{"restore", "Create", func(w *harness) error {
+			_, err := w.RestoreSnapshot(asRed(w.t), "x", sandbox.RestoreRequest{Snapshot: "s"})
 			return err
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := mortalWorld(t)
+			w := mortalHarness(t)
 			w.create(sandbox.CreateRequest{Name: "x", History: 1})
 			w.snapshot("x", "s")
 			w.at(c.at, func() error {
-				_, err := w.DeleteSnapshot(red(t), "s")
+				_, err := w.DeleteSnapshot(asRed(t), "s")
 				return errors.Join(err, w.collectNow(t.Context()))
 			})
 			must(t, c.verb(w))
@@ -87,7 +90,7 @@ func TestCollectAtTheWorstTime(t *testing.T) {
 // TestCollectTakenIntoUse deletes a snapshot after it was taken into use by a
 // create, between the collector's look at what is in use and at the records.
 func TestCollectTakenIntoUse(t *testing.T) {
-	w := mortalWorld(t)
+	w := mortalHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.shell("x", "echo kept > file")
 	w.snapshot("x", "s")
@@ -97,9 +100,12 @@ func TestCollectTakenIntoUse(t *testing.T) {
 	var once sync.Once
 	w.at("Checkpoints", func() error {
 		once.Do(func() {
-			go func() { _, err := w.Create(red(t), sandbox.CreateRequest{Name: "new", Snapshot: "s"}); created <- err }()
+			go func() {
+				_, err := w.Create(asRed(t), sandbox.CreateRequest{Name: "new", Snapshot: "s"})
+				created <- err
+			}()
 			<-reading
-			if _, err := w.DeleteSnapshot(red(t), "s"); err != nil {
+			if _, err := w.DeleteSnapshot(asRed(t), "s"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -117,13 +123,13 @@ func TestCollectTakenIntoUse(t *testing.T) {
 // TestCollectFailures lets the removal of a checkpoint fail: a repair does it.
 func TestCollectFailures(t *testing.T) {
 	for _, step := range []memory.Step{memory.StepCheckpoints, memory.StepRemoveCheckpoint} {
-		w := newWorld(t)
+		w := newHarness(t)
 		w.create(sandbox.CreateRequest{Name: "x"})
 		w.snapshot("x", "s")
 		w.agree()
 		calls := w.state.Calls(step)
 		w.state.Fail(step, memory.Before, errors.New("busy"))
-		_, err := w.DeleteSnapshot(red(t), "s")
+		_, err := w.DeleteSnapshot(asRed(t), "s")
 		must(t, err)
 		wait(t, func() bool { return w.state.Calls(step) > calls }, func() string { return "nothing is collected" })
 		must(t, w.Repair(t.Context()))
@@ -134,7 +140,7 @@ func TestCollectFailures(t *testing.T) {
 // TestGolden creates from templates: the first boots, later ones continue from
 // its golden checkpoint, which is not collected and which the next daemon uses.
 func TestGolden(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Warm, c.Build = 2, "v1" })
+	w := newHarness(t, func(c *Config) { c.Warm, c.Build = 2, "v1" })
 	golden := func() (kept []string) {
 		for _, c := range w.state.Kept() {
 			if strings.HasPrefix(c.ID, ids.Golden) {
@@ -193,7 +199,7 @@ func TestGolden(t *testing.T) {
 // TestGoldenIsTriedAgain lets the making of a golden checkpoint fail: it is
 // tried again, later each time.
 func TestGoldenIsTriedAgain(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Warm = 1 })
+	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	look := func() (a attempt) {
 		w.golden.mu.Lock()
 		defer w.golden.mu.Unlock()
@@ -225,8 +231,8 @@ func TestGoldenIsTriedAgain(t *testing.T) {
 
 // TestQuotaIsAskedBeforeTheWork reaches the quotas: nothing is made in vain.
 func TestQuotaIsAskedBeforeTheWork(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota.VCPUs, c.Quota.Snapshots = 2, 1 })
-	ctx := red(t)
+	w := newHarness(t, func(c *Config) { c.Quota.VCPUs, c.Quota.Snapshots = 2, 1 })
+	ctx := asRed(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.snapshot("x", "s")
 	made := w.state.Calls(memory.StepCheckpoint)

@@ -12,10 +12,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// computerWorld has templates with start commands: of one that is ready when it
+// computerHarness has templates with start commands: of one that is ready when it
 // has written a file, of one that fails, and of one that is not ready in time.
-func computerWorld(t *testing.T) *world {
-	w := newWorld(t)
+func computerHarness(t *testing.T) *harness {
+	w := newHarness(t)
 	put := func(name, start, ready string, desktop *sandbox.Desktop) {
 		w.templates.Put(sandbox.Template{
 			Name: name, Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:" + name, Desktop: desktop, Env: map[string]string{"OF": "the template"},
@@ -33,7 +33,7 @@ func computerWorld(t *testing.T) *world {
 
 func TestStart(t *testing.T) {
 	t.Parallel() // mostly waits for a screen that is not there
-	w := computerWorld(t)
+	w := computerHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Template: "screen", Env: map[string]string{"OF": "the caller"}})
 	if got := w.shell(sbx.ID, "cat started; wc -l < count"); got != "started by /bin/sh with the template\n1" {
 		t.Errorf("the start command wrote %q", got)
@@ -41,7 +41,7 @@ func TestStart(t *testing.T) {
 	if sbx.Desktop == nil || sbx.Desktop.Width != 640 || w.get(sbx.ID).Desktop == nil {
 		t.Errorf("the computer's desktop is %+v", sbx.Desktop)
 	}
-	job, err := w.GetJob(red(t), sbx.ID, startup.JobID)
+	job, err := w.GetJob(asRed(t), sbx.ID, startup.JobID)
 	must(t, err)
 	if job.State != sandbox.JobRunning || !strings.Contains(strings.Join(job.Command, " "), "sleep 1000") {
 		t.Errorf("its job is %+v", job)
@@ -53,7 +53,7 @@ func TestStart(t *testing.T) {
 		t.Error("a fork of a computer is none")
 	}
 	w.pause(sbx.ID)
-	_, err = w.Resume(red(t), sbx.ID, sandbox.ResumeRequest{FilesOnly: true})
+	_, err = w.Resume(asRed(t), sbx.ID, sandbox.ResumeRequest{FilesOnly: true})
 	must(t, err)
 	if got := w.shell(sbx.ID, "wc -l < count"); got != "2" {
 		t.Errorf("after a boot with the files it was started %s times, want 2", got)
@@ -61,7 +61,7 @@ func TestStart(t *testing.T) {
 	// What broke the start command with its files can still be mended there.
 	w.shell(sbx.ID, "rm started; mkdir started count.d; rm count; mkdir count")
 	w.pause(sbx.ID)
-	_, err = w.Resume(red(t), sbx.ID, sandbox.ResumeRequest{FilesOnly: true})
+	_, err = w.Resume(asRed(t), sbx.ID, sandbox.ResumeRequest{FilesOnly: true})
 	must(t, err)
 	if got := w.get(sbx.ID).State; got != sandbox.StateRunning {
 		t.Errorf("it is %s", got)
@@ -70,7 +70,7 @@ func TestStart(t *testing.T) {
 
 func TestStartFails(t *testing.T) {
 	t.Parallel() // mostly waits for a screen that is not there
-	w := computerWorld(t)
+	w := computerHarness(t)
 	for name, want := range map[string]struct {
 		code sandbox.Code
 		text string
@@ -78,7 +78,7 @@ func TestStartFails(t *testing.T) {
 		"broken": {sandbox.CodeConflict, `ended with exit code 3 before it was ready: "no such device"`},
 		"slow":   {sandbox.CodeTimeout, "was not ready within 300ms"},
 	} {
-		_, err := w.Create(red(t), sandbox.CreateRequest{Template: name})
+		_, err := w.Create(asRed(t), sandbox.CreateRequest{Template: name})
 		wantCode(t, err, want.code)
 		if !strings.Contains(err.Error(), want.text) {
 			t.Errorf("%s: %q does not say %q", name, err, want.text)
@@ -89,7 +89,7 @@ func TestStartFails(t *testing.T) {
 	if len(left) > 0 {
 		t.Errorf("failed starts have left %+v", left)
 	}
-	list, err := w.List(red(t), sandbox.ListRequest{States: []sandbox.State{sandbox.StateRunning, sandbox.StateCreating}})
+	list, err := w.List(asRed(t), sandbox.ListRequest{States: []sandbox.State{sandbox.StateRunning, sandbox.StateCreating}})
 	must(t, err)
 	if len(list.Items) > 0 {
 		t.Errorf("sandboxes whose start failed live: %+v", list.Items)
@@ -99,7 +99,7 @@ func TestStartFails(t *testing.T) {
 // A computer that nobody uses is idle, although its screen runs.
 func TestStartIsNoUse(t *testing.T) {
 	t.Parallel() // mostly waits for a screen that is not there
-	w := computerWorld(t)
+	w := computerHarness(t)
 	minute := int64(60)
 	sbx := w.create(sandbox.CreateRequest{Template: "screen", IdleTimeoutSeconds: &minute})
 	w.ago(sbx.ID, time.Hour)
@@ -111,7 +111,7 @@ func TestStartIsNoUse(t *testing.T) {
 
 func TestGoldenStarts(t *testing.T) {
 	t.Parallel() // mostly waits for a screen that is not there
-	w := newWorld(t, func(c *Config) { c.Warm = 1 })
+	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	w.templates.Put(sandbox.Template{
 		Name: "screen", Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:screen", Desktop: &sandbox.Desktop{Width: 640, Height: 480, Display: ":9"},
 		Start: &sandbox.StartCommand{Command: "echo once >> count; exec sleep 1000", Ready: "test -e count"},
@@ -125,13 +125,13 @@ func TestGoldenStarts(t *testing.T) {
 
 func TestNotAComputer(t *testing.T) {
 	t.Parallel() // mostly waits for a screen that is not there
-	w := computerWorld(t)
+	w := computerHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	w.pause(sbx.ID)
 	for verb, call := range map[string]func() error{
-		"Screenshot":   func() error { return onSandbox["Screenshot"](red(t), w, sbx.ID) },
-		"SendInput":    func() error { return onSandbox["SendInput"](red(t), w, sbx.ID) },
-		"ViewComputer": func() error { return onSandbox["ViewComputer"](red(t), w, sbx.ID) },
+		"Screenshot":   func() error { return onSandbox["Screenshot"](asRed(t), w, sbx.ID) },
+		"SendInput":    func() error { return onSandbox["SendInput"](asRed(t), w, sbx.ID) },
+		"ViewComputer": func() error { return onSandbox["ViewComputer"](asRed(t), w, sbx.ID) },
 	} {
 		err := call()
 		wantCode(t, err, sandbox.CodeUnsupported)
@@ -142,15 +142,15 @@ func TestNotAComputer(t *testing.T) {
 	if got := w.get(sbx.ID).State; got != sandbox.StatePaused {
 		t.Errorf("being asked for its screen made it %s", got)
 	}
-	_, err := w.Create(red(t), sandbox.CreateRequest{Template: "windows-11"})
+	_, err := w.Create(asRed(t), sandbox.CreateRequest{Template: "windows-11"})
 	wantCode(t, err, sandbox.CodeUnsupported)
 }
 
 func TestComputerBounds(t *testing.T) {
 	t.Parallel() // mostly waits for a screen that is not there
-	w := computerWorld(t)
+	w := computerHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Template: "screen"})
-	ctx := red(t)
+	ctx := asRed(t)
 	shot := func(r sandbox.ScreenshotRequest) error { _, err := w.Screenshot(ctx, sbx.ID, r); return err }
 	input := func(in ...sandbox.Input) error { _, err := w.SendInput(ctx, sbx.ID, in); return err }
 	window := func(r sandbox.WindowRequest) error { _, err := w.ControlWindow(ctx, sbx.ID, r); return err }
@@ -195,12 +195,12 @@ func TestComputerBounds(t *testing.T) {
 
 func TestViewLinks(t *testing.T) {
 	t.Parallel() // mostly waits for a screen that is not there
-	w := computerWorld(t)
+	w := computerHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Template: "screen", Name: "pc"})
 	other := w.create(sandbox.CreateRequest{Template: "screen"})
 	link := func(control bool) string {
 		t.Helper()
-		l, err := w.ViewComputer(red(t), "pc", sandbox.ViewRequest{Control: control})
+		l, err := w.ViewComputer(asRed(t), "pc", sandbox.ViewRequest{Control: control})
 		must(t, err)
 		u, err := url.Parse(l.URL)
 		must(t, err)
@@ -254,7 +254,7 @@ func TestViewLinks(t *testing.T) {
 	if !w.HasView(t.Context(), sbx.ID) || w.HasView(t.Context(), w.create(sandbox.CreateRequest{}).ID) || w.HasView(t.Context(), "x") {
 		t.Error("what has a live view is told wrongly")
 	}
-	_, err = w.Kill(red(t), sbx.ID)
+	_, err = w.Kill(asRed(t), sbx.ID)
 	must(t, err)
 	_, err = w.VisitView(t.Context(), sandbox.ViewVisit{SandboxID: sbx.ID, Link: control})
 	wantCode(t, err, sandbox.CodeNotFound)

@@ -19,7 +19,7 @@ import (
 
 var errCrash = errors.New("the daemon was killed")
 
-// mortality lets the daemon of a world die at a chosen change: that change and
+// mortality lets the daemon of a harness die at a chosen change: that change and
 // all that come after it are not made, of the store and of the engine.
 type mortality struct {
 	mu    sync.Mutex
@@ -240,7 +240,7 @@ func (e *mortalEngine) Checkpoint(ctx context.Context, name, id string, opts eng
 }
 
 // crash ends the dead daemon and starts the next one.
-func (w *world) crash() (died bool) {
+func (w *harness) crash() (died bool) {
 	w.t.Helper()
 	_ = w.Close() // it cannot store anything any more
 	if err := errors.Join(w.engine.Close(), w.store.Close()); err != nil {
@@ -258,69 +258,69 @@ func TestCrashes(t *testing.T) {
 	type outcome struct {
 		States map[string]string // name or index to state and the content of its file
 	}
-	prepared := func(t *testing.T) *world {
-		w := (&world{mortal: &mortality{}}).begin(t)
+	prepared := func(t *testing.T) *harness {
+		w := (&harness{mortal: &mortality{}}).begin(t)
 		w.create(sandbox.CreateRequest{Name: "parent", History: 1})
 		w.shell("parent", "echo begun > file; echo same > other")
 		return w
 	}
-	pause := func(t *testing.T, w *world) {
-		_, err := w.Pause(red(t), "parent")
+	pause := func(t *testing.T, w *harness) {
+		_, err := w.Pause(asRed(t), "parent")
 		must(t, err)
 	}
-	fork := func(t *testing.T, w *world) {
-		_, err := w.Fork(red(t), "parent", sandbox.ForkRequest{Name: "child"})
+	fork := func(t *testing.T, w *harness) {
+		_, err := w.Fork(asRed(t), "parent", sandbox.ForkRequest{Name: "child"})
 		must(t, err)
 		w.shell("child", "echo child > file; echo new > added")
 	}
 	for _, c := range []struct {
 		name    string
-		prepare func(*testing.T, *world)
-		verb    func(context.Context, *world) error
+		prepare func(*testing.T, *harness)
+		verb    func(context.Context, *harness) error
 	}{
-		{"pause", nil, func(ctx context.Context, w *world) error { _, err := w.Pause(ctx, "parent"); return err }},
-		{"resume", pause, func(ctx context.Context, w *world) error {
+		{"pause", nil, func(ctx context.Context, w *harness) error { _, err := w.Pause(ctx, "parent"); return err }},
+		{"resume", pause, func(ctx context.Context, w *harness) error {
 			_, err := w.Resume(ctx, "parent", sandbox.ResumeRequest{})
 			return err
 		}},
-		{"fork", nil, func(ctx context.Context, w *world) error {
+		{"fork", nil, func(ctx context.Context, w *harness) error {
 			_, err := w.Fork(ctx, "parent", sandbox.ForkRequest{Name: "new", Count: 2})
 			return err
 		}},
-		{"fork of a paused one", pause, func(ctx context.Context, w *world) error {
+		{"fork of a paused one", pause, func(ctx context.Context, w *harness) error {
 			_, err := w.Fork(ctx, "parent", sandbox.ForkRequest{Name: "new"})
 			return err
 		}},
-		{"snapshot", nil, func(ctx context.Context, w *world) error {
+		{"snapshot", nil, func(ctx context.Context, w *harness) error {
 			_, err := w.CreateSnapshot(ctx, "parent", sandbox.CreateSnapshotRequest{Name: "s"})
 			return err
 		}},
-		{"restore", nil, func(ctx context.Context, w *world) error {
+		{"restore", nil, func(ctx context.Context, w *harness) error {
 			_, err := w.RestoreSnapshot(ctx, "parent", sandbox.RestoreRequest{Step: -1})
 			return err
 		}},
-		{"restore of a paused one", pause, func(ctx context.Context, w *world) error {
+		{"restore of a paused one", pause, func(ctx context.Context, w *harness) error {
 			_, err := w.RestoreSnapshot(ctx, "parent", sandbox.RestoreRequest{Step: -1})
 			return err
 		}},
-		{"merge whole", fork, func(ctx context.Context, w *world) error {
+		{"merge whole", fork, func(ctx context.Context, w *harness) error {
 			_, err := w.Merge(ctx, "parent", sandbox.MergeRequest{Winner: "child"})
 			return err
 		}},
-		{"merge files", fork, func(ctx context.Context, w *world) error {
+		{"merge files", fork, func(ctx context.Context, w *harness) error {
 			_, err := w.Merge(ctx, "parent", sandbox.MergeRequest{Winner: "child", Kind: sandbox.MergeFiles})
 			return err
 		}},
-		{"command with a step", nil, func(ctx context.Context, w *world) error {
+		{"command with a step", nil, func(ctx context.Context, w *harness) error {
 			_, err := w.Exec(ctx, "parent", sandbox.ExecRequest{Shell: "true"}, nil)
 			return err
 		}},
-		{"kill of a paused one", pause, func(ctx context.Context, w *world) error { _, err := w.Kill(ctx, "parent"); return err }},
+		{"kill of a paused one", pause, func(ctx context.Context, w *harness) error { _, err := w.Kill(ctx, "parent"); return err }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			look := func(w *world) outcome {
+			look := func(w *harness) outcome {
 				o := outcome{map[string]string{}}
-				list, err := w.List(red(t), sandbox.ListRequest{})
+				list, err := w.List(asRed(t), sandbox.ListRequest{})
 				must(t, err)
 				for _, s := range list.Items {
 					text := string(s.State) + fmt.Sprint(s.PausedAt != nil)
@@ -346,7 +346,7 @@ func TestCrashes(t *testing.T) {
 					before = look(w)
 				}
 				w.mortal.arm(n)
-				err := c.verb(red(t), w)
+				err := c.verb(asRed(t), w)
 				died := w.crash()
 				w.agree()
 				got := look(w)

@@ -84,7 +84,7 @@ func TestGoldenGivesUp(t *testing.T) {
 // given up is not kept ready any more, and its checkpoint goes, though not under
 // those who begin with it.
 func TestGoldenMakesRoom(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Warm = 1 })
+	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	offered := func(want int, not string) (id string) {
 		t.Helper()
 		wait(t, func() bool {
@@ -126,7 +126,7 @@ func TestGoldenMakesRoom(t *testing.T) {
 	w.state.Trap(memory.StepCreate, memory.Before, func(context.Context) error { close(beginning); <-on; return nil })
 	made := make(chan error, 1)
 	go func() {
-		_, err := w.Create(red(t), sandbox.CreateRequest{Name: "late"})
+		_, err := w.Create(asRed(t), sandbox.CreateRequest{Name: "late"})
 		made <- err
 	}()
 	<-beginning
@@ -163,12 +163,12 @@ func TestGoldenMakesRoom(t *testing.T) {
 
 // TestGoldenBeingRemoved wants a golden checkpoint that the collector is at.
 func TestGoldenBeingRemoved(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Warm = 1 })
+	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	w.create(sandbox.CreateRequest{})
 	wait(t, func() bool { return len(w.state.Warm()) == 1 }, func() string { return "no golden checkpoint is offered" })
 	id := w.state.Warm()[0].Checkpoint
 	w.state.Trap(memory.StepRemoveCheckpoint, memory.Before, func(context.Context) error {
-		_, err := w.Create(red(t), sandbox.CreateRequest{})
+		_, err := w.Create(asRed(t), sandbox.CreateRequest{})
 		return err
 	})
 	w.golden.forget([]string{w.state.Warm()[0].Root.Digest})
@@ -190,7 +190,7 @@ func TestGoldenBeingRemoved(t *testing.T) {
 // boot and not the sandbox. It is removed, and made anew after a pause. If the
 // boot fails too, it is not to blame.
 func TestGoldenThatDoesNotStart(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Warm = 1 })
+	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	offered := func(n int) {
 		t.Helper()
 		wait(t, func() bool { return len(w.state.Warm()) == n }, func() string { return fmt.Sprintf("offered are %+v, want %d", w.state.Warm(), n) })
@@ -215,11 +215,11 @@ func TestGoldenThatDoesNotStart(t *testing.T) {
 	for range 2 {
 		w.state.Fail(memory.StepCreate, memory.Before, damaged)
 	}
-	if _, err := w.Create(red(t), sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+	if _, err := w.Create(asRed(t), sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeUnavailable {
 		t.Fatalf("a create that fails both ways says %v", err)
 	}
 	w.state.Fail(memory.StepCreate, memory.Before, sandbox.Errorf(sandbox.CodeInvalid, "no such user"))
-	if _, err := w.Create(red(t), sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+	if _, err := w.Create(asRed(t), sandbox.CreateRequest{}); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 		t.Fatalf("a wrong request says %v", err)
 	}
 	offered(1)

@@ -11,12 +11,12 @@ import (
 // TestHistoryBytes lets the steps of a history take more of the disk than they
 // may: the oldest go, however many may be kept, but never the newest.
 func TestHistoryBytes(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x", History: 10})
 	run := func(programs ...string) {
 		t.Helper()
 		for _, p := range programs {
-			_, err := w.Exec(red(t), "x", sandbox.ExecRequest{Command: []string{p}}, nil)
+			_, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Command: []string{p}}, nil)
 			must(t, err)
 		}
 	}
@@ -54,7 +54,7 @@ func TestHistoryBytes(t *testing.T) {
 	run("id")
 	want("before id", "before echo", "before ls", "before pwd") // 7/8 and a little
 	resize("before id", sandbox.MaxHistoryBytes+1)
-	_, err = w.Update(red(t), "x", sandbox.UpdateRequest{History: ptr(9)})
+	_, err = w.Update(asRed(t), "x", sandbox.UpdateRequest{History: ptr(9)})
 	must(t, err)
 	want("before id")
 }

@@ -16,7 +16,7 @@ import (
 // A sandbox that is used while it is being paused for idleness goes on, and the
 // call does not notice. The next look pauses it.
 func TestUsedWhileIdleIsPaused(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{IdleTimeoutSeconds: ptr(int64(60)), OnTimeout: sandbox.ActionPause})
 	unused := func() {
 		t.Helper()

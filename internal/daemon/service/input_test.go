@@ -15,9 +15,9 @@ const badUTF8 = "bad \xff text"
 // TestBadInput gives every verb wrong input. Each refusal names what is wrong,
 // in one short sentence, and nothing changes.
 func TestBadInput(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
-	ctx := red(t)
+	ctx := asRed(t)
 	long := strings.Repeat("x", 1<<20)
 	many := map[string]string{}
 	for i := range 300 {
@@ -148,12 +148,12 @@ func TestBadInput(t *testing.T) {
 		{"workdir", invalid, shell(func(r *sandbox.ExecRequest) { r.WorkDir = strings.Repeat("/x", 3000) })},
 		{"user", invalid, shell(func(r *sandbox.ExecRequest) { r.User = "root; rm" })},
 		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.TimeoutMS = -1 })},
-		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.TimeoutMS, r.HandoverMS = -1, 600_001 })},
+		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.TimeoutMS, r.DetachAfterMS = -1, 600_001 })},
 		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.TimeoutMS = 600_001 })},
 		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.TimeoutMS = 1 << 62 })},
 		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.Background, r.TimeoutMS = true, -2 })},
-		{"handover_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.HandoverMS = -1 })},
-		{"handover_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.Background, r.HandoverMS = true, 5 })},
+		{"handover_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.DetachAfterMS = -1 })},
+		{"handover_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.Background, r.DetachAfterMS = true, 5 })},
 		{"stdin", tooLarge, shell(func(r *sandbox.ExecRequest) { r.Stdin = make([]byte, 8<<20+1) })},
 		{"terminal", invalid, shell(func(r *sandbox.ExecRequest) { r.Terminal = &sandbox.TerminalSize{} })},
 		{"keep_bytes", invalid, shell(func(r *sandbox.ExecRequest) { r.KeepBytes = -1 })},
@@ -186,7 +186,7 @@ func TestBadInput(t *testing.T) {
 			return err
 		}},
 		{"detach_ms", invalid, func() error {
-			_, err := w.Attach(ctx, "x", "job-1", sandbox.AttachRequest{DetachMS: -1}, nil)
+			_, err := w.Attach(ctx, "x", "job-1", sandbox.AttachRequest{DetachAfterMS: -1}, nil)
 			return err
 		}},
 		{"input", tooLarge, func() error { return w.WriteInput(ctx, "x", "job-1", make([]byte, 8<<20+1), false) }},

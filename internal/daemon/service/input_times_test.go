@@ -14,11 +14,11 @@ import (
 // bound. Each refusal names what is wrong, in one short sentence, and nothing
 // changes.
 func TestBadInputOfTimes(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.create(sandbox.CreateRequest{Name: "y"})
 	w.snapshot("x", "s")
-	ctx := red(t)
+	ctx := asRed(t)
 	many := map[string]string{}
 	for i := range sandbox.MaxEnvPairs + 1 {
 		many[fmt.Sprint("k", i)] = "v"

@@ -318,7 +318,7 @@ func verbs() []string {
 // strangers are callers who may know of nothing that the team red has in the
 // namespace "vault".
 func strangers(t testing.TB) map[string]context.Context {
-	return map[string]context.Context{"team": as(t.Context(), "blue"), "namespace": inNamespace(red(t), "blue")}
+	return map[string]context.Context{"team": as(t.Context(), "blue"), "namespace": inNamespace(asRed(t), "blue")}
 }
 
 // inNamespace has a caller work in a namespace.
@@ -338,7 +338,7 @@ func TestIsolation(t *testing.T) {
 }
 
 func testIsolation(t *testing.T, blue context.Context) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "treasure", Namespace: "vault"})
 	w.shell(sbx.ID, "echo good > file")
 	before := w.get(sbx.ID)
@@ -386,7 +386,7 @@ func testIsolation(t *testing.T, blue context.Context) {
 
 // noteworthy checks all that a stranger may read in the record of what was done.
 // Who is in a namespace reads nothing of the team's.
-func noteworthy(t *testing.T, w *world, stranger context.Context, good func(*sandbox.AuditEvent) bool) {
+func noteworthy(t *testing.T, w *harness, stranger context.Context, good func(*sandbox.AuditEvent) bool) {
 	t.Helper()
 	events, err := w.Audit(stranger, sandbox.AuditRequest{})
 	if c, _ := sandbox.CallerOf(stranger); c.Namespace != "" {
@@ -411,9 +411,9 @@ func TestIsolationOfSnapshots(t *testing.T) {
 }
 
 func testIsolationOfSnapshots(t *testing.T, blue context.Context) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "theirs", Namespace: "vault"})
-	snap, err := w.CreateSnapshot(red(t), sbx.ID, sandbox.CreateSnapshotRequest{Name: "treasure"})
+	snap, err := w.CreateSnapshot(asRed(t), sbx.ID, sandbox.CreateSnapshotRequest{Name: "treasure"})
 	must(t, err)
 	own, err := w.Create(blue, sandbox.CreateRequest{})
 	must(t, err)
@@ -446,7 +446,7 @@ func testIsolationOfSnapshots(t *testing.T, blue context.Context) {
 	// The name is free for a stranger.
 	mine, err := w.CreateSnapshot(blue, own.ID, sandbox.CreateSnapshotRequest{Name: "treasure"})
 	must(t, err)
-	if got, err := w.GetSnapshot(inNamespace(red(t), "vault"), "treasure"); err != nil || got.ID != snap.ID || got.ID == mine.ID {
+	if got, err := w.GetSnapshot(inNamespace(asRed(t), "vault"), "treasure"); err != nil || got.ID != snap.ID || got.ID == mine.ID {
 		t.Errorf("the snapshot is %+v, %v", got, err)
 	}
 	w.agree()
@@ -454,10 +454,10 @@ func testIsolationOfSnapshots(t *testing.T, blue context.Context) {
 
 // TestUnsupported calls the verbs of states where the engine keeps none.
 func TestUnsupported(t *testing.T) {
-	w := bareWorld(t)
+	w := bareHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.create(sandbox.CreateRequest{Name: "y"})
-	ctx := red(t)
+	ctx := asRed(t)
 	for name, call := range map[string]func() error{
 		"pause":    func() error { _, err := w.Pause(ctx, "x"); return err },
 		"fork":     func() error { _, err := w.Fork(ctx, "x", sandbox.ForkRequest{}); return err },
@@ -499,7 +499,7 @@ func TestUnsupported(t *testing.T) {
 // TestScopes calls every verb with the scope it needs, with all others, and
 // with no identity.
 func TestScopes(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	for _, verb := range verbs() {
 		t.Run(verb, func(t *testing.T) {

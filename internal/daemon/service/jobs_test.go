@@ -32,9 +32,9 @@ func TestExecCancelKills(t *testing.T) {
 			func(err error) bool { return err == sinkErr }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			sbx := w.create(sandbox.CreateRequest{})
-			ctx, cancel := context.WithCancel(red(t))
+			ctx, cancel := context.WithCancel(asRed(t))
 			defer cancel()
 			job, err := w.Exec(ctx, sbx.ID, c.req, func(e sandbox.JobEvent) error {
 				if e.Data == nil {
@@ -48,7 +48,7 @@ func TestExecCancelKills(t *testing.T) {
 			if job.State != sandbox.JobExited || job.Signal != "KILL" || job.ExitCode != 137 || job.EndCause != sandbox.EndSignal {
 				t.Errorf("when Exec returned the job was %+v", job)
 			}
-			out, err := w.ReadOutput(red(t), sbx.ID, job.ID, sandbox.OutputRequest{Stream: sandbox.Stdout})
+			out, err := w.ReadOutput(asRed(t), sbx.ID, job.ID, sandbox.OutputRequest{Stream: sandbox.Stdout})
 			must(t, err)
 			if string(out.Data) != "begun\n" || out.Running {
 				t.Errorf("kept output %q, running %v", out.Data, out.Running)
@@ -60,30 +60,30 @@ func TestExecCancelKills(t *testing.T) {
 // TestExecCancelledEarly cancels at moments around the start of a command: none
 // may run on.
 func TestExecCancelledEarly(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	for i := range 12 {
-		ctx, cancel := context.WithTimeout(red(t), time.Duration(i)*400*time.Microsecond)
+		ctx, cancel := context.WithTimeout(asRed(t), time.Duration(i)*400*time.Microsecond)
 		if _, err := w.Exec(ctx, sbx.ID, sandbox.ExecRequest{Shell: "sleep 300"}, nil); err == nil {
 			t.Error("the command ended well")
 		}
 		cancel()
 	}
 	wait(t, func() bool {
-		jobs, err := w.ListJobs(red(t), sbx.ID, sandbox.Page{})
+		jobs, err := w.ListJobs(asRed(t), sbx.ID, sandbox.Page{})
 		must(t, err)
 		return !slices.ContainsFunc(jobs.Items, func(j sandbox.Job) bool { return j.State == sandbox.JobRunning })
 	}, func() string {
-		jobs, _ := w.ListJobs(red(t), sbx.ID, sandbox.Page{})
+		jobs, _ := w.ListJobs(asRed(t), sbx.ID, sandbox.Page{})
 		return fmt.Sprintf("a command runs on: %+v", jobs.Items)
 	})
 }
 
 func TestBackgroundSinkFails(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	boom := errors.New("boom")
-	job, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300", Background: true}, func(sandbox.JobEvent) error { return boom })
+	job, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300", Background: true}, func(sandbox.JobEvent) error { return boom })
 	if err != boom || job == nil || job.State != sandbox.JobExited {
 		t.Errorf("Exec: %+v, %v", job, err)
 	}
@@ -92,12 +92,12 @@ func TestBackgroundSinkFails(t *testing.T) {
 // TestExecSurvivesClose closes the daemon during a command: the command goes
 // on, as it does when the daemon is killed.
 func TestExecSurvivesClose(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	ids := make(chan string, 1)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300"}, func(e sandbox.JobEvent) error {
+		_, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300"}, func(e sandbox.JobEvent) error {
 			ids <- e.Job.ID
 			return nil
 		})
@@ -110,7 +110,7 @@ func TestExecSurvivesClose(t *testing.T) {
 	if !strings.Contains(err.Error(), id) {
 		t.Errorf("the error %q does not name the job", err)
 	}
-	job, err := w.GetJob(red(t), sbx.ID, id)
+	job, err := w.GetJob(asRed(t), sbx.ID, id)
 	must(t, err)
 	if job.State != sandbox.JobRunning {
 		t.Errorf("after the restart: %+v", job)
@@ -118,10 +118,10 @@ func TestExecSurvivesClose(t *testing.T) {
 }
 
 func TestJobEvents(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	var events []sandbox.JobEvent
-	job, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "echo out; sleep 0.1; echo err >&2; exit 3"}, func(e sandbox.JobEvent) error {
+	job, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "echo out; sleep 0.1; echo err >&2; exit 3"}, func(e sandbox.JobEvent) error {
 		e.Data = slices.Clone(e.Data)
 		events = append(events, e)
 		return nil
@@ -137,13 +137,13 @@ func TestJobEvents(t *testing.T) {
 	if job.ExitCode != 3 || job.StdoutBytes != 4 || job.StderrBytes != 4 || job.EndCause != "" || job.Signal != "" {
 		t.Errorf("job is %+v", job)
 	}
-	got, err := w.GetJob(red(t), sbx.ID, job.ID)
+	got, err := w.GetJob(asRed(t), sbx.ID, job.ID)
 	must(t, err)
 	if diff := cmp.Diff(job, got); diff != "" {
 		t.Errorf("GetJob differs (-exec +get):\n%s", diff)
 	}
 	var again strings.Builder
-	_, err = w.Attach(red(t), sbx.ID, job.ID, sandbox.AttachRequest{StdoutOffset: 1, StderrOffset: 2}, func(e sandbox.JobEvent) error { again.Write(e.Data); return nil })
+	_, err = w.Attach(asRed(t), sbx.ID, job.ID, sandbox.AttachRequest{StdoutOffset: 1, StderrOffset: 2}, func(e sandbox.JobEvent) error { again.Write(e.Data); return nil })
 	must(t, err)
 	if again.String() != "ut\nr\n" {
 		t.Errorf("Attach from the middle gives %q", again.String())
@@ -151,36 +151,36 @@ func TestJobEvents(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	for _, sig := range []string{"TERM", "SIGTERM", "15", "term"} {
-		job, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Command: []string{"sleep", "300"}, Background: true}, nil)
+		job, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Command: []string{"sleep", "300"}, Background: true}, nil)
 		must(t, err)
-		_, err = w.SignalJob(red(t), sbx.ID, job.ID, sig, 0)
+		_, err = w.SignalJob(asRed(t), sbx.ID, job.ID, sig, 0)
 		must(t, err)
-		job, err = w.Attach(red(t), sbx.ID, job.ID, sandbox.AttachRequest{}, nil)
+		job, err = w.Attach(asRed(t), sbx.ID, job.ID, sandbox.AttachRequest{}, nil)
 		must(t, err)
 		if job.Signal != "TERM" || job.ExitCode != 143 {
 			t.Errorf("after %s: %+v", sig, job)
 		}
-		_, err = w.SignalJob(red(t), sbx.ID, job.ID, sig, 0)
+		_, err = w.SignalJob(asRed(t), sbx.ID, job.ID, sig, 0)
 		wantCode(t, err, sandbox.CodeConflict)
 	}
 	for _, sig := range []string{"", "NOPE", "0", "-1", "65", "9999999999999999999", "\x00"} {
-		_, err := w.SignalJob(red(t), sbx.ID, "job-x", sig, 0)
+		_, err := w.SignalJob(asRed(t), sbx.ID, "job-x", sig, 0)
 		wantCode(t, err, sandbox.CodeInvalid)
 	}
 }
 
 func TestTerminal(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
-	job, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "read line; stty size", OpenStdin: true, Terminal: &sandbox.TerminalSize{Cols: 80, Rows: 24}, Background: true}, nil)
+	job, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "read line; stty size", OpenStdin: true, Terminal: &sandbox.TerminalSize{Cols: 80, Rows: 24}, Background: true}, nil)
 	must(t, err)
-	must(t, w.ResizeTerminal(red(t), sbx.ID, job.ID, sandbox.TerminalSize{Cols: 132, Rows: 43}))
-	must(t, w.WriteInput(red(t), sbx.ID, job.ID, []byte("go\n"), false))
+	must(t, w.ResizeTerminal(asRed(t), sbx.ID, job.ID, sandbox.TerminalSize{Cols: 132, Rows: 43}))
+	must(t, w.WriteInput(asRed(t), sbx.ID, job.ID, []byte("go\n"), false))
 	var out strings.Builder
-	_, err = w.Attach(red(t), sbx.ID, job.ID, sandbox.AttachRequest{}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
+	_, err = w.Attach(asRed(t), sbx.ID, job.ID, sandbox.AttachRequest{}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
 	must(t, err)
 	if !strings.Contains(out.String(), "43 132") {
 		t.Errorf("printed %q", out.String())
@@ -188,9 +188,9 @@ func TestTerminal(t *testing.T) {
 }
 
 func TestFiles(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
-	ctx := red(t)
+	ctx := asRed(t)
 	content := strings.Repeat("0123456789abcdef", 100_000) // of many chunks
 	info, err := w.WriteFile(ctx, sbx.ID, sandbox.WriteFileRequest{Path: "a/b/file", Mode: "0600", MakeParents: true}, iotest.HalfReader(strings.NewReader(content)))
 	must(t, err)
@@ -301,7 +301,7 @@ func TestFiles(t *testing.T) {
 }
 
 func TestWriteFileContentFails(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	tooLarge := sandbox.Errorf(sandbox.CodeTooLarge, "the door's own limit")
 	for _, c := range []struct {
@@ -313,9 +313,9 @@ func TestWriteFileContentFails(t *testing.T) {
 		{tooLarge, sandbox.CodeTooLarge},
 	} {
 		for _, n := range []int{0, 10, 300_000} {
-			_, err := w.WriteFile(red(t), sbx.ID, sandbox.WriteFileRequest{Path: "file"}, io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(c.err)))
+			_, err := w.WriteFile(asRed(t), sbx.ID, sandbox.WriteFileRequest{Path: "file"}, io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(c.err)))
 			wantCode(t, err, c.want)
-			_, err = w.StatFile(red(t), sbx.ID, "file")
+			_, err = w.StatFile(asRed(t), sbx.ID, "file")
 			wantCode(t, err, sandbox.CodeNotFound)
 		}
 	}
@@ -325,11 +325,11 @@ func TestWriteFileContentFails(t *testing.T) {
 }
 
 func TestReaderIsACall(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
-	_, err := w.WriteFile(red(t), sbx.ID, sandbox.WriteFileRequest{Path: "file"}, strings.NewReader("x"))
+	_, err := w.WriteFile(asRed(t), sbx.ID, sandbox.WriteFileRequest{Path: "file"}, strings.NewReader("x"))
 	must(t, err)
-	r, err := w.ReadFile(red(t), sbx.ID, sandbox.ReadFileRequest{Path: "file"})
+	r, err := w.ReadFile(asRed(t), sbx.ID, sandbox.ReadFileRequest{Path: "file"})
 	must(t, err)
 	h, err := w.Service.open(t.Context(), call.Realm{Team: "red"}, sbx.ID)
 	must(t, err)
@@ -344,9 +344,9 @@ func TestReaderIsACall(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
-	ctx, cancel := context.WithCancel(red(t))
+	ctx, cancel := context.WithCancel(asRed(t))
 	defer cancel()
 	ready := make(chan struct{})
 	seen := make(chan sandbox.WatchEvent, 100)
@@ -370,12 +370,12 @@ func TestWatch(t *testing.T) {
 	cancel()
 	must(t, <-ended)
 	boom := errors.New("boom")
-	if err := w.WatchFiles(red(t), sbx.ID, sandbox.WatchRequest{Path: "."}, func(sandbox.WatchEvent) error { return boom }); err != boom {
+	if err := w.WatchFiles(asRed(t), sbx.ID, sandbox.WatchRequest{Path: "."}, func(sandbox.WatchEvent) error { return boom }); err != boom {
 		t.Errorf("with a sink that fails: %v", err)
 	}
 	again := make(chan struct{}, 1)
 	go func() {
-		ended <- w.WatchFiles(red(t), sbx.ID, sandbox.WatchRequest{Path: "."}, func(e sandbox.WatchEvent) error {
+		ended <- w.WatchFiles(asRed(t), sbx.ID, sandbox.WatchRequest{Path: "."}, func(e sandbox.WatchEvent) error {
 			// The end of the sandbox changes files too.
 			if e.Kind == sandbox.WatchReady {
 				again <- struct{}{}
@@ -384,15 +384,15 @@ func TestWatch(t *testing.T) {
 		})
 	}()
 	<-again
-	_, err := w.Kill(red(t), sbx.ID)
+	_, err := w.Kill(asRed(t), sbx.ID)
 	must(t, err)
 	wantCode(t, <-ended, sandbox.CodeNotRunning)
 }
 
 func TestStats(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Resources: sandbox.Resources{MemoryMiB: 256, DiskMiB: 512}})
-	st, err := w.Stats(red(t), sbx.ID)
+	st, err := w.Stats(asRed(t), sbx.ID)
 	must(t, err)
 	if st.SandboxID != sbx.ID || st.MemoryMaxBytes != 256<<20 || st.DiskMaxBytes != 512<<20 || st.CPUSeconds <= 0 || st.Processes <= 0 {
 		t.Errorf("stats are %+v", st)
@@ -402,7 +402,7 @@ func TestStats(t *testing.T) {
 // BenchmarkExec measures what the service and the agent add to a process
 // start: there is no isolation here.
 func BenchmarkExec(b *testing.B) {
-	w := newWorld(b)
+	w := newHarness(b)
 	ctx := as(b.Context(), "red")
 	sbx, err := w.Create(ctx, sandbox.CreateRequest{})
 	if err != nil {

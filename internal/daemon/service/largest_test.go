@@ -14,7 +14,7 @@ import (
 // for one is told what there is, and a template of another machine is made
 // smaller.
 func TestLargerThanTheMachine(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Largest = sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000} })
+	w := newHarness(t, func(c *Config) { c.Largest = sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000} })
 	s := w.create(sandbox.CreateRequest{}) // of a template with more
 	if s.Resources.VCPUs > 2 || s.Resources.MemoryMiB != 250 {
 		t.Errorf("a sandbox of the template has %+v", s.Resources)
@@ -33,9 +33,9 @@ func TestLargerThanTheMachine(t *testing.T) {
 				t.Errorf("%s with %+v says %v, want %q", what, tt.r, err, want)
 			}
 		}
-		_, err := w.Create(red(t), sandbox.CreateRequest{Resources: tt.r})
+		_, err := w.Create(asRed(t), sandbox.CreateRequest{Resources: tt.r})
 		refused("a create", err, "resources."+tt.want)
-		_, err = w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "big", Spec: &sandbox.TemplateSpec{From: sandbox.TemplateSource{Host: true}, Resources: tt.r}})
+		_, err = w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "big", Spec: &sandbox.TemplateSpec{From: sandbox.TemplateSource{Host: true}, Resources: tt.r}})
 		refused("a build", err, "resources."+tt.want)
 		if tt.r.DiskMiB == 0 {
 			var req sandbox.UpdateRequest
@@ -44,14 +44,14 @@ func TestLargerThanTheMachine(t *testing.T) {
 			} else {
 				req.MemoryMiB = &tt.r.MemoryMiB
 			}
-			_, err = w.Update(red(t), s.ID, req)
+			_, err = w.Update(asRed(t), s.ID, req)
 			refused("an update", err, tt.want)
 		}
 	}
-	if _, err := w.Create(red(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000}}); err != nil {
+	if _, err := w.Create(asRed(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 2, MemoryMiB: 250, DiskMiB: 9000}}); err != nil {
 		t.Errorf("all that there is: %v", err)
 	}
-	less, err := w.Create(red(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 64, MemoryMiB: 200, DiskMiB: 1 << 20}, FitResources: true})
+	less, err := w.Create(asRed(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 64, MemoryMiB: 200, DiskMiB: 1 << 20}, FitResources: true})
 	must(t, err)
 	if r := less.Resources; r.VCPUs != 2 || r.MemoryMiB != 200 || r.DiskMiB != 9000 {
 		t.Errorf("who takes less gets %+v", r)
@@ -61,7 +61,7 @@ func TestLargerThanTheMachine(t *testing.T) {
 
 // What does not fit is refused before the work, and nothing is left of it.
 func TestNoRoom(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	none := sandbox.Wrap(sandbox.CodeQuotaExceeded, engine.ErrNoRoom, "the machine has 5 MiB of memory available; kill or pause sandboxes")
 	s := w.create(sandbox.CreateRequest{Name: "parent"})
 	noRoom := func(what string, err error) {
@@ -71,15 +71,15 @@ func TestNoRoom(t *testing.T) {
 		}
 	}
 	w.state.Fail(memory.StepAdmit, memory.Before, none)
-	_, err := w.Fork(red(t), s.ID, sandbox.ForkRequest{Count: 3})
+	_, err := w.Fork(asRed(t), s.ID, sandbox.ForkRequest{Count: 3})
 	noRoom("a fork", err)
 	if n := w.state.Calls(memory.StepCheckpoint); n != 0 {
 		t.Errorf("%d checkpoints are written in vain", n)
 	}
 	w.state.Fail(memory.StepCreate, memory.Before, none)
-	_, err = w.Create(red(t), sandbox.CreateRequest{Name: "next"})
+	_, err = w.Create(asRed(t), sandbox.CreateRequest{Name: "next"})
 	noRoom("a create", err)
-	all, err := w.List(red(t), sandbox.ListRequest{States: states})
+	all, err := w.List(asRed(t), sandbox.ListRequest{States: states})
 	if err != nil || len(all.Items) != 1 {
 		t.Errorf("left are %+v, %v", all, err)
 	}

@@ -17,13 +17,13 @@ import (
 )
 
 func TestCreateExecKill(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "work"})
 	if sbx.State != sandbox.StateRunning || sbx.StartedAt == nil || !strings.HasPrefix(sbx.ID, "sbx-") || len(sbx.Unenforced) == 0 {
 		t.Fatalf("created %+v", sbx)
 	}
 	var out strings.Builder
-	job, err := w.Exec(red(t), "work", sandbox.ExecRequest{Command: []string{"echo", "hi"}}, func(e sandbox.JobEvent) error {
+	job, err := w.Exec(asRed(t), "work", sandbox.ExecRequest{Command: []string{"echo", "hi"}}, func(e sandbox.JobEvent) error {
 		out.Write(e.Data)
 		return nil
 	})
@@ -32,14 +32,14 @@ func TestCreateExecKill(t *testing.T) {
 		t.Fatalf("job %+v printed %q", job, out.String())
 	}
 	for range 2 {
-		killed, err := w.Kill(red(t), sbx.ID)
+		killed, err := w.Kill(asRed(t), sbx.ID)
 		must(t, err)
 		if killed.State != sandbox.StateKilled || killed.EndedAt == nil || killed.Reason != "killed by key-red" {
 			t.Fatalf("killed %+v", killed)
 		}
 	}
 	w.agree()
-	_, err = w.Exec(red(t), "work", sandbox.ExecRequest{Command: []string{"true"}}, nil)
+	_, err = w.Exec(asRed(t), "work", sandbox.ExecRequest{Command: []string{"true"}}, nil)
 	wantCode(t, err, sandbox.CodeNotRunning)
 	if m := err.Error(); !strings.Contains(m, "killed by key-red") || !strings.Contains(m, "create a new one") {
 		t.Errorf("after a kill: %q", m)
@@ -51,7 +51,7 @@ func TestCreateExecKill(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Lifetime, c.IdleTimeout = 2*time.Hour, 5*time.Minute })
+	w := newHarness(t, func(c *Config) { c.Lifetime, c.IdleTimeout = 2*time.Hour, 5*time.Minute })
 	plain := w.create(sandbox.CreateRequest{})
 	want := sandbox.Sandbox{
 		Team: "red", Namespace: "default", Template: "host", State: sandbox.StateRunning,
@@ -85,12 +85,12 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestConcurrentCreatesOfOneName(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	const n = 8
 	errs := make(chan error, n)
 	for range n {
 		go func() {
-			_, err := w.Create(red(t), sandbox.CreateRequest{Name: "one"})
+			_, err := w.Create(asRed(t), sandbox.CreateRequest{Name: "one"})
 			errs <- err
 		}()
 	}
@@ -109,23 +109,23 @@ func TestConcurrentCreatesOfOneName(t *testing.T) {
 }
 
 func TestQuota(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 2, VCPUs: 4} })
+	w := newHarness(t, func(c *Config) { c.Quota = store.Quota{Sandboxes: 2, VCPUs: 4} })
 	w.create(sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 2}})
-	_, err := w.Create(red(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 3}})
+	_, err := w.Create(asRed(t), sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 3}})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
 	second := w.create(sandbox.CreateRequest{})
-	_, err = w.Create(red(t), sandbox.CreateRequest{})
+	_, err = w.Create(asRed(t), sandbox.CreateRequest{})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
 	var e *sandbox.Error
 	if errors.As(err, &e); e.RetryAfter <= 0 {
 		t.Error("the refusal does not say when to retry")
 	}
-	_, err = w.Update(red(t), second.ID, sandbox.UpdateRequest{VCPUs: ptr(3)})
+	_, err = w.Update(asRed(t), second.ID, sandbox.UpdateRequest{VCPUs: ptr(3)})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
 	if _, err := w.Create(as(t.Context(), "blue"), sandbox.CreateRequest{}); err != nil {
 		t.Errorf("another team: %v", err)
 	}
-	_, err = w.Kill(red(t), second.ID)
+	_, err = w.Kill(asRed(t), second.ID)
 	must(t, err)
 	w.create(sandbox.CreateRequest{})
 	w.agree()
@@ -135,30 +135,30 @@ func TestCreateFailures(t *testing.T) {
 	boom := errors.New("disk on fire at /secret/path")
 	for _, c := range []struct {
 		name string
-		set  func(w *world, cancel func())
+		set  func(w *harness, cancel func())
 		code sandbox.Code
 		kept bool // a failed record stays
 	}{
-		{"before", func(w *world, _ func()) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, sandbox.CodeInternal, true},
-		{"lost reply", func(w *world, _ func()) { w.state.Fail(memory.StepCreate, memory.After, boom) }, sandbox.CodeInternal, true},
-		{"with a reason", func(w *world, _ func()) {
+		{"before", func(w *harness, _ func()) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, sandbox.CodeInternal, true},
+		{"lost reply", func(w *harness, _ func()) { w.state.Fail(memory.StepCreate, memory.After, boom) }, sandbox.CodeInternal, true},
+		{"with a reason", func(w *harness, _ func()) {
 			w.state.Fail(memory.StepCreate, memory.After, sandbox.Errorf(sandbox.CodeUnavailable, "no memory left on the machine; retry later"))
 		}, sandbox.CodeUnavailable, true},
-		{"cancelled before", func(w *world, cancel func()) {
+		{"cancelled before", func(w *harness, cancel func()) {
 			w.state.Trap(memory.StepCreate, memory.Before, func(ctx context.Context) error { cancel(); <-ctx.Done(); return ctx.Err() })
 		}, sandbox.CodeCancelled, false},
-		{"cancelled after", func(w *world, cancel func()) {
+		{"cancelled after", func(w *harness, cancel func()) {
 			w.state.Trap(memory.StepCreate, memory.After, func(ctx context.Context) error { cancel(); return nil })
 		}, sandbox.CodeCancelled, false},
-		{"dies at once", func(w *world, _ func()) {
+		{"dies at once", func(w *harness, _ func()) {
 			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error {
 				return w.state.Kill(w.state.IDs()[0], "out of memory")
 			})
 		}, "", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
-			ctx, cancel := context.WithCancel(red(t))
+			w := newHarness(t)
+			ctx, cancel := context.WithCancel(asRed(t))
 			defer cancel()
 			c.set(w, cancel)
 			_, err := w.Create(ctx, sandbox.CreateRequest{Name: "x"})
@@ -169,7 +169,7 @@ func TestCreateFailures(t *testing.T) {
 				}
 			}
 			wait(t, func() bool { return len(w.state.IDs()) == 0 }, func() string { return "an instance is left" })
-			list, err := w.List(red(t), sandbox.ListRequest{States: []sandbox.State{sandbox.StateFailed}})
+			list, err := w.List(asRed(t), sandbox.ListRequest{States: []sandbox.State{sandbox.StateFailed}})
 			must(t, err)
 			if kept := len(list.Items) == 1 && list.Items[0].Reason != ""; kept != c.kept {
 				t.Errorf("failed records: %+v, want one: %v", list.Items, c.kept)
@@ -183,10 +183,10 @@ func TestCreateFailures(t *testing.T) {
 // TestCreateCannotBeUndone lets the clean-up of a failed create fail: the
 // record stays until a repair has done it.
 func TestCreateCannotBeUndone(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.state.Fail(memory.StepCreate, memory.After, errors.New("boom"))
 	w.state.Fail(memory.StepDestroy, memory.Before, errors.New("busy"))
-	_, err := w.Create(red(t), sandbox.CreateRequest{})
+	_, err := w.Create(asRed(t), sandbox.CreateRequest{})
 	wantCode(t, err, sandbox.CodeInternal)
 	ids := w.state.IDs()
 	if len(ids) != 1 || !w.record(ids[0]).Held {
@@ -201,7 +201,7 @@ func TestCreateCannotBeUndone(t *testing.T) {
 }
 
 func TestKillDuringCreate(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	inside := make(chan struct{})
 	w.state.Trap(memory.StepCreate, memory.After, func(ctx context.Context) error {
 		close(inside)
@@ -210,13 +210,13 @@ func TestKillDuringCreate(t *testing.T) {
 	})
 	created := make(chan error, 1)
 	go func() {
-		_, err := w.Create(red(t), sandbox.CreateRequest{Name: "x"})
+		_, err := w.Create(asRed(t), sandbox.CreateRequest{Name: "x"})
 		created <- err
 	}()
 	<-inside
-	_, err := w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
+	_, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeNotRunning)
-	sbx, err := w.Kill(red(t), "x")
+	sbx, err := w.Kill(asRed(t), "x")
 	must(t, err)
 	if sbx.State != sandbox.StateKilled {
 		t.Errorf("killed %+v", sbx)
@@ -226,7 +226,7 @@ func TestKillDuringCreate(t *testing.T) {
 }
 
 func TestCloseDuringCreate(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	inside := make(chan struct{})
 	w.state.Trap(memory.StepCreate, memory.After, func(ctx context.Context) error {
 		close(inside)
@@ -235,7 +235,7 @@ func TestCloseDuringCreate(t *testing.T) {
 	})
 	created := make(chan error, 1)
 	go func() {
-		_, err := w.Create(red(t), sandbox.CreateRequest{})
+		_, err := w.Create(asRed(t), sandbox.CreateRequest{})
 		created <- err
 	}()
 	<-inside
@@ -249,17 +249,17 @@ func TestCloseDuringCreate(t *testing.T) {
 func TestKillFailures(t *testing.T) {
 	for _, when := range []memory.When{memory.Before, memory.After} {
 		t.Run(string(when), func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			sbx := w.create(sandbox.CreateRequest{})
 			w.state.Fail(memory.StepDestroy, when, errors.New("boom"))
-			_, err := w.Kill(red(t), sbx.ID)
+			_, err := w.Kill(asRed(t), sbx.ID)
 			wantCode(t, err, sandbox.CodeUnavailable)
 			if got := w.get(sbx.ID).State; got != sandbox.StateStopping {
 				t.Errorf("after a failed kill it is %s", got)
 			}
-			_, err = w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "true"}, nil)
+			_, err = w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "true"}, nil)
 			wantCode(t, err, sandbox.CodeNotRunning)
-			_, err = w.Kill(red(t), sbx.ID)
+			_, err = w.Kill(asRed(t), sbx.ID)
 			must(t, err)
 			w.agree()
 		})
@@ -267,12 +267,12 @@ func TestKillFailures(t *testing.T) {
 }
 
 func TestConcurrentKills(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			if got, err := w.Kill(red(t), sbx.ID); err != nil || got.State != sandbox.StateKilled {
+			if got, err := w.Kill(asRed(t), sbx.ID); err != nil || got.State != sandbox.StateKilled {
 				t.Errorf("Kill: %+v, %v", got, err)
 			}
 		})
@@ -282,13 +282,13 @@ func TestConcurrentKills(t *testing.T) {
 }
 
 func TestFailure(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	started := make(chan struct{})
 	var once sync.Once
 	result := make(chan error, 1)
 	go func() {
-		_, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300"}, func(sandbox.JobEvent) error {
+		_, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300"}, func(sandbox.JobEvent) error {
 			once.Do(func() { close(started) })
 			return nil
 		})
@@ -310,22 +310,22 @@ func TestFailure(t *testing.T) {
 	}
 	wait(t, func() bool { return len(w.state.IDs()) == 0 }, func() string { return "the instance is left" })
 	w.agree()
-	_, err = w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
+	_, err = w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeNotRunning)
 }
 
 func TestRestart(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
-	job, err := w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "echo one; read line; echo two $line", OpenStdin: true, Background: true}, nil)
+	job, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "echo one; read line; echo two $line", OpenStdin: true, Background: true}, nil)
 	must(t, err)
 	w.restart()
 	if got := w.get("x"); got.State != sandbox.StateRunning || got.ID != sbx.ID {
 		t.Fatalf("after a restart: %+v", got)
 	}
-	must(t, w.WriteInput(red(t), "x", job.ID, []byte("more\n"), false))
+	must(t, w.WriteInput(asRed(t), "x", job.ID, []byte("more\n"), false))
 	var out strings.Builder
-	end, err := w.Attach(red(t), "x", job.ID, sandbox.AttachRequest{}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
+	end, err := w.Attach(asRed(t), "x", job.ID, sandbox.AttachRequest{}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
 	must(t, err)
 	if out.String() != "one\ntwo more\n" || end.State != sandbox.JobExited {
 		t.Errorf("after a restart the job is %+v and printed %q", end, out.String())
@@ -336,7 +336,7 @@ func TestRestart(t *testing.T) {
 
 // TestReconcile prepares what crashes leave behind, and starts.
 func TestReconcile(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	ids := map[string]string{}
 	for _, name := range []string{"running", "lost", "rebooted", "died", "creating", "stopping", "held", "updating"} {
 		ids[name] = w.create(sandbox.CreateRequest{Name: name}).ID
@@ -393,14 +393,14 @@ func TestReconcile(t *testing.T) {
 }
 
 // unrecorded makes an instance whose record is then deleted.
-func (w *world) unrecorded() string {
-	sbx, err := w.Create(red(w.t), sandbox.CreateRequest{})
+func (w *harness) unrecorded() string {
+	sbx, err := w.Create(asRed(w.t), sandbox.CreateRequest{})
 	must(w.t, err)
 	return sbx.ID
 }
 
 func TestStartFailsWithoutTheEngine(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{})
 	w.stop()
 	w.open()
@@ -414,25 +414,25 @@ func TestStartFailsWithoutTheEngine(t *testing.T) {
 
 // TestOpenVanished finds out at a call that the engine has lost a sandbox.
 func TestOpenVanished(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	w.drop(sbx.ID, errors.New("test"))
 	w.state.Fail(memory.StepOpen, memory.Before, errors.New("boom"))
-	_, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "true"}, nil)
+	_, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeUnavailable)
 	must(t, w.engine.Destroy(t.Context(), sbx.ID))
-	_, err = w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "true"}, nil)
+	_, err = w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeNotRunning)
 	w.agree()
 }
 
 func TestUpdateAllOrNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "taken"})
 	sbx := w.create(sandbox.CreateRequest{Name: "x", Env: map[string]string{"A": "1"}})
 	env := func() string {
 		var out strings.Builder
-		_, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "echo $A"}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
+		_, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "echo $A"}, func(e sandbox.JobEvent) error { out.Write(e.Data); return nil })
 		must(t, err)
 		return strings.TrimSpace(out.String())
 	}
@@ -451,7 +451,7 @@ func TestUpdateAllOrNothing(t *testing.T) {
 		before := w.get(sbx.ID)
 		req := change
 		c.set(&req)
-		_, err := w.Update(red(t), sbx.ID, req)
+		_, err := w.Update(asRed(t), sbx.ID, req)
 		wantCode(t, err, c.code)
 		after := w.get(sbx.ID)
 		after.LastActiveAt = before.LastActiveAt
@@ -466,7 +466,7 @@ func TestUpdateAllOrNothing(t *testing.T) {
 		}
 		w.agree()
 	}
-	_, err := w.Update(red(t), sbx.ID, change)
+	_, err := w.Update(asRed(t), sbx.ID, change)
 	must(t, err)
 	if got := env(); got != "2" {
 		t.Errorf("after the update the environment is %q", got)
@@ -475,7 +475,7 @@ func TestUpdateAllOrNothing(t *testing.T) {
 }
 
 func TestIdle(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	quiet := func() bool {
 		idle, _, err := w.Idle(t.Context())
 		must(t, err)
@@ -488,14 +488,14 @@ func TestIdle(t *testing.T) {
 	if quiet() {
 		t.Error("idle with a sandbox")
 	}
-	_, err := w.Kill(red(t), sbx.ID)
+	_, err := w.Kill(asRed(t), sbx.ID)
 	must(t, err)
 	_, last, err := w.Idle(t.Context())
 	must(t, err)
 	if !quiet() || time.Since(last) > time.Minute {
 		t.Errorf("after the kill idle since %v", last)
 	}
-	ctx, cancel := context.WithCancel(red(t))
+	ctx, cancel := context.WithCancel(asRed(t))
 	inside := make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
@@ -511,10 +511,10 @@ func TestIdle(t *testing.T) {
 }
 
 func TestClosedService(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	must(t, w.Close())
-	_, err := w.Get(red(t), sbx.ID)
+	_, err := w.Get(asRed(t), sbx.ID)
 	wantCode(t, err, sandbox.CodeUnavailable)
 	must(t, w.store.Close())
 	must(t, w.engine.Close())
@@ -525,10 +525,10 @@ func TestClosedService(t *testing.T) {
 }
 
 func TestActivityIsStored(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.flushEvery = time.Hour })
+	w := newHarness(t, func(c *Config) { c.flushEvery = time.Hour })
 	sbx := w.create(sandbox.CreateRequest{})
 	before := w.record(sbx.ID).LastActiveAt
-	_, err := w.StatFile(red(t), sbx.ID, "/")
+	_, err := w.StatFile(asRed(t), sbx.ID, "/")
 	must(t, err)
 	if got := w.record(sbx.ID).LastActiveAt; got != before {
 		t.Errorf("a call wrote to the store")
@@ -543,7 +543,7 @@ func TestActivityIsStored(t *testing.T) {
 }
 
 func TestManyClients(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var wg sync.WaitGroup
 	for i := range 12 {
 		wg.Go(func() {

@@ -16,7 +16,7 @@ import (
 // The end of a sandbox that the store does not take at first is recorded as
 // soon as the store takes it, without a call and without the janitor.
 func TestEndIsRecordedWhenTheStoreRecovers(t *testing.T) {
-	w := mortalWorld(t)
+	w := mortalHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	var refusals atomic.Int32
 	w.mortal.mu.Lock()
@@ -42,7 +42,7 @@ func TestEndIsRecordedWhenTheStoreRecovers(t *testing.T) {
 // Repair records the end of a sandbox that nobody was told of, and of one whose
 // creation nobody goes on with. Others it leaves alone.
 func TestRepairFindsLostSandboxes(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	dead, lives := w.create(sandbox.CreateRequest{}), w.create(sandbox.CreateRequest{})
 	w.engine.Notify(func(engine.Status) {}) // nobody tells the service
 	if err := w.state.Kill(dead.ID, "its supervisor ended"); err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // family makes a parent with one child, which has changed a file.
-func (w *world) family() (parent, child sandbox.Sandbox) {
+func (w *harness) family() (parent, child sandbox.Sandbox) {
 	w.t.Helper()
 	p := w.create(sandbox.CreateRequest{Name: "parent", Env: map[string]string{"A": "parent"}})
 	w.shell("parent", "echo begun > file; echo same > other")
@@ -22,9 +22,9 @@ func (w *world) family() (parent, child sandbox.Sandbox) {
 	return *p, c
 }
 
-func (w *world) merge(req sandbox.MergeRequest) *sandbox.MergeResult {
+func (w *harness) merge(req sandbox.MergeRequest) *sandbox.MergeResult {
 	w.t.Helper()
-	res, err := w.Merge(red(w.t), "parent", req)
+	res, err := w.Merge(asRed(w.t), "parent", req)
 	must(w.t, err)
 	return res
 }
@@ -32,11 +32,11 @@ func (w *world) merge(req sandbox.MergeRequest) *sandbox.MergeResult {
 func TestMergeWhole(t *testing.T) {
 	for _, state := range []string{"both run", "parent paused", "winner paused", "both paused", "parent works"} {
 		t.Run(state, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			parent, child := w.family()
-			_, err := w.Update(red(t), "parent", sandbox.UpdateRequest{VCPUs: ptr(3), MemoryMiB: ptr(int64(333))})
+			_, err := w.Update(asRed(t), "parent", sandbox.UpdateRequest{VCPUs: ptr(3), MemoryMiB: ptr(int64(333))})
 			must(t, err)
-			job, err := w.Exec(red(t), "child", sandbox.ExecRequest{Shell: "sleep 300", Background: true}, nil)
+			job, err := w.Exec(asRed(t), "child", sandbox.ExecRequest{Shell: "sleep 300", Background: true}, nil)
 			must(t, err)
 			running := make(chan error, 1)
 			switch state {
@@ -51,7 +51,7 @@ func TestMergeWhole(t *testing.T) {
 				started := make(chan struct{})
 				go func() {
 					first := true
-					_, err := w.Exec(red(t), "parent", sandbox.ExecRequest{Shell: "sleep 300"}, func(sandbox.JobEvent) error {
+					_, err := w.Exec(asRed(t), "parent", sandbox.ExecRequest{Shell: "sleep 300"}, func(sandbox.JobEvent) error {
 						if first {
 							close(started)
 						}
@@ -77,7 +77,7 @@ func TestMergeWhole(t *testing.T) {
 			if lost.State != sandbox.StateKilled || lost.EndedAt == nil || !strings.Contains(lost.Reason, "merged into "+parent.ID) {
 				t.Errorf("the winner is %+v", lost)
 			}
-			_, err = w.Exec(red(t), child.ID, sandbox.ExecRequest{Shell: "true"}, nil)
+			_, err = w.Exec(asRed(t), child.ID, sandbox.ExecRequest{Shell: "true"}, nil)
 			wantCode(t, err, sandbox.CodeNotRunning)
 			if !strings.Contains(err.Error(), "merged into "+parent.ID) {
 				t.Errorf("the winner's id answers %q", err)
@@ -88,7 +88,7 @@ func TestMergeWhole(t *testing.T) {
 				t.Errorf("the parent has %q", got)
 			}
 			if state == "both run" {
-				if j, err := w.GetJob(red(t), "parent", job.ID); err != nil || j.State != sandbox.JobRunning {
+				if j, err := w.GetJob(asRed(t), "parent", job.ID); err != nil || j.State != sandbox.JobRunning {
 					t.Errorf("what ran in the winner is %+v, %v", j, err)
 				}
 			}
@@ -104,7 +104,7 @@ func TestMergeWhole(t *testing.T) {
 			w.restart()
 			w.agree()
 			w.shell("parent", "true")
-			_, err = w.Kill(red(t), "parent")
+			_, err = w.Kill(asRed(t), "parent")
 			must(t, err)
 			w.agree()
 		})
@@ -117,7 +117,7 @@ func TestMergeWhole(t *testing.T) {
 func TestCallBeforeHandover(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint("opened after: ", after), func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			parent, _ := w.family()
 			w.pause("parent")
 			inside, leave, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -128,7 +128,7 @@ func TestCallBeforeHandover(t *testing.T) {
 				}
 				go func() {
 					first := true
-					_, err := w.Exec(red(t), parent.ID, sandbox.ExecRequest{Shell: "until [ -e go ]; do sleep 0.01; done"}, func(sandbox.JobEvent) error {
+					_, err := w.Exec(asRed(t), parent.ID, sandbox.ExecRequest{Shell: "until [ -e go ]; do sleep 0.01; done"}, func(sandbox.JobEvent) error {
 						if first && !after {
 							close(inside)
 						}
@@ -158,7 +158,7 @@ func TestCallBeforeHandover(t *testing.T) {
 }
 
 // handleOf returns the handle of a sandbox that runs.
-func (w *world) handleOf(id string) *handle {
+func (w *harness) handleOf(id string) *handle {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.handles[id]
@@ -168,35 +168,35 @@ func TestMergeWholeFailures(t *testing.T) {
 	boom := errors.New("boom at /secret")
 	for _, c := range []struct {
 		name          string
-		set           func(w *world, child string)
+		set           func(w *harness, child string)
 		code          sandbox.Code
 		parent, child sandbox.State
 	}{
-		{"not recorded", func(w *world, _ string) { w.at("UpdateSandboxes", func() error { return boom }) },
+		{"not recorded", func(w *harness, _ string) { w.at("UpdateSandboxes", func() error { return boom }) },
 			sandbox.CodeInternal, sandbox.StateRunning, sandbox.StateRunning},
-		{"winner dies", func(w *world, child string) {
+		{"winner dies", func(w *harness, child string) {
 			w.at("UpdateSandboxes", func() error {
 				must(w.t, w.state.Kill(child, "out of memory"))
 				w.waitState(child, sandbox.StateFailed)
 				return nil
 			})
 		}, sandbox.CodeNotRunning, sandbox.StateRunning, sandbox.StateFailed},
-		{"winner killed", func(w *world, child string) {
-			w.at("UpdateSandboxes", func() error { _, err := w.Kill(red(w.t), child); return err })
+		{"winner killed", func(w *harness, child string) {
+			w.at("UpdateSandboxes", func() error { _, err := w.Kill(asRed(w.t), child); return err })
 		}, sandbox.CodeNotRunning, sandbox.StateRunning, sandbox.StateKilled},
-		{"parent killed", func(w *world, _ string) {
-			w.at("UpdateSandboxes", func() error { _, err := w.Kill(red(w.t), "parent"); return err })
+		{"parent killed", func(w *harness, _ string) {
+			w.at("UpdateSandboxes", func() error { _, err := w.Kill(asRed(w.t), "parent"); return err })
 		}, sandbox.CodeNotRunning, sandbox.StateKilled, sandbox.StateRunning},
-		{"winner cannot resume", func(w *world, child string) {
+		{"winner cannot resume", func(w *harness, child string) {
 			w.pause(child)
 			w.state.Fail(memory.StepCreate, memory.Before, boom)
 		}, sandbox.CodeInternal, sandbox.StateRunning, sandbox.StatePaused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := mortalWorld(t)
+			w := mortalHarness(t)
 			parent, child := w.family()
 			c.set(w, child.ID)
-			_, err := w.Merge(red(t), "parent", sandbox.MergeRequest{Winner: child.ID})
+			_, err := w.Merge(asRed(t), "parent", sandbox.MergeRequest{Winner: child.ID})
 			wantCode(t, err, c.code)
 			if p, ch := w.get(parent.ID).State, w.get(child.ID).State; p != c.parent || ch != c.child {
 				t.Errorf("they are %s and %s, want %s and %s", p, ch, c.parent, c.child)
@@ -214,7 +214,7 @@ func TestMergeWholeFailures(t *testing.T) {
 // TestMergeKeepsTheOld lets the old machine not go away: the merge is done, and
 // the next start removes what is left.
 func TestMergeKeepsTheOld(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.family()
 	w.state.Fail(memory.StepDestroy, memory.Before, errors.New("busy"))
 	w.merge(sandbox.MergeRequest{Winner: "child"})
@@ -229,11 +229,11 @@ func TestMergeKeepsTheOld(t *testing.T) {
 }
 
 func TestMergeRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	_, child := w.family()
 	w.create(sandbox.CreateRequest{Name: "stranger"})
 	w.create(sandbox.CreateRequest{Name: "gone"})
-	_, err := w.Kill(red(t), "gone")
+	_, err := w.Kill(asRed(t), "gone")
 	must(t, err)
 	for _, c := range []struct {
 		req  sandbox.MergeRequest
@@ -246,7 +246,7 @@ func TestMergeRefused(t *testing.T) {
 		{sandbox.MergeRequest{Winner: "stranger", Kind: sandbox.MergeFiles}, sandbox.CodeConflict, "not forked from"},
 		{sandbox.MergeRequest{Winner: child.ID, Policy: sandbox.PolicyOurs}, sandbox.CodeInvalid, "policy"},
 	} {
-		_, err := w.Merge(red(t), "parent", c.req)
+		_, err := w.Merge(asRed(t), "parent", c.req)
 		wantCode(t, err, c.code)
 		if !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %q, want %q", c.req, err, c.says)
@@ -258,7 +258,7 @@ func TestMergeRefused(t *testing.T) {
 // TestMergeConflict merges files that both sides have changed: without a policy
 // nothing happens, and with "ours" the parent's stay.
 func TestMergeConflict(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.family()
 	w.shell("parent", "echo parent > file")
 	res := w.merge(sandbox.MergeRequest{Winner: "child", Kind: sandbox.MergeFiles, KillWinner: true})
@@ -280,12 +280,12 @@ func TestMergeConflict(t *testing.T) {
 }
 
 func TestDiffEnforcedOrRefused(t *testing.T) {
-	diff := func(ref string, req sandbox.DiffRequest, check func(d *sandbox.Diff, paths string) bool) func(*testing.T, *world) {
-		return func(t *testing.T, w *world) {
+	diff := func(ref string, req sandbox.DiffRequest, check func(d *sandbox.Diff, paths string) bool) func(*testing.T, *harness) {
+		return func(t *testing.T, w *harness) {
 			w.family()
 			w.snapshot("child", "s")
 			for range 2 { // running and paused
-				got, err := w.Diff(red(t), ref, req)
+				got, err := w.Diff(asRed(t), ref, req)
 				must(t, err)
 				var paths []string
 				for _, c := range got.Changes {
@@ -301,12 +301,12 @@ func TestDiffEnforcedOrRefused(t *testing.T) {
 			w.agree()
 		}
 	}
-	everyField[sandbox.DiffRequest](t, map[string]func(*testing.T, *world){
-		"against": func(t *testing.T, w *world) {
+	everyField[sandbox.DiffRequest](t, map[string]func(*testing.T, *harness){
+		"against": func(t *testing.T, w *harness) {
 			for subject, against := range map[string]string{"child": "parent", "s": "parent"} {
 				diff(subject, sandbox.DiffRequest{Against: against}, func(d *sandbox.Diff, paths string) bool {
 					return paths == "added /workspace/added, modified /workspace/file" && d.Added == 1 && d.Modified == 1 && d.Removed == 0
-				})(t, newWorld(t))
+				})(t, newHarness(t))
 			}
 			diff("parent", sandbox.DiffRequest{Against: "s"}, func(_ *sandbox.Diff, paths string) bool {
 				return paths == "removed /workspace/added, modified /workspace/file"
@@ -322,24 +322,24 @@ func TestDiffEnforcedOrRefused(t *testing.T) {
 			return len(d.Changes) == 1 && d.Truncated && d.Added+d.Modified == 2
 		}),
 	})
-	w := newWorld(t)
+	w := newHarness(t)
 	w.family()
 	w.create(sandbox.CreateRequest{Name: "full", Template: "full"})
-	_, err := w.Diff(red(t), "full", sandbox.DiffRequest{Against: "parent"})
+	_, err := w.Diff(asRed(t), "full", sandbox.DiffRequest{Against: "parent"})
 	wantCode(t, err, sandbox.CodeConflict)
-	_, err = w.Diff(red(t), "none", sandbox.DiffRequest{})
+	_, err = w.Diff(asRed(t), "none", sandbox.DiffRequest{})
 	wantCode(t, err, sandbox.CodeNotFound)
 }
 
 func TestTry(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "parent"})
 	w.shell("parent", "echo begun > file")
 	three := []sandbox.TryCommand{
 		{Shell: "echo one > file; exit 3"}, {Shell: "echo two > file; echo said"}, {Shell: "echo three > file; echo failed >&2; sleep 0.2"},
 	}
 	var told []int
-	res, err := w.Try(red(t), "parent", sandbox.TryRequest{Commands: three, Keep: sandbox.KeepWinners}, func(e sandbox.TryEvent) error {
+	res, err := w.Try(asRed(t), "parent", sandbox.TryRequest{Commands: three, Keep: sandbox.KeepWinners}, func(e sandbox.TryEvent) error {
 		if told = append(told, e.Attempt.Index); e.Done != len(told) || e.Total != 3 {
 			t.Errorf("told %+v", e)
 		}
@@ -363,7 +363,7 @@ func TestTry(t *testing.T) {
 	}
 	w.agree()
 	for _, a := range res.Attempts {
-		_, err := w.Kill(red(t), a.SandboxID)
+		_, err := w.Kill(asRed(t), a.SandboxID)
 		must(t, err)
 	}
 	for _, c := range []struct {
@@ -375,7 +375,7 @@ func TestTry(t *testing.T) {
 		{sandbox.TryRequest{Commands: three, Pick: sandbox.PickFirstSuccess, NoDiff: true}, 1, "two"},
 		{sandbox.TryRequest{Commands: three, Pick: "0"}, 0, "one"},
 	} {
-		res, err := w.Try(red(t), "parent", c.req, nil)
+		res, err := w.Try(asRed(t), "parent", c.req, nil)
 		must(t, err)
 		if c.picked >= 0 && (res.Picked == nil || *res.Picked != c.picked || res.Merge == nil || !res.Merge.Merged) || c.picked < 0 && res.Picked != nil {
 			t.Errorf("%+v: got %+v", c.req, res)
@@ -386,7 +386,7 @@ func TestTry(t *testing.T) {
 		if got := w.shell("parent", "cat file"); got != c.file {
 			t.Errorf("%+v: the parent has %q", c.req, got)
 		}
-		list, err := w.List(red(t), sandbox.ListRequest{})
+		list, err := w.List(asRed(t), sandbox.ListRequest{})
 		must(t, err)
 		if len(list.Items) != 1 {
 			t.Errorf("%+v: left are %+v", c.req, list.Items)
@@ -397,10 +397,10 @@ func TestTry(t *testing.T) {
 
 // TestTryCannotEnd tries where a fork cannot be ended: the caller and the log are told.
 func TestTryCannotEnd(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "parent"})
 	w.state.Fail(memory.StepDestroy, memory.Before, errors.New("busy"))
-	res, err := w.Try(red(t), "parent", sandbox.TryRequest{Commands: []sandbox.TryCommand{{Shell: "true"}}, Count: 2, Keep: sandbox.KeepNone}, nil)
+	res, err := w.Try(asRed(t), "parent", sandbox.TryRequest{Commands: []sandbox.TryCommand{{Shell: "true"}}, Count: 2, Keep: sandbox.KeepNone}, nil)
 	if err == nil {
 		t.Errorf("a try whose fork lives on: %+v", res)
 	}
@@ -411,22 +411,22 @@ func TestTryEnds(t *testing.T) {
 	boom := errors.New("the caller's own error")
 	for _, c := range []struct {
 		name string
-		set  func(w *world, cancel func())
+		set  func(w *harness, cancel func())
 		sink func(cancel func()) error
 		want func(error) bool
 	}{
 		{"cancelled", nil, func(cancel func()) error { cancel(); return nil },
 			func(err error) bool { return sandbox.CodeOf(err) == sandbox.CodeCancelled }},
 		{"sink fails", nil, func(func()) error { return boom }, func(err error) bool { return errors.Is(err, boom) }},
-		{"base is not read", func(w *world, _ func()) { w.state.Fail(memory.StepChanges, memory.Before, boom) }, nil,
+		{"base is not read", func(w *harness, _ func()) { w.state.Fail(memory.StepChanges, memory.Before, boom) }, nil,
 			func(err error) bool { return sandbox.CodeOf(err) == sandbox.CodeInternal }},
-		{"not forked", func(w *world, _ func()) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, nil,
+		{"not forked", func(w *harness, _ func()) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, nil,
 			func(err error) bool { return sandbox.CodeOf(err) == sandbox.CodeInternal }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			w.create(sandbox.CreateRequest{Name: "parent"})
-			ctx, cancel := context.WithCancel(red(t))
+			ctx, cancel := context.WithCancel(asRed(t))
 			defer cancel()
 			if c.set != nil {
 				c.set(w, cancel)
@@ -436,7 +436,7 @@ func TestTryEnds(t *testing.T) {
 			if !c.want(err) {
 				t.Errorf("Try: %v", err)
 			}
-			list, err := w.List(red(t), sandbox.ListRequest{})
+			list, err := w.List(asRed(t), sandbox.ListRequest{})
 			must(t, err)
 			if len(list.Items) != 1 {
 				t.Errorf("left are %+v", list.Items)

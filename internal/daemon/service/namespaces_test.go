@@ -10,7 +10,7 @@ import (
 )
 
 // namesIn returns the names of the sandboxes that a caller sees.
-func (w *world) namesIn(ctx context.Context, namespace string) []string {
+func (w *harness) namesIn(ctx context.Context, namespace string) []string {
 	w.t.Helper()
 	list, err := w.List(ctx, sandbox.ListRequest{Namespace: namespace})
 	must(w.t, err)
@@ -23,8 +23,8 @@ func (w *world) namesIn(ctx context.Context, namespace string) []string {
 
 // TestNamespaces has callers of two namespaces of a team, and one of the whole.
 func TestNamespaces(t *testing.T) {
-	w := newWorld(t)
-	a, b, whole := inNamespace(red(t), "a"), inNamespace(red(t), "b"), red(t)
+	w := newHarness(t)
+	a, b, whole := inNamespace(asRed(t), "a"), inNamespace(asRed(t), "b"), asRed(t)
 	made, err := w.Create(a, sandbox.CreateRequest{Name: "web"})
 	must(t, err)
 	_, err = w.Create(b, sandbox.CreateRequest{Name: "web"})
@@ -38,10 +38,10 @@ func TestNamespaces(t *testing.T) {
 	}{
 		{a, "", []string{"a/web"}},
 		{a, "*", []string{"a/web"}},
-		{inNamespace(red(t), "a"), "a", []string{"a/web"}},
+		{inNamespace(asRed(t), "a"), "a", []string{"a/web"}},
 		{b, "", []string{"b/web"}},
-		{inNamespace(red(t), "default"), "", []string{"default/plain"}},
-		{inNamespace(red(t), "empty"), "", nil},
+		{inNamespace(asRed(t), "default"), "", []string{"default/plain"}},
+		{inNamespace(asRed(t), "empty"), "", nil},
 		{whole, "", []string{"default/plain", "b/web", "a/web"}},
 		{whole, "a", []string{"a/web"}},
 	} {
@@ -64,13 +64,13 @@ func TestNamespaces(t *testing.T) {
 		_, err = w.Create(b, sandbox.CreateRequest{Namespace: other})
 		wantCode(t, err, sandbox.CodeForbidden)
 	}
-	_, err = w.List(inNamespace(red(t), "Not a name"), sandbox.ListRequest{})
+	_, err = w.List(inNamespace(asRed(t), "Not a name"), sandbox.ListRequest{})
 	wantCode(t, err, sandbox.CodeInvalid)
 
 	// A name that two namespaces have means neither to who says none.
 	_, err = w.Kill(whole, "web")
 	wantCode(t, err, sandbox.CodeConflict)
-	got, err := w.Get(inNamespace(red(t), "a"), "web")
+	got, err := w.Get(inNamespace(asRed(t), "a"), "web")
 	if err != nil || got.ID != made.ID {
 		t.Errorf("in a, web is %+v, %v", got, err)
 	}
@@ -86,8 +86,8 @@ func TestNamespaces(t *testing.T) {
 // TestNamespaceIsInherited looks at what comes of a sandbox in a namespace, made
 // by the same caller and by one of the whole team.
 func TestNamespaceIsInherited(t *testing.T) {
-	w := newWorld(t, keepVolumes(t.TempDir()))
-	a, b, whole := inNamespace(red(t), "a"), inNamespace(red(t), "b"), red(t)
+	w := newHarness(t, keepVolumes(t.TempDir()))
+	a, b, whole := inNamespace(asRed(t), "a"), inNamespace(asRed(t), "b"), asRed(t)
 	_, err := w.CreateVolume(b, sandbox.CreateVolumeRequest{Name: "data"})
 	must(t, err)
 	made, err := w.Create(a, sandbox.CreateRequest{Name: "web", Mounts: []sandbox.Mount{{Target: "/data", Volume: "data"}}})
@@ -133,19 +133,19 @@ func TestNamespaceIsInherited(t *testing.T) {
 	}
 	// What the daemon looks up anew has its namespace too.
 	w.restart()
-	_, err = w.Exec(inNamespace(red(t), "b"), made.ID, sandbox.ExecRequest{Shell: "true"}, nil)
+	_, err = w.Exec(inNamespace(asRed(t), "b"), made.ID, sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeNotFound)
 	_, err = w.Exec(a, made.ID, sandbox.ExecRequest{Shell: "true"}, nil)
 	must(t, err)
-	_, err = w.Exec(inNamespace(red(t), "b"), made.ID, sandbox.ExecRequest{Shell: "true"}, nil)
+	_, err = w.Exec(inNamespace(asRed(t), "b"), made.ID, sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeNotFound)
 	w.agree()
 }
 
 // TestWholeTeam asks for what is of no namespace.
 func TestWholeTeam(t *testing.T) {
-	w := newWorld(t)
-	a := inNamespace(red(t), "a")
+	w := newHarness(t)
+	a := inNamespace(asRed(t), "a")
 	for name, call := range map[string]func() error{
 		"audit":   func() error { _, err := w.Audit(a, sandbox.AuditRequest{}); return err },
 		"orphans": func() error { _, err := w.ListOrphans(a, sandbox.Page{}); return err },

@@ -13,8 +13,8 @@ import (
 // agent, which code inside may have stopped, does not answer: what takes
 // something away needs nobody inside.
 func TestNetworkWithoutTheAgent(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	w.secret("one", "first")
 	w.secret("two", "second")
 	x := w.create(sandbox.CreateRequest{Name: "x", Secrets: map[string]string{"ONE": "one"}})
@@ -57,8 +57,8 @@ func TestNetworkWithoutTheAgent(t *testing.T) {
 // TestMergedMachineHasThePolicyAtOnce looks at the gateway of a merged machine
 // while the one before is still being removed.
 func TestMergedMachineHasThePolicyAtOnce(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	w.fork("x", sandbox.ForkRequest{Name: "f"})
 	_, err := w.SetNetwork(ctx, "x", *strict())
@@ -79,13 +79,13 @@ func TestMergedMachineHasThePolicyAtOnce(t *testing.T) {
 // TestPreviewDeletedWhileDialled deletes a preview while a visitor's connection
 // is being made: nothing is left open.
 func TestPreviewDeletedWhileDialled(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	port := echo(t)
 	for what, change := range map[string]func() error{
-		"deleted": func() error { return w.DeletePreview(red(t), "x", port) },
+		"deleted": func() error { return w.DeletePreview(asRed(t), "x", port) },
 		"has another key": func() error {
-			_, err := w.CreatePreview(red(t), "x", sandbox.CreatePreviewRequest{Port: port, NewKey: true})
+			_, err := w.CreatePreview(asRed(t), "x", sandbox.CreatePreviewRequest{Port: port, NewKey: true})
 			return err
 		},
 	} {
@@ -105,24 +105,24 @@ func TestPreviewDeletedWhileDialled(t *testing.T) {
 // may have a policy that the record has not: Repair tells it, all the same.
 func TestLostPolicyIsNotForgotten(t *testing.T) {
 	name := "y"
-	for what, other := range map[string]func(w *world, id string) error{
-		"name": func(w *world, id string) error {
-			_, err := w.Update(red(w.t), id, sandbox.UpdateRequest{Name: &name})
+	for what, other := range map[string]func(w *harness, id string) error{
+		"name": func(w *harness, id string) error {
+			_, err := w.Update(asRed(w.t), id, sandbox.UpdateRequest{Name: &name})
 			return err
 		},
-		"env": func(w *world, id string) error {
-			_, err := w.SetEnv(red(w.t), id, sandbox.SetEnvRequest{Set: map[string]string{"A": "b"}})
+		"env": func(w *harness, id string) error {
+			_, err := w.SetEnv(asRed(w.t), id, sandbox.SetEnvRequest{Set: map[string]string{"A": "b"}})
 			return err
 		},
 	} {
-		w := newWorld(t)
+		w := newHarness(t)
 		x := w.create(sandbox.CreateRequest{Network: strict()})
 		w.state.Fail(memory.StepSetNetwork, memory.After, errors.New("the reply is lost"))
 		w.state.Trap(memory.StepSetNetwork, memory.Before, func(context.Context) error {
 			w.state.Fail(memory.StepSetNetwork, memory.Before, errors.New("and then it does not answer"))
 			return nil
 		})
-		_, err := w.SetNetwork(red(t), x.ID, sandbox.NetworkPolicy{})
+		_, err := w.SetNetwork(asRed(t), x.ID, sandbox.NetworkPolicy{})
 		wantCode(t, err, sandbox.CodeUnavailable)
 		if got, _ := w.gate(x.ID); len(got.DenyOut) > 0 {
 			t.Fatalf("%s: the gateway has %+v", what, got)

@@ -111,7 +111,7 @@ func strict() *sandbox.NetworkPolicy {
 }
 
 // gate returns what the gateway of a sandbox's machine was told.
-func (w *world) gate(id string) (sandbox.NetworkPolicy, map[string]string) {
+func (w *harness) gate(id string) (sandbox.NetworkPolicy, map[string]string) {
 	w.t.Helper()
 	r := w.record(id)
 	n, values := w.state.Network(r.Instance)
@@ -122,13 +122,13 @@ func (w *world) gate(id string) (sandbox.NetworkPolicy, map[string]string) {
 }
 
 // gated checks that gateway and record of a sandbox have a policy.
-func (w *world) gated(what, id string, want *sandbox.NetworkPolicy) {
+func (w *harness) gated(what, id string, want *sandbox.NetworkPolicy) {
 	w.t.Helper()
 	got, _ := w.gate(id)
 	if diff := cmp.Diff(*want, got); diff != "" {
 		w.t.Errorf("%s: the gateway has another policy (-want +got):\n%s", what, diff)
 	}
-	have, err := w.GetNetwork(red(w.t), id)
+	have, err := w.GetNetwork(asRed(w.t), id)
 	must(w.t, err)
 	if diff := cmp.Diff(want, have); diff != "" {
 		w.t.Errorf("%s: the record has another policy (-want +got):\n%s", what, diff)
@@ -138,8 +138,8 @@ func (w *world) gated(what, id string, want *sandbox.NetworkPolicy) {
 // TestNetworkIsCarried makes machines in every way: each has the policy of its
 // sandbox from its first instant.
 func TestNetworkIsCarried(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Network = sandbox.NetworkPackages })
-	ctx := red(t)
+	w := newHarness(t, func(c *Config) { c.Network = sandbox.NetworkPackages })
+	ctx := asRed(t)
 	plain := w.create(sandbox.CreateRequest{})
 	w.gated("default", plain.ID, &sandbox.NetworkPolicy{Preset: sandbox.NetworkPackages})
 	given := w.create(sandbox.CreateRequest{Network: &sandbox.NetworkPolicy{}})
@@ -198,8 +198,8 @@ func TestNetworkIsCarried(t *testing.T) {
 
 // TestSetNetworkFails lets the gateway refuse: nothing has changed.
 func TestSetNetworkFails(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	x := w.create(sandbox.CreateRequest{Network: strict()})
 	w.state.Fail(memory.StepSetNetwork, memory.Before, errors.New("boom"))
 	_, err := w.SetNetwork(ctx, x.ID, sandbox.NetworkPolicy{Preset: sandbox.NetworkNone})
@@ -231,30 +231,30 @@ func TestSetNetworkFails(t *testing.T) {
 // TestNetworkCrashes kills the daemon before each change that a verb makes: at
 // the next start, the gateway does what the record says.
 func TestNetworkCrashes(t *testing.T) {
-	for name, verb := range map[string]func(ctx context.Context, w *world) error{
-		"set": func(ctx context.Context, w *world) error {
+	for name, verb := range map[string]func(ctx context.Context, w *harness) error{
+		"set": func(ctx context.Context, w *harness) error {
 			_, err := w.SetNetwork(ctx, "x", sandbox.NetworkPolicy{Preset: sandbox.NetworkNone})
 			return err
 		},
-		"attach": func(ctx context.Context, w *world) error {
+		"attach": func(ctx context.Context, w *harness) error {
 			_, err := w.AttachSecret(ctx, "x", "two", "TWO")
 			return err
 		},
-		"detach": func(ctx context.Context, w *world) error { _, err := w.DetachSecret(ctx, "x", "ONE"); return err },
-		"rotate": func(ctx context.Context, w *world) error {
+		"detach": func(ctx context.Context, w *harness) error { _, err := w.DetachSecret(ctx, "x", "ONE"); return err },
+		"rotate": func(ctx context.Context, w *harness) error {
 			_, err := w.RotateSecret(ctx, "one", sandbox.RotateSecretRequest{Value: sandbox.NewSecretValue("new")})
 			return err
 		},
-		"delete": func(ctx context.Context, w *world) error { return w.DeleteSecret(ctx, "one") },
+		"delete": func(ctx context.Context, w *harness) error { return w.DeleteSecret(ctx, "one") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for n := 0; ; n++ {
-				w := (&world{mortal: &mortality{}}).begin(t)
+				w := (&harness{mortal: &mortality{}}).begin(t)
 				w.secret("one", "first")
 				w.secret("two", "second")
 				w.create(sandbox.CreateRequest{Name: "x", Network: strict(), Secrets: map[string]string{"ONE": "one"}})
 				w.mortal.arm(n)
-				err := verb(red(t), w)
+				err := verb(asRed(t), w)
 				died := w.crash()
 				w.agree()
 				w.inStep("x", "first", "second", "new")
@@ -273,8 +273,8 @@ func TestNetworkCrashes(t *testing.T) {
 // TestMergeIsSettledLater lets the gateway not answer after a merge: the machine
 // is told its network when it does.
 func TestMergeIsSettledLater(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	w.fork("x", sandbox.ForkRequest{Name: "f"})
 	_, err := w.SetNetwork(ctx, "x", *strict())
@@ -294,7 +294,7 @@ func TestMergeIsSettledLater(t *testing.T) {
 
 // inStep checks that the gateway and the environment of a running sandbox are
 // those of its record.
-func (w *world) inStep(name string, values ...string) {
+func (w *harness) inStep(name string, values ...string) {
 	w.t.Helper()
 	sbx := w.get(name)
 	r := w.record(sbx.ID)
@@ -323,8 +323,8 @@ func (w *world) inStep(name string, values ...string) {
 }
 
 func TestNetworkLog(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	x, other := w.create(sandbox.CreateRequest{Name: "x"}), w.create(sandbox.CreateRequest{})
 	for i, v := range []sandbox.NetworkVerdict{sandbox.NetworkAllowed, sandbox.NetworkBlocked, sandbox.NetworkAllowed} {
 		w.state.AddEvent(sandbox.NetworkEvent{SandboxID: x.ID, Verdict: v, Port: i, Time: time.Unix(int64(i), 0)})
@@ -373,8 +373,8 @@ func TestNetworkLog(t *testing.T) {
 }
 
 func TestFollowNetworkLog(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	w.state.AddEvent(sandbox.NetworkEvent{SandboxID: x.ID, Port: 1})
 	events, done := make(chan int), make(chan error, 1)
@@ -471,8 +471,8 @@ func closedPort(t *testing.T) int {
 }
 
 func TestDialPort(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	port := echo(t)
 	c, err := w.DialPort(ctx, "x", port)
@@ -496,9 +496,9 @@ func TestDialPort(t *testing.T) {
 // TestUseOfAPort looks at the time of last use while a connection is open:
 // bytes count, waiting does not.
 func TestUseOfAPort(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
-	c, err := w.DialPort(red(t), "x", echo(t))
+	c, err := w.DialPort(asRed(t), "x", echo(t))
 	must(t, err)
 	defer c.Close()
 	w.ago(x.ID, time.Hour)
@@ -513,8 +513,8 @@ func TestUseOfAPort(t *testing.T) {
 }
 
 func TestDialPeer(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	port := echo(t)
 	rule := func(action sandbox.NetworkAction, to, protocol string, ports ...string) sandbox.NetworkRule {
 		return sandbox.NetworkRule{Action: action, To: to, Protocol: protocol, Ports: ports}

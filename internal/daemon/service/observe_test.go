@@ -16,9 +16,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-func (w *world) env(id string) map[string]string {
+func (w *harness) env(id string) map[string]string {
 	w.t.Helper()
-	list, err := w.GetEnv(red(w.t), id, sandbox.Page{})
+	list, err := w.GetEnv(asRed(w.t), id, sandbox.Page{})
 	must(w.t, err)
 	got := map[string]string{}
 	for _, v := range list.Items {
@@ -30,7 +30,7 @@ func (w *world) env(id string) map[string]string {
 // TestEnv changes the environment that commands and code see, of a paused
 // sandbox too.
 func TestEnv(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Env: map[string]string{"A": "1", "B": "2"}})
 	_, err := w.store.UpdateSandbox(t.Context(), sbx.ID, store.Change{Apply: func(r *store.Record) error {
 		r.BaseEnv = map[string]string{"BASE": "0", "B": "below", "PATH": os.Getenv("PATH")}
@@ -40,7 +40,7 @@ func TestEnv(t *testing.T) {
 	w.bash(sbx.ID, "true") // an interpreter that runs already
 	set := func(req sandbox.SetEnvRequest) {
 		t.Helper()
-		_, err := w.SetEnv(red(t), sbx.ID, req)
+		_, err := w.SetEnv(asRed(t), sbx.ID, req)
 		must(t, err)
 	}
 	set(sandbox.SetEnvRequest{Set: map[string]string{"C": "ü=3"}, Unset: []string{"A", "BASE"}})
@@ -55,7 +55,7 @@ func TestEnv(t *testing.T) {
 	if got := w.bash(sbx.ID, show); got.Stdout != "[] [2] [ü=3] []\n" {
 		t.Errorf("an interpreter that ran before sees %s", got.Stdout)
 	}
-	_, err = w.Pause(red(t), sbx.ID)
+	_, err = w.Pause(asRed(t), sbx.ID)
 	must(t, err)
 	set(sandbox.SetEnvRequest{Set: map[string]string{"D": "4"}, Replace: true})
 	if got := w.get(sbx.ID); got.State != sandbox.StatePaused {
@@ -72,7 +72,7 @@ func TestEnv(t *testing.T) {
 		{Set: map[string]string{"": "x"}}, {Set: map[string]string{"A=B": "x"}}, {Unset: []string{""}}, {Unset: []string{"A=B"}},
 		{Set: map[string]string{"A": "x"}, Unset: []string{"A"}}, {Set: map[string]string{"A": strings.Repeat("x", sandbox.MaxEnvBytes)}},
 	} {
-		_, err := w.SetEnv(red(t), sbx.ID, bad)
+		_, err := w.SetEnv(asRed(t), sbx.ID, bad)
 		wantCode(t, err, sandbox.CodeInvalid)
 	}
 	w.agree()
@@ -96,17 +96,17 @@ func TestEnvOfSecrets(t *testing.T) {
 }
 
 func TestStatsSeries(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "a"})
 	paused := w.create(sandbox.CreateRequest{Name: "b", Namespace: "other"})
-	_, err := w.Pause(red(t), paused.ID)
+	_, err := w.Pause(asRed(t), paused.ID)
 	must(t, err)
 	for range 5 {
 		w.measure(t.Context())
 	}
 	series := func(id string, req sandbox.StatsSeriesRequest) []sandbox.StatsPoint {
 		t.Helper()
-		list, err := w.StatsSeries(red(t), id, req)
+		list, err := w.StatsSeries(asRed(t), id, req)
 		must(t, err)
 		return list.Items
 	}
@@ -122,12 +122,12 @@ func TestStatsSeries(t *testing.T) {
 	if n := len(series(paused.ID, sandbox.StatsSeriesRequest{})); n != 0 {
 		t.Errorf("%d points of a paused sandbox", n)
 	}
-	_, err = w.StatsSeries(red(t), sbx.ID, sandbox.StatsSeriesRequest{Since: ptr(time.Now().Add(-2 * sandbox.StatsRetention))})
+	_, err = w.StatsSeries(asRed(t), sbx.ID, sandbox.StatsSeriesRequest{Since: ptr(time.Now().Add(-2 * sandbox.StatsRetention))})
 	wantCode(t, err, sandbox.CodeInvalid)
-	_, err = w.StatsSeries(red(t), sbx.ID, sandbox.StatsSeriesRequest{MaxPoints: -1})
+	_, err = w.StatsSeries(asRed(t), sbx.ID, sandbox.StatsSeriesRequest{MaxPoints: -1})
 	wantCode(t, err, sandbox.CodeInvalid)
 	for req, want := range map[sandbox.StatsRequest]int{{}: 2, {Namespace: "*"}: 2, {Namespace: "other"}: 1, {Sandbox: "a"}: 1, {Sandbox: paused.ID}: 1} {
-		list, err := w.ListStats(red(t), req)
+		list, err := w.ListStats(asRed(t), req)
 		must(t, err)
 		if len(list.Items) != want {
 			t.Errorf("%+v: %d, want %d", req, len(list.Items), want)
@@ -144,7 +144,7 @@ func TestStatsSeries(t *testing.T) {
 	if list, err := w.ListStats(as(t.Context(), "blue"), sandbox.StatsRequest{}); err != nil || len(list.Items) != 0 {
 		t.Errorf("another team sees %v, %v", list, err)
 	}
-	_, err = w.ListStats(red(t), sandbox.StatsRequest{Sandbox: "a", Namespace: "other"})
+	_, err = w.ListStats(asRed(t), sandbox.StatsRequest{Sandbox: "a", Namespace: "other"})
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
@@ -257,10 +257,10 @@ func TestNetworkTotals(t *testing.T) {
 // TestMetrics scrapes: labels are of fixed sets.
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	w := newWorld(t, func(c *Config) { c.Metrics = registry })
+	w := newHarness(t, func(c *Config) { c.Metrics = registry })
 	sbx := w.create(sandbox.CreateRequest{})
 	w.bash(sbx.ID, "true")
-	_, err := w.Exec(red(t), "nobody", sandbox.ExecRequest{Shell: "true"}, nil)
+	_, err := w.Exec(asRed(t), "nobody", sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeNotFound)
 	families, err := registry.Gather()
 	must(t, err)
@@ -291,7 +291,7 @@ func TestMetrics(t *testing.T) {
 // TestWarmInterpreters: what a template declares has run in its golden
 // checkpoint, and a declaration that fails does no harm.
 func TestWarmInterpreters(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Warm = 1 })
+	w := newHarness(t, func(c *Config) { c.Warm = 1 })
 	w.templates.Put(sandbox.Template{
 		Name: "warm", Source: "debian", State: sandbox.TemplateReady, Digest: "sha256:warm", Resources: sandbox.Resources{MemoryMiB: 600},
 		Warm: map[string]string{"bash": "echo begun > warmed", "python": "1/0", "cobol": "x"},

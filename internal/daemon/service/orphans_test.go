@@ -31,7 +31,7 @@ func init() {
 // plenty is a disk with enough room.
 func plenty() (free, total int64, err error) { return 1 << 40, 1 << 41, nil }
 
-// setsAside has a world keep volumes, and set aside what no record names.
+// setsAside has a harness keep volumes, and set aside what no record names.
 func setsAside(t *testing.T) func(*Config) {
 	dir := t.TempDir()
 	return func(c *Config) {
@@ -50,7 +50,7 @@ func operator(t *testing.T) context.Context {
 }
 
 // loseRecords ends the daemon, takes its database away, and starts another.
-func (w *world) loseRecords() {
+func (w *harness) loseRecords() {
 	w.t.Helper()
 	w.stop()
 	w.path = filepath.Join(w.t.TempDir(), "cove.db")
@@ -58,7 +58,7 @@ func (w *world) loseRecords() {
 }
 
 // orphans returns what the operator sees, by what it is of.
-func (w *world) orphans(ctx context.Context) map[string]sandbox.Orphan {
+func (w *harness) orphans(ctx context.Context) map[string]sandbox.Orphan {
 	w.t.Helper()
 	list, err := w.ListOrphans(ctx, sandbox.Page{})
 	must(w.t, err)
@@ -73,7 +73,7 @@ func (w *world) orphans(ctx context.Context) map[string]sandbox.Orphan {
 	return by
 }
 
-func (w *world) waitForOrphans(n int) map[string]sandbox.Orphan {
+func (w *harness) waitForOrphans(n int) map[string]sandbox.Orphan {
 	w.t.Helper()
 	ctx := sandbox.WithCaller(context.Background(), sandbox.LocalCaller())
 	wait(w.t, func() bool {
@@ -97,8 +97,8 @@ func sandboxText(list *sandbox.List[sandbox.Orphan]) string {
 // A lost database loses no state: snapshots, paused and running sandboxes and
 // volumes are set aside, and come back as records.
 func TestRecoverAfterALostDatabase(t *testing.T) {
-	w := newWorld(t, setsAside(t))
-	ctx := red(t)
+	w := newHarness(t, setsAside(t))
+	ctx := asRed(t)
 	v, err := w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "data", SizeMiB: 77})
 	must(t, err)
 	_, err = w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "empty"})
@@ -190,8 +190,8 @@ func adminOf(t *testing.T, team string) context.Context {
 // What was deleted on request is removed, also when the daemon ended before its
 // files were, and what could not be recorded too.
 func TestDeletedIsNotSetAside(t *testing.T) {
-	w := newWorld(t, setsAside(t))
-	ctx := red(t)
+	w := newHarness(t, setsAside(t))
+	ctx := asRed(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.snapshot("x", "s")
 	v, err := w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "v"})
@@ -217,7 +217,7 @@ func TestDeletedIsNotSetAside(t *testing.T) {
 }
 
 // snapshots returns those of the team red.
-func (w *world) snapshots() []sandbox.Snapshot {
+func (w *harness) snapshots() []sandbox.Snapshot {
 	w.t.Helper()
 	list, err := w.ListSnapshots(sandbox.WithCaller(context.Background(), sandbox.Caller{KeyID: "key-red", Team: "red", Scopes: sandbox.Scopes()}), sandbox.ListSnapshotsRequest{})
 	must(w.t, err)
@@ -226,7 +226,7 @@ func (w *world) snapshots() []sandbox.Snapshot {
 
 // State that says nothing of itself becomes a snapshot without a network.
 func TestRecoverUnlabelled(t *testing.T) {
-	w := newWorld(t, setsAside(t))
+	w := newHarness(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	_, err := w.checkpointer.Checkpoint(t.Context(), sbx.ID, "ckp-plain", engine.CheckpointOptions{})
 	must(t, err)
@@ -250,7 +250,7 @@ func TestRecoverUnlabelled(t *testing.T) {
 // What cannot be set aside stays, and keeps nothing else from it; a sandbox whose
 // state cannot be kept is ended.
 func TestCannotBeSetAside(t *testing.T) {
-	w := newWorld(t, setsAside(t))
+	w := newHarness(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	for _, id := range []string{"ckp-1", "ckp-2"} {
 		_, err := w.checkpointer.Checkpoint(t.Context(), sbx.ID, id, engine.CheckpointOptions{})
@@ -273,7 +273,7 @@ func TestCannotBeSetAside(t *testing.T) {
 
 // A recovery that fails on the way leaves what it is of aside.
 func TestRecoveryFails(t *testing.T) {
-	w := newWorld(t, setsAside(t))
+	w := newHarness(t, setsAside(t))
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.snapshot("x", "s")
 	w.loseRecords()
@@ -291,7 +291,7 @@ func TestRecoveryFails(t *testing.T) {
 // What is aside goes when its time is over, and the oldest first when the disk
 // is nearly full.
 func TestOrphansGo(t *testing.T) {
-	w := newWorld(t, setsAside(t))
+	w := newHarness(t, setsAside(t))
 	sbx := w.create(sandbox.CreateRequest{})
 	aside := func(ids ...string) {
 		t.Helper()

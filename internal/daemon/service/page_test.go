@@ -31,9 +31,9 @@ func keysBy[T any](list sandbox.Lister[T], key func(*T) string) keysOf {
 	}
 }
 
-// listings are those of a world whose sandbox x has something of everything
+// listings are those of a harness whose sandbox x has something of everything
 // that has no page in the store's own tests.
-func listings(w *world) map[string]keysOf {
+func listings(w *harness) map[string]keysOf {
 	return map[string]keysOf{
 		"templates": keysBy(w.ListTemplates, func(t *sandbox.Template) string { return t.Name }),
 		"orphans":   keysBy(w.ListOrphans, func(o *sandbox.Orphan) string { return o.ID }),
@@ -55,7 +55,7 @@ func listings(w *world) map[string]keysOf {
 }
 
 // furnish makes four of everything for each team.
-func furnish(w *world) {
+func furnish(w *harness) {
 	for i := range 4 {
 		must(w.t, putOrphan(w, fmt.Sprint("ckp-", i)))
 		for _, team := range []string{"red", "blue"} {
@@ -78,7 +78,7 @@ func furnish(w *world) {
 	}
 }
 
-func putOrphan(w *world, id string) error {
+func putOrphan(w *harness, id string) error {
 	_, err := w.cfg.Orphans.Put(orphan.Item{ID: id, Kind: orphan.Checkpoint, Team: "red"}, func(string) error { return nil })
 	return err
 }
@@ -86,13 +86,13 @@ func putOrphan(w *world, id string) error {
 // TestPages reads every listing in parts of each size, and all parts together are
 // the whole in its order, each item once.
 func TestPages(t *testing.T) {
-	w := newWorld(t, setsAside(t))
+	w := newHarness(t, setsAside(t))
 	furnish(w)
 	for name, list := range listings(w) {
 		if name == "processes" { // those of the machine, which come and go
 			continue
 		}
-		whole, next, err := list(red(t), sandbox.Page{})
+		whole, next, err := list(asRed(t), sandbox.Page{})
 		must(t, err)
 		if len(whole) < 2 || next != "" {
 			t.Errorf("%s: %d items, and more at %q", name, len(whole), next)
@@ -101,7 +101,7 @@ func TestPages(t *testing.T) {
 			var got []string
 			p := sandbox.Page{Limit: limit}
 			for parts := 0; ; parts++ {
-				part, next, err := list(red(t), p)
+				part, next, err := list(asRed(t), p)
 				must(t, err)
 				got = append(got, part...)
 				if len(part) > limit || len(part) == 0 || parts > len(whole) {
@@ -120,11 +120,11 @@ func TestPages(t *testing.T) {
 
 // TestPagesOfProcesses lists those of the machine, as the engine in memory does.
 func TestPagesOfProcesses(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	last, found := 0, false
 	for p := (sandbox.Page{Limit: 20}); ; {
-		part, err := w.ListProcesses(red(t), "x", p)
+		part, err := w.ListProcesses(asRed(t), "x", p)
 		must(t, err)
 		for _, v := range part.Items {
 			if v.PID <= last {
@@ -143,12 +143,12 @@ func TestPagesOfProcesses(t *testing.T) {
 
 // TestForeignCursors gives every listing what is no place in it.
 func TestForeignCursors(t *testing.T) {
-	w := newWorld(t, setsAside(t))
+	w := newHarness(t, setsAside(t))
 	furnish(w)
 	all := listings(w)
 	cursors := map[string]string{}
 	for name, list := range all {
-		_, next, err := list(red(t), sandbox.Page{Limit: 1})
+		_, next, err := list(asRed(t), sandbox.Page{Limit: 1})
 		must(t, err)
 		if next == "" {
 			t.Fatalf("%s has one part", name)
@@ -170,34 +170,34 @@ func TestForeignCursors(t *testing.T) {
 			}
 		}
 		for _, cursor := range refused {
-			_, _, err := list(red(t), sandbox.Page{Cursor: cursor})
+			_, _, err := list(asRed(t), sandbox.Page{Cursor: cursor})
 			wantCode(t, err, sandbox.CodeInvalid)
 			if !strings.Contains(sandbox.MessageOf(err), "start over without a cursor") {
 				t.Errorf("%s with the cursor %.30q: %v", name, cursor, err)
 			}
 		}
 		for _, limit := range []int{-1, sandbox.MaxPageSize + 1} {
-			_, _, err := list(red(t), sandbox.Page{Limit: limit})
+			_, _, err := list(asRed(t), sandbox.Page{Limit: limit})
 			wantCode(t, err, sandbox.CodeInvalid)
 		}
 	}
-	_, err := w.ListStats(red(t), sandbox.StatsRequest{Sandbox: "x", Page: sandbox.Page{Cursor: cursors["stats"]}})
+	_, err := w.ListStats(asRed(t), sandbox.StatsRequest{Sandbox: "x", Page: sandbox.Page{Cursor: cursors["stats"]}})
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
 // TestCursorOfAnotherTeam goes on at another team's place, and sees nothing of
 // that team.
 func TestCursorOfAnotherTeam(t *testing.T) {
-	w := newWorld(t, setsAside(t))
+	w := newHarness(t, setsAside(t))
 	furnish(w)
 	blue := as(t.Context(), "blue")
 	for name, list := range listings(w) {
 		if name == "templates" || name == "processes" || name == "files" || name == "env" { // which look alike to both
 			continue
 		}
-		mine, _, err := list(red(t), sandbox.Page{})
+		mine, _, err := list(asRed(t), sandbox.Page{})
 		must(t, err)
-		_, cursor, err := list(red(t), sandbox.Page{Limit: 2})
+		_, cursor, err := list(asRed(t), sandbox.Page{Limit: 2})
 		must(t, err)
 		got, _, err := list(blue, sandbox.Page{Cursor: cursor})
 		must(t, err)
@@ -212,8 +212,8 @@ func TestCursorOfAnotherTeam(t *testing.T) {
 // TestPagesWhileItemsGo removes what a cursor stands for, and what would come
 // next, between two parts.
 func TestPagesWhileItemsGo(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	for port := 8001; port <= 8006; port++ {
 		_, err := w.CreatePreview(ctx, "x", sandbox.CreatePreviewRequest{Port: port})

@@ -17,15 +17,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// mortalWorld is a world in which a test can act between two changes.
-func mortalWorld(t testing.TB, change ...func(*Config)) *world {
+// mortalHarness is a harness in which a test can act between two changes.
+func mortalHarness(t testing.TB, change ...func(*Config)) *harness {
 	t.Helper()
-	return (&world{mortal: &mortality{}}).begin(t, change...)
+	return (&harness{mortal: &mortality{}}).begin(t, change...)
 }
 
 // at calls f before the next change of a name, once; its error is that of the
 // change.
-func (w *world) at(name string, f func() error) {
+func (w *harness) at(name string, f func() error) {
 	w.mortal.mu.Lock()
 	defer w.mortal.mu.Unlock()
 	w.mortal.before = func(change string) error {
@@ -39,17 +39,17 @@ func (w *world) at(name string, f func() error) {
 	}
 }
 
-func (w *world) pause(ref string) *sandbox.Sandbox {
+func (w *harness) pause(ref string) *sandbox.Sandbox {
 	w.t.Helper()
-	sbx, err := w.Pause(red(w.t), ref)
+	sbx, err := w.Pause(asRed(w.t), ref)
 	must(w.t, err)
 	return sbx
 }
 
 // events lists what was recorded of a sandbox, oldest first.
-func (w *world) events(id string) (all []string) {
+func (w *harness) events(id string) (all []string) {
 	w.t.Helper()
-	list, err := w.Audit(red(w.t), sandbox.AuditRequest{SandboxID: id})
+	list, err := w.Audit(asRed(w.t), sandbox.AuditRequest{SandboxID: id})
 	must(w.t, err)
 	for _, e := range list.Items {
 		all = append(all, strings.TrimSpace(e.KeyID+" "+e.Action+" "+string(e.Code)))
@@ -59,7 +59,7 @@ func (w *world) events(id string) (all []string) {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	w.shell("x", "echo kept > file")
 	for range 2 { // pausing a paused one is no error
@@ -73,7 +73,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	w.agree()
 	for range 2 { // resuming a running one neither
-		got, err := w.Resume(red(t), "x", sandbox.ResumeRequest{})
+		got, err := w.Resume(asRed(t), "x", sandbox.ResumeRequest{})
 		must(t, err)
 		if got.State != sandbox.StateRunning || got.PausedAt != nil || got.ID != sbx.ID || *got.StartedAt != *sbx.StartedAt {
 			t.Fatalf("resumed %+v", got)
@@ -86,23 +86,23 @@ func TestPauseAndResume(t *testing.T) {
 	if n := len(w.kept()); n != 0 {
 		t.Errorf("%d checkpoints are left", n)
 	}
-	_, err := w.Resume(red(t), "x", sandbox.ResumeRequest{FilesOnly: true})
+	_, err := w.Resume(asRed(t), "x", sandbox.ResumeRequest{FilesOnly: true})
 	wantCode(t, err, sandbox.CodeConflict)
 	w.pause("x")
-	_, err = w.Resume(red(t), "x", sandbox.ResumeRequest{FilesOnly: true})
+	_, err = w.Resume(asRed(t), "x", sandbox.ResumeRequest{FilesOnly: true})
 	must(t, err)
 	if spec, _ := w.state.Spec(w.record(sbx.ID).Instance); !spec.FilesOnly || spec.Hostname != "x" {
 		t.Errorf("resumed as %+v", spec)
 	}
 	w.pause("x")
-	_, err = w.Kill(red(t), "x")
+	_, err = w.Kill(asRed(t), "x")
 	must(t, err)
 	w.agree()
 	for _, f := range []func() error{
-		func() error { _, err := w.Pause(red(t), "x"); return err },
-		func() error { _, err := w.Resume(red(t), "x", sandbox.ResumeRequest{}); return err },
-		func() error { _, err := w.Fork(red(t), "x", sandbox.ForkRequest{}); return err },
-		func() error { _, err := w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{}); return err },
+		func() error { _, err := w.Pause(asRed(t), "x"); return err },
+		func() error { _, err := w.Resume(asRed(t), "x", sandbox.ResumeRequest{}); return err },
+		func() error { _, err := w.Fork(asRed(t), "x", sandbox.ForkRequest{}); return err },
+		func() error { _, err := w.CreateSnapshot(asRed(t), "x", sandbox.CreateSnapshotRequest{}); return err },
 	} {
 		wantCode(t, f(), sandbox.CodeNotRunning)
 	}
@@ -125,7 +125,7 @@ func TestPauseAndResume(t *testing.T) {
 // those that must leave it paused. The sink of WatchFiles fails by itself,
 // nobody can be merged into itself, and nothing listens on the port of DialPort.
 func TestCallsResume(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "other"})
 	stay := []string{"Get", "Update", "Stats", "Audit", "Pause", "Fork", "CreateSnapshot", "ListSnapshots", "RestoreSnapshot", "Diff", "Merge", "Kill"}
 	stay = append(stay, stayAsleep...)
@@ -142,7 +142,7 @@ func TestCallsResume(t *testing.T) {
 			if verb == "FollowNetworkLog" {
 				limit = time.Second // it ends with its caller
 			}
-			ctx, cancel := context.WithTimeout(red(t), limit)
+			ctx, cancel := context.WithTimeout(asRed(t), limit)
 			defer cancel()
 			err := call(ctx, w, sbx.ID)
 			if c := sandbox.CodeOf(err); verb != "Stats" && verb != "Merge" && verb != "WatchFiles" && verb != "DialPort" && (c == sandbox.CodeNotRunning || c == sandbox.CodeInternal || c == sandbox.CodeUnavailable) {
@@ -168,7 +168,7 @@ func TestCallsResume(t *testing.T) {
 
 // TestOneResume lets many callers come at once to a paused sandbox.
 func TestOneResume(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	w.pause("x")
 	before := w.state.Calls(memory.StepCreate)
@@ -187,13 +187,13 @@ func TestOneResume(t *testing.T) {
 			var err error
 			switch i % 4 {
 			case 0:
-				_, err = w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
+				_, err = w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
 			case 1:
-				_, err = w.StatFile(red(t), sbx.ID, ".")
+				_, err = w.StatFile(asRed(t), sbx.ID, ".")
 			case 2:
-				_, err = w.ListJobs(red(t), "x", sandbox.Page{})
+				_, err = w.ListJobs(asRed(t), "x", sandbox.Page{})
 			default:
-				_, err = w.Resume(red(t), "x", sandbox.ResumeRequest{})
+				_, err = w.Resume(asRed(t), "x", sandbox.ResumeRequest{})
 			}
 			if err != nil {
 				t.Error(err)
@@ -209,10 +209,10 @@ func TestOneResume(t *testing.T) {
 
 // TestResumeOutlivesCaller lets the caller leave whose call has begun a resume.
 func TestResumeOutlivesCaller(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.pause("x")
-	ctx, cancel := context.WithCancel(red(t))
+	ctx, cancel := context.WithCancel(asRed(t))
 	w.state.Trap(memory.StepCreate, memory.Before, func(inner context.Context) error { cancel(); return inner.Err() })
 	_, err := w.StatFile(ctx, "x", ".")
 	wantCode(t, err, sandbox.CodeCancelled)
@@ -221,13 +221,13 @@ func TestResumeOutlivesCaller(t *testing.T) {
 }
 
 func TestCloseDuringResume(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.pause("x")
 	inside := make(chan struct{})
 	w.state.Trap(memory.StepCreate, memory.After, func(ctx context.Context) error { close(inside); <-ctx.Done(); return ctx.Err() })
 	resumed := make(chan error, 1)
-	go func() { _, err := w.Resume(red(t), "x", sandbox.ResumeRequest{}); resumed <- err }()
+	go func() { _, err := w.Resume(asRed(t), "x", sandbox.ResumeRequest{}); resumed <- err }()
 	<-inside
 	w.restart()
 	if err := <-resumed; err == nil {
@@ -243,24 +243,24 @@ func TestPauseFailures(t *testing.T) {
 	boom := errors.New("disk on fire at /secret/path")
 	for _, c := range []struct {
 		name string
-		set  func(*world)
+		set  func(*harness)
 		want sandbox.State
 		code sandbox.Code
 	}{
-		{"not written", func(w *world) { w.state.Fail(memory.StepCheckpoint, memory.Before, boom) }, sandbox.StateRunning, sandbox.CodeInternal},
-		{"lost reply", func(w *world) { w.state.Fail(memory.StepCheckpoint, memory.After, boom) }, sandbox.StateRunning, sandbox.CodeInternal},
-		{"not recorded", func(w *world) { w.state.Fail(memory.StepCommit, memory.Before, boom) }, sandbox.StateRunning, sandbox.CodeInternal},
-		{"with a reason", func(w *world) {
+		{"not written", func(w *harness) { w.state.Fail(memory.StepCheckpoint, memory.Before, boom) }, sandbox.StateRunning, sandbox.CodeInternal},
+		{"lost reply", func(w *harness) { w.state.Fail(memory.StepCheckpoint, memory.After, boom) }, sandbox.StateRunning, sandbox.CodeInternal},
+		{"not recorded", func(w *harness) { w.state.Fail(memory.StepCommit, memory.Before, boom) }, sandbox.StateRunning, sandbox.CodeInternal},
+		{"with a reason", func(w *harness) {
 			w.state.Fail(memory.StepCheckpoint, memory.Before, sandbox.Errorf(sandbox.CodeUnavailable, "the disk is full; delete something"))
 		}, sandbox.StateRunning, sandbox.CodeUnavailable},
-		{"store fails", func(w *world) { w.at("UpdateSandbox", func() error { return boom }) }, sandbox.StateRunning, sandbox.CodeInternal},
-		{"killed meanwhile", func(w *world) {
-			w.state.Trap(memory.StepCheckpoint, memory.After, func(context.Context) error { _, err := w.Kill(red(w.t), "x"); return err })
+		{"store fails", func(w *harness) { w.at("UpdateSandbox", func() error { return boom }) }, sandbox.StateRunning, sandbox.CodeInternal},
+		{"killed meanwhile", func(w *harness) {
+			w.state.Trap(memory.StepCheckpoint, memory.After, func(context.Context) error { _, err := w.Kill(asRed(w.t), "x"); return err })
 		}, sandbox.StateKilled, sandbox.CodeNotRunning},
-		{"killed at the record", func(w *world) {
-			w.state.Trap(memory.StepCommit, memory.Before, func(context.Context) error { _, err := w.Kill(red(w.t), "x"); return err })
+		{"killed at the record", func(w *harness) {
+			w.state.Trap(memory.StepCommit, memory.Before, func(context.Context) error { _, err := w.Kill(asRed(w.t), "x"); return err })
 		}, sandbox.StateKilled, sandbox.CodeNotRunning},
-		{"dies meanwhile", func(w *world) {
+		{"dies meanwhile", func(w *harness) {
 			w.state.Trap(memory.StepCheckpoint, memory.Before, func(context.Context) error {
 				must(w.t, w.state.Kill(w.record(w.get("x").ID).Instance, "out of memory"))
 				w.waitState("x", sandbox.StateFailed)
@@ -269,11 +269,11 @@ func TestPauseFailures(t *testing.T) {
 		}, sandbox.StateFailed, sandbox.CodeNotRunning},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := mortalWorld(t)
+			w := mortalHarness(t)
 			sbx := w.create(sandbox.CreateRequest{Name: "x"})
 			w.shell("x", "echo kept > file")
 			c.set(w)
-			_, err := w.Pause(red(t), "x")
+			_, err := w.Pause(asRed(t), "x")
 			wantCode(t, err, c.code)
 			if strings.Contains(err.Error(), "secret") {
 				t.Errorf("the cause shows: %q", err)
@@ -297,7 +297,7 @@ func TestPauseFailures(t *testing.T) {
 // TestPauseLeavesInstance lets the engine not end an instance that is paused.
 // The sandbox is paused all the same, and the next start removes the rest.
 func TestPauseLeavesInstance(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "x"})
 	w.state.Fail(memory.StepDestroy, memory.Before, errors.New("busy"))
 	if got := w.pause("x"); got.State != sandbox.StatePaused {
@@ -315,25 +315,25 @@ func TestPauseLeavesInstance(t *testing.T) {
 // TestPauseDuringCall pauses while a command runs and while a file is watched:
 // the calls end and say why.
 func TestPauseDuringCall(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	ended := make(chan error, 2)
 	started := make(chan struct{})
 	var once sync.Once
 	go func() {
-		_, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300"}, func(sandbox.JobEvent) error {
+		_, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "sleep 300"}, func(sandbox.JobEvent) error {
 			once.Do(func() { close(started) })
 			return nil
 		})
 		ended <- err
 	}()
 	<-started
-	job, err := w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "sleep 300", Background: true}, nil)
+	job, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "sleep 300", Background: true}, nil)
 	must(t, err)
 	attached := make(chan struct{})
 	go func() {
 		var first sync.Once
-		_, err := w.Attach(red(t), "x", job.ID, sandbox.AttachRequest{}, func(sandbox.JobEvent) error {
+		_, err := w.Attach(asRed(t), "x", job.ID, sandbox.AttachRequest{}, func(sandbox.JobEvent) error {
 			first.Do(func() { close(attached) })
 			return nil
 		})
@@ -359,24 +359,24 @@ func TestResumeFailures(t *testing.T) {
 	boom := errors.New("boom at /secret")
 	for _, c := range []struct {
 		name string
-		set  func(*world)
+		set  func(*harness)
 		want sandbox.State
 		code sandbox.Code
 	}{
-		{"before", func(w *world) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, sandbox.StatePaused, sandbox.CodeInternal},
-		{"store fails", func(w *world) { w.at("UpdateSandbox", func() error { return boom }) }, sandbox.StatePaused, sandbox.CodeInternal},
-		{"killed meanwhile", func(w *world) {
-			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error { _, err := w.Kill(red(w.t), "x"); return err })
+		{"before", func(w *harness) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, sandbox.StatePaused, sandbox.CodeInternal},
+		{"store fails", func(w *harness) { w.at("UpdateSandbox", func() error { return boom }) }, sandbox.StatePaused, sandbox.CodeInternal},
+		{"killed meanwhile", func(w *harness) {
+			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error { _, err := w.Kill(asRed(w.t), "x"); return err })
 		}, sandbox.StateKilled, sandbox.CodeNotRunning},
-		{"being killed", func(w *world) {
+		{"being killed", func(w *harness) {
 			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error {
 				w.state.Fail(memory.StepDestroy, memory.Before, boom)
-				_, err := w.Kill(red(w.t), "x")
+				_, err := w.Kill(asRed(w.t), "x")
 				wantCode(w.t.(*testing.T), err, sandbox.CodeUnavailable)
 				return nil
 			})
 		}, sandbox.StateStopping, sandbox.CodeNotRunning},
-		{"dies at once", func(w *world) {
+		{"dies at once", func(w *harness) {
 			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error {
 				id := w.state.IDs()[0]
 				must(w.t, w.state.Kill(id, "out of memory"))
@@ -384,17 +384,17 @@ func TestResumeFailures(t *testing.T) {
 				return nil
 			})
 		}, sandbox.StatePaused, sandbox.CodeUnavailable},
-		{"dies as it is recorded", func(w *world) {
+		{"dies as it is recorded", func(w *harness) {
 			w.at("UpdateSandbox", func() error { return w.state.Kill(w.state.IDs()[0], "out of memory") })
 		}, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := mortalWorld(t)
+			w := mortalHarness(t)
 			sbx := w.create(sandbox.CreateRequest{Name: "x"})
 			w.shell("x", "echo kept > file")
 			w.pause("x")
 			c.set(w)
-			_, err := w.Resume(red(t), "x", sandbox.ResumeRequest{})
+			_, err := w.Resume(asRed(t), "x", sandbox.ResumeRequest{})
 			if c.code != "" {
 				wantCode(t, err, c.code)
 				if strings.Contains(err.Error(), "secret") {
@@ -407,7 +407,7 @@ func TestResumeFailures(t *testing.T) {
 			}
 			w.waitState(sbx.ID, c.want)
 			if c.want == sandbox.StateStopping {
-				_, err := w.Kill(red(t), sbx.ID)
+				_, err := w.Kill(asRed(t), sbx.ID)
 				must(t, err)
 			}
 			w.agree()
@@ -427,24 +427,24 @@ func TestResumeFailures(t *testing.T) {
 func TestStaleCall(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		then func(w *world)
+		then func(w *harness)
 	}{
-		{"paused", func(w *world) { w.pause("x") }},
-		{"paused and resumed", func(w *world) {
+		{"paused", func(w *harness) { w.pause("x") }},
+		{"paused and resumed", func(w *harness) {
 			w.pause("x")
-			_, err := w.Resume(red(w.t), "x", sandbox.ResumeRequest{})
+			_, err := w.Resume(asRed(w.t), "x", sandbox.ResumeRequest{})
 			must(w.t, err)
 		}},
-		{"restored", func(w *world) {
-			_, err := w.RestoreSnapshot(red(w.t), "x", sandbox.RestoreRequest{Snapshot: "s"})
+		{"restored", func(w *harness) {
+			_, err := w.RestoreSnapshot(asRed(w.t), "x", sandbox.RestoreRequest{Snapshot: "s"})
 			must(w.t, err)
 		}},
 	} {
 		for _, dropped := range []bool{false, true} {
 			t.Run(c.name, func(t *testing.T) {
-				w := newWorld(t)
+				w := newHarness(t)
 				sbx := w.create(sandbox.CreateRequest{Name: "x"})
-				_, err := w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{Name: "s"})
+				_, err := w.CreateSnapshot(asRed(t), "x", sandbox.CreateSnapshotRequest{Name: "s"})
 				must(t, err)
 				r := w.record(sbx.ID)
 				c.then(w)
@@ -467,7 +467,7 @@ func TestStaleCall(t *testing.T) {
 // TestLateFailure lets the engine tell of the end of a machine that the sandbox
 // does not have any more.
 func TestLateFailure(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	r := w.record(sbx.ID)
 	w.pause("x")
@@ -480,19 +480,19 @@ func TestLateFailure(t *testing.T) {
 }
 
 func TestResumeQuota(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota = store.Quota{VCPUs: 2} })
+	w := newHarness(t, func(c *Config) { c.Quota = store.Quota{VCPUs: 2} })
 	w.create(sandbox.CreateRequest{Name: "x", Resources: sandbox.Resources{VCPUs: 2}})
 	w.pause("x")
 	other := w.create(sandbox.CreateRequest{})
-	_, err := w.Resume(red(t), "x", sandbox.ResumeRequest{})
+	_, err := w.Resume(asRed(t), "x", sandbox.ResumeRequest{})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
 	if e, ok := errors.AsType[*sandbox.Error](err); !ok || e.RetryAfter <= 0 {
 		t.Error("the refusal does not say when to retry")
 	}
-	_, err = w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
+	_, err = w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "true"}, nil)
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
 	w.agree()
-	_, err = w.Kill(red(t), other.ID)
+	_, err = w.Kill(asRed(t), other.ID)
 	must(t, err)
 	w.shell("x", "true")
 	w.agree()
@@ -501,11 +501,11 @@ func TestResumeQuota(t *testing.T) {
 // TestUpdatePaused changes a paused sandbox, which stays paused and is resumed
 // with what was changed.
 func TestUpdatePaused(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x", Env: map[string]string{"A": "1"}, History: 3})
 	w.shell("x", "true")
 	w.pause("x")
-	got, err := w.Update(red(t), "x", sandbox.UpdateRequest{
+	got, err := w.Update(asRed(t), "x", sandbox.UpdateRequest{
 		Name: ptr("y"), Metadata: map[string]string{"m": "1"}, Env: map[string]string{"B": "2"}, VCPUs: ptr(3), MemoryMiB: ptr(int64(333)), MaxPIDs: ptr(int64(33)),
 		LifetimeSeconds: ptr(int64(50)), IdleTimeoutSeconds: ptr(int64(5)), OnTimeout: ptr(sandbox.ActionPause), History: ptr(0),
 	})
@@ -530,10 +530,10 @@ func TestUpdatePaused(t *testing.T) {
 
 // TestPausedLifetime ends sandboxes that stay paused, and no others.
 func TestPausedLifetime(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	pause := func(req sandbox.CreateRequest) *sandbox.Sandbox {
 		sbx := w.create(req)
-		sbx, err := w.Pause(red(t), sbx.ID)
+		sbx, err := w.Pause(asRed(t), sbx.ID)
 		must(t, err)
 		return sbx
 	}
@@ -557,20 +557,20 @@ func TestPausedLifetime(t *testing.T) {
 		}
 	}
 	// Of one that is paused it is counted from the update.
-	u, err := w.Update(red(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: &long})
+	u, err := w.Update(asRed(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: &long})
 	must(t, err)
 	if left := time.Until(*u.PausedExpiresAt); left < 3500*time.Second || left > 3600*time.Second {
 		t.Errorf("%v are left after the update", left)
 	}
-	if u, err = w.Update(red(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: ptr(int64(0))}); err != nil || u.PausedExpiresAt != nil {
+	if u, err = w.Update(asRed(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: ptr(int64(0))}); err != nil || u.PausedExpiresAt != nil {
 		t.Errorf("without a bound: %+v, %v", u, err)
 	}
 	// A resume ends the count, and the next pause begins another; a fork has its
 	// own.
-	_, err = w.Update(red(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: &long})
+	_, err = w.Update(asRed(t), "b", sandbox.UpdateRequest{PausedLifetimeSeconds: &long})
 	must(t, err)
 	over(b.ID)
-	r, err := w.Resume(red(t), "b", sandbox.ResumeRequest{})
+	r, err := w.Resume(asRed(t), "b", sandbox.ResumeRequest{})
 	must(t, err)
 	if r.PausedExpiresAt != nil {
 		t.Error("a running sandbox has an end of its pause")

@@ -15,25 +15,25 @@ import (
 )
 
 // links signs as the service does.
-func (w *world) links() expose.Links { return expose.Links{Key: w.Service.cfg.PreviewKey} }
+func (w *harness) links() expose.Links { return expose.Links{Key: w.Service.cfg.PreviewKey} }
 
 // visit is what a stranger does.
-func (w *world) visit(label, key, link string) (*sandbox.Preview, error) {
+func (w *harness) visit(label, key, link string) (*sandbox.Preview, error) {
 	w.t.Helper()
 	return w.VisitPreview(w.t.Context(), sandbox.PreviewVisit{Label: label, Key: key, Link: link})
 }
 
-func (w *world) preview(name string, req sandbox.CreatePreviewRequest) *sandbox.NewPreview {
+func (w *harness) preview(name string, req sandbox.CreatePreviewRequest) *sandbox.NewPreview {
 	w.t.Helper()
-	p, err := w.CreatePreview(red(w.t), name, req)
+	p, err := w.CreatePreview(asRed(w.t), name, req)
 	must(w.t, err)
 	return p
 }
 
 // link signs a link and returns its signed part.
-func (w *world) link(name string, port int, req sandbox.PreviewLinkRequest) (string, *sandbox.PreviewLink) {
+func (w *harness) link(name string, port int, req sandbox.PreviewLinkRequest) (string, *sandbox.PreviewLink) {
 	w.t.Helper()
-	l, err := w.LinkPreview(red(w.t), name, port, req)
+	l, err := w.LinkPreview(asRed(w.t), name, port, req)
 	must(w.t, err)
 	u, err := url.Parse(l.URL)
 	must(w.t, err)
@@ -41,8 +41,8 @@ func (w *world) link(name string, port int, req sandbox.PreviewLinkRequest) (str
 }
 
 func TestVisit(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	port := echo(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	label := strconv.Itoa(port) + "-" + x.ID
@@ -119,7 +119,7 @@ func TestVisit(t *testing.T) {
 
 // TestLabels visits by labels that are not in the one spelling.
 func TestLabels(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	x := w.create(sandbox.CreateRequest{Name: "name"})
 	w.preview("name", sandbox.CreatePreviewRequest{Port: 80, Access: sandbox.PreviewPublic})
 	_, err := w.visit("80-"+x.ID, "", "")
@@ -137,7 +137,7 @@ func TestLabels(t *testing.T) {
 }
 
 func FuzzVisit(f *testing.F) {
-	w := newWorld(f)
+	w := newHarness(f)
 	x := w.create(sandbox.CreateRequest{})
 	made := w.preview(x.ID, sandbox.CreatePreviewRequest{Port: 80})
 	label := "80-" + x.ID
@@ -160,7 +160,7 @@ func FuzzVisit(f *testing.F) {
 // TestVisitOfPaused visits previews of sandboxes that do not run. Only one that
 // may be woken wakes, and only for a visitor who may.
 func TestVisitOfPaused(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	port := echo(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	label := strconv.Itoa(port) + "-" + x.ID
@@ -177,7 +177,7 @@ func TestVisitOfPaused(t *testing.T) {
 	_, err = w.DialPreview(t.Context(), &made.Preview)
 	wantCode(t, err, sandbox.CodeNotRunning)
 	paused("may not be woken")
-	_, err = w.CreatePreview(red(t), "x", sandbox.CreatePreviewRequest{Port: port, Wake: true})
+	_, err = w.CreatePreview(asRed(t), "x", sandbox.CreatePreviewRequest{Port: port, Wake: true})
 	must(t, err)
 	_, err = w.visit(label, "wrong", "")
 	wantCode(t, err, sandbox.CodeForbidden)
@@ -193,7 +193,7 @@ func TestVisitOfPaused(t *testing.T) {
 	c, err := w.DialPreview(t.Context(), &made.Preview)
 	must(t, err)
 	says(t, c)
-	_, err = w.Kill(red(t), "x")
+	_, err = w.Kill(asRed(t), "x")
 	must(t, err)
 	_, err = w.visit(label, "wrong", "")
 	wantCode(t, err, sandbox.CodeForbidden)
@@ -202,14 +202,14 @@ func TestVisitOfPaused(t *testing.T) {
 	if strings.Contains(err.Error(), "key-red") || strings.Contains(err.Error(), x.ID) {
 		t.Errorf("a stranger is told %q", err)
 	}
-	_, err = w.CreatePreview(red(t), x.ID, sandbox.CreatePreviewRequest{Port: port})
+	_, err = w.CreatePreview(asRed(t), x.ID, sandbox.CreatePreviewRequest{Port: port})
 	wantCode(t, err, sandbox.CodeNotRunning)
 }
 
 // TestStrangersLearnLittle lets a sandbox not wake: what its owner would be told
 // is nothing for a visitor.
 func TestStrangersLearnLittle(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota.VCPUs = 1 })
+	w := newHarness(t, func(c *Config) { c.Quota.VCPUs = 1 })
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	w.preview("x", sandbox.CreatePreviewRequest{Port: 80, Access: sandbox.PreviewPublic, Wake: true})
 	w.pause("x")
@@ -223,8 +223,8 @@ func TestStrangersLearnLittle(t *testing.T) {
 
 // TestPreviewsEnd has open connections when a preview ends.
 func TestPreviewsEnd(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	port := echo(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	label := strconv.Itoa(port) + "-" + x.ID
@@ -264,8 +264,8 @@ func TestPreviewsEnd(t *testing.T) {
 }
 
 func TestLinks(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	w.preview("x", sandbox.CreatePreviewRequest{Port: 80, ExpiresInSeconds: 7200})
 	base := "http://80-" + x.ID + ".localhost"
@@ -304,8 +304,8 @@ func TestLinks(t *testing.T) {
 }
 
 func TestPreviewLists(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	x := w.create(sandbox.CreateRequest{Name: "x"})
 	w.create(sandbox.CreateRequest{Name: "y"})
 	for _, name := range []string{"x", "y"} {

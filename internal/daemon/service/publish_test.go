@@ -41,7 +41,7 @@ func closed(t *testing.T, what string, port int) {
 }
 
 // published makes a sandbox with one published port, and returns that.
-func (w *world) published(name string, guest int) int {
+func (w *harness) published(name string, guest int) int {
 	w.t.Helper()
 	x := w.create(sandbox.CreateRequest{Name: name, Ports: []sandbox.PublishedPort{{Guest: guest}}})
 	if len(x.Ports) != 1 || x.Ports[0].Host == 0 || x.Ports[0].Address != "127.0.0.1" || x.Ports[0].Guest != guest {
@@ -51,8 +51,8 @@ func (w *world) published(name string, guest int) int {
 }
 
 func TestPublish(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	guest := echo(t)
 	host := w.published("x", guest)
 	try := func(what string) {
@@ -117,10 +117,10 @@ func TestPublish(t *testing.T) {
 
 // TestPublishFails lets a creation fail after its ports are open.
 func TestPublishFails(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	host := closedPort(t)
 	w.state.Fail(memory.StepCreate, memory.Before, errors.New("boom"))
-	_, err := w.Create(red(t), sandbox.CreateRequest{Ports: []sandbox.PublishedPort{{Host: host, Guest: 80}}})
+	_, err := w.Create(asRed(t), sandbox.CreateRequest{Ports: []sandbox.PublishedPort{{Host: host, Guest: 80}}})
 	if err == nil {
 		t.Fatal("it was made")
 	}
@@ -142,7 +142,7 @@ func TestPublishFails(t *testing.T) {
 // TestPublishTakenAtStart finds a port taken when the daemon comes back, and
 // gets it when it is free.
 func TestPublishTakenAtStart(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	guest := echo(t)
 	host := w.published("x", guest)
 	w.stop()
@@ -162,7 +162,7 @@ func TestPublishTakenAtStart(t *testing.T) {
 // TestPublishRights asks for addresses and ports as somebody from afar and as
 // the user of the server.
 func TestPublishRights(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	for _, c := range []struct {
 		port        sandbox.PublishedPort
 		afar, local sandbox.Code
@@ -182,7 +182,7 @@ func TestPublishRights(t *testing.T) {
 		{sandbox.PublishedPort{Guest: 80, Host: -1}, sandbox.CodeInvalid, sandbox.CodeInvalid},
 		{sandbox.PublishedPort{Guest: 80, Host: 65536}, sandbox.CodeInvalid, sandbox.CodeInvalid},
 	} {
-		for ctx, want := range map[context.Context]sandbox.Code{red(t): c.afar, localUser(t): c.local} {
+		for ctx, want := range map[context.Context]sandbox.Code{asRed(t): c.afar, localUser(t): c.local} {
 			x, err := w.Create(ctx, sandbox.CreateRequest{Ports: []sandbox.PublishedPort{c.port}})
 			if want != "any" && sandbox.CodeOf(err) != want {
 				t.Errorf("%+v: %v, want %q", c.port, err, want)
@@ -193,7 +193,7 @@ func TestPublishRights(t *testing.T) {
 			}
 		}
 	}
-	_, err := w.Create(red(t), sandbox.CreateRequest{Ports: make([]sandbox.PublishedPort, sandbox.MaxPublishedPorts+1)})
+	_, err := w.Create(asRed(t), sandbox.CreateRequest{Ports: make([]sandbox.PublishedPort, sandbox.MaxPublishedPorts+1)})
 	wantCode(t, err, sandbox.CodeInvalid)
 	w.agree()
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestKeysOpenDoors(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	a := &auth.Keys{Store: w.store}
 	admin := sandbox.WithCaller(t.Context(), sandbox.LocalCaller())
 	k, err := w.CreateKey(admin, sandbox.CreateKeyRequest{Name: "ci", Team: "red", ExpiresInSeconds: 3600})
@@ -45,9 +45,9 @@ func TestKeysOpenDoors(t *testing.T) {
 
 // TestKeysOfOtherTeams lets the admin key of a team try to get into another.
 func TestKeysOfOtherTeams(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	blue := as(t.Context(), "blue")
-	k, err := w.CreateKey(red(t), sandbox.CreateKeyRequest{Name: "k", Scopes: []sandbox.Scope{sandbox.ScopeAdmin, sandbox.ScopeAdmin}})
+	k, err := w.CreateKey(asRed(t), sandbox.CreateKeyRequest{Name: "k", Scopes: []sandbox.Scope{sandbox.ScopeAdmin, sandbox.ScopeAdmin}})
 	must(t, err)
 	if k.Team != "red" || len(k.Scopes) != 1 {
 		t.Errorf("made %+v", k)
@@ -68,20 +68,20 @@ func TestKeysOfOtherTeams(t *testing.T) {
 }
 
 func TestTemplates(t *testing.T) {
-	w := newWorld(t)
-	list, err := w.ListTemplates(red(t), sandbox.Page{})
+	w := newHarness(t)
+	list, err := w.ListTemplates(asRed(t), sandbox.Page{})
 	must(t, err)
 	if len(list.Items) != 3 {
 		t.Errorf("templates are %+v", list.Items)
 	}
 	boom := errors.New("boom")
-	_, err = w.BuildTemplate(red(t), sandbox.BuildTemplateRequest{Name: "mine", Packages: []string{"git", "g++", "python3.11"}}, func(sandbox.BuildEvent) error { return boom })
+	_, err = w.BuildTemplate(asRed(t), sandbox.BuildTemplateRequest{Name: "mine", Packages: []string{"git", "g++", "python3.11"}}, func(sandbox.BuildEvent) error { return boom })
 	if err != boom {
 		t.Errorf("with a sink that fails: %v", err)
 	}
-	_, err = w.BuildTemplate(red(t), sandbox.BuildTemplateRequest{Name: "mine"}, nil)
+	_, err = w.BuildTemplate(asRed(t), sandbox.BuildTemplateRequest{Name: "mine"}, nil)
 	must(t, err)
-	got, err := w.GetTemplate(red(t), "mine")
+	got, err := w.GetTemplate(asRed(t), "mine")
 	must(t, err)
 	if got.State != sandbox.TemplateReady {
 		t.Errorf("built %+v", got)
@@ -91,8 +91,8 @@ func TestTemplates(t *testing.T) {
 // TestAudit checks that all that changes something is recorded, also when it
 // fails, and that no secret and no content gets into the record.
 func TestAudit(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	const secret = "S3CRET"
 	sbx, err := w.Create(ctx, sandbox.CreateRequest{Name: "x", Env: map[string]string{"TOKEN": secret}, Metadata: map[string]string{"note": secret}})
 	must(t, err)
@@ -165,13 +165,13 @@ func TestAudit(t *testing.T) {
 }
 
 func TestAuditSurvives(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	w.shell(sbx.ID, "true")
 	must(t, w.state.Kill(sbx.ID, "boom"))
 	w.waitState(sbx.ID, sandbox.StateFailed)
 	w.restart()
-	events, err := w.Audit(red(t), sandbox.AuditRequest{SandboxID: sbx.ID})
+	events, err := w.Audit(asRed(t), sandbox.AuditRequest{SandboxID: sbx.ID})
 	must(t, err)
 	var got []string
 	for _, e := range events.Items {
@@ -183,17 +183,17 @@ func TestAuditSurvives(t *testing.T) {
 }
 
 func TestListPages(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var want []string
 	for i := range 5 {
 		want = append(want, w.create(sandbox.CreateRequest{Name: fmt.Sprint("n", i)}).ID)
 	}
 	slices.Reverse(want)
-	_, err := w.Kill(red(t), "n2")
+	_, err := w.Kill(asRed(t), "n2")
 	must(t, err)
 	ids := func(req sandbox.ListRequest) (got []string) {
 		for {
-			list, err := w.List(red(t), req)
+			list, err := w.List(asRed(t), req)
 			must(t, err)
 			for _, s := range list.Items {
 				got = append(got, s.ID)

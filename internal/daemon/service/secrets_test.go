@@ -24,16 +24,16 @@ import (
 )
 
 // secret makes a secret of the red team.
-func (w *world) secret(name, value string) *sandbox.Secret {
+func (w *harness) secret(name, value string) *sandbox.Secret {
 	w.t.Helper()
-	s, err := w.CreateSecret(red(w.t), sandbox.CreateSecretRequest{Name: name, Value: sandbox.NewSecretValue(value), Hosts: []string{"api.example.com"}})
+	s, err := w.CreateSecret(asRed(w.t), sandbox.CreateSecretRequest{Name: name, Value: sandbox.NewSecretValue(value), Hosts: []string{"api.example.com"}})
 	must(w.t, err)
 	return s
 }
 
 // told returns the values that the gateway of a sandbox has, by the variable
 // of their placeholder.
-func (w *world) told(ref string) map[string]string {
+func (w *harness) told(ref string) map[string]string {
 	w.t.Helper()
 	r := w.record(w.get(ref).ID)
 	_, values := w.gate(r.ID)
@@ -49,7 +49,7 @@ func (w *world) told(ref string) map[string]string {
 	return got
 }
 
-func (w *world) wantTold(what, ref string, want map[string]string) {
+func (w *harness) wantTold(what, ref string, want map[string]string) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, w.told(ref)); diff != "" {
 		w.t.Errorf("%s: the gateway of %s has other values (-want +got):\n%s", what, ref, diff)
@@ -60,8 +60,8 @@ type values = map[string]string
 
 // TestSecretsAreCarried makes machines in every way of a sandbox with secrets.
 func TestSecretsAreCarried(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	w.secret("a", "value-a")
 	w.secret("b", "value-b")
 	x := w.create(sandbox.CreateRequest{Name: "x", Env: map[string]string{"PLAIN": "1"}, Secrets: map[string]string{"A": "a"}})
@@ -112,8 +112,8 @@ func TestSecretsAreCarried(t *testing.T) {
 }
 
 func TestRotateAndDelete(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	made := w.secret("a", "one")
 	for _, name := range []string{"x", "y", "paused"} {
 		w.create(sandbox.CreateRequest{Name: name, Secrets: map[string]string{"A": "a"}})
@@ -158,7 +158,7 @@ func TestRotateAndDelete(t *testing.T) {
 }
 
 func TestLastUse(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.secret("a", "v")
 	w.secret("b", "v")
 	x := w.create(sandbox.CreateRequest{Secrets: map[string]string{"A": "a", "B": "b"}})
@@ -175,7 +175,7 @@ func TestLastUse(t *testing.T) {
 	}
 	must(t, w.Repair(t.Context()))
 	for name, want := range map[string]*time.Time{"a": &at, "b": nil} {
-		got, err := w.GetSecret(red(t), name)
+		got, err := w.GetSecret(asRed(t), name)
 		must(t, err)
 		if diff := cmp.Diff(want, got.LastUsedAt); diff != "" {
 			t.Errorf("%s was used (-want +got):\n%s", name, diff)
@@ -185,7 +185,7 @@ func TestLastUse(t *testing.T) {
 	late := time.Now().Add(-useLag / 2).UTC()
 	w.state.AddEvent(sandbox.NetworkEvent{SandboxID: x.ID, Kind: sandbox.NetworkRequest, Verdict: sandbox.NetworkAllowed, Secret: "b", Time: late})
 	must(t, w.Repair(t.Context()))
-	got, err := w.GetSecret(red(t), "b")
+	got, err := w.GetSecret(asRed(t), "b")
 	must(t, err)
 	if diff := cmp.Diff(&late, got.LastUsedAt); diff != "" {
 		t.Errorf("b was used (-want +got):\n%s", diff)
@@ -195,8 +195,8 @@ func TestLastUse(t *testing.T) {
 // TestSecretsMeetEnvironment sets a variable by hand that has a placeholder,
 // in every way there is.
 func TestSecretsMeetEnvironment(t *testing.T) {
-	w := newWorld(t)
-	ctx := red(t)
+	w := newHarness(t)
+	ctx := asRed(t)
 	w.secret("a", "v")
 	both := map[string]string{"A": "mine"}
 	_, err := w.Create(ctx, sandbox.CreateRequest{Env: both, Secrets: map[string]string{"A": "a"}})
@@ -243,7 +243,7 @@ func TestSecretsMeetEnvironment(t *testing.T) {
 // TestSecretsOfOthers calls each verb with a secret of another team, by id and
 // by name, and compares with one that does not exist.
 func TestSecretsOfOthers(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	theirs := w.secret("treasure", "v")
 	blue := as(t.Context(), "blue")
 	own, err := w.Create(blue, sandbox.CreateRequest{})
@@ -277,7 +277,7 @@ func TestSecretsOfOthers(t *testing.T) {
 	if len(list.Items) != 0 {
 		t.Errorf("another team sees %v", list.Items)
 	}
-	if got, err := w.GetSecret(red(t), "treasure"); err != nil || got.Version != 1 {
+	if got, err := w.GetSecret(asRed(t), "treasure"); err != nil || got.Version != 1 {
 		t.Errorf("the secret is %+v, %v", got, err)
 	}
 	// Any scope may look; none may not.
@@ -298,10 +298,10 @@ func TestSecretsOfOthers(t *testing.T) {
 func TestValuesStayInside(t *testing.T) {
 	const first, second = "c4n4ry-first-value", "c4n4ry-second-value"
 	var logs bytes.Buffer
-	w := newWorld(t, func(c *Config) {
+	w := newHarness(t, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	ctx := red(t)
+	ctx := asRed(t)
 	var said []any
 	note := func(v any, err error) { said = append(said, v, fmt.Sprint(err), fmt.Sprintf("%+v %#v", v, err)) }
 	req := sandbox.CreateSecretRequest{Name: "a", Value: sandbox.NewSecretValue(first), Hosts: []string{"api.example.com"}}
@@ -381,7 +381,7 @@ func TestValuesStayInside(t *testing.T) {
 // went with it, before one is used.
 func TestLostKeyIsTold(t *testing.T) {
 	var log bytes.Buffer
-	w := newWorld(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	w := newHarness(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	w.secret("anthropic", "value")
 	w.restart()
 	w.stop() // nobody writes to the log meanwhile
@@ -424,7 +424,7 @@ func TestRotateSecretsKey(t *testing.T) {
 	must(t, err)
 	// One is being created meanwhile, which has read the value before.
 	w.state.Trap(memory.StepCreate, memory.Before, func(context.Context) error {
-		_, err := w.RotateSecretsKey(red(t))
+		_, err := w.RotateSecretsKey(asRed(t))
 		return err
 	})
 	meanwhile := w.create(sandbox.CreateRequest{Secrets: map[string]string{"S": "s"}})
@@ -442,14 +442,14 @@ func TestRotateSecretsKey(t *testing.T) {
 				name := fmt.Sprintf("s%d-%d", i, n%5)
 				if n < 5 {
 					w.secret(name, "first")
-				} else if _, err := w.RotateSecret(red(t), name, sandbox.RotateSecretRequest{Value: sandbox.NewSecretValue("next")}); err != nil {
+				} else if _, err := w.RotateSecret(asRed(t), name, sandbox.RotateSecretRequest{Value: sandbox.NewSecretValue("next")}); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	for range 3 {
-		done, err := w.RotateSecretsKey(red(t))
+		done, err := w.RotateSecretsKey(asRed(t))
 		if err != nil || done.Values < 1 || len(done.Lost) > 0 {
 			t.Errorf("%+v, %v", done, err)
 		}
@@ -472,7 +472,7 @@ func TestRotateSecretsKey(t *testing.T) {
 		t.Errorf("a webhook that was read before is opened as %q, %v", hook.Secret, err)
 	}
 	w.restart()
-	_, err = w.AttachSecret(red(t), sbx.ID, "s", "S")
+	_, err = w.AttachSecret(asRed(t), sbx.ID, "s", "S")
 	must(t, err)
 	w.wantTold("after the rotation", sbx.ID, values{"S": "value"})
 	w.shell(sbx.ID, "touch go")

@@ -25,16 +25,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a service with all that it works with, of which everything but the
+// harness is a service with all that it works with, of which everything but the
 // service itself survives a restart.
-type world struct {
+type harness struct {
 	*Service
 	t      testing.TB
 	state  *memory.State
 	engine *memory.Engine
-	// bare is set on a world whose engine keeps no states.
+	// bare is set on a harness whose engine keeps no states.
 	bare bool
-	// mortal is set on a world that can crash; see [mortality].
+	// mortal is set on a harness that can crash; see [mortality].
 	mortal    *mortality
 	store     *sqlite.Store
 	path      string
@@ -44,18 +44,18 @@ type world struct {
 	cfg      Config
 }
 
-func newWorld(t testing.TB, change ...func(*Config)) *world {
+func newHarness(t testing.TB, change ...func(*Config)) *harness {
 	t.Helper()
-	return (&world{}).begin(t, change...)
+	return (&harness{}).begin(t, change...)
 }
 
-// bareWorld is a world whose engine keeps no states.
-func bareWorld(t testing.TB) *world {
+// bareHarness is a harness whose engine keeps no states.
+func bareHarness(t testing.TB) *harness {
 	t.Helper()
-	return (&world{bare: true}).begin(t)
+	return (&harness{bare: true}).begin(t)
 }
 
-func (w *world) begin(t testing.TB, change ...func(*Config)) *world {
+func (w *harness) begin(t testing.TB, change ...func(*Config)) *harness {
 	t.Helper()
 	dir := t.TempDir()
 	w.t, w.state, w.path, w.templates = t, memory.NewState(dir), filepath.Join(dir, "cove.db"), newTemplates(t.TempDir())
@@ -79,7 +79,7 @@ func (w *world) begin(t testing.TB, change ...func(*Config)) *world {
 	return w
 }
 
-func (w *world) start() {
+func (w *harness) start() {
 	w.t.Helper()
 	w.open()
 	if err := w.Start(context.Background()); err != nil {
@@ -88,7 +88,7 @@ func (w *world) start() {
 }
 
 // open makes a service that is not started yet.
-func (w *world) open() {
+func (w *harness) open() {
 	w.t.Helper()
 	var err error
 	if w.store, err = sqlite.Open(context.Background(), w.path); err != nil {
@@ -111,14 +111,14 @@ func (w *world) open() {
 	}
 }
 
-func (w *world) stop() {
+func (w *harness) stop() {
 	w.t.Helper()
 	if err := errors.Join(w.Close(), w.engine.Close(), w.store.Close()); err != nil {
 		w.t.Error(err)
 	}
 }
 
-func (w *world) restart() {
+func (w *harness) restart() {
 	w.t.Helper()
 	w.stop()
 	w.start()
@@ -132,21 +132,21 @@ func as(ctx context.Context, team string, scopes ...sandbox.Scope) context.Conte
 	return sandbox.WithCaller(ctx, sandbox.Caller{KeyID: "key-" + team, Team: team, Scopes: scopes})
 }
 
-// red is the team that most tests act for.
-func red(t testing.TB) context.Context { return as(t.Context(), "red") }
+// asRed returns a context whose caller is of the team red, as in most tests.
+func asRed(t testing.TB) context.Context { return as(t.Context(), "red") }
 
-func (w *world) create(req sandbox.CreateRequest) *sandbox.Sandbox {
+func (w *harness) create(req sandbox.CreateRequest) *sandbox.Sandbox {
 	w.t.Helper()
-	sbx, err := w.Create(red(w.t), req)
+	sbx, err := w.Create(asRed(w.t), req)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return sbx
 }
 
-func (w *world) get(id string) *sandbox.Sandbox {
+func (w *harness) get(id string) *sandbox.Sandbox {
 	w.t.Helper()
-	sbx, err := w.Get(red(w.t), id)
+	sbx, err := w.Get(asRed(w.t), id)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func (w *world) get(id string) *sandbox.Sandbox {
 }
 
 // record reads a sandbox of any team past the service.
-func (w *world) record(id string) store.Record {
+func (w *harness) record(id string) store.Record {
 	w.t.Helper()
 	r, err := w.store.Sandbox(context.Background(), id)
 	if err != nil {
@@ -164,7 +164,7 @@ func (w *world) record(id string) store.Record {
 }
 
 // waitState waits until a sandbox is in a state.
-func (w *world) waitState(id string, want sandbox.State) *sandbox.Sandbox {
+func (w *harness) waitState(id string, want sandbox.State) *sandbox.Sandbox {
 	w.t.Helper()
 	var got *sandbox.Sandbox
 	wait(w.t, func() bool { got = w.get(id); return got.State == want }, func() string { return fmt.Sprintf("%s is %s, want %s", id, got.State, want) })
@@ -183,13 +183,13 @@ func wait(t testing.TB, happened func() bool, otherwise func() string) {
 
 // agree waits until the engine has exactly the machines of sandboxes that run by
 // the store and the checkpoints that it refers to, and nothing is in between.
-func (w *world) agree() {
+func (w *harness) agree() {
 	w.t.Helper()
 	var wrong string
 	wait(w.t, func() bool { wrong = w.differences(); return wrong == "" }, func() string { return wrong })
 }
 
-func (w *world) differences() string {
+func (w *harness) differences() string {
 	var want []string
 	all, _, err := w.store.ListSandboxes(context.Background(), store.SandboxFilter{}, sandbox.Page{Limit: sandbox.MaxPageSize})
 	if err != nil {
@@ -218,7 +218,7 @@ func (w *world) differences() string {
 }
 
 // kept lists the checkpoints that the engine has, golden ones aside.
-func (w *world) kept() (kept []string) {
+func (w *harness) kept() (kept []string) {
 	for _, c := range w.state.Kept() {
 		if !strings.HasPrefix(c.ID, ids.Golden) {
 			kept = append(kept, c.ID)
@@ -252,7 +252,7 @@ func must(t testing.TB, err error) {
 
 func ptr[T any](v T) *T { return &v }
 
-// newTemplates returns what templates a world begins with.
+// newTemplates returns what templates a harness begins with.
 func newTemplates(dir string) *faketemplates.Provider {
 	return faketemplates.New(dir,
 		sandbox.Template{Name: "host", Source: "host", State: sandbox.TemplateReady},
@@ -265,7 +265,7 @@ func newTemplates(dir string) *faketemplates.Provider {
 }
 
 // ago lets all times of a sandbox be longer ago.
-func (w *world) ago(id string, d time.Duration) {
+func (w *harness) ago(id string, d time.Duration) {
 	w.t.Helper()
 	past := func(at *time.Time) *time.Time {
 		if at == nil {

@@ -13,53 +13,53 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-func (w *world) snapshot(ref, name string) *sandbox.Snapshot {
+func (w *harness) snapshot(ref, name string) *sandbox.Snapshot {
 	w.t.Helper()
-	snap, err := w.CreateSnapshot(red(w.t), ref, sandbox.CreateSnapshotRequest{Name: name})
+	snap, err := w.CreateSnapshot(asRed(w.t), ref, sandbox.CreateSnapshotRequest{Name: name})
 	must(w.t, err)
 	return snap
 }
 
-func (w *world) restore(ref string, req sandbox.RestoreRequest) *sandbox.Sandbox {
+func (w *harness) restore(ref string, req sandbox.RestoreRequest) *sandbox.Sandbox {
 	w.t.Helper()
-	sbx, err := w.RestoreSnapshot(red(w.t), ref, req)
+	sbx, err := w.RestoreSnapshot(asRed(w.t), ref, req)
 	must(w.t, err)
 	return sbx
 }
 
 func TestSnapshotEnforcedOrRefused(t *testing.T) {
-	everyField[sandbox.CreateSnapshotRequest](t, map[string]func(*testing.T, *world){
-		"name": func(t *testing.T, w *world) {
+	everyField[sandbox.CreateSnapshotRequest](t, map[string]func(*testing.T, *harness){
+		"name": func(t *testing.T, w *harness) {
 			w.create(sandbox.CreateRequest{Name: "x"})
 			snap := w.snapshot("x", "x") // names of snapshots are their own
-			got, err := w.GetSnapshot(red(t), "x")
+			got, err := w.GetSnapshot(asRed(t), "x")
 			must(t, err)
 			if snap.Name != "x" || got.ID != snap.ID {
 				t.Errorf("made %+v, found %+v", snap, got)
 			}
-			_, err = w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{Name: "x"})
+			_, err = w.CreateSnapshot(asRed(t), "x", sandbox.CreateSnapshotRequest{Name: "x"})
 			wantCode(t, err, sandbox.CodeConflict)
 			if n := w.state.Calls(memory.StepCheckpoint); n != 1 {
 				t.Errorf("%d checkpoints were made, want 1", n)
 			}
 		},
-		"label": func(t *testing.T, w *world) {
+		"label": func(t *testing.T, w *harness) {
 			w.create(sandbox.CreateRequest{Name: "x"})
 			label := strings.Repeat("é", sandbox.MaxSnapshotLabel/2)
-			snap, err := w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{Label: label})
+			snap, err := w.CreateSnapshot(asRed(t), "x", sandbox.CreateSnapshotRequest{Label: label})
 			must(t, err)
-			if got, err := w.GetSnapshot(red(t), snap.ID); err != nil || got.Label != label {
+			if got, err := w.GetSnapshot(asRed(t), snap.ID); err != nil || got.Label != label {
 				t.Errorf("found %+v, %v", got, err)
 			}
-			_, err = w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{Label: label + "x"})
+			_, err = w.CreateSnapshot(asRed(t), "x", sandbox.CreateSnapshotRequest{Label: label + "x"})
 			wantCode(t, err, sandbox.CodeInvalid)
 		},
-		"kind": func(t *testing.T, w *world) {
+		"kind": func(t *testing.T, w *harness) {
 			sbx := w.create(sandbox.CreateRequest{Name: "x"})
 			for kind, want := range map[sandbox.SnapshotKind]sandbox.SnapshotKind{
 				"": sandbox.SnapshotMemory, sandbox.SnapshotMemory: sandbox.SnapshotMemory, sandbox.SnapshotFiles: sandbox.SnapshotFiles,
 			} {
-				snap, err := w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{Kind: kind})
+				snap, err := w.CreateSnapshot(asRed(t), "x", sandbox.CreateSnapshotRequest{Kind: kind})
 				must(t, err)
 				if snap.Kind != want || snap.SizeBytes <= 0 || snap.SandboxID != sbx.ID || snap.Template != "host" || snap.CreatedAt.IsZero() {
 					t.Errorf("%q: made %+v", kind, snap)
@@ -75,14 +75,14 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 			w.agree()
 		},
 	})
-	two := func(w *world) (*sandbox.Snapshot, *sandbox.Snapshot) {
+	two := func(w *harness) (*sandbox.Snapshot, *sandbox.Snapshot) {
 		w.create(sandbox.CreateRequest{Name: "x", History: 3})
 		w.create(sandbox.CreateRequest{Name: "y"})
 		w.shell("x", "true")
 		return w.snapshot("x", "sx"), w.snapshot("y", "sy")
 	}
-	list := func(t *testing.T, w *world, req sandbox.ListSnapshotsRequest) (names []string, next string) {
-		got, err := w.ListSnapshots(red(t), req)
+	list := func(t *testing.T, w *harness, req sandbox.ListSnapshotsRequest) (names []string, next string) {
+		got, err := w.ListSnapshots(asRed(t), req)
 		must(t, err)
 		for _, s := range got.Items {
 			if s.Automatic {
@@ -92,8 +92,8 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 		}
 		return names, got.NextCursor
 	}
-	everyField[sandbox.ListSnapshotsRequest](t, map[string]func(*testing.T, *world){
-		"sandbox": func(t *testing.T, w *world) {
+	everyField[sandbox.ListSnapshotsRequest](t, map[string]func(*testing.T, *harness){
+		"sandbox": func(t *testing.T, w *harness) {
 			sx, _ := two(w)
 			for _, ref := range []string{"x", sx.SandboxID} {
 				if got, _ := list(t, w, sandbox.ListSnapshotsRequest{Sandbox: ref}); !slices.Equal(got, []string{"sx"}) {
@@ -101,7 +101,7 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 				}
 			}
 		},
-		"automatic": func(t *testing.T, w *world) {
+		"automatic": func(t *testing.T, w *harness) {
 			two(w)
 			if got, _ := list(t, w, sandbox.ListSnapshotsRequest{Automatic: true}); !slices.Equal(got, []string{"sy", "sx", "step before shell"}) {
 				t.Errorf("all: %v", got)
@@ -110,13 +110,13 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 				t.Errorf("without: %v", got)
 			}
 		},
-		"limit": func(t *testing.T, w *world) {
+		"limit": func(t *testing.T, w *harness) {
 			two(w)
 			if got, next := list(t, w, sandbox.ListSnapshotsRequest{Page: sandbox.Page{Limit: 1}}); len(got) != 1 || next == "" {
 				t.Errorf("one: %v, next %q", got, next)
 			}
 		},
-		"cursor": func(t *testing.T, w *world) {
+		"cursor": func(t *testing.T, w *harness) {
 			two(w)
 			_, next := list(t, w, sandbox.ListSnapshotsRequest{Page: sandbox.Page{Limit: 1}})
 			if got, next := list(t, w, sandbox.ListSnapshotsRequest{Page: sandbox.Page{Limit: 1, Cursor: next}}); !slices.Equal(got, []string{"sx"}) || next != "" {
@@ -124,8 +124,8 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 			}
 		},
 	})
-	everyField[sandbox.RestoreRequest](t, map[string]func(*testing.T, *world){
-		"snapshot": func(t *testing.T, w *world) {
+	everyField[sandbox.RestoreRequest](t, map[string]func(*testing.T, *harness){
+		"snapshot": func(t *testing.T, w *harness) {
 			sx, sy := two(w)
 			if got := w.restore("x", sandbox.RestoreRequest{Snapshot: "sy"}); got.Snapshot != sy.ID || got.ID != sx.SandboxID || got.Name != "x" {
 				t.Errorf("restored %+v", got)
@@ -135,7 +135,7 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 			}
 			w.agree()
 		},
-		"step": func(t *testing.T, w *world) {
+		"step": func(t *testing.T, w *harness) {
 			w.create(sandbox.CreateRequest{Name: "x", History: 2})
 			for i := range 3 {
 				w.shell("x", fmt.Sprintf("echo %d > file", i))
@@ -145,7 +145,7 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 				want string
 			}{{-1, "1"}, {-2, "0"}, {-1, "1"}} {
 				w.restore("x", sandbox.RestoreRequest{Step: c.step})
-				f, err := w.ReadFile(red(t), "x", sandbox.ReadFileRequest{Path: "file"})
+				f, err := w.ReadFile(asRed(t), "x", sandbox.ReadFileRequest{Path: "file"})
 				must(t, err)
 				var b [10]byte
 				n, _ := f.Read(b[:])
@@ -154,17 +154,17 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 					t.Errorf("step %d has %q, want %q", c.step, got, c.want)
 				}
 			}
-			_, err := w.RestoreSnapshot(red(t), "x", sandbox.RestoreRequest{Step: -3})
+			_, err := w.RestoreSnapshot(asRed(t), "x", sandbox.RestoreRequest{Step: -3})
 			wantCode(t, err, sandbox.CodeNotFound)
 			w.agree()
 		},
 	})
-	everyField[sandbox.ResumeRequest](t, map[string]func(*testing.T, *world){
-		"files_only": func(t *testing.T, w *world) {
+	everyField[sandbox.ResumeRequest](t, map[string]func(*testing.T, *harness){
+		"files_only": func(t *testing.T, w *harness) {
 			sbx := w.create(sandbox.CreateRequest{})
 			for _, only := range []bool{false, true} {
 				w.pause(sbx.ID)
-				_, err := w.Resume(red(t), sbx.ID, sandbox.ResumeRequest{FilesOnly: only})
+				_, err := w.Resume(asRed(t), sbx.ID, sandbox.ResumeRequest{FilesOnly: only})
 				must(t, err)
 				if spec, _ := w.state.Spec(w.record(sbx.ID).Instance); spec.FilesOnly != only {
 					t.Errorf("resumed as %+v", spec)
@@ -175,7 +175,7 @@ func TestSnapshotEnforcedOrRefused(t *testing.T) {
 }
 
 func TestSnapshotsLive(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{Name: "x"})
 	w.shell("x", "echo kept > file")
 	first := w.snapshot("x", "first")
@@ -185,16 +185,16 @@ func TestSnapshotsLive(t *testing.T) {
 		t.Errorf("%d checkpoints were made, it is %s", n, w.get("x").State)
 	}
 	// They outlive their sandbox, and its record.
-	_, err := w.Kill(red(t), "x")
+	_, err := w.Kill(asRed(t), "x")
 	must(t, err)
 	w.agree()
 	must(t, w.store.DeleteSandbox(t.Context(), sbx.ID))
-	list, err := w.ListSnapshots(red(t), sandbox.ListSnapshotsRequest{Sandbox: sbx.ID})
+	list, err := w.ListSnapshots(asRed(t), sandbox.ListSnapshotsRequest{Sandbox: sbx.ID})
 	if err != nil || len(list.Items) != 2 {
 		t.Errorf("of a sandbox that is long gone there are %+v, %v", list, err)
 	}
 	for _, ref := range []string{"sbx-never", "x"} {
-		_, err = w.ListSnapshots(red(t), sandbox.ListSnapshotsRequest{Sandbox: ref})
+		_, err = w.ListSnapshots(asRed(t), sandbox.ListSnapshotsRequest{Sandbox: ref})
 		wantCode(t, err, sandbox.CodeNotFound)
 	}
 	_, err = w.ListSnapshots(as(t.Context(), "blue"), sandbox.ListSnapshotsRequest{Sandbox: sbx.ID})
@@ -202,14 +202,14 @@ func TestSnapshotsLive(t *testing.T) {
 	a, b := w.create(sandbox.CreateRequest{Snapshot: "first"}), w.create(sandbox.CreateRequest{Snapshot: second.ID})
 	// What was made from them outlives them.
 	for _, ref := range []string{"first", second.ID} {
-		gone, err := w.DeleteSnapshot(red(t), ref)
+		gone, err := w.DeleteSnapshot(asRed(t), ref)
 		must(t, err)
 		if gone.SandboxID != sbx.ID {
 			t.Errorf("deleted %+v", gone)
 		}
-		_, err = w.GetSnapshot(red(t), ref)
+		_, err = w.GetSnapshot(asRed(t), ref)
 		wantCode(t, err, sandbox.CodeNotFound)
-		_, err = w.DeleteSnapshot(red(t), ref)
+		_, err = w.DeleteSnapshot(asRed(t), ref)
 		wantCode(t, err, sandbox.CodeNotFound)
 	}
 	w.agree()
@@ -220,7 +220,7 @@ func TestSnapshotsLive(t *testing.T) {
 	}
 	w.restart()
 	w.agree()
-	_, err = w.RestoreSnapshot(red(t), a.ID, sandbox.RestoreRequest{Snapshot: first.ID})
+	_, err = w.RestoreSnapshot(asRed(t), a.ID, sandbox.RestoreRequest{Snapshot: first.ID})
 	wantCode(t, err, sandbox.CodeNotFound)
 	want := []string{
 		"key-red sandbox.create", "key-red job.start", "key-red snapshot.create", "key-red sandbox.pause", "key-red snapshot.create",
@@ -232,15 +232,15 @@ func TestSnapshotsLive(t *testing.T) {
 }
 
 func TestSnapshotQuota(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Quota.Snapshots = 1 })
+	w := newHarness(t, func(c *Config) { c.Quota.Snapshots = 1 })
 	w.create(sandbox.CreateRequest{Name: "x", History: 3})
 	w.snapshot("x", "one")
-	_, err := w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{})
+	_, err := w.CreateSnapshot(asRed(t), "x", sandbox.CreateSnapshotRequest{})
 	wantCode(t, err, sandbox.CodeQuotaExceeded)
 	w.agree()
 	w.shell("x", "true") // steps do not count
 	w.agree()
-	_, err = w.DeleteSnapshot(red(t), "one")
+	_, err = w.DeleteSnapshot(asRed(t), "one")
 	must(t, err)
 	w.snapshot("x", "two")
 	w.agree()
@@ -248,18 +248,21 @@ func TestSnapshotQuota(t *testing.T) {
 
 func TestSnapshotFailures(t *testing.T) {
 	boom := errors.New("boom at /secret")
-	for name, set := range map[string]func(*world){
-		"before":       func(w *world) { w.state.Fail(memory.StepCheckpoint, memory.Before, boom) },
-		"lost":         func(w *world) { w.state.Fail(memory.StepCheckpoint, memory.After, boom) },
-		"not recorded": func(w *world) { w.at("CreateSnapshot", func() error { return boom }) },
+	for name, set := range map[string]func(*harness){
+		"before":       func(w *harness) { w.state.Fail(memory.StepCheckpoint, memory.Before, boom) },
+		"lost":         func(w *harness) { w.state.Fail(memory.StepCheckpoint, memory.After, boom) },
+		"not recorded": func(w *harness) { w.at("CreateSnapshot", func() error { return boom }) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := mortalWorld(t)
+			w := mortalHarness(t)
 			w.create(sandbox.CreateRequest{Name: "x", History: 1})
 			for _, call := range []func() error{
-				func() error { _, err := w.CreateSnapshot(red(t), "x", sandbox.CreateSnapshotRequest{}); return err },
+				func() error { _, err := w.CreateSnapshot(asRed(t), "x", sandbox.CreateSnapshotRequest{}); return err },
 				// A command that could not be undone does not run.
-				func() error { _, err := w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "echo > ran"}, nil); return err },
+				func() error {
+					_, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "echo > ran"}, nil)
+					return err
+				},
 			} {
 				set(w)
 				err := call()
@@ -281,32 +284,32 @@ func TestRestoreFailures(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		paused bool
-		set    func(*world)
+		set    func(*harness)
 		want   sandbox.State
 		code   sandbox.Code
 	}{
-		{"before", false, func(w *world) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, sandbox.StateRunning, sandbox.CodeInternal},
-		{"not recorded", false, func(w *world) { w.at("UpdateSandbox", func() error { return boom }) }, sandbox.StateRunning, sandbox.CodeInternal},
-		{"paused", true, func(w *world) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, sandbox.StatePaused, sandbox.CodeInternal},
-		{"killed", false, func(w *world) {
-			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error { _, err := w.Kill(red(w.t), "x"); return err })
+		{"before", false, func(w *harness) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, sandbox.StateRunning, sandbox.CodeInternal},
+		{"not recorded", false, func(w *harness) { w.at("UpdateSandbox", func() error { return boom }) }, sandbox.StateRunning, sandbox.CodeInternal},
+		{"paused", true, func(w *harness) { w.state.Fail(memory.StepCreate, memory.Before, boom) }, sandbox.StatePaused, sandbox.CodeInternal},
+		{"killed", false, func(w *harness) {
+			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error { _, err := w.Kill(asRed(w.t), "x"); return err })
 		}, sandbox.StateKilled, sandbox.CodeNotRunning},
-		{"paused and killed", true, func(w *world) {
-			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error { _, err := w.Kill(red(w.t), "x"); return err })
+		{"paused and killed", true, func(w *harness) {
+			w.state.Trap(memory.StepCreate, memory.After, func(context.Context) error { _, err := w.Kill(asRed(w.t), "x"); return err })
 		}, sandbox.StateKilled, sandbox.CodeNotRunning},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := mortalWorld(t)
+			w := mortalHarness(t)
 			sbx := w.create(sandbox.CreateRequest{Name: "x"})
 			w.snapshot("x", "s")
 			w.shell("x", "echo later > file")
-			job, err := w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "sleep 300", Background: true}, nil)
+			job, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "sleep 300", Background: true}, nil)
 			must(t, err)
 			if c.paused {
 				w.pause("x")
 			}
 			c.set(w)
-			_, err = w.RestoreSnapshot(red(t), "x", sandbox.RestoreRequest{Snapshot: "s"})
+			_, err = w.RestoreSnapshot(asRed(t), "x", sandbox.RestoreRequest{Snapshot: "s"})
 			wantCode(t, err, c.code)
 			got := w.waitState(sbx.ID, c.want)
 			if got.Snapshot != "" {
@@ -322,7 +325,7 @@ func TestRestoreFailures(t *testing.T) {
 			if c.paused {
 				return
 			}
-			if j, err := w.GetJob(red(t), "x", job.ID); err != nil || j.State != sandbox.JobRunning {
+			if j, err := w.GetJob(asRed(t), "x", job.ID); err != nil || j.State != sandbox.JobRunning {
 				t.Errorf("the command that ran is %+v, %v", j, err)
 			}
 			w.restore("x", sandbox.RestoreRequest{Snapshot: "s"})
@@ -337,7 +340,7 @@ func TestRestoreFailures(t *testing.T) {
 // TestRestoreKeeps restores the state of another sandbox with other limits and
 // environment: the sandbox's own stay.
 func TestRestoreKeeps(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.create(sandbox.CreateRequest{Name: "other", Env: map[string]string{"A": "other"}, Resources: sandbox.Resources{VCPUs: 4, MemoryMiB: 444}})
 	w.shell("other", "echo other > file")
 	snap := w.snapshot("other", "s")
@@ -373,8 +376,8 @@ func TestRestoreKeeps(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
-	w := newWorld(t)
-	_, err := w.RestoreSnapshot(red(t), w.create(sandbox.CreateRequest{}).ID, sandbox.RestoreRequest{Step: -1})
+	w := newHarness(t)
+	_, err := w.RestoreSnapshot(asRed(t), w.create(sandbox.CreateRequest{}).ID, sandbox.RestoreRequest{Step: -1})
 	wantCode(t, err, sandbox.CodeNotFound)
 	w.create(sandbox.CreateRequest{Name: "x", History: 3})
 	labels := func() (all []string) {
@@ -387,19 +390,19 @@ func TestHistory(t *testing.T) {
 		return all
 	}
 	for _, p := range []string{"true", "/bin/echo", "ls", "pwd"} {
-		_, err := w.Exec(red(t), "x", sandbox.ExecRequest{Command: []string{p, "S3CRET"}}, nil)
+		_, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Command: []string{p, "S3CRET"}}, nil)
 		if p != "pwd" && p != "ls" && p != "true" {
 			must(t, err)
 		}
 	}
-	_, err = w.Exec(red(t), "x", sandbox.ExecRequest{Shell: "true", Background: true}, nil)
+	_, err = w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "true", Background: true}, nil)
 	must(t, err)
-	_, err = w.WriteFile(red(t), "x", sandbox.WriteFileRequest{Path: "f"}, strings.NewReader(""))
+	_, err = w.WriteFile(asRed(t), "x", sandbox.WriteFileRequest{Path: "f"}, strings.NewReader(""))
 	must(t, err)
 	if got, want := labels(), []string{"before pwd", "before ls", "before echo"}; !slices.Equal(got, want) {
 		t.Errorf("steps are %v, want %v", got, want)
 	}
-	_, err = w.Exec(sandbox.WithFollowed(red(t)), "x", sandbox.ExecRequest{Command: []string{"date"}, Background: true}, nil)
+	_, err = w.Exec(sandbox.WithFollowed(asRed(t)), "x", sandbox.ExecRequest{Command: []string{"date"}, Background: true}, nil)
 	must(t, err)
 	if got, want := labels(), []string{"before date", "before pwd", "before ls"}; !slices.Equal(got, want) {
 		t.Errorf("after a command that is followed the steps are %v, want %v", got, want)
@@ -411,7 +414,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("after a restart the steps are %v, want %v", got, want)
 	}
 	for _, n := range []int{2, 0} {
-		_, err = w.Update(red(t), "x", sandbox.UpdateRequest{History: &n})
+		_, err = w.Update(asRed(t), "x", sandbox.UpdateRequest{History: &n})
 		must(t, err)
 		if got := labels(); len(got) != n {
 			t.Errorf("with %d the steps are %v", n, got)
@@ -422,15 +425,15 @@ func TestHistory(t *testing.T) {
 	if got := labels(); len(got) != 0 {
 		t.Errorf("without a history there are the steps %v", got)
 	}
-	_, err = w.Update(red(t), "x", sandbox.UpdateRequest{History: ptr(5)})
+	_, err = w.Update(asRed(t), "x", sandbox.UpdateRequest{History: ptr(5)})
 	must(t, err)
 	w.shell("x", "true")
 	step := w.steps("x")[0]
 	kept := w.create(sandbox.CreateRequest{Snapshot: step.ID})
-	_, err = w.Kill(red(t), "x")
+	_, err = w.Kill(asRed(t), "x")
 	must(t, err)
 	w.agree()
-	if _, err := w.GetSnapshot(red(t), step.ID); sandbox.CodeOf(err) != sandbox.CodeNotFound {
+	if _, err := w.GetSnapshot(asRed(t), step.ID); sandbox.CodeOf(err) != sandbox.CodeNotFound {
 		t.Errorf("a step outlives its sandbox: %v", err)
 	}
 	w.shell(kept.ID, "true")
@@ -457,7 +460,7 @@ func TestTimeouts(t *testing.T) {
 		{"idle of a paused one, pause", sandbox.ActionPause, true, true, sandbox.StatePaused, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			req := sandbox.CreateRequest{OnTimeout: c.action, LifetimeSeconds: ptr(int64(2000))}
 			if c.idle {
 				req = sandbox.CreateRequest{OnTimeout: c.action, IdleTimeoutSeconds: ptr(int64(1)), LifetimeSeconds: ptr(int64(0))}
@@ -491,7 +494,7 @@ func TestTimeouts(t *testing.T) {
 // TestLifetimeGoesOn pauses and resumes a sandbox that is to be killed at its
 // end: a pause gives it no more time.
 func TestLifetimeGoesOn(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	sbx := w.create(sandbox.CreateRequest{LifetimeSeconds: ptr(int64(2000))})
 	w.pause(sbx.ID)
 	w.shell(sbx.ID, "true")

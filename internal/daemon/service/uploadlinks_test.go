@@ -41,7 +41,7 @@ func (c *cellar) Copy(context.Context, *image.Foundation, *sandbox.TemplateCopy,
 // the same names. A link is for one archive of one team, and so large.
 func TestUploadLinks(t *testing.T) {
 	c := &cellar{kept: map[string]string{}}
-	w := newWorld(t, func(cfg *Config) { cfg.UploadURL = func(link string) string { return "http://here/" + link } })
+	w := newHarness(t, func(cfg *Config) { cfg.UploadURL = func(link string) string { return "http://here/" + link } })
 	c.Provider = w.templates
 	w.provider = c
 	w.restart()
@@ -91,7 +91,7 @@ func TestUploadLinks(t *testing.T) {
 }
 
 func TestCopyStepRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	good := "upload-" + strings.Repeat("a", 26)
 	for name, step := range map[string]sandbox.TemplateStep{
 		"with a command": {Run: "true", Copy: &sandbox.TemplateCopy{Archive: good, To: "/x"}}, "with a user": {User: "root", Copy: &sandbox.TemplateCopy{Archive: good, To: "/x"}},
@@ -102,7 +102,7 @@ func TestCopyStepRefused(t *testing.T) {
 	} {
 		spec := steps()
 		spec.Run = []sandbox.TemplateStep{step}
-		_, err := w.StartBuild(red(t), sandbox.BuildTemplateRequest{Name: "x", Spec: spec})
+		_, err := w.StartBuild(asRed(t), sandbox.BuildTemplateRequest{Name: "x", Spec: spec})
 		if sandbox.CodeOf(err) != sandbox.CodeInvalid {
 			t.Errorf("%s: %v", name, err)
 		}

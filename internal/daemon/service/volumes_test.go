@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// keepVolumes has a world keep volumes.
+// keepVolumes has a harness keep volumes.
 func keepVolumes(dir string) func(*Config) {
 	return func(c *Config) {
 		d, err := volume.Open(dir)
@@ -49,8 +49,8 @@ func mounts(m ...sandbox.Mount) sandbox.CreateRequest { return sandbox.CreateReq
 
 func TestVolumes(t *testing.T) {
 	dir := t.TempDir()
-	w := newWorld(t, keepVolumes(dir))
-	ctx := red(t)
+	w := newHarness(t, keepVolumes(dir))
+	ctx := asRed(t)
 	for _, bad := range []sandbox.CreateVolumeRequest{
 		{}, {Name: "Up"}, {Name: "vol-x"}, {Name: "x", SizeMiB: -1}, {Name: "x", SizeMiB: sandbox.MaxDiskMiB + 1},
 	} {
@@ -132,8 +132,8 @@ func TestVolumes(t *testing.T) {
 // and those of another stay.
 func TestVolumesAfterCrash(t *testing.T) {
 	dir := t.TempDir()
-	w := newWorld(t, keepVolumes(dir))
-	v, err := w.CreateVolume(red(t), sandbox.CreateVolumeRequest{Name: "data"})
+	w := newHarness(t, keepVolumes(dir))
+	v, err := w.CreateVolume(asRed(t), sandbox.CreateVolumeRequest{Name: "data"})
 	must(t, err)
 	must(t, w.cfg.Volumes.Create("vol-half", nil))
 	must(t, os.Mkdir(filepath.Join(dir, ".gone-vol-x"), 0o700))
@@ -147,8 +147,8 @@ func TestVolumesAfterCrash(t *testing.T) {
 
 // TestVolumeFull has what writes to a volume refused, told and ended.
 func TestVolumeFull(t *testing.T) {
-	w := newWorld(t, keepVolumes(t.TempDir()))
-	ctx := red(t)
+	w := newHarness(t, keepVolumes(t.TempDir()))
+	ctx := asRed(t)
 	v, err := w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "data", SizeMiB: 1})
 	must(t, err)
 	writer := w.create(mounts(sandbox.Mount{Target: "/data", Volume: "data"}))
@@ -180,8 +180,8 @@ func TestVolumeFull(t *testing.T) {
 // of: neither pause nor snapshot succeeds when a volume cannot be written to the
 // disk, and the sandbox is as it was.
 func TestVolumeUnsynced(t *testing.T) {
-	w := newWorld(t, keepVolumes(t.TempDir()))
-	ctx := red(t)
+	w := newHarness(t, keepVolumes(t.TempDir()))
+	ctx := asRed(t)
 	v, err := w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "data"})
 	must(t, err)
 	writer := w.create(sandbox.CreateRequest{Mounts: []sandbox.Mount{{Target: "/data", Volume: "data"}}, History: 2})
@@ -226,8 +226,8 @@ func TestVolumeUnsynced(t *testing.T) {
 }
 
 func TestBadMounts(t *testing.T) {
-	w := newWorld(t, keepVolumes(t.TempDir()))
-	ctx := red(t)
+	w := newHarness(t, keepVolumes(t.TempDir()))
+	ctx := asRed(t)
 	_, err := w.CreateVolume(ctx, sandbox.CreateVolumeRequest{Name: "data"})
 	must(t, err)
 	many := make([]sandbox.Mount, sandbox.MaxMounts+1)
@@ -273,7 +273,7 @@ func TestHostMounts(t *testing.T) {
 	}
 	must(t, os.Symlink(filepath.Join(top, "secret"), filepath.Join(top, "write", "out")))
 	must(t, os.Symlink("read", filepath.Join(top, "alias")))
-	w := newWorld(t, func(c *Config) {
+	w := newHarness(t, func(c *Config) {
 		c.HostMounts = []string{filepath.Join(top, "alias"), filepath.Join(top, "write") + ":rw"}
 		c.StateDir = filepath.Join(top, "alias", "..", "write", "state")
 	})
@@ -288,7 +288,7 @@ func TestHostMounts(t *testing.T) {
 		{"write/none", true, sandbox.CodeNotFound},
 		{"write", true, sandbox.CodeForbidden}, {"write/state", true, sandbox.CodeForbidden}, {"write/state/volumes", true, sandbox.CodeForbidden},
 	} {
-		_, err := w.Create(red(t), mounts(sandbox.Mount{Target: "/data", Host: filepath.Join(top, c.path), ReadOnly: c.readOnly}))
+		_, err := w.Create(asRed(t), mounts(sandbox.Mount{Target: "/data", Host: filepath.Join(top, c.path), ReadOnly: c.readOnly}))
 		if sandbox.CodeOf(err) != c.want {
 			t.Errorf("%s, read-only %v: %v, want %q", c.path, c.readOnly, err, c.want)
 		}

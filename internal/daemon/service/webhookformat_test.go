@@ -44,7 +44,7 @@ func TestWebhookFormatHOPX(t *testing.T) {
 		{"exit 3", 0, webhooks.HOPXEvent{Status: "failed", ExitCode: 3}},
 		{"sleep 1000", 50, webhooks.HOPXEvent{Status: "timeout", ExitCode: 124, Error: "it took longer than its timeout"}},
 	} {
-		job, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{
+		job, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{
 			Shell: tt.line, Background: true, TimeoutMS: tt.timeout,
 			Webhook: &sandbox.Webhook{URL: r.URL, Secret: sandbox.NewSecretValue(secret), Headers: map[string]string{"X-Mine": "yes"}, Format: sandbox.WebhookHOPX},
 		}, nil)
@@ -71,7 +71,7 @@ func TestWebhookFormatHOPX(t *testing.T) {
 		"our header":     {URL: r.URL, Format: sandbox.WebhookHOPX, Headers: map[string]string{"x-hopx-signature": "sha256=00"}},
 		"long secret":    {URL: r.URL, Format: sandbox.WebhookHOPX, Secret: sandbox.NewSecretValue(strings.Repeat("x", 1025))},
 	} {
-		_, err := w.Exec(red(t), sbx.ID, sandbox.ExecRequest{Shell: "true", Background: true, Webhook: &hook}, nil)
+		_, err := w.Exec(asRed(t), sbx.ID, sandbox.ExecRequest{Shell: "true", Background: true, Webhook: &hook}, nil)
 		if sandbox.CodeOf(err) != sandbox.CodeInvalid {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -57,35 +57,35 @@ func (r *receiver) told() []webhooks.Event {
 	return append([]webhooks.Event{}, r.news...)
 }
 
-// hooked is a world whose webhooks may reach loopback, and neither time out
+// hooked is a harness whose webhooks may reach loopback, and neither time out
 // nor are tried again by themselves.
-func hooked(t *testing.T) *world {
+func hooked(t *testing.T) *harness {
 	t.Helper()
 	v, err := vault.Load(t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newWorld(t, func(c *Config) {
+	return newHarness(t, func(c *Config) {
 		c.Vault, c.Webhooks = v, webhook.Config{AllowPrivate: true, Timeout: time.Hour, FirstWait: time.Hour}
 	})
 }
 
-func (w *world) hook(id, line string, hook sandbox.Webhook) *sandbox.Job {
+func (w *harness) hook(id, line string, hook sandbox.Webhook) *sandbox.Job {
 	w.t.Helper()
-	job, err := w.Exec(red(w.t), id, sandbox.ExecRequest{Shell: line, Background: true, Webhook: &hook}, nil)
+	job, err := w.Exec(asRed(w.t), id, sandbox.ExecRequest{Shell: line, Background: true, Webhook: &hook}, nil)
 	must(w.t, err)
 	return job
 }
 
-func (w *world) deliveries(id string) []sandbox.Delivery {
+func (w *harness) deliveries(id string) []sandbox.Delivery {
 	w.t.Helper()
-	list, err := w.ListDeliveries(red(w.t), id, sandbox.Page{})
+	list, err := w.ListDeliveries(asRed(w.t), id, sandbox.Page{})
 	must(w.t, err)
 	return list.Items
 }
 
 // delivered waits until the newest webhook of a sandbox is over.
-func (w *world) delivered(id, state string) sandbox.Delivery {
+func (w *harness) delivered(id, state string) sandbox.Delivery {
 	w.t.Helper()
 	var got []sandbox.Delivery
 	wait(w.t, func() bool { got = w.deliveries(id); return len(got) > 0 && got[0].State == state },
@@ -163,7 +163,7 @@ func TestWebhookLost(t *testing.T) {
 	w, r := hooked(t), newReceiver(t)
 	sbx := w.create(sandbox.CreateRequest{})
 	w.hook(sbx.ID, "sleep 300", sandbox.Webhook{URL: r.URL})
-	_, err := w.Kill(red(t), sbx.ID)
+	_, err := w.Kill(asRed(t), sbx.ID)
 	must(t, err)
 	w.delivered(sbx.ID, store.DeliveryDelivered)
 	if news := r.told(); len(news) != 1 || news[0].Data.State != "lost" || news[0].Data.Reason == "" || news[0].Data.ExitCode != nil {
@@ -205,7 +205,7 @@ func TestWebhookFair(t *testing.T) {
 }
 
 func TestWebhookRefused(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Vault = nil })
+	w := newHarness(t, func(c *Config) { c.Vault = nil })
 	sbx := w.create(sandbox.CreateRequest{})
 	for name, c := range map[string]struct {
 		req  sandbox.ExecRequest
@@ -217,7 +217,7 @@ func TestWebhookRefused(t *testing.T) {
 		"no job":     {sandbox.ExecRequest{Command: []string{"/no/such/program"}, Background: true, Webhook: &sandbox.Webhook{URL: "https://example.com"}}, sandbox.CodeNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := w.Exec(red(t), sbx.ID, c.req, nil)
+			_, err := w.Exec(asRed(t), sbx.ID, c.req, nil)
 			wantCode(t, err, c.code)
 			if got := w.deliveries(sbx.ID); len(got) != 0 {
 				t.Errorf("recorded %+v", got)

@@ -3,7 +3,7 @@
 // tried, is the service's to know; this package checks, signs and sends.
 //
 // The URL is of a sandbox's owner, who may not reach through the host what
-// only the host can reach: addresses of its own world are refused when they
+// only the host can reach: its internal addresses are refused when they
 // are dialled, whatever name stood for them.
 package webhook
 
@@ -51,7 +51,7 @@ const (
 
 // Config says how webhooks are sent. Its zero value is right.
 type Config struct {
-	// AllowPrivate sends to addresses of the host's own world too.
+	// AllowPrivate sends to internal addresses too.
 	AllowPrivate bool
 	// Proxy chooses the way out; nil is that of the environment.
 	Proxy func(*http.Request) (*url.URL, error)
@@ -66,9 +66,9 @@ type Config struct {
 
 // Sender sends webhooks. It is safe for concurrent use.
 type Sender struct {
-	cfg    Config
-	direct *http.Client
-	world  *egress.HostWorld
+	cfg      Config
+	direct   *http.Client
+	internal *egress.InternalAddrs
 }
 
 // New returns a sender.
@@ -81,7 +81,7 @@ func New(cfg Config) *Sender {
 	}
 	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	cfg.FirstWait = cmp.Or(cfg.FirstWait, 10*time.Second)
-	s := &Sender{cfg: cfg, world: egress.NewHostWorld(nil)}
+	s := &Sender{cfg: cfg, internal: egress.NewInternalAddrs(nil)}
 	dialer := &net.Dialer{Timeout: cfg.Timeout}
 	if !cfg.AllowPrivate {
 		dialer.Control = s.refusePrivate
@@ -321,7 +321,7 @@ func (s *Sender) client(ctx context.Context, req *http.Request) (*http.Client, e
 		}
 		found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host) // the proxy may know a name that we do not
 		for _, addr := range found {
-			if s.world.Has(addr) {
+			if s.internal.Has(addr) {
 				return nil, errPrivate
 			}
 		}
@@ -366,18 +366,18 @@ func describe(err error) error {
 // led to.
 func (s *Sender) refusePrivate(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
-	if err != nil || s.world.Has(at.Addr()) {
+	if err != nil || s.internal.Has(at.Addr()) {
 		return errPrivate
 	}
 	return nil
 }
 
-// private reports whether a host of a URL is of the host's own world without
+// private reports whether a host of a URL is internal without
 // being asked for.
 func (s *Sender) private(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if addr, err := netip.ParseAddr(host); err == nil {
-		return s.world.Has(addr)
+		return s.internal.Has(addr)
 	}
 	// The system's resolver, or a proxy's, may take a number for an address in
 	// another spelling; no domain ends in one.

@@ -90,9 +90,9 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestPrivateWorld tries to reach a server on loopback: by its address, by a
+// TestInternalAddresses tries to reach a server on loopback: by its address, by a
 // name that leads there, and through a proxy.
-func TestPrivateWorld(t *testing.T) {
+func TestInternalAddresses(t *testing.T) {
 	reached := false
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
 	defer srv.Close()
@@ -125,7 +125,7 @@ func TestPrivateWorld(t *testing.T) {
 }
 
 func TestPublic(t *testing.T) {
-	world := egress.NewHostWorld(nil)
+	internal := egress.NewInternalAddrs(nil)
 	for addr, want := range map[string]bool{
 		"93.184.216.34": true, "198.51.100.10": true, "2606:2800:220:1::1": true, "::ffff:8.8.8.8": true, "64:ff9b::808:808": true,
 		"127.0.0.1": false, "10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "169.254.169.254": false, "100.64.0.1": false,
@@ -133,7 +133,7 @@ func TestPublic(t *testing.T) {
 		"fd00::1": false, "ff02::1": false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "2001::1": false, "::7f00:1": false,
 		"::ffff:10.0.0.1": false, "240.0.0.1": false, "192.0.0.8": false, "168.63.129.16": false, "::ffff:0:7f00:1": false,
 	} {
-		if got := !world.Has(netip.MustParseAddr(addr)); got != want {
+		if got := !internal.Has(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("public(%s) = %v", addr, got)
 		}
 	}
@@ -144,7 +144,7 @@ func TestPublic(t *testing.T) {
 func TestOwnAddress(t *testing.T) {
 	s := New(Config{})
 	defer s.Close()
-	s.world = egress.NewHostWorld(func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("198.51.100.10")} })
+	s.internal = egress.NewInternalAddrs(func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("198.51.100.10")} })
 	for at, want := range map[string]bool{"198.51.100.10:80": false, "[::ffff:198.51.100.10]:80": false, "198.51.100.11:80": true, "nothing": false} {
 		if err := s.refusePrivate("tcp", at, nil); (err == nil) != want {
 			t.Errorf("%s: got %v", at, err)

@@ -20,8 +20,8 @@ const egressHelp = "Show or change what a sandbox may reach. Changes take effect
 	"judged again.\n\n" +
 	"A connection is judged in this order, and the first match decides: allow_out, deny_out, the\n" +
 	"rules from the first to the last, the preset. The presets are open (the public Internet),\n" +
-	"packages (the usual package registries and code hosts) and none. Addresses of the host's own\n" +
-	"world, private ones and loopback among them, are denied unless a rule names them.\n\n" +
+	"packages (the usual package registries and code hosts) and none. Internal addresses of the\n" +
+	"host's network, private ones and loopback among them, are denied unless a rule names them.\n\n" +
 	"A target is a domain (example.com), all domains below one (*.example.com), an address, a range\n" +
 	"(10.1.0.0/16), another sandbox of yours (sandbox:NAME) or \"*\"."
 

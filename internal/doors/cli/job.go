@@ -94,5 +94,5 @@ func stopJob(ctx context.Context, c *call, signal string, grace time.Duration) (
 		return job, nil
 	}
 	wait := grace + time.Second
-	return c.client.Attach(ctx, c.args[0], c.args[1], sandbox.AttachRequest{StdoutOffset: job.StdoutBytes, StderrOffset: job.StderrBytes, DetachMS: wait.Milliseconds()}, nil)
+	return c.client.Attach(ctx, c.args[0], c.args[1], sandbox.AttachRequest{StdoutOffset: job.StdoutBytes, StderrOffset: job.StderrBytes, DetachAfterMS: wait.Milliseconds()}, nil)
 }

@@ -259,9 +259,9 @@ type Call struct {
 	Env func(name string) string
 	// Protocol is the revision of MCP spoken.
 	Protocol string
-	// Handover is how long a call may wait for a command before it hands it
-	// over as a job; 0 is the dialect's own.
-	Handover time.Duration
+	// DetachAfter is how long a call waits for a command before it detaches the
+	// command and answers with its job; 0 is the dialect's own.
+	DetachAfter time.Duration
 	// Toolsets is what turns on further toolsets of a [Dynamic] dialect, or nil
 	// where a list of tools cannot change.
 	Toolsets ToolsetSwitch

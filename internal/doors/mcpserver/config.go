@@ -59,9 +59,9 @@ type Config struct {
 	// so; nil has none.
 	Env func(name string) string
 
-	// Handover is when a command that a call waits for becomes a job; 0 is the
-	// dialect's own, below the 60 s after which clients give a call up.
-	Handover time.Duration
+	// DetachAfter is how long a call waits for a command before it detaches the
+	// command; 0 is the dialect's own, below the 60 s after which clients give up.
+	DetachAfter time.Duration
 
 	// TaskAfter is how long a request waits for a call before it is answered with
 	// a task, if its client takes tasks; 0 is five seconds.

@@ -45,7 +45,7 @@ func (f *fake) seen() []sandbox.Caller {
 	return append([]sandbox.Caller(nil), f.callers...)
 }
 
-func (f *fake) handovers() []time.Duration {
+func (f *fake) detachTimes() []time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]time.Duration(nil), f.waits...)
@@ -54,7 +54,7 @@ func (f *fake) handovers() []time.Duration {
 func (f *fake) Exec(ctx context.Context, id string, req sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	f.note(ctx)
 	f.mu.Lock()
-	f.waits = append(f.waits, time.Duration(req.HandoverMS)*time.Millisecond)
+	f.waits = append(f.waits, time.Duration(req.DetachAfterMS)*time.Millisecond)
 	f.mu.Unlock()
 	job := &sandbox.Job{ID: "job-1", SandboxID: id, State: sandbox.JobExited, StartedAt: time.Now()}
 	switch {

@@ -178,19 +178,19 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 		defer p.stop()
 		session := sync.OnceValue(func() *dialect.Session { return b.sessions.of(ctx, req.Session) })
 		c := &dialect.Call{
-			Service:  b.cfg.Service,
-			Args:     req.Params.Arguments,
-			Session:  session,
-			Status:   p.status,
-			Fraction: p.fraction,
-			Tell:     p.tell,
-			Output:   p.output,
-			Ask:      asker(req, b.cfg.Log),
-			Env:      b.cfg.Env,
-			Protocol: req.ProtocolVersion(),
-			Handover: b.handover(ctx),
-			Header:   header(req),
-			Log:      b.cfg.Log,
+			Service:     b.cfg.Service,
+			Args:        req.Params.Arguments,
+			Session:     session,
+			Status:      p.status,
+			Fraction:    p.fraction,
+			Tell:        p.tell,
+			Output:      p.output,
+			Ask:         asker(req, b.cfg.Log),
+			Env:         b.cfg.Env,
+			Protocol:    req.ProtocolVersion(),
+			DetachAfter: b.detachAfter(ctx),
+			Header:      header(req),
+			Log:         b.cfg.Log,
 
 			MaxResult: b.maxResult,
 		}
@@ -207,13 +207,13 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 	}
 }
 
-// handover is how long a call may wait for a command: as long as commands may
-// take where nobody waits for the call itself.
-func (b *builder) handover(ctx context.Context) time.Duration {
-	if taskOf(ctx) != nil && b.cfg.Handover == 0 {
+// detachAfter is how long a call waits for a command: as long as commands may take if
+// the call was answered with a task.
+func (b *builder) detachAfter(ctx context.Context) time.Duration {
+	if taskOf(ctx) != nil && b.cfg.DetachAfter == 0 {
 		return sandbox.MaxExecTimeout
 	}
-	return b.cfg.Handover
+	return b.cfg.DetachAfter
 }
 
 func header(req mcp.Request) http.Header {

@@ -83,7 +83,7 @@ func TestTask(t *testing.T) {
 	if data, err := json.Marshal(seen.Result.StructuredContent); err != nil || json.Unmarshal(data, &result) != nil || result.State != sandbox.JobExited {
 		t.Errorf("the result is %+v (%v)", seen.Result, err)
 	}
-	if got := f.handovers(); len(got) != 1 || got[0] != sandbox.MaxExecTimeout {
+	if got := f.detachTimes(); len(got) != 1 || got[0] != sandbox.MaxExecTimeout {
 		t.Errorf("the command was waited for %v, want %v", got, sandbox.MaxExecTimeout)
 	}
 	// The end can be asked for again.
@@ -106,7 +106,7 @@ func TestNoTask(t *testing.T) {
 	if status, m := soon.post("/mcp", body, headers...); status != http.StatusOK || strings.Contains(string(m.Result), "taskId") {
 		t.Errorf("a client without tasks: %d %s", status, m.Result)
 	}
-	if got := f.handovers(); got[len(got)-1] >= time.Minute {
+	if got := f.detachTimes(); got[len(got)-1] >= time.Minute {
 		t.Errorf("its command was waited for %v", got)
 	}
 	for _, method := range []string{methodTasksGet, methodTasksUpdate, methodTasksCancel} {

@@ -32,7 +32,7 @@ func request(t *testing.T, target string) *http.Request {
 // is the proxy's, and only the one right spelling leads anywhere.
 func TestHostGames(t *testing.T) {
 	inside := new(seen)
-	_, front := newWorld(t, inside)
+	_, front := newHarness(t, inside)
 	for host, want := range map[string]string{
 		"3001-sbx-abc.localhost":                 "inside",
 		"3001-SBX-abc.LocalHost":                 "inside",
@@ -95,7 +95,7 @@ func TestTheProxyCannotBeSteered(t *testing.T) {
 	defer stranger.Close()
 	evil := stranger.Listener.Addr().String()
 	inside := new(seen)
-	_, front := newWorld(t, inside)
+	_, front := newHarness(t, inside)
 	host := "Host: 3001-sbx-abc.localhost\r\nConnection: close\r\n\r\n"
 	for _, line := range []string{
 		"GET http://" + evil + "/ HTTP/1.1\r\n" + host,
@@ -146,7 +146,7 @@ func TestSmuggling(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inside := new(seen)
-			_, front := newWorld(t, inside)
+			_, front := newHarness(t, inside)
 			// The hidden request's own host is x: if the front takes it for the
 			// next request, it is the API's and not the sandbox's.
 			rawFor(t, front, "POST /front HTTP/1.1\r\nHost: 3001-sbx-abc.localhost\r\n"+text, time.Second)
@@ -163,7 +163,7 @@ func TestSmuggling(t *testing.T) {
 // another in the browser of somebody who may see both. To the browser they are
 // one site and the cookie comes along; so the origin decides.
 func TestWebSocketFromAnotherOrigin(t *testing.T) {
-	_, front := newWorld(t, echo())
+	_, front := newHarness(t, echo())
 	cookie := cookieName + "=" + sealCookie(credential{key: goodKey})
 	for _, origin := range []string{
 		"http://3001-sbx-evil.localhost", "http://evil.test", "null", "", "http://localhost", "http://3000-sbx-abc.localhost.evil.test",
@@ -181,7 +181,7 @@ func TestWebSocketFromAnotherOrigin(t *testing.T) {
 
 // Attack: the same with plain requests: forms, fetch, scripts, images.
 func TestRequestsFromAnotherOrigin(t *testing.T) {
-	_, front := newWorld(t, new(seen))
+	_, front := newHarness(t, new(seen))
 	cookie := []string{"Cookie", cookieName + "=" + sealCookie(credential{key: goodKey})}
 	for _, test := range []struct {
 		name, method string
@@ -212,7 +212,7 @@ func TestRequestsFromAnotherOrigin(t *testing.T) {
 // Attack: a sandbox sets cookies for the whole domain, so that they are sent to
 // the previews of others, or shadows the proxy's own.
 func TestCookieTossing(t *testing.T) {
-	_, front := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	_, front := newHarness(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
 		h.Add("Set-Cookie", "session=1; Domain=localhost; Path=/; HttpOnly")
 		h.Add("Set-Cookie", "b=2; domain = .localhost ;Secure")
@@ -236,7 +236,7 @@ func TestCookieTossing(t *testing.T) {
 // Attack: a cookie that another host has set, from a script, stands before the
 // real one and locks the visitor out.
 func TestTossedCookieDoesNotShadow(t *testing.T) {
-	_, front := newWorld(t, new(seen))
+	_, front := newHarness(t, new(seen))
 	real := cookieName + "=" + sealCookie(credential{key: goodKey})
 	for _, cookies := range []string{"cove_preview=evil; " + real, "cove_preview=" + sealCookie(credential{key: "other"}) + "; " + real, real + "; cove_preview=;"} {
 		if got := get(t, browser(t, front), at+"/", "Cookie", cookies); got.body != "inside" {
@@ -251,7 +251,7 @@ func TestTossedCookieDoesNotShadow(t *testing.T) {
 
 // Attack: a link to a preview whose path a browser takes for another host.
 func TestNoOpenRedirect(t *testing.T) {
-	_, front := newWorld(t, new(seen))
+	_, front := newHarness(t, new(seen))
 	for path, want := range map[string]string{
 		"//evil.test/":        "/evil.test/",
 		"/%2f/evil.test":      "/%2f/evil.test",
@@ -295,7 +295,7 @@ func TestNoOpenRedirect(t *testing.T) {
 // Attack: what listens in the sandbox does not speak HTTP, or speaks it badly.
 // The visitor gets an answer, and the proxy lives on.
 func TestSandboxAnswersGarbage(t *testing.T) {
-	w, front := newWorld(t, new(seen))
+	w, front := newHarness(t, new(seen))
 	for name, text := range map[string]string{
 		"nothing":                   "",
 		"noise":                     "\x00\x01\x02SSH-2.0-OpenSSH\r\n\r\n",
@@ -344,7 +344,7 @@ func TestSandboxAnswersGarbage(t *testing.T) {
 
 // Attack: hints before the answer carry cookies past the filter.
 func TestInformationalResponsesStayInside(t *testing.T) {
-	_, front := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	_, front := newHarness(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Set-Cookie", "a=1; Domain=localhost")
 		w.WriteHeader(http.StatusEarlyHints)
 		w.Header().Del("Set-Cookie")
@@ -360,7 +360,7 @@ func TestInformationalResponsesStayInside(t *testing.T) {
 // without end. Neither holds the server, and neither reaches a sandbox.
 func TestSlowAndLargeHeaders(t *testing.T) {
 	inside := new(seen)
-	w, front := newWorld(t, inside)
+	w, front := newHarness(t, inside)
 	conn, err := net.Dial("tcp", serveFor(t, w, nil, time.Second).Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -390,7 +390,7 @@ func TestSlowAndLargeHeaders(t *testing.T) {
 // request's rights.
 func TestOnlyWebSocketsUpgrade(t *testing.T) {
 	inside := new(seen)
-	_, front := newWorld(t, inside)
+	_, front := newHarness(t, inside)
 	got := raw(t, front, "GET / HTTP/1.1\r\nHost: 3001-sbx-abc.localhost\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n")
 	if !strings.HasPrefix(got, "HTTP/1.1 200") {
 		t.Errorf("got %q", got)
@@ -443,7 +443,7 @@ func FuzzCredentials(f *testing.F) {
 // preview's name, and answers the validation.
 func TestSandboxGetsNoCertificate(t *testing.T) {
 	inside := new(seen)
-	_, front := newWorld(t, inside)
+	_, front := newHarness(t, inside)
 	c := browser(t, front)
 	for _, path := range []string{"/.well-known/acme-challenge/token", "/.well-known/pki-validation/file.txt", "/.well-known/%61cme-challenge/token"} {
 		if got := get(t, c, "http://3001-sbx-abc.localhost"+path); got.status != http.StatusNotFound {

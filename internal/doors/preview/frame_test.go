@@ -10,7 +10,7 @@ import (
 // Attack: the page of one sandbox shows the private preview of another in a
 // frame, where its visitor clicks on what they do not see.
 func TestPrivatePreviewsAreNotFramed(t *testing.T) {
-	_, front := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	_, front := newHarness(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "img-src 'self'")
 		w.Header().Set("Vary", "Accept-Language")
 		_, _ = w.Write([]byte("inside"))
@@ -61,7 +61,7 @@ func TestPrivatePreviewsAreNotFramed(t *testing.T) {
 // is repeated by the browser in Referer, where nobody recognizes it.
 func TestCredentialsInOtherSpellings(t *testing.T) {
 	inside := new(seen)
-	_, front := newWorld(t, inside)
+	_, front := newHarness(t, inside)
 	for _, name := range []string{"cove%5Fpreview", "%63ove_preview", "cove%5fpreview_key", "COVE_PREVIEW", "cove_preview%5fkey"} {
 		value := goodLink
 		if strings.Contains(name, "key") {

@@ -24,7 +24,7 @@ func fewTries(p *Proxy) {
 // not kept out, and neither is who comes to another preview.
 func TestGuessingKeys(t *testing.T) {
 	inside := new(seen)
-	w, first := newWorld(t, inside)
+	w, first := newHarness(t, inside)
 	first.Close()
 	front := serve(t, w, fewTries)
 	honest := browser(t, front)
@@ -94,7 +94,7 @@ func TestGuessingKeys(t *testing.T) {
 // Attack: links of a live view are guessed.
 func TestGuessingViews(t *testing.T) {
 	views := &pcs{until: time.Now().Add(time.Hour), hello: "RFB 003.008\n"}
-	front := serve(t, &world{}, func(p *Proxy) { p.views = views; fewTries(p) })
+	front := serve(t, &harness{}, func(p *Proxy) { p.views = views; fewTries(p) })
 	c := browser(t, front)
 	if got := get(t, c, pc+"/?cove_view=watch"); got.status != 200 {
 		t.Fatalf("the link: %d", got.status)
@@ -120,7 +120,7 @@ func TestGuessingViews(t *testing.T) {
 // Attack: visitors who come to a sandbox that wakes, and go away at once. What
 // is begun for each goes on.
 func TestVisitorsWhoWaitAreBounded(t *testing.T) {
-	w, first := newWorld(t, new(seen))
+	w, first := newHarness(t, new(seen))
 	first.Close()
 	w.hold = make(chan struct{})
 	var proxy *Proxy
@@ -148,7 +148,7 @@ func TestVisitorsWhoWaitAreBounded(t *testing.T) {
 
 // Who has been admitted, or refused, has left the places of those who wait.
 func TestNobodyWaitsWhoHasAnAnswer(t *testing.T) {
-	w, first := newWorld(t, new(seen))
+	w, first := newHarness(t, new(seen))
 	first.Close()
 	p := New(Config{Previews: w, Log: slog.New(slog.DiscardHandler)})
 	p.waiting.most = 1

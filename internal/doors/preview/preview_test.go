@@ -21,7 +21,7 @@ const at = "http://" + label + ".localhost"
 
 func TestPrivatePreviewByKeyLinkAndCookie(t *testing.T) {
 	inside := new(seen)
-	_, front := newWorld(t, inside)
+	_, front := newHarness(t, inside)
 	page := []string{"Accept", "text/html"}
 
 	if got := get(t, browser(t, front), at+"/"); got.status != 401 || got.header.Get(errorHeader) != "unauthenticated" {
@@ -62,7 +62,7 @@ func TestPrivatePreviewByKeyLinkAndCookie(t *testing.T) {
 }
 
 func TestTheForm(t *testing.T) {
-	_, front := newWorld(t, new(seen))
+	_, front := newHarness(t, new(seen))
 	c := browser(t, front)
 	asked := get(t, c, at+"/deep?x=1", "Accept", "text/html")
 	if asked.status != 401 || !strings.Contains(asked.body, `name="to" value="/deep?x=1"`) || !strings.Contains(asked.header.Get("Content-Security-Policy"), "frame-ancestors 'none'") {
@@ -97,7 +97,7 @@ func TestHTTPSCookie(t *testing.T) {
 
 func TestWhatTheSandboxSees(t *testing.T) {
 	inside := new(seen)
-	_, front := newWorld(t, inside)
+	_, front := newHarness(t, inside)
 	got := send(t, browser(t, front), "PUT", at+"/p//q/..%2f?a;b&c=%zz", "body",
 		keyHeader, goodKey, "Cookie", "a=1; cove_preview=x; __Host-cove_preview=y; b=2", "X-Forwarded-For", "6.6.6.6", "X-Forwarded-Host", "evil",
 		"X-Forwarded-Port", "1", "Forwarded", "for=6.6.6.6", "X-Real-Ip", "6.6.6.6", "X_Forwarded_For", "6.6.6.6", "cove_preview_key", goodKey, "Referer", at+"/?cove_preview_key="+goodKey, "Connection", "X-Hop", "X-Hop", "1", "Upgrade", "h2c", "X-Mine", "kept")
@@ -124,7 +124,7 @@ func TestWhatTheSandboxSees(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	step := make(chan struct{})
-	w, front := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	w, front := newHarness(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i := range 3 {
 			fmt.Fprintf(w, "data: %d\n\n", i)
@@ -170,7 +170,7 @@ func TestStreams(t *testing.T) {
 
 func TestLargeBodiesBothWays(t *testing.T) {
 	const size = 64 << 20
-	_, front := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	_, front := newHarness(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hash := sha256.New()
 		n, _ := io.Copy(hash, r.Body)
 		w.Header().Set("X-Sum", fmt.Sprintf("%d %x", n, hash.Sum(nil)))
@@ -198,7 +198,7 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestWebSocket(t *testing.T) {
-	_, front := newWorld(t, echo())
+	_, front := newHarness(t, echo())
 	for name, header := range map[string]http.Header{
 		"by key":                           {keyHeader: {goodKey}},
 		"by cookie":                        {"Cookie": {cookieName + "=" + sealCookie(credential{link: goodLink})}, "Origin": {at}},
@@ -236,7 +236,7 @@ func echo() http.Handler {
 }
 
 func TestPages(t *testing.T) {
-	w, front := newWorld(t, new(seen))
+	w, front := newHarness(t, new(seen))
 	c := browser(t, front)
 	w.public[label] = true
 	for _, test := range []struct {
@@ -280,7 +280,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestWakingPage(t *testing.T) {
-	w, _ := newWorld(t, new(seen))
+	w, _ := newHarness(t, new(seen))
 	w.public[label] = true
 	w.hold = make(chan struct{})
 	front := serve(t, w, func(p *Proxy) { p.patience = time.Millisecond })
@@ -297,7 +297,7 @@ func TestWakingPage(t *testing.T) {
 func TestNoMoreThanSoMany(t *testing.T) {
 	block := make(chan struct{})
 	entered := make(chan struct{}, 2)
-	w, _ := newWorld(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	w, _ := newHarness(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.Host, label) {
 			entered <- struct{}{}
 			<-block

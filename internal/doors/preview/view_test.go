@@ -62,7 +62,7 @@ const pc = "http://view-sbx-pc.localhost"
 
 func TestViewPage(t *testing.T) {
 	views := &pcs{name: `</title><script>alert("1")</script>'"`, until: time.Now().Add(time.Hour), hello: "RFB 003.008\n"}
-	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+	front := serve(t, &harness{}, func(p *Proxy) { p.views = views })
 	c := browser(t, front)
 	page := get(t, c, pc+"/?cove_view=watch")
 	if page.status != 200 || strings.Contains(page.body, "<script>") || !strings.Contains(html.UnescapeString(page.body), views.name) {
@@ -118,7 +118,7 @@ func viewer(t *testing.T, c *http.Client, origin, link string) (*websocket.Conn,
 
 func TestViewers(t *testing.T) {
 	views := &pcs{until: time.Now().Add(time.Hour), hello: "RFB 003.008\n"}
-	front := serve(t, &world{}, func(p *Proxy) { p.views, p.viewers.most = views, 2 })
+	front := serve(t, &harness{}, func(p *Proxy) { p.views, p.viewers.most = views, 2 })
 	c := browser(t, front)
 	state := func() string {
 		var s struct{ Code string }
@@ -161,7 +161,7 @@ func TestViewers(t *testing.T) {
 
 func TestViewOfNoVNC(t *testing.T) {
 	views := &pcs{until: time.Now().Add(time.Hour), hello: "SSH-2.0-OpenSSH_9\n"}
-	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+	front := serve(t, &harness{}, func(p *Proxy) { p.views = views })
 	if _, status := watcher(t, browser(t, front), pc); status != http.StatusBadGateway {
 		t.Errorf("another program's port: %d", status)
 	}
@@ -203,7 +203,7 @@ func TestFloodedViewer(t *testing.T) {
 			}
 		}
 	}}
-	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+	front := serve(t, &harness{}, func(p *Proxy) { p.views = views })
 	socket, status := watcher(t, browser(t, front), pc)
 	if socket == nil {
 		t.Fatalf("a viewer: %d", status)
@@ -252,7 +252,7 @@ func TestMalformedViewers(t *testing.T) {
 			all, _ := io.ReadAll(c)
 			heard <- string(all)
 		}}
-		front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+		front := serve(t, &harness{}, func(p *Proxy) { p.views = views })
 		socket, status := viewer(t, browser(t, front), pc, "control")
 		if socket == nil {
 			t.Fatalf("%s: a viewer: %d", name, status)
@@ -283,7 +283,7 @@ func TestMalformedViewers(t *testing.T) {
 
 func TestViewEndsWithTheLink(t *testing.T) {
 	views := &pcs{until: time.Now().Add(2 * time.Second), hello: "RFB 003.008\n"}
-	front := serve(t, &world{}, func(p *Proxy) { p.views = views })
+	front := serve(t, &harness{}, func(p *Proxy) { p.views = views })
 	conn, status := watcher(t, browser(t, front), pc)
 	if conn == nil {
 		if time.Now().Before(views.until) {

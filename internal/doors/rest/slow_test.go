@@ -21,7 +21,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// paced serves a world again, with a pace that is soon missed and little memory.
+// paced serves a harness again, with a pace that is soon missed and little memory.
 func paced(t *testing.T, svc sandbox.Service, pace limits.MinBodyRate, memory *limits.MemoryBudgetConfig) string {
 	t.Helper()
 	srv := httptest.NewServer(pace.Handler(asLocal(rest.New(rest.Config{Service: svc, Memory: memory})), nil))
@@ -68,7 +68,7 @@ func (k keeper) UploadArchive(_ context.Context, content io.Reader) (*sandbox.Ar
 // Attack: bodies that begin and do not go on.
 func TestStalledBodiesEnd(t *testing.T) {
 	dir := t.TempDir()
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "dir/there", MakeParents: true}, strings.NewReader("as it was")); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestStalledBodiesEnd(t *testing.T) {
 // What has to stay open stays open: a terminal whose client says nothing, a
 // stream of events, a download that is read late.
 func TestPaceLeavesStreamsAlone(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	const pace = 50 * time.Millisecond
 	base := paced(t, w.Service, limits.MinBodyRate{Bytes: 1 << 30, Per: pace}, nil)
 	box := base + "/v1/sandboxes/" + w.name
@@ -180,7 +180,7 @@ func TestPaceLeavesStreamsAlone(t *testing.T) {
 // Attack: a client that never reads what it asked for. It holds nothing that
 // others need: the sandbox can be used, paused and ended.
 func TestUnreadAnswersHoldNoLocks(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	if _, err := w.WriteFile(w.ctx, w.name, sandbox.WriteFileRequest{Path: "big"}, io.LimitReader(zeros{}, 64<<20)); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestUnreadAnswersHoldNoLocks(t *testing.T) {
 // Attack: many large requests at once. Those for which there is no memory are
 // told so; small ones have room.
 func TestMemoryOfBodies(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	base := paced(t, w.Service, limits.DefaultMinBodyRate, &limits.MemoryBudgetConfig{
 		Total: 1 << 20, PerCaller: 1 << 20, MaxBody: 1 << 20, Wait: 20 * time.Millisecond, ReadTimeout: time.Minute,
 	})

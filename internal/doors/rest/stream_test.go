@@ -22,8 +22,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// world is a service with one sandbox, its interface and a client.
-type world struct {
+// harness is a service with one sandbox, its interface and a client.
+type harness struct {
 	sandbox.Service
 	ctx  context.Context // of the local caller, for the service itself
 	url  string
@@ -31,10 +31,10 @@ type world struct {
 	name string
 }
 
-func newWorld(t *testing.T, wrap func(sandbox.Service) sandbox.Service) *world {
+func newHarness(t *testing.T, wrap func(sandbox.Service) sandbox.Service) *harness {
 	t.Helper()
 	svc := newService(t)
-	w := &world{Service: svc, ctx: sandbox.WithCaller(t.Context(), sandbox.LocalCaller())}
+	w := &harness{Service: svc, ctx: sandbox.WithCaller(t.Context(), sandbox.LocalCaller())}
 	var door sandbox.Service = svc
 	if wrap != nil {
 		door = wrap(svc)
@@ -55,7 +55,7 @@ func newWorld(t *testing.T, wrap func(sandbox.Service) sandbox.Service) *world {
 }
 
 // waitEnded waits until the newest job has ended.
-func (w *world) waitEnded(t *testing.T) *sandbox.Job {
+func (w *harness) waitEnded(t *testing.T) *sandbox.Job {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		jobs, err := w.ListJobs(w.ctx, w.name, sandbox.Page{})
@@ -72,7 +72,7 @@ func (w *world) waitEnded(t *testing.T) *sandbox.Job {
 }
 
 func TestExecInOnePiece(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	big := strings.Repeat("ü", sandbox.MaxOutputRead) // twice the limit, cut within a letter
 	for _, c := range []struct {
 		name, shell string
@@ -110,7 +110,7 @@ func TestExecInOnePiece(t *testing.T) {
 }
 
 func TestDisconnectKills(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	for _, accept := range []string{"application/json", "application/x-ndjson"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+"/exec", strings.NewReader(`{"shell":"echo up; exec sleep 60"}`))
@@ -141,7 +141,7 @@ func TestDisconnectKills(t *testing.T) {
 }
 
 // waitRunning waits until the newest job runs and has written something.
-func waitRunning(t *testing.T, w *world) {
+func waitRunning(t *testing.T, w *harness) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		jobs, err := w.ListJobs(w.ctx, w.name, sandbox.Page{})
@@ -156,7 +156,7 @@ func waitRunning(t *testing.T, w *world) {
 }
 
 func TestStreamHasAnEnd(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/exec", strings.NewReader(`{"shell":"echo x"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +299,7 @@ func TestCutStreams(t *testing.T) {
 }
 
 func TestRefusedUploadIsAnswered(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	// Far more than any buffer holds.
 	content := io.LimitReader(zeros{}, 1<<30)
 	_, err := w.c.WriteFile(t.Context(), "nobody", sandbox.WriteFileRequest{Path: "x"}, content)
@@ -314,7 +314,7 @@ func TestRefusedUploadIsAnswered(t *testing.T) {
 }
 
 func TestLargeFilesStream(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	const size = 32 << 20
 	info, err := w.c.WriteFile(t.Context(), w.name, sandbox.WriteFileRequest{Path: "big"}, io.LimitReader(zeros{}, size))
 	if err != nil || info.Size != size {
@@ -331,7 +331,7 @@ func TestLargeFilesStream(t *testing.T) {
 }
 
 func TestTerminal(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	term, err := w.c.OpenTerminal(t.Context(), w.name, sandbox.ExecRequest{Shell: "cat; echo e >&2; exit 5", OpenStdin: true})
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +360,7 @@ func TestTerminal(t *testing.T) {
 }
 
 func TestTerminalControls(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	req := sandbox.ExecRequest{
 		Shell:    `trap 'stty size; exit 9' INT; stty size; read line; stty size; echo "<$line>"; while :; do sleep 0.01; done`,
 		Terminal: &sandbox.TerminalSize{Cols: 80, Rows: 24}, OpenStdin: true,
@@ -394,7 +394,7 @@ func TestTerminalControls(t *testing.T) {
 }
 
 func TestTerminalEnds(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	t.Run("closed by the client", func(t *testing.T) {
 		term, err := w.c.OpenTerminal(t.Context(), w.name, sandbox.ExecRequest{Shell: "echo up; exec sleep 60"})
 		if err != nil {
@@ -456,7 +456,7 @@ func TestTerminalEnds(t *testing.T) {
 }
 
 func TestTerminalRefuses(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	dial := func(header http.Header) (*websocket.Conn, error) {
 		conn, _, err := websocket.Dial(t.Context(), w.url+"/terminal", &websocket.DialOptions{HTTPHeader: header})
 		return conn, err

@@ -147,7 +147,7 @@ func (t *terminal) readRequest(parent context.Context) (sandbox.ExecRequest, err
 	if err := decodeStrict(data, &req); err != nil {
 		return req, err
 	}
-	if req.Background || req.HandoverMS != 0 {
+	if req.Background || req.DetachAfterMS != 0 {
 		return req, sandbox.Errorf(sandbox.CodeInvalid, "a terminal's command ends with its connection; leave out background and handover_ms")
 	}
 	req.Background = true

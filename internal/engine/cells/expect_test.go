@@ -33,7 +33,7 @@ func TestExpected(t *testing.T) {
 	r.create(t, "sbx-one", "", false)
 	done := r.Expect(t.Context(), "sbx-one", []string{"sbx-two", "sbx-three", "sbx-four"}, r.spec.Root, r.spec.Resources)
 	var made []string
-	if !covetest.Eventually(covetest.Told, func() bool { made = r.Expected(); return len(made) == 3 }) {
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { made = r.Expected(); return len(made) == 3 }) {
 		t.Fatalf("there are standbys %q, want three", made)
 	}
 	wantAlive(t, r.create(t, "sbx-other", "", false))
@@ -65,7 +65,7 @@ func TestExpectedInVain(t *testing.T) {
 	r.Expect(t.Context(), "sbx-none", []string{"sbx-two"}, r.spec.Root, r.spec.Resources)()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := r.Expect(ctx, "sbx-one", []string{"sbx-two", "sbx-three"}, r.spec.Root, r.spec.Resources)
-	if !covetest.Eventually(covetest.Told, func() bool { return len(r.Expected()) > 0 }) {
+	if !covetest.Eventually(covetest.DetectionLimit, func() bool { return len(r.Expected()) > 0 }) {
 		t.Fatal("no standby is made")
 	}
 	made := r.Expected()

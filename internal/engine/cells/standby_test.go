@@ -27,7 +27,7 @@ func TestStandbysThatEnd(t *testing.T) {
 			return len(waiting) > 0 && (len(not) == 0 || waiting[0] != not[0])
 		}
 	}
-	if !covetest.Eventually(covetest.Told, ready()) {
+	if !covetest.Eventually(covetest.DetectionLimit, ready()) {
 		t.Fatal("no standby is made ahead")
 	}
 	dead := waiting[0]
@@ -48,10 +48,10 @@ func TestStandbysThatEnd(t *testing.T) {
 		_, gerr := cgroup.Open(group)
 		return errors.Is(derr, fs.ErrNotExist) && errors.Is(gerr, fs.ErrNotExist)
 	}
-	if !covetest.Eventually(covetest.Told, gone) {
+	if !covetest.Eventually(covetest.DetectionLimit, gone) {
 		t.Fatalf("a standby was killed and something of %s is left", group)
 	}
-	if !covetest.Eventually(covetest.Told, ready(dead)) {
+	if !covetest.Eventually(covetest.DetectionLimit, ready(dead)) {
 		t.Fatal("no other standby takes the place of the one that was killed")
 	}
 	next := filepath.Base(waiting[0])

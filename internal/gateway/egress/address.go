@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// world are the addresses of the host's own world: what a machine on the
-// Internet could not reach, and what only has a meaning on a cloud's host.
-// TEST-NETs, which nobody has, count as public.
-var world = prefixes(
+// internalRanges are the addresses that a machine on the Internet could not reach, and
+// those that have a meaning on a cloud's host only. The TEST-NETs, which nobody has,
+// count as public.
+var internalRanges = prefixes(
 	"0.0.0.0/8",        // this host
 	"10.0.0.0/8",       // private
 	"100.64.0.0/10",    // shared, also Alibaba's metadata
@@ -49,12 +49,12 @@ func prefixes(all ...string) []netip.Prefix {
 	return ps
 }
 
-// plain returns an address in the one form that is compared: an IPv4 address
-// as such, not mapped into IPv6, and without a zone.
+// plain returns an address in the one form that is compared: without a zone, and IPv4
+// not mapped into IPv6.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// embedded returns the IPv4 address to which an IPv6 address of a transition
-// mechanism leads, or an invalid one.
+// embedded returns the IPv4 address to which an IPv6 address of a transition mechanism
+// leads, or an invalid address.
 func embedded(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return netip.Addr{}
@@ -69,10 +69,10 @@ func embedded(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// HostWorld knows which addresses are the host's own world: what neither a
-// sandbox nor the server on a caller's behalf shall reach unasked. It is safe
-// for concurrent use.
-type HostWorld struct {
+// InternalAddrs knows the internal addresses of the host's network and the host's own:
+// neither a sandbox, nor the server on a caller's behalf, may reach them unless told
+// so. It is safe for concurrent use.
+type InternalAddrs struct {
 	list func() []netip.Addr
 	own  atomic.Pointer[ownAddrs]
 }
@@ -82,16 +82,16 @@ type ownAddrs struct {
 	at    time.Time
 }
 
-// ownRefresh is how old the list of the host's own addresses may become.
+// ownRefresh is how old the list of the host's own addresses may be.
 const ownRefresh = 5 * time.Second
 
-// NewHostWorld takes the host's own addresses from list, now and then; nil asks
+// NewInternalAddrs gets the host's own addresses from list, again and again; nil asks
 // the system.
-func NewHostWorld(list func() []netip.Addr) *HostWorld {
+func NewInternalAddrs(list func() []netip.Addr) *InternalAddrs {
 	if list == nil {
 		list = interfaceAddrs
 	}
-	return &HostWorld{list: list}
+	return &InternalAddrs{list: list}
 }
 
 func interfaceAddrs() []netip.Addr {
@@ -110,7 +110,7 @@ func interfaceAddrs() []netip.Addr {
 	return addrs
 }
 
-func (w *HostWorld) ownAddrs() map[netip.Addr]bool {
+func (w *InternalAddrs) ownAddrs() map[netip.Addr]bool {
 	old := w.own.Load()
 	if old != nil && time.Since(old.at) < ownRefresh {
 		return old.addrs
@@ -120,20 +120,19 @@ func (w *HostWorld) ownAddrs() map[netip.Addr]bool {
 		own.addrs[plain(a)] = true
 	}
 	if len(own.addrs) == 0 && old != nil {
-		own.addrs = old.addrs // better the old ones than none
+		own.addrs = old.addrs // an old list is better than none
 	}
 	w.own.Store(own)
 	return own.addrs
 }
 
-// Has tells whether an address belongs to the host's world, by itself or by
-// what it leads to.
-func (w *HostWorld) Has(a netip.Addr) bool {
+// Has reports whether an address is internal, or leads to an internal address.
+func (w *InternalAddrs) Has(a netip.Addr) bool {
 	a = plain(a)
 	if !a.IsValid() {
 		return true
 	}
-	for _, p := range world {
+	for _, p := range internalRanges {
 		if p.Contains(a) {
 			return true
 		}
@@ -147,9 +146,9 @@ func (w *HostWorld) Has(a netip.Addr) bool {
 	return false
 }
 
-// covers tells whether a whole range lies inside the host's world.
-func (w *HostWorld) covers(p netip.Prefix) bool {
-	for _, q := range world {
+// covers reports whether a whole range is internal.
+func (w *InternalAddrs) covers(p netip.Prefix) bool {
+	for _, q := range internalRanges {
 		if q.Bits() <= p.Bits() && q.Contains(p.Addr()) {
 			return true
 		}

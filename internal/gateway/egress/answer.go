@@ -165,9 +165,9 @@ func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) r
 	return r.forward(ctx, q, e)
 }
 
-// outThere tells whether a name means something on the Internet: a word alone,
-// and names that are of one machine or one house, do not. A proxy that resolves
-// names might know such ones, of its own world.
+// outThere reports whether a name can exist on the Internet. Names of a single label,
+// and those reserved for one machine or one local network, cannot; a proxy that
+// resolves names might know them in its own network.
 func outThere(name string) bool {
 	top := name[strings.LastIndexByte(name, '.')+1:]
 	return top != name && top != "local" && top != "localhost" && top != peerDomain
@@ -232,22 +232,22 @@ func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dn
 	}
 	if refused.IsValid() && len(rep.addrs) == 0 {
 		rep.event.Verdict, rep.event.Match, rep.event.Rule = sandbox.NetworkBlocked, sandbox.MatchInternal, "internal "+refused.String()
-		rep.event.Reason = name + " resolves to " + refused.String() + ", which is in the host's own world; allow that address in rules if the sandbox may reach it"
+		rep.event.Reason = name + " resolves to " + refused.String() + ", an internal address of the host's network; allow that address in rules if the sandbox may reach it"
 		return reply{code: dnsmessage.RCodeNameError, why: rep.event.Reason, event: rep.event}
 	}
 	r.pins.add(name, rep.addrs, rep.ttl)
 	return rep
 }
 
-// hostsOwn tells whether an address is in the host's world, and no rule opens
+// hostsOwn reports whether an address is internal and no rule opens
 // it for anything.
 func (r *resolver) hostsOwn(s *state, a netip.Addr) bool {
 	a = plain(a)
-	if !r.g.world.Has(a) {
+	if !r.g.internal.Has(a) {
 		return false
 	}
 	return !slices.ContainsFunc(s.policy.rules, func(ru rule) bool {
-		return ru.opens && ru.addrs.Contains(a) && r.g.world.covers(ru.addrs)
+		return ru.opens && ru.addrs.Contains(a) && r.g.internal.covers(ru.addrs)
 	})
 }
 

@@ -34,8 +34,8 @@ type Config struct {
 	Record func(sandbox.NetworkEvent)
 	// Peers reaches other sandboxes; nil refuses all of them.
 	Peers Peers
-	// HostAddrs tells the host's own addresses, which count as the host's
-	// world; nil asks the system. It is asked again now and then.
+	// HostAddrs returns the host's own addresses, which count as internal; nil
+	// asks the system. It is called again every few seconds of use.
 	HostAddrs func() []netip.Addr
 	// Dialer dials addresses of the network ("tcp", "udp"); nil is a
 	// [net.Dialer]. It is given addresses only, never names.
@@ -73,11 +73,11 @@ type Request struct {
 // Gateway judges and carries the traffic of one sandbox. It is safe for
 // concurrent use.
 type Gateway struct {
-	cfg   Config
-	log   *slog.Logger
-	world *HostWorld
-	names *resolver
-	out   *hostDialer
+	cfg      Config
+	log      *slog.Logger
+	internal *InternalAddrs
+	names    *resolver
+	out      *hostDialer
 	// speakWait is the constant; tests have another.
 	speakWait time.Duration
 	// state is what Set has set, nil before.
@@ -134,7 +134,7 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Logger, world: NewHostWorld(cfg.HostAddrs), speakWait: speakWait, flows: map[*flow]struct{}{},
+	g := &Gateway{cfg: cfg, log: cfg.Logger, internal: NewInternalAddrs(cfg.HostAddrs), speakWait: speakWait, flows: map[*flow]struct{}{},
 		flood: map[string]int{}, flooded: map[string]time.Time{}}
 	g.serial.Store(time.Since(serialEpoch).Milliseconds() * 1000)
 	var err error
@@ -149,7 +149,7 @@ func New(cfg Config) (*Gateway, error) {
 // have been judged again, and those that are refused now are closed. An
 // invalid policy is an invalid error and changes nothing.
 func (g *Gateway) Set(n Network) error {
-	p, err := compile(n.Policy, g.world)
+	p, err := compile(n.Policy, g.internal)
 	if err != nil {
 		return err
 	}

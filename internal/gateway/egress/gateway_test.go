@@ -346,7 +346,7 @@ func TestIPv6WhereThereIsAWay(t *testing.T) {
 }
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
-	// Attack: a redirect to the host's world, which a gateway that follows it
+	// Attack: a redirect to an internal address, which a gateway that follows it
 	// would fetch.
 	in := newInternet(t, strict("good.example"))
 	in.address("good.example", publicAddr)

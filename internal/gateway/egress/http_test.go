@@ -355,8 +355,8 @@ func TestHostsProxy(t *testing.T) {
 	if got := <-asked; !strings.HasPrefix(got, "CONNECT inside.example:443") {
 		t.Errorf("the proxy was asked %q", got)
 	}
-	// Attack: words alone, and names that have a meaning on one machine or in one
-	// house only, are what the proxy's own world calls its hosts.
+	// Attack: names of a single label, and those of one machine or one local
+	// network, are what the proxy's own network calls its hosts.
 	in.set(sandbox.NetworkPolicy{})
 	for _, host := range []string{"intranet", "proxyhost", "nas.local", "localhost", "a.localhost", "peer.sandbox"} {
 		// TLS may go to the address that the sandbox chose, but by no such name.

@@ -41,9 +41,9 @@ type Attempt struct {
 // Policy is a network policy, parsed. It does not change, and is safe for
 // concurrent use.
 type Policy struct {
-	rules  []rule
-	preset sandbox.NetworkPreset
-	world  *HostWorld
+	rules    []rule
+	preset   sandbox.NetworkPreset
+	internal *InternalAddrs
 	// byName says that domains are what is allowed: names that no rule has are
 	// not even looked up, although addresses may be allowed too.
 	byName bool
@@ -52,25 +52,25 @@ type Policy struct {
 // Check returns an invalid error, which says what to write instead, if the
 // policy is not valid.
 func Check(p sandbox.NetworkPolicy) error {
-	_, err := compile(p, NewHostWorld(nil))
+	_, err := compile(p, NewInternalAddrs(nil))
 	return err
 }
 
 // Compile parses a policy for a host with the given own addresses; nil asks
 // the system for them. Its error is an invalid one.
 func Compile(p sandbox.NetworkPolicy, hostAddrs func() []netip.Addr) (*Policy, error) {
-	return compile(p, NewHostWorld(hostAddrs))
+	return compile(p, NewInternalAddrs(hostAddrs))
 }
 
 func invalid(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, "network policy: "+format, args...)
 }
 
-func compile(in sandbox.NetworkPolicy, w *HostWorld) (*Policy, error) {
+func compile(in sandbox.NetworkPolicy, w *InternalAddrs) (*Policy, error) {
 	if err := checkNumbers(in); err != nil {
 		return nil, err
 	}
-	p := &Policy{preset: in.Preset, world: w}
+	p := &Policy{preset: in.Preset, internal: w}
 	switch in.Preset {
 	case "":
 		p.preset = sandbox.NetworkOpen
@@ -220,9 +220,9 @@ func (p *Policy) decided(a Attempt) (Decision, bool) {
 func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 	if a.Addr.IsValid() {
 		a.Addr = plain(a.Addr)
-		if p.world.Has(a.Addr) && !p.opened(a) {
+		if p.internal.Has(a.Addr) && !p.opened(a) {
 			return Decision{Match: sandbox.MatchInternal, Rule: "internal " + a.Addr.String(),
-				Reason: a.Addr.String() + " is in the host's own world; allow it by its address in rules if the sandbox may reach it"}, true
+				Reason: a.Addr.String() + " is an internal address of the host's network; allow it by its address in rules if the sandbox may reach it"}, true
 		}
 	}
 	var maybe [2]bool // would a rule about names say deny, or allow
@@ -276,10 +276,10 @@ func (p *Policy) byPreset() Decision {
 	return d
 }
 
-// opened tells whether a rule opens the host's world for an attempt.
+// opened reports whether a rule allows an attempt's internal address.
 func (p *Policy) opened(a Attempt) bool {
 	return slices.ContainsFunc(p.rules, func(r rule) bool {
-		return r.opens && r.fits(a.Protocol, a.Port) && r.addrs.Contains(a.Addr) && p.world.covers(r.addrs)
+		return r.opens && r.fits(a.Protocol, a.Port) && r.addrs.Contains(a.Addr) && p.internal.covers(r.addrs)
 	})
 }
 

@@ -78,7 +78,7 @@ func TestJudge(t *testing.T) {
 		{name: "strict denies the rest", policy: strict("example.com"), addr: publicAddr, host: "evil.example", match: sandbox.MatchCIDR},
 		{name: "strict denies without a name", policy: strict("example.com"), addr: publicAddr, match: sandbox.MatchCIDR},
 		{name: "strict denies IPv6", policy: strict("example.com"), addr: "2606:4700::1", match: sandbox.MatchCIDR},
-		{name: "allow_out does not open the host's world", policy: strict("10.0.0.0/8"), addr: "10.1.2.3", match: sandbox.MatchInternal},
+		{name: "allow_out does not allow internal addresses", policy: strict("10.0.0.0/8"), addr: "10.1.2.3", match: sandbox.MatchInternal},
 		{name: "allow_out comes before rules", policy: sandbox.NetworkPolicy{AllowOut: []string{"example.com"},
 			Rules: []sandbox.NetworkRule{{Action: "deny", To: "example.com"}}}, addr: publicAddr, host: "example.com", allow: true, match: sandbox.MatchDomain},
 		{name: "deny_out comes before rules", policy: sandbox.NetworkPolicy{DenyOut: []string{publicAddr},
@@ -110,7 +110,7 @@ func TestJudge(t *testing.T) {
 		{name: "ports are not of icmp", policy: rules("none", "allow * - 1-65535"), addr: publicAddr, proto: "icmp", match: sandbox.MatchDefault},
 		{name: "icmp by itself", policy: rules("none", "allow 198.51.100.0/24 icmp"), addr: publicAddr, proto: "icmp", allow: true, match: sandbox.MatchCIDR},
 
-		// The host's own world.
+		// Internal addresses.
 		{name: "opened by its address", policy: rules("", "allow 10.1.2.3"), addr: "10.1.2.3", allow: true, match: sandbox.MatchCIDR},
 		{name: "opened by a range inside", policy: rules("", "allow 10.1.0.0/16"), addr: "10.1.2.3", allow: true, match: sandbox.MatchCIDR},
 		{name: "a neighbour stays closed", policy: rules("", "allow 10.1.2.3"), addr: "10.1.2.4", match: sandbox.MatchInternal},
@@ -149,7 +149,7 @@ func TestJudge(t *testing.T) {
 
 // Attack: reach what only the host can reach, through every range that leads
 // there, and every way to write an IPv4 address in IPv6.
-func TestTheHostsWorldIsClosed(t *testing.T) {
+func TestInternalAddressesAreDenied(t *testing.T) {
 	p := mustCompile(t, rules("", "allow *", "allow 0.0.0.0/0", "allow ::/0"))
 	for _, s := range []string{
 		"0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.1.2.3", "168.63.129.16",
@@ -354,7 +354,7 @@ func FuzzCheck(f *testing.F) {
 			}
 			return
 		}
-		// Whatever a rule says, it opens nothing of the host's world by a name.
+		// Whatever a rule says, it allows no internal address by a name.
 		d := c.Judge(Attempt{Protocol: "tcp", Addr: netip.MustParseAddr("169.254.169.254"), Port: 80, Names: []string{to}})
 		if d.Allow && !c.rules[len(c.rules)-1].contains(netip.MustParseAddr("169.254.169.254")) {
 			t.Fatalf("%q opens the metadata address", to)

@@ -48,8 +48,8 @@ type rule struct {
 	all   bool
 	proto string
 	ports []portRange
-	// opens says that the rule may open the host's world, if its range is
-	// inside of it.
+	// opens says that the rule allows internal addresses, provided that its whole
+	// range is internal.
 	opens bool
 }
 

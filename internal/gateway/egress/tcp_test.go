@@ -354,7 +354,7 @@ func TestTwoServerNames(t *testing.T) {
 	in.blocked(sandbox.MatchProtocol)
 }
 
-// Attack: a name of the attacker's own that resolves to the host's world, now
+// Attack: a name of the attacker's own that resolves to an internal address, now
 // or at the second look.
 func TestRebinding(t *testing.T) {
 	in := newInternet(t, strict("*.attacker.example"))

@@ -16,7 +16,7 @@ import (
 )
 
 // raw sends bytes over TLS to a host and returns the first response.
-func (w *world) raw(host, text string) *http.Response {
+func (w *harness) raw(host, text string) *http.Response {
 	w.t.Helper()
 	conn := tls.Client(w.connect(host, true), &tls.Config{RootCAs: w.roots(), ServerName: host, NextProtos: []string{"http/1.1"}})
 	if _, err := io.WriteString(conn, text); err != nil {
@@ -33,7 +33,7 @@ func (w *world) raw(host, text string) *http.Response {
 // Attack: send the placeholder to a host of the attacker's, hoping that the
 // value is put in for every host.
 func TestAttackWrongHost(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	for _, name := range []string{otherHost, "wild.example", "evilwild.example", apiHost + ".evil.example", "x" + apiHost} {
 		w.host(&g, name)
@@ -73,7 +73,7 @@ func TestAttackWrongHost(t *testing.T) {
 // that the same front end serves (domain fronting), where the policy or the
 // secret would not let it.
 func TestAttackFronting(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost, otherHost)
 	for _, version := range []int{1, 2} {
@@ -132,7 +132,7 @@ func TestAttackFronting(t *testing.T) {
 // Attack: name an allowed host to the gateway's judge and another one to the
 // TLS that is ended (two ClientHellos, or parsers that differ).
 func TestAttackOtherHello(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	conn := tls.Client(w.connect(otherHost, true), &tls.Config{InsecureSkipVerify: true, ServerName: apiHost})
 	if err := conn.HandshakeContext(t.Context()); err == nil {
 		t.Error("the handshake succeeded")
@@ -143,7 +143,7 @@ func TestAttackOtherHello(t *testing.T) {
 // Attack: smuggle a second request past the gateway in one that two parsers
 // read differently.
 func TestAttackSmuggling(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, otherHost)
 	head := "POST /one HTTP/1.1\r\nHost: " + otherHost + "\r\n"
@@ -195,7 +195,7 @@ func TestAttackSmuggling(t *testing.T) {
 // Attack: go on without being judged, through CONNECT, an upgrade to HTTP/2,
 // or a protocol that the gateway does not look into.
 func TestAttackOtherProtocols(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	upgrades := make(chan string, 10)
 	h := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { upgrades <- r.Header.Get("Upgrade") })
 	w.host(h, apiHost)
@@ -238,7 +238,7 @@ func TestAttackOtherProtocols(t *testing.T) {
 
 // Attack: present a certificate for the secret's host that nobody vouches for.
 func TestAttackFalseUpstream(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	stranger, err := LoadAuthority(t.TempDir())
 	if err != nil {
@@ -279,7 +279,7 @@ func TestAttackFalseUpstream(t *testing.T) {
 
 // Attack: ask the secret's host in the clear, where others can read.
 func TestAttackPlainHTTP(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.plainHost(&g, apiHost, otherHost)
 	c := w.client(1)
@@ -312,7 +312,7 @@ func TestAttackPlainHTTP(t *testing.T) {
 }
 
 func TestRevokedAndMissing(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost, otherHost)
 	b := secret()
@@ -356,7 +356,7 @@ func TestRevokedAndMissing(t *testing.T) {
 
 // Attack: exhaust the gateway.
 func TestAttackExhaustion(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost)
 	huge := strings.Repeat("x", maxHeader+8<<10)

@@ -25,7 +25,7 @@ import (
 )
 
 func TestWebSocket(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	keys := make(chan string, 1)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		keys <- r.Header.Get("Authorization")
@@ -87,7 +87,7 @@ func TestWebSocket(t *testing.T) {
 
 // Both ways at once over HTTP/2, as gRPC does, with trailers both ways.
 func TestBothWaysAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/grpc")
 		rw.Header().Set("Trailer", "Grpc-Status")
@@ -132,7 +132,7 @@ func TestBothWaysAtOnce(t *testing.T) {
 }
 
 func TestContinue(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {
 			rw.WriteHeader(http.StatusExpectationFailed)
@@ -167,7 +167,7 @@ func TestContinue(t *testing.T) {
 
 // What is not HTTP goes through TLS as it is, whoever speaks first.
 func TestOtherProtocolsInTLS(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	serve := func(name string, alpn []string, talk func(net.Conn)) {
 		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{w.certificate(name)}, NextProtos: alpn})
 		if err != nil {
@@ -285,7 +285,7 @@ func TestLooksLikeHTTP(t *testing.T) {
 
 // TLS to an address, without a name.
 func TestToAddress(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.hostTLS(&g, &tls.Config{Certificates: []tls.Certificate{w.certificate("203.0.113.9")}}, "")
 	b := secret()
@@ -298,7 +298,7 @@ func TestToAddress(t *testing.T) {
 }
 
 func TestUnreachableAndRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.at("down", apiHost)
 	for host, want := range map[string]string{apiHost: "502 upstream_unreachable", "nowhere.example": "403 host_denied"} {
 		res, body := do(t, w.client(2), "GET", "https://"+host+"/", "", "X-Api-Key: "+placeholder)
@@ -311,7 +311,7 @@ func TestUnreachableAndRefused(t *testing.T) {
 // A host that closes its connection between two requests ends the sandbox's
 // too, so that the client knows and opens another one.
 func TestHostEndsConnection(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	srv := w.hostTLS(&g, &tls.Config{Certificates: []tls.Certificate{w.certificate(apiHost)}}, apiHost)
 	conn := tls.Client(w.connect(apiHost, true), &tls.Config{RootCAs: w.roots(), ServerName: apiHost, NextProtos: []string{"http/1.1"}})
@@ -341,7 +341,7 @@ func TestHostEndsConnection(t *testing.T) {
 }
 
 func TestManyRequestsAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Api-Key") != value {
 			rw.WriteHeader(http.StatusUnauthorized)
@@ -417,7 +417,7 @@ func TestLargeBodies(t *testing.T) {
 	if testing.Short() {
 		size = 64 << 20
 	}
-	w := newWorld(t)
+	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == "PUT" {
 			sum := sha256.New()
@@ -488,7 +488,7 @@ func watchMemory(t *testing.T) func() uint64 {
 // The context of the connection's ends all of it: the gateway does so when
 // the policy changes.
 func TestContextEndsConnection(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	started, ended := make(chan struct{}), make(chan struct{})
 	w.host(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(started)
@@ -561,7 +561,7 @@ func TestAuthority(t *testing.T) {
 
 // HTTP/2 in the clear, as gRPC has it inside of networks.
 func TestPlainHTTP2(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.Proto, r.Host) }))
 	srv.Config.Protocols = protocols(true, false, true)
 	srv.Start()
@@ -579,7 +579,7 @@ func TestPlainHTTP2(t *testing.T) {
 // A host that speaks HTTP/1 only serves a client that speaks HTTP/2, many
 // requests at once.
 func TestOldHost(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var all sync.WaitGroup
 	all.Add(20)
 	w.hostTLS(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -161,7 +161,7 @@ func (c *cutReader) Close() error { return nil }
 
 // A host that tells what it was sent does not tell the sandbox the value.
 func TestEcho(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.host(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-End")
 		w.Header().Set("Link", "</early>; t="+r.Header.Get("X-Api-Key"))
@@ -198,7 +198,7 @@ func TestEcho(t *testing.T) {
 // A response that is still on its way when a secret is rotated keeps the old
 // value hidden, and the old value is wiped after.
 func TestRotateWhileStreaming(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	next, keys := make(chan string), make(chan string, 10)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		keys <- r.Header.Get("X-Api-Key")
@@ -248,7 +248,7 @@ func TestRotateWhileStreaming(t *testing.T) {
 }
 
 func TestValuesAreWiped(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	h := w.x.bindings.Load().list[0].held
 	buf := h.value
 	w.set(secret(), "another-value-entirely")

@@ -108,7 +108,7 @@ func TestStreamsDoNotWait(t *testing.T) {
 // A value that a host sends in two pieces, at whatever split, or byte by byte,
 // comes through the gateway masked from its first byte.
 func TestReflectedInPieces(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.host(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		got := r.Header.Get("X-Api-Key")
 		var list []string

@@ -15,7 +15,7 @@ import (
 
 // program runs one that the machine has, as a sandbox would, and returns its
 // output.
-func (w *world) program(env []string, name string, args ...string) string {
+func (w *harness) program(env []string, name string, args ...string) string {
 	w.t.Helper()
 	needs.Command(w.t, name)
 	path, err := exec.LookPath(name)
@@ -80,7 +80,7 @@ http.request({host: proxy.hostname, port: proxy.port, method: "CONNECT", path: "
 `}, 2},
 	} {
 		t.Run(test.name+" "+itoa(test.want), func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			var g got
 			w.host(&g, apiHost)
 			out := w.program(nil, test.name, test.args...)
@@ -97,7 +97,7 @@ http.request({host: proxy.hostname, port: proxy.port, method: "CONNECT", path: "
 
 // git clones and pushes with a token that it does not have.
 func TestGit(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	needs.Command(t, "git")
 	git, err := exec.LookPath("git")
 	if err != nil {

@@ -21,7 +21,7 @@ func basic(user, password string) string {
 
 // Every place in which a client may put a token, in both versions of HTTP.
 func TestSwapInHeaders(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost, "deep.sub.wild.example")
 	for _, version := range []int{1, 2} {
@@ -66,7 +66,7 @@ func TestSwapInHeaders(t *testing.T) {
 }
 
 func TestRequestIsOtherwiseUnchanged(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost)
 	do(t, w.client(1), "PUT", "https://"+apiHost+"/a%2Fb/../c;d?x=1;y&&z=%zz&q=a+b%20c", "hello",
@@ -93,7 +93,7 @@ func TestRequestIsOtherwiseUnchanged(t *testing.T) {
 }
 
 func TestSwapInQuery(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost)
 	b := secret()
@@ -124,7 +124,7 @@ func TestSwapInQuery(t *testing.T) {
 }
 
 func TestSwapInBody(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost, otherHost)
 	awkward := `va"lue\with+quote&more=é` + value
@@ -183,7 +183,7 @@ func TestSwapInBody(t *testing.T) {
 }
 
 func TestEventsTellOfPlaceholders(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.host(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }), apiHost, otherHost)
 	c := w.client(2)
 	do(t, c, "GET", "https://"+apiHost+"/without", "")
@@ -210,7 +210,7 @@ func TestEventsTellOfPlaceholders(t *testing.T) {
 }
 
 func TestTwoSecretsInOneRequest(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost)
 	other := secret()
@@ -231,7 +231,7 @@ func TestTwoSecretsInOneRequest(t *testing.T) {
 
 // Values in place of very many placeholders must not fill the memory.
 func TestSwapIsBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var g got
 	w.host(&g, apiHost)
 	b := secret()

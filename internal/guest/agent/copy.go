@@ -18,7 +18,7 @@ const maxTreeDepth = 200
 // copyTree copies a file, directory or link with owner, mode and time. All is
 // done by descriptor: others may be able to write where either place is, and a
 // name may be another file's from one call to the next.
-func copyTree(ctx context.Context, from, to place, depth int) error {
+func copyTree(ctx context.Context, from, to dirEntry, depth int) error {
 	if ctx.Err() != nil {
 		return cancelled(ctx)
 	}
@@ -40,7 +40,7 @@ func copyTree(ctx context.Context, from, to place, depth int) error {
 	return invalid("%s is neither file, directory nor link, so it cannot be moved to another file system; delete it first", from.name)
 }
 
-func copyLink(from, to place, st *unix.Stat_t) error {
+func copyLink(from, to dirEntry, st *unix.Stat_t) error {
 	target, err := readSymlink(from.dir, from.name)
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func copyLink(from, to place, st *unix.Stat_t) error {
 	return keepOwner(unix.Fchownat(fd, "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH))
 }
 
-func copyDir(ctx context.Context, from, to place, depth int) error {
+func copyDir(ctx context.Context, from, to dirEntry, depth int) error {
 	src, err := openDir(from.dir, from.name)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func copyDir(ctx context.Context, from, to place, depth int) error {
 	for {
 		names, err := src.Readdirnames(256)
 		for _, name := range names {
-			if err := copyTree(ctx, place{int(src.Fd()), name}, place{dst, name}, depth+1); err != nil {
+			if err := copyTree(ctx, dirEntry{int(src.Fd()), name}, dirEntry{dst, name}, depth+1); err != nil {
 				return err
 			}
 		}
@@ -80,7 +80,7 @@ func copyDir(ctx context.Context, from, to place, depth int) error {
 	}
 }
 
-func copyFile(from, to place) error {
+func copyFile(from, to dirEntry) error {
 	src, _, err := openRegular(from.dir, from.name, from.name, unix.O_NOFOLLOW)
 	if err != nil {
 		return err

@@ -65,7 +65,7 @@ func isDir(path string) error {
 
 // makeDir makes one directory. Its mode is exactly mode, whatever the umask.
 func makeDir(path string, mode uint32, owner *account) error {
-	p, err := openPlace(path)
+	p, err := openEntry(path)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func deletePath(path string, recursive bool) error {
 	if !recursive {
 		return unix.Rmdir(path)
 	}
-	p, err := openPlace(path)
+	p, err := openEntry(path)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func editFile(path string, m *agentv1.EditRequest) (*agentv1.FileInfo, int, erro
 	if path == "/" {
 		return nil, 0, unix.EISDIR
 	}
-	target, err := openPlace(path)
+	target, err := openEntry(path)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -63,7 +63,7 @@ func editFile(path string, m *agentv1.EditRequest) (*agentv1.FileInfo, int, erro
 	case int64(len(data))+int64(n)*int64(len(m.GetNewText())-len(old)) > sandbox.MaxEditFileBytes:
 		return nil, 0, tooLarge(path)
 	}
-	u := &upload{path: path, place: target, mode: before.GetMode()}
+	u := &upload{path: path, entry: target, mode: before.GetMode()}
 	u.owner = account{uid: before.GetUid(), gid: before.GetGid()}
 	if u.file, u.temp, err = target.createTemp(); err != nil {
 		return nil, 0, err
@@ -94,7 +94,7 @@ func tooLarge(path string) error {
 }
 
 // readWhole reads a regular file that is not too large to edit.
-func readWhole(p place, path string) ([]byte, *agentv1.FileInfo, error) {
+func readWhole(p dirEntry, path string) ([]byte, *agentv1.FileInfo, error) {
 	f, info, err := openRegular(p.dir, p.name, path, unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, nil, err

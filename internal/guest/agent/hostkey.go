@@ -23,7 +23,7 @@ const ed25519Key = "ssh_host_ed25519_key"
 // server in a sandbox works, with a key of its own. It is fast, so that it can be
 // done at every creation. "ssh-keygen -A" adds keys of the other types.
 func renewHostKeys(dir string) error {
-	at, err := openPlace(dir)
+	at, err := openEntry(dir)
 	if err != nil {
 		return absent(err)
 	}
@@ -71,10 +71,10 @@ func makeHostKey(dir int) error {
 	var check [4]byte
 	_, _ = rand.Read(check[:])
 	private, public := formatHostKey(key, binary.BigEndian.Uint32(check[:]))
-	if err := (place{dir: dir, name: ed25519Key}).put(private, 0o600); err != nil {
+	if err := (dirEntry{dir: dir, name: ed25519Key}).put(private, 0o600); err != nil {
 		return err
 	}
-	return (place{dir: dir, name: ed25519Key + ".pub"}).put(public, 0o644)
+	return (dirEntry{dir: dir, name: ed25519Key + ".pub"}).put(public, 0o644)
 }
 
 // formatHostKey writes a key as OpenSSH does, without a passphrase and comment:

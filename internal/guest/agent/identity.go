@@ -97,7 +97,7 @@ func renewMachineID(paths identityPaths) error {
 	text := []byte(hex.EncodeToString(id[:]) + "\n")
 	var errs []error
 	for _, path := range []string{paths.machineID, paths.dbusID} {
-		p, err := openPlace(path)
+		p, err := openEntry(path)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 			continue
 		}
@@ -119,7 +119,7 @@ func renewMachineID(paths identityPaths) error {
 
 // put makes p a file with this content, in the place of what was there, which is
 // no directory.
-func (p place) put(data []byte, mode uint32) error {
+func (p dirEntry) put(data []byte, mode uint32) error {
 	f, temp, err := p.createTemp()
 	if err != nil {
 		return err
@@ -152,13 +152,13 @@ func forkEnv(f *agentv1.Fork) map[string]string {
 // writeFork writes the file that processes which went through the fork read to
 // find out which child they are in. It is removed for a sandbox that is no fork.
 func writeFork(run string, f *agentv1.Fork) error {
-	at, err := openPlace(run)
+	at, err := openEntry(run)
 	if errors.Is(err, unix.ENOENT) && f.Count > 0 {
 		self := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
 		if err := makeParents(filepath.Dir(run), &self); err != nil {
 			return err
 		}
-		at, err = openPlace(run)
+		at, err = openEntry(run)
 	}
 	if err != nil {
 		if f.Count == 0 {
@@ -189,7 +189,7 @@ func writeFork(run string, f *agentv1.Fork) error {
 	if err != nil {
 		return err
 	}
-	p := place{dir: dir, name: forkFile}
+	p := dirEntry{dir: dir, name: forkFile}
 	if st, err := p.lstat(); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		if err := apply.RemoveAll(dir, forkFile); err != nil {
 			return err
@@ -207,7 +207,7 @@ func absent(err error) error {
 }
 
 // ownDir opens p, which becomes a directory if it is anything else.
-func (p place) ownDir() (int, error) {
+func (p dirEntry) ownDir() (int, error) {
 	st, err := p.lstat()
 	switch {
 	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:

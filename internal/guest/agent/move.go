@@ -63,17 +63,17 @@ func rename(ctx context.Context, from, to string, overwrite bool) error {
 // moveAcross moves between file systems: it copies beside the target, gives
 // the copy its name and only then deletes the original.
 func moveAcross(ctx context.Context, from, to string, overwrite bool) error {
-	src, err := openPlace(from)
+	src, err := openEntry(from)
 	if err != nil {
 		return err
 	}
 	defer src.close()
-	dst, err := openPlace(to)
+	dst, err := openEntry(to)
 	if err != nil {
 		return err
 	}
 	defer dst.close()
-	temp := place{dir: dst.dir, name: tempPrefix + strings.ToLower(rand.Text()) + tempSuffix}
+	temp := dirEntry{dir: dst.dir, name: tempPrefix + strings.ToLower(rand.Text()) + tempSuffix}
 	if err = copyTree(ctx, src, temp, 0); err == nil {
 		err = dst.replace(temp.name, !overwrite)
 	}

@@ -80,7 +80,7 @@ func (a *Agent) joinNetwork(m *agentv1.ConfigureRequest) map[string]string {
 // setResolver makes the file at path name the resolver and no other. A symbolic
 // link, which often leads to a service that does not run here, is replaced.
 func setResolver(path, addr string) error {
-	p, err := openPlace(path)
+	p, err := openEntry(path)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ var errNotRegular = errors.New("not a regular file")
 
 // content returns what is in a regular file of at most limit bytes. It neither
 // follows a link nor waits for the other end of a pipe.
-func (p place) content(limit int64) ([]byte, error) {
+func (p dirEntry) content(limit int64) ([]byte, error) {
 	fd, err := unix.Openat(p.dir, p.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func readRegular(f *os.File, limit int64) ([]byte, error) {
 // error, too.
 func trust(paths trustPaths, authority []byte) (map[string]string, error) {
 	isNew := true
-	if p, err := openPlace(paths.run + "/" + certFile); err == nil {
+	if p, err := openEntry(paths.run + "/" + certFile); err == nil {
 		old, err := p.content(maxBundle)
 		isNew = err != nil || !bytes.Equal(old, authority)
 		p.close()
@@ -186,13 +186,13 @@ func trustEnv(bundle, own string) map[string]string {
 
 // writeOwn writes a file into Cove's directory, and returns its path.
 func writeOwn(dir, name string, data []byte) (string, error) {
-	at, err := openPlace(dir)
+	at, err := openEntry(dir)
 	if errors.Is(err, unix.ENOENT) {
 		self := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
 		if err := makeParents(filepath.Dir(dir), &self); err != nil {
 			return "", err
 		}
-		at, err = openPlace(dir)
+		at, err = openEntry(dir)
 	}
 	if err != nil {
 		return "", err
@@ -203,12 +203,12 @@ func writeOwn(dir, name string, data []byte) (string, error) {
 		return "", err
 	}
 	defer unix.Close(fd)
-	return dir + "/" + name, (place{dir: fd, name: name}).put(data, 0o444)
+	return dir + "/" + name, (dirEntry{dir: fd, name: name}).put(data, 0o444)
 }
 
 // putIn puts a file into a directory that is there.
 func putIn(dir, name string, data []byte) error {
-	p, err := openPlace(dir + "/" + name)
+	p, err := openEntry(dir + "/" + name)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func addToBundle(path string, authority []byte, create bool) error {
 			return err
 		}
 	}
-	p, err := openPlace(path)
+	p, err := openEntry(path)
 	if err != nil {
 		return err
 	}

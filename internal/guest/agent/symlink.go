@@ -36,7 +36,7 @@ func (a *Agent) MakeSymlink(_ context.Context, req *connect.Request[agentv1.Make
 			return nil, fileError("make the directory of", path, err)
 		}
 	}
-	p, err := openPlace(path)
+	p, err := openEntry(path)
 	if err == nil {
 		defer p.close()
 		err = p.makeSymlink(target, &owner, m.GetOwner() != "", m.GetOverwrite())
@@ -53,7 +53,7 @@ func (a *Agent) MakeSymlink(_ context.Context, req *connect.Request[agentv1.Make
 
 // makeSymlink makes p a symbolic link that has its owner from the beginning. It
 // fails with EEXIST if p exists, unless it may overwrite what is no directory.
-func (p place) makeSymlink(target string, owner *account, mustOwn, overwrite bool) (err error) {
+func (p dirEntry) makeSymlink(target string, owner *account, mustOwn, overwrite bool) (err error) {
 	temp := tempPrefix + strings.ToLower(rand.Text()) + tempSuffix
 	fd, err := newSymlink(target, p.dir, temp)
 	if err != nil {

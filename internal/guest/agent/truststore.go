@@ -64,7 +64,7 @@ func trustStore(bundle string, authority []byte) ([]byte, error) {
 }
 
 func readBundle(path string) ([]byte, error) {
-	p, err := openPlace(path)
+	p, err := openEntry(path)
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func brokenWrite(ctx context.Context, err error) error {
 // the data and then the target's name.
 type upload struct {
 	path    string
-	place   place
+	entry   dirEntry
 	file    *os.File
 	temp    string // "" when appending, and once committed
 	created bool
@@ -102,16 +102,16 @@ func (a *Agent) openUpload(h *agentv1.WriteRequest_Header) (*upload, error) {
 		path: path, exclusive: h.GetExclusive(), mode: h.GetMode(),
 		owner: owner, mustOwn: h.GetOwner() != "",
 	}
-	if u.place, err = openPlace(path); err != nil {
+	if u.entry, err = openEntry(path); err != nil {
 		return nil, fileError("write", path, err)
 	}
 	if !u.exclusive {
-		if u.place, err = u.place.follow(); err != nil {
+		if u.entry, err = u.entry.follow(); err != nil {
 			return nil, fileError("write", path, err)
 		}
 	}
 	if err := u.open(h.GetAppend()); err != nil {
-		u.place.close()
+		u.entry.close()
 		return nil, fileError("write", path, err)
 	}
 	return u, nil
@@ -119,7 +119,7 @@ func (a *Agent) openUpload(h *agentv1.WriteRequest_Header) (*upload, error) {
 
 // open looks at the target and makes the file that takes the data.
 func (u *upload) open(appending bool) error {
-	st, err := u.place.lstat()
+	st, err := u.entry.lstat()
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		u.created = true
@@ -138,7 +138,7 @@ func (u *upload) open(appending bool) error {
 		u.mode = 0o644
 	}
 	if !appending {
-		u.file, u.temp, err = u.place.createTemp()
+		u.file, u.temp, err = u.entry.createTemp()
 		return err
 	}
 	return u.openAppend()
@@ -152,7 +152,7 @@ func (u *upload) openAppend() error {
 			flags |= unix.O_EXCL
 		}
 	}
-	fd, err := unix.Openat(u.place.dir, u.place.name, flags, u.mode)
+	fd, err := unix.Openat(u.entry.dir, u.entry.name, flags, u.mode)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (u *upload) commit() (*agentv1.FileInfo, error) {
 		return nil, err
 	}
 	if u.temp != "" {
-		if err := u.place.replace(u.temp, u.exclusive); err != nil {
+		if err := u.entry.replace(u.temp, u.exclusive); err != nil {
 			return nil, err
 		}
 		u.temp = ""
@@ -195,9 +195,9 @@ func (u *upload) commit() (*agentv1.FileInfo, error) {
 func (u *upload) discard() {
 	_ = u.file.Close()
 	if u.temp != "" {
-		_ = unix.Unlinkat(u.place.dir, u.temp, 0)
+		_ = unix.Unlinkat(u.entry.dir, u.temp, 0)
 	}
-	u.place.close()
+	u.entry.close()
 }
 
 // owner finds who owns new files: the account that spec names, or the

@@ -408,7 +408,7 @@ func TestSilence(t *testing.T) {
 			return err
 		}},
 		"exec with a handover": {time.Second + grace, func(ctx context.Context, c *Client) error {
-			_, err := c.Exec(ctx, "job-1", &sandbox.ExecRequest{Shell: "x", TimeoutMS: 5000, HandoverMS: 1000}, nil)
+			_, err := c.Exec(ctx, "job-1", &sandbox.ExecRequest{Shell: "x", TimeoutMS: 5000, DetachAfterMS: 1000}, nil)
 			return err
 		}},
 		"background": {callTimeout, func(ctx context.Context, c *Client) error {

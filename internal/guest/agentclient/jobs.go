@@ -29,7 +29,7 @@ import (
 func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	msg := &agentv1.ExecRequest{
 		JobId: jobID, Argv: req.Command, Shell: req.Shell, Env: maps.Clone(req.Env), Workdir: req.WorkDir, User: req.User,
-		TimeoutMs: max(0, req.TimeoutMS), Stdin: req.Stdin, OpenStdin: req.OpenStdin, KeepBytes: req.KeepBytes, DetachAfterMs: req.HandoverMS,
+		TimeoutMs: max(0, req.TimeoutMS), Stdin: req.Stdin, OpenStdin: req.OpenStdin, KeepBytes: req.KeepBytes, DetachAfterMs: req.DetachAfterMS,
 		Tag: req.Tag,
 	}
 	if req.Code != nil {
@@ -38,7 +38,7 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 	if t := req.Terminal; t != nil {
 		msg.Terminal = &agentv1.TerminalSize{Cols: uint32(t.Cols), Rows: uint32(t.Rows)}
 	}
-	limit := shortest(msg.GetTimeoutMs(), req.HandoverMS)
+	limit := shortest(msg.GetTimeoutMs(), req.DetachAfterMS)
 	if req.Background {
 		limit = callTimeout
 	}
@@ -54,10 +54,10 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 // Attach passes a job's output to sink, as [Client.Exec] does, from the given
 // offsets on.
 func (c *Client) Attach(ctx context.Context, jobID string, req *sandbox.AttachRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
-	ctx, cancel := withLimit(ctx, shortest(req.DetachMS))
+	ctx, cancel := withLimit(ctx, shortest(req.DetachAfterMS))
 	defer cancel()
 	stream, err := c.rpc.Attach(ctx, connect.NewRequest(&agentv1.AttachRequest{
-		JobId: jobID, StdoutOffset: req.StdoutOffset, StderrOffset: req.StderrOffset, DetachAfterMs: req.DetachMS,
+		JobId: jobID, StdoutOffset: req.StdoutOffset, StderrOffset: req.StderrOffset, DetachAfterMs: req.DetachAfterMS,
 	}))
 	if err != nil {
 		return nil, mapError(ctx, err)

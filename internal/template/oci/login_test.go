@@ -64,7 +64,7 @@ func (s *stranger) heard(t *testing.T) (asked int) {
 // A login opens the registry for its own build; the server's own login is not
 // used then, nor this one for anybody else.
 func TestLogin(t *testing.T) {
-	w := newWorld(t, false)
+	w := newHarness(t, false)
 	w.account = "builder:" + loginPassword
 	img, want := imageOf(t, platform.Architecture)
 	ref := w.push(t, "private:1", img)
@@ -86,7 +86,7 @@ func TestLogin(t *testing.T) {
 
 // Attack: a registry repeats what it was told, so that a log has it.
 func TestLoginIsCrossedOut(t *testing.T) {
-	w := newWorld(t, false)
+	w := newHarness(t, false)
 	w.set(func(rw http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("Authorization") == "" {
 			rw.Header().Set("WWW-Authenticate", `Basic realm="test"`)
@@ -113,7 +113,7 @@ func TestLoginIsCrossedOut(t *testing.T) {
 func TestLoginStaysHome(t *testing.T) {
 	img, want := imageOf(t, platform.Architecture)
 	t.Run("blobs of another host", func(t *testing.T) {
-		w := newWorld(t, false)
+		w := newHarness(t, false)
 		w.account = "builder:" + loginPassword
 		ref := w.push(t, "app:1", img)
 		far := newStranger(t, func(rw http.ResponseWriter, r *http.Request) {
@@ -151,7 +151,7 @@ func TestLoginStaysHome(t *testing.T) {
 	}
 	t.Run("manifests of another host", func(t *testing.T) {
 		for name, answer := range map[string]http.HandlerFunc{"silent": nil, "asking": asks} {
-			w, far := newWorld(t, false), newStranger(t, answer)
+			w, far := newHarness(t, false), newStranger(t, answer)
 			w.account = "builder:" + loginPassword
 			w.set(func(rw http.ResponseWriter, r *http.Request) bool {
 				if strings.Contains(r.URL.Path, "/manifests/") {
@@ -170,8 +170,8 @@ func TestLoginStaysHome(t *testing.T) {
 		}
 	})
 	// A registry whose tokens come from where realm says.
-	tokens := func(t *testing.T, realm func(w *world) string, own http.HandlerFunc) *world {
-		w := newWorld(t, false)
+	tokens := func(t *testing.T, realm func(w *harness) string, own http.HandlerFunc) *harness {
+		w := newHarness(t, false)
 		w.set(func(rw http.ResponseWriter, r *http.Request) bool {
 			switch {
 			case r.URL.Path == "/token":
@@ -194,7 +194,7 @@ func TestLoginStaysHome(t *testing.T) {
 		rw.WriteHeader(http.StatusUnauthorized)
 	}
 	t.Run("tokens of its own", func(t *testing.T) {
-		w := tokens(t, func(w *world) string { return w.URL + "/token" }, give)
+		w := tokens(t, func(w *harness) string { return w.URL + "/token" }, give)
 		r := client(t, Config{Insecure: []string{w.host}, Keychain: authn.NewMultiKeychain()})
 		_, err := r.Resolve(t.Context(), w.host+"/app:1", login(loginPassword))
 		wantCode(t, err, sandbox.CodeNotFound, "no image")
@@ -204,7 +204,7 @@ func TestLoginStaysHome(t *testing.T) {
 	t.Run("tokens of another host", func(t *testing.T) {
 		far := newStranger(t, give)
 		for _, name := range []string{far.URL, strings.Replace(far.URL, "127.0.0.1", "localhost", 1)} {
-			w := tokens(t, func(*world) string { return name + "/token" }, nil)
+			w := tokens(t, func(*harness) string { return name + "/token" }, nil)
 			r := client(t, Config{Insecure: []string{w.host, far.host(), strings.Replace(far.host(), "127.0.0.1", "localhost", 1)}, Keychain: authn.NewMultiKeychain()})
 			if _, err := r.Resolve(t.Context(), w.host+"/app:1", login(loginPassword)); err == nil {
 				t.Errorf("%s: it was found", name)
@@ -215,7 +215,7 @@ func TestLoginStaysHome(t *testing.T) {
 	t.Run("tokens that are moved", func(t *testing.T) {
 		for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
 			far := newStranger(t, asks)
-			w := tokens(t, func(w *world) string { return w.URL + "/token" }, func(rw http.ResponseWriter, r *http.Request) {
+			w := tokens(t, func(w *harness) string { return w.URL + "/token" }, func(rw http.ResponseWriter, r *http.Request) {
 				http.Redirect(rw, r, strings.Replace(far.URL, "127.0.0.1", "localhost", 1)+"/token", status)
 			})
 			r := client(t, Config{Insecure: []string{w.host, far.host(), strings.Replace(far.host(), "127.0.0.1", "localhost", 1)}, Keychain: authn.NewMultiKeychain()})
@@ -229,7 +229,7 @@ func TestLoginStaysHome(t *testing.T) {
 
 // A mirror is not the registry that a login is for.
 func TestLoginIsNotForMirrors(t *testing.T) {
-	w, mirror := newWorld(t, false), newStranger(t, func(rw http.ResponseWriter, _ *http.Request) {
+	w, mirror := newHarness(t, false), newStranger(t, func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("WWW-Authenticate", `Basic realm="mirror"`)
 		rw.WriteHeader(http.StatusUnauthorized)
 	})

@@ -46,10 +46,10 @@ type Config struct {
 	// have: "docker.io" to "mirror.example.com" or "mirror.example.com/prefix".
 	Mirrors map[string][]string
 	// Insecure are registries, host or host:port, that may speak plain HTTP or
-	// have a certificate that nobody vouches for.
+	// have a certificate that cannot be verified.
 	Insecure []string
-	// Private are hosts, likewise, that may have addresses of the server's own
-	// world. Mirrors and insecure ones may without being here.
+	// Private are hosts, likewise, that may have internal addresses. Mirrors and
+	// insecure registries may have them without being listed.
 	Private []string
 	// ExtraCA are authorities besides the system's, in PEM.
 	ExtraCA []byte

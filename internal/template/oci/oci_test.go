@@ -131,8 +131,8 @@ func imageOf(t testing.TB, arch string) (v1.Image, []string) {
 	return img, plain
 }
 
-// world is a registry with what a test wants in the way of its requests.
-type world struct {
+// harness is a registry with what a test wants in the way of its requests.
+type harness struct {
 	*httptest.Server
 	host string
 	mu   sync.Mutex
@@ -142,9 +142,9 @@ type world struct {
 	account string
 }
 
-func newWorld(t testing.TB, secure bool) *world {
+func newHarness(t testing.TB, secure bool) *harness {
 	t.Helper()
-	w := &world{}
+	w := &harness{}
 	real := registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true))
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
@@ -171,18 +171,18 @@ func newWorld(t testing.TB, secure bool) *world {
 	return w
 }
 
-func (w *world) set(meddle func(http.ResponseWriter, *http.Request) bool) {
+func (w *harness) set(meddle func(http.ResponseWriter, *http.Request) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.meddle = meddle
 }
 
-func (w *world) authority() []byte {
+func (w *harness) authority() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.Certificate().Raw})
 }
 
 // push puts something into the registry and returns its reference.
-func (w *world) push(t testing.TB, repo string, what remote.Taggable) string {
+func (w *harness) push(t testing.TB, repo string, what remote.Taggable) string {
 	t.Helper()
 	ref, err := name.ParseReference(w.host+"/"+repo, name.Insecure)
 	if err != nil {
@@ -263,7 +263,7 @@ func wantCode(t testing.TB, err error, code sandbox.Code, text string) {
 }
 
 func TestRegistry(t *testing.T) {
-	w := newWorld(t, true)
+	w := newHarness(t, true)
 	w.account = "me:secret"
 	img, plain := imageOf(t, platform.Architecture)
 	other, _ := imageOf(t, "s390x")
@@ -336,9 +336,9 @@ func TestRegistry(t *testing.T) {
 }
 
 // No way leads to the server's own network, whoever points there.
-func TestOwnWorld(t *testing.T) {
-	metadata := newWorld(t, false) // what nobody may reach
-	w := newWorld(t, false)
+func TestInternalAddresses(t *testing.T) {
+	metadata := newHarness(t, false) // what nobody may reach
+	w := newHarness(t, false)
 	img, plain := imageOf(t, platform.Architecture)
 	ref := w.push(t, "app:1", img)
 	_, port, _ := net.SplitHostPort(metadata.host)
@@ -438,7 +438,7 @@ func TestOwnWorld(t *testing.T) {
 }
 
 func TestMirrors(t *testing.T) {
-	origin, first, second := newWorld(t, false), newWorld(t, false), newWorld(t, false)
+	origin, first, second := newHarness(t, false), newHarness(t, false), newHarness(t, false)
 	img, plain := imageOf(t, platform.Architecture)
 	ref := origin.push(t, "org/app:1", img)
 	second.push(t, "cache/org/app:1", img)
@@ -484,7 +484,7 @@ func TestMirrors(t *testing.T) {
 
 // broken answers with something else than was stored.
 func TestBrokenAnswers(t *testing.T) {
-	w := newWorld(t, false)
+	w := newHarness(t, false)
 	img, plain := imageOf(t, platform.Architecture)
 	ref := w.push(t, "app:1", img)
 	manifest, err := img.Manifest()

@@ -32,7 +32,7 @@ const (
 // guardedTransport sends requests to registries. Redirects and token servers go through
 // it too.
 type guardedTransport struct {
-	world    *egress.HostWorld
+	internal *egress.InternalAddrs
 	private  map[string]bool // hosts that may have addresses of the server's own network
 	insecure map[string]bool // hosts that need no valid TLS
 	proxy    func(*http.Request) (*url.URL, error)
@@ -46,7 +46,7 @@ type guardedTransport struct {
 
 func newGuardedTransport(cfg Config, private, insecure map[string]bool) (*guardedTransport, error) {
 	w := &guardedTransport{
-		world: egress.NewHostWorld(nil), private: private, insecure: insecure, proxy: cfg.Proxy, stall: cfg.Stall,
+		internal: egress.NewInternalAddrs(nil), private: private, insecure: insecure, proxy: cfg.Proxy, stall: cfg.Stall,
 		lookup: net.DefaultResolver.LookupNetIP,
 	}
 	if w.proxy == nil {
@@ -194,7 +194,7 @@ func (b *watchedBody) Close() error {
 func (w *guardedTransport) checkBeforeProxy(ctx context.Context, host string) error {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if addr, err := netip.ParseAddr(host); err == nil {
-		if w.world.Has(addr) {
+		if w.internal.Has(addr) {
 			return errPrivate
 		}
 		return nil
@@ -211,7 +211,7 @@ func (w *guardedTransport) checkBeforeProxy(ctx context.Context, host string) er
 	}
 	found, _ := w.lookup(ctx, "ip", host) // only the proxy may be able to resolve the name
 	for _, addr := range found {
-		if w.world.Has(addr) {
+		if w.internal.Has(addr) {
 			return errPrivate
 		}
 	}
@@ -222,7 +222,7 @@ func (w *guardedTransport) checkBeforeProxy(ctx context.Context, host string) er
 // resolved.
 func (w *guardedTransport) refusePrivate(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
-	if err != nil || w.world.Has(at.Addr()) {
+	if err != nil || w.internal.Has(at.Addr()) {
 		return errPrivate
 	}
 	return nil

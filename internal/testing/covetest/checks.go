@@ -10,12 +10,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Told is how soon a failure must be known; the goal is 2 s, and tests allow
-// for a busy machine. Calls to an agent that is silent end after 30 s by
-// themselves: what nobody was told of must not pass for told.
-const Told = 25 * time.Second
+// DetectionLimit is how soon the daemon must notice a failure. The goal is 2 s, and
+// tests allow for a busy machine. It is shorter than the 30 s after which calls to a
+// silent agent end by themselves, so that such an end does not pass for detection.
+const DetectionLimit = 25 * time.Second
 
-// Small is a sandbox that costs little; what a proof needs is set above it.
+// Small is a request for a sandbox that costs little, changed as a test needs.
 func Small(change ...func(*sandbox.CreateRequest)) sandbox.CreateRequest {
 	req := sandbox.CreateRequest{Resources: sandbox.Resources{VCPUs: 1, MemoryMiB: 256, DiskMiB: 64, MaxPIDs: 128}}
 	for _, f := range change {
@@ -24,7 +24,7 @@ func Small(change ...func(*sandbox.CreateRequest)) sandbox.CreateRequest {
 	return req
 }
 
-// Shows checks what a line writes in a sandbox.
+// Shows checks the output of a shell line in a sandbox.
 func (d *Daemon) Shows(t testing.TB, id, line, want string) {
 	t.Helper()
 	if got := strings.TrimSpace(d.Sh(t, id, line)); got != want {
@@ -40,10 +40,9 @@ func WantCode(t testing.TB, err error, want sandbox.Code) {
 	}
 }
 
-// Agrees checks that every sandbox said to be running runs, that of
-// every other one nothing is left, and that the machine has none that the
-// daemon does not know.
-func (d *Daemon) Agrees(t testing.TB, ids map[string]bool) {
+// CheckConsistent checks that every sandbox recorded as running does run, that nothing
+// is left of any other, and that no cell runs that the daemon does not know.
+func (d *Daemon) CheckConsistent(t testing.TB, ids map[string]bool) {
 	t.Helper()
 	all := []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}
 	list, err := d.Client.List(t.Context(), sandbox.ListRequest{States: all, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
@@ -72,7 +71,7 @@ func (d *Daemon) Agrees(t testing.TB, ids map[string]bool) {
 		dirs, living = d.CellDirs(), d.Living()
 		return slices.Equal(dirs, running) && slices.Equal(living, running)
 	}
-	if !Eventually(Told, agree) {
+	if !Eventually(DetectionLimit, agree) {
 		t.Errorf("the daemon has running %v, but there are directories of %v and cells of %v", running, dirs, living)
 	}
 }
@@ -89,7 +88,8 @@ func EndCell(t testing.TB, pid int) {
 	}
 }
 
-// Call runs f apart. Its result must come soon after the victim has died.
+// Call runs f in a goroutine. The result of Call fails the test unless f returns soon
+// after the victim has died.
 func Call(f func() error) func(t testing.TB) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -98,19 +98,19 @@ func Call(f func() error) func(t testing.TB) error {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(Told):
+		case <-time.After(DetectionLimit):
 			t.Errorf("the call in flight hangs")
 			return nil
 		}
 	}
 }
 
-// Wait waits until what was begun is done.
+// Wait waits until done is closed, for at most a minute.
 func Wait(t testing.TB, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:
 	case <-time.After(time.Minute):
-		t.Fatal("what was begun does not go on")
+		t.Fatal("nothing happened for a minute")
 	}
 }

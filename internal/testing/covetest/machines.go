@@ -257,9 +257,9 @@ const look = `cd /workspace/w 2>/dev/null && shopt -s dotglob globstar nullglob 
 [ ${#files[@]} = 0 ] || sha256sum "${files[@]}"
 `
 
-// Witness starts the process in a sandbox that holds a word in its memory, and
-// makes the directory whose files are looked at.
-func (d *Daemon) Witness(ctx context.Context, id, word string) error {
+// StartWitness starts a process in a sandbox that holds a word in its memory, and makes
+// the directory whose files [Daemon.Look] reads.
+func (d *Daemon) StartWitness(ctx context.Context, id, word string) error {
 	job, err := d.Client.Exec(ctx, id, sandbox.ExecRequest{Command: []string{"bash", "-c", witness, word}, Background: true}, nil)
 	if err != nil {
 		return fmt.Errorf("start the witness: %w", err)

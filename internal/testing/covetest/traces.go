@@ -43,7 +43,7 @@ func (d *Daemon) Traces(ids ...string) []string {
 func (d *Daemon) NoTraces(t testing.TB, ids ...string) {
 	t.Helper()
 	var left []string
-	if !Eventually(Told, func() bool { left = d.Traces(ids...); return len(left) == 0 }) {
+	if !Eventually(DetectionLimit, func() bool { left = d.Traces(ids...); return len(left) == 0 }) {
 		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 	}
 }

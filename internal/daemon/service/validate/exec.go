@@ -96,26 +96,26 @@ func command(req *sandbox.ExecRequest) error {
 }
 
 func execTimes(req *sandbox.ExecRequest) error {
-	if req.Background && req.HandoverMS != 0 {
+	if req.Background && req.DetachAfterMS != 0 {
 		return Errorf("handover_ms is for foreground commands; leave it out with background")
 	}
-	if err := Range("handover_ms", req.HandoverMS, 0, MaxMillis); err != nil {
+	if err := Range("handover_ms", req.DetachAfterMS, 0, MaxMillis); err != nil {
 		return err
 	}
 	longest := sandbox.MaxExecTimeout.Milliseconds()
 	// A caller that stops waiting long before lets the command go on as a job.
-	handedOver := 0 < req.HandoverMS && req.HandoverMS <= longest
-	if handedOver {
-		longest = sandbox.HandedOverTimeout.Milliseconds()
+	detached := 0 < req.DetachAfterMS && req.DetachAfterMS <= longest
+	if detached {
+		longest = sandbox.DetachedTimeout.Milliseconds()
 	}
 	switch t := req.TimeoutMS; {
 	case req.Background && t == -1:
 		req.TimeoutMS = 0
 	case req.Background:
 		return Range("timeout_ms", t, -1, MaxMillis)
-	case t == -1 && handedOver:
+	case t == -1 && detached:
 		req.TimeoutMS = 0
-	case t == 0 && handedOver:
+	case t == 0 && detached:
 		req.TimeoutMS = longest
 	case t == 0:
 		req.TimeoutMS = sandbox.DefaultExecTimeout.Milliseconds()

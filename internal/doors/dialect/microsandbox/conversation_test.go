@@ -57,7 +57,7 @@ func ownURL(t *testing.T, d *covetest.Daemon) string {
 func doors(t *testing.T, d *covetest.Daemon) map[string]dialecttest.Door {
 	own := ownURL(t, d)
 	return map[string]dialecttest.Door{
-		"hasty":    dialecttest.InProcess(t, d, mcpserver.Config{Dialect: microsandbox.Name, Handover: time.Second}),
+		"hasty":    dialecttest.InProcess(t, d, mcpserver.Config{Dialect: microsandbox.Name, DetachAfter: time.Second}),
 		"stdio":    dialecttest.Stdio(d, microsandbox.Name),
 		"own port": func() mcp.Transport { return &mcp.StreamableClientTransport{Endpoint: own + "/mcp"} },
 	}

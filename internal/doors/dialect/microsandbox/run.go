@@ -206,9 +206,9 @@ func exec(ctx context.Context, c *call, id string, req sandbox.ExecRequest) (*sa
 		out.add(e.Stream, e.Data)
 		return nil
 	}
-	req.HandoverMS, req.KeepBytes = attachAfter.Milliseconds(), maxOutput
-	if c.Handover > 0 {
-		req.HandoverMS = c.Handover.Milliseconds()
+	req.DetachAfterMS, req.KeepBytes = attachAfter.Milliseconds(), maxOutput
+	if c.DetachAfter > 0 {
+		req.DetachAfterMS = c.DetachAfter.Milliseconds()
 	}
 	job, err := c.Service.Exec(ctx, id, req, sink)
 	for err == nil && job.State == sandbox.JobRunning {

@@ -102,20 +102,20 @@ func send(t *testing.T, method, url string, header http.Header, body string) (*h
 	return res, string(data)
 }
 
-// world is a server without sandboxes, of which one key is known: "cove_key".
-type world struct {
+// harness is a server without sandboxes, of which one key is known: "cove_key".
+type harness struct {
 	url, dir string
 	trusted  bool
 }
 
-func newWorld(t *testing.T) *world {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	return worldOf(t, local.New(t))
+	return harnessOf(t, local.New(t))
 }
 
-func worldOf(t *testing.T, svc sandbox.Service) *world {
+func harnessOf(t *testing.T, svc sandbox.Service) *harness {
 	t.Helper()
-	w := &world{dir: t.TempDir()}
+	w := &harness{dir: t.TempDir()}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	mcp, err := mcpserver.NewHTTP(mcpserver.Config{Service: svc, Log: log, HostChecked: true, Dialect: microsandbox.Name})
 	if err != nil {
@@ -147,7 +147,7 @@ func worldOf(t *testing.T, svc sandbox.Service) *world {
 }
 
 func TestRefusals(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.trusted = true
 	exchanges(t, "testdata/rpc/local", w.url)
 }
@@ -159,7 +159,7 @@ const (
 
 // Who may come in, where, and what they are told otherwise.
 func TestKeys(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	now := time.Now()
 	keyFor := func(namespace string, issued, expires time.Time) string {
 		signing, err := microsandbox.MakeServerKey(w.dir, false)
@@ -295,7 +295,7 @@ func (s *hurried) RunCode(_ context.Context, _ string, req sandbox.RunCodeReques
 // Code without a timeout has an hour, which is also the most.
 func TestCodeHasAnHour(t *testing.T) {
 	svc := &hurried{Service: local.New(t)}
-	w := worldOf(t, svc)
+	w := harnessOf(t, svc)
 	w.trusted = true
 	for _, timeout := range []string{"", `,"timeout":7`, `,"timeout":7200`} {
 		body := `{"jsonrpc":"2.0","id":1,"method":"sandbox.repl.run","params":{"sandbox":"a","namespace":"default","language":"python","code":"1"` + timeout + `}}`
@@ -312,7 +312,7 @@ func TestCodeHasAnHour(t *testing.T) {
 // for others.
 func TestLongCallsLeaveRoom(t *testing.T) {
 	svc := &slow{Service: local.New(t), listing: make(chan struct{}), done: make(chan struct{})}
-	w := worldOf(t, svc)
+	w := harnessOf(t, svc)
 	w.trusted = true
 	const calls = 12
 	var wg sync.WaitGroup
@@ -351,7 +351,7 @@ func TestLongCallsLeaveRoom(t *testing.T) {
 
 // A key that the product's server has made, with that server's key.
 func TestProductsKey(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	if err := os.WriteFile(filepath.Join(w.dir, microsandbox.KeyFile), []byte("0123456789abcdefghijABCDEFGHIJ01\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 
 // The product's example: a desktop is seen, and used. The template has the
 // product's name here, and is made of this machine's programs.
-func testComputer(t *testing.T, w *world) {
+func testComputer(t *testing.T, w *harness) {
 	s := w.open(t)
 	dialecttest.BuildScreen(t, w.Daemon, "ubuntu-desktop")
 	converse(t, w, "testdata/computer")

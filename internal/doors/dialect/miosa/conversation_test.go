@@ -92,29 +92,29 @@ func TestConversations(t *testing.T) {
 // revision is the protocol's newest that has sessions.
 const revision = "2025-11-25"
 
-// world is a daemon with a way to its tools.
-type world struct {
+// harness is a daemon with a way to its tools.
+type harness struct {
 	*covetest.Daemon
-	// open connects as the world's clients do.
+	// open connects as the harness's clients do.
 	open func(t *testing.T) *mcp.ClientSession
 	// hasty connects to a server for which a command that runs for some seconds
 	// goes on as a job.
 	hasty func(t *testing.T) *mcp.ClientSession
 }
 
-// localWorld is a daemon of an ordinary user's that asks for no key, used on
+// localHarness is a daemon of an ordinary user's that asks for no key, used on
 // standard input and output.
-func localWorld(t *testing.T) *world {
+func localHarness(t *testing.T) *harness {
 	t.Helper()
 	d := covetest.Borrow(t, dialecttest.Ordinary())
 	connect := func(door func(t *testing.T) dialecttest.Door) func(t *testing.T) *mcp.ClientSession {
 		return func(t *testing.T) *mcp.ClientSession { return dialecttest.Connect(t, door(t)(), revision) }
 	}
-	return &world{
+	return &harness{
 		Daemon: d,
 		open:   connect(func(*testing.T) dialecttest.Door { return dialecttest.Stdio(d, miosa.Name) }),
 		hasty: connect(func(t *testing.T) dialecttest.Door {
-			return dialecttest.InProcess(t, d, mcpserver.Config{Dialect: miosa.Name, Handover: 4 * time.Second})
+			return dialecttest.InProcess(t, d, mcpserver.Config{Dialect: miosa.Name, DetachAfter: 4 * time.Second})
 		}),
 	}
 }
@@ -122,19 +122,19 @@ func localWorld(t *testing.T) *world {
 // seedScopes are those that the product tells people to give a key for agents.
 var seedScopes = []sandbox.Scope{sandbox.ScopeSandboxesWrite, sandbox.ScopeComputersWrite, sandbox.ScopeFilesWrite}
 
-// remoteWorld is a daemon of an ordinary user's with keys like the product's,
+// remoteHarness is a daemon of an ordinary user's with keys like the product's,
 // used over HTTP.
-func remoteWorld(t *testing.T) *world {
+func remoteHarness(t *testing.T) *harness {
 	t.Helper()
 	opts := dialecttest.Ordinary("--key-prefix", "msk_u_")
 	opts.Dev = false
-	w := &world{Daemon: covetest.Borrow(t, opts)}
+	w := &harness{Daemon: covetest.Borrow(t, opts)}
 	key := w.key(t, sandbox.DefaultTeam, seedScopes...)
 	w.open = func(t *testing.T) *mcp.ClientSession { return dialecttest.Connect(t, w.http(key), revision) }
 	return w
 }
 
-func (w *world) key(t *testing.T, team string, scopes ...sandbox.Scope) string {
+func (w *harness) key(t *testing.T, team string, scopes ...sandbox.Scope) string {
 	t.Helper()
 	k, err := w.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "test", Team: team, Scopes: scopes})
 	if err != nil {
@@ -147,7 +147,7 @@ func (w *world) key(t *testing.T, team string, scopes ...sandbox.Scope) string {
 }
 
 // http is the way over HTTP with a key.
-func (w *world) http(key string) mcp.Transport {
+func (w *harness) http(key string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: w.URL + "/mcp/" + miosa.Name, HTTPClient: &http.Client{Transport: bearer(key)}}
 }
 
@@ -161,7 +161,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // converse has the conversations of a directory.
-func converse(t *testing.T, w *world, scripts string) {
+func converse(t *testing.T, w *harness, scripts string) {
 	dialecttest.Conversations(t, miosa.New(), scripts, func(t *testing.T) (dialecttest.Caller, func(string) string) {
 		t.Cleanup(func() { dialecttest.KillAll(t, w.Daemon) })
 		return once(t, dialecttest.Over(w.open(t))), hide

@@ -141,8 +141,8 @@ func (c *call) follow(ctx context.Context, id string, in *execArgs, out *collect
 	if err != nil {
 		return nil, err
 	}
-	wait := min(cmp.Or(c.Handover, c.timeout(), patience), sandbox.MaxExecTimeout)
-	last, err := c.Service.Attach(ctx, job.SandboxID, job.ID, sandbox.AttachRequest{DetachMS: wait.Milliseconds()}, out.take)
+	wait := min(cmp.Or(c.DetachAfter, c.timeout(), patience), sandbox.MaxExecTimeout)
+	last, err := c.Service.Attach(ctx, job.SandboxID, job.ID, sandbox.AttachRequest{DetachAfterMS: wait.Milliseconds()}, out.take)
 	if err == nil {
 		return last, nil
 	}

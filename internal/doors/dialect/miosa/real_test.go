@@ -28,7 +28,7 @@ const patience = 90 * time.Second
 func TestRealLocal(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
-	w := localWorld(t)
+	w := localHarness(t)
 	t.Run("errors", func(t *testing.T) { converse(t, w, "testdata/memory") })
 	t.Run("conversations", func(t *testing.T) { converse(t, w, "testdata/real") })
 	t.Run("next.js", func(t *testing.T) { testNextJS(t, w) })
@@ -43,7 +43,7 @@ func TestRealLocal(t *testing.T) {
 func TestRealRemote(t *testing.T) {
 	t.Parallel()
 	needs.GVisor(t)
-	w := remoteWorld(t)
+	w := remoteHarness(t)
 	t.Run("conversations", func(t *testing.T) { converse(t, w, "testdata/real") })
 	t.Run("scopes", func(t *testing.T) { testScopes(t, w) })
 	t.Run("sessions", func(t *testing.T) { testSessions(t, w) })
@@ -85,7 +85,7 @@ func get(t *testing.T, d *covetest.Daemon, link string) (status int, body string
 // dependencies, a component and its preview, a build that fails and is mended.
 // What is called next here is a small program with the same commands, since
 // there is no Internet.
-func testNextJS(t *testing.T, w *world) {
+func testNextJS(t *testing.T, w *harness) {
 	s := w.hasty(t)
 	box := dialecttest.Ask(t, s, "sandbox_create", `{ "template": "nextjs" }`)
 	if box["template"] != "nextjs" || box["status"] != "running" {
@@ -165,7 +165,7 @@ func await(t *testing.T, s *mcp.ClientSession, out map[string]any) map[string]an
 	return out
 }
 
-func testJobs(t *testing.T, w *world) {
+func testJobs(t *testing.T, w *harness) {
 	s := w.open(t)
 	box := dialecttest.Ask(t, s, "sandbox_create", `{}`)
 	lines := await(t, s, dialecttest.Ask(t, s, "sandbox_exec_background", `{"command":"for i in $(seq 300); do echo $i; done; echo error >&2; exit 3"}`))
@@ -213,7 +213,7 @@ func testJobs(t *testing.T, w *world) {
 
 // One sandbox is used by this dialect, by others and by the daemon's own client,
 // all at once.
-func testTogether(t *testing.T, w *world) {
+func testTogether(t *testing.T, w *harness) {
 	s := w.open(t)
 	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{"name":"shared"}`)["id"].(string)
 	dial := func(name string) *mcp.ClientSession {
@@ -280,7 +280,7 @@ func testTogether(t *testing.T, w *world) {
 }
 
 // A client's own variables mean what they do to the product.
-func testEnvironment(t *testing.T, w *world) {
+func testEnvironment(t *testing.T, w *harness) {
 	open := func(env ...string) (*mcp.ClientSession, *strings.Builder) {
 		cmd := w.Command(context.Background(), "mcp", "--dialect", miosa.Name)
 		var log strings.Builder
@@ -324,7 +324,7 @@ func testEnvironment(t *testing.T, w *world) {
 
 // The variables of a client that is configured for the product's own service,
 // pointed at ours.
-func testRemoteEnvironment(t *testing.T, w *world) {
+func testRemoteEnvironment(t *testing.T, w *harness) {
 	open := func(key string) *mcp.ClientSession {
 		cmd := w.Command(context.Background(), "mcp", "--dialect", miosa.Name)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.StateDir, "MIOSA_API_URL=" + w.URL, "MIOSA_API_KEY=" + key}

@@ -18,7 +18,7 @@ import (
 )
 
 // A key does what its scopes say, to its team's sandboxes.
-func testScopes(t *testing.T, w *world) {
+func testScopes(t *testing.T, w *harness) {
 	owner := w.open(t)
 	id, _ := dialecttest.Ask(t, owner, "sandbox_create", `{"name":"owned"}`)["id"].(string)
 	dialecttest.Ask(t, owner, "file_write", `{"path":"/tmp/f","content":"x"}`)
@@ -100,7 +100,7 @@ func testScopes(t *testing.T, w *world) {
 
 // Each session has its own active sandbox, and a client without sessions has
 // none.
-func testSessions(t *testing.T, w *world) {
+func testSessions(t *testing.T, w *harness) {
 	one, two := w.open(t), w.open(t)
 	first := dialecttest.Ask(t, one, "sandbox_create", `{}`)["id"]
 	if text := refused(t, two, "sandbox_get", `{}`); !strings.Contains(text, "no active sandbox") {
@@ -133,7 +133,7 @@ func testSessions(t *testing.T, w *world) {
 }
 
 // Lines come as progress while the command runs, and all of them in the result.
-func testStream(t *testing.T, w *world) {
+func testStream(t *testing.T, w *harness) {
 	var mu sync.Mutex
 	var told []string
 	first := make(chan struct{}, 1000)
@@ -198,7 +198,7 @@ func testStream(t *testing.T, w *world) {
 
 // A call that its client cancels ends what it has started, in each tool that
 // waits.
-func testCancel(t *testing.T, w *world) {
+func testCancel(t *testing.T, w *harness) {
 	s := w.open(t)
 	id, _ := dialecttest.Ask(t, s, "sandbox_create", `{}`)["id"].(string)
 	for i, c := range []struct{ tool, more string }{

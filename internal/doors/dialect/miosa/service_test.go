@@ -142,7 +142,7 @@ func (s *imaginary) Attach(ctx context.Context, _, _ string, req sandbox.AttachR
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(time.Duration(req.DetachMS) * time.Millisecond):
+		case <-time.After(time.Duration(req.DetachAfterMS) * time.Millisecond):
 		}
 		job.State = sandbox.JobRunning
 	}

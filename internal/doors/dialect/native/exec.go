@@ -13,9 +13,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// handover is when a command that still runs becomes a job, unless the server
-// says otherwise: clients give up a call after 60 s.
-const handover = 45 * time.Second
+// detachAfter is when a command that still runs is detached, unless the server says
+// otherwise: clients give up a call after 60 s.
+const detachAfter = 45 * time.Second
 
 type execArgs struct {
 	sandboxRef
@@ -49,7 +49,7 @@ func runCommand(ctx context.Context, c *dialect.Call, in execArgs) (*reply[execR
 	}
 	r.Stdin = []byte(in.Stdin)
 	if !r.Background {
-		r.HandoverMS = cmp.Or(c.Handover, handover).Milliseconds()
+		r.DetachAfterMS = cmp.Or(c.DetachAfter, detachAfter).Milliseconds()
 	}
 	var out collector
 	out.stdout, out.stderr = newCapture(maxStreamBytes), newCapture(maxStreamBytes)
@@ -130,7 +130,7 @@ func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *col
 		if timeout > 0 {
 			hints = append(hints, fmt.Sprintf("it is killed %s after its start, its timeout_ms", seconds(timeout.Milliseconds())))
 		} else if !background {
-			hints = append(hints, fmt.Sprintf("it is killed %s after its start; set background for work that takes longer", seconds(sandbox.HandedOverTimeout.Milliseconds())))
+			hints = append(hints, fmt.Sprintf("it is killed %s after its start; set background for work that takes longer", seconds(sandbox.DetachedTimeout.Milliseconds())))
 		}
 	case endHint(job) != "":
 		hints = append(hints, endHint(job))

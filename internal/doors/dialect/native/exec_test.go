@@ -29,15 +29,15 @@ func (s *slow) Exec(_ context.Context, _ string, req sandbox.ExecRequest, sink s
 	return &sandbox.Job{ID: "job-9", State: sandbox.JobRunning, StartedAt: time.Now()}, nil
 }
 
-func TestHandover(t *testing.T) {
+func TestDetach(t *testing.T) {
 	tests := []struct {
-		name, args string
-		want       sandbox.ExecRequest
-		handover   time.Duration
+		name, args  string
+		want        sandbox.ExecRequest
+		detachAfter time.Duration
 	}{
-		{"default", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", HandoverMS: 45_000}, 0},
-		{"long", `{"sandbox":"s","shell":"make","timeout_ms":600000}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 600_000, HandoverMS: 45_000}, 0},
-		{"as the server says", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", HandoverMS: 2000}, 2 * time.Second},
+		{"default", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", DetachAfterMS: 45_000}, 0},
+		{"long", `{"sandbox":"s","shell":"make","timeout_ms":600000}`, sandbox.ExecRequest{Shell: "make", TimeoutMS: 600_000, DetachAfterMS: 45_000}, 0},
+		{"as the server says", `{"sandbox":"s","shell":"make"}`, sandbox.ExecRequest{Shell: "make", DetachAfterMS: 2000}, 2 * time.Second},
 		{"background", `{"sandbox":"s","shell":"make","background":true}`, sandbox.ExecRequest{Shell: "make", Background: true}, 0},
 		{"background with a limit", `{"sandbox":"s","shell":"make","background":true,"timeout_ms":5}`, sandbox.ExecRequest{Shell: "make", Background: true, TimeoutMS: 5}, 0},
 	}
@@ -45,7 +45,7 @@ func TestHandover(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := &slow{}
 			var status []string
-			c := &dialect.Call{Service: svc, Args: json.RawMessage(tt.args), Handover: tt.handover, Status: func(s string) { status = append(status, s) }, Output: func(dialect.Output) {}, Log: slog.New(slog.DiscardHandler)}
+			c := &dialect.Call{Service: svc, Args: json.RawMessage(tt.args), DetachAfter: tt.detachAfter, Status: func(s string) { status = append(status, s) }, Output: func(dialect.Output) {}, Log: slog.New(slog.DiscardHandler)}
 			res, err := dialect.Invoke(t.Context(), New(), named("sandbox_exec"), c)
 			if err != nil || res.IsError {
 				t.Fatal(res, err)

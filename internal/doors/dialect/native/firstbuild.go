@@ -60,7 +60,7 @@ func firstBuild(ctx context.Context, c *dialect.Call, name string) (*sandbox.Bui
 	}
 	c.Status("building template " + t.Name)
 	enough := errors.New("enough")
-	bounded, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Handover, handover), enough)
+	bounded, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.DetachAfter, detachAfter), enough)
 	defer cancel()
 	ended, err := c.Service.FollowBuild(bounded, b.ID, func(ev sandbox.BuildEvent) error {
 		if ev.Step != "" {

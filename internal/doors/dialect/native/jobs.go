@@ -182,7 +182,7 @@ func waitJob(ctx context.Context, c *dialect.Call, sb, id string, waitMS int64) 
 	c.Status("waiting for the job to exit")
 	// Only the exit matters here, so the stream starts where the output ends.
 	return c.Service.Attach(ctx, sb, id, sandbox.AttachRequest{
-		StdoutOffset: job.StdoutBytes, StderrOffset: job.StderrBytes, DetachMS: waitMS,
+		StdoutOffset: job.StdoutBytes, StderrOffset: job.StderrBytes, DetachAfterMS: waitMS,
 	}, func(sandbox.JobEvent) error { return nil })
 }
 

@@ -235,7 +235,7 @@ var argumentLimits = map[string]limit{
 	"sandbox_diff.limit":                between(1, sandbox.DefaultDiffLimit),
 	"sandbox_exec.command":              items(1, 4096, length(0, maxArgument)),
 	"sandbox_exec.shell":                length(1, maxArgument),
-	"sandbox_exec.timeout_ms":           between(1, sandbox.HandedOverTimeout.Milliseconds()),
+	"sandbox_exec.timeout_ms":           between(1, sandbox.DetachedTimeout.Milliseconds()),
 	"sandbox_stats.minutes":             between(1, int64(sandbox.StatsRetention/time.Minute)),
 	"sandbox_stats.sandbox":             optionalRef,
 	"sandbox_try.commands":              items(1, sandbox.MaxForks, length(1, maxArgument)),

@@ -106,7 +106,7 @@ var numbers = strings.NewReplacer(
 	"{DefaultMaxPIDs}", strconv.Itoa(sandbox.DefaultMaxPIDs),
 	"{DefaultVolumeMiB}", strconv.Itoa(sandbox.DefaultVolumeMiB),
 	"{DefaultPreviewLink}", strconv.Itoa(int(sandbox.DefaultPreviewLink.Seconds())),
-	"{HandedOverTimeout}", strconv.Itoa(int(sandbox.HandedOverTimeout.Milliseconds())),
+	"{DetachedTimeout}", strconv.Itoa(int(sandbox.DetachedTimeout.Milliseconds())),
 	"{codeTimeout}", strconv.Itoa(int(codeTimeout.Milliseconds())),
 	"{defaultScroll}", strconv.Itoa(defaultScroll),
 	"{toolsets}", further(),

@@ -39,7 +39,7 @@ func TestRealPreviewIsPublic(t *testing.T) {
 	}
 }
 
-// What deny_out has, and the host's own world, is blocked; what was tried is in
+// What deny_out has, and internal addresses, is blocked; what was tried is in
 // the log, and looking at that wakes nobody.
 func TestRealEgress(t *testing.T) {
 	needs.GVisor(t)

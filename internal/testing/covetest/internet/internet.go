@@ -43,7 +43,7 @@ var (
 		// Well-known resolvers.
 		netip.MustParseAddr("1.1.1.1"), netip.MustParseAddr("8.8.8.8"),
 	}
-	// Private are servers of the host's own world.
+	// Private are servers at internal addresses.
 	Private = []netip.Addr{
 		netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("172.16.0.5"), netip.MustParseAddr("192.168.1.5"),
 		netip.MustParseAddr("100.64.0.5"), netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("100.100.100.200"),

@@ -24,8 +24,8 @@ const goodKey = "cpk_0123456789abcdefghijklmnop"
 
 const goodLink = "v1.1893456000.c2lnbmF0dXJlLW9mLXRoZS1saW5r"
 
-// world is previews of two sandboxes, whose ports are listeners of the test.
-type world struct {
+// harness is previews of two sandboxes, whose ports are listeners of the test.
+type harness struct {
 	sandbox.Previews // what is not needed panics
 
 	mu      sync.Mutex
@@ -37,7 +37,7 @@ type world struct {
 	hold    chan struct{}
 }
 
-func (w *world) VisitPreview(ctx context.Context, v sandbox.PreviewVisit) (*sandbox.Preview, error) {
+func (w *harness) VisitPreview(ctx context.Context, v sandbox.PreviewVisit) (*sandbox.Preview, error) {
 	w.mu.Lock()
 	hold := w.hold
 	w.mu.Unlock()
@@ -65,7 +65,7 @@ func (w *world) VisitPreview(ctx context.Context, v sandbox.PreviewVisit) (*sand
 	return &sandbox.Preview{ID: "prv-" + v.Label, SandboxID: v.Label[strings.IndexByte(v.Label, '-')+1:], Access: access, URL: "http://" + v.Label + ".localhost"}, nil
 }
 
-func (w *world) DialPreview(ctx context.Context, p *sandbox.Preview) (net.Conn, error) {
+func (w *harness) DialPreview(ctx context.Context, p *sandbox.Preview) (net.Conn, error) {
 	w.mu.Lock()
 	w.dials++
 	addr := w.ports[strings.TrimPrefix(p.ID, "prv-")]
@@ -79,14 +79,14 @@ func (w *world) DialPreview(ctx context.Context, p *sandbox.Preview) (net.Conn, 
 
 const label = "3000-sbx-abc"
 
-// newWorld serves a handler as the port of a private preview, label, and as
+// newHarness serves a handler as the port of a private preview, label, and as
 // that of a public one, 3001-sbx-abc, and everything at front.
-func newWorld(t *testing.T, inside http.Handler) (*world, *httptest.Server) {
+func newHarness(t *testing.T, inside http.Handler) (*harness, *httptest.Server) {
 	t.Helper()
 	server := httptest.NewServer(inside)
 	t.Cleanup(server.Close)
 	addr := server.Listener.Addr().String()
-	w := &world{
+	w := &harness{
 		visits: map[string]error{}, removed: map[string]bool{},
 		public: map[string]bool{"3001-sbx-abc": true, "3001-sbx-evil": true},
 		ports:  map[string]string{label: addr, "3001-sbx-abc": addr, "3001-sbx-evil": addr, "3002-sbx-abc": addr},
@@ -95,13 +95,13 @@ func newWorld(t *testing.T, inside http.Handler) (*world, *httptest.Server) {
 }
 
 // serve serves previews as the daemon does, beside an API that says so.
-func serve(t *testing.T, w *world, change func(*Proxy)) *httptest.Server {
+func serve(t *testing.T, w *harness, change func(*Proxy)) *httptest.Server {
 	t.Helper()
 	return serveFor(t, w, change, time.Minute)
 }
 
 // serveFor is serve with the time that a client has for a request's header.
-func serveFor(t *testing.T, w *world, change func(*Proxy), header time.Duration) *httptest.Server {
+func serveFor(t *testing.T, w *harness, change func(*Proxy), header time.Duration) *httptest.Server {
 	t.Helper()
 	p := New(Config{Previews: w, Names: []string{"api.localhost"}, Log: slog.New(slog.DiscardHandler)})
 	p.recheck = 50 * time.Millisecond

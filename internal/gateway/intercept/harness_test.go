@@ -44,8 +44,8 @@ const patience = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a sandbox's gateway with hosts behind it.
-type world struct {
+// harness is a sandbox's gateway with hosts behind it.
+type harness struct {
 	t    *testing.T
 	x    *Interceptor
 	ca   *Authority // of the sandbox
@@ -82,9 +82,9 @@ func tell(values map[string]string) engine.Values {
 	}
 }
 
-func newWorld(t *testing.T) *world {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	w := &world{t: t, hosts: map[string]string{}, port: 443}
+	w := &harness{t: t, hosts: map[string]string{}, port: 443}
 	var err error
 	if w.ca, err = LoadAuthority(t.TempDir()); err != nil {
 		t.Fatal(err)
@@ -113,12 +113,12 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) set(b engine.Binding, v string) {
+func (w *harness) set(b engine.Binding, v string) {
 	w.t.Helper()
 	w.setAction(b, v, sandbox.PlaceholderForward)
 }
 
-func (w *world) setAction(b engine.Binding, v string, action sandbox.PlaceholderAction) {
+func (w *harness) setAction(b engine.Binding, v string, action sandbox.PlaceholderAction) {
 	w.t.Helper()
 	if err := w.x.Set([]engine.Binding{b}, tell(map[string]string{b.Placeholder: v}), action); err != nil {
 		w.t.Fatal(err)
@@ -126,7 +126,7 @@ func (w *world) setAction(b engine.Binding, v string, action sandbox.Placeholder
 }
 
 // certificate returns one of the hosts' authority.
-func (w *world) certificate(names ...string) tls.Certificate {
+func (w *harness) certificate(names ...string) tls.Certificate {
 	w.t.Helper()
 	return certify(w.t, w.web, names...)
 }
@@ -153,12 +153,12 @@ func certify(t *testing.T, a *Authority, names ...string) tls.Certificate {
 }
 
 // host starts a TLS server that answers for names.
-func (w *world) host(h http.Handler, names ...string) *httptest.Server {
+func (w *harness) host(h http.Handler, names ...string) *httptest.Server {
 	w.t.Helper()
 	return w.hostTLS(h, &tls.Config{Certificates: []tls.Certificate{w.certificate(names...)}, NextProtos: []string{"h2", "http/1.1"}}, names...)
 }
 
-func (w *world) hostTLS(h http.Handler, cfg *tls.Config, names ...string) *httptest.Server {
+func (w *harness) hostTLS(h http.Handler, cfg *tls.Config, names ...string) *httptest.Server {
 	w.t.Helper()
 	srv := httptest.NewUnstartedServer(h)
 	srv.EnableHTTP2 = slices.Contains(cfg.NextProtos, "h2")
@@ -171,7 +171,7 @@ func (w *world) hostTLS(h http.Handler, cfg *tls.Config, names ...string) *httpt
 }
 
 // plainHost starts a server without TLS.
-func (w *world) plainHost(h http.Handler, names ...string) *httptest.Server {
+func (w *harness) plainHost(h http.Handler, names ...string) *httptest.Server {
 	w.t.Helper()
 	srv := httptest.NewServer(h)
 	w.t.Cleanup(srv.Close)
@@ -179,7 +179,7 @@ func (w *world) plainHost(h http.Handler, names ...string) *httptest.Server {
 	return srv
 }
 
-func (w *world) at(addr string, names ...string) {
+func (w *harness) at(addr string, names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range names {
@@ -188,7 +188,7 @@ func (w *world) at(addr string, names ...string) {
 }
 
 // connect returns a connection of the sandbox to a name.
-func (w *world) connect(name string, isTLS bool) net.Conn {
+func (w *harness) connect(name string, isTLS bool) net.Conn {
 	w.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -209,7 +209,7 @@ func (w *world) connect(name string, isTLS bool) net.Conn {
 }
 
 // intercept does the gateway's part for one connection.
-func (w *world) intercept(conn net.Conn, name string, isTLS bool) {
+func (w *harness) intercept(conn net.Conn, name string, isTLS bool) {
 	defer conn.Close()
 	c := &egress.Intercepted{
 		Conn: conn, TLS: isTLS, Name: name, Destination: netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), w.port),
@@ -228,7 +228,7 @@ func (w *world) intercept(conn net.Conn, name string, isTLS bool) {
 	}
 }
 
-func (w *world) dial(ctx context.Context, host string) (net.Conn, error) {
+func (w *harness) dial(ctx context.Context, host string) (net.Conn, error) {
 	w.mu.Lock()
 	addr := w.hosts[host]
 	w.mu.Unlock()
@@ -243,14 +243,14 @@ func (w *world) dial(ctx context.Context, host string) (net.Conn, error) {
 }
 
 // roots are what the sandbox trusts.
-func (w *world) roots() *x509.CertPool {
+func (w *harness) roots() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(w.ca.CertificatePEM())
 	return pool
 }
 
 // client is a Go client in the sandbox, of one version of HTTP.
-func (w *world) client(version int) *http.Client {
+func (w *harness) client(version int) *http.Client {
 	tr := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: w.roots()},
 		Protocols:       protocols(version == 1, version == 2, false),
@@ -264,7 +264,7 @@ func (w *world) client(version int) *http.Client {
 }
 
 // proxy lets programs in as a proxy for CONNECT would, and returns its URL.
-func (w *world) proxy() string {
+func (w *harness) proxy() string {
 	w.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -294,7 +294,7 @@ func (w *world) proxy() string {
 }
 
 // caFile writes what the sandbox trusts to a file.
-func (w *world) caFile() string {
+func (w *harness) caFile() string {
 	w.t.Helper()
 	file := filepath.Join(w.t.TempDir(), "ca.pem")
 	if err := os.WriteFile(file, w.ca.CertificatePEM(), 0o644); err != nil {
@@ -304,7 +304,7 @@ func (w *world) caFile() string {
 }
 
 // requests returns the events of kind request, and waits for n of them.
-func (w *world) requests(n int) []sandbox.NetworkEvent {
+func (w *harness) requests(n int) []sandbox.NetworkEvent {
 	w.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		w.mu.Lock()
@@ -319,7 +319,7 @@ func (w *world) requests(n int) []sandbox.NetworkEvent {
 }
 
 // reason waits for an error of the interceptor's with words in it.
-func (w *world) reason(words string) {
+func (w *harness) reason(words string) {
 	w.t.Helper()
 	var last []error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {

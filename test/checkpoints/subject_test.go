@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// world is a sandbox in which all the programs run.
-type world struct {
+// subject is a sandbox in which all the programs run.
+type subject struct {
 	d  *covetest.Daemon
 	id string
 	// hostname is what the sandbox is called.
@@ -32,7 +32,7 @@ type world struct {
 }
 
 // draws are the random numbers that programs have drawn, in all copies of a
-// world and at all times. No two are the same.
+// subject and at all times. No two are the same.
 type draws struct {
 	mu sync.Mutex
 	by map[string]string // guarded by mu
@@ -51,7 +51,7 @@ func (d *draws) add(t *testing.T, who string, numbers []string) {
 	}
 }
 
-// report is what the programs of a world say of themselves.
+// report is what the programs of a subject say of themselves.
 type report struct {
 	Answers  map[string]any     `json:"answers"`
 	Ticks    map[string]float64 `json:"ticks"`
@@ -67,10 +67,10 @@ type report struct {
 }
 
 // build starts the programs in a new sandbox and waits until all answer.
-func build(t *testing.T, d *covetest.Daemon, name string, mib int) *world {
+func build(t *testing.T, d *covetest.Daemon, name string, mib int) *subject {
 	t.Helper()
 	s := d.Create(t, sandbox.CreateRequest{Name: name, Env: map[string]string{"BORN": "in " + name}, Resources: sandbox.Resources{MemoryMiB: 2048, VCPUs: 2}})
-	w := &world{d: d, id: s.ID, hostname: name, drawn: &draws{by: map[string]string{}}}
+	w := &subject{d: d, id: s.ID, hostname: name, drawn: &draws{by: map[string]string{}}}
 	for path, text := range map[string]string{"w.py": programPython, "w.js": programNode, "make/Makefile": programMake, "tmux.sh": programTmux} {
 		_, err := d.Client.WriteFile(t.Context(), s.ID, sandbox.WriteFileRequest{Path: "/workspace/w/" + path, MakeParents: true}, strings.NewReader(text))
 		if err != nil {
@@ -92,7 +92,7 @@ func build(t *testing.T, d *covetest.Daemon, name string, mib int) *world {
 }
 
 // background starts a job and returns its id.
-func (w *world) background(t *testing.T, req sandbox.ExecRequest) string {
+func (w *subject) background(t *testing.T, req sandbox.ExecRequest) string {
 	t.Helper()
 	req.Background = true
 	job, err := w.d.Client.Exec(t.Context(), w.id, req, nil)
@@ -102,15 +102,15 @@ func (w *world) background(t *testing.T, req sandbox.ExecRequest) string {
 	return job.ID
 }
 
-// at is the same world in another sandbox, such as a fork.
-func (w *world) at(id, hostname string) *world {
+// at is the same subject in another sandbox, such as a fork.
+func (w *subject) at(id, hostname string) *subject {
 	other := *w
 	other.id, other.hostname, other.words = id, hostname, slices.Clone(w.words)
 	return &other
 }
 
 // ask has all programs report.
-func (w *world) ask(t *testing.T, skip ...string) report {
+func (w *subject) ask(t *testing.T, skip ...string) report {
 	t.Helper()
 	r := report{asked: time.Now()}
 	out := w.d.Sh(t, w.id, "python3 w/w.py everything "+strings.Join(skip, " "))
@@ -129,21 +129,21 @@ func (w *world) ask(t *testing.T, skip ...string) report {
 }
 
 // say tells one program something and returns its answer.
-func (w *world) say(t *testing.T, words string) string {
+func (w *subject) say(t *testing.T, words string) string {
 	t.Helper()
 	return strings.TrimSpace(w.d.Sh(t, w.id, "python3 w/w.py ask "+words))
 }
 
 // mutate has all programs change their state in a way that a second call with
 // the same number undoes.
-func (w *world) mutate(t *testing.T, n int) {
+func (w *subject) mutate(t *testing.T, n int) {
 	t.Helper()
 	w.d.Sh(t, w.id, "python3 w/w.py mutate "+strconv.Itoa(n))
 }
 
 // check asks all programs and compares what they say with what they said
 // before: the same state, all alive, the clock and the host name right.
-func (w *world) check(t *testing.T, when string, before report) report {
+func (w *subject) check(t *testing.T, when string, before report) report {
 	t.Helper()
 	now := w.ask(t)
 	if diff := cmp.Diff(before.Answers, now.Answers); diff != "" {
@@ -159,7 +159,7 @@ func (w *world) check(t *testing.T, when string, before report) report {
 }
 
 // checkSelf checks what a sandbox knows of itself and of the time.
-func (w *world) checkSelf(t *testing.T, when string, r report) {
+func (w *subject) checkSelf(t *testing.T, when string, r report) {
 	t.Helper()
 	inside := time.Unix(0, int64(r.Time*1e9))
 	if inside.Before(r.asked.Add(-time.Second)) || inside.After(r.answered.Add(time.Second)) {
@@ -172,7 +172,7 @@ func (w *world) checkSelf(t *testing.T, when string, r report) {
 
 // checkJobs checks that background jobs are listed, that their output has
 // neither holes nor repeats, and that input still reaches them.
-func (w *world) checkJobs(t *testing.T, when string) {
+func (w *subject) checkJobs(t *testing.T, when string) {
 	t.Helper()
 	jobs, err := w.d.Client.ListJobs(t.Context(), w.id, sandbox.Page{})
 	if err != nil {
@@ -212,7 +212,7 @@ func (w *world) checkJobs(t *testing.T, when string) {
 }
 
 // output returns all that a job has written.
-func (w *world) output(t *testing.T, job string) string {
+func (w *subject) output(t *testing.T, job string) string {
 	t.Helper()
 	out, err := w.d.Client.ReadOutput(t.Context(), w.id, job, sandbox.OutputRequest{Stream: sandbox.Stdout})
 	if err != nil {
@@ -226,7 +226,7 @@ func (w *world) output(t *testing.T, job string) string {
 
 // make starts the build of a project that takes some seconds, waits until it
 // is under way and returns its job.
-func (w *world) make(t *testing.T, pause string) string {
+func (w *subject) make(t *testing.T, pause string) string {
 	t.Helper()
 	job := w.background(t, sandbox.ExecRequest{Shell: "rm -f *.o *.c log result; make -j4 PAUSE=" + pause, WorkDir: "/workspace/w/make"})
 	w.d.Sh(t, w.id, "for i in $(seq 1000); do [ -s w/make/log ] && exit; sleep 0.01; done; exit 1")
@@ -234,7 +234,7 @@ func (w *world) make(t *testing.T, pause string) string {
 }
 
 // checkMade waits for the end of the build and checks what it made.
-func (w *world) checkMade(t *testing.T, when, job string) {
+func (w *subject) checkMade(t *testing.T, when, job string) {
 	t.Helper()
 	j, err := w.d.Client.Attach(t.Context(), w.id, job, sandbox.AttachRequest{}, nil)
 	if err != nil {

@@ -27,14 +27,14 @@ func cleanName(name string) (string, error) {
 		}
 	}
 	if strings.HasPrefix(name, StagingPrefix) {
-		return "", errors.New("the name is where a merge is prepared")
+		return "", errors.New("the name is reserved for the preparation of a merge")
 	}
 	return name, nil
 }
 
-// parent opens the directory that name is in, relative to root. It follows no
-// symbolic link: where one is in the way, the file system is not what the merge
-// was planned for. The caller closes the result.
+// parent opens the directory that contains name, relative to root. It follows no
+// symbolic link: a link in the path means that the file system is not the one for which
+// the merge was planned. The caller closes the result.
 func parent(root int, name string) (int, string, error) {
 	dir, err := pathDir(root, ".")
 	if err != nil {
@@ -55,7 +55,7 @@ func parent(root int, name string) (int, string, error) {
 	return dir, base, nil
 }
 
-// lstat describes a name, or returns nil if nothing is there.
+// lstat describes a name, or returns nil if it does not exist.
 func lstat(dir int, name string) (*unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -67,7 +67,7 @@ func lstat(dir int, name string) (*unix.Stat_t, error) {
 
 func isDir(st *unix.Stat_t) bool { return st != nil && st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// attributes are what is set on a file besides its content.
+// attributes are the metadata of a file.
 type attributes struct {
 	Mode     uint32
 	UID, GID int
@@ -79,8 +79,8 @@ func attributesOf(st *unix.Stat_t) *attributes {
 	return &attributes{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), Sec: st.Mtim.Sec, Nsec: st.Mtim.Nsec}
 }
 
-// set gives a name its attributes. The name is in a directory that only we
-// know, or is a directory held open as ".".
+// set applies the attributes to a name. The name is in a directory that only we know,
+// or is "." in an open directory.
 func (a *attributes) set(dir int, name string, link bool) error {
 	st, err := lstat(dir, name)
 	if err != nil || st == nil {
@@ -91,7 +91,7 @@ func (a *attributes) set(dir int, name string, link bool) error {
 			return err
 		}
 	}
-	// After the owner, since that takes setuid away. A symbolic link has none.
+	// After the owner, since chown clears setuid. A symbolic link has no mode.
 	if !link {
 		if err := unix.Fchmodat(dir, name, a.Mode, 0); err != nil {
 			return err

@@ -13,40 +13,40 @@ import (
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
-// place is a name in an open directory. What happens to the path of that
-// directory, by code in the sandbox, does not move it.
-type place struct {
+// dirEntry is a name in an open directory. Code in the sandbox cannot redirect it by
+// changing the path of that directory.
+type dirEntry struct {
 	dir  int
 	name string
 }
 
-func (p place) close() { _ = unix.Close(p.dir) }
+func (p dirEntry) close() { _ = unix.Close(p.dir) }
 
-// openPlace opens the directory that path is in; path is clean and not "/".
-func openPlace(file string) (place, error) {
+// openEntry opens the directory that path is in; path is clean and not "/".
+func openEntry(file string) (dirEntry, error) {
 	dir, name := path.Split(file)
-	return openPlaceAt(unix.AT_FDCWD, dir, name)
+	return openEntryAt(unix.AT_FDCWD, dir, name)
 }
 
-func openPlaceAt(at int, dir, name string) (place, error) {
+func openEntryAt(at int, dir, name string) (dirEntry, error) {
 	if dir == "" {
 		dir = "."
 	}
 	fd, err := unix.Openat(at, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return place{}, err
+		return dirEntry{}, err
 	}
-	return place{dir: fd, name: name}, nil
+	return dirEntry{dir: fd, name: name}, nil
 }
 
-func (p place) lstat() (st unix.Stat_t, err error) {
+func (p dirEntry) lstat() (st unix.Stat_t, err error) {
 	err = unix.Fstatat(p.dir, p.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return st, err
 }
 
-// follow goes where p points as long as it is a symbolic link. On success it
-// has closed p if the result is another place.
-func (p place) follow() (place, error) {
+// follow resolves p as long as it is a symbolic link. On success it has closed p if the
+// result is another entry.
+func (p dirEntry) follow() (dirEntry, error) {
 	for range 40 { // what Linux allows
 		st, err := p.lstat()
 		if errors.Is(err, unix.ENOENT) || err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
@@ -54,31 +54,31 @@ func (p place) follow() (place, error) {
 		}
 		if err != nil {
 			p.close()
-			return place{}, err
+			return dirEntry{}, err
 		}
 		target, err := readSymlink(p.dir, p.name)
 		if err != nil {
 			p.close()
-			return place{}, err
+			return dirEntry{}, err
 		}
-		// Not cleaned: ".." must mean what the kernel takes it for.
+		// Not cleaned: the kernel decides what ".." means.
 		dir, name := path.Split(strings.TrimRight(target, "/"))
 		if name == "" || name == "." || name == ".." {
 			p.close()
-			return place{}, unix.EISDIR
+			return dirEntry{}, unix.EISDIR
 		}
-		next, err := openPlaceAt(p.dir, dir, name)
+		next, err := openEntryAt(p.dir, dir, name)
 		p.close()
 		if err != nil {
-			return place{}, err
+			return dirEntry{}, err
 		}
 		p = next
 	}
 	p.close()
-	return place{}, unix.ELOOP
+	return dirEntry{}, unix.ELOOP
 }
 
-// temporary files are recognised by their names.
+// tempPrefix and tempSuffix mark the names of temporary files.
 const tempPrefix, tempSuffix = ".cove-", ".tmp"
 
 func isTemp(name string) bool {
@@ -86,7 +86,7 @@ func isTemp(name string) bool {
 }
 
 // createTemp makes a new, empty file beside p that only its owner can read.
-func (p place) createTemp() (*os.File, string, error) {
+func (p dirEntry) createTemp() (*os.File, string, error) {
 	name := tempPrefix + strings.ToLower(rand.Text()) + tempSuffix
 	fd, err := unix.Openat(p.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -95,10 +95,10 @@ func (p place) createTemp() (*os.File, string, error) {
 	return os.NewFile(uintptr(fd), name), name, nil
 }
 
-// makeDir makes the directory p, which only the agent's user may enter, and
-// opens it. It is by descriptor that such a directory gets its owner and mode:
-// who may write where it is can put another file in its place meanwhile.
-func (p place) makeDir() (int, error) {
+// makeDir makes the directory p, which only the agent's user may enter, and opens it.
+// Owner and mode are then set through the descriptor: code that may write to the parent
+// directory could replace the name in the meantime.
+func (p dirEntry) makeDir() (int, error) {
 	if p.name == "" { // the root
 		return -1, unix.EEXIST
 	}
@@ -115,7 +115,7 @@ func (p place) makeDir() (int, error) {
 	return -1, fail(connect.CodeAborted, "the new directory %s was replaced by another program at once; try again", p.name)
 }
 
-// isNew reports an error unless an open directory is like one just made: of this
+// isNew reports an error unless an open directory looks newly made: owned by this
 // process's user, closed to others, and empty.
 func isNew(fd int) error {
 	var st unix.Stat_t
@@ -136,7 +136,7 @@ func isNew(fd int) error {
 
 // replace gives the file temp the name of p. With exclusive set it fails with
 // EEXIST when there is such a file.
-func (p place) replace(temp string, exclusive bool) error {
+func (p dirEntry) replace(temp string, exclusive bool) error {
 	if !exclusive {
 		return unix.Renameat(p.dir, temp, p.dir, p.name)
 	}
@@ -149,8 +149,8 @@ func renameNew(fromDir int, from string, toDir int, to string) error {
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	// Not every file system can. EINVAL may also be a directory moved into
-	// itself, which rename then says again.
+	// Not every file system supports RENAME_NOREPLACE. EINVAL may also mean a directory
+	// moved into itself, which rename then reports.
 	if err := unix.Linkat(fromDir, from, toDir, to, 0); err == nil {
 		return unix.Unlinkat(fromDir, from, 0)
 	} else if errors.Is(err, unix.EEXIST) {

@@ -11,34 +11,34 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Want is a sandbox as it must be.
+// Want is the expected state of a sandbox.
 type Want struct {
 	State sandbox.State
 	Name  string
-	// Held is what a running one must hold.
+	// Held is what the sandbox must hold if it runs.
 	Held Held
 }
 
-// World is all sandboxes that a test knows, by their ids, and the children that
-// were born meanwhile, whose ids nobody has told.
-type World struct {
+// Expected is the expected state of a daemon's sandboxes: those that the test knows,
+// by id, and forked children whose ids the test has not learned.
+type Expected struct {
 	Sandboxes map[string]Want
-	// Past are those that have ended, of which no more is asked than that.
+	// Past are the sandboxes that must have ended.
 	Past map[string]bool
-	// Born is how many children of Parent there are beside those. Each is as
-	// Child says, but for the name, of which there is none.
+	// Born is how many further children Parent has. Each is as Child says, but has
+	// no name.
 	Born   int
 	Parent string
 	Child  Want
 }
 
 // Clone returns a copy that can be changed.
-func (w World) Clone() World {
+func (w Expected) Clone() Expected {
 	w.Sandboxes, w.Past = maps.Clone(w.Sandboxes), maps.Clone(w.Past)
 	return w
 }
 
-// everyState is for lists of all sandboxes.
+// everyState lists sandboxes in all states.
 var everyState = []sandbox.State{
 	sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused, sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed,
 }
@@ -62,28 +62,28 @@ func (d *Daemon) All(ctx context.Context) (map[string]sandbox.Sandbox, error) {
 	}
 }
 
-// Settle waits until the daemon's sandboxes are one of the worlds, whole, and
-// returns that one with what is now known of it. A sandbox for which mayFail
-// is true may have failed instead, and is then not in the result.
+// Settle waits until the daemon's sandboxes are as one of the expected states says,
+// and returns that state with the ids of all sandboxes. A sandbox for which mayFail
+// reports true may have failed instead, and is then not in the result.
 //
-// It waits less than the minute after which the daemon puts right by itself what
-// was left undone.
-func (d *Daemon) Settle(ctx context.Context, mayFail func(id string) bool, worlds ...World) (World, error) {
+// Settle waits less than the minute after which the daemon's janitor repairs what was
+// left undone.
+func (d *Daemon) Settle(ctx context.Context, mayFail func(id string) bool, expected ...Expected) (Expected, error) {
 	var why error
 	limit := time.Now().Add(50 * time.Second)
 	for {
 		last := time.Now().After(limit)
 		var errs []error
-		for i, w := range worlds {
+		for i, w := range expected {
 			now, err := d.compare(ctx, w, mayFail)
 			if err == nil {
 				return now, nil
 			}
-			errs = append(errs, fmt.Errorf("it is not world %d of %d: %w", i+1, len(worlds), err))
+			errs = append(errs, fmt.Errorf("it is not expected state %d of %d: %w", i+1, len(expected), err))
 		}
 		why = errors.Join(errs...)
 		if last || ctx.Err() != nil {
-			return World{}, why
+			return Expected{}, why
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
@@ -92,13 +92,13 @@ func (d *Daemon) Settle(ctx context.Context, mayFail func(id string) bool, world
 	}
 }
 
-// compare returns a world as it is found, or an error that says how it differs.
-func (d *Daemon) compare(ctx context.Context, w World, mayFail func(string) bool) (World, error) {
+// compare returns the state as it is found, or an error that says how it differs from w.
+func (d *Daemon) compare(ctx context.Context, w Expected, mayFail func(string) bool) (Expected, error) {
 	all, err := d.All(ctx)
 	if err != nil {
 		return w, err
 	}
-	now := World{Sandboxes: map[string]Want{}, Past: map[string]bool{}}
+	now := Expected{Sandboxes: map[string]Want{}, Past: map[string]bool{}}
 	for id, s := range all {
 		if s.State.Final() {
 			now.Past[id] = true
@@ -109,7 +109,7 @@ func (d *Daemon) compare(ctx context.Context, w World, mayFail func(string) bool
 			return w, fmt.Errorf("sandbox %s, which had ended, is %s", id, s.State)
 		}
 	}
-	// Those whose state is wrong are found before the work of looking inside.
+	// States are compared before the slower look into the sandboxes.
 	for id, want := range w.Sandboxes {
 		got, ok := all[id]
 		switch {
@@ -151,8 +151,8 @@ func (d *Daemon) compare(ctx context.Context, w World, mayFail func(string) bool
 	return now, nil
 }
 
-// children returns the ids of the living sandboxes that a world has born.
-func children(all map[string]sandbox.Sandbox, w World, mayFail func(string) bool) ([]string, error) {
+// children returns the ids of the living children that w counts in Born.
+func children(all map[string]sandbox.Sandbox, w Expected, mayFail func(string) bool) ([]string, error) {
 	var living []string
 	born := 0
 	for id, got := range all {
