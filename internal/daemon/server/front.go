@@ -75,7 +75,9 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	api = s.authenticate(keys, bound.handler(mux))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	forE2B := s.newE2B(p, keys, bound, previews)
-	paced := func(next http.Handler) http.Handler { return auth.WithAddress(s.bounds.MinBodyRate.Handler(next, ownContent)) }
+	paced := func(next http.Handler) http.Handler {
+		return auth.WithAddress(s.bounds.MinBodyRate.Handler(next, ownContent))
+	}
 	fronts := paced(s.uploads(p.service, splitTo(forE2B.Claims, forE2B, s.dialectFronts(p, mcp, keys, bound, api))))
 	f.http = &http.Server{
 		Handler:           f.count(splitTo(forE2B.ClaimsHost, p.metrics.watch(paced(forE2B)), splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(fronts))))),
