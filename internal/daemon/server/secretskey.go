@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cove-sh/cove/internal/daemon/service"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
 	"github.com/cove-sh/cove/internal/daemon/vault"
 	"github.com/cove-sh/cove/sandbox"
@@ -39,5 +39,5 @@ func RotateSecretsKey(ctx context.Context, dir, environ string) (_ *sandbox.Rese
 	if err != nil {
 		return nil, fmt.Errorf("open the vault: %w", err)
 	}
-	return service.RotateKey(ctx, db, v, func() {})
+	return secrets.RotateKey(ctx, db, v, func() {})
 }

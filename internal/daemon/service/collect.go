@@ -124,7 +124,7 @@ func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
 			return err
 		}
 		if !named {
-			s.setAsideOrLeave(ctx, c, "no record names it")
+			s.Recovery.SetAsideOrLeave(ctx, c, "no record names it")
 			return nil
 		}
 	}
@@ -141,7 +141,7 @@ func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
 // Roots returns the digests of all root file systems that a sandbox or a
 // snapshot still needs, or something that was set aside.
 func (s *Service) Roots(ctx context.Context) (map[string]bool, error) {
-	roots, err := s.orphanRoots()
+	roots, err := s.Recovery.Roots()
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/expose"
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -57,7 +58,7 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 		}
 		defer from.release()
 		c.SandboxID = r.ID
-		if err := s.bindAllFor(c, &r, req.Secrets); err != nil {
+		if err := s.Secrets.BindAll(c, &r, req.Secrets); err != nil {
 			return nil, err
 		}
 		if err := s.slot(c.Ctx); err != nil {
@@ -197,7 +198,7 @@ func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
 	}
 	req.Ports = slices.Clone(req.Ports)
 	return cmp.Or(validate.Metadata(req.Metadata), validate.Resources(req.Resources), validate.Env(req.Env),
-		checkSecretEnvs(req.Secrets), expose.CheckPorts(req.Ports, caller), validate.Mounts(req.Mounts),
+		secrets.CheckEnvs(req.Secrets), expose.CheckPorts(req.Ports, caller), validate.Mounts(req.Mounts),
 		validate.Range("history", int64(req.History), 0, sandbox.MaxHistory),
 		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
 		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))

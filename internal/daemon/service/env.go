@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/sandbox"
@@ -39,10 +40,10 @@ func variables(r *store.Record, page sandbox.Page) (*sandbox.List[sandbox.EnvVar
 	for k, v := range r.Env {
 		all[k] = sandbox.EnvVar{Name: k, Value: v, Source: fromSandbox}
 	}
-	for k, secret := range secretNames(r) {
+	for k, secret := range secrets.Names(r) {
 		all[k] = sandbox.EnvVar{Name: k, Value: "[secret " + secret + "]", Source: fromSecret}
 	}
-	return pageOf("env", slices.Collect(maps.Values(all)), page, func(v *sandbox.EnvVar) store.Place { return store.Place{Text: v.Name} })
+	return call.PageOf("env", slices.Collect(maps.Values(all)), page, func(v *sandbox.EnvVar) store.Place { return store.Place{Text: v.Name} })
 }
 
 // SetEnv implements [sandbox.Observe]. It does not resume a paused sandbox,
@@ -140,7 +141,7 @@ func editEnv(r *store.Record, req *sandbox.SetEnvRequest) error {
 		delete(env, name)
 		delete(base, name)
 	}
-	for name := range secretNames(r) {
+	for name := range secrets.Names(r) {
 		_, set := req.Set[name]
 		if set || slices.Contains(req.Unset, name) {
 			return sandbox.Errorf(sandbox.CodeConflict, "variable %s has the placeholder of a secret; detach the secret first", validate.Quote(name))

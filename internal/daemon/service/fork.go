@@ -12,6 +12,8 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/recovery"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -96,7 +98,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 		return nil, call.NotRunning(&parent)
 	}
 	children := s.childRecords(&parent, req)
-	if err := checkBindings(&children[0]); err != nil {
+	if err := secrets.CheckBindings(&children[0]); err != nil {
 		return nil, err
 	}
 	ctx, finished := s.beginCreating(ctx, children...)
@@ -119,7 +121,7 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	}
 	expected := s.expectChildren(ctx, &parent, children)
 	defer expected()
-	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{Label: sandboxLabel(keptFork, &parent)})
+	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{Label: recovery.SandboxLabel(recovery.KeptFork, &parent)})
 	if err != nil {
 		s.rollbackFork(ctx, children)
 		return nil, err

@@ -194,7 +194,7 @@ func (s *Service) ListJobs(ctx context.Context, ref string, page sandbox.Page) (
 		if err != nil {
 			return nil, h.explain(c.Ctx, err)
 		}
-		return pageOf("jobs", jobs, page, placeOfJob)
+		return call.PageOf("jobs", jobs, page, placeOfJob)
 	})
 }
 

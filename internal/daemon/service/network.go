@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/recovery"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/vault"
@@ -28,7 +29,7 @@ var alive = []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}
 // spec describes the instance of a record, with its gateway.
 func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (engine.Spec, error) {
 	spec := b.spec(r)
-	spec.Label = instanceLabel(r)
+	spec.Label = recovery.InstanceLabel(r)
 	n, err := s.networkOf(ctx, r)
 	if err != nil {
 		return spec, err

@@ -33,7 +33,7 @@ func (s *Service) ListProcesses(ctx context.Context, ref string, page sandbox.Pa
 		if err != nil {
 			return nil, h.explain(c.Ctx, err)
 		}
-		return pageOf("processes", processes, page, func(p *sandbox.Process) store.Place { return store.Place{Number: int64(p.PID)} })
+		return call.PageOf("processes", processes, page, func(p *sandbox.Process) store.Place { return store.Place{Number: int64(p.PID)} })
 	})
 }
 

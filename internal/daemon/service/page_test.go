@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/orphan"
+	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -246,9 +247,9 @@ func TestPagesWhileItemsGo(t *testing.T) {
 func TestJobsAreInTheirOrder(t *testing.T) {
 	begun := time.Unix(100, 0)
 	jobs := []sandbox.Job{{ID: "b", StartedAt: begun}, {ID: "a", StartedAt: begun}, {ID: "c", StartedAt: begun.Add(-1)}}
-	list, err := pageOf("jobs", jobs, sandbox.Page{Limit: 2}, placeOfJob)
+	list, err := call.PageOf("jobs", jobs, sandbox.Page{Limit: 2}, placeOfJob)
 	must(t, err)
-	rest, err := pageOf("jobs", jobs[1:], sandbox.Page{Cursor: list.NextCursor}, placeOfJob)
+	rest, err := call.PageOf("jobs", jobs[1:], sandbox.Page{Cursor: list.NextCursor}, placeOfJob)
 	must(t, err)
 	if len(list.Items) != 2 || list.Items[0].ID != "c" || list.Items[1].ID != "a" || len(rest.Items) != 1 || rest.Items[0].ID != "b" {
 		t.Errorf("first %+v, then %+v", list.Items, rest.Items)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/recovery"
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
@@ -63,7 +64,7 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 	var paused store.Record
 	_, err = s.checkpointer.Checkpoint(ctx, r.Instance, checkpoint, engine.CheckpointOptions{
 		Durable: true,
-		Label:   sandboxLabel(keptPause, &r),
+		Label:   recovery.SandboxLabel(recovery.KeptPause, &r),
 		Commit: func(engine.Checkpoint) (err error) {
 			if err := s.Volumes.Sync(ctx, &r, "sandbox "+r.ID+" was not paused"); err != nil {
 				return err

@@ -87,7 +87,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 	})
 	for id := range known {
 		if err == nil && !seen[id] {
-			g.Go(func() error { return s.endUnknown(ctx, known[id]) })
+			g.Go(func() error { return s.Recovery.EndUnknown(ctx, known[id]) })
 		}
 	}
 	// What could not be removed now is tried again by Repair; the rest of the
@@ -216,7 +216,7 @@ func (s *Service) repush(ctx context.Context, r *store.Record) error {
 		return nil
 	}
 	if err := s.pushAgain(ctx, r.ID); err != nil {
-		s.pushLater(r.ID)
+		s.Secrets.PushLater(r.ID)
 		return fmt.Errorf("tell the gateway of sandbox %s of its secrets: %w", r.ID, call.Detailed(err))
 	}
 	return nil
@@ -234,5 +234,5 @@ func (s *Service) Repair(ctx context.Context) error {
 	})
 	s.collectSoon()
 	err = errors.Join(err, s.failLost(ctx), s.settleAll(ctx))
-	return errors.Join(append(errs, err, s.Ports.Reopen(ctx), s.pushUnpushed(ctx), s.noteUse(ctx), s.collectLogs(ctx), s.Builder.Tidy(ctx), s.trimOrphans(time.Now()))...)
+	return errors.Join(append(errs, err, s.Ports.Reopen(ctx), s.Secrets.PushUnpushed(ctx), s.Secrets.NoteUse(ctx), s.collectLogs(ctx), s.Builder.Tidy(ctx), s.Recovery.Trim(time.Now()))...)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/orphan"
+	"github.com/cove-sh/cove/internal/daemon/service/recovery"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/sandbox"
@@ -114,7 +115,7 @@ func TestRecoverAfterALostDatabase(t *testing.T) {
 	w.loseRecords()
 	found := w.waitForOrphans(4)
 	volume, kept, paused, ran := found["data"], found["kept"], found[work.ID], found[running.ID]
-	if volume.ID != v.ID || volume.Kind != sandbox.OrphanVolume || volume.Team != "red" || volume.SizeBytes == 0 || !volume.EndsAt.Equal(volume.Since.Add(DefaultOrphanRetention)) {
+	if volume.ID != v.ID || volume.Kind != sandbox.OrphanVolume || volume.Team != "red" || volume.SizeBytes == 0 || !volume.EndsAt.Equal(volume.Since.Add(recovery.DefaultRetention)) {
 		t.Errorf("the volume is %+v", volume)
 	}
 	if kept.Kind != sandbox.OrphanCheckpoint || kept.SandboxID != work.ID || paused.ID == "" || !strings.Contains(ran.Reason, "it ran") {
@@ -298,7 +299,7 @@ func TestOrphansGo(t *testing.T) {
 		for _, id := range ids {
 			c, err := w.checkpointer.Checkpoint(t.Context(), sbx.ID, id, engine.CheckpointOptions{})
 			must(t, err)
-			must(t, w.setCheckpointAside(t.Context(), &c, "test"))
+			must(t, w.Recovery.SetAside(t.Context(), &c, "test"))
 		}
 	}
 	left := func() (ids []string) {
@@ -311,7 +312,7 @@ func TestOrphansGo(t *testing.T) {
 		return ids
 	}
 	aside("ckp-1", "ckp-2", "ckp-3")
-	must(t, w.trimOrphans(time.Now().Add(DefaultOrphanRetention-time.Minute)))
+	must(t, w.Recovery.Trim(time.Now().Add(recovery.DefaultRetention-time.Minute)))
 	if got := left(); len(got) != 3 {
 		t.Errorf("before their time, left are %v", got)
 	}
@@ -325,11 +326,11 @@ func TestOrphansGo(t *testing.T) {
 		}
 		return plenty()
 	}
-	must(t, w.trimOrphans(time.Now()))
+	must(t, w.Recovery.Trim(time.Now()))
 	if got := left(); len(got) != 2 || slices.Contains(got, oldest) {
 		t.Errorf("on a full disk, left are %v", got)
 	}
-	must(t, w.trimOrphans(time.Now().Add(DefaultOrphanRetention+time.Minute)))
+	must(t, w.Recovery.Trim(time.Now().Add(recovery.DefaultRetention+time.Minute)))
 	if got := left(); len(got) != 0 {
 		t.Errorf("after their time, left are %v", got)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -14,7 +15,7 @@ import (
 // view is a record as callers see it, with the time of last use as of now.
 func (s *Service) view(r store.Record) *sandbox.Sandbox {
 	sbx := r.Sandbox
-	sbx.Secrets, sbx.Desktop = secretNames(&r), startup.DesktopOf(&r)
+	sbx.Secrets, sbx.Desktop = secrets.Names(&r), startup.DesktopOf(&r)
 	if !sbx.State.Final() {
 		sbx.Unenforced = append(slices.Clip(sbx.Unenforced), s.Volumes.Unenforced(&r)...)
 	}

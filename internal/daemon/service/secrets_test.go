@@ -182,7 +182,7 @@ func TestLastUse(t *testing.T) {
 		}
 	}
 	// The log has an event a little after its time, which may be after a look.
-	late := time.Now().Add(-useLag / 2).UTC()
+	late := time.Now().Add(-secrets.UseLag / 2).UTC()
 	w.state.AddEvent(sandbox.NetworkEvent{SandboxID: x.ID, Kind: sandbox.NetworkRequest, Verdict: sandbox.NetworkAllowed, Secret: "b", Time: late})
 	must(t, w.Repair(t.Context()))
 	got, err := w.GetSecret(asRed(t), "b")

@@ -20,6 +20,8 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/builds"
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/expose"
+	"github.com/cove-sh/cove/internal/daemon/service/recovery"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/volumes"
 	"github.com/cove-sh/cove/internal/daemon/service/webhooks"
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -121,6 +123,8 @@ type Service struct {
 	*builds.Builder
 	*expose.Exposer
 	*volumes.Volumes
+	*secrets.Secrets
+	*recovery.Recovery
 
 	cfg   Config
 	log   *slog.Logger
@@ -142,7 +146,6 @@ type Service struct {
 	moving   map[string]chan struct{} // guarded by mu; see [Service.lock]
 	using    map[string]int           // guarded by mu; checkpoints in use
 	ours     map[string]bool          // guarded by mu; checkpoints that were in use, and are not removed
-	stuck    map[string]bool          // guarded by mu; checkpoints that could not be set aside
 	spared   map[string]bool          // guarded by mu; of those in use, what the collector left
 	// coming are instances that a sandbox is about to go on in, with the reason
 	// if one has ended already. Guarded by mu.
@@ -150,16 +153,7 @@ type Service struct {
 	// insisting are the instances of which something is tried until it is
 	// recorded. Guarded by mu.
 	insisting map[string]bool
-	// unpushed are sandboxes whose gateway does not know of a change of a
-	// secret. Guarded by mu.
-	unpushed map[string]bool
-	// usedUntil is up to when the use of secrets is recorded. Guarded by mu.
-	usedUntil time.Time
 
-	// recovering is held by whoever changes what is set aside.
-	recovering sync.Mutex
-	// sealing is held, to read, by whoever seals a value until that is stored.
-	sealing  sync.RWMutex
 	waking   singleflight.Group
 	golden   *goldens
 	meter    meter
@@ -186,9 +180,8 @@ func New(cfg Config) (*Service, error) {
 	s := &Service{
 		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
-		usedUntil: time.Now(),
-		handles:   map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
-		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, stuck: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, unpushed: map[string]bool{}, insisting: map[string]bool{},
+		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
+		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, insisting: map[string]bool{},
 		collect: make(chan struct{}, 1),
 	}
 	s.checkpointer, _ = cfg.Engine.(engine.Checkpointer)
@@ -201,6 +194,14 @@ func New(cfg Config) (*Service, error) {
 		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Log: log, Quota: cfg.Quota, Dir: cfg.Volumes, Orphans: cfg.Orphans, OrphanRetention: cfg.OrphanRetention,
 		HostMounts: hostMounts, StateDir: cfg.StateDir,
 		Kill: func(ctx context.Context, id, reason string) error { _, err := s.kill(ctx, id, reason); return err },
+	})
+	s.Recovery = recovery.New(recovery.Config{
+		Gate: s.gate, Store: cfg.Store, Engine: cfg.Engine, Checkpointer: s.checkpointer, Log: log,
+		Dir: cfg.Orphans, Retention: cfg.OrphanRetention, Room: func() (free, total int64, err error) { return s.cfg.Room() },
+		VolumeFiles: cfg.Volumes, SetVolumeAside: s.Volumes.SetAside, Hold: s.use,
+	})
+	s.Secrets = secrets.New(secrets.Config{
+		Gate: s.gate, Store: cfg.Store, Log: log, Vault: cfg.Vault, NetworkLog: s.logger, Push: s.pushAgain, Change: s.regate, View: s.view,
 	})
 	s.Exposer = expose.New(expose.Config{
 		Gate: s.gate, Store: cfg.Store, Log: log, Links: expose.Links{Key: cfg.PreviewKey}, URL: cfg.PreviewURL,
@@ -223,7 +224,7 @@ func New(cfg Config) (*Service, error) {
 	s.Builder = builds.New(build)
 	s.metrics = newMetrics(s)
 	s.webhooks = webhooks.New(webhooks.Config{
-		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Vault: cfg.Vault, Sealing: s.sealing.RLocker(),
+		Gate: s.gate, Store: cfg.Store, Log: log, Sender: cfg.Webhooks, Vault: cfg.Vault, Sealing: s.Secrets.Sealing(),
 		Open: func(ctx context.Context, r *store.Record) (webhooks.Sandbox, error) {
 			h, err := s.openRecord(ctx, r)
 			if err != nil {
@@ -277,9 +278,9 @@ func (cfg *Config) setDefaults() error {
 	if cfg.PreviewURL == nil {
 		cfg.PreviewURL = func(label string) string { return "http://" + label + ".localhost" }
 	}
-	cfg.OrphanRetention = cmp.Or(cfg.OrphanRetention, DefaultOrphanRetention)
+	cfg.OrphanRetention = cmp.Or(cfg.OrphanRetention, recovery.DefaultRetention)
 	if cfg.Room == nil {
-		cfg.Room = func() (free, total int64, err error) { return roomOf(cfg.StateDir) }
+		cfg.Room = func() (free, total int64, err error) { return recovery.RoomOf(cfg.StateDir) }
 	}
 	return nil
 }
@@ -287,7 +288,7 @@ func (cfg *Config) setDefaults() error {
 // Start brings the record into line with what the engine still runs, and
 // begins work in the background. It is called once, before any verb.
 func (s *Service) Start(ctx context.Context) error {
-	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.Builder.FailLost(ctx), s.Volumes.Reconcile(ctx), s.tellLostKeys(ctx)); err != nil {
+	if err := errors.Join(s.KeepTime(ctx), s.reconcile(ctx), s.Builder.FailLost(ctx), s.Volumes.Reconcile(ctx), s.Secrets.LogLostKeys(ctx)); err != nil {
 		return err
 	}
 	s.gate.Go(s.flushLoop)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/recovery"
 	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -81,7 +82,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 		return snap, err
 	}
 	snap.ID, snap.CreatedAt = ids.New(ids.Snapshot), time.Now().UTC()
-	snapshotOf(&snap, &r)
+	recovery.SnapshotOf(&snap, &r)
 	if err := s.snapshotName(ctx, &snap); err != nil {
 		return snap, err
 	}
@@ -96,7 +97,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 	c, release, err := s.stateOf(ctx, &r, engine.CheckpointOptions{
 		// A step of a history need not survive a loss of power: its sandbox does
 		// not either.
-		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: label(keptSnapshot, &snap),
+		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: recovery.Label(recovery.KeptSnapshot, &snap),
 	})
 	if err != nil {
 		return snap, err
@@ -114,13 +115,6 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 		return snap, err
 	}
 	return snap, nil
-}
-
-// snapshotOf fills in what a snapshot has of its sandbox.
-func snapshotOf(snap *store.SnapshotRecord, r *store.Record) {
-	snap.Team, snap.Namespace, snap.SandboxID, snap.ParentID, snap.Template, snap.Resources = r.Team, r.Namespace, r.ID, r.Snapshot, r.Template, r.Resources
-	snap.Root, snap.Origin, snap.BaseEnv, snap.Env, snap.User, snap.WorkDir = r.Root, r.Origin, r.BaseEnv, r.Env, r.User, r.WorkDir
-	snap.Network, snap.Bindings, snap.Mounts = r.Network, r.Bindings, r.Mounts
 }
 
 // snapshotName refuses a name that is taken before the work is done, and not

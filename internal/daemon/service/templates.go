@@ -18,7 +18,7 @@ func (s *Service) ListTemplates(ctx context.Context, page sandbox.Page) (*sandbo
 		if err != nil {
 			return nil, err
 		}
-		list, err := pageOf("templates", all, page, func(t *sandbox.Template) store.Place { return store.Place{Text: t.Name} })
+		list, err := call.PageOf("templates", all, page, func(t *sandbox.Template) store.Place { return store.Place{Text: t.Name} })
 		if err != nil {
 			return nil, err
 		}

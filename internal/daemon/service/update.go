@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
@@ -98,7 +99,7 @@ func (s *Service) updatePaused(c *call.Call, ref string, req *sandbox.UpdateRequ
 	c.Detail = "changed " + strings.Join(changes(req), ", ")
 	r, err = s.cfg.Store.UpdateSandbox(c.Ctx, r.ID, store.Change{
 		From:  []sandbox.State{sandbox.StatePaused},
-		Apply: func(r *store.Record) error { change(r, req); return checkBindings(r) },
+		Apply: func(r *store.Record) error { change(r, req); return secrets.CheckBindings(r) },
 	})
 	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
 		return r, false, nil // it was resumed, or has ended
@@ -215,7 +216,7 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 			before = *r
 			change(r, req)
 			r.Applying = r.Applying || limits || env
-			return checkBindings(r)
+			return secrets.CheckBindings(r)
 		},
 	})
 	if err != nil {

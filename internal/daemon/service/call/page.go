@@ -1,13 +1,13 @@
-package service
+package call
 
 import (
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// pageOf returns a page of a listing that is not the store's, in the order of
+// PageOf returns a page of a listing that is not the store's, in the order of
 // the items' places.
-func pageOf[T any](listing string, all []T, p sandbox.Page, place func(*T) store.Place) (*sandbox.List[T], error) {
+func PageOf[T any](listing string, all []T, p sandbox.Page, place func(*T) store.Place) (*sandbox.List[T], error) {
 	items, next, err := store.PageOf(listing, all, p, place)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package service
+package recovery
 
 import (
 	"cmp"
@@ -23,57 +23,57 @@ import (
 // unnamedVolume is the name of a volume that says nothing of itself.
 const unnamedVolume = "recovered"
 
-// orphanView is what callers see of something that was set aside.
-func (s *Service) orphanView(it *orphan.Item) sandbox.Orphan {
+// view is what callers see of something that was set aside.
+func (s *Recovery) view(it *orphan.Item) sandbox.Orphan {
 	return sandbox.Orphan{
 		ID: it.ID, Kind: sandbox.OrphanKind(it.Kind), Team: it.Team, Name: it.Name, SandboxID: it.SandboxID,
-		SizeBytes: it.SizeBytes, Reason: it.Why, Since: it.Since, EndsAt: s.orphanEnd(it),
+		SizeBytes: it.SizeBytes, Reason: it.Why, Since: it.Since, EndsAt: s.endOf(it),
 	}
 }
 
 // maySeeFor reports whether something that was set aside is the caller's: what says
 // nothing of itself is of the user who runs the server.
-func (s *Service) maySeeFor(c *call.Call, it *orphan.Item) bool {
+func (s *Recovery) maySeeFor(c *call.Call, it *orphan.Item) bool {
 	return c.Caller.KeyID == call.LocalKeyID || it.Team == c.Caller.Team
 }
 
 // ListOrphans implements [sandbox.Orphans].
-func (s *Service) ListOrphans(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Orphan], error) {
-	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeAdmin), func(c *call.Call) (*sandbox.List[sandbox.Orphan], error) {
+func (s *Recovery) ListOrphans(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Orphan], error) {
+	return call.Do(ctx, s.cfg.Gate, call.Unaudited(sandbox.ScopeAdmin), func(c *call.Call) (*sandbox.List[sandbox.Orphan], error) {
 		if err := c.NeedTeam("what is set aside"); err != nil {
 			return nil, err
 		}
 		var seen []sandbox.Orphan
-		if s.cfg.Orphans != nil {
-			all, err := s.cfg.Orphans.List()
+		if s.cfg.Dir != nil {
+			all, err := s.cfg.Dir.List()
 			if err != nil {
 				return nil, err
 			}
 			for i := range all {
 				if s.maySeeFor(c, &all[i]) {
-					seen = append(seen, s.orphanView(&all[i]))
+					seen = append(seen, s.view(&all[i]))
 				}
 			}
 		}
-		return pageOf("orphans", seen, page, func(o *sandbox.Orphan) store.Place { return store.PlaceAt(o.Since, o.ID) })
+		return call.PageOf("orphans", seen, page, func(o *sandbox.Orphan) store.Place { return store.PlaceAt(o.Since, o.ID) })
 	})
 }
 
 // RecoverOrphan implements [sandbox.Orphans].
-func (s *Service) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recovered, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeAdmin, "orphan.recover"), func(c *call.Call) (*sandbox.Recovered, error) {
+func (s *Recovery) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recovered, error) {
+	return call.Do(ctx, s.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeAdmin, "orphan.recover"), func(c *call.Call) (*sandbox.Recovered, error) {
 		if err := c.NeedTeam("what is set aside"); err != nil {
 			return nil, err
 		}
 		if err := validate.Text("the id", id); err != nil {
 			return nil, err
 		}
-		if s.cfg.Orphans == nil {
+		if s.cfg.Dir == nil {
 			return nil, noOrphan(id)
 		}
-		s.recovering.Lock()
-		defer s.recovering.Unlock()
-		it, found, err := s.cfg.Orphans.Find(id)
+		s.changing.Lock()
+		defer s.changing.Unlock()
+		it, found, err := s.cfg.Dir.Find(id)
 		if err != nil {
 			return nil, err
 		}
@@ -81,7 +81,7 @@ func (s *Service) RecoverOrphan(ctx context.Context, id string) (*sandbox.Recove
 			return nil, noOrphan(id)
 		}
 		c.Detail = string(it.Kind) + " " + it.ID
-		out := &sandbox.Recovered{Orphan: s.orphanView(&it)}
+		out := &sandbox.Recovered{Orphan: s.view(&it)}
 		// It is somewhere between two places from here on, whoever leaves.
 		clean := context.WithoutCancel(c.Ctx)
 		switch it.Kind {
@@ -104,8 +104,8 @@ func noOrphan(id string) error {
 }
 
 // recoverVolume makes a volume of what was set aside.
-func (s *Service) recoverVolume(ctx context.Context, c *call.Call, it *orphan.Item) (*sandbox.Volume, error) {
-	if s.cfg.Volumes == nil {
+func (s *Recovery) recoverVolume(ctx context.Context, c *call.Call, it *orphan.Item) (*sandbox.Volume, error) {
+	if s.cfg.VolumeFiles == nil {
 		return nil, volumes.ErrNone
 	}
 	var r store.VolumeRecord
@@ -117,11 +117,11 @@ func (s *Service) recoverVolume(ctx context.Context, c *call.Call, it *orphan.It
 	if _, err := s.cfg.Store.VolumeByName(ctx, r.Team, r.Name); err == nil {
 		r.Name = renamed(r.Name, r.ID)
 	}
-	if err := s.cfg.Orphans.Take(*it, func(from string) error { return s.cfg.Volumes.MoveIn(r.ID, from) }); err != nil {
+	if err := s.cfg.Dir.Take(*it, func(from string) error { return s.cfg.VolumeFiles.MoveIn(r.ID, from) }); err != nil {
 		return nil, err
 	}
 	if err := s.cfg.Store.CreateVolume(ctx, r, store.Quota{}); err != nil {
-		return nil, errors.Join(err, s.Volumes.SetAside(ctx, r.ID, it.Why))
+		return nil, errors.Join(err, s.cfg.SetVolumeAside(ctx, r.ID, it.Why))
 	}
 	return &r.Volume, nil
 }
@@ -133,18 +133,18 @@ func renamed(name, id string) string {
 }
 
 // recoverCheckpoint makes a snapshot of what was set aside.
-func (s *Service) recoverCheckpoint(ctx context.Context, v *call.Call, it *orphan.Item) (*sandbox.Snapshot, error) {
-	if err := s.needCheckpointer(); err != nil {
-		return nil, err
+func (s *Recovery) recoverCheckpoint(ctx context.Context, v *call.Call, it *orphan.Item) (*sandbox.Snapshot, error) {
+	if s.cfg.Checkpointer == nil {
+		return nil, call.ErrNoCheckpoints
 	}
 	snap, err := s.snapshotAgain(ctx, v, it)
 	if err != nil {
 		return nil, err
 	}
-	defer s.use(it.ID)()
+	defer s.cfg.Hold(it.ID)()
 	var c engine.Checkpoint
-	err = s.cfg.Orphans.Take(*it, func(from string) (err error) {
-		c, err = s.checkpointer.BringBack(ctx, it.ID, from)
+	err = s.cfg.Dir.Take(*it, func(from string) (err error) {
+		c, err = s.cfg.Checkpointer.BringBack(ctx, it.ID, from)
 		return err
 	})
 	if e, ok := errors.AsType[*sandbox.Error](err); ok {
@@ -153,7 +153,7 @@ func (s *Service) recoverCheckpoint(ctx context.Context, v *call.Call, it *orpha
 	if err == nil {
 		err = s.recordAgain(ctx, &snap, &c)
 		if err != nil {
-			err = errors.Join(err, s.setCheckpointAside(ctx, &c, it.Why))
+			err = errors.Join(err, s.SetAside(ctx, &c, it.Why))
 		}
 	}
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Service) recoverCheckpoint(ctx context.Context, v *call.Call, it *orpha
 
 // snapshotAgain returns the record that a checkpoint is to have, as far as it
 // tells of itself.
-func (s *Service) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.Item) (store.SnapshotRecord, error) {
+func (s *Recovery) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.Item) (store.SnapshotRecord, error) {
 	var known keptAs
 	if json.Unmarshal(it.Record, &known) != nil || known.Snapshot.Team == "" {
 		known = keptAs{}
@@ -194,8 +194,10 @@ func (s *Service) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.It
 	if snap.ID == "" {
 		snap.ID = ids.New(ids.Snapshot)
 	}
-	if s.snapshotName(ctx, &snap) != nil {
-		snap.Name = renamed(snap.Name, snap.ID)
+	if snap.Name != "" {
+		if _, err := s.cfg.Store.SnapshotByName(ctx, snap.Team, snap.Namespace, snap.Name); sandbox.CodeOf(err) != sandbox.CodeNotFound {
+			snap.Name = renamed(snap.Name, snap.ID)
+		}
 	}
 	for _, m := range snap.Mounts {
 		if m.Volume == "" {
@@ -209,7 +211,7 @@ func (s *Service) snapshotAgain(ctx context.Context, c *call.Call, it *orphan.It
 }
 
 // recordAgain records the snapshot of a checkpoint that is back in its place.
-func (s *Service) recordAgain(ctx context.Context, snap *store.SnapshotRecord, c *engine.Checkpoint) error {
+func (s *Recovery) recordAgain(ctx context.Context, snap *store.SnapshotRecord, c *engine.Checkpoint) error {
 	snap.Checkpoint, snap.SizeBytes = c.ID, c.SizeBytes
 	snap.Kind = sandbox.SnapshotMemory
 	if c.FilesOnly {

@@ -1,10 +1,16 @@
-package service
+// Package recovery keeps what no record names: the states of sandboxes and volumes that
+// are found without a record are set aside for a while, and recovered on request.
+// Package recovery keeps what no record names: checkpoints that are found without a
+// record are set aside for a while, and recovered on request like volumes.
+package recovery
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,12 +19,12 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
 	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/volume"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/sandbox"
 )
 
-// DefaultOrphanRetention is how long what no record names is kept aside.
-const DefaultOrphanRetention = 7 * 24 * time.Hour
+// DefaultRetention is how long an orphan is kept.
+const DefaultRetention = 7 * 24 * time.Hour
 
 const (
 	// lowPart and lowMost say when the disk is low: less than one part of it is
@@ -30,67 +36,61 @@ const (
 	saveTimeout = time.Minute
 )
 
-// What the state of a sandbox was kept for.
-const (
-	keptSnapshot = "snapshot"
-	keptPause    = "pause"
-	keptFork     = "fork"
-	keptRunning  = "running" // it was not kept until its record was found missing
-)
-
-// keptAs is what a checkpoint says of itself, for the case that its record is
-// lost.
-type keptAs struct {
-	For      string               `json:"for"`
-	Snapshot store.SnapshotRecord `json:"snapshot"`
+// Config says what [Recovery] works with.
+type Config struct {
+	Gate   *call.Gate
+	Store  store.Store
+	Engine engine.Engine
+	// Checkpointer is the engine, or nil if it keeps no state.
+	Checkpointer engine.Checkpointer
+	Log          *slog.Logger
+	// Dir takes orphans, for Retention; without it there are none.
+	Dir       *orphan.Dir
+	Retention time.Duration
+	// Room returns the free and the total bytes of the disk of Dir.
+	Room func() (free, total int64, err error)
+	// VolumeFiles has the files of volumes; nil if there are none. SetVolumeAside
+	// sets a volume aside again.
+	VolumeFiles    *volume.Dir
+	SetVolumeAside func(ctx context.Context, id, why string) error
+	// Hold keeps a checkpoint in place until the result is called.
+	Hold func(checkpoint string) (release func())
 }
 
-func label(what string, snap *store.SnapshotRecord) json.RawMessage {
-	data, err := json.Marshal(keptAs{what, *snap})
-	if err != nil {
-		return nil // it is kept all the same
-	}
-	return data
+// Recovery implements [sandbox.Orphans]. It is safe for concurrent use.
+type Recovery struct {
+	cfg Config
+	// changing is held by whoever changes what is set aside.
+	changing sync.Mutex
+
+	mu sync.Mutex
+	// stuck are the checkpoints that could not be set aside. Guarded by mu.
+	stuck map[string]bool
 }
 
-// sandboxLabel is the label of a sandbox's state that is not a snapshot.
-func sandboxLabel(what string, r *store.Record) json.RawMessage {
-	snap := store.SnapshotRecord{Snapshot: sandbox.Snapshot{Kind: sandbox.SnapshotMemory, CreatedAt: time.Now().UTC()}}
-	snapshotOf(&snap, r)
-	if r.Name != "" {
-		snap.Label = "sandbox " + r.Name
-	}
-	return label(what, &snap)
-}
+// New returns the orphans of a server.
+func New(cfg Config) *Recovery { return &Recovery{cfg: cfg, stuck: map[string]bool{}} }
 
-// instanceLabel is the label of a running sandbox. What the sandbox may reach can
-// change while it runs, so that the label allows nothing.
-func instanceLabel(r *store.Record) json.RawMessage {
-	closed := *r
-	closed.Network, closed.Bindings = &sandbox.NetworkPolicy{Preset: sandbox.NetworkNone}, nil
-	return sandboxLabel(keptRunning, &closed)
-}
-
-// setCheckpointAside keeps a checkpoint for whoever misses it.
-func (s *Service) setCheckpointAside(ctx context.Context, c *engine.Checkpoint, why string) error {
+// SetAside keeps a checkpoint for whoever misses it.
+func (s *Recovery) SetAside(ctx context.Context, c *engine.Checkpoint, why string) error {
 	it := orphan.Item{ID: c.ID, Kind: orphan.Checkpoint, SizeBytes: c.SizeBytes, Why: why, Record: c.Label}
 	var known keptAs
 	if json.Unmarshal(c.Label, &known) == nil {
 		it.Team, it.Name, it.SandboxID = known.Snapshot.Team, known.Snapshot.Name, known.Snapshot.SandboxID
 	}
-	it, err := s.cfg.Orphans.Put(it, func(to string) error { return s.checkpointer.SetAside(ctx, c.ID, to) })
+	it, err := s.cfg.Dir.Put(it, func(to string) error { return s.cfg.Checkpointer.SetAside(ctx, c.ID, to) })
 	if err != nil {
 		return err
 	}
-	s.log.Warn("set aside the state of a sandbox; cove recover brings it back", "checkpoint", c.ID, "why", why, "sandbox", it.SandboxID, "team", it.Team, "until", s.orphanEnd(&it))
+	s.cfg.Log.Warn("set aside the state of a sandbox; cove recover brings it back", "checkpoint", c.ID, "why", why, "sandbox", it.SandboxID, "team", it.Team, "until", s.endOf(&it))
 	return nil
 }
 
-// setAsideOrLeave is setCheckpointAside for one that stays where it is if that
+// SetAsideOrLeave is SetAside for one that stays where it is if that
 // fails, as on another file system, so that others are looked at. It says so
 // once.
-func (s *Service) setAsideOrLeave(ctx context.Context, c *engine.Checkpoint, why string) {
-	err := s.setCheckpointAside(ctx, c, why)
+func (s *Recovery) SetAsideOrLeave(ctx context.Context, c *engine.Checkpoint, why string) {
+	err := s.SetAside(ctx, c, why)
 	s.mu.Lock()
 	said := s.stuck[c.ID]
 	if err == nil {
@@ -100,60 +100,60 @@ func (s *Service) setAsideOrLeave(ctx context.Context, c *engine.Checkpoint, why
 	}
 	s.mu.Unlock()
 	if err != nil && !said && ctx.Err() == nil {
-		s.log.Error("the state of a sandbox that no record names cannot be set aside and stays where it is", "checkpoint", c.ID, "error", err)
+		s.cfg.Log.Error("the state of a sandbox that no record names cannot be set aside and stays where it is", "checkpoint", c.ID, "error", err)
 	}
 }
 
-// endUnknown ends an instance that no record names. One that was somebody's
+// EndUnknown ends an instance that no record names. One that was somebody's
 // sandbox has its state kept first, if it can be.
-func (s *Service) endUnknown(ctx context.Context, st engine.Status) error {
-	if st.Running && st.Label != nil && s.checkpointer != nil && s.cfg.Orphans != nil {
+func (s *Recovery) EndUnknown(ctx context.Context, st engine.Status) error {
+	if st.Running && st.Label != nil && s.cfg.Checkpointer != nil && s.cfg.Dir != nil {
 		err := s.saveUnknown(ctx, &st)
 		if err == nil {
 			return nil
 		}
-		s.log.Error("the state of a sandbox without a record could not be kept; it is ended", "sandbox", st.ID, "error", call.Detailed(err))
+		s.cfg.Log.Error("the state of a sandbox without a record could not be kept; it is ended", "sandbox", st.ID, "error", call.Detailed(err))
 	}
 	if err := s.cfg.Engine.Destroy(ctx, st.ID); err != nil {
 		return fmt.Errorf("remove unknown instance %s: %w", st.ID, err)
 	}
-	s.log.Warn("removed an instance without a record", "sandbox", st.ID)
+	s.cfg.Log.Warn("removed an instance without a record", "sandbox", st.ID)
 	return nil
 }
 
-func (s *Service) saveUnknown(ctx context.Context, st *engine.Status) error {
+func (s *Recovery) saveUnknown(ctx context.Context, st *engine.Status) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	c, err := s.checkpointer.Checkpoint(ctx, st.ID, ids.New(ids.Checkpoint), engine.CheckpointOptions{
+	c, err := s.cfg.Checkpointer.Checkpoint(ctx, st.ID, ids.New(ids.Checkpoint), engine.CheckpointOptions{
 		Durable: true, Label: st.Label, Commit: func(engine.Checkpoint) error { return nil },
 	})
 	if err != nil {
 		return err
 	}
-	s.setAsideOrLeave(context.WithoutCancel(ctx), &c, "it ran, and no record named it")
+	s.SetAsideOrLeave(context.WithoutCancel(ctx), &c, "it ran, and no record named it")
 	return nil
 }
 
-func (s *Service) orphanEnd(it *orphan.Item) time.Time {
-	return it.Since.Add(s.cfg.OrphanRetention)
+func (s *Recovery) endOf(it *orphan.Item) time.Time {
+	return it.Since.Add(s.cfg.Retention)
 }
 
-// trimOrphans removes what was aside for long enough and, while the disk is low,
+// Trim removes what was aside for long enough and, while the disk is low,
 // the rest, the oldest first.
-func (s *Service) trimOrphans(now time.Time) error {
-	if s.cfg.Orphans == nil {
+func (s *Recovery) Trim(now time.Time) error {
+	if s.cfg.Dir == nil {
 		return nil
 	}
-	all, err := s.cfg.Orphans.List()
+	all, err := s.cfg.Dir.List()
 	if err != nil {
 		return err
 	}
-	s.recovering.Lock()
-	defer s.recovering.Unlock()
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	var errs []error
 	for i := range all {
 		why := "its time is over"
-		if now.Before(s.orphanEnd(&all[i])) {
+		if now.Before(s.endOf(&all[i])) {
 			low, err := s.diskLow()
 			if err != nil || !low {
 				errs = append(errs, err)
@@ -161,17 +161,17 @@ func (s *Service) trimOrphans(now time.Time) error {
 			}
 			why = "the disk is nearly full"
 		}
-		if err := s.cfg.Orphans.Remove(all[i]); err != nil {
+		if err := s.cfg.Dir.Remove(all[i]); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		s.log.Info("removed what was set aside", "id", all[i].ID, "kind", all[i].Kind, "since", all[i].Since, "why", why)
+		s.cfg.Log.Info("removed what was set aside", "id", all[i].ID, "kind", all[i].Kind, "since", all[i].Since, "why", why)
 	}
 	return errors.Join(errs...)
 }
 
 // diskLow reports whether the disk is so full that what is set aside must go.
-func (s *Service) diskLow() (bool, error) {
+func (s *Recovery) diskLow() (bool, error) {
 	free, total, err := s.cfg.Room()
 	if err != nil {
 		return false, fmt.Errorf("look how much of the disk is free: %w", err)
@@ -179,8 +179,8 @@ func (s *Service) diskLow() (bool, error) {
 	return free < min(total/lowPart, lowMost), nil
 }
 
-// roomOf tells what is free of a disk, and its size, in bytes.
-func roomOf(dir string) (free, total int64, err error) {
+// RoomOf returns the free and the total bytes of the disk of a directory.
+func RoomOf(dir string) (free, total int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, 0, err
@@ -188,14 +188,14 @@ func roomOf(dir string) (free, total int64, err error) {
 	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
 }
 
-// orphanRoots returns the digests of root file systems that are needed by what is
+// Roots returns the digests of root file systems that are needed by what is
 // aside.
-func (s *Service) orphanRoots() (map[string]bool, error) {
+func (s *Recovery) Roots() (map[string]bool, error) {
 	roots := map[string]bool{}
-	if s.cfg.Orphans == nil {
+	if s.cfg.Dir == nil {
 		return roots, nil
 	}
-	all, err := s.cfg.Orphans.List()
+	all, err := s.cfg.Dir.List()
 	for i := range all {
 		var known keptAs
 		if json.Unmarshal(all[i].Record, &known) == nil && known.Snapshot.Origin != "" {

@@ -1,4 +1,4 @@
-package service
+package secrets
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 )
 
 // RotateSecretsKey implements [sandbox.Secrets].
-func (s *Service) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, error) {
-	return call.Do(ctx, s.gate, call.Audited(sandbox.ScopeAdmin, "secret.rotate_key"), func(c *call.Call) (*sandbox.Resealed, error) {
+func (s *Secrets) RotateSecretsKey(ctx context.Context) (*sandbox.Resealed, error) {
+	return call.Do(ctx, s.cfg.Gate, call.Audited(sandbox.ScopeAdmin, "secret.rotate_key"), func(c *call.Call) (*sandbox.Resealed, error) {
 		if s.cfg.Vault == nil {
-			return nil, errNoVault
+			return nil, ErrNone
 		}
 		// What was being sealed with the old key as the new one came is waited for,
 		// so that it is found.
@@ -53,10 +53,10 @@ func RotateKey(ctx context.Context, st store.Store, v *vault.Vault, settled func
 // toldLost is how many secrets without a key the log names at the start.
 const toldLost = 10
 
-// tellLostKeys says in the log which secrets are sealed with a key that is not
+// LogLostKeys says in the log which secrets are sealed with a key that is not
 // there: a lost key file is made anew, and nobody would know before a secret is
 // used.
-func (s *Service) tellLostKeys(ctx context.Context) error {
+func (s *Secrets) LogLostKeys(ctx context.Context) error {
 	if s.cfg.Vault == nil {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (s *Service) tellLostKeys(ctx context.Context) error {
 		}
 	}
 	if len(lost) > 0 {
-		s.log.Error("secrets cannot be opened: their key is lost", "secrets", len(lost), "first", lost[:min(len(lost), toldLost)], "error", why)
+		s.cfg.Log.Error("secrets cannot be opened: their key is lost", "secrets", len(lost), "first", lost[:min(len(lost), toldLost)], "error", why)
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
-package service
+// Package secrets keeps the values of secrets sealed and binds secrets to sandboxes. A
+// sandbox gets a placeholder; its gateway gets the value, again after each change.
+package secrets
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -17,38 +19,81 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
-	// maxSecrets bounds the secrets of a team.
+	// maxSecrets is how many secrets a team may have.
 	maxSecrets = 1000
+	// pushes is how many gateways are told of a change at the same time.
+	pushes = 8
 )
 
-// envNames are of variables that get a placeholder: what every shell takes.
-var envNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+// ErrNone is the error of a server without a vault.
+var ErrNone = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no secrets")
 
-var errNoVault = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no secrets")
+// Config says what [Secrets] work with.
+type Config struct {
+	Gate  *call.Gate
+	Store store.Store
+	Log   *slog.Logger
+	// Vault seals and opens values; without it there are no secrets.
+	Vault *vault.Vault
+	// NetworkLog tells when secrets were used; nil does not.
+	NetworkLog engine.NetworkLogger
+	// Push sends the values of a sandbox's secrets to its gateway, if it runs.
+	Push func(ctx context.Context, sandboxID string) error
+	// Change changes the bindings of a sandbox's record, and has them take effect
+	// if the sandbox runs.
+	Change func(ctx context.Context, sandboxID string, apply func(*store.Record) error) (store.Record, error)
+	// View returns a record as callers see it.
+	View func(store.Record) *sandbox.Sandbox
+}
 
-func isSecretID(s string) bool { return strings.HasPrefix(s, ids.Secret) }
+// Secrets implements [sandbox.Secrets]. It is safe for concurrent use.
+type Secrets struct {
+	cfg Config
+	// sealing is held for reading from sealing a value until the value is stored.
+	sealing sync.RWMutex
+
+	mu sync.Mutex
+	// unpushed are the sandboxes whose gateways do not know of a changed secret.
+	// Guarded by mu.
+	unpushed map[string]bool
+	// usedUntil is the time up to which the use of secrets is recorded. Guarded by
+	// mu.
+	usedUntil time.Time
+}
+
+// New returns the secrets of a store.
+func New(cfg Config) *Secrets {
+	return &Secrets{cfg: cfg, unpushed: map[string]bool{}, usedUntil: time.Now()}
+}
+
+// Sealing is held by whoever seals a value, from before that until the value is
+// stored: a change of the vault's key waits for it.
+func (s *Secrets) Sealing() sync.Locker { return s.sealing.RLocker() }
+
+func isID(s string) bool { return strings.HasPrefix(s, ids.Secret) }
 
 // CreateSecret implements [sandbox.Secrets]. The store gets the value sealed.
-func (s *Service) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequest) (*sandbox.Secret, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.create"), func(c *call.Call) (_ *sandbox.Secret, err error) {
+func (s *Secrets) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequest) (*sandbox.Secret, error) {
+	return call.Do(ctx, s.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.create"), func(c *call.Call) (_ *sandbox.Secret, err error) {
 		if s.cfg.Vault == nil {
-			return nil, errNoVault
+			return nil, ErrNone
 		}
 		if req, err = vault.Complete(req); err != nil {
 			return nil, err
 		}
-		if isSecretID(req.Name) {
+		if isID(req.Name) {
 			return nil, validate.Errorf("name %s begins like an id; choose one that does not begin with %q", validate.Quote(req.Name), ids.Secret)
 		}
 		r := store.SecretRecord{Secret: sandbox.Secret{
 			ID: ids.New(ids.Secret), Team: c.Caller.Team, Name: req.Name, Provider: req.Provider, Hosts: req.Hosts, Auth: *req.Auth,
 			Version: 1, CreatedAt: time.Now().UTC(),
 		}}
-		c.Detail = nameSecret(&r)
+		c.Detail = detail(&r)
 		s.sealing.RLock()
 		defer s.sealing.RUnlock()
 		if r.Sealed, err = s.seal(&r, req.Value); err != nil {
@@ -61,45 +106,45 @@ func (s *Service) CreateSecret(ctx context.Context, req sandbox.CreateSecretRequ
 	})
 }
 
-// nameSecret is what the audit record says of a secret.
-func nameSecret(r *store.SecretRecord) string { return r.ID + " named " + r.Name }
+// detail is what the audit record says of a secret.
+func detail(r *store.SecretRecord) string { return r.ID + " named " + r.Name }
 
 // seal encrypts the value of a record's version.
-func (s *Service) seal(r *store.SecretRecord, value sandbox.SecretValue) ([]byte, error) {
+func (s *Secrets) seal(r *store.SecretRecord, value sandbox.SecretValue) ([]byte, error) {
 	plain := []byte(value.Reveal())
 	defer vault.Wipe(plain)
 	return s.cfg.Vault.Seal(vault.Ref{Secret: r.ID, Version: r.Version}, plain)
 }
 
-// secretFor returns the record of the caller's secret with this id or name.
-func (s *Service) secretFor(c *call.Call, ref string) (store.SecretRecord, error) {
+// find returns the record of the caller's secret with this id or name.
+func (s *Secrets) find(c *call.Call, ref string) (store.SecretRecord, error) {
 	if ref == "" {
 		return store.SecretRecord{}, validate.Errorf("no secret is named; give its id or name")
 	}
 	if len(ref) > sandbox.MaxNameLength || validate.Text("secret", ref) != nil {
-		return store.SecretRecord{}, noSecret(ref)
+		return store.SecretRecord{}, notFound(ref)
 	}
 	var r store.SecretRecord
 	var err error
-	if isSecretID(ref) {
+	if isID(ref) {
 		r, err = s.cfg.Store.Secret(c.Ctx, ref)
 	} else {
 		r, err = s.cfg.Store.SecretByName(c.Ctx, c.Caller.Team, ref)
 	}
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && r.Team != c.Caller.Team {
-		return store.SecretRecord{}, noSecret(ref)
+		return store.SecretRecord{}, notFound(ref)
 	}
 	return r, err
 }
 
-func noSecret(ref string) error {
+func notFound(ref string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "there is no secret %s; list the secrets to see which there are", validate.Quote(ref))
 }
 
 // GetSecret implements [sandbox.Secrets].
-func (s *Service) GetSecret(ctx context.Context, ref string) (*sandbox.Secret, error) {
-	return call.Do(ctx, s.gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.Secret, error) {
-		r, err := s.secretFor(c, ref)
+func (s *Secrets) GetSecret(ctx context.Context, ref string) (*sandbox.Secret, error) {
+	return call.Do(ctx, s.cfg.Gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.Secret, error) {
+		r, err := s.find(c, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -108,8 +153,8 @@ func (s *Service) GetSecret(ctx context.Context, ref string) (*sandbox.Secret, e
 }
 
 // ListSecrets implements [sandbox.Secrets].
-func (s *Service) ListSecrets(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Secret], error) {
-	return call.Do(ctx, s.gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.List[sandbox.Secret], error) {
+func (s *Secrets) ListSecrets(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Secret], error) {
+	return call.Do(ctx, s.cfg.Gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.List[sandbox.Secret], error) {
 		records, next, err := s.cfg.Store.ListSecrets(c.Ctx, c.Caller.Team, page)
 		if err != nil {
 			return nil, err
@@ -123,22 +168,22 @@ func (s *Service) ListSecrets(ctx context.Context, page sandbox.Page) (*sandbox.
 }
 
 // RotateSecret implements [sandbox.Secrets].
-func (s *Service) RotateSecret(ctx context.Context, ref string, req sandbox.RotateSecretRequest) (*sandbox.Secret, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.rotate"), func(c *call.Call) (*sandbox.Secret, error) {
+func (s *Secrets) RotateSecret(ctx context.Context, ref string, req sandbox.RotateSecretRequest) (*sandbox.Secret, error) {
+	return call.Do(ctx, s.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.rotate"), func(c *call.Call) (*sandbox.Secret, error) {
 		if s.cfg.Vault == nil {
-			return nil, errNoVault
+			return nil, ErrNone
 		}
 		if err := vault.CheckValue(req.Value); err != nil {
 			return nil, err
 		}
-		r, err := s.secretFor(c, ref)
+		r, err := s.find(c, ref)
 		if err != nil {
 			return nil, err
 		}
-		c.Detail = nameSecret(&r)
+		c.Detail = detail(&r)
 		r, err = s.replaceValue(c.Ctx, r.ID, req.Value)
 		if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			return nil, noSecret(ref)
+			return nil, notFound(ref)
 		}
 		if err != nil {
 			return nil, err
@@ -151,7 +196,7 @@ func (s *Service) RotateSecret(ctx context.Context, ref string, req sandbox.Rota
 }
 
 // replaceValue stores another value of a secret.
-func (s *Service) replaceValue(ctx context.Context, id string, value sandbox.SecretValue) (store.SecretRecord, error) {
+func (s *Secrets) replaceValue(ctx context.Context, id string, value sandbox.SecretValue) (store.SecretRecord, error) {
 	s.sealing.RLock()
 	defer s.sealing.RUnlock()
 	return s.cfg.Store.UpdateSecret(ctx, id, func(r *store.SecretRecord) (err error) {
@@ -164,13 +209,13 @@ func (s *Service) replaceValue(ctx context.Context, id string, value sandbox.Sec
 }
 
 // DeleteSecret implements [sandbox.Secrets].
-func (s *Service) DeleteSecret(ctx context.Context, ref string) error {
-	return call.Run(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.delete"), func(c *call.Call) error {
-		r, err := s.secretFor(c, ref)
+func (s *Secrets) DeleteSecret(ctx context.Context, ref string) error {
+	return call.Run(ctx, s.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeSecretsWrite, "secret.delete"), func(c *call.Call) error {
+		r, err := s.find(c, ref)
 		if err != nil {
 			return err
 		}
-		c.Detail = nameSecret(&r)
+		c.Detail = detail(&r)
 		if err := s.cfg.Store.DeleteSecret(c.Ctx, r.ID); err != nil {
 			return err
 		}
@@ -180,13 +225,13 @@ func (s *Service) DeleteSecret(ctx context.Context, ref string) error {
 
 // pushBound tells the gateways of all sandboxes that have a secret what has
 // become of it. Those that do not answer are told later, and so is the caller.
-func (s *Service) pushBound(ctx context.Context, secretID string) error {
+func (s *Secrets) pushBound(ctx context.Context, secretID string) error {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	// One that is being created is waited for: it may have read the old value.
 	f := store.SandboxFilter{SecretID: secretID, States: []sandbox.State{sandbox.StateCreating, sandbox.StateRunning}}
 	var g errgroup.Group
-	g.SetLimit(repairs)
+	g.SetLimit(pushes)
 	var mu sync.Mutex
 	var failed []string
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
@@ -197,9 +242,9 @@ func (s *Service) pushBound(ctx context.Context, secretID string) error {
 		}
 		for _, r := range records {
 			g.Go(func() error {
-				if err := s.pushAgain(ctx, r.ID); err != nil {
-					s.log.Error("tell a gateway of a changed secret", "sandbox", r.ID, "error", call.Detailed(err))
-					s.pushLater(r.ID)
+				if err := s.cfg.Push(ctx, r.ID); err != nil {
+					s.cfg.Log.Error("tell a gateway of a changed secret", "sandbox", r.ID, "error", call.Detailed(err))
+					s.PushLater(r.ID)
 					mu.Lock()
 					defer mu.Unlock()
 					failed = append(failed, r.ID)
@@ -221,22 +266,22 @@ func (s *Service) pushBound(ctx context.Context, secretID string) error {
 
 // pushLater notes a sandbox whose gateway does not know yet what its secrets
 // are.
-func (s *Service) pushLater(id string) {
+func (s *Secrets) PushLater(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unpushed[id] = true
 }
 
 // pushUnpushed tries again to tell those gateways.
-func (s *Service) pushUnpushed(ctx context.Context) error {
+func (s *Secrets) PushUnpushed(ctx context.Context) error {
 	s.mu.Lock()
 	late := s.unpushed
 	s.unpushed = map[string]bool{}
 	s.mu.Unlock()
 	var errs []error
 	for id := range late {
-		if err := s.pushAgain(ctx, id); err != nil {
-			s.pushLater(id)
+		if err := s.cfg.Push(ctx, id); err != nil {
+			s.PushLater(id)
 			errs = append(errs, fmt.Errorf("tell the gateway of sandbox %s of its secrets: %w", id, call.Detailed(err)))
 		}
 	}
@@ -244,145 +289,8 @@ func (s *Service) pushUnpushed(ctx context.Context) error {
 }
 
 // ListProviders implements [sandbox.Secrets].
-func (s *Service) ListProviders(ctx context.Context) (*sandbox.List[sandbox.Provider], error) {
-	return call.Do(ctx, s.gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.List[sandbox.Provider], error) {
+func (s *Secrets) ListProviders(ctx context.Context) (*sandbox.List[sandbox.Provider], error) {
+	return call.Do(ctx, s.cfg.Gate, call.Unaudited(call.AnyScope), func(c *call.Call) (*sandbox.List[sandbox.Provider], error) {
 		return &sandbox.List[sandbox.Provider]{Items: vault.Providers()}, nil
 	})
-}
-
-// AttachSecret implements [sandbox.Secrets].
-func (s *Service) AttachSecret(ctx context.Context, ref, secret, env string) (*sandbox.Sandbox, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "secret.attach"), func(c *call.Call) (*sandbox.Sandbox, error) {
-		if err := checkEnvName(env); err != nil {
-			return nil, err
-		}
-		r, err := c.Resolve(ref)
-		if err != nil {
-			return nil, err
-		}
-		b, err := s.bindFor(c, env, secret)
-		if err != nil {
-			return nil, err
-		}
-		c.Detail = b.Secret + " as " + env
-		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
-			if i := boundAs(r, env); i >= 0 {
-				return sandbox.Errorf(sandbox.CodeConflict, "%s of sandbox %s has the placeholder of secret %q; detach that first", env, r.ID, r.Bindings[i].Secret)
-			}
-			r.Bindings = append(slices.Clone(r.Bindings), b)
-			return checkBindings(r)
-		})
-		if err != nil {
-			return nil, err
-		}
-		// The secret may be gone since it was looked up; then the gateway knows.
-		return s.view(r), nil
-	})
-}
-
-// bindFor makes a binding of the caller's secret, with a placeholder of its own.
-func (s *Service) bindFor(c *call.Call, env, secret string) (store.Binding, error) {
-	if s.cfg.Vault == nil {
-		return store.Binding{}, errNoVault
-	}
-	r, err := s.secretFor(c, secret)
-	if err != nil {
-		return store.Binding{}, err
-	}
-	placeholder, err := vault.NewPlaceholder(r.Provider)
-	if err != nil {
-		return store.Binding{}, err
-	}
-	return store.Binding{Env: env, SecretID: r.ID, Secret: r.Name, Placeholder: placeholder}, nil
-}
-
-// bindAllFor adds bindings of the caller's secrets to a record that is being
-// made; they count before those that it has.
-func (s *Service) bindAllFor(c *call.Call, r *store.Record, secrets map[string]string) error {
-	for env, secret := range secrets {
-		b, err := s.bindFor(c, env, secret)
-		if err != nil {
-			return err
-		}
-		r.Bindings = slices.DeleteFunc(slices.Clone(r.Bindings), func(b store.Binding) bool { return b.Env == env })
-		r.Bindings = append(r.Bindings, b)
-	}
-	slices.SortFunc(r.Bindings, func(a, b store.Binding) int { return strings.Compare(a.Env, b.Env) })
-	return checkBindings(r)
-}
-
-// DetachSecret implements [sandbox.Secrets].
-func (s *Service) DetachSecret(ctx context.Context, ref, env string) (*sandbox.Sandbox, error) {
-	return call.Do(ctx, s.gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "secret.detach"), func(c *call.Call) (*sandbox.Sandbox, error) {
-		if err := checkEnvName(env); err != nil {
-			return nil, err
-		}
-		r, err := c.Resolve(ref)
-		if err != nil {
-			return nil, err
-		}
-		r, err = s.regate(c.Ctx, r.ID, func(r *store.Record) error {
-			i := boundAs(r, env)
-			if i < 0 {
-				return sandbox.Errorf(sandbox.CodeNotFound, "%s of sandbox %s has no secret; look at the sandbox to see which there are", env, r.ID)
-			}
-			c.Detail = r.Bindings[i].Secret + " as " + env
-			r.Bindings = slices.Delete(slices.Clone(r.Bindings), i, i+1)
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		return s.view(r), nil
-	})
-}
-
-// boundAs returns the place of the binding that has an environment variable,
-// or -1.
-func boundAs(r *store.Record, env string) int {
-	return slices.IndexFunc(r.Bindings, func(b store.Binding) bool { return b.Env == env })
-}
-
-func checkEnvName(env string) error {
-	if !envNames.MatchString(env) {
-		return validate.Errorf("%s cannot have a secret; name an environment variable of letters, digits and underscores, such as API_TOKEN", validate.Quote(env))
-	}
-	return nil
-}
-
-// checkBindings refuses variables that a record has twice, and too many.
-func checkBindings(r *store.Record) error {
-	if len(r.Bindings) > sandbox.MaxSecretsPerSandbox {
-		return validate.Errorf("the sandbox has %d secrets; attach at most %d", len(r.Bindings), sandbox.MaxSecretsPerSandbox)
-	}
-	for _, b := range r.Bindings {
-		if _, both := r.Env[b.Env]; both {
-			return validate.Errorf("env has %s, which is to have the placeholder of secret %q; leave one out", b.Env, b.Secret)
-		}
-	}
-	return nil
-}
-
-// secretNames tells which secrets a record has, as callers see it.
-func secretNames(r *store.Record) map[string]string {
-	if len(r.Bindings) == 0 {
-		return nil
-	}
-	names := make(map[string]string, len(r.Bindings))
-	for _, b := range r.Bindings {
-		names[b.Env] = b.Secret
-	}
-	return names
-}
-
-func checkSecretEnvs(secrets map[string]string) error {
-	if len(secrets) > sandbox.MaxSecretsPerSandbox {
-		return validate.Errorf("secrets has %d entries; give at most %d", len(secrets), sandbox.MaxSecretsPerSandbox)
-	}
-	for env := range secrets {
-		if err := checkEnvName(env); err != nil {
-			return err
-		}
-	}
-	return nil
 }

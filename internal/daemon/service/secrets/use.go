@@ -1,4 +1,4 @@
-package service
+package secrets
 
 import (
 	"context"
@@ -9,19 +9,19 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// useLag is how much later than its time an event may be in the network log.
-const useLag = 10 * time.Second
+// UseLag is how much later than its time an event may be in the network log.
+const UseLag = 10 * time.Second
 
 // noteUse records when secrets were last used, by what the network logs of
 // running sandboxes say since it did so before. The janitor calls it now and
 // then, so a use just before the end of a sandbox may go unnoticed.
-func (s *Service) noteUse(ctx context.Context) error {
-	if s.logger == nil {
+func (s *Secrets) NoteUse(ctx context.Context) error {
+	if s.cfg.NetworkLog == nil {
 		return nil
 	}
 	now := time.Now()
 	s.mu.Lock()
-	since := s.usedUntil.Add(-useLag)
+	since := s.usedUntil.Add(-UseLag)
 	s.mu.Unlock()
 	used := map[string]time.Time{} // by the id of the secret
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
@@ -52,7 +52,7 @@ func (s *Service) noteUse(ctx context.Context) error {
 }
 
 // usesOf adds when a sandbox has last used each of its secrets.
-func (s *Service) usesOf(ctx context.Context, r *store.Record, since time.Time, used map[string]time.Time) error {
+func (s *Secrets) usesOf(ctx context.Context, r *store.Record, since time.Time, used map[string]time.Time) error {
 	if len(r.Bindings) == 0 {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (s *Service) usesOf(ctx context.Context, r *store.Record, since time.Time, 
 	}
 	// One page, the newest: of more only a secret would be missed that was used
 	// long before the others.
-	events, _, err := s.logger.NetworkLog(ctx, r.ID, sandbox.NetworkLogRequest{
+	events, _, err := s.cfg.NetworkLog.NetworkLog(ctx, r.ID, sandbox.NetworkLogRequest{
 		Kind: sandbox.NetworkRequest, Verdict: sandbox.NetworkAllowed, Since: &since, Page: sandbox.Page{Limit: sandbox.MaxPageSize},
 	})
 	if err != nil {

@@ -1,0 +1,156 @@
+package secrets
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/daemon/vault"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// envNames are of variables that get a placeholder: what every shell takes.
+var envNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+
+// AttachSecret implements [sandbox.Secrets].
+func (s *Secrets) AttachSecret(ctx context.Context, ref, secret, env string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "secret.attach"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		if err := checkEnv(env); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		b, err := s.bind(c, env, secret)
+		if err != nil {
+			return nil, err
+		}
+		c.Detail = b.Secret + " as " + env
+		r, err = s.cfg.Change(c.Ctx, r.ID, func(r *store.Record) error {
+			if i := boundAs(r, env); i >= 0 {
+				return sandbox.Errorf(sandbox.CodeConflict, "%s of sandbox %s has the placeholder of secret %q; detach that first", env, r.ID, r.Bindings[i].Secret)
+			}
+			r.Bindings = append(slices.Clone(r.Bindings), b)
+			return CheckBindings(r)
+		})
+		if err != nil {
+			return nil, err
+		}
+		// The secret may be gone since it was looked up; then the gateway knows.
+		return s.cfg.View(r), nil
+	})
+}
+
+// bind makes a binding of the caller's secret, with a placeholder of its own.
+func (s *Secrets) bind(c *call.Call, env, secret string) (store.Binding, error) {
+	if s.cfg.Vault == nil {
+		return store.Binding{}, ErrNone
+	}
+	r, err := s.find(c, secret)
+	if err != nil {
+		return store.Binding{}, err
+	}
+	placeholder, err := vault.NewPlaceholder(r.Provider)
+	if err != nil {
+		return store.Binding{}, err
+	}
+	return store.Binding{Env: env, SecretID: r.ID, Secret: r.Name, Placeholder: placeholder}, nil
+}
+
+// BindAll adds bindings of the caller's secrets to a record that is being
+// made; they count before those that it has.
+func (s *Secrets) BindAll(c *call.Call, r *store.Record, secrets map[string]string) error {
+	for env, secret := range secrets {
+		b, err := s.bind(c, env, secret)
+		if err != nil {
+			return err
+		}
+		r.Bindings = slices.DeleteFunc(slices.Clone(r.Bindings), func(b store.Binding) bool { return b.Env == env })
+		r.Bindings = append(r.Bindings, b)
+	}
+	slices.SortFunc(r.Bindings, func(a, b store.Binding) int { return strings.Compare(a.Env, b.Env) })
+	return CheckBindings(r)
+}
+
+// DetachSecret implements [sandbox.Secrets].
+func (s *Secrets) DetachSecret(ctx context.Context, ref, env string) (*sandbox.Sandbox, error) {
+	return call.Do(ctx, s.cfg.Gate, call.AuditedAtOnce(sandbox.ScopeSandboxesWrite, "secret.detach"), func(c *call.Call) (*sandbox.Sandbox, error) {
+		if err := checkEnv(env); err != nil {
+			return nil, err
+		}
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		r, err = s.cfg.Change(c.Ctx, r.ID, func(r *store.Record) error {
+			i := boundAs(r, env)
+			if i < 0 {
+				return sandbox.Errorf(sandbox.CodeNotFound, "%s of sandbox %s has no secret; look at the sandbox to see which there are", env, r.ID)
+			}
+			c.Detail = r.Bindings[i].Secret + " as " + env
+			r.Bindings = slices.Delete(slices.Clone(r.Bindings), i, i+1)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		return s.cfg.View(r), nil
+	})
+}
+
+// boundAs returns the place of the binding that has an environment variable,
+// or -1.
+func boundAs(r *store.Record, env string) int {
+	return slices.IndexFunc(r.Bindings, func(b store.Binding) bool { return b.Env == env })
+}
+
+func checkEnv(env string) error {
+	if !envNames.MatchString(env) {
+		return validate.Errorf("%s cannot have a secret; name an environment variable of letters, digits and underscores, such as API_TOKEN", validate.Quote(env))
+	}
+	return nil
+}
+
+// CheckBindings refuses variables that a record has twice, and too many.
+func CheckBindings(r *store.Record) error {
+	if len(r.Bindings) > sandbox.MaxSecretsPerSandbox {
+		return validate.Errorf("the sandbox has %d secrets; attach at most %d", len(r.Bindings), sandbox.MaxSecretsPerSandbox)
+	}
+	for _, b := range r.Bindings {
+		if _, both := r.Env[b.Env]; both {
+			return validate.Errorf("env has %s, which is to have the placeholder of secret %q; leave one out", b.Env, b.Secret)
+		}
+	}
+	return nil
+}
+
+// Names tells which secrets a record has, as callers see it.
+func Names(r *store.Record) map[string]string {
+	if len(r.Bindings) == 0 {
+		return nil
+	}
+	names := make(map[string]string, len(r.Bindings))
+	for _, b := range r.Bindings {
+		names[b.Env] = b.Secret
+	}
+	return names
+}
+
+// CheckEnvs refuses names of environment variables that cannot have a secret, and too
+// many of them.
+func CheckEnvs(secrets map[string]string) error {
+	if len(secrets) > sandbox.MaxSecretsPerSandbox {
+		return validate.Errorf("secrets has %d entries; give at most %d", len(secrets), sandbox.MaxSecretsPerSandbox)
+	}
+	for env := range secrets {
+		if err := checkEnv(env); err != nil {
+			return err
+		}
+	}
+	return nil
+}
