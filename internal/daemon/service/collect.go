@@ -5,57 +5,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// use keeps a checkpoint in place until the result is called, although no
-// record refers to it: it is being written, or read.
-func (s *Service) use(checkpoint string) (release func()) {
-	s.mu.Lock()
-	s.using[checkpoint]++
-	s.ours[checkpoint] = true
-	s.mu.Unlock()
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.using[checkpoint]--; s.using[checkpoint] > 0 {
-			return
-		}
-		delete(s.using, checkpoint)
-		if s.spared[checkpoint] {
-			delete(s.spared, checkpoint)
-			s.collectSoon()
-		}
-	}
-}
-
-// spare reports whether a checkpoint is in use, or was, and sees to it that the
-// collector comes back for it.
-func (s *Service) spare(checkpoint string, was bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.using[checkpoint] > 0:
-		s.spared[checkpoint] = true
-	case was:
-		s.collectSoon()
-	default:
-		return false
-	}
-	return true
-}
-
-// collectSoon has checkpoints removed that nothing refers to any more.
-func (s *Service) collectSoon() {
-	select {
-	case s.collect <- struct{}{}:
-	default:
-	}
-}
 
 func (s *Service) collectLoop() {
 	for {
@@ -138,6 +93,13 @@ func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
 	return s.cfg.Store.ForgetNamed(ctx, c.ID)
 }
 
+var (
+	everySnapshot = store.SnapshotFilter{}
+	everyLiving   = store.SandboxFilter{States: []sandbox.State{
+		sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused, sandbox.StateStopping,
+	}}
+)
+
 // Roots returns the digests of all root file systems that a sandbox or a
 // snapshot still needs, or something that was set aside.
 func (s *Service) Roots(ctx context.Context) (map[string]bool, error) {
@@ -174,7 +136,3 @@ func (s *Service) Roots(ctx context.Context) (map[string]bool, error) {
 		page.Cursor = next
 	}
 }
-
-// goldenAge is how long a golden checkpoint that this process has not used is
-// kept.
-const goldenAge = 24 * time.Hour

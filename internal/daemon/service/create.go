@@ -1,22 +1,15 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
-	"github.com/cove-sh/cove/internal/daemon/service/expose"
-	"github.com/cove-sh/cove/internal/daemon/service/ids"
-	"github.com/cove-sh/cove/internal/daemon/service/secrets"
-	"github.com/cove-sh/cove/internal/daemon/service/startup"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
-	"github.com/cove-sh/cove/internal/guest/agentclient"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -79,189 +72,8 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 	})
 }
 
-// bootSource is what an instance begins with: a fresh boot of a root, or a
-// checkpoint, which stays in place until it is released.
-type bootSource struct {
-	root       engine.Root
-	checkpoint string
-	filesOnly  bool
-	fresh      bool
-	// foreign is set if the checkpoint is of another sandbox, whose place
-	// among forks the new one has not.
-	foreign bool
-	// startup is what runs in the sandbox from its boot on, or nil.
-	startup *startup.Startup
-	release func()
-}
-
-// boots reports whether an instance begins with a boot, and not where a
-// checkpoint left off.
-func (b *bootSource) boots() bool { return b.checkpoint == "" || b.filesOnly }
-
-// startIn starts in a new instance what its sandbox begins with, if it has not
-// gone on from a checkpoint in which that runs.
-func (b *bootSource) startIn(ctx context.Context, instance engine.Instance) error {
-	if b.startup == nil || !b.boots() {
-		return nil
-	}
-	client := agentclient.New(instance.ID(), instance.Dial)
-	defer client.Close()
-	return b.startup.Run(ctx, client)
-}
-
-// draft returns the record of a sandbox to be made, and what it begins with.
-func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
-	if req.Snapshot != "" {
-		return s.draftFromSnapshot(c, req)
-	}
-	name := cmp.Or(req.Template, s.cfg.DefaultTemplate)
-	c.Detail = "template " + name
-	root, template, err := s.cfg.Templates.Root(c.Ctx, name)
-	if err != nil {
-		return store.Record{}, bootSource{}, err
-	}
-	r := s.newRecord(req, &template, c.Caller.Team)
-	from := bootSource{root: root, startup: startup.Of(&template), release: func() {}}
-	if err := startup.SetRoot(&r, root, from.startup); err != nil {
-		return r, from, err
-	}
-	if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
-		return r, from, err
-	}
-	if len(r.Mounts) > 0 {
-		return r, from, nil // a golden checkpoint has none
-	}
-	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template, r.User), c.Caller.Team); ok {
-		from.checkpoint, from.fresh, from.release = id, true, release
-	}
-	return r, from, nil
-}
-
-// spec describes the instance of a record.
-func (b *bootSource) spec(r *store.Record) engine.Spec {
-	host := r.ID
-	if validate.HostLabel.MatchString(r.Name) {
-		host = r.Name
-	}
-	var fork *engine.Fork
-	if b.foreign {
-		fork = &engine.Fork{}
-	}
-	return engine.Spec{
-		Fork: fork,
-		ID:   r.Instance, Root: b.root, Resources: r.Resources, Hostname: host, Env: environment(r), User: r.User, WorkDir: r.WorkDir,
-		Checkpoint: b.checkpoint, FilesOnly: b.filesOnly, Fresh: b.fresh,
-	}
-}
-
-func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
-	if req.Name != "" {
-		if err := validate.SandboxName(req.Name); err != nil {
-			return err
-		}
-	}
-	if req.Namespace != "" {
-		if err := validate.Name("namespace", req.Namespace); err != nil {
-			return err
-		}
-	}
-	if req.Template != "" {
-		if err := validate.TemplateName(req.Template); err != nil {
-			return err
-		}
-	}
-	if req.User != "" {
-		if err := validate.User("user", req.User); err != nil {
-			return err
-		}
-	}
-	if req.WorkDir != "" {
-		if err := validate.WorkDir(req.WorkDir); err != nil {
-			return err
-		}
-	}
-	if req.OnTimeout != "" {
-		if err := validate.TimeoutAction(req.OnTimeout); err != nil {
-			return err
-		}
-	}
-	if req.Snapshot != "" {
-		if err := checkFromSnapshot(req); err != nil {
-			return err
-		}
-	}
-	if req.Network != nil {
-		req.Network = validate.ClonePolicy(req.Network)
-		if err := validate.Network(req.Network); err != nil {
-			return err
-		}
-	}
-	req.Ports = slices.Clone(req.Ports)
-	return cmp.Or(validate.Metadata(req.Metadata), validate.Resources(req.Resources), validate.Env(req.Env),
-		secrets.CheckEnvs(req.Secrets), expose.CheckPorts(req.Ports, caller), validate.Mounts(req.Mounts),
-		validate.Range("history", int64(req.History), 0, sandbox.MaxHistory),
-		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
-		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))
-}
-
-// newRecord applies defaults: the request's word, then the template's, then
-// the server's.
-func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, team string) store.Record {
-	now := time.Now().UTC()
-	seconds := func(v *int64, d time.Duration) int64 {
-		if v != nil {
-			return *v
-		}
-		return int64(d / time.Second)
-	}
-	r := store.Record{
-		Sandbox: sandbox.Sandbox{
-			ID: ids.New(ids.Sandbox), Name: req.Name, Team: team, Namespace: cmp.Or(req.Namespace, sandbox.DefaultNamespace),
-			Metadata: req.Metadata, Template: t.Name, State: sandbox.StateCreating,
-			Resources: validate.Clamp(sandbox.Resources{
-				VCPUs:     cmp.Or(req.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
-				MemoryMiB: cmp.Or(req.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
-				DiskMiB:   cmp.Or(req.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
-				MaxPIDs:   cmp.Or(req.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
-			}, s.cfg.Largest),
-			Env: req.Env, User: cmp.Or(req.User, t.User, "root"), WorkDir: cmp.Or(req.WorkDir, t.WorkDir, "/"),
-			LifetimeSeconds:    seconds(req.LifetimeSeconds, s.cfg.Lifetime),
-			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
-			OnTimeout:          cmp.Or(req.OnTimeout, sandbox.ActionKill),
-			History:            req.History,
-			Network:            cmp.Or(req.Network, t.Network, &sandbox.NetworkPolicy{Preset: s.cfg.Network}),
-			Ports:              req.Ports,
-			CreatedAt:          now, LastActiveAt: now,
-		},
-		BaseEnv: t.Env, BootID: s.cfg.Boot.ID, Held: true,
-	}
-	r.Instance = r.ID
-	r.ExpiresAt = expiry(now, r.LifetimeSeconds)
-	r.PausedLifetimeSeconds = req.PausedLifetimeSeconds
-	return r
-}
-
-func expiry(from time.Time, seconds int64) *time.Time {
-	if seconds == 0 {
-		return nil
-	}
-	at := from.Add(time.Duration(seconds) * time.Second)
-	return &at
-}
-
-// environment is what commands get: the sandbox's own above the template's,
-// and the placeholders of its secrets.
-func environment(r *store.Record) map[string]string {
-	env := maps.Clone(r.BaseEnv)
-	if env == nil {
-		env = map[string]string{}
-	}
-	maps.Copy(env, r.Env)
-	for _, b := range r.Bindings {
-		env[b.Env] = b.Placeholder
-	}
-	return env
-}
+// queueTimeout is how long a create waits for its turn.
+const queueTimeout = 30 * time.Second
 
 // slot waits for a turn to create. Whoever gets one gives it back.
 func (s *Service) slot(ctx context.Context) error {
@@ -457,18 +269,10 @@ func usageOf(records ...store.Record) store.Usage {
 	return u
 }
 
-// fit returns the resources of a request that takes less than it asks for.
-func (s *Service) fit(r sandbox.Resources) sandbox.Resources {
-	if n := s.cfg.Largest.DiskMiB; n > 0 {
-		r.DiskMiB = min(r.DiskMiB, n)
+func idsOf(records []store.Record) []string {
+	ids := make([]string, len(records))
+	for i := range records {
+		ids[i] = records[i].ID
 	}
-	return validate.Clamp(r, s.cfg.Largest)
-}
-
-// checkPauses refuses to pause at a timeout where the engine cannot.
-func (s *Service) checkPauses(a sandbox.TimeoutAction) error {
-	if a == sandbox.ActionPause && s.checkpointer == nil {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "on_timeout %q is not supported by this server; use %q", a, sandbox.ActionKill)
-	}
-	return nil
+	return ids
 }

@@ -204,14 +204,6 @@ func (s *Service) childRecords(parent *store.Record, req *sandbox.ForkRequest) [
 	return children
 }
 
-func idsOf(records []store.Record) []string {
-	ids := make([]string, len(records))
-	for i := range records {
-		ids[i] = records[i].ID
-	}
-	return ids
-}
-
 // merged returns the pairs of all maps, of which later ones count more.
 func merged(all ...map[string]string) map[string]string {
 	out := map[string]string{}

@@ -37,6 +37,10 @@ const (
 	goldenRest = 10 * time.Minute
 )
 
+// goldenAge is how long a golden checkpoint that this process has not used is
+// kept.
+const goldenAge = 24 * time.Hour
+
 // goldenTimeout bounds the making of one golden checkpoint.
 const goldenTimeout = 2 * time.Minute
 
@@ -419,47 +423,4 @@ func (g *goldens) removed(id string, gone bool) {
 			a.spoiled = false
 		}
 	}
-}
-
-// Prepare makes a template ready to be used, and begins to make its golden
-// checkpoint, so that its sandboxes are created in milliseconds from then on.
-func (s *Service) Prepare(ctx context.Context, template string) error {
-	k, err := s.defaults(ctx, template)
-	if err != nil {
-		return err
-	}
-	if _, release, ok := s.golden.use(k, ""); ok {
-		release()
-	}
-	return nil
-}
-
-// prepare makes the golden checkpoint of a template for a team, if nobody else
-// does.
-func (s *Service) prepare(ctx context.Context, template, team string) error {
-	k, err := s.defaults(ctx, template)
-	if err != nil {
-		return err
-	}
-	id, err := s.goldenID(k)
-	if err != nil {
-		return err
-	}
-	s.golden.mu.Lock()
-	first := s.golden.claim(id, team)
-	s.golden.mu.Unlock()
-	if !first {
-		return nil
-	}
-	return s.golden.make(ctx, id, k)
-}
-
-// defaults returns what the sandboxes of a template begin with.
-func (s *Service) defaults(ctx context.Context, template string) (*goldenKind, error) {
-	root, t, err := s.cfg.Templates.Root(ctx, template)
-	if err != nil {
-		return nil, err
-	}
-	r := s.newRecord(&sandbox.CreateRequest{}, &t, "")
-	return kindOf(root, r.Resources, &t, r.User), nil
 }

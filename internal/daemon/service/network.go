@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,10 +8,8 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
-	"github.com/cove-sh/cove/internal/daemon/service/recovery"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
-	"github.com/cove-sh/cove/internal/daemon/vault"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
@@ -25,78 +22,6 @@ var (
 
 // alive are the states of a sandbox that has a policy to change.
 var alive = []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}
-
-// spec describes the instance of a record, with its gateway.
-func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (engine.Spec, error) {
-	spec := b.spec(r)
-	spec.Label = recovery.InstanceLabel(r)
-	n, err := s.networkOf(ctx, r)
-	if err != nil {
-		return spec, err
-	}
-	spec.Network = n
-	spec.Mounts, err = s.Volumes.InstanceMounts(ctx, r)
-	return spec, err
-}
-
-// networkOf returns what the gateway of a record's instance does. Secrets are
-// those of now: one that is gone is revoked.
-func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Network, error) {
-	n := &engine.Network{SandboxID: r.ID, Policy: call.PolicyOf(r)}
-	sealed := map[string]store.SecretRecord{}
-	for _, b := range r.Bindings {
-		bound := engine.Binding{Placeholder: b.Placeholder, SecretID: b.SecretID, Secret: b.Secret}
-		secret, err := s.cfg.Store.Secret(ctx, b.SecretID)
-		switch {
-		case err == nil && secret.Team == r.Team && s.cfg.Vault != nil:
-			bound.Hosts, bound.Auth = secret.Hosts, secret.Auth
-			sealed[b.Placeholder] = secret
-		case err == nil || sandbox.CodeOf(err) == sandbox.CodeNotFound:
-			bound.Revoked = true
-		default:
-			return nil, err
-		}
-		n.Bindings = append(n.Bindings, bound)
-	}
-	if len(sealed) > 0 {
-		n.Values = s.values(context.WithoutCancel(ctx), n.Bindings, sealed)
-	}
-	return n, nil
-}
-
-// values tells the values of bindings, one at a time and wiped after that. One that
-// has been sealed with another key since it was read is read again.
-func (s *Service) values(ctx context.Context, bindings []engine.Binding, sealed map[string]store.SecretRecord) engine.Values {
-	return func(yield func(placeholder string, value []byte) error) error {
-		for _, b := range bindings {
-			secret, ok := sealed[b.Placeholder]
-			if !ok {
-				continue
-			}
-			open := func() error {
-				return s.cfg.Vault.Open(vault.Ref{Secret: secret.ID, Version: secret.Version}, secret.Sealed, func(value []byte) error {
-					return yield(b.Placeholder, value)
-				})
-			}
-			err := open()
-			for errors.Is(err, vault.ErrKeyMissing) {
-				now, serr := s.cfg.Store.Secret(ctx, secret.ID)
-				if serr != nil || bytes.Equal(now.Sealed, secret.Sealed) {
-					break
-				}
-				secret = now
-				err = open()
-			}
-			if errors.Is(err, vault.ErrDamaged) || errors.Is(err, vault.ErrKeyMissing) {
-				return call.Unavailable(err, "the value of secret %q cannot be opened; rotate the secret, or detach it", secret.Name)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
 
 // push has the gateway of a running sandbox do what the record says.
 //

@@ -15,12 +15,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const (
-	// lookTimeout bounds what a sandbox may take to say how many processes it
-	// has, and lookers how many sandboxes are looked at at once.
-	lookTimeout = 2 * time.Second
-	lookers     = 8
-)
+// lookers is how many sandboxes are asked for their usage at the same time.
+const lookers = 8
 
 // ListProcesses implements [sandbox.Observe].
 func (s *Service) ListProcesses(ctx context.Context, ref string, page sandbox.Page) (*sandbox.List[sandbox.Process], error) {
@@ -410,4 +406,20 @@ func (s *Service) running() map[string]*handle {
 		handles[id] = h
 	}
 	return handles
+}
+
+// Stats implements [sandbox.Sandboxes]. Processes is counted inside; it is 0
+// when the sandbox is too busy to say.
+func (s *Service) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) {
+	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Stats, error) {
+		r, err := c.Resolve(ref)
+		if err != nil {
+			return nil, err
+		}
+		h, err := s.openRecord(c.Ctx, &r)
+		if err != nil {
+			return nil, err
+		}
+		return s.usage(c.Ctx, h, &r)
+	})
 }

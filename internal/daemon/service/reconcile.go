@@ -58,14 +58,6 @@ func (s *Service) reasonOf(r *store.Record, st engine.Status, found bool) string
 	return st.Reason
 }
 
-// vanished says why the engine knows nothing of a sandbox that should run.
-func (s *Service) vanished(r *store.Record) string {
-	if r.BootID != s.cfg.Boot.ID {
-		return "the machine restarted at " + s.cfg.Boot.At.Format(time.RFC3339)
-	}
-	return "its supervisor ended unexpectedly while the daemon was down"
-}
-
 // reconcile compares the record with the engine, and puts right what differs:
 // the engine's word counts. It may be repeated.
 func (s *Service) reconcile(ctx context.Context) error {
@@ -115,24 +107,6 @@ func (s *Service) repairPaused(ctx context.Context, r *store.Record, found bool)
 		return fmt.Errorf("remove the instance of paused sandbox %s: %w", r.ID, err)
 	}
 	return nil
-}
-
-// held calls f for each record that the engine may hold something of.
-func (s *Service) held(ctx context.Context, states []sandbox.State, f func(store.Record)) error {
-	var page sandbox.Page
-	for {
-		records, next, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{Held: true, States: states}, page)
-		if err != nil {
-			return fmt.Errorf("list sandboxes: %w", err)
-		}
-		for _, r := range records {
-			f(r)
-		}
-		if next == "" {
-			return nil
-		}
-		page.Cursor = next
-	}
 }
 
 // repair puts one sandbox right after a restart of the daemon.

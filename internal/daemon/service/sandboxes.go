@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
@@ -98,22 +99,6 @@ func (s *Service) filterFor(c *call.Call, req *sandbox.ListRequest) (store.Sandb
 	return f, validate.Metadata(req.Metadata)
 }
 
-// Stats implements [sandbox.Sandboxes]. Processes is counted inside; it is 0
-// when the sandbox is too busy to say.
-func (s *Service) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) {
-	return call.Do(ctx, s.gate, call.Unaudited(sandbox.ScopeSandboxesRead), func(c *call.Call) (*sandbox.Stats, error) {
-		r, err := c.Resolve(ref)
-		if err != nil {
-			return nil, err
-		}
-		h, err := s.openRecord(c.Ctx, &r)
-		if err != nil {
-			return nil, err
-		}
-		return s.usage(c.Ctx, h, &r)
-	})
-}
-
 // Audit implements [sandbox.Sandboxes].
 func (s *Service) Audit(ctx context.Context, req sandbox.AuditRequest) (*sandbox.List[sandbox.AuditEvent], error) {
 	scope := sandbox.ScopeSandboxesRead
@@ -155,4 +140,22 @@ func (s *Service) auditSubject(c *call.Call, ref string) (string, error) {
 		return "", err
 	}
 	return ref, nil
+}
+
+// held calls f for each record that the engine may hold something of.
+func (s *Service) held(ctx context.Context, states []sandbox.State, f func(store.Record)) error {
+	var page sandbox.Page
+	for {
+		records, next, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{Held: true, States: states}, page)
+		if err != nil {
+			return fmt.Errorf("list sandboxes: %w", err)
+		}
+		for _, r := range records {
+			f(r)
+		}
+		if next == "" {
+			return nil
+		}
+		page.Cursor = next
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/vault"
 	"github.com/cove-sh/cove/internal/engine/memory"

@@ -35,11 +35,6 @@ import (
 const (
 	// flushEvery is how often the times of last use reach the store.
 	flushEvery = 5 * time.Second
-	// failureNotice is how long to wait for the engine to say why the
-	// connection to a sandbox broke: it has two seconds.
-	failureNotice = 2500 * time.Millisecond
-	// queueTimeout is how long a create waits for its turn.
-	queueTimeout = 30 * time.Second
 )
 
 // Config says what a [Service] works with.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
@@ -15,13 +14,6 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/sandbox"
-)
-
-var (
-	everySnapshot = store.SnapshotFilter{}
-	everyLiving   = store.SandboxFilter{States: []sandbox.State{
-		sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused, sandbox.StateStopping,
-	}}
 )
 
 // CreateSnapshot implements [sandbox.Snapshots].
@@ -340,60 +332,4 @@ func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.Snap
 		}
 		return nil
 	})
-}
-
-func checkFromSnapshot(req *sandbox.CreateRequest) error {
-	switch {
-	case req.Template != "":
-		return validate.Errorf("both template and snapshot are given; a snapshot has its template with it, leave one out")
-	case req.Resources != (sandbox.Resources{}):
-		return validate.Errorf("resources are given with a snapshot, which has its own; leave them out, and change vcpus, memory_mib and max_pids by an update")
-	}
-	return nil
-}
-
-// draftFromSnapshot returns the record of a sandbox that begins with a
-// snapshot: the request's word counts before that of the snapshot.
-func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
-	var none bootSource
-	if err := s.needCheckpointer(); err != nil {
-		return store.Record{}, none, err
-	}
-	snap, err := c.Snapshot(req.Snapshot)
-	if err != nil {
-		return store.Record{}, none, err
-	}
-	c.Detail = "snapshot " + snap.ID
-	root, err := startup.RootOf(snap.Root)
-	if err != nil {
-		return store.Record{}, none, err
-	}
-	r := s.newRecord(req, &sandbox.Template{
-		Name: snap.Template, Resources: snap.Resources, User: snap.User, WorkDir: snap.WorkDir, Env: snap.BaseEnv,
-	}, c.Caller.Team)
-	r.Snapshot, r.Root, r.Origin = snap.ID, snap.Root, snap.Origin
-	r.Bindings = snap.Bindings
-	switch r.Mounts = snap.Mounts; {
-	case req.Mounts == nil:
-	case snap.Kind != sandbox.SnapshotFiles:
-		return r, none, validate.Errorf("mounts are given with a snapshot of memory, in which programs have files of its own mounts open; leave them out, or begin with a snapshot of kind %q", sandbox.SnapshotFiles)
-	default:
-		if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
-			return r, none, err
-		}
-	}
-	if req.Network == nil && snap.Network != nil {
-		r.Network = snap.Network
-	}
-	env := maps.Clone(snap.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	maps.Copy(env, req.Env)
-	if len(env) > 0 {
-		r.Env = env
-	}
-	return r, bootSource{
-		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, foreign: true, startup: startup.Recorded(snap.Root), release: s.use(snap.Checkpoint),
-	}, nil
 }

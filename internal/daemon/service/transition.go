@@ -3,8 +3,10 @@ package service
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // lock waits until no other transition of these sandboxes is under way (a
@@ -56,4 +58,40 @@ func (s *Service) needCheckpointer() error {
 		return call.ErrNoCheckpoints
 	}
 	return nil
+}
+
+// The time between two attempts to record the end of a sandbox begins with
+// insistFirst and doubles up to insistMost.
+const (
+	insistFirst = 100 * time.Millisecond
+	insistMost  = 10 * time.Second
+)
+
+// insist tries f again in the background until f succeeds, or finds no record,
+// or the service is closed. One attempt for an instance is under way at a time:
+// if there is one already, insist does nothing.
+func (s *Service) insist(instance string, f func(context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.insisting[instance] {
+		return
+	}
+	// When the service is closed, the next start compares the record with the engine.
+	s.insisting[instance] = s.gate.Go(func() {
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.insisting, instance)
+		}()
+		for delay := insistFirst; ; delay = min(2*delay, insistMost) {
+			select {
+			case <-s.gate.Context().Done():
+				return
+			case <-time.After(delay):
+			}
+			if err := f(s.gate.Context()); err == nil || sandbox.CodeOf(err) == sandbox.CodeNotFound {
+				return
+			}
+		}
+	})
 }

@@ -1,0 +1,212 @@
+package service
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/expose"
+	"github.com/cove-sh/cove/internal/daemon/service/ids"
+	"github.com/cove-sh/cove/internal/daemon/service/secrets"
+	"github.com/cove-sh/cove/internal/daemon/service/startup"
+	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// draft returns the record of a sandbox to be made, and what it begins with.
+func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
+	if req.Snapshot != "" {
+		return s.draftFromSnapshot(c, req)
+	}
+	name := cmp.Or(req.Template, s.cfg.DefaultTemplate)
+	c.Detail = "template " + name
+	root, template, err := s.cfg.Templates.Root(c.Ctx, name)
+	if err != nil {
+		return store.Record{}, bootSource{}, err
+	}
+	r := s.newRecord(req, &template, c.Caller.Team)
+	from := bootSource{root: root, startup: startup.Of(&template), release: func() {}}
+	if err := startup.SetRoot(&r, root, from.startup); err != nil {
+		return r, from, err
+	}
+	if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
+		return r, from, err
+	}
+	if len(r.Mounts) > 0 {
+		return r, from, nil // a golden checkpoint has none
+	}
+	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template, r.User), c.Caller.Team); ok {
+		from.checkpoint, from.fresh, from.release = id, true, release
+	}
+	return r, from, nil
+}
+
+func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
+	if req.Name != "" {
+		if err := validate.SandboxName(req.Name); err != nil {
+			return err
+		}
+	}
+	if req.Namespace != "" {
+		if err := validate.Name("namespace", req.Namespace); err != nil {
+			return err
+		}
+	}
+	if req.Template != "" {
+		if err := validate.TemplateName(req.Template); err != nil {
+			return err
+		}
+	}
+	if req.User != "" {
+		if err := validate.User("user", req.User); err != nil {
+			return err
+		}
+	}
+	if req.WorkDir != "" {
+		if err := validate.WorkDir(req.WorkDir); err != nil {
+			return err
+		}
+	}
+	if req.OnTimeout != "" {
+		if err := validate.TimeoutAction(req.OnTimeout); err != nil {
+			return err
+		}
+	}
+	if req.Snapshot != "" {
+		if err := checkFromSnapshot(req); err != nil {
+			return err
+		}
+	}
+	if req.Network != nil {
+		req.Network = validate.ClonePolicy(req.Network)
+		if err := validate.Network(req.Network); err != nil {
+			return err
+		}
+	}
+	req.Ports = slices.Clone(req.Ports)
+	return cmp.Or(validate.Metadata(req.Metadata), validate.Resources(req.Resources), validate.Env(req.Env),
+		secrets.CheckEnvs(req.Secrets), expose.CheckPorts(req.Ports, caller), validate.Mounts(req.Mounts),
+		validate.Range("history", int64(req.History), 0, sandbox.MaxHistory),
+		validate.Seconds("lifetime_seconds", req.LifetimeSeconds), validate.Seconds("idle_timeout_seconds", req.IdleTimeoutSeconds),
+		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))
+}
+
+// newRecord applies defaults: the request's word, then the template's, then
+// the server's.
+func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, team string) store.Record {
+	now := time.Now().UTC()
+	seconds := func(v *int64, d time.Duration) int64 {
+		if v != nil {
+			return *v
+		}
+		return int64(d / time.Second)
+	}
+	r := store.Record{
+		Sandbox: sandbox.Sandbox{
+			ID: ids.New(ids.Sandbox), Name: req.Name, Team: team, Namespace: cmp.Or(req.Namespace, sandbox.DefaultNamespace),
+			Metadata: req.Metadata, Template: t.Name, State: sandbox.StateCreating,
+			Resources: validate.Clamp(sandbox.Resources{
+				VCPUs:     cmp.Or(req.Resources.VCPUs, t.Resources.VCPUs, sandbox.DefaultVCPUs),
+				MemoryMiB: cmp.Or(req.Resources.MemoryMiB, t.Resources.MemoryMiB, sandbox.DefaultMemoryMiB),
+				DiskMiB:   cmp.Or(req.Resources.DiskMiB, t.Resources.DiskMiB, sandbox.DefaultDiskMiB),
+				MaxPIDs:   cmp.Or(req.Resources.MaxPIDs, t.Resources.MaxPIDs, sandbox.DefaultMaxPIDs),
+			}, s.cfg.Largest),
+			Env: req.Env, User: cmp.Or(req.User, t.User, "root"), WorkDir: cmp.Or(req.WorkDir, t.WorkDir, "/"),
+			LifetimeSeconds:    seconds(req.LifetimeSeconds, s.cfg.Lifetime),
+			IdleTimeoutSeconds: seconds(req.IdleTimeoutSeconds, s.cfg.IdleTimeout),
+			OnTimeout:          cmp.Or(req.OnTimeout, sandbox.ActionKill),
+			History:            req.History,
+			Network:            cmp.Or(req.Network, t.Network, &sandbox.NetworkPolicy{Preset: s.cfg.Network}),
+			Ports:              req.Ports,
+			CreatedAt:          now, LastActiveAt: now,
+		},
+		BaseEnv: t.Env, BootID: s.cfg.Boot.ID, Held: true,
+	}
+	r.Instance = r.ID
+	r.ExpiresAt = expiry(now, r.LifetimeSeconds)
+	r.PausedLifetimeSeconds = req.PausedLifetimeSeconds
+	return r
+}
+
+func expiry(from time.Time, seconds int64) *time.Time {
+	if seconds == 0 {
+		return nil
+	}
+	at := from.Add(time.Duration(seconds) * time.Second)
+	return &at
+}
+
+// fit returns the resources of a request that takes less than it asks for.
+func (s *Service) fit(r sandbox.Resources) sandbox.Resources {
+	if n := s.cfg.Largest.DiskMiB; n > 0 {
+		r.DiskMiB = min(r.DiskMiB, n)
+	}
+	return validate.Clamp(r, s.cfg.Largest)
+}
+
+// checkPauses refuses to pause at a timeout where the engine cannot.
+func (s *Service) checkPauses(a sandbox.TimeoutAction) error {
+	if a == sandbox.ActionPause && s.checkpointer == nil {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "on_timeout %q is not supported by this server; use %q", a, sandbox.ActionKill)
+	}
+	return nil
+}
+
+// draftFromSnapshot returns the record of a sandbox that begins with a
+// snapshot: the request's word counts before that of the snapshot.
+func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
+	var none bootSource
+	if err := s.needCheckpointer(); err != nil {
+		return store.Record{}, none, err
+	}
+	snap, err := c.Snapshot(req.Snapshot)
+	if err != nil {
+		return store.Record{}, none, err
+	}
+	c.Detail = "snapshot " + snap.ID
+	root, err := startup.RootOf(snap.Root)
+	if err != nil {
+		return store.Record{}, none, err
+	}
+	r := s.newRecord(req, &sandbox.Template{
+		Name: snap.Template, Resources: snap.Resources, User: snap.User, WorkDir: snap.WorkDir, Env: snap.BaseEnv,
+	}, c.Caller.Team)
+	r.Snapshot, r.Root, r.Origin = snap.ID, snap.Root, snap.Origin
+	r.Bindings = snap.Bindings
+	switch r.Mounts = snap.Mounts; {
+	case req.Mounts == nil:
+	case snap.Kind != sandbox.SnapshotFiles:
+		return r, none, validate.Errorf("mounts are given with a snapshot of memory, in which programs have files of its own mounts open; leave them out, or begin with a snapshot of kind %q", sandbox.SnapshotFiles)
+	default:
+		if err := s.Volumes.Mount(c, &r, req.Mounts); err != nil {
+			return r, none, err
+		}
+	}
+	if req.Network == nil && snap.Network != nil {
+		r.Network = snap.Network
+	}
+	env := maps.Clone(snap.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, req.Env)
+	if len(env) > 0 {
+		r.Env = env
+	}
+	return r, bootSource{
+		root: root, checkpoint: snap.Checkpoint, filesOnly: snap.Kind == sandbox.SnapshotFiles, foreign: true, startup: startup.Recorded(snap.Root), release: s.use(snap.Checkpoint),
+	}, nil
+}
+
+func checkFromSnapshot(req *sandbox.CreateRequest) error {
+	switch {
+	case req.Template != "":
+		return validate.Errorf("both template and snapshot are given; a snapshot has its template with it, leave one out")
+	case req.Resources != (sandbox.Resources{}):
+		return validate.Errorf("resources are given with a snapshot, which has its own; leave them out, and change vcpus, memory_mib and max_pids by an update")
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package service
+
+// use keeps a checkpoint in place until the result is called, although no
+// record refers to it: it is being written, or read.
+func (s *Service) use(checkpoint string) (release func()) {
+	s.mu.Lock()
+	s.using[checkpoint]++
+	s.ours[checkpoint] = true
+	s.mu.Unlock()
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.using[checkpoint]--; s.using[checkpoint] > 0 {
+			return
+		}
+		delete(s.using, checkpoint)
+		if s.spared[checkpoint] {
+			delete(s.spared, checkpoint)
+			s.collectSoon()
+		}
+	}
+}
+
+// spare reports whether a checkpoint is in use, or was, and sees to it that the
+// collector comes back for it.
+func (s *Service) spare(checkpoint string, was bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.using[checkpoint] > 0:
+		s.spared[checkpoint] = true
+	case was:
+		s.collectSoon()
+	default:
+		return false
+	}
+	return true
+}
+
+// collectSoon has checkpoints removed that nothing refers to any more.
+func (s *Service) collectSoon() {
+	select {
+	case s.collect <- struct{}{}:
+	default:
+	}
+}
