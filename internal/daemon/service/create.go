@@ -13,13 +13,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// creation is a create under way in this process.
+// creation is a Create that is under way in this process.
 type creation struct {
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when the creator touches the sandbox no more
+	done   chan struct{} // closed when Create no longer uses the sandbox
 }
 
-// errKilled is the cause of a creation's end by [Service.Kill].
+// errKilled is the cause of the cancellation of a Create by [Service.Kill].
 var errKilled = errors.New("killed while it was being created")
 
 // Create implements [sandbox.Sandboxes].
@@ -72,10 +72,10 @@ func (s *Service) Create(ctx context.Context, req sandbox.CreateRequest) (*sandb
 	})
 }
 
-// queueTimeout is how long a create waits for its turn.
+// queueTimeout is how long Create waits in the queue.
 const queueTimeout = 30 * time.Second
 
-// slot waits for a turn to create. Whoever gets one gives it back.
+// slot waits for one of the limited places for creations; the caller returns it.
 func (s *Service) slot(ctx context.Context) error {
 	select {
 	case s.slots <- struct{}{}:
@@ -96,11 +96,11 @@ func (s *Service) slot(ctx context.Context) error {
 	}
 }
 
-// create records and makes a sandbox, and undoes it all when a step fails.
+// create records and starts a sandbox, and undoes everything if a step fails.
 func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (store.Record, error) {
 	ctx, finished := s.beginCreating(ctx, r)
 	defer finished()
-	// Whoever changes a secret waits, for this may have read what it was.
+	// Whoever changes a secret waits for this lock: the old value may have been read.
 	unlock, err := s.lock(ctx, r.ID)
 	if err != nil {
 		return r, err
@@ -137,8 +137,8 @@ func (s *Service) create(ctx context.Context, r store.Record, from bootSource) (
 	return running[0], nil
 }
 
-// bootInstead boots an instance that could not be started from its golden
-// checkpoint. If that works, the checkpoint is to blame.
+// bootInstead boots an instance that could not be started from its golden checkpoint.
+// If that works, the checkpoint is at fault.
 func (s *Service) bootInstead(ctx context.Context, spec engine.Spec, why error) (engine.Instance, error) {
 	golden := spec.Checkpoint
 	spec.Checkpoint, spec.Fresh = "", false
@@ -150,8 +150,8 @@ func (s *Service) bootInstead(ctx context.Context, spec engine.Spec, why error) 
 	return instance, nil
 }
 
-// beginCreating notes that these sandboxes are being created, so that killing one
-// ends the creation of all.
+// beginCreating records that these sandboxes are being created, so that killing one
+// cancels the creation of all of them.
 func (s *Service) beginCreating(ctx context.Context, records ...store.Record) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := &creation{cancel: cancel, done: make(chan struct{})}
@@ -171,11 +171,11 @@ func (s *Service) beginCreating(ctx context.Context, records ...store.Record) (c
 	}
 }
 
-// markRunning records at once that new sandboxes run, all or none. The checkpoint
-// is that of their fork, if they are forks.
+// markRunning records in one transaction that all the new sandboxes run. forkPoint is
+// the checkpoint of their fork, if they are forks.
 func (s *Service) markRunning(ctx context.Context, records []store.Record, instances []engine.Instance, forkPoint string) ([]store.Record, error) {
-	// The handles are first: whoever ends a sandbox changes the record, then drops
-	// the handle, and would miss one that comes later.
+	// The handles come first: whoever ends a sandbox changes the record and then drops
+	// the handle, and would miss a handle that is added later.
 	s.mu.Lock()
 	for i := range records {
 		s.handles[records[i].ID] = newHandle(&records[i], instances[i])
@@ -206,9 +206,8 @@ func (s *Service) markRunning(ctx context.Context, records []store.Record, insta
 	return records, nil
 }
 
-// rollbackCreate undoes what a create has done so far, and returns the error for
-// the caller. Whatever cannot be undone now is left in the record as failed,
-// for [Service.Repair].
+// rollbackCreate undoes a failed create, and returns the error for the caller. What
+// cannot be undone now is left in the record as failed, for [Service.Repair].
 func (s *Service) rollbackCreate(ctx context.Context, r *store.Record, err error, made bool) error {
 	clean, cancel := call.Teardown(ctx)
 	defer cancel()
@@ -234,8 +233,8 @@ func (s *Service) rollbackCreate(ctx context.Context, r *store.Record, err error
 	return err
 }
 
-// recordFailure records that a sandbox has failed, unless it has ended already,
-// and whether the engine may still hold something of it.
+// recordFailure records that a sandbox has failed, unless it has already ended; held
+// says whether the engine may still hold something of it.
 func (s *Service) recordFailure(ctx context.Context, id, reason string, held bool) {
 	_, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{Apply: func(r *store.Record) error {
 		if !r.State.Final() {
@@ -250,7 +249,7 @@ func (s *Service) recordFailure(ctx context.Context, id, reason string, held boo
 	}
 }
 
-// failureText is what a sandbox's owner may read of an error.
+// failureText returns the part of an error that the sandbox's owner may read.
 func failureText(err error) string {
 	if e, ok := errors.AsType[*sandbox.Error](err); ok {
 		return e.Message
@@ -258,7 +257,7 @@ func failureText(err error) string {
 	return "it could not be started; the server's log has the details"
 }
 
-// usageOf is what new sandboxes add to what their team uses.
+// usageOf returns what new sandboxes add to their team's usage.
 func usageOf(records ...store.Record) store.Usage {
 	var u store.Usage
 	for i := range records {

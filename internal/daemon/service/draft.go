@@ -16,7 +16,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// draft returns the record of a sandbox to be made, and what it begins with.
+// draft returns the record of a new sandbox, and what its instance starts from.
 func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
 	if req.Snapshot != "" {
 		return s.draftFromSnapshot(c, req)
@@ -36,7 +36,7 @@ func (s *Service) draft(c *call.Call, req *sandbox.CreateRequest) (store.Record,
 		return r, from, err
 	}
 	if len(r.Mounts) > 0 {
-		return r, from, nil // a golden checkpoint has none
+		return r, from, nil // a golden checkpoint has no mounts
 	}
 	if id, release, ok := s.golden.use(kindOf(root, r.Resources, &template, r.User), c.Caller.Team); ok {
 		from.checkpoint, from.fresh, from.release = id, true, release
@@ -94,8 +94,8 @@ func checkCreate(req *sandbox.CreateRequest, caller *sandbox.Caller) error {
 		validate.Seconds("paused_lifetime_seconds", &req.PausedLifetimeSeconds))
 }
 
-// newRecord applies defaults: the request's word, then the template's, then
-// the server's.
+// newRecord applies defaults: the request's values first, then the template's, then the
+// server's.
 func (s *Service) newRecord(req *sandbox.CreateRequest, t *sandbox.Template, team string) store.Record {
 	now := time.Now().UTC()
 	seconds := func(v *int64, d time.Duration) int64 {
@@ -139,7 +139,7 @@ func expiry(from time.Time, seconds int64) *time.Time {
 	return &at
 }
 
-// fit returns the resources of a request that takes less than it asks for.
+// fit reduces a request's resources to what this machine has.
 func (s *Service) fit(r sandbox.Resources) sandbox.Resources {
 	if n := s.cfg.Largest.DiskMiB; n > 0 {
 		r.DiskMiB = min(r.DiskMiB, n)
@@ -147,7 +147,7 @@ func (s *Service) fit(r sandbox.Resources) sandbox.Resources {
 	return validate.Clamp(r, s.cfg.Largest)
 }
 
-// checkPauses refuses to pause at a timeout where the engine cannot.
+// checkPauses refuses to pause at a timeout if the engine cannot pause.
 func (s *Service) checkPauses(a sandbox.TimeoutAction) error {
 	if a == sandbox.ActionPause && s.checkpointer == nil {
 		return sandbox.Errorf(sandbox.CodeUnsupported, "on_timeout %q is not supported by this server; use %q", a, sandbox.ActionKill)
@@ -155,8 +155,8 @@ func (s *Service) checkPauses(a sandbox.TimeoutAction) error {
 	return nil
 }
 
-// draftFromSnapshot returns the record of a sandbox that begins with a
-// snapshot: the request's word counts before that of the snapshot.
+// draftFromSnapshot returns the record of a new sandbox that starts from a snapshot:
+// the request's values first, then the snapshot's.
 func (s *Service) draftFromSnapshot(c *call.Call, req *sandbox.CreateRequest) (store.Record, bootSource, error) {
 	var none bootSource
 	if err := s.needCheckpointer(); err != nil {

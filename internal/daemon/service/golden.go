@@ -22,49 +22,47 @@ import (
 )
 
 const (
-	// maxGoldens bounds the golden checkpoints that there are at a time: each
-	// has room on the disk and an instance that waits. Beyond that, the one that
-	// was used least recently is given up for another.
+	// maxGoldens is how many golden checkpoints there may be: each takes disk space and
+	// an instance in the pool. Beyond that, the least recently used one is evicted.
 	maxGoldens = 64
-	// goldenShare is what one team can push out of others' golden checkpoints.
-	// One whose sandboxes have ever-changing resources, each a kind of its own,
-	// gives up its own kinds from there on. What it has above its share, which
-	// there was room for, goes as soon as another team needs the room.
+	// goldenShare is how many golden checkpoints one team is sure to keep, and how many
+	// of others' it can evict. Above its share a team evicts its own, so that a team
+	// with ever-changing resources does no harm to others. What a team has above its
+	// share is evicted as soon as another team needs the room.
 	goldenShare = maxGoldens / 4
-	// goldenRest is how long a kind was not used before it is given up, within
-	// its team's share. It keeps what is in use in place, and bounds how many
-	// boots one can have the server do in vain.
+	// goldenRest is how long a golden checkpoint must be unused before it can be
+	// evicted within its team's share. It protects those in use, and limits how many
+	// boots a caller can waste.
 	goldenRest = 10 * time.Minute
 )
 
-// goldenAge is how long a golden checkpoint that this process has not used is
-// kept.
+// goldenAge is how long a golden checkpoint that this process has not used is kept.
 const goldenAge = 24 * time.Hour
 
-// goldenTimeout bounds the making of one golden checkpoint.
+// goldenTimeout is how long making one golden checkpoint may take.
 const goldenTimeout = 2 * time.Minute
 
-// goldens are checkpoints of sandboxes that were booted from a template and
-// never used. A creation with the template's resources continues from one, in
-// an instance that waits ready if there is one.
+// goldens are the checkpoints of sandboxes that were booted from a template and never
+// used. Creating a sandbox with the template's resources continues one of them, in an
+// instance from the pool if there is one.
 type goldens struct {
 	s *Service
 
 	mu    sync.Mutex
 	ready map[string]engine.WarmSpec // by checkpoint; guarded by mu
-	// attempts are those that are being made, are ready, or could not be made.
-	// Guarded by mu.
+	// attempts has an entry for each golden checkpoint that is being made, is ready, or
+	// could not be made. Guarded by mu.
 	attempts map[string]*attempt
-	// dirty says that the engine does not know yet what is ready, and evicted are
-	// checkpoints that were given up meanwhile. Guarded by mu.
+	// dirty says that the engine has not been told of the last change of ready; evicted
+	// are the checkpoints that were evicted since. Guarded by mu.
 	dirty   bool
 	evicted []string
-	// unused are those given up of which the engine keeps nothing ready any
-	// more, and removing those that the collector removes just now. Guarded by mu.
+	// unused are the evicted checkpoints for which the engine has no instances any
+	// more; removing are those that the collector is removing. Guarded by mu.
 	unused   map[string]bool
 	removing map[string]bool
 
-	publishing sync.Mutex // held to tell the engine, before mu: it hears the newest last
+	publishing sync.Mutex // held while telling the engine, and taken before mu, so that the engine hears the newest last
 }
 
 func newGoldens(s *Service) *goldens {
@@ -73,54 +71,54 @@ func newGoldens(s *Service) *goldens {
 	}
 }
 
-// attempt is what is known of the making of a golden checkpoint.
+// attempt is the state of making a golden checkpoint.
 type attempt struct {
 	failures int
-	// again is when it may be tried again; zero while it is being made and when
+	// again is when making it may be tried again; zero while it is being made and once
 	// it is ready.
 	again time.Time
-	// used is when somebody wanted it last, and team who that was; "" is the
+	// used is when it was last wanted, and team is the team that wanted it; "" is the
 	// server itself.
 	used time.Time
 	team string
-	// spoiled is set while there is a checkpoint that no sandbox can begin with:
-	// it has to be removed before it is made anew.
+	// spoiled is set while a checkpoint exists from which no sandbox can start: it must
+	// be removed before it can be made again.
 	spoiled bool
 }
 
-// failed notes a failure, and when it may be tried again.
+// failed records a failure, and when to try again.
 func (a *attempt) failed() {
 	a.again = time.Now().Add(goldenPauses[min(a.failures, len(goldenPauses)-1)])
 	a.failures++
 }
 
-// goldenPauses are how long to wait after the first failure to make a golden
-// checkpoint, after the second, and after each further one.
+// goldenPauses are the waiting times after the first failure to make a golden
+// checkpoint, the second, and each further one.
 var goldenPauses = []time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minute}
 
-// warmMemory is the least memory in MiB of sandboxes whose interpreters wait
-// ready: they take a good part of it.
+// warmMemory is the least memory, in MiB, of sandboxes in which interpreters are
+// started ahead of need: these take a good part of it.
 const warmMemory = 512
 
-// goldenKind is what golden checkpoints differ in.
+// goldenKind is what distinguishes golden checkpoints.
 type goldenKind struct {
 	Root      engine.Root
 	Resources sandbox.Resources
-	// WorkDir, Env and Warm are the template's, and only set if its interpreters
-	// wait ready or something runs from the start: these are started with them.
-	// User is the template's too, or root where only interpreters wait, for
-	// sandboxes that run as root: an interpreter cannot change its user.
+	// WorkDir, Env and Warm are the template's. They are set only if interpreters are
+	// started ahead of need or a start command runs, since those are started with them.
+	// User is the template's too; or root for sandboxes that run as root, where only
+	// interpreters are started, since an interpreter cannot change its user.
 	User    string
 	WorkDir string
 	Env     map[string]string
 	Warm    map[string]string
-	// Startup is what runs in them already, or nil.
+	// Startup is what already runs in the checkpoint, or nil.
 	Startup *startup.Startup `json:"Begins,omitempty"`
 }
 
-// kindOf returns the kind of golden checkpoint for sandboxes of a template that
-// run as user. Sandboxes of users other than root and the template's share the
-// kind of the template's user: the number of kinds stays bounded.
+// kindOf returns the kind of golden checkpoint for sandboxes of a template that run as
+// user. Users other than root and the template's share the kind of the template's user,
+// which limits the number of kinds.
 func kindOf(root engine.Root, r sandbox.Resources, t *sandbox.Template, user string) *goldenKind {
 	k := &goldenKind{Root: root, Resources: r, WorkDir: "/"}
 	if len(t.Warm) > 0 && r.MemoryMiB >= warmMemory {
@@ -135,7 +133,8 @@ func kindOf(root engine.Root, r sandbox.Resources, t *sandbox.Template, user str
 	return k
 }
 
-// goldenID names the golden checkpoint of a kind, made by this build of Cove.
+// goldenID returns the id of the golden checkpoint of a kind, as made by this build of
+// Cove.
 func (s *Service) goldenID(k *goldenKind) (string, error) {
 	data, err := json.Marshal(struct {
 		Build string
@@ -148,9 +147,9 @@ func (s *Service) goldenID(k *goldenKind) (string, error) {
 	return ids.Golden + hex.EncodeToString(sum[:16]), nil
 }
 
-// use returns the golden checkpoint for a team to begin with, if there is one.
-// It stays in place until it is released. If there is none, one is made for the
-// next.
+// use returns the golden checkpoint from which a team's sandbox can start, if there is
+// one, and holds it until release is called. If there is none, use has one made for
+// later.
 func (g *goldens) use(k *goldenKind, team string) (id string, release func(), ok bool) {
 	if g.s.checkpointer == nil || g.s.cfg.Warm <= 0 {
 		return "", nil, false
@@ -171,8 +170,8 @@ func (g *goldens) use(k *goldenKind, team string) (id string, release func(), ok
 	return "", nil, false
 }
 
-// begin makes a golden checkpoint in the background, if nobody does and it has
-// not failed just before.
+// begin makes a golden checkpoint in the background, unless it is being made or has
+// just failed.
 //
 // Preconditions: g.mu is held.
 func (g *goldens) begin(id string, k *goldenKind, team string) {
@@ -186,13 +185,13 @@ func (g *goldens) begin(id string, k *goldenKind, team string) {
 	})
 }
 
-// claim reports whether the caller is the first to want this checkpoint, and
-// has to make it with [goldens.make].
+// claim reports whether the caller must make this checkpoint, by [goldens.make]: nobody
+// else does.
 //
 // Preconditions: g.mu is held.
 func (g *goldens) claim(id, team string) bool {
 	if g.removing[id] {
-		return false // the next one makes it
+		return false // the next caller makes it
 	}
 	if a := g.attempts[id]; a != nil {
 		if a.again.IsZero() || a.spoiled || time.Now().Before(a.again) {
@@ -209,9 +208,9 @@ func (g *goldens) claim(id, team string) bool {
 	return true
 }
 
-// evict makes room for a kind that a team wants: of those that may go, what a
-// team has above its share goes first, and then what was used least recently.
-// It reports whether there was one.
+// evict makes room for a kind that a team wants. It prefers a checkpoint of a team
+// above its share, and then the least recently used one. It reports whether one could
+// be evicted.
 //
 // Preconditions: g.mu is held.
 func (g *goldens) evict(team string) bool {
@@ -220,7 +219,7 @@ func (g *goldens) evict(team string) bool {
 		has[a.team]++
 	}
 	var victim string
-	var above bool // of the victim's team
+	var above bool // whether the victim's team is above its share
 	for id, a := range g.attempts {
 		_, ready := g.ready[id]
 		if !ready && a.again.IsZero() {
@@ -244,7 +243,8 @@ func (g *goldens) evict(team string) bool {
 	return true
 }
 
-// drop forgets a golden checkpoint. Whoever begins with it now still does.
+// drop forgets a golden checkpoint. A creation that already uses the checkpoint is not
+// affected.
 //
 // Preconditions: g.mu is held, and it is not being made.
 func (g *goldens) drop(id string) {
@@ -255,12 +255,11 @@ func (g *goldens) drop(id string) {
 	}
 }
 
-// make makes a golden checkpoint that the caller has claimed, and notes when it
-// may be tried again if that fails.
+// make makes a golden checkpoint that the caller has claimed, and records a failure.
 func (g *goldens) make(ctx context.Context, id string, k *goldenKind) error {
 	ctx, cancel := context.WithTimeout(ctx, goldenTimeout+k.Startup.Patience())
 	defer cancel()
-	g.publish() // of the one that was given up for it, whose room it takes
+	g.publish() // the evicted checkpoint frees its place in the pool first
 	err := g.boot(ctx, id, k)
 	if err == nil {
 		g.mu.Lock()
@@ -279,8 +278,8 @@ func (g *goldens) make(ctx context.Context, id string, k *goldenKind) error {
 	return err
 }
 
-// spoil gives up a golden checkpoint that no sandbox could be started from. It is
-// removed, and made anew when somebody wants it after a pause.
+// spoil gives up a golden checkpoint from which no sandbox could be started. The
+// checkpoint is removed, and made again on demand after a pause.
 func (g *goldens) spoil(id string, err error) {
 	g.mu.Lock()
 	_, ready := g.ready[id]
@@ -299,8 +298,8 @@ func (g *goldens) spoil(id string, err error) {
 	g.publish()
 }
 
-// boot boots a sandbox that nobody uses, and keeps its state. The instance has
-// no record: what a crash leaves of it is removed at the next start.
+// boot boots a sandbox for nobody and keeps its state. The instance has no record: if
+// the daemon crashes, the next start removes it.
 func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 	s := g.s
 	defer s.use(id)()
@@ -336,8 +335,8 @@ func (g *goldens) boot(ctx context.Context, id string, k *goldenKind) error {
 	return nil
 }
 
-// warm starts the interpreters of a template's languages, so that the first
-// code in a sandbox finds one that runs. One that fails is left out.
+// warm starts the interpreters of a template's languages, so that the first code in a
+// sandbox finds its interpreter running. An interpreter that fails is left out.
 func (g *goldens) warm(ctx context.Context, instance engine.Instance, k *goldenKind) {
 	if len(k.Warm) == 0 {
 		return
@@ -359,8 +358,8 @@ func (g *goldens) warm(ctx context.Context, instance engine.Instance, k *goldenK
 	}
 }
 
-// publish has the engine keep instances of what is ready, and of nothing else. The
-// checkpoints that were given up can be removed from then on.
+// publish tells the engine to keep instances of the ready checkpoints, and of no
+// others. After that the evicted checkpoints can be removed.
 func (g *goldens) publish() {
 	g.publishing.Lock()
 	defer g.publishing.Unlock()
@@ -376,7 +375,7 @@ func (g *goldens) publish() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, id := range evicted {
-		if a := g.attempts[id]; a == nil || a.spoiled { // nobody has wanted it again
+		if a := g.attempts[id]; a == nil || a.spoiled { // nobody has wanted it since
 			g.unused[id] = true
 		}
 	}
@@ -385,8 +384,7 @@ func (g *goldens) publish() {
 	}
 }
 
-// forget has no more sandboxes begin with golden checkpoints of roots that are
-// gone.
+// forget drops the golden checkpoints of roots that were deleted.
 func (g *goldens) forget(digests []string) {
 	g.mu.Lock()
 	for id, w := range g.ready {
@@ -398,8 +396,8 @@ func (g *goldens) forget(digests []string) {
 	g.publish()
 }
 
-// stale reports whether a golden checkpoint is not needed any more. From then
-// on nobody begins with it, until [goldens.removed] is called.
+// stale reports whether a golden checkpoint is no longer needed. Nobody can use the
+// checkpoint from then on, until [goldens.removed] is called.
 func (g *goldens) stale(c *engine.Checkpoint) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -411,8 +409,7 @@ func (g *goldens) stale(c *engine.Checkpoint) bool {
 	return true
 }
 
-// removed ends the removal of a checkpoint that was stale; gone says whether it
-// is removed.
+// removed ends the removal of a stale checkpoint; gone says whether it succeeded.
 func (g *goldens) removed(id string, gone bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

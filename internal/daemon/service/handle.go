@@ -14,33 +14,33 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// handle is the way to a running sandbox. It is in [Service.handles] from the
-// moment the sandbox runs, or was found running, until it ends.
+// handle is the connection to a running sandbox. It is in [Service.handles] from the
+// moment at which the sandbox runs, or was found running, until the sandbox ends.
 type handle struct {
 	id       string
-	realm    call.Realm // with its namespace
+	realm    call.Realm // with the sandbox's namespace
 	instance engine.Instance
 	client   *agentclient.Client
-	// updating is held by the update under way: it has room for one.
+	// updating is a semaphore: one update at a time.
 	updating chan struct{}
-	// vcpus is how many processors it has.
+	// vcpus is how many processors the sandbox has.
 	vcpus atomic.Int32
 	// history is how many automatic snapshots are kept.
 	history atomic.Int32
-	// gone is closed when the sandbox has ended or is paused; why is set before
-	// that.
+	// gone is closed when the sandbox has ended or is paused; why is set before gone is
+	// closed.
 	gone chan struct{}
 	why  error
 
 	mu     sync.Mutex
 	calls  int       // guarded by mu; calls under way
-	active time.Time // guarded by mu; when one last began or ended
-	stored time.Time // guarded by mu; what of that is in the store
-	// resting is closed when it is decided whether the idle sandbox is paused or
-	// ended, and nil while nobody is about to. Guarded by mu.
+	active time.Time // when a call last began or ended
+	stored time.Time // the value of active that the store has
+	// resting is non-nil while it is being decided whether the idle sandbox is paused
+	// or ended, and closed after the decision. Guarded by mu.
 	resting chan struct{}
-	// silentSince is when the agent first left a look unanswered, and zero
-	// while it answers. Guarded by mu.
+	// silentSince is when the agent first failed to answer a check, and zero while it
+	// answers. Guarded by mu.
 	silentSince time.Time
 }
 
@@ -57,9 +57,9 @@ func newHandle(r *store.Record, instance engine.Instance) *handle {
 	return h
 }
 
-// acquire counts a call. It does not, and returns a channel, if the sandbox has
-// ended or is being put to rest: whoever calls has to open the sandbox again
-// when the channel is closed.
+// acquire counts a call. If the sandbox has ended, or is about to be paused or ended
+// for being idle, acquire counts nothing and returns a channel: when the channel is
+// closed, the caller opens the sandbox again.
 func (h *handle) acquire() (again <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,9 +76,9 @@ func (h *handle) acquire() (again <-chan struct{}) {
 	return nil
 }
 
-// rest has calls wait until wake is called, so that an idle sandbox is not taken
-// from under one that has just begun. It reports false, and does nothing, if
-// the sandbox was used after since.
+// rest makes new calls wait until wake is called, so that an idle sandbox is not paused
+// under a call that has just begun. It does nothing and reports false if the sandbox
+// was used after since.
 func (h *handle) rest(since time.Time) (wake func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,15 +115,14 @@ func (h *handle) DialPort(ctx context.Context, port int, loopback bool) (net.Con
 	return conn, nil
 }
 
-// lastActive tells when a call last began or ended, and whether one is under
-// way.
+// lastActive returns when a call last began or ended, and whether a call is under way.
 func (h *handle) lastActive() (at time.Time, busy bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.active, h.calls > 0
 }
 
-// Touch notes that the sandbox was in use at the given time.
+// Touch records that the sandbox was in use at the given time.
 func (h *handle) Touch(at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,8 +131,8 @@ func (h *handle) Touch(at time.Time) {
 	}
 }
 
-// unsaved returns the time of last use if the store does not have it. A call
-// under way counts as use.
+// unsaved returns the time of last use, and whether the store lacks it. A call under
+// way counts as use.
 func (h *handle) unsaved() (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,8 +148,7 @@ func (h *handle) saved(at time.Time) {
 	h.stored = at
 }
 
-// drop removes the handle of a sandbox that ends, and tells the calls under
-// way why.
+// drop removes the handle of a sandbox that ends. Calls under way fail with why.
 func (s *Service) drop(id string, why error) {
 	s.mu.Lock()
 	h := s.handles[id]
@@ -161,17 +159,17 @@ func (s *Service) drop(id string, why error) {
 	}
 }
 
-// end tells the calls under way that a handle is good for nothing any more, and
-// why. It is called once, by whoever has taken it from [Service.handles].
+// end fails the calls under way with why, and closes the connection. The caller has
+// removed the handle from [Service.handles], so that end is called once.
 func (h *handle) end(why error) {
 	h.why = why
 	close(h.gone)
 	h.client.Close()
 }
 
-// explain gives the reason for an error of a call into a sandbox: if the
-// sandbox has ended, that. When the connection broke, the engine may be about
-// to tell.
+// explain finds the reason for the error of a call into a sandbox, such as the end of
+// the sandbox. If the connection broke, explain waits for the engine to report the
+// reason.
 func (h *handle) explain(ctx context.Context, err error) error {
 	if err == nil || sandbox.CodeOf(err) == sandbox.CodeCancelled && ctx.Err() != nil {
 		return err
@@ -197,8 +195,8 @@ func (h *handle) explain(ctx context.Context, err error) error {
 // sandbox broke. The engine takes up to two seconds.
 const failureNotice = 2500 * time.Millisecond
 
-// awaitNotice waits until the engine has told that the sandbox ended, or its
-// agent that it lives.
+// awaitNotice waits until the engine has reported the sandbox's end, or the agent
+// answers.
 func (h *handle) awaitNotice(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, failureNotice)
 	defer cancel()
@@ -223,28 +221,28 @@ const lookTimeout = 2 * time.Second
 // told. It is asked each [sandbox.StatsInterval], so it has missed three.
 const silentAfter = 2*sandbox.StatsInterval + lookTimeout
 
-// silent tells since when the agent of a running sandbox has not answered, if
-// that is long enough to be told. The sandbox has not failed: its programs run,
-// and the agent may answer again.
+// silent returns since when the agent of a running sandbox has not answered, if that is
+// longer than [silentAfter]. The sandbox has not failed: its programs run, and the
+// agent may answer again.
 func (h *handle) silent() (since time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.silentSince, !h.silentSince.IsZero() && time.Since(h.silentSince) >= silentAfter
 }
 
-// heard notes that the agent has answered, or has a reason not to.
+// heard records that the agent has answered, or has a reason not to.
 func (h *handle) heard() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.silentSince = time.Time{}
 }
 
-// silentError is the answer to calls that need a silent agent.
+// silentError is the error of calls that need an agent which does not answer.
 func silentError(cause error, id string, since time.Time) error {
 	return call.Unavailable(cause, "sandbox %s: %s", id, silentReason(since))
 }
 
-// silentReason says for a sandbox's owner what a silent agent means.
+// silentReason tells a sandbox's owner what it means that the agent does not answer.
 func silentReason(since time.Time) string {
 	return "its agent has not answered since " + since.UTC().Format(time.RFC3339) +
 		" although its kernel runs: a program in it has stopped or traces process 1, or leaves it no processor time; " +

@@ -1,7 +1,7 @@
 package service
 
-// use keeps a checkpoint in place until the result is called, although no
-// record refers to it: it is being written, or read.
+// use keeps a checkpoint that is being written or read, although no record refers to it
+// yet, until release is called.
 func (s *Service) use(checkpoint string) (release func()) {
 	s.mu.Lock()
 	s.using[checkpoint]++
@@ -21,8 +21,8 @@ func (s *Service) use(checkpoint string) (release func()) {
 	}
 }
 
-// spare reports whether a checkpoint is in use, or was, and sees to it that the
-// collector comes back for it.
+// spare reports whether a checkpoint is in use, or was, and in that case makes the
+// collector look at it again later.
 func (s *Service) spare(checkpoint string, was bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,8 @@ func (s *Service) spare(checkpoint string, was bool) bool {
 	return true
 }
 
-// collectSoon has checkpoints removed that nothing refers to any more.
+// collectSoon wakes the collector, which removes the checkpoints that nothing refers
+// to.
 func (s *Service) collectSoon() {
 	select {
 	case s.collect <- struct{}{}:

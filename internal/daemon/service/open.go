@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// openFor returns the handle of the caller's running sandbox, and counts the
-// call as one on it.
+// openFor returns the handle of the caller's running sandbox, and counts the call on
+// the handle.
 func (s *Service) openFor(c *call.Call, ref string) (*handle, error) {
 	h, err := s.acquireHandle(c.Ctx, func() (*handle, error) { return s.open(c.Ctx, c.Realm(), ref) })
 	if h != nil {
@@ -26,9 +26,9 @@ func (s *Service) openFor(c *call.Call, ref string) (*handle, error) {
 	return h, nil
 }
 
-// acquireHandle opens a sandbox and counts a call on it, which the caller ends by
-// [handle.release]. It opens the sandbox again if that ends or is put to rest at
-// the same moment.
+// acquireHandle opens a sandbox and counts a call on its handle; the caller ends the
+// call by [handle.release]. If the sandbox ends or is paused at that moment,
+// acquireHandle opens it again.
 func (s *Service) acquireHandle(ctx context.Context, open func() (*handle, error)) (*handle, error) {
 	for range openTries {
 		h, err := open()
@@ -48,8 +48,8 @@ func (s *Service) acquireHandle(ctx context.Context, open func() (*handle, error
 	return nil, errMoved
 }
 
-// open finds the handle by id without asking the store: this is the path of
-// every command. A paused sandbox is resumed.
+// open finds a handle by the sandbox's id without asking the store, since every command
+// comes this way. A paused sandbox is resumed.
 func (s *Service) open(ctx context.Context, in call.Realm, ref string) (*handle, error) {
 	if ids.IsSandbox(ref) {
 		s.mu.Lock()
@@ -76,11 +76,12 @@ func (s *Service) open(ctx context.Context, in call.Realm, ref string) (*handle,
 	return h, err
 }
 
-// openTries is how often a call looks for a sandbox that moves meanwhile.
+// openTries is how often a call looks again for a sandbox that changes at the same
+// time.
 const openTries = 5
 
-// errMoved says that a record is not up to date: the sandbox is paused by now,
-// or has another machine.
+// errMoved says that a record is out of date: the sandbox has been paused, or has
+// another instance.
 var errMoved error = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox was paused, resumed, restored or merged at the same moment; try again")
 
 // isOpen reports whether a sandbox has a handle.
@@ -90,8 +91,8 @@ func (s *Service) isOpen(id string) bool {
 	return s.handles[id] != nil
 }
 
-// openRecord returns the handle of a sandbox that is running by its record,
-// and makes it if this is the first call since the daemon started.
+// openRecord returns the handle of a sandbox that runs according to its record. The
+// first call after the daemon's start makes the handle.
 func (s *Service) openRecord(ctx context.Context, r *store.Record) (*handle, error) {
 	if r.State != sandbox.StateRunning {
 		return nil, call.NotRunning(r)
@@ -118,8 +119,8 @@ func (s *Service) openRecord(ctx context.Context, r *store.Record) (*handle, err
 	}
 }
 
-// attach opens the instance of a running record. It owns the place in
-// [Service.opening].
+// attach opens the instance of a running record. The caller has put the channel place
+// into [Service.opening].
 func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct{}) (*handle, error) {
 	defer func() {
 		s.mu.Lock()
@@ -153,12 +154,12 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 		s.handles[r.ID] = h
 	}
 	s.mu.Unlock()
-	if there != nil { // of whoever has had the sandbox go on in an instance meanwhile
+	if there != nil { // another call made the sandbox go on in a new instance
 		h.client.Close()
 		return there, nil
 	}
-	// It may have ended since the record was read; whoever ended it has
-	// changed the record first and dropped the handle second.
+	// The sandbox may have ended since the record was read. Whoever ends a sandbox
+	// changes the record before dropping the handle.
 	now, err := s.cfg.Store.Sandbox(ctx, r.ID)
 	if err == nil && now.State == sandbox.StateRunning && now.Instance == r.Instance {
 		return h, nil
@@ -174,7 +175,7 @@ func (s *Service) attach(ctx context.Context, r *store.Record, place chan struct
 	return nil, err
 }
 
-// vanished says why the engine knows nothing of a sandbox that should run.
+// vanished returns why the engine has no instance of a sandbox that should run.
 func (s *Service) vanished(r *store.Record) string {
 	if r.BootID != s.cfg.Boot.ID {
 		return "the machine restarted at " + s.cfg.Boot.At.Format(time.RFC3339)

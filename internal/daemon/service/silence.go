@@ -7,7 +7,7 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// missed notes that the agent did not answer a look that began at a time.
+// missed records that the agent did not answer a check that began at the given time.
 func (h *handle) missed(began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -16,9 +16,9 @@ func (h *handle) missed(began time.Time) {
 	}
 }
 
-// suspect looks into why an agent did not answer. That counts against the agent
-// only where the sandbox's kernel answers: a machine that is overloaded delays
-// both, and a sandbox that is being saved stands still on purpose.
+// suspect finds out why an agent did not answer. This counts against the agent only if
+// the sandbox's kernel answers: an overloaded machine delays both, and a sandbox that
+// is being saved is stopped on purpose.
 func (s *Service) suspect(ctx context.Context, h *handle, began time.Time) {
 	s.mu.Lock()
 	_, moving := s.moving[h.id]

@@ -17,27 +17,27 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// bootSource is what an instance begins with: a fresh boot of a root, or a
-// checkpoint, which stays in place until it is released.
+// bootSource is what an instance starts from: a fresh boot of a root, or a checkpoint,
+// which is held until release is called.
 type bootSource struct {
 	root       engine.Root
 	checkpoint string
 	filesOnly  bool
 	fresh      bool
-	// foreign is set if the checkpoint is of another sandbox, whose place
-	// among forks the new one has not.
+	// foreign is set if the checkpoint is of another sandbox: the new sandbox does not
+	// take that one's index among forks.
 	foreign bool
 	// startup is what runs in the sandbox from its boot on, or nil.
 	startup *startup.Startup
 	release func()
 }
 
-// boots reports whether an instance begins with a boot, and not where a
-// checkpoint left off.
+// boots reports whether the instance boots, rather than continuing a checkpoint's
+// memory.
 func (b *bootSource) boots() bool { return b.checkpoint == "" || b.filesOnly }
 
-// startIn starts in a new instance what its sandbox begins with, if it has not
-// gone on from a checkpoint in which that runs.
+// startIn runs the startup in a new instance, unless the instance continues a
+// checkpoint in which the startup runs already.
 func (b *bootSource) startIn(ctx context.Context, instance engine.Instance) error {
 	if b.startup == nil || !b.boots() {
 		return nil
@@ -47,7 +47,7 @@ func (b *bootSource) startIn(ctx context.Context, instance engine.Instance) erro
 	return b.startup.Run(ctx, client)
 }
 
-// spec describes the instance of a record.
+// spec returns the engine's specification of a record's instance.
 func (b *bootSource) spec(r *store.Record) engine.Spec {
 	host := r.ID
 	if validate.HostLabel.MatchString(r.Name) {
@@ -64,8 +64,8 @@ func (b *bootSource) spec(r *store.Record) engine.Spec {
 	}
 }
 
-// environment is what commands get: the sandbox's own above the template's,
-// and the placeholders of its secrets.
+// environment returns the environment of a sandbox's commands: the template's
+// variables, overridden by the sandbox's own and the placeholders of its secrets.
 func environment(r *store.Record) map[string]string {
 	env := maps.Clone(r.BaseEnv)
 	if env == nil {
@@ -78,7 +78,7 @@ func environment(r *store.Record) map[string]string {
 	return env
 }
 
-// spec describes the instance of a record, with its gateway.
+// spec returns the specification of a record's instance with its gateway and mounts.
 func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (engine.Spec, error) {
 	spec := b.spec(r)
 	spec.Label = recovery.InstanceLabel(r)
@@ -91,8 +91,8 @@ func (s *Service) spec(ctx context.Context, b *bootSource, r *store.Record) (eng
 	return spec, err
 }
 
-// networkOf returns what the gateway of a record's instance does. Secrets are
-// those of now: one that is gone is revoked.
+// networkOf returns the configuration of the gateway of a record's instance. It uses
+// the present values of secrets; a deleted secret is revoked.
 func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Network, error) {
 	n := &engine.Network{SandboxID: r.ID, Policy: call.PolicyOf(r)}
 	sealed := map[string]store.SecretRecord{}
@@ -116,8 +116,8 @@ func (s *Service) networkOf(ctx context.Context, r *store.Record) (*engine.Netwo
 	return n, nil
 }
 
-// values tells the values of bindings, one at a time and wiped after that. One that
-// has been sealed with another key since it was read is read again.
+// values passes on the values of bindings, one at a time, and wipes each afterwards. A
+// value that was sealed with a new key since it was read is read again.
 func (s *Service) values(ctx context.Context, bindings []engine.Binding, sealed map[string]store.SecretRecord) engine.Values {
 	return func(yield func(placeholder string, value []byte) error) error {
 		for _, b := range bindings {

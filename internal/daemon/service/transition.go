@@ -9,12 +9,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// lock waits until no other transition of these sandboxes is under way (a
-// pause, resume, snapshot, fork, restore or merge) and keeps others out until
-// the result is called. A kill does not wait: it changes the record, and the
-// transition that finds it changed undoes what it did.
+// lock waits until no other transition of these sandboxes is under way (a pause,
+// resume, snapshot, fork, restore or merge), and keeps others out until unlock is
+// called. A kill does not wait: it changes the record, and a transition that finds the
+// record changed undoes its work.
 func (s *Service) lock(ctx context.Context, ids ...string) (unlock func(), err error) {
-	// In order, so that two callers never wait for each other.
+	// Sorted, so that two callers never wait for each other.
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	for i, id := range ids {
 		if err := s.lockOne(ctx, id); err != nil {
@@ -52,7 +52,7 @@ func (s *Service) unlock(ids []string) {
 	}
 }
 
-// needCheckpointer refuses what needs an engine that keeps state.
+// needCheckpointer returns an error if the engine cannot keep state.
 func (s *Service) needCheckpointer() error {
 	if s.checkpointer == nil {
 		return call.ErrNoCheckpoints
@@ -60,23 +60,23 @@ func (s *Service) needCheckpointer() error {
 	return nil
 }
 
-// The time between two attempts to record the end of a sandbox begins with
-// insistFirst and doubles up to insistMost.
+// insist waits insistFirst before its first attempt, and twice as long before each
+// further one, up to insistMost.
 const (
 	insistFirst = 100 * time.Millisecond
 	insistMost  = 10 * time.Second
 )
 
-// insist tries f again in the background until f succeeds, or finds no record,
-// or the service is closed. One attempt for an instance is under way at a time:
-// if there is one already, insist does nothing.
+// insist calls f in the background until f succeeds or finds no record, or the service
+// is closed. It does nothing if it is already at work for the instance.
 func (s *Service) insist(instance string, f func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.insisting[instance] {
 		return
 	}
-	// When the service is closed, the next start compares the record with the engine.
+	// If the service is closed first, the next start compares the record with the
+	// engine.
 	s.insisting[instance] = s.gate.Go(func() {
 		defer func() {
 			s.mu.Lock()
