@@ -1,6 +1,6 @@
-// Package egress is the brain of a sandbox's gateway: it decides what the
-// sandbox may reach, answers its DNS questions, carries its connections and
-// tells about each attempt. It runs in the sandbox's cell.
+// Package egress is the gateway of a sandbox: it decides what the sandbox may reach,
+// answers its DNS queries, carries its connections and records each attempt. It runs in
+// the sandbox's cell.
 //
 // # How names are judged
 //

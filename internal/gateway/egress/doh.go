@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// resolverNames and resolverAddrs are well-known resolvers that answer over
-// TLS and HTTPS. The list need not be whole: where only what is listed is
-// allowed, others are refused by not being listed. It serves policies that
-// allow by default and deny names.
+// resolverNames and resolverAddrs are well-known resolvers that answer over TLS and
+// HTTPS. The list need not be complete: a policy that denies by default refuses
+// unlisted resolvers anyway. The list serves policies that allow by default and deny
+// names.
 var (
 	resolverNames = map[string]bool{
 		"dns.google": true, "dns64.dns.google": true, "8888.google": true,
@@ -33,8 +33,7 @@ var (
 	}
 )
 
-// knownResolver tells whether a name or an address is that of a well-known
-// resolver.
+// knownResolver reports whether a name or an address is that of a well-known resolver.
 func knownResolver(name string, addr netip.Addr) bool {
 	return resolverNames[name] || slices.Contains(resolverAddrs, addr.String())
 }

@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	// udpAnswer is the largest answer over UDP, of others and of the gateway.
+	// udpAnswer is the largest answer over UDP, in both directions.
 	udpAnswer = 1232
-	// exchangeRounds is how often each server is asked, and exchangeWait how
-	// long for each answer.
+	// exchangeRounds is how often each server is asked, and exchangeWait is how long to
+	// wait for each answer.
 	exchangeRounds = 2
 	exchangeWait   = 2 * time.Second
-	// hostsOwnServers is where the host names its resolvers.
+	// hostsOwnServers is the file that names the host's resolvers.
 	hostsOwnServers = "/etc/resolv.conf"
 	maxServers      = 3
 )
 
 var errNoAnswer = errors.New("no resolver has answered")
 
-// upstream asks the resolvers of the host. It is safe for concurrent use.
+// upstream asks the host's resolvers. It is safe for concurrent use.
 type upstream struct {
 	dialer  Dialer
-	servers []netip.AddrPort // empty is the host's
+	servers []netip.AddrPort // empty means the host's
 
 	mu   sync.Mutex
 	read time.Time        // guarded by mu
@@ -65,7 +65,7 @@ func (u *upstream) list() []netip.AddrPort {
 	return u.own
 }
 
-// parseResolvConf returns the servers that a resolv.conf names.
+// parseResolvConf returns the servers in a resolv.conf.
 func parseResolvConf(r io.Reader) []netip.AddrPort {
 	var servers []netip.AddrPort
 	lines := bufio.NewScanner(io.LimitReader(r, 64<<10))
@@ -81,8 +81,7 @@ func parseResolvConf(r io.Reader) []netip.AddrPort {
 	return servers
 }
 
-// ask puts one question to the servers, in turns, until one has an answer
-// that is final.
+// ask sends one query to the servers in turn, until one gives a final answer.
 func (u *upstream) ask(ctx context.Context, q dnsmessage.Question) (*dnsmessage.Message, error) {
 	var last *dnsmessage.Message
 	var lastErr error
@@ -110,7 +109,7 @@ func (u *upstream) ask(ctx context.Context, q dnsmessage.Question) (*dnsmessage.
 	return nil, fmt.Errorf("%w: %v", errNoAnswer, lastErr)
 }
 
-// exchange asks one server, over TCP if its answer is too long for UDP.
+// exchange asks one server, and again over TCP if the answer is too long for UDP.
 func (u *upstream) exchange(ctx context.Context, server netip.AddrPort, q dnsmessage.Question) (*dnsmessage.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeWait)
 	defer cancel()
@@ -179,7 +178,7 @@ func (u *upstream) overUDP(ctx context.Context, server netip.AddrPort, query []b
 		if err != nil {
 			return nil, err
 		}
-		// What is no answer to this question may be forged: wait on.
+		// A message that does not answer this query may be forged: keep waiting.
 		if m, ok := parseAnswer(buf[:n], id, q); ok {
 			return m, nil
 		}
@@ -206,7 +205,7 @@ func (u *upstream) overTCP(ctx context.Context, server netip.AddrPort, query []b
 	return m, nil
 }
 
-// readTCPMessage reads one message with its length before it.
+// readTCPMessage reads one length-prefixed message.
 func readTCPMessage(r io.Reader) ([]byte, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {
@@ -217,7 +216,7 @@ func readTCPMessage(r io.Reader) ([]byte, error) {
 	return m, err
 }
 
-// parseAnswer reads a message and tells whether it answers the question.
+// parseAnswer parses a message and reports whether it answers the query.
 func parseAnswer(b []byte, id uint16, q dnsmessage.Question) (*dnsmessage.Message, bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(b)
@@ -236,7 +235,7 @@ func parseAnswer(b []byte, id uint16, q dnsmessage.Question) (*dnsmessage.Messag
 	if m.Answers, err = p.AllAnswers(); err != nil {
 		return nil, false
 	}
-	// The rest may hold what is not understood; it is not needed.
+	// The other sections may not parse, and are not needed.
 	m.Authorities, _ = p.AllAuthorities()
 	return m, true
 }

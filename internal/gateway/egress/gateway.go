@@ -16,57 +16,57 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config is what a [Gateway] is made of. Only GatewayAddr is required.
+// Config configures a [Gateway]. Only GatewayAddr is required.
 type Config struct {
-	// GatewayAddr is the gateway's address on the sandbox's link, on which its
-	// resolver is.
+	// GatewayAddr is the gateway's address on the sandbox's link. Its resolver listens
+	// there.
 	GatewayAddr netip.Addr
-	// IPv6 says that the sandbox has a route for IPv6; otherwise questions for
-	// such addresses are answered with none.
+	// IPv6 says that the sandbox has an IPv6 route; otherwise AAAA queries get empty
+	// answers.
 	IPv6 bool
-	// Resolvers are the DNS servers to ask; none are those of the host's
+	// Resolvers are the DNS servers to ask; empty means those of the host's
 	// /etc/resolv.conf.
 	Resolvers []netip.AddrPort
-	// Proxy is the host's way out, if it is not direct.
+	// Proxy is the host's proxy, if it does not connect directly.
 	Proxy Proxy
-	// Record takes each event. It must not block, and is called concurrently.
-	// Nil drops events.
+	// Record receives each event. It must not block, and is called concurrently. Nil
+	// drops events.
 	Record func(sandbox.NetworkEvent)
 	// Peers reaches other sandboxes; nil refuses all of them.
 	Peers Peers
 	// HostAddrs returns the host's own addresses, which count as internal; nil
 	// asks the system. It is called again every few seconds of use.
 	HostAddrs func() []netip.Addr
-	// Dialer dials addresses of the network ("tcp", "udp"); nil is a
-	// [net.Dialer]. It is given addresses only, never names.
+	// Dialer dials addresses of the network ("tcp", "udp"), never names; nil is a
+	// [net.Dialer].
 	Dialer Dialer
-	// Logger takes the gateway's own troubles; nil drops them.
+	// Logger receives the gateway's own errors; nil drops them.
 	Logger *slog.Logger
 }
 
-// Dialer dials out.
+// Dialer opens outgoing connections.
 type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Network is what the gateway does, and for whom.
+// Network is the sandbox that a gateway serves, and the rules that apply to it.
 type Network struct {
-	// SandboxID stands in events.
+	// SandboxID is the id in events.
 	SandboxID string
 	Policy    sandbox.NetworkPolicy
-	// Interceptor, if not nil, is given all TLS and plain HTTP connections. It
-	// is set only if the sandbox has secrets.
+	// Interceptor, if not nil, gets all TLS and plain HTTP connections. It is set only
+	// if the sandbox has secrets.
 	Interceptor Interceptor
 }
 
-// Request is an attempt of the sandbox to open a TCP connection, or the first
-// datagram of a UDP flow. Exactly one of Accept and Reject is called, once.
+// Request is the sandbox's attempt to open a TCP connection, or the first datagram of a
+// UDP flow. Exactly one of Accept and Reject is called, once.
 type Request struct {
 	Source, Destination netip.AddrPort
-	// Accept takes it. The connection should have CloseWrite if it is TCP, and
-	// SetLinger, of which 0 makes Close reset it.
+	// Accept accepts it. A TCP connection should have CloseWrite, and SetLinger, where
+	// 0 makes Close reset the connection.
 	Accept func() (net.Conn, error)
-	// Reject refuses it: TCP by a reset, UDP by ICMP's port unreachable.
+	// Reject refuses it: TCP by a reset, UDP by an ICMP port unreachable message.
 	Reject func()
 }
 
@@ -78,16 +78,16 @@ type Gateway struct {
 	internal *InternalAddrs
 	names    *resolver
 	out      *hostDialer
-	// speakWait is the constant; tests have another.
+	// speakWait overrides the constant in tests.
 	speakWait time.Duration
-	// state is what Set has set, nil before.
+	// state is what Set has set, and nil before.
 	state atomic.Pointer[state]
 	// serial numbers connections.
 	serial atomic.Int64
 	// dnsConns counts connections to the resolver.
 	dnsConns atomic.Int32
 
-	// setMu makes one Set at a time.
+	// setMu serialises Set.
 	setMu sync.Mutex
 
 	mu     sync.Mutex
@@ -101,7 +101,7 @@ type Gateway struct {
 	flooded map[string]time.Time // when that was; guarded by floodMu
 }
 
-// state is what the gateway does; it does not change.
+// state is the configuration in force; it is immutable.
 type state struct {
 	sandboxID   string
 	policy      *Policy
@@ -111,12 +111,11 @@ type state struct {
 	out, in     *rate.Limiter // bytes; nil is no bound
 }
 
-// maxUDPFlows bounds the flows of UDP, whose buffers are as large as a
-// datagram may be.
+// maxUDPFlows limits UDP flows, whose buffers are as large as a datagram can be.
 const maxUDPFlows = 512
 
-// serialEpoch is where the numbers of connections begin to count time, so that
-// those of a sandbox's next gateway go on above.
+// serialEpoch is the time at which the numbers of connections count from, so that the
+// numbers of a sandbox's next gateway are higher.
 var serialEpoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // New makes a gateway that refuses everything until [Gateway.Set] is called.
@@ -145,9 +144,9 @@ func New(cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// Set replaces what the gateway does. When it returns, existing connections
-// have been judged again, and those that are refused now are closed. An
-// invalid policy is an invalid error and changes nothing.
+// Set replaces the policy, the limits and the interceptor. Before it returns, it judges
+// existing connections again and closes those that are refused now. An invalid policy
+// is an invalid error and changes nothing.
 func (g *Gateway) Set(n Network) error {
 	p, err := compile(n.Policy, g.internal)
 	if err != nil {
@@ -167,7 +166,7 @@ func (g *Gateway) Set(n Network) error {
 	g.setMu.Lock()
 	defer g.setMu.Unlock()
 	if old := g.state.Load(); old != nil && old.perSecond.Burst() == perSecond {
-		s.perSecond = old.perSecond // a change of rules is no new allowance
+		s.perSecond = old.perSecond // a change of the rules grants no new allowance
 	}
 	g.state.Store(s)
 	for _, f := range g.allFlows() {
@@ -197,7 +196,7 @@ func (g *Gateway) Close() {
 	g.wg.Wait()
 }
 
-// record stamps an event and passes it on.
+// record completes an event and passes it on.
 func (g *Gateway) record(e sandbox.NetworkEvent) {
 	if s := g.state.Load(); s != nil && e.SandboxID == "" {
 		e.SandboxID = s.sandboxID
@@ -209,8 +208,8 @@ func (g *Gateway) record(e sandbox.NetworkEvent) {
 	g.cfg.Record(e)
 }
 
-// limited records that a limit has refused something: once a second, with how
-// many it were, so that a flood does not wash the rest out of the log.
+// limited records that a limit refused something: at most once a second, with the
+// number of refusals, so that a flood does not push other events out of the log.
 func (g *Gateway) limited(rule string, e sandbox.NetworkEvent) {
 	g.floodMu.Lock()
 	g.flood[rule]++
@@ -228,7 +227,7 @@ func (g *Gateway) limited(rule string, e sandbox.NetworkEvent) {
 	g.record(e)
 }
 
-// begin makes a flow, or returns nil if a limit refuses it, which is recorded.
+// begin creates a flow. It returns nil if a limit refuses the flow, and records that.
 func (g *Gateway) begin(ctx context.Context, proto string, to netip.AddrPort) *flow {
 	s := g.state.Load()
 	if s == nil {

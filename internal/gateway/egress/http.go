@@ -26,9 +26,9 @@ const (
 	maxStreams = 100
 )
 
-// http serves a connection of plain HTTP: every request is read, judged by its
-// host, and written anew on a connection to that host. What two programs could
-// read differently does not survive this.
+// http serves a plain HTTP connection: each request is parsed, judged by its host, and
+// written anew on a connection to that host. Requests that two parsers could read
+// differently do not pass.
 func (f *flow) http(guest *guestConn, h2 bool) {
 	transport := f.transport(h2)
 	defer transport.CloseIdleConnections()
@@ -48,11 +48,11 @@ func (f *flow) http(guest *guestConn, h2 bool) {
 		BaseContext:       func(net.Listener) context.Context { return f.ctx },
 		Protocols:         protocols(h2),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		// What is at a path is for the other side to say.
+		// The destination answers requests for "OPTIONS *".
 		DisableGeneralOptionsHandler: true,
 	}
 	l := &oneConn{conn: guest}
-	_ = server.Serve(l) // io.EOF, always
+	_ = server.Serve(l) // always io.EOF
 	<-guest.closed
 	server.Close()
 }
@@ -64,10 +64,10 @@ func protocols(h2 bool) *http.Protocols {
 	return p
 }
 
-// transport dials hosts by their names, once for each, whatever the request
-// says about ports: the connection's port counts. Requests that go through the
-// host's proxy have a connection each, since one to a proxy is not bound to a
-// host.
+// transport dials hosts by name, one connection for each host. The port is always the
+// port of the sandbox's connection, whatever the request says. Requests through the
+// host's proxy each have their own connection, since a connection to a proxy is not
+// bound to one host.
 func (f *flow) transport(h2 bool) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -99,7 +99,7 @@ func (f *flow) transport(h2 bool) *http.Transport {
 	}
 }
 
-// viaProxy is the key of a request's proxied in its context.
+// viaProxy is the key in a request's context for its proxied.
 type viaProxy struct{}
 
 // proxied is a request that goes through the host's proxy.
@@ -131,7 +131,7 @@ func (f *flow) dialPlainProxy(ctx context.Context, p proxied) (net.Conn, error) 
 	return &outboundConn{Conn: c, f: f, w: w}, nil
 }
 
-// judgeRequest refuses what has no host that can be judged, before anything is
+// judgeRequest refuses requests whose host cannot be judged, before anything is
 // dialled.
 func (f *flow) judgeRequest(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -158,7 +158,7 @@ func (f *flow) judgeRequest(next http.Handler) http.Handler {
 	})
 }
 
-// rewrite makes the request that goes out, the same but for its way.
+// rewrite makes the outgoing request: the same request, without the hop-by-hop parts.
 func (f *flow) rewrite(pr *httputil.ProxyRequest) {
 	name, _ := hostOf(pr.In.Host)
 	if name == "" {
@@ -169,12 +169,12 @@ func (f *flow) rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
 	pr.Out.Host = pr.In.Host
 	if _, ok := pr.In.Context().Value(viaProxy{}).(proxied); ok {
-		// A proxy goes where this says: to what was judged, on the port that was.
+		// The proxy connects to this host and port, which are those that were judged.
 		pr.Out.Host = strings.TrimSuffix(net.JoinHostPort(name, "80"), ":80")
 	}
 	if !strings.EqualFold(pr.In.Header.Get("Upgrade"), "websocket") {
-		// After an upgrade to HTTP/2, further requests would not be judged. A
-		// request that is not upgraded is answered all the same.
+		// After an upgrade to HTTP/2, further requests would not be judged. Without the
+		// header the request is still answered.
 		pr.Out.Header.Del("Upgrade")
 		pr.Out.Header.Del("Connection")
 	}
@@ -209,7 +209,7 @@ func answer(w http.ResponseWriter, code int, text string) {
 	_, _ = io.WriteString(w, text+"\n") // the sandbox may be gone
 }
 
-// oneConn is a listener with one connection.
+// oneConn is a listener that accepts one connection.
 type oneConn struct {
 	mu   sync.Mutex
 	conn net.Conn // guarded by mu

@@ -17,8 +17,8 @@ const (
 	// minTTL and maxTTL bound how long answers are kept and said to be good.
 	minTTL = 5 * time.Second
 	maxTTL = 10 * time.Minute
-	// deadTTL is how long it is remembered that there is no such name, and
-	// failTTL that no resolver answered.
+	// deadTTL is how long it is remembered that a name does not exist, and failTTL that
+	// no resolver answered.
 	deadTTL = 10 * time.Second
 	failTTL = time.Second
 
@@ -27,18 +27,18 @@ const (
 	maxAddresses = 32
 )
 
-// errNoName tells that a name does not exist.
+// errNoName says that a name does not exist.
 var errNoName = errors.New("no such name")
 
-// resolver looks names up, remembers what they are, and answers the sandbox's
-// questions. It is safe for concurrent use.
+// resolver looks names up, caches the answers, and answers the sandbox's queries. It is
+// safe for concurrent use.
 type resolver struct {
 	g         *Gateway
 	up        *upstream
 	pins      *pins
 	synthetic *synthetic
 	flights   singleflight.Group
-	// slots bounds the questions that are worked on.
+	// slots limits how many queries are worked on at once.
 	slots chan struct{}
 
 	mu    sync.Mutex
@@ -50,11 +50,10 @@ type lookupKey struct {
 	typ  dnsmessage.Type
 }
 
-// lookup is the answer to a question for addresses.
+// lookup is the answer to a query for addresses.
 type lookup struct {
 	addrs []netip.Addr
-	// chain are the names that the name stands for, the last has the
-	// addresses.
+	// chain is the chain of CNAMEs; the last one has the addresses.
 	chain []string
 	until time.Time
 	err   error
@@ -73,10 +72,10 @@ func (r *resolver) nameOf(a netip.Addr) string {
 	return r.pins.latest(a)
 }
 
-// pinned tells whether an address is known to be a name's.
+// pinned reports whether an address is pinned to a name.
 func (r *resolver) pinned(a netip.Addr, name string) bool { return r.pins.has(a, name) }
 
-// addresses returns what a name resolves to, IPv4 first, without judging it.
+// addresses resolves a name, IPv4 first, without judging it.
 func (r *resolver) addresses(ctx context.Context, name string) ([]netip.Addr, error) {
 	l, err := r.lookup(ctx, name, dnsmessage.TypeA)
 	if err != nil && !errors.Is(err, errNoName) {
@@ -95,8 +94,7 @@ func (r *resolver) addresses(ctx context.Context, name string) ([]netip.Addr, er
 	return addrs, err
 }
 
-// lookup returns the addresses of one type of a name, from what is remembered
-// or by asking.
+// lookup returns a name's addresses of one type, from the cache or by asking.
 func (r *resolver) lookup(ctx context.Context, name string, typ dnsmessage.Type) (lookup, error) {
 	key := lookupKey{name, typ}
 	r.mu.Lock()
@@ -105,7 +103,7 @@ func (r *resolver) lookup(ctx context.Context, name string, typ dnsmessage.Type)
 	if ok && time.Now().Before(l.until) {
 		return l, l.err
 	}
-	// The work outlives a caller who goes away, for others wait for it too.
+	// The query goes on if the caller goes away, since others may wait for it too.
 	result := r.flights.DoChan(name+"/"+typ.String(), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -136,8 +134,8 @@ func (r *resolver) remember(key lookupKey, l lookup) {
 	r.cache[key] = l
 }
 
-// resolve asks for the addresses of a name, and follows the names that it
-// stands for where the resolver did not.
+// resolve asks for the addresses of a name, and follows CNAMEs that the resolver did
+// not follow.
 func (r *resolver) resolve(ctx context.Context, name string, typ dnsmessage.Type) lookup {
 	l := lookup{}
 	ttl := maxTTL
@@ -165,7 +163,7 @@ func (r *resolver) resolve(ctx context.Context, name string, typ dnsmessage.Type
 		}
 		if end == at {
 			l.until = time.Now().Add(deadTTL)
-			return l // the name is there, but has no such address
+			return l // the name exists, but has no such address
 		}
 		at = end
 		if len(l.chain) > maxChain {
@@ -179,9 +177,8 @@ func failed(err error, ttl time.Duration) lookup {
 	return lookup{err: err, until: time.Now().Add(ttl)}
 }
 
-// follow goes from a name through the aliases in answers to the addresses at
-// their end. It returns the name at the end, its addresses, and how long the
-// way there is good for.
+// follow follows the CNAMEs in answers from a name to the addresses at their end. It
+// returns the last name, its addresses, and how long the chain is valid.
 func follow(answers []dnsmessage.Resource, name string, typ dnsmessage.Type, chain *[]string) (string, []netip.Addr, time.Duration) {
 	ttl := maxTTL
 	for range maxChain {

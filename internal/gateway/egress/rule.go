@@ -13,38 +13,38 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxShown is how much of what a caller wrote a message repeats, in bytes.
+// maxShown is how many bytes of a caller's input a message quotes.
 const maxShown = 64
 
 const (
 	maxNameBytes = 253
 	maxRulePorts = 64
 	peerPrefix   = "sandbox:"
-	// peerDomain is the domain under which a sandbox finds its peers.
+	// peerDomain is the domain of a sandbox's peers.
 	peerDomain = "sandbox"
 )
 
-// targetKind is what a rule is about.
+// targetKind is the kind of target of a rule.
 type targetKind int
 
 const (
 	anyTarget    targetKind = iota
 	domainTarget            // one name
-	belowTarget             // all names below one
+	belowTarget             // all names below a domain
 	rangeTarget
 	peerTarget
 )
 
 type portRange struct{ low, high uint16 }
 
-// rule is one line of a policy, parsed once.
+// rule is one parsed line of a policy.
 type rule struct {
 	text  string
 	allow bool
 	kind  targetKind
 	name  string // of a domain, or of a peer
 	addrs netip.Prefix
-	// all says that a denied range stands for everything, IPv6 too.
+	// all says that a denied range covers everything, IPv6 included.
 	all   bool
 	proto string
 	ports []portRange
@@ -60,8 +60,8 @@ var (
 	toASCII = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.StrictDomainName(false), idna.BidiRule(), idna.CheckHyphens(false))
 )
 
-// hostname returns the one form of a host's name that is compared: lower case,
-// ASCII, without a dot at its end. It refuses what no host is called.
+// hostname returns the canonical form of a host's name: lower case, ASCII, without a
+// trailing dot. It refuses what cannot be a host's name.
 func hostname(s string) (string, bool) {
 	s = strings.TrimSuffix(s, ".")
 	if s == "" || len(s) > maxNameBytes {
@@ -85,8 +85,8 @@ func hostname(s string) (string, bool) {
 	return s, true
 }
 
-// numeric tells whether a name's last label makes it an address in one of the
-// spellings of old C libraries.
+// numeric reports whether a name's last label makes the name an address in a notation
+// of old C libraries.
 func numeric(label string) bool {
 	if strings.HasPrefix(label, "0x") {
 		label = label[2:]
@@ -95,7 +95,7 @@ func numeric(label string) bool {
 	return strings.Trim(label, "0123456789") == ""
 }
 
-// parseTarget reads what a rule is about into r.
+// parseTarget parses the target of a rule into r.
 func parseTarget(to string, r *rule) error {
 	switch {
 	case to == "":
@@ -188,7 +188,7 @@ func isASCII(s string) bool {
 	return true
 }
 
-// parseFilter reads protocol and ports into r.
+// parseFilter parses protocol and ports into r.
 func parseFilter(in sandbox.NetworkRule, r *rule) error {
 	switch in.Protocol {
 	case "", "tcp", "udp", "icmp":
@@ -225,7 +225,7 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// fits tells whether the rule is about this protocol and port.
+// fits reports whether the rule covers this protocol and port.
 func (r *rule) fits(proto string, port uint16) bool {
 	if r.proto != "" && r.proto != proto {
 		return false
@@ -244,10 +244,10 @@ func (r *rule) fits(proto string, port uint16) bool {
 	return false
 }
 
-// limited tells whether the rule is about some protocols or ports only.
+// limited reports whether the rule covers some protocols or ports only.
 func (r *rule) limited() bool { return r.proto != "" || len(r.ports) > 0 }
 
-// named tells whether the rule is about this name.
+// named reports whether the rule covers this name.
 func (r *rule) named(name string) bool {
 	switch r.kind {
 	case domainTarget:
@@ -258,8 +258,8 @@ func (r *rule) named(name string) bool {
 	return false
 }
 
-// contains tells whether the rule is about this address. A denied IPv4 range
-// is also denied by the ways around it through IPv6.
+// contains reports whether the rule covers this address. A denied IPv4 range also
+// covers the IPv6 addresses that lead to it.
 func (r *rule) contains(a netip.Addr) bool {
 	if r.kind == anyTarget || r.all {
 		return true

@@ -11,45 +11,45 @@ import (
 )
 
 const (
-	// maxSniff bounds the first bytes that are looked at.
+	// maxSniff is how many first bytes are examined.
 	maxSniff = 64 << 10
-	// maxLine bounds the first line of an HTTP request.
+	// maxLine is the longest first line of an HTTP request.
 	maxLine = 16 << 10
-	// maxBlank bounds what may stand before it.
+	// maxBlank is how much whitespace may precede that line.
 	maxBlank = 1 << 10
 )
 
 // h2Preface begins HTTP/2 without TLS.
 const h2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// language is what a connection speaks, by its first bytes.
+// language is the protocol of a connection, by its first bytes.
 type language int
 
 const (
 	unknown     language = iota // it takes more bytes to tell
-	other                       // neither of these
+	other                       // none of the protocols below
 	speaksTLS                   // TLS, with a whole ClientHello
 	speaksHTTP                  // HTTP/1
 	speaksHTTP2                 // HTTP/2 without TLS
 )
 
-// hello is what the first bytes of a connection show.
+// hello is the information in the first bytes of a connection.
 type hello struct {
 	language language
-	// name is the server name of TLS in the form that is compared, or empty.
+	// name is the TLS server name in canonical form, or empty.
 	name string
-	// hidden says that the ClientHello holds another one, encrypted (ECH), or
-	// what looks like one.
+	// hidden says that the ClientHello contains an encrypted one (ECH), or what looks
+	// like one.
 	hidden bool
 }
 
 var errHello = errors.New("the ClientHello is not well-formed")
 
-// sniff looks at the first bytes of a connection. It fails on what no honest
-// program sends and another program might read otherwise.
+// sniff examines the first bytes of a connection. It fails on bytes that no honest
+// program sends and that two programs could read differently.
 func sniff(b []byte) (hello, error) { return new(records).first(b) }
 
-// first is sniff for bytes that come piece by piece.
+// first is sniff for bytes that arrive piece by piece.
 func (r *records) first(b []byte) (hello, error) {
 	if len(b) == 0 {
 		return hello{}, nil
@@ -69,8 +69,8 @@ func (r *records) first(b []byte) (hello, error) {
 	return hello{language: sniffHTTP(b)}, nil
 }
 
-// sniffHTTP tells whether bytes begin with the line of an HTTP request.
-// Anything that a lenient server could take for one counts.
+// sniffHTTP recognises the first line of an HTTP request, including anything that a
+// lenient server could accept as one.
 func sniffHTTP(b []byte) language {
 	all := len(b)
 	b = bytes.TrimLeft(b, "\r\n \t")
@@ -111,14 +111,14 @@ const (
 	recordHeaderSize      = 5
 )
 
-// records puts a ClientHello together from the records that it is spread over,
-// as their bytes come: each is looked at once, however small the pieces.
+// records assembles a ClientHello from the records that it is spread over, as their
+// bytes arrive. Each byte is examined once, however small the pieces.
 type records struct {
 	used    int    // of the bytes, in whole records
 	message []byte // of these
 }
 
-// sniff takes the bytes so far, which begin with those of the last time.
+// sniff takes all bytes so far; they begin with those of the previous call.
 func (r *records) sniff(b []byte) (hello, error) {
 	for r.used < len(b) {
 		rest := b[r.used:]
@@ -148,7 +148,7 @@ func (r *records) sniff(b []byte) (hello, error) {
 	return hello{}, nil
 }
 
-// helloIn reads a ClientHello of which there are two parts, if it is whole.
+// helloIn parses a ClientHello from two parts, if it is complete.
 func helloIn(message, part []byte) (hello, error) {
 	head := message
 	if len(message) < clientHelloHeaderSize {
@@ -194,7 +194,7 @@ func parseClientHello(b []byte) (hello, error) {
 			return h, errHello
 		}
 		if seen[typ] || len(seen) > maxExtensions {
-			return h, errHello // which of the two the server takes is not known
+			return h, errHello // it is unknown which of the two the server uses
 		}
 		seen[typ] = true
 		switch typ {
@@ -211,7 +211,7 @@ func parseClientHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// parseServerName returns the one name of the extension, or "" for an address.
+// parseServerName returns the only name of the extension, or "" for an address.
 func parseServerName(s cryptobyte.String) (string, error) {
 	var list, raw cryptobyte.String
 	var typ uint8
@@ -230,8 +230,8 @@ func parseServerName(s cryptobyte.String) (string, error) {
 	return name, nil
 }
 
-// hostOf returns the name in a Host header or an :authority, which is "" if it
-// is an address.
+// hostOf returns the name in a Host header or an :authority. The name is "" for an
+// address.
 func hostOf(s string) (name string, ok bool) {
 	if strings.HasPrefix(s, "[") {
 		host, port, closed := strings.Cut(s[1:], "]")
@@ -250,7 +250,7 @@ func hostOf(s string) (name string, ok bool) {
 	return hostname(host)
 }
 
-// portSuffix tells whether s is empty or a colon with a port.
+// portSuffix reports whether s is empty or a colon with a port.
 func portSuffix(s string) bool {
 	if s == "" || s == ":" {
 		return true

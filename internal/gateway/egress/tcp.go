@@ -13,27 +13,26 @@ import (
 )
 
 const (
-	// sniffWait bounds the time until a connection's first bytes are whole.
+	// sniffWait is how long a connection's first bytes may take to be complete.
 	sniffWait = 10 * time.Second
-	// speakWait is how long the sandbox has to speak first, if the server may
-	// be the one who does.
+	// speakWait is how long the gateway waits for the sandbox to speak first, where the
+	// server may speak first.
 	speakWait = 300 * time.Millisecond
-	// maxTried bounds the addresses of a name that are tried.
+	// maxTried is how many addresses of a name are tried.
 	maxTried = 4
 )
 
-// httpPorts are where plain HTTP is expected: there, what is not well-formed
-// is not let through by the names of its address, for servers are lenient.
+// httpPorts are where plain HTTP is expected. On these ports malformed requests are not
+// let through by the names pinned to the address, since servers are lenient.
 var httpPorts = []uint16{80, 8000, 8008, 8080, 8888}
 
-// HandleTCP judges and carries one TCP connection, and returns when it is
-// over. The request may be accepted or rejected only after a while, so each
-// needs its own goroutine.
+// HandleTCP judges and carries one TCP connection, and returns at its end. Accepting or
+// rejecting the request may take a while, so each request needs its own goroutine.
 func (g *Gateway) HandleTCP(ctx context.Context, r Request) {
 	g.handle(ctx, r, "tcp", g.names.serveTCP, (*flow).tcp)
 }
 
-// handle carries one flow, or serves it if it is to the gateway itself.
+// handle carries one flow, or serves a flow to the gateway itself.
 func (g *Gateway) handle(ctx context.Context, r Request, proto string, serve func(context.Context, net.Conn), carry func(*flow, Request)) {
 	to := destination(r)
 	if to.Addr() == g.cfg.GatewayAddr {
@@ -51,7 +50,7 @@ func (g *Gateway) handle(ctx context.Context, r Request, proto string, serve fun
 	carry(f, r)
 }
 
-// tcp takes one of four ways: refuse, dial and copy, let a name decide, or
+// tcp does one of four things: refuse, dial and copy, decide by name, or connect to
 // another sandbox.
 func (f *flow) tcp(r Request) {
 	s := f.g.state.Load()
@@ -71,7 +70,7 @@ func (f *flow) tcp(r Request) {
 	}
 }
 
-// direct dials before it accepts.
+// direct dials before it accepts the sandbox's connection.
 func (f *flow) direct(r Request) {
 	remote, w, err := f.dialAddr(f.ctx)
 	if err != nil {
@@ -83,11 +82,11 @@ func (f *flow) direct(r Request) {
 	if !ok {
 		return
 	}
-	// The name in the first bytes is for the log, and for later judgement.
+	// The name in the first bytes is for the log, and for judging the connection later.
 	relay(guest, &watchedConn{Conn: remote, f: f, w: w}, nil)
 }
 
-// watchedConn looks at the first bytes that are written to it.
+// watchedConn examines the first bytes that are written to it.
 type watchedConn struct {
 	net.Conn
 	f    *flow
@@ -106,10 +105,10 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite ends the direction out.
+// CloseWrite closes the sending direction.
 func (c *watchedConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// SetLinger sets what Close does.
+// SetLinger sets the behaviour of Close.
 func (c *watchedConn) SetLinger(sec int) error {
 	if l, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
 		return l.SetLinger(sec)
@@ -117,7 +116,7 @@ func (c *watchedConn) SetLinger(sec int) error {
 	return nil
 }
 
-// nameIn returns the name that first bytes show, if they do.
+// nameIn returns the name that the first bytes contain, if any.
 func nameIn(p []byte) string {
 	h, err := sniff(p)
 	switch {
@@ -150,7 +149,7 @@ func (f *flow) accept(r Request) (*guestConn, bool) {
 	return guest, true
 }
 
-// byName accepts, and judges by what the first bytes show.
+// byName accepts the connection, and judges it by its first bytes.
 func (f *flow) byName(r Request) {
 	guest, ok := f.accept(r)
 	if !ok {
@@ -158,7 +157,7 @@ func (f *flow) byName(r Request) {
 	}
 	wait := sniffWait
 	if f.g.state.Load().policy.Judge(f.attempt(f.pinNames())).Allow {
-		wait = f.g.speakWait // it may be a server that speaks first
+		wait = f.g.speakWait // the server may speak first
 	}
 	h, err := f.peek(guest, wait)
 	switch {
@@ -171,7 +170,8 @@ func (f *flow) byName(r Request) {
 	}
 }
 
-// attempt is one at the flow's own address. A synthetic address is none.
+// attempt returns an attempt at the flow's own address, without an address if that one
+// is synthetic.
 func (f *flow) attempt(names []string) Attempt {
 	a := Attempt{Protocol: f.proto, Addr: f.to.Addr(), Port: f.to.Port(), Names: names}
 	if f.alias != "" {
@@ -180,7 +180,7 @@ func (f *flow) attempt(names []string) Attempt {
 	return a
 }
 
-// pinNames are the names that the flow's address is known to be of.
+// pinNames returns the names to which the flow's address is pinned.
 func (f *flow) pinNames() []string {
 	if f.alias != "" {
 		return []string{f.alias}
@@ -188,7 +188,7 @@ func (f *flow) pinNames() []string {
 	return f.g.names.pins.of(f.to.Addr())
 }
 
-// known serves a connection of which the first bytes are known.
+// known serves a connection whose first bytes are known.
 func (f *flow) known(guest *guestConn, h hello) {
 	s := f.g.state.Load()
 	switch h.language {
@@ -205,7 +205,8 @@ func (f *flow) known(guest *guestConn, h hello) {
 	}
 }
 
-// raw serves what shows no name, by the names of its address.
+// raw serves a connection that shows no name, judged by the names pinned to its
+// address.
 func (f *flow) raw(guest *guestConn) {
 	_, certain := f.g.state.Load().policy.decided(f.attempt(nil))
 	if !certain && slices.Contains(httpPorts, f.to.Port()) {
@@ -225,8 +226,8 @@ func (f *flow) raw(guest *guestConn) {
 	relay(guest, remote, nil)
 }
 
-// tls serves TLS by the name in its ClientHello, without ending it but in an
-// interceptor.
+// tls serves TLS, judged by the server name in its ClientHello. Only an interceptor
+// terminates TLS.
 func (f *flow) tls(guest *guestConn, h hello, s *state) {
 	if h.name != "" {
 		f.named(h.name)
@@ -256,8 +257,8 @@ func (f *flow) tls(guest *guestConn, h hello, s *state) {
 	relay(guest, remote, nil)
 }
 
-// allowedByName tells whether a name is what allows a connection, so that
-// another name might not.
+// allowedByName reports whether the name is the reason that a connection is allowed:
+// another name might not be.
 func (f *flow) allowedByName(name string) bool {
 	attempts, err := f.candidates(f.ctx, name, true)
 	return err == nil && f.g.state.Load().policy.Judge(attempts[0]).Match == sandbox.MatchDomain
@@ -268,8 +269,8 @@ const (
 	whyOtherDNS = "under a policy by names, only the gateway's resolver may be asked"
 )
 
-// hidesDNS says why a connection that only its name allows may not be made: to
-// resolvers over TLS or HTTPS, unless a rule names them.
+// hidesDNS returns why a connection that only its name allows is refused: it is to a
+// resolver over TLS or HTTPS, and no rule names that.
 func (f *flow) hidesDNS(s *state, name string) string {
 	if f.to.Port() != dotPort && !knownResolver(name, f.to.Addr()) {
 		return ""
@@ -283,7 +284,7 @@ func (f *flow) hidesDNS(s *state, name string) string {
 	return whyOtherDNS
 }
 
-// tcpSynthetic serves a connection to an address that the resolver made up.
+// tcpSynthetic serves a connection to a synthetic address.
 func (f *flow) tcpSynthetic(s *state, r Request) {
 	name, ok := f.g.names.synthetic.nameOf(f.to.Addr())
 	if !ok {
@@ -295,8 +296,8 @@ func (f *flow) tcpSynthetic(s *state, r Request) {
 		f.toPeer(r, peer)
 		return
 	}
-	// The address stands for this name alone, unless the first bytes show
-	// another, which is judged then.
+	// The address stands for this name alone. If the first bytes show another name,
+	// that one is judged.
 	f.alias = name
 	f.byName(r)
 }
@@ -328,10 +329,10 @@ func (f *flow) toPeer(r Request, peer string) {
 	relay(guest, remote, nil)
 }
 
-// intercept hands a connection to the interceptor.
+// intercept passes a connection to the interceptor.
 func (f *flow) intercept(guest *guestConn, i Interceptor, tls bool, name string) {
 	if tls {
-		// Judged before a certificate is made for it.
+		// Judged before a certificate is made for the name.
 		if _, err := f.candidates(f.ctx, name, true); err != nil {
 			f.dialFailed(name, false, err)
 			guest.reset()
