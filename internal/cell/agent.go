@@ -16,26 +16,25 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1/agentv1connect"
 )
 
-// AgentPort is where the agent listens inside.
+// AgentPort is the port inside on which the agent listens.
 const AgentPort = 7007
 
 const (
-	// agentTimeout bounds the wait for the agent's first answer.
+	// agentTimeout is how long the cell waits for the agent's first answer.
 	agentTimeout = 20 * time.Second
-	// updateTimeout bounds the wait for the agent to take on other settings.
+	// updateTimeout is how long the cell waits for the agent to apply new settings.
 	updateTimeout = 10 * time.Second
 )
 
 // errSilent says that the agent did not answer within [agentTimeout].
 var errSilent = errors.New("the agent does not answer")
 
-// refusal is what the agent, or the cell, has against the request.
+// refusal is the reason why the agent, or the cell, refuses a request.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// agentClient calls the agent, which is not trusted: what it may answer is
-// bounded.
+// agentClient calls the agent. The agent is not trusted, so its answers are bounded.
 type agentClient struct {
 	agentv1connect.AgentClient
 	transport *http.Transport
@@ -45,7 +44,7 @@ func (c *cell) newAgentClient() agentClient {
 	tr := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if c.configured.Load() {
-				return c.dialAgent(ctx) // it listens, or code in the sandbox has ended that
+				return c.dialAgent(ctx) // it listened before, or code in the sandbox has ended it
 			}
 			return c.dialAgentPatiently(ctx)
 		},
@@ -55,8 +54,7 @@ func (c *cell) newAgentClient() agentClient {
 	return agentClient{agentv1connect.NewAgentClient(&http.Client{Transport: tr}, "http://agent", connect.WithReadMaxBytes(1<<20)), tr}
 }
 
-// awaitAgent waits until the agent answers. The connection is kept for
-// [cell.configure].
+// awaitAgent waits until the agent answers. [cell.configure] reuses the connection.
 func (c *cell) awaitAgent(ctx context.Context) error {
 	ctx, cancel := c.whileItRuns(ctx, agentTimeout)
 	defer cancel()
@@ -66,11 +64,11 @@ func (c *cell) awaitAgent(ctx context.Context) error {
 	return nil
 }
 
-// configure tells the agent settings, also one that does not listen yet.
+// configure sends settings to the agent, even if the agent does not listen yet.
 func (c *cell) configure(ctx context.Context, limit time.Duration, req *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
 	ctx, cancel := c.whileItRuns(ctx, limit)
 	defer cancel()
-	// A checkpoint is not to have it.
+	// A checkpoint must not contain the connection.
 	defer c.agent.transport.CloseIdleConnections()
 	res, err := c.agent.Configure(ctx, connect.NewRequest(req))
 	if err != nil {
@@ -79,7 +77,7 @@ func (c *cell) configure(ctx context.Context, limit time.Duration, req *agentv1.
 	return res.Msg, nil
 }
 
-// agentError says why the agent did not do as it was told.
+// agentError returns why the agent did not apply its settings.
 func (c *cell) agentError(err error) error {
 	if e, ok := errors.AsType[*connect.Error](err); ok && e.Code() == connect.CodeInvalidArgument {
 		return connect.NewError(connect.CodeInvalidArgument, refusal(e.Message()))
@@ -105,7 +103,7 @@ func (c *cell) configureAgent(ctx context.Context) error {
 		MemoryLimit: &memory, MaxPids: &s.Resources.MaxPIDs,
 		Fresh: s.Fresh,
 	}
-	if s.Fresh { // later it is the sandbox's to change
+	if s.Fresh { // after that the sandbox may change it
 		req.Nameserver = new(netstack.GatewayAddr.String())
 	}
 	if f := s.Fork; f != nil {
@@ -113,7 +111,7 @@ func (c *cell) configureAgent(ctx context.Context) error {
 	}
 	limit := agentTimeout
 	if s.RestoreFrom != "" {
-		limit *= 2 // memory is loaded meanwhile
+		limit *= 2 // the memory is being loaded at the same time
 	}
 	res, err := c.configure(ctx, limit, req)
 	if err != nil {
@@ -125,8 +123,8 @@ func (c *cell) configureAgent(ctx context.Context) error {
 	return nil
 }
 
-// authority returns the certificate that the sandbox is to trust: that of the
-// gateway's authority if there are secrets to put in.
+// authority returns the certificate that the sandbox must trust: that of the gateway's
+// authority, if the sandbox has secrets.
 func (c *cell) authority(n *engine.Network) *string {
 	if n == nil || len(n.Bindings) == 0 || c.spec.Gateway.Authority == "" {
 		return nil
@@ -134,7 +132,7 @@ func (c *cell) authority(n *engine.Network) *string {
 	return &c.spec.Gateway.Authority
 }
 
-// introduce has the sandbox trust the gateway, if it must and does not yet.
+// introduce makes the sandbox trust the gateway, if it must and does not yet.
 func (c *cell) introduce(ctx context.Context, n *engine.Network) error {
 	authority := c.authority(n)
 	if authority == nil || c.trusted.Load() {
@@ -172,7 +170,7 @@ func (c *cell) dialAgentPatiently(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// agentConn counts what is said with the agent, which is not the sandbox's
+// agentConn counts the bytes exchanged with the agent, which are not the sandbox's
 // traffic.
 type agentConn struct {
 	net.Conn
@@ -191,7 +189,7 @@ func (a *agentConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends this side's stream.
+// CloseWrite closes this side's sending direction.
 func (a *agentConn) CloseWrite() error {
 	if half, ok := a.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -199,7 +197,7 @@ func (a *agentConn) CloseWrite() error {
 	return nil
 }
 
-// whileItRuns returns a context that ends with gVisor too.
+// whileItRuns returns a context that also ends when gVisor does.
 func (c *cell) whileItRuns(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	go func() {

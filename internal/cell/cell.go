@@ -1,14 +1,13 @@
-// Package cell is the supervisor of one sandbox: a process of its own that
-// starts gVisor, is the sandbox's whole network, relays to the agent inside
-// and cleans up.
+// Package cell is the supervisor of one sandbox: a process that starts gVisor, carries
+// all of the sandbox's network traffic, relays to the agent inside, and cleans up.
 //
-// A cell is started in new mount, process-id, IPC and host name namespaces (and,
-// for an ordinary user, a user namespace) in which it is process 1: whatever way
-// it ends, the kernel ends all of the sandbox's processes, mounts and links with
-// it. It does not need the daemon, which may come and go.
+// A cell is started in new mount, process-id, IPC and host name namespaces (and, for an
+// ordinary user, a user namespace) in which it is process 1: however it ends, the
+// kernel ends all of the sandbox's processes, mounts and links with it. A cell does not
+// need the daemon, which may be restarted.
 //
-// Its network namespace is the host's: what the sandbox may reach, it reaches
-// through the cell. gVisor's processes are in others, which the cell makes.
+// The cell is in the host's network namespace: the sandbox reaches the network through
+// the cell only. gVisor's processes are in network namespaces that the cell makes.
 package cell
 
 import (
@@ -31,18 +30,18 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
-// lockTimeout bounds the wait for who asks whether the cell lives.
+// lockTimeout is how long the cell waits for a process that tests its lock.
 const lockTimeout = 2 * time.Second
 
 const maxFiles = 65536
 
-// cell is one sandbox and what it is made of.
+// cell is one sandbox with its processes, network and sockets.
 type cell struct {
 	standby Standby
 	spec    Spec
 	ctx     context.Context // ends when the machine shuts down
 	log     *slog.Logger
-	// setUpErr is why the process could not be set up.
+	// setUpErr is the error of setting up the process, or nil.
 	setUpErr error
 	link     *link
 	net      *netstack.Stack
@@ -50,40 +49,40 @@ type cell struct {
 	sb       *runsc.Sandbox
 	// userNS is the user namespace of gVisor's processes, or nil.
 	userNS *userNS
-	// gate hears of values on secrets.
+	// gate receives the values of secrets.
 	gate    *gateway
 	secrets net.Listener
-	// cpus are the processors that the cell was allowed at its start.
+	// cpus are the processors that the cell may use at its start.
 	cpus []int
-	// fromAgent and toAgent count the bytes of the conversation with the agent.
+	// fromAgent and toAgent count the bytes exchanged with the agent.
 	fromAgent, toAgent atomic.Uint64
-	// trusted says that the sandbox was told to trust its gateway.
+	// trusted says that the sandbox has been told to trust its gateway.
 	trusted atomic.Bool
-	// configured says that the agent has answered, so that it listens.
+	// configured says that the agent has answered, so it listens.
 	configured atomic.Bool
-	// running says that the sandbox was restored as the standby was made.
+	// running says that the sandbox was restored when the standby was prepared.
 	running bool
-	// taken is set by whoever decides what becomes of the standby: the call that
-	// starts it, or the loss of the engine.
+	// taken is set by whoever decides the standby's fate: the call that starts it, or
+	// the loss of the engine's connection.
 	taken atomic.Bool
-	// begun gets nil when the sandbox runs, or why it does not; it has room for
-	// one.
+	// begun receives nil when the sandbox runs, or the error if it does not; its
+	// capacity is one.
 	begun  chan error
 	unlock func()
 	http   *http.Server
-	// sockets are what the cell listens on, and wg those who serve them.
+	// sockets are the cell's listeners, and wg counts the goroutines that serve them.
 	sockets []net.Listener
 	wg      sync.WaitGroup
 
-	// saving is held by whoever stops the sandbox to read its state; it has
-	// room for one.
+	// saving is a semaphore of one, held while the sandbox is stopped to read its
+	// state.
 	saving chan struct{}
 
 	mu     sync.Mutex
 	status Status // guarded by mu; its slice is never changed in place
 	// changed is closed and replaced when status changes. Guarded by mu.
 	changed chan struct{}
-	// watching is how many watch the status and have not been told the last one.
+	// watching is how many callers watch the status and have not received the last one.
 	// Guarded by mu.
 	watching int
 
@@ -111,10 +110,10 @@ func newCell(ctx context.Context) *cell {
 	return c
 }
 
-// Main is the cell's process. It prepares what is the same for every sandbox,
-// does what it is told by the control protocol on file descriptor 3, and returns
-// the exit code when the sandbox has ended and is cleaned up. Cells are started
-// ahead of need: one that is no sandbox yet ends with that connection.
+// Main is the cell's process. It prepares what is the same for every sandbox, then
+// serves the control protocol on file descriptor 3, and returns the exit code when the
+// sandbox has ended and is cleaned up. Cells are started ahead of need: a cell that is
+// no sandbox yet ends with that connection.
 func Main(ctx context.Context) int {
 	f := os.NewFile(3, "engine")
 	engine, err := net.FileConn(f)
@@ -123,9 +122,10 @@ func Main(ctx context.Context) int {
 		return 2
 	}
 	f.Close()
-	// A core file of gVisor's would hold the sandbox's memory and fill the disk.
+	// A core file of gVisor would contain the sandbox's memory and fill the disk.
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	// This process will hold the values of secrets; none other may look.
+	// This process will hold the values of secrets; no other process may read its
+	// memory.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	c := newCell(ctx)
 	c.setUpErr = c.setUpProcess()
@@ -141,7 +141,7 @@ func Main(ctx context.Context) int {
 	return c.supervise(lost)
 }
 
-// logTo makes a file this process's standard error.
+// logTo makes a file the standard error of this process.
 func logTo(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -151,8 +151,8 @@ func logTo(path string) error {
 	return unix.Dup3(int(f.Fd()), unix.Stderr, 0)
 }
 
-// setUpProcess sets up what does not depend on the sandbox: mounts of the cell's
-// own, and the network.
+// setUpProcess sets up what does not depend on the sandbox: the cell's mounts and the
+// network.
 func (c *cell) setUpProcess() error {
 	if err := setUpMounts(); err != nil {
 		return err
@@ -168,9 +168,8 @@ func (c *cell) setUpProcess() error {
 	return err
 }
 
-// supervise waits until the sandbox runs and then until it ends, takes it down,
-// and returns the exit code. Lost is closed when the connection to the engine has
-// ended.
+// supervise waits until the sandbox runs and then until it ends, takes it down, and
+// returns the exit code. Lost is closed when the connection to the engine ends.
 func (c *cell) supervise(lost <-chan struct{}) int {
 	var err error
 	select {
@@ -195,7 +194,7 @@ func (c *cell) supervise(lost <-chan struct{}) int {
 	return 0
 }
 
-// begin makes a standby the sandbox of the specification, and serves it.
+// begin turns a standby into the sandbox of the specification, and serves it.
 func (c *cell) begin(send func(*Status) error) (err error) {
 	if c.unlock, err = c.lock(); err != nil {
 		return err
@@ -213,13 +212,13 @@ func (c *cell) begin(send func(*Status) error) (err error) {
 	return nil
 }
 
-// lock takes the lock that tells that this cell lives.
+// lock takes the lock that shows that this cell lives.
 func (c *cell) lock() (func(), error) {
 	f, err := os.OpenFile(filepath.Join(c.spec.Dir, LockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// Who asks whether a cell lives holds the lock too, for a moment.
+	// Whoever tests whether the cell lives also holds the lock, for a moment.
 	for end := time.Now().Add(lockTimeout); ; time.Sleep(time.Millisecond) {
 		late := time.Now().After(end)
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -233,9 +232,9 @@ func (c *cell) lock() (func(), error) {
 	}
 }
 
-// captureOutput makes this process's standard streams what the sandbox's first
-// process gets: nothing to read, and a pipe into the cell's log. Pipes, since
-// gVisor writes to a regular file at an offset of its own.
+// captureOutput sets this process's standard streams, which the sandbox's first process
+// inherits: an empty input, and a pipe into the cell's log. A pipe, since gVisor would
+// write to a regular file at its own offset.
 func (c *cell) captureOutput() (io.Closer, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -263,7 +262,7 @@ type closerFunc func() error
 
 func (f closerFunc) Close() error { return f() }
 
-// watchForEnd waits until gVisor has ended and notes why.
+// watchForEnd waits until gVisor has ended and records why.
 func (c *cell) watchForEnd() {
 	ws, err := c.sb.Wait()
 	switch {
@@ -273,7 +272,7 @@ func (c *cell) watchForEnd() {
 	case err != nil:
 		c.why = "gVisor ended unexpectedly"
 	case ws.Signaled():
-		// gVisor answers so for itself too.
+		// gVisor reports its own death like this too.
 		c.why = fmt.Sprintf("gVisor, or the sandbox's first process, was ended by signal %d", ws.Signal())
 	default:
 		c.why = fmt.Sprintf("the sandbox's first process ended with exit code %d", ws.ExitStatus())
@@ -281,8 +280,8 @@ func (c *cell) watchForEnd() {
 	close(c.ended)
 }
 
-// watchGofer ends gVisor when its gofer has ended: a gVisor that was restored
-// does not look, and would wait for files for ever.
+// watchGofer ends gVisor when its gofer has ended: a restored gVisor does not notice,
+// and would wait for files forever.
 func (c *cell) watchGofer() {
 	sentry, gofer := c.sb.PIDs()
 	fd, err := unix.PidfdOpen(gofer, 0)
@@ -320,9 +319,9 @@ func (c *cell) waitForEnd() (Phase, string) {
 	}
 }
 
-// destroy ends gVisor and the way out. What they leave goes with the cell's
-// process and namespaces: that gVisor gives back its memory and the kernel
-// closes the link takes most of the time, which nobody needs to wait for.
+// destroy ends gVisor and the outgoing connections. The rest ends with the cell's
+// process and namespaces: nobody needs to wait while gVisor frees its memory and the
+// kernel closes the link, which takes most of the time.
 func (c *cell) destroy() {
 	if c.sb != nil {
 		c.sb.Kill()
@@ -338,8 +337,8 @@ func (c *cell) destroy() {
 	}
 }
 
-// preferInOOM makes the kernel end gVisor before the cell when memory runs
-// out, so that the cell can tell what happened.
+// preferInOOM makes the kernel kill gVisor before the cell when memory runs out, so
+// that the cell can report what happened.
 func (c *cell) preferInOOM() {
 	sentry, gofer := c.sb.PIDs()
 	for _, pid := range []int{sentry, gofer} {

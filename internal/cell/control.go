@@ -19,8 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// control is the handler of the control protocol; [Client] says what the methods
-// do.
+// control is the handler of the control protocol; [Client] documents the methods.
 func (c *cell) control() http.Handler {
 	mux := http.NewServeMux()
 	handle(mux, "Prepare", c.prepareStandby)
@@ -49,7 +48,7 @@ func handleStream[Req, Res any](mux *http.ServeMux, method string, serve func(co
 		}, handlerOptions))
 }
 
-// inherited is the listener of the connection that a cell is started with.
+// inherited is a listener for the connection with which a cell is started.
 type inherited chan net.Conn
 
 // Accept implements [net.Listener].
@@ -69,8 +68,8 @@ func (l inherited) Close() error {
 	return nil
 }
 
-// endByPanic lets a panic end the cell, and with it all of the sandbox: net/http
-// would go on with half of one.
+// endByPanic lets a panic end the cell, and with it the whole sandbox: net/http would
+// carry on with a broken one.
 func endByPanic() {
 	if p := recover(); p != nil {
 		fmt.Fprintf(os.Stderr, "panic: %v\n\n%s", p, debug.Stack())
@@ -99,7 +98,7 @@ func (c *cell) startSandbox(ctx context.Context, spec *Spec, send func(*Status) 
 	c.spec = *spec
 	c.log = c.log.With("sandbox", spec.ID)
 	c.unenforced(spec.Unenforced...)
-	// The engine that asks may go; its successor finds the cell.
+	// The engine that asks may go away; the next one finds the cell.
 	if err := c.begin(send); err != nil {
 		return c.fail(err)
 	}
@@ -107,8 +106,8 @@ func (c *cell) startSandbox(ctx context.Context, spec *Spec, send func(*Status) 
 	return c.watch(ctx, nil, send)
 }
 
-// fail takes down what there is of a sandbox that could not be made, and lets
-// the cell end. It returns what is told of the error.
+// fail takes down a sandbox that could not be made, and lets the cell end. It returns
+// the error for the caller.
 func (c *cell) fail(err error) error {
 	c.log.Error("cell failed", "error", err)
 	c.destroy()
@@ -117,10 +116,10 @@ func (c *cell) fail(err error) error {
 	return told
 }
 
-// startError tells apart why a sandbox could not be made: what the request asks
-// for cannot be (InvalidArgument; the message is for the sandbox's owner), the
-// checkpoint is damaged (DataLoss), or the sandbox runs and its agent did not
-// answer in time (DeadlineExceeded).
+// startError classifies why a sandbox could not be made: the request is impossible
+// (InvalidArgument; the message is for the sandbox's owner), the checkpoint is damaged
+// (DataLoss), or the sandbox runs but its agent did not answer in time
+// (DeadlineExceeded).
 func (c *cell) startError(err error) error {
 	code := connect.CodeInternal
 	refused, isRefused := errors.AsType[refusal](err)
@@ -166,7 +165,7 @@ func (c *cell) watch(ctx context.Context, _ *empty, send func(*Status) error) er
 	}
 }
 
-// watched reports whether somebody has yet to be told the last status.
+// watched reports whether a watcher has not received the last status.
 func (c *cell) watched() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +180,7 @@ func (c *cell) setPhase(p Phase, reason string) {
 	c.changed = make(chan struct{})
 }
 
-// unenforced adds to what the status says of limits.
+// unenforced adds to the limits that the status lists as not enforced.
 func (c *cell) unenforced(what ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +208,7 @@ func (c *cell) stats(context.Context, *empty) (*engine.Stats, error) {
 	sentry, _ := c.sb.PIDs()
 	st.DiskBytes = writtenBytes("/proc", sentry)
 	in, out := c.net.Traffic()
-	// Both sides are read while they grow.
+	// Both counters grow while they are read.
 	st.NetRxBytes, st.NetTxBytes = max(0, int64(out)-int64(c.toAgent.Load())), max(0, int64(in)-int64(c.fromAgent.Load()))
 	return st, nil
 }

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// escapes are those of paths in a table of mounts.
+// escapes are the escapes of paths in a mount table.
 var escapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// letGo unmounts, in the cell's namespace, what neither the cell nor its sandbox
-// uses: gVisor's processes have a copy of it that nobody can unmount, and that
-// keeps the host's disks in use for as long as they run. Where an ordinary user
-// runs the cell the kernel refuses that. Scratch is the cell's scratch directory.
+// letGo unmounts, in the cell's namespace, what neither the cell nor its sandbox uses.
+// gVisor's processes have a copy of these mounts that nobody can unmount, which would
+// keep the host's disks busy for as long as they run. The kernel refuses this to the
+// cells of ordinary users. Scratch is the cell's scratch directory.
 func letGo(spec Standby, scratch string) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -24,14 +24,14 @@ func letGo(spec Standby, scratch string) error {
 	// Parts of the engine's directory may be file systems of their own.
 	engine := filepath.Dir(filepath.Dir(spec.Dir))
 	for _, place := range unused(string(table), append(neededPaths(spec), engine), []string{scratch, resolved(engine)}) {
-		// What is refused stays in use until the sandbox ends.
+		// A mount that cannot be unmounted stays in use until the sandbox ends.
 		_ = unix.Unmount(place, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
 	return nil
 }
 
-// unused returns the places of mounts in a table that are not on the way to a
-// needed path, and not below whole directories or those of the system.
+// unused returns the mount points in a table that are neither above a needed path, nor
+// below one of the whole directories or the system's.
 func unused(table string, needed, whole []string) (places []string) {
 	whole = append([]string{"/proc", "/sys", "/dev", "/etc", "/usr"}, whole...)
 	for line := range strings.Lines(table) {
@@ -58,7 +58,7 @@ func isBelowAny(path string, dirs []string) bool {
 	return false
 }
 
-// resolved is a path without symbolic links, if it is there.
+// resolved returns a path without symbolic links, if it exists.
 func resolved(path string) string {
 	if p, err := filepath.EvalSymlinks(path); err == nil {
 		return p

@@ -26,10 +26,10 @@ import (
 // dnsPort is the gateway's only open port.
 const dnsPort = 53
 
-// valuesTimeout bounds the wait for the values of secrets before the start.
+// valuesTimeout is how long a start waits for the values of secrets.
 const valuesTimeout = 20 * time.Second
 
-// gateway is what becomes of the sandbox's packets.
+// gateway handles the sandbox's packets.
 type gateway struct {
 	conf   GatewayConfig
 	log    *slog.Logger
@@ -38,17 +38,17 @@ type gateway struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	// events is the log of the sandbox that this is now.
+	// events is the network log of the sandbox that this cell now is.
 	events atomic.Pointer[netlog.Writer]
 
 	mu      sync.Mutex
 	network engine.Network // guarded by mu
-	// swaps puts secrets into requests; nil until there are any. Guarded by mu.
+	// swaps puts secrets into requests; nil while there are none. Guarded by mu.
 	swaps *intercept.Interceptor
 }
 
-// newGateway makes the gateway and sets the sandbox's stack to it. Until set is
-// called it refuses everything.
+// newGateway makes the gateway and connects the sandbox's stack to it. Until set is
+// called, the gateway refuses everything.
 func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger) (*gateway, error) {
 	g := &gateway{conf: conf, log: log, values: newValues()}
 	var err error
@@ -80,9 +80,9 @@ func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger) (*g
 	return g, nil
 }
 
-// outward hands what the sandbox tries to the judge.
+// outward passes the sandbox's attempts to the egress gateway.
 type outward struct {
-	ctx context.Context // of the sandbox's life
+	ctx context.Context // ends with the sandbox
 	eg  *egress.Gateway
 }
 
@@ -104,7 +104,7 @@ func (g *gateway) record(ev sandbox.NetworkEvent) {
 	}
 }
 
-// set replaces what the gateway does. On an error nothing has changed.
+// set replaces the gateway's configuration. If it fails, nothing has changed.
 func (g *gateway) set(n engine.Network) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,8 +140,8 @@ func (g *gateway) set(n engine.Network) error {
 	return nil
 }
 
-// interceptor returns what puts the secrets into requests, or nil if there are
-// none.
+// interceptor returns the interceptor that puts the secrets into requests, or nil if
+// there are no secrets.
 //
 // Preconditions: g.mu is held.
 func (g *gateway) interceptor(n *engine.Network) (egress.Interceptor, error) {
@@ -187,9 +187,9 @@ func (g *gateway) close() {
 	g.values.keep(func(string) bool { return false })
 }
 
-// openGateway makes the gateway do what the specification says, before any of
-// the sandbox's programs runs, and waits for the values of its secrets, which it
-// is told are expected now.
+// openGateway configures the gateway as the specification says, before any program of
+// the sandbox runs. It announces that the values of secrets are expected now, and waits
+// for them.
 func (c *cell) openGateway(send func(*Status) error) error {
 	var err error
 	if c.gate, err = newGateway(c.spec.Gateway, c.net, c.log); err != nil {
@@ -200,7 +200,7 @@ func (c *cell) openGateway(send func(*Status) error) error {
 	}
 	c.gate.wg.Go(func() { c.gate.values.receive(c.secrets, c.log) })
 	if c.spec.AwaitValues {
-		_ = send(&Status{Phase: PhaseStarting}) // who is not there delivers nothing
+		_ = send(&Status{Phase: PhaseStarting}) // without a watcher, nobody delivers values
 		select {
 		case <-c.gate.values.came:
 		case <-c.ctx.Done():
@@ -216,8 +216,8 @@ func (c *cell) openGateway(send func(*Status) error) error {
 }
 
 func (c *cell) setNetwork(ctx context.Context, n *engine.Network) (*empty, error) {
-	// Whether the sandbox comes to trust its gateway or not, that does as it is
-	// told: code inside may have stopped the agent.
+	// The gateway is in force whether or not the sandbox comes to trust it: code inside
+	// may have stopped the agent.
 	stranger := c.introduce(ctx, n)
 	if err := c.gate.set(*n); err != nil {
 		if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Code == sandbox.CodeInvalid {
@@ -231,15 +231,15 @@ func (c *cell) setNetwork(ctx context.Context, n *engine.Network) (*empty, error
 	return &empty{}, nil
 }
 
-// maxPeerConns bounds the connections to other sandboxes, each of which takes
-// files of the daemon's, that all sandboxes share.
+// maxPeerConns limits the connections to other sandboxes: each takes file descriptors
+// of the daemon, which all sandboxes share.
 const maxPeerConns = 512
 
-// peers reaches other sandboxes through the daemon, which knows them and
-// decides.
+// peers connects to other sandboxes through the daemon, which decides whether it is
+// allowed.
 type peers struct {
 	g *gateway
-	// open holds a place for each connection.
+	// open is a semaphore with a place for each connection.
 	open chan struct{}
 }
 
@@ -261,7 +261,7 @@ func (p peers) Dial(ctx context.Context, name string, port uint16) (net.Conn, er
 	return &peerConn{Conn: conn, gone: sync.OnceFunc(func() { <-p.open })}, nil
 }
 
-// peerConn gives its place back when it is closed.
+// peerConn releases its place when it is closed.
 type peerConn struct {
 	net.Conn
 	gone func()
@@ -273,7 +273,7 @@ func (c *peerConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends one direction.
+// CloseWrite closes the sending direction.
 func (c *peerConn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {

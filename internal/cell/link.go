@@ -12,19 +12,19 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
-// link is the cell's end of the sandbox's only network link. It is closed with
-// the process.
+// link is the cell's end of the sandbox's only network link. The end of the process
+// closes it.
 type link struct {
 	fd   int
 	addr net.HardwareAddr
-	// ns is the network namespace that the link is in. Of the cell only this
-	// and fd reach into it: the cell itself is in the host's, since it is the
-	// sandbox's way out.
+	// ns is the network namespace of the link. Only ns and fd reach into that
+	// namespace: the cell itself is in the host's, since the sandbox's connections
+	// leave through it.
 	ns *os.File
 }
 
-// The two ends of the link in its network namespace. gVisor takes the
-// sandbox's end over with its addresses and routes.
+// The two ends of the link in its network namespace. gVisor takes over the sandbox's
+// end with its addresses and routes.
 const (
 	sandboxEnd = "eth0"
 	gatewayEnd = "gateway"
@@ -42,11 +42,11 @@ func setUpLink() (l *link, err error) {
 	return l, err
 }
 
-// makeLink makes the link in this thread's network namespace. It is a pair of virtual Ethernet devices rather
-// than a TAP device: that needs no /dev/net/tun, which many machines keep from
-// ordinary users and containers do not have.
+// makeLink makes the link in this thread's network namespace. The link is a pair of
+// virtual Ethernet devices rather than a TAP device, since a TAP device needs
+// /dev/net/tun, which many machines deny to ordinary users and containers lack.
 func makeLink() (*link, error) {
-	// The kernel shall not talk on the link by itself.
+	// The kernel must not send on the link on its own.
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
 	if err := bringUp("lo"); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func openGatewayEnd() (*link, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("bind packet socket: %w", err)
 	}
-	// As large as the sandbox's end has them; less is slower but works.
+	// As large as the buffers of the sandbox's end; smaller ones work, but are slower.
 	const buffer = 4 << 20
 	for _, force := range []struct{ force, plain int }{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force.force, buffer) != nil {

@@ -13,20 +13,20 @@ import (
 // errNobodyListens says that a port of the sandbox's loopback device is closed.
 var errNobodyListens = errors.New("nothing listens there")
 
-// The words of the agent's relay; see package agent. An agent of an older
-// version answers 404.
+// The messages of the agent's relay; see package agent. An agent of an older version
+// answers 404.
 const (
 	relayPath     = "/relay"
 	relayProtocol = "cove-relay"
 )
 
-// maxRelayLines bounds the agent's answer, of lines up to 4 KiB.
+// maxRelayLines limits the lines of the agent's answer, each up to 4 KiB.
 const maxRelayLines = 32
 
 // dialLoopback connects to a port of the sandbox's own loopback device, through
 // the agent.
 func (c *cell) dialLoopback(ctx context.Context, port int) (net.Conn, error) {
-	conn, err := c.net.Dial(ctx, AgentPort) // to which what is relayed is the sandbox's traffic
+	conn, err := c.net.Dial(ctx, AgentPort) // the agent's port: the relayed bytes count as the sandbox's traffic
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func askRelay(conn net.Conn, port int) (*bufio.Reader, error) {
 	return nil, errors.New("the agent's answer is too long")
 }
 
-// relayed is a connection of which some bytes have been read ahead.
+// relayed is a connection whose first bytes may have been read ahead.
 type relayed struct {
 	net.Conn
 	r *bufio.Reader
@@ -81,7 +81,7 @@ type relayed struct {
 // Read implements [net.Conn].
 func (c *relayed) Read(p []byte) (int, error) { return c.r.Read(p) }
 
-// CloseWrite ends one direction.
+// CloseWrite closes the sending direction.
 func (c *relayed) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {

@@ -15,14 +15,14 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// maxSiblings bounds the entries of a directory in which a mount point is made.
+// maxSiblings is the largest directory, in entries, in which a mount point is made.
 const maxSiblings = 4096
 
 func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
 
-// openSources opens the directories that mounts show; a nil is of one in memory.
-// What is below an allowed directory may be changed by a sandbox at any moment,
-// so no symbolic link is followed.
+// openSources opens the directories that mounts show; nil stands for a directory in
+// memory. A sandbox may change an allowed directory at any moment, so no symbolic link
+// is followed.
 func openSources(mounts []engine.Mount) (_ []*os.File, err error) {
 	files := make([]*os.File, len(mounts))
 	defer func() {
@@ -53,8 +53,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// setUpShown gives each mount a place of its own in the scratch directory, with
-// the rights that it has, and makes its mount point in the root.
+// setUpShown binds each mount to a directory of its own in the scratch directory, with
+// its rights, and makes its mount point in the root.
 func setUpShown(mounts []engine.Mount, sources []*os.File, u *userNS, dir, root string) ([]runsc.Mount, error) {
 	if len(mounts) == 0 {
 		return nil, nil
@@ -76,7 +76,7 @@ func setUpShown(mounts []engine.Mount, sources []*os.File, u *userNS, dir, root 
 	return shown, nil
 }
 
-// bindShown binds an open directory, with all that is mounted below it.
+// bindShown binds an open directory with everything mounted below it.
 func bindShown(source *os.File, u *userNS, target string, readOnly bool) error {
 	if err := u.holds(source); err != nil {
 		return err
@@ -94,10 +94,9 @@ func bindShown(source *os.File, u *userNS, target string, readOnly bool) error {
 	return unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &attr)
 }
 
-// makeMountPoint makes sure that the root, which is read-only, has a directory
-// at target. The nearest directory above that is there is covered by one in
-// memory, spare, which shows all that is in it, and has the new one beside, which
-// belongs to owner.
+// makeMountPoint makes sure that the read-only root has a directory at target. It
+// covers the nearest existing directory above target with spare, a directory in memory
+// that shows the same entries plus the new directory, which belongs to owner.
 func makeMountPoint(root, target string, owner int, spare string) error {
 	there, missing, err := splitTarget(root, target)
 	if err != nil || missing == "" {
@@ -119,8 +118,8 @@ func makeMountPoint(root, target string, owner int, spare string) error {
 	return nil
 }
 
-// splitTarget returns the part of a target that is there in root, and the part
-// that is not.
+// splitTarget splits a target into the part that exists in root and the part that is
+// missing.
 func splitTarget(root, target string) (there, missing string, err error) {
 	parts := strings.Split(strings.Trim(target, "/"), "/")
 	for i, part := range parts {
@@ -140,7 +139,7 @@ func splitTarget(root, target string) (there, missing string, err error) {
 	return there, "", nil
 }
 
-// showAgain makes the directory to and shows all that is in from there.
+// showAgain makes the directory to and shows the entries of from in it.
 func showAgain(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -167,13 +166,13 @@ func showAgain(from, to string) error {
 	return unix.Chmod(to, st.Mode&0o7777)
 }
 
-// ownLike gives to the owner of from, neither of which is followed.
+// ownLike gives to the owner of from. It follows neither.
 func ownLike(from, to string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(from, &st); err != nil {
 		return err
 	}
-	// An ordinary user has no other owners.
+	// An ordinary user cannot give files away.
 	_ = os.Lchown(to, int(st.Uid), int(st.Gid))
 	return nil
 }
@@ -198,7 +197,7 @@ func showEntry(e fs.DirEntry, from, to string) error {
 			return err
 		}
 	default:
-		return nil // sockets and the like are of no use in a root
+		return nil // sockets and the like are useless in a root
 	}
 	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", from, err)
@@ -209,9 +208,9 @@ func showEntry(e fs.DirEntry, from, to string) error {
 // goferRoot is where gVisor's processes have a sandbox's root.
 const goferRoot = "/root"
 
-// deletedBytes returns what files take that were deleted in shown directories
-// of the host but are open in a process, by the target of the mount. The kernel
-// shows the name under which each was deleted, below the place of the mount.
+// deletedBytes returns the size of files in shown directories that were deleted but are
+// still open in a process, by the target of the mount. The kernel shows the name under
+// which each file was deleted, below its mount point.
 func deletedBytes(proc string, pid int, mounts []engine.Mount) map[string]int64 {
 	links, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "fd", "*"))
 	if err != nil {

@@ -16,42 +16,41 @@ import (
 )
 
 const (
-	// PortsSocket joins each connection to a port inside, which a [StreamRequest]
-	// names.
+	// PortsSocket joins each connection to a port inside the sandbox, named by a
+	// [StreamRequest].
 	PortsSocket = "ports.sock"
-	// PeersSocket is the daemon's: it joins each connection to a port of another
-	// sandbox.
+	// PeersSocket is served by the daemon: it joins each connection to a port of
+	// another sandbox.
 	PeersSocket = "peers.sock"
 )
 
 const (
-	// maxStreamRequest bounds the words before a stream.
+	// maxStreamRequest limits a [StreamRequest], in bytes.
 	maxStreamRequest = 4 << 10
-	// openTimeout bounds the wait for a port inside.
+	// openTimeout is how long connecting to a port inside may take.
 	openTimeout = 10 * time.Second
 )
 
-// StreamRequest is the first that is said on a connection to [PortsSocket] or
-// [PeersSocket]: what to connect to. It is a frame, a length of two bytes and
-// JSON, and a frame answers it; if that has no error, the connection is the
-// stream from then on.
+// StreamRequest is the first message on a connection to [PortsSocket] or [PeersSocket]:
+// what to connect to. It is a frame: a length of two bytes, then JSON. Another frame
+// answers it; unless that one has an error, the connection is the stream from then on.
 type StreamRequest struct {
 	Port int `json:"port"`
 	// Loopback also tries the loopback device inside.
 	Loopback bool `json:"loopback,omitempty"`
-	// Sandbox asks for the port of another, which has Name.
+	// Sandbox asks for the port of the sandbox with this name.
 	Sandbox string `json:"sandbox,omitempty"`
 	Name    string `json:"name,omitempty"`
 }
 
-// opened answers a [StreamRequest].
+// opened is the answer to a [StreamRequest].
 type opened struct {
 	Code  sandbox.Code `json:"code,omitempty"`
 	Error string       `json:"error,omitempty"`
 }
 
-// DialStream connects to a socket of streams and returns the stream. An error that
-// the other side gave is a [sandbox.Error].
+// DialStream connects to a socket of streams and returns the stream. An error from the
+// other side is a [sandbox.Error].
 func DialStream(ctx context.Context, dir, name string, o StreamRequest) (net.Conn, error) {
 	conn, err := Dial(ctx, dir, name)
 	if err != nil {
@@ -76,9 +75,9 @@ func DialStream(ctx context.Context, dir, name string, o StreamRequest) (net.Con
 	return conn, nil
 }
 
-// ServeStream serves one connection to a socket of streams: it joins it to the
-// connection that open returns, and ends both. An error of open that is no
-// [sandbox.Error] is not told.
+// ServeStream serves one connection to a socket of streams: it joins the connection to
+// the one that open returns, and closes both at the end. It sends the error of open to
+// the client only if that is a [sandbox.Error].
 func ServeStream(ctx context.Context, conn net.Conn, open func(context.Context, StreamRequest) (net.Conn, error)) error {
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(openTimeout))
