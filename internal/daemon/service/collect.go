@@ -25,11 +25,11 @@ func (s *Service) collectLoop() {
 	}
 }
 
-// collectNow removes the checkpoints that no record refers to. What is in use
-// is found out between the other two lists: a checkpoint whose record is
-// written meanwhile is in one of them. It is asked again at the end: a
-// checkpoint may be taken into use, by its record, just before that is deleted.
-// What only its use has spared is looked at again after that.
+// collectNow removes the checkpoints that no record refers to. It reads which
+// checkpoints are in use between the other two lists, so that a checkpoint whose record
+// is being written is in one of them; and again at the end, since a checkpoint may be
+// taken into use, by its record, just before that record is deleted. A checkpoint that
+// is kept only because it is in use is looked at again after that use.
 func (s *Service) collectNow(ctx context.Context) error {
 	if s.checkpointer == nil {
 		return nil
@@ -67,8 +67,8 @@ func (s *Service) collectNow(ctx context.Context) error {
 	return nil
 }
 
-// discard removes a checkpoint that nothing refers to, or sets it aside if this
-// daemon has not made it and its store has never named it.
+// discard removes a checkpoint that nothing refers to; or sets it aside if this daemon
+// has not made it and the store has never named it.
 func (s *Service) discard(ctx context.Context, c *engine.Checkpoint) error {
 	s.mu.Lock()
 	ours := s.ours[c.ID]
@@ -100,8 +100,8 @@ var (
 	}}
 )
 
-// Roots returns the digests of all root file systems that a sandbox or a
-// snapshot still needs, or something that was set aside.
+// Roots returns the digests of all root file systems that a sandbox, a snapshot or an
+// orphan needs.
 func (s *Service) Roots(ctx context.Context) (map[string]bool, error) {
 	roots, err := s.Recovery.Roots()
 	if err != nil {

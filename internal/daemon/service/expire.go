@@ -12,11 +12,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// silence is how much longer than its idle timeout a sandbox lives whose agent
-// does not tell whether a command runs.
+// silence is how much longer than its idle timeout a sandbox lives if its agent does
+// not say whether a command runs.
 const silence = 2 * time.Minute
 
-// clockSkew is by how much a sandbox's clock may be fast.
+// clockSkew is how fast a sandbox's clock may be.
 const clockSkew = 2 * time.Second
 
 func earlier(a, b time.Time) time.Time {
@@ -26,9 +26,9 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// Expire ends or pauses a sandbox whose lifetime or idle timeout has passed; of others it
-// only updates the time of last use. The janitor calls it for those that are
-// due by their record.
+// Expire ends or pauses a sandbox whose lifetime or idle timeout has passed. For other
+// sandboxes it only updates the time of last use. The janitor calls it for sandboxes
+// that are due according to their records.
 func (s *Service) Expire(ctx context.Context, id string) error {
 	r, err := s.cfg.Store.Sandbox(ctx, id)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
@@ -67,11 +67,11 @@ func (s *Service) Expire(ctx context.Context, id string) error {
 	return nil
 }
 
-// errInUse says that a sandbox which was idle is not any more.
+// errInUse says that a sandbox is no longer idle.
 var errInUse = errors.New("the sandbox is in use again")
 
-// stillIdle is the [settle] of what is done to a sandbox since it was last used
-// at that time.
+// stillIdle is the [settle] that agrees if the sandbox was not used after the given
+// time.
 func (s *Service) stillIdle(id string, last time.Time) settle {
 	return func() (func(), error) {
 		s.mu.Lock()
@@ -88,14 +88,12 @@ func (s *Service) stillIdle(id string, last time.Time) settle {
 	}
 }
 
-// pausedTooLong reports whether a sandbox, if it is paused, has been for as long
-// as it may.
+// pausedTooLong reports whether a sandbox has been paused for longer than it may be.
 func pausedTooLong(r *store.Record) bool {
 	return r.PausedExpiresAt != nil && !time.Now().Before(*r.PausedExpiresAt)
 }
 
-// expirePaused ends a sandbox that was paused for too long, unless it has been
-// resumed at this moment.
+// expirePaused ends a sandbox that was paused for too long, unless it is being resumed.
 func (s *Service) expirePaused(ctx context.Context, r *store.Record) error {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
@@ -123,8 +121,8 @@ func (s *Service) expirePaused(ctx context.Context, r *store.Record) error {
 	return nil
 }
 
-// expired says why a sandbox must end now, or "", and what to ask right before
-// it does.
+// expired returns why a sandbox must end now, or "", and the [settle] to ask right
+// before its end.
 func (s *Service) expired(ctx context.Context, r *store.Record) (string, settle, error) {
 	if r.State != sandbox.StateRunning && (r.State != sandbox.StatePaused || r.OnTimeout == sandbox.ActionPause) {
 		return "", nil, nil
@@ -152,8 +150,7 @@ func (s *Service) expired(ctx context.Context, r *store.Record) (string, settle,
 	return fmt.Sprintf("it was idle for %s", idle), s.stillIdle(r.ID, last), nil
 }
 
-// lastUse tells when a sandbox last had a call or a command: now, if it has
-// one.
+// lastUse returns when a sandbox last had a call or a command; now if one is under way.
 func (s *Service) lastUse(ctx context.Context, r *store.Record, now time.Time) (time.Time, error) {
 	last := r.LastActiveAt
 	h, err := s.openRecord(ctx, r)
@@ -180,8 +177,8 @@ func (s *Service) lastUse(ctx context.Context, r *store.Record, now time.Time) (
 		if j.State == sandbox.JobRunning {
 			return now, nil
 		}
-		// What the sandbox says of the future is not believed, but its clock may
-		// be a little fast.
+		// A time in the future is not believed, but the sandbox's clock may be a little
+		// fast.
 		if at := *j.EndedAt; at.After(last) && at.Before(now.Add(clockSkew)) {
 			last = earlier(at, now)
 		}

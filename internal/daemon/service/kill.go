@@ -28,8 +28,8 @@ func (s *Service) Kill(ctx context.Context, ref string) (*sandbox.Sandbox, error
 
 var living = []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused}
 
-// kill ends a sandbox and returns its record. Once begun it goes on although
-// ctx ends. It may be repeated.
+// kill ends a sandbox and returns its record. Once started it continues even if ctx
+// ends. It may be repeated.
 func (s *Service) kill(ctx context.Context, id, reason string) (store.Record, error) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
@@ -40,8 +40,8 @@ func (s *Service) kill(ctx context.Context, id, reason string) (store.Record, er
 	return s.finish(ctx, &r)
 }
 
-// beginKill records that a sandbox is stopping and has its callers know. It
-// returns the record, which says so unless it has ended.
+// beginKill records that a sandbox is stopping, and fails the calls under way. It
+// returns the record, whose state is stopping unless the sandbox has ended.
 func (s *Service) beginKill(ctx context.Context, id, reason string) (store.Record, error) {
 	s.stopCreation(ctx, id)
 	r, err := s.cfg.Store.UpdateSandbox(ctx, id, store.Change{
@@ -63,8 +63,8 @@ func (s *Service) beginKill(ctx context.Context, id, reason string) (store.Recor
 	return r, nil
 }
 
-// finish removes what the engine holds of a sandbox that is stopping or has
-// ended, and records that.
+// finish has the engine remove what is left of a sandbox that is stopping or has ended,
+// and records that.
 func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, error) {
 	s.Ports.Close(r.ID)
 	if err := s.cfg.Engine.Destroy(ctx, r.Instance); err != nil {
@@ -81,8 +81,8 @@ func (s *Service) finish(ctx context.Context, r *store.Record) (store.Record, er
 	return done, err
 }
 
-// recordEnd records that a sandbox which was stopping has ended, and whether the
-// engine may still hold something of it.
+// recordEnd records that a stopping sandbox has ended, and whether the engine may still
+// hold something of it.
 func (s *Service) recordEnd(ctx context.Context, id string, held bool) (store.Record, error) {
 	return s.cfg.Store.UpdateSandbox(ctx, id, store.Change{Apply: func(r *store.Record) error {
 		if r.State == sandbox.StateStopping {
@@ -94,8 +94,8 @@ func (s *Service) recordEnd(ctx context.Context, id string, held bool) (store.Re
 	}})
 }
 
-// stopCreation ends a create of this sandbox that is under way, and waits
-// until it is undone.
+// stopCreation cancels a create of this sandbox that is under way, and waits until the
+// create is undone.
 func (s *Service) stopCreation(ctx context.Context, id string) {
 	s.mu.Lock()
 	c := s.creating[id]
@@ -112,7 +112,7 @@ func (s *Service) stopCreation(ctx context.Context, id string) {
 
 // instanceFailed is called by the engine. It must not block.
 func (s *Service) instanceFailed(st engine.Status) {
-	// When the service is closed, the next start finds it in the engine's list.
+	// If the service is closed, the next start finds the instance in the engine's list.
 	s.gate.Go(func() {
 		ctx, cancel := call.Teardown(s.gate.Context())
 		defer cancel()
@@ -120,10 +120,10 @@ func (s *Service) instanceFailed(st engine.Status) {
 	})
 }
 
-// failInstance records the end of whichever sandbox an instance was the machine
-// of, if it still was.
+// failInstance records the end of the sandbox whose instance has failed, unless the
+// sandbox has another instance by now.
 func (s *Service) failInstance(ctx context.Context, st engine.Status) {
-	// First, so that whoever is about to record the instance learns of it.
+	// First, so that whoever is about to record the instance learns of its end.
 	s.mu.Lock()
 	if _, ok := s.coming[st.ID]; ok {
 		s.coming[st.ID] = cmp.Or(st.Reason, "it ended by itself")
@@ -150,11 +150,12 @@ func (s *Service) failInstance(ctx context.Context, st engine.Status) {
 	_, _ = s.fail(ctx, &r, st.Reason, "log", st.Log) // what fails is logged, and tried again
 }
 
-// fail records that a sandbox has ended by itself, with the reason, and has the
-// engine remove what is left of it. It returns the record, or a not_found error
-// if there is none. Of a sandbox that is stopping or has ended it only removes
-// the rest, and one that is paused by now, or has another machine than before,
-// goes on. Details are attributes for the log. If the store does not take the
+// fail records that a sandbox has ended by itself, with the reason, and has the engine
+// remove what is left of it. It returns the record, or a not_found error if there is
+// none. For a sandbox that is stopping or has ended, fail only removes the rest; a
+// sandbox that has been paused, or has another instance, is left alone. Details are
+// attributes for the log. If the store does not take the record, fail returns the
+// error, and goes on trying in the background.
 // record, fail returns the error and the record is tried again until it does.
 func (s *Service) fail(ctx context.Context, before *store.Record, reason string, details ...any) (*store.Record, error) {
 	r, err := s.tryFail(ctx, before, reason, details...)
@@ -192,7 +193,7 @@ func (s *Service) tryFail(ctx context.Context, before *store.Record, reason stri
 		s.gate.System(&r, "sandbox.fail", reason)
 		s.log.Warn("sandbox failed", append([]any{"sandbox", id, "reason", reason}, details...)...)
 	case sandbox.CodeNotRunning:
-		if !r.State.Final() || !r.Held { // a kill under way removes it; or all is gone
+		if !r.State.Final() || !r.Held { // a kill under way removes it, or nothing is left
 			return &r, nil
 		}
 	default:

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// reasonUnknown is why a sandbox ended of which the engine knows nothing.
+	// reasonUnknown is the reason of a sandbox whose instance the engine does not know.
 	reasonUnknown = "its supervisor ended unexpectedly"
-	// reasonAbandoned is why a sandbox ended whose creation failed when the
+	// reasonAbandoned is the reason of a sandbox whose creation failed, where the
 	// failure could not be recorded.
 	reasonAbandoned = "it could not be created; the server's log has the details"
 )
 
-// failLost records the end of sandboxes that are running by their record but
-// have no living machine, and of those that are being created by their record
-// but by nobody.
+// failLost records the end of sandboxes that the store has as running but that have no
+// running instance, and of sandboxes that the store has as being created although
+// nobody creates them.
 func (s *Service) failLost(ctx context.Context) error {
 	var living []store.Record
 	err := s.held(ctx, []sandbox.State{sandbox.StateCreating, sandbox.StateRunning}, func(r store.Record) { living = append(living, r) })
 	if err != nil || len(living) == 0 {
 		return err
 	}
-	// The engine is asked after the store: whoever ends a machine has changed the
-	// record before, and fail notices that.
+	// The engine is asked after the store: whoever ends an instance changes the record
+	// first, and fail notices that.
 	statuses, err := s.cfg.Engine.List(ctx)
 	if err != nil {
 		return fmt.Errorf("list the engine's instances: %w", err)
@@ -52,8 +52,8 @@ func (s *Service) failLost(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// failAbandoned records the end of a sandbox that is being created by its record
-// but by nobody.
+// failAbandoned records the end of a sandbox that the store has as being created
+// although nobody creates it.
 func (s *Service) failAbandoned(ctx context.Context, id string) error {
 	s.mu.Lock()
 	_, busy := s.creating[id]

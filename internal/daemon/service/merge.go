@@ -42,7 +42,7 @@ func (s *Service) Merge(ctx context.Context, ref string, req sandbox.MergeReques
 	})
 }
 
-// checkMerge refuses what is wrong and fills in what was left out.
+// checkMerge validates a request and fills in defaults.
 func checkMerge(req *sandbox.MergeRequest) error {
 	req.Kind = cmp.Or(req.Kind, sandbox.MergeWhole)
 	switch req.Kind {
@@ -72,7 +72,7 @@ func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *
 	if parent.ID == winner.ID {
 		return nil, validate.Errorf("sandbox %s cannot be merged into itself; name a fork of it as the winner", parent.ID)
 	}
-	// A machine that is paused has to run to take over, or to be written to.
+	// A paused sandbox must run to take over, or to be written to.
 	for _, r := range []*store.Record{winner, parent} {
 		if r.State == sandbox.StatePaused && (r == winner || req.Kind == sandbox.MergeFiles) {
 			awake, err := s.wake(ctx, r)
@@ -101,7 +101,7 @@ func (s *Service) merge(ctx context.Context, parent, winner *store.Record, req *
 	return s.mergeWhole(ctx, parent, winner)
 }
 
-// mergeWhole moves the winner's machine to the parent's record, in one step.
+// mergeWhole moves the winner's instance to the parent's record in one transaction.
 func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) (*sandbox.MergeResult, error) {
 	h, err := s.openRecord(ctx, winner)
 	if err != nil {
@@ -129,12 +129,12 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 	if err != nil {
 		return nil, err
 	}
-	// From here on it is done, whatever becomes of the caller.
+	// From here on the merge has happened, whatever becomes of the caller.
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
 	p, w := merged[parent.ID], merged[winner.ID]
-	// The policy first: the machine runs, and the rest takes a while. An error is
-	// met again when it is settled.
+	// The policy first, since the instance runs and the rest takes a while. An error
+	// shows again when the update is settled.
 	_ = s.push(ctx, h, &p)
 	s.drop(w.ID, call.Ended(&w))
 	s.Ports.Close(w.ID)
@@ -144,14 +144,14 @@ func (s *Service) mergeWhole(ctx context.Context, parent, winner *store.Record) 
 		s.log.Error("remove the history of a merged sandbox", "sandbox", w.ID, "error", err)
 	}
 	if p, err = s.settle(ctx, &p); err != nil {
-		// It is tried again by [Service.Repair].
+		// [Service.Repair] tries again.
 		s.log.Error("give a merged machine its name, limits and network", "sandbox", p.ID, "error", call.Detailed(err))
 	}
 	return &sandbox.MergeResult{Merged: true, Kind: sandbox.MergeWhole, Sandbox: s.view(p)}, nil
 }
 
-// settle gives a machine that came from another sandbox the name, the
-// environment and the limits of its record.
+// settle applies the name, the environment and the limits of a record to an instance
+// that came from another sandbox.
 func (s *Service) settle(ctx context.Context, r *store.Record) (store.Record, error) {
 	h, err := s.openRecord(ctx, r)
 	if err != nil {
@@ -175,8 +175,7 @@ func (s *Service) settle(ctx context.Context, r *store.Record) (store.Record, er
 	return s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{Apply: applied(unenforced, false)})
 }
 
-// mergeFiles applies what the winner has changed since it was forked from the
-// parent to the parent's files.
+// mergeFiles applies the winner's changes since its fork to the parent's files.
 func (s *Service) mergeFiles(ctx context.Context, parent, winner *store.Record, req *sandbox.MergeRequest) (*sandbox.MergeResult, error) {
 	base, err := s.forkPoint(ctx, parent, winner)
 	if err != nil {
@@ -228,8 +227,8 @@ func (s *Service) mergeFiles(ctx context.Context, parent, winner *store.Record, 
 	return res, nil
 }
 
-// forkPoint returns the state in which the winner, or the ancestor of it that
-// is the parent's own fork, left the parent.
+// forkPoint returns the checkpoint at which the winner was forked from the parent, or
+// its ancestor that is a fork of the parent.
 func (s *Service) forkPoint(ctx context.Context, parent, winner *store.Record) (*subject, error) {
 	child := *winner
 	for child.ForkedFrom != parent.ID {
@@ -254,8 +253,8 @@ func (s *Service) forkPoint(ctx context.Context, parent, winner *store.Record) (
 	}, nil
 }
 
-// planMerge reads the three sides and compares them. The winner's is written to
-// the spool too.
+// planMerge reads the three sides, compares them, and writes the winner's side to the
+// spool.
 func (s *Service) planMerge(ctx context.Context, lower layer.Lower, base, ours, theirs *subject, spool *os.File, req *sandbox.MergeRequest) (*layer.Plan, []sandbox.Conflict, error) {
 	var views [3]layer.View
 	out := bufio.NewWriterSize(spool, 1<<20)
@@ -277,7 +276,7 @@ func (s *Service) planMerge(ctx context.Context, lower layer.Lower, base, ours, 
 	return layer.MakePlan(ctx, views[0], views[1], views[2], req.Policy, req.Paths)
 }
 
-// applyPlan has the parent's agent carry out a plan.
+// applyPlan sends a plan to the parent's agent, which carries it out.
 func (s *Service) applyPlan(ctx context.Context, parent *store.Record, plan *layer.Plan, spool *os.File) error {
 	if plan.Empty() {
 		return nil
@@ -298,7 +297,7 @@ func (s *Service) applyPlan(ctx context.Context, parent *store.Record, plan *lay
 		_ = w.CloseWithError(errors.Join(err, out.Flush()))
 	}()
 	err = h.client.Apply(ctx, r)
-	_ = r.Close() // ends the writer
+	_ = r.Close() // makes the writer end
 	<-written
 	return h.explain(ctx, err)
 }

@@ -20,10 +20,10 @@ var (
 	errNoLog     = sandbox.Errorf(sandbox.CodeUnsupported, "this server keeps no network logs")
 )
 
-// alive are the states of a sandbox that has a policy to change.
+// alive are the states of a sandbox whose policy can be changed.
 var alive = []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}
 
-// push has the gateway of a running sandbox do what the record says.
+// push applies a record's network configuration to the gateway of its running sandbox.
 //
 // Preconditions: the caller holds the lock of the sandbox.
 func (s *Service) push(ctx context.Context, h *handle, r *store.Record) error {
@@ -44,8 +44,8 @@ func (s *Service) push(ctx context.Context, h *handle, r *store.Record) error {
 	return nil
 }
 
-// pushAgain gives the gateway of a sandbox the values that its secrets have
-// now, if it runs.
+// pushAgain sends the current values of a sandbox's secrets to its gateway, if the
+// sandbox runs.
 func (s *Service) pushAgain(ctx context.Context, id string) error {
 	unlock, err := s.lock(ctx, id)
 	if err != nil {
@@ -69,9 +69,9 @@ func (s *Service) pushAgain(ctx context.Context, id string) error {
 	return s.push(ctx, h, &r)
 }
 
-// regate changes the policy or the bindings of a sandbox: the record first,
-// then the gateway and the environment of one that runs. If that fails the
-// record is taken back; a crash in between is mended at the next start.
+// regate changes the policy or the bindings of a sandbox: the record first, then the
+// gateway and the environment if the sandbox runs. If that fails, regate takes the
+// record back. After a crash in between, the next start repairs the difference.
 func (s *Service) regate(ctx context.Context, id string, apply func(*store.Record) error) (store.Record, error) {
 	unlock, err := s.lock(ctx, id)
 	if err != nil {
@@ -101,8 +101,8 @@ func (s *Service) regate(ctx context.Context, id string, apply func(*store.Recor
 	if err == nil && !maps.Equal(environment(&before), environment(&after)) {
 		err = h.setEnvironment(ctx, &after)
 		if err != nil && len(after.Bindings) < len(before.Bindings) {
-			// The gateway has taken the secret away. Code inside may have stopped
-			// the agent, and must not keep it by that; Repair tries again.
+			// The gateway no longer has the secret. Code inside may have stopped the
+			// agent, and must not keep the secret by that; Repair tries again.
 			s.log.Warn("take the placeholder of a secret out of an environment", "sandbox", id, "error", call.Detailed(err))
 			return after, nil
 		}
@@ -114,7 +114,7 @@ func (s *Service) regate(ctx context.Context, id string, apply func(*store.Recor
 	return s.cfg.Store.UpdateSandbox(ctx, id, store.Change{Apply: applied(nil, before.Applying)})
 }
 
-// takeUp has a running sandbox take on the network of its record.
+// takeUp applies a record's network and environment to its running sandbox.
 func (s *Service) takeUp(ctx context.Context, h *handle, r *store.Record) error {
 	if err := s.push(ctx, h, r); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *Service) takeUp(ctx context.Context, h *handle, r *store.Record) error 
 	return h.setEnvironment(ctx, r)
 }
 
-// setEnvironment has the agent take on the environment of the record.
+// setEnvironment sends the environment of a record to the agent.
 func (h *handle) setEnvironment(ctx context.Context, r *store.Record) error {
 	_, err := h.client.Configure(ctx, &agentv1.ConfigureRequest{Env: environment(r), ReplaceEnv: true})
 	return err
@@ -206,7 +206,7 @@ func (s *Service) NetworkLog(ctx context.Context, ref string, req sandbox.Networ
 	})
 }
 
-// checkLogRequest refuses what selects nothing by mistake.
+// checkLogRequest refuses a request that would select nothing by mistake.
 func (s *Service) checkLogRequest(req *sandbox.NetworkLogRequest) error {
 	if s.logger == nil {
 		return errNoLog
@@ -234,10 +234,10 @@ func (s *Service) checkLogRequest(req *sandbox.NetworkLogRequest) error {
 	return err
 }
 
-// maxHostName bounds the name of a host, with "*." before it.
+// maxHostName is the longest name of a host, with "*." before it.
 const maxHostName = 256
 
-// lookEvery is how often a sandbox is looked at whose log is followed.
+// lookEvery is how often the state of a sandbox is checked while its log is followed.
 const lookEvery = time.Second
 
 // FollowNetworkLog implements [sandbox.Network].
@@ -277,7 +277,7 @@ func (s *Service) FollowNetworkLog(ctx context.Context, ref string, req sandbox.
 	})
 }
 
-// untilEnded returns when a sandbox has ended, or ctx is over.
+// untilEnded returns when a sandbox has ended, or ctx is done.
 func (s *Service) untilEnded(ctx context.Context, id string) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -289,7 +289,7 @@ func (s *Service) untilEnded(ctx context.Context, id string) {
 		}
 		r, err := s.cfg.Store.Sandbox(ctx, id)
 		if err == nil && r.State.Final() || sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			// What came at the end is passed on first.
+			// Events from the end of the sandbox are passed on first.
 			select {
 			case <-ctx.Done():
 			case <-time.After(lookEvery):
@@ -299,7 +299,7 @@ func (s *Service) untilEnded(ctx context.Context, id string) {
 	}
 }
 
-// collectLogs removes the logs of sandboxes that have no record any more.
+// collectLogs removes the logs of sandboxes without a record.
 func (s *Service) collectLogs(ctx context.Context) error {
 	if s.logger == nil {
 		return nil

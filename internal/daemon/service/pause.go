@@ -15,8 +15,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// wakeTimeout bounds a resume that a call needs, which goes on although the
-// caller leaves: others may wait for it.
+// wakeTimeout limits a resume that a call needs. The resume continues when the caller
+// leaves, since other callers may wait for it.
 const wakeTimeout = 2 * time.Minute
 
 // Pause implements [sandbox.Snapshots].
@@ -34,11 +34,11 @@ func (s *Service) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, erro
 	})
 }
 
-// A settle is called when what remains of a change is to record it, and has the
-// last word on whether to. What it returns is called when that is done.
+// A settle is called when only the record of a change remains to be written, and
+// decides whether to write it. The function that it returns is called afterwards.
 type settle func() (done func(), err error)
 
-// nothing is the [settle] of those who ask for a change whatever goes on.
+// nothing is the [settle] that always agrees.
 func nothing() (done func(), err error) { return func() {}, nil }
 
 // pause keeps the state of a running sandbox and ends its instance.
@@ -84,8 +84,8 @@ func (s *Service) pause(ctx context.Context, id string, settle settle) (store.Re
 	return paused, nil
 }
 
-// commitPause records that a sandbox is paused. From here on it is, whatever
-// becomes of its instance.
+// commitPause records that a sandbox is paused. From then on it is, whatever happens to
+// its instance.
 func (s *Service) commitPause(ctx context.Context, r *store.Record, checkpoint string) (store.Record, error) {
 	last := r.LastActiveAt
 	s.mu.Lock()
@@ -160,7 +160,7 @@ func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequ
 	})
 }
 
-// wake resumes a paused sandbox, once however many callers ask at a time.
+// wake resumes a paused sandbox, once for all callers that ask at the same time.
 func (s *Service) wake(ctx context.Context, r *store.Record) (store.Record, error) {
 	done := s.waking.DoChan(r.ID, func() (any, error) {
 		leave, err := s.gate.Begin()
@@ -183,8 +183,8 @@ func (s *Service) wake(ctx context.Context, r *store.Record) (store.Record, erro
 	}
 }
 
-// resume continues a paused sandbox in a new instance. It is paused until that
-// one answers, and stays so if it does not.
+// resume continues a paused sandbox in a new instance. The sandbox stays paused until
+// the new instance answers.
 func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.Record, error) {
 	if err := s.needCheckpointer(); err != nil {
 		return store.Record{}, err
@@ -221,10 +221,9 @@ func (s *Service) resume(ctx context.Context, id string, filesOnly bool) (store.
 	return running, nil
 }
 
-// replace makes a new instance for a sandbox that is running or paused, and
-// has the sandbox go on in it. Check is called while the record is locked and
-// may change it further; its error stops the change. On an error the sandbox
-// is as it was.
+// replace makes a new instance for a running or paused sandbox, and lets the sandbox
+// continue in it. Check is called while the record is locked and may change the record
+// further; its error stops the change. On an error the sandbox is as it was before.
 //
 // Preconditions: the caller holds the lock of the sandbox.
 func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource, check func(*store.Record) error) (store.Record, error) {
@@ -244,8 +243,8 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource,
 		return *r, err
 	}
 	if err := from.startIn(ctx, instance); err != nil && ctx.Err() == nil {
-		// The files are what was asked for. Whoever broke the start command with
-		// them can mend it in the sandbox only.
+		// The caller asked for the files. A start command that the files have broken
+		// can only be repaired inside the sandbox.
 		s.gate.System(r, "sandbox.start_failed", sandbox.MessageOf(err))
 	}
 	h := newHandle(&next, instance)
@@ -271,8 +270,7 @@ func (s *Service) replace(ctx context.Context, r *store.Record, from bootSource,
 	return running, nil
 }
 
-// admitResume refuses to wake a paused sandbox over the quota before the work
-// is done, and not only after it.
+// admitResume refuses, before the work is done, to resume a sandbox over the quota.
 func (s *Service) admitResume(ctx context.Context, r *store.Record) error {
 	if r.State != sandbox.StatePaused {
 		return nil
@@ -288,8 +286,8 @@ func (s *Service) admitResume(ctx context.Context, r *store.Record) error {
 	return s.Builder.Admit(ctx, r.Team, more)
 }
 
-// expect notes an instance that no record has yet. Died gives the reason when
-// it has ended.
+// expect registers an instance that no record has yet. Died returns the reason if the
+// instance has ended.
 func (s *Service) expect(instance string) (died func() error, forget func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,7 +307,7 @@ func (s *Service) expect(instance string) (died func() error, forget func()) {
 	}
 }
 
-// continueRecord records that a sandbox goes on in a new instance.
+// continueRecord records that a sandbox continues in a new instance.
 func (s *Service) continueRecord(ctx context.Context, r *store.Record, instance engine.Instance, check func(*store.Record) error) (store.Record, error) {
 	running, err := s.cfg.Store.UpdateSandbox(ctx, r.ID, store.Change{
 		From:  []sandbox.State{sandbox.StateRunning, sandbox.StatePaused},
@@ -331,7 +329,7 @@ func (s *Service) continueRecord(ctx context.Context, r *store.Record, instance 
 	return running, err
 }
 
-// continueIn records that a sandbox runs in an instance from now on.
+// continueIn changes a record to say that the sandbox runs in an instance.
 func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
 	now := time.Now().UTC()
 	if r.State == sandbox.StatePaused && r.OnTimeout == sandbox.ActionPause {
@@ -343,9 +341,9 @@ func (s *Service) continueIn(r *store.Record, instance engine.Instance) {
 	r.Unenforced = instance.Unenforced()
 }
 
-// swap puts the handle of a sandbox's new instance in place of the old one,
-// whose calls end. A call that has seen the record may have opened the new
-// instance before; then its handle stays.
+// swap replaces the handle of a sandbox's old instance, whose calls end, by the handle
+// of its new one. If a call that has seen the record has already opened the new
+// instance, the handle of that call stays.
 func (s *Service) swap(r *store.Record, h *handle) {
 	s.mu.Lock()
 	old := s.handles[r.ID]
@@ -360,8 +358,8 @@ func (s *Service) swap(r *store.Record, h *handle) {
 	case old != nil:
 		old.end(sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s was put into another state during the call; look at it and try again", r.ID))
 	}
-	// It may have been killed since the record was changed; whoever did has
-	// changed the record first and dropped the handle second.
+	// The sandbox may have been killed since the record was changed. Whoever kills a
+	// sandbox changes the record first and drops the handle second.
 	ctx, cancel := call.Teardown(s.gate.Context())
 	defer cancel()
 	if now, err := s.cfg.Store.Sandbox(ctx, r.ID); err == nil && (now.State != sandbox.StateRunning || now.Instance != r.Instance) {
@@ -369,9 +367,8 @@ func (s *Service) swap(r *store.Record, h *handle) {
 	}
 }
 
-// endInstance removes the instance that a sandbox had before, if it had one.
-// What cannot be removed now is removed at the next start, since no record has
-// it any more.
+// endInstance removes a sandbox's previous instance, if there is one. What cannot be
+// removed now is removed at the next start, since no record refers to it any more.
 func (s *Service) endInstance(ctx context.Context, before *store.Record) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// repairs is how many sandboxes are put right at once.
+// repairs is how many sandboxes are repaired at the same time.
 const repairs = 8
 
 // Boot is one run of the machine, from power-on to power-off.
@@ -49,8 +49,8 @@ func readBoot() (Boot, error) {
 	return b, nil
 }
 
-// reasonOf says why a sandbox that should run does not, by the engine's word of
-// its instance.
+// reasonOf returns why a sandbox that should run does not, according to the engine's
+// status of its instance.
 func (s *Service) reasonOf(r *store.Record, st engine.Status, found bool) string {
 	if !found || r.BootID != s.cfg.Boot.ID {
 		return s.vanished(r)
@@ -58,8 +58,8 @@ func (s *Service) reasonOf(r *store.Record, st engine.Status, found bool) string
 	return st.Reason
 }
 
-// reconcile compares the record with the engine, and puts right what differs:
-// the engine's word counts. It may be repeated.
+// reconcile compares the records with the engine and repairs the differences: the
+// engine is right. It may be repeated.
 func (s *Service) reconcile(ctx context.Context) error {
 	statuses, err := s.cfg.Engine.List(ctx)
 	if err != nil {
@@ -82,8 +82,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 			g.Go(func() error { return s.Recovery.EndUnknown(ctx, known[id]) })
 		}
 	}
-	// What could not be removed now is tried again by Repair; the rest of the
-	// daemon can work.
+	// Repair tries again what failed here; the rest of the daemon can work.
 	if gerr := g.Wait(); gerr != nil {
 		s.log.Error("put sandboxes right at the start", "error", gerr)
 	}
@@ -97,8 +96,8 @@ func (s *Service) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// repairPaused removes what was left of the instance of a paused sandbox: the
-// daemon ended between two steps of a pause or of a resume.
+// repairPaused removes what is left of a paused sandbox's instance: the daemon ended
+// during a pause or a resume.
 func (s *Service) repairPaused(ctx context.Context, r *store.Record, found bool) error {
 	if !found {
 		return nil
@@ -109,7 +108,7 @@ func (s *Service) repairPaused(ctx context.Context, r *store.Record, found bool)
 	return nil
 }
 
-// repair puts one sandbox right after a restart of the daemon.
+// repair repairs one sandbox after a restart of the daemon.
 func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, found bool) error {
 	switch r.State {
 	case sandbox.StateCreating:
@@ -131,8 +130,8 @@ func (s *Service) repair(ctx context.Context, r store.Record, st engine.Status, 
 	return nil
 }
 
-// reattach opens a sandbox that lived on, so that its end is noticed, and
-// finishes an update that was cut off.
+// reattach opens a sandbox that kept running, so that its end is noticed, and finishes
+// an interrupted update.
 func (s *Service) reattach(ctx context.Context, r *store.Record) error {
 	if _, err := s.openRecord(ctx, r); err != nil {
 		if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
@@ -143,15 +142,14 @@ func (s *Service) reattach(ctx context.Context, r *store.Record) error {
 	if !r.Applying {
 		return s.repush(ctx, r)
 	}
-	// It may have been a merge, which gives it another's machine.
+	// It may have been a merge, which gives the sandbox another one's instance.
 	if _, err := s.settle(ctx, r); err != nil {
 		return fmt.Errorf("finish the update of sandbox %s: %w", r.ID, call.Detailed(err))
 	}
 	return nil
 }
 
-// settleAll finishes what was recorded of running sandboxes and did not take
-// effect.
+// settleAll finishes changes of running sandboxes that were recorded but not applied.
 func (s *Service) settleAll(ctx context.Context) error {
 	var late []string
 	err := s.held(ctx, []sandbox.State{sandbox.StateRunning}, func(r store.Record) {
@@ -168,9 +166,9 @@ func (s *Service) settleAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// settleOne finishes an update that is not under way any more.
+// settleOne finishes an update that is no longer under way.
 func (s *Service) settleOne(ctx context.Context, id string) error {
-	unlock, err := s.lock(ctx, id) // whoever updates a sandbox has it
+	unlock, err := s.lock(ctx, id) // whoever updates a sandbox holds this lock
 	if err != nil {
 		return err
 	}
@@ -183,8 +181,8 @@ func (s *Service) settleOne(ctx context.Context, id string) error {
 	return err
 }
 
-// repush gives the gateway of a sandbox that lived on what its secrets are now:
-// one may have been changed just before the daemon ended.
+// repush sends the current values of secrets to the gateway of a sandbox that kept
+// running: a value may have been changed just before the daemon ended.
 func (s *Service) repush(ctx context.Context, r *store.Record) error {
 	if len(r.Bindings) == 0 {
 		return nil
@@ -196,9 +194,8 @@ func (s *Service) repush(ctx context.Context, r *store.Record) error {
 	return nil
 }
 
-// Repair tries again to remove what could not be removed before, and records the
-// end of sandboxes that the record takes for living ones. The janitor calls it
-// now and then.
+// Repair tries again to remove what could not be removed before, and records the end of
+// sandboxes that have ended unnoticed. The janitor calls it regularly.
 func (s *Service) Repair(ctx context.Context) error {
 	var errs []error
 	err := s.held(ctx, []sandbox.State{sandbox.StateStopping, sandbox.StateKilled, sandbox.StateFailed}, func(r store.Record) {

@@ -33,87 +33,88 @@ import (
 )
 
 const (
-	// flushEvery is how often the times of last use reach the store.
+	// flushEvery is how often the times of last use are written to the store.
 	flushEvery = 5 * time.Second
 )
 
-// Config says what a [Service] works with.
+// Config configures a [Service].
 type Config struct {
 	Store     store.Store
 	Engine    engine.Engine
 	Templates TemplateProvider
-	// Log takes what an operator should know; nil discards it.
+	// Log receives messages for the operator; nil discards them.
 	Log *slog.Logger
-	// Quota bounds each team. Of Sandboxes and Snapshots 0 is 100, and -1 no
-	// bound; snapshots of histories do not count. Volumes are always
+	// Quota limits each team. For Sandboxes and Snapshots, 0 means 100 and -1 no limit;
+	// snapshots of histories do not count. The limit of volumes is always
 	// [sandbox.MaxVolumes].
 	Quota store.Quota
-	// Largest is what this machine has: no sandbox can have more vCPUs, memory or
-	// disk. 0 is no bound.
+	// Largest is the capacity of this machine: no sandbox can have more vCPUs, memory
+	// or disk. 0 is unlimited.
 	Largest sandbox.Resources
-	// MaxCreates is how many sandboxes are made at once, others wait; 0 is 8.
+	// MaxCreates is how many sandboxes are created at the same time; others wait. 0 is
+	// 8.
 	MaxCreates int
-	// DefaultTemplate is used when a request names none; "" is "host".
+	// DefaultTemplate is used by requests without a template; "" is "host".
 	DefaultTemplate string
-	// Lifetime and IdleTimeout are used when a request gives none: 0 is
-	// [sandbox.DefaultLifetime] and no idle timeout; negative is no bound.
+	// Lifetime and IdleTimeout apply to requests without them: 0 is
+	// [sandbox.DefaultLifetime] and no idle timeout; negative is unlimited.
 	Lifetime    time.Duration
 	IdleTimeout time.Duration
-	// Build identifies this version of Cove: golden checkpoints of others are
-	// made anew. Warm is how many sandboxes of a template wait ready at most;
-	// 0 keeps no golden checkpoints.
+	// Build identifies this version of Cove: golden checkpoints of other versions are
+	// made again. Warm is how many sandboxes of a template are kept ready at most; 0
+	// keeps no golden checkpoints.
 	Build string
 	Warm  int
-	// TempDir is for files of a merge; "" is that of the system.
+	// TempDir is for the files of a merge; "" is the system's.
 	TempDir string
-	// BuildDir is for the logs of builds; "" is one in TempDir.
+	// BuildDir is for the logs of builds; "" is a directory in TempDir.
 	BuildDir string
-	// KeyPrefix begins the secrets of keys; "" is that of package auth.
+	// KeyPrefix is the prefix of API keys; "" is that of package auth.
 	KeyPrefix string
-	// Vault seals and opens the values of secrets. Without it there are none.
+	// Vault seals and opens the values of secrets. Without it there are no secrets.
 	Vault *vault.Vault
-	// Volumes has the files of volumes. Without it there are none.
+	// Volumes has the files of volumes. Without it there are no volumes.
 	Volumes *volume.Dir
-	// Orphans takes what no record names, for OrphanRetention, 0 is 7 days. Without
-	// it that is removed at once.
+	// Orphans keeps what no record names for OrphanRetention; 0 is 7 days. Without
+	// Orphans it is removed at once.
 	Orphans         *orphan.Dir
 	OrphanRetention time.Duration
-	// Room tells what is free, and what there is at all, in bytes, on the disk of
-	// Orphans; nil asks the system about StateDir.
+	// Room returns the free and the total bytes of the disk of Orphans; nil asks the
+	// system about StateDir.
 	Room func() (free, total int64, err error)
-	// HostMounts are directories of the host that sandboxes may be shown, with
-	// all below; ":rw" at the end lets them write there.
+	// HostMounts are directories of the host that sandboxes may mount, with everything
+	// below; ":rw" at the end allows writing.
 	HostMounts []string
-	// StateDir is the server's own, with its secrets: whatever HostMounts says,
-	// no sandbox is shown it.
+	// StateDir is the server's own directory, with its secrets: no sandbox can mount
+	// it, whatever HostMounts says.
 	StateDir string
-	// Network is the policy of sandboxes that do not say; "" is open.
+	// Network is the policy of sandboxes without one; "" is open.
 	Network sandbox.NetworkPreset
-	// PreviewKey signs links to previews; nil is one of this process's own.
+	// PreviewKey signs links to previews; nil is a random key of this process.
 	PreviewKey []byte
-	// PreviewURL makes the URL of a preview of the first label of its host
-	// name; nil is http and localhost.
+	// PreviewURL returns the URL of a preview from the first label of its host name;
+	// nil uses http and localhost.
 	PreviewURL func(label string) string
-	// UploadURL makes the address to which an archive is sent, of a signed link;
-	// "" if this server has no address that others know. nil is that.
+	// UploadURL returns the address to which an archive is uploaded, from a signed
+	// link; it is "" if this server has no address that others know. Nil means that.
 	UploadURL func(link string) string
-	// Metrics takes what the service tells Prometheus; nil is nowhere.
+	// Metrics registers the service's Prometheus metrics; nil registers none.
 	Metrics prometheus.Registerer
-	// Webhooks says how the webhooks of jobs are sent.
+	// Webhooks configures how the webhooks of jobs are sent.
 	Webhooks webhook.Config
 	// Boot is the present run of the machine; zero is read from the kernel.
 	Boot Boot
-	// Clock is what lifetimes are kept by; nil is the machine's.
+	// Clock is the clock for lifetimes; nil is the machine's.
 	Clock Clock
 
-	flushEvery time.Duration // of tests; 0 is the constant
+	flushEvery time.Duration // set by tests; 0 is the constant
 }
 
 // TemplateProvider finds and builds templates.
 type TemplateProvider = builds.Templates
 
 // Service implements [sandbox.Service]. [Service.Start] makes it ready and
-// [Service.Close] ends it; sandboxes live on.
+// [Service.Close] ends it; sandboxes keep running.
 type Service struct {
 	*builds.Builder
 	*expose.Exposer
@@ -124,13 +125,13 @@ type Service struct {
 	cfg   Config
 	log   *slog.Logger
 	audit *audit.Recorder
-	// clock is the reading that the times of sandboxes are in line with. Only
+	// clock is the reading to which the times of sandboxes have been adjusted. Only
 	// KeepTime uses it.
 	clock store.ClockReading
 
 	gate         *call.Gate
-	slots        chan struct{}        // one for each create under way
-	leaving      chan struct{}        // one for each that killSoon leaves behind
+	slots        chan struct{}        // a semaphore: one place for each create under way
+	leaving      chan struct{}        // a semaphore: one place for each sandbox that killSoon leaves behind
 	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
 	logger       engine.NetworkLogger // the engine, or nil if it keeps no logs
 
@@ -140,13 +141,12 @@ type Service struct {
 	creating map[string]*creation     // guarded by mu
 	moving   map[string]chan struct{} // guarded by mu; see [Service.lock]
 	using    map[string]int           // guarded by mu; checkpoints in use
-	ours     map[string]bool          // guarded by mu; checkpoints that were in use, and are not removed
-	spared   map[string]bool          // guarded by mu; of those in use, what the collector left
-	// coming are instances that a sandbox is about to go on in, with the reason
-	// if one has ended already. Guarded by mu.
+	ours     map[string]bool          // guarded by mu; checkpoints that were in use and have not been removed
+	spared   map[string]bool          // guarded by mu; checkpoints in use that the collector skipped
+	// coming are instances in which a sandbox is about to continue, with the reason
+	// of those that have already ended. Guarded by mu.
 	coming map[string]string
-	// insisting are the instances of which something is tried until it is
-	// recorded. Guarded by mu.
+	// insisting are the instances at which [Service.insist] is at work. Guarded by mu.
 	insisting map[string]bool
 
 	waking   singleflight.Group

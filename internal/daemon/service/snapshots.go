@@ -58,8 +58,8 @@ func checkSnapshotRequest(req *sandbox.CreateSnapshotRequest) error {
 	return validate.Name("name", req.Name)
 }
 
-// snapshot keeps the state of a running or paused sandbox. Of the given record
-// it takes the name, the kind, the label and what is of automatic ones only.
+// snapshot keeps the state of a running or paused sandbox. It takes only the name, the
+// kind, the label and the fields of automatic snapshots from snap.
 func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRecord) (store.SnapshotRecord, error) {
 	if err := s.needCheckpointer(); err != nil {
 		return snap, err
@@ -87,8 +87,8 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 		}
 	}
 	c, release, err := s.stateOf(ctx, &r, engine.CheckpointOptions{
-		// A step of a history need not survive a loss of power: its sandbox does
-		// not either.
+		// A step of the history need not survive a power loss, since its running
+		// sandbox does not either.
 		Durable: !snap.Automatic, FilesOnly: snap.Kind == sandbox.SnapshotFiles, Label: recovery.Label(recovery.KeptSnapshot, &snap),
 	})
 	if err != nil {
@@ -109,8 +109,7 @@ func (s *Service) snapshot(ctx context.Context, id string, snap store.SnapshotRe
 	return snap, nil
 }
 
-// snapshotName refuses a name that is taken before the work is done, and not
-// only after it.
+// snapshotName refuses a taken name before the work is done.
 func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) error {
 	if snap.Name == "" {
 		return nil
@@ -125,14 +124,14 @@ func (s *Service) snapshotName(ctx context.Context, snap *store.SnapshotRecord) 
 	return err
 }
 
-// admitSnapshot refuses a snapshot over the quota before the work is done, and
-// not only after it. Steps of a history do not count.
+// admitSnapshot refuses a snapshot over the quota before the work is done. Steps of a
+// history do not count.
 func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord) error {
 	if snap.Automatic {
 		return nil
 	}
 	if s.cfg.Quota.DiskMiB > 0 {
-		// How large it is will be known when it is made.
+		// Its size is known only once it is made.
 		used, err := s.cfg.Store.SandboxUsage(ctx, snap.Team)
 		if err := cmp.Or(err, s.cfg.Quota.AdmitDisk(used.DiskMiB, 1)); err != nil {
 			return err
@@ -155,9 +154,9 @@ func (s *Service) admitSnapshot(ctx context.Context, snap *store.SnapshotRecord)
 	}
 }
 
-// stateOf returns a checkpoint of a sandbox as it is now: a new one of a
-// running sandbox, the one that is there of a paused one. It stays in place
-// until it is released.
+// stateOf returns a checkpoint of a sandbox's present state: a new checkpoint of a
+// running sandbox, or the existing one of a paused sandbox. The checkpoint is held
+// until the result is called.
 //
 // Preconditions: the caller holds the lock of the sandbox.
 func (s *Service) stateOf(ctx context.Context, r *store.Record, opts engine.CheckpointOptions) (engine.Checkpoint, func(), error) {
@@ -303,7 +302,8 @@ func (s *Service) chosen(c *call.Call, r *store.Record, req *sandbox.RestoreRequ
 	if err != nil {
 		return store.SnapshotRecord{}, err
 	}
-	// Without the sign turned first: the smallest number has no counterpart.
+	// Compared before the sign is changed: the smallest integer has no positive
+	// counterpart.
 	if req.Step >= -len(steps) {
 		return steps[-req.Step-1], nil
 	}
@@ -313,7 +313,7 @@ func (s *Service) chosen(c *call.Call, r *store.Record, req *sandbox.RestoreRequ
 	return store.SnapshotRecord{}, sandbox.Errorf(sandbox.CodeNotFound, "sandbox %s has the steps -1 to -%d; step %d is not kept any more", r.ID, len(steps), req.Step)
 }
 
-// restore has a sandbox go on from a snapshot.
+// restore makes a sandbox continue from a snapshot.
 //
 // Preconditions: the caller holds the lock of the sandbox.
 func (s *Service) restore(ctx context.Context, r *store.Record, snap *store.SnapshotRecord) (store.Record, error) {

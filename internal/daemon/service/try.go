@@ -21,14 +21,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// attempts is a try under way.
+// attempts is a try that is under way.
 type attempts struct {
 	s        *Service
 	req      *sandbox.TryRequest
 	children []store.Record
 	results  []sandbox.Attempt
-	// base is what the parent had changed at the fork, and lower what it lies
-	// above. Both are nil if nobody wants to know the changes.
+	// base is what the parent had changed at the fork, and lower is the root below
+	// that. Both are nil if no changes are asked for.
 	base  *layer.Layer
 	lower *layer.Dir
 
@@ -69,8 +69,8 @@ func (s *Service) Try(ctx context.Context, ref string, req sandbox.TryRequest, s
 	})
 }
 
-// checkTry refuses what is wrong, fills in what was left out and returns the
-// command of each attempt.
+// checkTry validates a request, fills in defaults, and returns the command of each
+// attempt.
 func checkTry(req *sandbox.TryRequest) ([]sandbox.ExecRequest, error) {
 	if len(req.Commands) == 0 {
 		return nil, validate.Errorf("no command is given; give one for all attempts, or one for each")
@@ -134,7 +134,7 @@ func (t *attempts) readBase(ctx context.Context) (err error) {
 	return err
 }
 
-// run runs the commands of all attempts at once.
+// run runs the commands of all attempts at the same time.
 func (t *attempts) run(ctx context.Context, commands []sandbox.ExecRequest) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range t.children {
@@ -149,7 +149,7 @@ func (t *attempts) run(ctx context.Context, commands []sandbox.ExecRequest) erro
 	return g.Wait()
 }
 
-// tell keeps a result and passes it on.
+// tell stores a result and passes it on.
 func (t *attempts) tell(i int, a sandbox.Attempt) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,7 +164,7 @@ func (t *attempts) tell(i int, a sandbox.Attempt) error {
 	return nil
 }
 
-// attempt runs one command in its fork, and looks at what it changed.
+// attempt runs one command in its fork, and finds out what the command changed.
 func (t *attempts) attempt(ctx context.Context, i int, req *sandbox.ExecRequest) sandbox.Attempt {
 	r := &t.children[i]
 	a := sandbox.Attempt{Index: i, SandboxID: r.ID}
@@ -189,7 +189,7 @@ func (t *attempts) attempt(ctx context.Context, i int, req *sandbox.ExecRequest)
 	return a
 }
 
-// exec runs the command and keeps the ends of its output.
+// exec runs the command and keeps the beginning and the end of its output.
 func (t *attempts) exec(ctx context.Context, h *handle, req *sandbox.ExecRequest, a *sandbox.Attempt) error {
 	id := ids.New(ids.Job)
 	job, err := h.client.Exec(ctx, id, req, func(sandbox.JobEvent) error { return nil })
@@ -211,7 +211,7 @@ func (t *attempts) exec(ctx context.Context, h *handle, req *sandbox.ExecRequest
 	return nil
 }
 
-// changes compares a fork with what the parent was at the fork.
+// changes compares a fork with the parent's state at the fork.
 func (t *attempts) changes(ctx context.Context, r *store.Record) (*sandbox.Diff, error) {
 	now, err := t.s.sandboxSubject(r)
 	if err != nil {
@@ -225,7 +225,7 @@ func (t *attempts) changes(ctx context.Context, r *store.Record) (*sandbox.Diff,
 	return layer.Compare(ctx, layer.View{Lower: t.lower, Layer: t.base}, layer.View{Lower: t.lower, Layer: l}, layer.CompareOptions{Limit: sandbox.DefaultDiffLimit})
 }
 
-// conclude merges the picked attempt and says which others live on.
+// conclude merges the picked attempt, and decides which other forks are kept.
 func (t *attempts) conclude(ctx context.Context, parent *store.Record, keep map[string]bool) (*sandbox.TryResult, error) {
 	res := &sandbox.TryResult{Attempts: t.results}
 	if i, ok := t.picked(); ok {
@@ -277,7 +277,7 @@ func (t *attempts) picked() (int, bool) {
 	return i, err == nil
 }
 
-// killRest ends the forks that are not kept.
+// killRest kills the forks that are not kept.
 func (t *attempts) killRest(ctx context.Context, keep map[string]bool) error {
 	var g errgroup.Group
 	for _, r := range t.children {
@@ -292,7 +292,7 @@ func (t *attempts) killRest(ctx context.Context, keep map[string]bool) error {
 	return g.Wait()
 }
 
-// keptOutput returns the first and last bytes of what a job has written.
+// keptOutput returns the first and last bytes of a job's output.
 func (s *Service) keptOutput(ctx context.Context, h *handle, job string, stream sandbox.Stream) (text string, cut bool, err error) {
 	const half = sandbox.MaxTryOutput / 2
 	head, err := h.client.ReadOutput(ctx, job, &sandbox.OutputRequest{Stream: stream, Limit: sandbox.MaxTryOutput})

@@ -57,7 +57,8 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 		case <-c.Ctx.Done():
 			return nil, c.Ctx.Err()
 		}
-		// A machine that takes over meanwhile would have what was before.
+		// Without the lock, an instance that takes over meanwhile would keep the old
+		// values.
 		unlock, err := s.lock(c.Ctx, h.id)
 		if err != nil {
 			return nil, err
@@ -83,9 +84,8 @@ func (s *Service) Update(ctx context.Context, ref string, req sandbox.UpdateRequ
 	})
 }
 
-// updatePaused changes the record of a sandbox that is paused, without
-// resuming it: it will be resumed with what the record says. Done is false for
-// a sandbox that is not paused.
+// updatePaused changes the record of a paused sandbox without resuming it; the next
+// resume applies the record. Done is false if the sandbox is not paused.
 func (s *Service) updatePaused(c *call.Call, ref string, req *sandbox.UpdateRequest) (_ store.Record, done bool, err error) {
 	r, err := c.Resolve(ref)
 	if err != nil || r.State != sandbox.StatePaused {
@@ -201,8 +201,8 @@ func set[T any](field *T, v *T) {
 	}
 }
 
-// update records a change, has the sandbox apply it, and takes the record back
-// if that fails. A crash in between is mended at the next start.
+// update records a change, applies it to the sandbox, and takes the record back if that
+// fails. After a crash in between, the next start repairs the difference.
 //
 // Preconditions: the caller holds h.updating.
 func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequest) (store.Record, error) {
@@ -239,8 +239,8 @@ func (s *Service) update(ctx context.Context, h *handle, req *sandbox.UpdateRequ
 	return s.cfg.Store.UpdateSandbox(ctx, h.id, store.Change{Apply: applied(unenforced, before.Applying)})
 }
 
-// applied records that an update took effect. Others before it may still have
-// to, such as a change of the network: Repair sees to those.
+// applied records that an update took effect. Repair finishes earlier updates that did
+// not, such as a change of the network.
 func applied(unenforced []string, others bool) func(*store.Record) error {
 	return func(r *store.Record) error {
 		r.Applying = others
@@ -251,8 +251,8 @@ func applied(unenforced []string, others bool) func(*store.Record) error {
 	}
 }
 
-// apply has a sandbox take on the limits and the environment of its record.
-// With limits it returns all that cannot be enforced.
+// apply applies the limits and the environment of a record to its sandbox. If there are
+// limits, it returns all that cannot be enforced.
 func (h *handle) apply(ctx context.Context, r *store.Record, limits, env bool) (unenforced []string, err error) {
 	if limits {
 		res := r.Resources
@@ -274,8 +274,8 @@ func (h *handle) apply(ctx context.Context, r *store.Record, limits, env bool) (
 	return unenforced, nil
 }
 
-// takeBack undoes an update that could not be applied. It has its own time: the
-// update may have used up that of ctx.
+// takeBack undoes an update that could not be applied. It has a timeout of its own,
+// since the update may have used up that of ctx.
 func (s *Service) takeBack(ctx context.Context, h *handle, before *store.Record, limits, env bool) {
 	ctx, cancel := call.Teardown(ctx)
 	defer cancel()
