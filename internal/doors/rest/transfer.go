@@ -163,6 +163,9 @@ func receive[T any](h *handlers, hctx huma.Context, take func(context.Context, i
 	_ = rc.EnableFullDuplex()
 	v, err := take(r.Context(), r.Body)
 	if err == nil {
+		// An archive may end before its body does. In full duplex, net/http must not
+		// meet the end of the body after the handler has returned: it would panic.
+		limits.Drain(w, r, drainTime)
 		w.Header().Set("Content-Type", contentJSON)
 		if encodeJSON(w, v) != nil {
 			panic(http.ErrAbortHandler)

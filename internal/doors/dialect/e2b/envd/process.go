@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	pb "github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/processpb"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -45,7 +46,7 @@ func (s processes) command(ctx context.Context, at *place, req *pb.StartRequest)
 		return nil, fail(connect.CodeInvalidArgument, "the command is empty; name a program in process.cmd")
 	}
 	exec := &sandbox.ExecRequest{
-		Command: append([]string{cfg.GetCmd()}, cfg.GetArgs()...), Env: cfg.GetEnvs(), User: at.user,
+		Command: append([]string{cfg.GetCmd()}, cfg.GetArgs()...), Env: access.Env(cfg.GetEnvs(), at.box.ID), User: at.user,
 		Background: true, OpenStdin: req.Stdin == nil || req.GetStdin(), Tag: req.GetTag(),
 	}
 	if req.GetPty() != nil {

@@ -46,6 +46,9 @@ func (p *plane) upload(w http.ResponseWriter, r *http.Request) {
 	_ = rc.EnableFullDuplex()
 	files, ok := p.receive(w, r)
 	if ok {
+		// A form ends before its body does. In full duplex, net/http must not meet
+		// the end of the body after the handler has returned: it would panic.
+		limits.Drain(w, r, drainTime)
 		answer.JSON(w, http.StatusOK, files)
 		return
 	}
