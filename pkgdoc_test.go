@@ -56,7 +56,7 @@ func checkFile(t *testing.T, path string, comments map[string]int) error {
 		return err
 	}
 	if ast.IsGenerated(f) {
-		if _, ok := comments[filepath.Dir(path)]; !ok && !strings.Contains(path, "internal/guest/wire/") {
+		if _, ok := comments[filepath.Dir(path)]; !ok && !isMessages(filepath.Dir(path)) {
 			comments[filepath.Dir(path)] = 0
 		}
 		return nil
@@ -114,4 +114,10 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	}
 	id, ok := typ.(*ast.Ident)
 	return ok && id.IsExported()
+}
+
+// isMessages reports whether a directory has code that is made from the
+// description of a protocol alone.
+func isMessages(dir string) bool {
+	return strings.HasPrefix(dir, "internal/guest/wire/") || strings.Contains(dir, "/e2b/envd/") && !strings.HasSuffix(dir, "/envd")
 }

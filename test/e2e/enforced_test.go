@@ -389,6 +389,13 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 				return res.Stdout != "" // or the shell had not begun at the handover
 			})
 		},
+		"tag": func(t *testing.T, d *covetest.Daemon) {
+			res := run(t, d, sandbox.ExecRequest{Shell: "true", Tag: "mine"})
+			job, err := d.Client.GetJob(t.Context(), one(t, d), res.Job.ID)
+			if err != nil || job.Tag != "mine" {
+				t.Errorf("%+v, %v", job, err)
+			}
+		},
 		"keep_bytes": func(t *testing.T, d *covetest.Daemon) {
 			res := run(t, d, sandbox.ExecRequest{Shell: "seq 1 10000", KeepBytes: 100})
 			kept := int64(0)

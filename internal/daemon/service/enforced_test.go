@@ -365,6 +365,16 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 				t.Errorf("without a timeout: %+v, %v", job, err)
 			}
 		},
+		"tag": func(t *testing.T, w *harness) {
+			w.create(sandbox.CreateRequest{Name: "x"})
+			job, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Command: []string{"true"}, Tag: "mine"}, nil)
+			must(t, err)
+			if job, err = w.GetJob(asRed(t), "x", job.ID); err != nil || job.Tag != "mine" {
+				t.Errorf("%+v, %v", job, err)
+			}
+			_, err = w.Exec(asRed(t), "x", sandbox.ExecRequest{Command: []string{"true"}, Tag: strings.Repeat("x", sandbox.MaxTagBytes+1)}, nil)
+			wantCode(t, err, sandbox.CodeTooLarge)
+		},
 		"keep_bytes": func(t *testing.T, w *harness) {
 			w.create(sandbox.CreateRequest{Name: "x"})
 			job, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "head -c 100000 /dev/zero", KeepBytes: 1000}, nil)

@@ -37,7 +37,7 @@ const Prefix = "/e2b"
 const AddressPath = control.AddressPath
 
 // Tested says with which versions of the SDKs the door is tested.
-const Tested = "e2b 2.51.0 (JavaScript)"
+const Tested = "e2b 2.45.0 to 2.51.0, @e2b/code-interpreter 2.8.0 (JavaScript)"
 
 // Config says what a [Door] stands on. All fields are required but Others.
 type Config struct {

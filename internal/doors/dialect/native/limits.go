@@ -18,6 +18,7 @@ var leftOut = map[string]string{
 	"ExecRequest.open_stdin":    "input goes over a connection of its own, which the REST API has",
 	"ExecRequest.terminal":      "a terminal needs a connection of its own, which the REST API has",
 	"ExecRequest.handover_ms":   "the server decides how long a call may last",
+	"ExecRequest.tag":           "models find jobs by their ids",
 	"ExecRequest.keep_bytes":    "results are bounded, and job_get reads the rest",
 	"ExecRequest.code":          "run_code has it",
 	"RunCodeRequest.keep_bytes": "results are bounded",

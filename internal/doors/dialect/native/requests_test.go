@@ -44,6 +44,7 @@ var toolsOfVerbs = map[string]struct{ tool, why string }{
 	"ReadFile":         {tool: "file_read"},
 	"WriteFile":        {tool: "file_write"},
 	"EditFile":         {tool: "file_edit"},
+	"MakeDir":          {why: "sandbox_exec does it, and file_write makes the directories of a file"},
 	"MakeSymlink":      {why: "sandbox_exec does it"},
 	"MoveFile":         {tool: "file_move"},
 	"WatchFiles":       {why: "a result cannot go on"},

@@ -32,8 +32,8 @@ export default async function templates(check) {
     await sbx.kill();
   });
   await check('a template that exists', ['Template.exists', 'Template.aliasExists'], async () => {
-    assert.equal(await Template.exists(name), true);
-    assert.equal(await Template.aliasExists(name), true);
+    assert.equal(await Template.exists('base'), true);
+    assert.equal(await Template.aliasExists('base'), true);
     assert.equal(await Template.exists(`nope-${run}`), false);
   });
   await check('tags', ['Template.assignTags', 'Template.getTags', 'Template.removeTags'], async () => {

@@ -36,16 +36,15 @@ export default async function volumes(check) {
     assert.equal(await v.exists('/d'), false);
     await fails(v.list('/d'), 'VolumePathNotFoundError');
   });
-  await check('mounted into sandboxes', ['smoke', 'Sandbox.create', 'Volume#readFile'], async () => {
+  await check('mounted into sandboxes', ['smoke', 'Sandbox.create'], async () => {
     const sbx = await create({ volumeMounts: { '/mnt/vol': v } });
-    assert.equal((await sbx.commands.run('cat /mnt/vol/a.txt; echo from the sandbox > /mnt/vol/b.txt')).stdout, 'in a volume é');
+    await sbx.commands.run('echo from the sandbox > /mnt/vol/b.txt');
     assert.deepEqual((await sbx.getInfo()).volumeMounts, [{ name: v.name, path: '/mnt/vol' }]);
-    assert.equal(await v.readFile('/b.txt'), 'from the sandbox\n');
     await sbx.kill();
     const two = await create({ volumeMounts: { '/data': v.name } });
     assert.equal(await two.files.read('/data/b.txt'), 'from the sandbox\n');
     await two.kill();
-    await fails(sdk.Sandbox.create({ volumeMounts: { '/x': `nope-${run}` } }), 'SandboxError', /not found/);
+    await fails(sdk.Sandbox.create({ volumeMounts: { '/x': `nope-${run}` } }), 'SandboxError', /there is no volume/);
   });
   await check('owners and modes', ['Volume#updateMetadata'], async () => {
     const stat = await v.updateMetadata('/a.txt', { mode: 0o600 });

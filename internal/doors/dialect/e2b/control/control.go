@@ -5,6 +5,7 @@ package control
 import (
 	"log/slog"
 	"net/http"
+	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
@@ -33,9 +34,11 @@ func New(cfg Config) http.Handler {
 	return p
 }
 
-// Open reports whether a request needs no key: it carries another right, or asks
-// whether the server is there.
-func Open(r *http.Request) bool { return r.URL.Path == "/health" }
+// Open reports whether a request needs no key: it asks whether the server is
+// there, or for contents of volumes, which are not served and have tokens of their own.
+func Open(r *http.Request) bool {
+	return r.URL.Path == "/health" || strings.HasPrefix(r.URL.Path, "/volumecontent/")
+}
 
 // ServeHTTP implements [http.Handler].
 func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -157,7 +157,7 @@ func (p *plane) list(w http.ResponseWriter, r *http.Request, _ []string) error {
 	}
 	w.Header().Set(headerRunning, strconv.Itoa(running))
 	exposeHeaders(w)
-	answer.JSON(w, http.StatusOK, views(found))
+	answer.JSON(w, http.StatusOK, p.views(r.Context(), found))
 	return nil
 }
 
@@ -171,14 +171,15 @@ func (p *plane) listV1(w http.ResponseWriter, r *http.Request, _ []string) error
 	if err != nil {
 		return err
 	}
-	answer.JSON(w, http.StatusOK, views(found))
+	answer.JSON(w, http.StatusOK, p.views(r.Context(), found))
 	return nil
 }
 
-func views(found []sandbox.Sandbox) []listed {
+func (p *plane) views(ctx context.Context, found []sandbox.Sandbox) []listed {
 	out := make([]listed, len(found))
 	for i := range found {
 		out[i] = viewListed(&found[i])
+		p.nameVolumes(ctx, &out[i])
 	}
 	return out
 }

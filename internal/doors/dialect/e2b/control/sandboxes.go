@@ -181,7 +181,9 @@ func (p *plane) get(w http.ResponseWriter, r *http.Request, args []string) error
 		return err
 	}
 	caller, _ := sandbox.CallerOf(r.Context())
-	answer.JSON(w, http.StatusOK, p.detail(caller, box))
+	d := p.detail(caller, box)
+	p.nameVolumes(r.Context(), &d.listed)
+	answer.JSON(w, http.StatusOK, d)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
@@ -72,4 +73,14 @@ func (p *plane) deleteVolume(w http.ResponseWriter, r *http.Request, args []stri
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// nameVolumes gives the volumes of a sandbox the names by which clients know
+// them; a volume that is gone keeps its id.
+func (p *plane) nameVolumes(ctx context.Context, l *listed) {
+	for i, m := range l.VolumeMounts {
+		if v, err := p.cfg.Service.GetVolume(ctx, m.Name); err == nil && v.Name != "" {
+			l.VolumeMounts[i].Name = v.Name
+		}
+	}
 }
