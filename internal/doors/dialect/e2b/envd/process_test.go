@@ -99,9 +99,10 @@ func TestStart(t *testing.T) {
 	if e := r.end; e.GetExitCode() != 0 || !e.GetExited() || e.GetStatus() != "exit status 0" || e.Error != nil {
 		t.Errorf("the end is %v", e)
 	}
-	// Nothing is lost of what is more than any buffer.
-	r = w.run(t, shell("head -c 3000000 /dev/zero | tr '\\0' x"))
-	if len(r.stdout) != 3000000 || strings.Trim(r.stdout, "x") != "" {
+	// Nothing is lost of what is more than a message. What is more than the agent
+	// keeps in memory goes to a sandbox's disk, which this engine does not have.
+	r = w.run(t, shell("head -c 1000000 /dev/zero | tr '\\0' x"))
+	if len(r.stdout) != 1000000 || strings.Trim(r.stdout, "x") != "" {
 		t.Errorf("%d bytes, %v", len(r.stdout), r.err)
 	}
 }
