@@ -1,7 +1,6 @@
 package e2b
 
 import (
-	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -16,11 +15,16 @@ const (
 	headerPort    = "E2b-Sandbox-Port"
 )
 
-// What a gateway says of a request that names no sandbox.
-var (
-	errHost    = errors.New("Invalid host")         //nolint:staticcheck // the product's text
-	errSandbox = errors.New("Invalid sandbox ID")   //nolint:staticcheck // the product's text
-	errPort    = errors.New("Invalid sandbox port") //nolint:staticcheck // the product's text
+// A refusal is what a gateway says of a request that names no sandbox, in the
+// product's words.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+const (
+	errHost    refusal = "Invalid host"
+	errSandbox refusal = "Invalid sandbox ID"
+	errPort    refusal = "Invalid sandbox port"
 )
 
 // place is where a request leads: to the control plane if no field is set.
