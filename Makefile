@@ -19,14 +19,8 @@ PREFIX ?= /usr/local
 
 build: bin/cove ## build bin/cove
 
-# gVisor is patched for bin/cove only; "go build ./cmd/cove" makes the program with
-# the module as it is, whose forks load all of their memory.
-bin/cove: $(SOURCES) $(AGENT) bin/gvisor.made
-	$(GOBUILD) -modfile bin/gvisor.mod -o $@ ./cmd/cove
-
-bin/gvisor.made: scripts/patch-gvisor go.mod go.sum $(shell find patches -type f)
-	./scripts/patch-gvisor
-	@touch $@
+bin/cove: $(SOURCES) $(AGENT)
+	$(GOBUILD) -o $@ ./cmd/cove
 
 $(AGENT): $(SOURCES)
 	$(GOBUILD) -o $@ ./cmd/cove-agent

@@ -28,9 +28,6 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 		if err := c.sb.Settle(req.Dir); err != nil {
 			return err
 		}
-		if err := c.sb.LoadRest(ctx); err != nil {
-			return err
-		}
 	}
 	began := time.Now()
 	if err := c.sb.Pause(); err != nil {

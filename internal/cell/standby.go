@@ -60,7 +60,6 @@ func (c *cell) makeStandby(ctx context.Context) error {
 	if err := c.awaitAgent(ctx); err != nil {
 		return err
 	}
-	go c.loadInBackground(false)
 	c.log.Info("standby restored", "took", time.Since(began))
 	c.running = true
 	return nil
@@ -121,9 +120,6 @@ func (c *cell) start() error {
 	started := time.Now()
 	if err := c.configureAgent(c.ctx); err != nil {
 		return err
-	}
-	if c.spec.RestoreFrom != "" {
-		go c.loadInBackground(c.spec.Fork != nil && c.spec.Fork.Count > 1)
 	}
 	c.log.Info("sandbox started", "start", started.Sub(began), "agent", time.Since(started))
 	return nil

@@ -149,16 +149,6 @@ type Admitter interface {
 	Admit(ctx context.Context, n int, of Source, r sandbox.Resources) error
 }
 
-// Expecter is an [Engine] that can begin with instances before the checkpoint is
-// written from which they continue.
-type Expecter interface {
-	// Expect begins to make what instances of these ids need that will continue,
-	// without mounts, from a checkpoint of the running instance of. [Engine.Create]
-	// takes that up. The result, which is to be called once they are created or
-	// will not be, gives back what was not taken. Errors are left to Create.
-	Expect(ctx context.Context, of string, ids []string, root Root, r sandbox.Resources) (done func())
-}
-
 // Ender is an [Engine] whose instances end sooner than all traces of them are
 // gone.
 type Ender interface {

@@ -36,6 +36,19 @@ for t in range(THREADS):
     threading.Thread(target=count, args=(t,), daemon=True).start()
 `
 
+// python runs code in the sandbox's interpreter and returns what it has printed.
+func python(t testing.TB, d *covetest.Daemon, id, code string) string {
+	t.Helper()
+	r, err := d.Client.RunCode(t.Context(), id, sandbox.RunCodeRequest{Language: sandbox.Python, Code: code, TimeoutMS: 300_000}, nil)
+	if err != nil {
+		t.Fatalf("%s: %v", id, err)
+	}
+	if r.Error != nil {
+		t.Fatalf("%s: %+v", id, r.Error)
+	}
+	return strings.TrimSpace(r.Stdout)
+}
+
 // progress returns how many passes each thread has made, or ends the test if one
 // has found a page of another instant.
 func progress(t testing.TB, d *covetest.Daemon, id string) []int {
@@ -103,4 +116,18 @@ func TestForksAreOfOneInstant(t *testing.T) {
 			}
 		}
 	})
+}
+
+// forksOf makes children of a sandbox.
+func forksOf(t testing.TB, d *covetest.Daemon, id string, n int) []string {
+	t.Helper()
+	list, err := d.Client.Fork(t.Context(), id, sandbox.ForkRequest{Count: n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, s := range list.Items {
+		ids = append(ids, s.ID)
+	}
+	return ids
 }

@@ -119,8 +119,6 @@ func (s *Service) fork(ctx context.Context, id string, req *sandbox.ForkRequest)
 	if err := s.cfg.Store.CreateSandboxes(ctx, children, s.cfg.Quota); err != nil {
 		return nil, call.RetryLater(err)
 	}
-	expected := s.expectChildren(ctx, &parent, children)
-	defer expected()
 	c, done, err := s.stateOf(ctx, &parent, engine.CheckpointOptions{Label: recovery.SandboxLabel(recovery.KeptFork, &parent)})
 	if err != nil {
 		s.rollbackFork(ctx, children)
@@ -155,25 +153,6 @@ func (s *Service) admitForks(ctx context.Context, parent *store.Record, n int) e
 		of = engine.Source{Instance: parent.Instance}
 	}
 	return admitter.Admit(ctx, n, of, parent.Resources)
-}
-
-// expectChildren has the engine begin with children while the parent's state is
-// saved, until the result is called.
-func (s *Service) expectChildren(ctx context.Context, parent *store.Record, children []store.Record) func() {
-	none := func() {}
-	expecter, ok := s.cfg.Engine.(engine.Expecter)
-	if !ok || parent.State != sandbox.StateRunning || len(parent.Mounts) > 0 {
-		return none
-	}
-	root, err := startup.RootOf(parent.Root)
-	if err != nil {
-		return none // making the children tells it
-	}
-	ids := make([]string, len(children))
-	for i := range children {
-		ids[i] = children[i].Instance
-	}
-	return expecter.Expect(ctx, parent.Instance, ids, root, parent.Resources)
 }
 
 // childRecords returns the records of children, which have all of the parent

@@ -71,8 +71,6 @@ type Engine struct {
 	live   map[string]*instance // guarded by mu
 	spare  *process             // started ahead of need, or nil; guarded by mu
 	pools  pools                // guarded by mu
-	// expected has what was made for instances, by their ids. Guarded by mu.
-	expected map[string]*expectation
 	// spareFaults delays the next spare after those that have ended. Guarded by mu.
 	spareFaults faults
 	// resting is set while nobody needs standbys. Guarded by mu.
@@ -121,7 +119,7 @@ func New(cfg Config) (*Engine, error) {
 		ctx:        ctx, cancel: cancel,
 		failed: func(engine.Status) {},
 		live:   make(map[string]*instance),
-		pools:  make(pools), expected: make(map[string]*expectation), keeping: make(map[string]bool),
+		pools:  make(pools), keeping: make(map[string]bool),
 		restock: make(chan struct{}, 1),
 	}
 	err = e.removeStandbys()

@@ -291,7 +291,7 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 	// fresh can be booted instead, if its pages are found damaged in time.
 	lazily := m.Program == filepath.Base(e.program) && runsc.ChecksAsLoaded(dir) && !spec.Fresh
 	go func() { verified <- e.verify(&m, !lazily) }()
-	sb := e.takeFor(spec.ID, want)
+	sb := e.take(want)
 	if sb == nil {
 		if sb, err = e.startStandby(want); err != nil {
 			<-verified

@@ -1,7 +1,5 @@
 package cells
 
-import "path/filepath"
-
 // Waiting returns the directories of the standbys that wait to be taken.
 func (e *Engine) Waiting() []string {
 	e.mu.Lock()
@@ -13,23 +11,4 @@ func (e *Engine) Waiting() []string {
 		}
 	}
 	return dirs
-}
-
-// Expected returns the names of the standbys that were made for expected
-// instances and are still there.
-func (e *Engine) Expected() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	seen := map[*expectation]bool{}
-	var names []string
-	for _, x := range e.expected {
-		if seen[x] {
-			continue
-		}
-		seen[x] = true
-		for _, sb := range x.ready {
-			names = append(names, filepath.Base(sb.dir))
-		}
-	}
-	return names
 }
