@@ -127,12 +127,14 @@ func within(rc io.ReadCloser, d time.Duration) {
 }
 
 // Drain reads the rest of a body for up to d, so that a client that is still sending
-// can read the response. The connection ends afterwards.
-func Drain(w http.ResponseWriter, r *http.Request, d time.Duration) {
+// can read the response. It fails if the body does not end well in that time: the
+// connection must not be used again then.
+func Drain(w http.ResponseWriter, r *http.Request, d time.Duration) error {
 	if b, ok := r.Body.(*body); ok {
 		b.until = time.Now().Add(d)
 	} else {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d))
 	}
-	_, _ = io.Copy(io.Discard, r.Body)
+	_, err := io.Copy(io.Discard, r.Body)
+	return err
 }

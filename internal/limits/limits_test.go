@@ -266,7 +266,7 @@ func TestDrain(t *testing.T) {
 			_ = http.NewResponseController(w).EnableFullDuplex()
 			w.WriteHeader(http.StatusTeapot)
 			_ = http.NewResponseController(w).Flush()
-			Drain(w, r, 50*time.Millisecond)
+			_ = Drain(w, r, 50*time.Millisecond)
 		}), nil))
 		conn := dial(t, srv.Listener)
 		if _, err := io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"); err != nil {

@@ -80,7 +80,7 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	}
 	fronts := paced(s.uploads(p.service, splitTo(forE2B.Claims, forE2B, s.dialectFronts(p, mcp, keys, bound, api))))
 	f.http = &http.Server{
-		Handler:           f.count(splitTo(forE2B.ClaimsHost, p.metrics.watch(paced(forE2B)), splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(fronts))))),
+		Handler:           f.count(splitTo(forE2B.ClaimsHost, p.metrics.watch(s.checkPages(paced(forE2B))), splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(fronts))))),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
@@ -140,6 +140,12 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 	return auth.CheckHost(auth.HostConfig{
 		Hosts: s.cfg.AllowedHosts, AnyHost: s.cfg.Exposed() && len(s.cfg.AllowedHosts) == 0, Error: refuse,
 	})(next)
+}
+
+// checkPages keeps web pages of other origins away from a door that is found by a
+// host name of its own.
+func (s *Server) checkPages(next http.Handler) http.Handler {
+	return auth.CheckHost(auth.HostConfig{Hosts: s.cfg.AllowedHosts, AnyHost: true, Error: refuse})(next)
 }
 
 // refuse answers a request of somebody who may not come in.

@@ -165,7 +165,9 @@ func receive[T any](h *handlers, hctx huma.Context, take func(context.Context, i
 	if err == nil {
 		// An archive may end before its body does. In full duplex, net/http must not
 		// meet the end of the body after the handler has returned: it would panic.
-		limits.Drain(w, r, drainTime)
+		if limits.Drain(w, r, drainTime) != nil {
+			w.Header().Set("Connection", "close")
+		}
 		w.Header().Set("Content-Type", contentJSON)
 		if encodeJSON(w, v) != nil {
 			panic(http.ErrAbortHandler)
@@ -175,7 +177,7 @@ func receive[T any](h *handlers, hctx huma.Context, take func(context.Context, i
 	w.Header().Set("Connection", "close")
 	h.fail(r.Context(), err).write(w)
 	_ = rc.Flush()
-	limits.Drain(w, r, drainTime)
+	_ = limits.Drain(w, r, drainTime) // the client may be gone
 }
 
 // asciiJSON encodes v for a header: JSON in which all but ASCII is escaped.

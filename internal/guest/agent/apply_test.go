@@ -126,7 +126,7 @@ func TestApplyRefuses(t *testing.T) {
 		{"cut before the commit", whole[:len(whole)-4096], connect.CodeInvalidArgument, "nothing was merged"},
 		{"no tar", bytes.Repeat([]byte("cove"), 500_000), connect.CodeInvalidArgument, "invalid tar header"},
 		{"climbing", mergeOf(t, good, [2]string{"../../etc/x", "x"}, commitEntry), connect.CodeInvalidArgument, "not clean"},
-		{"staging", mergeOf(t, good, [2]string{apply.StagingPrefix + "x", "x"}, commitEntry), connect.CodeInvalidArgument, "prepared"},
+		{"staging", mergeOf(t, good, [2]string{apply.StagingPrefix + "x", "x"}, commitEntry), connect.CodeInvalidArgument, "preparation"},
 		{"after the commit", mergeOf(t, good, commitEntry, [2]string{"late", "x"}), connect.CodeInvalidArgument, "after its end"},
 		{"over a directory", mergeOf(t, good, [2]string{"dir", "x"}, commitEntry), connect.CodeAborted, "is a directory"},
 		{"through a link", mergeOf(t, good, [2]string{"link/x", "x"}, commitEntry), connect.CodeAborted, "not a directory"},

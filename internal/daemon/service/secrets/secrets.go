@@ -264,7 +264,7 @@ func (s *Secrets) pushBound(ctx context.Context, secretID string) error {
 	return nil
 }
 
-// pushLater notes a sandbox whose gateway does not know yet what its secrets
+// PushLater notes a sandbox whose gateway does not know yet what its secrets
 // are.
 func (s *Secrets) PushLater(id string) {
 	s.mu.Lock()
@@ -272,7 +272,7 @@ func (s *Secrets) PushLater(id string) {
 	s.unpushed[id] = true
 }
 
-// pushUnpushed tries again to tell those gateways.
+// PushUnpushed tries again to tell those gateways.
 func (s *Secrets) PushUnpushed(ctx context.Context) error {
 	s.mu.Lock()
 	late := s.unpushed

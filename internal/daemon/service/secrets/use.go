@@ -12,7 +12,7 @@ import (
 // UseLag is how much later than its time an event may be in the network log.
 const UseLag = 10 * time.Second
 
-// noteUse records when secrets were last used, by what the network logs of
+// NoteUse records when secrets were last used, by what the network logs of
 // running sandboxes say since it did so before. The janitor calls it now and
 // then, so a use just before the end of a sandbox may go unnoticed.
 func (s *Secrets) NoteUse(ctx context.Context) error {

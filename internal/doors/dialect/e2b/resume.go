@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/control"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -14,7 +15,13 @@ func (d *Door) awake(ctx context.Context, box *sandbox.Sandbox) (*sandbox.Sandbo
 	case box.State == sandbox.StateRunning:
 		return box, nil
 	case box.State == sandbox.StatePaused && box.Metadata[access.TagAutoResume] != "":
-		return d.cfg.Service.Resume(ctx, box.ID, sandbox.ResumeRequest{})
+		box, err := d.cfg.Service.Resume(ctx, box.ID, sandbox.ResumeRequest{})
+		if err != nil || box.ExpiresAt != nil {
+			return box, err
+		}
+		// The pause took the bound of its life away.
+		seconds := int64(control.DefaultTimeout)
+		return d.cfg.Service.Update(ctx, box.ID, sandbox.UpdateRequest{LifetimeSeconds: &seconds})
 	}
 	return nil, sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run")
 }

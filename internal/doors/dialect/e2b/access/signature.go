@@ -121,6 +121,9 @@ func (g *Gate) FindSigned(ctx context.Context, r *http.Request) (id string, _ sa
 	}
 	teams, left := map[string][]sandbox.Caller{}, maxSearch
 	for _, box := range boxes {
+		if err := ctx.Err(); err != nil {
+			return "", sandbox.Caller{}, err
+		}
 		holders, ok := teams[box.Team]
 		if !ok {
 			if holders, err = g.holders(ctx, box.Team); err != nil {

@@ -22,7 +22,7 @@ func (p *plane) connect(w http.ResponseWriter, r *http.Request, args []string) e
 	if err := decode(w, r, &body); err != nil {
 		return err
 	}
-	timeout := int64(timeoutV2)
+	timeout := int64(DefaultTimeout)
 	if body.Timeout != nil {
 		timeout = *body.Timeout
 	}
@@ -125,6 +125,12 @@ func (p *plane) pause(w http.ResponseWriter, r *http.Request, args []string) err
 	if _, err := p.cfg.Service.Pause(r.Context(), box.ID); err != nil {
 		return about(args[0], err)
 	}
+	if box.OnTimeout != sandbox.ActionPause {
+		// E2B keeps a paused sandbox until it is deleted; a lifetime would end it.
+		if _, err := p.setLifetime(r.Context(), box, 0, nil); err != nil {
+			return about(args[0], err)
+		}
+	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -212,7 +218,7 @@ func (p *plane) fork(w http.ResponseWriter, r *http.Request, args []string) erro
 	if err := decode(w, r, &body); err != nil {
 		return err
 	}
-	timeout, count := int64(timeoutV2), 1
+	timeout, count := int64(DefaultTimeout), 1
 	if body.Timeout != nil {
 		timeout = *body.Timeout
 	}

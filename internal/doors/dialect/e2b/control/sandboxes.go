@@ -12,11 +12,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The lifetimes, in seconds, of sandboxes whose creator says none.
-const (
-	timeoutV1 = 15
-	timeoutV2 = 300
-)
+// DefaultTimeout is the lifetime, in seconds, of a sandbox whose creator says none.
+const DefaultTimeout = 300
+
+// timeoutV1 is the same for those who call the old route.
+const timeoutV1 = 15
 
 // createBody describes a sandbox.
 type createBody struct {
@@ -70,7 +70,7 @@ func (p *plane) createV1(w http.ResponseWriter, r *http.Request, _ []string) err
 }
 
 func (p *plane) createV2(w http.ResponseWriter, r *http.Request, _ []string) error {
-	return p.create(w, r, timeoutV2)
+	return p.create(w, r, DefaultTimeout)
 }
 
 func (p *plane) create(w http.ResponseWriter, r *http.Request, timeout int64) error {

@@ -44,16 +44,21 @@ func (p *plane) upload(w http.ResponseWriter, r *http.Request) {
 	// An error is answered while the client still sends.
 	rc := http.NewResponseController(w)
 	_ = rc.EnableFullDuplex()
+	if r.ProtoMajor < 2 {
+		w.Header().Set("Connection", "close") // what is left of a body would be the next request
+	}
 	files, ok := p.receive(w, r)
 	if ok {
 		// A form ends before its body does. In full duplex, net/http must not meet
 		// the end of the body after the handler has returned: it would panic.
-		limits.Drain(w, r, drainTime)
+		if limits.Drain(w, r, drainTime) == nil {
+			w.Header().Del("Connection")
+		}
 		answer.JSON(w, http.StatusOK, files)
 		return
 	}
 	_ = rc.Flush()
-	limits.Drain(w, r, drainTime)
+	_ = limits.Drain(w, r, drainTime) // the client may be gone
 }
 
 // receive writes what a request brings. It answers the request if that fails.
