@@ -33,7 +33,7 @@ type ExecRequest struct {
 	Background bool `json:"background,omitempty"`
 	// DetachAfterMS detaches a command that has not ended after this time: the command
 	// goes on in the background, and the result has State running. 0 is never.
-	DetachAfterMS int64 `json:"handover_ms,omitempty"`
+	DetachAfterMS int64 `json:"detach_after_ms,omitempty"`
 	// KeepBytes is how much of each stream stays readable, its first and last
 	// halves: 1 to [MaxKeepBytes]. 0 is [DefaultKeepBytes] in the sandbox's
 	// memory and, of what is between them, [MaxJobOutputBytes] on its disk.
@@ -160,7 +160,7 @@ type AttachRequest struct {
 	StdoutOffset int64 `json:"stdout_offset,omitempty" query:"stdout_offset" doc:"The byte of standard output to begin at; absent is the first."`
 	StderrOffset int64 `json:"stderr_offset,omitempty" query:"stderr_offset" doc:"The byte of standard error to begin at; absent is the first."`
 	// DetachAfterMS stops streaming after this time; 0 is when the job exits.
-	DetachAfterMS int64 `json:"detach_ms,omitempty" query:"detach_ms" doc:"Stop streaming after this time; absent is when the job exits."`
+	DetachAfterMS int64 `json:"detach_after_ms,omitempty" query:"detach_after_ms" doc:"Stop streaming after this time; absent is when the job exits."`
 }
 
 // OutputRequest asks for a range of a job's kept output.

@@ -371,14 +371,14 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 				t.Errorf("%+v, %v", job, err)
 			}
 		},
-		"handover_ms": func(t *testing.T, d *covetest.Daemon) {
+		"detach_after_ms": func(t *testing.T, d *covetest.Daemon) {
 			longEnough(t, 300*time.Millisecond, func(n time.Duration) bool {
-				// It waits for a file, so that it cannot end before the handover.
+				// It waits for a file, so that it cannot end before it is detached.
 				res := run(t, d, sandbox.ExecRequest{
 					Shell: "echo early; until rm /tmp/go 2>/dev/null; do sleep 0.05; done; echo late", DetachAfterMS: n.Milliseconds(), TimeoutMS: 120_000,
 				})
 				if res.Job.State != sandbox.JobRunning || res.Stdout != "early\n" && res.Stdout != "" {
-					t.Errorf("at the handover: %+v, stdout %q", res.Job, res.Stdout)
+					t.Errorf("as it was detached: %+v, stdout %q", res.Job, res.Stdout)
 				}
 				d.Sh(t, one(t, d), "touch /tmp/go")
 				var out strings.Builder
@@ -386,7 +386,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 				if err != nil || job.ExitCode != 0 || out.String() != "early\nlate\n" {
 					t.Errorf("%+v, %v, wrote %q", job, err, out.String())
 				}
-				return res.Stdout != "" // or the shell had not begun at the handover
+				return res.Stdout != "" // or the shell had not begun as it was detached
 			})
 		},
 		"tag": func(t *testing.T, d *covetest.Daemon) {

@@ -349,7 +349,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 				t.Errorf("%+v", job)
 			}
 		},
-		"handover_ms": func(t *testing.T, w *harness) {
+		"detach_after_ms": func(t *testing.T, w *harness) {
 			w.create(sandbox.CreateRequest{Name: "x"})
 			job, err := w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "sleep 60", DetachAfterMS: 100}, nil)
 			must(t, err)
@@ -357,7 +357,7 @@ func TestExecEnforcedOrRefused(t *testing.T) {
 				t.Errorf("%+v", job)
 			}
 			if job, err = w.GetJob(asRed(t), "x", job.ID); err != nil || job.State != sandbox.JobRunning {
-				t.Errorf("after the handover: %+v, %v", job, err)
+				t.Errorf("after it was detached: %+v, %v", job, err)
 			}
 			// One that is handed over need not have an end.
 			job, err = w.Exec(asRed(t), "x", sandbox.ExecRequest{Shell: "sleep 60", TimeoutMS: -1, DetachAfterMS: 1}, nil)

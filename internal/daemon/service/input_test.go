@@ -152,8 +152,8 @@ func TestBadInput(t *testing.T) {
 		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.TimeoutMS = 600_001 })},
 		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.TimeoutMS = 1 << 62 })},
 		{"timeout_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.Background, r.TimeoutMS = true, -2 })},
-		{"handover_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.DetachAfterMS = -1 })},
-		{"handover_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.Background, r.DetachAfterMS = true, 5 })},
+		{"detach_after_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.DetachAfterMS = -1 })},
+		{"detach_after_ms", invalid, shell(func(r *sandbox.ExecRequest) { r.Background, r.DetachAfterMS = true, 5 })},
 		{"stdin", tooLarge, shell(func(r *sandbox.ExecRequest) { r.Stdin = make([]byte, 8<<20+1) })},
 		{"terminal", invalid, shell(func(r *sandbox.ExecRequest) { r.Terminal = &sandbox.TerminalSize{} })},
 		{"keep_bytes", invalid, shell(func(r *sandbox.ExecRequest) { r.KeepBytes = -1 })},
@@ -185,7 +185,7 @@ func TestBadInput(t *testing.T) {
 			_, err := w.Attach(ctx, "x", "job-1", sandbox.AttachRequest{StderrOffset: -1}, nil)
 			return err
 		}},
-		{"detach_ms", invalid, func() error {
+		{"detach_after_ms", invalid, func() error {
 			_, err := w.Attach(ctx, "x", "job-1", sandbox.AttachRequest{DetachAfterMS: -1}, nil)
 			return err
 		}},

@@ -150,7 +150,7 @@ func (s *Service) Attach(ctx context.Context, ref, job string, req sandbox.Attac
 		if req.StdoutOffset < 0 || req.StderrOffset < 0 {
 			return nil, validate.Errorf("an offset is negative; offsets start at 0")
 		}
-		if err := validate.Range("detach_ms", req.DetachAfterMS, 0, validate.MaxMillis); err != nil {
+		if err := validate.Range("detach_after_ms", req.DetachAfterMS, 0, validate.MaxMillis); err != nil {
 			return nil, err
 		}
 		j, err := h.client.Attach(c.Ctx, job, &req, (&sink{f: f}).event)

@@ -148,7 +148,7 @@ func (t *terminal) readRequest(parent context.Context) (sandbox.ExecRequest, err
 		return req, err
 	}
 	if req.Background || req.DetachAfterMS != 0 {
-		return req, sandbox.Errorf(sandbox.CodeInvalid, "a terminal's command ends with its connection; leave out background and handover_ms")
+		return req, sandbox.Errorf(sandbox.CodeInvalid, "a terminal's command ends with its connection; leave out background and detach_after_ms")
 	}
 	req.Background = true
 	if req.KeepBytes == 0 {

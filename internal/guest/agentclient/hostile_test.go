@@ -407,7 +407,7 @@ func TestSilence(t *testing.T) {
 			_, err := c.Exec(ctx, "job-1", &sandbox.ExecRequest{Shell: "x", TimeoutMS: 5000}, nil)
 			return err
 		}},
-		"exec with a handover": {time.Second + grace, func(ctx context.Context, c *Client) error {
+		"exec that is detached": {time.Second + grace, func(ctx context.Context, c *Client) error {
 			_, err := c.Exec(ctx, "job-1", &sandbox.ExecRequest{Shell: "x", TimeoutMS: 5000, DetachAfterMS: 1000}, nil)
 			return err
 		}},

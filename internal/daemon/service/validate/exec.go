@@ -97,9 +97,9 @@ func command(req *sandbox.ExecRequest) error {
 
 func execTimes(req *sandbox.ExecRequest) error {
 	if req.Background && req.DetachAfterMS != 0 {
-		return Errorf("handover_ms is for foreground commands; leave it out with background")
+		return Errorf("detach_after_ms is for foreground commands; leave it out with background")
 	}
-	if err := Range("handover_ms", req.DetachAfterMS, 0, MaxMillis); err != nil {
+	if err := Range("detach_after_ms", req.DetachAfterMS, 0, MaxMillis); err != nil {
 		return err
 	}
 	longest := sandbox.MaxExecTimeout.Milliseconds()

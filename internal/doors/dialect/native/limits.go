@@ -11,20 +11,20 @@ import (
 // leftOut are members of the domain's types that the tools do not have, by
 // "Type.member", with the reason.
 var leftOut = map[string]string{
-	"CreateRequest.namespace":   "the client's configuration says it",
-	"ListRequest.namespace":     "the client's configuration says it",
-	"StatsRequest.namespace":    "the client's configuration says it",
-	"snapshotView.namespace":    "it is the same for all that a client sees",
-	"ExecRequest.open_stdin":    "input goes over a connection of its own, which the REST API has",
-	"ExecRequest.terminal":      "a terminal needs a connection of its own, which the REST API has",
-	"ExecRequest.handover_ms":   "the server decides how long a call may last",
-	"ExecRequest.tag":           "models find jobs by their ids",
-	"ExecRequest.keep_bytes":    "results are bounded, and job_get reads the rest",
-	"ExecRequest.code":          "run_code has it",
-	"RunCodeRequest.keep_bytes": "results are bounded",
-	"Webhook.headers":           "models have no use for it",
-	"Webhook.format":            "it is for another product's clients",
-	"TemplateSpec.resources":    "they are arguments of their own",
+	"CreateRequest.namespace":     "the client's configuration says it",
+	"ListRequest.namespace":       "the client's configuration says it",
+	"StatsRequest.namespace":      "the client's configuration says it",
+	"snapshotView.namespace":      "it is the same for all that a client sees",
+	"ExecRequest.open_stdin":      "input goes over a connection of its own, which the REST API has",
+	"ExecRequest.terminal":        "a terminal needs a connection of its own, which the REST API has",
+	"ExecRequest.detach_after_ms": "the server decides how long a call may last",
+	"ExecRequest.tag":             "models find jobs by their ids",
+	"ExecRequest.keep_bytes":      "results are bounded, and job_get reads the rest",
+	"ExecRequest.code":            "run_code has it",
+	"RunCodeRequest.keep_bytes":   "results are bounded",
+	"Webhook.headers":             "models have no use for it",
+	"Webhook.format":              "it is for another product's clients",
+	"TemplateSpec.resources":      "they are arguments of their own",
 }
 
 // limit restricts what a value of a schema's type may be.
