@@ -63,8 +63,8 @@ type Provider struct {
 	builtins map[string]definition
 	debian   source
 	layers   *layerStore
-	// bootstraps are shared by builds.
-	bootstraps bootstraps
+	// bootstraps are shared by builds that need the same Debian, by [chainKey].
+	bootstraps flights[string, *manifest]
 
 	registries *oci.Registries
 	allowPaths []string
@@ -97,7 +97,8 @@ func New(cfg Config) (*Provider, error) {
 		dir: cfg.Dir, log: cfg.Log, own: os.Geteuid() == 0,
 		debian: &debianSource{machine: "/"},
 		recent: recent, building: map[string]time.Time{}, failed: map[string]failure{}, used: map[string]time.Time{},
-		shapes: map[string]sandbox.Resources{},
+		shapes:     map[string]sandbox.Resources{},
+		bootstraps: flights[string, *manifest]{joined: "another build makes the same Debian, which this one waits for"},
 	}
 	if p.log == nil {
 		p.log = slog.Default()

@@ -45,8 +45,9 @@ type layerStore struct {
 	// limits of one layer
 	maxBytes, maxEntries int64
 
+	pulls flights[pullKey, layerInfo]
+
 	mu      sync.Mutex
-	pulls   map[pullKey]*pull    // under mu
 	used    map[string]time.Time // under mu: when a layer was last asked for
 	unpacks int                  // under mu: how many were unpacked, for tests
 }
@@ -67,16 +68,6 @@ type openLayer func(ctx context.Context) (io.ReadCloser, error)
 // pullKey is what makes two pulls one: the layer, and who gives it. One who
 // gives something else, or never ends, fails those who ask there, and nobody else.
 type pullKey struct{ digest, from string }
-
-// pull is a layer on its way. Whoever wants it waits for it; it is given up
-// when nobody does any more.
-type pull struct {
-	waiters int // under the store's mu
-	cancel  context.CancelFunc
-	done    chan struct{}
-	info    layerInfo
-	err     error
-}
 
 // addLayer makes sure that a layer is in place. want is its digest, or "" if
 // only the stream can tell: one that turns out to be there already costs
@@ -154,8 +145,7 @@ func (s *layerStore) sweep() {
 func newLayerStore(dir string, own bool, log *slog.Logger) (*layerStore, error) {
 	s := &layerStore{
 		dir: filepath.Join(dir, "layers"), tmp: filepath.Join(dir, "tmp"), own: own, log: log,
-		maxBytes: maxTreeBytes, maxEntries: maxTreeEntries,
-		pulls: map[pullKey]*pull{}, used: map[string]time.Time{},
+		maxBytes: maxTreeBytes, maxEntries: maxTreeEntries, used: map[string]time.Time{},
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open layers: %w", err)
@@ -177,66 +167,14 @@ func (s *layerStore) look(digest string) (layerInfo, error) {
 
 // get returns a layer by its digest, from the stream if it is not there.
 func (s *layerStore) get(ctx context.Context, want pullKey, open openLayer) (layerInfo, error) {
-	for {
-		info, err := s.look(want.digest)
-		if err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return info, err
-		}
-		pl := s.join(ctx, want, open)
-		select {
-		case <-pl.done:
-		case <-ctx.Done():
-		}
-		s.leave(pl)
-		if err := ctx.Err(); err != nil {
-			return layerInfo{}, context.Cause(ctx)
-		}
-		if errors.Is(pl.err, errGivenUp) {
-			continue // by the others, just before we came
-		}
-		return pl.info, pl.err
+	info, err := s.look(want.digest)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return info, err
 	}
-}
-
-var errGivenUp = errors.New("nobody waited for the layer any more")
-
-// join returns the pull of a layer, which it starts if there is none.
-func (s *layerStore) join(ctx context.Context, want pullKey, open openLayer) *pull {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if pl, ok := s.pulls[want]; ok {
-		pl.waiters++
-		return pl
-	}
-	// It outlives whoever began it if others want it too.
-	pctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	pl := &pull{waiters: 1, cancel: cancel, done: make(chan struct{})}
-	s.pulls[want] = pl
-	go func() {
-		defer cancel()
-		info, err := s.unpack(pctx, want.digest, open)
-		if err != nil && pctx.Err() != nil {
-			err = errGivenUp
-		}
-		s.mu.Lock()
-		pl.info, pl.err = info, err
-		delete(s.pulls, want)
-		s.mu.Unlock()
-		close(pl.done)
-	}()
-	return pl
-}
-
-// leave ends the wait for a pull; that of the last one ends the pull.
-func (s *layerStore) leave(pl *pull) {
-	s.mu.Lock()
-	pl.waiters--
-	last := pl.waiters == 0
-	s.mu.Unlock()
-	if last {
-		pl.cancel()
-		<-pl.done // so that nothing of it is left when the caller returns
-	}
+	quiet := func(string, float64, string) {}
+	return s.pulls.get(ctx, want, quiet, func(ctx context.Context, _ reporter) (layerInfo, error) {
+		return s.unpack(ctx, want.digest, open)
+	})
 }
 
 // hold keeps layers from being collected for a while, if they are there.
@@ -258,7 +196,7 @@ func (s *layerStore) throwOut(trash string, keep map[string]bool, since time.Tim
 		return err
 	}
 	coming := map[string]bool{}
-	for k := range s.pulls {
+	for _, k := range s.pulls.keys() {
 		coming[k.digest] = true
 	}
 	for _, e := range entries {

@@ -384,9 +384,12 @@ func TestPulledOnce(t *testing.T) {
 		})
 	}
 	waiting := func() int {
-		p.layers.mu.Lock()
-		defer p.layers.mu.Unlock()
-		return p.layers.pulls[pullKey{digestOf(data), ""}].waiters
+		p.layers.pulls.mu.Lock()
+		defer p.layers.pulls.mu.Unlock()
+		pull := p.layers.pulls.running[pullKey{digestOf(data), ""}]
+		pull.mu.Lock()
+		defer pull.mu.Unlock()
+		return len(pull.waiting)
 	}
 	await := func(want int) {
 		t.Helper()
