@@ -24,17 +24,30 @@ func furnish(t *tree, shell string) error {
 			return err
 		}
 	}
+	if err := nameMachine(t); err != nil {
+		return err
+	}
+	return addUser(t, shell)
+}
+
+// nameMachine writes the files that name the machine and its resolver, in place
+// of what is there.
+func nameMachine(t *tree) error {
 	for _, f := range []struct{ path, content string }{
 		{"etc/hostname", "sandbox\n"},
 		{"etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"},
-		// The gateway that the sandbox's own cell provides.
-		{"etc/resolv.conf", "nameserver 169.254.77.1\n"},
+		{"etc/resolv.conf", "nameserver 169.254.77.1\n"}, // the gateway in the sandbox's cell
 	} {
+		if t.has(f.path, 'd') {
+			if err := t.removeAll(f.path); err != nil {
+				return err
+			}
+		}
 		if err := t.put(f.path, root, f.content); err != nil {
 			return err
 		}
 	}
-	return addUser(t, shell)
+	return nil
 }
 
 // addUser adds the default user and group to the account files, after taking

@@ -16,7 +16,7 @@ import (
 // aptLog follows what mmdebstrap, apt and dpkg print and tells from it how far
 // the build is.
 type aptLog struct {
-	report func(step string, fraction float64, log string)
+	report reporter
 
 	mu       sync.Mutex
 	phase    int         // under mu: index into phases, -1 before the first
@@ -59,7 +59,7 @@ var (
 // noSpace is how tar, dpkg and apt say that the disk is full.
 var noSpace = regexp.MustCompile(`No space left on device|Disk quota exceeded|You don't have enough free space in `)
 
-func newAptLog(report func(string, float64, string)) *aptLog {
+func newAptLog(report reporter) *aptLog {
 	return &aptLog{report: report, phase: -1, step: "starting"}
 }
 

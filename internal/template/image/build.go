@@ -147,53 +147,69 @@ func (p *Provider) run(ctx context.Context, plan *Plan, sink func(sandbox.BuildE
 	return t, nil
 }
 
-// make makes a root of a definition. The result is written nowhere yet, but its
-// content is in place.
-func (p *Provider) make(ctx context.Context, def definition, report func(string, float64, string)) (m *manifest, err error) {
-	err = p.inScratch(def.name, func(dir string) error {
-		m, err = p.makeIn(ctx, dir, def, report)
-		return err
+// make builds the root of a definition and puts its content in place. No record
+// names the result yet.
+func (p *Provider) make(ctx context.Context, def definition, report reporter) (*manifest, error) {
+	j := &job{def: def, report: report}
+	digest, err := p.makeRoot(def.name, j, func() error {
+		if err := def.source.build(ctx, j); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		report("finishing", 0.97, "")
+		return nil
 	})
-	if err != nil {
-		return nil, explain(err)
-	}
-	return m, nil
-}
-
-func (p *Provider) makeIn(ctx context.Context, dir string, def definition, report func(string, float64, string)) (*manifest, error) {
-	content := filepath.Join(dir, "rootfs")
-	if err := os.Mkdir(content, 0o700); err != nil {
-		return nil, err
-	}
-	t, err := newTree(content, p.own)
-	if err != nil {
-		return nil, err
-	}
-	defer t.close()
-	j := &job{def: def, dir: dir, tree: t, report: report}
-	if err := def.source.build(ctx, j); err != nil {
-		return nil, err
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	report("finishing", 0.97, "")
-	digest, err := t.finish()
-	if err == nil {
-		err = t.sync()
-	}
 	if err != nil {
 		return nil, err
 	}
 	env := maps.Clone(def.env)
 	maps.Copy(env, j.env)
-	m := &manifest{
+	return &manifest{
 		Version: manifestVersion, Name: def.name, Description: def.description, Source: def.source.kind(),
-		Digest: contentDigest(digest, j), SizeBytes: t.bytes, BuiltAt: time.Now().UTC(),
+		Digest: digest, SizeBytes: j.tree.bytes, BuiltAt: time.Now().UTC(),
 		User: cmp.Or(j.user, userName), WorkDir: cmp.Or(j.workDir, workDir), Env: env, Packages: def.packages, Ports: j.ports,
 		Binds: j.binds, Stamp: j.stamp, Notes: j.notes, Layers: j.layers,
+	}, nil
+}
+
+// makeRoot gives a job a directory of its own and an empty tree for fill to fill,
+// and puts the root in place. When it fails, nothing is left.
+func (p *Provider) makeRoot(name string, j *job, fill func() error) (digest string, err error) {
+	if j.dir, err = os.MkdirTemp(filepath.Join(p.dir, "tmp"), name+"-"); err != nil {
+		return "", explain(fmt.Errorf("start build: %w", err))
 	}
-	return m, p.adopt(content, m.Digest)
+	unlock, err := lockDir(j.dir)
+	if err != nil {
+		return "", explain(errors.Join(fmt.Errorf("start build: %w", err), os.Remove(j.dir)))
+	}
+	defer func() {
+		if derr := discard(j.dir); derr != nil {
+			p.log.Warn("remove build directory", "directory", j.dir, "error", derr)
+		}
+		unlock()
+	}()
+	content := filepath.Join(j.dir, "rootfs")
+	err = os.Mkdir(content, 0o700)
+	if err == nil {
+		j.tree, err = newTree(content, p.own)
+	}
+	if err != nil {
+		return "", explain(err)
+	}
+	defer j.tree.close()
+	if err = fill(); err == nil {
+		digest, err = j.tree.finish()
+	}
+	if err == nil {
+		err = j.tree.sync()
+	}
+	if err == nil {
+		digest = contentDigest(digest, j)
+		err = p.adopt(content, digest)
+	}
+	return digest, explain(err)
 }
 
 // adopt moves finished content to its place; content that is there already is

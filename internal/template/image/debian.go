@@ -190,20 +190,17 @@ force-unsafe-io
 // tell how the template was built: mirrors and proxies, perhaps with passwords.
 func skipped(p string) bool {
 	switch {
-	case strings.HasPrefix(p, "usr/share/man/"), strings.HasPrefix(p, "usr/share/info/"):
+	case strings.HasPrefix(p, "usr/share/man/"), strings.HasPrefix(p, "usr/share/info/"), strings.HasPrefix(p, "dev/"),
+		strings.HasPrefix(p, "etc/apt/sources.list"), strings.HasPrefix(p, "etc/apt/auth.conf"):
 		return true
 	case strings.HasPrefix(p, "usr/share/locale/"):
 		return p != "usr/share/locale/locale.alias"
 	case strings.HasPrefix(p, "usr/share/doc/"):
 		return strings.Count(p, "/") > 3 && !(strings.Count(p, "/") == 4 && strings.HasSuffix(p, "/copyright"))
-	case p == "etc/dpkg/dpkg.cfg.d/99mmdebstrap":
-		return true
-	case strings.HasPrefix(p, "dev/"), strings.HasPrefix(p, "etc/apt/sources.list"), strings.HasPrefix(p, "etc/apt/auth.conf"):
-		return true
-	case p == "etc/apt/apt.conf.d/99mmdebstrap", p == "etc/machine-id", strings.HasPrefix(p, "var/log/") && strings.Count(p, "/") == 2 && strings.HasSuffix(p, ".log"):
-		return true
+	case strings.HasPrefix(p, "var/log/"):
+		return strings.Count(p, "/") == 2 && strings.HasSuffix(p, ".log")
 	}
-	return false
+	return p == "etc/dpkg/dpkg.cfg.d/99mmdebstrap" || p == "etc/apt/apt.conf.d/99mmdebstrap" || p == "etc/machine-id"
 }
 
 // graceful is how long mmdebstrap may take to clean up when it is told to end.

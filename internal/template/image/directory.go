@@ -19,7 +19,7 @@ import (
 )
 
 // checkPath looks at the form of a path of the server.
-func (p *Provider) checkPath(file string) error {
+func checkPath(file string) error {
 	if len(file) > sandbox.MaxPathBytes || !filepath.IsAbs(file) || strings.ContainsRune(file, 0) {
 		return sandbox.Errorf(sandbox.CodeInvalid, "%.200q is not an absolute path on the server; give one", file)
 	}
@@ -34,7 +34,7 @@ func (p *Provider) openAllowed(file string) (*os.File, error) {
 	clean := filepath.Clean(file)
 	for _, allowed := range p.allowPaths {
 		rel, err := filepath.Rel(allowed, clean)
-		if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+		if err != nil || !filepath.IsLocal(rel) {
 			continue
 		}
 		f, err := openBelow(allowed, rel)
@@ -60,7 +60,7 @@ func (p *Provider) isState(f *os.File) bool {
 	}
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	rel, rerr := filepath.Rel(p.stateDir, name)
-	return err != nil || rerr == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+	return err != nil || rerr == nil && filepath.IsLocal(rel)
 }
 
 func openBelow(dir, rel string) (*os.File, error) {
@@ -83,7 +83,7 @@ type directorySource struct {
 }
 
 func newDirectorySource(p *Provider, dir string) (source, error) {
-	return &directorySource{p, dir}, p.checkPath(dir)
+	return &directorySource{p, dir}, checkPath(dir)
 }
 
 func (*directorySource) kind() string { return "directory" }

@@ -72,7 +72,7 @@ func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error)
 		defer p.mu.Unlock()
 		delete(p.building, name)
 		if code := sandbox.CodeOf(err); err != nil && code != sandbox.CodeCancelled {
-			p.failed[name] = failure{reason: sandbox.MessageOf(err)}
+			p.failed[name] = sandbox.MessageOf(err)
 		} else {
 			delete(p.shapes, name)
 		}
@@ -81,7 +81,7 @@ func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error)
 
 // Base makes the root that a plan's spec begins with, unless it begins with a
 // snapshot. Anew has Debian and the like fetched again.
-func (p *Provider) Base(ctx context.Context, plan *Plan, report func(step string, fraction float64, log string)) (*Foundation, error) {
+func (p *Provider) Base(ctx context.Context, plan *Plan, report reporter) (*Foundation, error) {
 	spec, anew := &plan.Spec, plan.Anew
 	switch from := spec.From; {
 	case from.Host:
@@ -208,37 +208,19 @@ func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open f
 	} else if err != nil {
 		return nil, err
 	}
-	m := &manifest{Version: manifestVersion, Name: "step", BuiltAt: time.Now().UTC(), Binds: slices.Clone(b.Root.Binds)}
-	err := p.inScratch("step", func(dir string) error {
+	// With binds, the digest covers the base too.
+	j := &job{binds: slices.Clone(b.Root.Binds), stamp: b.Root.Digest}
+	digest, err := p.makeRoot("step", j, func() error {
 		layer, err := p.addLayer(ctx, "", "", open)
 		if err != nil {
 			return err
 		}
-		content := filepath.Join(dir, "rootfs")
-		if err := os.Mkdir(content, 0o700); err != nil {
-			return err
-		}
-		t, err := newTree(content, p.own)
-		if err != nil {
-			return err
-		}
-		defer t.close()
-		if err := p.compose(ctx, t, base{digest: b.Root.Digest, dir: b.Root.Dir}, []string{layer.Digest}, nil); err != nil {
-			return err
-		}
-		digest, err := t.finish()
-		if err == nil {
-			err = t.sync()
-		}
-		if err != nil {
-			return err
-		}
-		m.Digest, m.SizeBytes = contentDigest(digest, &job{binds: b.Root.Binds, stamp: b.Root.Digest}), t.bytes
-		return p.adopt(content, m.Digest)
+		return p.compose(ctx, j.tree, base{digest: b.Root.Digest, dir: b.Root.Dir}, []string{layer.Digest}, nil)
 	})
 	if err != nil {
-		return nil, explain(err)
+		return nil, err
 	}
+	m := &manifest{Version: manifestVersion, Name: "step", BuiltAt: time.Now().UTC(), Binds: j.binds, Digest: digest, SizeBytes: j.tree.bytes}
 	if key != "" {
 		p.keep(key, m)
 	}
@@ -296,25 +278,6 @@ func orElse(a, b map[string]string) map[string]string {
 		return maps.Clone(a)
 	}
 	return maps.Clone(b)
-}
-
-// inScratch gives f a directory of its own, which is gone afterwards.
-func (p *Provider) inScratch(name string, f func(dir string) error) error {
-	dir, err := os.MkdirTemp(filepath.Join(p.dir, "tmp"), name+"-")
-	if err != nil {
-		return fmt.Errorf("start build: %w", err)
-	}
-	unlock, err := lockDir(dir)
-	if err != nil {
-		return errors.Join(fmt.Errorf("start build: %w", err), os.Remove(dir))
-	}
-	defer func() {
-		if derr := discard(dir); derr != nil {
-			p.log.Warn("remove build directory", "directory", dir, "error", derr)
-		}
-		unlock()
-	}()
-	return f(dir)
 }
 
 // AptSettings are how this machine's own apt reaches Debian's mirrors: the text

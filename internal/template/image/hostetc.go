@@ -230,16 +230,12 @@ func (h *hostSource) accounts(t *tree, shell string) error {
 		{"etc/sudoers", 0o440, "Defaults env_reset\nDefaults secure_path=\"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\"\nroot ALL=(ALL:ALL) ALL\n@includedir /etc/sudoers.d\n"},
 		{"etc/pam.d/other", 0o644, "auth required pam_permit.so\naccount required pam_permit.so\npassword required pam_permit.so\nsession required pam_permit.so\n"},
 	}
-	if !t.has("etc/profile", 'f') {
-		files = append(files, struct {
-			path    string
-			mode    uint32
-			content string
-		}{"etc/profile", 0o644, "for f in /etc/profile.d/*.sh; do [ -r \"$f\" ] && . \"$f\"; done\nunset f\n"})
-	}
 	errs := []error{t.mkdir("etc/sudoers.d", meta{mode: 0o750})}
 	for _, f := range files {
 		errs = append(errs, t.put(f.path, meta{mode: f.mode}, f.content))
+	}
+	if !t.has("etc/profile", 'f') {
+		errs = append(errs, t.put("etc/profile", root, "for f in /etc/profile.d/*.sh; do [ -r \"$f\" ] && . \"$f\"; done\nunset f\n"))
 	}
 	return errors.Join(errs...)
 }

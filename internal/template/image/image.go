@@ -78,9 +78,9 @@ type Provider struct {
 
 	mu       sync.Mutex
 	building map[string]time.Time // under mu: when the builds began that run
-	failed   map[string]failure   // under mu: why the newest build of a name failed
-	// shapes are the resources that builds were claimed with, of names in
-	// building or failed. Under mu.
+	failed   map[string]string    // under mu: why the newest build of a name failed
+	// shapes are the resources that builds were claimed with, of all names in
+	// building and failed. Under mu.
 	shapes  map[string]sandbox.Resources
 	used    map[string]time.Time // under mu: when a digest was last handed out; see [Provider.hold]
 	aliases map[string]string    // under mu: NAME or NAME@N by alias; replaced, not changed
@@ -88,15 +88,13 @@ type Provider struct {
 	publishing sync.Mutex // held to change the versions of templates, before mu
 }
 
-type failure struct{ reason string }
-
 // New opens the templates kept in a directory and removes what crashed builds
 // have left there.
 func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		dir: cfg.Dir, log: cfg.Log, own: os.Geteuid() == 0,
 		debian: &debianSource{machine: "/"},
-		recent: recent, building: map[string]time.Time{}, failed: map[string]failure{}, used: map[string]time.Time{},
+		recent: recent, building: map[string]time.Time{}, failed: map[string]string{}, used: map[string]time.Time{},
 		shapes:     map[string]sandbox.Resources{},
 		bootstraps: flights[string, *manifest]{joined: "another build makes the same Debian, which this one waits for"},
 	}
@@ -158,14 +156,9 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 		byName[m.Name] = m.template()
 	}
 	p.mu.Lock()
-	for name := range p.failed {
+	for name, shape := range p.shapes {
 		if _, ok := byName[name]; !ok {
-			byName[name] = unbuilt(name, p.shapes[name])
-		}
-	}
-	for name := range p.building {
-		if _, ok := byName[name]; !ok {
-			byName[name] = unbuilt(name, p.shapes[name])
+			byName[name] = unbuilt(name, shape)
 		}
 	}
 	p.mu.Unlock()
@@ -224,9 +217,9 @@ func (p *Provider) status(t sandbox.Template) sandbox.Template {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t.Aliases = p.aliasesOf(t.Name)
-	f, failed := p.failed[t.Name]
+	reason, failed := p.failed[t.Name]
 	if failed {
-		t.Reason = f.reason
+		t.Reason = reason
 	}
 	switch {
 	case t.State == sandbox.TemplateReady:

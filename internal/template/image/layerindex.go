@@ -67,12 +67,7 @@ var bootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// readLayerInfo returns what is in a layer's directory, or [fs.ErrNotExist].
-func readLayerInfo(dir string) (layerInfo, error) {
-	r, err := readLayerRecord(dir)
-	return r.layerInfo, err
-}
-
+// readLayerRecord returns what is in a layer's directory, or [fs.ErrNotExist].
 func readLayerRecord(dir string) (r layerInfoRecord, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, layerInfoFile))
 	if err != nil {

@@ -162,7 +162,8 @@ func (s *layerStore) look(digest string) (layerInfo, error) {
 	s.mu.Lock()
 	s.used[digest] = time.Now()
 	s.mu.Unlock()
-	return readLayerInfo(s.layerDir(digest))
+	r, err := readLayerRecord(s.layerDir(digest))
+	return r.layerInfo, err
 }
 
 // get returns a layer by its digest, from the stream if it is not there.

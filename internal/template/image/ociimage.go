@@ -49,7 +49,7 @@ func newArchiveSource(p *Provider, file string) (source, error) {
 	if validUpload.MatchString(file) {
 		return &archiveSource{p, file}, nil
 	}
-	return &archiveSource{p, file}, p.checkPath(file)
+	return &archiveSource{p, file}, checkPath(file)
 }
 
 func (*archiveSource) kind() string { return "archive" }
@@ -188,12 +188,10 @@ func (pu *puller) pull(ctx context.Context, i int, l *oci.Layer) error {
 			return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("layer %d of the image cannot be had: the connection broke %d times; try again", i+1, attempt))
 		}
 		pu.j.report("downloading", pu.fraction(), fmt.Sprintf("layer %d of %d: the connection broke; trying again", i+1, len(pu.sizes)))
-		wait := time.NewTimer(pu.p.pullWait * time.Duration(attempt))
 		select {
 		case <-ctx.Done():
-		case <-wait.C:
+		case <-time.After(pu.p.pullWait * time.Duration(attempt)):
 		}
-		wait.Stop()
 	}
 }
 
@@ -233,13 +231,10 @@ func furnishImage(t *tree, wd string) error {
 	if err := t.mkdir("tmp", meta{mode: 0o1777}); err != nil {
 		return err
 	}
-	if wd == "" {
-		wd = workDir
-	}
 	for _, d := range []struct {
 		path string
 		mode uint32
-	}{{"run", 0o755}, {"var", 0o755}, {"var/tmp", 0o1777}, {"root", 0o700}, {"etc", 0o755}, {workDir[1:], 0o777}, {strings.TrimPrefix(wd, "/"), 0o755}} {
+	}{{"run", 0o755}, {"var", 0o755}, {"var/tmp", 0o1777}, {"root", 0o700}, {"etc", 0o755}, {workDir[1:], 0o777}, {strings.TrimPrefix(cmp.Or(wd, workDir), "/"), 0o755}} {
 		if err := t.ensureDir(d.path, d.mode); err != nil {
 			return err
 		}
@@ -247,21 +242,7 @@ func furnishImage(t *tree, wd string) error {
 	if !t.has("etc", 'd') {
 		return fmt.Errorf("%w: /etc is not a directory", errHostile)
 	}
-	for _, f := range []struct{ path, content string }{
-		{"etc/hostname", "sandbox\n"},
-		{"etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"},
-		{"etc/resolv.conf", "nameserver 169.254.77.1\n"}, // the sandbox's own gateway
-	} {
-		if t.has(f.path, 'd') {
-			if err := t.removeAll(f.path); err != nil {
-				return err
-			}
-		}
-		if err := t.put(f.path, root, f.content); err != nil {
-			return err
-		}
-	}
-	return nil
+	return nameMachine(t)
 }
 
 // imageRoot names the user of an image that says nothing of it, who is root.

@@ -21,11 +21,9 @@ type source interface {
 type job struct {
 	def definition
 	// dir is the build's own directory, removed afterwards.
-	dir  string
-	tree *tree
-	// report tells how it goes: the step, a fraction of the whole or -1, and a
-	// line for the log or "".
-	report func(step string, fraction float64, log string)
+	dir    string
+	tree   *tree
+	report reporter
 	// The rest is for build to set.
 	binds []engine.Bind
 	env   map[string]string // added to the definition's
