@@ -51,7 +51,8 @@ func OpenArchive(ctx context.Context, file *os.File, scratch string) (_ *Image, 
 		if err != nil {
 			return nil, err
 		}
-		return closeWith(fromParts(ctx, dirParts{root}))(root.Close)
+		img, err := fromParts(ctx, dirParts{root})
+		return closeWith(img, err, root.Close)
 	}
 	if !info.Mode().IsRegular() {
 		file.Close()
@@ -67,18 +68,18 @@ func OpenArchive(ctx context.Context, file *os.File, scratch string) (_ *Image, 
 		plain.Close()
 		return nil, err
 	}
-	return closeWith(fromParts(ctx, p))(plain.Close)
+	img, err := fromParts(ctx, p)
+	return closeWith(img, err, plain.Close)
 }
 
-// closeWith makes the image let go of what it was read from.
-func closeWith(img *Image, err error) func(closer func() error) (*Image, error) {
-	return func(closer func() error) (*Image, error) {
-		if err != nil {
-			return nil, errors.Join(err, closer())
-		}
-		img.close = closer
-		return img, nil
+// closeWith has img.Close call closer. If err is set, there is no image, and
+// closer is called at once.
+func closeWith(img *Image, err error, closer func() error) (*Image, error) {
+	if err != nil {
+		return nil, errors.Join(err, closer())
 	}
+	img.close = closer
+	return img, nil
 }
 
 // plainArchive returns a file that holds the archive not compressed: the same,
@@ -138,7 +139,6 @@ type measured struct {
 	n  int64
 }
 
-// Read implements [io.Reader].
 func (m *measured) Read(p []byte) (int, error) {
 	n, err := m.r.Read(p)
 	if m.n += int64(n); swollen(m.in.n, m.n) {
@@ -330,40 +330,26 @@ func fromDocker(p parts, manifest []byte) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(conf.RootFS.DiffIDs) != len(m.Layers) {
-		return nil, bad("its configuration names %d layers, its manifest %d", len(conf.RootFS.DiffIDs), len(m.Layers))
-	}
-	img := &Image{}
-	if img.Config, err = settings(&conf.Config); err != nil {
+	img, err := newImage(conf, len(m.Layers))
+	if err != nil {
 		return nil, err
 	}
 	for i, name := range m.Layers {
-		diff, err := diffID(conf.RootFS.DiffIDs[i])
-		if err != nil {
-			return nil, err
-		}
-		_, size, err := openClosed(p, name)
+		r, size, err := p.open(name)
 		if err != nil {
 			return nil, missing(err, name)
 		}
+		r.Close()
 		if size > maxStored {
 			return nil, bad("a layer has %d bytes; at most %d are read", size, int64(maxStored))
 		}
-		img.Layers = append(img.Layers, Layer{DiffID: diff, Size: size, open: func(context.Context) (io.ReadCloser, error) {
+		l := &img.Layers[i]
+		l.Size, l.open = size, func(context.Context) (io.ReadCloser, error) {
 			r, _, err := p.open(name)
 			return r, err
-		}})
+		}
 	}
 	return img, nil
-}
-
-// openClosed tells whether a part is there.
-func openClosed(p parts, name string) (string, int64, error) {
-	r, size, err := p.open(name)
-	if err == nil {
-		r.Close()
-	}
-	return name, size, err
 }
 
 func missing(err error, name string) error {

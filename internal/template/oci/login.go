@@ -36,7 +36,6 @@ type loginGuard struct {
 	login    *sandbox.RegistryLogin
 }
 
-// RoundTrip implements [http.RoundTripper].
 func (g *loginGuard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if g.hasLogin(req) && !sameOwner(g.registry, req.URL.Host) {
 		return nil, errLogin
@@ -84,10 +83,8 @@ type loginError struct {
 	err  error
 }
 
-// Error returns the text.
 func (e *loginError) Error() string { return e.text }
 
-// Unwrap returns the error.
 func (e *loginError) Unwrap() error { return e.err }
 
 // hideLogin is what a caller is told of an error, without the login in what the

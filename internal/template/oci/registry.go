@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -42,15 +43,8 @@ func New(cfg Config) (*Registries, error) {
 	if cfg.Keychain == nil {
 		cfg.Keychain = authn.DefaultKeychain
 	}
-	if cfg.UserAgent == "" {
-		cfg.UserAgent = "cove"
-	}
-	if cfg.Backoff == 0 {
-		cfg.Backoff = time.Second
-	}
-	if cfg.Stall == 0 {
-		cfg.Stall = time.Minute
-	}
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "cove")
+	cfg.Backoff, cfg.Stall = cmp.Or(cfg.Backoff, time.Second), cmp.Or(cfg.Stall, time.Minute)
 	r := &Registries{cfg: cfg, mirrors: map[string][]string{}, private: map[string]bool{}, insecure: map[string]bool{}}
 	for _, h := range cfg.Insecure {
 		r.insecure[strings.ToLower(h)], r.private[strings.ToLower(h)] = true, true

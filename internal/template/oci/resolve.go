@@ -145,13 +145,11 @@ func fromManifest(ctx context.Context, c content, d v1.Descriptor, data []byte) 
 	if err != nil {
 		return nil, err
 	}
-	if len(conf.RootFS.DiffIDs) != len(m.Layers) {
-		return nil, bad("its configuration names %d layers, its manifest %d", len(conf.RootFS.DiffIDs), len(m.Layers))
-	}
-	img := &Image{Digest: d.Digest.String()}
-	if img.Config, err = settings(&conf.Config); err != nil {
+	img, err := newImage(conf, len(m.Layers))
+	if err != nil {
 		return nil, err
 	}
+	img.Digest = d.Digest.String()
 	for i, l := range m.Layers {
 		if err := checkDescriptor(l, maxStored); err != nil {
 			return nil, err
@@ -159,20 +157,30 @@ func fromManifest(ctx context.Context, c content, d v1.Descriptor, data []byte) 
 		if !l.MediaType.IsDistributable() && l.MediaType != "" || strings.Contains(string(l.MediaType), "encrypted") {
 			return nil, bad("a layer is a %.80q, which cannot be unpacked", string(l.MediaType))
 		}
-		diff, err := diffID(conf.RootFS.DiffIDs[i])
-		if err != nil {
-			return nil, err
-		}
-		img.Layers = append(img.Layers, Layer{DiffID: diff, Size: l.Size, digest: l.Digest, open: func(ctx context.Context) (io.ReadCloser, error) { return c.blob(ctx, l) }})
+		img.Layers[i].Size, img.Layers[i].digest = l.Size, l.Digest
+		img.Layers[i].open = func(ctx context.Context) (io.ReadCloser, error) { return c.blob(ctx, l) }
 	}
 	return img, nil
 }
 
-func diffID(h v1.Hash) (string, error) {
-	if h.Algorithm != "sha256" || len(h.Hex) != 64 {
-		return "", bad("a layer's content is named by %.90q; use sha256", h.String())
+// newImage returns an image of a configuration. Its layers, of which the manifest
+// has a number, have only their DiffID.
+func newImage(conf *v1.ConfigFile, layers int) (*Image, error) {
+	if len(conf.RootFS.DiffIDs) != layers {
+		return nil, bad("its configuration names %d layers, its manifest %d", len(conf.RootFS.DiffIDs), layers)
 	}
-	return h.String(), nil
+	set, err := settings(&conf.Config)
+	if err != nil {
+		return nil, err
+	}
+	img := &Image{Config: set}
+	for _, h := range conf.RootFS.DiffIDs {
+		if h.Algorithm != "sha256" || len(h.Hex) != 64 {
+			return nil, bad("a layer's content is named by %.90q; use sha256", h.String())
+		}
+		img.Layers = append(img.Layers, Layer{DiffID: h.String()})
+	}
+	return img, nil
 }
 
 // readConfig reads an image's configuration and checks that it is for a machine

@@ -19,7 +19,6 @@ type resuming struct {
 // maxResumes is how often one download is continued.
 const maxResumes = 8
 
-// RoundTrip implements [http.RoundTripper].
 func (r *resuming) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := r.next.RoundTrip(req)
 	if err != nil || req.Method != http.MethodGet || resp.StatusCode != http.StatusOK || resp.ContentLength <= 0 || req.Header.Get("Range") != "" {
@@ -38,7 +37,6 @@ type resumingBody struct {
 	resumes  int
 }
 
-// Read implements [io.Reader].
 func (b *resumingBody) Read(p []byte) (int, error) {
 	for {
 		n, err := b.body.Read(p)
@@ -62,12 +60,10 @@ func (b *resumingBody) Read(p []byte) (int, error) {
 func (b *resumingBody) resume() error {
 	b.body.Close()
 	b.body = http.NoBody
-	wait := time.NewTimer(b.from.backoff * time.Duration(b.resumes))
-	defer wait.Stop()
 	select {
 	case <-b.req.Context().Done():
 		return b.req.Context().Err()
-	case <-wait.C:
+	case <-time.After(b.from.backoff * time.Duration(b.resumes)):
 	}
 	req := b.req.Clone(b.req.Context())
 	req.Header.Set("Range", "bytes="+strconv.FormatInt(b.at, 10)+"-")
@@ -86,5 +82,4 @@ func (b *resumingBody) resume() error {
 	return nil
 }
 
-// Close implements [io.Closer].
 func (b *resumingBody) Close() error { return b.body.Close() }

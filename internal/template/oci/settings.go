@@ -2,6 +2,7 @@ package oci
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,16 +27,8 @@ type Settings struct {
 // maxPorts is how many ports an image may name; further ones are left out.
 const maxPorts = 100
 
-// validUser accepts a name or number, with an optional group.
-func validUser(s string) bool {
-	user, group, grouped := strings.Cut(s, ":")
-	return validAccount(user) && (!grouped || validAccount(group))
-}
-
-func validAccount(s string) bool {
-	const first = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
-	return s != "" && len(s) <= 64 && strings.IndexByte(first, s[0]) >= 0 && strings.Trim(s, first+".-") == ""
-}
+// validUser matches a name or number, with an optional group.
+var validUser = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$`)
 
 // settings reads an image's configuration.
 func settings(c *v1.Config) (Settings, error) {
@@ -58,7 +51,7 @@ func settings(c *v1.Config) (Settings, error) {
 		s.WorkDir = path.Clean("/" + d)
 	}
 	if c.User != "" {
-		if !validUser(c.User) {
+		if !validUser.MatchString(c.User) {
 			return s, bad("its user %.80q is neither a name nor a number", c.User)
 		}
 		s.User = c.User

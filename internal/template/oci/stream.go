@@ -54,7 +54,6 @@ type stored struct {
 	told     time.Time
 }
 
-// Read implements [io.Reader].
 func (s *stored) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) && notAsNamed(err) {
@@ -115,7 +114,6 @@ type checked struct {
 	err   error
 }
 
-// Read implements [io.Reader].
 func (c *checked) Read(p []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
@@ -165,7 +163,6 @@ func (c *checked) check() error {
 	return io.EOF
 }
 
-// Close implements [io.Closer].
 func (c *checked) Close() error {
 	c.done()
 	return c.src.Close()

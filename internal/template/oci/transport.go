@@ -38,10 +38,15 @@ type guardedTransport struct {
 	proxy    func(*http.Request) (*url.URL, error)
 	stall    time.Duration // how long an answer's body may stand still
 
-	direct, proxied         *http.Transport
-	directLax, proxiedLax   *http.Transport
+	transports              map[route]*http.Transport
 	lookup                  func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	dialPublic, dialPrivate *net.Dialer
+}
+
+// route is how a request is sent.
+type route struct {
+	proxied  bool // through a proxy
+	insecure bool // without verifying certificates
 }
 
 func newGuardedTransport(cfg Config, private, insecure map[string]bool) (*guardedTransport, error) {
@@ -67,8 +72,11 @@ func newGuardedTransport(cfg Config, private, insecure map[string]bool) (*guarde
 	}
 	lax := conf.Clone()
 	lax.InsecureSkipVerify = true // of hosts that the operator has named
-	w.direct, w.directLax = w.httpTransport(conf, false), w.httpTransport(lax, false)
-	w.proxied, w.proxiedLax = w.httpTransport(conf, true), w.httpTransport(lax, true)
+	w.transports = map[route]*http.Transport{}
+	for _, proxied := range []bool{false, true} {
+		w.transports[route{proxied, false}] = w.httpTransport(conf, proxied)
+		w.transports[route{proxied, true}] = w.httpTransport(lax, proxied)
+	}
 	return w, nil
 }
 
@@ -113,7 +121,6 @@ func address(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// RoundTrip implements [http.RoundTripper].
 func (w *guardedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	addr := address(req.URL)
 	insecure := w.named(w.insecure, addr)
@@ -127,21 +134,12 @@ func (w *guardedTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	if err != nil {
 		return nil, err
 	}
-	t := w.direct
-	switch {
-	case proxy != nil && insecure:
-		t = w.proxiedLax
-	case proxy != nil:
-		t = w.proxied
-	case insecure:
-		t = w.directLax
-	}
 	if proxy != nil && !w.named(w.private, addr) {
 		if err := w.checkBeforeProxy(req.Context(), req.URL.Hostname()); err != nil {
 			return nil, err
 		}
 	}
-	return w.watch(t, req)
+	return w.watch(w.transports[route{proxy != nil, insecure}], req)
 }
 
 // errStalled ends an answer whose body stopped arriving.
@@ -172,7 +170,6 @@ type watchedBody struct {
 	stall  time.Duration
 }
 
-// Read implements [io.Reader].
 func (b *watchedBody) Read(p []byte) (int, error) {
 	timer := time.AfterFunc(b.stall, func() { b.cancel(errStalled) })
 	defer timer.Stop()
@@ -183,7 +180,6 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements [io.Closer].
 func (b *watchedBody) Close() error {
 	b.cancel(nil)
 	return b.ReadCloser.Close()
@@ -229,7 +225,7 @@ func (w *guardedTransport) refusePrivate(_, address string, _ syscall.RawConn) e
 }
 
 func (w *guardedTransport) close() {
-	for _, t := range []*http.Transport{w.direct, w.proxied, w.directLax, w.proxiedLax} {
+	for _, t := range w.transports {
 		t.CloseIdleConnections()
 	}
 }
