@@ -2,11 +2,13 @@ package layer
 
 import (
 	"archive/tar"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -28,9 +30,7 @@ type ImageOptions struct {
 // an OCI image. What is each sandbox's own is left out, and so are devices,
 // pipes and memory. The stream is hostile: errors for callers are as of [Read].
 func WriteImage(w io.Writer, changes io.Reader, opts ImageOptions) error {
-	if opts.MaxBytes <= 0 {
-		opts.MaxBytes = MaxContentBytes
-	}
+	opts.MaxBytes = cmp.Or(opts.MaxBytes, MaxContentBytes)
 	iw := imageWriter{out: tar.NewWriter(w), opts: opts, left: opts.MaxBytes, written: map[string]bool{}}
 	err := walkTar(changes, func(h *tar.Header, p string, content io.Reader) error {
 		if err := iw.add(h, p, content); err != nil {
@@ -141,15 +141,8 @@ func (iw *imageWriter) link(h *tar.Header, p string) error {
 
 // own says of a path that what is there is each sandbox's own.
 func (iw *imageWriter) own(p string) bool {
-	if !named(p) {
-		return false
-	}
-	return iw.opts.Trust || !trusts(p)
-}
-
-// trusts says that a path holds the certificate authorities of the system.
-func trusts(p string) bool {
-	return strings.HasSuffix(p, ".crt") || strings.HasSuffix(p, ".pem")
+	authorities := strings.HasSuffix(p, ".crt") || strings.HasSuffix(p, ".pem")
+	return named(p) && (iw.opts.Trust || !authorities)
 }
 
 func (iw *imageWriter) belowExcluded(p string) bool {
@@ -162,12 +155,7 @@ func (iw *imageWriter) belowExcluded(p string) bool {
 }
 
 func (iw *imageWriter) belowBound(p string) bool {
-	for _, b := range iw.opts.Bound {
-		if p == b || below(p, b) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(iw.opts.Bound, func(b string) bool { return p == b || below(p, b) })
 }
 
 // refuse notes a change of what cannot be changed. Directories are copied up

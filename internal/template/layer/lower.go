@@ -92,19 +92,15 @@ func (d *Dir) Close() error {
 
 // locate finds what shows a path: the last bind at or above it, or the root.
 // The root is nil for a bind of a file, and for what would be below one.
-func (d *Dir) locate(path string) (root *os.Root, name string, file string) {
+func (d *Dir) locate(path string) (root *os.Root, name, file string) {
 	best := -1
-	for p := path; p != "/"; {
+	for p := path; ; p = filepath.Dir(p) {
 		if i, ok := d.at[p]; ok {
 			best = max(best, i)
 		}
-		p = p[:strings.LastIndexByte(p, '/')]
-		if p == "" {
-			p = "/"
+		if p == "/" {
+			break
 		}
-	}
-	if i, ok := d.at["/"]; ok {
-		best = max(best, i)
 	}
 	root, name = d.root, strings.TrimPrefix(path, "/")
 	if best >= 0 {

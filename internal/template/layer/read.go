@@ -3,6 +3,7 @@ package layer
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -39,8 +40,8 @@ const entryCost = 256
 
 // ReadOptions say how a layer is read. The zero value is good.
 type ReadOptions struct {
-	// MaxEntries and MaxContentBytes, if positive, replace the constants of
-	// the same names.
+	// MaxEntries and MaxContentBytes, unless 0, replace the constants of the
+	// same names.
 	MaxEntries      int
 	MaxContentBytes int64
 	// Keep, if set, tells which files' content is kept. Files larger than
@@ -58,15 +59,9 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b 
 // is malformed, or ends before its end marker, with a plain error. Read reads r
 // to the end of the tar stream and no further; to stop it, close r.
 func Read(r io.Reader, opts ReadOptions) (*Layer, error) {
-	if opts.MaxEntries <= 0 {
-		opts.MaxEntries = MaxEntries
-	}
-	if opts.MaxContentBytes <= 0 {
-		opts.MaxContentBytes = MaxContentBytes
-	}
-	if opts.KeepBytes <= 0 {
-		opts.KeepBytes = DefaultKeepBytes
-	}
+	opts.MaxEntries = cmp.Or(opts.MaxEntries, MaxEntries)
+	opts.MaxContentBytes = cmp.Or(opts.MaxContentBytes, MaxContentBytes)
+	opts.KeepBytes = cmp.Or(opts.KeepBytes, DefaultKeepBytes)
 	rd := reader{opts: opts, layer: &Layer{}, sum: sha256.New()}
 	err := walkTar(r, func(h *tar.Header, path string, content io.Reader) error {
 		if err := rd.add(h, path, content); err != nil {
@@ -254,11 +249,9 @@ func metadata(h *tar.Header) (*Entry, error) {
 	e := &Entry{Mode: uint32(h.Mode & 0o7777), ModTime: h.ModTime}
 	switch h.Typeflag {
 	case tar.TypeReg:
-		e.Kind = KindFile
-		e.Size = h.Size
+		e.Kind, e.Size = KindFile, h.Size
 	case tar.TypeDir:
-		e.Kind = KindDirectory
-		e.Opaque = h.PAXRecords[OverlayOpaque] == "y"
+		e.Kind, e.Opaque = KindDirectory, h.PAXRecords[OverlayOpaque] == "y"
 	case tar.TypeSymlink:
 		e.Kind = KindSymlink
 		if h.Linkname == "" || len(h.Linkname) > MaxPathBytes || strings.IndexByte(h.Linkname, 0) >= 0 {

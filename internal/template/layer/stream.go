@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
@@ -75,10 +76,7 @@ func (s *planWriter) write(theirs io.Reader) error {
 			wanted[f.entry] = f.path
 		}
 	}
-	first := make(map[*Entry]string, len(wanted))
-	for e, p := range wanted {
-		first[e] = p
-	}
+	first := maps.Clone(wanted) // fromLayer empties wanted
 	if err := s.fromLayer(theirs, wanted); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -228,12 +229,7 @@ func (l *lookup) names(p string, spots ...spot) ([]string, error) {
 			seen[name] = true
 		}
 	}
-	names := make([]string, 0, len(seen))
-	for name := range seen {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
+	return slices.Sorted(maps.Keys(seen)), nil
 }
 
 // join adds a name to a clean path.

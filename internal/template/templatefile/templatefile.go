@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -192,7 +193,7 @@ func (d *decoder) object(n *yaml.Node, at string, to reflect.Value) error {
 		index, ok := known[key.Value]
 		switch {
 		case key.Kind != yaml.ScalarNode || !ok:
-			return fail(key, "%s has no %.80q; use some of %s", named(at), key.Value, strings.Join(sorted(known), ", "))
+			return fail(key, "%s has no %.80q; use some of %s", named(at), key.Value, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case seen[key.Value]:
 			return fail(key, "%s is there twice", join(at, key.Value))
 		}
@@ -209,15 +210,6 @@ func join(at, name string) string {
 		return name
 	}
 	return at + "." + name
-}
-
-func sorted(known map[string][]int) []string {
-	var names []string
-	for name := range known {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // fileNames are those of a file in a template file: its content is text or that
