@@ -196,7 +196,8 @@ func freeze(ctx context.Context, o *Options, w *work) (frozen, error) {
 			break
 		}
 	}
-	return k, k.needs(to)
+	k.needs(to)
+	return k, nil
 }
 
 // read asks a copy of the database what belongs to it.
@@ -276,7 +277,7 @@ func link(from, to, id string) error {
 
 // needs notes the programs without which the memory in checkpoints is worth
 // nothing.
-func (k *frozen) needs(dir string) error {
+func (k *frozen) needs(dir string) {
 	for _, id := range k.checkpoints {
 		data, err := os.ReadFile(filepath.Join(dir, id, "manifest.json"))
 		var m checkpoint.Manifest
@@ -290,7 +291,6 @@ func (k *frozen) needs(dir string) error {
 			k.programs = append(k.programs, m.Program)
 		}
 	}
-	return nil
 }
 
 // intoFile makes a file, which nothing has, of what write writes.

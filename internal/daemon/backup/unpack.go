@@ -2,6 +2,7 @@ package backup
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -217,7 +218,10 @@ func (r *reader) entry(h *tar.Header) error {
 		if err := r.root.Symlink(h.Linkname, name); err != nil {
 			return twice(err, h)
 		}
-		return r.owner(name, h)
+		if os.Geteuid() == 0 {
+			return r.root.Lchown(name, h.Uid, h.Gid)
+		}
+		return nil
 	case tar.TypeLink:
 		if !content.MatchString(name) || part(h.Linkname) != part(name) || !fs.ValidPath(h.Linkname) || r.dirs[path.Dir(h.Linkname)] == nil {
 			break
@@ -259,7 +263,7 @@ func (r *reader) copy(f *os.File, h *tar.Header) error {
 	buf, empty := make([]byte, hole), make([]byte, hole)
 	for {
 		n, err := io.ReadFull(r.tar, buf)
-		if n == hole && string(buf) == string(empty) {
+		if n == hole && bytes.Equal(buf, empty) {
 			if _, err := f.Seek(hole, io.SeekCurrent); err != nil {
 				return err
 			}
@@ -303,17 +307,9 @@ func (r *reader) attributes(f *os.File, h *tar.Header) error {
 	if err := unix.Fchmod(int(f.Fd()), uint32(h.Mode&0o7777)); err != nil {
 		return err
 	}
-	at := unix.NsecToTimeval(h.ModTime.UnixNano())
 	if h.ModTime.Before(time.Unix(0, 0)) {
 		return nil // no file of ours is that old
 	}
+	at := unix.NsecToTimeval(h.ModTime.UnixNano())
 	return unix.Futimes(int(f.Fd()), []unix.Timeval{at, at})
-}
-
-// owner gives a symbolic link its owner.
-func (r *reader) owner(name string, h *tar.Header) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	return r.root.Lchown(name, h.Uid, h.Gid)
 }

@@ -170,7 +170,6 @@ type counted struct {
 	name string
 }
 
-// Read implements [io.Reader].
 func (c *counted) Read(p []byte) (int, error) {
 	if err := c.a.ctx.Err(); err != nil {
 		return 0, err
@@ -181,9 +180,9 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// zeros is an endless stream of zeros.
 type zeros struct{}
 
-// Read implements [io.Reader].
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // file writes one regular file below a directory.

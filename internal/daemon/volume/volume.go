@@ -164,7 +164,7 @@ func (d *Dir) IDs() ([]string, error) {
 	for _, e := range entries {
 		switch {
 		case strings.HasPrefix(e.Name(), gone):
-			errs = append(errs, d.clear(e.Name()))
+			errs = append(errs, RemoveTree(d.path, e.Name()))
 		case e.IsDir() && ids.MatchString(e.Name()):
 			list = append(list, e.Name())
 		}
@@ -183,7 +183,7 @@ func (d *Dir) Remove(id string) error {
 		return nil
 	}
 	if err == nil {
-		err = d.clear(gone + id)
+		err = RemoveTree(d.path, gone+id)
 	}
 	if err != nil {
 		return fmt.Errorf("remove volume %s: %w", id, err)
@@ -325,9 +325,6 @@ func (m *measure) entry(at int, in *place, name string) {
 		m.push(in, name)
 	}
 }
-
-// clear removes a directory of d with all that is in it.
-func (d *Dir) clear(name string) error { return RemoveTree(d.path, name) }
 
 // RemoveTree removes the directory name of dir with all that is in it, whatever
 // its depth. Nobody else may change what it holds meanwhile; no link in it is
