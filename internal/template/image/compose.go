@@ -15,31 +15,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// node is a name of a root that is being put together in memory.
+// node is a path of a root that is being composed in memory.
 type node struct {
 	entry
-	// from is the directory in which the content of a file lies, stored its
-	// name there.
+	// from is the directory that has the content of a file, stored its name there.
 	from, stored string
-	// below are the names in a directory.
+	// below has the entries of a directory.
 	below map[string]*node
 }
 
 func newNode() *node {
-	return &node{entry: entry{kind: 'd', mode: 0o755}, below: map[string]*node{}}
+	return &node{entry: entry{kind: 'd', meta: meta{mode: 0o755}}, below: map[string]*node{}}
 }
 
-// budget is what a root may hold, counted over all its layers, those hidden by
-// others included.
+// budget is what all layers of a root may hold together, including what other
+// layers hide.
 type budget struct {
 	bytes, entries int64
-	// names are bytes of names and links, which are held in memory; steps are
-	// parts of paths that are followed.
+	// names counts bytes of names and links, which are held in memory; steps counts
+	// the parts of paths that are resolved.
 	names, steps int64
 }
 
-// Bounds of what putting a root together may take, in bytes of memory for names
-// and in steps; honest images need a tenth of them.
+// Bounds of composing a root: bytes of memory for names, and steps. Honest images
+// need a tenth of either.
 const (
 	maxNames = 256 << 20
 	maxSteps = 200_000_000
@@ -64,7 +63,7 @@ func (b *budget) take(e *layerEntry) error {
 	return nil
 }
 
-// merge puts a layer on what is there.
+// merge adds a layer on top of those merged before.
 func (s *layerStore) merge(ctx context.Context, top *node, digest string, b *budget) error {
 	if !validDigest.MatchString(digest) {
 		return fmt.Errorf("layer %.80q: %w", digest, fs.ErrNotExist)
@@ -85,11 +84,11 @@ func (s *layerStore) merge(ctx context.Context, top *node, digest string, b *bud
 	})
 }
 
-// apply makes the change that an entry of a layer stands for.
+// apply applies an entry of a layer.
 func (n *node) apply(e *layerEntry, files, digest string, b *budget) error {
 	switch e.Kind {
 	case 'w':
-		// Neither the directory nor a link in it is made for something to be gone.
+		// Removing an entry does not create its directory.
 		if dir := n.find(path.Dir(e.Path), b); dir != nil && dir.kind == 'd' {
 			delete(dir.below, path.Base(e.Path))
 		}
@@ -100,7 +99,7 @@ func (n *node) apply(e *layerEntry, files, digest string, b *budget) error {
 		}
 		return nil
 	}
-	m := entry{kind: e.Kind, mode: e.Mode, uid: e.UID, gid: e.GID, size: e.Size, link: e.Link, mtime: time.Unix(0, e.Time)}
+	m := entry{kind: e.Kind, meta: e.meta(), size: e.Size, link: e.Link}
 	made := &node{entry: m}
 	switch e.Kind {
 	case 'd':
@@ -115,7 +114,7 @@ func (n *node) apply(e *layerEntry, files, digest string, b *budget) error {
 	case 'l':
 		made.mode = 0o777
 	case 'h':
-		// The last element may be a link, which is what gets another name then.
+		// If the last element is a symbolic link, the link itself gets another name.
 		dir := n.find(path.Dir(e.Link), b)
 		if dir == nil || dir.below[path.Base(e.Link)] == nil || dir.below[path.Base(e.Link)].kind == 'd' {
 			return fmt.Errorf("%w: hard link to %.80q, which is not a file of it", errHostile, e.Link)
@@ -143,12 +142,13 @@ func (n *node) apply(e *layerEntry, files, digest string, b *budget) error {
 	return nil
 }
 
-// maxLinks is how many symbolic links a path may lead through, as in Linux.
+// maxLinks is how many symbolic links the resolution of a path may follow, as in
+// Linux.
 const maxLinks = 40
 
-// directory returns a directory, made if missing. Links on the way are followed
-// as they would be inside, so that they lead nowhere else: parents are often
-// links in one layer that the next knows nothing of (/bin to /usr/bin).
+// directory returns a directory, made if missing. Links in its path are followed
+// as they would be inside, so that they resolve within the root: parents are often
+// links in one layer that the next layer does not mention (/bin to /usr/bin).
 func (n *node) directory(p string, b *budget) (*node, error) {
 	dir, err := n.walk(p, true, b)
 	if err != nil {
@@ -160,7 +160,7 @@ func (n *node) directory(p string, b *budget) (*node, error) {
 	return dir, nil
 }
 
-// find returns what a path leads to, or nil.
+// find returns what a path resolves to, or nil.
 func (n *node) find(p string, b *budget) *node {
 	found, err := n.walk(p, false, b)
 	if err != nil {
@@ -169,10 +169,11 @@ func (n *node) find(p string, b *budget) *node {
 	return found
 }
 
-// walk follows a path from the top, n, with all links, the last element's too.
+// walk resolves a path from the root, n. It follows all links, including that of
+// the last element.
 func (n *node) walk(p string, make bool, b *budget) (*node, error) {
 	links := 0
-	at := []*node{n} // the way to where we are
+	at := []*node{n} // from the root to the current directory
 	todo := strings.Split(p, "/")
 	for len(todo) > 0 {
 		if b.steps--; b.steps < 0 {
@@ -277,10 +278,10 @@ func readBaseDir(ctx context.Context, n *node, dir *os.Root, b base, at string, 
 	return nil
 }
 
-// statEntry is what is known of a file of a root. An ordinary user's root has
-// no owners: all of it is root's, in the modes that were made for that.
+// statEntry returns the entry of a file of a root. A root that an ordinary user
+// made has no owners: everything belongs to root, with modes to suit that.
 func statEntry(st *unix.Stat_t, own bool) entry {
-	e := entry{mode: st.Mode & 0o7777, size: st.Size, mtime: time.Unix(st.Mtim.Unix())}
+	e := entry{meta: meta{mode: st.Mode & 0o7777, mtime: time.Unix(st.Mtim.Unix())}, size: st.Size}
 	if own {
 		e.uid, e.gid = int(st.Uid), int(st.Gid)
 	}
@@ -295,7 +296,7 @@ func statEntry(st *unix.Stat_t, own bool) entry {
 	return e
 }
 
-// plant makes what was put together in memory in an empty tree.
+// plant writes a composed root into an empty tree.
 func plant(ctx context.Context, t *tree, top *node, progress func(done, all int)) error {
 	if len(t.entries) != 1 {
 		return errors.New("compose: the tree is not empty")
@@ -319,15 +320,15 @@ func (n *node) count() int {
 	return all
 }
 
-// planter makes files in directories that it has just made, by their
-// descriptors: there is no path that could lead anywhere else.
+// planter makes files in directories that it has just made, using their
+// descriptors, so that no path can resolve to anywhere else.
 type planter struct {
 	ctx       context.Context
 	tree      *tree
 	progress  func(done, all int)
 	done, all int
 	names     int64 // bytes that paths may still have
-	// dirs are the opened directories of stored files.
+	// dirs are descriptors of directories of stored files.
 	dirs map[string]int
 	link func(olddir int, old string, newdir int, name string, flags int) error
 }
@@ -389,9 +390,9 @@ func (pl *planter) plant(dir int, p, name string, n *node) error {
 	return pl.share(dir, name, n)
 }
 
-// share gives stored content one more name. Where the file system cannot, it
-// is another one, or a file has all the names it can have, it is copied, by
-// reference if possible.
+// share hard-links stored content into a directory. If the file system does not
+// support that, is another one, or the file has the maximum number of links, the
+// content is copied, by reference if possible.
 func (pl *planter) share(dir int, name string, n *node) error {
 	from, err := pl.storedDir(n.from)
 	if err != nil {
@@ -431,8 +432,7 @@ func copyStored(from, dir int, name string, n *node, own bool) error {
 		_, err = dst.ReadFrom(src)
 	}
 	if err == nil {
-		e := layerEntry{Mode: n.mode, UID: n.uid, GID: n.gid, Time: n.mtime.UnixNano()}
-		err = dressFile(dst, e, own)
+		err = dress(dst, storedMeta(n.meta, own), own)
 	}
 	return errors.Join(err, dst.Close())
 }

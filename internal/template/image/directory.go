@@ -213,9 +213,7 @@ func (c *copier) file(dir int, name, p string, st *unix.Stat_t) error {
 	if err := unix.Fstat(fd, st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return unreadable(errors.Join(err, errors.New("it changed meanwhile")), p)
 	}
-	m := c.meta(st)
-	m.mode = fileMode(m.mode, m.uid, m.gid, c.j.tree.own)
-	return c.j.tree.file(p, m, st.Size, &cancelledReader{c.ctx, io.Reader(f)})
+	return c.j.tree.file(p, storedMeta(c.meta(st), c.j.tree.own), st.Size, &cancelledReader{c.ctx, io.Reader(f)})
 }
 
 // meta is what an entry gets. Where owners cannot be had, files of the server's

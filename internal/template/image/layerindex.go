@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // The files of a layer's directory: what it is, what it takes away from those
@@ -42,6 +43,10 @@ type layerEntry struct {
 	Link string
 	// Time is that of the last change, in nanoseconds since 1970.
 	Time int64
+}
+
+func (e *layerEntry) meta() meta {
+	return meta{mode: e.Mode, uid: e.UID, gid: e.GID, mtime: time.Unix(0, e.Time)}
 }
 
 // storedName is where content lies in the directory of a layer's files: few

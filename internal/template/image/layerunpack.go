@@ -309,7 +309,7 @@ func (w *layerWriter) file(e *layerEntry, r io.Reader) error {
 		err = io.ErrUnexpectedEOF
 	}
 	if err == nil {
-		err = dressFile(f, *e, w.own)
+		err = dress(f, storedMeta(e.meta(), w.own), w.own)
 	}
 	w.bytes += n
 	return errors.Join(err, f.Close())
@@ -360,34 +360,21 @@ func (w *layerWriter) nextDir(n int64) error {
 	return nil
 }
 
-// dressFile gives content its owner, mode and time.
-func dressFile(f *os.File, e layerEntry, own bool) error {
+// storedMeta returns the attributes that a file has on the disk. Where owners
+// cannot be set, all files belong to the sandbox's root: then others may do what
+// the owner could, and no program becomes root that would have become somebody
+// else. Root inside may read files whatever their mode is, so their owner here
+// must be able to as well.
+func storedMeta(m meta, own bool) meta {
 	if own {
-		if err := f.Chown(e.UID, e.GID); err != nil {
-			return err
-		}
+		return m
 	}
-	if err := unix.Fchmod(int(f.Fd()), fileMode(e.Mode, e.UID, e.GID, own)); err != nil {
-		return err
+	m.mode |= 0o400
+	if m.uid != 0 {
+		m.mode = m.mode&^unix.S_ISUID | m.mode>>6&7*0o11
 	}
-	tv := unix.NsecToTimeval(e.Time)
-	return unix.Futimes(int(f.Fd()), []unix.Timeval{tv, tv})
-}
-
-// fileMode is what a file has on the disk. Where the owner cannot be had, all
-// files belong to the sandbox's root: then others may do what the owner could,
-// and no program becomes root that would have become somebody else. Root inside
-// may read them whatever their mode is, so their owner here must.
-func fileMode(mode uint32, uid, gid int, own bool) uint32 {
-	if own {
-		return mode
+	if m.gid != 0 {
+		m.mode = m.mode&^unix.S_ISGID | m.mode>>3&7
 	}
-	mode |= 0o400
-	if uid != 0 {
-		mode = mode&^unix.S_ISUID | mode>>6&7*0o11
-	}
-	if gid != 0 {
-		mode = mode&^unix.S_ISGID | mode>>3&7
-	}
-	return mode
+	return m
 }

@@ -48,14 +48,11 @@ type tree struct {
 
 // entry is what the digest is made of, and what finish still has to set.
 type entry struct {
-	kind  byte // 'd', 'f', 'l'
-	mode  uint32
-	uid   int
-	gid   int
-	size  int64
-	sum   string // of a file
-	link  string // where a symbolic link points
-	mtime time.Time
+	kind byte // 'd', 'f', 'l'
+	meta
+	size int64
+	sum  string // of a file
+	link string // where a symbolic link points
 }
 
 // meta is what a new entry gets besides its content.
@@ -73,7 +70,7 @@ func newTree(dir string, own bool) (*tree, error) {
 	}
 	return &tree{
 		root: root, own: own,
-		entries:  map[string]entry{".": {kind: 'd', mode: 0o755}},
+		entries:  map[string]entry{".": {kind: 'd', meta: meta{mode: 0o755}}},
 		maxBytes: maxTreeBytes, maxEntries: maxTreeEntries,
 	}, nil
 }
@@ -169,7 +166,8 @@ func (t *tree) mkdir(name string, m meta) error {
 	if err != nil {
 		return err
 	}
-	e := entry{kind: 'd', mode: m.mode & 0o7777, uid: m.uid, gid: m.gid, mtime: m.mtime}
+	m.mode &= 0o7777
+	e := entry{kind: 'd', meta: m}
 	if old, ok := t.entries[p]; ok {
 		if old.kind != 'd' {
 			return fmt.Errorf("%w: %.80q is not a directory", errHostile, p)
@@ -208,12 +206,13 @@ func (t *tree) file(name string, m meta, size int64, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	e := entry{kind: 'f', mode: m.mode & 0o7777, uid: m.uid, gid: m.gid, mtime: m.mtime}
+	m.mode &= 0o7777
+	e := entry{kind: 'f', meta: m}
 	h := sha256.New()
 	e.size, err = io.Copy(io.MultiWriter(f, h), io.LimitReader(r, size))
 	e.sum = sum(h)
 	if err == nil {
-		err = t.dress(f, e)
+		err = dress(f, m, t.own)
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("write %.80q: %w", p, err)
@@ -228,20 +227,21 @@ func (t *tree) put(name string, m meta, content string) error {
 	return t.file(name, m, int64(len(content)), strings.NewReader(content))
 }
 
-// dress gives an open file or directory its owner, mode and time.
-func (t *tree) dress(f *os.File, e entry) error {
-	if t.own {
-		if err := f.Chown(e.uid, e.gid); err != nil {
+// dress gives an open file or directory its owner, if own is set, its mode, and
+// its time unless that is zero.
+func dress(f *os.File, m meta, own bool) error {
+	if own {
+		if err := f.Chown(m.uid, m.gid); err != nil {
 			return err
 		}
 	}
-	if err := unix.Fchmod(int(f.Fd()), e.mode); err != nil {
+	if err := unix.Fchmod(int(f.Fd()), m.mode); err != nil {
 		return err
 	}
-	if e.mtime.IsZero() {
+	if m.mtime.IsZero() {
 		return nil
 	}
-	tv := unix.NsecToTimeval(e.mtime.UnixNano())
+	tv := unix.NsecToTimeval(m.mtime.UnixNano())
 	return unix.Futimes(int(f.Fd()), []unix.Timeval{tv, tv})
 }
 
@@ -267,7 +267,7 @@ func (t *tree) symlink(name, target string, m meta) error {
 			return err
 		}
 	}
-	t.entries[p] = entry{kind: 'l', mode: 0o777, uid: m.uid, gid: m.gid, link: target}
+	t.entries[p] = entry{kind: 'l', meta: meta{mode: 0o777, uid: m.uid, gid: m.gid}, link: target}
 	return nil
 }
 
@@ -340,7 +340,7 @@ func (t *tree) finish() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := errors.Join(t.dress(f, e), f.Close()); err != nil {
+		if err := errors.Join(dress(f, e.meta, t.own), f.Close()); err != nil {
 			return "", fmt.Errorf("set directory %.80q: %w", p, err)
 		}
 	}
