@@ -7,7 +7,7 @@ import (
 
 var root = meta{mode: 0o644}
 
-// furnish adds to a root file system what every sandbox relies on: the user,
+// furnish adds what every sandbox relies on to a root file system: the user,
 // its directories, and the files that name the machine.
 func furnish(t *tree, shell string) error {
 	user := func(mode uint32) meta { return meta{mode: mode, uid: userID, gid: userID} }
@@ -50,8 +50,8 @@ func nameMachine(t *tree) error {
 	return nil
 }
 
-// addUser adds the default user and group to the account files, after taking
-// out others with the same name or number.
+// addUser adds the default user and group to the account files, and removes
+// others with the same name or number.
 func addUser(t *tree, shell string) error {
 	files := []struct {
 		path, line string
@@ -95,8 +95,8 @@ func addUser(t *tree, shell string) error {
 	return allowSudo(t)
 }
 
-// allowSudo lets the user become root without a password, where there is sudo.
-// Root inside a sandbox is no more than any other user of it.
+// allowSudo lets the user become root without a password, if sudo is installed.
+// Root in a sandbox has no more rights outside it than any other user.
 func allowSudo(t *tree) error {
 	if !t.has("etc/sudoers.d", 'd') {
 		return nil
@@ -104,8 +104,8 @@ func allowSudo(t *tree) error {
 	return t.put("etc/sudoers.d/"+userName, meta{mode: 0o440}, userName+" ALL=(ALL:ALL) NOPASSWD: ALL\n")
 }
 
-// npmForUser lets the user install programs with npm where pip does too, below
-// its home directory: /usr/local is root's.
+// npmForUser has npm install programs below the user's home directory, as pip
+// does: /usr/local belongs to root.
 func npmForUser(t *tree) error {
 	return t.put(homeDir[1:]+"/.npmrc", meta{mode: 0o644, uid: userID, gid: userID}, "prefix="+homeDir+"/.local\n")
 }

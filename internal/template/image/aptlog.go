@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// aptLog follows what mmdebstrap, apt and dpkg print and tells from it how far
-// the build is.
+// aptLog derives the progress of a build from the output of mmdebstrap, apt and
+// dpkg.
 type aptLog struct {
 	report reporter
 
@@ -30,8 +30,8 @@ type aptLog struct {
 	full     bool        // under mu: something did not fit on the disk
 }
 
-// phases are the parts of a build by the line that begins them, and where in
-// the whole they begin.
+// phases are the parts of a build: the line that announces each, and the fraction
+// of the build that is done when it begins.
 var phases = []struct {
 	prefix, step string
 	from         float64
@@ -56,14 +56,14 @@ var (
 	diskSpace      = regexp.MustCompile(`^After this operation, ([0-9.,]+) ([kMG]?B) of additional disk space`)
 )
 
-// noSpace is how tar, dpkg and apt say that the disk is full.
+// noSpace matches the messages of tar, dpkg and apt for a full disk.
 var noSpace = regexp.MustCompile(`No space left on device|Disk quota exceeded|You don't have enough free space in `)
 
 func newAptLog(report reporter) *aptLog {
 	return &aptLog{report: report, phase: -1, step: "starting"}
 }
 
-// follow reads messages to their end.
+// follow reads messages until r ends.
 func (l *aptLog) follow(r io.Reader) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	for {
@@ -77,7 +77,7 @@ func (l *aptLog) follow(r io.Reader) {
 	}
 }
 
-// line takes one message.
+// line handles one message.
 func (l *aptLog) line(s string) {
 	s = tidy(s)
 	if s == "" {
@@ -86,7 +86,7 @@ func (l *aptLog) line(s string) {
 	l.mu.Lock()
 	l.lines++
 	quiet := l.lines > maxLogLines
-	// Any of the programs may be the first to notice.
+	// Any of the programs may be the first to run out of space.
 	l.full = l.full || noSpace.MatchString(s)
 	switch {
 	case strings.HasPrefix(s, "I: "):
@@ -118,7 +118,7 @@ func (l *aptLog) enter(s string) {
 	}
 }
 
-// count moves the fraction on within a phase.
+// count advances the fraction within a phase.
 //
 // Preconditions: l.mu is held.
 func (l *aptLog) count(s string) {
@@ -132,17 +132,17 @@ func (l *aptLog) count(s string) {
 	l.fraction = max(l.fraction, from+(to-from)*l.apt.line(s))
 }
 
-// AptProgress tells from what apt and dpkg print how much of an installation is
-// done. The zero value is ready to use, by one goroutine at a time.
+// AptProgress derives the progress of an installation from the output of apt and
+// dpkg. The zero value is ready to use, by one goroutine at a time.
 type AptProgress struct {
 	packages, seen int
-	// downloads says that packages are fetched only.
+	// downloads is set if packages are only downloaded.
 	downloads bool
-	rest      string // of a line that has not ended
+	rest      string // the beginning of an incomplete line
 	fraction  float64
 }
 
-// Write takes a part of the output and returns how much is done, from 0 to 1.
+// Write handles a piece of the output and returns the fraction that is done.
 func (a *AptProgress) Write(text string) float64 {
 	lines := strings.Split(a.rest+text, "\n")
 	for _, s := range lines[:len(lines)-1] {
@@ -153,7 +153,7 @@ func (a *AptProgress) Write(text string) float64 {
 	return a.fraction
 }
 
-// line takes one line. Each package is fetched, unpacked and set up.
+// line handles one line. Each package is fetched, unpacked and set up.
 func (a *AptProgress) line(s string) float64 {
 	if m := newlyInstalled.FindStringSubmatch(s); m != nil {
 		a.packages, _ = strconv.Atoi(m[1])
@@ -175,7 +175,7 @@ func (a *AptProgress) line(s string) float64 {
 	return a.fraction
 }
 
-// unpacked is told how many bytes of the finished system have been unpacked.
+// unpacked reports that n bytes of the finished system have been unpacked.
 func (l *aptLog) unpacked(n int64) {
 	l.mu.Lock()
 	if n-l.shown < 4<<20 || l.phase < 0 || phases[l.phase].step != "unpacking" {
@@ -206,7 +206,7 @@ func (l *aptLog) explain(err error) error {
 	why := "it printed no reason"
 	for i, f := range l.failed {
 		if f == "mmdebstrap failed to run" && i > 0 {
-			break // which is what the others led to
+			break // a consequence of the earlier messages
 		}
 		// The first is the cause; "apt-get failed" and the like follow it.
 		if why = f; !strings.Contains(f, "failed: ") {
@@ -219,11 +219,11 @@ func (l *aptLog) explain(err error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, "mmdebstrap could not build the template: "+why+"; see the build's log")
 }
 
-// tidy makes a line of output fit to show: one line, no control characters,
-// not long.
+// tidy makes a line of output presentable: one short line without control
+// characters.
 func tidy(s string) string {
 	if i := strings.LastIndexByte(strings.TrimRight(s, "\r\n"), '\r'); i >= 0 {
-		s = s[i+1:] // what a terminal would show in the end
+		s = s[i+1:] // what remains visible on a terminal
 	}
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

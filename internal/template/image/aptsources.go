@@ -18,10 +18,10 @@ type aptEntry struct {
 	trusted    bool
 }
 
-// maxSources bounds a file of sources that is read.
+// maxSources bounds the size of a sources file.
 const maxSources = 1 << 20
 
-// sources returns, as the text of a sources.list, where packages come from.
+// sources returns the text of a sources.list that says where packages come from.
 func (d *debianSource) sources() string {
 	release, _ := os.ReadFile(filepath.Join(d.machine, "etc/os-release"))
 	fields := strings.Fields(string(release))
@@ -78,8 +78,8 @@ func readSources(file string) string {
 	return string(b)
 }
 
-// line writes an entry if it is of Debian itself and of this release. Others
-// who publish for the same release name their address otherwise.
+// line returns an entry as a line, if it is Debian's own and for this release.
+// Other publishers for the same release have other addresses.
 func (d *debianSource) line(e aptEntry) (string, bool) {
 	u, err := url.Parse(e.uri)
 	if err != nil || u.Scheme == "" || strings.ContainsAny(e.uri, " \t\n[]") {
@@ -106,7 +106,7 @@ func (d *debianSource) line(e aptEntry) (string, bool) {
 	return fmt.Sprintf("deb %s%s %s main\n", opt, e.uri, e.suite), true
 }
 
-// parseOneLine reads the classic format.
+// parseOneLine parses the one-line format.
 func parseOneLine(text string) []aptEntry {
 	var out []aptEntry
 	for line := range strings.Lines(text) {
@@ -142,7 +142,7 @@ func parseOneLine(text string) []aptEntry {
 	return out
 }
 
-// parseDeb822 reads the format of stanzas.
+// parseDeb822 parses the deb822 format.
 func parseDeb822(text string) []aptEntry {
 	var out []aptEntry
 	stanza := map[string]string{}

@@ -7,25 +7,24 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// debianMaking is counted up when something else is made of the same packages,
-// so that what was kept of before is not used.
-const debianMaking = 3
+// debianRecipe is incremented when the same packages are made into something
+// else, so that cached roots are not used.
+const debianRecipe = 3
 
-// bootstrapFor is how long a bootstrapped Debian is begun with: after that it is
-// made anew, with what Debian has mended since.
-const bootstrapFor = 7 * 24 * time.Hour
+// bootstrapMaxAge is how long a bootstrapped Debian is used. After that it is made
+// anew, to include Debian's fixes.
+const bootstrapMaxAge = 7 * 24 * time.Hour
 
-// debianBase returns a Debian with nothing but the base packages, which all
-// templates made of Debian begin with: it is made once. What else they have is
-// for steps.
+// debianBase returns a Debian with only the base packages. It is made once for
+// all templates that are based on Debian; steps install everything else.
 func (p *Provider) debianBase(ctx context.Context, anew bool, report reporter) (*Foundation, error) {
-	key := chainKey("debian", suite, basePackages, debianMaking)
+	key := chainKey("debian", suite, basePackages, debianRecipe)
 	var kept *manifest
 	if !anew {
 		kept = p.cached(key)
 	}
 	m := kept
-	if kept == nil || time.Since(kept.BuiltAt) > bootstrapFor {
+	if kept == nil || time.Since(kept.BuiltAt) > bootstrapMaxAge {
 		var err error
 		m, err = p.bootstraps.get(ctx, key, report, func(ctx context.Context, report reporter) (*manifest, error) {
 			m, err := p.make(ctx, definition{name: "base", source: p.debian, packages: basePackages, env: baseEnv}, report)
@@ -36,7 +35,7 @@ func (p *Provider) debianBase(ctx context.Context, anew bool, report reporter) (
 		})
 		switch {
 		case err == nil:
-			err = p.hold(m.Digest) // another build may have had it made
+			err = p.hold(m.Digest) // it may have been made for another build
 		case kept != nil && sandbox.CodeOf(err) == sandbox.CodeUnavailable:
 			report("", -1, "Debian cannot be fetched anew, so that of "+kept.BuiltAt.Format(time.DateOnly)+" is used: "+sandbox.MessageOf(err))
 			m, err = kept, nil

@@ -105,7 +105,7 @@ func TestBootstrapAges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := p.cacheFile(chainKey("debian", suite, basePackages, debianMaking))
+	file := p.cacheFile(chainKey("debian", suite, basePackages, debianRecipe))
 	m, err := p.readManifestFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -20,10 +20,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Build builds a template that has no steps, and reports on the way to sink.
+// Build builds a template that has no steps, and reports its progress to sink.
 // When it fails, sink fails or ctx is cancelled, an earlier build stays in use
-// and nothing is left of this one. A template is built once at a time: a second
-// request for the same is a conflict.
+// and nothing is left of this one. Only one build of a template runs at a time: a
+// second request is a conflict.
 func (p *Provider) Build(ctx context.Context, req sandbox.BuildTemplateRequest, sink func(sandbox.BuildEvent) error) (*sandbox.Template, error) {
 	plan, err := p.Plan(ctx, req)
 	if err != nil {
@@ -43,8 +43,8 @@ func (p *Provider) Build(ctx context.Context, req sandbox.BuildTemplateRequest, 
 	return t, nil
 }
 
-// Plan finds what a request asks for: how to build it, or a build that is
-// ready. The host template is made anew here if that is asked for.
+// Plan works out how to build what a request asks for, or finds a build that is
+// ready. If the request asks for a new host template, Plan makes it.
 func (p *Provider) Plan(ctx context.Context, req sandbox.BuildTemplateRequest) (*Plan, error) {
 	if !validTemplate.MatchString(req.Name) {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "%.80q cannot name a template; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", req.Name)
@@ -113,7 +113,7 @@ func sameSpec(a, b *sandbox.TemplateSpec) bool {
 	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
-// run builds a plan without steps, alone among builds of its name.
+// run builds a plan without steps. No other build of the name runs meanwhile.
 func (p *Provider) run(ctx context.Context, plan *Plan, sink func(sandbox.BuildEvent) error) (t *sandbox.Template, err error) {
 	done, err := p.Claim(plan.Name, plan.Spec.Resources)
 	if err != nil {
@@ -212,12 +212,12 @@ func (p *Provider) makeRoot(name string, j *job, fill func() error) (digest stri
 	return digest, explain(err)
 }
 
-// adopt moves finished content to its place; content that is there already is
-// the same and stays.
+// adopt moves finished content into place. If there is content with this digest
+// already, it is the same and stays.
 func (p *Provider) adopt(content, digest string) error {
 	to := p.rootfsDir(digest)
 	p.mu.Lock()
-	p.used[digest] = time.Now() // not to be collected before the manifest is there
+	p.used[digest] = time.Now() // so that it is not collected before there is a manifest
 	p.mu.Unlock()
 	err := durable.Rename(content, to)
 	if errors.Is(err, fs.ErrExist) {
@@ -229,11 +229,11 @@ func (p *Provider) adopt(content, digest string) error {
 	return nil
 }
 
-// scratchFile names, in a build's directory, a directory outside of it that
-// the build made.
+// scratchFile is a file in a build's directory that has the path of a directory
+// which the build made elsewhere.
 const scratchFile = "scratch"
 
-// discard removes a build's directory and what else it made.
+// discard removes a build's directory, and its scratch directory elsewhere.
 func discard(dir string) error {
 	scratch, err := os.ReadFile(filepath.Join(dir, scratchFile))
 	if err == nil {
@@ -244,7 +244,7 @@ func discard(dir string) error {
 	return removeTree(dir)
 }
 
-// explain gives a caller the reason of errors that are the machine's.
+// explain turns internal errors whose cause is known into errors for callers.
 func explain(err error) error {
 	switch {
 	case sandbox.CodeOf(err) != sandbox.CodeInternal:

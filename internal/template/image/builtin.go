@@ -15,10 +15,10 @@ type definition struct {
 	name, description string
 	source            source
 	packages          []string
-	// npm are packages of npm's registry, by which what Debian has is newer.
+	// npm are packages from npm's registry that are newer than Debian's.
 	npm []string
 	env map[string]string
-	// warm is run in the default interpreters of its golden sandbox.
+	// warm is code to run in the default interpreters of the golden checkpoint.
 	warm map[string]string
 	// The rest is as in [sandbox.TemplateSpec].
 	start     *sandbox.StartCommand
@@ -44,8 +44,8 @@ const (
 	workDir  = "/workspace"
 )
 
-// basePackages are in each Debian template: without them the default user
-// could not become root, and nothing could speak TLS.
+// basePackages are in each Debian template: the default user needs them to become
+// root, and programs need them to use TLS.
 var basePackages = []string{"ca-certificates", "sudo"}
 
 var codePackages = []string{
@@ -57,31 +57,31 @@ var codePackages = []string{
 	"unzip", "zip", "xz-utils", "patch", "ripgrep",
 }
 
-// toolPackages are what one misses at once in a bare Debian.
+// toolPackages are what users expect and a minimal Debian lacks.
 var toolPackages = []string{"curl", "git", "procps", "less", "nano", "file", "xz-utils", "unzip"}
 
 var nodePackages = []string{"nodejs", "npm", "node-typescript"}
 
-// newerNode is a Node.js that is maintained, and its npm: Debian 12 has version 18.
+// newerNode is a maintained Node.js and its npm: Debian 12 has version 18.
 var newerNode = []string{"node-linux-" + map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH] + "@22.23.3", "npm@10.9.9"}
 
 var nodeWarm = map[string]string{string(sandbox.JavaScript): "undefined"}
 
-// codeWarm loads what most code imports, and leaves no names behind.
+// codeWarm imports what most code imports, and defines no names.
 var codeWarm = map[string]string{
 	string(sandbox.Python):     `exec("import numpy, pandas, matplotlib, matplotlib.pyplot, matplotlib.font_manager", {})`,
 	string(sandbox.JavaScript): "undefined",
 }
 
-// baseEnv is the environment of every template. pip may install for the user
-// although the interpreter belongs to Debian: a sandbox is no system to break.
+// baseEnv is the environment of every template. pip may install packages although
+// the interpreter belongs to Debian: a sandbox is not a system to protect.
 var baseEnv = map[string]string{
 	"LANG":                      "C.UTF-8",
 	"PATH":                      "/home/user/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	"PIP_BREAK_SYSTEM_PACKAGES": "1",
 }
 
-// withEnv is the environment of every template with one variable more.
+// withEnv returns baseEnv with one more variable.
 func withEnv(name, value string) map[string]string {
 	env := maps.Clone(baseEnv)
 	env[name] = value
@@ -131,8 +131,8 @@ const (
 	maxPackageName = 128
 )
 
-// checkPackages returns the packages sorted and once each. A name may not end
-// with a hyphen, by which apt means removal.
+// checkPackages returns the packages sorted and without duplicates. A name may not
+// end with a hyphen, which apt takes as a request to remove it.
 func checkPackages(packages []string) ([]string, error) {
 	if len(packages) > maxPackages {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "a template can name at most %d packages; name fewer", maxPackages)
@@ -156,7 +156,7 @@ func (d definition) template() sandbox.Template {
 	}
 }
 
-// spec is how a definition is built.
+// spec returns the specification of a definition.
 func (d definition) spec() sandbox.TemplateSpec {
 	s := sandbox.TemplateSpec{
 		Description: d.description, Env: d.env, Files: d.files, Run: d.run,
@@ -170,7 +170,7 @@ func (d definition) spec() sandbox.TemplateSpec {
 	return s
 }
 
-// withoutBase leaves out the packages that every Debian has.
+// withoutBase leaves out basePackages.
 func withoutBase(packages []string) []string {
 	return slices.DeleteFunc(slices.Clone(packages), func(name string) bool { return slices.Contains(basePackages, name) })
 }

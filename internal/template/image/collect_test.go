@@ -16,7 +16,7 @@ import (
 // ageCache has what is kept for builds be too old for that.
 func ageCache(t *testing.T, p *Provider) {
 	t.Helper()
-	old := time.Now().Add(-2 * cacheFor)
+	old := time.Now().Add(-2 * cacheMaxAge)
 	kept, _ := filepath.Glob(filepath.Join(p.dir, "cache", "*.json"))
 	for _, f := range kept {
 		if err := os.Chtimes(f, old, old); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -68,7 +68,7 @@ func (s *layerStore) merge(ctx context.Context, top *node, digest string, b *bud
 	if !validDigest.MatchString(digest) {
 		return fmt.Errorf("layer %.80q: %w", digest, fs.ErrNotExist)
 	}
-	if _, err := s.look(digest); err != nil {
+	if _, err := s.stored(digest); err != nil {
 		return fmt.Errorf("layer %s is not there: %w", digest, err)
 	}
 	dir := s.layerDir(digest)

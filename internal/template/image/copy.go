@@ -19,16 +19,16 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// errCopy marks what is wrong with what is to be copied, or where.
+// errCopy marks errors in an upload that is copied, or in its destination.
 var errCopy = errors.New("copy")
 
-func noCopy(format string, args ...any) error {
+func copyError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errCopy}, args...)...)
 }
 
-// Copy makes a root of a base and of files of an upload, and tells whether an
-// earlier build has kept it. The archive is never unpacked under its own names:
-// it becomes a layer, and names get a meaning in memory, as those of images do.
+// Copy makes a root of a base and files of an upload, and reports whether it was
+// cached by an earlier build. The archive is never unpacked under its own names: it
+// becomes a layer, whose names are resolved in memory, as those of images are.
 func (p *Provider) Copy(ctx context.Context, b *Foundation, c *sandbox.TemplateCopy, anew bool) (next *Foundation, kept bool, err error) {
 	f, err := p.openUpload(c.Archive)
 	if err != nil {
@@ -70,20 +70,20 @@ func (p *Provider) Copy(ctx context.Context, b *Foundation, c *sandbox.TemplateC
 	return next, false, err
 }
 
-// pipedCopy is a layer that is being written; its end is waited for.
+// pipedCopy reads a layer that a goroutine writes.
 type pipedCopy struct {
 	*io.PipeReader
 	done chan struct{}
 }
 
-// Close ends the writer.
+// Close stops the writer and waits for it.
 func (p *pipedCopy) Close() error {
 	err := p.PipeReader.Close()
 	<-p.done
 	return err
 }
 
-// uploadCopier gives the entries of an archive the names that they are to have.
+// uploadCopier renames the entries of an archive to their destinations.
 type uploadCopier struct {
 	base    *Foundation
 	to      string // relative; "." is the top
@@ -91,7 +91,7 @@ type uploadCopier struct {
 	sources [][]string
 	found   []bool
 	dirs    map[string]bool   // whether the base has such a directory
-	placed  map[string]string // where an entry of the archive is now
+	placed  map[string]string // destinations of entries of the archive
 }
 
 func newUploadCopier(b *Foundation, c *sandbox.TemplateCopy) *uploadCopier {
@@ -127,7 +127,7 @@ func (k *uploadCopier) run(tr *tar.Reader, tw *tar.Writer) error {
 		}
 	}
 	if i := slices.Index(k.found, false); i >= 0 {
-		return noCopy("it has nothing called %.200q", cmp.Or(strings.Join(k.sources[i], "/"), "."))
+		return copyError("it has nothing called %.200q", cmp.Or(strings.Join(k.sources[i], "/"), "."))
 	}
 	return tw.Close()
 }
@@ -138,38 +138,38 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 		return nil
 	}
 	if strings.HasPrefix(h.Name, "/") || slices.Contains(strings.Split(h.Name, "/"), "..") {
-		return noCopy("the name %.200q leads out of it", h.Name)
+		return copyError("the name %.200q leads out of it", h.Name)
 	}
 	name, err := cleanPath(h.Name)
 	if err != nil {
-		return noCopy("the name %.200q is too long or too deep", h.Name)
+		return copyError("the name %.200q is too long or too deep", h.Name)
 	}
 	to := k.place(name, h.Typeflag == tar.TypeDir)
 	if to == "" {
 		return nil
 	}
 	if strings.Contains("/"+name, "/"+layer.Whiteout) {
-		return noCopy("the name %.200q means something else in images", name)
+		return copyError("the name %.200q means something else in images", name)
 	}
 	if i := slices.IndexFunc(k.base.Root.Binds, func(b engine.Bind) bool {
 		at := strings.Trim(b.Target, "/")
 		return "/"+to == b.Target || to == at || strings.HasPrefix(to, at+"/")
 	}); i >= 0 {
-		return noCopy("%s is this machine's own in this template; choose another directory", k.base.Root.Binds[i].Target)
+		return copyError("%s is this machine's own in this template; choose another directory", k.base.Root.Binds[i].Target)
 	}
 	out := &tar.Header{Typeflag: h.Typeflag, Name: to, Mode: h.Mode & 0o7777, ModTime: h.ModTime, Format: tar.FormatPAX}
 	switch h.Typeflag {
 	case tar.TypeDir:
 		if to == "." || k.isDir(to) {
-			return nil // it stays as it is, or the link that leads to it
+			return nil // it stays as it is, and so does a link that resolves to it
 		}
 		out.Name += "/"
 	case tar.TypeReg:
 		if h.PAXRecords["GNU.sparse.major"] != "" || h.PAXRecords["GNU.sparse.map"] != "" {
-			return noCopy("the file %.200q is stored with holes; make the archive without", name)
+			return copyError("the file %.200q is stored with holes; make the archive without", name)
 		}
 		if to == "." {
-			return noCopy("the file %.200q cannot be the top directory", name)
+			return copyError("the file %.200q cannot be the top directory", name)
 		}
 		out.Size = h.Size
 	case tar.TypeSymlink:
@@ -177,11 +177,11 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 	case tar.TypeLink:
 		target, err := cleanPath(h.Linkname)
 		if err != nil || k.placed[target] == "" || strings.HasPrefix(h.Linkname, "/") {
-			return noCopy("the link %.200q is to %.200q, which is not copied before it", name, h.Linkname)
+			return copyError("the link %.200q is to %.200q, which is not copied before it", name, h.Linkname)
 		}
 		out.Linkname = k.placed[target]
 	default:
-		return noCopy("%.200q is neither a file, a directory nor a link", name)
+		return copyError("%.200q is neither a file, a directory nor a link", name)
 	}
 	if h.Typeflag == tar.TypeReg || h.Typeflag == tar.TypeSymlink {
 		k.placed[name] = to
@@ -193,7 +193,7 @@ func (k *uploadCopier) entry(h *tar.Header, r io.Reader, tw *tar.Writer) error {
 	return err
 }
 
-// place returns where an entry goes, or "".
+// place returns the destination of an entry, or "" if it is not copied.
 func (k *uploadCopier) place(name string, dir bool) string {
 	parts := strings.Split(name, "/")
 	if name == "." {
@@ -217,8 +217,8 @@ func (k *uploadCopier) place(name string, dir bool) string {
 	return ""
 }
 
-// matched returns how many of a name's parts a source names, or -1. Its parts
-// are patterns; ** stands for any number.
+// matched returns how many parts of a name a source matches, or -1 if it does not
+// match. Parts of a source are patterns; ** matches any number of parts.
 func matched(source, name []string) int {
 	if len(source) == 0 {
 		return 0
@@ -245,8 +245,8 @@ func matched(source, name []string) int {
 	return n + 1
 }
 
-// isDir tells whether a path leads to a directory in the base, with links as
-// they are followed inside.
+// isDir reports whether a path resolves to a directory of the base, with links
+// followed as they are inside.
 func (k *uploadCopier) isDir(p string) bool {
 	if p == "." {
 		return true
@@ -254,11 +254,11 @@ func (k *uploadCopier) isDir(p string) bool {
 	if known, ok := k.dirs[p]; ok {
 		return known
 	}
-	k.dirs[p] = leadsToDir(k.base.Root.Dir, p)
+	k.dirs[p] = resolvesToDir(k.base.Root.Dir, p)
 	return k.dirs[p]
 }
 
-func leadsToDir(dir, p string) bool {
+func resolvesToDir(dir, p string) bool {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return false

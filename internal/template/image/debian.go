@@ -27,9 +27,9 @@ import (
 // suite is the Debian release that templates are made of.
 const suite = "bookworm"
 
-// debianSource makes templates of Debian packages with mmdebstrap. It takes
-// packages from where the machine takes its own, if that is the same release,
-// so that local mirrors and proxies work, and from deb.debian.org otherwise.
+// debianSource makes templates of Debian packages with mmdebstrap. If the machine
+// runs the same release, packages come from the machine's own sources, so that
+// local mirrors and proxies work; otherwise from deb.debian.org.
 type debianSource struct {
 	machine string // "/" outside tests
 }
@@ -71,14 +71,14 @@ func (d *debianSource) build(ctx context.Context, j *job) error {
 	return j.tree.put("etc/apt/sources.list", root, defaultSources("/usr/share/keyrings/debian-archive-keyring.gpg"))
 }
 
-// debianMode chooses how mmdebstrap gets the rights it needs.
+// debianMode chooses how mmdebstrap gets the privileges it needs.
 func debianMode() (string, error) {
 	has := func(program string) bool { _, err := exec.LookPath(program); return err == nil }
 	return modeWith(has, os.Geteuid() == 0, machine.SubordinateIDs)
 }
 
-// modeWith is debianMode for what a machine has. The error is the one step after
-// which there is a mode.
+// modeWith is debianMode for a given machine. The error says what to install to
+// get a mode.
 func modeWith(has func(program string) bool, root bool, subordinateIDs func() error) (string, error) {
 	var missing []string
 	if !has("mmdebstrap") {
@@ -88,7 +88,7 @@ func modeWith(has func(program string) bool, root bool, subordinateIDs func() er
 	if !root {
 		mode = "unshare"
 		if err := subordinateIDs(); err != nil {
-			// These do without.
+			// These need no subordinate ids.
 			mode = "fakechroot"
 			for _, program := range []string{"fakechroot", "fakeroot"} {
 				if !has(program) {
@@ -111,8 +111,8 @@ func modeWith(has func(program string) bool, root bool, subordinateIDs func() er
 	return "", sandbox.Errorf(sandbox.CodeUnsupported, "building Debian templates needs %s; run '%s' on the machine of Cove's server, and build again", needed, install)
 }
 
-// makeScratch makes the directory in which mmdebstrap works. In the mode
-// unshare other user ids work there, which could not enter the build's own.
+// makeScratch makes the directory in which mmdebstrap works. In the mode unshare
+// it works with other user ids, which cannot enter the build's own directory.
 func makeScratch(dir, mode string) (string, error) {
 	if mode != "unshare" {
 		scratch := filepath.Join(dir, "work")
@@ -131,8 +131,8 @@ func makeScratch(dir, mode string) (string, error) {
 
 const scratchPrefix = "cove-template-"
 
-// removeScratch removes a directory made by makeScratch outside of the state
-// directory, with what other user ids of ours have left in it.
+// removeScratch removes a directory that makeScratch made outside the state
+// directory, including files of subordinate user ids.
 func removeScratch(dir string) error {
 	if filepath.Dir(dir) != filepath.Clean(os.TempDir()) || !strings.HasPrefix(filepath.Base(dir), scratchPrefix) {
 		return fmt.Errorf("remove %q: not a scratch directory", dir)
@@ -163,9 +163,9 @@ func (d *debianSource) arguments(j *job, mode string) ([]string, error) {
 	}
 	args := []string{
 		"--verbose", "--mode=" + mode, "--format=tar", "--variant=minbase", "--aptopt=" + conf,
-		// The system being made is thrown away if the machine's power fails. What of
-		// it is not wanted is skipped when it is unpacked: mmdebstrap would start a
-		// filter, in Python, for each package.
+		// The system being made is discarded if the machine's power fails. Unwanted
+		// files are skipped when it is unpacked: mmdebstrap would start a filter, in
+		// Python, for each package.
 		"--dpkgopt=force-unsafe-io",
 	}
 	if len(j.def.packages) > 0 {
@@ -174,9 +174,9 @@ func (d *debianSource) arguments(j *job, mode string) ([]string, error) {
 	return append(args, suite, "-", sources), nil
 }
 
-// dpkgConf has dpkg leave out, in templates and their sandboxes, what skipped
-// leaves out here. Nothing of a sandbox outlives a failure of power but what was
-// synced as a whole.
+// dpkgConf has dpkg leave out, in templates and their sandboxes, the files that
+// skipped leaves out. Of a sandbox, only what was synced as a whole survives a power
+// failure, so dpkg need not sync.
 const dpkgConf = `path-exclude=/usr/share/man/*
 path-exclude=/usr/share/info/*
 path-exclude=/usr/share/locale/*
@@ -186,8 +186,9 @@ path-include=/usr/share/doc/*/copyright
 force-unsafe-io
 `
 
-// skipped are manuals and translations, and files of mmdebstrap's making that
-// tell how the template was built: mirrors and proxies, perhaps with passwords.
+// skipped reports whether a path is a manual or a translation, or a file that
+// mmdebstrap made and that reveals how the template was built: mirrors and
+// proxies, perhaps with passwords.
 func skipped(p string) bool {
 	switch {
 	case strings.HasPrefix(p, "usr/share/man/"), strings.HasPrefix(p, "usr/share/info/"), strings.HasPrefix(p, "dev/"),
@@ -203,11 +204,11 @@ func skipped(p string) bool {
 	return p == "etc/dpkg/dpkg.cfg.d/99mmdebstrap" || p == "etc/apt/apt.conf.d/99mmdebstrap" || p == "etc/machine-id"
 }
 
-// graceful is how long mmdebstrap may take to clean up when it is told to end.
-const graceful = 20 * time.Second
+// terminationGrace is how long mmdebstrap may take to clean up after SIGTERM.
+const terminationGrace = 20 * time.Second
 
-// runMmdebstrap runs it and unpacks the archive that it writes. When it
-// returns, no process of the build is left.
+// runMmdebstrap runs mmdebstrap and unpacks the archive that it writes. When
+// runMmdebstrap returns, no process of the build is left.
 func runMmdebstrap(ctx context.Context, j *job, args []string, scratch string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -227,12 +228,12 @@ func runMmdebstrap(ctx context.Context, j *job, args []string, scratch string) e
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = buildEnv(scratch), scratch, outWrite, messagesWrite
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
-	cmd.WaitDelay = graceful
-	// What this process has inherited from its own parent is none of the
-	// child's business, and mmdebstrap fails when descriptors have two digits.
-	// (What is passed on to other children is not affected.)
+	cmd.WaitDelay = terminationGrace
+	// The child must not inherit descriptors that this process has from its parent,
+	// and mmdebstrap fails when descriptors have two digits. Descriptors that are
+	// passed explicitly to other children are not affected.
 	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
-	// The signal at our death is that of the thread which starts the process.
+	// Pdeathsig is sent when the thread that started the process ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err = cmd.Start()
@@ -242,8 +243,8 @@ func runMmdebstrap(ctx context.Context, j *job, args []string, scratch string) e
 		return fmt.Errorf("start mmdebstrap: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() {
-		// Whoever still holds the pipes then holds them no longer.
-		late := time.Now().Add(graceful + time.Second)
+		// Stop reading even if some process still has the pipes open.
+		late := time.Now().Add(terminationGrace + time.Second)
 		_ = out.SetReadDeadline(late)
 		_ = messages.SetReadDeadline(late)
 	})()
@@ -269,7 +270,7 @@ func runMmdebstrap(ctx context.Context, j *job, args []string, scratch string) e
 	return uerr
 }
 
-// buildEnv is all that mmdebstrap sees of our environment.
+// buildEnv returns the environment of mmdebstrap.
 func buildEnv(scratch string) []string {
 	env := []string{"TMPDIR=" + scratch, "HOME=" + scratch, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "TERM=dumb"}
 	for _, name := range []string{"PATH", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
@@ -284,14 +285,14 @@ func isDiskFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// keptOptions are settings of the machine's apt that a build needs to reach
-// the same mirrors.
+// keptOptions matches settings of the machine's apt that a build needs to reach the
+// same mirrors.
 var keptOptions = regexp.MustCompile(`^(Acquire::(https?|ftp)::(Proxy|CaInfo|Timeout)|Acquire::(https?)::Proxy::[A-Za-z0-9.-]+|Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv4|Max-FutureTime)) "[^"]*";$`)
 
-// aptConf returns the settings for apt during the build.
+// aptConf returns apt's configuration for the build.
 func (d *debianSource) aptConf() string {
 	var b strings.Builder
-	// A name that is not a package's must not be taken for a pattern.
+	// An unknown package name must not be taken for a pattern.
 	b.WriteString("APT::Cmd::Pattern-Only \"true\";\nAPT::Install-Recommends \"false\";\nAcquire::Languages \"none\";\n")
 	out, err := exec.Command("apt-config", "dump").Output()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 //go:embed desktop.sh
 var desktopScript string
 
-// The shells of a screen: what it shows when nothing was opened yet.
+// The shells of a screen: what it shows before anything is opened.
 const (
 	shellDesktop = "desktop"
 	shellBrowser = "browser"
@@ -23,8 +23,8 @@ const (
 // defaultDisplay is the X display of computers.
 const defaultDisplay = ":1"
 
-// screenSize is that of the built-in computers: what screenshots for models are
-// scaled to by most of their makers.
+// The screen of the built-in computers has the size to which most vendors of models
+// scale screenshots.
 const screenWidth, screenHeight = 1280, 800
 
 // startDesktop returns the command that runs a screen, in whatever image has an
@@ -48,8 +48,8 @@ func desktopEnv(env map[string]string, d *sandbox.Desktop) map[string]string {
 	return env
 }
 
-// withScreen gives a specification that asks for a desktop, and does not say what
-// runs it, what runs ours.
+// withScreen adds the default start command and environment to a specification that
+// asks for a desktop.
 func withScreen(spec sandbox.TemplateSpec) sandbox.TemplateSpec {
 	if spec.Desktop == nil {
 		return spec
@@ -61,8 +61,7 @@ func withScreen(spec sandbox.TemplateSpec) sandbox.TemplateSpec {
 	return spec
 }
 
-// desktopPackages are the screen and what is shown on it: a browser, and fonts
-// for every script and emoji.
+// desktopPackages are an X server, a browser, and fonts for every script and emoji.
 var desktopPackages = []string{
 	"tigervnc-standalone-server", "openbox", "hsetroot", "chromium",
 	"fonts-dejavu-core", "fonts-liberation2", "fonts-wqy-zenhei", "fonts-noto-color-emoji",
@@ -74,10 +73,10 @@ var shellPackages = []string{
 	"curl", "procps", "less", "nano", "file", "unzip",
 }
 
-// desktopResources are enough for a browser with a few pages.
+// desktopResources suffice for a browser with a few pages.
 var desktopResources = sandbox.Resources{VCPUs: 2, MemoryMiB: 2048, MaxPIDs: 2048}
 
-// computer makes a definition one of computers.
+// computer returns the definition with a desktop.
 func (d definition) computer(shell string) definition {
 	d.desktop = &sandbox.Desktop{Width: screenWidth, Height: screenHeight, Display: defaultDisplay}
 	d.start = startDesktop(d.desktop, shell)

@@ -18,7 +18,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// checkPath looks at the form of a path of the server.
+// checkPath checks the syntax of a path on the server.
 func checkPath(file string) error {
 	if len(file) > sandbox.MaxPathBytes || !filepath.IsAbs(file) || strings.ContainsRune(file, 0) {
 		return sandbox.Errorf(sandbox.CodeInvalid, "%.200q is not an absolute path on the server; give one", file)
@@ -26,10 +26,9 @@ func checkPath(file string) error {
 	return nil
 }
 
-// openAllowed opens a file or directory below one of the paths that the
-// operator has allowed. Links that lead out of it are refused, so that a path
-// is where it says; one that is not allowed and one that is not there are told
-// apart only where the operator has allowed to look.
+// openAllowed opens a file or directory below one of the paths that the operator
+// has allowed. Links that resolve to outside that path are refused. Whether a path
+// exists is revealed only below allowed paths.
 func (p *Provider) openAllowed(file string) (*os.File, error) {
 	clean := filepath.Clean(file)
 	for _, allowed := range p.allowPaths {
@@ -75,8 +74,8 @@ func openBelow(dir, rel string) (*os.File, error) {
 	return root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
 }
 
-// directorySource makes a root of a directory of the server. It is copied, since
-// its owner may go on changing it.
+// directorySource makes a root from a directory on the server. The directory is
+// copied, since its owner may go on changing it.
 type directorySource struct {
 	p    *Provider
 	path string
@@ -117,17 +116,17 @@ func (s *directorySource) build(ctx context.Context, j *job) error {
 	return nil
 }
 
-// copier copies a directory of the server into a tree. Files may change while
-// it works; what it copies is then some of both.
+// copier copies a directory on the server into a tree. Of files that change
+// meanwhile, the copy may be a mixture of old and new.
 type copier struct {
 	ctx   context.Context
 	j     *job
 	dev   uint64
 	links map[[2]uint64]string // names of files that have several
 	done  int
-	// isState tells of directories whose content is left out.
-	isState func(*os.File) bool
-	said    time.Time
+	// isState reports whether the content of a directory is left out.
+	isState  func(*os.File) bool
+	reported time.Time
 }
 
 func (c *copier) dir(dir *os.Root, at string) error {
@@ -150,7 +149,7 @@ func (c *copier) dir(dir *os.Root, at string) error {
 		return err
 	}
 	if st.Dev != c.dev || c.isState(d) {
-		return nil // what is mounted there, /proc for one, is not of it
+		return nil // another file system, such as /proc, or the server's state
 	}
 	names, err := d.Readdirnames(-1)
 	if err != nil {
@@ -172,8 +171,8 @@ func (c *copier) dir(dir *os.Root, at string) error {
 }
 
 func (c *copier) entry(dir *os.Root, fd int, name, p string, st *unix.Stat_t) error {
-	if c.done++; time.Since(c.said) > 200*time.Millisecond {
-		c.said = time.Now()
+	if c.done++; time.Since(c.reported) > 200*time.Millisecond {
+		c.reported = time.Now()
 		c.j.report("copying", -1, "")
 	}
 	switch st.Mode & unix.S_IFMT {
@@ -216,8 +215,8 @@ func (c *copier) file(dir int, name, p string, st *unix.Stat_t) error {
 	return c.j.tree.file(p, storedMeta(c.meta(st), c.j.tree.own), st.Size, &cancelledReader{c.ctx, io.Reader(f)})
 }
 
-// meta is what an entry gets. Where owners cannot be had, files of the server's
-// user are root's, as all that it makes.
+// meta returns the attributes of an entry. Where owners cannot be set, files of the
+// server's user become root's, as all files that it makes are.
 func (c *copier) meta(st *unix.Stat_t) meta {
 	m := meta{mode: st.Mode & 0o7777, uid: int(st.Uid), gid: int(st.Gid), mtime: time.Unix(st.Mtim.Unix())}
 	if !c.j.tree.own && m.uid == os.Geteuid() {

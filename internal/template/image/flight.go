@@ -12,6 +12,9 @@ import (
 // or -1, and a line for the log or "".
 type reporter = func(step string, fraction float64, log string)
 
+// work computes a value and reports its progress.
+type work[V any] func(context.Context, reporter) (V, error)
+
 // flights does work once for all callers that want the same result at the same
 // time, and reports its progress to each of them. Work outlives the caller that
 // began it, and is cancelled when nobody waits for it any more.
@@ -40,7 +43,7 @@ var errGivenUp = errors.New("nobody waited for the result any more")
 
 // get returns what create returns, or what another caller's create returns that
 // is running for the same key.
-func (fs *flights[K, V]) get(ctx context.Context, key K, report reporter, create func(context.Context, reporter) (V, error)) (V, error) {
+func (fs *flights[K, V]) get(ctx context.Context, key K, report reporter, create work[V]) (V, error) {
 	for {
 		f, leave := fs.join(ctx, key, report, create)
 		select {
@@ -61,7 +64,7 @@ func (fs *flights[K, V]) get(ctx context.Context, key K, report reporter, create
 
 // join returns the flight of a key, which it starts if there is none, and a
 // function that leaves it.
-func (fs *flights[K, V]) join(ctx context.Context, key K, report reporter, create func(context.Context, reporter) (V, error)) (f *flight[V], leave func()) {
+func (fs *flights[K, V]) join(ctx context.Context, key K, report reporter, create work[V]) (f *flight[V], leave func()) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if f = fs.running[key]; f != nil {

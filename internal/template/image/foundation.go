@@ -21,20 +21,19 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A build begins with a [Foundation], which steps change in sandboxes that know
-// nothing of this package. What a step has changed comes back as a layer, of
-// which [Provider.Extend] makes the next root. Each root is kept under a key of
-// what it was made from, so that a build that begins the same way finds it.
+// A build begins with a [Foundation]. Steps run in sandboxes that know nothing of
+// this package, and what a step has changed comes back as a layer, from which
+// [Provider.Extend] makes the next root. Each root is cached under a key of what it
+// was made from, so that a build that begins in the same way finds it.
 
 // Plan is what a request asks to be built.
 type Plan struct {
 	Name string
-	// Spec is how: that of the request, of an earlier build, or of a definition
-	// of ours.
+	// Spec is that of the request, of an earlier build, or of a built-in definition.
 	Spec sandbox.TemplateSpec
 	// Ready is set if there is nothing to build.
 	Ready *sandbox.Template
-	// Anew says that nothing of an earlier build may be used.
+	// Anew is set if no results of earlier builds may be used.
 	Anew bool
 	// Login is for the registry of the spec's image; nil: the server's own.
 	Login *sandbox.RegistryLogin
@@ -52,10 +51,11 @@ type Foundation struct {
 	sizeBytes int64
 }
 
-// Claim makes a name this caller's to build, until done is called with what
-// became of it. A name that is being built is a conflict. What the caller is
-// given from then on stays in place until done is called; see [Provider.Collect].
-// Until there is a version of it, the template is shown with the shape.
+// Claim reserves a name for a build by this caller, until done is called with the
+// build's result. A name that is being built is a conflict. Roots and layers that
+// are handed out from then on stay in place until done is called; see
+// [Provider.Collect]. Until there is a version, the template is listed with the
+// shape.
 func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +79,8 @@ func (p *Provider) Claim(name string, shape sandbox.Resources) (done func(error)
 	}, nil
 }
 
-// Base makes the root that a plan's spec begins with, unless it begins with a
-// snapshot. Anew has Debian and the like fetched again.
+// Base makes the root that a plan's spec begins with, unless that is a snapshot. If
+// plan.Anew is set, Debian is fetched again.
 func (p *Provider) Base(ctx context.Context, plan *Plan, report reporter) (*Foundation, error) {
 	spec, anew := &plan.Spec, plan.Anew
 	switch from := spec.From; {
@@ -122,7 +122,7 @@ func (p *Provider) Base(ctx context.Context, plan *Plan, report reporter) (*Foun
 	return p.baseOf(m), nil
 }
 
-// baseOf begins with a root that is held.
+// baseOf returns a foundation with a root that is held.
 func (p *Provider) baseOf(m *manifest) *Foundation {
 	p.layers.hold(m.Layers)
 	return &Foundation{
@@ -135,7 +135,7 @@ func (p *Provider) rootOf(m *manifest) engine.Root {
 	return engine.Root{Digest: m.Digest, Dir: p.rootfsDir(m.Digest), Binds: slices.Clone(m.Binds)}
 }
 
-// chainKey names what is made of the parts in one way.
+// chainKey returns the cache key of what is made from the parts.
 func chainKey(parts ...any) string {
 	data, err := json.Marshal(parts)
 	if err != nil {
@@ -144,18 +144,17 @@ func chainKey(parts ...any) string {
 	return fmt.Sprintf("%x", sha256.Sum256(append([]byte("cove-chain-1\n"), data...)))
 }
 
-// ChainKey names what a step makes of a root.
+// ChainKey returns the cache key of what a step makes from a root.
 func ChainKey(root engine.Root, step any) string { return chainKey(root.Digest, step) }
 
-// cacheFor is how long a root is kept for the next build that begins the same
-// way, since it was last used.
-const cacheFor = 7 * 24 * time.Hour
+// cacheMaxAge is how long a root stays in the cache after its last use.
+const cacheMaxAge = 7 * 24 * time.Hour
 
 var validKey = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 func (p *Provider) cacheFile(key string) string { return filepath.Join(p.dir, "cache", key+".json") }
 
-// cached returns what was kept under a key, or nil.
+// cached returns the cached root of a key, or nil.
 func (p *Provider) cached(key string) *manifest {
 	if !validKey.MatchString(key) {
 		return nil
@@ -172,7 +171,7 @@ func (p *Provider) cached(key string) *manifest {
 	return m
 }
 
-// keep remembers what was made under a key. A build goes on without.
+// keep caches a root under a key. Failing to do so does not fail a build.
 func (p *Provider) keep(key string, m *manifest) {
 	data, err := json.Marshal(m)
 	if err == nil {
@@ -183,7 +182,8 @@ func (p *Provider) keep(key string, m *manifest) {
 	}
 }
 
-// Extended returns the base that [Provider.Extend] has kept under a key, or nil.
+// Extended returns the foundation that [Provider.Extend] has cached under a key, or
+// nil.
 func (p *Provider) Extended(b *Foundation, key string) *Foundation {
 	m := p.cached(key)
 	if m == nil {
@@ -192,18 +192,18 @@ func (p *Provider) Extended(b *Foundation, key string) *Foundation {
 	return b.with(p, m)
 }
 
-// with is the base with another root.
+// with returns the foundation with another root.
 func (b *Foundation) with(p *Provider, m *manifest) *Foundation {
 	next := *b
 	next.Root, next.sizeBytes = p.rootOf(m), m.SizeBytes
 	return &next
 }
 
-// Extend makes a root of a base and a layer above it, which open returns as a
-// tar stream with OCI whiteouts, and keeps it under the key unless that is
-// empty. When it fails, nothing is left.
+// Extend makes a root from a base and a layer above it, which open returns as a tar
+// stream with OCI whiteouts, and caches it under the key unless that is empty. When
+// it fails, nothing is left.
 func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*Foundation, error) {
-	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // if it was a snapshot's
+	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // which can happen to a snapshot's root
 		return nil, sandbox.Errorf(sandbox.CodeConflict, "what the build begins with was deleted meanwhile; begin with something else")
 	} else if err != nil {
 		return nil, err
@@ -227,8 +227,8 @@ func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open f
 	return b.with(p, m), nil
 }
 
-// Publish makes a root the newest version of a template: what the spec says,
-// above what the base hands on. The base may be one that steps have extended.
+// Publish makes a root the newest version of a template. Where the spec does not say
+// otherwise, the template has the settings of the base.
 func (p *Provider) Publish(name string, spec *sandbox.TemplateSpec, b *Foundation) (*sandbox.Template, error) {
 	t, source := b.Template, ""
 	switch from := spec.From; {

@@ -16,36 +16,36 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// hostSource makes the template host: an empty root with the machine's /usr
-// (and what of /bin, /sbin, /lib* is not a link into it) shown read-only, and
-// the files of /etc that programs need and nobody minds being read.
+// hostSource makes the template host: a root with the machine's /usr (and /bin,
+// /sbin and /lib*, unless they are links into /usr) bound read-only, and the files
+// of /etc that programs need and that are not confidential.
 //
-// Nothing is shown that not every user of the machine may read: files and
-// directories in /usr without that permission are covered by empty ones, and
-// so are the places in /usr where package managers look for their settings and
-// credentials. As an ordinary user this covers what the user alone could read.
+// Nothing is visible that not every user of the machine may read: files and
+// directories in /usr without that permission are covered by empty ones, and so are
+// the paths in /usr where package managers look for their settings and credentials.
+// For an ordinary user this covers what only that user could read.
 type hostSource struct {
 	// machine is "/" outside tests.
 	machine string
-	// maskDir and maskFile are empty, and shown in place of what is hidden.
+	// maskDir and maskFile are empty, and are bound over what is hidden.
 	maskDir, maskFile string
 }
 
 func (*hostSource) kind() string { return "host" }
 
-// systemDirs are what holds programs and libraries.
+// systemDirs hold programs and libraries.
 var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"}
 
-// alwaysHidden are directories in /usr for settings by the machine's owner.
+// alwaysHidden are directories in /usr for the machine owner's settings.
 var alwaysHidden = []string{"usr/etc", "usr/local/etc"}
 
-// hiddenNames are files that hold credentials by custom, wherever they are.
+// hiddenNames are names of files that usually hold credentials, in any directory.
 var hiddenNames = map[string]bool{
 	".npmrc": true, "npmrc": true, ".netrc": true, ".pypirc": true, "pip.conf": true, ".env": true, ".git-credentials": true,
 	"id_rsa": true, "id_ecdsa": true, "id_ed25519": true,
 }
 
-// maxHidden bounds the mounts that a sandbox needs to hide files.
+// maxHidden bounds the mounts that hide files in a sandbox.
 const maxHidden = 128
 
 func (h *hostSource) build(ctx context.Context, j *job) error {
@@ -75,7 +75,7 @@ func (h *hostSource) build(ctx context.Context, j *job) error {
 		return err
 	}
 	path := baseEnv["PATH"]
-	// Where Go's own instructions put it, and no package's PATH has it.
+	// Go's installation instructions use this directory, which is on no default PATH.
 	if info, err := os.Stat(filepath.Join(h.machine, "usr/local/go/bin")); err == nil && info.IsDir() {
 		path += ":/usr/local/go/bin"
 	}
@@ -92,11 +92,11 @@ func (h *hostSource) build(ctx context.Context, j *job) error {
 	return nil
 }
 
-// aliasDir has names of programs that the machine calls otherwise. It is the
-// last on the PATH.
+// aliasDir has further names for the machine's programs. It comes last on the
+// PATH.
 const aliasDir = "opt/cove/bin"
 
-// namePython gives Python the name that programs and people call it by.
+// namePython adds the name python for python3.
 func namePython(t *tree) error {
 	for _, dir := range []string{"opt/cove", aliasDir} {
 		if err := t.mkdir(dir, meta{mode: 0o755}); err != nil {
@@ -177,8 +177,8 @@ func (h *hostSource) stamp() (string, error) {
 	return fmt.Sprintf("%x", sum.Sum(nil)), err
 }
 
-// contentDigest is the digest of a tree with what is bound into it. The host's
-// directories are known by the stamp only.
+// contentDigest returns the digest of a tree with its binds. The stamp stands for
+// the content of the host's directories.
 func contentDigest(tree string, j *job) string {
 	if len(j.binds) == 0 {
 		return tree
@@ -191,7 +191,7 @@ func contentDigest(tree string, j *job) string {
 	return fmt.Sprintf("sha256-%x", sum.Sum(nil))
 }
 
-// hostCache remembers for a short while that the host template is up to date.
+// hostCache caches for a short time that the host template is up to date.
 type hostCache struct {
 	source *hostSource
 
@@ -200,11 +200,11 @@ type hostCache struct {
 	m       *manifest // under mu
 }
 
-// hostCheckEvery is how old the answer may be that nothing has changed.
+// hostCheckEvery is how long the host template is assumed to be up to date.
 const hostCheckEvery = 10 * time.Second
 
-// currentHost returns the host template, made anew if the machine's settings
-// have changed, or if told.
+// currentHost returns the host template. It makes it anew if the machine's settings
+// have changed, or if anew is set.
 func (p *Provider) currentHost(ctx context.Context, anew bool) (*manifest, error) {
 	c := p.host
 	c.mu.Lock()
@@ -218,7 +218,8 @@ func (p *Provider) currentHost(ctx context.Context, anew bool) (*manifest, error
 	}
 	m, err := p.readManifest(Host)
 	if anew || err != nil || m.Stamp != stamp {
-		// The making is everyone's; a caller who leaves does not stop it.
+		// Other callers wait for the result too, so this one's cancellation does not
+		// stop it.
 		m, err = p.make(context.WithoutCancel(ctx), p.builtins[Host], func(string, float64, string) {})
 		if err == nil {
 			err = p.publish(m)

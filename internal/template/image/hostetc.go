@@ -17,15 +17,15 @@ import (
 type check int
 
 const (
-	// data is refused if it holds a key or an address with a password.
+	// data is left out if it holds a private key or a URL with a password.
 	data check = iota
-	// script is refused, too, if it sets a proxy or anything named like a
-	// credential: people put such lines there.
+	// script is also left out if it sets a proxy or anything named like a
+	// credential, as scripts of administrators do.
 	script
 )
 
-// etcAllowed are the patterns, below /etc, of what is copied; directories with
-// all below. Everything else stays outside.
+// etcAllowed are patterns, below /etc, of the files that are copied; directories are
+// copied with all their content. Nothing else is.
 var etcAllowed = []struct {
 	pattern string
 	check   check
@@ -40,7 +40,7 @@ var etcAllowed = []struct {
 	// names and numbers
 	{"services", data}, {"protocols", data}, {"rpc", data}, {"ethertypes", data}, {"networks", data}, {"host.conf", data}, {"gai.conf", data},
 	{"mime.types", data}, {"magic", data}, {"magic.mime", data}, {"locale.alias", data}, {"shells", data}, {"login.defs", data}, {"terminfo", data},
-	// programs that do not work without theirs
+	// settings that programs do not work without
 	{"fonts", data}, {"X11/app-defaults", data}, {"perl", data}, {"python3", data}, {"python3.*", data}, {"java-*", data}, {"vim", data}, {"nanorc", data},
 	{"manpath.config", data}, {"groff", data}, {"ImageMagick-*", data}, {"gtk-2.0", data}, {"gtk-3.0", data}, {"xml", data}, {"sgml", data}, {"xattr.conf", data},
 	{"ghostscript", data}, {"texmf", data}, {"matplotlibrc", data}, {"R", script},
@@ -54,7 +54,7 @@ const (
 	maxEtcAll  = 64 << 20
 )
 
-// linkable are the starts of absolute paths to which a copied link may point.
+// linkable matches absolute paths that a copied link may point to.
 var linkable = regexp.MustCompile(`^/(usr|bin|sbin|lib|lib32|lib64|etc)/`)
 
 var (
@@ -62,8 +62,7 @@ var (
 	secretScript = regexp.MustCompile(`(?im)^[^#\n]*(_proxy|proxy(host|port|user|password)?|token|passw(or)?d|secret|credentials?|api_?key|access_?key)\w*["']?\s*[=:]`)
 )
 
-// holdsSecret reports whether data holds a private key or an address with a
-// password.
+// holdsSecret reports whether data holds a private key or a URL with a password.
 func holdsSecret(b []byte) bool {
 	if bytes.Contains(b, []byte("PRIVATE KEY-----")) {
 		return true
@@ -95,7 +94,7 @@ func (h *hostSource) eachEtc(fn func(rel string, info fs.FileInfo, c check) erro
 			}
 			err := filepath.WalkDir(match, func(p string, d fs.DirEntry, err error) error {
 				if err != nil {
-					return nil // not for us, or gone
+					return nil // not readable, or gone
 				}
 				info, err := d.Info()
 				if err != nil {
@@ -118,8 +117,8 @@ func (h *hostSource) eachEtc(fn func(rel string, info fs.FileInfo, c check) erro
 	return nil
 }
 
-// reachable reports whether everyone may enter the directories between etc and
-// the match, none of which is a link.
+// reachable reports whether everyone may enter the directories from etc to the
+// match, and none of them is a link.
 func reachable(etc, match string) bool {
 	for dir := filepath.Dir(match); len(dir) >= len(etc); dir = filepath.Dir(dir) {
 		info, err := os.Lstat(dir)
@@ -130,7 +129,7 @@ func reachable(etc, match string) bool {
 	return true
 }
 
-// copyEtc copies what is allowed.
+// copyEtc copies the files of etcAllowed.
 func (h *hostSource) copyEtc(t *tree) error {
 	etc, err := os.OpenRoot(filepath.Join(h.machine, "etc"))
 	if err != nil {
@@ -166,8 +165,8 @@ func (h *hostSource) copyEtc(t *tree) error {
 	})
 }
 
-// goodLink reports whether a link below /etc points to something that can be
-// in a sandbox. The text of others is nobody's business.
+// goodLink reports whether a link below /etc points to something that can be in a
+// sandbox. The targets of other links are not revealed.
 func goodLink(rel, target string) bool {
 	if !path.IsAbs(target) {
 		target = path.Join("/etc", path.Dir(rel), target)
@@ -196,7 +195,7 @@ func readPublic(etc *os.Root, rel string, c check) (string, bool) {
 	return string(b), true
 }
 
-// accounts writes the account files and the few settings that are Cove's own.
+// accounts writes the account files and a few settings of Cove's own.
 func (h *hostSource) accounts(t *tree, shell string) error {
 	const nologin = "/usr/sbin/nologin"
 	var passwd, group, shadow strings.Builder

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// hide looks through what is shown and covers what is not for everyone.
+// hide searches the bound directories and covers what not everyone may read.
 func (h *hostSource) hide(ctx context.Context, j *job) error {
 	s := &search{h: h, ctx: ctx}
 	s.group.SetLimit(runtime.GOMAXPROCS(0))
@@ -51,9 +51,8 @@ func (h *hostSource) hide(ctx context.Context, j *job) error {
 	return nil
 }
 
-// search goes through system directories, which may have some hundred
-// thousand files: each is asked for relative to its open directory, and
-// directories are looked at side by side.
+// search walks system directories, which may have some hundred thousand files: it
+// stats files relative to their open directory, and walks directories in parallel.
 type search struct {
 	h     *hostSource
 	ctx   context.Context
@@ -78,8 +77,8 @@ func (s *search) tooMany() bool {
 	return len(s.masks) > maxHidden
 }
 
-// directory looks at what is in a directory. What vanishes on the way is left
-// out; what cannot be read is covered.
+// directory searches a directory. What vanishes meanwhile is left out; what cannot
+// be read is covered.
 func (s *search) directory(rel string) error {
 	if err := s.ctx.Err(); err != nil {
 		return err

@@ -1,11 +1,10 @@
-// Package image makes and keeps templates: root file systems from which
+// Package image builds and stores templates: root file systems from which
 // sandboxes start.
 //
-// The content of a template is a directory named by its digest, which is never
-// changed once it is there; a small manifest by the template's name says which
-// digest it has now. A build works in a directory of its own and becomes
-// visible by renaming, so that nobody sees half of one, and what a crash left
-// of it is removed by [New].
+// The content of a template is a directory named by its digest, which never
+// changes; a small manifest under the template's name has its current digest. A
+// build works in a directory of its own and becomes visible by renaming, so that
+// nobody sees an incomplete one; [New] removes what crashed builds have left.
 //
 // Two kinds of source are built in. The host source shows the machine's own
 // programs read-only beside a few files of /etc chosen by an allow-list. The
@@ -37,23 +36,24 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config says where templates are kept.
+// Config configures a [Provider].
 type Config struct {
-	// Dir is made if missing, readable by its owner only.
+	// Dir is where templates are stored. It is made if missing, readable by its owner
+	// only.
 	Dir string
 	// Log defaults to [slog.Default].
 	Log *slog.Logger
 	// Registries says how images are fetched.
 	Registries oci.Config
-	// AllowPaths are absolute paths of this machine from which archives and
-	// directories may be read: each with all below it.
+	// AllowPaths are absolute paths on this machine at or below which archives and
+	// directories may be read.
 	AllowPaths []string
-	// StateDir is the server's own, with its secrets: whatever AllowPaths says,
-	// nothing in it gets into a template.
+	// StateDir is the server's state directory, with its secrets: whatever AllowPaths
+	// says, nothing in it gets into a template.
 	StateDir string
 }
 
-// Provider keeps the templates of one directory. Its methods are safe for
+// Provider stores the templates of one directory. Its methods are safe for
 // concurrent use.
 type Provider struct {
 	dir      string
@@ -66,18 +66,18 @@ type Provider struct {
 	// bootstraps are shared by builds that need the same Debian, by [chainKey].
 	bootstraps flights[string, *manifest]
 
-	registries *oci.Registries
-	allowPaths []string
-	maxUpload  int64
-	pullSlots  chan struct{}
-	upSlots    chan struct{}
-	pullWait   time.Duration // before a layer is fetched again, times the attempts
-	recent     time.Duration // see [recent]
+	registries  *oci.Registries
+	allowPaths  []string
+	maxUpload   int64
+	pullSlots   chan struct{}
+	uploadSlots chan struct{}
+	pullWait    time.Duration // before a layer is fetched again, multiplied by the attempts
+	recent      time.Duration // see [recent]
 
 	host *hostCache
 
 	mu       sync.Mutex
-	building map[string]time.Time // under mu: when the builds began that run
+	building map[string]time.Time // under mu: when running builds began
 	failed   map[string]string    // under mu: why the newest build of a name failed
 	// shapes are the resources that builds were claimed with, of all names in
 	// building and failed. Under mu.
@@ -88,8 +88,8 @@ type Provider struct {
 	publishing sync.Mutex // held to change the versions of templates, before mu
 }
 
-// New opens the templates kept in a directory and removes what crashed builds
-// have left there.
+// New opens the templates stored in a directory and removes what crashed builds have
+// left there.
 func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		dir: cfg.Dir, log: cfg.Log, own: os.Geteuid() == 0,
@@ -114,7 +114,7 @@ func New(cfg Config) (*Provider, error) {
 		return nil, fmt.Errorf("open templates: %w", err)
 	}
 	p.pullWait, p.maxUpload = pullWait, sandbox.MaxUploadBytes
-	p.pullSlots, p.upSlots = make(chan struct{}, pullsAtOnce), make(chan struct{}, uploadsAtOnce)
+	p.pullSlots, p.uploadSlots = make(chan struct{}, pullsAtOnce), make(chan struct{}, uploadsAtOnce)
 	for _, a := range cfg.AllowPaths {
 		p.allowPaths = append(p.allowPaths, filepath.Clean(a))
 	}
@@ -142,7 +142,7 @@ func (p *Provider) setHost(h *hostSource) {
 	p.builtins = builtin(h, p.debian)
 }
 
-// List returns all templates, built or only defined, by name.
+// List returns all templates, built or only defined, sorted by name.
 func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 	ms, err := p.manifests()
 	if err != nil {
@@ -172,13 +172,13 @@ func (p *Provider) List(context.Context) ([]sandbox.Template, error) {
 	return out, nil
 }
 
-// unbuilt describes a template of somebody's own that has no build.
+// unbuilt describes a template that is not built in and has no build.
 func unbuilt(name string, shape sandbox.Resources) sandbox.Template {
 	return sandbox.Template{Name: name, State: sandbox.TemplateAvailable, User: userName, WorkDir: workDir, Resources: shape}
 }
 
-// Get returns one template in any state by its name, NAME@VERSION or an alias,
-// or a not_found error.
+// Get returns a template in any state by its name, NAME@VERSION or an alias, or a
+// not_found error.
 func (p *Provider) Get(ctx context.Context, ref string) (*sandbox.Template, error) {
 	name, number, err := p.resolved(ref)
 	if err != nil {
@@ -187,7 +187,7 @@ func (p *Provider) Get(ctx context.Context, ref string) (*sandbox.Template, erro
 	if number > 0 {
 		m, err := p.version(name, number)
 		if err != nil {
-			return nil, absent(ref, err)
+			return nil, notFound(ref, err)
 		}
 		t := p.status(m.template())
 		t.Versions = p.newestFirst(name)
@@ -207,10 +207,10 @@ func (p *Provider) Get(ctx context.Context, ref string) (*sandbox.Template, erro
 	return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no template %.80q; use one of %s", name, strings.Join(names, ", "))
 }
 
-// status adds what happens now to what is on the disk.
+// status completes a template with the state of its builds and its aliases.
 func (p *Provider) status(t sandbox.Template) sandbox.Template {
 	if d, ok := p.builtins[t.Name]; ok {
-		// They are of this program, not of a build.
+		// These come from this program, not from a build.
 		now := d.template()
 		t.Warm, t.Start, t.Desktop, t.Ports, t.Resources = now.Warm, now.Start, now.Desktop, now.Ports, now.Resources
 	}
@@ -233,8 +233,8 @@ func (p *Provider) status(t sandbox.Template) sandbox.Template {
 	return t
 }
 
-// Root returns the root file system of a ready template and the template. That
-// of the host template is made, or made anew, when needed.
+// Root returns the root file system of a ready template and the template. The host
+// template is made, or made anew, when needed.
 func (p *Provider) Root(ctx context.Context, ref string) (engine.Root, sandbox.Template, error) {
 	name, number, err := p.resolved(ref)
 	if err != nil {
@@ -247,7 +247,7 @@ func (p *Provider) Root(ctx context.Context, ref string) (engine.Root, sandbox.T
 	return p.rootOf(m), p.status(m.template()), nil
 }
 
-// held is current whose root stays in place for a while.
+// held is like current, and keeps the root from being collected for a while.
 func (p *Provider) held(ctx context.Context, name string, number int) (m *manifest, err error) {
 	for range 3 {
 		if m, err = p.current(ctx, name, number); err != nil {
@@ -256,7 +256,7 @@ func (p *Provider) held(ctx context.Context, name string, number int) (m *manife
 		if err = p.hold(m.Digest); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
-		// It was replaced or deleted, and collected, since it was read.
+		// The template was replaced or deleted, and its root collected, meanwhile.
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the root of template %s: %w", name, err)
@@ -264,9 +264,8 @@ func (p *Provider) held(ctx context.Context, name string, number int) (m *manife
 	return m, nil
 }
 
-// hold keeps a root from being collected for a while, and for as long as any of
-// the builds goes on that run now. An error is [fs.ErrNotExist] if the root is
-// gone already.
+// hold keeps a root from being collected for a while, and until all builds that run
+// now have ended. The error is [fs.ErrNotExist] if the root is gone already.
 func (p *Provider) hold(digest string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,14 +274,14 @@ func (p *Provider) hold(digest string) error {
 	return err
 }
 
-// hasRoot reports whether a root is there.
+// hasRoot reports whether a root exists.
 func (p *Provider) hasRoot(digest string) bool {
 	_, err := os.Stat(p.rootfsDir(digest))
 	return err == nil
 }
 
-// current returns the record of a template that can be used: of one version, or
-// of the newest for 0.
+// current returns the manifest of a usable template: of one version, or of the
+// newest for 0.
 func (p *Provider) current(ctx context.Context, name string, number int) (*manifest, error) {
 	if name == Host && number == 0 {
 		return p.currentHost(ctx, false)
@@ -292,7 +291,7 @@ func (p *Provider) current(ctx context.Context, name string, number int) (*manif
 		return m, nil
 	}
 	if number > 0 {
-		return nil, absent(versioned(name, number), err)
+		return nil, notFound(versioned(name, number), err)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		p.log.Error("read template", "template", name, "error", err)
@@ -317,34 +316,34 @@ func (p *Provider) current(ctx context.Context, name string, number int) (*manif
 	return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s is not built yet; %s", name, how)
 }
 
-// recent is how long a root that was handed out is kept although nothing is
-// known to use it: the sandbox may be on its way.
+// recent is how long a root is kept after it was handed out, even if nothing is known
+// to use it: a sandbox may be about to start.
 const recent = 15 * time.Minute
 
-// Collect removes root file systems that no template has any more, but for the
-// digests in use by sandboxes, and layers that no template is made of. It
-// returns the digests of the roots removed.
+// Collect removes root file systems that no template has any more, except for the
+// digests in use by sandboxes, and layers that no template is made of. It returns
+// the digests of the roots removed.
 //
-// Builds may run: whatever one needs was handed out to it after it began, so
-// what was handed out to anybody since the oldest of them began stays. A build
-// ends within [sandbox.MaxBuildTime], and then that much more can go.
+// Builds may run: whatever a build needs was handed out after it began, so Collect
+// keeps everything that was handed out since the oldest running build began. Builds
+// end within [sandbox.MaxBuildTime].
 func (p *Provider) Collect(inUse map[string]bool) ([]string, error) {
 	trash, err := os.MkdirTemp(filepath.Join(p.dir, "tmp"), "collect-")
 	if err != nil {
 		return nil, fmt.Errorf("collect templates: %w", err)
 	}
-	removed, err := p.throwOut(trash, inUse)
+	removed, err := p.moveToTrash(trash, inUse)
 	return removed, errors.Join(err, removeTree(trash))
 }
 
-// throwOut moves unused roots to trash, which is quick.
-func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, error) {
-	p.publishing.Lock() // so that no record moves while they are read
+// moveToTrash moves unused roots and layers to trash, which is quick.
+func (p *Provider) moveToTrash(trash string, inUse map[string]bool) ([]string, error) {
+	p.publishing.Lock() // so that no manifest is renamed while they are read
 	defer p.publishing.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The host's template is made without being in building, but its newest
-	// digest is protected by its time of use.
+	// A build of the host template is not in building, but its newest digest is
+	// protected by its time of use.
 	since := time.Now().Add(-p.recent)
 	for _, began := range p.building {
 		if began.Before(since) {
@@ -393,21 +392,21 @@ func (p *Provider) throwOut(trash string, inUse map[string]bool) ([]string, erro
 			layers[d] = true
 		}
 	}
-	return removed, p.layers.throwOut(trash, layers, since)
+	return removed, p.layers.moveToTrash(trash, layers, since)
 }
 
-// expireCache forgets what no build has used for long.
+// expireCache removes cached roots that no build has used for [cacheMaxAge].
 func (p *Provider) expireCache() {
 	entries, _ := os.ReadDir(filepath.Join(p.dir, "cache"))
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > cacheFor {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > cacheMaxAge {
 			_ = os.Remove(filepath.Join(p.dir, "cache", e.Name()))
 		}
 	}
 }
 
-// sweep removes the directories of builds whose process is gone. A build keeps
-// its directory locked while it runs.
+// sweep removes the directories of builds whose process is gone. A running build
+// holds a lock on its directory.
 func (p *Provider) sweep() {
 	entries, _ := os.ReadDir(filepath.Join(p.dir, "tmp"))
 	for _, e := range entries {
@@ -429,7 +428,7 @@ func (p *Provider) sweep() {
 	}
 }
 
-// lockDir locks a directory against other processes, or fails at once.
+// lockDir locks a directory against other processes, and does not wait for the lock.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// The files of a layer's directory: what it is, what it takes away from those
-// below, its names, and below "f" the content of its files by number.
+// The files of a layer's directory: its description, the entries that remove
+// something of lower layers, all other entries, and below "f" the content of files by
+// number.
 const (
 	layerInfoFile  = "layer.json"
 	layerGoneFile  = "gone"
@@ -26,22 +27,22 @@ const (
 
 const layerVersion = 1
 
-// layerEntry is one entry of a layer's indexes, which have the order of the tar
-// stream. Names are bytes, of no encoding.
+// layerEntry is an entry of a layer's indexes, which have the order of the tar
+// stream. Names are bytes without an encoding.
 type layerEntry struct {
-	// Kind is 'd', 'f', 'l' as in [entry], 'h' for a further name of a file of
-	// this layer or one below, 'w' for a name that is taken away, 'o' for a
-	// directory whose content in the layers below is.
+	// Kind is 'd', 'f', 'l' as in [entry], 'h' for a hard link to a file of this layer
+	// or a lower one, 'w' for a name that is removed, 'o' for a directory whose content
+	// in lower layers is removed.
 	Kind     byte
 	Path     string
 	Mode     uint32
 	UID, GID int
 	Size     int64
-	// File is the number of its content.
+	// File is the number of the file that has the content.
 	File int64
 	// Link is where a symbolic link points, or which file a hard link names.
 	Link string
-	// Time is that of the last change, in nanoseconds since 1970.
+	// Time is the modification time in nanoseconds since 1970.
 	Time int64
 }
 
@@ -49,8 +50,8 @@ func (e *layerEntry) meta() meta {
 	return meta{mode: e.Mode, uid: e.UID, gid: e.GID, mtime: time.Unix(0, e.Time)}
 }
 
-// storedName is where content lies in the directory of a layer's files: few
-// enough in one directory for any file system.
+// storedName returns the path of content in the directory of a layer's files, with
+// at most 1000 files in each directory.
 func storedName(n int64) string {
 	return strconv.FormatInt(n/1000, 16) + "/" + strconv.FormatInt(n%1000, 16)
 }
@@ -58,12 +59,12 @@ func storedName(n int64) string {
 type layerInfoRecord struct {
 	Version int `json:"version"`
 	layerInfo
-	// Boot is that of the machine in which the layer was made, until it is known
-	// to be on the disk: a power cut may have taken some of it.
+	// Boot is the boot id under which the layer was made, until the layer is known to
+	// be on the disk: a power failure may have lost some of it.
 	Boot string `json:"boot,omitempty"`
 }
 
-// bootID tells the present run of the machine from others.
+// bootID returns the kernel's id of the current boot.
 var bootID = sync.OnceValue(func() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -72,7 +73,7 @@ var bootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// readLayerRecord returns what is in a layer's directory, or [fs.ErrNotExist].
+// readLayerRecord returns the description of a layer, or [fs.ErrNotExist].
 func readLayerRecord(dir string) (r layerInfoRecord, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, layerInfoFile))
 	if err != nil {
@@ -92,12 +93,12 @@ func writeLayerInfo(dir string, info layerInfo, boot string) error {
 	if err != nil {
 		return err
 	}
-	// Two templates that share the layer may come here at the same time.
+	// Two builds that share the layer may do this at the same time.
 	f, err := os.CreateTemp(dir, layerInfoFile+".new-")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone already when all went well
+	defer os.Remove(f.Name()) // renamed on success
 	_, err = f.Write(append(data, '\n'))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
@@ -126,8 +127,8 @@ func (w *indexWriter) add(e layerEntry) error { return w.enc.Encode(e) }
 
 func (w *indexWriter) close() error { return errors.Join(w.buf.Flush(), w.f.Close()) }
 
-// readIndex calls each with the entries of a layer: those that take away first,
-// whatever their place in the stream was.
+// readIndex calls each with the entries of a layer: first those that remove something,
+// wherever they were in the stream.
 func readIndex(dir string, each func(*layerEntry) error) error {
 	if err := readIndexFile(filepath.Join(dir, layerGoneFile), each); err != nil {
 		return err

@@ -14,15 +14,14 @@ import (
 	"time"
 )
 
-// layerStore keeps layers: what one step of an image changed, unpacked once
-// and named by the digest of its tar stream (OCI's diff id), "sha256-…".
+// layerStore stores layers: the changes of one step of an image, unpacked once and
+// named by the digest of the tar stream (OCI's diff id), "sha256-…".
 //
-// A layer on the disk has no tree. Its files lie side by side under numbers of
-// our own making, with their owners, modes and times, and an index says what
-// they are called; no name that a layer brings is ever a name on the disk.
-// Names get a meaning in [Provider.compose] only, which puts a base and layers
-// together in memory and then makes the result in an empty directory, where
-// the content of files is shared by hard links.
+// A layer on the disk has no directory tree. Its files are stored under numbers, with
+// their owners, modes and times, and an index has their names; no name from a layer
+// ever becomes a name on the disk of the store. Only [Provider.compose] resolves names:
+// it composes a base and layers in memory, and writes the result into an empty
+// directory, where files share their content with the store by hard links.
 //
 // A source of templates uses it in three steps, with the [job] that it gets:
 //
@@ -30,13 +29,12 @@ import (
 //	j.layers = append(j.layers, l.Digest)             // so that it is kept with the template
 //	err = p.compose(ctx, j.tree, base, j.layers, nil) // j.tree is empty
 //
-// After that the tree can be changed as any other: a file that is put replaces
-// the shared one, and never writes to it. A layer made by a build step is a tar
-// stream of the files that the step changed, with OCI whiteouts (.wh.NAME and
-// .wh..wh..opq) or an overlay's (a character device 0:0, and the extended
-// attribute trusted.overlay.opaque); its digest is not known before, so want
-// is "". Composition of (base, layers) depends on their digests alone: the same
-// ones give the same digest of the root.
+// After that the tree can be changed like any other: put replaces a shared file, and
+// never writes to it. A layer made by a build step is a tar stream of the files that
+// the step changed, with OCI whiteouts (.wh.NAME and .wh..wh..opq) or an overlay's (a
+// character device 0:0, and the extended attribute trusted.overlay.opaque); its digest
+// is not known in advance, so want is "". The result depends on the digests of the base
+// and the layers alone: the same digests give a root of the same digest.
 type layerStore struct {
 	dir string // of the layers
 	tmp string // where they are unpacked
@@ -52,29 +50,28 @@ type layerStore struct {
 	unpacks int                  // under mu: how many were unpacked, for tests
 }
 
-// layerInfo is what is known of a layer that is in place.
+// layerInfo describes a stored layer.
 type layerInfo struct {
-	// Digest is that of its tar stream.
+	// Digest is the digest of its tar stream.
 	Digest string `json:"digest"`
-	// Bytes is the content of its files, Entries how many names it has.
+	// Bytes is the size of all its files, Entries the number of its entries.
 	Bytes   int64 `json:"bytes"`
 	Entries int64 `json:"entries"`
 }
 
-// openLayer opens the tar stream of a layer, not compressed. A stream that is
-// not what was promised fails before it ends.
+// openLayer opens the uncompressed tar stream of a layer. A stream that is not what
+// its source promised fails before its end.
 type openLayer func(ctx context.Context) (io.ReadCloser, error)
 
-// pullKey is what makes two pulls one: the layer, and who gives it. One who
-// gives something else, or never ends, fails those who ask there, and nobody else.
+// pullKey identifies pulls that can be shared: those of the same layer from the same
+// source. A bad source fails only the callers that use it.
 type pullKey struct{ digest, from string }
 
-// addLayer makes sure that a layer is in place. want is its digest, or "" if
-// only the stream can tell: one that turns out to be there already costs
-// nothing but the reading. If want is known, the stream is opened only if the
-// layer is not there; callers who want the same from the same place at the same
-// time share one. A stream with another digest than want is refused, and nothing
-// of it kept.
+// addLayer makes sure that a layer is stored. want is its digest, or "" if the digest
+// is not known before the stream was read. If want is set, the stream is opened only
+// if the layer is missing, and callers that want the same layer from the same source
+// at the same time share one stream. A stream with a digest other than want is
+// refused, and nothing of it is stored.
 func (p *Provider) addLayer(ctx context.Context, want, from string, open openLayer) (layerInfo, error) {
 	if want == "" {
 		return p.layers.unpack(ctx, "", open)
@@ -85,17 +82,17 @@ func (p *Provider) addLayer(ctx context.Context, want, from string, open openLay
 	return p.layers.get(ctx, pullKey{want, from}, open)
 }
 
-// base is a root to put layers on: that of another template. The zero value is
-// an empty one.
+// base is the root of another template, below the layers. The zero value is an empty
+// root.
 type base struct {
-	// digest names the content, dir is where it lies; see [Provider.rootfsDir].
+	// digest names the content, which is in dir; see [Provider.rootfsDir].
 	digest, dir string
 }
 
-// compose fills the tree, which is empty, with a base and on it the layers in
-// order. progress, unless nil, is told from time to time how many of all
-// entries are made. Layers must have been added by this process, or be those
-// of a template that exists.
+// compose fills an empty tree with a base and the layers on top of it, in order.
+// progress, unless nil, is called from time to time with the number of entries made
+// so far and of all. Layers must have been added by this process, or belong to a
+// template that exists.
 func (p *Provider) compose(ctx context.Context, t *tree, b base, layers []string, progress func(done, all int)) error {
 	top := newNode()
 	if b.dir != "" {
@@ -109,26 +106,26 @@ func (p *Provider) compose(ctx context.Context, t *tree, b base, layers []string
 			return err
 		}
 	}
-	t.onSync(func() error { return p.layers.settle(layers) })
+	t.onSync(func() error { return p.layers.markDurable(layers) })
 	return plant(ctx, t, top, progress)
 }
 
-// settle notes that layers are on the disk, which the caller has made sure of.
-func (s *layerStore) settle(layers []string) error {
+// markDurable records that layers are on the disk. The caller has synced them.
+func (s *layerStore) markDurable(layers []string) error {
 	for _, d := range layers {
 		r, err := readLayerRecord(s.layerDir(d))
 		if err == nil && r.Boot != "" {
 			err = writeLayerInfo(s.layerDir(d), r.layerInfo, "")
 		}
 		if err != nil {
-			return fmt.Errorf("settle layer: %w", err)
+			return fmt.Errorf("mark layer durable: %w", err)
 		}
 	}
 	return nil
 }
 
-// sweep removes layers that cannot be used: those that a power cut may have
-// damaged, and those of other versions.
+// sweep removes unusable layers: those that a power failure may have damaged, and
+// those of other versions.
 func (s *layerStore) sweep() {
 	entries, _ := os.ReadDir(s.dir)
 	for _, e := range entries {
@@ -156,9 +153,9 @@ func newLayerStore(dir string, own bool, log *slog.Logger) (*layerStore, error) 
 
 func (s *layerStore) layerDir(digest string) string { return filepath.Join(s.dir, digest) }
 
-// look returns a layer that is in place, or [fs.ErrNotExist]. It is safe from
-// being collected for a while, and while the builds go on that run now.
-func (s *layerStore) look(digest string) (layerInfo, error) {
+// stored returns a stored layer, or [fs.ErrNotExist]. The layer is not collected for a
+// while, nor before all builds that run now have ended.
+func (s *layerStore) stored(digest string) (layerInfo, error) {
 	s.mu.Lock()
 	s.used[digest] = time.Now()
 	s.mu.Unlock()
@@ -166,9 +163,9 @@ func (s *layerStore) look(digest string) (layerInfo, error) {
 	return r.layerInfo, err
 }
 
-// get returns a layer by its digest, from the stream if it is not there.
+// get returns a layer by its digest, from the stream if it is not stored.
 func (s *layerStore) get(ctx context.Context, want pullKey, open openLayer) (layerInfo, error) {
-	info, err := s.look(want.digest)
+	info, err := s.stored(want.digest)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return info, err
 	}
@@ -178,7 +175,7 @@ func (s *layerStore) get(ctx context.Context, want pullKey, open openLayer) (lay
 	})
 }
 
-// hold keeps layers from being collected for a while, if they are there.
+// hold keeps layers from being collected for a while.
 func (s *layerStore) hold(digests []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,9 +184,9 @@ func (s *layerStore) hold(digests []string) {
 	}
 }
 
-// throwOut moves layers to trash that nothing needs, and that nobody has asked
-// for since a time.
-func (s *layerStore) throwOut(trash string, keep map[string]bool, since time.Time) error {
+// moveToTrash moves the layers to trash that nothing needs and that nobody has asked
+// for since the given time.
+func (s *layerStore) moveToTrash(trash string, keep map[string]bool, since time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entries, err := os.ReadDir(s.dir)

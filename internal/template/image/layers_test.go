@@ -469,7 +469,7 @@ func TestLayerOfAnotherDigest(t *testing.T) {
 
 	// After a power cut a layer is there again only if it was on the disk.
 	settled := addLayers(t, p, other)[0]
-	if err := p.layers.settle([]string{settled}); err != nil {
+	if err := p.layers.markDurable([]string{settled}); err != nil {
 		t.Fatal(err)
 	}
 	if err := writeLayerInfo(p.layers.layerDir(info.Digest), info, "an earlier boot"); err != nil {
@@ -484,7 +484,7 @@ func TestLayerOfAnotherDigest(t *testing.T) {
 	if _, err := p2.addLayer(t.Context(), settled, "", never); err != nil {
 		t.Errorf("a layer that was on the disk: %v", err)
 	}
-	if _, err := p2.layers.look(info.Digest); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := p2.layers.stored(info.Digest); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a layer that may be damaged: %v", err)
 	}
 	if entries, _ := os.ReadDir(p.layers.dir); len(entries) != 1 {
@@ -499,7 +499,7 @@ func TestLayersAreCollected(t *testing.T) {
 	p.layers.used = map[string]time.Time{d[2]: time.Now()}
 	p.layers.mu.Unlock()
 	trash := t.TempDir()
-	if err := p.layers.throwOut(trash, map[string]bool{d[0]: true}, time.Now().Add(-recent)); err != nil {
+	if err := p.layers.moveToTrash(trash, map[string]bool{d[0]: true}, time.Now().Add(-recent)); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []bool{true, false, true} {

@@ -22,11 +22,10 @@ import (
 	"github.com/cove-sh/cove/internal/template/layer"
 )
 
-// aufsRecord begins the names of what aufs keeps for itself.
+// aufsRecord is the prefix of names of aufs's own metadata.
 const aufsRecord = ".wh..wh."
 
-// unpack reads a tar stream into a new layer and puts it in place. want is its
-// digest, or "".
+// unpack stores a tar stream as a new layer. want is its digest, or "".
 func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (info layerInfo, err error) {
 	s.mu.Lock()
 	s.unpacks++
@@ -55,14 +54,14 @@ func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (i
 	if err != nil {
 		return info, err
 	}
-	// What makes the stream (a decompressor, a network) and what takes it work at
-	// the same time.
+	// The source of the stream (a decompressor, a network) and its consumer work
+	// concurrently.
 	ahead, err := readahead.NewReaderSize(&cancelledReader{ctx, r}, 4, 512<<10)
 	if err != nil {
 		return info, errors.Join(err, r.Close())
 	}
 	info, err = s.read(content, ahead)
-	cancel() // whatever it still waits for
+	cancel() // a read that still waits
 	ahead.Close()
 	if cerr := r.Close(); err == nil {
 		err = cerr
@@ -76,8 +75,8 @@ func (s *layerStore) unpack(ctx context.Context, want string, open openLayer) (i
 	return info, s.adopt(content, info)
 }
 
-// adopt makes a whole layer visible. It need not be on the disk yet: until
-// [layerStore.settle] it is one of this boot of the machine only.
+// adopt makes a complete layer visible. It need not be on the disk yet: until
+// [layerStore.markDurable] it is valid during this boot of the machine only.
 func (s *layerStore) adopt(content string, info layerInfo) error {
 	if err := writeLayerInfo(content, info, bootID()); err != nil {
 		return err
@@ -87,7 +86,7 @@ func (s *layerStore) adopt(content string, info layerInfo) error {
 	s.mu.Unlock()
 	err := os.Rename(content, s.layerDir(info.Digest))
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
-		return nil // it is the same
+		return nil // another caller stored the same layer
 	}
 	if err != nil {
 		return fmt.Errorf("keep layer: %w", err)
@@ -98,7 +97,7 @@ func (s *layerStore) adopt(content string, info layerInfo) error {
 // read unpacks a stream into a directory of its own.
 func (s *layerStore) read(content string, r io.Reader) (layerInfo, error) {
 	h := sha256.New()
-	src := &ending{r: r}
+	src := &endTracker{r: r}
 	stream := bufio.NewReaderSize(io.TeeReader(src, h), 1<<20)
 	w, err := newLayerWriter(content, s.own, s.maxBytes, s.maxEntries)
 	if err != nil {
@@ -107,12 +106,12 @@ func (s *layerStore) read(content string, r io.Reader) (layerInfo, error) {
 	err = w.readAll(tar.NewReader(stream))
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF) && src.ended:
-		err = fmt.Errorf("%w: it is cut short", errHostile) // and was made so
+		err = fmt.Errorf("%w: it is cut short", errHostile) // by its maker, not by the network
 	case errors.Is(err, errUnreadable) && !src.failed:
 		err = fmt.Errorf("%w: %w", errHostile, err)
 	}
 	if err == nil {
-		// What follows the archive's end belongs to the digest.
+		// The digest covers what follows the archive's end.
 		_, err = io.Copy(io.Discard, io.LimitReader(stream, s.maxBytes))
 	}
 	if err := errors.Join(err, w.close()); err != nil {
@@ -121,13 +120,13 @@ func (s *layerStore) read(content string, r io.Reader) (layerInfo, error) {
 	return layerInfo{Digest: "sha256-" + sum(h), Bytes: w.bytes, Entries: w.entries}, nil
 }
 
-// ending knows whether a stream came to its proper end, or to another.
-type ending struct {
+// endTracker records whether a stream ended properly or failed.
+type endTracker struct {
 	r             io.Reader
 	ended, failed bool
 }
 
-func (e *ending) Read(p []byte) (int, error) {
+func (e *endTracker) Read(p []byte) (int, error) {
 	n, err := e.r.Read(p)
 	e.ended = err == io.EOF
 	e.failed = err != nil && !e.ended
@@ -147,14 +146,14 @@ func (c *cancelledReader) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
-// layerWriter takes the entries of a hostile tar stream one by one.
+// layerWriter stores the entries of a hostile tar stream one by one.
 type layerWriter struct {
 	own                  bool
 	maxBytes, maxEntries int64
-	// gone has the entries that take something away, index the others.
+	// gone has the entries that remove something, index the others.
 	gone, index *indexWriter
 	files       *os.Root
-	// dir is where numbers of the present thousand are.
+	// dir is the directory of the current thousand of files.
 	dir      *os.Root
 	thousand int64
 
@@ -185,8 +184,7 @@ func (w *layerWriter) close() error {
 	return errors.Join(w.files.Close(), w.gone.close(), w.index.close())
 }
 
-// errUnreadable marks what the format of archives does not allow, or a stream
-// that broke.
+// errUnreadable marks errors of the archive's format, and of reading the stream.
 var errUnreadable = errors.New("cannot be read as an archive")
 
 func (w *layerWriter) readAll(tr *tar.Reader) error {
@@ -218,7 +216,7 @@ func (w *layerWriter) add(h *tar.Header, r io.Reader) error {
 	if h.Uid < 0 || h.Gid < 0 || h.Uid > 1<<31-2 || h.Gid > 1<<31-2 {
 		return fmt.Errorf("%w: owner of %.80q", errHostile, p)
 	}
-	if gone, err := w.takeAway(h, p); gone || err != nil {
+	if gone, err := w.whiteout(h, p); gone || err != nil {
 		return err
 	}
 	e := layerEntry{Path: p, Mode: uint32(h.Mode & 0o7777), UID: h.Uid, GID: h.Gid, Time: layerTime(h.ModTime)}
@@ -249,7 +247,7 @@ func (w *layerWriter) add(h *tar.Header, r io.Reader) error {
 			return err
 		}
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
-		// A sandbox has a /dev of its own, and no use for others.
+		// A sandbox has a /dev of its own, and no use for other devices.
 		return nil
 	default:
 		return fmt.Errorf("%w: %.80q is of unknown type %q", errHostile, p, h.Typeflag)
@@ -257,9 +255,9 @@ func (w *layerWriter) add(h *tar.Header, r io.Reader) error {
 	return w.index.add(e)
 }
 
-// takeAway handles the entries that hide what is below. They are found by their
-// names whatever their type is.
-func (w *layerWriter) takeAway(h *tar.Header, p string) (bool, error) {
+// whiteout handles entries that hide something of lower layers, and reports whether h
+// is such an entry. Those that are marked by their names may have any type.
+func (w *layerWriter) whiteout(h *tar.Header, p string) (bool, error) {
 	dir, name := path.Split(p)
 	switch {
 	case name == layer.Opaque:
@@ -281,14 +279,14 @@ func (w *layerWriter) takeAway(h *tar.Header, p string) (bool, error) {
 	return false, nil
 }
 
-// layerTime keeps times in the range that every file system has.
+// layerTime limits times to the range that every file system supports.
 func layerTime(t time.Time) int64 {
 	const latest = 1<<32 - 1 // in seconds: the year 2106
 	return min(max(t.Unix(), 0), latest)*int64(time.Second) + int64(t.Nanosecond())
 }
 
-// file writes content under the next number, with the owner, mode and time
-// that every name of it has.
+// file stores the content of a file under the next number, with the attributes that
+// all hard links to it share.
 func (w *layerWriter) file(e *layerEntry, r io.Reader) error {
 	if e.Size < 0 || e.Size > w.maxBytes-w.bytes {
 		return fmt.Errorf("%w: more than %d bytes", errHostile, w.maxBytes)
@@ -315,11 +313,11 @@ func (w *layerWriter) file(e *layerEntry, r io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// holes marks the content of a file whose archive has only parts of it: a few
-// bytes must not fill the disk with zeros.
+// holes marks the content of a sparse file: a few bytes of archive must not fill the
+// disk with zeros.
 type holes struct{ io.Reader }
 
-// fillFile writes the content of a file and returns how much there was of it.
+// fillFile writes the content of a file and returns its size.
 func fillFile(f *os.File, r io.Reader, size int64) (int64, error) {
 	sparse, ok := r.(holes)
 	if !ok {

@@ -17,8 +17,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// manifest is the record of one built template; a file of it is what makes a
-// build exist.
+// manifest is the record of a built template. A build exists once its manifest is in a
+// file.
 type manifest struct {
 	Version     int               `json:"version"`
 	Name        string            `json:"name"`
@@ -31,29 +31,29 @@ type manifest struct {
 	WorkDir     string            `json:"workdir"`
 	Env         map[string]string `json:"env,omitempty"`
 	Packages    []string          `json:"packages,omitempty"`
-	// Number is the template's version, and Last the highest that it has had.
+	// Number is the template's version, and Last the highest version it has had.
 	Number int `json:"number,omitempty"`
 	Last   int `json:"last,omitempty"`
-	// Spec is what it was built from, if that was not a definition of ours.
+	// Spec is what it was built from, unless that was a built-in definition.
 	Spec *sandbox.TemplateSpec `json:"spec,omitempty"`
-	// The rest of what its sandboxes begin with.
+	// The fields below are as in [sandbox.TemplateSpec].
 	Resources sandbox.Resources      `json:"resources,omitzero"`
 	Warm      map[string]string      `json:"warm,omitempty"`
 	Start     *sandbox.StartCommand  `json:"start,omitempty"`
 	Desktop   *sandbox.Desktop       `json:"desktop,omitempty"`
 	Ports     []int                  `json:"ports,omitempty"`
 	Network   *sandbox.NetworkPolicy `json:"network,omitempty"`
-	// Binds are shown in the sandbox in this order; a later one may lie inside
-	// an earlier one.
+	// Binds are mounted in the sandbox in this order; a later one may be inside an
+	// earlier one.
 	Binds []engine.Bind `json:"binds,omitempty"`
-	// Stamp is what the source was like; see [source].
+	// Stamp identifies the state of the source; see [hostSource.stamp].
 	Stamp string `json:"stamp,omitempty"`
-	// Layers are those that it was composed of, which are kept for the next build.
+	// Layers are those that it was composed of. They are kept for later builds.
 	Layers []string `json:"layers,omitempty"`
-	// Notes say what a reader should know of the content.
+	// Notes describe the content to readers.
 	Notes []string `json:"notes,omitempty"`
 
-	pinned bool // it was read as one version, not as the newest
+	pinned bool // read as one version, not as the newest
 }
 
 const manifestVersion = 1
@@ -112,8 +112,8 @@ func (p *Provider) readManifestFile(path string) (*manifest, error) {
 	return &m, nil
 }
 
-// writeManifest makes a build visible under the name of a file, durably and at
-// once.
+// writeManifest makes a build visible under the name of a file, atomically and
+// durably.
 func (p *Provider) writeManifest(m *manifest, file string) error {
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -145,7 +145,7 @@ func (p *Provider) records(dir string) ([]*manifest, error) {
 		}
 		m, err := p.readManifestFile(filepath.Join(p.dir, dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted meanwhile
+			continue // it was deleted meanwhile
 		}
 		if err != nil {
 			p.log.Warn("template's record is not usable", "record", name, "error", err)

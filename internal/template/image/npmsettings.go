@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// NPMSettings are how this machine's own npm reaches its registry, without
-// anything that proves who asks.
+// NPMSettings are this machine's settings for reaching npm's registry, without
+// credentials.
 type NPMSettings struct {
-	// Registry, Proxy and HTTPSProxy are addresses; "" is npm's own default.
+	// Registry, Proxy and HTTPSProxy are URLs; "" is npm's default.
 	Registry, Proxy, HTTPSProxy string
-	// Authorities are certificates in PEM that are trusted besides the usual ones.
+	// Authorities are additional trusted certificates in PEM.
 	Authorities []byte
 }
 
-// maxAuthorities bounds a file of certificates.
+// maxAuthorities bounds the size of a file of certificates.
 const maxAuthorities = 4 << 20
 
 // NPMSettings reads the settings of the user who runs this process: the
@@ -30,19 +30,19 @@ func (p *Provider) NPMSettings() NPMSettings {
 }
 
 func npmSettings(files []string, env func(string) string) NPMSettings {
-	said := map[string]string{}
+	set := map[string]string{}
 	for _, f := range files {
 		for line := range strings.Lines(readSources(f)) {
 			name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 			name = strings.TrimSpace(name)
-			if _, known := said[name]; ok && !known {
-				said[name] = os.Expand(strings.Trim(strings.TrimSpace(value), `"'`), env)
+			if _, known := set[name]; ok && !known {
+				set[name] = os.Expand(strings.Trim(strings.TrimSpace(value), `"'`), env)
 			}
 		}
 	}
 	get := func(name string, others ...string) string {
 		variable := strings.ReplaceAll(name, "-", "_")
-		for _, v := range []string{env("npm_config_" + variable), env("NPM_CONFIG_" + strings.ToUpper(variable)), said[name]} {
+		for _, v := range []string{env("npm_config_" + variable), env("NPM_CONFIG_" + strings.ToUpper(variable)), set[name]} {
 			if v != "" {
 				return v
 			}
@@ -67,7 +67,7 @@ func npmSettings(files []string, env func(string) string) NPMSettings {
 	return s
 }
 
-// address is a URL of HTTP without the user and password that it may have, or "".
+// address returns an HTTP URL without user and password, or "" for any other text.
 func address(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {

@@ -16,11 +16,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// imageSource makes a root of an image in a registry.
+// imageSource makes a root from an image in a registry.
 type imageSource struct {
 	p     *Provider
 	ref   string
-	login *sandbox.RegistryLogin // nil: the server's
+	login *sandbox.RegistryLogin // nil is the server's own
 }
 
 func newImageSource(p *Provider, ref string, login *sandbox.RegistryLogin) (source, error) {
@@ -39,7 +39,7 @@ func (s *imageSource) build(ctx context.Context, j *job) error {
 	return s.p.fromImage(ctx, j, img, "")
 }
 
-// archiveSource makes a root of an image in a file of the server.
+// archiveSource makes a root from an image in a file on the server.
 type archiveSource struct {
 	p    *Provider
 	path string
@@ -72,11 +72,11 @@ func (s *archiveSource) build(ctx context.Context, j *job) error {
 	return s.p.fromImage(ctx, j, img, s.path)
 }
 
-// pullsAtOnce is how many layers are fetched at the same time, for all builds.
-// Each build may fetch one besides, so that slow registries hold up nobody else.
+// pullsAtOnce is how many layers all builds together fetch at the same time. Each
+// build may fetch one more, so that slow registries do not block other builds.
 const pullsAtOnce = 4
 
-// fromImage fills a job's tree with an image. It closes the image.
+// fromImage fills a job's tree with an image, and closes the image.
 func (p *Provider) fromImage(ctx context.Context, j *job, img *oci.Image, from string) (err error) {
 	defer func() { err = errors.Join(err, img.Close()) }()
 	if err := p.pullAll(ctx, j, img, from); err != nil {
@@ -106,15 +106,15 @@ func (p *Provider) fromImage(ctx context.Context, j *job, img *oci.Image, from s
 
 func layerDigest(diffID string) string { return strings.Replace(diffID, ":", "-", 1) }
 
-// puller fetches the layers of one image and tells how far it is.
+// puller fetches the layers of one image and reports its progress.
 type puller struct {
-	p     *Provider
-	j     *job
-	from  string // for an archive, which it is
-	mu    sync.Mutex
-	sizes []int64 // of the layers, as they are sent; at least 1
-	got   []int64 // under mu
-	said  time.Time
+	p        *Provider
+	j        *job
+	from     string // the archive, if it is one
+	mu       sync.Mutex
+	sizes    []int64 // of the layers as transferred; at least 1
+	got      []int64 // under mu
+	reported time.Time
 }
 
 // pullAll makes sure that all layers of an image are in place.
@@ -158,8 +158,8 @@ func (p *Provider) pullAll(ctx context.Context, j *job, img *oci.Image, from str
 	return nil
 }
 
-// pullAttempts is how often a layer is fetched when the connection breaks, and
-// pullWait the time between, which grows.
+// pullAttempts is how often a layer is fetched if the connection breaks, and pullWait
+// the time before the second attempt, which grows.
 const (
 	pullAttempts = 4
 	pullWait     = time.Second
@@ -195,16 +195,17 @@ func (pu *puller) pull(ctx context.Context, i int, l *oci.Layer) error {
 	}
 }
 
-// progress notes how much of a layer there is.
+// progress records how much of a layer was received, and reports it now and then
+// unless quiet is set.
 func (pu *puller) progress(i int, n int64, quiet bool) {
 	pu.mu.Lock()
 	pu.got[i] = min(n, pu.sizes[i])
-	tell := !quiet && time.Since(pu.said) > 100*time.Millisecond
-	if tell {
-		pu.said = time.Now()
+	due := !quiet && time.Since(pu.reported) > 100*time.Millisecond
+	if due {
+		pu.reported = time.Now()
 	}
 	pu.mu.Unlock()
-	if tell {
+	if due {
 		pu.j.report("downloading", pu.fraction(), "")
 	}
 }
@@ -219,10 +220,10 @@ func (pu *puller) fraction() float64 {
 	return 0.02 + 0.78*float64(got)/float64(max(all, 1))
 }
 
-// furnishImage adds to the root of an image what a sandbox relies on, and no
-// more: accounts, libraries and programs are the image's own, if it has any.
+// furnishImage adds what a sandbox relies on to the root of an image, and no more:
+// accounts, libraries and programs are the image's own, if it has any.
 func furnishImage(t *tree, wd string) error {
-	// What is mounted over must be a directory, whatever the image has there.
+	// Mount points must be directories, whatever the image has at their paths.
 	for _, d := range []string{".cove", "dev", "proc", "sys", "tmp"} {
 		if err := t.replaceDir(d, d == ".cove"); err != nil {
 			return err
@@ -245,7 +246,7 @@ func furnishImage(t *tree, wd string) error {
 	return nameMachine(t)
 }
 
-// imageRoot names the user of an image that says nothing of it, who is root.
+// imageRoot returns the user for an image that names none: root, or its number.
 func imageRoot(t *tree) string {
 	passwd, err := t.read("etc/passwd")
 	if err == nil && (strings.HasPrefix(passwd, "root:") || strings.Contains(passwd, "\nroot:")) {
@@ -254,8 +255,8 @@ func imageRoot(t *tree) string {
 	return "0"
 }
 
-// ensureDir makes a directory unless something is there, also on the way to it:
-// what the image says of its own names stays.
+// ensureDir makes a directory and its parents unless something else is at one of
+// their paths: what the image has stays.
 func (t *tree) ensureDir(p string, mode uint32) error {
 	for at := ""; at != p; {
 		rest := strings.TrimPrefix(p[len(at):], "/")
@@ -264,7 +265,7 @@ func (t *tree) ensureDir(p string, mode uint32) error {
 		e, there := t.entries[at]
 		switch {
 		case there && e.kind != 'd':
-			return nil // a link, as /var/run often is; it means something inside only
+			return nil // such as a link, which only a sandbox resolves
 		case there:
 			continue
 		}
@@ -279,7 +280,7 @@ func (t *tree) ensureDir(p string, mode uint32) error {
 	return nil
 }
 
-// replaceDir makes sure that there is a directory, an empty one if asked.
+// replaceDir makes sure that there is a directory. If empty is set, it is emptied.
 func (t *tree) replaceDir(p string, empty bool) error {
 	if _, there := t.entries[p]; there && (empty || !t.has(p, 'd')) {
 		if err := t.removeAll(p); err != nil {
@@ -292,7 +293,7 @@ func (t *tree) replaceDir(p string, empty bool) error {
 	return t.mkdir(p, meta{mode: 0o755})
 }
 
-// removeAll removes an entry with all below it.
+// removeAll removes an entry with everything below it.
 func (t *tree) removeAll(p string) error {
 	if t.open != nil {
 		t.open.Close()

@@ -7,13 +7,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// source makes root file systems of one kind. Builds of different templates
-// may run at once.
+// source makes root file systems of one kind. Builds of different templates may run
+// concurrently.
 type source interface {
 	// kind is the Source of its templates.
 	kind() string
-	// build fills the job's tree. What it started has ended when it returns.
-	// An error that is a [sandbox.Error] is meant for the caller.
+	// build fills the job's tree. All processes and goroutines that it started have
+	// ended when it returns. A [sandbox.Error] is for the caller.
 	build(ctx context.Context, j *job) error
 }
 
@@ -24,22 +24,22 @@ type job struct {
 	dir    string
 	tree   *tree
 	report reporter
-	// The rest is for build to set.
+	// The fields below are results of build.
 	binds []engine.Bind
 	env   map[string]string // added to the definition's
-	// user and workDir are those of sandboxes, if not the usual ones; ports are
-	// those that something serves on.
+	// user and workDir are those of sandboxes, if not the default ones; ports are the
+	// ports of servers in the image.
 	user, workDir string
 	ports         []int
 	stamp         string
 	notes         []string
-	// layers are those that the tree was composed of.
+	// layers are the digests of the layers in the tree.
 	layers []string
 }
 
-// sourceFor returns the source that makes a root of an image, an archive or a
-// directory, or nil if the template begins with something else. It looks at the
-// form of what is asked for only; whether it is there, build tells.
+// sourceFor returns the source for an image, an archive or a directory, or nil if the
+// template begins with something else. It checks only the syntax; whether the image
+// exists, build finds out.
 func (p *Provider) sourceFor(from sandbox.TemplateSource, login *sandbox.RegistryLogin) (source, error) {
 	switch {
 	case from.Image != "":

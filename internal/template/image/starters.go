@@ -10,14 +10,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// starters are projects by the names of the templates that have them. Their
-// dependencies come from npm's registry, as their lock files say.
+// starters are projects, in directories with the names of the templates that have
+// them. Their dependencies come from npm's registry, as locked by their lock files.
 //
 //go:embed all:starters
 var starters embed.FS
 
-// starterSteps install a project's dependencies as its user. What npm has
-// fetched is not kept in the template, nor from where.
+// starterSteps install a project's dependencies as its user. The template has neither
+// npm's cache nor the addresses of its registry.
 var starterSteps = []sandbox.TemplateStep{
 	{Run: "chown -R " + userName + ": " + workDir},
 	{Run: "npm install --no-progress --omit-lockfile-registry-resolved --cache /tmp/npm-cache", User: userName},
@@ -27,11 +27,11 @@ var starterSteps = []sandbox.TemplateStep{
 // first page on a machine that may be busy.
 const starterTimeout = 3 * time.Minute
 
-// starterResources are enough to serve, compile and check a project at once.
+// starterResources suffice to serve, compile and check a project at the same time.
 var starterResources = sandbox.Resources{VCPUs: 2, MemoryMiB: 2048}
 
-// starter gives a definition the project of its name, whose development server
-// runs from the beginning. It is ready when it has served a page.
+// starter adds the project of a definition's name, and starts its development server,
+// which is ready when it has served a page.
 func (d definition) starter(server string, port int, page string) definition {
 	d.files, d.run = starterFiles(d.name), starterSteps
 	d.start = &sandbox.StartCommand{
@@ -43,7 +43,7 @@ func (d definition) starter(server string, port int, page string) definition {
 	return d
 }
 
-// starterFiles are those of a project.
+// starterFiles returns the files of a project.
 func starterFiles(name string) []sandbox.TemplateFile {
 	var files []sandbox.TemplateFile
 	top := path.Join("starters", name)

@@ -18,35 +18,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of one root file system, against archives made to fill a disk.
+// Bounds of one root file system, against archives that are made to fill a disk.
 const (
 	maxTreeBytes   = 32 << 30
 	maxTreeEntries = 1_000_000
 	maxPathDepth   = 128
 )
 
-// tree is a root file system being made. All work on the disk goes through an
-// [os.Root], and nothing is written through a symbolic link: the tree knows
-// what it has made, and a parent that is not a directory of its own making is
-// an error. It is not safe for concurrent use.
+// tree is a root file system that is being made. All disk access goes through an
+// [os.Root], and nothing is written through a symbolic link: the tree knows what it
+// has made, and a parent that is not a directory made by the tree is an error. It is
+// not safe for concurrent use.
 type tree struct {
 	root *os.Root
-	// own is set when owners can be given to files, that is, as root.
+	// own is set if the owners of files can be set, that is, for root.
 	own     bool
 	entries map[string]entry
 	// bytes counts the content of files.
 	bytes                int64
 	maxBytes, maxEntries int64
 
-	// open is the directory worked in last, as most neighbours in an archive
-	// share theirs.
+	// open is the directory used last: most neighbours in an archive share theirs.
 	openPath string
 	open     *os.Root
 
 	synced []func() error
 }
 
-// entry is what the digest is made of, and what finish still has to set.
+// entry is what the digest covers, and what finish still has to set.
 type entry struct {
 	kind byte // 'd', 'f', 'l'
 	meta
@@ -55,14 +54,14 @@ type entry struct {
 	link string // where a symbolic link points
 }
 
-// meta is what a new entry gets besides its content.
+// meta has the attributes of an entry.
 type meta struct {
 	mode     uint32 // permission, setuid, setgid and sticky bits
 	uid, gid int
 	mtime    time.Time
 }
 
-// newTree starts a tree in dir, which exists and is empty.
+// newTree starts a tree in an empty directory.
 func newTree(dir string, own bool) (*tree, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -82,10 +81,10 @@ func (t *tree) close() {
 	t.root.Close()
 }
 
-// errHostile marks an archive that tries what an honest one never does.
+// errHostile marks archives that attempt what an honest one never does.
 var errHostile = errors.New("archive is not safe to unpack")
 
-// cleanPath returns a relative clean path, "." for the top.
+// cleanPath returns a clean relative path, "." for the root.
 func cleanPath(name string) (string, error) {
 	if len(name) > 4096 || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("%w: path %.80q", errHostile, name)
@@ -106,8 +105,8 @@ func cleanPath(name string) (string, error) {
 	return p, nil
 }
 
-// parent makes sure that p's parent directories exist and returns the
-// directory, opened, and p's last element.
+// parent makes sure that p's parent directories exist. It returns the opened parent
+// and p's last element.
 func (t *tree) parent(p string) (*os.Root, string, error) {
 	dir := path.Dir(p)
 	if e, ok := t.entries[dir]; !ok {
@@ -134,7 +133,8 @@ func (t *tree) parent(p string) (*os.Root, string, error) {
 	return t.open, path.Base(p), nil
 }
 
-// place makes room for a new entry that is not a directory.
+// place prepares the path of a new entry that is not a directory: it removes what is
+// there.
 func (t *tree) place(p string) (*os.Root, string, error) {
 	if p == "." {
 		return nil, "", fmt.Errorf("%w: the top is not a directory", errHostile)
@@ -159,8 +159,8 @@ func (t *tree) place(p string) (*os.Root, string, error) {
 	return dir, base, nil
 }
 
-// mkdir makes a directory or changes what one has. Its mode is set by finish,
-// so that a directory that may not be written can be filled.
+// mkdir makes a directory or changes the attributes of an existing one. finish sets
+// them, so that read-only directories can be filled.
 func (t *tree) mkdir(name string, m meta) error {
 	p, err := cleanPath(name)
 	if err != nil {
@@ -222,7 +222,7 @@ func (t *tree) file(name string, m meta, size int64, r io.Reader) error {
 	return nil
 }
 
-// put is file for content at hand.
+// put writes a file whose content is in memory.
 func (t *tree) put(name string, m meta, content string) error {
 	return t.file(name, m, int64(len(content)), strings.NewReader(content))
 }
@@ -245,8 +245,8 @@ func dress(f *os.File, m meta, own bool) error {
 	return unix.Futimes(int(f.Fd()), []unix.Timeval{tv, tv})
 }
 
-// symlink makes a symbolic link. Where it points is not looked at: it means
-// something only inside a sandbox, and the tree never follows one.
+// symlink makes a symbolic link. Its target is not checked: only sandboxes resolve it,
+// the tree never does.
 func (t *tree) symlink(name, target string, m meta) error {
 	p, err := cleanPath(name)
 	if err != nil {
@@ -271,7 +271,7 @@ func (t *tree) symlink(name, target string, m meta) error {
 	return nil
 }
 
-// hardlink gives a file of the tree one more name.
+// hardlink makes a hard link to a file of the tree.
 func (t *tree) hardlink(name, old string) error {
 	p, err := cleanPath(name)
 	if err != nil {
@@ -313,7 +313,7 @@ func (t *tree) read(p string) (string, error) {
 	return string(b), err
 }
 
-// finish sets what directories have and returns the digest of the content.
+// finish sets the attributes of directories and returns the digest of the content.
 func (t *tree) finish() (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, "cove-tree-1")
@@ -322,18 +322,19 @@ func (t *tree) finish() (string, error) {
 		e := t.entries[p]
 		fmt.Fprintf(h, "%c %o %d %d %d %s %q %q\n", e.kind, e.mode, e.uid, e.gid, e.size, e.sum, e.link, p)
 	}
-	// Children first: their parents may lose the permission to be entered.
+	// Children first: afterwards, their parents may not be accessible.
 	for _, p := range slices.Backward(names) {
 		e := t.entries[p]
 		if e.kind != 'd' {
 			continue
 		}
 		if !t.own {
-			// Root inside may enter them whatever their mode is, so we must.
+			// Root inside may enter directories whatever their mode is, so their owner
+			// here must be able to as well.
 			e.mode |= 0o500
 		}
 		if !t.own && e.uid != 0 {
-			// The owner inside cannot be had; whoever it is may write.
+			// The owner cannot be set, so everybody may write.
 			e.mode |= 0o777
 		}
 		f, err := t.root.Open(p)
@@ -365,14 +366,14 @@ func (t *tree) sync() error {
 	return nil
 }
 
-// onSync has f called when what was written so far is durable.
+// onSync registers a function that sync calls once the content is durable.
 func (t *tree) onSync(f func() error) { t.synced = append(t.synced, f) }
 
 func sum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// removeTree removes a directory with all below, write-protected directories
-// of an ordinary user included. It never goes into another file system, and
-// fails rather than remove what is mounted there.
+// removeTree removes a directory with everything below it, including write-protected
+// directories of an ordinary user. It never enters another file system, and fails
+// rather than remove what is mounted there.
 func removeTree(dir string) error {
 	if err := unmountBelow(dir); err != nil {
 		return err
@@ -423,7 +424,7 @@ func openUp(root *os.Root) error {
 	return nil
 }
 
-// unmountBelow takes away mounts that a killed build left below dir.
+// unmountBelow unmounts what a killed build left mounted below dir.
 func unmountBelow(dir string) error {
 	dir, err := realPath(dir)
 	if err != nil {

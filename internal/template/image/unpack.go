@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// unpack writes a tar stream into the tree. The stream is hostile: paths stay
-// below the top, links are only made inside, device files are not made at all,
-// extended attributes are dropped, and size and number are bounded. Entries
-// for which skip is true are left out. progress is told the bytes so far.
+// unpack writes a tar stream into the tree. The stream is hostile: paths and links
+// stay inside the root, device files are not made at all, extended attributes are
+// dropped, and size and number are bounded. Entries for which skip is true are left
+// out. progress is called with the bytes written so far.
 func unpack(t *tree, r io.Reader, skip func(string) bool, progress func(int64)) error {
 	tr := tar.NewReader(r)
 	for {
@@ -53,7 +53,7 @@ func unpackEntry(t *tree, h *tar.Header, p string, r io.Reader) error {
 	case tar.TypeLink:
 		return t.hardlink(p, h.Linkname)
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
-		// A sandbox has a /dev of its own; elsewhere there is no honest use.
+		// A sandbox has a /dev of its own; elsewhere devices have no honest use.
 		if strings.HasPrefix(p, "dev/") {
 			return nil
 		}

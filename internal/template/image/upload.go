@@ -18,11 +18,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// validUpload is how archives that were sent here are named. The name is all
-// that it takes to use one, so it cannot be guessed.
+// validUpload matches the names of uploaded archives. Whoever knows the name of an
+// upload can use it, so names cannot be guessed.
 var validUpload = regexp.MustCompile(`^upload-[a-z2-7]{26}$`)
 
-// maxUploads bounds all uploads that are kept, in bytes.
+// maxUploads bounds the size of all stored uploads together.
 const maxUploads = 32 << 30
 
 // uploadsAtOnce is how many archives are received at the same time.
@@ -30,28 +30,28 @@ const uploadsAtOnce = 4
 
 func (p *Provider) uploadFile(name string) string { return filepath.Join(p.dir, "uploads", name) }
 
-// Upload says how an archive is kept.
+// Upload says how an archive is stored.
 type Upload struct {
-	// Name is what the archive is kept as; empty is a name that nobody can guess.
+	// Name is the name of the archive; if empty, one is generated that nobody can guess.
 	Name string
-	// Most is how many bytes the archive may have; 0 is as many as any.
+	// Most bounds the size of the archive in bytes; 0 is the general bound.
 	Most int64
-	// Ticket is good for one archive, if it is not empty: another archive that
-	// comes with it is a conflict, for [sandbox.UploadRetention]. An archive that
-	// broke off does not count.
+	// Ticket, unless empty, can be used for one archive: a second archive with the same
+	// ticket is a conflict, for [sandbox.UploadRetention]. Incomplete uploads do not
+	// count.
 	Ticket string
 }
 
-// errTicketUsed refuses the second archive of a ticket.
+// errTicketUsed rejects the second archive of a ticket.
 var errTicketUsed = sandbox.Errorf(sandbox.CodeConflict, "this link was used already, and is good for one archive; ask for another link")
 
-// ticketFile is there if a ticket was used. It is removed as old uploads are.
+// ticketFile exists if a ticket was used. It expires as uploads do.
 func (p *Provider) ticketFile(ticket string) string {
 	sum := sha256.Sum256([]byte(ticket))
 	return p.uploadFile(".used-" + hex.EncodeToString(sum[:16]))
 }
 
-// KeepArchive stores an archive for a while, all of it or nothing.
+// KeepArchive stores an archive for [sandbox.UploadRetention], all of it or nothing.
 func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader) (*sandbox.ArchiveUpload, error) {
 	name := up.Name
 	if name == "" {
@@ -67,8 +67,8 @@ func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader
 		}
 	}
 	select {
-	case p.upSlots <- struct{}{}:
-		defer func() { <-p.upSlots }()
+	case p.uploadSlots <- struct{}{}:
+		defer func() { <-p.uploadSlots }()
 	default:
 		return nil, sandbox.Errorf(sandbox.CodeQuotaExceeded, "the server receives %d archives already; try again in a moment", uploadsAtOnce)
 	}
@@ -84,7 +84,7 @@ func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader
 	if err != nil {
 		return nil, fmt.Errorf("keep archive: %w", err)
 	}
-	defer os.Remove(f.Name()) // gone already when all went well
+	defer os.Remove(f.Name()) // renamed on success
 	n, err := io.Copy(f, io.LimitReader(&cancelledReader{ctx, content}, limit+1))
 	if err == nil && n > limit {
 		err = sandbox.Errorf(sandbox.CodeTooLarge, "the archive has more than %d bytes; make the image smaller, or use a registry", limit)
@@ -92,7 +92,7 @@ func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, explain(err)
 	}
-	if err := p.punch(up.Ticket); err != nil {
+	if err := p.useTicket(up.Ticket); err != nil {
 		return nil, err
 	}
 	if err := os.Rename(f.Name(), p.uploadFile(name)); err != nil {
@@ -104,9 +104,9 @@ func (p *Provider) KeepArchive(ctx context.Context, up Upload, content io.Reader
 	return &sandbox.ArchiveUpload{Archive: name, SizeBytes: n, ExpiresAt: time.Now().Add(sandbox.UploadRetention).UTC()}, nil
 }
 
-// punch uses up a ticket, if there is one. Of several archives that come with it
-// at the same time, the first that is whole gets it.
-func (p *Provider) punch(ticket string) error {
+// useTicket uses up a ticket, if there is one. Of several archives that are uploaded with it
+// at the same time, the first that is complete wins.
+func (p *Provider) useTicket(ticket string) error {
 	if ticket == "" {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (p *Provider) punch(ticket string) error {
 	return nil
 }
 
-// HasArchive reports whether an upload is there, and keeps it for another while.
+// HasArchive reports whether an upload exists, and extends its retention.
 func (p *Provider) HasArchive(name string) bool {
 	if !validUpload.MatchString(name) {
 		return false
@@ -133,8 +133,8 @@ func (p *Provider) HasArchive(name string) bool {
 	return os.Chtimes(p.uploadFile(name), now, now) == nil
 }
 
-// expireUploads removes uploads that are old, and what was broken off long ago,
-// and returns how many bytes there still are.
+// expireUploads removes expired and abandoned uploads, and returns the size of the
+// others.
 func (p *Provider) expireUploads() (kept int64) {
 	entries, _ := os.ReadDir(filepath.Join(p.dir, "uploads"))
 	for _, e := range entries {
@@ -153,7 +153,7 @@ func (p *Provider) expireUploads() (kept int64) {
 	return kept
 }
 
-// openUpload opens an archive that was sent here.
+// openUpload opens an uploaded archive.
 func (p *Provider) openUpload(name string) (*os.File, error) {
 	p.expireUploads()
 	f, err := os.Open(p.uploadFile(name))

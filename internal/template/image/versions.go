@@ -19,14 +19,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// keptVersions bounds the versions of a template: the oldest go when there are
-// more, but for those that have an alias.
+// keptVersions bounds the versions of a template: if there are more, the oldest are
+// removed, except those that have an alias.
 const keptVersions = 10
 
-// versioned is the name of one version of a template, as it is written.
+// versioned returns the name of one version of a template, NAME@N.
 func versioned(name string, number int) string { return name + "@" + strconv.Itoa(number) }
 
-// cutVersion takes NAME@N apart; the number is 0 for a bare name.
+// cutVersion splits NAME@N; the number is 0 for a bare name.
 func cutVersion(ref string) (name string, number int, err error) {
 	name, digits, found := strings.Cut(ref, "@")
 	if !found {
@@ -39,8 +39,8 @@ func cutVersion(ref string) (name string, number int, err error) {
 	return name, number, nil
 }
 
-// resolveName follows an alias, and returns a template's name and the version
-// that is meant, or 0 for the newest.
+// resolveName resolves an alias, and returns a template's name and version, which is
+// 0 for the newest.
 //
 // Preconditions: p.mu is held, or p.aliases is not changed meanwhile.
 func (p *Provider) resolveName(ref string) (name string, number int, err error) {
@@ -62,21 +62,21 @@ func (p *Provider) resolveName(ref string) (name string, number int, err error) 
 	return to, max(number, pinned), nil
 }
 
-// resolved is resolveName for those who do not hold p.mu.
+// resolved is resolveName for callers that do not hold p.mu.
 func (p *Provider) resolved(ref string) (string, int, error) {
 	if strings.ContainsAny(ref, ":/") && imageName.MatchString(ref) {
-		return "", 0, notOfImage(ref)
+		return "", 0, imageNameError(ref)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.resolveName(ref)
 }
 
-// imageName matches what may be the name of an image, as Docker writes it.
+// imageName matches references of images in Docker's notation.
 var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{1,254}$`)
 
-// notOfImage is the error for an image's name where a template's is needed.
-func notOfImage(ref string) error {
+// imageNameError is the error for the name of an image in place of a template's.
+func imageNameError(ref string) error {
 	image, _, _ := strings.Cut(path.Base(ref), "@")
 	name := strings.Trim(strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
@@ -97,8 +97,7 @@ func (p *Provider) version(name string, number int) (*manifest, error) {
 	return p.readVersion(name, number)
 }
 
-// versions lists the numbers of a template's versions that are kept, the
-// smallest first.
+// versions returns the numbers of the stored versions of a template, sorted.
 func (p *Provider) versions(name string) []int {
 	files, _ := filepath.Glob(filepath.Join(p.dir, "manifests", name+"@*.json"))
 	var out []int
@@ -112,29 +111,28 @@ func (p *Provider) versions(name string) []int {
 	return out
 }
 
-// newestFirst lists them for callers.
+// newestFirst returns the versions of a template for callers.
 func (p *Provider) newestFirst(name string) []int {
 	numbers := p.versions(name)
 	slices.Reverse(numbers)
 	return numbers
 }
 
-// publish makes a build the newest version of its template, durably and at
-// once.
+// publish makes a build the newest version of its template, atomically and durably.
 func (p *Provider) publish(m *manifest) error {
 	p.publishing.Lock()
 	defer p.publishing.Unlock()
 	old, err := p.readManifest(m.Name)
 	if err != nil {
 		old = &manifest{}
-	} else if old.Number == 0 { // of before there were versions
+	} else if old.Number == 0 { // from before there were versions
 		old.Number = 1
 	}
 	numbers := p.versions(m.Name)
 	m.Number = max(old.Number, old.Last, slices.Max(append(numbers, 0))) + 1
 	m.Last = m.Number
 	if m.Name == Host {
-		return p.writeManifest(m, m.Name) // an earlier one shows what is there no more
+		return p.writeManifest(m, m.Name) // earlier ones bind what no longer exists
 	}
 	if old.Name != "" && !slices.Contains(numbers, old.Number) {
 		if err := p.writeManifest(old, versioned(m.Name, old.Number)); err != nil {
@@ -159,8 +157,8 @@ func (p *Provider) publish(m *manifest) error {
 	return nil
 }
 
-// Alias gives a template or one version of it a further name, or takes the
-// alias away for an empty name.
+// Alias adds a further name for a template or one version of it, or removes the alias
+// if name is empty.
 func (p *Provider) Alias(alias, name string) error {
 	if !validTemplate.MatchString(alias) {
 		return sandbox.Errorf(sandbox.CodeInvalid, "%.80q cannot name a template; use 1 to 63 of a-z, 0-9, hyphens, underscores and dots", alias)
@@ -184,7 +182,7 @@ func (p *Provider) Alias(alias, name string) error {
 	}
 	if _, known := p.builtins[to]; !known || number > 0 {
 		if _, err := p.version(to, number); err != nil {
-			return absent(name, err)
+			return notFound(name, err)
 		}
 	}
 	if number > 0 {
@@ -198,8 +196,8 @@ func (p *Provider) Alias(alias, name string) error {
 	return p.keepAliases(next)
 }
 
-// taken reports whether a template of this name is built, being built, or was
-// to be.
+// taken reports whether a template of this name is built or being built, or its build
+// failed.
 //
 // Preconditions: p.mu is held.
 func (p *Provider) taken(name string) bool {
@@ -208,15 +206,15 @@ func (p *Provider) taken(name string) bool {
 	return err == nil || failed || !p.building[name].IsZero()
 }
 
-// absent is the error for a template that is not there.
-func absent(name string, err error) error {
+// notFound turns [fs.ErrNotExist] into the error for a template that does not exist.
+func notFound(name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return sandbox.Errorf(sandbox.CodeNotFound, "there is no template %.80q; list the templates to see which there are", name)
 	}
 	return err
 }
 
-// aliasesOf lists the aliases of a template, of all versions.
+// aliasesOf returns the aliases of a template and its versions, sorted.
 //
 // Preconditions: p.mu is held.
 func (p *Provider) aliasesOf(name string) []string {
@@ -232,7 +230,7 @@ func (p *Provider) aliasesOf(name string) []string {
 
 const aliasFile = "aliases.json"
 
-// readAliases reads them at the start; what is not valid is left out.
+// readAliases reads the aliases. If they are damaged, there are none.
 func (p *Provider) readAliases() {
 	p.aliases = map[string]string{}
 	data, err := os.ReadFile(filepath.Join(p.dir, aliasFile))
@@ -248,7 +246,7 @@ func (p *Provider) readAliases() {
 	}
 }
 
-// keepAliases replaces the aliases, durably and at once.
+// keepAliases replaces the aliases, atomically and durably.
 //
 // Preconditions: p.mu is held.
 func (p *Provider) keepAliases(next map[string]string) error {
@@ -264,7 +262,7 @@ func (p *Provider) keepAliases(next map[string]string) error {
 }
 
 // Delete removes a template with all its versions and aliases, or one version.
-// The content goes with [Provider.Collect] when nothing uses it.
+// [Provider.Collect] removes the content when nothing uses it.
 func (p *Provider) Delete(ref string) error {
 	p.publishing.Lock()
 	defer p.publishing.Unlock()
@@ -283,13 +281,13 @@ func (p *Provider) Delete(ref string) error {
 	case !p.building[name].IsZero():
 		return sandbox.Errorf(sandbox.CodeConflict, "template %s is being built; cancel that build first", name)
 	case !validTemplate.MatchString(name) || !p.taken(name):
-		return absent(ref, fs.ErrNotExist)
+		return notFound(ref, fs.ErrNotExist)
 	}
 	numbers := p.versions(name)
 	if number > 0 {
 		return p.deleteVersion(name, number, numbers)
 	}
-	// The newest first: without it the template is not there any more.
+	// The newest first: without it the template no longer exists.
 	errs := []error{removeFile(p.manifestFile(name))}
 	for _, n := range numbers {
 		errs = append(errs, removeFile(p.manifestFile(versioned(name, n))))
@@ -299,17 +297,18 @@ func (p *Provider) Delete(ref string) error {
 	return errors.Join(append(errs, durable.SyncDir(filepath.Join(p.dir, "manifests")), p.dropAliases(name, 0))...)
 }
 
-// deleteVersion removes one version. The newest of the others takes its place.
+// deleteVersion removes one version. If it is the newest, the next older one becomes
+// the newest.
 //
 // Preconditions: p.mu and p.publishing are held.
 func (p *Provider) deleteVersion(name string, number int, numbers []int) error {
 	now, err := p.readManifest(name)
 	if err != nil {
-		return absent(versioned(name, number), err)
+		return notFound(versioned(name, number), err)
 	}
 	current := max(1, now.Number)
 	if !slices.Contains(numbers, number) && number != current {
-		return absent(versioned(name, number), fs.ErrNotExist)
+		return notFound(versioned(name, number), fs.ErrNotExist)
 	}
 	numbers = slices.DeleteFunc(numbers, func(n int) bool { return n == number })
 	if number == current {
@@ -328,12 +327,12 @@ func (p *Provider) deleteVersion(name string, number int, numbers []int) error {
 	}
 	err = errors.Join(removeFile(p.manifestFile(versioned(name, number))), durable.SyncDir(filepath.Join(p.dir, "manifests")))
 	if len(numbers) == 0 {
-		number = 0 // nothing is left that an alias could mean
+		number = 0 // no alias can refer to anything that is left
 	}
 	return errors.Join(err, p.dropAliases(name, number))
 }
 
-// dropAliases removes the aliases of a template, or of one version.
+// dropAliases removes the aliases of one version of a template, or all for 0.
 //
 // Preconditions: p.mu is held.
 func (p *Provider) dropAliases(name string, number int) error {

@@ -236,7 +236,7 @@ func TestVersionsAndAliases(t *testing.T) {
 	for d := range p.used {
 		p.used[d] = time.Now().Add(-time.Hour)
 	}
-	old := time.Now().Add(-2 * cacheFor)
+	old := time.Now().Add(-2 * cacheMaxAge)
 	kept, _ := filepath.Glob(filepath.Join(p.dir, "cache", "*.json"))
 	for _, f := range kept {
 		if err := os.Chtimes(f, old, old); err != nil {
