@@ -36,9 +36,8 @@ type parts interface {
 
 // OpenArchive reads an image from a file that docker save or an OCI tool wrote:
 // a tar archive, perhaps compressed, or the directory of an OCI layout. file is
-// closed with the image, or by an error. scratch is an existing directory for
-// a compressed archive's content; what is written there is its owner's to
-// remove.
+// closed with the image, or when OpenArchive fails. scratch is an existing directory for
+// the content of a compressed archive. The caller removes what is written there.
 func OpenArchive(ctx context.Context, file *os.File, scratch string) (_ *Image, err error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -82,8 +81,8 @@ func closeWith(img *Image, err error, closer func() error) (*Image, error) {
 	return img, nil
 }
 
-// plainArchive returns a file that holds the archive not compressed: the same,
-// or one without a name. It closes the one it does not return.
+// plainArchive returns a file with the uncompressed archive: the same file, or an
+// unlinked one. It closes the file that it does not return.
 func plainArchive(ctx context.Context, file *os.File, scratch string) (*os.File, error) {
 	in := &stopped{ctx: ctx, r: file}
 	br := bufio.NewReaderSize(in, 256<<10)
@@ -116,7 +115,7 @@ func plainArchive(ctx context.Context, file *os.File, scratch string) (*os.File,
 	return out, nil
 }
 
-// stopped counts, and fails when its context has ended.
+// stopped counts bytes, and fails when its context has ended.
 type stopped struct {
 	ctx context.Context
 	r   io.Reader
@@ -132,7 +131,7 @@ func (s *stopped) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// measured fails when what comes out of a decompressor is out of proportion.
+// measured fails when a decompressor's output is out of proportion to its input.
 type measured struct {
 	r  io.Reader
 	in *stopped
@@ -147,7 +146,7 @@ func (m *measured) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// tarParts are the files of a tar archive, read where they lie in it.
+// tarParts are the files of a tar archive, read in place.
 type tarParts struct {
 	file  *os.File
 	files map[string]extent
@@ -156,7 +155,7 @@ type tarParts struct {
 
 type extent struct{ at, size int64 }
 
-// position counts what was read, to tell where a file's content begins.
+// position tracks the offset in a file, to find where the content of entries begins.
 type position struct {
 	r *os.File
 	n int64
@@ -168,7 +167,7 @@ func (p *position) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Seek lets the tar reader pass over content.
+// Seek lets the tar reader skip content.
 func (p *position) Seek(offset int64, whence int) (int64, error) {
 	n, err := p.r.Seek(offset, whence)
 	if err == nil {
@@ -231,7 +230,7 @@ func (t *tarParts) open(name string) (io.ReadCloser, int64, error) {
 	return nil, 0, fmt.Errorf("%.200s: %w", name, fs.ErrNotExist)
 }
 
-// dirParts are the files of a directory. Links do not lead out of it.
+// dirParts are the files of a directory. Links cannot escape from it.
 type dirParts struct{ root *os.Root }
 
 func (d dirParts) open(name string) (io.ReadCloser, int64, error) {
@@ -253,8 +252,8 @@ func (d dirParts) open(name string) (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// fromParts reads the image of an archive or layout. What both kinds of tool
-// wrote is taken as an OCI layout, whose parts are named by their digests.
+// fromParts reads the image of an archive or layout. An archive that is in both formats
+// is read as an OCI layout, whose parts are named by their digests.
 func fromParts(ctx context.Context, p parts) (*Image, error) {
 	index, err := readPart(p, "index.json", maxManifest)
 	if err == nil {
@@ -305,7 +304,7 @@ func (c layoutContent) manifest(ctx context.Context, d v1.Descriptor) ([]byte, e
 	return io.ReadAll(io.LimitReader(r, maxManifest+1))
 }
 
-// fromDocker reads what docker save wrote before it wrote OCI layouts too.
+// fromDocker reads the format that docker save wrote before it wrote OCI layouts too.
 func fromDocker(p parts, manifest []byte) (*Image, error) {
 	var all []struct {
 		Config   string

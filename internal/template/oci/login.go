@@ -16,20 +16,20 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// A login that comes with a build is its caller's, not the server's. It is for
-// the registry that the image's name has, in memory, for as long as the image is
-// read. Mirrors get the server's own login, as ever.
+// A login that comes with a build belongs to its caller, not to the server. It is sent
+// only to the registry in the image's name, and kept in memory while the image is read.
+// Mirrors get the server's own login, as always.
 
-// errLogin is what becomes of a request that would take a login elsewhere.
+// errLogin refuses a request that would send a login to another host.
 var errLogin = errors.New("the registry sends the login that came with the build on to another host")
 
 func authenticator(login *sandbox.RegistryLogin) authn.Authenticator {
 	return authn.FromConfig(authn.AuthConfig{Username: login.Username, Password: login.Password.Reveal()})
 }
 
-// loginGuard sees to it that a login goes to its registry, and to a token server
-// of the same owner, whatever redirects and challenges say. The library keeps
-// to the same rule but for token servers, which it takes from anywhere.
+// loginGuard makes sure that a login is sent only to its registry and to token servers
+// of the same owner, whatever redirects and challenges say. The library has the same
+// rule, except that it accepts token servers anywhere.
 type loginGuard struct {
 	next     http.RoundTripper
 	registry string // host, or host:port
@@ -43,16 +43,16 @@ func (g *loginGuard) RoundTrip(req *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(req)
 }
 
-// hasLogin tells whether a request has the login in it, as far as can be seen:
-// in its header, its address, or in a form, as requests for tokens have.
+// hasLogin reports whether a request may contain the login: in its header, in its URL,
+// or in a form, as requests for tokens do.
 func (g *loginGuard) hasLogin(req *http.Request) bool {
 	_, _, basic := req.BasicAuth()
 	return basic || req.Method != http.MethodGet && req.Method != http.MethodHead || req.URL.User != nil
 }
 
-// sameOwner tells whether a host is the registry, or below the same domain that
-// somebody has registered: ghcr.io and ghcr.io, registry.gitlab.com and
-// gitlab.com. An address or a short name is the same only with the same port.
+// sameOwner reports whether a host is the registry, or below the same registrable
+// domain: ghcr.io and ghcr.io, registry.gitlab.com and gitlab.com. Addresses and short
+// names are the same only with the same port.
 func sameOwner(registry, host string) bool {
 	a, b := strings.ToLower(withPort(registry)), strings.ToLower(withPort(host))
 	if a == b || strings.EqualFold(registry, host) {
@@ -76,8 +76,8 @@ func sameOwner(registry, host string) bool {
 	return d != "" && d == domain(b)
 }
 
-// loginError is an error whose text has the login crossed out, should a registry
-// have repeated it.
+// loginError is an error with the login redacted from its text, in case a registry has
+// repeated it.
 type loginError struct {
 	text string
 	err  error
@@ -87,13 +87,13 @@ func (e *loginError) Error() string { return e.text }
 
 func (e *loginError) Unwrap() error { return e.err }
 
-// hideLogin is what a caller is told of an error, without the login in what the
-// log has of it. The message is ours: to cross out a word of it that is the
-// password too would tell everybody what the password is.
-func hideLogin(told, cause error, login *sandbox.RegistryLogin) error {
-	e, ok := errors.AsType[*sandbox.Error](told)
+// redactLogin returns the error for callers, shown, with the login redacted from its
+// cause, which is logged. The message for callers is Cove's own: redacting a word of it
+// that is equal to the password would reveal the password.
+func redactLogin(shown, cause error, login *sandbox.RegistryLogin) error {
+	e, ok := errors.AsType[*sandbox.Error](shown)
 	if !ok {
-		return told // that somebody has cancelled it
+		return shown // it was cancelled
 	}
 	password := login.Password.Reveal()
 	basic := base64.StdEncoding.EncodeToString([]byte(login.Username + ":" + password))
@@ -101,8 +101,7 @@ func hideLogin(told, cause error, login *sandbox.RegistryLogin) error {
 	return sandbox.Wrap(e.Code, &loginError{hide.Replace(cause.Error()), cause}, e.Message)
 }
 
-// describeLogin says to a caller what became of a login, or returns nil if that
-// is not what went wrong.
+// describeLogin returns the error for callers if the login is what went wrong, or nil.
 func describeLogin(err error, status int, ref name.Reference) error {
 	host := ref.Context().RegistryStr()
 	switch {

@@ -31,14 +31,13 @@ type Registries struct {
 	transport         *guardedTransport
 }
 
-// dockerHub is how references name Docker's registry, and how it is called.
+// dockerHub is the name of Docker's registry in references, dockerHubHost its host.
 const (
 	dockerHub     = "docker.io"
 	dockerHubHost = "index.docker.io"
 )
 
-// New returns a client of registries. An error says what is wrong with the
-// configuration.
+// New returns a client for registries. It fails if the configuration is invalid.
 func New(cfg Config) (*Registries, error) {
 	if cfg.Keychain == nil {
 		cfg.Keychain = authn.DefaultKeychain
@@ -73,7 +72,7 @@ func New(cfg Config) (*Registries, error) {
 // maxReference bounds a reference, in bytes.
 const maxReference = 512
 
-// CheckReference tells whether a reference can name an image.
+// CheckReference checks the syntax of a reference to an image.
 func CheckReference(ref string) error {
 	_, err := parse(ref)
 	return err
@@ -90,15 +89,15 @@ func parse(ref string) (name.Reference, error) {
 	return r, nil
 }
 
-// Resolve finds an image by its reference, for this machine's platform. Its
-// mirrors are asked first. A login, unless nil, is for the registry that the
-// reference names, in place of the server's own. Errors are for the caller.
+// Resolve finds an image by its reference, for this machine's platform. Mirrors are
+// tried first. A login, unless nil, replaces the server's own for the registry in the
+// reference. Errors are for the caller.
 func (r *Registries) Resolve(ctx context.Context, ref string, login *sandbox.RegistryLogin) (*Image, error) {
 	first, err := parse(ref)
 	if err != nil {
 		return nil, err
 	}
-	// Tokens are kept for as long as one image is being read.
+	// Tokens are kept while one image is being read.
 	registry := first.Context().RegistryStr()
 	puller, err := remote.NewPuller(r.options(registry, nil)...)
 	if err != nil {
@@ -106,24 +105,24 @@ func (r *Registries) Resolve(ctx context.Context, ref string, login *sandbox.Reg
 	}
 	own, from := puller, registry+" "
 	if login != nil {
-		// Whoever else asks for the same has another login, or none.
+		// Other callers that want the same layers have another login, or none.
 		from += rand.Text() + " "
 		if own, err = remote.NewPuller(r.options(registry, login)...); err != nil {
 			return nil, err
 		}
 	}
-	var all []place
+	var all []origin
 	for _, m := range r.mirrors[registry] {
 		at, err := name.ParseReference(m+"/"+first.Context().RepositoryStr()+separator(first)+first.Identifier(), r.nameOptions(m)...)
 		if err == nil {
-			all = append(all, place{at, puller, nil})
+			all = append(all, origin{at, puller, nil})
 		}
 	}
-	origin, err := name.ParseReference(ref, r.nameOptions(registry)...)
+	direct, err := name.ParseReference(ref, r.nameOptions(registry)...)
 	if err != nil {
 		return nil, err
 	}
-	all = append(all, place{origin, own, login})
+	all = append(all, origin{direct, own, login})
 	for i, p := range all {
 		img, perr := p.resolve(ctx, all[i:])
 		if perr == nil {
@@ -146,8 +145,8 @@ func separator(r name.Reference) string {
 	return ":"
 }
 
-// nameOptions says how a registry is spoken to. The library would speak in
-// clear to any on a private address; way refuses that.
+// nameOptions says how to connect to a registry. The library would use plain HTTP for any
+// private address; guardedTransport refuses that.
 func (r *Registries) nameOptions(registry string) []name.Option {
 	host, _, _ := strings.Cut(registry, "/")
 	if r.transport.named(r.insecure, withPort(host)) {
@@ -175,18 +174,18 @@ func (r *Registries) options(registry string, login *sandbox.RegistryLogin) []re
 	}
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (r *Registries) Close() { r.transport.close() }
 
-// place is an image in one registry.
-type place struct {
+// origin is an image in one registry.
+type origin struct {
 	ref    name.Reference
 	puller *remote.Puller
-	login  *sandbox.RegistryLogin // that came with the build; nil: the server's
+	login  *sandbox.RegistryLogin // that came with the build; nil is the server's own
 }
 
-// describe says to a caller what went wrong.
-func (p place) describe(err error) error {
+// describe turns an error into one for callers.
+func (p origin) describe(err error) error {
 	if p.login == nil {
 		return describe(err, p.ref)
 	}
@@ -194,14 +193,14 @@ func (p place) describe(err error) error {
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		status = e.StatusCode
 	}
-	told := describeLogin(err, status, p.ref)
-	if told == nil {
-		told = describe(err, p.ref)
+	shown := describeLogin(err, status, p.ref)
+	if shown == nil {
+		shown = describe(err, p.ref)
 	}
-	return hideLogin(told, err, p.login)
+	return redactLogin(shown, err, p.login)
 }
 
-func (p place) resolve(ctx context.Context, all []place) (*Image, error) {
+func (p origin) resolve(ctx context.Context, all []origin) (*Image, error) {
 	got, err := p.puller.Get(ctx, p.ref)
 	if err != nil {
 		return nil, err
@@ -212,14 +211,14 @@ func (p place) resolve(ctx context.Context, all []place) (*Image, error) {
 	if got.Digest.Algorithm != "sha256" {
 		return nil, checkDescriptor(got.Descriptor, maxManifest)
 	}
-	return resolve(ctx, places(all), got.Descriptor, got.Manifest)
+	return resolve(ctx, origins(all), got.Descriptor, got.Manifest)
 }
 
-// places are the registries that may have the parts of an image, the one that
-// has named them first. Parts are named by their digests, so that any will do.
-type places []place
+// origins are the registries that may have the parts of an image, beginning with the one
+// that has its manifest. Parts are named by their digests, so any registry will do.
+type origins []origin
 
-func (ps places) manifest(ctx context.Context, d v1.Descriptor) (data []byte, err error) {
+func (ps origins) manifest(ctx context.Context, d v1.Descriptor) (data []byte, err error) {
 	for _, p := range ps {
 		got, gerr := p.puller.Get(ctx, p.ref.Context().Digest(d.Digest.String()))
 		if gerr == nil || ctx.Err() != nil {
@@ -233,7 +232,7 @@ func (ps places) manifest(ctx context.Context, d v1.Descriptor) (data []byte, er
 	return nil, err
 }
 
-func (ps places) blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
+func (ps origins) blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
 	var err error
 	for _, p := range ps {
 		l, gerr := p.puller.Layer(ctx, p.ref.Context().Digest(d.Digest.String()))
@@ -249,8 +248,8 @@ func (ps places) blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, erro
 	return nil, err
 }
 
-// describe says to a caller what went wrong, without what only the server's
-// operator may know.
+// describe turns an error into one for callers, without what only the server's operator
+// may know.
 func describe(err error, ref name.Reference) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok || errors.Is(err, context.Canceled) {
 		return err
@@ -275,7 +274,7 @@ func describe(err error, ref name.Reference) error {
 		err = e.Err
 	}
 	if e, ok := errors.AsType[*net.DNSError](err); ok {
-		return unnamed(e, host)
+		return describeDNS(e, host)
 	}
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		why = "it does not answer in time"
@@ -286,17 +285,17 @@ func describe(err error, ref name.Reference) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s did not give the image: %s; try again", host, why))
 }
 
-// unnamed says why the address of a registry was not found. Docker's own is in no
-// image's name, and exists.
-func unnamed(err *net.DNSError, host string) error {
+// describeDNS returns the error for a registry whose address was not found. Docker's own
+// registry exists, and most image names do not contain it.
+func describeDNS(err *net.DNSError, host string) error {
 	if !err.IsNotFound || host == name.DefaultRegistry {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the server is offline, or its name server does not answer: the address of the registry %s cannot be found; connect it, or use a mirror that it reaches (registries.mirrors)", host))
 	}
 	return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("there is no registry %s: the name is not known; check the image's name, and that the server is online", host))
 }
 
-// notAsNamed tells whether the library found content with another digest than
-// its name; its error has no type that can be seen.
+// notAsNamed reports whether an error is the library's for content with a wrong digest,
+// which has no exported type.
 func notAsNamed(err error) bool { return strings.Contains(err.Error(), "error verifying ") }
 
 func describeStatus(e *transport.Error, ref name.Reference) error {
@@ -312,7 +311,7 @@ func describeStatus(e *transport.Error, ref name.Reference) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, e, fmt.Sprintf("the registry %s answered %d; try again", host, e.StatusCode))
 }
 
-// Temporary tells whether reading an image again may help.
+// Temporary reports whether reading an image again may succeed.
 func Temporary(err error) bool {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) {
 		return true

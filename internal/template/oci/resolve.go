@@ -17,12 +17,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// bad makes the error for an image that is not as images are.
+// bad returns the error for an invalid image.
 func bad(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, "the image cannot be used: "+format, args...)
 }
 
-// content is where an image's parts come from. What it returns is not checked.
+// content reads the parts of an image. What it returns is not checked.
 type content interface {
 	// manifest returns the bytes of a manifest or index.
 	manifest(ctx context.Context, d v1.Descriptor) ([]byte, error)
@@ -33,7 +33,7 @@ type content interface {
 // resolve finds the image for this machine from a manifest or an index, whose
 // digest the caller has checked.
 func resolve(ctx context.Context, c content, d v1.Descriptor, data []byte) (*Image, error) {
-	// An index may name another, but honest ones do not go on like that.
+	// An index may refer to another one, but honest images do not nest them deeply.
 	for range 4 {
 		if !isIndex(d, data) {
 			return fromManifest(ctx, c, d, data)
@@ -109,7 +109,7 @@ func choose(data []byte) (*v1.Descriptor, error) {
 		}
 	}
 	if len(plain) == 1 && len(others) == 0 {
-		return &plain[0], nil // its configuration tells
+		return &plain[0], nil // its configuration has the platform
 	}
 	if len(plain) > 1 {
 		return nil, bad("there are %d images in it; write one alone", len(plain))
@@ -183,8 +183,8 @@ func newImage(conf *v1.ConfigFile, layers int) (*Image, error) {
 	return img, nil
 }
 
-// readConfig reads an image's configuration and checks that it is for a machine
-// like this.
+// readConfig reads an image's configuration and checks that it is for this machine's
+// platform.
 func readConfig(ctx context.Context, c content, d v1.Descriptor) (*v1.ConfigFile, error) {
 	if err := checkDescriptor(d, maxConfig); err != nil {
 		return nil, err

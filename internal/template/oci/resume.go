@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// resuming continues the download of a large blob where a connection broke,
-// with a request for the rest.
+// resuming resumes the download of a large blob after a broken connection, with a request
+// for the rest.
 type resuming struct {
 	next    http.RoundTripper
 	backoff time.Duration
 }
 
-// maxResumes is how often one download is continued.
+// maxResumes is how often one download is resumed.
 const maxResumes = 8
 
 func (r *resuming) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -42,7 +42,7 @@ func (b *resumingBody) Read(p []byte) (int, error) {
 		n, err := b.body.Read(p)
 		b.at += int64(n)
 		if n > 0 && b.at < b.size {
-			return n, nil // the error comes again
+			return n, nil // the next Read returns the error again
 		}
 		if err == nil || b.at >= b.size || b.req.Context().Err() != nil {
 			return n, err
@@ -56,7 +56,7 @@ func (b *resumingBody) Read(p []byte) (int, error) {
 	}
 }
 
-// resume asks for the rest. Whether it is of the same blob, the digest tells.
+// resume requests the rest. The digest shows whether it is of the same blob.
 func (b *resumingBody) resume() error {
 	b.body.Close()
 	b.body = http.NoBody

@@ -13,24 +13,24 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Settings are what an image says of how it is to be run.
+// Settings are the runtime settings of an image.
 type Settings struct {
 	Env map[string]string
-	// WorkDir is absolute and clean; "" if it says nothing.
+	// WorkDir is absolute and clean; "" if not set.
 	WorkDir string
-	// User is a name or number, with an optional group; "" if it says nothing.
+	// User is a name or number, with an optional group; "" if not set.
 	User string
-	// Ports are of TCP, sorted.
+	// Ports are TCP ports, sorted.
 	Ports []int
 }
 
-// maxPorts is how many ports an image may name; further ones are left out.
+// maxPorts bounds the ports of an image; further ones are left out.
 const maxPorts = 100
 
 // validUser matches a name or number, with an optional group.
 var validUser = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$`)
 
-// settings reads an image's configuration.
+// settings returns the settings in an image's configuration.
 func settings(c *v1.Config) (Settings, error) {
 	s := Settings{Env: map[string]string{}}
 	size := 0

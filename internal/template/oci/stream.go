@@ -17,10 +17,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Open opens the layer's tar stream, not compressed. It fails before its end if
-// what was sent is not what the manifest says; that the content has the DiffID
-// is for the caller to check, who reads it. progress, unless nil, is told how
-// many bytes have been received.
+// Open opens the layer's uncompressed tar stream. The stream fails before its end if
+// what was received is not what the manifest says; the caller checks that the content
+// has the DiffID. progress, unless nil, is called with the bytes received so far.
 func (l *Layer) Open(ctx context.Context, progress func(int64)) (io.ReadCloser, error) {
 	src, err := l.open(ctx)
 	if err != nil {
@@ -38,20 +37,20 @@ func (l *Layer) Open(ctx context.Context, progress func(int64)) (io.ReadCloser, 
 	return &checked{layer: l, src: src, in: in, plain: plain, done: done}, nil
 }
 
-// Plain opens a stream, which it closes, without its compression by gzip or zstd.
-// One that grows as no honest one does fails.
+// Plain decompresses a stream that may be compressed by gzip or zstd, and closes it. A
+// stream with a suspicious compression ratio fails.
 func Plain(ctx context.Context, src io.ReadCloser) (io.ReadCloser, error) {
 	l := &Layer{Size: -1, open: func(context.Context) (io.ReadCloser, error) { return src, nil }}
 	return l.Open(ctx, nil)
 }
 
-// stored counts and sums up a layer as it is sent.
+// stored counts and hashes a layer as transferred.
 type stored struct {
 	r        io.Reader
 	hash     hash.Hash
 	n, max   int64
 	progress func(int64)
-	told     time.Time
+	reported time.Time
 }
 
 func (s *stored) Read(p []byte) (int, error) {
@@ -63,22 +62,22 @@ func (s *stored) Read(p []byte) (int, error) {
 	if s.n += int64(n); s.n > s.max {
 		return 0, bad("a layer is larger than its manifest says, or than %d bytes", int64(maxStored))
 	}
-	if s.progress != nil && (err != nil || time.Since(s.told) > 100*time.Millisecond) {
-		s.told = time.Now()
+	if s.progress != nil && (err != nil || time.Since(s.reported) > 100*time.Millisecond) {
+		s.reported = time.Now()
 		s.progress(s.n)
 	}
 	return n, err
 }
 
-// maxWindow bounds the memory of one decompression; zstd's highest levels but
-// the last two keep to it.
+// maxWindow bounds the memory of one decompressor. All levels of zstd but the two highest
+// stay within it.
 const maxWindow = 32 << 20
 
-// swollen tells whether a stream has grown more than an honest one does.
+// swollen reports whether a compression ratio is higher than that of any honest stream.
 func swollen(sent, plain int64) bool { return plain > freeBytes && plain/maxRatio > sent }
 
-// decompress tells by its first bytes how a stream is compressed: what image
-// manifests say of that is not always true.
+// decompress detects the compression of a stream by its first bytes: image manifests are
+// not always right about it.
 func decompress(br *bufio.Reader) (io.Reader, func(), error) {
 	magic, err := br.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -103,7 +102,7 @@ func decompress(br *bufio.Reader) (io.Reader, func(), error) {
 	return br, func() {}, nil
 }
 
-// checked is a layer's tar stream.
+// checked is the tar stream of a layer.
 type checked struct {
 	layer *Layer
 	src   io.Closer
@@ -136,7 +135,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// broken says of what was wrong with a compressed stream whose fault it is.
+// broken turns the errors of a damaged compressed stream into those for callers.
 func broken(err error) error {
 	for _, e := range []error{gzip.ErrChecksum, gzip.ErrHeader, kgzip.ErrChecksum, kgzip.ErrHeader, zstd.ErrMagicMismatch, zstd.ErrReservedBlockType,
 		zstd.ErrCRCMismatch, zstd.ErrWindowSizeExceeded, zstd.ErrDecoderSizeExceeded, zstd.ErrFrameSizeExceeded, zstd.ErrFrameSizeMismatch} {
@@ -147,10 +146,10 @@ func broken(err error) error {
 	return err
 }
 
-// check is called at the stream's end. It returns [io.EOF] if all is as it was
-// promised.
+// check is called at the end of the stream. It returns [io.EOF] if the stream is what the
+// manifest says.
 func (c *checked) check() error {
-	// What comes after the compressed stream counts.
+	// Bytes after the compressed stream count too.
 	if _, err := io.Copy(io.Discard, c.in); err != nil {
 		return err
 	}
