@@ -10,23 +10,22 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// CompareOptions say what of a comparison is wanted.
+// CompareOptions select the results of a comparison.
 type CompareOptions struct {
 	// Paths selects changes at or below these absolute paths; empty is all.
 	Paths []string
 	// Limit bounds the changes that are returned; 0 is
-	// [sandbox.DefaultDiffLimit]. All are counted.
+	// [sandbox.DefaultDiffLimit]. All changes are counted.
 	Limit int
-	// Patch adds unified diffs of text files whose content was kept by [Read],
-	// or is the template's. All patches together are at most
-	// [sandbox.MaxPatchBytes]; what does not fit is left out.
+	// Patch adds unified diffs of text files whose content was kept by [Read], or is in
+	// the template. All patches together have at most [sandbox.MaxPatchBytes]; those that
+	// do not fit are left out.
 	Patch bool
 }
 
-// Compare tells what leads from one view to another of the same template, as
-// [sandbox.Diff] and [sandbox.Change] define it. Changes are sorted by path.
-// Hard links are compared as files of their own; times, extended attributes and
-// sockets are not compared.
+// Compare returns the changes from one view to another of the same template, as
+// [sandbox.Diff] and [sandbox.Change] define them, sorted by path. Hard links are
+// compared as separate files; times, extended attributes and sockets are not compared.
 func Compare(ctx context.Context, from, to View, opts CompareOptions) (*sandbox.Diff, error) {
 	sel, err := newSelection(opts.Paths)
 	if err != nil {
@@ -72,7 +71,7 @@ func (l *lookup) tops(from, to View) (a, b spot, err error) {
 	return a, b, nil
 }
 
-// difference is a change with what is on both sides; nil is nothing.
+// difference is a change with the entries of both sides; nil if there is none.
 type difference struct {
 	sandbox.Change
 	a, b *Entry
@@ -82,7 +81,7 @@ type difference struct {
 type comparison struct {
 	look *lookup
 	sel  selection
-	// visit is told of each difference; an error of it ends the walk.
+	// visit is called for each difference; an error ends the walk.
 	visit func(difference) error
 }
 
@@ -91,7 +90,7 @@ func (c *comparison) walk(p string, a, b spot) error {
 		return nil
 	}
 	covered := c.sel.covers(p)
-	if !covered && !c.sel.leadsTo(p) {
+	if !covered && !c.sel.reachesBelow(p) {
 		return nil
 	}
 	if covered {
@@ -99,7 +98,7 @@ func (c *comparison) walk(p string, a, b spot) error {
 			return err
 		}
 		if !b.isDir() {
-			// What was in a removed or replaced directory is gone with it.
+			// The content of a removed or replaced directory is not listed.
 			return nil
 		}
 	}
@@ -134,7 +133,7 @@ func (c *comparison) children(p string, a, b spot) error {
 	return nil
 }
 
-// compare tells how a path differs.
+// compare visits a path if its entries differ.
 func (c *comparison) compare(p string, a, b *Entry) error {
 	ch, err := c.look.change(p, a, b)
 	if err != nil || ch == nil {
@@ -143,7 +142,7 @@ func (c *comparison) compare(p string, a, b *Entry) error {
 	return c.visit(difference{Change: *ch, a: a, b: b})
 }
 
-// change describes what leads from one entry to another; nil is nothing.
+// change describes the change from one entry to another; nil if they are equal.
 func (l *lookup) change(p string, a, b *Entry) (*sandbox.Change, error) {
 	ch := sandbox.Change{Path: p}
 	switch {
@@ -171,7 +170,7 @@ func (l *lookup) change(p string, a, b *Entry) (*sandbox.Change, error) {
 
 func octal(mode uint32) string { return fmt.Sprintf("%04o", mode) }
 
-// changes keeps the first changes by path and counts all.
+// changes keeps the changes with the first paths and counts all.
 type changes struct {
 	limit                    int
 	list                     []sandbox.Change

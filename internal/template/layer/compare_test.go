@@ -190,7 +190,7 @@ func TestNamed(t *testing.T) {
 		"/etc/ssh/ssh_host_ed25519_key.pub": true, "/etc/ssh/ssh_host_rsa_key-cert.pub": true,
 		"/etc/ssh/sshd_config": false, "/etc/ssh/ssh_host_x/y_key": false, "/etc/hostname": false, "/srv/etc/hosts": false,
 	} {
-		if got := named(p); got != want {
+		if got := sandboxOwned(p); got != want {
 			t.Errorf("%s: got %v", p, got)
 		}
 	}

@@ -14,21 +14,21 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// ImageOptions says what of a sandbox's changes becomes a layer of an image.
+// ImageOptions says which changes of a sandbox become a layer of an image.
 type ImageOptions struct {
-	// Bound are absolute paths that the template shows from elsewhere and that
-	// a layer cannot change.
+	// Bound are absolute paths that the template binds from the host and that a layer
+	// cannot change.
 	Bound []string
-	// Trust leaves out the files in which certificate authorities are: one of
-	// the sandbox's own is among them.
+	// Trust leaves out the files of certificate authorities, which include the sandbox's
+	// own authority.
 	Trust bool
 	// MaxBytes bounds the content; 0 is [MaxContentBytes].
 	MaxBytes int64
 }
 
-// WriteImage turns the tar stream of what a sandbox has changed into a layer of
-// an OCI image. What is each sandbox's own is left out, and so are devices,
-// pipes and memory. The stream is hostile: errors for callers are as of [Read].
+// WriteImage turns the tar stream of a sandbox's changes into a layer of an OCI image.
+// Files that belong to each sandbox itself are left out, and so are devices, pipes and
+// memory. The stream is hostile: errors are as those of [Read].
 func WriteImage(w io.Writer, changes io.Reader, opts ImageOptions) error {
 	opts.MaxBytes = cmp.Or(opts.MaxBytes, MaxContentBytes)
 	iw := imageWriter{out: tar.NewWriter(w), opts: opts, left: opts.MaxBytes, written: map[string]bool{}}
@@ -52,31 +52,31 @@ type imageWriter struct {
 	opts    ImageOptions
 	left    int64
 	entries int
-	// written are regular files by their paths, which hard links may name.
+	// written has the paths of regular files, which hard links may refer to.
 	written map[string]bool
-	bound   []string // what was changed there, the first few
+	bound   []string // the first changed paths below Bound
 }
 
 func (iw *imageWriter) add(h *tar.Header, p string, content io.Reader) error {
 	if iw.entries++; iw.entries > MaxEntries {
 		return tooLarge("more than %d files were changed; remove some of them", MaxEntries)
 	}
-	// What is left out counts too: a few bytes of stream can stand for a file of
-	// any size, which is read to its end.
+	// Files that are left out count too: a few bytes of stream can stand for a file of any
+	// size, which is read to its end.
 	if iw.left -= h.Size; h.Size < 0 || iw.left < 0 {
 		return tooLarge("the changed files are larger than %d bytes together; remove some of them", iw.opts.MaxBytes)
 	}
 	if h.Typeflag == tar.TypeLink {
 		return iw.link(h, p)
 	}
-	// Holes are written out: what they stand for counts.
+	// Holes are written as zeros, and count.
 	maps.DeleteFunc(h.PAXRecords, func(k, _ string) bool { return strings.HasPrefix(k, "GNU.sparse.") })
 	e, err := metadata(h)
 	if err != nil {
 		return err
 	}
 	switch {
-	case p == "/" || isExcluded(p) || iw.belowExcluded(p) || iw.own(p):
+	case p == "/" || isExcluded(p) || iw.belowExcluded(p) || iw.leavesOut(p):
 		return nil
 	case iw.belowBound(p):
 		return iw.refuse(p, e)
@@ -94,7 +94,7 @@ func (iw *imageWriter) add(h *tar.Header, p string, content io.Reader) error {
 	case KindFile:
 		return iw.file(p, e, content)
 	}
-	// A whiteout, or what takes a file's place and has none in a template.
+	// A whiteout, or a file that hides the template's file and cannot be in a template.
 	dir, name := path.Split(p)
 	return iw.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir[1:] + Whiteout + name, Mode: 0o600})
 }
@@ -118,15 +118,15 @@ func (iw *imageWriter) header(h *tar.Header, e *Entry) error {
 	return iw.out.WriteHeader(h)
 }
 
-// link writes one more name of a file that was written. One of a file that was
-// left out is left out too.
+// link writes a hard link to a file that was written. Links to files that were left out
+// are left out too.
 func (iw *imageWriter) link(h *tar.Header, p string) error {
 	target, err := cleanName(h.Linkname, h.Typeflag)
 	if err != nil {
 		return fmt.Errorf("link target: %w", err)
 	}
 	switch {
-	case isExcluded(p) || iw.belowExcluded(p) || iw.own(p):
+	case isExcluded(p) || iw.belowExcluded(p) || iw.leavesOut(p):
 		return nil
 	case iw.belowBound(p):
 		return iw.refuse(p, &Entry{Kind: KindFile})
@@ -139,10 +139,10 @@ func (iw *imageWriter) link(h *tar.Header, p string) error {
 	return iw.out.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: p[1:], Linkname: target[1:], Format: tar.FormatPAX})
 }
 
-// own says of a path that what is there is each sandbox's own.
-func (iw *imageWriter) own(p string) bool {
+// leavesOut reports whether a path belongs to each sandbox itself, and is left out.
+func (iw *imageWriter) leavesOut(p string) bool {
 	authorities := strings.HasSuffix(p, ".crt") || strings.HasSuffix(p, ".pem")
-	return named(p) && (iw.opts.Trust || !authorities)
+	return sandboxOwned(p) && (iw.opts.Trust || !authorities)
 }
 
 func (iw *imageWriter) belowExcluded(p string) bool {
@@ -158,10 +158,10 @@ func (iw *imageWriter) belowBound(p string) bool {
 	return slices.ContainsFunc(iw.opts.Bound, func(b string) bool { return p == b || below(p, b) })
 }
 
-// refuse notes a change of what cannot be changed. Directories are copied up
-// for what is in them, Python writes its caches where it may, and where the
-// agent has put a file in its place, the removal of the name that it had first
-// is left: also of files that are the sandbox's own.
+// refuse records a change of a path that cannot be changed. Some changes are harmless:
+// overlays copy up directories for changes of their content, Python writes caches
+// wherever it may, and when the agent renames a file into place, the removal of its
+// temporary name remains, even if the file belongs to the sandbox itself.
 func (iw *imageWriter) refuse(p string, e *Entry) error {
 	staged := strings.HasPrefix(path.Base(p), ".cove-") && strings.HasSuffix(p, ".tmp")
 	if e.Kind == KindDirectory && !e.Opaque || e.Kind == KindWhiteout && staged || strings.Contains(p, "/__pycache__") {

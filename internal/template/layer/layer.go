@@ -9,10 +9,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Kind is what a path of a layer is.
+// Kind is the type of a file in a layer.
 type Kind uint8
 
-// The kinds. A whiteout says that the template's file of this path is removed.
+// The kinds. A whiteout removes the template's file of the same path.
 const (
 	KindFile Kind = iota + 1
 	KindDirectory
@@ -24,18 +24,18 @@ const (
 	KindWhiteout
 )
 
-// What stands for removed files in a tar stream: in a layer of an image (see the
-// image specification's changesets), and as an overlay has it.
+// Markers of removed files in a tar stream: in a layer of an image (see the image
+// specification's changesets), and in an overlay.
 const (
-	// Whiteout is the beginning of a name whose rest is removed.
+	// Whiteout is the prefix of an entry that removes the rest of its name.
 	Whiteout = ".wh."
-	// Opaque is the name of an entry beside which nothing of lower layers shows.
+	// Opaque is the name of an entry that hides its directory's content in lower layers.
 	Opaque = ".wh..wh..opq"
-	// OverlayOpaque is a record of a directory; "y" means the same.
+	// OverlayOpaque is a PAX record of a directory; "y" means the same.
 	OverlayOpaque = "SCHILY.xattr.trusted.overlay.opaque"
 )
 
-// FileType is the kind in the words of the domain.
+// FileType returns the kind as a [sandbox.FileType].
 func (k Kind) FileType() sandbox.FileType {
 	switch k {
 	case KindFile:
@@ -51,42 +51,41 @@ func (k Kind) FileType() sandbox.FileType {
 // Hash is the SHA-256 digest of a file's content.
 type Hash [sha256.Size]byte
 
-// Entry is what a path is. Paths of a layer that are hard links to one file
-// share one Entry. An Entry is not changed after it was read.
+// Entry describes the file at a path. Hard links in a layer share one Entry. An Entry is
+// not changed after it was read.
 type Entry struct {
 	Kind Kind
-	// Opaque says of a directory that nothing of the template's directory of
-	// the same path shows through it.
+	// Opaque is set if a directory hides the template's directory of the same path.
 	Opaque bool
-	// Mode is the permission bits with setuid, setgid and sticky: 07777.
+	// Mode has the permission, setuid, setgid and sticky bits: 07777.
 	Mode     uint32
 	UID, GID uint32
 	// Major and Minor are a device's number.
 	Major, Minor uint32
-	// Size is bytes of a regular file, and zero for others.
+	// Size is the size of a regular file in bytes, and 0 for others.
 	Size int64
-	// Target is what a symbolic link says, unresolved.
+	// Target is the unresolved target of a symbolic link.
 	Target string
-	// ModTime has the precision of gVisor's stream, which is seconds.
+	// ModTime has the precision of gVisor's stream: seconds.
 	ModTime time.Time
 
-	// hash is of a regular file; hashed says that it is known, which it is
-	// from the beginning for files of a layer.
+	// hash is the hash of a regular file if hashed is set, as it is for all files of a
+	// layer.
 	hash   Hash
 	hashed bool
-	// content is kept on demand; see ReadOptions.
+	// content is kept on demand, if kept is set; see ReadOptions.
 	content []byte
 	kept    bool
 }
 
-// node is a path of a layer with what is below it.
+// node is a path of a layer with everything below it.
 type node struct {
 	entry    *Entry
 	children map[string]*node
 }
 
-// Layer is the index of what a sandbox has changed. It is immutable and safe for
-// concurrent use.
+// Layer is the index of a sandbox's changes. It is immutable and safe for concurrent
+// use.
 type Layer struct {
 	root    *node
 	entries int
@@ -96,12 +95,12 @@ type Layer struct {
 // Entries is the number of paths in the layer.
 func (l *Layer) Entries() int { return l.entries }
 
-// ContentBytes is the size of all regular files in the layer together, each
+// ContentBytes is the size of all regular files in the layer together. Hard links are
 // counted once.
 func (l *Layer) ContentBytes() int64 { return l.bytes }
 
-// Entry returns what the layer holds at an absolute clean path; it is nil if it
-// does not mention the path. Use a [View] to see what a sandbox sees.
+// Entry returns the layer's entry for an absolute clean path, or nil if it has none. Use a
+// [View] for what a sandbox sees.
 func (l *Layer) Entry(path string) *Entry {
 	if n := l.find(path); n != nil {
 		return n.entry
@@ -129,7 +128,7 @@ func (l *Layer) find(path string) *node {
 	return n
 }
 
-// kindOf returns the kind for a mode of package fs.
+// kindOf returns the kind for a file mode.
 func kindOf(m fs.FileMode) Kind {
 	switch m.Type() {
 	case 0:

@@ -13,13 +13,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Lower is what layers lie above. Paths are absolute and clean, and nothing in
-// them before the last part is a symbolic link: callers have looked at each
-// part. Methods are safe for concurrent use.
+// Lower is the file system below layers. Paths are absolute and clean, and no part of
+// them except the last is a symbolic link: callers have checked each part. Methods are
+// safe for concurrent use.
 type Lower interface {
-	// Stat describes a path, which it does not follow, in an Entry that is the
-	// caller's; it says
-	// [fs.ErrNotExist] if there is none. The content is not looked at.
+	// Stat describes a path, without following a link, in an Entry that belongs to the
+	// caller, or returns [fs.ErrNotExist]. It does not read the content.
 	Stat(path string) (*Entry, error)
 	// Open reads a regular file.
 	Open(path string) (io.ReadCloser, error)
@@ -30,19 +29,19 @@ type Lower interface {
 // maxListNames bounds a directory of a template.
 const maxListNames = 1 << 20
 
-// Bind shows the host's Source, a directory or file, at Target.
+// Bind mounts the host's Source, a directory or file, at Target.
 type Bind struct {
 	Source string
 	Target string
 }
 
-// Dir is a root file system on the host: a directory, and other directories and
-// files shown in it.
+// Dir is a root file system on the host: a directory, and other directories and files
+// that are mounted in it.
 type Dir struct {
 	root  *os.Root
 	binds []mount
-	// at finds binds by their targets. A later bind covers what earlier ones
-	// show at or below its target.
+	// at has the indexes of binds by their targets. A later bind covers earlier ones at or
+	// below its target.
 	at     map[string]int
 	mapIDs func(uid, gid uint32) (uint32, uint32)
 }
@@ -53,10 +52,9 @@ type mount struct {
 	file   string   // or a file
 }
 
-// OpenDir opens a root file system. Binds are in the order in which they are
-// mounted; a source that is a symbolic link is followed, as mounting does. mapIDs
-// turns owners of the host into those seen in a sandbox; nil is no difference.
-// The result is to be closed.
+// OpenDir opens a root file system. Binds are in the order in which they are mounted; a
+// source that is a symbolic link is followed, as mount does. mapIDs maps the owners on
+// the host to those in a sandbox; nil is the identity. The caller closes the result.
 func OpenDir(dir string, binds []Bind, mapIDs func(uid, gid uint32) (uint32, uint32)) (*Dir, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -79,7 +77,7 @@ func OpenDir(dir string, binds []Bind, mapIDs func(uid, gid uint32) (uint32, uin
 	return d, nil
 }
 
-// Close lets go of the directories.
+// Close closes the directories.
 func (d *Dir) Close() error {
 	err := d.root.Close()
 	for _, m := range d.binds {
@@ -90,8 +88,8 @@ func (d *Dir) Close() error {
 	return err
 }
 
-// locate finds what shows a path: the last bind at or above it, or the root.
-// The root is nil for a bind of a file, and for what would be below one.
+// locate finds what a path belongs to: the last bind at or above it, or the root. The
+// root is nil for a bind of a file, and for paths below one.
 func (d *Dir) locate(path string) (root *os.Root, name, file string) {
 	best := -1
 	for p := path; ; p = filepath.Dir(p) {
@@ -117,9 +115,9 @@ func (d *Dir) locate(path string) (root *os.Root, name, file string) {
 	return root, name, file
 }
 
-// gone says of an error that there is nothing at a path, as far as a sandbox can
-// see: what the host's user may not look at, gVisor cannot show.
-func gone(err error) bool {
+// isAbsent reports whether an error means that a sandbox sees nothing at a path: gVisor
+// cannot show what the host's user may not read.
+func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrPermission)
 }
 
@@ -137,7 +135,7 @@ func (d *Dir) Stat(path string) (*Entry, error) {
 		info, err = root.Lstat(name)
 	}
 	if err != nil {
-		if gone(err) {
+		if isAbsent(err) {
 			return nil, fs.ErrNotExist
 		}
 		return nil, err
@@ -173,7 +171,7 @@ func (d *Dir) Open(path string) (io.ReadCloser, error) {
 	case root == nil:
 		return nil, fs.ErrNotExist
 	}
-	// A file that became a pipe meanwhile must not stop us.
+	// A file that became a pipe meanwhile must not block.
 	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 }
 
@@ -185,7 +183,7 @@ func (d *Dir) List(path string) ([]string, error) {
 	}
 	f, err := root.Open(name)
 	if err != nil {
-		if gone(err) {
+		if isAbsent(err) {
 			return nil, fs.ErrNotExist
 		}
 		return nil, err

@@ -17,9 +17,9 @@ type patcher struct {
 	total    int
 }
 
-// patch returns the unified diff for a change, or "" if it has none: nothing of
-// its content changed, one side is not text, too large or not kept, or the
-// patches before it have used up the room.
+// patch returns the unified diff for a change, or "" if it has none: its content did not
+// change, one side is not text, too large or not kept, or the diff exceeds what earlier
+// patches have left of [sandbox.MaxPatchBytes].
 func (p *patcher) patch(ch sandbox.Change) (string, error) {
 	if ch.Type != sandbox.TypeFile || max(ch.OldSize, ch.NewSize) > sandbox.MaxPatchFileBytes {
 		return "", nil
@@ -59,7 +59,7 @@ func (p *patcher) patch(ch sandbox.Change) (string, error) {
 	return patch, nil
 }
 
-// label names a file in a patch; a name cannot end the line it is in.
+// label returns the name of a file in a patch, on one line.
 func label(side, path string) string {
 	return side + strings.NewReplacer("\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(path)
 }

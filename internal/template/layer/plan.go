@@ -10,46 +10,46 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Plan is what turns one view, ours, into what it is after a merge. See
+// Plan has the operations that turn one view, ours, into the result of a merge. See
 // [MakePlan].
 type Plan struct {
-	// Changes tells what becomes of ours, sorted by path.
+	// Changes are the changes to ours, sorted by path.
 	Changes []sandbox.Change
 
 	theirs View
-	// removes are gone first; then come directories, parents first, and then
-	// all else.
+	// removes are carried out first; then directories are made, parents first, and then
+	// everything else.
 	removes []string
 	dirs    []write
 	files   []write
 }
 
-// write is a path with what comes there.
+// write is a path with its new entry.
 type write struct {
 	path  string
 	entry *Entry
 }
 
-// Empty says that there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (p *Plan) Empty() bool { return len(p.removes) == 0 && len(p.dirs) == 0 && len(p.files) == 0 }
 
-// MaxConflicts bounds the conflicts that a plan tells of.
+// MaxConflicts bounds the conflicts that are returned.
 const MaxConflicts = 10_000
 
-// MakePlan merges three ways: base is what ours and theirs both were once; all
-// three lie above the same template. What only theirs has changed is taken, what
-// both have changed alike or only ours has changed stays. What both have changed
-// differently is a conflict: so is a file that one side has changed or added in
-// a directory that the other has removed or replaced.
+// MakePlan makes a three-way merge: base is the common ancestor of ours and theirs, and
+// all three are above the same template. Changes that only theirs has made are taken;
+// changes that only ours has made, or that both have made, stay. Different changes to
+// the same path are a conflict, and so is a file that one side has changed or added in a
+// directory that the other has removed or replaced.
 //
-// Without a policy conflicts leave no plan, nil. With one the plan resolves them:
-// ours keeps, and theirs takes, the whole path at which the sides part, with all
-// below it. The conflicts, sorted by path and at most [MaxConflicts], are
+// Without a policy, conflicts give no plan, nil. With a policy the plan resolves them:
+// for ours it keeps, and for theirs it takes, the whole path at which the sides diverge,
+// with everything below it. The conflicts, sorted by path and at most [MaxConflicts], are
 // returned in both cases.
 //
-// Paths selects what is taken; empty is all. Directories that a selected path is
-// in come with it if ours has them not. What is a sandbox's
-// own is taken only if it is selected by its full path: see the package's comment.
+// Paths selects what is taken; empty is everything. Parent directories of a selected path
+// are taken with it if ours lacks them. Files that belong to a sandbox itself are taken
+// only if their full path is selected: see the package's comment.
 func MakePlan(ctx context.Context, base, ours, theirs View, policy sandbox.MergePolicy, paths []string) (*Plan, []sandbox.Conflict, error) {
 	sel, err := newSelection(paths)
 	if err != nil {
@@ -100,15 +100,15 @@ func (m *merger) walk(p string, b, o, t spot) error {
 		return nil
 	}
 	if !m.sel.covers(p) {
-		if !m.sel.leadsTo(p) {
+		if !m.sel.reachesBelow(p) {
 			return nil
 		}
 		return m.above(p, b, o, t)
 	}
 	if !o.isDir() || !t.isDir() {
-		return m.part(p, b, o, t)
+		return m.whole(p, b, o, t)
 	}
-	// A directory on both sides: its own attributes, and what is in it.
+	// A directory on both sides: merge its attributes and its content.
 	take, err := m.attributes(p, b.entry, o.entry, t.entry)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (m *merger) walk(p string, b, o, t spot) error {
 	return m.children(p, b, o, t)
 }
 
-// attributes merges two directories without what is in them.
+// attributes merges the attributes of two directories.
 func (m *merger) attributes(p string, b, o, t *Entry) (take bool, err error) {
 	for _, pair := range [][2]*Entry{{b, t}, {o, t}} {
 		if same, err := m.look.same(p, pair[0], pair[1]); err != nil || same {
@@ -161,12 +161,12 @@ func (m *merger) children(p string, b, o, t spot) error {
 	return nil
 }
 
-// above merges a path that is not selected, but something below it is.
+// above merges a path that is not selected itself, but has something selected below it.
 func (m *merger) above(p string, b, o, t spot) error {
 	if o.isDir() || !t.isDir() {
 		return m.children(p, b, o, t)
 	}
-	// What is taken needs this directory, which ours has not.
+	// What is taken needs this directory, which ours lacks.
 	if o.entry != nil {
 		if changed, err := m.differ(p, b, t); err != nil || !changed {
 			return err
@@ -192,8 +192,8 @@ func (m *merger) above(p string, b, o, t spot) error {
 	return m.takeOne(p, o.entry, t.entry)
 }
 
-// part merges a path that is not a directory on both sides, with all below it.
-func (m *merger) part(p string, b, o, t spot) error {
+// whole merges a path that is not a directory on both sides, with everything below it.
+func (m *merger) whole(p string, b, o, t spot) error {
 	if changed, err := m.differ(p, b, t); err != nil || !changed {
 		return err
 	}
@@ -219,8 +219,8 @@ func (m *merger) part(p string, b, o, t spot) error {
 	return nil
 }
 
-// clash notes the conflicts of two sides that have both changed a path or
-// something below it, at most one of which has a directory there.
+// clash records the conflicts of two sides that have both changed a path or something
+// below it. At most one of them has a directory there.
 func (m *merger) clash(p string, b, o, t spot) (bool, error) {
 	if !b.isDir() || !o.isDir() && !t.isDir() {
 		m.conflict(p, kindOfChange(b.entry, o.entry), kindOfChange(b.entry, t.entry))
@@ -257,7 +257,7 @@ func (m *merger) conflict(p string, ours, theirs sandbox.ChangeKind) {
 	}
 }
 
-// kindOfChange says what leads from one entry to another that differs.
+// kindOfChange returns the kind of the change from one entry to a different one.
 func kindOfChange(a, b *Entry) sandbox.ChangeKind {
 	switch {
 	case a == nil:
@@ -268,10 +268,10 @@ func kindOfChange(a, b *Entry) sandbox.ChangeKind {
 	return sandbox.ChangeModified
 }
 
-// errFound ends a walk that has found what it looked for.
+// errFound ends a walk at the first difference.
 var errFound = errors.New("found")
 
-// differ tells whether two views differ at a path or below it.
+// differ reports whether two views differ at a path or below it.
 func (m *merger) differ(p string, a, b spot) (bool, error) {
 	c := comparison{look: m.look, sel: m.sel, visit: func(difference) error { return errFound }}
 	err := c.walk(p, a, b)
@@ -281,7 +281,7 @@ func (m *merger) differ(p string, a, b spot) (bool, error) {
 	return false, err
 }
 
-// take plans to make ours what theirs is, at a path and below it.
+// take plans to make ours equal to theirs, at a path and below it.
 func (m *merger) take(p string, o, t spot) error {
 	c := comparison{look: m.look, sel: m.sel, visit: func(d difference) error {
 		m.plan.add(d)
@@ -290,7 +290,7 @@ func (m *merger) take(p string, o, t spot) error {
 	return c.walk(p, o, t)
 }
 
-// takeOne is take without what is below.
+// takeOne is take without anything below the path.
 func (m *merger) takeOne(p string, o, t *Entry) error {
 	ch, err := m.look.change(p, o, t)
 	if err != nil || ch == nil {

@@ -17,17 +17,17 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What a layer is bounded by.
+// Bounds of a layer.
 const (
 	// MaxEntries bounds the paths of a layer.
 	MaxEntries = 4_000_000
-	// MaxPathBytes bounds a path, MaxNameBytes each of its parts, and MaxDepth
-	// the number of parts.
+	// MaxPathBytes bounds a path, MaxNameBytes each of its parts, and MaxDepth the
+	// number of parts.
 	MaxPathBytes = 4096
 	MaxNameBytes = 255
 	MaxDepth     = 255
-	// MaxIndexBytes bounds the memory of the index: entryCost for each entry,
-	// its name, and a symbolic link's target.
+	// MaxIndexBytes bounds the memory of the index: entryCost for each entry, its path, and
+	// the target of a link.
 	MaxIndexBytes = 1 << 30
 	// MaxContentBytes bounds the content of all files together.
 	MaxContentBytes = 1 << 40
@@ -35,18 +35,18 @@ const (
 	DefaultKeepBytes = 64 << 20
 )
 
-// entryCost is about what an entry with its node takes.
+// entryCost is about the memory of an entry with its node, in bytes.
 const entryCost = 256
 
-// ReadOptions say how a layer is read. The zero value is good.
+// ReadOptions say how a layer is read. The zero value is ready to use.
 type ReadOptions struct {
 	// MaxEntries and MaxContentBytes, unless 0, replace the constants of the
 	// same names.
 	MaxEntries      int
 	MaxContentBytes int64
-	// Keep, if set, tells which files' content is kept. Files larger than
-	// [sandbox.MaxPatchFileBytes] or that are not text are never kept, nor
-	// what goes over KeepBytes, which is [DefaultKeepBytes] if it is 0.
+	// Keep, if set, reports whether to keep the content of a file. Files that are not text
+	// or larger than [sandbox.MaxPatchFileBytes] are never kept, and neither is content
+	// that exceeds KeepBytes, which is [DefaultKeepBytes] if it is 0.
 	Keep      func(path string) bool
 	KeepBytes int64
 }
@@ -54,10 +54,10 @@ type ReadOptions struct {
 // buffers are for copying file content.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
-// Read makes the index of a layer from the tar stream that gVisor writes. A
-// stream that exceeds a bound is refused with [sandbox.CodeTooLarge]; one that
-// is malformed, or ends before its end marker, with a plain error. Read reads r
-// to the end of the tar stream and no further; to stop it, close r.
+// Read makes the index of a layer from the tar stream that gVisor writes. A stream that
+// exceeds a bound is refused with [sandbox.CodeTooLarge]; one that is malformed, or ends
+// before its end marker, with a plain error. Read reads r up to the end of the tar
+// stream; to stop it, close r.
 func Read(r io.Reader, opts ReadOptions) (*Layer, error) {
 	opts.MaxEntries = cmp.Or(opts.MaxEntries, MaxEntries)
 	opts.MaxContentBytes = cmp.Or(opts.MaxContentBytes, MaxContentBytes)
@@ -75,7 +75,7 @@ func Read(r io.Reader, opts ReadOptions) (*Layer, error) {
 	return rd.layer, nil
 }
 
-// wrapPath says in which entry an error is, unless the error is for users.
+// wrapPath adds the entry to an error, unless the error is for users.
 func wrapPath(name string, err error) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok {
 		return err
@@ -87,8 +87,8 @@ func tooLarge(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeTooLarge, format, args...)
 }
 
-// countingReader counts what is read. It hides that a file can seek, so that a
-// tar reader cannot jump over what is missing.
+// countingReader counts bytes. It hides that a file can seek, so that a tar reader cannot
+// skip missing content.
 type countingReader struct {
 	r io.Reader
 	n int64
@@ -100,8 +100,8 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// walkTar calls f for each entry of a layer's tar stream with its clean absolute
-// path, and makes sure that the stream is whole.
+// walkTar calls f for each entry of a layer's tar stream with its clean absolute path, and
+// makes sure that the stream is complete.
 func walkTar(r io.Reader, f func(h *tar.Header, path string, content io.Reader) error) error {
 	counted := &countingReader{r: r}
 	tr := tar.NewReader(counted)
@@ -109,7 +109,7 @@ func walkTar(r io.Reader, f func(h *tar.Header, path string, content io.Reader) 
 		before := counted.n
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			// The end marker is two blocks; package tar does without.
+			// The end marker is two blocks; package tar does not insist on it.
 			if counted.n-before < 1024 {
 				return errors.New("layer: the stream ends before its end marker")
 			}
@@ -131,7 +131,7 @@ func walkTar(r io.Reader, f func(h *tar.Header, path string, content io.Reader) 
 	}
 }
 
-// cleanName turns a name of the stream, "./etc/hosts", into "/etc/hosts".
+// cleanName turns a name in the stream, "./etc/hosts", into "/etc/hosts".
 func cleanName(name string, typeflag byte) (string, error) {
 	if len(name) > MaxPathBytes {
 		return "", tooLarge("a path in the sandbox is longer than %d bytes; shorten it or remove it", MaxPathBytes)
@@ -185,8 +185,7 @@ func (rd *reader) add(h *tar.Header, path string, content io.Reader) error {
 	return l.insert(path, entry)
 }
 
-// insert puts an entry in its place, once. Directories come before what is in
-// them.
+// insert adds an entry at a path, once. Directories come before their content.
 func (l *Layer) insert(path string, entry *Entry) error {
 	if path == "/" {
 		if l.root != nil {
@@ -212,7 +211,7 @@ func (l *Layer) insert(path string, entry *Entry) error {
 	return nil
 }
 
-// entry reads what a header and its content say.
+// entry returns the entry for a header and its content.
 func (rd *reader) entry(h *tar.Header, path string, content io.Reader) (*Entry, error) {
 	if h.Typeflag == tar.TypeLink {
 		target, err := cleanName(h.Linkname, h.Typeflag)
@@ -244,7 +243,7 @@ func (rd *reader) entry(h *tar.Header, path string, content io.Reader) (*Entry, 
 	return e, nil
 }
 
-// metadata reads all but the content.
+// metadata returns the entry for a header, without the content.
 func metadata(h *tar.Header) (*Entry, error) {
 	e := &Entry{Mode: uint32(h.Mode & 0o7777), ModTime: h.ModTime}
 	switch h.Typeflag {
@@ -295,7 +294,7 @@ func metadata(h *tar.Header) (*Entry, error) {
 
 func id(n int64) (uint32, bool) { return uint32(n), n >= 0 && n <= math.MaxUint32 }
 
-// content hashes a file, and keeps it if asked to.
+// content hashes a file, and keeps its content if the options say so.
 func (rd *reader) content(e *Entry, path string, content io.Reader) error {
 	rd.sum.Reset()
 	keep := rd.opts.Keep != nil && e.Size <= sandbox.MaxPatchFileBytes && rd.kept+e.Size <= rd.opts.KeepBytes && rd.opts.Keep(path)
@@ -329,5 +328,5 @@ func copyContent(w io.Writer, r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, *buf)
 }
 
-// isText tells whether a file can be shown as lines of text.
+// isText reports whether content can be shown as lines of text.
 func isText(b []byte) bool { return bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) }

@@ -11,14 +11,13 @@ import (
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
-// errEnough ends the reading of a stream of which no more is needed.
+// errEnough ends the reading of a stream once all that is needed was read.
 var errEnough = errors.New("enough")
 
-// WritePlan writes a plan as the stream that package apply carries out. theirs
-// is a second reading of the layer of the winner, of the same state and in
-// whatever order; it is read as far as it is needed, and may be nil if the plan
-// writes no file of that layer. On an error the stream is incomplete, and
-// package apply does nothing with it.
+// WritePlan writes a plan as the stream that package apply carries out. theirs is the
+// tar stream of the winner's layer, read again, in the same state but in any order; it is
+// read as far as it is needed, and may be nil if the plan writes no file of that layer.
+// After an error the stream is incomplete, and package apply changes nothing.
 func WritePlan(w io.Writer, p *Plan, theirs io.Reader) error {
 	s := planWriter{tw: tar.NewWriter(w), plan: p}
 	if err := s.write(theirs); err != nil {
@@ -56,8 +55,8 @@ func (s *planWriter) write(theirs io.Reader) error {
 			return err
 		}
 	}
-	// Paths of one file of the winner's layer: the first is written, the
-	// others are hard links to it.
+	// Of several paths of one file of the winner's layer, the first is written and the
+	// others become hard links to it.
 	wanted := map[*Entry]string{}
 	var links []write
 	for _, f := range s.plan.files {
@@ -105,7 +104,7 @@ func headerOf(f write) *tar.Header {
 	case KindSymlink:
 		h.Typeflag, h.Linkname = tar.TypeSymlink, e.Target
 	case KindFIFO, KindSocket:
-		// A template has no sockets, but if it did, one could not be made.
+		// Templates have no sockets, and apply could not make one.
 		h.Typeflag = tar.TypeFifo
 	case KindCharDevice:
 		h.Typeflag = tar.TypeChar
@@ -127,7 +126,7 @@ func (s *planWriter) fromLower(f write) error {
 	return s.content(f, r)
 }
 
-// content writes a file and makes sure that it is the one that was planned.
+// content writes a file and makes sure that it has not changed since it was planned.
 func (s *planWriter) content(f write, r io.Reader) error {
 	if err := s.header(headerOf(f)); err != nil {
 		return err

@@ -15,12 +15,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Paths that are no part of a comparison: memory, devices, and what Cove itself
-// shows in a sandbox.
+// excluded are paths that are never compared: memory, devices, and what Cove itself mounts
+// in a sandbox.
 var excluded = map[string]bool{"/run/cove": true, "/tmp": true, "/dev": true, "/proc": true, "/sys": true}
 
-// ownPrefixes begin the names, in the root directory, of Cove's and gVisor's own
-// files: where a merge is prepared, and what backs a layer.
+// ownPrefixes are prefixes of Cove's and gVisor's own files in the root directory: where a
+// merge is prepared, and what backs a layer.
 var ownPrefixes = []string{apply.StagingPrefix, ".gvisor.filestore."}
 
 func isExcluded(p string) bool {
@@ -31,11 +31,11 @@ func isExcluded(p string) bool {
 	return dir == "/" && slices.ContainsFunc(ownPrefixes, func(s string) bool { return strings.HasPrefix(name, s) })
 }
 
-// named says of a path that what is there is a sandbox's own, so that each differs
-// from its template and its forks without anybody having changed it: its name and
-// machine id, its resolver and whom it trusts, and the host keys that it got at its
-// start. Such a path is looked at only if it is selected itself.
-func named(p string) bool {
+// sandboxOwned reports whether a path belongs to each sandbox itself, so that it differs
+// from the template and from forks although nobody has changed it: host name and machine
+// id, resolver, certificate authorities, and the SSH host keys that are made at the start.
+// Such a path is compared only if it is selected itself.
+func sandboxOwned(p string) bool {
 	switch p {
 	case "/etc/hosts", "/etc/resolv.conf", "/etc/machine-id", "/var/lib/dbus/machine-id":
 		return true
@@ -50,27 +50,27 @@ func named(p string) bool {
 	return ok && strings.HasSuffix(name, "_key") && !strings.Contains(name, "/")
 }
 
-// skips says that a path is no part of a comparison of what is selected.
+// skips reports whether a path is left out of a comparison.
 func (s selection) skips(p string) bool {
-	return isExcluded(p) || named(p) && !slices.Contains(s, p)
+	return isExcluded(p) || sandboxOwned(p) && !slices.Contains(s, p)
 }
 
-// View is the file system of a sandbox: a layer above a template. A nil Layer is
-// the bare template.
+// View is the file system of a sandbox: a layer above a template. With a nil Layer it is
+// the template alone.
 type View struct {
 	Lower Lower
 	Layer *Layer
 }
 
-// maxLowerVisits bounds the files of the template that one comparison looks at.
-// Only a sandbox that has changed as many makes it look at so many.
+// maxLowerVisits bounds the files of the template that one comparison stats. Only a sandbox
+// that has changed that many needs so many.
 const maxLowerVisits = 4_000_000
 
-// lookup looks at a template for one comparison and remembers what it saw.
+// lookup reads a template for one comparison, and caches the entries.
 type lookup struct {
-	ctx    context.Context // of the one call that this serves
+	ctx    context.Context // of the call that this serves
 	lower  Lower
-	seen   map[string]*Entry // nil is nothing
+	seen   map[string]*Entry // nil if there is none
 	visits int
 }
 
@@ -78,7 +78,7 @@ func newLookup(ctx context.Context, lower Lower) *lookup {
 	return &lookup{ctx: ctx, lower: lower, seen: map[string]*Entry{}}
 }
 
-// stat returns what the template has at a path, or nil.
+// stat returns the template's entry for a path, or nil.
 func (l *lookup) stat(p string) (*Entry, error) {
 	if e, ok := l.seen[p]; ok {
 		return e, nil
@@ -100,7 +100,7 @@ func (l *lookup) stat(p string) (*Entry, error) {
 	return e, nil
 }
 
-// hashOf returns the hash of a file, and reads it if it is the template's.
+// hashOf returns the hash of a file, and reads the file if it is the template's.
 func (l *lookup) hashOf(e *Entry, p string) (Hash, error) {
 	if e.hashed {
 		return e.hash, nil
@@ -134,17 +134,17 @@ func (r *contextReader) Read(p []byte) (int, error) {
 
 // spot is a path in one view.
 type spot struct {
-	// node is what the layer has there, or nil.
+	// node is the layer's node, or nil.
 	node *node
-	// low says that the template shows through there, unless node covers it.
+	// low is set if the template is visible at the path, unless node covers it.
 	low bool
-	// entry is what there is, or nil.
+	// entry is what the view has at the path, or nil.
 	entry *Entry
-	// through says that the template's directory shows through this one.
+	// through is set if the content of the template's directory is visible in this one.
 	through bool
 }
 
-// absent is a path in a view that has no such directory.
+// absent is a path that a view does not have.
 var absent = spot{}
 
 // top returns the root of a view.
@@ -156,7 +156,7 @@ func (l *lookup) top(v View) (spot, error) {
 	return l.spot(n, true, "/")
 }
 
-// child returns what is in a directory.
+// child returns an entry of a directory.
 func (l *lookup) child(s spot, name, p string) (spot, error) {
 	var n *node
 	if s.node != nil {
@@ -192,8 +192,8 @@ func (l *lookup) spot(n *node, low bool, p string) (spot, error) {
 
 func (s spot) isDir() bool { return s.entry != nil && s.entry.Kind == KindDirectory }
 
-// untouched says that all of these are the template's, with all below them, or
-// that none is there.
+// untouched reports whether all spots are the template's, with everything below them, or
+// none exists.
 func untouched(spots ...spot) bool {
 	for _, s := range spots {
 		if s.node != nil || (s.entry == nil) != (spots[0].entry == nil) {
@@ -240,8 +240,7 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// aspects tells how two entries of one path differ; none if they do not. Times do
-// not matter.
+// aspects returns how two entries of one path differ. Times are not compared.
 func (l *lookup) aspects(p string, a, b *Entry) ([]sandbox.Aspect, error) {
 	if a == b {
 		return nil, nil
@@ -267,7 +266,7 @@ func (l *lookup) aspects(p string, a, b *Entry) ([]sandbox.Aspect, error) {
 			out = append(out, sandbox.AspectContent)
 		}
 	}
-	// The permissions of a symbolic link mean nothing.
+	// The permissions of a symbolic link have no meaning.
 	if a.Mode != b.Mode && a.Kind != KindSymlink {
 		out = append(out, sandbox.AspectMode)
 	}
@@ -280,7 +279,7 @@ func (l *lookup) aspects(p string, a, b *Entry) ([]sandbox.Aspect, error) {
 	return out, nil
 }
 
-// same tells whether two entries, or their absence, are equal.
+// same reports whether two entries are equal, or both nil.
 func (l *lookup) same(p string, a, b *Entry) (bool, error) {
 	if a == nil || b == nil {
 		return a == b, nil
@@ -289,21 +288,20 @@ func (l *lookup) same(p string, a, b *Entry) (bool, error) {
 	return len(diff) == 0, err
 }
 
-// selection is a set of paths with all that is below them; empty is everything.
+// selection is a set of paths with everything below them; empty is everything.
 type selection []string
 
-// covers says that a path is selected.
+// covers reports whether a path is selected.
 func (s selection) covers(p string) bool {
 	return len(s) == 0 || slices.ContainsFunc(s, func(sel string) bool { return p == sel || below(p, sel) })
 }
 
-// leadsTo says that something below a path is selected, though the path may not
-// be.
-func (s selection) leadsTo(p string) bool {
+// reachesBelow reports whether something below a path is selected.
+func (s selection) reachesBelow(p string) bool {
 	return slices.ContainsFunc(s, func(sel string) bool { return below(sel, p) })
 }
 
-// below says that p is in the directory dir or further down.
+// below reports whether p is in the directory dir or further down.
 func below(p, dir string) bool {
 	if dir == "/" {
 		return p != "/"

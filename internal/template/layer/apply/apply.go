@@ -18,31 +18,31 @@ import (
 // MaxEntries bounds the entries of a stream.
 const MaxEntries = 4_000_000
 
-// ErrStream is in the errors of [Apply] that say that the stream is not one of a
-// merge, or not a whole one. Nothing was changed.
+// ErrStream marks errors of [Apply] for an invalid or incomplete stream. Nothing was
+// changed.
 var ErrStream = errors.New("the stream is not one of a merge")
 
-// ErrStuck is in the errors of [Apply] that say that something was changed and
-// could not be undone. What was replaced is kept in the staging directory.
+// ErrStuck marks errors of [Apply] if something was changed and could not be undone. What
+// was replaced is kept in the staging directory.
 var ErrStuck = errors.New("what was replaced is kept")
 
-// The names in a staging directory. An entry's new file and what it replaces
-// are named by its number.
+// The names in a staging directory. In new and old, files are named by the numbers of their
+// entries.
 const (
 	newDir  = "new"
 	oldDir  = "old"
 	journal = "journal"
 )
 
-// step is an entry of the stream that is being carried out. A line of JSON for
-// each is in the journal before the step begins.
+// step is an entry of the stream that is being carried out. It is written to the journal,
+// as a line of JSON, before it begins.
 type step struct {
 	Number int
 	Name   string `json:"-"`
-	// Path is Name in the journal: JSON has no strings of any bytes.
+	// Path is Name in the journal: JSON strings cannot hold arbitrary bytes.
 	Path []byte
-	// Remove says that nothing replaces what is there, and Before what a
-	// directory was like that only gets other attributes.
+	// Remove is set if nothing replaces what is at the path. Before has the attributes of a
+	// directory whose attributes are changed.
 	Remove bool        `json:",omitempty"`
 	Before *attributes `json:",omitempty"`
 
@@ -52,7 +52,7 @@ type step struct {
 
 func (s step) number() string { return strconv.Itoa(s.Number) }
 
-// stage is a merge in the making.
+// stage is a merge in progress.
 type stage struct {
 	root    int
 	name    string // of the staging directory
@@ -60,21 +60,20 @@ type stage struct {
 	newFD   int
 	oldFD   int
 	steps   []step
-	files   map[string]int // what hard links may refer to
+	files   map[string]int // numbers of files that hard links may refer to
 	journal *os.File
-	// stuck is set when something could not be undone: what was replaced is
-	// kept then.
+	// stuck is set if something could not be undone. What was replaced is kept then.
 	stuck bool
 }
 
-// Apply reads a stream and carries it out in the directory root, all or nothing:
-// new files are prepared in a directory of their own, so that a full disk or a
-// broken stream, [ErrStream], changes nothing, and moved into place at the end.
-// If a move fails, those before it are undone; what cannot be undone is in the
-// error, which is an [ErrStuck] then. Other programs may see the moves one by one. For a crash see [Recover].
+// Apply reads a stream and carries it out in the directory root, all or nothing: new files
+// are prepared in a staging directory, so that a full disk or a broken stream,
+// [ErrStream], changes nothing, and are moved into place at the end. If a move fails, the
+// earlier ones are undone; if that fails, the error is an [ErrStuck] and says what could
+// not be undone. Other programs may see the moves one by one. For a crash see [Recover].
 //
-// All is done in the file system of root itself: a path on another one that is
-// mounted there is an error. ctx is not looked at once the moves begin.
+// Everything happens in the file system of root itself: a path on another one that is
+// mounted there is an error. Once the moves begin, ctx has no effect.
 func Apply(ctx context.Context, root *os.File, r io.Reader) (err error) {
 	s, err := newStage(int(root.Fd()))
 	if err != nil {
@@ -98,7 +97,7 @@ func newStage(root int) (*stage, error) {
 	return s, nil
 }
 
-// open opens the staging directory and makes what is in it.
+// open opens the staging directory and makes its content.
 func (s *stage) open() error {
 	var err error
 	if s.fd, err = OpenDir(s.root, s.name); err != nil {
@@ -120,8 +119,8 @@ func (s *stage) open() error {
 	return nil
 }
 
-// close removes the staging directory, unless it is stuck. The journal goes first: without it there
-// is nothing to undo.
+// close removes the staging directory, unless the stage is stuck. The journal is removed
+// first: without a journal, [Recover] undoes nothing.
 func (s *stage) close() error {
 	var err error
 	if s.journal != nil {
@@ -141,7 +140,7 @@ func (s *stage) close() error {
 	return RemoveAll(s.root, s.name)
 }
 
-// read prepares all that the stream holds.
+// read prepares all entries of the stream.
 func (s *stage) read(ctx context.Context, r io.Reader) error {
 	tr := tar.NewReader(r)
 	for {
@@ -170,8 +169,8 @@ func (s *stage) read(ctx context.Context, r io.Reader) error {
 	}
 }
 
-// readError is for an error of the tar reader: the stream's own, or that of what
-// it is read from.
+// readError wraps an error of the tar reader, which is about the stream itself or about
+// reading it.
 func readError(err error) error {
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: %w", ErrStream, err)
@@ -245,7 +244,7 @@ func (s *stage) write(name string, content io.Reader) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	// Without this, a file's ReadFrom copies in small pieces.
+	// Hide the file's ReadFrom, which would copy in small pieces.
 	buf := make([]byte, 128<<10)
 	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{content}, buf)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -254,29 +253,29 @@ func (s *stage) write(name string, content io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// commit moves all into place, or undoes what it did.
+// commit moves all files into place, or undoes the moves.
 func (s *stage) commit() error {
 	log := json.NewEncoder(s.journal)
 	for i := range s.steps {
 		if err := s.do(&s.steps[i], log); err != nil {
 			err = fmt.Errorf("apply to /%s: %w", s.steps[i].Name, err)
-			return s.back(err, s.steps[:i+1])
+			return s.rollBack(err, s.steps[:i+1])
 		}
 	}
-	// Moving files into directories has changed their times.
+	// Moving files into directories has changed the directories' times.
 	for _, st := range s.steps {
 		if st.dir && !st.Remove {
 			if err := s.setDir(st.Name, &st.after); err != nil {
 				err = fmt.Errorf("apply to /%s: %w", st.Name, err)
-				return s.back(err, s.steps)
+				return s.rollBack(err, s.steps)
 			}
 		}
 	}
 	return nil
 }
 
-// back undoes steps because of err.
-func (s *stage) back(err error, steps []step) error {
+// rollBack undoes steps after err.
+func (s *stage) rollBack(err error, steps []step) error {
 	if undone := s.undo(steps); undone != nil {
 		s.stuck = true
 		return errors.Join(err, undone, fmt.Errorf("%w in /%s", ErrStuck, s.name))
@@ -317,8 +316,8 @@ func (s *stage) do(st *step, log *json.Encoder) error {
 	return unix.Renameat(s.newFD, st.number(), dir, name)
 }
 
-// putAside keeps what is at a path. A file that is about to be replaced gets a
-// second name, so that its path is never empty; not all can have one.
+// putAside keeps what is at a path. A file that is about to be replaced gets a hard link,
+// if possible, so that there is always a file at its path.
 func (s *stage) putAside(st *step, dir int, name string) error {
 	if !st.Remove && !st.dir && unix.Linkat(dir, name, s.oldFD, st.number(), 0) == nil {
 		return nil

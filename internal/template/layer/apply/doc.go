@@ -1,5 +1,5 @@
 // Package apply carries out, inside a sandbox, a merge that was planned outside.
-// It is linked into the agent and needs little.
+// It is linked into the agent and has few dependencies.
 //
 // # The stream
 //
@@ -7,15 +7,15 @@
 // them: "./etc/hosts", directories with a slash at the end; the root is "./".
 // Entries are applied in their order:
 //
-//   - An entry with the PAX record COVE.remove=1 says that what is at its path
-//     goes, with all that is in it. Its type means nothing. It is no error if
-//     nothing is there.
+//   - An entry with the PAX record COVE.remove=1 removes what is at its path, with
+//     everything below it. Its type has no meaning. It is no error if there is
+//     nothing at the path.
 //   - A directory is made, or if there is one, gets the owner, mode and time.
 //     The directory that an entry is in exists or comes before it.
 //   - Any other entry replaces what is at its path, unless that is a directory.
 //     The target of a hard link is an earlier file of the stream.
 //   - The last entry has the PAX record COVE.commit=1 and the name "./". Without
-//     it a stream is incomplete, and nothing is done.
+//     it a stream is incomplete, and nothing is changed.
 //
 // Access and change times are not set, and neither are extended attributes.
 package apply
@@ -26,6 +26,6 @@ const (
 	RecordCommit = "COVE.commit"
 )
 
-// StagingPrefix begins the name, in the root directory, of the directory in
-// which a merge is prepared. It is no part of any comparison.
+// StagingPrefix is the prefix of the directory, in the root directory, in which a merge is
+// prepared. Comparisons leave it out.
 const StagingPrefix = ".cove-merge-"

@@ -8,17 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pathDir finds a directory and follows no symbolic link. It needs O_PATH: with
-// O_DIRECTORY and without O_PATH, gVisor takes no notice of O_NOFOLLOW. So the
-// ways of package os, [os.Root] and [os.RemoveAll], follow links there.
+// pathDir opens a directory and follows no symbolic link. It needs O_PATH: with
+// O_DIRECTORY and without O_PATH, gVisor ignores O_NOFOLLOW. Therefore package os, with
+// [os.Root] and [os.RemoveAll], follows links there.
 func pathDir(at int, name string) (int, error) {
 	return unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// OpenDir opens the directory that has a name in the open directory at, to read
-// it and to change its attributes. A symbolic link of that name is not followed,
-// also if it takes the directory's place meanwhile: the error is ENOTDIR then.
-// The caller closes the result.
+// OpenDir opens the directory name in the open directory at, to read it and to change its
+// attributes. A symbolic link is not followed, even if it replaces the directory
+// meanwhile: the error is ENOTDIR then. The caller closes the result.
 func OpenDir(at int, name string) (int, error) {
 	fd, err := pathDir(at, name)
 	if err != nil {
@@ -28,9 +27,9 @@ func OpenDir(at int, name string) (int, error) {
 	return unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
-// RemoveAll removes a name from the open directory at, with all that is in it.
-// It follows no symbolic link, whatever others do meanwhile. It is no error if
-// nothing is there.
+// RemoveAll removes a name from the open directory at, with everything below it. It
+// follows no symbolic link, whatever other processes do meanwhile. It is no error if the
+// name does not exist.
 func RemoveAll(at int, name string) error {
 	err := unix.Unlinkat(at, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -52,7 +51,7 @@ func RemoveAll(at int, name string) error {
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	for {
-		// From the start each time, since removing moves what follows.
+		// Read from the start each time, since removing entries moves the others.
 		if _, err := f.Seek(0, 0); err != nil {
 			return err
 		}

@@ -32,9 +32,9 @@ func cleanName(name string) (string, error) {
 	return name, nil
 }
 
-// parent opens the directory that contains name, relative to root. It follows no
-// symbolic link: a link in the path means that the file system is not the one for which
-// the merge was planned. The caller closes the result.
+// parent opens the directory that contains name, relative to root. It follows no symbolic
+// link: a link in the path means that the file system has changed since the merge was
+// planned. The caller closes the result.
 func parent(root int, name string) (int, string, error) {
 	dir, err := pathDir(root, ".")
 	if err != nil {
@@ -79,8 +79,8 @@ func attributesOf(st *unix.Stat_t) *attributes {
 	return &attributes{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), Sec: st.Mtim.Sec, Nsec: st.Mtim.Nsec}
 }
 
-// set applies the attributes to a name. The name is in a directory that only we know,
-// or is "." in an open directory.
+// set applies the attributes to a name, which is in the staging directory or is "." in an
+// open directory.
 func (a *attributes) set(dir int, name string, link bool) error {
 	st, err := lstat(dir, name)
 	if err != nil || st == nil {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// undo takes steps back, the last one first. A step may be half done, or not
-// begun. It goes on after an error, to undo as much as can be.
+// undo undoes steps, the last one first. A step may be half done, or not begun. After an
+// error it continues, to undo as much as possible.
 func (s *stage) undo(steps []step) error {
 	var errs []error
 	for _, st := range slices.Backward(steps) {
@@ -53,7 +53,7 @@ func (s *stage) undoStep(st step) error {
 		if err != nil {
 			return err
 		}
-		// A file is replaced in one go below.
+		// A file is replaced atomically below.
 		if old == nil || isDir(now) || isDir(old) {
 			if err := RemoveAll(dir, name); err != nil {
 				return err
@@ -66,15 +66,15 @@ func (s *stage) undoStep(st step) error {
 	if err := unix.Renameat(s.oldFD, st.number(), dir, name); err != nil {
 		return err
 	}
-	// Renaming one name of a file over another one of it does nothing.
+	// Renaming a file over a hard link to it does nothing.
 	if err := unix.Unlinkat(s.oldFD, st.number(), 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	return nil
 }
 
-// Recover undoes merges that a crash has stopped, and removes what they left. It
-// is to be called when no merge is under way.
+// Recover undoes merges that a crash has interrupted, and removes their staging
+// directories. Call it only when no merge is running.
 func Recover(root *os.File) error {
 	fd, err := OpenDir(int(root.Fd()), ".")
 	if err != nil {
@@ -104,7 +104,7 @@ func recoverOne(root int, name string) error {
 		return err
 	}
 	if !isDir(st) || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		// Not ours: a sandbox may use the name for what it likes.
+		// Not made by Apply: programs in a sandbox may use the name too.
 		return nil
 	}
 	if err := s.open(); err != nil {
@@ -114,13 +114,13 @@ func recoverOne(root int, name string) error {
 	if err == nil {
 		err = s.undo(steps)
 	}
-	// What could not be undone stays, for a person to look at.
+	// What could not be undone stays, for a person to inspect.
 	s.stuck = err != nil
 	return errors.Join(err, s.close())
 }
 
-// readJournal returns the steps that were begun. A last line that is cut is of a
-// step that was not.
+// readJournal returns the steps that had begun. A truncated last line belongs to a step
+// that had not.
 func readJournal(r io.Reader) ([]step, error) {
 	dec := json.NewDecoder(r)
 	var steps []step
