@@ -1,9 +1,9 @@
-// Package backup writes what a daemon keeps into one archive, while it runs, and
-// makes a state directory of such an archive again.
+// Package backup writes the state of a daemon into one archive, while the daemon runs, and
+// restores a state directory from such an archive.
 //
-// An archive is a tar stream, compressed with zstd. Its first entry says of what
-// it is a backup, its last one has the SHA-256 of all that is before it: one that
-// was cut off or damaged is found out before anything of it is in place.
+// An archive is a tar stream, compressed with zstd. Its first entry describes the backup,
+// its last one has the SHA-256 of everything before it: a truncated or damaged archive is
+// detected before anything of it is moved into place.
 package backup
 
 import (
@@ -34,54 +34,54 @@ const (
 	sumName    = "sum.json"
 	configName = "config.yaml"
 	database   = "cove.db"
-	// workPrefix begins the names of directories of backups that are being made.
+	// workPrefix is the prefix of directories of backups that are being made.
 	workPrefix = ".backup-"
 	lockName   = "backup.lock"
 )
 
-// keys are files of the state directory that open, sign or identify.
+// keys are files of the state directory that decrypt, sign or identify.
 var keys = []string{"secrets.key", "preview-links.key", "microsandbox.key", "engine/network-ca.pem", "engine/installation", "volumes/installation"}
 
-// templateDirs are the parts of templates that are kept, in this order: what
-// names others is read before them.
+// templateDirs are the parts of templates that are backed up, in this order: references
+// are read before what they refer to.
 var templateDirs = []string{"manifests", "cache", "layers", "mask", "rootfs"}
 
-// tries bounds how often a copy of the database is taken whose checkpoints are
-// removed while they are looked for.
+// tries bounds how often the database is copied again because checkpoints were removed
+// before they were linked.
 const tries = 5
 
-// About says of what an archive is a backup.
+// About describes a backup.
 type About struct {
 	Format  int    `json:"format"`
 	Version string `json:"version"` // of Cove
-	// StateDir is the directory that it was made of. Kept states of sandboxes
-	// need it to be there again.
+	// StateDir is the directory that was backed up. Checkpoints can be restored only in
+	// a directory with the same path.
 	StateDir  string    `json:"state_dir"`
 	CreatedAt time.Time `json:"created_at"`
-	// Templates says whether built templates are in it.
+	// Templates is set if the backup includes built templates.
 	Templates bool `json:"templates"`
 }
 
-// Options say what is backed up.
+// Options say what to back up.
 type Options struct {
-	// StateDir is the daemon's; it may run.
+	// StateDir is the state directory of a daemon, which may be running.
 	StateDir string
-	// File is the archive to be made, which nothing has.
+	// File is the path of the archive, which must not exist.
 	File string
-	// Config is a configuration file to be put into it too; empty is none.
+	// Config is a configuration file to include; empty is none.
 	Config string
-	// NoTemplates leaves templates out.
+	// NoTemplates excludes templates.
 	NoTemplates bool
-	// Version is this program's.
+	// Version is the version of this program.
 	Version string
-	// Progress is told now and then how many bytes were read, and where it is;
-	// Warn of what could not be backed up. Both may be nil.
+	// Progress is called now and then with the bytes read so far and the current file,
+	// Warn with what could not be backed up. Both may be nil.
 	Progress func(bytes int64, at string)
 	Warn     func(text string)
 }
 
-// Write makes a backup. It is there whole, synced and for its owner only, or not
-// at all. Errors that are [sandbox.Error] say what to do.
+// Write makes a backup. The file is complete, synced and readable by its owner only, or
+// does not exist. A [sandbox.Error] says what to do.
 func Write(ctx context.Context, o Options) (err error) {
 	if o.Progress == nil {
 		o.Progress = func(int64, string) {}
@@ -95,7 +95,7 @@ func Write(ctx context.Context, o Options) (err error) {
 	if _, err := os.Lstat(o.File); err == nil {
 		return sandbox.Errorf(sandbox.CodeConflict, "%s exists; name another file, or remove it first", o.File)
 	}
-	release, work, err := workplace(o.StateDir)
+	release, work, err := makeWorkDirs(o.StateDir)
 	if err != nil {
 		return err
 	}
@@ -113,13 +113,12 @@ func Write(ctx context.Context, o Options) (err error) {
 	})
 }
 
-// work has the directories of a backup that is being made: one for the copy of the
-// database, and one for second names of checkpoints, on their file system.
-type work struct{ database, checkpoints string }
+// workDirs are the directories of a backup that is being made: one for the copy of the
+// database, and one for hard links to checkpoints, on their file system.
+type workDirs struct{ database, checkpoints string }
 
-// workplace makes the directories for a backup, and removes those of backups that
-// were killed.
-func workplace(stateDir string) (release func() error, w work, err error) {
+// makeWorkDirs makes the directories for a backup, and removes those of killed ones.
+func makeWorkDirs(stateDir string) (release func() error, w workDirs, err error) {
 	lock, err := os.OpenFile(filepath.Join(stateDir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, w, sandbox.Errorf(sandbox.CodeForbidden, "the state directory cannot be used (%v); run this as the user who runs the server", err)
@@ -158,21 +157,21 @@ func workplace(stateDir string) (release func() error, w work, err error) {
 	return remove, w, nil
 }
 
-// frozen is what a backup holds of what the database names.
+// frozen has what the database refers to and the backup includes.
 type frozen struct {
 	checkpoints []string
 	programs    []string // that they need
 	volumes     []string
 }
 
-// freeze takes a copy of the database and second names of all checkpoints that it
-// names, so that they stay although the daemon may remove them.
-func freeze(ctx context.Context, o *Options, w *work) (frozen, error) {
+// freeze copies the database, and makes hard links to all checkpoints that it refers to,
+// so that the backup has them even if the daemon removes them.
+func freeze(ctx context.Context, o *Options, w *workDirs) (frozen, error) {
 	var k frozen
 	from := filepath.Join(o.StateDir, "engine", "checkpoints")
 	to := w.checkpoints
 	for try := 1; ; try++ {
-		// What is removed between the two is found out after them.
+		// Checkpoints that are removed between linking and copying are detected below.
 		if err := linkAll(from, to); err != nil {
 			return k, err
 		}
@@ -196,11 +195,11 @@ func freeze(ctx context.Context, o *Options, w *work) (frozen, error) {
 			break
 		}
 	}
-	k.needs(to)
+	k.findPrograms(to)
 	return k, nil
 }
 
-// read asks a copy of the database what belongs to it.
+// read reads the references in a copy of the database.
 func (k *frozen) read(ctx context.Context, file string) (err error) {
 	s, err := sqlite.Open(ctx, file)
 	if err != nil {
@@ -225,8 +224,7 @@ func (k *frozen) read(ctx context.Context, file string) (err error) {
 	}
 }
 
-// missing returns the checkpoints that are not among those linked, and cannot be
-// linked now.
+// missing returns the checkpoints that are not linked and cannot be linked now.
 func (k *frozen) missing(from, to string) (ids []string) {
 	for _, id := range k.checkpoints {
 		if link(from, to, id) != nil {
@@ -236,7 +234,7 @@ func (k *frozen) missing(from, to string) (ids []string) {
 	return ids
 }
 
-// linkAll gives all checkpoints that are not golden second names.
+// linkAll makes hard links to all checkpoints that are not golden.
 func linkAll(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -253,7 +251,7 @@ func linkAll(from, to string) error {
 	return nil
 }
 
-// link gives one checkpoint a second name, if it has none yet. Checkpoints are
+// link makes hard links to the files of one checkpoint, unless they exist. Checkpoints are
 // directories of files that never change.
 func link(from, to, id string) error {
 	if _, err := os.Lstat(filepath.Join(to, id)); err == nil {
@@ -275,9 +273,8 @@ func link(from, to, id string) error {
 	return os.Rename(draft, filepath.Join(to, id))
 }
 
-// needs notes the programs without which the memory in checkpoints is worth
-// nothing.
-func (k *frozen) needs(dir string) {
+// findPrograms finds the programs that can restore the memory in checkpoints.
+func (k *frozen) findPrograms(dir string) {
 	for _, id := range k.checkpoints {
 		data, err := os.ReadFile(filepath.Join(dir, id, "manifest.json"))
 		var m checkpoint.Manifest
@@ -285,7 +282,7 @@ func (k *frozen) needs(dir string) {
 			err = json.Unmarshal(data, &m)
 		}
 		if err != nil || m.Program == "" || filepath.Base(m.Program) != m.Program {
-			continue // it is damaged, and stays so
+			continue // it is damaged, and is backed up as it is
 		}
 		if !slices.Contains(k.programs, m.Program) {
 			k.programs = append(k.programs, m.Program)
@@ -293,7 +290,7 @@ func (k *frozen) needs(dir string) {
 	}
 }
 
-// intoFile makes a file, which nothing has, of what write writes.
+// intoFile makes a new file with what write writes.
 func intoFile(path string, write func(*os.File) error) error {
 	begun := false
 	err := durable.Create(path, func(f *os.File) error {

@@ -21,18 +21,18 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// draftPrefix begins the names of directories into which archives are unpacked.
+// draftPrefix is the prefix of directories into which archives are unpacked.
 const draftPrefix = ".restore-"
 
-// Restore makes a state directory of an archive that [Write] has made. The
-// directory is there, holds nothing that a daemon keeps, and the caller sees to it
-// that no daemon uses it. The archive may be hostile: nothing is written outside of
-// the directory, and no link is followed. Nothing is in place before all of the
-// archive was compared with its sum; the database comes last.
+// Restore restores a state directory from an archive of [Write]. The directory exists and
+// has no state of a daemon, and the caller makes sure that no daemon uses it. The archive
+// may be hostile: nothing is written outside the directory, and no link is followed.
+// Nothing is moved into place before the sum of the archive was verified; the database
+// comes last.
 //
-// Sandboxes that ran are ended in the new directory, with a reason that says so.
-// Errors that are [sandbox.Error] say what to do. progress is told now and then
-// how many bytes were unpacked, and where it is; nil is nobody.
+// Sandboxes that were running have failed in the new directory, with that as the reason. A
+// [sandbox.Error] says what to do. progress, unless nil, is called now and then with the
+// bytes unpacked so far and the current file.
 func Restore(ctx context.Context, file, stateDir string, progress func(bytes int64, at string)) (about About, err error) {
 	if progress == nil {
 		progress = func(int64, string) {}
@@ -66,8 +66,7 @@ func Restore(ctx context.Context, file, stateDir string, progress func(bytes int
 	return about, putInPlace(draft, stateDir)
 }
 
-// occupied returns the name of something in a directory that a daemon keeps, or
-// "".
+// occupied returns the name of a file in a directory that is a daemon's state, or "".
 func occupied(dir string) (string, error) {
 	old, err := filepath.Glob(filepath.Join(dir, draftPrefix+"*"))
 	for _, d := range old { // of a restore that was killed
@@ -86,7 +85,7 @@ func occupied(dir string) (string, error) {
 	return "", nil
 }
 
-// free returns how many bytes a restore may take of the disk.
+// free returns how many bytes of the disk are free.
 func free(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -95,8 +94,7 @@ func free(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// removeDraft removes what was unpacked, also where directories may not be
-// written to.
+// removeDraft removes what was unpacked, including read-only directories.
 func removeDraft(dir string) error {
 	err := os.RemoveAll(dir)
 	if err == nil {
@@ -111,7 +109,7 @@ func removeDraft(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// endRunning records the end of sandboxes that ran when the backup was made.
+// endRunning records that sandboxes which ran when the backup was made have failed.
 func endRunning(ctx context.Context, path string, at time.Time) (err error) {
 	s, err := sqlite.Open(ctx, path)
 	if err != nil {
@@ -138,7 +136,7 @@ func endRunning(ctx context.Context, path string, at time.Time) (err error) {
 		if _, err := s.UpdateSandbox(ctx, id, store.Change{Apply: func(r *store.Record) error {
 			now := time.Now().UTC()
 			r.State, r.Reason, r.EndedAt = sandbox.StateFailed, reason, &now
-			return nil // what is left of it is removed at the daemon's start
+			return nil // the daemon removes its remains when it starts
 		}}); err != nil {
 			return err
 		}
@@ -146,8 +144,8 @@ func endRunning(ctx context.Context, path string, at time.Time) (err error) {
 	return nil
 }
 
-// putInPlace moves what was unpacked to where the daemon looks for it. The
-// database is last: without it, the daemon refuses to start on the rest.
+// putInPlace moves what was unpacked into the state directory. The database is last:
+// without it, the daemon refuses to start with the rest.
 func putInPlace(draft, stateDir string) error {
 	d, err := os.Open(draft)
 	if err != nil {
@@ -187,7 +185,7 @@ func readJSON(t *tar.Reader, h *tar.Header, v any) error {
 	return nil
 }
 
-// bad says that an archive is not one of [Write]'s, or was damaged.
+// bad returns the error for an archive that is damaged or not from [Write].
 func bad(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, "this is no whole backup of cove, and nothing was restored: %s; use another copy of it", strings.TrimSpace(fmt.Sprintf(format, args...)))
 }

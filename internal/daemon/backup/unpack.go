@@ -25,18 +25,17 @@ import (
 )
 
 const (
-	// maxWindow bounds the memory of the decoder, maxDirs that of what is known of
-	// directories.
+	// maxWindow bounds the memory of the decoder, maxDirs that of the list of directories.
 	maxWindow = 128 << 20
 	maxDirs   = 4 << 20
-	// leaveFree is what a restore leaves of the disk, in bytes.
+	// leaveFree is how much of the disk a restore leaves free, in bytes.
 	leaveFree = 64 << 20
-	// hole is how many zeros become a hole in a file.
+	// hole is the length of a run of zeros that becomes a hole in a file.
 	hole = 64 << 10
 )
 
-// content matches what may hold anything: the files of volumes and of templates.
-// Elsewhere there are no links.
+// content matches paths that may have any content: the files of volumes and templates.
+// There are no links elsewhere.
 var content = regexp.MustCompile(`^(volumes/[a-z0-9][a-z0-9-]{0,62}/data|templates)/`)
 
 // reader unpacks an archive.
@@ -45,18 +44,17 @@ type reader struct {
 	root     *os.Root
 	tar      *tar.Reader
 	hash     hash.Hash
-	room     int64 // bytes that may still be taken
+	room     int64 // bytes that may still be written
 	bytes    int64
 	progress func(int64, string)
-	// dirs are the directories that were made here, by name, with what they are
-	// to be in the end; order is that of their making. Nothing is put anywhere
-	// else, so that no link is ever on the way.
+	// dirs has the headers of the directories that were made, by name, and order their
+	// names in the order in which they were made. Entries are created only in these
+	// directories, so that no link is ever followed.
 	dirs  map[string]*tar.Header
 	order []string
 }
 
-// unpack unpacks an archive into an empty directory, and compares it with its
-// sum.
+// unpack unpacks an archive into an empty directory, and verifies its sum.
 func unpack(ctx context.Context, from io.Reader, dir string, room int64, stateDir string, progress func(int64, string)) (About, error) {
 	var about About
 	zip, err := zstd.NewReader(from, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1))
@@ -96,7 +94,7 @@ func unpack(ctx context.Context, from io.Reader, dir string, room int64, stateDi
 	return about, nil
 }
 
-// next begins the next entry.
+// next advances to the next entry.
 func (r *reader) next() (*tar.Header, error) {
 	if err := r.ctx.Err(); err != nil {
 		return nil, err
@@ -111,7 +109,7 @@ func (r *reader) next() (*tar.Header, error) {
 	return h, nil
 }
 
-// drain reads the rest of an entry, which is part of what is summed up.
+// drain reads the rest of an entry, which the sum covers.
 func (r *reader) drain() error {
 	if _, err := io.Copy(io.Discard, r.tar); err != nil {
 		return bad("%v", err)
@@ -142,7 +140,7 @@ func (r *reader) all() error {
 	}
 }
 
-// end compares the sum, and gives directories their modes and times.
+// end verifies the sum, and sets the attributes of directories.
 func (r *reader) end(h *tar.Header, have string) error {
 	var want sum
 	if err := readJSON(r.tar, h, &want); err != nil {
@@ -169,9 +167,9 @@ func (r *reader) end(h *tar.Header, have string) error {
 	return nil
 }
 
-// place returns the name of an entry, if it may be made: beside others in a
-// directory of this archive.
-func (r *reader) place(h *tar.Header) (string, error) {
+// checkName returns the name of an entry if it may be created: in a directory of this
+// archive, or one of the known names at the top.
+func (r *reader) checkName(h *tar.Header) (string, error) {
 	name := strings.TrimSuffix(h.Name, "/")
 	if !fs.ValidPath(name) || name == "." || strings.ContainsRune(name, 0) || len(name) > maxPath+256 {
 		return "", bad("it has a file named %.200q", h.Name)
@@ -190,7 +188,7 @@ func (r *reader) place(h *tar.Header) (string, error) {
 }
 
 func (r *reader) entry(h *tar.Header) error {
-	name, err := r.place(h)
+	name, err := r.checkName(h)
 	if err != nil {
 		return err
 	}
@@ -204,7 +202,7 @@ func (r *reader) entry(h *tar.Header) error {
 			return bad("it has more than %d directories", maxDirs)
 		}
 		if err := r.root.Mkdir(name, 0o700); err != nil {
-			return twice(err, h)
+			return duplicate(err, h)
 		}
 		r.dirs[name] = h
 		r.order = append(r.order, name)
@@ -216,30 +214,30 @@ func (r *reader) entry(h *tar.Header) error {
 			break
 		}
 		if err := r.root.Symlink(h.Linkname, name); err != nil {
-			return twice(err, h)
+			return duplicate(err, h)
 		}
 		if os.Geteuid() == 0 {
 			return r.root.Lchown(name, h.Uid, h.Gid)
 		}
 		return nil
 	case tar.TypeLink:
-		if !content.MatchString(name) || part(h.Linkname) != part(name) || !fs.ValidPath(h.Linkname) || r.dirs[path.Dir(h.Linkname)] == nil {
+		if !content.MatchString(name) || tree(h.Linkname) != tree(name) || !fs.ValidPath(h.Linkname) || r.dirs[path.Dir(h.Linkname)] == nil {
 			break
 		}
 		if info, err := r.root.Lstat(h.Linkname); err != nil || !info.Mode().IsRegular() {
 			break
 		}
-		return twice(r.root.Link(h.Linkname, name), h)
+		return duplicate(r.root.Link(h.Linkname, name), h)
 	}
 	return bad("%.200q is a link or a device", h.Name)
 }
 
-// part returns the volume of a name, or that it is of templates: links do not
-// lead from one to the other.
-func part(name string) string { return content.FindString(name) }
+// tree returns which volume a name is in, or that it is in the templates: hard links stay
+// within one tree.
+func tree(name string) string { return content.FindString(name) }
 
-// twice explains that something is there already.
-func twice(err error, h *tar.Header) error {
+// duplicate explains an error for a name that exists already.
+func duplicate(err error, h *tar.Header) error {
 	if errors.Is(err, fs.ErrExist) {
 		return bad("it has %.200q twice", h.Name)
 	}
@@ -249,7 +247,7 @@ func twice(err error, h *tar.Header) error {
 func (r *reader) file(name string, h *tar.Header) error {
 	f, err := r.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return twice(err, h)
+		return duplicate(err, h)
 	}
 	err = r.copy(f, h)
 	if err == nil {
@@ -258,7 +256,7 @@ func (r *reader) file(name string, h *tar.Header) error {
 	return errors.Join(err, f.Close())
 }
 
-// copy writes the content of an entry, with holes where it has many zeros.
+// copy writes the content of an entry, with holes for long runs of zeros.
 func (r *reader) copy(f *os.File, h *tar.Header) error {
 	buf, empty := make([]byte, hole), make([]byte, hole)
 	for {
@@ -286,8 +284,7 @@ func (r *reader) copy(f *os.File, h *tar.Header) error {
 	}
 }
 
-// attributes gives a file or directory its owner, mode, extended attributes and
-// time.
+// attributes sets the owner, mode, extended attributes and time of a file or directory.
 func (r *reader) attributes(f *os.File, h *tar.Header) error {
 	if os.Geteuid() == 0 {
 		if err := f.Chown(h.Uid, h.Gid); err != nil {

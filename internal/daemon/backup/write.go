@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// maxDepth and maxPath bound what is read of a volume: its tree is hostile.
+	// maxDepth and maxPath bound the tree of a volume, which is hostile.
 	maxDepth = 512
 	maxPath  = 8 << 10
-	// xattrPrefix is how tar names extended attributes.
+	// xattrPrefix is the prefix of tar's records for extended attributes.
 	xattrPrefix = "SCHILY.xattr."
 	maxXattr    = 64 << 10
 )
@@ -46,7 +46,7 @@ type archive struct {
 	hash  hash.Hash
 	about About
 	bytes int64
-	links map[inode]string // names of files that have several
+	links map[inode]string // names in the archive of files with several hard links
 }
 
 type inode struct{ dev, ino uint64 }
@@ -62,8 +62,8 @@ func newArchive(ctx context.Context, w io.Writer, o *Options) (*archive, error) 
 	return a, nil
 }
 
-// fill writes all but the end.
-func (a *archive) fill(w *work, k frozen) error {
+// fill writes all entries but the last.
+func (a *archive) fill(w *workDirs, k frozen) error {
 	if err := a.json(aboutName, a.about); err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func (a *archive) fill(w *work, k frozen) error {
 
 // finish writes the sum of what was written, and the end.
 func (a *archive) finish() error {
-	// What pads the last entry is not written yet, nor read when [reader.end]
-	// asks for the sum.
+	// The padding of the last entry is not in the sum: it is not written yet, and
+	// [reader.all] has not read it when it computes the sum.
 	return errors.Join(a.json(sumName, sum{hex.EncodeToString(a.hash.Sum(nil))}), a.tar.Close(), a.zip.Close())
 }
 
@@ -139,8 +139,8 @@ func (a *archive) dir(name string) error {
 	return a.put(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o700, ModTime: a.about.CreatedAt, Uid: os.Geteuid(), Gid: os.Getegid()}, nil)
 }
 
-// put writes an entry with exactly the size that its header says: what has
-// become shorter meanwhile is filled up with zeros.
+// put writes an entry with exactly the size in its header: a file that has become shorter
+// meanwhile is padded with zeros.
 func (a *archive) put(h *tar.Header, r io.Reader) error {
 	if err := a.ctx.Err(); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (a *archive) put(h *tar.Header, r io.Reader) error {
 	if r == nil || h.Size == 0 {
 		return nil
 	}
-	n, err := io.Copy(a.tar, &counted{a, io.LimitReader(r, h.Size), h.Name})
+	n, err := io.Copy(a.tar, &progressReader{a, io.LimitReader(r, h.Size), h.Name})
 	if err == nil && n < h.Size {
 		a.o.Warn(h.Name + " changed while it was read; zeros stand for what is gone")
 		_, err = io.CopyN(a.tar, zeros{}, h.Size-n)
@@ -163,14 +163,14 @@ func (a *archive) put(h *tar.Header, r io.Reader) error {
 	return nil
 }
 
-// counted tells the progress of a copy, and ends it with the context.
-type counted struct {
+// progressReader reports the progress of a copy, and fails when its context has ended.
+type progressReader struct {
 	a    *archive
 	r    io.Reader
 	name string
 }
 
-func (c *counted) Read(p []byte) (int, error) {
+func (c *progressReader) Read(p []byte) (int, error) {
 	if err := c.a.ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -185,7 +185,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// file writes one regular file below a directory.
+// file writes a regular file of a directory.
 func (a *archive) file(dir, name, as string) error {
 	fd, err := unix.Open(filepath.Join(dir, name), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -205,7 +205,7 @@ func (a *archive) file(dir, name, as string) error {
 	return a.put(h, f)
 }
 
-// subtree writes a directory with all below, if it is there.
+// subtree writes a directory with everything below it, if it exists.
 func (a *archive) subtree(dir, name, as string) error {
 	at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -218,12 +218,12 @@ func (a *archive) subtree(dir, name, as string) error {
 	return err
 }
 
-// entry writes what a directory has under a name. No link is followed; what goes
-// away meanwhile is left out, as are pipes, sockets and devices.
+// entry writes an entry of a directory. No link is followed. What vanishes meanwhile is left
+// out, as are pipes, sockets and devices.
 func (a *archive) entry(at int, name, as string, depth int) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return left(err)
+		return unlessGone(err)
 	}
 	if depth > maxDepth || len(as) > maxPath {
 		a.o.Warn(fmt.Sprintf("%.200s is too deep, and is left out", as))
@@ -239,7 +239,7 @@ func (a *archive) entry(at int, name, as string, depth int) error {
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(at, name, buf)
 		if err != nil {
-			return left(err)
+			return unlessGone(err)
 		}
 		h.Typeflag, h.Linkname = tar.TypeSymlink, string(buf[:n])
 		return a.put(h, nil)
@@ -247,8 +247,8 @@ func (a *archive) entry(at int, name, as string, depth int) error {
 	return nil
 }
 
-// left forgives that something is not there any more, or is something else now.
-func left(err error) error {
+// unlessGone returns err, or nil if it says that a file has vanished or become another type.
+func unlessGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EINVAL) {
 		return nil
 	}
@@ -264,7 +264,7 @@ func (a *archive) tree(at int, name string, h *tar.Header, depth int) error {
 		return a.put(h, nil)
 	}
 	if err != nil {
-		return left(err)
+		return unlessGone(err)
 	}
 	f := os.NewFile(uintptr(fd), as)
 	defer f.Close()
@@ -274,7 +274,7 @@ func (a *archive) tree(at int, name string, h *tar.Header, depth int) error {
 	}
 	names, err := f.Readdirnames(-1)
 	if err != nil {
-		return left(err)
+		return unlessGone(err)
 	}
 	slices.Sort(names)
 	for _, n := range names {
@@ -301,7 +301,7 @@ func (a *archive) regular(at int, name string, st *unix.Stat_t, h *tar.Header) e
 		return a.put(h, nil)
 	}
 	if err != nil {
-		return left(err)
+		return unlessGone(err)
 	}
 	f := os.NewFile(uintptr(fd), h.Name)
 	defer f.Close()
