@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns s if it has at most n bytes. Of a longer one it returns the
-// beginning, as [Valid] does, and an ellipsis.
+// Text returns s if it has at most n bytes, and otherwise the beginning of s, as [Valid]
+// does, with an ellipsis.
 func Text(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -15,13 +15,13 @@ func Text(s string, n int) string {
 	return Valid(s, n) + "…"
 }
 
-// Valid returns the first n bytes of s at most, without those that are not UTF-8.
+// Valid returns at most the first n bytes of s, without bytes that are not UTF-8.
 func Valid(s string, n int) string {
 	return strings.ToValidUTF8(s[:min(n, len(s))], "")
 }
 
-// Head returns the first n bytes of p at most, ending with a whole character.
-// Other bytes that are not UTF-8 stay.
+// Head returns at most the first n bytes of p, up to the end of a character. Bytes that
+// are not UTF-8 stay.
 func Head[P ~string | ~[]byte](p P, n int) P {
 	if len(p) <= n {
 		return p
@@ -29,14 +29,13 @@ func Head[P ~string | ~[]byte](p P, n int) P {
 	return TrimEnd(p[:n])
 }
 
-// TrimEnd drops the incomplete character that p ends with, if it does.
+// TrimEnd drops an incomplete character at the end of p.
 func TrimEnd[P ~string | ~[]byte](p P) P { return p[:len(p)-PartialEnd(p)] }
 
-// TrimStart drops the rest of a character that p begins with, if it does.
+// TrimStart drops the rest of a character at the beginning of p.
 func TrimStart[P ~string | ~[]byte](p P) P { return p[PartialStart(p):] }
 
-// PartialEnd returns how many bytes at the end of p are the beginning of a
-// character that is incomplete.
+// PartialEnd returns how many bytes at the end of p are an incomplete character.
 func PartialEnd[P ~string | ~[]byte](p P) int {
 	for i := 1; i <= min(utf8.UTFMax-1, len(p)); i++ {
 		if tail := p[len(p)-i:]; utf8.RuneStart(tail[0]) {
@@ -49,8 +48,8 @@ func PartialEnd[P ~string | ~[]byte](p P) int {
 	return 0
 }
 
-// PartialStart returns how many bytes at the beginning of p are the rest of a
-// character; 0 if there are more than a character can have.
+// PartialStart returns how many bytes at the beginning of p are the rest of a character,
+// or 0 if there are more of them than a character can have.
 func PartialStart[P ~string | ~[]byte](p P) int {
 	for i := range min(utf8.UTFMax, len(p)) {
 		if utf8.RuneStart(p[i]) {

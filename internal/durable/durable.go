@@ -1,11 +1,11 @@
-// Package durable writes files and renames directories so that a crash or a
-// loss of power, at whatever instant, leaves the old or the new, and the new
-// once the call has returned.
+// Package durable writes files and renames directories atomically and durably: a crash or
+// a power failure, at any instant, leaves the old or the new, and the new once the call
+// has returned.
 //
-// A new file is written beside its place, synced, and given its name; then the
-// directory, which holds the name, is synced. The package exists because
-// github.com/google/renameio does not sync the directory, after which a key that
-// was replaced can come back, and cannot create a file only if there is none.
+// A new file is written next to its destination, synced, and renamed; then the directory,
+// which has the name, is synced. The package exists because github.com/google/renameio
+// does not sync the directory, so that a replaced key can come back, and cannot create a
+// file only if it does not exist.
 package durable
 
 import (
@@ -16,32 +16,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TempFiles is a pattern, as of [filepath.Glob], of the files that a write has
-// left in a directory if a crash ended it.
+// TempFiles is a pattern for [filepath.Glob]: it matches files that a write has left in a
+// directory after a crash.
 const TempFiles = ".*new-*"
 
-// WriteFile writes a file for its owner only, in place of the one that is
-// there, if any.
+// WriteFile writes a file that is accessible by its owner only, and replaces an existing
+// one.
 func WriteFile(path string, data []byte) error { return Write(path, all(data)) }
 
-// CreateFile writes a file for its owner only that is not there yet. Of
-// several who try, one succeeds, and the others get [fs.ErrExist].
+// CreateFile writes a new file that is accessible by its owner only. Of several concurrent
+// calls, one succeeds, and the others get [fs.ErrExist].
 func CreateFile(path string, data []byte) error { return Create(path, all(data)) }
 
-// Write makes a file of what write writes, in place of the one that is there,
-// if any. It is for its owner only unless write changes that. When write fails,
-// nothing has changed, and its error is returned.
+// Write writes a file with what write writes, and replaces an existing one. It is
+// accessible by its owner only unless write changes that. When write fails, nothing has
+// changed, and its error is returned.
 func Write(path string, write func(*os.File) error) error {
 	return place(path, write, os.Rename)
 }
 
-// Create makes a file that is not there yet, as [Write] and [CreateFile] do.
+// Create is [Write] for a new file, with the errors of [CreateFile].
 func Create(path string, write func(*os.File) error) error {
 	return place(path, write, rename)
 }
 
-// Rename renames a file or directory, whose content is on the disk already,
-// within a file system.
+// Rename renames a file or directory within a file system. Its content must be on the disk
+// already.
 func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -49,8 +49,8 @@ func Rename(from, to string) error {
 	return SyncDir(filepath.Dir(to))
 }
 
-// SyncDir writes a directory's names to the disk: of files that were made,
-// renamed or removed in it.
+// SyncDir writes the names in a directory to the disk, after files were made, renamed or
+// removed in it.
 func SyncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -84,7 +84,7 @@ func place(path string, write func(*os.File) error, name func(from, to string) e
 	return SyncDir(filepath.Dir(path))
 }
 
-// rename renames a file unless there is one of the new name.
+// rename renames a file unless the new name exists.
 func rename(from, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	switch {
@@ -93,7 +93,7 @@ func rename(from, to string) error {
 	case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS):
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
-	// A file system that cannot, such as NFS.
+	// The file system does not support it, such as NFS.
 	if err := os.Link(from, to); err != nil {
 		return err
 	}

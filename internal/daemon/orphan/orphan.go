@@ -1,7 +1,6 @@
-// Package orphan keeps content that no record names aside for a while, so that
-// it can be had back: a directory each, with the content and a file that says
-// what it was. What is aside is hostile where its content was; nothing here looks
-// into that.
+// Package orphan sets content that no record names aside for a while, so that it can be
+// brought back: a directory for each item, with the content and a file that describes it.
+// The content may be hostile; nothing here reads it.
 package orphan
 
 import (
@@ -22,58 +21,57 @@ import (
 )
 
 const (
-	// aboutFile says what a directory holds, contentName is what it holds.
+	// aboutFile describes the content of a directory, contentName is the content.
 	aboutFile   = "about.json"
 	contentName = "content"
-	// draftPrefix and gonePrefix begin the names of directories that are being
-	// filled and removed.
+	// draftPrefix and gonePrefix are the prefixes of directories that are being filled and
+	// removed.
 	draftPrefix = ".draft-"
 	gonePrefix  = ".gone-"
-	// stampForm is the time at the beginning of a name, in UTC.
+	// stampForm is the format of the time, in UTC, at the beginning of a name.
 	stampForm = "20060102T150405.000Z"
-	// maxAbout bounds what is read of such a file.
+	// maxAbout bounds the size of an aboutFile.
 	maxAbout = 8 << 20
 )
 
-// Kind says what something is.
+// Kind is the kind of an item.
 type Kind string
 
-// The kinds of what is set aside.
+// The kinds of items.
 const (
-	// Checkpoint is the kept state of a sandbox, see package engine.
+	// Checkpoint is a checkpoint of a sandbox, see package engine.
 	Checkpoint Kind = "checkpoint"
-	// Volume is the files of a volume, see package volume.
+	// Volume has the files of a volume, see package volume.
 	Volume Kind = "volume"
 )
 
 // Item is something that was set aside.
 type Item struct {
-	// ID is that of the checkpoint or volume.
+	// ID is the id of the checkpoint or volume.
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
-	// Team, Name and SandboxID are what it told of itself; empty if it did not.
+	// Team, Name and SandboxID come from its label or manifest; empty if unknown.
 	Team      string `json:"team,omitempty"`
 	Name      string `json:"name,omitempty"`
 	SandboxID string `json:"sandbox_id,omitempty"`
-	// SizeBytes is about what it takes on disk.
+	// SizeBytes is about the space that it takes on disk.
 	SizeBytes int64 `json:"size_bytes"`
-	// Since is when it was set aside; [Dir.Put] sets it.
+	// Since is the time at which it was set aside; [Dir.Put] sets it.
 	Since time.Time `json:"since"`
-	// Why says for whoever reads it why that was done.
+	// Why is the reason, for people.
 	Why string `json:"why"`
-	// Record is what it told of itself, for whoever makes a record of it again.
+	// Record is its label or manifest, from which a record can be made again.
 	Record json.RawMessage `json:"record,omitempty"`
 
 	dir string // the name of its directory
 }
 
-// Dir is a directory of what was set aside. Its methods may be called
-// concurrently, but those that change one item by one caller at a time. Only one
-// process at a time may use it.
+// Dir is a directory of items. Its methods may be called concurrently, but only one caller
+// at a time may change an item. Only one process at a time may use it.
 type Dir struct{ path string }
 
-// Open returns the directory at path, which is made if it is missing. What an
-// earlier process was in the middle of is finished.
+// Open opens the directory at path, and makes it if it is missing. It finishes what an
+// earlier process has begun.
 func Open(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of what is set aside: %w", err)
@@ -91,8 +89,8 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
-// tidy finishes what was begun with one directory: one without content is
-// nothing, and content in a draft is set aside.
+// tidy finishes what was begun with one directory: it removes a directory without content,
+// and completes a draft with content.
 func (d *Dir) tidy(name string) error {
 	if strings.HasPrefix(name, gonePrefix) {
 		return volume.RemoveTree(d.path, name)
@@ -108,10 +106,9 @@ func (d *Dir) tidy(name string) error {
 	return nil
 }
 
-// Put sets something aside. It calls move once, which moves the content to the
-// path that it is given and nothing has; if that fails, so does Put, and nothing
-// is aside. It returns the item as it is in the list, with Since. It survives a
-// loss of power if move's part of it does.
+// Put sets something aside. It calls move once, which moves the content to the given path,
+// which does not exist. If move fails, Put fails, and nothing is set aside. It returns the
+// item as in [Dir.List]. The item is durable if what move did is.
 func (d *Dir) Put(it Item, move func(to string) error) (Item, error) {
 	it.Since = time.Now().UTC()
 	it.dir = fmt.Sprintf("%s-%s-%s", it.Since.Format(stampForm), it.Kind, it.ID)
@@ -145,7 +142,7 @@ func writeAbout(dir string, it *Item) error {
 	return durable.WriteFile(filepath.Join(dir, aboutFile), append(data, '\n'))
 }
 
-// discard removes a directory that has no content.
+// discard removes the directory of an item that has no content.
 func (d *Dir) discard(name string) error {
 	err := os.Remove(filepath.Join(d.path, name, aboutFile))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -154,8 +151,8 @@ func (d *Dir) discard(name string) error {
 	return err
 }
 
-// List returns what is aside, the oldest first. Of one whose description cannot
-// be read, it returns what its name tells.
+// List returns all items, the oldest first. If the description of an item cannot be read,
+// it has only what is in its directory's name.
 func (d *Dir) List() ([]Item, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -179,8 +176,8 @@ func parseName(name string) (Item, bool) {
 	return Item{ID: id, Kind: Kind(kind), Since: since, dir: name}, ok && err == nil && id != ""
 }
 
-// readAbout fills in what is known of an item beside its name. The name has the
-// last word: what goes when is not for a file to say that may be damaged.
+// readAbout adds the description of an item. What is in the directory's name has
+// precedence: a file that may be damaged must not decide when an item is removed.
 func (d *Dir) readAbout(it *Item) {
 	f, err := os.Open(filepath.Join(d.path, it.dir, aboutFile))
 	if err != nil {
@@ -195,7 +192,7 @@ func (d *Dir) readAbout(it *Item) {
 	*it = known
 }
 
-// Find returns the newest item with this id.
+// Find returns the newest item with an id.
 func (d *Dir) Find(id string) (it Item, found bool, err error) {
 	all, err := d.List()
 	for _, one := range all {
@@ -206,20 +203,18 @@ func (d *Dir) Find(id string) (it Item, found bool, err error) {
 	return it, found, err
 }
 
-// Take brings something back: move moves the content away from the path that it
-// is given. If that fails, so does Take, and the item stays.
+// Take brings an item back: move moves the content away from the given path. If move
+// fails, Take fails, and the item stays.
 func (d *Dir) Take(it Item, move func(from string) error) error {
 	if err := move(filepath.Join(d.path, it.dir, contentName)); err != nil {
 		return fmt.Errorf("bring %s back: %w", it.ID, err)
 	}
-	// It is back; what is left of it here is of no use to anybody, and goes at
-	// the next start at the latest.
+	// The rest of the item is of no use, and removed at the next start at the latest.
 	_ = d.discard(it.dir)
 	return nil
 }
 
-// Remove removes something for good; one that is not there any more is not an
-// error.
+// Remove removes an item for good. It is no error if it does not exist.
 func (d *Dir) Remove(it Item) error {
 	err := os.Rename(filepath.Join(d.path, it.dir), filepath.Join(d.path, gonePrefix+it.dir))
 	if errors.Is(err, fs.ErrNotExist) {

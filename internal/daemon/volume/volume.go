@@ -1,7 +1,7 @@
-// Package volume keeps the files of volumes: a directory each, below one that
-// only the daemon's user can enter. What is in a volume is made by sandboxes and
-// hostile: nothing here follows a symbolic link in it, and neither depth nor
-// number of what it holds can take more than is given.
+// Package volume stores the files of volumes: a directory for each, in a directory that
+// only the daemon's user can enter. The content of a volume is made by sandboxes and
+// hostile: nothing here follows a symbolic link in it, and the resources that it takes are
+// bounded, whatever the depth and number of its files.
 package volume
 
 import (
@@ -21,29 +21,28 @@ import (
 	"github.com/cove-sh/cove/internal/durable"
 )
 
-// MinEntryBytes is what a file, directory or link counts for at least, so that a
-// volume's size bounds their number too.
+// MinEntryBytes is the minimum that a file, directory or link counts in a volume's size,
+// so that the size bounds their number too.
 const MinEntryBytes = 4096
 
-// gone begins the names of directories that are being removed.
-const gone = ".gone-"
+// removedPrefix is the prefix of directories that are being removed.
+const removedPrefix = ".gone-"
 
-// ids are of volumes, and safe as names of directories.
-var ids = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+// validID matches the ids of volumes, which are safe as names of directories.
+var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // Dir holds the volumes of a daemon. Only one process at a time may use it.
 type Dir struct {
 	path string
-	// most bounds the memory in bytes that one measurement takes for directories
-	// that it has not been in yet.
-	most int
+	// maxQueued bounds the memory in bytes that one measurement needs for directories it
+	// has not visited yet.
+	maxQueued int
 }
 
-// maxHeld is how much memory a measurement takes at most: names of some hundred
-// thousand directories beside each other.
-const maxHeld = 64 << 20
+// defaultMaxQueued suffices for some hundred thousand directories side by side.
+const defaultMaxQueued = 64 << 20
 
-// Open returns the directory at path, which is made if it is missing.
+// Open opens the directory at path, and makes it if it is missing.
 func Open(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of volumes: %w", err)
@@ -52,23 +51,23 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the directory of volumes: %w", err)
 	}
-	return &Dir{resolved, maxHeld}, nil
+	return &Dir{resolved, defaultMaxQueued}, nil
 }
 
-// Path returns the directory that sandboxes see as the volume. It has no
-// symbolic links.
+// Path returns the directory that is mounted as the volume. The path has no symbolic
+// links.
 func (d *Dir) Path(id string) string { return filepath.Join(d.path, id, "data") }
 
-// labelFile, beside the files of a volume, says what volume it is.
+// labelFile, next to the files of a volume, has its label.
 const labelFile = "volume.json"
 
-// maxLabel bounds what is read of a label.
+// maxLabel bounds the size of a label.
 const maxLabel = 64 << 10
 
-// Create makes an empty volume, writable for every user of its sandboxes. The
-// label is for [Dir.Label]; nil is none. It survives a loss of power.
+// Create makes an empty volume that every user of its sandboxes can write to. The label is
+// for [Dir.Label]; nil is none. The volume is durable when Create returns.
 func (d *Dir) Create(id string, label []byte) error {
-	if !ids.MatchString(id) {
+	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
 	}
 	if err := os.MkdirAll(d.Path(id), 0o700); err != nil {
@@ -76,7 +75,7 @@ func (d *Dir) Create(id string, label []byte) error {
 	}
 	mode := 0o777 | fs.ModeSticky
 	if os.Geteuid() != 0 {
-		mode = 0o777 // links are all root's then, and could not be removed by who made them
+		mode = 0o777 // all links belong to root then, and a sticky directory would keep their makers from removing them
 	}
 	if err := os.Chmod(d.Path(id), mode); err != nil {
 		return fmt.Errorf("make volume %s: %w", id, err)
@@ -89,10 +88,10 @@ func (d *Dir) Create(id string, label []byte) error {
 	return d.Sync(id)
 }
 
-// SetLabel says of a volume what it is, where no sandbox can write, for the case
-// that its record is lost.
+// SetLabel stores a description of a volume where no sandbox can write, in case its record
+// is lost.
 func (d *Dir) SetLabel(id string, label []byte) error {
-	if !ids.MatchString(id) {
+	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
 	}
 	if err := durable.WriteFile(filepath.Join(d.path, id, labelFile), label); err != nil {
@@ -101,9 +100,9 @@ func (d *Dir) SetLabel(id string, label []byte) error {
 	return nil
 }
 
-// Label returns what a volume was labelled with, or nil.
+// Label returns the label of a volume, or nil.
 func (d *Dir) Label(id string) []byte {
-	if !ids.MatchString(id) {
+	if !validID.MatchString(id) {
 		return nil
 	}
 	f, err := os.Open(filepath.Join(d.path, id, labelFile))
@@ -118,7 +117,7 @@ func (d *Dir) Label(id string) []byte {
 	return label
 }
 
-// Empty reports whether a volume is there and nothing is in it.
+// Empty reports whether a volume exists and is empty.
 func (d *Dir) Empty(id string) bool {
 	fd, err := d.open(id)
 	if err != nil {
@@ -129,18 +128,18 @@ func (d *Dir) Empty(id string) bool {
 	return err == nil && len(names) == 0
 }
 
-// MoveOut moves a volume, which no sandbox may have, to a path that nothing has,
-// on the same file system.
+// MoveOut moves a volume that no sandbox uses to a path that does not exist, on the same
+// file system.
 func (d *Dir) MoveOut(id, to string) error {
-	if !ids.MatchString(id) {
+	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
 	}
 	return os.Rename(filepath.Join(d.path, id), to)
 }
 
-// MoveIn makes a volume of what MoveOut has moved away. An id that there is fails.
+// MoveIn moves back a volume that MoveOut has moved away. It fails if the id is in use.
 func (d *Dir) MoveIn(id, from string) error {
-	if !ids.MatchString(id) {
+	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
 	}
 	if _, err := os.Lstat(filepath.Join(from, "data")); err != nil {
@@ -152,8 +151,8 @@ func (d *Dir) MoveIn(id, from string) error {
 	return d.Sync(id)
 }
 
-// IDs lists the volumes that are there, and removes what an earlier process has
-// begun to remove.
+// IDs returns the ids of all volumes, and finishes removals that an earlier process has
+// begun.
 func (d *Dir) IDs() ([]string, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -163,27 +162,27 @@ func (d *Dir) IDs() ([]string, error) {
 	var errs []error
 	for _, e := range entries {
 		switch {
-		case strings.HasPrefix(e.Name(), gone):
+		case strings.HasPrefix(e.Name(), removedPrefix):
 			errs = append(errs, RemoveTree(d.path, e.Name()))
-		case e.IsDir() && ids.MatchString(e.Name()):
+		case e.IsDir() && validID.MatchString(e.Name()):
 			list = append(list, e.Name())
 		}
 	}
 	return list, errors.Join(errs...)
 }
 
-// Remove removes a volume, which no sandbox may have; one that is not there is
-// not an error.
+// Remove removes a volume that no sandbox uses. It is no error if the volume does not
+// exist.
 func (d *Dir) Remove(id string) error {
-	if !ids.MatchString(id) {
+	if !validID.MatchString(id) {
 		return fmt.Errorf("invalid volume id %q", id)
 	}
-	err := os.Rename(filepath.Join(d.path, id), filepath.Join(d.path, gone+id))
+	err := os.Rename(filepath.Join(d.path, id), filepath.Join(d.path, removedPrefix+id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
-		err = RemoveTree(d.path, gone+id)
+		err = RemoveTree(d.path, removedPrefix+id)
 	}
 	if err != nil {
 		return fmt.Errorf("remove volume %s: %w", id, err)
@@ -191,7 +190,7 @@ func (d *Dir) Remove(id string) error {
 	return nil
 }
 
-// Sync writes what a volume holds to the disk.
+// Sync writes the content of a volume to the disk.
 func (d *Dir) Sync(id string) error {
 	fd, err := d.open(id)
 	if err != nil {
@@ -205,7 +204,7 @@ func (d *Dir) Sync(id string) error {
 }
 
 func (d *Dir) open(id string) (int, error) {
-	if !ids.MatchString(id) {
+	if !validID.MatchString(id) {
 		return -1, fmt.Errorf("invalid volume id %q", id)
 	}
 	fd, err := openDir(unix.AT_FDCWD, d.Path(id))
@@ -215,29 +214,28 @@ func (d *Dir) open(id string) (int, error) {
 	return fd, nil
 }
 
-// openDir opens a directory that is no symbolic link.
+// openDir opens a directory, and fails for a symbolic link.
 func openDir(at int, name string) (int, error) {
 	return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// ErrUnmeasured says that a volume holds directories which cannot be looked
-// into.
+// ErrUnmeasured is the error for a volume with directories that cannot be read.
 var ErrUnmeasured = errors.New("the volume holds directories that cannot be measured")
 
-// Used returns how many bytes a volume takes on disk. It stops counting over
-// enough. What sandboxes change meanwhile may be counted or not.
+// Used returns how many bytes a volume takes on disk. It stops counting above enough.
+// Concurrent changes may be counted or not.
 func (d *Dir) Used(ctx context.Context, id string, enough int64) (int64, error) {
 	fd, err := d.open(id)
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(fd)
-	m := measure{ctx: ctx, top: fd, enough: enough, most: d.most}
+	m := measure{ctx: ctx, top: fd, enough: enough, maxQueued: d.maxQueued}
 	m.push(nil, ".")
 	for len(m.todo) > 0 && m.bytes <= enough {
 		next := m.todo[len(m.todo)-1]
 		m.todo = m.todo[:len(m.todo)-1]
-		m.held -= next.weight()
+		m.queued -= next.weight()
 		if err := m.dir(next); err != nil {
 			return m.bytes, err
 		}
@@ -245,42 +243,42 @@ func (d *Dir) Used(ctx context.Context, id string, enough int64) (int64, error) 
 	return m.bytes, nil
 }
 
-// measure adds up a tree.
+// measure adds up the sizes in a tree.
 type measure struct {
-	ctx    context.Context
-	top    int
-	enough int64
-	bytes  int64
-	todo   []*place
-	held   int
-	most   int
+	ctx       context.Context
+	top       int
+	enough    int64
+	bytes     int64
+	todo      []*subdir
+	queued    int // memory of todo, at most maxQueued
+	maxQueued int
 }
 
-// place is a directory below top.
-type place struct {
-	in   *place
+// subdir is a directory below top.
+type subdir struct {
+	in   *subdir
 	name string
 }
 
-func (p *place) weight() int { return 64 + len(p.name) }
+func (p *subdir) weight() int { return 64 + len(p.name) }
 
-func (p *place) path() string {
+func (p *subdir) path() string {
 	if p.in == nil {
 		return p.name
 	}
 	return filepath.Join(p.in.path(), p.name)
 }
 
-func (m *measure) push(in *place, name string) {
-	p := &place{in, name}
+func (m *measure) push(in *subdir, name string) {
+	p := &subdir{in, name}
 	m.todo = append(m.todo, p)
-	m.held += p.weight()
+	m.queued += p.weight()
 }
 
-// beneath is how names in a volume are looked up: nothing leads out of it.
+// beneath restricts the resolution of paths to the volume.
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
 
-func (m *measure) dir(p *place) error {
+func (m *measure) dir(p *subdir) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
 	}
@@ -300,17 +298,17 @@ func (m *measure) dir(p *place) error {
 		for _, n := range names {
 			m.entry(fd, p, n)
 		}
-		if m.held > m.most {
+		if m.queued > m.maxQueued {
 			return fmt.Errorf("%w: there are too many of them beside each other", ErrUnmeasured)
 		}
 		if err != nil {
-			return nil // the end, mostly
+			return nil // usually io.EOF
 		}
 	}
 	return nil
 }
 
-func (m *measure) entry(at int, in *place, name string) {
+func (m *measure) entry(at int, in *subdir, name string) {
 	var st unix.Stat_t
 	if unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return
@@ -318,7 +316,7 @@ func (m *measure) entry(at int, in *place, name string) {
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 	bytes := st.Blocks * 512
 	if !isDir && st.Nlink > 1 {
-		bytes /= int64(st.Nlink) // its other names are in the volume too
+		bytes /= int64(st.Nlink) // the other links are in the volume too
 	}
 	m.bytes += max(MinEntryBytes, bytes)
 	if isDir {
@@ -326,9 +324,8 @@ func (m *measure) entry(at int, in *place, name string) {
 	}
 }
 
-// RemoveTree removes the directory name of dir with all that is in it, whatever
-// its depth. Nobody else may change what it holds meanwhile; no link in it is
-// followed.
+// RemoveTree removes the directory name of dir with everything below it, whatever its
+// depth. Nobody else may change it meanwhile. No link is followed.
 func RemoveTree(dir, name string) error {
 	base, err := openDir(unix.AT_FDCWD, dir)
 	if err != nil {
@@ -341,7 +338,7 @@ func RemoveTree(dir, name string) error {
 		return err
 	}
 	defer unix.Close(top)
-	// Directories are brought to the top before they are emptied.
+	// Directories are moved to the top before they are emptied.
 	moved := 0
 	for {
 		left, err := namesIn(top)
@@ -359,7 +356,7 @@ func RemoveTree(dir, name string) error {
 	}
 }
 
-// namesIn returns some names of a directory, none if it is empty.
+// namesIn returns some of the names in a directory, or none if it is empty.
 func namesIn(fd int) ([]string, error) {
 	again, err := openDir(fd, ".")
 	if err != nil {
@@ -377,13 +374,13 @@ func namesIn(fd int) ([]string, error) {
 	return nil, nil
 }
 
-// flatten removes one entry of top; the directories in it are moved into top.
+// flatten removes one entry of top, and moves the directories in it to top.
 func flatten(top int, name string, moved *int) error {
 	err := unix.Unlinkat(top, name, 0)
 	if err == nil || !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	// Nobody else changes it any more, so this is no link.
+	// Nobody else changes the tree, so this is not a link.
 	if err := unix.Fchmodat(top, name, 0o700, 0); err != nil {
 		return err
 	}
@@ -404,9 +401,9 @@ func flatten(top int, name string, moved *int) error {
 			err := unix.Unlinkat(fd, n, 0)
 			if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
 				*moved++
-				// To be moved, a directory must be writable itself.
+				// A directory must be writable to be moved.
 				_ = unix.Fchmodat(fd, n, 0o700, 0)
-				err = unix.Renameat2(fd, n, top, gone+strconv.Itoa(*moved), unix.RENAME_NOREPLACE)
+				err = unix.Renameat2(fd, n, top, removedPrefix+strconv.Itoa(*moved), unix.RENAME_NOREPLACE)
 			}
 			if err != nil && !errors.Is(err, unix.EEXIST) {
 				return err

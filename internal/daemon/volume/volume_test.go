@@ -79,14 +79,14 @@ func TestUsed(t *testing.T) {
 		t.Error("a volume that is not there was measured")
 	}
 	// A tree that is wide cannot make the server hold all of its names.
-	d.most = 64 << 10
+	d.maxQueued = 64 << 10
 	for i := range 300 {
 		must(t, os.Mkdir(filepath.Join(path, "d", strconv.Itoa(i)+strings.Repeat("n", 200)), 0o700))
 	}
 	if _, err := d.Used(t.Context(), "vol-a", 1<<30); !errors.Is(err, ErrUnmeasured) {
 		t.Errorf("300 directories beside each other: %v", err)
 	}
-	d.most = maxHeld
+	d.maxQueued = defaultMaxQueued
 	if _, err := d.Used(t.Context(), "vol-a", 1<<30); err != nil {
 		t.Error(err)
 	}
@@ -106,8 +106,8 @@ func TestRemove(t *testing.T) {
 	must(t, os.Symlink(outside, filepath.Join(path, "link")))
 	must(t, os.MkdirAll(filepath.Join(path, "a", "b"), 0o700))
 	must(t, os.Symlink("../../../../outside", filepath.Join(path, "a", "b", "link")))
-	must(t, os.MkdirAll(filepath.Join(path, gone+"1", gone+"2"), 0o700))
-	must(t, os.WriteFile(filepath.Join(path, "a", gone+"3"), nil, 0o600))
+	must(t, os.MkdirAll(filepath.Join(path, removedPrefix+"1", removedPrefix+"2"), 0o700))
+	must(t, os.WriteFile(filepath.Join(path, "a", removedPrefix+"3"), nil, 0o600))
 	dig(t, filepath.Join(path, "a"), 300)
 	must(t, os.MkdirAll(filepath.Join(path, "locked", "in"), 0o700))
 	must(t, os.Chmod(filepath.Join(path, "locked", "in"), 0))
