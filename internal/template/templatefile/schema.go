@@ -11,7 +11,7 @@ import (
 // SchemaID is where the schema of template files is published.
 const SchemaID = "https://raw.githubusercontent.com/cove-sh/cove/main/docs/template.schema.json"
 
-// about tells what names of a template file mean, by where they are.
+// about has the descriptions of names in a template file, by their paths.
 var about = map[string]string{
 	"description":          "What the template is for.",
 	"from":                 "What it begins with: an image as text, or one of these.",
@@ -75,7 +75,7 @@ var about = map[string]string{
 	"network.bytes_per_second":       "In each direction; no bound if left out.",
 }
 
-// words are what types can be that have few values.
+// words are the values of enumerated types.
 var words = map[reflect.Type][]string{
 	reflect.TypeFor[sandbox.NetworkPreset]():     {string(sandbox.NetworkOpen), string(sandbox.NetworkPackages), string(sandbox.NetworkNone)},
 	reflect.TypeFor[sandbox.NetworkAction]():     {string(sandbox.NetworkAllow), string(sandbox.NetworkDeny)},

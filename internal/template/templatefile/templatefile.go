@@ -1,11 +1,10 @@
-// Package templatefile reads template files: a [sandbox.TemplateSpec] as people
-// write it, in YAML or JSON, with the names that it has as JSON. Some things are
-// shorter: an image is its reference alone, a step its command alone, a start
-// command likewise, and the content of a file is text, or another file.
+// Package templatefile reads template files: a [sandbox.TemplateSpec] as people write it,
+// in YAML or JSON, with the names of its JSON form. There are short forms: an image can be
+// its reference alone, a step or a start command its command alone, and the content of a
+// file is text, or comes from another file.
 //
-// A file may come from anybody: it is bounded, it has no anchors to multiply
-// what it says, and names that are not known are errors. Every error says in
-// which line.
+// A template file is not trusted: its size is bounded, it may not have anchors, which would
+// multiply its content, and unknown names are errors. Every error has the line.
 package templatefile
 
 import (
@@ -29,17 +28,17 @@ import (
 const (
 	// MaxBytes bounds a template file.
 	MaxBytes = 12 << 20
-	// maxDepth bounds how deep it nests, and maxNodes how much it holds.
+	// maxDepth bounds the nesting, and maxNodes the number of values.
 	maxDepth = 16
 	maxNodes = 50_000
 )
 
-// Open reads a file that a template file names as the source of another, which
-// is a path as it was written. Parse reads no more of it than it needs.
+// Open opens a file that a template file names as a source, by its path as written. Parse
+// reads no more of the file than it needs.
 type Open func(source string) (io.ReadCloser, error)
 
-// Parse reads a template file. Without open, files cannot have sources. Errors
-// are [sandbox.Error] values.
+// Parse parses a template file. Without open, files cannot have sources. Errors are
+// [sandbox.Error] values.
 func Parse(data []byte, open Open) (*sandbox.TemplateSpec, error) {
 	if len(data) > MaxBytes {
 		return nil, sandbox.Errorf(sandbox.CodeTooLarge, "the template file has %d bytes; it may have %d, put large content into files of their own and name them as source", len(data), MaxBytes)
@@ -59,7 +58,7 @@ func Parse(data []byte, open Open) (*sandbox.TemplateSpec, error) {
 	return &spec, nil
 }
 
-// parseDocument reads the one document of a file, and sees to its bounds.
+// parseDocument parses the single document of a file, and checks its bounds.
 func parseDocument(data []byte) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
@@ -85,7 +84,7 @@ func syntaxError(err error) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, "the template file is not valid YAML: %.300s", strings.TrimPrefix(err.Error(), "yaml: "))
 }
 
-// check refuses what no honest file has.
+// check refuses documents that are too large or have anchors.
 func check(n *yaml.Node, depth int, nodes *int) error {
 	if *nodes++; *nodes > maxNodes {
 		return fail(n, "there are more than %d values; that is too much for a template", maxNodes)
@@ -108,14 +107,14 @@ func fail(n *yaml.Node, format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, "line %d: %s", n.Line, fmt.Sprintf(format, args...))
 }
 
-// decoder turns nodes into the types of package sandbox, by their names in JSON.
+// decoder decodes nodes into the types of package sandbox, by their JSON names.
 type decoder struct {
 	open Open
-	room int64 // for the content of files
+	room int64 // bytes that the content of files may still have
 }
 
-// named says where a value is.
-func named(at string) string {
+// describe returns the name of a value for errors.
+func describe(at string) string {
 	if at == "" {
 		return "the template"
 	}
@@ -124,7 +123,7 @@ func named(at string) string {
 
 func (d *decoder) value(n *yaml.Node, at string, to reflect.Value) error {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		return nil // as if it were not there
+		return nil // the same as leaving it out
 	}
 	if done, err := d.short(n, at, to); done || err != nil {
 		return err
@@ -143,7 +142,7 @@ func (d *decoder) value(n *yaml.Node, at string, to reflect.Value) error {
 	return scalar(n, at, to)
 }
 
-// short takes what may be written shorter than it is.
+// short decodes the short form of a value, and reports whether it was one.
 func (d *decoder) short(n *yaml.Node, at string, to reflect.Value) (bool, error) {
 	if n.Kind != yaml.ScalarNode || to.Kind() != reflect.Struct {
 		return false, nil
@@ -166,8 +165,8 @@ func (d *decoder) short(n *yaml.Node, at string, to reflect.Value) (bool, error)
 	return true, nil
 }
 
-// fields lists the names of a struct as JSON has them, with those that are
-// embedded.
+// fields returns the indexes of a struct's fields, including embedded ones, by their JSON
+// names.
 func fields(t reflect.Type) map[string][]int {
 	out := map[string][]int{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -181,7 +180,7 @@ func fields(t reflect.Type) map[string][]int {
 
 func (d *decoder) object(n *yaml.Node, at string, to reflect.Value) error {
 	if n.Kind != yaml.MappingNode {
-		return fail(n, "%s is %s; write names with values", named(at), kindOf(n))
+		return fail(n, "%s is %s; write names with values", describe(at), kindOf(n))
 	}
 	if to.Type() == reflect.TypeFor[sandbox.TemplateFile]() {
 		return d.file(n, at, to.Addr().Interface().(*sandbox.TemplateFile))
@@ -193,7 +192,7 @@ func (d *decoder) object(n *yaml.Node, at string, to reflect.Value) error {
 		index, ok := known[key.Value]
 		switch {
 		case key.Kind != yaml.ScalarNode || !ok:
-			return fail(key, "%s has no %.80q; use some of %s", named(at), key.Value, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			return fail(key, "%s has no %.80q; use some of %s", describe(at), key.Value, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case seen[key.Value]:
 			return fail(key, "%s is there twice", join(at, key.Value))
 		}
@@ -212,8 +211,8 @@ func join(at, name string) string {
 	return at + "." + name
 }
 
-// fileNames are those of a file in a template file: its content is text or that
-// of a local file.
+// fileNames are the names in a file of a template file. Its content is text or comes from a
+// local file.
 var fileNames = []string{"path", "content", "source", "mode", "owner"}
 
 func (d *decoder) file(n *yaml.Node, at string, f *sandbox.TemplateFile) error {
@@ -274,7 +273,7 @@ func (d *decoder) source(n *yaml.Node, at string, f *sandbox.TemplateFile) error
 	return d.take(n, at, int64(len(f.Content)))
 }
 
-// take counts the content of a file.
+// take subtracts the content of a file from the room.
 func (d *decoder) take(n *yaml.Node, at string, size int64) error {
 	if d.room -= size; d.room < 0 {
 		return fail(n, "with %s the files are larger than %d bytes together; fetch large ones in a run step", at, sandbox.MaxTemplateFileBytes)
@@ -319,8 +318,8 @@ func (d *decoder) list(n *yaml.Node, at string, to reflect.Value) error {
 	return nil
 }
 
-// scalar takes text as it is written, whatever YAML thinks that it is: 3.10 is a
-// version, and no a country.
+// scalar takes text as it is written, whatever its YAML type: 3.10 is a version, and no a
+// country.
 func scalar(n *yaml.Node, at string, to reflect.Value) error {
 	if n.Kind != yaml.ScalarNode {
 		return fail(n, "%s is %s; write one value", at, kindOf(n))
