@@ -81,10 +81,6 @@ type directorySource struct {
 	path string
 }
 
-func newDirectorySource(p *Provider, dir string) (source, error) {
-	return &directorySource{p, dir}, checkPath(dir)
-}
-
 func (*directorySource) kind() string { return "directory" }
 
 func (s *directorySource) build(ctx context.Context, j *job) error {

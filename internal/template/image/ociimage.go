@@ -23,10 +23,6 @@ type imageSource struct {
 	login *sandbox.RegistryLogin // nil is the server's own
 }
 
-func newImageSource(p *Provider, ref string, login *sandbox.RegistryLogin) (source, error) {
-	return &imageSource{p, ref, login}, oci.CheckReference(ref)
-}
-
 func (*imageSource) kind() string { return "image" }
 
 func (s *imageSource) build(ctx context.Context, j *job) error {
@@ -43,13 +39,6 @@ func (s *imageSource) build(ctx context.Context, j *job) error {
 type archiveSource struct {
 	p    *Provider
 	path string
-}
-
-func newArchiveSource(p *Provider, file string) (source, error) {
-	if validUpload.MatchString(file) {
-		return &archiveSource{p, file}, nil
-	}
-	return &archiveSource{p, file}, checkPath(file)
 }
 
 func (*archiveSource) kind() string { return "archive" }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/cove-sh/cove/internal/engine"
+	"github.com/cove-sh/cove/internal/template/oci"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -43,11 +44,13 @@ type job struct {
 func (p *Provider) sourceFor(from sandbox.TemplateSource, login *sandbox.RegistryLogin) (source, error) {
 	switch {
 	case from.Image != "":
-		return newImageSource(p, from.Image, login)
+		return &imageSource{p, from.Image, login}, oci.CheckReference(from.Image)
+	case validUpload.MatchString(from.Archive):
+		return &archiveSource{p, from.Archive}, nil
 	case from.Archive != "":
-		return newArchiveSource(p, from.Archive)
+		return &archiveSource{p, from.Archive}, checkPath(from.Archive)
 	case from.Directory != "":
-		return newDirectorySource(p, from.Directory)
+		return &directorySource{p, from.Directory}, checkPath(from.Directory)
 	}
 	return nil, nil
 }

@@ -88,16 +88,9 @@ type node struct {
 // use.
 type Layer struct {
 	root    *node
-	entries int
-	bytes   int64
+	entries int   // number of paths
+	bytes   int64 // content of all regular files; hard links are counted once
 }
-
-// Entries is the number of paths in the layer.
-func (l *Layer) Entries() int { return l.entries }
-
-// ContentBytes is the size of all regular files in the layer together. Hard links are
-// counted once.
-func (l *Layer) ContentBytes() int64 { return l.bytes }
 
 // Entry returns the layer's entry for an absolute clean path, or nil if it has none. Use a
 // [View] for what a sandbox sees.
@@ -106,15 +99,6 @@ func (l *Layer) Entry(path string) *Entry {
 		return n.entry
 	}
 	return nil
-}
-
-// Content returns the content of a file that was kept as [ReadOptions] said.
-func (l *Layer) Content(path string) ([]byte, bool) {
-	e := l.Entry(path)
-	if e == nil || !e.kept {
-		return nil, false
-	}
-	return e.content, true
 }
 
 func (l *Layer) find(path string) *node {

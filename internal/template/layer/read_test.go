@@ -86,8 +86,8 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Entries() != 7 || l.ContentBytes() != 4 {
-		t.Errorf("%d entries, %d bytes", l.Entries(), l.ContentBytes())
+	if l.entries != 7 || l.bytes != 4 {
+		t.Errorf("%d entries, %d bytes", l.entries, l.bytes)
 	}
 	if e := l.Entry("/d"); e == nil || !e.Opaque || e.Kind != KindDirectory {
 		t.Errorf("directory: %+v", e)
@@ -96,8 +96,8 @@ func TestRead(t *testing.T) {
 	if f == nil || f.Mode != 0o4755 || f.UID != 1<<31 || f.GID != 5 || f.Size != 4 || f != l.Entry("/d/hard") {
 		t.Errorf("file: %+v, link: %+v", f, l.Entry("/d/hard"))
 	}
-	if b, ok := l.Content("/d/hard"); !ok || string(b) != "text" {
-		t.Errorf("content %q, %v", b, ok)
+	if e := l.Entry("/d/hard"); !e.kept || string(e.content) != "text" {
+		t.Errorf("content %q, %v", e.content, e.kept)
 	}
 	if e := l.Entry("/d/dev"); e == nil || e.Kind != KindBlockDevice || e.Major != 8 || e.Minor != 1 {
 		t.Errorf("device: %+v", e)
@@ -246,8 +246,8 @@ func TestReadKeeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for p, want := range map[string]bool{"/a": true, "/bin": false, "/c": false, "/d": true} {
-		if _, ok := l.Content(p); ok != want {
-			t.Errorf("%s kept: %v, want %v", p, ok, want)
+		if kept := l.Entry(p).kept; kept != want {
+			t.Errorf("%s kept: %v, want %v", p, kept, want)
 		}
 	}
 }
