@@ -125,7 +125,7 @@ func makeWorkDirs(stateDir string) (release func() error, w workDirs, err error)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, w, sandbox.Errorf(sandbox.CodeConflict, "another backup of %s is being made; wait for its end", stateDir)
+		return nil, w, sandbox.Errorf(sandbox.CodeConflict, "another backup of %s is being made; wait until it is done", stateDir)
 	}
 	checkpoints := filepath.Join(stateDir, "engine", "checkpoints")
 	err = os.MkdirAll(checkpoints, 0o700)
@@ -152,7 +152,7 @@ func makeWorkDirs(stateDir string) (release func() error, w workDirs, err error)
 		return errors.Join(append(errs, lock.Close())...)
 	}
 	if err != nil {
-		return nil, w, errors.Join(fmt.Errorf("make room for a backup: %w", err), remove())
+		return nil, w, errors.Join(fmt.Errorf("make directories for a backup: %w", err), remove())
 	}
 	return remove, w, nil
 }
@@ -238,14 +238,14 @@ func (k *frozen) missing(from, to string) (ids []string) {
 func linkAll(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("look for checkpoints: %w", err)
+		return fmt.Errorf("list checkpoints: %w", err)
 	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), "ckp-") {
 			continue
 		}
 		if err := link(from, to, e.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("hold checkpoint %s: %w", e.Name(), err)
+			return fmt.Errorf("link checkpoint %s: %w", e.Name(), err)
 		}
 	}
 	return nil
@@ -298,7 +298,7 @@ func intoFile(path string, write func(*os.File) error) error {
 		return write(f)
 	})
 	if err != nil && !begun {
-		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("%s cannot be made (%v); choose another place", path, err))
+		return sandbox.Wrap(sandbox.CodeInvalid, err, fmt.Sprintf("%s cannot be made (%v); choose another path", path, err))
 	}
 	return err
 }

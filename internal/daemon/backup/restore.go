@@ -40,7 +40,7 @@ func Restore(ctx context.Context, file, stateDir string, progress func(bytes int
 	if name, err := occupied(stateDir); err != nil {
 		return about, err
 	} else if name != "" {
-		return about, sandbox.Errorf(sandbox.CodeConflict, "%s holds something already (%s); move the directory away, or choose another with --state-dir", stateDir, name)
+		return about, sandbox.Errorf(sandbox.CodeConflict, "%s has state already (%s); move the directory away, or choose another with --state-dir", stateDir, name)
 	}
 	f, err := os.Open(file)
 	if err != nil {
@@ -49,7 +49,7 @@ func Restore(ctx context.Context, file, stateDir string, progress func(bytes int
 	defer f.Close()
 	draft, err := os.MkdirTemp(stateDir, draftPrefix)
 	if err != nil {
-		return about, fmt.Errorf("make room for what is restored: %w", err)
+		return about, fmt.Errorf("make a directory to restore into: %w", err)
 	}
 	defer func() { err = errors.Join(err, removeDraft(draft)) }()
 	room, err := free(stateDir)
@@ -79,7 +79,7 @@ func occupied(dir string) (string, error) {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 			return name, nil
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("look into the state directory: %w", err)
+			return "", fmt.Errorf("read the state directory: %w", err)
 		}
 	}
 	return "", nil
@@ -89,7 +89,7 @@ func occupied(dir string) (string, error) {
 func free(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, fmt.Errorf("look how much of the disk is free: %w", err)
+		return 0, fmt.Errorf("find out how much of the disk is free: %w", err)
 	}
 	return int64(st.Bavail) * st.Bsize, nil
 }
@@ -187,5 +187,5 @@ func readJSON(t *tar.Reader, h *tar.Header, v any) error {
 
 // bad returns the error for an archive that is damaged or not from [Write].
 func bad(format string, args ...any) error {
-	return sandbox.Errorf(sandbox.CodeInvalid, "this is no whole backup of cove, and nothing was restored: %s; use another copy of it", strings.TrimSpace(fmt.Sprintf(format, args...)))
+	return sandbox.Errorf(sandbox.CodeInvalid, "this is not a complete backup of cove, and nothing was restored: %s; use another copy of it", strings.TrimSpace(fmt.Sprintf(format, args...)))
 }

@@ -71,7 +71,7 @@ func unpack(ctx context.Context, from io.Reader, dir string, room int64, stateDi
 	r.tar = tar.NewReader(io.TeeReader(zip, r.hash))
 	h, err := r.next()
 	if err != nil || h.Name != aboutName {
-		return about, bad("it does not begin as one")
+		return about, bad("it does not begin like one")
 	}
 	if err := readJSON(r.tar, h, &about); err != nil {
 		return about, err
@@ -153,7 +153,7 @@ func (r *reader) end(h *tar.Header, have string) error {
 		return err
 	}
 	if _, err := r.tar.Next(); !errors.Is(err, io.EOF) {
-		return bad("it goes on after its end")
+		return bad("it continues after its end")
 	}
 	for _, name := range slices.Backward(r.order) {
 		f, err := r.root.Open(name)

@@ -198,7 +198,7 @@ func (a *archive) file(dir, name, as string) error {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fmt.Errorf("back up %s: it is no regular file", as)
+		return fmt.Errorf("back up %s: it is not a regular file", as)
 	}
 	h := header(&st, as)
 	h.Typeflag, h.Size = tar.TypeReg, st.Size

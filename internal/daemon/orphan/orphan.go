@@ -79,7 +79,7 @@ func Open(path string) (*Dir, error) {
 	d := &Dir{path}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, fmt.Errorf("look at what is set aside: %w", err)
+		return nil, fmt.Errorf("list what is set aside: %w", err)
 	}
 	for _, e := range entries {
 		if err := d.tidy(e.Name()); err != nil {
@@ -113,7 +113,7 @@ func (d *Dir) Put(it Item, move func(to string) error) (Item, error) {
 	it.Since = time.Now().UTC()
 	it.dir = fmt.Sprintf("%s-%s-%s", it.Since.Format(stampForm), it.Kind, it.ID)
 	if filepath.Base(it.dir) != it.dir {
-		return it, fmt.Errorf("set %s aside: it is no name of a file", it.ID)
+		return it, fmt.Errorf("set %s aside: the id cannot be in the name of a file", it.ID)
 	}
 	draft := filepath.Join(d.path, draftPrefix+it.dir)
 	err := os.Mkdir(draft, 0o700)

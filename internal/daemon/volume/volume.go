@@ -299,7 +299,7 @@ func (m *measure) dir(p *subdir) error {
 			m.entry(fd, p, n)
 		}
 		if m.queued > m.maxQueued {
-			return fmt.Errorf("%w: there are too many of them beside each other", ErrUnmeasured)
+			return fmt.Errorf("%w: there are too many of them side by side", ErrUnmeasured)
 		}
 		if err != nil {
 			return nil // usually io.EOF

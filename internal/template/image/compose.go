@@ -54,7 +54,7 @@ func (b *budget) take(e *layerEntry) error {
 	b.names -= int64(len(e.Path) + len(e.Link))
 	switch {
 	case b.names < 0:
-		return fmt.Errorf("%w: too long names in all layers together", errHostile)
+		return fmt.Errorf("%w: the names in all layers together are too long", errHostile)
 	case b.bytes < 0:
 		return fmt.Errorf("%w: too many bytes in all layers together", errHostile)
 	case b.entries < 0:
@@ -69,7 +69,7 @@ func (s *layerStore) merge(ctx context.Context, top *node, digest string, b *bud
 		return fmt.Errorf("layer %.80q: %w", digest, fs.ErrNotExist)
 	}
 	if _, err := s.stored(digest); err != nil {
-		return fmt.Errorf("layer %s is not there: %w", digest, err)
+		return fmt.Errorf("layer %s is not stored: %w", digest, err)
 	}
 	dir := s.layerDir(digest)
 	files := filepath.Join(dir, layerFilesDir)
@@ -177,7 +177,7 @@ func (n *node) walk(p string, make bool, b *budget) (*node, error) {
 	todo := strings.Split(p, "/")
 	for len(todo) > 0 {
 		if b.steps--; b.steps < 0 {
-			return nil, fmt.Errorf("%w: its paths lead through too many directories and links", errHostile)
+			return nil, fmt.Errorf("%w: its paths go through too many directories and links", errHostile)
 		}
 		name := todo[0]
 		todo = todo[1:]
@@ -201,7 +201,7 @@ func (n *node) walk(p string, make bool, b *budget) (*node, error) {
 			here.below[name] = next
 		case next.kind == 'l':
 			if links++; links > maxLinks || len(todo) > 4096 {
-				return nil, fmt.Errorf("%w: %.80q leads through too many links", errHostile, p)
+				return nil, fmt.Errorf("%w: %.80q goes through too many links", errHostile, p)
 			}
 			if strings.HasPrefix(next.link, "/") {
 				at = at[:1]

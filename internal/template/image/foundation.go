@@ -204,7 +204,7 @@ func (b *Foundation) with(p *Provider, m *manifest) *Foundation {
 // it fails, nothing is left.
 func (p *Provider) Extend(ctx context.Context, b *Foundation, key string, open func(context.Context) (io.ReadCloser, error)) (*Foundation, error) {
 	if err := p.hold(b.Root.Digest); errors.Is(err, fs.ErrNotExist) { // which can happen to a snapshot's root
-		return nil, sandbox.Errorf(sandbox.CodeConflict, "what the build begins with was deleted meanwhile; begin with something else")
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "the base of the build was deleted meanwhile; choose another base")
 	} else if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (h *hostSource) build(ctx context.Context, j *job) error {
 	if err := h.copyEtc(j.tree); err != nil {
 		return fmt.Errorf("copy settings: %w", err)
 	}
-	j.report("looking for private files", 0.4, "")
+	j.report("searching for private files", 0.4, "")
 	if err := h.hide(ctx, j); err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (p *Provider) currentHost(ctx context.Context, anew bool) (*manifest, error
 	}
 	stamp, err := c.source.stamp()
 	if err != nil {
-		return nil, fmt.Errorf("look at this machine's settings: %w", err)
+		return nil, fmt.Errorf("read this machine's settings: %w", err)
 	}
 	m, err := p.readManifest(Host)
 	if anew || err != nil || m.Stamp != stamp {

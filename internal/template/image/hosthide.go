@@ -30,7 +30,7 @@ func (h *hostSource) hide(ctx context.Context, j *job) error {
 		}
 		top, err := os.Lstat(b.Source)
 		if err != nil {
-			return fmt.Errorf("look for private files: %w", err)
+			return fmt.Errorf("search for private files: %w", err)
 		}
 		if privateDir(uint32(top.Mode().Perm())) {
 			s.mask(h.maskDir, rel)

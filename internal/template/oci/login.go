@@ -21,7 +21,7 @@ import (
 // Mirrors get the server's own login, as always.
 
 // errLogin refuses a request that would send a login to another host.
-var errLogin = errors.New("the registry sends the login that came with the build on to another host")
+var errLogin = errors.New("the registry forwards the login that came with the build to another host")
 
 func authenticator(login *sandbox.RegistryLogin) authn.Authenticator {
 	return authn.FromConfig(authn.AuthConfig{Username: login.Username, Password: login.Password.Reveal()})
@@ -106,9 +106,9 @@ func describeLogin(err error, status int, ref name.Reference) error {
 	host := ref.Context().RegistryStr()
 	switch {
 	case errors.Is(err, errLogin):
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s sends logins on to a host of somebody else, which does not get yours", host))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s forwards logins to a host of another owner, which does not get yours", host))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s does not give %.300s for the login that came with the build: the login is wrong, may not read it, or it does not exist", host, ref.Name()))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s refuses access to %.300s with the login that came with the build: the login is wrong, may not read it, or it does not exist", host, ref.Name()))
 	}
 	return nil
 }

@@ -258,13 +258,13 @@ func describe(err error, ref name.Reference) error {
 	text := err.Error()
 	switch {
 	case notAsNamed(err):
-		return bad("the registry %s gave something else than what is named: %v", host, err)
+		return bad("the registry %s sent content with a wrong digest: %v", host, err)
 	case strings.Contains(text, "x509:"):
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s has a certificate that is not accepted; its operator can name its authority with network.extra_ca, or allow it with registries.insecure", host))
 	case errors.Is(err, errPrivate):
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or where it leads, is in the server's own network; its operator can allow it with registries.private", host))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or a host that it redirects to, is in the server's own network; its operator can allow it with registries.private", host))
 	case errors.Is(err, errPlain), strings.Contains(text, "server gave HTTP response to HTTPS client"):
-		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or where it leads, is served in clear; its operator can allow it with registries.insecure", host))
+		return sandbox.Wrap(sandbox.CodeForbidden, err, fmt.Sprintf("the registry %s, or a host that it redirects to, uses plain HTTP; its operator can allow it with registries.insecure", host))
 	}
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		return describeStatus(e, ref)
@@ -280,7 +280,7 @@ func describe(err error, ref name.Reference) error {
 		why = "it does not answer in time"
 	}
 	if strings.Contains(text, "tls:") {
-		why = "it does not speak TLS as it should"
+		why = "its TLS handshake failed"
 	}
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, fmt.Sprintf("the registry %s did not give the image: %s; try again", host, why))
 }
@@ -304,9 +304,9 @@ func describeStatus(e *transport.Error, ref name.Reference) error {
 	case e.StatusCode == http.StatusNotFound:
 		return sandbox.Wrap(sandbox.CodeNotFound, e, fmt.Sprintf("the registry %s has no image %.300s; check its name and tag", host, image))
 	case e.StatusCode == http.StatusUnauthorized, e.StatusCode == http.StatusForbidden:
-		return sandbox.Wrap(sandbox.CodeForbidden, e, fmt.Sprintf("the registry %s does not give %.300s: it does not exist, or needs a login; the server uses the Docker configuration of its user ('docker login %s')", host, image, host))
+		return sandbox.Wrap(sandbox.CodeForbidden, e, fmt.Sprintf("the registry %s refuses access to %.300s: it does not exist, or needs a login; the server uses the Docker configuration of its user ('docker login %s')", host, image, host))
 	case e.StatusCode == http.StatusTooManyRequests:
-		return sandbox.Wrap(sandbox.CodeUnavailable, e, fmt.Sprintf("the registry %s limits how many images it gives; try again later, log in, or use a mirror (registries.mirrors)", host))
+		return sandbox.Wrap(sandbox.CodeUnavailable, e, fmt.Sprintf("the registry %s limits how many images it serves; try again later, log in, or use a mirror (registries.mirrors)", host))
 	}
 	return sandbox.Wrap(sandbox.CodeUnavailable, e, fmt.Sprintf("the registry %s answered %d; try again", host, e.StatusCode))
 }

@@ -20,8 +20,8 @@ import (
 )
 
 var (
-	errPrivate = errors.New("it leads to the server's own network, which is not allowed")
-	errPlain   = errors.New("it is served in clear, which is not allowed")
+	errPrivate = errors.New("it is in the server's own network, which is not allowed")
+	errPlain   = errors.New("it uses plain HTTP, which is not allowed")
 )
 
 const (

@@ -69,7 +69,7 @@ func parseDocument(data []byte) (*yaml.Node, error) {
 		return nil, syntaxError(err)
 	}
 	if err := dec.Decode(&more); err == nil {
-		return nil, fail(&more, "a second document begins; write one template a file")
+		return nil, fail(&more, "a second document begins; write one template per file")
 	} else if !errors.Is(err, io.EOF) {
 		return nil, syntaxError(err)
 	}

@@ -156,7 +156,7 @@ func (s *stage) read(ctx context.Context, r io.Reader) error {
 		}
 		if h.PAXRecords[RecordCommit] == "1" {
 			if _, err := tr.Next(); !errors.Is(err, io.EOF) {
-				return fmt.Errorf("%w: it goes on after its end", ErrStream)
+				return fmt.Errorf("%w: it continues after its end", ErrStream)
 			}
 			return nil
 		}
