@@ -1,8 +1,7 @@
-// Package netlog keeps the network log of a sandbox on disk: the cell writes
-// it, the daemon reads it, both at the same time and without knowing of each
-// other. It outlives both.
+// Package netlog stores the network log of a sandbox on disk. The cell writes the
+// log while the daemon reads it, without coordination; the log outlives both.
 //
-// A log is a directory of segments, files of JSON lines, each named for the
-// id of its first event. The oldest go when all together are over the log's
-// size. A line that was torn by the end of its writer is skipped by readers.
+// A log is a directory of segments, files of JSON lines, each named after the
+// id of its first event. The oldest segments are removed when the log exceeds its
+// size. Readers skip a line that its writer did not complete.
 package netlog

@@ -1,6 +1,7 @@
 package netlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,7 @@ func TestTwoWritersAtOnce(t *testing.T) {
 	if len(all) != 402 {
 		t.Errorf("got %d events, want 402", len(all))
 	}
-	if !slices.IsSortedFunc(all, func(x, y sandbox.NetworkEvent) int { return compare(y.ID, x.ID) }) {
+	if !slices.IsSortedFunc(all, func(x, y sandbox.NetworkEvent) int { return cmp.Compare(y.ID, x.ID) }) {
 		t.Error("events are not in the order of their ids")
 	}
 }

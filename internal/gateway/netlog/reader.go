@@ -3,6 +3,7 @@ package netlog
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,15 +13,15 @@ import (
 )
 
 const (
-	// followEvery is how often a log is looked at for what is new.
+	// followEvery is how often a followed log is polled.
 	followEvery = 200 * time.Millisecond
-	// readAtOnce bounds what is read of a segment at a time.
+	// readAtOnce bounds one read from a segment, in bytes.
 	readAtOnce = 1 << 20
 )
 
 // Read returns one page of the log in dir, newest first, and the cursor of the
-// next, which is empty at the end. A log that is not there is empty. A request
-// that is not valid is an invalid error.
+// next page, which is empty at the end. A log that does not exist is empty. The
+// error for an invalid request has the code invalid.
 func Read(ctx context.Context, dir string, req sandbox.NetworkLogRequest) ([]sandbox.NetworkEvent, string, error) {
 	sel, err := newSelection(req)
 	if err != nil {
@@ -30,10 +31,7 @@ func Read(ctx context.Context, dir string, req sandbox.NetworkLogRequest) ([]san
 	if err != nil {
 		return nil, "", err
 	}
-	limit := req.Limit
-	if limit == 0 {
-		limit = sandbox.DefaultPageSize
-	}
+	limit := cmp.Or(req.Limit, sandbox.DefaultPageSize)
 	if limit < 0 || limit > sandbox.MaxPageSize {
 		return nil, "", sandbox.Errorf(sandbox.CodeInvalid, "limit is not from 1 to %d", sandbox.MaxPageSize)
 	}
@@ -51,33 +49,27 @@ func Read(ctx context.Context, dir string, req sandbox.NetworkLogRequest) ([]san
 	return page, strconv.FormatInt(page[limit-1].ID, 36), nil
 }
 
-// newest returns up to n events that are wanted, newest first. It reads
-// segments from the newest on, until no older one can hold what belongs among
-// the events found: ids in a segment are above its first, but those of two
+// newest returns the newest n events that want selects, newest first. It reads
+// from the newest segment backwards and skips segments whose last id is below all
+// n events found so far. It cannot stop at the first of these, since the ids of two
 // writers overlap.
 func newest(ctx context.Context, all []segment, n int, want func(*sandbox.NetworkEvent) bool, before int64) ([]sandbox.NetworkEvent, error) {
 	var found []sandbox.NetworkEvent
-	for i := len(all) - 1; i >= 0; i-- {
-		if before > 0 && all[i].first >= before {
-			continue
-		}
-		if len(found) >= n && all[i].last() < found[n-1].ID {
+	for _, s := range slices.Backward(all) {
+		if before > 0 && s.first >= before || len(found) >= n && s.lastID() < found[n-1].ID {
 			continue
 		}
 		for offset := int64(0); ; {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			events, next, err := all[i].read(offset, readAtOnce)
+			events, next, err := s.read(offset, readAtOnce)
 			if err != nil {
 				return nil, err
 			}
-			for j := range events {
-				if want(&events[j]) {
-					found = append(found, events[j])
-				}
-			}
-			found = keepNewest(found, n)
+			found = append(found, slices.DeleteFunc(events, func(e sandbox.NetworkEvent) bool { return !want(&e) })...)
+			slices.SortStableFunc(found, func(a, b sandbox.NetworkEvent) int { return cmp.Compare(b.ID, a.ID) })
+			found = found[:min(len(found), n)]
 			if next == offset {
 				break
 			}
@@ -86,15 +78,6 @@ func newest(ctx context.Context, all []segment, n int, want func(*sandbox.Networ
 	}
 	return found, nil
 }
-
-func keepNewest(found []sandbox.NetworkEvent, n int) []sandbox.NetworkEvent {
-	slices.SortStableFunc(found, func(a, b sandbox.NetworkEvent) int { return cmp.Compare(b.ID, a.ID) })
-	return found[:min(len(found), n)]
-}
-
-// last returns the greatest id of a segment, or one that is certainly not
-// smaller.
-func (s segment) last() int64 { return lastID([]segment{s}) }
 
 func parseCursor(s string) (int64, error) {
 	if s == "" {
@@ -107,11 +90,11 @@ func parseCursor(s string) (int64, error) {
 	return id, nil
 }
 
-// selection is a request, parsed once.
+// selection is a parsed request.
 type selection struct {
 	sandbox.NetworkLogRequest
 	host  string
-	below bool
+	below bool // host selects the names below it
 }
 
 func newSelection(req sandbox.NetworkLogRequest) (selection, error) {
@@ -150,9 +133,8 @@ func (s *selection) has(e *sandbox.NetworkEvent) bool {
 }
 
 // Follow passes the events that are written to the log in dir from now on to
-// sink, in their order, until ctx is cancelled, which is not an error, or sink
-// fails, whose error it returns. The log need not be there yet. The request's
-// limit and cursor are ignored.
+// sink, in order. It returns nil when ctx is cancelled, and sink's error when sink
+// fails. The log need not exist yet. The request's limit and cursor are ignored.
 func Follow(ctx context.Context, dir string, req sandbox.NetworkLogRequest, sink func(sandbox.NetworkEvent) error) error {
 	sel, err := newSelection(req)
 	if err != nil {
@@ -164,7 +146,7 @@ func Follow(ctx context.Context, dir string, req sandbox.NetworkLogRequest, sink
 		return err
 	}
 	for _, s := range all {
-		at[s.path] = s.whole()
+		at[s.path] = s.end()
 	}
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
@@ -174,7 +156,7 @@ func Follow(ctx context.Context, dir string, req sandbox.NetworkLogRequest, sink
 			return nil
 		case <-tick.C:
 		}
-		events, err := news(dir, at)
+		events, err := appended(dir, at)
 		if err != nil {
 			return err
 		}
@@ -192,8 +174,8 @@ func Follow(ctx context.Context, dir string, req sandbox.NetworkLogRequest, sink
 	}
 }
 
-// whole returns where the last whole line of a segment ends.
-func (s segment) whole() int64 {
+// end returns the offset after the last complete line of a segment.
+func (s segment) end() int64 {
 	from := max(0, s.size-2*maxLine)
 	_, next, err := s.read(from, s.size-from)
 	if err != nil || next == from {
@@ -202,16 +184,17 @@ func (s segment) whole() int64 {
 	return next
 }
 
-// news returns what was written since the last time, oldest first.
-func news(dir string, at map[string]int64) ([]sandbox.NetworkEvent, error) {
+// appended returns the events that were written after the offsets in at, oldest
+// first, and advances the offsets.
+func appended(dir string, at map[string]int64) ([]sandbox.NetworkEvent, error) {
 	all, err := segments(dir)
 	if err != nil {
 		return nil, err
 	}
 	var events []sandbox.NetworkEvent
-	there := map[string]bool{}
+	exists := map[string]bool{}
 	for _, s := range all {
-		there[s.path] = true
+		exists[s.path] = true
 		for s.size > at[s.path] {
 			more, next, err := s.read(at[s.path], readAtOnce)
 			if err != nil {
@@ -224,11 +207,7 @@ func news(dir string, at map[string]int64) ([]sandbox.NetworkEvent, error) {
 			at[s.path] = next
 		}
 	}
-	for path := range at {
-		if !there[path] {
-			delete(at, path)
-		}
-	}
+	maps.DeleteFunc(at, func(path string, _ int64) bool { return !exists[path] })
 	slices.SortStableFunc(events, func(a, b sandbox.NetworkEvent) int { return cmp.Compare(a.ID, b.ID) })
 	return events, nil
 }

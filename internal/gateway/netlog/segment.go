@@ -2,6 +2,7 @@ package netlog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,11 +19,12 @@ import (
 
 const (
 	suffix = ".jsonl"
-	// idDigits makes names of segments sort as their numbers do.
+	// idDigits is the width to which ids in file names are padded, so that names sort
+	// like ids.
 	idDigits = 19
-	// maxLine bounds an event on disk; longer lines are no events.
+	// maxLine bounds an event on disk, in bytes; longer lines are skipped.
 	maxLine = 64 << 10
-	// maxSegments bounds the files of a log that are looked at.
+	// maxSegments is how many of the newest segments of a log are read.
 	maxSegments = 4096
 )
 
@@ -35,8 +37,8 @@ type segment struct {
 
 func segmentName(first int64) string { return fmt.Sprintf("%0*d%s", idDigits, first, suffix) }
 
-// segments lists a log's files, oldest first. A log that is not there has
-// none.
+// segments lists the segments of a log, oldest first. A log that does not exist
+// has none.
 func segments(dir string) ([]segment, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,27 +63,13 @@ func segments(dir string) ([]segment, error) {
 		}
 		all = append(all, segment{filepath.Join(dir, e.Name()), first, info.Size()})
 	}
-	slices.SortFunc(all, func(a, b segment) int { return compare(a.first, b.first) })
-	if len(all) > maxSegments {
-		all = all[len(all)-maxSegments:]
-	}
-	return all, nil
+	slices.SortFunc(all, func(a, b segment) int { return cmp.Compare(a.first, b.first) })
+	return all[max(0, len(all)-maxSegments):], nil
 }
 
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// read returns the whole events of a segment from offset on, and where the
-// next one begins. A line that is no event is skipped; one without an end is
-// left for later.
-func (s segment) read(offset int64, most int64) (events []sandbox.NetworkEvent, next int64, err error) {
+// read returns the events in the complete lines of up to most bytes from offset
+// on, and the offset after these lines. Lines that hold no event are skipped.
+func (s segment) read(offset, most int64) (events []sandbox.NetworkEvent, next int64, err error) {
 	f, err := os.Open(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, offset, nil // rotated away
@@ -96,13 +84,13 @@ func (s segment) read(offset int64, most int64) (events []sandbox.NetworkEvent, 
 	}
 	events, used := parse(data)
 	if used == 0 && int64(len(data)) == most && most > maxLine {
-		used = len(data) // no event is that long: damaged
+		used = len(data) // no event is that long: the segment is damaged
 	}
 	return events, offset + int64(used), nil
 }
 
-// parse returns the events in the whole lines of data, and how much of it they
-// are.
+// parse returns the events in the complete lines of data, and the length of these
+// lines.
 func parse(data []byte) (events []sandbox.NetworkEvent, used int) {
 	for {
 		line, _, whole := bytes.Cut(data[used:], []byte("\n"))
@@ -127,18 +115,20 @@ func parseLine(line []byte) (sandbox.NetworkEvent, bool) {
 // lastID returns the greatest id in a log, or 0.
 func lastID(all []segment) int64 {
 	var last int64
-	// Segments of writers that overlapped may end with a later event than the
-	// newest: look at a few.
-	for i := len(all) - 1; i >= 0 && i >= len(all)-3; i-- {
-		last = max(last, all[i].first)
-		tail := max(0, all[i].size-2*maxLine)
-		events, _, err := all[i].read(tail, 2*maxLine+maxLine)
-		if err != nil {
-			continue
-		}
-		for _, e := range events {
-			last = max(last, e.ID)
-		}
+	// If the writers of segments overlapped, an older segment may have the greatest id.
+	for _, s := range all[max(0, len(all)-3):] {
+		last = max(last, s.lastID())
+	}
+	return last
+}
+
+// lastID returns the greatest id in a segment, or, if its end cannot be read, the
+// first.
+func (s segment) lastID() int64 {
+	last := s.first
+	events, _, _ := s.read(max(0, s.size-2*maxLine), 3*maxLine)
+	for _, e := range events {
+		last = max(last, e.ID)
 	}
 	return last
 }

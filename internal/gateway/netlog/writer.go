@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,16 +27,16 @@ const (
 
 // WriterConfig describes a [Writer]. Only Dir is required.
 type WriterConfig struct {
-	// Dir is made if it is missing.
+	// Dir is created if it does not exist.
 	Dir string
 	// MaxBytes bounds the log on disk; 0 is [sandbox.MaxNetworkLogBytes].
 	MaxBytes int64
-	// Logger takes the trouble of writing; nil drops it.
+	// Logger receives write errors; nil discards them.
 	Logger *slog.Logger
 }
 
 // Writer appends events to a log. It is safe for concurrent use. A log may
-// have several writers for a short time, as one instance follows another.
+// have several writers for a short time, when one instance replaces another.
 type Writer struct {
 	cfg     WriterConfig
 	queue   chan sandbox.NetworkEvent
@@ -45,14 +46,14 @@ type Writer struct {
 	mu     sync.RWMutex
 	closed bool // guarded by mu
 
-	// The rest belongs to the goroutine that writes.
-	last     int64  // id
-	slot     int64  // last digits of its ids
-	of       string // the sandbox of the last event
-	file     *os.File
-	size     int64
-	buf      []byte
-	reported time.Time
+	// The other fields are used only by the goroutine of run.
+	last      int64  // the last id
+	slot      int64  // the ids of this writer modulo idSlots
+	sandboxID string // of the last event
+	file      *os.File
+	size      int64
+	buf       []byte
+	reported  time.Time
 }
 
 // NewWriter opens a log for writing.
@@ -76,9 +77,9 @@ func NewWriter(cfg WriterConfig) (*Writer, error) {
 	return w, nil
 }
 
-// Record appends an event, under an id of its own that is greater than those
-// before. It never blocks: events that come faster than the disk takes them
-// are dropped, and their number is recorded.
+// Record appends an event under a new id, greater than those before. It never
+// blocks: events that come faster than the disk takes them are dropped, and their
+// number is recorded.
 func (w *Writer) Record(e sandbox.NetworkEvent) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -92,7 +93,7 @@ func (w *Writer) Record(e sandbox.NetworkEvent) {
 	}
 }
 
-// Close writes what was recorded and ends the writer.
+// Close writes the queued events and ends the writer.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	if w.closed {
@@ -106,22 +107,23 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// run writes events in batches, as many as there are.
+// run writes the queued events in batches.
 func (w *Writer) run() {
 	defer close(w.done)
 	for e := range w.queue {
 		w.add(e)
-		w.drain()
+		w.fillBatch()
 		w.flush()
 	}
-	w.note(w.of)
+	w.recordDropped()
 	w.flush()
 	if w.file != nil {
 		w.file.Close()
 	}
 }
 
-func (w *Writer) drain() {
+// fillBatch adds queued events until the batch is full or the queue empty.
+func (w *Writer) fillBatch() {
 	for len(w.buf) < batchBytes {
 		select {
 		case e, ok := <-w.queue:
@@ -135,38 +137,38 @@ func (w *Writer) drain() {
 	}
 }
 
-// add encodes an event, after a note about those that were dropped before it.
+// add encodes an event, after a record of the events that were dropped before it.
 func (w *Writer) add(e sandbox.NetworkEvent) {
-	w.of = e.SandboxID
-	w.note(w.of)
+	w.sandboxID = e.SandboxID
+	w.recordDropped()
 	w.encode(e)
 }
 
-// note records how many events were dropped, if there were any.
-func (w *Writer) note(sandboxID string) {
+// recordDropped records how many events were dropped, if there were any.
+func (w *Writer) recordDropped() {
 	n := w.dropped.Swap(0)
 	if n == 0 {
 		return
 	}
-	w.encode(sandbox.NetworkEvent{SandboxID: sandboxID, Kind: sandbox.NetworkConnection, Protocol: "log", Time: time.Now(),
+	w.encode(sandbox.NetworkEvent{SandboxID: w.sandboxID, Kind: sandbox.NetworkConnection, Protocol: "log", Time: time.Now(),
 		Verdict: sandbox.NetworkFailed, Match: sandbox.MatchLimit,
 		Reason: fmt.Sprintf("%d events before this were not recorded: they came faster than the disk takes them", n)})
 }
 
-// idSlots is how many writers of a log can give ids in the same microsecond.
+// idSlots is how many writers of a log can assign ids in the same microsecond.
 const idSlots = 8
 
 var idEpoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-// nextID returns an id: the time, or the next above the last, so that ids grow
-// over the writers of a log without their meeting. Ids stay exact in JavaScript
-// until 2059.
+// nextID returns an id: the time, or the next above the last, and in its low digits
+// the writer's slot. So ids grow, and writers that overlap assign different ones. Ids
+// are exact in JavaScript until 2059.
 func nextID(now time.Time, last, slot int64) int64 {
 	at := max(now.UnixMicro()-idEpoch, last/idSlots+1)
 	return at*idSlots + slot
 }
 
-// encode gives an event its id and its line.
+// encode assigns an id to an event and appends its line to the batch.
 func (w *Writer) encode(e sandbox.NetworkEvent) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -182,8 +184,8 @@ func (w *Writer) encode(e sandbox.NetworkEvent) {
 	w.buf = append(append(w.buf, line...), '\n')
 }
 
-// flush writes what is encoded, in one piece: a reader sees whole lines. The
-// trouble of writing costs events, never traffic.
+// flush writes the batch at once, so that readers see complete lines. If it cannot
+// be written, its events are lost; traffic goes on.
 func (w *Writer) flush() {
 	if len(w.buf) == 0 {
 		return
@@ -195,29 +197,29 @@ func (w *Writer) flush() {
 	}
 	if w.file == nil {
 		if err := w.open(); err != nil {
-			w.trouble(err)
+			w.lost(err)
 			return
 		}
 	}
 	n, err := w.file.Write(w.buf)
 	w.size += int64(n)
 	if err != nil {
-		w.trouble(err)
-		if w.size == 0 { // a full disk takes names all the same, without end
+		w.lost(err)
+		if w.size == 0 { // a full disk still takes new names, and empty segments would pile up
 			_ = os.Remove(w.file.Name())
 		}
 		w.file.Close()
-		w.file = nil // what was torn stays the last line of its segment
+		w.file = nil // a new segment, so that nothing follows the incomplete line
 	}
 }
 
 // open begins a segment, and removes the oldest ones if there are too many.
 func (w *Writer) open() error {
-	first, ok := parse(w.buf)
-	if ok == 0 || len(first) == 0 {
+	events, _ := parse(w.buf)
+	if len(events) == 0 {
 		return errors.New("nothing to write")
 	}
-	for id := first[0].ID; ; id++ { // another writer may have that one
+	for id := events[0].ID; ; id++ { // another writer's segment may have this id
 		f, err := os.OpenFile(filepath.Join(w.cfg.Dir, segmentName(id)), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
 		if errors.Is(err, fs.ErrExist) {
 			continue
@@ -230,16 +232,17 @@ func (w *Writer) open() error {
 	}
 }
 
-// trim keeps the log below its size, with room for the segment that was begun.
+// trim removes the oldest segments so that the log stays within its size when the
+// new segment is full.
 func (w *Writer) trim() error {
 	all, err := segments(w.cfg.Dir)
 	if err != nil {
 		return err
 	}
 	left := w.cfg.MaxBytes - w.cfg.MaxBytes/segmentShare
-	for i := len(all) - 1; i >= 0; i-- {
-		if left -= all[i].size; left < 0 && i < len(all)-1 {
-			if err := os.Remove(all[i].path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for i, s := range slices.Backward(all) {
+		if left -= s.size; left < 0 && i < len(all)-1 {
+			if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("remove a segment of the network log: %w", err)
 			}
 		}
@@ -247,8 +250,9 @@ func (w *Writer) trim() error {
 	return nil
 }
 
-// trouble reports, now and then, that events are lost.
-func (w *Writer) trouble(err error) {
+// lost counts the events of the batch as dropped and logs the error, at most once a
+// minute.
+func (w *Writer) lost(err error) {
 	w.dropped.Add(int64(bytes.Count(w.buf, []byte("\n"))))
 	if time.Since(w.reported) > time.Minute {
 		w.reported = time.Now()
