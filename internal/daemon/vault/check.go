@@ -17,17 +17,16 @@ const (
 	maxParam  = 128
 )
 
-// unfitHeaders are what a value cannot travel in: they say where a request
-// goes and where it ends.
-var unfitHeaders = []string{
+// framingHeaders control where a request goes and where it ends, and so cannot carry
+// a value.
+var framingHeaders = []string{
 	"connection", "content-encoding", "content-length", "content-type", "expect", "host", "http2-settings", "keep-alive",
 	"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// Complete checks a request to create a secret and fills in what its provider
-// says and the defaults: afterwards Hosts and Auth are set, and hosts are in
-// the form in which they are compared. The error, if any, is a
-// [sandbox.Error] that does not tell the value.
+// Complete checks a request to create a secret and fills in the provider's settings
+// and the defaults: the result has Hosts and Auth, and its hosts are normalized for
+// comparison. The error, if any, is a [sandbox.Error] that does not reveal the value.
 func Complete(req sandbox.CreateSecretRequest) (sandbox.CreateSecretRequest, error) {
 	if err := checkName(req.Name); err != nil {
 		return req, err
@@ -66,17 +65,13 @@ func Complete(req sandbox.CreateSecretRequest) (sandbox.CreateSecretRequest, err
 }
 
 func checkName(name string) error {
-	ok := name != "" && len(name) <= sandbox.MaxNameLength
-	for i := 0; ok && i < len(name); i++ {
-		ok = strings.IndexByte(base64url, name[i]) >= 0
-	}
-	if !ok {
+	if name == "" || len(name) > sandbox.MaxNameLength || strings.Trim(name, base64url) != "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "a secret's name has 1 to %d of the characters a-z, A-Z, 0-9, _ and -", sandbox.MaxNameLength)
 	}
 	return nil
 }
 
-// CheckValue checks the value of a secret: it must fit into a header.
+// CheckValue checks that a header can carry the value of a secret.
 func CheckValue(v sandbox.SecretValue) error {
 	value := v.Reveal()
 	switch {
@@ -136,31 +131,33 @@ func checkHost(host string) (string, error) {
 		return invalid(why)
 	}
 	if wildcard {
-		if suffix, _ := publicsuffix.PublicSuffix(domain); suffix == domain {
+		if suffix, _ := publicsuffix.PublicSuffix(domain); suffix == domain { // such as "com"
 			return invalid("anybody can have a name below " + domain + ": name the domain that is yours")
 		}
 	}
 	return h, nil
 }
 
+// checkDomain returns what is wrong with a domain, or "".
 func checkDomain(d string) string {
+	const notDomain = "it is not a domain, such as \"api.example.com\", nor \"*.\" and a domain"
 	if d == "" || len(d) > 253 {
 		return "a domain has 1 to 253 characters"
 	}
 	for label := range strings.SplitSeq(d, ".") {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return "it is not a domain, such as \"api.example.com\", nor \"*.\" and a domain"
+			return notDomain
 		}
 		for i := range len(label) {
 			if c := label[i]; c >= 0x80 {
 				return "write a name with other letters in its ASCII form (\"xn--…\")"
 			} else if strings.IndexByte(base64url, c) < 0 {
-				return "it is not a domain, such as \"api.example.com\", nor \"*.\" and a domain"
+				return notDomain
 			}
 		}
 	}
-	// The last label of a name is never a number: 127.1 and 0x7f.1 are
-	// addresses to some programs.
+	// Top-level domains never begin with a digit, and some programs take 127.1 and
+	// 0x7f.1 for addresses.
 	last := d[strings.LastIndexByte(d, '.')+1:]
 	if last[0] >= '0' && last[0] <= '9' {
 		return "it ends like an address and is none: write an IPv4 address as four decimal numbers"
@@ -180,7 +177,7 @@ func checkAuth(a sandbox.SecretAuth) (sandbox.SecretAuth, error) {
 		if !isToken(a.Name) || len(a.Name) > maxParam {
 			return invalid("auth.name is not the name of a header")
 		}
-		if slices.Contains(unfitHeaders, strings.ToLower(a.Name)) {
+		if slices.Contains(framingHeaders, strings.ToLower(a.Name)) {
 			return invalid("auth.name: the header %s cannot carry a secret", a.Name)
 		}
 		if len(a.Prefix) > maxPrefix || !fitsHeader(a.Prefix) {
@@ -209,21 +206,21 @@ func checkAuth(a sandbox.SecretAuth) (sandbox.SecretAuth, error) {
 	return a, nil
 }
 
-// badUser is the error for what is no user name, with [maxUser].
+// badUser is the error text for an invalid user name; its argument is [maxUser].
 const badUser = "auth.user is a user name of up to %d characters without a colon"
 
-// isUser tells whether basic authentication can have s as its user.
+// isUser reports whether s can be the user name in basic authentication.
 func isUser(s string) bool {
 	return len(s) <= maxUser && !strings.Contains(s, ":") && fitsHeader(s)
 }
 
-// fitsHeader tells whether a header can carry s: no control characters but the
-// tab.
+// fitsHeader reports whether a header can carry s: it has no control characters
+// except tabs.
 func fitsHeader(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) < 0
 }
 
-// isToken tells whether s is a token of RFC 9110, which names of headers are.
+// isToken reports whether s is a token of RFC 9110, as header names are.
 func isToken(s string) bool {
 	return s != "" && strings.Trim(s, alnum+"!#$%&'*+-.^_`|~") == ""
 }

@@ -19,15 +19,15 @@ import (
 
 const (
 	// EnvKey is the environment variable that may hold the keys instead of the
-	// file: 32 bytes in base64, or several separated by commas, of which the
-	// first seals.
+	// file: one key of 32 bytes in base64, or several separated by commas, of which
+	// the first one seals.
 	EnvKey = "COVE_SECRETS_KEY"
-	// KeyFile is the name of the file with the keys in the state directory.
+	// KeyFile is the name of the key file in the state directory.
 	KeyFile = "secrets.key"
 
 	keySize   = 32
 	keyIDSize = 8
-	// maxKeys bounds the file: a rotation leaves one.
+	// maxKeys bounds the keys in the file. A finished rotation leaves one.
 	maxKeys     = 16
 	maxKeyBytes = 64 << 10
 	keyPrefix   = "cove-secrets-key-1 "
@@ -50,7 +50,7 @@ func makeKey(b []byte) (key, error) {
 	}
 	var k key
 	copy(k.bytes[:], b)
-	// The id tells keys apart and nothing about them.
+	// The id distinguishes keys and reveals nothing about them.
 	sum := sha256.Sum256(append([]byte("cove secrets key id\x00"), b...))
 	copy(k.id[:], sum[:])
 	return k, nil
@@ -63,9 +63,9 @@ func newKey() key {
 	return k
 }
 
-// Load returns the vault of a state directory. The keys are those of
-// environ, which is what [EnvKey] holds, or if that is "" those of the
-// directory's key file, which is made if it is not there.
+// Load returns the vault of a state directory. The keys are in environ, the value of
+// [EnvKey], or if that is empty in the directory's key file, which is created if it
+// does not exist.
 func Load(dir, environ string) (*Vault, error) {
 	if environ != "" {
 		keys, err := parseKeyList(environ)
@@ -77,7 +77,8 @@ func Load(dir, environ string) (*Vault, error) {
 	file := filepath.Join(dir, KeyFile)
 	keys, err := readKeyFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = createKeyFile(file, []key{newKey()}); err != nil && !errors.Is(err, fs.ErrExist) {
+		// If several processes try to create the file, one succeeds and the others get ErrExist.
+		if err = writeKeyFile(file, []key{newKey()}, durable.CreateFile); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 		keys, err = readKeyFile(file)
@@ -106,8 +107,8 @@ func parseKeyList(list string) ([]key, error) {
 	return keys, nil
 }
 
-// decodeKey reads base64 of either alphabet, with or without padding. Its
-// error says nothing of what was there.
+// decodeKey decodes base64 of either alphabet, with or without padding. Its error
+// does not quote the text.
 func decodeKey(text string) ([]byte, error) {
 	text = strings.TrimRight(text, "=")
 	text = strings.NewReplacer("-", "+", "_", "/").Replace(text)
@@ -156,7 +157,7 @@ func readKeyFile(file string) ([]key, error) {
 	return keys, nil
 }
 
-// checkPrivate refuses a file of keys that others may have read or written.
+// checkPrivate refuses a key file that other users may have read or written.
 func checkPrivate(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -174,17 +175,7 @@ func checkPrivate(f *os.File) error {
 	return nil
 }
 
-// createKeyFile writes a file that is not there yet. Of several who try, one
-// succeeds and the others get [fs.ErrExist].
-func createKeyFile(file string, keys []key) error {
-	return writeKeyFile(file, keys, durable.CreateFile)
-}
-
-// replaceKeyFile puts a new file in the old one's place.
-func replaceKeyFile(file string, keys []key) error {
-	return writeKeyFile(file, keys, durable.WriteFile)
-}
-
+// writeKeyFile writes keys with one of the functions of package durable.
 func writeKeyFile(file string, keys []key, write func(path string, data []byte) error) error {
 	text := []byte(keyComment)
 	defer func() { Wipe(text) }()

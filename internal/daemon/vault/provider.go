@@ -14,19 +14,19 @@ const (
 	base64url = alnum + "-_"
 )
 
-// maxShown is how much of what a caller wrote an error repeats, in bytes.
+// maxShown bounds how much of the caller's input an error quotes, in bytes.
 const maxShown = 64
 
-// shape is what the tokens of a service look like. A placeholder has the
-// shape of the real thing, since clients check it.
+// shape describes the format of a service's tokens. A placeholder has the same
+// format, since clients check it.
 type shape struct {
 	prefix   string
 	length   int
 	alphabet string
 }
 
-// ownShape is that of a secret without a provider.
-var ownShape = shape{"cove_", 43, base64url}
+// defaultShape is the shape for a secret without a provider.
+var defaultShape = shape{"cove_", 43, base64url}
 
 type preset struct {
 	name, title, env string
@@ -37,8 +37,8 @@ type preset struct {
 
 var bearer = sandbox.SecretAuth{Type: "header", Name: "Authorization", Prefix: "Bearer "}
 
-// withUser adds the user with whom a token is also the password of basic
-// authentication, as git takes it.
+// withUser adds a user name, with which the token is also accepted as a password in
+// basic authentication, as git sends it.
 func withUser(auth sandbox.SecretAuth, user string) sandbox.SecretAuth {
 	auth.User = user
 	return auth
@@ -46,8 +46,7 @@ func withUser(auth sandbox.SecretAuth, user string) sandbox.SecretAuth {
 
 func header(name string) sandbox.SecretAuth { return sandbox.SecretAuth{Type: "header", Name: name} }
 
-// presets is ordered by name. GitHub's API takes a bearer, and git over HTTPS
-// the same token as a password of basic authentication: the auth names its user.
+// presets is ordered by name.
 var presets = []preset{
 	{"anthropic", "Anthropic", "ANTHROPIC_API_KEY", []string{"api.anthropic.com"}, header("x-api-key"), shape{"sk-ant-api03-", 48, alnum}},
 	{"asana", "Asana", "ASANA_ACCESS_TOKEN", []string{"app.asana.com"}, bearer, shape{"", 32, alnum}},
@@ -99,10 +98,10 @@ func Providers() []sandbox.Provider {
 	return list
 }
 
-// NewPlaceholder draws a placeholder, of the shape that a provider's tokens
-// have, or of Cove's own for "".
+// NewPlaceholder returns a random placeholder in the shape of a provider's tokens, or
+// in Cove's own shape if provider is "".
 func NewPlaceholder(provider string) (string, error) {
-	s := ownShape
+	s := defaultShape
 	if provider != "" {
 		p, err := findPreset(provider)
 		if err != nil {
@@ -110,18 +109,18 @@ func NewPlaceholder(provider string) (string, error) {
 		}
 		s = p.shape
 	}
-	return s.draw(), nil
+	return s.random(), nil
 }
 
-func (s shape) draw() string {
+func (s shape) random() string {
 	token := make([]byte, 0, len(s.prefix)+s.length)
 	token = append(token, s.prefix...)
-	// Bytes beyond the last whole multiple of the alphabet's size are left
-	// out, for they would favour its beginning.
+	// Bytes above the last multiple of the alphabet's size are skipped: they would
+	// favour the first characters of the alphabet.
 	limit := 256 - 256%len(s.alphabet)
-	for random := make([]byte, 2*s.length); len(token) < cap(token); {
-		rand.Read(random)
-		for _, b := range random {
+	for buf := make([]byte, 2*s.length); len(token) < cap(token); {
+		rand.Read(buf)
+		for _, b := range buf {
 			if int(b) < limit && len(token) < cap(token) {
 				token = append(token, s.alphabet[int(b)%len(s.alphabet)])
 			}

@@ -1,10 +1,10 @@
-// Package vault keeps the values of secrets: sealed at rest, and in the clear
-// only inside a function that is given one in a buffer wiped afterwards. It
-// also knows the presets of well-known services and what their placeholders
-// look like.
+// Package vault encrypts the values of secrets at rest. A value is in the clear only
+// while a function uses it, in a buffer that is wiped afterwards. The package also has
+// the presets of well-known services and the shapes of their placeholders.
 package vault
 
 import (
+	"cmp"
 	"context"
 	"crypto/cipher"
 	"crypto/rand"
@@ -15,32 +15,33 @@ import (
 	"sync"
 
 	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/cove-sh/cove/internal/durable"
 )
 
 // A sealed value is
 //
 //	format (1) | key id (8) | nonce (24) | ciphertext and tag
 //
-// by XChaCha20-Poly1305, whose nonces are long enough to be drawn at random.
-// The head, the secret's id and its version are authenticated beside the
-// ciphertext: a value cannot be put in another secret's place, nor an old one
-// in that of a new.
+// by XChaCha20-Poly1305, whose nonces are long enough to be random. The header (format
+// and key id) and the secret's id and version are authenticated with the ciphertext, so
+// a value cannot be substituted for another secret's, nor an old value for a new one.
 const (
 	sealFormat = 1
 	headSize   = 1 + keyIDSize
 	overhead   = headSize + chacha20poly1305.NonceSizeX + chacha20poly1305.Overhead
-	// maxValue bounds what is sealed and opened; the domain's bound is lower.
+	// maxValue bounds a value, in bytes; package sandbox has a lower bound.
 	maxValue = 1 << 20
 )
 
-// ErrDamaged is of a sealed value that is not what was sealed for this secret
-// and version: it was changed, cut, or taken from another secret.
+// ErrDamaged is the error for a sealed value that was not sealed for this secret and
+// version: it was changed, truncated, or taken from another secret.
 var ErrDamaged = errors.New("the sealed value is damaged or belongs to another secret: rotate the secret with a new value")
 
-// ErrKeyMissing is of a value that was sealed with a key which is not there.
+// ErrKeyMissing is the error for a value that was sealed with an unknown key.
 var ErrKeyMissing = errors.New("the key that sealed this value is not there")
 
-// Ref names what a value belongs to.
+// Ref identifies the secret and version that a value belongs to.
 type Ref struct {
 	// Secret is the secret's id.
 	Secret string
@@ -48,6 +49,7 @@ type Ref struct {
 	Version int
 }
 
+// associated returns the data that is authenticated with the ciphertext.
 func (r Ref) associated(head []byte) []byte {
 	ad := append([]byte("cove secret value\x00"), head...)
 	ad = binary.BigEndian.AppendUint32(ad, uint32(len(r.Secret)))
@@ -55,19 +57,19 @@ func (r Ref) associated(head []byte) []byte {
 	return binary.BigEndian.AppendUint64(ad, uint64(r.Version))
 }
 
-// Vault seals and opens values. It may be used by several goroutines.
+// Vault seals and opens values. It is safe for concurrent use.
 type Vault struct {
-	// file is where the keys are, "" if they come from the environment.
+	// file holds the keys; "" if they come from the environment.
 	file string
 
-	// rotating lets one rotation run at a time.
+	// rotating is held during a rotation.
 	rotating sync.Mutex
 
 	mu   sync.RWMutex
 	keys []key // the first one seals, all open
 }
 
-// Seal returns value encrypted for ref. It does not keep value.
+// Seal returns value encrypted for ref. It does not retain value.
 func (v *Vault) Seal(ref Ref, value []byte) ([]byte, error) {
 	if len(value) > maxValue {
 		return nil, fmt.Errorf("seal: the value has %d bytes, over %d", len(value), maxValue)
@@ -87,9 +89,9 @@ func (v *Vault) Seal(ref Ref, value []byte) ([]byte, error) {
 	return aead.Seal(sealed, nonce, value, ref.associated(sealed[:headSize])), nil
 }
 
-// Open decrypts what was sealed for ref and calls use with it. The value is
-// wiped when use returns, which must not keep it. The error is use's own,
-// [ErrDamaged], or one that is [ErrKeyMissing].
+// Open decrypts a value that was sealed for ref and calls use with it. Use must not
+// retain the value, which is wiped when use returns. The error is that of use,
+// [ErrDamaged], or wraps [ErrKeyMissing].
 func (v *Vault) Open(ref Ref, sealed []byte, use func(value []byte) error) error {
 	if len(sealed) < overhead || len(sealed) > overhead+maxValue || sealed[0] != sealFormat {
 		return ErrDamaged
@@ -113,18 +115,19 @@ func (v *Vault) Open(ref Ref, sealed []byte, use func(value []byte) error) error
 	return use(value)
 }
 
-// Current tells whether a value is sealed with the key that seals now.
+// Current reports whether a value is sealed with the key that new values are sealed
+// with.
 func (v *Vault) Current(sealed []byte) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return len(sealed) >= headSize && keyID(sealed[1:headSize]) == v.keys[0].id
 }
 
-// Missing returns an error that is [ErrKeyMissing], and says where the key should
-// be, if a value is sealed with a key that is not there.
+// Missing returns an error that wraps [ErrKeyMissing] and says where the key should
+// be, if a value is sealed with an unknown key.
 func (v *Vault) Missing(sealed []byte) error {
 	if len(sealed) < headSize {
-		return nil // it is damaged, which opening it tells
+		return nil // it is damaged: Open returns that error
 	}
 	_, err := v.find(keyID(sealed[1:headSize]))
 	return err
@@ -138,15 +141,10 @@ func (v *Vault) find(id keyID) (key, error) {
 			return k, nil
 		}
 	}
-	place := v.file
-	if place == "" {
-		place = EnvKey
-	}
-	return key{}, fmt.Errorf("%w: key %x is not in %s; put it back from a backup, or rotate the secret with a new value", ErrKeyMissing, id, place)
+	return key{}, fmt.Errorf("%w: key %x is not in %s; put it back from a backup, or rotate the secret with a new value", ErrKeyMissing, id, cmp.Or(v.file, EnvKey))
 }
 
-// Reseal seals again what ref's value is sealed in, with the key that seals
-// now.
+// Reseal opens a value that was sealed for ref and seals it with the current key.
 func (v *Vault) Reseal(ref Ref, sealed []byte) ([]byte, error) {
 	var again []byte
 	err := v.Open(ref, sealed, func(value []byte) (err error) {
@@ -156,15 +154,15 @@ func (v *Vault) Reseal(ref Ref, sealed []byte) ([]byte, error) {
 	return again, err
 }
 
-// Rotate makes a new key and has every value sealed with it. It calls all with
-// [Vault.Reseal] for each sealed value there is, and all replaces what it has
-// by the result, durably, before it returns. Then the older keys are thrown
-// away. If all fails, they are kept and another Rotate finishes the work; it
-// may therefore find values that are [Vault.Current] already.
+// Rotate generates a new key and has every value sealed with it. It calls all with
+// [Vault.Reseal]; before all returns, it must durably replace every sealed value by
+// the result of reseal. Then the older keys are deleted. If all fails, they are kept
+// and another Rotate finishes the work, which may therefore find values that are
+// [Vault.Current] already.
 //
-// Keys that come from the environment are not made here: put a new one in
-// front of the old, start the server again, and Rotate seals with it; then the
-// old one can go.
+// Rotate does not generate a key if the keys come from the environment: the operator
+// puts a new key in front of the old one and restarts the server, Rotate seals
+// everything with it, and the old key can be removed.
 func (v *Vault) Rotate(ctx context.Context, all func(ctx context.Context, reseal func(Ref, []byte) ([]byte, error)) error) error {
 	v.rotating.Lock()
 	defer v.rotating.Unlock()
@@ -187,9 +185,9 @@ func (v *Vault) Rotate(ctx context.Context, all func(ctx context.Context, reseal
 	return v.replace(keys[:1:1])
 }
 
-// replace writes the keys to the file and uses them from then on.
+// replace writes keys to the file and uses them from then on.
 func (v *Vault) replace(keys []key) error {
-	if err := replaceKeyFile(v.file, keys); err != nil {
+	if err := writeKeyFile(v.file, keys, durable.WriteFile); err != nil {
 		return err
 	}
 	v.mu.Lock()
@@ -209,6 +207,6 @@ func (k key) aead() (cipher.AEAD, error) {
 // Wipe overwrites a buffer.
 func Wipe(b []byte) {
 	clear(b)
-	// Kept alive to here, so that no compiler takes the writes for dead.
+	// KeepAlive prevents the compiler from removing the writes as dead stores.
 	runtime.KeepAlive(&b)
 }
