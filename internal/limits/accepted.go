@@ -17,32 +17,32 @@ type Accepted struct {
 }
 
 // Has reports whether the credential was accepted lately.
-func (k *Accepted) Has(what [sha256.Size]byte) bool {
+func (k *Accepted) Has(hash [sha256.Size]byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.all[what]
+	return k.all[hash]
 }
 
 // Forget removes a credential that is no longer valid.
-func (k *Accepted) Forget(what [sha256.Size]byte) {
+func (k *Accepted) Forget(hash [sha256.Size]byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.all, what)
+	delete(k.all, hash)
 }
 
 // Add remembers a credential that was accepted. Beyond [MaxAccepted], an arbitrary
 // one is forgotten.
-func (k *Accepted) Add(what [sha256.Size]byte) {
+func (k *Accepted) Add(hash [sha256.Size]byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.all == nil {
 		k.all = make(map[[sha256.Size]byte]bool)
 	}
 	for old := range k.all {
-		if len(k.all) < MaxAccepted || k.all[what] {
+		if len(k.all) < MaxAccepted || k.all[hash] {
 			break
 		}
 		delete(k.all, old)
 	}
-	k.all[what] = true
+	k.all[hash] = true
 }

@@ -51,7 +51,7 @@ func (p MinBodyRate) Handler(next http.Handler, free func(*http.Request) bool) h
 		b := &body{ReadCloser: r.Body, w: w, rc: http.NewResponseController(w), rate: p, left: p.Per, keeps: r.ProtoMajor == 1}
 		// Before it responds, the HTTP server itself reads what the handler left of the
 		// body: that needs a deadline too.
-		b.between(time.Now().Add(p.Per))
+		b.leave(time.Now().Add(p.Per))
 		// The server inspects the body of its own request, so only a copy gets another.
 		r = r.WithContext(r.Context())
 		r.Body = b
@@ -76,9 +76,9 @@ type body struct {
 	err   error
 }
 
-// between sets the deadline for others that read the body. An error means only that
+// leave sets the deadline for others that read the body. An error means only that
 // this connection has no deadlines, here and in the rest of this file.
-func (b *body) between(t time.Time) {
+func (b *body) leave(t time.Time) {
 	if b.keeps {
 		_ = b.rc.SetReadDeadline(t)
 	} else {
@@ -86,7 +86,6 @@ func (b *body) between(t time.Time) {
 	}
 }
 
-// Read implements [io.Reader].
 func (b *body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
@@ -104,11 +103,11 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	switch {
 	case err == nil:
-		b.between(end)
+		b.leave(end)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		b.err = sandbox.Wrap(sandbox.CodeTimeout, fmt.Errorf("%w: %w", ErrStalled, err), StalledMessage)
 		// Nobody should wait for the rest, and the connection cannot be used again.
-		b.between(time.Unix(1, 0))
+		b.leave(time.Unix(1, 0))
 		b.w.Header().Set("Connection", "close")
 		return n, b.err
 	default:

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,17 +9,17 @@ import (
 )
 
 // ErrNotUTF8 is the error of [CheckJSON] for text that is not UTF-8. A decoder
-// would replace the bad bytes, and nobody would know.
+// would silently replace the invalid bytes.
 var ErrNotUTF8 = errors.New("the text is not valid UTF-8")
 
-// DuplicateError is the error of [CheckJSON] for an object that has a member
+// DuplicateError is the error of [CheckJSON] for an object in which a member occurs
 // twice.
 type DuplicateError struct {
 	// Name is the member's name, shortened to 64 bytes.
 	Name string
 }
 
-// Error implements error.
+// Error names the member.
 func (e *DuplicateError) Error() string {
 	return fmt.Sprintf("the member %q is given twice in one object; give it once", e.Name)
 }
@@ -31,7 +32,7 @@ const maxJSONDepth = 10_000
 // ([DuplicateError]), of which encoding/json takes the last and others the
 // first, so that a filter in front of the server sees another request than the
 // server does. Every door calls CheckJSON on a body before it decodes the body.
-// Text that is no JSON passes: the decoder refuses it.
+// Text that is not JSON passes: the decoder refuses it.
 func CheckJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return ErrNotUTF8
@@ -81,8 +82,8 @@ func CheckJSON(data []byte) error {
 	return nil
 }
 
-// endOfString returns where the string that begins at a quotation mark has its
-// other one, or -1.
+// endOfString returns the index of the quotation mark that closes the string that
+// begins at begin, or -1.
 func endOfString(data []byte, begin int) int {
 	for i := begin + 1; i < len(data); i++ {
 		switch data[i] {
@@ -97,10 +98,8 @@ func endOfString(data []byte, begin int) int {
 
 // memberName decodes a member's name, which may be spelled with escapes.
 func memberName(quoted []byte) (name string, ok bool) {
-	for _, c := range quoted {
-		if c == '\\' {
-			return name, json.Unmarshal(quoted, &name) == nil
-		}
+	if bytes.IndexByte(quoted, '\\') >= 0 {
+		return name, json.Unmarshal(quoted, &name) == nil
 	}
 	return string(quoted[1 : len(quoted)-1]), true
 }

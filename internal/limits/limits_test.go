@@ -338,8 +338,8 @@ func TestMemory(t *testing.T) {
 		for _, release := range []func(){a, b, c, d, e, e, a} {
 			release()
 		}
-		if m.used != 0 || len(m.by) != 0 {
-			t.Errorf("in the end %d are used, by %v", m.used, m.by)
+		if m.used != 0 || len(m.usedBy) != 0 {
+			t.Errorf("in the end %d are used, by %v", m.used, m.usedBy)
 		}
 		// A request that is over does not wait.
 		f, _, _ := hold("a", 100*kib)

@@ -36,7 +36,6 @@ type listener struct {
 	slots chan struct{}
 }
 
-// Accept implements [net.Listener].
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -45,7 +44,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		select {
 		case l.slots <- struct{}{}:
-			return &conn{Conn: c, writeTimeout: l.cfg.WriteTimeout, leave: sync.OnceFunc(func() { <-l.slots })}, nil
+			return &conn{Conn: c, writeTimeout: l.cfg.WriteTimeout, free: sync.OnceFunc(func() { <-l.slots })}, nil
 		default:
 			// Counted before the client can observe the close.
 			l.cfg.Refused()
@@ -57,32 +56,30 @@ func (l *listener) Accept() (net.Conn, error) {
 type conn struct {
 	net.Conn
 	writeTimeout time.Duration
-	leave        func()
+	free         func() // releases the connection's slot
 
-	mu  sync.Mutex
-	own time.Time // guarded by mu; the write deadline that the HTTP server has set
+	mu     sync.Mutex
+	server time.Time // guarded by mu; the write deadline that the HTTP server has set
 }
 
-// push moves the connection's write deadline.
-func (c *conn) push() error {
+// extend moves the connection's write deadline.
+func (c *conn) extend() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	end := time.Now().Add(c.writeTimeout)
-	if !c.own.IsZero() && c.own.Before(end) {
-		end = c.own
+	if !c.server.IsZero() && c.server.Before(end) {
+		end = c.server
 	}
 	return c.Conn.SetWriteDeadline(end)
 }
 
-// SetWriteDeadline implements [net.Conn].
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
-	c.own = t
+	c.server = t
 	c.mu.Unlock()
-	return c.push()
+	return c.extend()
 }
 
-// SetDeadline implements [net.Conn].
 func (c *conn) SetDeadline(t time.Time) error {
 	if err := c.SetReadDeadline(t); err != nil {
 		return err
@@ -90,16 +87,15 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// Write implements [net.Conn].
 func (c *conn) Write(p []byte) (written int, err error) {
 	for {
-		now := p[:min(len(p), piece)]
-		if err := c.push(); err != nil {
+		head := p[:min(len(p), piece)]
+		if err := c.extend(); err != nil {
 			return written, err
 		}
-		n, err := c.Conn.Write(now)
+		n, err := c.Conn.Write(head)
 		written += n
-		if p = p[len(now):]; err != nil || len(p) == 0 {
+		if p = p[len(head):]; err != nil || len(p) == 0 {
 			return written, err
 		}
 	}
@@ -114,8 +110,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// Close implements [net.Conn].
 func (c *conn) Close() error {
-	c.leave() // first: a client that sees the close may connect again at once
+	c.free() // first: a client that sees the close may connect again at once
 	return c.Conn.Close()
 }

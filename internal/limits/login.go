@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -41,13 +42,13 @@ func NewLoginLimiter(cfg LoginLimiterConfig) *LoginLimiter {
 	return &LoginLimiter{cfg: cfg, failed: make(map[Source]tally)}
 }
 
-// now returns the tally without the failures that have expired.
-func (t *LoginLimiter) now(was tally, now time.Time) tally {
-	gone := int(now.Sub(was.at) / t.cfg.Refill)
-	if gone >= was.n {
+// refill returns a tally without the failures that have expired.
+func (t *LoginLimiter) refill(old tally, now time.Time) tally {
+	expired := int(now.Sub(old.at) / t.cfg.Refill)
+	if expired >= old.n {
 		return tally{at: now}
 	}
-	return tally{was.n - gone, was.at.Add(time.Duration(gone) * t.cfg.Refill)}
+	return tally{old.n - expired, old.at.Add(time.Duration(expired) * t.cfg.Refill)}
 }
 
 // Wait returns how long the source must wait before its next login; 0 means that it
@@ -56,7 +57,7 @@ func (t *LoginLimiter) Wait(by Source) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	left := t.now(t.failed[by], now)
+	left := t.refill(t.failed[by], now)
 	if left.n < t.cfg.Burst {
 		return 0
 	}
@@ -68,7 +69,7 @@ func (t *LoginLimiter) Failed(by Source) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	left := t.now(t.failed[by], now)
+	left := t.refill(t.failed[by], now)
 	if left.n == 0 && len(t.failed) >= maxSources {
 		t.forget(now)
 	}
@@ -80,11 +81,7 @@ func (t *LoginLimiter) Failed(by Source) {
 //
 // Preconditions: t.mu is held.
 func (t *LoginLimiter) forget(now time.Time) {
-	for by, was := range t.failed {
-		if t.now(was, now).n == 0 {
-			delete(t.failed, by)
-		}
-	}
+	maps.DeleteFunc(t.failed, func(_ Source, old tally) bool { return t.refill(old, now).n == 0 })
 	for by := range t.failed {
 		if len(t.failed) < maxSources*3/4 {
 			return

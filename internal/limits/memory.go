@@ -45,14 +45,14 @@ type MemoryBudget struct {
 
 	mu      sync.Mutex
 	used    int64            // guarded by mu
-	by      map[string]int64 // guarded by mu
+	usedBy  map[string]int64 // by caller; guarded by mu
 	changed chan struct{}    // guarded by mu; closed when there is more room
 }
 
 // NewMemoryBudget returns a budget of which nothing is used.
 func NewMemoryBudget(cfg MemoryBudgetConfig) *MemoryBudget {
 	cfg.PerCaller = min(cfg.PerCaller, cfg.Total)
-	return &MemoryBudget{cfg: cfg, by: make(map[string]int64), changed: make(chan struct{})}
+	return &MemoryBudget{cfg: cfg, usedBy: make(map[string]int64), changed: make(chan struct{})}
 }
 
 // Hold reserves memory for the body of a caller's request and replaces r.Body, so r
@@ -75,7 +75,7 @@ func (m *MemoryBudget) Hold(r *http.Request, who string) (release func(), err er
 	within(r.Body, m.cfg.ReadTimeout)
 	h := &held{ReadCloser: r.Body, m: m, who: who, has: n}
 	r.Body = h
-	return func() { h.keep(0) }, nil
+	return func() { h.shrink(0) }, nil
 }
 
 // take reserves n bytes, and waits for them if necessary.
@@ -84,9 +84,9 @@ func (m *MemoryBudget) take(ctx context.Context, who string, n int64) error {
 	defer timer.Stop()
 	for {
 		m.mu.Lock()
-		if m.used+n <= m.cfg.Total && m.by[who]+n <= m.cfg.PerCaller {
+		if m.used+n <= m.cfg.Total && m.usedBy[who]+n <= m.cfg.PerCaller {
 			m.used += n
-			m.by[who] += n
+			m.usedBy[who] += n
 			m.mu.Unlock()
 			return nil
 		}
@@ -109,8 +109,8 @@ func (m *MemoryBudget) give(who string, n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.used -= n
-	if m.by[who] -= n; m.by[who] == 0 {
-		delete(m.by, who)
+	if m.usedBy[who] -= n; m.usedBy[who] == 0 {
+		delete(m.usedBy, who)
 	}
 	close(m.changed)
 	m.changed = make(chan struct{})
@@ -127,7 +127,6 @@ type held struct {
 	has  int64 // guarded by mu
 }
 
-// Read implements [io.Reader].
 func (h *held) Read(p []byte) (int, error) {
 	n, err := h.ReadCloser.Read(p)
 	h.read += int64(n)
@@ -136,13 +135,13 @@ func (h *held) Read(p []byte) (int, error) {
 		if need <= SmallBody {
 			need = 0 // a call may take hours
 		}
-		h.keep(need)
+		h.shrink(need)
 	}
 	return n, err
 }
 
-// keep returns what is reserved above n bytes.
-func (h *held) keep(n int64) {
+// shrink returns the memory that is reserved above n bytes.
+func (h *held) shrink(n int64) {
 	h.mu.Lock()
 	over := h.has - n
 	if over > 0 {

@@ -1,10 +1,10 @@
-// Package webhook tells a URL of its owner that something has happened: a
-// signed POST as of standardwebhooks.com. Whose turn it is, and how often it is
-// tried, is the service's to know; this package checks, signs and sends.
+// Package webhook reports events to URLs: a signed POST as specified by
+// standardwebhooks.com. It checks, signs and sends; the service schedules deliveries
+// and retries.
 //
-// The URL is of a sandbox's owner, who may not reach through the host what
-// only the host can reach: its internal addresses are refused when they
-// are dialled, whatever name stood for them.
+// The URL comes from a sandbox's owner, who must not reach through the host what
+// only the host can reach. So internal addresses are refused when they are dialled,
+// whatever name resolved to them.
 package webhook
 
 import (
@@ -25,42 +25,44 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/gateway/egress"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
-	// maxAnswer is how much of an answer is read.
-	maxAnswer = 64 << 10
+	// maxResponse bounds how much of a response is read, in bytes.
+	maxResponse = 64 << 10
 
 	maxURL     = 2048
 	maxHeaders = 32
 	maxHeader  = 8 << 10 // all headers together
 	maxSecret  = 1024
-	leastKey   = 8
+	minKey     = 8
 
-	// secretPrefix begins secrets whose rest is base64 of the key, as
-	// standardwebhooks.com has them. Other secrets are the key themselves.
+	// secretPrefix marks secrets that are a key in base64, as in standardwebhooks.com.
+	// Other secrets are keys as they are.
 	secretPrefix = "whsec_"
 )
 
-// Config says how webhooks are sent. Its zero value is right.
+// Config configures a [Sender]. Its zero value is the default.
 type Config struct {
-	// AllowPrivate sends to internal addresses too.
+	// AllowPrivate permits internal addresses.
 	AllowPrivate bool
-	// Proxy chooses the way out; nil is that of the environment.
+	// Proxy selects the proxy of a request; nil is [http.ProxyFromEnvironment].
 	Proxy func(*http.Request) (*url.URL, error)
-	// UserAgent is that of requests; "" is "Cove-Webhook".
+	// UserAgent is the default User-Agent of requests; "" is "Cove-Webhook".
 	UserAgent string
-	// Timeout bounds one request with its answer; 0 is ten seconds.
+	// Timeout bounds a request with its response; 0 is ten seconds.
 	Timeout time.Duration
-	// FirstWait is the wait after the first attempt, about; 0 is ten seconds.
-	// Each wait is longer than the last.
+	// FirstWait is the approximate wait after the first attempt; 0 is ten seconds.
+	// Later waits grow.
 	FirstWait time.Duration
 }
 
@@ -76,9 +78,7 @@ func New(cfg Config) *Sender {
 	if cfg.Proxy == nil {
 		cfg.Proxy = http.ProxyFromEnvironment
 	}
-	if cfg.UserAgent == "" {
-		cfg.UserAgent = "Cove-Webhook"
-	}
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, "Cove-Webhook")
 	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
 	cfg.FirstWait = cmp.Or(cfg.FirstWait, 10*time.Second)
 	s := &Sender{cfg: cfg, internal: egress.NewInternalAddrs(nil)}
@@ -86,15 +86,16 @@ func New(cfg Config) *Sender {
 	if !cfg.AllowPrivate {
 		dialer.Control = s.refusePrivate
 	}
-	s.direct = s.through(dialer, nil)
+	s.direct = s.newClient(dialer, nil)
 	return s
 }
 
-// through makes a client whose way out is a dialer and a proxy, if any.
-func (s *Sender) through(dialer *net.Dialer, proxy *url.URL) *http.Client {
+// newClient returns a client that connects through dialer and, if proxy is not nil,
+// through the proxy.
+func (s *Sender) newClient(dialer *net.Dialer, proxy *url.URL) *http.Client {
 	t := &http.Transport{
 		DialContext: dialer.DialContext, TLSHandshakeTimeout: s.cfg.Timeout, ResponseHeaderTimeout: s.cfg.Timeout,
-		MaxResponseHeaderBytes: maxAnswer, DisableCompression: true, ForceAttemptHTTP2: true,
+		MaxResponseHeaderBytes: maxResponse, DisableCompression: true, ForceAttemptHTTP2: true,
 		MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,
 	}
 	if proxy != nil {
@@ -107,11 +108,11 @@ func (s *Sender) through(dialer *net.Dialer, proxy *url.URL) *http.Client {
 	}
 }
 
-// Close lets go of connections.
+// Close closes idle connections.
 func (s *Sender) Close() { s.direct.CloseIdleConnections() }
 
-// Check refuses a webhook that cannot be sent. The error is a [sandbox.Error]
-// that does not tell its secret.
+// Check refuses a webhook that cannot be sent. The error is a [sandbox.Error] that
+// does not reveal the secret.
 func (s *Sender) Check(w *sandbox.Webhook) error {
 	if len(w.URL) > maxURL {
 		return invalid("webhook.url has %d bytes; give at most %d", len(w.URL), maxURL)
@@ -127,7 +128,7 @@ func (s *Sender) Check(w *sandbox.Webhook) error {
 		return invalid("webhook.url has a fragment, which no server sees; leave it out")
 	}
 	if !s.cfg.AllowPrivate && s.private(u.Hostname()) {
-		return invalid("webhook.url leads to the server's own network; give a public address, or have webhooks.allow_private set in the server's configuration")
+		return invalid("webhook.url points to the server's own network; give a public address, or have webhooks.allow_private set in the server's configuration")
 	}
 	switch w.Format {
 	case sandbox.WebhookStandard:
@@ -148,16 +149,16 @@ func invalid(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
 }
 
-// ours are headers that a caller cannot set.
-var ours = map[string]bool{
+// reservedHeaders cannot be set by callers.
+var reservedHeaders = map[string]bool{
 	"Host": true, "Content-Length": true, "Content-Type": true, "Transfer-Encoding": true, "Connection": true, "Trailer": true, "Te": true,
 	"Upgrade": true, "Expect": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authorization": true,
 }
 
 var headerNames = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}$`)
 
-// control reports a character that no header can carry.
-func control(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+// isControl reports whether a character cannot be in a header value.
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
 func checkHeaders(headers map[string]string) error {
 	if len(headers) > maxHeaders {
@@ -167,9 +168,9 @@ func checkHeaders(headers map[string]string) error {
 	for name, value := range headers {
 		canonical := http.CanonicalHeaderKey(name)
 		switch {
-		case !headerNames.MatchString(name), strings.ContainsFunc(value, control):
+		case !headerNames.MatchString(name), strings.ContainsFunc(value, isControl):
 			return invalid("webhook header %.64q is not valid; use letters, digits and dashes in its name, and one line as its value", name)
-		case ours[canonical] || strings.HasPrefix(canonical, "Webhook-") || strings.HasPrefix(canonical, "X-Hopx-"):
+		case reservedHeaders[canonical] || strings.HasPrefix(canonical, "Webhook-") || strings.HasPrefix(canonical, "X-Hopx-"):
 			return invalid("webhook header %.64q is set by Cove; leave it out", name)
 		}
 		size += len(name) + len(value)
@@ -180,7 +181,7 @@ func checkHeaders(headers map[string]string) error {
 	return nil
 }
 
-// key is what a secret signs with; nil for none.
+// key returns the signing key of a secret; nil if secret is "".
 func key(secret string) ([]byte, error) {
 	if secret == "" {
 		return nil, nil
@@ -195,15 +196,15 @@ func key(secret string) ([]byte, error) {
 			return nil, invalid("webhook.secret begins with %q, but its rest is not base64; give 24 to 64 random bytes in base64", secretPrefix)
 		}
 	}
-	if len(k) < leastKey {
+	if len(k) < minKey {
 		return nil, invalid("webhook.secret is too short to sign with; give 24 random bytes or more")
 	}
 	return k, nil
 }
 
-// Message is one POST.
+// Message is a webhook to send.
 type Message struct {
-	// ID is the same in all attempts, so that a receiver can tell a repetition.
+	// ID is the same in all attempts, so that a receiver can recognize a repetition.
 	ID     string
 	URL    string
 	Header map[string]string
@@ -212,15 +213,15 @@ type Message struct {
 	Format sandbox.WebhookFormat
 }
 
-// Result is what came of an attempt. It was delivered if Err is nil.
+// Result is the result of an attempt. The message was delivered if Err is nil.
 type Result struct {
-	// Status is that of the answer, 0 if there was none.
+	// Status is the status of the response; 0 if there was none.
 	Status int
-	// Final says that another attempt is of no use.
+	// Final means that further attempts are useless.
 	Final bool
-	// RetryAfter is what the receiver asked for, or 0.
+	// RetryAfter is the wait that the receiver asked for, or 0.
 	RetryAfter time.Duration
-	// Err says in words for the sandbox's owner what went wrong.
+	// Err explains to the sandbox's owner what went wrong.
 	Err error
 }
 
@@ -232,8 +233,8 @@ func Sign(key []byte, id string, at time.Time, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// sign sets the headers that tell a message's time and, with a secret, who has
-// sent it.
+// sign sets the headers with a message's time and, if there is a secret, its
+// signature.
 func (m *Message) sign(h http.Header, at time.Time) error {
 	stamp := strconv.FormatInt(at.Unix(), 10)
 	if m.Format == sandbox.WebhookHOPX {
@@ -283,11 +284,11 @@ func (s *Sender) Send(ctx context.Context, m *Message) Result {
 		return Result{Err: describe(err)}
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer)) // so that the connection can be used again
-	return answered(resp)
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxResponse)) // so that the connection can be used again
+	return resultOf(resp)
 }
 
-func answered(resp *http.Response) Result {
+func resultOf(resp *http.Response) Result {
 	r := Result{Status: resp.StatusCode}
 	switch {
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
@@ -306,9 +307,9 @@ func answered(resp *http.Response) Result {
 	return r
 }
 
-// client returns that of the way out for a request. A proxy may be anywhere;
-// where the request leads by it is looked at first, as far as names are known
-// here.
+// client returns the client for a request. A proxy resolves names itself, so a
+// request through a proxy is refused here if its host is internal as far as this host
+// can tell.
 func (s *Sender) client(ctx context.Context, req *http.Request) (*http.Client, error) {
 	proxy, err := s.cfg.Proxy(req)
 	if err != nil || proxy == nil {
@@ -319,20 +320,18 @@ func (s *Sender) client(ctx context.Context, req *http.Request) (*http.Client, e
 		if s.private(host) {
 			return nil, errPrivate
 		}
-		found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host) // the proxy may know a name that we do not
-		for _, addr := range found {
-			if s.internal.Has(addr) {
-				return nil, errPrivate
-			}
+		addrs, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host) // the proxy may resolve a name that this host cannot
+		if slices.ContainsFunc(addrs, s.internal.Has) {
+			return nil, errPrivate
 		}
 	}
-	return s.through(&net.Dialer{Timeout: s.cfg.Timeout}, proxy), nil
+	return s.newClient(&net.Dialer{Timeout: s.cfg.Timeout}, proxy), nil
 }
 
-var errPrivate = errors.New("the URL leads to the server's own network, which is not allowed")
+var errPrivate = errors.New("the URL points to the server's own network, which is not allowed")
 
-// describe says what went wrong without the URL, which may hold a token, and
-// without addresses of the host's network.
+// describe explains an error without the URL, which may hold a token, and without
+// addresses of the host's network.
 func describe(err error) error {
 	if errors.Is(err, errPrivate) {
 		return errPrivate
@@ -355,15 +354,10 @@ func describe(err error) error {
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() || errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("the receiver does not answer in time")
 	}
-	text := strings.ToValidUTF8(err.Error(), "")
-	if len(text) > 300 {
-		text = strings.ToValidUTF8(text[:300], "") + "…"
-	}
-	return fmt.Errorf("the receiver cannot be reached: %s", text)
+	return fmt.Errorf("the receiver cannot be reached: %s", clip.Text(strings.ToValidUTF8(err.Error(), ""), 300))
 }
 
-// refusePrivate is a [net.Dialer.Control]: it sees the address that a name has
-// led to.
+// refusePrivate is a [net.Dialer.Control]: address is the one that a name resolved to.
 func (s *Sender) refusePrivate(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || s.internal.Has(at.Addr()) {
@@ -372,30 +366,28 @@ func (s *Sender) refusePrivate(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// private reports whether a host of a URL is internal without
-// being asked for.
+// private reports whether the host of a URL is internal, without a lookup.
 func (s *Sender) private(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return s.internal.Has(addr)
 	}
-	// The system's resolver, or a proxy's, may take a number for an address in
-	// another spelling; no domain ends in one.
+	// A resolver, or a proxy, may take a number for an address in another notation; no
+	// domain has a last label that begins with a digit.
 	if last := host[strings.LastIndexByte(host, '.')+1:]; last == "" || last[0] >= '0' && last[0] <= '9' {
 		return true
 	}
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".internal") || strings.HasSuffix(host, ".local")
 }
 
-// The waits between attempts grow from [Config.FirstWait]: seven of them come
-// to about an hour.
+// The waits between attempts grow from [Config.FirstWait]; seven of them add up to
+// about an hour.
 const (
 	waitGrowth = 2.4
 	waitJitter = 0.2
 )
 
-// Wait returns how long to wait after an attempt, numbered from 1, that has
-// failed.
+// Wait returns how long to wait after a failed attempt; the first is number 1.
 func (s *Sender) Wait(attempt int) time.Duration {
 	base := float64(s.cfg.FirstWait) * math.Pow(waitGrowth, float64(max(0, min(attempt, 16)-1)))
 	return time.Duration(base * (1 + waitJitter*(2*rand.Float64()-1)))

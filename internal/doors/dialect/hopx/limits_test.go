@@ -51,11 +51,11 @@ func TestReadIsBounded(t *testing.T) {
 // Errors about a callback name the arguments that the client knows.
 func TestCallbackErrors(t *testing.T) {
 	for ours, theirs := range map[string]string{
-		"webhook.url leads to the server's own network": "callback_url leads to the server's own network",
-		`webhook header "Host" is set by Cove`:          `callback_headers: "Host" is set by Cove`,
-		"webhook.headers has 99 entries":                "callback_headers has 99 entries",
-		"webhook.secret has 9999 bytes":                 "callback_signature_secret has 9999 bytes",
-		"workdir is not there":                          "workdir is not there",
+		"webhook.url points to the server's own network": "callback_url points to the server's own network",
+		`webhook header "Host" is set by Cove`:           `callback_headers: "Host" is set by Cove`,
+		"webhook.headers has 99 entries":                 "callback_headers has 99 entries",
+		"webhook.secret has 9999 bytes":                  "callback_signature_secret has 9999 bytes",
+		"workdir is not there":                           "workdir is not there",
 	} {
 		svc := &holding{imaginary: newImaginary(), refusal: sandbox.Errorf(sandbox.CodeInvalid, "%s", ours)}
 		got := answer(t, first, svc, "execute_code_async", `{"vm_url":"sbx-1","code":"1","callback_url":"http://127.0.0.1/"}`)
