@@ -10,20 +10,19 @@ import (
 	"github.com/cove-sh/cove/internal/gateway/egress"
 )
 
-// The headers of answers that are the gateway's own, not the host's.
+// The headers of responses that come from the gateway instead of the host.
 const (
 	HeaderError  = "Cove-Proxy-Error"
 	HeaderReason = "Cove-Proxy-Reason"
 )
 
-// answer is one of the gateway's own.
+// answer is an error response of the gateway itself.
 type answer struct {
 	status  int
 	reason  string // a word for programs
 	message string // a sentence for people
 }
 
-// The answers that do not depend on the request.
 var (
 	answerConnect = answer{http.StatusMethodNotAllowed, "connect_refused",
 		"CONNECT is not for hosts behind Cove's gateway: connect to the host directly"}
@@ -42,7 +41,6 @@ func credentialAnswer(status int, reason, secret, message string) answer {
 	return answer{status, reason, "secret " + strconv.Quote(secret) + ": " + message}
 }
 
-// write sends the answer.
 func (a answer) write(w http.ResponseWriter) {
 	body, err := json.Marshal(map[string]any{"error": map[string]string{"code": a.reason, "message": a.message}})
 	if err != nil {
@@ -59,13 +57,13 @@ func (a answer) write(w http.ResponseWriter) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// maxWords bounds what an error says, part of which a host may have chosen.
-const maxWords = 512
+// maxReason bounds the text of an error, in bytes: a host may have chosen part of it.
+const maxReason = 512
 
-// failure returns the answer for an error on the way to a host.
+// failure returns the answer for a request that could not be forwarded to a host.
 func failure(host string, err error) answer {
 	if refused, ok := errors.AsType[*egress.RefusedError](err); ok {
-		return answer{http.StatusForbidden, "host_denied", "the network policy of this sandbox does not allow " + host + ": " + words(refused)}
+		return answer{http.StatusForbidden, "host_denied", "the network policy of this sandbox does not allow " + host + ": " + clip.Valid(refused.Error(), maxReason)}
 	}
 	if trust, ok := errors.AsType[*trustError](err); ok {
 		return answer{http.StatusBadGateway, "upstream_untrusted", "the certificate of " + host + " cannot be verified: " + trust.Error()}
@@ -76,8 +74,6 @@ func failure(host string, err error) answer {
 	if dial, ok := errors.AsType[*dialError](err); ok {
 		return answer{http.StatusBadGateway, "upstream_unreachable", host + " cannot be reached: " + egress.Reason(dial)}
 	}
-	// The transport's words might quote the request.
+	// The transport's error might quote the request.
 	return answer{http.StatusBadGateway, "upstream_failed", host + " ended the connection, or answered with what is not HTTP"}
 }
-
-func words(err error) string { return clip.Valid(err.Error(), maxWords) }

@@ -26,23 +26,22 @@ const AuthorityFile = "network-ca.pem"
 
 const (
 	rootLife = 10 * 365 * 24 * time.Hour
-	// issuerLife is longer than the life of any cell.
+	// issuerLife is longer than any cell lives.
 	issuerLife = 400 * 24 * time.Hour
-	// backdate forgives clocks that are behind.
+	// backdate allows for clocks that are slow.
 	backdate     = 24 * time.Hour
 	maxAuthority = 64 << 10
 )
 
-// Authority is the installation's own certificate authority, which its
-// sandboxes trust, and nobody else should. Its key never enters a cell: each
-// cell has an [Issuer] of its own.
+// Authority is the installation's own certificate authority, which only its
+// sandboxes should trust. Its key never enters a cell: each cell has its own [Issuer].
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// LoadAuthority returns the authority of a state directory, which is made if
-// it is not there, or has expired.
+// LoadAuthority returns the authority of a state directory. It creates one if there is
+// none, or if it has expired.
 func LoadAuthority(dir string) (*Authority, error) {
 	file := filepath.Join(dir, AuthorityFile)
 	a, err := readAuthority(file)
@@ -52,10 +51,8 @@ func LoadAuthority(dir string) (*Authority, error) {
 	case err == nil:
 		err = makeAuthority(file, durable.WriteFile)
 	case errors.Is(err, fs.ErrNotExist):
-		// Of several that start at once, one makes it.
-		err = makeAuthority(file, durable.CreateFile)
-		if errors.Is(err, fs.ErrExist) {
-			err = nil
+		if err = makeAuthority(file, durable.CreateFile); errors.Is(err, fs.ErrExist) {
+			err = nil // another process created it at the same time
 		}
 	}
 	if err != nil {
@@ -85,22 +82,22 @@ func readAuthority(file string) (*Authority, error) {
 		return nil, err
 	}
 	defer clear(text)
-	certs, key, err := parsePair(text)
+	cert, key, err := parsePair(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; remove it, and a new one is made", file, err)
 	}
-	return &Authority{cert: certs[0], key: key}, nil
+	return &Authority{cert: cert, key: key}, nil
 }
 
-// makeAuthority makes a new authority and writes it to a file.
+// makeAuthority creates an authority and writes it to a file.
 func makeAuthority(file string, write func(path string, data []byte) error) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-	// Sandboxes see the name, so it tells installations apart and nothing of
-	// the machine.
-	root := template("Cove sandboxes "+rand.Text()[:8], rootLife)
+	// Sandboxes see the name, so it distinguishes installations without revealing
+	// anything about the machine.
+	root := template("Cove sandboxes "+rand.Text()[:8], rootLife, nil)
 	root.IsCA, root.KeyUsage = true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
 	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)
 	if err != nil {
@@ -114,23 +111,19 @@ func makeAuthority(file string, write func(path string, data []byte) error) erro
 	return write(file, text)
 }
 
-// CertificatePEM returns the certificate that sandboxes are to trust.
+// CertificatePEM returns the certificate that sandboxes trust.
 func (a *Authority) CertificatePEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// NewIssuer returns what one cell certifies names with: an intermediate
-// authority, in a form for [ParseIssuer]. It holds a private key and should be
-// wiped after use.
+// NewIssuer returns an intermediate authority with which one cell certifies names,
+// encoded for [ParseIssuer]. It holds a private key and should be wiped after use.
 func (a *Authority) NewIssuer() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	t := template("Cove sandbox", issuerLife)
-	if t.NotAfter.After(a.cert.NotAfter) {
-		t.NotAfter = a.cert.NotAfter
-	}
+	t := template("Cove sandbox", issuerLife, a.cert)
 	t.IsCA, t.MaxPathLenZero, t.KeyUsage = true, true, x509.KeyUsageCertSign
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, key.Public(), a.key)
@@ -140,38 +133,40 @@ func (a *Authority) NewIssuer() ([]byte, error) {
 	return marshalPair(key, der)
 }
 
-// template returns a certificate with what all have in common.
-func template(name string, life time.Duration) *x509.Certificate {
+// template returns a certificate with the fields that all have in common. It ends no
+// later than its issuer, which is nil for a root.
+func template(name string, life time.Duration, issuer *x509.Certificate) *x509.Certificate {
 	serial := make([]byte, 16)
 	rand.Read(serial)
 	serial[0] &= 0x7f // positive
 	now := time.Now()
+	end := now.Add(life)
+	if issuer != nil && issuer.NotAfter.Before(end) {
+		end = issuer.NotAfter
+	}
 	return &x509.Certificate{
 		SerialNumber:          new(big.Int).SetBytes(serial),
 		Subject:               pkix.Name{Organization: []string{"Cove"}, CommonName: name},
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(life),
+		NotAfter:              end,
 		BasicConstraintsValid: true,
 	}
 }
 
-// marshalPair writes a private key and the certificates for it as PEM.
-func marshalPair(key *ecdsa.PrivateKey, certs ...[]byte) ([]byte, error) {
+// marshalPair encodes a private key and its certificate as PEM.
+func marshalPair(key *ecdsa.PrivateKey, cert []byte) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
 	defer clear(der)
 	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	for _, c := range certs {
-		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c})...)
-	}
-	return text, nil
+	return append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})...), nil
 }
 
-// parsePair reads what marshalPair has written: at least one certificate, the
-// first of which is for the key and an authority's.
-func parsePair(text []byte) ([]*x509.Certificate, *ecdsa.PrivateKey, error) {
+// parsePair decodes the result of marshalPair: the certificate of an authority, and its
+// key.
+func parsePair(text []byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	var key *ecdsa.PrivateKey
 	var certs []*x509.Certificate
 	for {
@@ -198,5 +193,5 @@ func parsePair(text []byte) ([]*x509.Certificate, *ecdsa.PrivateKey, error) {
 	if key == nil || len(certs) == 0 || !certs[0].IsCA || !key.PublicKey.Equal(certs[0].PublicKey) {
 		return nil, nil, errors.New("it is not the certificate of an authority with its key")
 	}
-	return certs, key, nil
+	return certs[0], key, nil
 }

@@ -60,7 +60,6 @@ type frames struct {
 	part []byte // is used again
 }
 
-// pass implements [strainer].
 func (f *frames) pass(out, in []byte) ([]byte, error) {
 	for len(in) > 0 || f.inside && f.left == 0 {
 		if !f.inside {
@@ -193,7 +192,6 @@ type envelopes struct {
 	left uint32
 }
 
-// pass implements [strainer].
 func (e *envelopes) pass(out, in []byte) ([]byte, error) {
 	for len(in) > 0 {
 		if e.left == 0 {

@@ -137,7 +137,7 @@ func certify(t *testing.T, a *Authority, names ...string) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := template(names[0], time.Hour)
+	c := template(names[0], time.Hour, nil)
 	for _, n := range names {
 		if ip := net.ParseIP(n); ip != nil {
 			c.IPAddresses = append(c.IPAddresses, ip)

@@ -65,7 +65,7 @@ type Interceptor struct {
 	roots  func() (*x509.CertPool, error)
 	proxy  *httputil.ReverseProxy
 	server *http.Server
-	conns  *conveyor
+	conns  *connListener
 	served chan struct{}
 	bodies *semaphore.Weighted // in bytes
 	// sessions holds the session of each connection that the server has.
@@ -90,7 +90,7 @@ func New(cfg Config) (*Interceptor, error) {
 	x := &Interceptor{
 		issuer: cfg.Issuer,
 		log:    cfg.Logger,
-		conns:  newConveyor(),
+		conns:  newConnListener(),
 		served: make(chan struct{}),
 		bodies: semaphore.NewWeighted(maxBodies),
 		// The system's are read when they are needed first.
@@ -178,7 +178,6 @@ func (x *Interceptor) Intercept(ctx context.Context, c *egress.Intercepted) erro
 // panics. The rest tells of clients that misbehave.
 type panics struct{ log *slog.Logger }
 
-// Write implements [io.Writer].
 func (p panics) Write(b []byte) (int, error) {
 	if first, stack, ok := bytes.Cut(b, []byte("\n")); ok && bytes.Contains(first, []byte("panic serving")) {
 		// The first line has the panic's value, which may be anything.
@@ -196,50 +195,46 @@ func protocols(http1, http2, cleartext2 bool) *http.Protocols {
 	return p
 }
 
-// conveyor is a listener to which connections are handed.
-type conveyor struct {
+// connListener is a listener whose connections come from [connListener.pass].
+type connListener struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-func newConveyor() *conveyor {
-	return &conveyor{conns: make(chan net.Conn), done: make(chan struct{})}
+func newConnListener() *connListener {
+	return &connListener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// hand passes a connection to the server and tells whether it was taken.
-func (v *conveyor) hand(c net.Conn) bool {
+// pass hands a connection to the server and reports whether the server took it.
+func (l *connListener) pass(c net.Conn) bool {
 	select {
-	case v.conns <- c:
+	case l.conns <- c:
 		return true
-	case <-v.done:
+	case <-l.done:
 		return false
 	}
 }
 
-// Accept implements [net.Listener].
-func (v *conveyor) Accept() (net.Conn, error) {
+func (l *connListener) Accept() (net.Conn, error) {
 	select {
-	case c := <-v.conns:
+	case c := <-l.conns:
 		return c, nil
-	case <-v.done:
+	case <-l.done:
 		return nil, net.ErrClosed
 	}
 }
 
-// Close implements [net.Listener].
-func (v *conveyor) Close() error {
-	v.once.Do(func() { close(v.done) })
+func (l *connListener) Close() error {
+	l.once.Do(func() { close(l.done) })
 	return nil
 }
 
-// Addr implements [net.Listener].
-func (v *conveyor) Addr() net.Addr { return &net.UnixAddr{Name: "intercept", Net: "unix"} }
+func (l *connListener) Addr() net.Addr { return &net.UnixAddr{Name: "intercept", Net: "unix"} }
 
 // buffers are for copying bodies.
 type buffers struct{ pool sync.Pool }
 
-// Get implements [httputil.BufferPool].
 func (b *buffers) Get() []byte {
 	if p, ok := b.pool.Get().(*[]byte); ok {
 		return *p

@@ -15,7 +15,7 @@ import (
 
 const (
 	leafLife = 7 * 24 * time.Hour
-	// leafRenew is how long before its end a certificate is replaced.
+	// leafRenew is how long before its expiry a certificate is replaced.
 	leafRenew = 24 * time.Hour
 	maxLeaves = 512
 )
@@ -25,12 +25,12 @@ const (
 type Issuer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// leafKey is the key of all leaves: who has it can be any of them anyway.
+	// leafKey is the key of all leaf certificates.
 	leafKey *ecdsa.PrivateKey
 
 	mu sync.Mutex
-	// leaves are the certificates by name, and recent their names, the one
-	// used last in front.
+	// leaves are the elements of recent by name. The element that was used last is at
+	// the front. Both are guarded by mu.
 	leaves map[string]*list.Element
 	recent *list.List
 }
@@ -40,10 +40,10 @@ type leaf struct {
 	cert *tls.Certificate
 }
 
-// ParseIssuer reads what [Authority.NewIssuer] has written. It keeps no part
-// of text.
+// ParseIssuer decodes the result of [Authority.NewIssuer]. It retains no part of
+// text.
 func ParseIssuer(text []byte) (*Issuer, error) {
-	certs, key, err := parsePair(text)
+	cert, key, err := parsePair(text)
 	if err != nil {
 		return nil, fmt.Errorf("issuer of certificates: %w", err)
 	}
@@ -51,10 +51,10 @@ func ParseIssuer(text []byte) (*Issuer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("issuer of certificates: %w", err)
 	}
-	return &Issuer{cert: certs[0], key: key, leafKey: leafKey, leaves: map[string]*list.Element{}, recent: list.New()}, nil
+	return &Issuer{cert: cert, key: key, leafKey: leafKey, leaves: map[string]*list.Element{}, recent: list.New()}, nil
 }
 
-// certificate returns the one for a name, or an address in text.
+// certificate returns a certificate for a name or an IP address.
 func (i *Issuer) certificate(name string) (*tls.Certificate, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -76,23 +76,20 @@ func (i *Issuer) certificate(name string) (*tls.Certificate, error) {
 	return cert, nil
 }
 
-// forget drops a certificate. Preconditions: i.mu is held.
+// forget removes a certificate. Preconditions: i.mu is held.
 func (i *Issuer) forget(e *list.Element) {
 	delete(i.leaves, i.recent.Remove(e).(*leaf).name)
 }
 
 func (i *Issuer) issue(name string) (*tls.Certificate, error) {
-	t := template(name, leafLife)
-	if len(name) > 64 { // what a common name may have
+	t := template(name, leafLife, i.cert)
+	if len(name) > 64 { // the longest common name
 		t.Subject.CommonName = ""
 	}
 	if ip := net.ParseIP(name); ip != nil {
 		t.IPAddresses = []net.IP{ip}
 	} else {
 		t.DNSNames = []string{name}
-	}
-	if t.NotAfter.After(i.cert.NotAfter) {
-		t.NotAfter = i.cert.NotAfter
 	}
 	t.KeyUsage, t.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	der, err := x509.CreateCertificate(rand.Reader, t, i.cert, i.leafKey.Public(), i.key)

@@ -205,7 +205,6 @@ func newMaskedBody(src io.ReadCloser, ms *masks, s strainer, atEnd func()) *mask
 	return &maskedBody{src: src, ms: ms, strainer: s, atEnd: atEnd}
 }
 
-// Read implements [io.Reader].
 func (b *maskedBody) Read(p []byte) (int, error) {
 	for len(b.out) == 0 {
 		if b.err != nil {

@@ -22,26 +22,24 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	// conn is c.Conn; closing it ends the session.
-	conn *watched
-	// host is what the connection is to, a name or an address. Over TLS only
-	// requests to it are taken.
+	conn *notifyConn
+	// host is the name or address that the connection is for. Over TLS, requests to
+	// other hosts are refused.
 	host string
 
-	// handlers counts the requests under way; begin adds to it.
+	// handlers counts the requests in progress; begin adds to it.
 	handlers sync.WaitGroup
 
-	mu sync.Mutex
-	// ended says that no further request begins. Guarded by mu.
+	mu sync.Mutex // guards the fields below
+	// ended means that no further request may begin.
 	ended bool
-	// transport is made for the first request, which tells the version of
-	// HTTP. Guarded by mu.
+	// transport is created for the first request, which determines the version of HTTP.
 	transport *http.Transport
-	// idle says that the client's connection, of HTTP/1, is between requests,
-	// upstreams counts connections to the host, and left says that the host
-	// has closed the last. Guarded by mu.
+	// idle means that the client's HTTP/1 connection is between requests. upstreams
+	// counts the connections to the host; closed means that one was open and ended.
 	idle      bool
 	upstreams int
-	left      bool
+	closed    bool
 }
 
 func newSession(ctx context.Context, x *Interceptor, c *egress.Intercepted) *session {
@@ -50,12 +48,12 @@ func newSession(ctx context.Context, x *Interceptor, c *egress.Intercepted) *ses
 		s.host = c.Destination.Addr().Unmap().String()
 	}
 	s.ctx, s.cancel = context.WithCancel(ctx)
-	s.conn = &watched{Conn: c.Conn, closed: s.cancel}
+	s.conn = &notifyConn{Conn: c.Conn, onClose: s.cancel}
 	context.AfterFunc(s.ctx, func() { s.conn.Close() })
 	return s
 }
 
-// end closes what the session has opened and waits for its requests.
+// end closes the session's connections and waits for its requests.
 func (s *session) end() {
 	s.cancel()
 	s.mu.Lock()
@@ -70,8 +68,8 @@ func (s *session) end() {
 	}
 }
 
-// begin counts a request in, unless the session is over: the server may read
-// one from a connection as it is closed.
+// begin registers a request, unless the session has ended: the server may read a
+// request from a connection that is being closed.
 func (s *session) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,18 +80,18 @@ func (s *session) begin() bool {
 	return true
 }
 
-// serveHTTP gives a connection to the server and waits until it is closed.
+// serveHTTP passes a connection to the server and waits until it is closed.
 func (s *session) serveHTTP(conn net.Conn) error {
 	s.x.sessions.Store(conn, s)
 	defer s.x.sessions.Delete(conn)
-	if !s.x.conns.hand(conn) {
+	if !s.x.conns.pass(conn) {
 		return net.ErrClosed
 	}
 	<-s.ctx.Done()
 	return nil
 }
 
-// connContext gives requests their session, and ends them with it.
+// connContext returns a context for requests that holds their session and ends with it.
 func (x *Interceptor) connContext(ctx context.Context, conn net.Conn) context.Context {
 	found, ok := x.sessions.Load(conn)
 	if !ok {
@@ -107,12 +105,12 @@ func (x *Interceptor) connContext(ctx context.Context, conn net.Conn) context.Co
 
 type sessionKey struct{}
 
-// connState follows a connection of HTTP/1 between requests: when the host
-// has closed its end, the sandbox's is closed too, as it would see it without
-// us. Otherwise its next request, which may not be repeatable, would fail.
+// connState closes the sandbox's HTTP/1 connection between requests when the host has
+// closed its own, as the sandbox would see it without the gateway. Otherwise the
+// sandbox's next request, which may not be repeatable, would fail.
 //
-// HTTP/2 is left alone: its connections do not stand for the host's, and the
-// server calls one idle before its last frames are written.
+// HTTP/2 connections are left alone: they do not correspond to connections to the host,
+// and the server reports them as idle before their last frames are written.
 func (x *Interceptor) connState(conn net.Conn, state http.ConnState) {
 	if c, ok := conn.(*tls.Conn); ok && c.ConnectionState().NegotiatedProtocol == "h2" {
 		return
@@ -125,25 +123,25 @@ func (x *Interceptor) connState(conn net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle = state == http.StateIdle
-	s.follow()
+	s.closeIfStale()
 }
 
-// follow closes the sandbox's connection if it idles and the host's is closed.
-// Preconditions: s.mu is held.
-func (s *session) follow() {
-	if s.c.TLS && s.idle && s.left && s.upstreams == 0 {
+// closeIfStale closes the sandbox's connection if it is idle and the host has closed
+// its own. Preconditions: s.mu is held.
+func (s *session) closeIfStale() {
+	if s.c.TLS && s.idle && s.closed && s.upstreams == 0 {
 		s.cancel()
 	}
 }
 
-// transportFor returns the way to the host for a client's version of HTTP.
+// transportFor returns the transport to the host for a client's version of HTTP.
 func (s *session) transportFor(r *http.Request) *http.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.transport != nil {
 		return s.transport
 	}
-	two := r.ProtoMajor == 2
+	http2 := r.ProtoMajor == 2
 	s.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			host, _, err := net.SplitHostPort(addr)
@@ -153,14 +151,14 @@ func (s *session) transportFor(r *http.Request) *http.Transport {
 			return s.dial(ctx, host)
 		},
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			if two {
+			if http2 {
 				return s.dialTLS(ctx, "h2", "http/1.1")
 			}
 			return s.dialTLS(ctx, "http/1.1")
 		},
-		// What the client speaks, the host is spoken to in, where it can: an
-		// upgrade needs HTTP/1, and gRPC needs HTTP/2.
-		Protocols:              protocols(!two || s.c.TLS, two && s.c.TLS, two && !s.c.TLS),
+		// The host gets the client's version where it supports that: an upgrade needs
+		// HTTP/1, and gRPC needs HTTP/2.
+		Protocols:              protocols(!http2 || s.c.TLS, http2 && s.c.TLS, http2 && !s.c.TLS),
 		DisableCompression:     true,
 		MaxConnsPerHost:        maxStreams,
 		MaxIdleConnsPerHost:    16,
@@ -170,16 +168,16 @@ func (s *session) transportFor(r *http.Request) *http.Transport {
 		HTTP2: &http.HTTP2Config{
 			MaxReceiveBufferPerStream:     streamBuffer,
 			MaxReceiveBufferPerConnection: connectionBuffer,
-			// The table would keep values for as long as the connection lasts.
+			// The table would retain values for as long as the connection lasts.
 			MaxEncoderHeaderTableSize: 1,
 		},
 	}
 	return s.transport
 }
 
-// dial opens a connection to a host as the policy says.
+// dial opens a connection to a host if the network policy allows it.
 func (s *session) dial(ctx context.Context, host string) (net.Conn, error) {
-	// The transport may dial on after the request that it dialled for.
+	// The transport may go on dialling after the request has ended.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
@@ -190,18 +188,17 @@ func (s *session) dial(ctx context.Context, host string) (net.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.upstreams++
-	s.left = false
-	return &watched{Conn: conn, closed: func() {
+	s.closed = false
+	return &notifyConn{Conn: conn, onClose: func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.upstreams--
-		s.left = true
-		s.follow()
+		s.closed = true
+		s.closeIfStale()
 	}}, nil
 }
 
-// dialTLS opens a connection to the session's host and verifies that it is
-// the host.
+// dialTLS opens a TLS connection to the session's host and verifies its certificate.
 func (s *session) dialTLS(ctx context.Context, alpn ...string) (*tls.Conn, error) {
 	roots, err := s.x.roots()
 	if err != nil {
@@ -224,39 +221,38 @@ func (s *session) dialTLS(ctx context.Context, alpn ...string) (*tls.Conn, error
 	return conn, nil
 }
 
-// dialError is of a host that cannot be reached, or may not be.
-type dialError struct{ cause error }
+// dialError means that a host cannot be reached, or that the policy forbids it.
+type dialError struct{ error }
 
-func (e *dialError) Error() string { return e.cause.Error() }
-func (e *dialError) Unwrap() error { return e.cause }
+func (e *dialError) Unwrap() error { return e.error }
 
-// trustError is of a host that cannot prove that it is the host.
-type trustError struct{ cause error }
+// trustError means that the certificate of a host cannot be verified.
+type trustError struct{ error }
 
-func (e *trustError) Error() string { return e.cause.Error() }
-func (e *trustError) Unwrap() error { return e.cause }
+func (e *trustError) Unwrap() error { return e.error }
 
-// watched is a connection that tells when it is closed here.
-type watched struct {
+// notifyConn is a connection that calls onClose when it is closed on this side.
+type notifyConn struct {
 	net.Conn
-	once   sync.Once
-	closed func()
+	once    sync.Once
+	onClose func()
 }
 
-// Close implements [net.Conn].
-func (w *watched) Close() error {
-	err := w.Conn.Close()
-	w.once.Do(w.closed)
+func (c *notifyConn) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(c.onClose)
 	return err
 }
 
-// CloseWrite ends the direction out, if the connection can do that.
-func (w *watched) CloseWrite() error {
-	if c, ok := w.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
+func (c *notifyConn) CloseWrite() error { return closeWrite(c.Conn) }
+
+// closeWrite closes the sending direction of a connection that can do that.
+func closeWrite(c net.Conn) error {
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
 	}
 	return nil
 }
 
-// normalName returns a host's name in the form in which names are compared.
+// normalName normalizes a host's name for comparison.
 func normalName(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }

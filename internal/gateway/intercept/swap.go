@@ -167,7 +167,6 @@ type wipedBody struct {
 
 func newWipedBody(data []byte) *wipedBody { return &wipedBody{data: data, r: bytes.NewReader(data)} }
 
-// Read implements [io.Reader].
 func (b *wipedBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

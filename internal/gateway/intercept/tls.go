@@ -9,16 +9,18 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
-// maxHello bounds a ClientHello with its records.
+// maxHello bounds a ClientHello with its record headers, in bytes.
 const maxHello = 64 << 10
 
-// serveTLS ends the sandbox's TLS and serves what is in it.
+// serveTLS terminates the sandbox's TLS and serves the protocol inside.
 func (s *session) serveTLS() error {
-	// For all until the client has spoken inside of TLS.
+	// The deadline covers everything until the client has sent data inside of TLS.
 	if err := s.conn.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
@@ -29,7 +31,7 @@ func (s *session) serveTLS() error {
 	if name := normalName(hello.name); name != normalName(s.c.Name) {
 		return fmt.Errorf("the ClientHello names %q, the connection was judged as %q", name, s.c.Name)
 	}
-	replayed := &replay{Conn: s.conn, first: raw}
+	replayed := &replayConn{Conn: s.conn, first: raw}
 	if !hello.mayBeHTTP() {
 		if len(s.x.bindings.Load().of(s.host)) > 0 {
 			return fmt.Errorf("the client offers no HTTP in TLS (%q), and a secret is for %s", hello.alpn, s.host)
@@ -58,27 +60,26 @@ func (s *session) serveTLS() error {
 	return s.serveUnknown(conn)
 }
 
-// hello is what matters of a ClientHello.
+// hello holds the relevant fields of a ClientHello.
 type hello struct {
 	name string
 	alpn []string
 }
 
-// mayBeHTTP tells whether the client may speak HTTP: one that offers nothing
-// may.
+// mayBeHTTP reports whether the client may speak HTTP: it offers HTTP, or no protocol
+// at all.
 func (h hello) mayBeHTTP() bool {
 	return len(h.alpn) == 0 || slices.Contains(h.alpn, "h2") || slices.Contains(h.alpn, "http/1.1")
 }
 
 var errHelloRead = errors.New("hello read")
 
-// readHello reads a ClientHello, and returns with it all bytes that it has
-// read.
+// readHello reads a ClientHello and returns it with all bytes that were read.
 func readHello(conn net.Conn) (hello, []byte, error) {
 	var h *hello
 	var raw bytes.Buffer
-	// The standard library parses it: whoever ends the TLS must not see
-	// another name than whoever judged it.
+	// The standard library parses it, as it does in the handshake later: both must see
+	// the same name.
 	r := io.TeeReader(io.LimitReader(conn, maxHello), &raw)
 	err := tls.Server(readOnly{r: r}, &tls.Config{
 		GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -92,7 +93,7 @@ func readHello(conn net.Conn) (hello, []byte, error) {
 	return *h, raw.Bytes(), nil
 }
 
-// readOnly is a connection that swallows what is written.
+// readOnly is a connection that discards writes.
 type readOnly struct {
 	net.Conn // nil: nothing else is called
 	r        io.Reader
@@ -105,14 +106,22 @@ func (c readOnly) SetDeadline(time.Time) error      { return nil }
 func (c readOnly) SetReadDeadline(time.Time) error  { return nil }
 func (c readOnly) SetWriteDeadline(time.Time) error { return nil }
 
-// replay is a connection whose first bytes were read already.
-type replay struct {
+// replayConn is a connection whose first bytes were already read.
+type replayConn struct {
 	net.Conn
 	first []byte
+	// pending, if not nil, delivers first: another goroutine is still reading it.
+	pending <-chan sniffed
 }
 
-// Read implements [io.Reader].
-func (c *replay) Read(p []byte) (int, error) {
+func (c *replayConn) Read(p []byte) (int, error) {
+	if c.pending != nil {
+		got := <-c.pending
+		c.pending, c.first = nil, got.first
+		if len(got.first) == 0 && got.err != nil {
+			return 0, got.err
+		}
+	}
 	if len(c.first) > 0 {
 		n := copy(p, c.first)
 		if c.first = c.first[n:]; len(c.first) == 0 {
@@ -123,16 +132,10 @@ func (c *replay) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// CloseWrite ends the direction out, if the connection can do that.
-func (c *replay) CloseWrite() error {
-	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	return nil
-}
+func (c *replayConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// passThrough connects the client to the host as it is.
-func (s *session) passThrough(client *replay) error {
+// passThrough connects the client to the host without terminating TLS.
+func (s *session) passThrough(client *replayConn) error {
 	if err := s.conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
@@ -140,60 +143,60 @@ func (s *session) passThrough(client *replay) error {
 	if err != nil {
 		return err
 	}
-	s.carry(client, host)
+	s.relay(client, host)
 	return nil
 }
 
-// serveUnknown serves a client that did not say what it will speak in TLS. It
-// may speak HTTP, or something else, or wait for the host to speak first.
+// serveUnknown serves a client that negotiated no protocol in TLS. It may send HTTP or
+// something else, or wait for the host to send first.
 func (s *session) serveUnknown(client *tls.Conn) error {
-	spoke := make(chan sniffed, 1)
-	go func() { spoke <- sniff(client) }()
+	fromClient := make(chan sniffed, 1)
+	go func() { fromClient <- sniff(client) }()
 	timer := time.NewTimer(quiet)
 	defer timer.Stop()
 	select {
-	case said := <-spoke:
-		return s.serveSniffed(client, said)
+	case got := <-fromClient:
+		return s.serveSniffed(client, got)
 	case <-timer.C:
 	}
 	host, err := s.dialTLS(s.ctx)
 	if err != nil {
 		s.cancel()
-		<-spoke
+		<-fromClient
 		return err
 	}
-	answered := make(chan sniffed, 1)
+	fromHost := make(chan sniffed, 1)
 	go func() {
 		b := make([]byte, 4096)
 		n, err := host.Read(b)
-		answered <- sniffed{first: b[:n], err: err}
+		fromHost <- sniffed{first: b[:n], err: err}
 	}()
 	select {
-	case said := <-spoke:
-		if said.http || said.err != nil {
+	case got := <-fromClient:
+		if got.http || got.err != nil {
 			host.Close()
-			<-answered
-			return s.serveSniffed(client, said)
+			<-fromHost
+			return s.serveSniffed(client, got)
 		}
-		s.tunnel(&replay{client, said.first}, &late{Conn: host, first: answered})
-	case said := <-answered:
-		if said.err != nil {
+		s.tunnel(&replayConn{Conn: client, first: got.first}, &replayConn{Conn: host, pending: fromHost})
+	case got := <-fromHost:
+		if got.err != nil {
 			host.Close()
 			s.cancel()
-			<-spoke
+			<-fromClient
 			return nil
 		}
-		s.tunnel(&late{Conn: client, first: spoke}, &replay{host, said.first})
+		s.tunnel(&replayConn{Conn: client, pending: fromClient}, &replayConn{Conn: host, first: got.first})
 	}
 	return nil
 }
 
-func (s *session) serveSniffed(client *tls.Conn, said sniffed) error {
-	if said.err != nil {
-		return nil // the client went away
+func (s *session) serveSniffed(client *tls.Conn, got sniffed) error {
+	if got.err != nil {
+		return nil // the client disconnected
 	}
-	conn := &replay{client, said.first}
-	if said.http {
+	conn := &replayConn{Conn: client, first: got.first}
+	if got.http {
 		if err := s.conn.SetDeadline(time.Time{}); err != nil {
 			return err
 		}
@@ -207,21 +210,21 @@ func (s *session) serveSniffed(client *tls.Conn, said sniffed) error {
 	return nil
 }
 
-// tunnel carries bytes between two ends of TLS.
+// tunnel relays the bytes of an unknown protocol between two TLS connections.
 func (s *session) tunnel(client, host net.Conn) {
 	_ = s.conn.SetDeadline(time.Time{})
-	s.carry(client, host)
+	s.relay(client, host)
 }
 
-// carry copies bytes both ways until both have ended, or one fails.
-func (s *session) carry(client, host net.Conn) {
+// relay copies bytes in both directions until both have ended, or one fails.
+func (s *session) relay(client, host net.Conn) {
 	stop := context.AfterFunc(s.ctx, func() { host.Close() })
 	defer stop()
 	var wg sync.WaitGroup
 	pass := func(to, from net.Conn) {
 		_, err := io.Copy(to, from)
-		if w, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
-			err = w.CloseWrite()
+		if err == nil {
+			err = closeWrite(to)
 		}
 		if err != nil {
 			to.Close()
@@ -235,43 +238,11 @@ func (s *session) carry(client, host net.Conn) {
 	host.Close()
 }
 
-// sniffed is what one side has said first.
+// sniffed is the first data from one side of a connection.
 type sniffed struct {
 	first []byte
 	http  bool
 	err   error
-}
-
-// late is a connection whose first bytes somebody else is still reading.
-type late struct {
-	net.Conn
-	first <-chan sniffed
-	rest  []byte
-}
-
-// Read implements [io.Reader].
-func (c *late) Read(p []byte) (int, error) {
-	if c.first != nil {
-		said := <-c.first
-		c.first, c.rest = nil, said.first
-		if len(said.first) == 0 && said.err != nil {
-			return 0, said.err
-		}
-	}
-	if len(c.rest) > 0 {
-		n := copy(p, c.rest)
-		c.rest = c.rest[n:]
-		return n, nil
-	}
-	return c.Conn.Read(p)
-}
-
-// CloseWrite ends the direction out.
-func (c *late) CloseWrite() error {
-	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	return nil
 }
 
 // sniff reads until it is clear whether a client speaks HTTP.
@@ -290,10 +261,10 @@ func sniff(conn net.Conn) sniffed {
 	}
 }
 
-// looksLikeHTTP tells whether what a client has sent is the beginning of an
-// HTTP request, once that can be told. In doubt it is: the server then refuses
-// what it cannot parse, and nothing that a lenient host takes for a request
-// passes unread.
+// looksLikeHTTP reports whether the data from a client is the beginning of an HTTP
+// request, once that can be decided. In case of doubt it is: the server then refuses
+// data that it cannot parse, so that nothing that a lenient host would accept as a
+// request passes unchecked.
 func looksLikeHTTP(b []byte) (is, decided bool) {
 	trimmed := bytes.TrimLeft(b, "\r\n\t ")
 	if len(trimmed) < len(b) {
@@ -301,7 +272,7 @@ func looksLikeHTTP(b []byte) (is, decided bool) {
 	}
 	i := bytes.IndexFunc(b, func(r rune) bool { return !isTokenChar(r) })
 	if i < 0 {
-		return false, len(b) > 64 // a long word is no method
+		return false, len(b) > 64 // no method is that long
 	}
 	if i == 0 || b[i] != ' ' && b[i] != '\t' {
 		return false, true
@@ -318,21 +289,13 @@ func looksLikeHTTP(b []byte) (is, decided bool) {
 		if n == len(scheme) {
 			return true, true
 		}
-		return false, false // wait for the rest of it
+		return false, false // more is needed
 	}
-	// A request's target that is none of these, such as "GET host/path".
-	return bytes.Contains(bytes.ToUpper(firstLine(target)), []byte(" HTTP/")), bytes.ContainsRune(target, '\n') || len(target) > 8<<10
-}
-
-func firstLine(b []byte) []byte {
-	line, _, _ := bytes.Cut(b, []byte("\n"))
-	return line
+	// Any other target, such as in "GET host/path".
+	line, _, whole := bytes.Cut(target, []byte("\n"))
+	return bytes.Contains(bytes.ToUpper(line), []byte(" HTTP/")), whole || len(target) > 8<<10
 }
 
 func isTokenChar(r rune) bool {
-	switch {
-	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
-		return true
-	}
-	return r < 0x80 && bytes.ContainsRune([]byte("!#$%&'*+-.^_`|~"), r)
+	return r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
 }
