@@ -28,23 +28,23 @@ const (
 type exchange struct {
 	s     *session
 	start time.Time
-	// host is what the request is for. Method and path are for the log.
+	// host is the host that the request is for. method and path are for the log.
 	host, method, path string
 	bs                 *bindings
-	// forHost are the bindings for the host, if the way there is TLS, and
-	// found those whose placeholder is in the request.
+	// forHost are the bindings for the host if the request is over TLS; found are those
+	// whose placeholder is in the request.
 	forHost []*binding
 	found   []finding
-	// lent are values that stay until the exchange is over.
-	lent []*held
-	// body is the request's body if it was read to look into it, and took what
-	// it has of the interceptor's budget.
-	body []byte
-	read bool
-	took int64
+	// values are in use until the exchange is over.
+	values []*secretValue
+	// body is the request's body if read is set. reserved is the part of the
+	// interceptor's budget for bodies that the exchange has acquired.
+	body     []byte
+	read     bool
+	reserved int64
 
 	status   int
-	failed   *answer // the gateway's own, for want of the host's
+	failed   *answer // sent in place of the host's response
 	recorded bool
 }
 
@@ -61,48 +61,48 @@ func (x *Interceptor) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		answerConnect.write(w)
 		return
 	}
-	if r.URL.Opaque != "" { // "https:evil.example/": who knows who reads it how
+	if r.URL.Opaque != "" { // such as "https:evil.example/", which servers interpret differently
 		answerTarget.write(w)
 		return
 	}
-	if r.Host == "" { // in HTTP/1.0, and then there is no doubt
+	if r.Host == "" { // in HTTP/1.0
 		r.Host = s.host
 	}
 	host := requestHost(r)
 	e := &exchange{s: s, start: time.Now(), host: host, method: clip.Valid(r.Method, maxLoggedMethod), path: clip.Valid(r.URL.EscapedPath(), maxLoggedPath)}
 	if s.c.TLS && host != s.host {
 		a := misdirected(clip.Valid(r.Host, maxLoggedHost), s.host)
-		e.misdirect(a)
+		e.recordMisdirected(a)
 		a.write(w)
 		return
 	}
-	e.borrow(x)
-	defer e.giveBack()
-	defer func() { x.bodies.Release(e.took) }()
-	if a := e.judge(r); a != nil {
+	e.loadBindings(x)
+	defer e.releaseValues()
+	defer func() { x.bodies.Release(e.reserved) }()
+	if a := e.check(r); a != nil {
 		a.write(w)
 		return
 	}
 	if !e.mayUpgrade(r.Header.Get("Upgrade")) {
 		r.Header.Del("Upgrade")
 	}
-	defer e.record() // also of a response that was cut
+	defer e.record() // even if the response is aborted
 	x.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e)))
 }
 
-// mayUpgrade tells whether a request may ask for another protocol. It may not
-// be HTTP again, whose requests nobody would judge. Where there is something to
-// hide it can only be a WebSocket, whose messages have an end that can be seen.
+// mayUpgrade reports whether a request may ask for a protocol. It must not be HTTP,
+// whose requests would not be checked. If values must be masked, it can only be a
+// WebSocket, whose messages have a visible end.
 func (e *exchange) mayUpgrade(protocol string) bool {
 	protocol = strings.ToLower(protocol)
-	if e.hides() {
+	if e.mustMask() {
 		return protocol == "websocket"
 	}
 	return !strings.Contains(protocol, "h2") && !strings.Contains(protocol, "http") && !strings.Contains(protocol, "tls")
 }
 
-// requestHost returns the host that a request is for, in the form in which
-// names are compared; an address without brackets.
+// requestHost returns the normalized host that a request is for; an address has no
+// brackets.
 func requestHost(r *http.Request) string {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -113,55 +113,55 @@ func requestHost(r *http.Request) string {
 	return normalName(host)
 }
 
-// borrow takes the bindings of now, with the values for the host.
-func (e *exchange) borrow(x *Interceptor) {
+// loadBindings loads the current bindings and acquires the values for the host.
+func (e *exchange) loadBindings(x *Interceptor) {
 	for {
 		e.bs, e.forHost = x.bindings.Load(), nil
 		if e.s.c.TLS {
 			e.forHost = e.bs.of(e.host)
 		}
-		if e.lendAll() {
+		if e.acquireValues() {
 			return
 		}
-		e.giveBack() // they were replaced meanwhile
+		e.releaseValues() // the bindings were replaced meanwhile
 	}
 }
 
-func (e *exchange) lendAll() bool {
+func (e *exchange) acquireValues() bool {
 	for _, b := range e.forHost {
-		if b.held == nil {
+		if b.value == nil {
 			continue
 		}
-		if !b.held.lend() {
+		if !b.value.acquire() {
 			return false
 		}
-		e.lent = append(e.lent, b.held)
+		e.values = append(e.values, b.value)
 	}
 	return true
 }
 
-func (e *exchange) giveBack() {
-	for _, h := range e.lent {
-		h.giveBack()
+func (e *exchange) releaseValues() {
+	for _, v := range e.values {
+		v.release()
 	}
-	e.lent = nil
+	e.values = nil
 }
 
-// judge looks for placeholders and returns an answer if the request is not to
-// go on.
-func (e *exchange) judge(r *http.Request) *answer {
+// check looks for placeholders, and returns an answer if the request must not be
+// forwarded.
+func (e *exchange) check(r *http.Request) *answer {
 	e.found = e.bs.find(r)
 	a := e.readBody(r)
 	for i := 0; a == nil && i < len(e.found); i++ {
-		a = e.judgeFinding(e.found[i])
+		a = e.checkFinding(e.found[i])
 	}
 	if a != nil {
-		e.refuse(*a)
+		e.recordRefused(*a)
 	}
 	return a
 }
 
-func (e *exchange) judgeFinding(f finding) *answer {
+func (e *exchange) checkFinding(f finding) *answer {
 	var a answer
 	block := e.bs.placeholders == sandbox.PlaceholderBlock
 	switch {
@@ -174,7 +174,7 @@ func (e *exchange) judgeFinding(f finding) *answer {
 		return nil
 	case !e.s.c.TLS && block:
 		a = credentialAnswer(http.StatusForbidden, "credential_needs_tls", f.Secret, "it is sent over TLS only: use https")
-	case e.s.c.TLS && f.held == nil:
+	case e.s.c.TLS && f.value == nil:
 		a = credentialAnswer(http.StatusServiceUnavailable, "credential_unavailable", f.Secret, "its value is not there; rotate the secret, or start the sandbox again")
 	default:
 		return nil
@@ -184,7 +184,7 @@ func (e *exchange) judgeFinding(f finding) *answer {
 
 // readBody reads the request's body if a placeholder in it would be replaced.
 func (e *exchange) readBody(r *http.Request) *answer {
-	wanted := func(b *binding) bool { return b.Auth.Body && b.held != nil }
+	wanted := func(b *binding) bool { return b.Auth.Body && b.value != nil }
 	kind := r.Header.Get("Content-Type")
 	if !slices.ContainsFunc(e.forHost, wanted) || r.Body == nil || r.Body == http.NoBody || r.Header.Get("Content-Encoding") != "" ||
 		r.Header.Get("Upgrade") != "" || strings.HasPrefix(kind, "application/grpc") || r.ContentLength > sandbox.MaxSecretBody {
@@ -197,7 +197,7 @@ func (e *exchange) readBody(r *http.Request) *answer {
 	if err := e.s.x.bodies.Acquire(r.Context(), need); err != nil {
 		return &answer{http.StatusServiceUnavailable, "busy", "too many requests with bodies at once"}
 	}
-	e.took = need
+	e.reserved = need
 	body, err := io.ReadAll(io.LimitReader(r.Body, sandbox.MaxSecretBody+1))
 	if err != nil {
 		return &answer{http.StatusBadRequest, "body_unreadable", "the request's body ended early"}
@@ -208,8 +208,7 @@ func (e *exchange) readBody(r *http.Request) *answer {
 			continue
 		}
 		if !whole {
-			a := answerTooLong
-			return &a
+			return &answerTooLong
 		}
 		i := slices.IndexFunc(e.found, func(f finding) bool { return f.binding == b })
 		if i < 0 {
@@ -229,8 +228,8 @@ func (e *exchange) readBody(r *http.Request) *answer {
 	return nil
 }
 
-// rewrite makes the request to the host of the sandbox's. It is the same but
-// for what is between two hops.
+// rewrite makes the request to the host from the sandbox's request. Only hop-by-hop
+// fields differ.
 func rewrite(p *httputil.ProxyRequest) {
 	e, _ := p.In.Context().Value(exchangeKey{}).(*exchange)
 	out, in := p.Out, p.In
@@ -240,43 +239,50 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 	out.URL.Host = net.JoinHostPort(e.host, strconv.Itoa(int(e.s.c.Destination.Port())))
 	out.Host = in.Host
-	out.Trailer = in.Trailer // the map that is filled when the body has ended
-	// The proxy takes these away, which other proxies have written.
+	out.Trailer = in.Trailer // the map is filled when the body has ended
+	// The proxy has removed these, which may come from a proxy in the sandbox.
 	out.URL.RawQuery = in.URL.RawQuery
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := in.Header[name]; ok {
 			out.Header[name] = slices.Clone(v)
 		}
 	}
-	if e.hides() {
+	if e.mustMask() {
 		out.Header.Set("Accept-Encoding", "identity")
 		out.Header.Del("Sec-Websocket-Extensions") // which may compress
 		out.Header.Del("Grpc-Accept-Encoding")
 	}
 }
 
-// hides tells whether there is something to hide in the response.
-func (e *exchange) hides() bool { return len(e.lent) > 0 }
+// mustMask reports whether values must be masked in the response.
+func (e *exchange) mustMask() bool { return len(e.values) > 0 }
 
-// upstream sends requests to hosts. Values are in them from here on only.
-type upstream struct{ x *Interceptor }
+// upstream sends requests to hosts. It puts the values into them.
+type upstream struct{}
 
-// RoundTrip implements [http.RoundTripper]. The request is its own.
+// RoundTrip changes the request, which the proxy has made for it.
 func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	e, _ := r.Context().Value(exchangeKey{}).(*exchange)
 	transport := e.s.transportFor(r)
-	if !e.hides() {
+	if !e.mustMask() {
 		if e.read {
 			setBody(r, bytes.Clone(e.body))
 		}
 		res, err := transport.RoundTrip(r)
-		return e.finish(res, err)
+		if err != nil {
+			return nil, err
+		}
+		e.received(res)
+		return res, nil
 	}
 	swapped := slices.DeleteFunc(slices.Clone(e.found), func(f finding) bool { return !slices.Contains(e.forHost, f.binding) })
 	err := swap(r, swapped)
 	ms := masksOf(e.forHost)
 	if err == nil && e.read {
-		err = e.swapBody(r, swapped)
+		var body []byte
+		if body, err = swapBody(e.body, r.Header.Get("Content-Type"), swapped); err == nil {
+			setBody(r, body)
+		}
 	}
 	if err != nil {
 		ms.release()
@@ -288,26 +294,15 @@ func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := transport.RoundTrip(r)
 	if err != nil {
 		ms.release()
-		return e.finish(nil, err)
+		return nil, err
 	}
 	ms.header(res.Header)
-	res.Body = newMaskedBody(res.Body, ms, strainerFor(r, res, ms), func() { ms.header(res.Trailer) })
-	return e.finish(res, nil)
+	res.Body = newMaskedBody(res.Body, ms, filterFor(r, res, ms), func() { ms.header(res.Trailer) })
+	e.received(res)
+	return res, nil
 }
 
-func (e *exchange) swapBody(r *http.Request, swapped []finding) error {
-	body, err := swapBody(e.body, r.Header.Get("Content-Type"), swapped)
-	if err != nil {
-		return err
-	}
-	if body == nil {
-		body = bytes.Clone(e.body)
-	}
-	setBody(r, body)
-	return nil
-}
-
-// setBody gives a request a body that was read, and wipes it afterwards.
+// setBody sets the body of a request. It is wiped when the body is closed.
 func setBody(r *http.Request, body []byte) {
 	r.Body, r.ContentLength, r.TransferEncoding = newWipedBody(body), int64(len(body)), nil
 	if len(body) == 0 {
@@ -315,20 +310,16 @@ func setBody(r *http.Request, body []byte) {
 	}
 }
 
-// finish notes the host's answer.
-func (e *exchange) finish(res *http.Response, err error) (*http.Response, error) {
-	if err != nil {
-		return nil, err
-	}
+// received notes the status of the host's response.
+func (e *exchange) received(res *http.Response) {
 	e.status = res.StatusCode
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		e.record() // what comes may last
+		e.record() // now, since the connection may last
 	}
-	return res, nil
 }
 
-// endWithHost ends the sandbox's connection after a response after which the
-// host ends its own.
+// endWithHost closes the sandbox's connection after a response with which the host
+// closes its own.
 func endWithHost(res *http.Response) error {
 	if res.Close && res.StatusCode != http.StatusSwitchingProtocols && res.Request.ProtoMajor == 1 {
 		res.Header.Set("Connection", "close")
@@ -336,7 +327,7 @@ func endWithHost(res *http.Response) error {
 	return nil
 }
 
-// answerFailure answers for a host that did not.
+// answerFailure answers a request that could not be forwarded.
 func answerFailure(w http.ResponseWriter, r *http.Request, err error) {
 	e, _ := r.Context().Value(exchangeKey{}).(*exchange)
 	a := failure(e.host, err)
@@ -344,8 +335,8 @@ func answerFailure(w http.ResponseWriter, r *http.Request, err error) {
 	a.write(w)
 }
 
-// refuse records a request that the gateway does not send.
-func (e *exchange) refuse(a answer) {
+// recordRefused records a request that the gateway does not send.
+func (e *exchange) recordRefused(a answer) {
 	for _, f := range e.found {
 		ev := e.event(f)
 		ev.Verdict, ev.Status, ev.Reason = sandbox.NetworkBlocked, a.status, a.message
@@ -353,8 +344,8 @@ func (e *exchange) refuse(a answer) {
 	}
 }
 
-// misdirect records a request that is for another host than its connection.
-func (e *exchange) misdirect(a answer) {
+// recordMisdirected records a request for another host than that of its connection.
+func (e *exchange) recordMisdirected(a answer) {
 	ev := e.event(finding{binding: &binding{}})
 	ev.Host = clip.Valid(e.host, maxLoggedHost)
 	ev.Verdict, ev.Match, ev.Rule = sandbox.NetworkBlocked, sandbox.MatchDomain, ""
@@ -362,7 +353,7 @@ func (e *exchange) misdirect(a answer) {
 	e.s.c.Record(ev)
 }
 
-// record tells of a request with placeholders that was sent.
+// record records a request with placeholders that was sent.
 func (e *exchange) record() {
 	if e.recorded {
 		return
@@ -370,7 +361,7 @@ func (e *exchange) record() {
 	e.recorded = true
 	for _, f := range e.found {
 		ev := e.event(f)
-		ev.Verdict, ev.Status, ev.Reason = sandbox.NetworkAllowed, e.status, e.left(f)
+		ev.Verdict, ev.Status, ev.Reason = sandbox.NetworkAllowed, e.status, e.unreplaced(f)
 		if e.failed != nil {
 			ev.Verdict, ev.Reason = sandbox.NetworkFailed, e.failed.message
 			if e.failed.status < 500 {
@@ -381,15 +372,15 @@ func (e *exchange) record() {
 	}
 }
 
-// left says why a placeholder was left as it is, or "" if it was not.
-func (e *exchange) left(f finding) string {
+// unreplaced says why a placeholder was not replaced, or "" if it was.
+func (e *exchange) unreplaced(f finding) string {
 	switch {
 	case !f.isFor(e.host):
 		return "the placeholder was sent as it is: the secret is not for this host"
 	case !e.s.c.TLS:
 		return "the placeholder was sent as it is: the secret is sent over TLS only"
 	case f.at&(inHeader|inQuery|inBody) == 0:
-		return "the placeholder was sent as it is: it is " + f.at.words() + ", where this secret is not put"
+		return "the placeholder was sent as it is: it is " + f.at.String() + ", where this secret is not put"
 	}
 	return ""
 }

@@ -616,7 +616,7 @@ func TestOldHost(t *testing.T) {
 // What the server says of panics is passed on, but for their values.
 func TestPanicsAreTold(t *testing.T) {
 	var out strings.Builder
-	p := panics{slog.New(slog.NewTextHandler(&out, nil))}
+	p := panicLog{slog.New(slog.NewTextHandler(&out, nil))}
 	l := log.New(p, "", 0)
 	l.Printf("http: TLS handshake error from %s", value)
 	l.Printf("http: panic serving x: %s\ngoroutine 1 [running]:\nmain.f()", value)

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// strainerFor returns what passes on the body of a response: the messages of
-// WebSockets and gRPC end where they say, any other body where it ends.
-func strainerFor(r *http.Request, res *http.Response, ms *masks) strainer {
+// filterFor returns the filter for the body of a response. It masks every message of a
+// WebSocket or of gRPC as a text of its own, any other body as one text.
+func filterFor(r *http.Request, res *http.Response, ms *masks) filter {
 	grpc := func(h http.Header) bool {
 		kind := h.Get("Content-Type")
 		return strings.HasPrefix(kind, "application/grpc") && !strings.HasPrefix(kind, "application/grpc-web")
 	}
 	switch {
 	case res.StatusCode == http.StatusSwitchingProtocols:
-		return &frames{v: newVeil(ms), single: newVeil(ms)}
+		return &webSocketFilter{v: newMasker(ms), single: newMasker(ms)}
 	case res.ProtoMajor == 2 && res.ContentLength < 0 && grpc(r.Header) && grpc(res.Header):
-		return &envelopes{v: newVeil(ms)}
+		return &grpcFilter{v: newMasker(ms)}
 	}
-	return newVeil(ms)
+	return newMasker(ms)
 }
 
 // Opcodes of RFC 6455.
@@ -35,32 +35,31 @@ const (
 // maxControl is the longest payload of a control frame, in bytes.
 const maxControl = 125
 
-// errFrames is of a host that does not speak the WebSocket that was agreed.
+// errFrames is the error for a host that breaks the WebSocket protocol.
 var errFrames = errors.New("the host sent a frame that is not of the agreed WebSocket protocol")
 
-// frames passes on the frames of a WebSocket from the host. It masks each
-// message as one text, and frames anew what it lets go of a message, so that
-// control frames between its fragments need not wait.
-type frames struct {
-	v *veil // of the message under way
-	// control is what has come of a control frame, and single covers values
-	// in it.
+// webSocketFilter filters the frames of a WebSocket. It masks each message as one
+// text, and sends the released parts of a message in new frames, so that control frames
+// between its fragments need not wait.
+type webSocketFilter struct {
+	v *masker // of the current message
+	// control is the received part of a control frame, whose values single masks.
 	control []byte
-	single  *veil
+	single  *masker
 
-	head []byte // the header that is coming
-	left uint64 // bytes of the payload to come, once inside
-	// inside says that the header is complete, and final and opcode are of it.
+	head []byte // the received part of a header
+	left uint64 // missing bytes of the payload, if inside is set
+	// inside means that the header is complete; final and opcode are from it.
 	inside, final bool
 	opcode        byte
-	// open says that a message is under way, and next is the opcode of the next
-	// frame of it for the sandbox.
+	// open means that a message has begun; next is the opcode of its next frame for the
+	// sandbox.
 	open bool
 	next byte
-	part []byte // is used again
+	part []byte // reused buffer
 }
 
-func (f *frames) pass(out, in []byte) ([]byte, error) {
+func (f *webSocketFilter) pass(out, in []byte) ([]byte, error) {
 	for len(in) > 0 || f.inside && f.left == 0 {
 		if !f.inside {
 			f.head, in = append(f.head, in[0]), in[1:]
@@ -79,8 +78,8 @@ func (f *frames) pass(out, in []byte) ([]byte, error) {
 	return out, nil
 }
 
-// begin looks whether the header is complete, and checks it.
-func (f *frames) begin() error {
+// begin checks a header once it is complete.
+func (f *webSocketFilter) begin() error {
 	if len(f.head) < 2 {
 		return nil
 	}
@@ -119,13 +118,13 @@ func (f *frames) begin() error {
 	return nil
 }
 
-// payload takes the next bytes of the frame.
-func (f *frames) payload(out, in []byte) ([]byte, error) {
+// payload filters the next bytes of a frame.
+func (f *webSocketFilter) payload(out, in []byte) ([]byte, error) {
 	f.left -= uint64(len(in))
 	ended := f.left == 0
 	f.inside = !ended
 	if f.opcode >= opClose {
-		return f.controlled(out, in, ended)
+		return f.controlPayload(out, in, ended)
 	}
 	part, err := f.v.pass(f.part[:0], in)
 	if err != nil {
@@ -144,8 +143,8 @@ func (f *frames) payload(out, in []byte) ([]byte, error) {
 	return out, nil
 }
 
-// controlled takes the next bytes of a control frame, which goes on as a whole.
-func (f *frames) controlled(out, in []byte, ended bool) ([]byte, error) {
+// controlPayload filters the next bytes of a control frame, which is sent as a whole.
+func (f *webSocketFilter) controlPayload(out, in []byte, ended bool) ([]byte, error) {
 	f.control = append(f.control, in...)
 	if !ended {
 		return out, nil
@@ -159,10 +158,10 @@ func (f *frames) controlled(out, in []byte, ended bool) ([]byte, error) {
 	return appendFrame(out, f.opcode, true, f.single.end(part)), nil
 }
 
-// end implements [strainer]. What is left is of a message that has no end.
-func (f *frames) end(out []byte) []byte { return out }
+// end drops the rest, which is part of an incomplete message.
+func (f *webSocketFilter) end(out []byte) []byte { return out }
 
-func (f *frames) wipe() {
+func (f *webSocketFilter) wipe() {
 	f.v.wipe()
 	f.single.wipe()
 	wipe(f.control[:cap(f.control)])
@@ -184,15 +183,15 @@ func appendFrame(out []byte, opcode byte, final bool, payload []byte) []byte {
 	return append(out, payload...)
 }
 
-// envelopes passes on the messages of gRPC: a byte of flags, four bytes of
-// length, and the message.
-type envelopes struct {
-	v    *veil
+// grpcFilter filters the messages of gRPC: a byte of flags, four bytes of length, and
+// the message.
+type grpcFilter struct {
+	v    *masker
 	head []byte
 	left uint32
 }
 
-func (e *envelopes) pass(out, in []byte) ([]byte, error) {
+func (e *grpcFilter) pass(out, in []byte) ([]byte, error) {
 	for len(in) > 0 {
 		if e.left == 0 {
 			e.head, in = append(e.head, in[0]), in[1:]
@@ -215,10 +214,10 @@ func (e *envelopes) pass(out, in []byte) ([]byte, error) {
 	return out, nil
 }
 
-func (e *envelopes) end(out []byte) []byte {
+func (e *grpcFilter) end(out []byte) []byte {
 	out = append(e.v.end(out), e.head...)
 	e.head = nil
 	return out
 }
 
-func (e *envelopes) wipe() { e.v.wipe() }
+func (e *grpcFilter) wipe() { e.v.wipe() }

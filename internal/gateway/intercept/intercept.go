@@ -24,41 +24,40 @@ import (
 )
 
 const (
-	// helloTimeout is for a client to say hello and finish the handshake,
-	// headerTimeout to send the header of a request, idleTimeout to begin the
-	// next one.
+	// helloTimeout bounds a client's TLS handshake, headerTimeout the header of a
+	// request, idleTimeout the wait for the next request.
 	helloTimeout  = 30 * time.Second
 	headerTimeout = 30 * time.Second
 	idleTimeout   = 90 * time.Second
-	// quiet is how long a client that did not say that it speaks HTTP may be
-	// silent before the other side is asked whether it speaks first.
+	// quiet is how long a client that did not negotiate HTTP may send nothing before
+	// the host is connected, which may send first.
 	quiet = time.Second
 
 	maxHeader         = 64 << 10
 	maxResponseHeader = 1 << 20
 	maxStreams        = 250
-	// streamBuffer and connectionBuffer bound what is kept of HTTP/2 for one
-	// side that reads slowly.
+	// streamBuffer and connectionBuffer bound the data that HTTP/2 buffers for a client
+	// that reads slowly.
 	streamBuffer     = 512 << 10
 	connectionBuffer = 4 << 20
-	// maxBodies bounds the bodies together that are read to look into them.
+	// maxBodies bounds the total size of the bodies that are searched at the same time.
 	maxBodies = 64 << 20
 )
 
-// Config is what an [Interceptor] is made of.
+// Config configures an [Interceptor].
 type Config struct {
 	// Issuer certifies names to the sandbox. Required.
 	Issuer *Issuer
-	// ExtraCA are further authorities, as PEM, that upstream certificates may
-	// chain to, beside the system's.
+	// ExtraCA are further authorities, in PEM, that upstream certificates may chain
+	// to, besides the system's.
 	ExtraCA []byte
-	// Logger takes the interceptor's own troubles; nil drops them. Values are
-	// never in them.
+	// Logger receives the interceptor's own errors, which never contain values; nil
+	// discards them.
 	Logger *slog.Logger
 }
 
-// Interceptor puts secrets into the requests of one sandbox. It knows none
-// until [Interceptor.Set]. It is safe for concurrent use.
+// Interceptor puts secrets into the requests of one sandbox. It has no secrets until
+// [Interceptor.Set] is called. It is safe for concurrent use.
 type Interceptor struct {
 	issuer *Issuer
 	log    *slog.Logger
@@ -68,17 +67,17 @@ type Interceptor struct {
 	conns  *connListener
 	served chan struct{}
 	bodies *semaphore.Weighted // in bytes
-	// sessions holds the session of each connection that the server has.
-	sessions sync.Map // of net.Conn: *session
+	// sessions holds the session of each of the server's connections.
+	sessions sync.Map // net.Conn to *session
 
-	// setting lets one caller change bindings at a time.
+	// setting is held while bindings are replaced.
 	setting  sync.Mutex
 	bindings atomic.Pointer[bindings]
 }
 
 var _ egress.Interceptor = (*Interceptor)(nil)
 
-// New makes an interceptor. It must be closed.
+// New returns an interceptor, which must be closed.
 func New(cfg Config) (*Interceptor, error) {
 	if cfg.Issuer == nil {
 		return nil, errors.New("intercept: no issuer of certificates")
@@ -93,7 +92,7 @@ func New(cfg Config) (*Interceptor, error) {
 		conns:  newConnListener(),
 		served: make(chan struct{}),
 		bodies: semaphore.NewWeighted(maxBodies),
-		// The system's are read when they are needed first.
+		// The system's authorities are read when they are first needed.
 		roots: sync.OnceValues(func() (*x509.CertPool, error) {
 			pool, err := x509.SystemCertPool()
 			if err != nil {
@@ -113,12 +112,12 @@ func New(cfg Config) (*Interceptor, error) {
 	x.bindings.Store(&bindings{})
 	x.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
-		Transport:      upstream{x},
+		Transport:      upstream{},
 		ModifyResponse: endWithHost,
 		BufferPool:     &buffers{},
 		ErrorHandler:   answerFailure,
-		// What goes wrong is answered and recorded; the proxy's own words may
-		// hold what a request does.
+		// Errors are answered and recorded; the proxy's own messages might quote
+		// requests.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	x.server = &http.Server{
@@ -126,7 +125,7 @@ func New(cfg Config) (*Interceptor, error) {
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          log.New(panics{x.log}, "", 0),
+		ErrorLog:          log.New(panicLog{x.log}, "", 0),
 		ConnContext:       x.connContext,
 		ConnState:         x.connState,
 		Protocols:         protocols(true, true, true),
@@ -139,10 +138,9 @@ func New(cfg Config) (*Interceptor, error) {
 	return x, nil
 }
 
-// Set replaces the bindings, with their values, and what becomes of
-// placeholders on their way to other hosts. Requests that began before keep
-// the values that they have, until they are over; then the old values are
-// wiped. If values fails, nothing is changed.
+// Set replaces the bindings, their values, and the action for placeholders that are
+// sent to other hosts. Requests that began before keep their values until they are
+// over; then the old values are wiped. If values fails, nothing is changed.
 func (x *Interceptor) Set(list []engine.Binding, values engine.Values, action sandbox.PlaceholderAction) error {
 	x.setting.Lock()
 	defer x.setting.Unlock()
@@ -174,13 +172,13 @@ func (x *Interceptor) Intercept(ctx context.Context, c *egress.Intercepted) erro
 	return s.serveHTTP(s.conn)
 }
 
-// panics is told what the server would log, and passes on the stacks of
-// panics. The rest tells of clients that misbehave.
-type panics struct{ log *slog.Logger }
+// panicLog is the server's error log. It logs the stacks of panics and drops the rest,
+// which is about clients that misbehave.
+type panicLog struct{ log *slog.Logger }
 
-func (p panics) Write(b []byte) (int, error) {
+func (p panicLog) Write(b []byte) (int, error) {
 	if first, stack, ok := bytes.Cut(b, []byte("\n")); ok && bytes.Contains(first, []byte("panic serving")) {
-		// The first line has the panic's value, which may be anything.
+		// The first line holds the panic's value, which may contain a secret.
 		p.log.Error("a request made the interceptor panic", "stack", string(stack))
 	}
 	return len(b), nil
@@ -242,8 +240,7 @@ func (b *buffers) Get() []byte {
 	return make([]byte, 32<<10)
 }
 
-// Put implements [httputil.BufferPool]. What went through is overwritten, for
-// a body may have had what should not stay.
+// Put overwrites the buffer, which may hold a part of a body with a value.
 func (b *buffers) Put(p []byte) {
 	clear(p)
 	b.pool.Put(&p)

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// minMasked is the shortest value that is looked for in responses, in
-	// bytes: shorter ones are found by chance.
+	// minMasked is the length of the shortest value that is masked, in bytes: shorter
+	// ones occur by chance.
 	minMasked = 8
 	// maskChunk is how much of a response is read at a time, in bytes.
 	maskChunk = 32 << 10
-	// minSize is the smallest size class of values, in bytes, and growth how
-	// much longer a form of a value can be than the value itself.
+	// minSize is the smallest size class of values, in bytes. growth is by what factor
+	// an encoded form of a value can be longer than the value.
 	minSize = 512
 	growth  = 6
 )
 
-// sizeClass returns the power of two, 512 at least, that stands for a length
-// where the length itself should not be seen.
+// sizeClass returns the length rounded up to a power of two, at least minSize. It is
+// used where the exact length must not be observable.
 func sizeClass(n int) int {
 	if n <= minSize {
 		return minSize
@@ -34,11 +34,11 @@ func sizeClass(n int) int {
 	return 1 << bits.Len(uint(n-1))
 }
 
-// mask says what stands in a response for what.
+// mask replaces a pattern in responses.
 type mask struct {
 	pattern
-	with string
-	// lower finds the same in lower case, as names of headers are compared.
+	with string // the replacement
+	// lower is the pattern in lower case, for names of headers.
 	lower pattern
 }
 
@@ -46,7 +46,7 @@ func newMask(find []byte, with string) mask {
 	return mask{pattern: newPattern(find), with: with, lower: newPattern(bytes.ToLower(find))}
 }
 
-// cover writes the mask over what was found, as long as that is.
+// cover overwrites an occurrence of the pattern without changing its length.
 func (m *mask) cover(at []byte) {
 	n := copy(at, m.with)
 	for i := n; i < len(at); i++ {
@@ -54,34 +54,34 @@ func (m *mask) cover(at []byte) {
 	}
 }
 
-// masks are what is looked for in the response of one request.
+// masks are the masks for the response to one request.
 type masks struct {
-	// letters and reach say what is held back; see [veil]. Both are set once.
+	// letters and reach determine how much is held back; see [masker]. Both are set once.
 	letters *alphabet
 	reach   int
 
-	// mu is held while values are looked at: a response may be given up while
-	// parts of it still come.
+	// mu is held while values are used: a response may be closed while parts of it
+	// still arrive.
 	mu       sync.Mutex
-	list     []mask  // guarded by mu
-	lent     []*held // guarded by mu
-	released bool    // guarded by mu
+	list     []mask         // guarded by mu
+	values   []*secretValue // guarded by mu
+	released bool           // guarded by mu
 }
 
-// masksOf borrows the values of bindings. The caller releases the result. What
-// is looked for follows from the bindings alone, never from a request.
+// masksOf acquires the values of bindings. The caller releases the result. The masks
+// depend only on the bindings, never on a request.
 func masksOf(bs []*binding) *masks {
 	ms := &masks{}
 	var values [][]byte
 	longest := 0
 	for _, b := range bs {
-		if b.held == nil || !b.held.lend() {
+		if b.value == nil || !b.value.acquire() {
 			continue
 		}
-		ms.lent = append(ms.lent, b.held)
-		values = append(values, b.held.value)
-		longest = max(longest, len(b.held.value)+len(b.Auth.User))
-		if len(b.held.value) >= minMasked {
+		ms.values = append(ms.values, b.value)
+		values = append(values, b.value.bytes)
+		longest = max(longest, len(b.value.bytes)+len(b.Auth.User))
+		if len(b.value.bytes) >= minMasked {
 			ms.add(b)
 		}
 	}
@@ -89,9 +89,9 @@ func masksOf(bs []*binding) *masks {
 	return ms
 }
 
-// add looks for a value in all its forms.
+// add adds masks for a value in all its encodings.
 func (ms *masks) add(b *binding) {
-	value := b.held.value
+	value := b.value.bytes
 	ms.list = append(ms.list, newMask(bytes.Clone(value), b.Placeholder))
 	for _, form := range [][]byte{escapeJSON(value), []byte(url.QueryEscape(string(value)))} {
 		if bytes.Equal(form, value) {
@@ -107,7 +107,7 @@ func (ms *masks) add(b *binding) {
 	}
 }
 
-// release gives the values back. What comes after is not looked at any more.
+// release releases the values. What arrives later is not masked, and must not be shown.
 func (ms *masks) release() {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -115,14 +115,14 @@ func (ms *masks) release() {
 		wipe(ms.list[i].find)
 		wipe(ms.list[i].lower.find)
 	}
-	for _, h := range ms.lent {
-		h.giveBack()
+	for _, v := range ms.values {
+		v.release()
 	}
-	ms.list, ms.lent, ms.released = nil, nil, true
+	ms.list, ms.values, ms.released = nil, nil, true
 }
 
-// header masks the values of headers in place, and removes headers with a value
-// in their names.
+// header masks secrets in the values of headers, in place, and removes headers with
+// secrets in their names.
 func (ms *masks) header(h http.Header) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -136,7 +136,7 @@ func (ms *masks) header(h http.Header) {
 	}
 }
 
-// inName tells whether the name of a header has a value in it. Preconditions:
+// inName reports whether there is a secret in the name of a header. Preconditions:
 // ms.mu is held.
 func (ms *masks) inName(name string) bool {
 	found := false
@@ -146,8 +146,8 @@ func (ms *masks) inName(name string) bool {
 	return found
 }
 
-// text returns s with whole masks in place of values, so its length may
-// change. Preconditions: ms.mu is held.
+// text returns s with every secret replaced, which may change the length.
+// Preconditions: ms.mu is held.
 func (ms *masks) text(s string) string {
 	type span struct {
 		start, end int
@@ -174,35 +174,36 @@ func (ms *masks) text(s string) string {
 	return out.String() + s[done:]
 }
 
-// strainer takes a response as it comes and passes it on without values.
-type strainer interface {
-	// pass takes in, and appends to out what may go on.
+// filter removes secrets from a stream of bytes.
+type filter interface {
+	// pass processes in, and appends the bytes that are not held back to out.
 	pass(out, in []byte) ([]byte, error)
-	// end appends to out what was held back, at the end of a whole response.
+	// end appends the bytes that were held back to out, at the end of a complete
+	// response.
 	end(out []byte) []byte
-	// wipe forgets what is held back.
+	// wipe overwrites the bytes that are held back.
 	wipe()
 }
 
-// maskedBody is a response's body without values. Bytes are replaced by as
-// many, so what was said about its length stays true.
+// maskedBody is a response's body without secrets. They are replaced by as many bytes,
+// so the Content-Length stays true.
 type maskedBody struct {
 	src io.ReadCloser
 	// atEnd is called once, when src has ended.
 	atEnd func()
 	ms    *masks
 
-	mu       sync.Mutex // Close may come while Read waits for src
-	strainer strainer   // guarded by mu
-	in       []byte     // is read into
-	out      []byte     // is to be read next
-	buf      []byte     // what out is part of
-	err      error
+	mu     sync.Mutex // Close may be called while Read waits for src
+	filter filter     // guarded by mu
+	in     []byte     // buffer for src
+	out    []byte     // to be read next
+	buf    []byte     // buffer of out
+	err    error
 }
 
-// newMaskedBody takes over ms. s passes on what is in src.
-func newMaskedBody(src io.ReadCloser, ms *masks, s strainer, atEnd func()) *maskedBody {
-	return &maskedBody{src: src, ms: ms, strainer: s, atEnd: atEnd}
+// newMaskedBody filters src by f. The result owns ms.
+func newMaskedBody(src io.ReadCloser, ms *masks, f filter, atEnd func()) *maskedBody {
+	return &maskedBody{src: src, ms: ms, filter: f, atEnd: atEnd}
 }
 
 func (b *maskedBody) Read(p []byte) (int, error) {
@@ -220,16 +221,16 @@ func (b *maskedBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads more. Preconditions: all of b.out was read.
+// fill reads more from src. Preconditions: b.out is empty.
 func (b *maskedBody) fill() {
 	if b.in == nil {
 		b.in = make([]byte, maskChunk)
 	}
 	n, err := b.src.Read(b.in)
-	out, strained := b.strain(b.in[:n], errors.Is(err, io.EOF))
+	out, failed := b.pass(b.in[:n], errors.Is(err, io.EOF))
 	b.out, b.buf = out, out
-	if strained != nil {
-		b.err = strained
+	if failed != nil {
+		b.err = failed
 		return
 	}
 	if err != nil {
@@ -240,9 +241,10 @@ func (b *maskedBody) fill() {
 	}
 }
 
-// strain returns what may be read after in has come. What is held back of a
-// response that breaks off is not shown: it may be the beginning of a value.
-func (b *maskedBody) strain(in []byte, whole bool) ([]byte, error) {
+// pass filters in and returns the bytes that may be read. The bytes that are held back
+// at the end of an incomplete response are dropped: they may be the beginning of a
+// value.
+func (b *maskedBody) pass(in []byte, whole bool) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ms.mu.Lock()
@@ -251,14 +253,14 @@ func (b *maskedBody) strain(in []byte, whole bool) ([]byte, error) {
 	if b.ms.released {
 		return nil, http.ErrBodyReadAfterClose
 	}
-	out, err := b.strainer.pass(b.buf[:0], in)
+	out, err := b.filter.pass(b.buf[:0], in)
 	if err == nil && whole {
-		out = b.strainer.end(out)
+		out = b.filter.end(out)
 	}
 	return out, err
 }
 
-// Write implements [io.Writer] for a connection that was upgraded.
+// Write writes to the host, on a connection that was upgraded.
 func (b *maskedBody) Write(p []byte) (int, error) {
 	if w, ok := b.src.(io.Writer); ok {
 		return w.Write(p)
@@ -266,7 +268,7 @@ func (b *maskedBody) Write(p []byte) (int, error) {
 	return 0, http.ErrNotSupported
 }
 
-// CloseWrite ends the direction to the host of a connection that was upgraded.
+// CloseWrite closes the direction to the host of a connection that was upgraded.
 func (b *maskedBody) CloseWrite() error {
 	if w, ok := b.src.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
@@ -274,12 +276,12 @@ func (b *maskedBody) CloseWrite() error {
 	return http.ErrNotSupported
 }
 
-// Close ends the body and gives the values back.
+// Close closes the body and releases the values.
 func (b *maskedBody) Close() error {
 	err := b.src.Close()
 	b.ms.release()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.strainer.wipe()
+	b.filter.wipe()
 	return err
 }

@@ -34,7 +34,7 @@ func (p *pieces) Close() error { return nil }
 func masksFor(values ...string) *masks {
 	var bs []*binding
 	for _, v := range values {
-		b := &binding{Binding: secret(), held: hold([]byte(v))}
+		b := &binding{Binding: secret(), value: newSecretValue([]byte(v))}
 		bs = append(bs, b)
 	}
 	return masksOf(bs)
@@ -51,7 +51,7 @@ func masked(v string) string {
 // maskedText reads src without values.
 func maskedText(src io.ReadCloser, values ...string) *maskedBody {
 	ms := masksFor(values...)
-	return newMaskedBody(src, ms, newVeil(ms), nil)
+	return newMaskedBody(src, ms, newMasker(ms), nil)
 }
 
 // However the value is cut into pieces, nothing of it comes through.
@@ -107,7 +107,7 @@ func TestMasksForms(t *testing.T) {
 	ms := masksFor(awkward)
 	for _, form := range []string{awkward, `a\"b\\c d&e=f+g/é`, "a%22b%5Cc+d%26e%3Df%2Bg%2F%C3%A9"} {
 		b := []byte("<" + form + ">")
-		v := newVeil(ms)
+		v := newMasker(ms)
 		b, _ = v.pass(nil, b)
 		if b = v.end(b); bytes.Contains(b, []byte(form)) || len(b) != len(form)+2 {
 			t.Errorf("%s became %s", form, b)
@@ -224,7 +224,7 @@ func TestRotateWhileStreaming(t *testing.T) {
 	if _, err := io.ReadFull(res.Body, buf); err != nil || string(buf) != "data: hello\n\n" {
 		t.Fatalf("%q, %v", buf, err)
 	}
-	old := w.x.bindings.Load().list[0].held
+	old := w.x.bindings.Load().list[0].value
 	rotated := "sk-live-THE-NEXT-VALUE-9876543210"
 	w.set(secret(), rotated)
 	go func() { next <- "data: " + value + "\n\n"; close(next) }()
@@ -238,7 +238,7 @@ func TestRotateWhileStreaming(t *testing.T) {
 	}
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		old.mu.Lock()
-		gone := old.value == nil
+		gone := old.bytes == nil
 		old.mu.Unlock()
 		if gone {
 			return
@@ -249,8 +249,8 @@ func TestRotateWhileStreaming(t *testing.T) {
 
 func TestValuesAreWiped(t *testing.T) {
 	w := newHarness(t)
-	h := w.x.bindings.Load().list[0].held
-	buf := h.value
+	h := w.x.bindings.Load().list[0].value
+	buf := h.bytes
 	w.set(secret(), "another-value-entirely")
 	if !bytes.Equal(buf, make([]byte, len(buf))) {
 		t.Errorf("after a rotation memory has %q", buf)
@@ -262,7 +262,7 @@ func TestValuesAreWiped(t *testing.T) {
 	if !errors.Is(err, boom) || w.x.bindings.Load() != now {
 		t.Errorf("%v", err)
 	}
-	buf = now.list[0].held.value
+	buf = now.list[0].value.bytes
 	if err := w.x.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -34,10 +34,10 @@ func delivered(t *testing.T, protocol string, list []string) []int {
 	ms := masksFor(value)
 	had := 0
 	src := &asked{pieces: pieces{slices.Clone(list), io.EOF}, had: &had}
-	var s strainer = newVeil(ms)
+	var s filter = newMasker(ms)
 	switch protocol {
 	case "websocket":
-		s = &frames{v: newVeil(ms), single: newVeil(ms)}
+		s = &webSocketFilter{v: newMasker(ms), single: newMasker(ms)}
 		for i, piece := range src.list {
 			opcode := byte(opContinuation)
 			if i == 0 {
@@ -46,7 +46,7 @@ func delivered(t *testing.T, protocol string, list []string) []int {
 			src.list[i] = string(appendFrame(nil, opcode, i == len(list)-1, []byte(piece)))
 		}
 	case "grpc":
-		s = &envelopes{v: newVeil(ms)}
+		s = &grpcFilter{v: newMasker(ms)}
 		text := strings.Join(list, "")
 		src.list[0] = string([]byte{0, 0, 0, byte(len(text) >> 8), byte(len(text))}) + src.list[0]
 	}
@@ -168,7 +168,7 @@ func TestReflectedInPieces(t *testing.T) {
 // message, and a host that breaks the protocol is cut off.
 func TestFrames(t *testing.T) {
 	ms := masksFor(value)
-	f := &frames{v: newVeil(ms), single: newVeil(ms)}
+	f := &webSocketFilter{v: newMasker(ms), single: newMasker(ms)}
 	in := appendFrame(nil, opText, false, []byte("a b"+value[:9]))
 	in = appendFrame(in, opPong, true, []byte(value))
 	out, err := f.pass(nil, in)
@@ -182,7 +182,7 @@ func TestFrames(t *testing.T) {
 		t.Fatalf("%q, want %q, %v", out, want, err)
 	}
 	for _, bad := range []string{"\xc1\x00", "\x81\x80", "\x80\x00", "\x83\x00", "\x09\x00", "\x89\x7e\x00\x80"} {
-		f := &frames{v: newVeil(ms), single: newVeil(ms)}
+		f := &webSocketFilter{v: newMasker(ms), single: newMasker(ms)}
 		if _, err := f.pass(nil, []byte(bad)); err == nil {
 			t.Errorf("the frame %q was passed on", bad)
 		}
@@ -194,7 +194,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(appendFrame(nil, opPong, true, []byte(value)))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		ms := masksFor(value)
-		whole := &frames{v: newVeil(ms), single: newVeil(ms)}
+		whole := &webSocketFilter{v: newMasker(ms), single: newMasker(ms)}
 		if out, _ := whole.pass(nil, in); bytes.Contains(out, []byte(value)) {
 			t.Fatalf("%q came through as %q", in, out)
 		}

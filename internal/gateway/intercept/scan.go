@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"slices"
+	"strings"
 )
 
 // alphabet is a set of bytes. Bytes outside the alphabet of the values end a
@@ -14,9 +15,9 @@ type alphabet [256]bool
 // The alphabets, each within the next. No value has a byte outside lineBytes:
 // a header could not carry it.
 var (
-	// tokenBytes are those of bearer tokens, base64 and escapes in URLs.
+	// tokenBytes are the bytes of bearer tokens, base64 and escapes in URLs.
 	tokenBytes = newAlphabet(func(c byte) bool {
-		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || bytes.IndexByte([]byte("-._~+/=%:"), c) >= 0
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~+/=%:", c) >= 0
 	})
 	// wordBytes are all but white space and control characters.
 	wordBytes = newAlphabet(func(c byte) bool { return c > ' ' && c != 0x7f })
@@ -32,7 +33,7 @@ func newAlphabet(has func(byte) bool) *alphabet {
 	return &a
 }
 
-// holds tells whether all bytes of b are in the alphabet.
+// holds reports whether all bytes of b are in the alphabet.
 func (a *alphabet) holds(b []byte) bool {
 	return !slices.ContainsFunc(b, func(c byte) bool { return !a[c] })
 }
@@ -47,17 +48,17 @@ func smallest(values [][]byte) *alphabet {
 	return lineBytes
 }
 
-// multiplier is that of the rolling hashes. It is random, so that nobody can
-// choose text that collides with a value.
+// multiplier is the base of the rolling hashes. It is random, so that nobody can choose
+// text that collides with a value.
 var multiplier = func() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
 	return binary.LittleEndian.Uint64(b[:]) | 1
 }()
 
-// pattern is a text to look for in time that does not depend on the text: a
-// rolling hash takes the same steps for each byte, however much of the
-// pattern stands there. Only a whole match takes longer.
+// pattern is a text to search for in time that does not depend on the text: a rolling
+// hash takes the same steps for each byte, however much of the pattern has matched. Only
+// a complete match takes longer.
 type pattern struct {
 	find []byte
 	hash uint64 // of find
@@ -73,16 +74,16 @@ func newPattern(find []byte) pattern {
 	return p
 }
 
-// cursor is how far a pattern has looked: the hash of the last n bytes, none
-// of which is outside the alphabet.
+// cursor is the state of a search: the hash of the last n bytes, all of which are in the
+// alphabet.
 type cursor struct {
 	hash uint64
 	n    int
 }
 
-// scan looks at text[from:] and calls found with the end of each occurrence,
-// also of those that overlap. Preconditions: text[:from] has at least the
-// len(find) bytes before from, or all since the last one outside the alphabet.
+// scan searches text[from:] and calls found with the end of each occurrence, including
+// overlapping ones. Preconditions: text[:from] has at least the len(find) bytes before
+// from, or all bytes since the last one outside the alphabet.
 func (p *pattern) scan(at cursor, text []byte, from int, a *alphabet, found func(end int)) cursor {
 	size := len(p.find)
 	for i := from; i < len(text); i++ {
@@ -104,24 +105,24 @@ func (p *pattern) scan(at cursor, text []byte, from int, a *alphabet, found func
 	return at
 }
 
-// veil covers values in one stream of bytes. It holds back the last bytes that
-// could belong to a value: the run at the end of what has come of bytes in the
-// alphabet, at most ms.reach of them. So what it holds back, and for how long,
-// follows from the alphabet and ms.reach, and not from what a value is.
-type veil struct {
+// masker masks values in one stream of bytes. It holds back the last bytes, which could
+// belong to a value: the run of bytes in the alphabet at the end of the input, at most
+// ms.reach of them. So how much is held back, and for how long, depends on the alphabet
+// and ms.reach, and not on a value.
+type masker struct {
 	ms *masks
 	at []cursor // by mask
-	// raw and shown are what is held back, as it came and with covers.
+	// raw and shown are the bytes that are held back, before and after masking.
 	raw, shown []byte
-	// run counts the bytes in the alphabet at the end of what has come.
+	// run counts the bytes in the alphabet at the end of the input.
 	run int
 }
 
-func newVeil(ms *masks) *veil { return &veil{ms: ms, at: make([]cursor, len(ms.list))} }
+func newMasker(ms *masks) *masker { return &masker{ms: ms, at: make([]cursor, len(ms.list))} }
 
-// pass takes in, and appends to out what is not held back. Preconditions:
+// pass processes in, and appends the bytes that are not held back to out. Preconditions:
 // ms.mu is held and ms is not released.
-func (v *veil) pass(out, in []byte) ([]byte, error) {
+func (v *masker) pass(out, in []byte) ([]byte, error) {
 	from := len(v.raw)
 	v.raw, v.shown = append(v.raw, in...), append(v.shown, in...)
 	for i := range v.at {
@@ -139,16 +140,16 @@ func (v *veil) pass(out, in []byte) ([]byte, error) {
 	return v.release(out, min(run, v.ms.reach)), nil
 }
 
-// end appends all that is held back to out. What comes next is another text.
-func (v *veil) end(out []byte) []byte {
+// end appends all bytes that are held back to out. The next call begins a new text.
+func (v *masker) end(out []byte) []byte {
 	out = v.release(out, 0)
 	clear(v.at)
 	v.run = 0
 	return out
 }
 
-// release appends what is held back to out, but for the last keep bytes.
-func (v *veil) release(out []byte, keep int) []byte {
+// release appends the bytes that are held back to out, except for the last keep bytes.
+func (v *masker) release(out []byte, keep int) []byte {
 	n := len(v.shown) - keep
 	out = append(out, v.shown[:n]...)
 	for _, b := range []*[]byte{&v.raw, &v.shown} {
@@ -159,8 +160,8 @@ func (v *veil) release(out []byte, keep int) []byte {
 	return out
 }
 
-// wipe forgets what is held back.
-func (v *veil) wipe() {
+// wipe overwrites the bytes that are held back.
+func (v *masker) wipe() {
 	wipe(v.raw[:cap(v.raw)])
 	wipe(v.shown[:cap(v.shown)])
 	v.raw, v.shown = nil, nil

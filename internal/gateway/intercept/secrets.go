@@ -11,35 +11,37 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// held is a value in memory: one buffer, wiped when its owner has let go of it
-// and nobody uses it any more.
-type held struct {
+// secretValue is a reference-counted value in memory, which is wiped when the last
+// reference is released.
+type secretValue struct {
 	mu    sync.Mutex
-	users int    // the owner counts as one; guarded by mu
-	value []byte // nil once it is wiped; guarded by mu for wiping
+	refs  int    // guarded by mu
+	bytes []byte // nil once wiped; guarded by mu for wiping
 }
 
-// hold copies value; the caller is its owner.
-func hold(value []byte) *held { return &held{users: 1, value: slices.Clone(value)} }
+// newSecretValue copies value. The caller has the first reference.
+func newSecretValue(value []byte) *secretValue {
+	return &secretValue{refs: 1, bytes: slices.Clone(value)}
+}
 
-// lend tells whether the value is still there. If so, the borrower may read
-// it until it calls giveBack.
-func (h *held) lend() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.users == 0 {
+// acquire adds a reference, unless the value was wiped. The caller may read the value
+// until it calls release.
+func (v *secretValue) acquire() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.refs == 0 {
 		return false
 	}
-	h.users++
+	v.refs++
 	return true
 }
 
-func (h *held) giveBack() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.users--; h.users == 0 {
-		wipe(h.value)
-		h.value = nil
+func (v *secretValue) release() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.refs--; v.refs == 0 {
+		wipe(v.bytes)
+		v.bytes = nil
 	}
 }
 
@@ -48,19 +50,19 @@ func wipe(b []byte) {
 	runtime.KeepAlive(&b)
 }
 
-// binding is a secret that the sandbox has a placeholder of.
+// binding is a secret for which the sandbox has a placeholder.
 type binding struct {
 	engine.Binding
-	held *held // nil if there is no value
+	value *secretValue // nil if there is none
 }
 
-// bindings is what the interceptor knows at one time. It is not changed.
+// bindings are the secrets of a sandbox at one time. They are never changed.
 type bindings struct {
 	list         []*binding
 	placeholders sandbox.PlaceholderAction
 }
 
-// newBindings takes over what values tells.
+// newBindings returns bindings with copies of the values that values passes.
 func newBindings(list []engine.Binding, values engine.Values, action sandbox.PlaceholderAction) (*bindings, error) {
 	bs := &bindings{placeholders: action, list: make([]*binding, len(list))}
 	byPlaceholder := make(map[string]*binding, len(list))
@@ -77,12 +79,12 @@ func newBindings(list []engine.Binding, values engine.Values, action sandbox.Pla
 	err := values(func(placeholder string, value []byte) error {
 		b := byPlaceholder[placeholder]
 		switch {
-		case b == nil || b.Revoked || b.held != nil:
+		case b == nil || b.Revoked || b.value != nil:
 			return nil
 		case len(value) == 0 || len(value) > sandbox.MaxSecretBytes || !fitsHeader(value):
 			return fmt.Errorf("the value of secret %s cannot be put into a request", b.Secret)
 		}
-		b.held = hold(value)
+		b.value = newSecretValue(value)
 		return nil
 	})
 	if err != nil {
@@ -92,11 +94,11 @@ func newBindings(list []engine.Binding, values engine.Values, action sandbox.Pla
 	return bs, nil
 }
 
-// release lets go of the values; borrowers keep them until they are done.
+// release releases the values. Requests that use them keep their own references.
 func (bs *bindings) release() {
 	for _, b := range bs.list {
-		if b.held != nil {
-			b.held.giveBack()
+		if b.value != nil {
+			b.value.release()
 		}
 	}
 }
@@ -112,7 +114,7 @@ func (bs *bindings) of(host string) []*binding {
 	return list
 }
 
-// isFor tells whether the value may go to host, which is in lower case without
+// isFor reports whether the value may be sent to host, which is in lower case without
 // a final dot.
 func (b *binding) isFor(host string) bool {
 	return host != "" && slices.ContainsFunc(b.Hosts, func(h string) bool {
@@ -123,11 +125,6 @@ func (b *binding) isFor(host string) bool {
 	})
 }
 
-func fitsHeader(value []byte) bool {
-	for _, c := range value {
-		if c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
-}
+// fitsHeader reports whether a header can carry a value: it has no control characters
+// except tabs.
+func fitsHeader(value []byte) bool { return lineBytes.holds(value) }

@@ -21,19 +21,18 @@ const (
 	maxSwappedBody = 4 * sandbox.MaxSecretBody
 )
 
-// errTooLong is of a request that would become too long with values in it.
+// errTooLong is the error for a request that would be too long with values in it.
 type errTooLong struct{}
 
 func (errTooLong) Error() string {
 	return "with the secret's value in place of every placeholder the request would be too long"
 }
 
-// swap puts values into the headers and the query of a request that is the
-// caller's own.
+// swap puts values into the headers and the query of a request.
 func swap(r *http.Request, found []finding) error {
 	budget := maxSwapped
 	for _, f := range found {
-		if f.held == nil {
+		if f.value == nil {
 			continue
 		}
 		if f.at&inHeader != 0 {
@@ -50,11 +49,11 @@ func swap(r *http.Request, found []finding) error {
 	return nil
 }
 
-// cost is what a value in one place takes of a budget of bytes: the size class
-// of its longest form, so that a refusal does not tell the length.
-func (b *binding) cost() int { return sizeClass(growth * len(b.held.value)) }
+// cost is how much of a budget of bytes one occurrence of a value takes: the size class
+// of its longest form, so that a refusal does not reveal the length.
+func (b *binding) cost() int { return sizeClass(growth * len(b.value.bytes)) }
 
-// spend takes what n values cost from a budget of bytes.
+// spend deducts the cost of n occurrences of the value from a budget of bytes.
 func (b *binding) spend(n int, budget *int) error {
 	if *budget -= n * b.cost(); *budget < 0 {
 		return errTooLong{}
@@ -72,36 +71,36 @@ func (b *binding) swapHeaders(h http.Header, budget *int) error {
 			if err := b.spend(n, budget); err != nil {
 				return err
 			}
-			if scheme, _, ok := decodeBasic(name, v); ok && inBasic(name, v, b.Placeholder) {
-				values[i] = scheme + string(b.basicCredentials(b.held.value))
+			if scheme, plain, ok := decodeBasic(name, v); ok && strings.Contains(plain, b.Placeholder) {
+				values[i] = scheme + string(b.basicCredentials(b.value.bytes))
 				continue
 			}
-			values[i] = strings.ReplaceAll(v, b.Placeholder, string(b.held.value))
+			values[i] = strings.ReplaceAll(v, b.Placeholder, string(b.value.bytes))
 		}
 	}
 	return nil
 }
 
 func (b *binding) swapQuery(u *url.URL, budget *int) error {
-	value := url.QueryEscape(string(b.held.value))
+	value := url.QueryEscape(string(b.value.bytes))
 	var failed error
-	query := eachParameter(u.RawQuery, func(raw string) (string, bool) {
-		if named, found := b.inParameter(raw); !named || !found {
-			return "", false
+	query := editQuery(u.RawQuery, func(raw string) string {
+		if b.inParameter(raw) != inQuery {
+			return raw
 		}
 		name, text, _ := strings.Cut(raw, "=")
 		if !strings.Contains(text, b.Placeholder) {
 			plain, err := url.QueryUnescape(text)
 			if err != nil {
-				return "", false
+				return raw
 			}
 			text = url.QueryEscape(plain)
 		}
 		if err := b.spend(strings.Count(text, b.Placeholder), budget); err != nil {
 			failed = err
-			return "", false
+			return raw
 		}
-		return name + "=" + strings.ReplaceAll(text, b.Placeholder, value), true
+		return name + "=" + strings.ReplaceAll(text, b.Placeholder, value)
 	})
 	if failed == nil {
 		u.RawQuery = query
@@ -109,18 +108,14 @@ func (b *binding) swapQuery(u *url.URL, budget *int) error {
 	return failed
 }
 
-// swapBody returns a body with values in it, which the caller wipes, and marks
-// in found whose they are. It returns nil if there is no placeholder in it.
+// swapBody returns a copy of a body with values in it, which the caller wipes.
 func swapBody(body []byte, contentType string, found []finding) ([]byte, error) {
-	var out []byte
+	out := bytes.Clone(body)
 	for _, f := range found {
-		if f.held == nil || f.at&inBody == 0 {
+		if f.value == nil || f.at&inBody == 0 {
 			continue
 		}
-		if out == nil {
-			out = bytes.Clone(body)
-		}
-		value := escapeFor(contentType, f.held.value)
+		value := escapeFor(contentType, f.value.bytes)
 		n := bytes.Count(out, []byte(f.Placeholder))
 		if len(out)+n*f.cost() > maxSwappedBody {
 			wipe(value)
@@ -135,7 +130,7 @@ func swapBody(body []byte, contentType string, found []finding) ([]byte, error) 
 	return out, nil
 }
 
-// escapeFor returns a value as it is written in a body of a type.
+// escapeFor encodes a value for a body of a content type.
 func escapeFor(contentType string, value []byte) []byte {
 	kind, _, _ := mime.ParseMediaType(contentType)
 	switch {
@@ -147,7 +142,7 @@ func escapeFor(contentType string, value []byte) []byte {
 	return bytes.Clone(value)
 }
 
-// escapeJSON returns a value as it is written between the quotes of a string.
+// escapeJSON encodes a value for use between the quotes of a JSON string.
 func escapeJSON(value []byte) []byte {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -155,7 +150,7 @@ func escapeJSON(value []byte) []byte {
 	if err := enc.Encode(string(value)); err != nil || buf.Len() < 3 {
 		return bytes.Clone(value)
 	}
-	return buf.Bytes()[1 : buf.Len()-2] // without the quotes and the line's end
+	return buf.Bytes()[1 : buf.Len()-2] // without the quotes and the newline
 }
 
 // wipedBody is a request body that is wiped when it is closed.

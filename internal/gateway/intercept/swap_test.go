@@ -255,7 +255,7 @@ func FuzzSwap(f *testing.F) {
 	f.Add("X", placeholder+placeholder, "k%65y=%73"+placeholder[1:]+"&b", "", "")
 	f.Add("User-Agent", placeholder, "&;=;&key", placeholder[:5], "application/x-www-form-urlencoded")
 	f.Fuzz(func(t *testing.T, name, header, query, body, kind string) {
-		b := &binding{Binding: secret(), held: hold([]byte(value))}
+		b := &binding{Binding: secret(), value: newSecretValue([]byte(value))}
 		b.Auth = sandbox.SecretAuth{Type: "query", Name: "key", Body: true}
 		bs := &bindings{list: []*binding{b}}
 		r := &http.Request{Header: http.Header{http.CanonicalHeaderKey(name): {header}}, URL: &url.URL{Path: "/", RawQuery: query}}
@@ -287,8 +287,8 @@ func FuzzSwap(f *testing.F) {
 		if err == nil && strings.Contains(string(out), placeholder) {
 			t.Fatalf("left in the body: %q", out)
 		}
-		b.held.giveBack()
-		if b.held.value != nil {
+		b.value.release()
+		if b.value.bytes != nil {
 			t.Fatal("the value was not wiped")
 		}
 	})
