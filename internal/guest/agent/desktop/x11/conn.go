@@ -1,8 +1,7 @@
-// Package x11 speaks the core of the X11 protocol to a server that may be
-// hostile: code in a sandbox can put anything at the end of the socket. So
-// every message is bounded before it is read, every wait ends, nothing that
-// arrives is indexed unchecked, and a server that breaks the protocol costs the
-// connection only.
+// Package x11 is a client of the core X11 protocol for servers that may be hostile: code
+// in a sandbox can put any program behind the socket. So every message is bounded before
+// it is read, every wait ends, no received data is indexed unchecked, and a server that
+// breaks the protocol only loses the connection.
 package x11
 
 import (
@@ -20,25 +19,25 @@ import (
 )
 
 const (
-	// answerTimeout is how long a server may take to answer, or to read.
+	// answerTimeout is how long a server may take to reply, or to accept data.
 	answerTimeout = 10 * time.Second
-	// smallReply bounds replies that have a fixed or a small size, in bytes.
+	// smallReply bounds replies of a fixed or small size, in bytes.
 	smallReply = 64 << 10
-	// maxSkipped bounds an event that is longer than others, in bytes.
+	// maxSkipped bounds a generic event, in bytes.
 	maxSkipped = 64 << 10
-	// maxUnanswered is how many requests may be on their way. Messages carry 16
-	// bits of a request's number.
+	// maxUnanswered bounds the requests without a message from the server, since messages
+	// carry only 16 bits of a request's number.
 	maxUnanswered = 32 << 10
 )
 
 var (
-	// ErrClosed is the error of a connection that [Conn.Close] ended.
+	// ErrClosed is the error after [Conn.Close].
 	ErrClosed = errors.New("the connection is closed")
-	// ErrSilent is the error of a server that did not answer in time.
+	// ErrSilent is the error if a server did not reply in time.
 	ErrSilent = errors.New("the X server does not answer")
 )
 
-// Error is what a server says of a request that it refuses.
+// Error is a server's error reply to a request.
 type Error struct {
 	Code  byte
 	Major byte
@@ -46,7 +45,7 @@ type Error struct {
 	Value uint32
 }
 
-// Error implements error.
+// Error describes the error with its codes.
 func (e *Error) Error() string {
 	return fmt.Sprintf("X error %d of request %d.%d (value %#x)", e.Code, e.Major, e.Minor, e.Value)
 }
@@ -54,7 +53,7 @@ func (e *Error) Error() string {
 // Event is an event as the server sent it.
 type Event [32]byte
 
-// Code is the event's number, without the flag of events that clients sent.
+// Code returns the event's code, without the flag of events that clients sent.
 func (e *Event) Code() byte { return e[0] & 0x7f }
 
 // Uint32 returns the number at an offset of at most 28.
@@ -71,22 +70,22 @@ type Conn struct {
 
 	mu      sync.Mutex
 	out     []byte   // requests to be written; guarded by mu
-	files   []int    // descriptors that go with them; guarded by mu
+	files   []int    // descriptors to be sent with them; guarded by mu
 	sent    uint64   // number of the last request; guarded by mu
-	heard   uint64   // number of the last request that the server mentioned; guarded by mu
+	seen    uint64   // number of the last request in a message from the server; guarded by mu
 	waiting []*Reply // in the order of their requests; guarded by mu
 	err     error    // why the connection ended; guarded by mu
 	dead    chan struct{}
 	read    chan struct{} // closed when the reader has ended
 }
 
-// Connect begins a conversation on nc, which it closes if that fails. onEvent
-// gets every event, on the goroutine that reads: it must not block.
+// Connect performs the handshake on nc, which it closes if that fails. onEvent is called
+// with every event, on the goroutine that reads: it must not block.
 func Connect(ctx context.Context, nc net.Conn, onEvent func(*Event)) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
 	_ = nc.SetDeadline(time.Now().Add(answerTimeout))
-	setup, err := shakeHands(nc)
+	setup, err := handshake(nc)
 	if err != nil {
 		_ = nc.Close()
 		if ctx.Err() != nil {
@@ -103,7 +102,7 @@ func Connect(ctx context.Context, nc net.Conn, onEvent func(*Event)) (*Conn, err
 	return c, nil
 }
 
-// Setup is what the server said of itself when the connection began.
+// Setup returns the server's description from the handshake.
 func (c *Conn) Setup() *Setup { return &c.setup }
 
 // Close ends the connection and waits for its reader.
@@ -115,7 +114,7 @@ func (c *Conn) Close() {
 // Dead is closed when the connection has ended.
 func (c *Conn) Dead() <-chan struct{} { return c.dead }
 
-// Err says why the connection has ended; nil: it has not.
+// Err returns why the connection has ended, or nil if it has not.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,11 +136,11 @@ func (c *Conn) fail(err error) {
 	c.waiting, c.out, c.files = nil, nil, nil
 }
 
-// Reply is the answer to a request, which may still be on its way.
+// Reply is a reply that may not have arrived yet.
 type Reply struct {
 	c     *Conn
 	seq   uint64
-	void  bool // no answer is good news
+	void  bool // the request has no reply, only errors
 	limit int
 	into  []byte // for the bytes after the first 32, if they fit
 	done  chan struct{}
@@ -154,9 +153,8 @@ func (r *Reply) finish(data []byte, err error) {
 	close(r.done)
 }
 
-// Wait sends what is still to be sent, and returns the reply: at least 32
-// bytes. Where the connection was asked for an image into a buffer, that holds
-// all after them.
+// Wait sends the queued requests and returns the reply, which has at least 32 bytes. For
+// [Conn.GetImage] all bytes after these are in the caller's buffer, if they fit.
 func (r *Reply) Wait(ctx context.Context) ([]byte, error) {
 	select {
 	case <-r.done:
@@ -179,12 +177,11 @@ func (r *Reply) Wait(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// Send queues a request that has no reply. Whether the server took it shows
-// [Conn.Check].
+// Send queues a request that has no reply. Errors are ignored; [Conn.Check] returns them.
 func (c *Conn) Send(req []byte) { c.queue(req, nil) }
 
-// Check queues a request without a reply, and one more so that there is an
-// answer: the reply's error is that of the first.
+// Check queues a request that has no reply, and a second one that has: when that arrives,
+// the first request has succeeded or failed. The result's error is that of the first.
 func (c *Conn) Check(req []byte) *Reply {
 	r := &Reply{c: c, void: true, done: make(chan struct{})}
 	c.queue(req, r)
@@ -192,20 +189,23 @@ func (c *Conn) Check(req []byte) *Reply {
 	return r
 }
 
-// Ask queues a request that has a reply of at most limit bytes.
+// Ask queues a request with a reply of at most limit bytes.
 func (c *Conn) Ask(req []byte, limit int) *Reply {
 	r := &Reply{c: c, limit: limit, done: make(chan struct{})}
 	c.queue(req, r)
 	return r
 }
 
-// Sync waits until the server has done all that was asked of it so far.
+// Sync waits until the server has processed all requests so far.
 func (c *Conn) Sync(ctx context.Context) error {
 	_, err := c.Ask(getInputFocus(), smallReply).Wait(ctx)
 	return err
 }
 
+// queue pads a request, sets its length and queues it. r, which may be nil, gets the
+// reply.
 func (c *Conn) queue(req []byte, r *Reply) {
+	req = padded(req)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -214,9 +214,9 @@ func (c *Conn) queue(req []byte, r *Reply) {
 		}
 		return
 	}
-	if c.sent-c.heard >= maxUnanswered {
-		c.sent++ // a question, so that the server says how far it is
-		c.out = append(c.out, getInputFocus()...)
+	if c.sent-c.seen >= maxUnanswered {
+		c.sent++ // its reply shows which requests the server has processed
+		c.out = append(c.out, padded(getInputFocus())...)
 		c.waiting = append(c.waiting, &Reply{c: c, seq: c.sent, limit: smallReply, done: make(chan struct{})})
 	}
 	c.sent++
@@ -227,7 +227,15 @@ func (c *Conn) queue(req []byte, r *Reply) {
 	}
 }
 
-// Flush writes what is queued.
+func padded(req []byte) []byte {
+	for len(req)%4 != 0 {
+		req = append(req, 0)
+	}
+	binary.LittleEndian.PutUint16(req[2:], uint16(len(req)/4))
+	return req
+}
+
+// Flush writes the queued requests.
 func (c *Conn) Flush() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -263,7 +271,8 @@ func (c *Conn) write(buf []byte, files []int) error {
 func (c *Conn) receive() {
 	defer close(c.read)
 	defer func() {
-		// What a server says must never end the first process of a sandbox.
+		// No message of a server may crash the agent, which is the sandbox's first
+		// process.
 		if p := recover(); p != nil {
 			c.fail(fmt.Errorf("a message of the X server makes no sense: %v", p))
 		}
@@ -278,11 +287,11 @@ func (c *Conn) receive() {
 		var err error
 		switch head[0] {
 		case 0:
-			err = c.refused(&head)
+			err = c.handleError(&head)
 		case 1:
-			err = c.answered(&head, in)
+			err = c.handleReply(&head, in)
 		default:
-			err = c.happened(&head, in)
+			err = c.handleEvent(&head, in)
 		}
 		if err != nil {
 			c.fail(err)
@@ -291,19 +300,19 @@ func (c *Conn) receive() {
 	}
 }
 
-// take finds who waits for the message with the last 16 bits of a request's
-// number. All before have their answer: that there is none.
+// take removes and returns the pending reply with the last 16 bits of a request's number,
+// or nil. Requests before it that have no reply have succeeded.
 func (c *Conn) take(low uint16) (*Reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	seq := c.heard&^0xffff | uint64(low)
-	if seq < c.heard {
+	seq := c.seen&^0xffff | uint64(low)
+	if seq < c.seen {
 		seq += 1 << 16
 	}
 	if seq > c.sent {
 		return nil, fmt.Errorf("the X server answers request %d of %d", seq, c.sent)
 	}
-	c.heard = seq
+	c.seen = seq
 	for i, r := range c.waiting {
 		if r.seq >= seq {
 			c.waiting = slices.Delete(c.waiting, 0, i)
@@ -325,19 +334,19 @@ func (c *Conn) take(low uint16) (*Reply, error) {
 	return nil, nil
 }
 
-func (c *Conn) refused(head *Event) error {
-	r, err := c.take(binary.LittleEndian.Uint16(head[2:]))
+func (c *Conn) handleError(head *Event) error {
+	r, err := c.take(get16(head[:], 2))
 	if err != nil || r == nil {
 		return err
 	}
 	r.finish(nil, &Error{
-		Code: head[1], Value: head.Uint32(4), Minor: binary.LittleEndian.Uint16(head[8:]), Major: head[10],
+		Code: head[1], Value: head.Uint32(4), Minor: get16(head[:], 8), Major: head[10],
 	})
 	return nil
 }
 
-func (c *Conn) answered(head *Event, in *bufio.Reader) error {
-	r, err := c.take(binary.LittleEndian.Uint16(head[2:]))
+func (c *Conn) handleReply(head *Event, in *bufio.Reader) error {
+	r, err := c.take(get16(head[:], 2))
 	if err != nil {
 		return err
 	}
@@ -370,9 +379,9 @@ func (c *Conn) answered(head *Event, in *bufio.Reader) error {
 	return nil
 }
 
-func (c *Conn) happened(head *Event, in *bufio.Reader) error {
+func (c *Conn) handleEvent(head *Event, in *bufio.Reader) error {
 	if head.Code() == EventGeneric {
-		// Of extensions that were not asked for events; they may be longer.
+		// From an extension; it may be longer, and nobody asked for it.
 		more := int64(head.Uint32(4)) * 4
 		if more > maxSkipped {
 			return fmt.Errorf("the X server sends an event of %d bytes", more)

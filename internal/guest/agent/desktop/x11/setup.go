@@ -10,30 +10,31 @@ import (
 	"sync"
 )
 
-// Setup is what a server says of itself and its first screen.
+// Setup describes a server and its first screen.
 type Setup struct {
 	// Root is the root window, Depth its depth, Width and Height its size when
 	// the connection began.
 	Root          uint32
 	Depth         byte
 	Width, Height int
-	// RootVisual has the masks of colours of the root window.
+	// Red, Green and Blue are the colour masks of the root window's visual.
 	Red, Green, Blue uint32
-	// BitsPerPixel and Pad are those of images of the root's depth, in bits.
+	// BitsPerPixel and Pad describe images of the root's depth. Lines are padded to a
+	// multiple of Pad bits.
 	BitsPerPixel, Pad int
-	// BigEndian is the order of bytes in images.
+	// BigEndian is the byte order of images.
 	BigEndian bool
-	// MinKeycode and MaxKeycode bound the codes of keys.
+	// MinKeycode and MaxKeycode bound the key codes.
 	MinKeycode, MaxKeycode byte
-	// MaxRequest is how long a request may be, in bytes.
+	// MaxRequest is the maximum length of a request, in bytes.
 	MaxRequest int
 
 	idBase, idMask uint32
 }
 
-// shakeHands asks for a connection without authorisation: who is in the sandbox
-// may use its screen.
-func shakeHands(nc net.Conn) (*Setup, error) {
+// handshake asks for a connection without authorisation: everything in the sandbox may
+// use its screen.
+func handshake(nc net.Conn) (*Setup, error) {
 	hello := make([]byte, 12)
 	hello[0] = 'l' // little endian
 	binary.LittleEndian.PutUint16(hello[2:], 11)
@@ -44,7 +45,7 @@ func shakeHands(nc net.Conn) (*Setup, error) {
 	if _, err := io.ReadFull(nc, head); err != nil {
 		return nil, err
 	}
-	body := make([]byte, 4*int(binary.LittleEndian.Uint16(head[6:]))) // 256 KiB at most
+	body := make([]byte, 4*int(get16(head, 6))) // 256 KiB at most
 	if _, err := io.ReadFull(nc, body); err != nil {
 		return nil, err
 	}
@@ -57,10 +58,10 @@ func shakeHands(nc net.Conn) (*Setup, error) {
 	return nil, &RefusedError{Reason: "it asks for an authentication"}
 }
 
-// RefusedError is a server's refusal to be talked to.
+// RefusedError is the error for a server that refuses the connection.
 type RefusedError struct{ Reason string }
 
-// Error implements error.
+// Error returns the server's reason.
 func (e *RefusedError) Error() string { return "the X server refuses connections: " + e.Reason }
 
 func printable(b []byte) string {
@@ -74,53 +75,53 @@ func printable(b []byte) string {
 
 var errSetup = errors.New("the X server describes itself in a way that makes no sense")
 
-// parseSetup reads the reply to the first message, without its first 8 bytes.
+// parseSetup parses the reply to the first message, without its first 8 bytes.
 func parseSetup(b []byte) (*Setup, error) {
 	if len(b) < 32 {
 		return nil, errSetup
 	}
 	s := &Setup{
-		idBase: binary.LittleEndian.Uint32(b[4:]), idMask: binary.LittleEndian.Uint32(b[8:]),
-		MaxRequest: 4 * int(binary.LittleEndian.Uint16(b[18:])),
+		idBase: get32(b, 4), idMask: get32(b, 8),
+		MaxRequest: 4 * int(get16(b, 18)),
 		BigEndian:  b[22] != 0, MinKeycode: b[26], MaxKeycode: b[27],
 	}
 	if s.MinKeycode < 8 || s.MaxKeycode < s.MinKeycode || s.MaxRequest < 4096 || s.idMask == 0 {
 		return nil, errSetup
 	}
-	vendor := (int(binary.LittleEndian.Uint16(b[16:])) + 3) &^ 3
+	vendor := (int(get16(b, 16)) + 3) &^ 3
 	formats := int(b[21])
 	if b[20] == 0 || len(b) < 32+vendor+8*formats+40 {
 		return nil, errSetup
 	}
 	list := b[32+vendor:][:8*formats]
 	screen := b[32+vendor+8*formats:]
-	s.Root, s.Depth = binary.LittleEndian.Uint32(screen), screen[38]
-	s.Width, s.Height = int(binary.LittleEndian.Uint16(screen[20:])), int(binary.LittleEndian.Uint16(screen[22:]))
+	s.Root, s.Depth = get32(screen, 0), screen[38]
+	s.Width, s.Height = int(get16(screen, 20)), int(get16(screen, 22))
 	for ; len(list) >= 8; list = list[8:] {
 		if list[0] == s.Depth {
 			s.BitsPerPixel, s.Pad = int(list[1]), int(list[2])
 		}
 	}
-	if err := s.findVisual(screen[40:], int(screen[39]), binary.LittleEndian.Uint32(screen[32:])); err != nil {
+	if err := s.findVisual(screen[40:], int(screen[39]), get32(screen, 32)); err != nil {
 		return nil, err
 	}
 	return s, s.check()
 }
 
-// findVisual reads the masks of the root's visual from a list of depths.
+// findVisual finds the masks of the root's visual in a list of depths.
 func (s *Setup) findVisual(b []byte, depths int, root uint32) error {
 	for range depths {
 		if len(b) < 8 {
 			return errSetup
 		}
-		visuals := int(binary.LittleEndian.Uint16(b[2:]))
+		visuals := int(get16(b, 2))
 		if b = b[8:]; len(b) < 24*visuals {
 			return errSetup
 		}
 		for range visuals {
 			// Class 4 is TrueColor, 5 DirectColor.
-			if binary.LittleEndian.Uint32(b) == root && (b[4] == 4 || b[4] == 5) {
-				s.Red, s.Green, s.Blue = binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])
+			if get32(b, 0) == root && (b[4] == 4 || b[4] == 5) {
+				s.Red, s.Green, s.Blue = get32(b, 8), get32(b, 12), get32(b, 16)
 			}
 			b = b[24:]
 		}
@@ -140,12 +141,12 @@ func (s *Setup) check() error {
 	return nil
 }
 
-// Stride is how many bytes a line of an image has that is width pixels wide.
+// Stride returns the length of a line in an image that is width pixels wide, in bytes.
 func (s *Setup) Stride(width int) int {
 	return (width*s.BitsPerPixel + s.Pad - 1) / s.Pad * s.Pad / 8
 }
 
-// idRange makes ids of resources.
+// idRange allocates ids of resources.
 type idRange struct {
 	base, mask uint32
 
@@ -153,8 +154,8 @@ type idRange struct {
 	last uint32 // guarded by mu
 }
 
-// NewID returns an id for a window or another resource. The few that this
-// program uses begin again when the server's range is at its end.
+// NewID returns an id for a window or another resource. Ids wrap around at the end of the
+// server's range; this program uses few at a time.
 func (c *Conn) NewID() uint32 {
 	r := &c.ids
 	r.mu.Lock()

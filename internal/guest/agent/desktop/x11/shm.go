@@ -2,15 +2,13 @@ package x11
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"net"
 )
 
-// Shm finds the extension MIT-SHM, by which a server writes pictures to memory
-// that it shares with its client. It is not there (Opcode 0) where the server
-// takes no memory by its descriptor, which version 1.2 began with, or where the
-// connection cannot carry one.
+// Shm finds the extension MIT-SHM, with which a server writes pictures to memory that it
+// shares with its client. Opcode is 0 if the server does not accept descriptors of
+// memory, as it does since version 1.2, or if the connection cannot carry them.
 func (c *Conn) Shm(ctx context.Context) (Extension, error) {
 	if _, ok := c.nc.(*net.UnixConn); !ok {
 		return Extension{}, nil
@@ -19,48 +17,41 @@ func (c *Conn) Shm(ctx context.Context) (Extension, error) {
 	if err != nil || list[0].Opcode == 0 {
 		return Extension{}, err
 	}
-	b, err := c.Ask(done(request(list[0].Opcode, 0, 4)), smallReply).Wait(ctx)
+	b, err := c.Ask(request(list[0].Opcode, 0), smallReply).Wait(ctx)
 	if _, ok := errors.AsType[*Error](err); ok {
 		return Extension{}, nil
 	}
 	if err != nil {
 		return Extension{}, err
 	}
-	if major, minor := binary.LittleEndian.Uint16(b[8:]), binary.LittleEndian.Uint16(b[10:]); major < 1 || major == 1 && minor < 2 {
+	if major, minor := get16(b, 8), get16(b, 10); major < 1 || major == 1 && minor < 2 {
 		return Extension{}, nil
 	}
 	return list[0], nil
 }
 
-// AttachShm gives the server memory, by a descriptor that must stay open until
+// AttachShm shares memory with the server. Its descriptor must stay open until
 // [Reply.Wait] has returned.
 func (c *Conn) AttachShm(shm Extension, fd int) (segment uint32, r *Reply) {
 	segment = c.NewID()
-	b := put32(request(shm.Opcode, 6, 12), segment)
-	b = append(b, 0, 0, 0, 0) // to be written to
 	c.mu.Lock()
-	c.files = append(c.files, fd) // whatever carries it, it is there before the request is
+	c.files = append(c.files, fd) // before the request, so that it is not sent later
 	c.mu.Unlock()
-	return segment, c.Check(done(b))
+	return segment, c.Check(request(shm.Opcode, 6, segment, 0)) // writable
 }
 
-// DetachShm takes memory back.
+// DetachShm stops sharing memory.
 func (c *Conn) DetachShm(shm Extension, segment uint32) {
-	c.Send(done(put32(request(shm.Opcode, 2, 8), segment)))
+	c.Send(request(shm.Opcode, 2, segment))
 }
 
-// GetShmImage asks for a part of the screen, which is at the beginning of a
-// segment once the reply is there.
+// GetShmImage asks for a part of the screen. The server has written it to the beginning
+// of the segment when the reply arrives.
 func (c *Conn) GetShmImage(shm Extension, x, y, width, height int, segment uint32) *Reply {
-	b := put32(request(shm.Opcode, 4, 32), c.setup.Root)
-	for _, n := range []int{x, y, width, height} {
-		b = put16(b, uint16(n))
-	}
-	b = put32(b, 0xffffffff)
-	b = append(b, 2, 0, 0, 0) // ZPixmap
-	b = put32(put32(b, segment), 0)
-	return c.Ask(done(b), smallReply)
+	b := put16(request(shm.Opcode, 4, c.setup.Root), uint16(x), uint16(y), uint16(width), uint16(height))
+	const zPixmap = 2
+	return c.Ask(put32(b, 0xffffffff, zPixmap, segment, 0), smallReply)
 }
 
-// ShmImageSize reads how many bytes of pixels a reply to GetShmImage is about.
-func ShmImageSize(b []byte) int { return int(binary.LittleEndian.Uint32(b[12:])) }
+// ShmImageSize returns how many bytes of pixels a reply to GetShmImage reports.
+func ShmImageSize(b []byte) int { return int(get32(b, 12)) }

@@ -2,11 +2,10 @@ package x11
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 )
 
-// coreKeyboard is the device that all programs mean when they name none.
+// coreKeyboard is the default device.
 const coreKeyboard = 0x100
 
 const (
@@ -14,11 +13,10 @@ const (
 	xkbRecomputeActions = 1 << 1
 )
 
-// UseXKB says that this client knows the extension XKEYBOARD, as all must
-// before they use it. Instead of MappingNotify it then gets the extension's
-// events when the keyboard changes.
+// UseXKB enables the extension XKEYBOARD for this client. When the keyboard mapping
+// changes, it then gets the extension's events instead of MappingNotify.
 func (c *Conn) UseXKB(ctx context.Context, xkb Extension) error {
-	b, err := c.Ask(done(put16(put16(request(xkb.Opcode, 0, 8), 1), 0)), smallReply).Wait(ctx)
+	b, err := c.Ask(put16(request(xkb.Opcode, 0), 1, 0), smallReply).Wait(ctx)
 	if err != nil {
 		return err
 	}
@@ -26,16 +24,14 @@ func (c *Conn) UseXKB(ctx context.Context, xkb Extension) error {
 		return errors.New("the X server does not support this version of XKEYBOARD")
 	}
 	const keyboardAndMap = 1<<0 | 1<<1
-	b = put16(put16(request(xkb.Opcode, 1, 16), coreKeyboard), keyboardAndMap)
-	b = put16(put16(b, 0), keyboardAndMap)
-	c.Send(done(put16(put16(b, 0xff), 0xff)))
+	c.Send(put16(request(xkb.Opcode, 1), coreKeyboard, keyboardAndMap, 0, keyboardAndMap, 0xff, 0xff))
 	return nil
 }
 
-// ChangeKeys gives keys new symbols, one each, whatever is held with them, and
-// leaves all others as they are. However many keys they are, programs hear of
-// one change: each makes every program read the keyboard anew, which takes a
-// window manager 50 ms.
+// ChangeKeys assigns one symbol to each of the keys, which they produce whatever
+// modifiers are held. Other keys stay as they are. Programs get one event for all
+// changes: after an event every program reads the mapping again, which takes a window
+// manager 50 ms.
 func (c *Conn) ChangeKeys(ctx context.Context, xkb Extension, changes map[byte]uint32) error {
 	first, last := byte(255), byte(0)
 	for code := range changes {
@@ -49,10 +45,10 @@ func (c *Conn) ChangeKeys(ctx context.Context, xkb Extension, changes map[byte]u
 		return err
 	}
 	for code, sym := range changes {
-		// One group, with the key type of two levels, which is always the
-		// second: Shift makes no difference to any program.
+		// One group with the key type of two levels, which is always the second type:
+		// both levels have the symbol, so Shift makes no difference.
 		one := []byte{1, 0, 0, 0, 1, 2, 2, 0}
-		keys[code-first] = put32(put32(one, sym), sym)
+		keys[code-first] = put32(one, sym, sym)
 	}
 	var body []byte
 	total := 0
@@ -60,22 +56,21 @@ func (c *Conn) ChangeKeys(ctx context.Context, xkb Extension, changes map[byte]u
 		body = append(body, k...)
 		total += (len(k) - 8) / 4
 	}
-	b := put16(request(xkb.Opcode, 9, 36+len(body)), coreKeyboard)
-	b = put16(put16(b, xkbKeySyms), xkbRecomputeActions)
+	b := put16(request(xkb.Opcode, 9), coreKeyboard, xkbKeySyms, xkbRecomputeActions)
 	b = append(b, c.setup.MinKeycode, c.setup.MaxKeycode, 0, 0, first, byte(len(keys)))
 	b = put16(b, uint16(total))
-	b = append(b, make([]byte, 36-len(b))...) // nothing but symbols
-	_, err = c.Check(done(append(b, body...))).Wait(ctx)
+	b = append(b, make([]byte, 36-len(b))...) // no other parts than symbols
+	_, err = c.Check(append(b, body...)).Wait(ctx)
 	return err
 }
 
-// keyMaps returns what the server has of each key's symbols, in its own form.
+// keyMaps returns the symbols of the keys from first on, each in the encoding of the
+// protocol.
 func (c *Conn) keyMaps(ctx context.Context, xkb Extension, first byte, count int) ([][]byte, error) {
-	b := put16(request(xkb.Opcode, 8, 28), coreKeyboard)
-	b = put16(put16(b, 0), xkbKeySyms)
+	b := put16(request(xkb.Opcode, 8), coreKeyboard, 0, xkbKeySyms)
 	b = append(b, 0, 0, first, byte(count))
 	b = append(b, make([]byte, 28-len(b))...)
-	reply, err := c.Ask(done(b), 1<<20).Wait(ctx)
+	reply, err := c.Ask(b, 1<<20).Wait(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +86,7 @@ func parseKeyMaps(b []byte, first byte, count int) ([][]byte, error) {
 		if len(rest) < 8 {
 			return nil, errors.New("a short list of keys")
 		}
-		size := 8 + 4*int(binary.LittleEndian.Uint16(rest[6:]))
+		size := 8 + 4*int(get16(rest, 6))
 		if size > len(rest) {
 			return nil, errors.New("a key that is longer than the list")
 		}
