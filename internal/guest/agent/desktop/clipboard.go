@@ -2,6 +2,7 @@ package desktop
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -14,15 +15,15 @@ import (
 )
 
 const (
-	// clipboardWait is how long the owner of the clipboard may take.
+	// clipboardWait is how long the owner of the clipboard may take to answer.
 	clipboardWait = 10 * time.Second
-	// transferWait is how long giving it to a program may take in all.
+	// transferWait bounds a transfer of the clipboard to a program.
 	transferWait = time.Minute
-	// transferPiece is how much of a text one message carries, in bytes.
+	// transferPiece is how much of a text is transferred at once, in bytes.
 	transferPiece = 64 << 10
-	// maxTransfers bounds how many programs are given a long text at once.
+	// maxTransfers bounds the transfers at the same time.
 	maxTransfers = 8
-	// maxConversions bounds what one request for several forms asks for.
+	// maxConversions bounds the targets of one MULTIPLE request.
 	maxConversions = 32
 )
 
@@ -32,29 +33,29 @@ const (
 	propertyDeleted = 1
 )
 
-// clipboard owns the selections CLIPBOARD and PRIMARY for as long as nobody
-// else copies something, and gives the text to who asks.
+// clipboard owns the selections CLIPBOARD and PRIMARY until another program copies
+// something, and sends the text to programs that request it.
 type clipboard struct {
 	s         *session
 	inbox     chan x11.Event
-	asking    turn // held while the clipboard of another program is read
+	reading   mutex // held while the clipboard of another program is read
 	transfers chan struct{}
 
 	mu    sync.Mutex
 	text  string          // guarded by mu
-	since uint32          // the server's time of owning it; guarded by mu
+	since uint32          // when it was set, by the server's clock; guarded by mu
 	owned map[uint32]bool // selections; guarded by mu
 }
 
 func newClipboard(s *session) *clipboard {
 	return &clipboard{
-		s: s, inbox: make(chan x11.Event, 256), asking: newTurn(),
+		s: s, inbox: make(chan x11.Event, 256), reading: newMutex(),
 		transfers: make(chan struct{}, maxTransfers), owned: map[uint32]bool{},
 	}
 }
 
-// post takes an event about selections. If there are too many, who asked hears
-// nothing and gives up.
+// post queues an event about selections. If there are too many it is dropped, and the
+// program that sent it times out.
 func (c *clipboard) post(e *x11.Event) {
 	select {
 	case c.inbox <- *e:
@@ -62,7 +63,7 @@ func (c *clipboard) post(e *x11.Event) {
 	}
 }
 
-// run serves those who ask, until the connection ends.
+// run serves requests until the connection ends.
 func (c *clipboard) run() {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -90,16 +91,16 @@ func (c *clipboard) run() {
 	}
 }
 
-// lose notes that somebody else owns a selection, since a time.
+// lose records that another program has owned a selection since a time.
 func (c *clipboard) lose(selection, since uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if int32(since-c.since) >= 0 { // the server's clock goes round
+	if int32(since-c.since) >= 0 { // the server's clock wraps around
 		delete(c.owned, selection)
 	}
 }
 
-// SetClipboard puts text into the clipboard, and into the selection that the
+// SetClipboard puts text into the clipboard and into the primary selection, which the
 // middle button pastes.
 func (d *Desktop) SetClipboard(ctx context.Context, text string) error {
 	if len(text) > sandbox.MaxClipboard {
@@ -134,9 +135,9 @@ func (c *clipboard) set(ctx context.Context, text string) error {
 	return err
 }
 
-// now returns the server's time, as an event about a change of ours tells it.
+// now returns the server's time, from the event for a change of a property.
 func (c *clipboard) now(ctx context.Context) (uint32, error) {
-	events, stop := c.s.arrivals.listen()
+	events, stop := c.s.selectionEvents.subscribe()
 	defer stop()
 	if _, err := c.s.ChangeProperty(c.s.window, c.s.atoms.timestamp, x11.AtomInteger, 32, nil).Wait(ctx); err != nil {
 		return 0, err
@@ -149,7 +150,7 @@ func (c *clipboard) now(ctx context.Context) (uint32, error) {
 
 var errSlowOwner = sandbox.Errorf(sandbox.CodeTimeout, "the program that owns the clipboard does not answer; copy again, or close it")
 
-// await waits for an event.
+// await waits for a matching event.
 func (c *clipboard) await(ctx context.Context, events <-chan x11.Event, wanted func(*x11.Event) bool) (x11.Event, error) {
 	end := time.NewTimer(clipboardWait)
 	defer end.Stop()
@@ -169,7 +170,7 @@ func (c *clipboard) await(ctx context.Context, events <-chan x11.Event, wanted f
 	}
 }
 
-// GetClipboard returns the text in the clipboard, none if it is empty.
+// GetClipboard returns the text in the clipboard, or "" if it is empty.
 func (d *Desktop) GetClipboard(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*clipboardWait, errSlowOwner)
 	defer cancel()
@@ -181,10 +182,10 @@ func (d *Desktop) GetClipboard(ctx context.Context) (string, error) {
 }
 
 func (c *clipboard) get(ctx context.Context) (string, error) {
-	if err := c.asking.take(ctx); err != nil {
+	if err := c.reading.lock(ctx); err != nil {
 		return "", err
 	}
-	defer c.asking.give()
+	defer c.reading.unlock()
 	owner, err := c.s.SelectionOwner(ctx, c.s.atoms.clipboard)
 	if err != nil || owner == 0 {
 		return "", err
@@ -194,17 +195,17 @@ func (c *clipboard) get(ctx context.Context) (string, error) {
 		defer c.mu.Unlock()
 		return c.text, nil
 	}
-	forms := []uint32{c.s.atoms.utf8, c.s.atoms.plainUTF8, x11.AtomString}
+	targets := []uint32{c.s.atoms.utf8, c.s.atoms.plainUTF8, x11.AtomString}
 	list, err := c.convert(ctx, c.s.atoms.targets)
 	if err != nil {
 		return "", err
 	}
 	if offered := list.Uint32s(); len(offered) > 0 {
-		// Some programs give the bytes of a picture to who asks for text.
-		forms = slices.DeleteFunc(forms, func(f uint32) bool { return !slices.Contains(offered, f) })
+		// Some programs send the bytes of a picture if they are asked for text.
+		targets = slices.DeleteFunc(targets, func(t uint32) bool { return !slices.Contains(offered, t) })
 	}
-	for _, form := range forms {
-		p, err := c.convert(ctx, form)
+	for _, target := range targets {
+		p, err := c.convert(ctx, target)
 		if err != nil {
 			return "", err
 		}
@@ -212,10 +213,10 @@ func (c *clipboard) get(ctx context.Context) (string, error) {
 			continue
 		}
 		text := strings.ToValidUTF8(string(p.Value), "\uFFFD")
-		if form == x11.AtomString && p.Type == x11.AtomString {
+		if target == x11.AtomString && p.Type == x11.AtomString {
 			text = latin1(p.Value)
 		}
-		if len(text) > sandbox.MaxClipboard { // as UTF-8 it is longer than it was
+		if len(text) > sandbox.MaxClipboard { // UTF-8 may be longer than the property
 			return "", errLargeClipboard
 		}
 		return text, nil
@@ -223,10 +224,10 @@ func (c *clipboard) get(ctx context.Context) (string, error) {
 	return "", sandbox.Errorf(sandbox.CodeConflict, "the clipboard holds something that is not text; copy text first")
 }
 
-// convert asks the clipboard's owner for a form of its content. Where there is
-// none, the property is empty.
+// convert asks the clipboard's owner to convert the content to a target. If the owner
+// cannot, the result is empty.
 func (c *clipboard) convert(ctx context.Context, target uint32) (*x11.Property, error) {
-	events, stop := c.s.arrivals.listen()
+	events, stop := c.s.selectionEvents.subscribe()
 	defer stop()
 	a := &c.s.atoms
 	c.s.DeleteProperty(c.s.window, a.transfer)
@@ -258,7 +259,7 @@ func (c *clipboard) convert(ctx context.Context, target uint32) (*x11.Property, 
 			return nil, err
 		}
 		if p.Type == x11.AtomNone {
-			continue // the event was about what was taken already
+			continue // the event was for a piece that was already taken
 		}
 		if len(p.Value) == 0 {
 			return &x11.Property{Type: p.Type, Format: p.Format, Value: value}, nil
@@ -271,8 +272,7 @@ func (c *clipboard) convert(ctx context.Context, target uint32) (*x11.Property, 
 
 var errLargeClipboard = sandbox.Errorf(sandbox.CodeTooLarge, "the clipboard holds more than %d bytes; save it to a file in the program that owns it", sandbox.MaxClipboard)
 
-// take reads and removes what was put for us. Removing it says that the next
-// piece may come.
+// take reads and removes the transferred property. Its removal asks for the next piece.
 func (c *clipboard) take(ctx context.Context) (*x11.Property, error) {
 	p, err := property(ctx, c.s.GetProperty(c.s.window, c.s.atoms.transfer, sandbox.MaxClipboard, true))
 	if err == nil && p.More > 0 {
@@ -282,7 +282,7 @@ func (c *clipboard) take(ctx context.Context) (*x11.Property, error) {
 	return p, err
 }
 
-// serve answers a program that asks for the clipboard's content.
+// serve answers a program that requests the clipboard's content.
 func (c *clipboard) serve(ctx context.Context, e *x11.Event) {
 	ctx, cancel := context.WithTimeout(ctx, transferWait)
 	defer cancel()
@@ -293,14 +293,13 @@ func (c *clipboard) serve(ctx context.Context, e *x11.Event) {
 		c.answer(e, false)
 		return
 	}
-	o := &offer{c: c, ctx: ctx, text: text, since: since, to: e.Uint32(12)}
-	if e.Uint32(24) == x11.AtomNone { // programs of old mean that
-		p := e.Uint32(20)
-		e[24], e[25], e[26], e[27] = byte(p), byte(p>>8), byte(p>>16), byte(p>>24)
+	o := &transfer{c: c, ctx: ctx, text: text, since: since, to: e.Uint32(12)}
+	if e.Uint32(24) == x11.AtomNone {
+		copy(e[24:28], e[20:24]) // obsolete programs expect the property to be named like the target
 	}
 	var ok bool
 	if e.Uint32(20) == c.s.atoms.multiple {
-		ok = o.several(e.Uint32(24))
+		ok = o.putMultiple(e.Uint32(24))
 	} else {
 		ok = o.put(e.Uint32(20), e.Uint32(24))
 	}
@@ -308,7 +307,7 @@ func (c *clipboard) serve(ctx context.Context, e *x11.Event) {
 	o.finish()
 }
 
-// answer says whether a request was fulfilled.
+// answer tells the requestor whether the request was fulfilled.
 func (c *clipboard) answer(request *x11.Event, ok bool) {
 	var e x11.Event
 	e[0] = x11.EventSelectionNotify
@@ -318,30 +317,30 @@ func (c *clipboard) answer(request *x11.Event, ok bool) {
 		copy(e[20:24], request[24:28])
 	}
 	c.s.SendEvent(request.Uint32(12), 0, &e)
-	_ = c.s.Flush() // a connection that broke has no requests
+	_ = c.s.Flush() // if the connection is broken, nobody waits
 }
 
-// offer gives one program the content in the forms that it asks for.
-type offer struct {
-	c      *clipboard
-	ctx    context.Context // of the request, which this is a part of
-	text   string
-	since  uint32
-	to     uint32 // its window
-	long   []pieces
-	events <-chan x11.Event
-	stop   func()
+// transfer sends the content to one program in the targets that it requests.
+type transfer struct {
+	c           *clipboard
+	ctx         context.Context // of the request
+	text        string
+	since       uint32
+	to          uint32 // the requestor's window
+	incremental []incremental
+	events      <-chan x11.Event
+	stop        func()
 }
 
-// pieces is a text that goes over in pieces.
-type pieces struct {
+// incremental is a text that is transferred in pieces.
+type incremental struct {
 	kind, property uint32
 	rest           []byte
 }
 
-// several fulfils a request for several forms, which are listed in a property
-// in pairs of target and property.
-func (o *offer) several(list uint32) bool {
+// putMultiple fulfils a MULTIPLE request. A property lists its pairs of target and
+// property.
+func (o *transfer) putMultiple(list uint32) bool {
 	p, err := property(o.ctx, o.c.s.GetProperty(o.to, list, maxSmall, false))
 	if err != nil || p.More > 0 {
 		return false
@@ -358,8 +357,8 @@ func (o *offer) several(list uint32) bool {
 	return o.change(list, o.c.s.atoms.atomPair, 32, numbers(pairs...))
 }
 
-// put fulfils a request for one form.
-func (o *offer) put(target, property uint32) bool {
+// put fulfils a request for one target.
+func (o *transfer) put(target, property uint32) bool {
 	a := &o.c.s.atoms
 	switch target {
 	case a.targets:
@@ -376,20 +375,20 @@ func (o *offer) put(target, property uint32) bool {
 	return false
 }
 
-// send gives a text: at once, or if it is long, the promise of it.
-func (o *offer) send(property, kind uint32, value []byte) bool {
+// send sends a text at once or, if it is long, announces an incremental transfer.
+func (o *transfer) send(property, kind uint32, value []byte) bool {
 	if len(value) <= transferPiece {
 		return o.change(property, kind, 8, value)
 	}
 	if o.stop == nil {
-		o.events, o.stop = o.c.s.arrivals.listen()
+		o.events, o.stop = o.c.s.selectionEvents.subscribe()
 		o.c.s.SelectInput(o.to, x11.PropertyChangeMask|x11.StructureNotifyMask)
 	}
-	o.long = append(o.long, pieces{kind: kind, property: property, rest: value})
+	o.incremental = append(o.incremental, incremental{kind: kind, property: property, rest: value})
 	return o.change(property, o.c.s.atoms.incr, 32, numbers(uint32(len(value))))
 }
 
-func (o *offer) change(property, kind uint32, format byte, value []byte) bool {
+func (o *transfer) change(property, kind uint32, format byte, value []byte) bool {
 	if property == x11.AtomNone {
 		return false
 	}
@@ -397,15 +396,15 @@ func (o *offer) change(property, kind uint32, format byte, value []byte) bool {
 	return err == nil
 }
 
-// finish gives what was promised: a piece whenever the program has taken the
-// one before, and at last an empty one.
-func (o *offer) finish() {
+// finish performs the announced transfers: it sends a piece whenever the program has
+// taken the one before, and finally an empty piece.
+func (o *transfer) finish() {
 	if o.stop == nil {
 		return
 	}
 	defer o.stop()
 	defer o.c.s.SelectInput(o.to, 0)
-	for len(o.long) > 0 {
+	for len(o.incremental) > 0 {
 		e, err := o.c.await(o.ctx, o.events, func(e *x11.Event) bool {
 			return e.Uint32(4) == o.to && (e.Code() == x11.EventPropertyNotify && e[16] == propertyDeleted) ||
 				e.Code() == x11.EventDestroyNotify && e.Uint32(8) == o.to
@@ -413,8 +412,8 @@ func (o *offer) finish() {
 		if err != nil || e.Code() == x11.EventDestroyNotify {
 			return
 		}
-		for i := range o.long {
-			p := &o.long[i]
+		for i := range o.incremental {
+			p := &o.incremental[i]
 			if p.property != e.Uint32(8) {
 				continue
 			}
@@ -423,23 +422,23 @@ func (o *offer) finish() {
 				return
 			}
 			if p.rest = p.rest[n:]; n == 0 {
-				o.long = slices.Delete(o.long, i, i+1)
+				o.incremental = slices.Delete(o.incremental, i, i+1)
 			}
 			break
 		}
 	}
 }
 
-// numbers are the bytes of numbers.
+// numbers encodes the value of a property.
 func numbers(list ...uint32) []byte {
 	var b []byte
 	for _, n := range list {
-		b = append(b, byte(n), byte(n>>8), byte(n>>16), byte(n>>24))
+		b = binary.LittleEndian.AppendUint32(b, n)
 	}
 	return b
 }
 
-// toLatin1 makes what can be made of a text in Latin-1.
+// toLatin1 encodes a text in Latin-1, with question marks for other characters.
 func toLatin1(s string) []byte {
 	var b []byte
 	for _, r := range s {

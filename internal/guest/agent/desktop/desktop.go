@@ -1,14 +1,14 @@
-// Package desktop uses the screen of a sandbox as a person would: it looks,
-// points, types, and handles windows and the clipboard. It speaks to the X
-// server itself, on one connection that stays, so that an action is a few
-// messages and starts no process.
+// Package desktop operates the screen of a sandbox: it takes screenshots, moves the
+// pointer, types, and controls windows and the clipboard. It is itself an X client with
+// one persistent connection, so an action takes a few messages and starts no process.
 //
-// All state of the connection is in the sandbox, at both ends of a socket; so
-// it goes through pause, snapshot and fork with the sandbox. A server that was
-// started anew is connected to again.
+// All state of the connection is inside the sandbox, at both ends of a socket, so it
+// survives pause, snapshot and fork. If the server was restarted, the package connects
+// again.
 package desktop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"image"
@@ -27,66 +27,58 @@ import (
 // SocketDir is where X servers have their sockets.
 const SocketDir = "/tmp/.X11-unix"
 
-// DefaultDisplay is what an empty name of a display means.
+// DefaultDisplay is the display that an empty name means.
 const DefaultDisplay = ":1"
 
-// startWait is how long to wait for a server that is about to start, or to
-// start again.
+// startWait is how long to wait for a server that is starting or restarting.
 const startWait = 2 * time.Second
 
-// Config says which screen a [Desktop] uses.
+// Config selects the screen of a [Desktop].
 type Config struct {
-	// Display is its name, such as ":1", which is also meant by none.
+	// Display is the name of the display; [DefaultDisplay] if empty.
 	Display string
-	// SocketDir is where the X server has its socket; [SocketDir] if empty.
+	// SocketDir is the directory of the X server's socket; [SocketDir] if empty.
 	SocketDir string
 }
 
-// Desktop uses one screen. Its methods are safe for concurrent use: pictures
-// are taken while input is made, while inputs wait for each other. Their
-// errors are [sandbox.Error] values.
+// Desktop operates one screen. Its methods are safe for concurrent use: screenshots do
+// not wait for inputs, while inputs wait for each other. Their errors are
+// [sandbox.Error] values.
 type Desktop struct {
 	display string
 	socket  string
 
-	connecting turn // held while looking at the next two, and connecting
-	live       *session
-	closed     bool
-	inputs     turn // held while the pointer and keyboard are used
-	held       holding
-	keys       keyboard
-	shots      turn          // held while a picture is in memory
-	settling   turn          // held while waiting for changes
-	windows    turn          // held while a window is changed
-	maxSettle  time.Duration // the longest wait for a screen that does not change
-	waits      waits         // of other kinds
-	frame      []byte        // for the next picture; guarded by shots
-	shared     *segment      // for pictures; guarded by shots
-	png        pngEncoder    // guarded by shots
+	connecting mutex         // held while connecting
+	live       *session      // guarded by connecting
+	closed     bool          // guarded by connecting
+	inputs     mutex         // held while the pointer and keyboard are used
+	held       holding       // guarded by inputs
+	keys       keyboard      // guarded by inputs
+	shots      mutex         // held while a picture is in memory
+	settling   mutex         // held while waiting for changes
+	windows    mutex         // held while a window is changed
+	maxSettle  time.Duration // the longest wait for a screen that keeps changing
+	waits      waits
+	frame      []byte     // for the next picture; guarded by shots
+	shared     *segment   // for pictures; guarded by shots
+	png        pngEncoder // guarded by shots
 }
 
-// waits are how long others may take: what the constants of these names say, but
-// in tests, where only the machine may be slow.
+// waits are timeouts. They have the values of the constants of the same names, except in
+// tests, on machines that may be slow.
 type waits struct {
 	actWait, arriveWait, arriveTotal, pongWait time.Duration
 	reactWait, reactCalm, reactTotal           time.Duration
-	// late waits for a program that cannot be asked: for lateWindow.
+	// late waits lateWindow for a program that does not answer pings.
 	late func(context.Context) error
 }
 
 // New returns a Desktop. It connects when it is first used.
 func New(cfg Config) (*Desktop, error) {
-	display := cfg.Display
-	if display == "" {
-		display = DefaultDisplay
-	}
+	display := cmp.Or(cfg.Display, DefaultDisplay)
 	number, err := displayNumber(display)
 	if err != nil {
 		return nil, err
-	}
-	dir := cfg.SocketDir
-	if dir == "" {
-		dir = SocketDir
 	}
 	return &Desktop{
 		maxSettle: sandbox.MaxStableWait,
@@ -96,12 +88,12 @@ func New(cfg Config) (*Desktop, error) {
 			late: func(ctx context.Context) error { return pause(ctx, lateWindow) },
 		},
 		display:    display,
-		socket:     filepath.Join(dir, "X"+strconv.Itoa(number)),
-		connecting: newTurn(), inputs: newTurn(), shots: newTurn(), settling: newTurn(), windows: newTurn(),
+		socket:     filepath.Join(cmp.Or(cfg.SocketDir, SocketDir), "X"+strconv.Itoa(number)),
+		connecting: newMutex(), inputs: newMutex(), shots: newMutex(), settling: newMutex(), windows: newMutex(),
 	}, nil
 }
 
-// displayNumber reads the name of a display on this machine.
+// displayNumber parses the name of a display on this machine.
 func displayNumber(display string) (int, error) {
 	name, _ := strings.CutSuffix(display, ".0")
 	number, ok := strings.CutPrefix(name, ":")
@@ -112,49 +104,48 @@ func displayNumber(display string) (int, error) {
 	return n, nil
 }
 
-// Close ends the connection, and calls that are under way. What is held stays so:
-// the server lets go of it for nobody.
+// Close ends the connection, and the calls in progress. Keys and buttons that are held
+// stay held by the server.
 func (d *Desktop) Close() {
-	if d.connecting.take(context.Background()) != nil {
+	if d.connecting.lock(context.Background()) != nil {
 		return
 	}
 	live := d.live
 	d.live, d.closed = nil, true
-	d.connecting.give()
+	d.connecting.unlock()
 	if live != nil {
 		live.close()
 	}
-	// Whoever still takes a picture cannot connect again, and so comes to an end.
-	if d.shots.take(context.Background()) != nil {
+	// A screenshot in progress cannot connect again, and so ends.
+	if d.shots.lock(context.Background()) != nil {
 		return
 	}
-	defer d.shots.give()
+	defer d.shots.unlock()
 	if d.shared != nil {
 		d.shared.release()
 		d.shared = nil
 	}
 }
 
-// turn is a lock whose wait can be given up.
-type turn chan struct{}
+// mutex is a mutex whose lock can be cancelled.
+type mutex chan struct{}
 
-func newTurn() turn { return make(turn, 1) }
+func newMutex() mutex { return make(mutex, 1) }
 
-func (t turn) take(ctx context.Context) error {
+func (m mutex) lock(ctx context.Context) error {
 	select {
-	case t <- struct{}{}:
+	case m <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (t turn) give() { <-t }
+func (m mutex) unlock() { <-m }
 
-// try takes the turn if nobody has it.
-func (t turn) try() bool {
+func (m mutex) tryLock() bool {
 	select {
-	case t <- struct{}{}:
+	case m <- struct{}{}:
 		return true
 	default:
 		return false
@@ -170,24 +161,24 @@ type session struct {
 	shm                        x11.Extension // guarded by Desktop.shots once the session is ready
 
 	atoms  atoms
-	window uint32 // ours: owns selections, receives answers
+	window uint32 // our own: owns selections and receives conversions
 
-	size      atomic.Pointer[image.Point] // of the screen, as last heard of
-	remapped  atomic.Bool                 // the keyboard mapping changed since it was read
-	changed   chan struct{}
-	pong      chan uint32
-	arrivals  arrivals
-	clipboard *clipboard
-	ready     atomic.Bool // the fields above are set
-	ended     sync.WaitGroup
+	size            atomic.Pointer[image.Point] // the last known size of the screen
+	remapped        atomic.Bool                 // the keyboard mapping changed since it was read
+	changed         chan struct{}               // the watched screen changed
+	pong            chan uint32
+	selectionEvents broadcaster
+	clipboard       *clipboard
+	ready           atomic.Bool // the fields above are set
+	ended           sync.WaitGroup
 }
 
-// connect returns the connection, a new one if the last has ended.
+// connect returns the current connection, or a new one if that has ended.
 func (d *Desktop) connect(ctx context.Context) (*session, error) {
-	if err := d.connecting.take(ctx); err != nil {
+	if err := d.connecting.lock(ctx); err != nil {
 		return nil, d.explain(err)
 	}
-	defer d.connecting.give()
+	defer d.connecting.unlock()
 	if d.closed {
 		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the display %s was given up for others; try again", d.display)
 	}
@@ -218,10 +209,8 @@ func (d *Desktop) dial(ctx context.Context) (*session, error) {
 		if ctx.Err() != nil || time.Now().After(deadline) {
 			return nil, &dialError{err}
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -251,7 +240,7 @@ func (s *session) prepare(ctx context.Context) error {
 		return err
 	}
 	s.xtest, s.xfixes, s.damage, s.xkb = list[0], list[1], list[2], list[3]
-	// DAMAGE needs XFIXES, which wants to hear its version first, as it does.
+	// DAMAGE needs XFIXES. Both must be told the version first.
 	if s.xfixes.Opcode != 0 {
 		if err := s.Version(ctx, s.xfixes, 5, 0); err != nil {
 			return err
@@ -289,7 +278,7 @@ func (s *session) close() {
 	s.ended.Wait()
 }
 
-// event gets every event of the server and must not block.
+// event handles an event of the server. It must not block.
 func (s *session) event(e *x11.Event) {
 	if e.Code() == x11.EventMappingNotify {
 		s.remapped.Store(true)
@@ -311,7 +300,7 @@ func (s *session) event(e *x11.Event) {
 		default:
 		}
 	case code == x11.EventSelectionNotify, code == x11.EventPropertyNotify, code == x11.EventDestroyNotify:
-		s.arrivals.deliver(e)
+		s.selectionEvents.deliver(e)
 	case code == x11.EventSelectionRequest, code == x11.EventSelectionClear:
 		s.clipboard.post(e)
 	case s.damage.Opcode != 0 && code == s.damage.FirstEvent:
@@ -322,8 +311,8 @@ func (s *session) event(e *x11.Event) {
 	}
 }
 
-// retry does something that may be done twice, again if the connection ended
-// meanwhile: the server may have been started anew.
+// retry calls f, and once more if the connection ended meanwhile: the server may have
+// been restarted. f must be idempotent.
 func retry[T any](ctx context.Context, d *Desktop, f func(*session) (T, error)) (T, error) {
 	for again := false; ; again = true {
 		s, err := d.connect(ctx)
@@ -341,7 +330,7 @@ func retry[T any](ctx context.Context, d *Desktop, f func(*session) (T, error)) 
 	}
 }
 
-// explain makes an error one for the caller.
+// explain converts an error to a [sandbox.Error].
 func (d *Desktop) explain(err error) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok {
 		return err
@@ -367,18 +356,17 @@ func (d *Desktop) explain(err error) error {
 	return sandbox.Errorf(sandbox.CodeUnavailable, "the connection to the X server on display %s broke: %v; try again", d.display, err)
 }
 
-// GetScreen tells the size of the screen and where the pointer is.
+// GetScreen returns the size of the screen and the position of the pointer.
 func (d *Desktop) GetScreen(ctx context.Context) (*sandbox.Screen, error) {
 	return retry(ctx, d, func(s *session) (*sandbox.Screen, error) { return s.screen(ctx) })
 }
 
-// screen asks for size and pointer at once.
+// screen queries the size of the screen and the pointer in one round trip.
 func (s *session) screen(ctx context.Context) (*sandbox.Screen, error) {
 	return s.askScreen().wait(ctx)
 }
 
-// screenReply is the answer to a question for size and pointer, which may still
-// be on its way.
+// screenReply holds pending replies with the size of the screen and the pointer.
 type screenReply struct {
 	s             *session
 	size, pointer *x11.Reply
@@ -408,7 +396,7 @@ func (r screenReply) wait(ctx context.Context) (*sandbox.Screen, error) {
 	}, nil
 }
 
-// atoms are the names that are used, as the server numbers them.
+// atoms are the server's numbers of names.
 type atoms struct {
 	clipboard, targets, utf8, text, plain, plainUTF8, multiple, timestamp, incr, atomPair, transfer uint32
 
@@ -448,37 +436,33 @@ func internAtoms(ctx context.Context, c *x11.Conn) (a atoms, err error) {
 	return a, nil
 }
 
-// arrivals hands events about selections and properties to those who wait for
-// them.
-type arrivals struct {
-	mu   sync.Mutex
-	next int                      // guarded by mu
-	to   map[int]chan<- x11.Event // guarded by mu
+// broadcaster passes events to subscribers. The zero value has none.
+type broadcaster struct {
+	mu          sync.Mutex
+	subscribers map[chan x11.Event]bool // guarded by mu
 }
 
-// listen returns a channel that gets events from now on. What comes while it
-// is full is lost: whoever floods it harms who asked only.
-func (a *arrivals) listen() (<-chan x11.Event, func()) {
+// subscribe returns a channel that gets events until stop is called. Events are lost
+// while it is full.
+func (b *broadcaster) subscribe() (events <-chan x11.Event, stop func()) {
 	ch := make(chan x11.Event, 256)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.to == nil {
-		a.to = map[int]chan<- x11.Event{}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.subscribers == nil {
+		b.subscribers = map[chan x11.Event]bool{}
 	}
-	id := a.next
-	a.next++
-	a.to[id] = ch
+	b.subscribers[ch] = true
 	return ch, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.to, id)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.subscribers, ch)
 	}
 }
 
-func (a *arrivals) deliver(e *x11.Event) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, ch := range a.to {
+func (b *broadcaster) deliver(e *x11.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for ch := range b.subscribers {
 		select {
 		case ch <- *e:
 		default:

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// dragTime is how long a drag takes that does not say: programs that take
-	// what is dragged need some.
+	// dragTime is the default duration of a drag: programs in which something is dropped
+	// need some time.
 	dragTime = 150 * time.Millisecond
 	// dragStep is the time between two motions of a drag.
 	dragStep = 10 * time.Millisecond
-	// strokesAtOnce is how many keys are sent before the server is waited for.
+	// strokesAtOnce is how many keystrokes are sent before a wait for the server.
 	strokesAtOnce = 64
 )
 
@@ -33,22 +33,23 @@ const (
 	wheelUp, wheelDown, wheelLeft, wheelRight = 4, 5, 6, 7
 )
 
-// holding is what is held, in the order of pressing; guarded by Desktop.inputs.
+// holding are the keys and buttons that are held, in the order in which they were
+// pressed.
 type holding struct {
 	of            *session
 	keys, buttons []byte
 }
 
-// SendInput does inputs in their order.
+// SendInput performs inputs in order.
 func (d *Desktop) SendInput(ctx context.Context, inputs []sandbox.Input) (*sandbox.Screen, error) {
 	plans, err := planInputs(inputs)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.inputs.take(ctx); err != nil {
+	if err := d.inputs.lock(ctx); err != nil {
 		return nil, d.explain(err)
 	}
-	defer d.inputs.give()
+	defer d.inputs.unlock()
 	s, err := d.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func (d *Desktop) SendInput(ctx context.Context, inputs []sandbox.Input) (*sandb
 		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "the X server on display %s takes no input from programs; start one with the extension XTEST", d.display)
 	}
 	if err := checkPlaces(inputs, *s.size.Load()); err != nil {
-		// What was last heard of the size may be old.
+		// The last known size may be outdated.
 		screen, again := s.screen(ctx)
 		if again != nil {
 			return nil, d.explain(again)
@@ -67,28 +68,24 @@ func (d *Desktop) SendInput(ctx context.Context, inputs []sandbox.Input) (*sandb
 		}
 	}
 	if d.held.of != s {
-		d.held = holding{of: s} // another server knows nothing of it
+		d.held = holding{of: s} // a new server holds nothing
 	}
 	h := &hand{ctx: ctx, d: d, s: s}
 	for i, p := range plans {
 		if err := h.do(&inputs[i], p); err != nil {
-			h.letGo()
-			return nil, d.inputFailed(inputs, i, err)
+			h.releaseAll()
+			return nil, inputError(inputs, i, d.explain(err))
 		}
 	}
 	screen, err := h.arrive()
 	if err != nil {
-		h.letGo()
+		h.releaseAll()
 		return nil, d.explain(err)
 	}
 	return screen, nil
 }
 
-// inputFailed says which input an error is of.
-func (d *Desktop) inputFailed(inputs []sandbox.Input, i int, err error) error {
-	return inputError(inputs, i, d.explain(err))
-}
-
+// inputError adds to an error which of the inputs it is about.
 func inputError(inputs []sandbox.Input, i int, err error) error {
 	e, ok := errors.AsType[*sandbox.Error](err)
 	if !ok {
@@ -100,14 +97,14 @@ func inputError(inputs []sandbox.Input, i int, err error) error {
 	return sandbox.Wrap(e.Code, e, fmt.Sprintf("input %d of %d (%.16s): %s", i+1, len(inputs), inputs[i].Type, e.Message))
 }
 
-// plan is an input that was checked.
+// plan is a checked input.
 type plan struct {
 	combos [][]keysym
 	text   []keysym
 	button byte
 }
 
-// The fields of an input, to say which of them a type has.
+// The fields of an input, for [inputFields].
 const (
 	fieldPlace = 1 << iota
 	fieldButton
@@ -119,6 +116,7 @@ const (
 	fieldDuration
 )
 
+// inputFields are the fields that each type of input may have.
 var inputFields = map[sandbox.InputType]int{
 	sandbox.InputMove:    fieldPlace,
 	sandbox.InputClick:   fieldPlace | fieldButton | fieldCount | fieldKeys | fieldDuration,
@@ -133,8 +131,8 @@ var inputFields = map[sandbox.InputType]int{
 	sandbox.InputWait:    fieldDuration,
 }
 
-// planInputs checks all there is to check without the screen, so that nothing
-// is done if something is wrong.
+// planInputs checks the inputs as far as possible without the screen, so that none is
+// performed if one is wrong.
 func planInputs(inputs []sandbox.Input) ([]plan, error) {
 	if len(inputs) == 0 || len(inputs) > sandbox.MaxInputs {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "give 1 to %d inputs in a call", sandbox.MaxInputs)
@@ -208,8 +206,8 @@ func planText(text string) ([]keysym, error) {
 	return syms, nil
 }
 
-// checkFields refuses fields that the type of an input does not have, rather
-// than ignore them, and demands those that it needs.
+// checkFields refuses an input with fields that its type does not have, or without those
+// that it needs.
 func checkFields(in *sandbox.Input) error {
 	has, ok := inputFields[in.Type]
 	if !ok {
@@ -229,31 +227,18 @@ func checkFields(in *sandbox.Input) error {
 			return sandbox.Errorf(sandbox.CodeInvalid, "an input of type %s has no %s; leave it out", in.Type, f.name)
 		}
 	}
-	needs := func(ok bool, what string) error {
-		if ok {
-			return nil
-		}
+	needs := func(what string) error {
 		return sandbox.Errorf(sandbox.CodeInvalid, "an input of type %s needs %s", in.Type, what)
 	}
-	switch in.Type {
-	case sandbox.InputMove:
-		if err := needs(in.X != nil, "x and y"); err != nil {
-			return err
-		}
-	case sandbox.InputDrag:
-		if err := needs(len(in.Path) > 0 && len(in.Path) <= sandbox.MaxDragPoints, fmt.Sprintf("a path of 1 to %d points", sandbox.MaxDragPoints)); err != nil {
-			return err
-		}
-	case sandbox.InputKey, sandbox.InputKeyDown, sandbox.InputKeyUp:
-		if err := needs(len(in.Keys) > 0, "keys"); err != nil {
-			return err
-		}
-	case sandbox.InputText:
-		if err := needs(in.Text != "", "text"); err != nil {
-			return err
-		}
-	}
 	switch {
+	case in.Type == sandbox.InputMove && in.X == nil:
+		return needs("x and y")
+	case in.Type == sandbox.InputDrag && (len(in.Path) == 0 || len(in.Path) > sandbox.MaxDragPoints):
+		return needs(fmt.Sprintf("a path of 1 to %d points", sandbox.MaxDragPoints))
+	case (in.Type == sandbox.InputKey || in.Type == sandbox.InputKeyDown || in.Type == sandbox.InputKeyUp) && len(in.Keys) == 0:
+		return needs("keys")
+	case in.Type == sandbox.InputText && in.Text == "":
+		return needs("text")
 	case (in.X == nil) != (in.Y == nil):
 		return sandbox.Errorf(sandbox.CodeInvalid, "give both x and y, or none of them")
 	case in.Count < 0 || in.Count > sandbox.MaxClicks:
@@ -266,7 +251,7 @@ func checkFields(in *sandbox.Input) error {
 	return nil
 }
 
-// checkPlaces refuses places that are not on a screen of this size.
+// checkPlaces refuses points that are not on a screen of this size.
 func checkPlaces(inputs []sandbox.Input, size image.Point) error {
 	for i, in := range inputs {
 		places := slices.Clone(in.Path)
@@ -282,29 +267,28 @@ func checkPlaces(inputs []sandbox.Input, size image.Point) error {
 	return nil
 }
 
-// hand does inputs. It has the turn of Desktop.inputs.
+// hand performs the inputs of one call, which holds Desktop.inputs.
 type hand struct {
-	ctx context.Context // of the call, which this is a part of
+	ctx context.Context // of the call
 	d   *Desktop
 	s   *session
-	to  *sandbox.Point // where the pointer was moved last; nil: nowhere
+	to  *sandbox.Point // the last target of the pointer; nil if it was not moved
 
-	waited time.Duration // for a pointer that did not arrive
+	waited time.Duration // the total wait for a pointer that did not arrive
 }
 
 const (
-	// arriveWait is how long to wait for the pointer to be where it was moved.
+	// arriveWait bounds the wait for the pointer to arrive at its target.
 	arriveWait = time.Second
-	// arriveTotal is how long one call waits for pointers that do not arrive:
-	// a program may hold the pointer, or the server be hostile.
+	// arriveTotal bounds the total wait of one call for pointers that do not arrive: a
+	// program may have grabbed the pointer, or the server may be hostile.
 	arriveTotal = 3 * time.Second
-	// arriveInterval is how often to look.
+	// arriveInterval is the polling interval.
 	arriveInterval = 2 * time.Millisecond
 )
 
-// arrive waits until the server has done all, and returns the screen. After a
-// click, window managers often hold everything back until they have decided
-// what to make of it.
+// arrive waits until the server has processed all inputs, and returns the screen. After
+// a click, window managers often freeze events until they have handled it.
 func (h *hand) arrive() (*sandbox.Screen, error) {
 	began := time.Now()
 	for limit := min(h.s.waits.arriveWait, h.s.waits.arriveTotal-h.waited); ; {
@@ -367,7 +351,7 @@ func (h *hand) do(in *sandbox.Input, p plan) error {
 	return nil
 }
 
-// wait sends what there is and waits.
+// wait waits after the server has processed all inputs so far.
 func (h *hand) wait(d time.Duration) error {
 	if d == 0 {
 		return nil
@@ -416,7 +400,7 @@ func (h *hand) click(button byte, count int, hold time.Duration) error {
 }
 
 func (h *hand) scroll(dx, dy int) error {
-	turn := func(n int, negative, positive byte) error {
+	rotate := func(n int, negative, positive byte) error {
 		b := positive
 		if n < 0 {
 			n, b = -n, negative
@@ -432,10 +416,10 @@ func (h *hand) scroll(dx, dy int) error {
 		}
 		return nil
 	}
-	if err := turn(dy, wheelUp, wheelDown); err != nil {
+	if err := rotate(dy, wheelUp, wheelDown); err != nil {
 		return err
 	}
-	return turn(dx, wheelLeft, wheelRight)
+	return rotate(dx, wheelLeft, wheelRight)
 }
 
 // drag moves along a path with a button held.
@@ -457,8 +441,8 @@ func (h *hand) drag(button byte, path []sandbox.Point, takes time.Duration) erro
 				return err
 			}
 			h.move(at.X+(to.X-at.X)*i/steps, at.Y+(to.Y-at.Y)*i/steps)
-			// What is held back is told as one motion, to its end. So the first
-			// is waited for, and each point of the path.
+			// Frozen motions are reported as one, to the last target. So wait for the
+			// first motion and for each point of the path.
 			if n == 0 && i == 1 || i == steps {
 				if _, err := h.arrive(); err != nil {
 					return err
@@ -471,10 +455,10 @@ func (h *hand) drag(button byte, path []sandbox.Point, takes time.Duration) erro
 	return nil
 }
 
-// letGo releases all that is held, also what earlier calls hold: a call that
-// failed leaves nothing that the next one does not know of.
-func (h *hand) letGo() {
-	// The caller may be gone; the server is not.
+// releaseAll releases all keys and buttons, including those that earlier calls hold, so
+// that the state is known after a failed call.
+func (h *hand) releaseAll() {
+	// The call may have been cancelled.
 	h.ctx = context.WithoutCancel(h.ctx)
 	for _, b := range slices.Backward(slices.Clone(h.d.held.buttons)) {
 		h.button(b, false)
@@ -482,5 +466,5 @@ func (h *hand) letGo() {
 	for _, code := range slices.Backward(slices.Clone(h.d.held.keys)) {
 		h.key(code, false)
 	}
-	_ = h.s.Sync(h.ctx) // a connection that broke is another matter
+	_ = h.s.Sync(h.ctx) // the call has failed already
 }

@@ -200,7 +200,6 @@ func joinSums(first, second uint32, size int) uint32 {
 // chunks is a PNG file being made, or a part of it.
 type chunks []byte
 
-// Write implements [io.Writer].
 func (c *chunks) Write(p []byte) (int, error) {
 	*c = append(*c, p...)
 	return len(p), nil

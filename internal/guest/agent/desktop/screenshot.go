@@ -32,10 +32,10 @@ func (d *Desktop) Screenshot(ctx context.Context, req *sandbox.ScreenshotRequest
 			return nil, err
 		}
 	}
-	if err := d.shots.take(ctx); err != nil {
+	if err := d.shots.lock(ctx); err != nil {
 		return nil, d.explain(err)
 	}
-	defer d.shots.give()
+	defer d.shots.unlock()
 	shot, err := retry(ctx, d, func(s *session) (*sandbox.Screenshot, error) {
 		shot, err := d.shoot(ctx, s, req)
 		if _, ok := errors.AsType[*x11.Error](err); ok {
@@ -124,10 +124,10 @@ func (d *Desktop) capture(ctx context.Context, s *session, req *sandbox.Screensh
 // on the screen as a whole: a program that has a window but drew nothing yet
 // leaves it in one colour.
 func (d *Desktop) Drawn(ctx context.Context, region sandbox.Region) (bool, error) {
-	if err := d.shots.take(ctx); err != nil {
+	if err := d.shots.lock(ctx); err != nil {
 		return false, d.explain(err)
 	}
-	defer d.shots.give()
+	defer d.shots.unlock()
 	return retry(ctx, d, func(s *session) (bool, error) {
 		r := image.Rect(region.X, region.Y, region.X+region.Width, region.Y+region.Height).Intersect(image.Rectangle{Max: *s.size.Load()})
 		if r.Empty() {
@@ -365,10 +365,10 @@ func (d *Desktop) settle(ctx context.Context, s *session, quiet time.Duration) (
 	if s.damage.Opcode == 0 {
 		return d.settleByFrames(ctx, s, quiet)
 	}
-	if err := d.settling.take(ctx); err != nil {
+	if err := d.settling.lock(ctx); err != nil {
 		return false, err
 	}
-	defer d.settling.give()
+	defer d.settling.unlock()
 	id, made := s.WatchDamage(s.damage, s.Setup().Root)
 	if _, err := made.Wait(ctx); err != nil {
 		return false, err
@@ -440,10 +440,10 @@ func (d *Desktop) settleByFrames(ctx context.Context, s *session, quiet time.Dur
 
 // sum returns a hash of what the screen shows.
 func (d *Desktop) sum(ctx context.Context, s *session) (uint64, error) {
-	if err := d.shots.take(ctx); err != nil {
+	if err := d.shots.lock(ctx); err != nil {
 		return 0, err
 	}
-	defer d.shots.give()
+	defer d.shots.unlock()
 	screen, err := s.screen(ctx)
 	if err != nil {
 		return 0, err

@@ -20,7 +20,7 @@ type segment struct {
 }
 
 // share returns memory shared with the server that has room for so many bytes;
-// nil if there is none. The caller has the turn of Desktop.shots.
+// nil if there is none. The caller holds Desktop.shots.
 func (d *Desktop) share(ctx context.Context, s *session, size int) (*segment, error) {
 	if s.shm.Opcode == 0 || size > keepFrame {
 		return nil, nil

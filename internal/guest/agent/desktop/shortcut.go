@@ -56,7 +56,7 @@ func (h *hand) shortcut(combo []keysym, hold time.Duration) error {
 // watchReaction begins to watch, or returns nil if the screen cannot be watched
 // or is watched by another call.
 func (h *hand) watchReaction() (*reaction, error) {
-	if h.s.damage.Opcode == 0 || !h.d.settling.try() {
+	if h.s.damage.Opcode == 0 || !h.d.settling.tryLock() {
 		return nil, nil
 	}
 	r := &reaction{d: h.d, s: h.s}
@@ -67,7 +67,7 @@ func (h *hand) watchReaction() (*reaction, error) {
 	var made *x11.Reply
 	r.damage, made = h.s.WatchDamage(h.s.damage, h.s.Setup().Root)
 	if _, err := made.Wait(h.ctx); err != nil {
-		h.d.settling.give()
+		h.d.settling.unlock()
 		return nil, err
 	}
 	return r, nil
@@ -79,7 +79,7 @@ func (r *reaction) end() {
 	}
 	r.s.ForgetDamage(r.s.damage, r.damage)
 	_ = r.s.Flush() // a connection that broke has no watch
-	r.d.settling.give()
+	r.d.settling.unlock()
 }
 
 // await waits until the program has read the shortcut, and then for the screen to

@@ -276,10 +276,10 @@ func (d *Desktop) ControlWindow(ctx context.Context, req *sandbox.WindowRequest)
 	if err := checkControl(req); err != nil {
 		return nil, err
 	}
-	if err := d.windows.take(ctx); err != nil {
+	if err := d.windows.lock(ctx); err != nil {
 		return nil, d.explain(err)
 	}
-	defer d.windows.give()
+	defer d.windows.unlock()
 	s, err := d.connect(ctx)
 	if err != nil {
 		return nil, err
