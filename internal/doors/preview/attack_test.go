@@ -164,7 +164,7 @@ func TestSmuggling(t *testing.T) {
 // one site and the cookie comes along; so the origin decides.
 func TestWebSocketFromAnotherOrigin(t *testing.T) {
 	_, front := newHarness(t, echo())
-	cookie := cookieName + "=" + sealCookie(credential{key: goodKey})
+	cookie := cookieName + "=" + encodeCookie(credential{key: goodKey})
 	for _, origin := range []string{
 		"http://3001-sbx-evil.localhost", "http://evil.test", "null", "", "http://localhost", "http://3000-sbx-abc.localhost.evil.test",
 		"http://3000-sbx-abc.localhost@evil.test", "http://evil.test#3000-sbx-abc.localhost", "file://3000-sbx-abc.localhost", "http://x.3000-sbx-abc.localhost",
@@ -182,7 +182,7 @@ func TestWebSocketFromAnotherOrigin(t *testing.T) {
 // Attack: the same with plain requests: forms, fetch, scripts, images.
 func TestRequestsFromAnotherOrigin(t *testing.T) {
 	_, front := newHarness(t, new(seen))
-	cookie := []string{"Cookie", cookieName + "=" + sealCookie(credential{key: goodKey})}
+	cookie := []string{"Cookie", cookieName + "=" + encodeCookie(credential{key: goodKey})}
 	for _, test := range []struct {
 		name, method string
 		header       []string
@@ -237,14 +237,14 @@ func TestCookieTossing(t *testing.T) {
 // real one and locks the visitor out.
 func TestTossedCookieDoesNotShadow(t *testing.T) {
 	_, front := newHarness(t, new(seen))
-	real := cookieName + "=" + sealCookie(credential{key: goodKey})
-	for _, cookies := range []string{"cove_preview=evil; " + real, "cove_preview=" + sealCookie(credential{key: "other"}) + "; " + real, real + "; cove_preview=;"} {
+	real := cookieName + "=" + encodeCookie(credential{key: goodKey})
+	for _, cookies := range []string{"cove_preview=evil; " + real, "cove_preview=" + encodeCookie(credential{key: "other"}) + "; " + real, real + "; cove_preview=;"} {
 		if got := get(t, browser(t, front), at+"/", "Cookie", cookies); got.body != "inside" {
 			t.Errorf("%s: %+v", cookies, got)
 		}
 	}
 	// And many of them cost no more than a few looks.
-	if got := get(t, browser(t, front), at+"/", "Cookie", strings.Repeat("cove_preview="+sealCookie(credential{key: "other"})+"; ", 200)+real); got.status != 403 {
+	if got := get(t, browser(t, front), at+"/", "Cookie", strings.Repeat("cove_preview="+encodeCookie(credential{key: "other"})+"; ", 200)+real); got.status != 403 {
 		t.Errorf("200 cookies: %+v", got)
 	}
 }
@@ -425,7 +425,7 @@ func FuzzCredentials(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query, cookie string) {
 		r := &http.Request{URL: mustParse(t, "http://x/"), Header: http.Header{"Cookie": {cookie}}}
 		r.URL.RawQuery = query
-		if len(credentials(r)) > maxBrought {
+		if len(credentials(r)) > maxCredentials {
 			t.Error("too many")
 		}
 		cleanCookies(r.Header)

@@ -6,30 +6,31 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Where a visitor's right is. Nothing of it reaches a sandbox.
+// Where a visitor's credentials are. They are not passed to a sandbox.
 const (
 	keyHeader  = sandbox.PreviewKeyHeader
 	keyQuery   = sandbox.PreviewKeyParam
 	linkQuery  = sandbox.PreviewLinkParam
 	cookieName = "cove_preview"
-	// hostCookieName is the cookie's name on HTTPS, where no other host can set
-	// a cookie of this prefix.
+	// hostCookieName is the cookie's name over HTTPS. No other host can set a cookie with
+	// this prefix.
 	hostCookieName = "__Host-cove_preview"
-	// unlockPath is where the form of the page that asks for a key goes.
+	// unlockPath receives the form of the page that asks for a key.
 	unlockPath = "/.well-known/cove/preview"
 
 	maxCredential = 1024
-	// maxBrought bounds what is tried of what a visitor brings. There can be
-	// several cookies of a name: one that another host has set must not keep
-	// out the real one.
-	maxBrought = 8
-	maxForm    = 4 << 10
+	// maxCredentials bounds the credentials that are tried for one request. There can be
+	// several cookies of the same name: one that another host has set must not displace
+	// the real one.
+	maxCredentials = 8
+	maxForm        = 4 << 10
 )
 
 type origin int
@@ -47,11 +48,11 @@ type credential struct {
 	from      origin
 }
 
-// credentials collects what the visitor brought.
+// credentials returns the credentials in a request.
 func credentials(r *http.Request) []credential {
 	var found []credential
 	add := func(c credential) {
-		if n := len(c.key) + len(c.link); n > 0 && n <= maxCredential && len(found) < maxBrought {
+		if n := len(c.key) + len(c.link); n > 0 && n <= maxCredential && len(found) < maxCredentials {
 			found = append(found, c)
 		}
 	}
@@ -63,25 +64,22 @@ func credentials(r *http.Request) []credential {
 		value, err := url.QueryUnescape(value)
 		switch {
 		case err != nil:
-		// The one spelling of the names: what is taken must be recognized
-		// wherever a browser repeats it.
+		// Only the literal names: a credential must be recognized wherever a browser
+		// repeats it.
 		case name == keyQuery:
 			add(credential{key: value, from: fromQuery})
 		case name == linkQuery:
 			add(credential{link: value, from: fromQuery})
 		}
 	}
-	for _, c := range r.CookiesNamed(cookieName) {
-		add(openCookie(c.Value))
-	}
-	for _, c := range r.CookiesNamed(hostCookieName) {
-		add(openCookie(c.Value))
+	for _, c := range slices.Concat(r.CookiesNamed(cookieName), r.CookiesNamed(hostCookieName)) {
+		add(decodeCookie(c.Value))
 	}
 	return found
 }
 
-// cleanQuery takes credentials out of a query, however their names are spelled,
-// and leaves the rest as it is.
+// cleanQuery removes credentials from a query, however their names are encoded, and does
+// not change the rest.
 func cleanQuery(raw string) string {
 	var kept []string
 	for piece := range strings.SplitSeq(raw, "&") {
@@ -94,8 +92,8 @@ func cleanQuery(raw string) string {
 	return strings.Join(kept, "&")
 }
 
-// namesCredential reports whether an address that a browser came from names a
-// credential anywhere, in any spelling, or cannot be read.
+// namesCredential reports whether a referrer contains the name of a credential, in any
+// encoding, or cannot be parsed.
 func namesCredential(referer string) bool {
 	if _, err := url.Parse(referer); err != nil {
 		return true
@@ -108,14 +106,14 @@ func namesCredential(referer string) bool {
 		if err != nil {
 			return true
 		}
-		if len(plain) == len(text) { // nothing was escaped any more
+		if len(plain) == len(text) { // nothing is escaped any more
 			return false
 		}
 		text = plain
 	}
 }
 
-// cleanCookies takes the proxy's cookies out of a header.
+// cleanCookies removes the proxy's cookies from a header.
 func cleanCookies(h http.Header) {
 	lines := h["Cookie"]
 	if len(lines) == 0 {
@@ -143,9 +141,9 @@ func ourCookie(name string) bool {
 	return strings.EqualFold(name, cookieName) || strings.EqualFold(name, hostCookieName)
 }
 
-// A cookie holds what it was made for, so that it ends with it: "k" and a key,
-// or "l" and a link, in base64.
-func sealCookie(c credential) string {
+// encodeCookie returns the value of a cookie: "k" and a key, or "l" and a link, in base64.
+// So the cookie is valid for as long as the key or link.
+func encodeCookie(c credential) string {
 	text := "l" + c.link
 	if c.key != "" {
 		text = "k" + c.key
@@ -153,7 +151,7 @@ func sealCookie(c credential) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(text))
 }
 
-func openCookie(value string) credential {
+func decodeCookie(value string) credential {
 	if len(value) > 2*maxCredential {
 		return credential{}
 	}
@@ -169,37 +167,35 @@ func openCookie(value string) credential {
 	return credential{}
 }
 
-// setCookie remembers the visitor's right in the browser until it is closed,
-// for this host name only.
+// setCookie stores the credential in the browser until that is closed, for this host name
+// only.
 func setCookie(w http.ResponseWriter, r *http.Request, found *sandbox.Preview, c credential) {
 	secure := r.TLS != nil || strings.HasPrefix(found.URL, "https:")
 	name := cookieName
 	if secure {
 		name = hostCookieName
 	}
-	http.SetCookie(w, &http.Cookie{Name: name, Value: sealCookie(c), Path: "/", HttpOnly: true, Secure: secure, SameSite: http.SameSiteLaxMode})
+	http.SetCookie(w, &http.Cookie{Name: name, Value: encodeCookie(c), Path: "/", HttpOnly: true, Secure: secure, SameSite: http.SameSiteLaxMode})
 }
 
-// errTooMany says that so many wait already.
+// errTooMany means that too many visitors are waiting.
 var errTooMany = sandbox.Errorf(sandbox.CodeQuotaExceeded, "too many visitors")
 
-// errAnswered says that the visitor has had their answer.
+// errAnswered means that the request was answered.
 var errAnswered = errors.New("answered")
 
-// wakePatience is how long a browser waits for a sandbox to wake before it is
-// shown a page that says so.
+// wakePatience is how long a browser waits for a sandbox to wake before it gets a page
+// about that.
 const wakePatience = 4 * time.Second
 
-// admit asks for the preview with each thing that the visitor brought, until
-// one is good.
+// admit tries the credentials until one is accepted.
 func (p *Proxy) admit(ctx context.Context, w http.ResponseWriter, r *http.Request, at place, brought []credential) (*sandbox.Preview, credential, error) {
 	type result struct {
 		preview *sandbox.Preview
 		used    credential
 		err     error
 	}
-	// What is begun for a browser that goes away or is told to come again goes
-	// on: the sandbox wakes.
+	// The sandbox goes on waking if the browser disconnects or is told to retry.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTimeout)
 	if !p.waiting.enter(at.label) {
 		cancel()
@@ -209,7 +205,7 @@ func (p *Proxy) admit(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	go func() {
 		preview, used, err := p.try(ctx, r, at, brought)
 		cancel()
-		p.waiting.leave(at.label) // before anybody is told
+		p.waiting.leave(at.label) // before the result is announced
 		done <- result{preview, used, err}
 	}()
 	var impatient <-chan time.Time
@@ -252,7 +248,7 @@ func (p *Proxy) try(ctx context.Context, r *http.Request, at place, brought []cr
 	return nil, credential{}, refused
 }
 
-// unlock takes the key from the form of the page that asks for one.
+// unlock handles the form of the page that asks for a key.
 func (p *Proxy) unlock(w http.ResponseWriter, r *http.Request, at place) {
 	if !sameSandbox(r, at, p) {
 		p.fail(w, r, at, foreignOrigin)
@@ -283,7 +279,7 @@ func (p *Proxy) unlock(w http.ResponseWriter, r *http.Request, at place) {
 	}
 }
 
-// cleanTarget is the path and query of u without credentials.
+// cleanTarget returns the path and query of u without credentials.
 func cleanTarget(u *url.URL) string {
 	target := localPath(u.EscapedPath())
 	if q := cleanQuery(u.RawQuery); q != "" {
@@ -292,7 +288,7 @@ func cleanTarget(u *url.URL) string {
 	return target
 }
 
-// localTarget makes what a form says of where to go a place on this host.
+// localTarget returns the target from a form, or "/" if it is not on this host.
 func localTarget(to string) string {
 	u, err := url.ParseRequestURI(to)
 	if err != nil || u.Scheme != "" || u.Host != "" {
@@ -301,8 +297,8 @@ func localTarget(to string) string {
 	return cleanTarget(u)
 }
 
-// localPath makes a path one that no browser takes for another host: two
-// slashes at its beginning would be one, and a backslash counts as a slash.
+// localPath returns a path that no browser takes for another host, as it would take two
+// slashes at the beginning; a backslash counts as a slash.
 func localPath(path string) string {
 	return "/" + strings.TrimLeft(strings.ReplaceAll(path, `\`, "%5C"), "/")
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// trip is one request on its way to a sandbox.
+// trip is an admitted request to a sandbox.
 type trip struct {
 	preview *sandbox.Preview
 	at      place
-	// neighbor is the origin of the sandbox's own page that the request comes
-	// from, which may frame the answer; "" is none.
+	// neighbor is the origin of the page of the same sandbox that sent the request, which
+	// may frame the response; "" if there is none.
 	neighbor string
 }
 
@@ -32,12 +32,12 @@ func tripOf(ctx context.Context) *trip {
 	return t
 }
 
-// newForward returns what carries admitted requests.
+// newForward returns the proxy for admitted requests.
 func (p *Proxy) newForward() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: rewrite,
 		Transport: &http.Transport{
-			// Whatever the request says: there is one place to go to.
+			// The target is the port of the preview, whatever the request says.
 			Proxy:                 nil,
 			DialContext:           p.dial,
 			DisableCompression:    true,
@@ -45,28 +45,27 @@ func (p *Proxy) newForward() *httputil.ReverseProxy {
 			ExpectContinueTimeout: time.Second,
 			MaxIdleConnsPerHost:   32,
 			MaxIdleConns:          1024,
-			// Servers close idle connections after as little as two seconds, and
-			// a POST that meets one of those cannot be tried again.
+			// Servers close idle connections after as little as two seconds, and a
+			// POST on a closed connection cannot be retried.
 			IdleConnTimeout:        time.Second,
 			MaxResponseHeaderBytes: 256 << 10,
 			ReadBufferSize:         32 << 10,
 			WriteBufferSize:        32 << 10,
 		},
-		// Each piece goes on as it comes: server-sent events, long polls.
+		// Data is forwarded immediately, for server-sent events and long polls.
 		FlushInterval:  -1,
 		BufferPool:     &buffers{},
 		ModifyResponse: cleanResponse,
 		ErrorHandler:   p.broken,
-		// What visitors and sandboxes do wrong is no event of the server's.
+		// Errors of visitors and sandboxes do not belong in the server's log.
 		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
 }
 
 // dialError is a failure to reach the port.
-type dialError struct{ err error }
+type dialError struct{ error }
 
-func (e *dialError) Error() string { return e.err.Error() }
-func (e *dialError) Unwrap() error { return e.err }
+func (e *dialError) Unwrap() error { return e.error }
 
 func (p *Proxy) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	t := tripOf(ctx)
@@ -82,12 +81,12 @@ func (p *Proxy) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return conn, nil
 }
 
-// rewrite makes the request that the sandbox gets.
+// rewrite makes the request to the sandbox.
 func rewrite(r *httputil.ProxyRequest) {
 	in, out := r.In, r.Out
 	t := tripOf(in.Context())
-	// The host is only the name under which connections are kept for reuse;
-	// dial does not look at it. One preview's must not serve another's.
+	// The host is only the key for the reuse of connections, which previews must not
+	// share; dial ignores it.
 	out.URL = &url.URL{Scheme: "http", Host: t.preview.ID + ".preview", Path: in.URL.Path, RawPath: in.URL.RawPath, RawQuery: cleanQuery(in.URL.RawQuery), ForceQuery: in.URL.ForceQuery}
 	out.Host = in.Host
 
@@ -101,7 +100,7 @@ func rewrite(r *httputil.ProxyRequest) {
 		out.Header.Del("Referer")
 	}
 	if !isWebSocket(in) {
-		// Any other protocol would be carried on unseen.
+		// Any other protocol would be relayed without inspection.
 		out.Header.Del("Upgrade")
 		out.Header.Del("Connection")
 	}
@@ -111,14 +110,14 @@ func rewrite(r *httputil.ProxyRequest) {
 	}
 }
 
-// proxyHeader reports whether a header is one that only a proxy may set. Many
-// servers inside take an underscore for a dash.
+// proxyHeader reports whether only a proxy may set a header. Many servers treat an
+// underscore like a dash.
 func proxyHeader(name string) bool {
 	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
 	return strings.HasPrefix(name, "x-forwarded") || name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "cove-preview-")
 }
 
-// cleanResponse takes from a sandbox's response what reaches beyond its host.
+// cleanResponse removes everything from a sandbox's response that affects other hosts.
 func cleanResponse(res *http.Response) error {
 	h := res.Header
 	if cookies := h["Set-Cookie"]; len(cookies) > 0 {
@@ -130,50 +129,47 @@ func cleanResponse(res *http.Response) error {
 		}
 		h["Set-Cookie"] = kept
 	}
-	// Alt-Svc moves visitors to another server, Clear-Site-Data takes away the
-	// cookies of all hosts of the domain, and the last tells the proxy's own
-	// answers from a sandbox's.
+	// Alt-Svc moves visitors to another server, Clear-Site-Data deletes the cookies of
+	// all hosts of the domain, and errorHeader marks the proxy's own responses.
 	h.Del("Alt-Svc")
 	h.Del("Clear-Site-Data")
 	h.Del(errorHeader)
 	if t := tripOf(res.Request.Context()); t != nil && t.preview.Access != sandbox.PreviewPublic {
-		// Beside a policy of the application's own, which may be stricter. Over
-		// plain HTTP browsers send no Sec-Fetch-Dest, and go by this alone.
+		// In addition to the application's own policy, which may be stricter. Over plain
+		// HTTP browsers send no Sec-Fetch-Dest, so this is the only protection.
 		h.Add("Content-Security-Policy", strings.TrimSpace("frame-ancestors 'self' "+t.neighbor))
-		// A browser that keeps the response may not give it to another visit.
+		// A browser must not use a cached response for a different kind of request.
 		h.Add("Vary", "Origin, Referer, Sec-Fetch-Dest, Sec-Fetch-Mode, Sec-Fetch-Site")
 	}
 	return nil
 }
 
-// cleanSetCookie keeps a cookie on the host that sets it, and refuses ours.
+// cleanSetCookie restricts a cookie to the host that sets it, and refuses the proxy's own.
 func cleanSetCookie(line string) (string, bool) {
 	parts := strings.Split(line, ";")
 	name, _, _ := strings.Cut(parts[0], "=")
 	if ourCookie(name) {
 		return "", false
 	}
-	kept := parts[:1]
-	for _, part := range parts[1:] {
-		if attribute, _, _ := strings.Cut(part, "="); !strings.EqualFold(strings.TrimSpace(attribute), "domain") {
-			kept = append(kept, part)
-		}
-	}
-	return strings.Join(kept, ";"), true
+	attributes := slices.DeleteFunc(parts[1:], func(part string) bool {
+		name, _, _ := strings.Cut(part, "=")
+		return strings.EqualFold(strings.TrimSpace(name), "domain")
+	})
+	return strings.Join(parts[:1+len(attributes)], ";"), true
 }
 
-// broken answers when the sandbox has not.
+// broken answers a request that the sandbox did not answer.
 func (p *Proxy) broken(w http.ResponseWriter, r *http.Request, err error) {
 	t := tripOf(r.Context())
 	if dial, ok := errors.AsType[*dialError](err); ok {
-		p.refuse(w, r, t.at, dial.err, false)
+		p.refuse(w, r, t.at, dial.error, false)
 		return
 	}
 	p.log.Debug("preview: request failed", "label", t.at.label, "error", err)
 	var network net.Error
 	switch {
 	case r.Context().Err() != nil:
-		// Nobody reads it, or nobody may.
+		// The visitor has disconnected or lost access.
 		p.fail(w, r, t.at, gone)
 	case errors.As(err, &network) && network.Timeout():
 		p.fail(w, r, t.at, slow)
@@ -182,14 +178,11 @@ func (p *Proxy) broken(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// finalWriter passes on final responses only: the header of an informational
-// one would go out as the sandbox wrote it.
+// finalWriter drops informational responses, whose headers would not be cleaned.
 type finalWriter struct{ http.ResponseWriter }
 
-// Unwrap serves [http.ResponseController].
 func (w *finalWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader leaves out informational responses.
 func (w *finalWriter) WriteHeader(status int) {
 	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
 		return
@@ -197,10 +190,9 @@ func (w *finalWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// buffers lends memory for copying.
+// buffers is a pool of buffers for copying.
 type buffers struct{ pool sync.Pool }
 
-// Get implements [httputil.BufferPool].
 func (b *buffers) Get() []byte {
 	if buf, ok := b.pool.Get().(*[]byte); ok {
 		return *buf
@@ -208,10 +200,9 @@ func (b *buffers) Get() []byte {
 	return make([]byte, 32<<10)
 }
 
-// Put implements [httputil.BufferPool].
 func (b *buffers) Put(buf []byte) { b.pool.Put(&buf) }
 
-// counter bounds what goes on at the same time, by name.
+// counter limits concurrent visits per name.
 type counter struct {
 	most int
 	mu   sync.Mutex

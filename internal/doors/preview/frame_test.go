@@ -15,7 +15,7 @@ func TestPrivatePreviewsAreNotFramed(t *testing.T) {
 		w.Header().Set("Vary", "Accept-Language")
 		_, _ = w.Write([]byte("inside"))
 	}))
-	cookie := []string{"Cookie", cookieName + "=" + sealCookie(credential{key: goodKey}), "Sec-Fetch-Mode", "navigate", "Accept", "text/html"}
+	cookie := []string{"Cookie", cookieName + "=" + encodeCookie(credential{key: goodKey}), "Sec-Fetch-Mode", "navigate", "Accept", "text/html"}
 	const (
 		self   = "frame-ancestors 'self'"
 		varies = "Origin, Referer, Sec-Fetch-Dest, Sec-Fetch-Mode, Sec-Fetch-Site"

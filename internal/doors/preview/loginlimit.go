@@ -28,21 +28,21 @@ func (e *tooManyAttempts) problem() problem {
 // attempt is an attempt to open a preview or live view, with the credentials sent.
 type attempt struct {
 	by   limits.Source
-	what [sha256.Size]byte
-	none bool // no credentials were sent, which is not counted
+	hash [sha256.Size]byte // of the credentials
+	none bool              // no credentials were sent, which is not counted
 }
 
 func attemptAt(r *http.Request, place, key, link string) attempt {
 	return attempt{
 		by:   limits.Source{Target: place, Address: limits.Address(r.RemoteAddr)},
-		what: sha256.Sum256([]byte(place + "\x00" + key + "\x00" + link)),
+		hash: sha256.Sum256([]byte(place + "\x00" + key + "\x00" + link)),
 		none: key == "" && link == "",
 	}
 }
 
 // allow returns an error if the attempt must not be made now.
 func (p *Proxy) allow(a attempt) error {
-	if a.none || p.accepted.Has(a.what) {
+	if a.none || p.accepted.Has(a.hash) {
 		return nil
 	}
 	if wait := p.limiter.Wait(a.by); wait > 0 {
@@ -57,9 +57,9 @@ func (p *Proxy) note(a attempt, err error) {
 	switch code := sandbox.CodeOf(err); {
 	case a.none:
 	case code == sandbox.CodeForbidden, code == sandbox.CodeUnauthenticated:
-		p.accepted.Forget(a.what)
+		p.accepted.Forget(a.hash)
 		p.limiter.Failed(a.by)
 	case err == nil:
-		p.accepted.Add(a.what)
+		p.accepted.Add(a.hash)
 	}
 }

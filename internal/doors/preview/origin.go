@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// navigates reports whether a browser opens a page.
+// navigates reports whether a request is a browser's navigation to a page.
 func navigates(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
@@ -17,10 +17,10 @@ func navigates(r *http.Request) bool {
 	return wantsHTML(r) && !isWebSocket(r)
 }
 
-// sameSandbox reports whether a request that a cookie would admit may use it.
-// Previews of different sandboxes are one site to a browser, so SameSite does
-// not keep the page of one from sending requests, with cookies, to another.
-// The other ports of the same sandbox are no strangers.
+// sameSandbox reports whether a request may use its cookie. To a browser, previews of
+// different sandboxes are one site, so SameSite does not prevent the pages of one sandbox
+// from sending requests with cookies to another. Pages of other ports of the same sandbox
+// may do that.
 func sameSandbox(r *http.Request, at place, p *Proxy) bool {
 	if origins := r.Header.Values("Origin"); len(origins) > 0 {
 		return len(origins) == 1 && p.ownOrigin(origins[0], at)
@@ -32,7 +32,7 @@ func sameSandbox(r *http.Request, at place, p *Proxy) bool {
 	return true
 }
 
-// framed reports whether a browser opens a page within another.
+// framed reports whether a browser opens a page in a frame.
 func framed(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Dest") {
 	case "iframe", "frame", "embed", "object", "fencedframe":
@@ -41,9 +41,8 @@ func framed(r *http.Request) bool {
 	return false
 }
 
-// neighbor returns the origin of the page that a request comes from, if that is
-// of the same sandbox, or "". A page can keep its address to itself and cannot
-// give another's.
+// neighbor returns the origin of the page that sent a request, if it belongs to the same
+// sandbox, or "". A page can hide its address but cannot forge one.
 func (p *Proxy) neighbor(r *http.Request, at place) string {
 	from, err := url.Parse(r.Header.Get("Referer"))
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,26 +18,25 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// errorHeader tells programs that an answer is the proxy's and not the
-// sandbox's: it has the problem's code.
+// errorHeader marks a response of the proxy itself. Its value is the problem's code.
 const errorHeader = "Cove-Preview-Error"
 
-// hurryTime is how long the HTTP server may wait for a body that nobody reads.
-const hurryTime = 2 * time.Second
+// drainTimeout bounds how long the HTTP server reads a body that is not used.
+const drainTimeout = 2 * time.Second
 
-// problem is what the proxy tells a visitor in place of the sandbox's answer.
+// problem is a response of the proxy in place of the sandbox's.
 type problem struct {
 	status int
 	code   string
 	title  string
 	detail string
-	// hint is what the owner of the sandbox can do.
+	// hint says what the owner of the sandbox can do.
 	hint string
-	// command is one that helps.
+	// command is a helpful command.
 	command string
-	// again is after how many seconds a browser tries again by itself.
+	// again is after how many seconds a browser retries.
 	again int
-	// form asks for a key.
+	// form adds a form for a key.
 	form bool
 }
 
@@ -51,7 +51,7 @@ var (
 	garbled       = problem{status: http.StatusBadGateway, code: "bad_answer", title: "That was no answer", detail: "The program in the sandbox took the connection, but its answer is not HTTP, or it broke off.", hint: "Previews carry HTTP. For anything else there is port forwarding."}
 )
 
-// refuse tells a visitor why they are not let in, or the port not reached.
+// refuse tells a visitor why they are not admitted or the port cannot be reached.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, at place, err error, brought bool) {
 	p.fail(w, r, at, p.explain(at, err, brought))
 }
@@ -90,7 +90,7 @@ func (p *Proxy) explain(at place, err error, brought bool) problem {
 	return problem{status: http.StatusBadGateway, code: string(code), title: "That went wrong", detail: "The preview cannot be shown; the server's log has the details.", again: 10}
 }
 
-// sentence makes a message of an error one.
+// sentence turns an error message into a sentence.
 func sentence(message string) string {
 	if message == "" {
 		return ""
@@ -114,13 +114,13 @@ func styleHash(page string) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// fail answers with a problem, in the form that the visitor asks for.
+// fail answers with a problem, in the format that the request accepts.
 func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, at place, pr problem) {
 	h := w.Header()
 	clear(h)
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	// With no referrer at all the form would have no origin.
+	// Without a referrer the form would have no origin.
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("X-Robots-Tag", "noindex")
 	h.Set(errorHeader, pr.code)
@@ -143,11 +143,10 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, at place, pr proble
 	default:
 		h.Set("Content-Type", "text/plain; charset=utf-8")
 	}
-	// What is left of the request's body will not be read, and must not be
-	// waited for.
+	// The rest of the request's body is not used, so do not wait for it.
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
 		h.Set("Connection", "close")
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hurryTime))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTimeout))
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(pr.status)
@@ -159,22 +158,12 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, at place, pr proble
 func wantsHTML(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
 
 func (pr problem) text() []byte {
-	parts := []string{pr.title + ".", pr.detail, pr.hint, pr.command}
-	parts = append(parts[:1:1], nonEmpty(parts[1:])...)
-	return []byte(strings.Join(parts, "\n") + "\n")
+	lines := []string{pr.title + ".", pr.detail, pr.hint, pr.command}
+	lines = slices.DeleteFunc(lines, func(l string) bool { return l == "" })
+	return []byte(strings.Join(lines, "\n") + "\n")
 }
 
-func nonEmpty(lines []string) []string {
-	var kept []string
-	for _, l := range lines {
-		if l != "" {
-			kept = append(kept, l)
-		}
-	}
-	return kept
-}
-
-// json has the form of REST's problems.
+// json encodes the problem like those of REST.
 func (pr problem) json(h http.Header) []byte {
 	body, err := json.Marshal(map[string]any{
 		"type": "about:blank", "title": pr.title, "status": pr.status,
@@ -191,7 +180,7 @@ func (pr problem) html(h http.Header, r *http.Request, at place) []byte {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	policy := pagePolicy
 	if pr.form {
-		// Nobody puts the form for the key into a page of theirs.
+		// Other pages must not frame the form for the key.
 		policy += "; frame-ancestors 'none'"
 	}
 	h.Set("Content-Security-Policy", policy)
@@ -211,8 +200,8 @@ func (pr problem) html(h http.Header, r *http.Request, at place) []byte {
 	return page.Bytes()
 }
 
-// returnTarget is where the form leads in the end: where the visitor wanted to
-// go.
+// returnTarget returns the target that the visitor requested, for a redirect after the
+// form.
 func returnTarget(r *http.Request) string {
 	if r.Method == http.MethodPost && r.URL.Path == unlockPath {
 		return localTarget(r.PostForm.Get("to"))

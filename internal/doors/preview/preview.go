@@ -1,16 +1,16 @@
-// Package preview is the reverse proxy that makes ports of sandboxes URLs:
-// http://3000-sbx-abc.localhost:7777 leads to port 3000 of sandbox sbx-abc. It
-// shares its listeners with REST and MCP, takes every request whose host name
-// is below the previews' domain, and has no way to anywhere but the port that
-// [sandbox.Previews] has admitted the visitor to.
+// Package preview is the reverse proxy that serves ports of sandboxes at URLs:
+// http://3000-sbx-abc.localhost:7777 is port 3000 of sandbox sbx-abc. It shares its
+// listeners with REST and MCP and handles every request whose host name is below the
+// domain of previews. It can only connect to the port to which [sandbox.Previews] has
+// admitted the visitor.
 //
-// Visitors are strangers, and so is what listens inside: requests and responses
-// are parsed once and written anew, what names the visitor's right is taken out
-// before the sandbox sees a request, and a sandbox cannot set cookies beyond
-// its own host name.
+// Neither visitors nor the programs in sandboxes are trusted: requests and responses are
+// parsed and written anew, the visitor's credentials are removed from requests, and a
+// sandbox cannot set cookies for other host names.
 package preview
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -24,34 +24,33 @@ import (
 )
 
 const (
-	// maxVisits bounds the requests under way to one preview, streams and
-	// WebSockets included.
+	// maxVisits bounds the concurrent requests to a preview, including streams and
+	// WebSockets.
 	maxVisits = 512
 	// maxFailures bounds the invalid keys and links that one address may send in a row for one
 	// preview or live view; it may send one more each refillEvery.
 	maxFailures = 60
 	refillEvery = time.Second
-	// dialTimeout bounds reaching the port, and waking the sandbox before.
+	// dialTimeout bounds connecting to the port, including waking the sandbox.
 	dialTimeout = 30 * time.Second
 	// answerTimeout is how long a program may take to begin its answer.
 	// Development servers compile first, and long polls wait.
 	answerTimeout = 2 * time.Minute
-	// recheckTime is how often the right to a request that lasts is looked at
-	// again: a link that expires takes its streams along.
+	// recheckTime is how often the visitor of a long request is admitted again: when a
+	// link expires, its streams end.
 	recheckTime = 15 * time.Second
 )
 
-// Config says what a [Proxy] leads to.
+// Config configures a [Proxy].
 type Config struct {
 	// Previews admits visitors and opens connections.
 	Previews sandbox.Previews
-	// Views does the same for live views of computers; nil has none.
+	// Views does the same for live views of computers; nil disables them.
 	Views Views
-	// Domain is the one below which previews have their names, without a
-	// leading dot; empty is "localhost".
+	// Domain is the parent domain of the host names of previews, without a leading dot;
+	// empty is "localhost".
 	Domain string
-	// Names are names below Domain that are something else, such as the
-	// server's own.
+	// Names are host names below Domain that are not previews, such as the server's own.
 	Names []string
 	// Log is required.
 	Log *slog.Logger
@@ -79,7 +78,7 @@ func New(cfg Config) *Proxy {
 	p := &Proxy{
 		previews: cfg.Previews,
 		views:    cfg.Views,
-		domain:   strings.ToLower(strings.Trim(cfg.Domain, ".")),
+		domain:   cmp.Or(strings.ToLower(strings.Trim(cfg.Domain, ".")), "localhost"),
 		others:   make(map[string]bool),
 		log:      cfg.Log,
 		visits:   counter{most: maxVisits},
@@ -88,9 +87,6 @@ func New(cfg Config) *Proxy {
 		limiter:  limits.NewLoginLimiter(limits.LoginLimiterConfig{Burst: maxFailures, Refill: refillEvery}),
 		recheck:  recheckTime,
 		patience: wakePatience,
-	}
-	if p.domain == "" {
-		p.domain = "localhost"
 	}
 	for _, name := range cfg.Names {
 		p.others[strings.ToLower(name)] = true
@@ -125,7 +121,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.visit(w, r, at)
 }
 
-// visit admits the visitor and leads them in.
+// visit admits the visitor and forwards the request.
 func (p *Proxy) visit(w http.ResponseWriter, r *http.Request, at place) {
 	brought := credentials(r)
 	found, used, err := p.admit(r.Context(), w, r, at, brought)
@@ -159,7 +155,7 @@ func (p *Proxy) visit(w http.ResponseWriter, r *http.Request, at place) {
 	p.forward.ServeHTTP(&finalWriter{w}, r.WithContext(ctx))
 }
 
-// watch ends a request that lasts when its visitor may no longer be there.
+// watch ends a long request when its visitor loses access.
 func (p *Proxy) watch(ctx context.Context, end context.CancelFunc, visit sandbox.PreviewVisit) (stop func()) {
 	var check func()
 	timer := time.AfterFunc(time.Hour, func() { check() })

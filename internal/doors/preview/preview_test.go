@@ -201,8 +201,8 @@ func TestWebSocket(t *testing.T) {
 	_, front := newHarness(t, echo())
 	for name, header := range map[string]http.Header{
 		"by key":                           {keyHeader: {goodKey}},
-		"by cookie":                        {"Cookie": {cookieName + "=" + sealCookie(credential{link: goodLink})}, "Origin": {at}},
-		"from another port of the sandbox": {"Cookie": {cookieName + "=" + sealCookie(credential{key: goodKey})}, "Origin": {"http://8080-sbx-abc.localhost"}},
+		"by cookie":                        {"Cookie": {cookieName + "=" + encodeCookie(credential{link: goodLink})}, "Origin": {at}},
+		"from another port of the sandbox": {"Cookie": {cookieName + "=" + encodeCookie(credential{key: goodKey})}, "Origin": {"http://8080-sbx-abc.localhost"}},
 	} {
 		conn, _, err := websocket.Dial(t.Context(), at+"/", &websocket.DialOptions{HTTPClient: browser(t, front), HTTPHeader: header})
 		if err != nil {

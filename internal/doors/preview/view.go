@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,30 +23,29 @@ import (
 
 // Views admits visitors of live views and connects them.
 type Views interface {
-	// HasView reports whether there is such a computer, whoever may see it.
+	// HasView reports whether a computer exists, regardless of who may see it.
 	HasView(ctx context.Context, sandbox string) bool
-	// VisitView returns the view that a link opens. The error is forbidden for a
-	// link that opens nothing, not_found for a computer that is gone,
-	// not_running for one that does not run, which comes with its view.
+	// VisitView returns the view that a link opens. The error is forbidden if the link is
+	// not valid, not_found if the computer is gone, and not_running if it does not run;
+	// then the view is returned, too.
 	VisitView(ctx context.Context, visit sandbox.ViewVisit) (*sandbox.View, error)
-	// DialView opens a connection to the computer's VNC server, which ends with
-	// the link. Used notes that the visitor has used the computer.
+	// DialView opens a connection to the computer's VNC server, which ends when the link
+	// expires. The caller calls used when the visitor uses the computer.
 	DialView(ctx context.Context, visit sandbox.ViewVisit) (conn net.Conn, used func(), err error)
 }
 
 const (
-	// maxViewers bounds the open views of one computer of those who may only
-	// watch, and of those who have control: the first must not keep the others
-	// out.
+	// maxViewers bounds the viewers of one computer who may only watch, and separately
+	// those who have control, so that the former cannot lock the latter out.
 	maxViewers = 32
-	// viewPing is how often a viewer who says nothing is asked for.
+	// viewPing is the interval and the timeout of pings to a viewer.
 	viewPing = 20 * time.Second
 	// maxViewMessage bounds one WebSocket message of a viewer.
 	maxViewMessage = 2 << 20
 )
 
-// viewPolicy allows the page its own files, its connection, and pictures that it
-// makes itself. Nobody shows it inside a page of theirs: it may be clicked on.
+// viewPolicy allows the page its own files, its connection, and pictures that it creates.
+// It cannot be framed, against clickjacking.
 const viewPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 var errTooManyViewers = sandbox.Errorf(sandbox.CodeQuotaExceeded, "%d people watch this computer, which is the most", maxViewers)
@@ -57,27 +55,20 @@ var viewFiles embed.FS
 
 var viewPage = template.Must(template.ParseFS(viewFiles, "view/index.html"))
 
-// viewAssets are the files of the page, which are the same for all.
+// viewAssets are the static files of the page.
 var viewAssets = map[string]string{
 	"/view.js": "text/javascript; charset=utf-8", "/view.css": "text/css; charset=utf-8",
 	"/novnc.js": "text/javascript; charset=utf-8", "/novnc-LICENSE.txt": "text/plain; charset=utf-8",
 }
 
-// viewOf returns the sandbox whose live view has this host name. It takes one
-// spelling only, as [Proxy.place] does.
+// viewOf returns the sandbox whose live view has this host name.
 func (p *Proxy) viewOf(host string) (string, bool) {
-	name, port, hasPort := strings.Cut(host, ":")
-	if hasPort {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
-			return "", false
-		}
-	}
-	label, below := strings.CutSuffix(strings.ToLower(name), "."+p.domain)
-	if !below || len(label) > maxLabel {
+	label, ok := p.label(host)
+	if !ok || len(label) > maxLabel {
 		return "", false
 	}
 	id, ok := strings.CutPrefix(label, sandbox.ViewLabel)
-	if !ok || id == "" || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+	if !ok || id == "" || strings.Trim(id, idChars) != "" {
 		return "", false
 	}
 	return id, true
@@ -112,7 +103,7 @@ func (p *Proxy) serveView(w http.ResponseWriter, r *http.Request, id string) {
 func serveViewAsset(w http.ResponseWriter, r *http.Request, kind string) {
 	data, err := viewFiles.ReadFile(path.Join("view", r.URL.Path))
 	if err != nil {
-		panic(err) // it is embedded
+		panic(err) // impossible: the file is embedded
 	}
 	sum := sha256.Sum256(data)
 	h := w.Header()
@@ -124,7 +115,7 @@ func serveViewAsset(w http.ResponseWriter, r *http.Request, kind string) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }
 
-// visitView admits a visitor, unless they have tried too often in vain.
+// visitView admits a visitor, unless they have failed too often.
 func (p *Proxy) visitView(r *http.Request, visit sandbox.ViewVisit) (*sandbox.View, error) {
 	a := attemptAt(r, sandbox.ViewLabel+visit.SandboxID, "", visit.Link)
 	if err := p.allow(a); err != nil {
@@ -135,8 +126,8 @@ func (p *Proxy) visitView(r *http.Request, visit sandbox.ViewVisit) (*sandbox.Vi
 	return view, err
 }
 
-// viewPage shows the page, for a computer that is paused too: it tells so, and
-// shows the screen when there is one again.
+// viewPage serves the page, also for a paused computer: the page says so, and shows the
+// screen when the computer runs again.
 func (p *Proxy) viewPage(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
 	view, err := p.visitView(r, visit)
 	if err != nil && (view == nil || sandbox.CodeOf(err) != sandbox.CodeNotRunning) {
@@ -146,7 +137,7 @@ func (p *Proxy) viewPage(w http.ResponseWriter, r *http.Request, visit sandbox.V
 	var page bytes.Buffer
 	err = viewPage.Execute(&page, map[string]any{"Name": view.Name, "Control": view.Control, "Expires": view.ExpiresAt.Format(time.RFC3339)})
 	if err != nil {
-		panic(err) // it is embedded, and tried in a test
+		panic(err) // impossible: the template is embedded and tested
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -159,7 +150,7 @@ func (p *Proxy) viewPage(w http.ResponseWriter, r *http.Request, visit sandbox.V
 	_, _ = w.Write(page.Bytes())
 }
 
-// viewProblem tells a visitor why there is nothing to see.
+// viewProblem explains to a visitor why there is no live view.
 func viewProblem(err error) problem {
 	if often, ok := errors.AsType[*tooManyAttempts](err); ok {
 		return often.problem()
@@ -181,19 +172,19 @@ func viewProblem(err error) problem {
 	return problem{status: http.StatusBadGateway, code: string(sandbox.CodeInternal), title: "That went wrong", detail: "The live view cannot be shown; the server's log has the details."}
 }
 
-// placeOf names what viewers are counted by.
-func placeOf(view *sandbox.View) string {
+// viewersKey returns the name by which the viewers of a computer are counted.
+func viewersKey(view *sandbox.View) string {
 	if view.Control {
 		return view.SandboxID + " control"
 	}
 	return view.SandboxID
 }
 
-// viewState tells the page what there is to see.
+// viewState reports the state of the view to the page.
 func (p *Proxy) viewState(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
 	answer := map[string]string{"code": "live"}
 	view, err := p.visitView(r, visit)
-	if err == nil && p.viewers.full(placeOf(view)) {
+	if err == nil && p.viewers.full(viewersKey(view)) {
 		err = errTooManyViewers
 	}
 	if err != nil {
@@ -211,20 +202,20 @@ func (p *Proxy) viewState(w http.ResponseWriter, r *http.Request, visit sandbox.
 	_, _ = w.Write(body)
 }
 
-// viewScreen carries the screen over a WebSocket, and input back from those who
-// may. The link itself is the right, and a page of another site does not have
-// it; its origin is refused all the same.
+// viewScreen relays the screen over a WebSocket, and input from viewers with control. The
+// link is the credential, which pages of other sites do not have; their origins are
+// refused nevertheless.
 func (p *Proxy) viewScreen(w http.ResponseWriter, r *http.Request, visit sandbox.ViewVisit) {
 	view, err := p.visitView(r, visit)
 	if err != nil {
 		p.fail(w, r, place{}, viewProblem(err))
 		return
 	}
-	if !p.viewers.enter(placeOf(view)) {
+	if !p.viewers.enter(viewersKey(view)) {
 		p.fail(w, r, place{}, viewProblem(errTooManyViewers))
 		return
 	}
-	defer p.viewers.leave(placeOf(view))
+	defer p.viewers.leave(viewersKey(view))
 	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
 	server, used, err := p.views.DialView(ctx, visit)
 	cancel()
@@ -241,19 +232,19 @@ func (p *Proxy) viewScreen(w http.ResponseWriter, r *http.Request, visit sandbox
 	}
 	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return // it has answered
+		return // Accept has answered
 	}
-	defer socket.CloseNow() //nolint:errcheck // it is over
+	defer socket.CloseNow() //nolint:errcheck // the view has ended
 	ctx, cancel = context.WithDeadline(r.Context(), view.ExpiresAt)
 	defer cancel()
 	go pingViewer(ctx, socket, cancel)
 	client := websocket.NetConn(ctx, socket, websocket.MessageBinary)
-	socket.SetReadLimit(maxViewMessage) // NetConn takes the limit away
+	socket.SetReadLimit(maxViewMessage) // NetConn has removed the limit
 	err = rfb.Join(client, server, rfb.Rights{Control: view.Control, Used: used})
 	p.log.Debug("live view: over", "sandbox", view.SandboxID, "error", err)
 }
 
-// pingViewer ends the view of one who is gone without a word.
+// pingViewer ends the view if the viewer does not answer pings.
 func pingViewer(ctx context.Context, socket *websocket.Conn, end context.CancelFunc) {
 	tick := time.NewTicker(viewPing)
 	defer tick.Stop()

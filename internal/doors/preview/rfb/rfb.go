@@ -1,12 +1,11 @@
-// Package rfb joins a visitor's VNC client with the VNC server of a computer, as
-// RFC 6143 says, and decides what of the client reaches the server: one that may
-// only watch sends no keys, no pointer and no clipboard, whatever its program
-// does.
+// Package rfb connects a visitor's VNC client with the VNC server of a computer (RFC 6143)
+// and filters the client's messages: a client that may only watch cannot send keys,
+// pointer events or clipboard text to the server.
 //
-// Both sides are hostile: the server is in a sandbox, the client is anybody with
-// a link. Each handshake is done here and not passed through, so that neither
-// side can have the other speak something that is not understood here; what the
-// client sends is read message by message, bounded, and written anew.
+// Both sides may be hostile: the server is in a sandbox, the client is anybody with a
+// link. Both handshakes are performed here and not passed through, so that the two sides
+// cannot negotiate a protocol that this package does not understand. The client's
+// messages are parsed one by one, bounded, and written anew.
 package rfb
 
 import (
@@ -22,42 +21,40 @@ import (
 
 const (
 	version = "RFB 003.008\n"
-	// securityNone is the only way in: the server listens inside a sandbox, and
-	// who may come in is decided before.
+	// securityNone is the only accepted security type: the server listens inside a
+	// sandbox, and visitors are admitted before.
 	securityNone = 1
-	// handshakeTime bounds the wait for either side at the beginning.
+	// handshakeTime bounds each handshake.
 	handshakeTime = 15 * time.Second
-	// maxEncodings bounds those of one message, maxCut a clipboard in bytes, and
-	// maxFence what a fence carries.
+	// maxEncodings bounds the encodings in a message, maxCut the text of a clipboard and
+	// maxFence the payload of a fence, both in bytes.
 	maxEncodings = 512
 	maxCut       = 1 << 20
 	maxFence     = 64
 )
 
-// ErrProtocol is what a connection ends with on which something else than this
-// package's part of the protocol is spoken.
+// ErrProtocol is the error for data outside this package's subset of the protocol.
 var ErrProtocol = errors.New("not what a VNC connection says here")
 
 func protocol(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// Rights say what a client may do.
+// Rights are the rights of a client.
 type Rights struct {
-	// Control lets it use pointer, keyboard and clipboard.
+	// Control permits use of the pointer, keyboard and clipboard.
 	Control bool
-	// Used, if not nil, is called when it does.
+	// Used, if not nil, is called when the client uses them.
 	Used func()
 }
 
-// Greet does the handshake with a server, up to where it waits for the client's
-// first message.
+// Greet performs the handshake with a server, up to the client's first message.
 func Greet(server net.Conn) error {
 	if err := server.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
 		return err
 	}
-	var hello [len(version)]byte
-	if _, err := io.ReadFull(server, hello[:]); err != nil {
+	hello, err := read(server, len(version))
+	if err != nil {
 		return err
 	}
 	if string(hello[:8]) != version[:8] || string(hello[8:]) < version[8:] {
@@ -66,12 +63,12 @@ func Greet(server net.Conn) error {
 	if _, err := io.WriteString(server, version); err != nil {
 		return err
 	}
-	var count [1]byte
-	if _, err := io.ReadFull(server, count[:]); err != nil {
+	count, err := read(server, 1)
+	if err != nil {
 		return err
 	}
-	kinds := make([]byte, count[0])
-	if _, err := io.ReadFull(server, kinds); err != nil {
+	kinds, err := read(server, int(count[0]))
+	if err != nil {
 		return err
 	}
 	if !slices.Contains(kinds, securityNone) {
@@ -80,17 +77,24 @@ func Greet(server net.Conn) error {
 	if _, err := server.Write([]byte{securityNone}); err != nil {
 		return err
 	}
-	var result [4]byte
-	if _, err := io.ReadFull(server, result[:]); err != nil {
+	result, err := read(server, 4)
+	if err != nil {
 		return err
 	}
-	if result != [4]byte{} {
+	if [4]byte(result) != [4]byte{} {
 		return protocol("the server refuses")
 	}
 	return server.SetDeadline(time.Time{})
 }
 
-// welcome does the handshake with a client.
+// read reads n bytes.
+func read(r io.Reader, n int) ([]byte, error) {
+	b := make([]byte, n)
+	_, err := io.ReadFull(r, b)
+	return b, err
+}
+
+// welcome performs the handshake with a client.
 func welcome(client net.Conn) error {
 	if err := client.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
 		return err
@@ -98,18 +102,18 @@ func welcome(client net.Conn) error {
 	if _, err := io.WriteString(client, version); err != nil {
 		return err
 	}
-	var hello [len(version)]byte
-	if _, err := io.ReadFull(client, hello[:]); err != nil {
+	hello, err := read(client, len(version))
+	if err != nil {
 		return err
 	}
-	if string(hello[:]) != version {
+	if string(hello) != version {
 		return protocol("the client says %q", hello)
 	}
 	if _, err := client.Write([]byte{1, securityNone}); err != nil {
 		return err
 	}
-	var choice [1]byte
-	if _, err := io.ReadFull(client, choice[:]); err != nil {
+	choice, err := read(client, 1)
+	if err != nil {
 		return err
 	}
 	if choice[0] != securityNone {
@@ -118,22 +122,21 @@ func welcome(client net.Conn) error {
 	if _, err := client.Write(make([]byte, 4)); err != nil {
 		return err
 	}
-	var shared [1]byte
-	if _, err := io.ReadFull(client, shared[:]); err != nil {
+	if _, err := read(client, 1); err != nil { // whether it shares the desktop
 		return err
 	}
 	return client.SetDeadline(time.Time{})
 }
 
-// Join carries a session between a client and a server that was greeted, until
-// one of them ends it or says what it must not. It closes both.
+// Join relays a session between a client and a server, after [Greet], until one of them
+// ends it or breaks the protocol. It closes both.
 func Join(client, server net.Conn, rights Rights) error {
 	defer server.Close()
 	defer client.Close()
 	if err := welcome(client); err != nil {
 		return err
 	}
-	// Others may watch too, whatever the client says.
+	// Share the desktop with other viewers, whatever the client asked for.
 	if _, err := server.Write([]byte{1}); err != nil {
 		return err
 	}
@@ -141,7 +144,7 @@ func Join(client, server net.Conn, rights Rights) error {
 	go func() {
 		_, err := io.Copy(client, server)
 		ended <- err
-		// The other direction waits for a client who may never say more.
+		// End the other direction, which waits for the client.
 		_ = client.Close()
 	}()
 	err := rights.Filter(client, server)
@@ -168,13 +171,13 @@ const (
 	qemuMessage       = 255
 )
 
-// fixed are the lengths of messages that have one, in bytes after the type.
+// fixed are the lengths of messages with a fixed length, in bytes after the type.
 var fixed = map[byte]int{
 	setPixelFormat: 19, updateRequest: 9, keyEvent: 7, pointerEvent: 5, continuousUpdates: 9, powerOperation: 3,
 }
 
-// Filter passes what a client may say to a server, after the handshake, until
-// the client ends or says what is not known here.
+// Filter passes the permitted messages of a client to a server, after the handshake, until
+// the client ends the connection or sends an unknown message.
 func (r Rights) Filter(client io.Reader, server io.Writer) error {
 	f := &filter{Rights: r, in: bufio.NewReaderSize(client, 16<<10), out: bufio.NewWriterSize(server, 16<<10)}
 	for {
@@ -205,7 +208,7 @@ type filter struct {
 	out *bufio.Writer
 }
 
-// message reads one message of a type, and passes it on or not.
+// message reads a message of a type, and passes or drops it.
 func (f *filter) message(kind byte) error {
 	if n, ok := fixed[kind]; ok {
 		body, err := f.read(n)
@@ -214,12 +217,12 @@ func (f *filter) message(kind byte) error {
 		}
 		switch kind {
 		case powerOperation:
-			return nil // nobody turns a computer off from here
+			return nil // viewers may not turn a computer off
 		case keyEvent:
 			return f.input(kind, body)
 		case pointerEvent:
-			// The eighth button would announce a longer message, which nobody has
-			// asked for.
+			// The eighth bit would announce an extended message, which was not
+			// negotiated.
 			body[0] &^= 0x80
 			return f.input(kind, body)
 		}
@@ -247,11 +250,7 @@ func (f *filter) message(kind byte) error {
 	return protocol("a message of type %d", kind)
 }
 
-func (f *filter) read(n int) ([]byte, error) {
-	body := make([]byte, n)
-	_, err := io.ReadFull(f.in, body)
-	return body, err
-}
+func (f *filter) read(n int) ([]byte, error) { return read(f.in, n) }
 
 func (f *filter) pass(kind byte, body []byte) error {
 	if err := f.out.WriteByte(kind); err != nil {
@@ -261,7 +260,7 @@ func (f *filter) pass(kind byte, body []byte) error {
 	return err
 }
 
-// input passes what uses the computer, for those who may.
+// input passes a message that controls the computer, if the client has that right.
 func (f *filter) input(kind byte, body []byte) error {
 	if !f.Control {
 		return nil
@@ -272,8 +271,8 @@ func (f *filter) input(kind byte, body []byte) error {
 	return f.pass(kind, body)
 }
 
-// cut passes a clipboard. The extended form has a negative length; it is not
-// asked for, and a server that does not know it would take it for a long one.
+// cut passes a clipboard. The extended form has a negative length. It was not negotiated,
+// and a server that does not know it would take it for a very long text.
 func (f *filter) cut() error {
 	head, err := f.read(7)
 	if err != nil {
@@ -285,7 +284,7 @@ func (f *filter) cut() error {
 		return protocol("a clipboard of %d bytes", size)
 	}
 	if length < 0 || !f.Control {
-		// Not kept in memory, of which each watcher could take that much.
+		// Not read into memory, since every viewer could take that much.
 		_, err := f.in.Discard(int(size))
 		return err
 	}
@@ -311,8 +310,8 @@ func (f *filter) fence() error {
 	return f.pass(fence, append(head, body...))
 }
 
-// desktopSize drops a wish for another size of the screen: whoever else uses the
-// computer counts on the one it has.
+// desktopSize drops a request to change the size of the screen, on which other users of
+// the computer rely.
 func (f *filter) desktopSize() error {
 	head, err := f.read(7)
 	if err != nil {
@@ -322,13 +321,13 @@ func (f *filter) desktopSize() error {
 	return err
 }
 
-// The encodings of pictures, and what is called encodings and is none.
+// Pseudo-encodings for cursors.
 const (
 	cursorEncoding = -239
 	vmwareCursor   = 0x574d5664
 )
 
-// known are the encodings that change nothing of what a client may send.
+// known are the encodings and pseudo-encodings that do not extend what a client may send.
 var known = []int32{
 	0, 1, 2, 5, 6, 7, 16, 21, -260, // pictures
 	-223, -224, -308, // sizes
@@ -336,12 +335,12 @@ var known = []int32{
 	cursorEncoding, vmwareCursor,
 }
 
-// allowed reports whether an encoding is asked for. Who only watches gets the
-// pointer painted into the picture: it is not theirs.
+// allowed reports whether an encoding is passed to the server. A client that only watches
+// gets the pointer as a part of the picture, since it does not control it.
 func (f *filter) allowed(encoding int32) bool {
 	switch {
 	case encoding >= -32 && encoding <= -23, encoding >= -256 && encoding <= -247:
-		return true // how much to compress
+		return true // levels of compression
 	case encoding == cursorEncoding, encoding == vmwareCursor:
 		return f.Control
 	}
