@@ -8,61 +8,60 @@ import (
 	"github.com/cove-sh/cove/internal/guest/agent/desktop/x11"
 )
 
-// keyboard knows which key makes which symbol, and gives symbols that no key
-// has to keys that have none.
+// keyboard finds the keys that produce symbols, and assigns symbols that no key produces
+// to keys that have none.
 //
-// Programs read the mapping when they come to know that it changed, which may
-// be long after; what they then read is the mapping of that moment, for all
-// keys that were pressed meanwhile. So a key that was given a symbol keeps it,
-// also after the call, until all keys are taken and it is the one that was
-// not used for the longest time; and before it gets another one, the program
-// that has the keyboard is asked whether it has read all there was. It is asked
-// again before the key is pressed, since a program may hear of the mapping on
-// another connection than of keys: Chromium does, on that of GTK.
+// Programs read the mapping some time after it changed, and apply it to all keys that
+// were pressed meanwhile. So an assigned symbol stays on its key, also after the call,
+// until no key is free; then the key that was not used for the longest time is
+// reassigned. Before that, the program with the keyboard focus is asked whether it has
+// read all events. It is asked again before the key is pressed, since a program may
+// receive the change of the mapping on another connection than key events, as Chromium
+// does, on that of GTK.
 type keyboard struct {
-	of    *session // whose mapping was read
-	keys  *x11.Keymap
-	mods  [8][]byte
-	spare []byte
-	given []gift
-	found map[sought]stroke // what find found; 0 as the key: nothing
-	tick  int64             // counts uses
-	seen  int64             // uses up to this one were read by programs
+	of       *session // whose mapping was read
+	keys     *x11.Keymap
+	mods     [8][]byte
+	free     []byte // codes of keys without symbols
+	assigned []assignment
+	found    map[groupSymbol]stroke // cache of search; code 0 if there is no key
+	tick     int64                  // counts uses
+	seen     int64                  // uses up to this one were read by programs
 }
 
-// gift is a key that was given a symbol.
-type gift struct {
+// assignment is a key to which a symbol was assigned.
+type assignment struct {
 	code byte
 	sym  keysym
 	used int64
 }
 
-// sought is a symbol in a group of the keyboard.
-type sought struct {
+// groupSymbol is a symbol in a group of the keyboard.
+type groupSymbol struct {
 	sym   keysym
 	group int
 }
 
-// stroke is how a symbol is made.
+// stroke is the key, with or without Shift, that produces a symbol.
 type stroke struct {
 	code  byte
 	shift bool
 }
 
 const (
-	// fewSpare is how many keys without symbols are enough.
-	fewSpare = 8
-	// firstSpare is the first code that is used: 8 is nothing on a real
-	// keyboard, and some programs do not listen to it.
-	firstSpare = 9
-	// lateWindow is how long a program is given that cannot be asked.
+	// minFree is how many free keys suffice.
+	minFree = 8
+	// firstFree is the first code that is used: no real keyboard has the key 8, and some
+	// programs ignore it.
+	firstFree = 9
+	// lateWindow is the wait for a program that does not answer pings.
 	lateWindow = 250 * time.Millisecond
-	// pongWait is how long a program may take to say that it has read all.
+	// pongWait bounds the wait for the answer to a ping.
 	pongWait = 2 * time.Second
-	// heardAfter is how many answers a program gives until it has heard of a
-	// mapping on all its connections: the first may be from a round of its
-	// events that began before the mapping came.
-	heardAfter = 2
+	// mappingPings is how many pings a program answers until it has read a new mapping on
+	// all its connections: the first answer may come from an iteration of its event loop
+	// that began before the mapping arrived.
+	mappingPings = 2
 )
 
 // refresh reads the mapping if it has changed.
@@ -82,87 +81,76 @@ func (k *keyboard) refresh(ctx context.Context, s *session) error {
 	if err != nil {
 		return fail(err)
 	}
-	k.of, k.keys, k.mods, k.found = s, keys, mods, map[sought]stroke{}
-	k.given = slices.DeleteFunc(k.given, func(g gift) bool {
-		syms := keys.Key(g.code)
-		return len(syms) == 0 || syms[0] != g.sym
+	k.of, k.keys, k.mods, k.found = s, keys, mods, map[groupSymbol]stroke{}
+	k.assigned = slices.DeleteFunc(k.assigned, func(a assignment) bool {
+		syms := keys.Key(a.code)
+		return len(syms) == 0 || syms[0] != a.sym
 	})
-	k.findSpare()
+	k.findFree()
 	return nil
 }
 
-// findSpare lists the keys that may be given symbols: those that have none. If
-// these are too few, then also those that seem to have been given one by a
-// program before this one. Keys for media will not do: Chromium does not take
-// them for text, whatever their symbols.
-func (k *keyboard) findSpare() {
-	k.spare = nil
-	var left []gift
-	for n := firstSpare; n < 256; n++ {
+// findFree finds the keys to which symbols may be assigned: those that have none. If
+// these are too few, also those to which an earlier program seems to have assigned one.
+// Media keys are unsuitable: Chromium ignores them in text, whatever their symbols.
+func (k *keyboard) findFree() {
+	k.free = nil
+	var earlier []assignment
+	for n := firstFree; n < 256; n++ {
 		code := byte(n)
-		if k.modifies(code) || k.gift(code) != nil {
-			continue
-		}
 		syms := k.keys.Key(code)
-		if syms == nil {
+		if syms == nil || k.isModifier(code) || k.assignment(code) != nil ||
+			slices.ContainsFunc(syms, func(sym keysym) bool { return sym != syms[0] && sym != symNone }) {
 			continue
-		}
-		same := true
-		for _, sym := range syms {
-			same = same && (sym == syms[0] || sym == symNone)
 		}
 		switch {
-		case same && syms[0] == symNone:
-			k.spare = append(k.spare, code)
-		case same && syms[0] >= 0xa0 && (syms[0] < 0x100 || syms[0]&0xff000000 == symUnicode):
-			left = append(left, gift{code: code, sym: syms[0], used: k.seen})
+		case syms[0] == symNone:
+			k.free = append(k.free, code)
+		case syms[0] >= 0xa0 && (syms[0] < 0x100 || syms[0]&0xff000000 == symUnicode):
+			earlier = append(earlier, assignment{code: code, sym: syms[0], used: k.seen})
 		}
 	}
-	if k.room() < fewSpare {
-		k.given = append(k.given, left...)
+	if k.capacity() < minFree {
+		k.assigned = append(k.assigned, earlier...)
 	}
 }
 
-func (k *keyboard) modifies(code byte) bool {
-	for _, codes := range k.mods {
-		if slices.Contains(codes, code) {
-			return true
-		}
-	}
-	return false
+func (k *keyboard) isModifier(code byte) bool {
+	return slices.ContainsFunc(k.mods[:], func(codes []byte) bool { return slices.Contains(codes, code) })
 }
 
-func (k *keyboard) gift(code byte) *gift {
-	for i := range k.given {
-		if k.given[i].code == code {
-			return &k.given[i]
+// assignment returns the assignment of a key, or nil.
+func (k *keyboard) assignment(code byte) *assignment {
+	for i := range k.assigned {
+		if k.assigned[i].code == code {
+			return &k.assigned[i]
 		}
 	}
 	return nil
 }
 
-// find returns how a symbol is made in a group of the keyboard.
+// find returns the stroke that produces a symbol in a group of the keyboard.
 func (k *keyboard) find(sym keysym, group int) (stroke, bool) {
-	for i := range k.given {
-		if k.given[i].sym == sym {
-			return stroke{code: k.given[i].code}, true
+	for _, a := range k.assigned {
+		if a.sym == sym {
+			return stroke{code: a.code}, true
 		}
 	}
-	st, ok := k.found[sought{sym, group}]
+	st, ok := k.found[groupSymbol{sym, group}]
 	if !ok {
 		st = k.search(sym, group)
-		k.found[sought{sym, group}] = st
+		k.found[groupSymbol{sym, group}] = st
 	}
 	return st, st.code != 0
 }
 
-// search looks for a symbol on the keys that have one of their own.
+// search finds a symbol on the keys without an assignment.
 func (k *keyboard) search(sym keysym, group int) stroke {
 	other := sameKey(sym)
 	shifted := stroke{}
 	for n := int(k.keys.First); n < 256; n++ {
 		code := byte(n)
-		if k.gift(code) != nil {
+		if k.assignment(code) != nil {
 			continue
 		}
 		plain, upper := levels(k.keys.Key(code), group)
@@ -196,8 +184,7 @@ func levels(syms []uint32, group int) (plain, shifted keysym) {
 	return plain, shifted
 }
 
-// modifier returns the key of a modifier by its number, the one with the symbol
-// if there is.
+// modifier returns the key of a modifier, by its number, that has a symbol.
 func (k *keyboard) modifier(number int, sym keysym) (byte, bool) {
 	for _, code := range k.mods[number] {
 		if plain, _ := levels(k.keys.Key(code), 0); plain == sym {
@@ -207,38 +194,38 @@ func (k *keyboard) modifier(number int, sym keysym) (byte, bool) {
 	return 0, false
 }
 
-// use notes that a key was used now.
+// use records that a key was used now.
 func (k *keyboard) use(code byte) {
-	if g := k.gift(code); g != nil {
+	if a := k.assignment(code); a != nil {
 		k.tick++
-		g.used = k.tick
+		a.used = k.tick
 	}
 }
 
-// room is how many symbols can be given to keys at the same time.
-func (k *keyboard) room() int { return len(k.spare) + len(k.given) }
+// capacity returns how many symbols can be assigned to keys at the same time.
+func (k *keyboard) capacity() int { return len(k.free) + len(k.assigned) }
 
-// give gives these symbols to keys, which lose the one they had if they are
-// not among keep. There must be room for both.
-func (k *keyboard) give(ctx context.Context, s *session, syms, keep []keysym) error {
+// assign assigns symbols to keys. If no key is free, it reassigns keys whose symbols are
+// not in keep. The capacity must suffice for syms and keep.
+func (k *keyboard) assign(ctx context.Context, s *session, syms, keep []keysym) error {
 	changes := map[byte]keysym{}
-	asked := false
+	settled := false
 	for _, sym := range syms {
-		if len(k.spare) == 0 {
-			if !asked {
+		if len(k.free) == 0 {
+			if !settled {
 				if err := k.settle(ctx, s); err != nil {
 					return err
 				}
-				asked = true
+				settled = true
 			}
-			k.takeBack(append(keep, syms...))
+			k.reclaim(append(keep, syms...))
 		}
-		if len(k.spare) == 0 {
+		if len(k.free) == 0 {
 			return errNoKeys
 		}
-		code := k.spare[0]
-		k.spare = k.spare[1:]
-		k.given = append(k.given, gift{code: code, sym: sym, used: k.tick})
+		code := k.free[0]
+		k.free = k.free[1:]
+		k.assigned = append(k.assigned, assignment{code: code, sym: sym, used: k.tick})
 		changes[code] = sym
 	}
 	if len(changes) == 0 {
@@ -247,39 +234,39 @@ func (k *keyboard) give(ctx context.Context, s *session, syms, keep []keysym) er
 	if err := s.changeKeys(ctx, changes); err != nil {
 		return err
 	}
-	return s.heard(ctx)
+	return s.awaitMapping(ctx)
 }
 
-// changeKeys gives each of the keys its symbol.
+// changeKeys assigns the symbols in the server's mapping.
 func (s *session) changeKeys(ctx context.Context, changes map[byte]keysym) error {
 	if s.xkb.Opcode != 0 {
 		return s.ChangeKeys(ctx, s.xkb, changes)
 	}
 	var last *x11.Reply
 	for code, sym := range changes {
-		// With Shift the same, so that it does not matter.
+		// The same symbol with and without Shift.
 		last = s.ChangeKeyboardMapping(code, 2, []uint32{sym, sym})
 	}
 	_, err := last.Wait(ctx)
 	return err
 }
 
-// takeBack makes the key spare that was not used for the longest time and has
-// none of the symbols in keep.
-func (k *keyboard) takeBack(keep []keysym) {
+// reclaim frees the key that was not used for the longest time and whose symbol is not in
+// keep.
+func (k *keyboard) reclaim(keep []keysym) {
 	oldest := -1
-	for i := range k.given {
-		if !slices.Contains(keep, k.given[i].sym) && (oldest < 0 || k.given[i].used < k.given[oldest].used) {
+	for i, a := range k.assigned {
+		if !slices.Contains(keep, a.sym) && (oldest < 0 || a.used < k.assigned[oldest].used) {
 			oldest = i
 		}
 	}
 	if oldest >= 0 {
-		k.spare = append(k.spare, k.given[oldest].code)
-		k.given = slices.Delete(k.given, oldest, oldest+1)
+		k.free = append(k.free, k.assigned[oldest].code)
+		k.assigned = slices.Delete(k.assigned, oldest, oldest+1)
 	}
 }
 
-// settle waits until the program with the keyboard has read all keys.
+// settle waits until the program with the keyboard focus has read all key events.
 func (k *keyboard) settle(ctx context.Context, s *session) error {
 	if k.seen == k.tick {
 		return nil
@@ -297,11 +284,10 @@ func (k *keyboard) settle(ctx context.Context, s *session) error {
 	return nil
 }
 
-// heard waits until the program with the keyboard has heard of a new mapping,
-// if it can be asked. Those that cannot are older than programs with several
-// connections.
-func (s *session) heard(ctx context.Context) error {
-	for range heardAfter {
+// awaitMapping waits until the program with the keyboard focus has read a new mapping, if
+// it answers pings. Programs that do not are too old to have several connections.
+func (s *session) awaitMapping(ctx context.Context) error {
+	for range mappingPings {
 		if answered, err := s.ping(ctx); err != nil || !answered {
 			return err
 		}
@@ -309,8 +295,8 @@ func (s *session) heard(ctx context.Context) error {
 	return nil
 }
 
-// ping asks the program of the window with the keyboard whether it has read all
-// that was sent to it; false: it does not say.
+// ping asks the program with the keyboard focus whether it has read all events. The
+// result is false if it does not answer.
 func (s *session) ping(ctx context.Context) (bool, error) {
 	window, err := s.InputFocus(ctx)
 	if err != nil {
@@ -322,7 +308,7 @@ func (s *session) ping(ctx context.Context) (bool, error) {
 		}
 		if window, _, err = s.QueryTree(ctx, window); err != nil {
 			if _, ok := err.(*x11.Error); ok {
-				return false, nil // it is gone
+				return false, nil // the window is gone
 			}
 			return false, err
 		}
@@ -331,7 +317,7 @@ func (s *session) ping(ctx context.Context) (bool, error) {
 }
 
 func (s *session) pingWindow(ctx context.Context, window uint32) (bool, error) {
-	// The number only has to be another one each time.
+	// The number only has to differ each time.
 	number := uint32(time.Now().UnixMicro())
 	for len(s.pong) > 0 {
 		<-s.pong
@@ -358,7 +344,7 @@ func (s *session) pingWindow(ctx context.Context, window uint32) (bool, error) {
 	}
 }
 
-// pause waits.
+// pause waits for d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

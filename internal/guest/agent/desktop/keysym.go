@@ -14,10 +14,9 @@ import (
 //go:embed keysyms.txt
 var keysymFile string
 
-// keysym is a symbol of a key, as X numbers them.
+// keysym is X's number of a symbol on a key.
 type keysym = uint32
 
-// The symbols that this package knows by name.
 const (
 	symNone      keysym = 0
 	symBackspace keysym = 0xff08
@@ -29,16 +28,16 @@ const (
 	symCapsLock  keysym = 0xffe5
 	symAlt       keysym = 0xffe9
 	symSuper     keysym = 0xffeb
-	// symUnicode begins those that stand for a character by its number.
+	// symUnicode is the base of symbols that are code points.
 	symUnicode keysym = 0x01000000
 )
 
 // keysyms is the table of names.
 type keysyms struct {
 	byName  map[string]keysym
-	folded  map[string]keysym // in lower case
-	byRune  map[rune]keysym   // where that is not the rune's number
-	letters map[keysym]rune   // the reverse
+	folded  map[string]keysym // by name in lower case
+	byRune  map[rune]keysym   // if it differs from the code point
+	letters map[keysym]rune   // the reverse of byRune, for all symbols with a character
 }
 
 // keysymTable is read when it is first needed.
@@ -74,8 +73,8 @@ var keysymTable = sync.OnceValue(func() *keysyms {
 	return t
 })
 
-// aliases are the usual names of keys that X calls otherwise, in lower case
-// and without "_", "-" and spaces.
+// aliases are common names of keys that have other names in X, in lower case and without
+// "_", "-" and spaces.
 var aliases = map[string]string{
 	"enter": "Return", "return": "Return", "newline": "Return", "linefeed": "Linefeed",
 	"esc": "Escape", "del": "Delete", "ins": "Insert", "bksp": "BackSpace", "bs": "BackSpace", "spacebar": "space",
@@ -104,8 +103,8 @@ var aliases = map[string]string{
 // maxKeyName bounds the name of a combination of keys.
 const maxKeyName = 256
 
-// parseKeys reads a combination such as "ctrl+shift+t": the symbols of its
-// keys, in their order.
+// parseKeys parses a combination such as "ctrl+shift+t" and returns the symbols of its
+// keys in order.
 func parseKeys(name string) ([]keysym, error) {
 	if len(name) > maxKeyName {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "a combination of keys is longer than %d bytes; type text with the input \"type\"", maxKeyName)
@@ -132,7 +131,7 @@ func parseKeys(name string) ([]keysym, error) {
 		command = command || i < len(parts)-1 && isCommand(sym)
 	}
 	if command {
-		// "Ctrl+C" is what people write for ctrl+c; shift is named when meant.
+		// People write "Ctrl+C" for ctrl+c, and name Shift if they mean it.
 		for i, sym := range syms {
 			if sym >= 'A' && sym <= 'Z' {
 				syms[i] = sym - 'A' + 'a'
@@ -142,13 +141,12 @@ func parseKeys(name string) ([]keysym, error) {
 	return syms, nil
 }
 
-// isCommand tells whether a key makes commands of letters.
+// isCommand reports whether a modifier turns letters into commands.
 func isCommand(sym keysym) bool {
 	return sym >= symControl && sym <= 0xffee && sym != symCapsLock && sym != symCapsLock+1
 }
 
-// lookupKey finds the symbol of a key by its name in X, a usual other name, or
-// its character.
+// lookupKey finds the symbol of a key by its name in X, an alias, or its character.
 func lookupKey(name string) (keysym, bool) {
 	if r, n := utf8.DecodeRuneInString(name); n == len(name) && n > 0 && r != utf8.RuneError {
 		return runeKey(r)
@@ -176,7 +174,7 @@ func lookupKey(name string) (keysym, bool) {
 	return symNone, false
 }
 
-// runeKey returns the symbol of the key for a character; false: there is none.
+// runeKey returns the symbol of the key for a character, if there is one.
 func runeKey(r rune) (keysym, bool) {
 	switch r {
 	case '\n', '\r':
@@ -197,8 +195,8 @@ func runeKey(r rune) (keysym, bool) {
 	return symUnicode | keysym(r), true
 }
 
-// sameKey returns the other symbol that X has for a character; keyboards have
-// one or the other.
+// sameKey returns the other symbol that X has for a character, since keyboards have one or
+// the other.
 func sameKey(sym keysym) keysym {
 	if sym&0xff000000 != symUnicode {
 		return symNone
@@ -206,8 +204,8 @@ func sameKey(sym keysym) keysym {
 	return keysymTable().byRune[rune(sym&0xffffff)]
 }
 
-// upperKey returns the symbol that Shift makes of a letter's key that has only
-// one.
+// upperKey returns the symbol that a letter's key produces with Shift if it has only one
+// symbol.
 func upperKey(sym keysym) keysym {
 	r, ok := keysymTable().letters[sym]
 	if !ok {

@@ -16,41 +16,40 @@ import (
 )
 
 const (
-	// stripLines is how many lines of a picture are compressed on their own.
+	// stripLines is the height of a strip, which is compressed on its own.
 	stripLines = 32
-	// maxCompressors is how many processors one picture takes.
+	// maxCompressors bounds the processors that one picture uses.
 	maxCompressors = 4
-	// maxKept bounds the strips that are kept for the next picture, in bytes.
-	maxKept = 2 << 20
+	// maxCached bounds the strips that are cached for the next picture, in bytes.
+	maxCached = 2 << 20
 )
 
-// pngEncoder writes pictures without transparency as PNG, for speed first: an
-// agent waits for it. Screens are mostly plain areas and text. Where they have
-// few colours, a byte a pixel is enough; otherwise each line is as it is or the
-// difference from the one above, which is measured to be smaller and faster
-// than what image/png does in the same time.
+// pngEncoder encodes pictures without transparency as PNG, optimized for speed: an agent
+// waits for the result. Screens are mostly plain areas and text. With few colours, a
+// picture takes one byte per pixel. Otherwise a line is stored as it is or as the
+// difference from the line above, which was measured to be smaller and faster than the
+// result of image/png.
 //
-// A picture is compressed in strips: several processors share the work, and
-// what has not changed since the last picture is not compressed again. Where the
-// pixels are in memory that others write to, a strip may be kept of pixels that
-// were never seen together: who does that spoils pictures of what is theirs. One
-// picture can be encoded at a time.
+// A picture is compressed in strips: several processors share the work, and strips that
+// are the same as in the last picture are not compressed again. If another program writes
+// to the pixels meanwhile, as a hostile X server can, a cached strip may be wrong, which
+// harms only pictures of that server's own screen. Not safe for concurrent use.
 type pngEncoder struct {
-	kept map[stripKey]strip // of the last picture
+	cache map[stripKey]strip // from the last picture
 }
 
-// stripKey tells strips from each other.
+// stripKey identifies the content of a strip.
 type stripKey struct {
 	indexed      bool
 	width, lines int
-	pixels       uint64 // their hash
+	hash         uint64 // of the pixels
 }
 
-// strip is a compressed part of a picture, which ends with a whole byte.
+// strip is a compressed part of a picture, which ends at a byte boundary.
 type strip struct {
 	deflated []byte
-	sum      uint32 // Adler-32 of what was compressed
-	size     int    // of what was compressed
+	sum      uint32 // Adler-32 of the uncompressed data
+	size     int    // of the uncompressed data
 }
 
 func (e *pngEncoder) encode(img *image.RGBA) []byte {
@@ -58,10 +57,10 @@ func (e *pngEncoder) encode(img *image.RGBA) []byte {
 	head := make([]byte, 13)
 	binary.BigEndian.PutUint32(head[0:], uint32(width))
 	binary.BigEndian.PutUint32(head[4:], uint32(height))
-	head[8], head[9] = 8, 2 // bits, and colours
+	head[8], head[9] = 8, 2 // bits per sample, RGB
 	colours, indexed := indexColours(img)
 	if indexed != nil {
-		head[9] = 3 // indexes
+		head[9] = 3 // indexed
 	}
 	strips := e.compress(img, indexed)
 	size := 0
@@ -75,20 +74,20 @@ func (e *pngEncoder) encode(img *image.RGBA) []byte {
 		out.chunk("PLTE", colours)
 	}
 	at := out.begin("IDAT")
-	out = append(out, 0x78, 0x01) // zlib: 32 KiB back, fast
+	out = append(out, 0x78, 0x01) // zlib: a window of 32 KiB, fastest
 	sum := uint32(1)
 	for i := range strips {
 		out = append(out, strips[i].deflated...)
 		sum = joinSums(sum, strips[i].sum, strips[i].size)
 	}
-	out = append(out, 0x03, 0x00) // the last block, which is empty
+	out = append(out, 0x03, 0x00) // an empty last block
 	out = binary.BigEndian.AppendUint32(out, sum)
 	out.end(at)
 	out.chunk("IEND", nil)
 	return out
 }
 
-// compress makes the strips of a picture, and keeps them.
+// compress returns the strips of a picture and caches them.
 func (e *pngEncoder) compress(img *image.RGBA, indexed []byte) []strip {
 	width, height := img.Rect.Dx(), img.Rect.Dy()
 	strips := make([]strip, (height+stripLines-1)/stripLines)
@@ -105,19 +104,18 @@ func (e *pngEncoder) compress(img *image.RGBA, indexed []byte) []strip {
 			y := i * stripLines
 			lines := min(stripLines, height-y)
 			keys[i] = stripKey{indexed: indexed != nil, width: width, lines: lines}
+			var encode func(to []byte) []byte
 			if indexed != nil {
 				pixels := indexed[y*width : (y+lines)*width]
-				keys[i].pixels = maphash.Bytes(pixelSeed, pixels)
-				strips[i] = e.kept[keys[i]]
-				if strips[i].deflated == nil {
-					strips[i] = c.compress(func(to []byte) []byte { return plainLines(to, pixels, width) })
-				}
-				continue
+				keys[i].hash = maphash.Bytes(pixelSeed, pixels)
+				encode = func(to []byte) []byte { return plainLines(to, pixels, width) }
+			} else {
+				keys[i].hash = hashLines(img, y, lines)
+				encode = func(to []byte) []byte { return filteredLines(to, img, y, lines) }
 			}
-			keys[i].pixels = hashLines(img, y, lines)
-			strips[i] = e.kept[keys[i]]
-			if strips[i].deflated == nil {
-				strips[i] = c.compress(func(to []byte) []byte { return filteredLines(to, img, y, lines) })
+			var cached bool
+			if strips[i], cached = e.cache[keys[i]]; !cached {
+				strips[i] = c.compress(encode)
 			}
 		}
 	}
@@ -127,18 +125,19 @@ func (e *pngEncoder) compress(img *image.RGBA, indexed []byte) []strip {
 	}
 	work()
 	others.Wait()
-	e.keep(keys, strips)
+	e.store(keys, strips)
 	return strips
 }
 
-func (e *pngEncoder) keep(keys []stripKey, strips []strip) {
-	e.kept = make(map[stripKey]strip, len(strips))
+// store replaces the cache.
+func (e *pngEncoder) store(keys []stripKey, strips []strip) {
+	e.cache = make(map[stripKey]strip, len(strips))
 	size := 0
 	for i := range strips {
-		if size += len(strips[i].deflated); size > maxKept {
+		if size += len(strips[i].deflated); size > maxCached {
 			return
 		}
-		e.kept[keys[i]] = strips[i]
+		e.cache[keys[i]] = strips[i]
 	}
 }
 
@@ -159,12 +158,11 @@ type compressor struct {
 	lines []byte
 }
 
-// compressors are kept from one picture to the next: each has some 100 KiB of
-// tables.
+// compressors are reused, since each has some 100 KiB of tables.
 var compressors = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed)
 	if err != nil {
-		panic(err) // the level is one of the package's
+		panic(err) // impossible: the level is valid
 	}
 	return w
 }}
@@ -177,7 +175,7 @@ func (c *compressor) compress(fill func([]byte) []byte) strip {
 	c.lines = fill(c.lines[:0])
 	out := make(chunks, 0, len(c.lines)/8)
 	c.w.Reset(&out)
-	_, _ = c.w.Write(c.lines) // goes to memory
+	_, _ = c.w.Write(c.lines) // to memory, so it never fails
 	_ = c.w.Flush()
 	return strip{deflated: out, sum: adler32.Checksum(c.lines), size: len(c.lines)}
 }
@@ -188,7 +186,8 @@ func (c *compressor) release() {
 	}
 }
 
-// joinSums returns the Adler-32 of two texts, of which the second has size bytes.
+// joinSums returns the Adler-32 of two concatenated texts, the second of which has size
+// bytes.
 func joinSums(first, second uint32, size int) uint32 {
 	const mod = 65521
 	a1, b1, a2, b2 := first&0xffff, first>>16, second&0xffff, second>>16
@@ -197,7 +196,7 @@ func joinSums(first, second uint32, size int) uint32 {
 	return uint32(b)<<16 | a
 }
 
-// chunks is a PNG file being made, or a part of it.
+// chunks is a part of a PNG file.
 type chunks []byte
 
 func (c *chunks) Write(p []byte) (int, error) {
@@ -211,21 +210,23 @@ func (c *chunks) chunk(kind string, data []byte) {
 	c.end(at)
 }
 
+// begin appends the header of a chunk and returns its offset for end.
 func (c *chunks) begin(kind string) int {
 	*c = append(append(*c, 0, 0, 0, 0), kind...)
 	return len(*c) - 8
 }
 
+// end sets the length of a chunk and appends the checksum.
 func (c *chunks) end(at int) {
 	binary.BigEndian.PutUint32((*c)[at:], uint32(len(*c)-at-8))
 	*c = binary.BigEndian.AppendUint32(*c, crc32.ChecksumIEEE((*c)[at+4:]))
 }
 
-// indexColours returns the colours of a picture and the picture as indexes into
-// them, if there are at most 256.
+// indexColours returns the colours of a picture and its pixels as indexes of colours, or
+// nil if there are more than 256 colours.
 func indexColours(img *image.RGBA) (colours, indexed []byte) {
 	const slots = 1024
-	var keys [slots]uint32 // a colour is in the slot of its hash, or after it; alpha marks it as used
+	var keys [slots]uint32 // a hash table with linear probing; used slots are not 0, because of alpha
 	var values [slots]byte
 	width, height := img.Rect.Dx(), img.Rect.Dy()
 	indexed = make([]byte, width*height)
@@ -256,7 +257,7 @@ func indexColours(img *image.RGBA) (colours, indexed []byte) {
 	return colours, indexed
 }
 
-// plainLines appends lines of indexes as they are.
+// plainLines appends lines of indexes without a filter.
 func plainLines(to, pixels []byte, width int) []byte {
 	for ; len(pixels) > 0; pixels = pixels[width:] {
 		to = append(append(to, 0), pixels[:width]...)
@@ -264,14 +265,14 @@ func plainLines(to, pixels []byte, width int) []byte {
 	return to
 }
 
-// filteredLines appends lines of a picture from y on, three bytes a pixel. Each
-// is as it is or, except for the first, the difference from the one above.
+// filteredLines appends lines of a picture from y on, three bytes per pixel. A line, other
+// than the first, may be stored as the difference from the line above.
 func filteredLines(to []byte, img *image.RGBA, y, lines int) []byte {
 	width := img.Rect.Dx()
 	var above []byte
 	for ; lines > 0; y, lines = y+1, lines-1 {
 		line, at := img.Pix[y*img.Stride:][:4*width], len(to)
-		to = slices.Grow(to, 1+3*width+spare)[:at+1+3*width]
+		to = slices.Grow(to, 1+3*width+slack)[:at+1+3*width]
 		switch {
 		case bytes.Equal(line, above):
 			to[at] = 2
@@ -288,7 +289,7 @@ func filteredLines(to []byte, img *image.RGBA, y, lines int) []byte {
 	return to
 }
 
-// alike counts the pixels that are the same in both lines, in pairs.
+// alike counts the pixels that are the same in both lines. It compares pairs.
 func alike(line, above []byte) int {
 	same := 0
 	above = above[:len(line)]
@@ -300,12 +301,13 @@ func alike(line, above []byte) int {
 	return same
 }
 
-// spare is how many bytes beyond a line's end the writing of pairs may touch.
-const spare = 2
+// slack is how many bytes beyond a line's end may be overwritten, since pixels are written
+// in pairs.
+const slack = 2
 
 // putColours writes the colours of a line, two pixels at a time.
 func putColours(to, line []byte) {
-	to = to[:len(to)+spare]
+	to = to[:len(to)+slack]
 	at := 0
 	for ; len(line) >= 8; line, at = line[8:], at+6 {
 		binary.LittleEndian.PutUint64(to[at:], pack(binary.LittleEndian.Uint64(line)))
@@ -315,10 +317,10 @@ func putColours(to, line []byte) {
 	}
 }
 
-// putDifferences writes by how much the colours of a line are more than those
-// of the one above.
+// putDifferences writes the differences between the colours of a line and of the line
+// above, two pixels at a time.
 func putDifferences(to, line, above []byte) {
-	to = to[:len(to)+spare]
+	to = to[:len(to)+slack]
 	at := 0
 	for ; len(line) >= 8 && len(above) >= 8; line, above, at = line[8:], above[8:], at+6 {
 		binary.LittleEndian.PutUint64(to[at:], pack(subtractBytes(binary.LittleEndian.Uint64(line), binary.LittleEndian.Uint64(above))))
@@ -328,10 +330,10 @@ func putDifferences(to, line, above []byte) {
 	}
 }
 
-// pack leaves out the fourth byte of two pixels.
+// pack removes the fourth byte of two pixels.
 func pack(p uint64) uint64 { return p&0xffffff | p>>8&0xffffff000000 }
 
-// subtractBytes subtracts each byte of b from that of a.
+// subtractBytes subtracts each byte of b from that of a, without borrowing between bytes.
 func subtractBytes(a, b uint64) uint64 {
 	const top = 0x8080808080808080
 	return (a | top - b&^top) ^ (a^^b)&top

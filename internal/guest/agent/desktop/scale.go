@@ -5,11 +5,10 @@ import (
 	"math"
 )
 
-// scaleDown returns a picture without transparency in a smaller size, as sharp
-// as text needs it: by the kernel of Catmull and Rom, line by line. What it needs
-// beside the two pictures is a few lines; a whole picture between the two
-// directions would be eight times the size of a large screen, in the memory of
-// the sandbox.
+// scaleDown returns a picture without transparency in a smaller size, sharp enough for
+// text, with the Catmull-Rom kernel. It works line by line and so needs memory for only a
+// few lines besides the two pictures. A whole intermediate picture would take eight times
+// the memory of a large screen, inside the sandbox.
 func scaleDown(img *image.RGBA, size image.Point) *image.RGBA {
 	width := img.Rect.Dx()
 	columns, rows := tapsOf(width, size.X), tapsOf(img.Rect.Dy(), size.Y)
@@ -25,7 +24,7 @@ func scaleDown(img *image.RGBA, size image.Point) *image.RGBA {
 	return small
 }
 
-// addLine adds the colours of a line of pixels to a sum.
+// addLine adds the weighted colours of a line of pixels to sum.
 func addLine(sum []float32, pix []byte, weight float32) {
 	for ; len(pix) >= 4 && len(sum) >= 3; pix, sum = pix[4:], sum[3:] {
 		sum[0] += weight * float32(pix[0])
@@ -34,7 +33,7 @@ func addLine(sum []float32, pix []byte, weight float32) {
 	}
 }
 
-// squeeze makes the pixels of a line from its colours.
+// squeeze scales the colours of a line to the pixels of a shorter line.
 func squeeze(pix []byte, line []float32, columns []taps) {
 	for x, column := range columns {
 		var r, g, b float32
@@ -49,18 +48,18 @@ func squeeze(pix []byte, line []float32, columns []taps) {
 	}
 }
 
-// shade rounds a colour: the kernel goes below and above what there was.
+// shade rounds and clamps a colour: the kernel overshoots in both directions.
 func shade(v float32) byte { return byte(min(max(v+0.5, 0), 255)) }
 
-// taps are the pixels of a line, from the first on, of which one of a shorter
-// line is made, with their weights.
+// taps are the weights of the pixels of a line, from first on, for one pixel of a shorter
+// line.
 type taps struct {
 	first   int
 	weights []float32
 }
 
-// tapsOf returns the taps of each pixel of a line that is to pixels long and was
-// from, which is not less.
+// tapsOf returns the taps for every pixel when a line is scaled from a length to a smaller
+// one.
 func tapsOf(from, to int) []taps {
 	all := make([]taps, to)
 	ratio := float64(from) / float64(to)

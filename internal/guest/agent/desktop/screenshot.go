@@ -2,19 +2,21 @@ package desktop
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"hash/maphash"
 	"image"
 	"image/jpeg"
+	"math/bits"
 	"time"
 
 	"github.com/cove-sh/cove/internal/guest/agent/desktop/x11"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// defaultQuality is that of JPEG.
+// defaultQuality is the default quality of JPEG pictures.
 const defaultQuality = 80
 
 // Screenshot takes a picture of the screen.
@@ -39,7 +41,7 @@ func (d *Desktop) Screenshot(ctx context.Context, req *sandbox.ScreenshotRequest
 	shot, err := retry(ctx, d, func(s *session) (*sandbox.Screenshot, error) {
 		shot, err := d.shoot(ctx, s, req)
 		if _, ok := errors.AsType[*x11.Error](err); ok {
-			// The screen may have become smaller between two questions.
+			// The screen may have become smaller between two requests.
 			return d.shoot(ctx, s, req)
 		}
 		return shot, err
@@ -79,12 +81,8 @@ func (d *Desktop) shoot(ctx context.Context, s *session, req *sandbox.Screenshot
 	}
 	shot := &sandbox.Screenshot{Width: img.Rect.Dx(), Height: img.Rect.Dy(), Screen: *screen, TakenAt: taken.UTC()}
 	if req.Format == sandbox.ImageJPEG {
-		quality := req.Quality
-		if quality == 0 {
-			quality = defaultQuality
-		}
 		var out bytes.Buffer
-		if err := jpeg.Encode(&out, img, &jpeg.Options{Quality: quality}); err != nil {
+		if err := jpeg.Encode(&out, img, &jpeg.Options{Quality: cmp.Or(req.Quality, defaultQuality)}); err != nil {
 			return nil, err
 		}
 		shot.MIME, shot.Data = "image/jpeg", out.Bytes()
@@ -97,9 +95,9 @@ func (d *Desktop) shoot(ctx context.Context, s *session, req *sandbox.Screenshot
 	return shot, nil
 }
 
-// capture reads the part of the screen that is asked for, and what the screen
-// is, in one question. It takes the size to be the one last heard of, and asks
-// again if it was not.
+// capture reads the requested part of the screen, and the size of the screen and the
+// pointer, in one round trip. It assumes the last known size and starts again if the size
+// has changed.
 func (d *Desktop) capture(ctx context.Context, s *session, req *sandbox.ScreenshotRequest) (*image.RGBA, *sandbox.Screen, error) {
 	for again := false; ; again = true {
 		size, asked := *s.size.Load(), s.askScreen()
@@ -120,9 +118,8 @@ func (d *Desktop) capture(ctx context.Context, s *session, req *sandbox.Screensh
 	}
 }
 
-// Drawn reports whether there is anything to see in a region, which need not be
-// on the screen as a whole: a program that has a window but drew nothing yet
-// leaves it in one colour.
+// Drawn reports whether a region has more than one colour: a window in which the program
+// has drawn nothing yet has only one. A part of the region may be outside the screen.
 func (d *Desktop) Drawn(ctx context.Context, region sandbox.Region) (bool, error) {
 	if err := d.shots.lock(ctx); err != nil {
 		return false, d.explain(err)
@@ -146,7 +143,7 @@ func uniform(img *image.RGBA) bool {
 	return len(img.Pix) <= 4 || bytes.Equal(img.Pix[4:], img.Pix[:len(img.Pix)-4])
 }
 
-// partOf returns the part of a screen of a size that is asked for.
+// partOf returns the rectangle of a region of the screen, which may be nil for all of it.
 func partOf(size image.Point, r *sandbox.Region) (image.Rectangle, error) {
 	if size.X > sandbox.MaxScreenWidth || size.Y > sandbox.MaxScreenHeight {
 		return image.Rectangle{}, sandbox.Errorf(sandbox.CodeTooLarge, "the screen has %d by %d pixels; at most %d by %d are supported",
@@ -161,8 +158,8 @@ func partOf(size image.Point, r *sandbox.Region) (image.Rectangle, error) {
 	return image.Rect(r.X, r.Y, r.X+r.Width, r.Y+r.Height), nil
 }
 
-// fit returns the largest size with the form of size that is in a box of width
-// by height, where 0 is any, and not larger than size.
+// fit returns the largest size with the aspect ratio of size that fits into width by
+// height, where 0 is unlimited, and is not larger than size.
 func fit(size image.Point, width, height int) image.Point {
 	if width == 0 || width > size.X {
 		width = size.X
@@ -176,8 +173,8 @@ func fit(size image.Point, width, height int) image.Point {
 	return image.Pt(max(1, (height*size.X+size.Y/2)/size.Y), height)
 }
 
-// maxPiece is how many bytes of a picture one request asks for: the server
-// does nothing else meanwhile, and needs memory for it.
+// maxPiece bounds the bytes of a picture in one reply: meanwhile the server is busy, and
+// it needs memory for it.
 const maxPiece = 4 << 20
 
 // grab reads a part of the screen.
@@ -213,8 +210,7 @@ func (d *Desktop) grab(ctx context.Context, s *session, part image.Rectangle, cu
 
 var errPartOfPicture = errors.New("the X server sent a part of a picture")
 
-// ask asks for a part of the screen. The function that it returns waits for the
-// pixels, as the server has them.
+// ask asks for a part of the screen. wait returns the pixels in the server's format.
 func (d *Desktop) ask(ctx context.Context, s *session, part image.Rectangle, stride int) (wait func() ([]byte, error), err error) {
 	size := stride * part.Dy()
 	whole := stride / part.Dx() * s.size.Load().X * s.size.Load().Y
@@ -238,7 +234,7 @@ func (d *Desktop) ask(ctx context.Context, s *session, part image.Rectangle, str
 	}, nil
 }
 
-// askSocket is [Desktop.ask] for a server that shares no memory.
+// askSocket is [Desktop.ask] without shared memory.
 func (d *Desktop) askSocket(ctx context.Context, s *session, part image.Rectangle, stride int) func() ([]byte, error) {
 	lines := min(max(1, maxPiece/stride), part.Dy())
 	buf := d.frame
@@ -248,7 +244,7 @@ func (d *Desktop) askSocket(ctx context.Context, s *session, part image.Rectangl
 	var pieces []*x11.Reply
 	for y := 0; y < part.Dy(); y += lines {
 		n := min(lines, part.Dy()-y)
-		// Messages have a length that is a multiple of four.
+		// The length of a message is a multiple of four.
 		into := buf[y*stride:][: (n*stride+3)&^3 : (n*stride+3)&^3]
 		pieces = append(pieces, s.GetImage(part.Min.X, part.Min.Y+y, part.Dx(), n, into))
 	}
@@ -257,7 +253,7 @@ func (d *Desktop) askSocket(ctx context.Context, s *session, part image.Rectangl
 			n := min(lines, part.Dy()-i*lines)
 			head, err := r.Wait(ctx)
 			if err != nil {
-				return nil, err // the buffer may still be written to
+				return nil, err // d.frame stays nil: the buffer may still be written to
 			}
 			if x11.ImageSize(head) < n*stride {
 				return nil, errPartOfPicture
@@ -270,12 +266,11 @@ func (d *Desktop) askSocket(ctx context.Context, s *session, part image.Rectangl
 	}
 }
 
-// keepFrame is the largest memory that is kept for the next picture, in bytes.
+// keepFrame bounds the memory that is kept for the next picture, in bytes.
 const keepFrame = 8 << 20
 
-// decode makes a picture of what the server sent, in the same memory if it has
-// room. The picture is good for as long as the caller has the turn of
-// Desktop.shots.
+// decode converts the server's pixels to a picture, in the same memory if
+// possible. The picture is valid while the caller holds Desktop.shots.
 func decode(setup *x11.Setup, size image.Point, raw []byte, stride int) *image.RGBA {
 	if setup.BitsPerPixel == 32 && !setup.BigEndian && setup.Red == 0xff0000 && setup.Green == 0xff00 && setup.Blue == 0xff {
 		swap(raw)
@@ -301,7 +296,7 @@ func decode(setup *x11.Setup, size image.Point, raw []byte, stride int) *image.R
 	return img
 }
 
-// swap makes RGBA of BGRX pixels, two at a time.
+// swap converts BGRX pixels to RGBA, two at a time.
 func swap(pix []byte) {
 	for ; len(pix) >= 8; pix = pix[8:] {
 		p := binary.LittleEndian.Uint64(pix)
@@ -313,20 +308,17 @@ func swap(pix []byte) {
 	}
 }
 
-// channel is one colour of a pixel.
+// channel is the position of one colour in a pixel.
 type channel struct {
 	shift, bits int
 }
 
 func newChannel(mask uint32) channel {
-	var c channel
-	for ; mask != 0 && mask&1 == 0; mask >>= 1 {
-		c.shift++
+	if mask == 0 {
+		return channel{}
 	}
-	for ; mask&1 == 1; mask >>= 1 {
-		c.bits++
-	}
-	return c
+	shift := bits.TrailingZeros32(mask)
+	return channel{shift: shift, bits: bits.TrailingZeros32(^(mask >> shift))}
 }
 
 func (c channel) of(p uint32) byte {
@@ -341,7 +333,8 @@ func (c channel) of(p uint32) byte {
 	return byte((v & most) * 255 / most)
 }
 
-// drawCursor puts a cursor over a picture of the screen from origin on.
+// drawCursor draws a cursor onto a picture whose top left corner is at origin on the
+// screen.
 func drawCursor(img *image.RGBA, origin image.Point, k *x11.Cursor) {
 	for i, p := range k.Pixels {
 		at := image.Pt(k.X+i%k.Width, k.Y+i/k.Width).Sub(origin)
@@ -356,35 +349,40 @@ func drawCursor(img *image.RGBA, origin image.Point, k *x11.Cursor) {
 	}
 }
 
-// changeInterval is how often to look at changes while waiting for their end.
+// changeInterval is the minimum time between two reports of changes.
 const changeInterval = 5 * time.Millisecond
 
-// settle waits until the screen has not changed for quiet; false: it still
-// does when the longest wait is over.
-func (d *Desktop) settle(ctx context.Context, s *session, quiet time.Duration) (bool, error) {
-	if s.damage.Opcode == 0 {
-		return d.settleByFrames(ctx, s, quiet)
-	}
-	if err := d.settling.lock(ctx); err != nil {
-		return false, err
-	}
-	defer d.settling.unlock()
+// watch reports changes of the screen. Desktop.settling is held while there is one.
+type watch struct {
+	s  *session
+	id uint32
+}
+
+func (s *session) watch(ctx context.Context) (*watch, error) {
 	id, made := s.WatchDamage(s.damage, s.Setup().Root)
 	if _, err := made.Wait(ctx); err != nil {
-		return false, err
+		return nil, err
 	}
-	defer func() {
-		s.ForgetDamage(s.damage, id)
-		_ = s.Flush() // a connection that broke has no watch
-	}()
-	end := time.NewTimer(d.maxSettle)
+	return &watch{s: s, id: id}, nil
+}
+
+func (w *watch) end() {
+	w.s.ForgetDamage(w.s.damage, w.id)
+	_ = w.s.Flush() // a broken connection has no watch
+}
+
+// await waits until the screen has not changed for quiet, or if it does not change at all,
+// for first. The result is false if it still changes after total.
+func (w *watch) await(ctx context.Context, first, quiet, total time.Duration) (bool, error) {
+	s := w.s
+	end := time.NewTimer(total)
 	defer end.Stop()
-	calm := time.NewTimer(quiet)
+	calm := time.NewTimer(first)
 	defer calm.Stop()
 	for {
 		select {
 		case <-calm.C:
-			// A change may have come at the same moment.
+			// A change may have arrived at the same moment.
 			select {
 			case <-s.changed:
 			default:
@@ -398,16 +396,34 @@ func (d *Desktop) settle(ctx context.Context, s *session, quiet time.Duration) (
 			return false, s.Err()
 		case <-s.changed:
 		}
-		time.Sleep(changeInterval) // what is drawn all the time must not keep the server busy with telling
-		s.RepairDamage(s.damage, id)
+		time.Sleep(changeInterval) // permanent changes must not keep the server busy with reports
+		s.RepairDamage(s.damage, w.id)
 		if err := s.Sync(ctx); err != nil {
 			return false, err
 		}
-		calm.Reset(quiet) // from here on, it tells of changes again
+		calm.Reset(quiet) // from now on the server reports changes again
 	}
 }
 
-// frameInterval is how often frames are compared where the server cannot tell.
+// settle waits until the screen has not changed for quiet. The result is false if it still
+// changes after the longest wait.
+func (d *Desktop) settle(ctx context.Context, s *session, quiet time.Duration) (bool, error) {
+	if s.damage.Opcode == 0 {
+		return d.settleByFrames(ctx, s, quiet)
+	}
+	if err := d.settling.lock(ctx); err != nil {
+		return false, err
+	}
+	defer d.settling.unlock()
+	w, err := s.watch(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer w.end()
+	return w.await(ctx, quiet, quiet, d.maxSettle)
+}
+
+// frameInterval is how often frames are compared if the server cannot report changes.
 const frameInterval = 100 * time.Millisecond
 
 // settleByFrames compares pictures, for servers without the extension DAMAGE.
@@ -430,15 +446,13 @@ func (d *Desktop) settleByFrames(ctx context.Context, s *session, quiet time.Dur
 		case now.After(end):
 			return false, nil
 		}
-		select {
-		case <-time.After(min(frameInterval, quiet-now.Sub(since))):
-		case <-ctx.Done():
-			return false, ctx.Err()
+		if err := pause(ctx, min(frameInterval, quiet-now.Sub(since))); err != nil {
+			return false, err
 		}
 	}
 }
 
-// sum returns a hash of what the screen shows.
+// sum returns a hash of the screen's content.
 func (d *Desktop) sum(ctx context.Context, s *session) (uint64, error) {
 	if err := d.shots.lock(ctx); err != nil {
 		return 0, err

@@ -9,18 +9,18 @@ import (
 	"github.com/cove-sh/cove/internal/guest/agent/desktop/x11"
 )
 
-// segment is memory that an X server writes pictures to: through its socket,
-// they would be copied four times. The server may be hostile. It can write to
-// the memory at any time, so nothing but colours is read from it; it cannot make
-// it smaller, so reading never fails.
+// segment is memory to which an X server writes pictures, which would be copied four
+// times if they were sent through its socket. The server may be hostile. It can write to
+// the memory at any time, so only colours are read from it. It cannot shrink the memory,
+// so reading never fails.
 type segment struct {
 	of  *session
 	id  uint32
 	mem []byte
 }
 
-// share returns memory shared with the server that has room for so many bytes;
-// nil if there is none. The caller holds Desktop.shots.
+// share returns memory of at least size bytes that is shared with the server, or nil if
+// that is not possible. The caller holds Desktop.shots.
 func (d *Desktop) share(ctx context.Context, s *session, size int) (*segment, error) {
 	if s.shm.Opcode == 0 || size > keepFrame {
 		return nil, nil
@@ -34,7 +34,7 @@ func (d *Desktop) share(ctx context.Context, s *session, size int) (*segment, er
 	}
 	fd, mem, err := sealedMemory(size)
 	if err != nil {
-		s.shm = x11.Extension{} // no memory of this kind, or no descriptor: the socket does it too
+		s.shm = x11.Extension{} // no such memory, or no descriptor: use the socket instead
 		return nil, nil
 	}
 	defer unix.Close(fd)
@@ -43,7 +43,7 @@ func (d *Desktop) share(ctx context.Context, s *session, size int) (*segment, er
 	if _, err := attached.Wait(ctx); err != nil {
 		g.release()
 		if _, ok := errors.AsType[*x11.Error](err); ok {
-			s.shm = x11.Extension{} // a server that cannot reach the memory
+			s.shm = x11.Extension{} // the server cannot map the memory
 			return nil, nil
 		}
 		return nil, err
@@ -52,7 +52,7 @@ func (d *Desktop) share(ctx context.Context, s *session, size int) (*segment, er
 	return g, nil
 }
 
-// sealedMemory returns memory that nobody can make smaller, and its descriptor.
+// sealedMemory returns memory whose size cannot be changed, and its descriptor.
 func sealedMemory(size int) (fd int, mem []byte, err error) {
 	fd, err = unix.MemfdCreate("screen", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -71,8 +71,7 @@ func sealedMemory(size int) (fd int, mem []byte, err error) {
 	return fd, mem, nil
 }
 
-// release gives the memory back, here and in the server: one that has none of
-// it, or no connection, takes no notice.
+// release unmaps the memory here and in the server, which ignores unknown segments.
 func (g *segment) release() {
 	g.of.DetachShm(g.of.shm, g.id)
 	_ = unix.Munmap(g.mem)

@@ -3,33 +3,30 @@ package desktop
 import (
 	"context"
 	"time"
-
-	"github.com/cove-sh/cove/internal/guest/agent/desktop/x11"
 )
 
-// A shortcut often moves the keyboard within a program, such as Ctrl+L in a
-// browser, and does that later: Chromium asks the page about the keys first. What
-// is typed meanwhile goes to the old place. A person types when the new place
-// shows; so does a hand.
+// A shortcut often moves the keyboard focus within a program, such as Ctrl+L in a
+// browser, and does so with a delay: Chromium offers the keys to the page first. Text
+// that is typed meanwhile goes to the old target. A person waits until the new target
+// shows, and so does a [hand].
 
 const (
-	// reactWait is how long to wait for the screen to change after a shortcut that
-	// the program has read: many shortcuts show nothing.
+	// reactWait bounds the wait for the screen to change after the program has read a
+	// shortcut: many shortcuts have no visible effect.
 	reactWait = 400 * time.Millisecond
-	// reactCalm is how long the screen stands still when the program is done.
+	// reactCalm is how long the screen must not change until the program counts as done.
 	reactCalm = 100 * time.Millisecond
-	// reactTotal bounds the wait, where a screen never stands still.
+	// reactTotal bounds the whole wait, for a screen that keeps changing.
 	reactTotal = time.Second
 )
 
 // reaction watches the screen from before a shortcut on.
 type reaction struct {
-	d      *Desktop
-	s      *session
-	damage uint32
+	d *Desktop
+	w *watch
 }
 
-// isShortcut reports whether keys are more than a way to write a character.
+// isShortcut reports whether a combination does more than write a character.
 func isShortcut(combo []keysym) bool {
 	for _, sym := range combo {
 		switch sym {
@@ -40,7 +37,7 @@ func isShortcut(combo []keysym) bool {
 	return false
 }
 
-// shortcut presses and releases keys, and waits for what comes of them.
+// shortcut presses and releases keys, and waits for the reaction.
 func (h *hand) shortcut(combo []keysym, hold time.Duration) error {
 	r, err := h.watchReaction()
 	if err != nil {
@@ -59,62 +56,39 @@ func (h *hand) watchReaction() (*reaction, error) {
 	if h.s.damage.Opcode == 0 || !h.d.settling.tryLock() {
 		return nil, nil
 	}
-	r := &reaction{d: h.d, s: h.s}
 	select {
-	case <-h.s.changed: // of an earlier watch
+	case <-h.s.changed: // from an earlier watch
 	default:
 	}
-	var made *x11.Reply
-	r.damage, made = h.s.WatchDamage(h.s.damage, h.s.Setup().Root)
-	if _, err := made.Wait(h.ctx); err != nil {
+	w, err := h.s.watch(h.ctx)
+	if err != nil {
 		h.d.settling.unlock()
 		return nil, err
 	}
-	return r, nil
+	return &reaction{d: h.d, w: w}, nil
 }
 
 func (r *reaction) end() {
 	if r == nil {
 		return
 	}
-	r.s.ForgetDamage(r.s.damage, r.damage)
-	_ = r.s.Flush() // a connection that broke has no watch
+	r.w.end()
 	r.d.settling.unlock()
 }
 
-// await waits until the program has read the shortcut, and then for the screen to
-// change and stand still.
+// await waits until the program has read the shortcut, and then for the screen to change
+// and to become calm.
 func (r *reaction) await(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	if err := r.s.Sync(ctx); err != nil {
+	s := r.w.s
+	if err := s.Sync(ctx); err != nil {
 		return err
 	}
-	if _, err := r.s.ping(ctx); err != nil {
+	if _, err := s.ping(ctx); err != nil {
 		return err
 	}
-	end := time.NewTimer(r.s.waits.reactTotal)
-	defer end.Stop()
-	calm := time.NewTimer(r.s.waits.reactWait)
-	defer calm.Stop()
-	for {
-		select {
-		case <-calm.C:
-			return nil
-		case <-end.C:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-r.s.Dead():
-			return r.s.Err()
-		case <-r.s.changed:
-		}
-		time.Sleep(changeInterval)
-		r.s.RepairDamage(r.s.damage, r.damage)
-		if err := r.s.Sync(ctx); err != nil {
-			return err
-		}
-		calm.Reset(r.s.waits.reactCalm)
-	}
+	_, err := r.w.await(ctx, s.waits.reactWait, s.waits.reactCalm, s.waits.reactTotal)
+	return err
 }

@@ -9,7 +9,7 @@ import (
 
 const lockMask = 1 << 1
 
-// with does something while keys are held.
+// with calls f while keys are held.
 func (h *hand) with(combos [][]keysym, f func() error) error {
 	if len(combos) == 0 {
 		return f()
@@ -27,14 +27,13 @@ func (h *hand) with(combos [][]keysym, f func() error) error {
 	return nil
 }
 
-// group returns the group of the keyboard that is in effect, and whether Caps
-// Lock is.
+// group returns the current group of the keyboard, and whether Caps Lock is on.
 func (h *hand) group() (group int, caps bool, err error) {
 	b, err := h.s.QueryPointer().Wait(h.ctx)
 	if err != nil {
 		return 0, false, err
 	}
-	// The answer is behind all news of the mapping.
+	// All events about the mapping have arrived before the reply.
 	if err := h.d.keys.refresh(h.ctx, h.s); err != nil {
 		return 0, false, err
 	}
@@ -42,8 +41,7 @@ func (h *hand) group() (group int, caps bool, err error) {
 	return int(mask >> 13 & 3), mask&lockMask != 0, nil
 }
 
-// press presses keys and returns their codes in this order. Those that need
-// Shift get it.
+// press presses keys, with Shift if needed, and returns their codes in this order.
 func (h *hand) press(combos [][]keysym) ([]byte, error) {
 	syms := slices.Concat(combos...)
 	group, _, err := h.group()
@@ -73,7 +71,7 @@ func (h *hand) press(combos [][]keysym) ([]byte, error) {
 	return pressed, nil
 }
 
-// releaseKeys lets go of keys.
+// releaseKeys releases keys.
 func (h *hand) releaseKeys(combos [][]keysym) error {
 	group, _, err := h.group()
 	if err != nil {
@@ -87,7 +85,7 @@ func (h *hand) releaseKeys(combos [][]keysym) error {
 	return nil
 }
 
-// provide makes sure that there is a key for each of the symbols.
+// provide assigns keys to the symbols that no key produces.
 func (h *hand) provide(syms []keysym, group int) error {
 	var missing []keysym
 	for _, sym := range syms {
@@ -98,15 +96,15 @@ func (h *hand) provide(syms []keysym, group int) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return h.d.keys.give(h.ctx, h.s, missing, append(syms, h.heldSyms()...))
+	return h.d.keys.assign(h.ctx, h.s, missing, append(syms, h.heldSyms()...))
 }
 
-// heldSyms are the symbols of given keys that are held now.
+// heldSyms returns the symbols of assigned keys that are held.
 func (h *hand) heldSyms() []keysym {
 	var syms []keysym
 	for _, code := range h.d.held.keys {
-		if g := h.d.keys.gift(code); g != nil {
-			syms = append(syms, g.sym)
+		if a := h.d.keys.assignment(code); a != nil {
+			syms = append(syms, a.sym)
 		}
 	}
 	return syms
@@ -144,38 +142,36 @@ func (h *hand) typeText(text []keysym, between time.Duration) error {
 				}
 			}
 		}
-		if text = text[n:]; len(text) == 0 {
-			break
-		}
+		text = text[n:]
 		if err := h.s.Sync(h.ctx); err != nil {
 			return err
 		}
 	}
-	return h.s.Sync(h.ctx)
+	return nil
 }
 
-// nextBatch makes sure that there are keys for the beginning of a text, and
-// returns how much of it.
+// nextBatch provides keys for the beginning of a text, and returns the length of that
+// beginning.
 func (h *hand) nextBatch(text []keysym, group int) (int, error) {
 	keys := &h.d.keys
-	room := keys.room() - len(h.heldSyms())
+	room := keys.capacity() - len(h.heldSyms())
 	var needed, missing []keysym
-	known := map[keysym]bool{} // whether a key has it anyway
+	known := map[keysym]bool{}
 	n := 0
 	for ; n < len(text); n++ {
 		sym := text[n]
-		if _, seen := known[sym]; seen {
+		if known[sym] {
 			continue
 		}
 		st, ok := keys.find(sym, group)
-		if ok && keys.gift(st.code) == nil {
+		if ok && keys.assignment(st.code) == nil { // a key of the keyboard's own mapping
 			known[sym] = true
 			continue
 		}
 		if len(needed) == room {
 			break
 		}
-		known[sym] = false
+		known[sym] = true
 		needed = append(needed, sym)
 		if !ok {
 			missing = append(missing, sym)
@@ -187,7 +183,7 @@ func (h *hand) nextBatch(text []keysym, group int) (int, error) {
 	if len(missing) == 0 {
 		return n, nil
 	}
-	return n, keys.give(h.ctx, h.s, missing, append(needed, h.heldSyms()...))
+	return n, keys.assign(h.ctx, h.s, missing, append(needed, h.heldSyms()...))
 }
 
 // strike presses and releases a key.

@@ -17,11 +17,11 @@ const (
 	// maxTitle bounds a title, maxSmall other properties, in bytes.
 	maxTitle = 1024
 	maxSmall = 4096
-	// maxExtent bounds what a frame may add at one side, in pixels.
+	// maxExtent bounds the width of a frame at one side, in pixels.
 	maxExtent = 1000
-	// actWait is how long to wait for a window to do what it was asked.
+	// actWait bounds the wait for a window to reach the requested state.
 	actWait = 1500 * time.Millisecond
-	// actInterval is how often to look whether it has.
+	// actInterval is the polling interval.
 	actInterval = 10 * time.Millisecond
 )
 
@@ -30,11 +30,11 @@ const (
 	iconicState = 3
 	stateRemove = 0
 	stateAdd    = 1
-	// fromPager marks a wish as one of the user's.
+	// fromPager marks a request as the user's own.
 	fromPager = 2
 )
 
-// ListWindows returns the top-level windows, the topmost first.
+// ListWindows returns the top-level windows, topmost first.
 func (d *Desktop) ListWindows(ctx context.Context) ([]sandbox.Window, error) {
 	return retry(ctx, d, func(s *session) ([]sandbox.Window, error) {
 		list, err := s.list(ctx)
@@ -45,12 +45,12 @@ func (d *Desktop) ListWindows(ctx context.Context) ([]sandbox.Window, error) {
 	})
 }
 
-// window is one with what is only needed to change it.
+// window is a window with the data that is needed to change it.
 type window struct {
 	sandbox.Window
 	id uint32
-	// frame is what the manager put around it, shadow what it drew itself
-	// around what is seen: left, right, top, bottom.
+	// frame is the width of the window manager's frame, shadow the width of the invisible
+	// border that the program draws itself: left, right, top, bottom.
 	frame, shadow [4]int
 	maximized     bool
 }
@@ -63,23 +63,23 @@ func public(list []window) []sandbox.Window {
 	return all
 }
 
-// list asks for everything about all windows at once.
+// list queries all windows in one round trip.
 func (s *session) list(ctx context.Context) ([]window, error) {
 	ids, active, err := s.ids(ctx)
 	if err != nil {
 		return nil, err
 	}
-	questions := make([]*question, len(ids))
+	queries := make([]*windowQuery, len(ids))
 	for i, id := range ids {
-		questions[i] = s.ask(id)
+		queries[i] = s.query(id)
 	}
 	list := make([]window, 0, len(ids))
-	for _, q := range slices.Backward(questions) { // the topmost is the last
-		w, err := q.answer(ctx, s)
+	for _, q := range slices.Backward(queries) { // the topmost window is last
+		w, err := q.wait(ctx, s)
+		if _, ok := errors.AsType[*x11.Error](err); ok {
+			continue // the window is gone
+		}
 		if err != nil {
-			if _, ok := errors.AsType[*x11.Error](err); ok {
-				continue // it is gone
-			}
 			return nil, err
 		}
 		w.Focused = w.id == active
@@ -88,7 +88,7 @@ func (s *session) list(ctx context.Context) ([]window, error) {
 	return list, nil
 }
 
-// ids returns the top-level windows, the topmost last, and the active one.
+// ids returns the top-level windows, topmost last, and the active window.
 func (s *session) ids(ctx context.Context) (ids []uint32, active uint32, err error) {
 	root := s.Setup().Root
 	stacking := s.GetProperty(root, s.atoms.clientsStacking, 4*sandbox.MaxWindows, false)
@@ -117,8 +117,8 @@ func (s *session) ids(ctx context.Context) (ids []uint32, active uint32, err err
 	return s.unmanaged(ctx)
 }
 
-// unmanaged lists windows where there is no window manager: the root's shown
-// children.
+// unmanaged returns the same as ids without a window manager: the root's visible children
+// are the windows.
 func (s *session) unmanaged(ctx context.Context) (ids []uint32, active uint32, err error) {
 	_, children, err := s.QueryTree(ctx, s.Setup().Root)
 	if err != nil {
@@ -155,16 +155,16 @@ func property(ctx context.Context, r *x11.Reply) (*x11.Property, error) {
 	return x11.ParseProperty(b)
 }
 
-// question is all that was asked about a window.
-type question struct {
+// windowQuery holds the pending replies about a window.
+type windowQuery struct {
 	id                                                    uint32
 	geometry, place                                       *x11.Reply
 	name, oldName, class, pid, extents, gtkExtents, state *x11.Reply
 }
 
-func (s *session) ask(id uint32) *question {
+func (s *session) query(id uint32) *windowQuery {
 	get := func(atom uint32, limit int) *x11.Reply { return s.GetProperty(id, atom, limit, false) }
-	return &question{
+	return &windowQuery{
 		id: id, geometry: s.GetGeometry(id), place: s.TranslateToRoot(id),
 		name: get(s.atoms.name, maxTitle), oldName: get(x11.AtomWMName, maxTitle), class: get(x11.AtomWMClass, maxTitle),
 		pid: get(s.atoms.pid, maxSmall), extents: get(s.atoms.extents, maxSmall), gtkExtents: get(s.atoms.gtkExtents, maxSmall),
@@ -172,9 +172,8 @@ func (s *session) ask(id uint32) *question {
 	}
 }
 
-// answer reads all that was asked. Properties are what programs say of
-// themselves; those that make no sense are left out.
-func (q *question) answer(ctx context.Context, s *session) (*window, error) {
+// wait waits for the replies. Properties come from programs; malformed ones are ignored.
+func (q *windowQuery) wait(ctx context.Context, s *session) (*window, error) {
 	w := &window{Window: sandbox.Window{ID: int64(q.id)}, id: q.id}
 	b, err := q.geometry.Wait(ctx)
 	if err != nil {
@@ -214,7 +213,7 @@ func (q *question) answer(ctx context.Context, s *session) (*window, error) {
 	return w, nil
 }
 
-// text reads a title. Old ones are in Latin-1.
+// text decodes a title. Old programs write Latin-1.
 func text(p *x11.Property) string {
 	if p.Format != 8 {
 		return ""
@@ -237,7 +236,7 @@ func latin1(b []byte) string {
 	return string(runes)
 }
 
-// class reads the second of the two names of WM_CLASS: the program's.
+// class returns the second of the two names in WM_CLASS, which is that of the program.
 func class(p *x11.Property) string {
 	if p.Format != 8 {
 		return ""
@@ -249,7 +248,7 @@ func class(p *x11.Property) string {
 	return strings.ToValidUTF8(names[0], "\uFFFD")
 }
 
-// extents reads widths at left, right, top and bottom.
+// extents decodes the widths at the left, right, top and bottom.
 func extents(p *x11.Property) (e [4]int) {
 	n := p.Uint32s()
 	if len(n) < 4 {
@@ -264,14 +263,14 @@ func extents(p *x11.Property) (e [4]int) {
 	return e
 }
 
-// hasProtocol tells whether a window's program takes part in a protocol.
+// hasProtocol reports whether a window's program supports a protocol.
 func (s *session) hasProtocol(ctx context.Context, id, protocol uint32) bool {
 	p, err := property(ctx, s.GetProperty(id, s.atoms.protocols, maxSmall, false))
 	return err == nil && slices.Contains(p.Uint32s(), protocol)
 }
 
-// ControlWindow changes a window and returns all, when it has done what it was
-// asked or time is up: a program may ask before it closes.
+// ControlWindow changes a window, waits until the change is done or a timeout is over,
+// and returns all windows. A program may ask the user before it closes a window.
 func (d *Desktop) ControlWindow(ctx context.Context, req *sandbox.WindowRequest) ([]sandbox.Window, error) {
 	if err := checkControl(req); err != nil {
 		return nil, err
@@ -310,10 +309,8 @@ func checkControl(req *sandbox.WindowRequest) error {
 }
 
 func find(list []window, id int64) *window {
-	for i := range list {
-		if list[i].ID == id {
-			return &list[i]
-		}
+	if i := slices.IndexFunc(list, func(w window) bool { return w.ID == id }); i >= 0 {
+		return &list[i]
 	}
 	return nil
 }
@@ -339,14 +336,14 @@ func (s *session) control(ctx context.Context, req *sandbox.WindowRequest) ([]wi
 		return list, err
 	}
 	if now := find(list, req.ID); now != nil && (now.frame != w.frame || now.shadow != w.shadow) && now.Region != *req.Region {
-		// The frame was another one while it was maximised.
+		// Its frame was different while it was maximised.
 		reached = s.place(now, req.Region, len(manager) > 0)
 		return s.await(ctx, req.ID, reached)
 	}
 	return list, nil
 }
 
-// manager returns what the window manager can do; nil: there is none.
+// manager returns the features of the window manager, or nil if there is none.
 func (s *session) manager(ctx context.Context) ([]uint32, error) {
 	p, err := property(ctx, s.GetProperty(s.Setup().Root, s.atoms.supported, maxSmall, false))
 	if err != nil {
@@ -355,7 +352,8 @@ func (s *session) manager(ctx context.Context) ([]uint32, error) {
 	return p.Uint32s(), nil
 }
 
-// act sends a wish, and returns what tells whether it is fulfilled.
+// act sends the request, and returns a function that reports whether a window, or nil if
+// it is gone, has reached the requested state.
 func (s *session) act(ctx context.Context, w *window, req *sandbox.WindowRequest, manager []uint32) (func(*window) bool, error) {
 	root, managed := s.Setup().Root, len(manager) > 0
 	switch req.Action {
@@ -380,7 +378,7 @@ func (s *session) act(ctx context.Context, w *window, req *sandbox.WindowRequest
 		if managed {
 			s.activate(w)
 			s.ClientMessage(root, w.id, s.atoms.state, stateAdd, s.atoms.maxVert, s.atoms.maxHorz, fromPager)
-			before := *w // its state changes before its size
+			before := *w // the state changes before the size
 			return func(w *window) bool {
 				return w == nil || w.maximized && (before.maximized || w.Region != before.Region)
 			}, s.Flush()
@@ -393,7 +391,7 @@ func (s *session) act(ctx context.Context, w *window, req *sandbox.WindowRequest
 		return func(*window) bool { return true }, s.Flush()
 	}
 	if w.maximized && managed {
-		// Its frame changes with it.
+		// The frame changes with the state.
 		s.ClientMessage(root, w.id, s.atoms.state, stateRemove, s.atoms.maxVert, s.atoms.maxHorz, fromPager)
 		list, err := s.await(ctx, w.ID, func(w *window) bool { return w == nil || !w.maximized })
 		if err != nil {
@@ -406,7 +404,7 @@ func (s *session) act(ctx context.Context, w *window, req *sandbox.WindowRequest
 	return s.place(w, req.Region, managed), s.Flush()
 }
 
-// await lists the windows until one is as wanted, or time is up.
+// await lists the windows until one has reached a state, or a timeout is over.
 func (s *session) await(ctx context.Context, id int64, reached func(*window) bool) ([]window, error) {
 	end := time.Now().Add(s.waits.actWait)
 	for {
@@ -420,7 +418,7 @@ func (s *session) await(ctx context.Context, id int64, reached func(*window) boo
 	}
 }
 
-// activate gives a window the keyboard, on top, wherever it was.
+// activate shows a window, raises it and gives it the keyboard focus.
 func (s *session) activate(w *window) {
 	if w.Hidden {
 		s.MapWindow(w.id)
@@ -441,7 +439,7 @@ func (s *session) closeWindow(ctx context.Context, w *window, manager []uint32) 
 	return s.Flush()
 }
 
-// place moves and sizes a window so that what is seen of it is in a region.
+// place moves and sizes a window so that its visible part fills a region.
 func (s *session) place(w *window, r *sandbox.Region, managed bool) func(*window) bool {
 	width := max(1, r.Width-w.frame[0]-w.frame[1]+w.shadow[0]+w.shadow[1])
 	height := max(1, r.Height-w.frame[2]-w.frame[3]+w.shadow[2]+w.shadow[3])
@@ -452,7 +450,7 @@ func (s *session) place(w *window, r *sandbox.Region, managed bool) func(*window
 	}
 	root := s.Setup().Root
 	s.activate(w)
-	// Gravity north-west: the place is that of the frame. All four are given.
+	// With gravity north-west the position is that of the frame. All four values are set.
 	const flags = 1 | 1<<8 | 1<<9 | 1<<10 | 1<<11 | fromPager<<12
 	s.ClientMessage(root, w.id, s.atoms.moveSize, flags, uint32(int32(x)), uint32(int32(y)), uint32(width), uint32(height))
 	before, wanted := w.Region, *r
@@ -466,8 +464,8 @@ func (s *session) place(w *window, r *sandbox.Region, managed bool) func(*window
 		case seen.IsZero():
 			seen = time.Now()
 		}
-		// Programs have sizes of their own, in whole characters or not too
-		// small: this may be the nearest.
+		// Programs limit their sizes, to whole characters or a minimum: this may be the
+		// nearest size.
 		return time.Since(seen) > 20*actInterval
 	}
 }
