@@ -1,6 +1,7 @@
 package native
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -12,8 +13,7 @@ type capture struct {
 	limit int
 	total int64
 	head  []byte
-	tail  []byte // a ring once it is full; next is where it begins then
-	next  int
+	tail  []byte // its last half of limit is kept; what is before that is dropped now and then
 }
 
 func newCapture(limit int) *capture { return &capture{limit: limit} }
@@ -26,18 +26,9 @@ func (c *capture) write(p []byte) {
 		p = p[n:]
 	}
 	size := c.limit - c.limit/2
-	if len(p) > size {
-		p = p[len(p)-size:]
-	}
-	if room := size - len(c.tail); room > 0 {
-		n := min(room, len(p))
-		c.tail = append(c.tail, p[:n]...)
-		p = p[n:]
-	}
-	for len(p) > 0 {
-		n := copy(c.tail[c.next:], p)
-		c.next = (c.next + n) % size
-		p = p[n:]
+	c.tail = append(c.tail, p[max(0, len(p)-size):]...)
+	if extra := len(c.tail) - size; extra > size { // rare enough to cost nothing per byte
+		c.tail = append(c.tail[:0], c.tail[extra:]...)
 	}
 }
 
@@ -52,11 +43,11 @@ type captured struct {
 // result returns what was kept. Where bytes are missing in the middle, the cut
 // never goes through a character, and a line says how much is missing.
 func (c *capture) result(note func(omitted int64) string) captured {
-	tail := append(append([]byte(nil), c.tail[c.next:]...), c.tail[:c.next]...)
+	tail := c.tail[max(0, len(c.tail)-(c.limit-c.limit/2)):]
 	out := captured{bytes: c.total}
 	omitted := c.total - int64(len(c.head)) - int64(len(tail))
 	if omitted == 0 {
-		out.text, out.binary = clean(append(append([]byte(nil), c.head...), tail...))
+		out.text, out.binary = clean(slices.Concat(c.head, tail))
 		return out
 	}
 	head := clip.TrimEnd(c.head)

@@ -164,9 +164,8 @@ func codeDone(r *sandbox.CodeResult, gone bool) (*reply[codeResult], error) {
 	if res.Exception != nil {
 		b.WriteString(errorText(res.Exception))
 	}
-	if res.Hint = codeHint(r, res.Truncated); res.Hint != "" {
-		fmt.Fprintf(&b, "hint: %s\n", res.Hint)
-	}
+	res.Hint = codeHint(r, res.Truncated)
+	field(&b, "hint: %s\n", res.Hint)
 	return answer(b.String(), res, shown.images...)
 }
 

@@ -118,9 +118,7 @@ func (v diffView) text() string {
 	var b strings.Builder
 	b.WriteString(v.counts() + "\n")
 	v.list(&b)
-	if v.Hint != "" {
-		fmt.Fprintf(&b, "hint: %s\n", v.Hint)
-	}
+	field(&b, "hint: %s\n", v.Hint)
 	return b.String()
 }
 

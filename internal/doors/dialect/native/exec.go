@@ -158,9 +158,7 @@ func (r execResult) text() string {
 	}
 	section(&b, "stdout", r.Stdout, r.StdoutBytes, "")
 	section(&b, "stderr", r.Stderr, r.StderrBytes, "")
-	if r.Hint != "" {
-		fmt.Fprintf(&b, "hint: %s\n", r.Hint)
-	}
+	field(&b, "hint: %s\n", r.Hint)
 	return b.String()
 }
 
@@ -172,6 +170,13 @@ func section(b *strings.Builder, name, text string, total int64, extra string) {
 	fmt.Fprintf(b, "%s (%d bytes%s):\n%s", name, total, extra, text)
 	if !strings.HasSuffix(text, "\n") {
 		b.WriteByte('\n')
+	}
+}
+
+// field writes a value in a format, or nothing if the value is empty.
+func field(b *strings.Builder, format, value string) {
+	if value != "" {
+		fmt.Fprintf(b, format, value)
 	}
 }
 

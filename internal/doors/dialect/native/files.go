@@ -194,16 +194,12 @@ type filePage struct {
 
 func listFiles(ctx context.Context, c *dialect.Call, in fileListArgs) (*reply[filePage], error) {
 	var out filePage
-	err := fitPage(in.Limit, &out, func(limit int) error {
+	return fitPage(in.Limit, &out, func(limit int) error {
 		in.Limit = limit
 		list, err := c.Service.ListFiles(ctx, in.Sandbox, in.ListFilesRequest)
 		out.Files, out.nextPage = views(list, viewFile)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return answer(out.text(), out)
 }
 
 func (p filePage) text() string {
@@ -241,10 +237,8 @@ type deleteArgs struct {
 }
 
 func deleteFile(ctx context.Context, c *dialect.Call, in deleteArgs) (*reply[deleted], error) {
-	if err := c.Service.DeleteFile(ctx, in.Sandbox, in.Path, in.Recursive); err != nil {
-		return nil, err
-	}
-	return answer("Deleted "+in.Path+".", deleted{in.Path})
+	err := c.Service.DeleteFile(ctx, in.Sandbox, in.Path, in.Recursive)
+	return done(err, "Deleted "+in.Path+".", deleted{in.Path})
 }
 
 // fileView is a file in a result.

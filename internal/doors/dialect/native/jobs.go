@@ -167,9 +167,7 @@ func (r jobGetResult) text() string {
 	}
 	section(&b, "stdout", r.Stdout, r.StdoutBytes, place(r.StdoutOffset, r.StdoutNextOffset, r.StdoutBytes))
 	section(&b, "stderr", r.Stderr, r.StderrBytes, place(r.StderrOffset, r.StderrNextOffset, r.StderrBytes))
-	if r.Hint != "" {
-		fmt.Fprintf(&b, "hint: %s\n", r.Hint)
-	}
+	field(&b, "hint: %s\n", r.Hint)
 	return b.String()
 }
 

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,10 +31,7 @@ func (d *Dialect) ListResources(ctx context.Context, svc sandbox.Service, cursor
 	}
 	for i := range list.Items {
 		sb := &list.Items[i]
-		name := sb.ID
-		if sb.Name != "" {
-			name = sb.Name
-		}
+		name := cmp.Or(sb.Name, sb.ID)
 		page = append(page, &mcp.Resource{
 			URI: sandboxURI(sb.ID), Name: name, Title: "Sandbox " + name, MIMEType: jsonType,
 			Description: fmt.Sprintf("State %s, template %s, created %s.", sb.State, sb.Template, stamp(sb.CreatedAt)),

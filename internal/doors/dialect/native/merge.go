@@ -88,9 +88,7 @@ func (v mergeView) text() string {
 		fmt.Fprintf(&b, "[… %s more left out …]\n", plural(int64(rest), "conflict"))
 	}
 	diffView{Changes: v.Applied, Modified: v.AppliedN}.list(&b)
-	if v.Hint != "" {
-		fmt.Fprintf(&b, "hint: %s\n", v.Hint)
-	}
+	field(&b, "hint: %s\n", v.Hint)
 	return b.String()
 }
 

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -19,11 +20,7 @@ import (
 func worldText(sb *sandbox.Sandbox) string {
 	var b strings.Builder
 	if p := sb.Network; p != nil && (p.Preset != "" && p.Preset != sandbox.NetworkOpen || len(p.AllowOut)+len(p.DenyOut)+len(p.Rules) > 0) {
-		preset := p.Preset
-		if preset == "" {
-			preset = sandbox.NetworkOpen
-		}
-		fmt.Fprintf(&b, ", network %s", preset)
+		fmt.Fprintf(&b, ", network %s", cmp.Or(p.Preset, sandbox.NetworkOpen))
 		if n := len(p.AllowOut) + len(p.DenyOut) + len(p.Rules); n > 0 {
 			fmt.Fprintf(&b, " with %s", plural(int64(n), "rule"))
 		}
@@ -32,21 +29,15 @@ func worldText(sb *sandbox.Sandbox) string {
 		fmt.Fprintf(&b, ", secret %s in %s", sb.Secrets[env], env)
 	}
 	for _, p := range sb.Ports {
-		address := p.Address
-		if address == "" {
-			address = "127.0.0.1"
-		}
-		fmt.Fprintf(&b, ", %s of the host leads to its port %d", net.JoinHostPort(address, strconv.Itoa(p.Host)), p.Guest)
+		address := net.JoinHostPort(cmp.Or(p.Address, "127.0.0.1"), strconv.Itoa(p.Host))
+		fmt.Fprintf(&b, ", %s of the host leads to its port %d", address, p.Guest)
 	}
 	return b.String()
 }
 
 func getNetwork(ctx context.Context, c *dialect.Call, in sandboxRef) (*reply[*sandbox.NetworkPolicy], error) {
 	p, err := c.Service.GetNetwork(ctx, in.Sandbox)
-	if err != nil {
-		return nil, err
-	}
-	return answer("Policy of "+in.Sandbox+":\n"+policyText(p), p)
+	return answerPolicy("Policy of "+in.Sandbox+":\n", p, err)
 }
 
 type networkSetArgs struct {
@@ -56,10 +47,14 @@ type networkSetArgs struct {
 
 func setNetwork(ctx context.Context, c *dialect.Call, in networkSetArgs) (*reply[*sandbox.NetworkPolicy], error) {
 	p, err := c.Service.SetNetwork(ctx, in.Sandbox, in.NetworkPolicy)
+	return answerPolicy("Policy of "+in.Sandbox+" is now:\n", p, err)
+}
+
+func answerPolicy(heading string, p *sandbox.NetworkPolicy, err error) (*reply[*sandbox.NetworkPolicy], error) {
 	if err != nil {
 		return nil, err
 	}
-	return answer("Policy of "+in.Sandbox+" is now:\n"+policyText(p), p)
+	return answer(heading+policyText(p), p)
 }
 
 // policyText is a policy in lines, in the order in which it is judged.
@@ -122,16 +117,12 @@ func readNetworkLog(ctx context.Context, c *dialect.Call, in networkLogArgs) (*r
 		return nil, err
 	}
 	var out networkPage
-	err = fitPage(in.Limit, &out, func(limit int) error {
+	return fitPage(in.Limit, &out, func(limit int) error {
 		r.Limit = limit
 		list, err := c.Service.NetworkLog(ctx, in.Sandbox, r)
-		out.Events, out.nextPage = views(list, whole)
+		out.Events, out.nextPage = views(list, same)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return answer(out.text(), out)
 }
 
 func momentArg(name, value string) (*time.Time, error) {

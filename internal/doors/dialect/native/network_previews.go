@@ -87,8 +87,6 @@ type previewRef struct {
 
 // deletePreview answers with what was named.
 func deletePreview(ctx context.Context, c *dialect.Call, in previewRef) (*reply[previewRef], error) {
-	if err := c.Service.DeletePreview(ctx, in.Sandbox, in.Port); err != nil {
-		return nil, err
-	}
-	return answer(fmt.Sprintf("The preview of port %d of %s is gone.", in.Port, in.Sandbox), in)
+	err := c.Service.DeletePreview(ctx, in.Sandbox, in.Port)
+	return done(err, fmt.Sprintf("The preview of port %d of %s is gone.", in.Port, in.Sandbox), in)
 }

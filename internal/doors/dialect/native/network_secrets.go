@@ -36,7 +36,7 @@ func listSecrets(ctx context.Context, c *dialect.Call, in sandbox.Page) (*reply[
 		env[p.Name] = p.Env
 	}
 	var out secretPage
-	err = fitPage(in.Limit, &out, func(limit int) error {
+	return fitPage(in.Limit, &out, func(limit int) error {
 		in.Limit = limit
 		list, err := c.Service.ListSecrets(ctx, in)
 		out.Secrets, out.nextPage = views(list, func(s *sandbox.Secret) secretView {
@@ -46,19 +46,13 @@ func listSecrets(ctx context.Context, c *dialect.Call, in sandbox.Page) (*reply[
 		})
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return answer(out.text(), out)
 }
 
 func (p secretPage) text() string {
 	var b strings.Builder
 	for _, s := range p.Secrets {
 		fmt.Fprintf(&b, "%s for %s", s.Name, oneLine(strings.Join(s.Hosts, " ")))
-		if s.Env != "" {
-			fmt.Fprintf(&b, ", usually in %s", s.Env)
-		}
+		field(&b, ", usually in %s", s.Env)
 		b.WriteByte('\n')
 	}
 	return p.list(b.String(), "No secrets. Ask a person to make one: cove secret create NAME --provider PROVIDER.")

@@ -50,13 +50,14 @@ func listProcesses(ctx context.Context, c *dialect.Call, in processListArgs) (*r
 		return nil, err
 	}
 	slices.SortStableFunc(all, func(a, b sandbox.Process) int {
-		switch {
-		case in.Sort == "cpu" && a.CPUPercent != b.CPUPercent:
-			return sign(b.CPUPercent - a.CPUPercent)
-		case in.Sort == "memory" && a.MemoryBytes != b.MemoryBytes:
-			return sign(float64(b.MemoryBytes - a.MemoryBytes))
+		byPID := cmp.Compare(a.PID, b.PID)
+		switch in.Sort {
+		case "cpu":
+			return cmp.Or(cmp.Compare(b.CPUPercent, a.CPUPercent), byPID)
+		case "memory":
+			return cmp.Or(cmp.Compare(b.MemoryBytes, a.MemoryBytes), byPID)
 		}
-		return a.PID - b.PID
+		return byPID
 	})
 	out := processPage{Processes: []processView{}, Total: len(all)}
 	var b strings.Builder
@@ -76,13 +77,6 @@ func listProcesses(ctx context.Context, c *dialect.Call, in processListArgs) (*r
 	return answer(b.String(), out)
 }
 
-func sign(f float64) int {
-	if f < 0 {
-		return -1
-	}
-	return 1
-}
-
 // signalled is a signal to a process.
 type signalled struct {
 	PID    int    `json:"pid"`
@@ -95,10 +89,8 @@ type processKillArgs struct {
 }
 
 func killProcess(ctx context.Context, c *dialect.Call, in processKillArgs) (*reply[signalled], error) {
-	if err := c.Service.SignalProcess(ctx, in.Sandbox, in.PID, in.Signal); err != nil {
-		return nil, err
-	}
-	return answer(fmt.Sprintf("sent %s to process %d", in.Signal, in.PID), in.signalled)
+	err := c.Service.SignalProcess(ctx, in.Sandbox, in.PID, in.Signal)
+	return done(err, fmt.Sprintf("sent %s to process %d", in.Signal, in.PID), in.signalled)
 }
 
 type envArgs struct {

@@ -7,13 +7,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// nextPage is the end of a page in a result.
+// nextPage ends a page in a result with the cursor of the next one.
 type nextPage struct {
 	NextCursor string `json:"next_cursor,omitempty"`
 }
 
-// list is a page as text: its lines and how to get the next one, or what is said of
-// no items.
+// list renders a page: its lines and how to get the next page, or none if there
+// are no lines.
 func (p nextPage) list(lines, none string) string {
 	if lines == "" {
 		return none
@@ -24,8 +24,8 @@ func (p nextPage) list(lines, none string) string {
 	return lines
 }
 
-// views returns views of the items of a part of a listing, which may be nil, and
-// where the next part is.
+// views returns views of the items of a list, which may be nil, and the cursor of
+// the next page.
 func views[T, V any](list *sandbox.List[T], view func(*T) V) ([]V, nextPage) {
 	if list == nil {
 		return nil, nextPage{}
@@ -37,22 +37,22 @@ func views[T, V any](list *sandbox.List[T], view func(*T) V) ([]V, nextPage) {
 	return out, nextPage{list.NextCursor}
 }
 
-// whole is the view of what is shown as it is.
-func whole[T any](v *T) T { return *v }
+// same is the view of an item that is shown unchanged.
+func same[T any](v *T) T { return *v }
 
-// fitPage calls load with smaller and smaller limits until the page that it loads
-// fits into a result.
-func fitPage(limit int, page any, load func(limit int) error) error {
+// fitPage calls load, which fills page, with smaller and smaller limits until the
+// page fits into a result. It answers with that page.
+func fitPage[P interface{ text() string }](limit int, page *P, load func(limit int) error) (*reply[P], error) {
 	for {
 		if err := load(limit); err != nil {
-			return err
+			return nil, err
 		}
 		n, err := encodedSize(page)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if n <= maxResultBytes || limit <= 1 {
-			return nil
+			return answer((*page).text(), *page)
 		}
 		limit = max(1, min(limit/2, limit*maxResultBytes/n))
 	}

@@ -54,9 +54,7 @@ func forkSandbox(ctx context.Context, c *dialect.Call, in forkArgs) (*reply[fork
 		sb := &list.Items[i]
 		out.Children = append(out.Children, child{Index: i, ID: sb.ID, Name: sb.Name})
 		fmt.Fprintf(&b, "\n%d: %s", i, sb.ID)
-		if sb.Name != "" {
-			fmt.Fprintf(&b, " (%s)", sb.Name)
-		}
+		field(&b, " (%s)", sb.Name)
 	}
 	made := "1 child"
 	if n := len(out.Children); n != 1 {

@@ -31,16 +31,12 @@ func createSandbox(ctx context.Context, c *dialect.Call, in createArgs) (*reply[
 
 func listSandboxes(ctx context.Context, c *dialect.Call, in sandbox.ListRequest) (*reply[sandboxPage], error) {
 	var out sandboxPage
-	err := fitPage(in.Limit, &out, func(limit int) error {
+	return fitPage(in.Limit, &out, func(limit int) error {
 		in.Limit = limit
 		list, err := c.Service.List(ctx, in)
 		out.Sandboxes, out.nextPage = views(list, project[sandboxSummary])
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return answer(out.text(), out)
 }
 
 // sandboxRef are the arguments of a tool that takes a sandbox only.
@@ -128,20 +124,12 @@ func (p sandboxPage) text() string {
 	var b strings.Builder
 	for _, s := range p.Sandboxes {
 		fmt.Fprintf(&b, "%s %s", s.ID, s.State)
-		if s.Name != "" {
-			fmt.Fprintf(&b, " name=%s", s.Name)
-		}
+		field(&b, " name=%s", s.Name)
 		fmt.Fprintf(&b, " template=%s", s.Template)
-		if s.ForkedFrom != "" {
-			fmt.Fprintf(&b, " forked_from=%s", s.ForkedFrom)
-		}
-		if s.Snapshot != "" {
-			fmt.Fprintf(&b, " snapshot=%s", s.Snapshot)
-		}
+		field(&b, " forked_from=%s", s.ForkedFrom)
+		field(&b, " snapshot=%s", s.Snapshot)
 		fmt.Fprintf(&b, " created=%s", stamp(s.CreatedAt))
-		if s.Reason != "" {
-			fmt.Fprintf(&b, " (%s)", s.Reason)
-		}
+		field(&b, " (%s)", s.Reason)
 		b.WriteByte('\n')
 	}
 	return p.list(b.String(), "No sandboxes. Create one with sandbox_create.")
@@ -151,9 +139,7 @@ func (p sandboxPage) text() string {
 func describe(sb *sandbox.Sandbox) string {
 	var b strings.Builder
 	b.WriteString(sb.ID)
-	if sb.Name != "" {
-		fmt.Fprintf(&b, " (%s)", sb.Name)
-	}
+	field(&b, " (%s)", sb.Name)
 	switch {
 	case sb.Reason == "":
 		fmt.Fprintf(&b, ": %s", sb.State)

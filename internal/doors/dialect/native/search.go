@@ -341,9 +341,7 @@ func (r *searchResult) text(content bool) string {
 	if r.Skipped > 0 {
 		fmt.Fprintf(&b, "[%s not searched: binary, over 1 MiB or not readable]\n", plural(int64(r.Skipped), "file"))
 	}
-	if r.Hint != "" {
-		fmt.Fprintf(&b, "hint: %s\n", r.Hint)
-	}
+	field(&b, "hint: %s\n", r.Hint)
 	return b.String()
 }
 

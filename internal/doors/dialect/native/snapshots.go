@@ -30,9 +30,7 @@ func (v snapshotView) line() string {
 		fmt.Fprintf(&b, "step %d: ", v.Step)
 	}
 	b.WriteString(v.ID)
-	if v.Name != "" {
-		fmt.Fprintf(&b, " name=%s", v.Name)
-	}
+	field(&b, " name=%s", v.Name)
 	fmt.Fprintf(&b, " %s of %s, %s, created=%s", v.Kind, v.SandboxID, plural(v.SizeBytes, "byte"), stamp(v.CreatedAt))
 	if v.Label != "" {
 		fmt.Fprintf(&b, ", before: %s", oneLine(v.Label))
@@ -75,7 +73,7 @@ func listSnapshots(ctx context.Context, c *dialect.Call, in sandbox.ListSnapshot
 		}
 	}
 	var out snapshotPage
-	err := fitPage(in.Limit, &out, func(limit int) error {
+	return fitPage(in.Limit, &out, func(limit int) error {
 		in.Limit = limit
 		list, err := c.Service.ListSnapshots(ctx, in)
 		out.Snapshots, out.nextPage = views(list, func(s *sandbox.Snapshot) snapshotView {
@@ -85,10 +83,6 @@ func listSnapshots(ctx context.Context, c *dialect.Call, in sandbox.ListSnapshot
 		})
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return answer(out.text(), out)
 }
 
 // numberSteps returns the number of each step of a sandbox's history by its

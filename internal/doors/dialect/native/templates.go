@@ -89,15 +89,11 @@ func (v *templateView) line() string {
 	if v.Version > 0 {
 		fmt.Fprintf(&b, " version=%d", v.Version)
 	}
-	if len(v.Aliases) > 0 {
-		fmt.Fprintf(&b, " aliases=%s", strings.Join(v.Aliases, ","))
-	}
+	field(&b, " aliases=%s", strings.Join(v.Aliases, ","))
 	if v.SizeBytes > 0 {
 		fmt.Fprintf(&b, " size=%dMiB", v.SizeBytes>>20)
 	}
-	if v.Description != "" {
-		fmt.Fprintf(&b, ": %s", v.Description)
-	}
+	field(&b, ": %s", v.Description)
 	if v.State == sandbox.TemplateFailed {
 		fmt.Fprintf(&b, " (%s)", oneLine(v.Reason))
 	}
@@ -137,10 +133,8 @@ func getTemplate(ctx context.Context, c *dialect.Call, in templateRef) (*reply[t
 }
 
 func deleteTemplate(ctx context.Context, c *dialect.Call, in templateRef) (*reply[deleted], error) {
-	if err := c.Service.DeleteTemplate(ctx, in.Name); err != nil {
-		return nil, err
-	}
-	return answer("Deleted template "+in.Name+".", deleted{in.Name})
+	err := c.Service.DeleteTemplate(ctx, in.Name)
+	return done(err, "Deleted template "+in.Name+".", deleted{in.Name})
 }
 
 // templateFile is a file of a template whose content is text, not base64.

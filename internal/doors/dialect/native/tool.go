@@ -32,8 +32,16 @@ func answer[T any](text string, data T, more ...mcp.Content) (*reply[T], error) 
 	return &reply[T]{text, data, more}, nil
 }
 
-// tool makes a tool of the function that does its work. Its schemas follow from
-// the types of the function's arguments and result, what models read from [texts].
+// done is answer for a call that returns nothing but an error.
+func done[T any](err error, text string, data T) (*reply[T], error) {
+	if err != nil {
+		return nil, err
+	}
+	return answer(text, data)
+}
+
+// tool makes a tool of the function that does its work. Its schemas are derived from
+// the types of the function's arguments and result, its descriptions are in [texts].
 func tool[In, Out any](name string, h hints, run func(context.Context, *dialect.Call, In) (*reply[Out], error)) dialect.Tool {
 	t := texts().tools[name]
 	if t == nil {

@@ -243,8 +243,6 @@ func (v tryView) text() string {
 			a.Changes.list(&b)
 		}
 	}
-	if v.Hint != "" {
-		fmt.Fprintf(&b, "\nhint: %s\n", v.Hint)
-	}
+	field(&b, "\nhint: %s\n", v.Hint)
 	return b.String()
 }

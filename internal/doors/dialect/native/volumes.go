@@ -28,20 +28,20 @@ type volumePage struct {
 
 func listVolumes(ctx context.Context, c *dialect.Call, in sandbox.Page) (*reply[volumePage], error) {
 	var out volumePage
-	err := fitPage(in.Limit, &out, func(limit int) error {
+	return fitPage(in.Limit, &out, func(limit int) error {
 		in.Limit = limit
 		list, err := c.Service.ListVolumes(ctx, in)
-		out.Volumes, out.nextPage = views(list, whole)
+		out.Volumes, out.nextPage = views(list, same)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
+}
+
+func (p volumePage) text() string {
 	var b strings.Builder
-	for i := range out.Volumes {
-		b.WriteString(volumeText(&out.Volumes[i]) + "\n")
+	for i := range p.Volumes {
+		b.WriteString(volumeText(&p.Volumes[i]) + "\n")
 	}
-	return answer(out.list(b.String(), "No volumes. volume_create makes one.\n"), out)
+	return p.list(b.String(), "No volumes. volume_create makes one.\n")
 }
 
 type volumeRef struct {
@@ -54,8 +54,6 @@ type deleted struct {
 }
 
 func deleteVolume(ctx context.Context, c *dialect.Call, in volumeRef) (*reply[deleted], error) {
-	if err := c.Service.DeleteVolume(ctx, in.Volume); err != nil {
-		return nil, err
-	}
-	return answer("Deleted volume "+in.Volume, deleted{in.Volume})
+	err := c.Service.DeleteVolume(ctx, in.Volume)
+	return done(err, "Deleted volume "+in.Volume, deleted{in.Volume})
 }
