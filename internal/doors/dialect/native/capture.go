@@ -13,7 +13,7 @@ type capture struct {
 	limit int
 	total int64
 	head  []byte
-	tail  []byte // its last half of limit is kept; what is before that is dropped now and then
+	tail  []byte // ends with the last half; what is before it is dropped now and then
 }
 
 func newCapture(limit int) *capture { return &capture{limit: limit} }
@@ -27,7 +27,7 @@ func (c *capture) write(p []byte) {
 	}
 	size := c.limit - c.limit/2
 	c.tail = append(c.tail, p[max(0, len(p)-size):]...)
-	if extra := len(c.tail) - size; extra > size { // rare enough to cost nothing per byte
+	if extra := len(c.tail) - size; extra > size { // not at each write, which would copy the tail for every byte
 		c.tail = append(c.tail[:0], c.tail[extra:]...)
 	}
 }

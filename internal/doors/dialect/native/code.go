@@ -213,7 +213,7 @@ func cleanText(s string) string {
 func shortenText(s string, limit int) string {
 	c := newCapture(limit)
 	c.write([]byte(s))
-	return c.result(func(omitted int64) string { return fmt.Sprintf("\n[… %d bytes left out …]\n", omitted) }).text
+	return c.result(omission).text
 }
 
 type contextArgs struct {

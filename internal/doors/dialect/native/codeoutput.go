@@ -143,14 +143,18 @@ func (o *outputViews) text(out *sandbox.CodeOutput, shown bool) string {
 		if json.Unmarshal(raw, &text) != nil || mime == "text/plain" && len(out.Data) > 1 && objectName.MatchString(text) {
 			continue
 		}
-		text = cleanText(shortenText(text, max(64, min(maxOutputText, o.room))))
-		o.room = max(0, o.room-len(text))
-		return text
+		return o.take(cleanText(o.fit(text)))
 	}
-	if raw := jsonOf(out); raw != nil {
-		text := shortenText(string(raw), max(64, min(maxOutputText, o.room)))
-		o.room = max(0, o.room-len(text))
-		return text
-	}
-	return ""
+	return o.take(o.fit(string(jsonOf(out))))
+}
+
+// fit shortens a text to the room that is left, or to 64 bytes if there is less.
+func (o *outputViews) fit(text string) string {
+	return shortenText(text, max(64, min(maxOutputText, o.room)))
+}
+
+// take counts a text against the room, and returns it.
+func (o *outputViews) take(text string) string {
+	o.room = max(0, o.room-len(text))
+	return text
 }

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -14,7 +15,7 @@ import (
 )
 
 const (
-	// computerTemplate is what computers are made from unless told.
+	// computerTemplate is the default template of computers.
 	computerTemplate = "desktop"
 	// maxShotSide is the longest side of a picture in pixels: models scale
 	// larger ones down, and coordinates then miss.
@@ -26,7 +27,7 @@ const (
 	settleMS = 250
 )
 
-// shotView tells what a picture shows, so that coordinates can be found in it.
+// shotView describes a picture, so that coordinates can be found in it.
 type shotView struct {
 	Width   int    `json:"width"`
 	Height  int    `json:"height"`
@@ -40,46 +41,51 @@ type shotView struct {
 	MIME    string `json:"mime"`
 }
 
-// shoot takes a picture that clients and models take: neither too large nor too
-// long, and told how to find coordinates in it.
-func shoot(ctx context.Context, c *dialect.Call, name string, r sandbox.ScreenshotRequest) (*sandbox.Screenshot, *shotView, string, error) {
+// shot is a screenshot in a result.
+type shot struct {
+	view    *shotView
+	text    string // says how to find coordinates in the picture
+	picture mcp.Content
+}
+
+// takeScreenshot takes a picture that is small enough for clients and models.
+func takeScreenshot(ctx context.Context, c *dialect.Call, name string, r sandbox.ScreenshotRequest) (shot, error) {
 	if r.Width == 0 && r.Height == 0 {
 		r.Width, r.Height = maxShotSide, maxShotSide
 	}
-	shot, err := c.Service.Screenshot(ctx, name, r)
+	taken, err := c.Service.Screenshot(ctx, name, r)
 	if sandbox.CodeOf(err) == sandbox.CodeTooLarge && r.Format != sandbox.ImageJPEG {
 		r.Format = sandbox.ImageJPEG
-		shot, err = c.Service.Screenshot(ctx, name, r)
+		taken, err = c.Service.Screenshot(ctx, name, r)
 	}
 	if err != nil {
-		return nil, nil, "", err
+		return shot{}, err
 	}
-	stable := shot.Stable
+	stable := taken.Stable
 	for range 3 {
-		if len(shot.Data) <= maxShotBytes {
+		if len(taken.Data) <= maxShotBytes {
 			break
 		}
 		if r.Format == sandbox.ImageJPEG {
-			r.Width, r.Height = max(1, shot.Width/2), max(1, shot.Height/2)
+			r.Width, r.Height = max(1, taken.Width/2), max(1, taken.Height/2)
 		}
 		r.Format, r.StableMS = sandbox.ImageJPEG, 0
-		if shot, err = c.Service.Screenshot(ctx, name, r); err != nil {
-			return nil, nil, "", err
+		if taken, err = c.Service.Screenshot(ctx, name, r); err != nil {
+			return shot{}, err
 		}
-		shot.Stable = stable
 	}
-	if len(shot.Data) > maxShotBytes {
-		return nil, nil, "", sandbox.Errorf(sandbox.CodeTooLarge, "the picture is larger than %d bytes, however it is taken; look at a region of the screen", maxShotBytes)
+	if len(taken.Data) > maxShotBytes {
+		return shot{}, sandbox.Errorf(sandbox.CodeTooLarge, "the picture is larger than %d bytes, however it is taken; look at a region of the screen", maxShotBytes)
 	}
-	region := sandbox.Region{Width: shot.Screen.Width, Height: shot.Screen.Height}
+	region := sandbox.Region{Width: taken.Screen.Width, Height: taken.Screen.Height}
 	if r.Region != nil {
 		region = *r.Region
 	}
 	v := &shotView{
-		Width: shot.Width, Height: shot.Height, ScreenW: shot.Screen.Width, ScreenH: shot.Screen.Height, X: region.X, Y: region.Y,
-		CursorX: shot.Screen.CursorX, CursorY: shot.Screen.CursorY, Stable: shot.Stable, MIME: shot.MIME,
+		Width: taken.Width, Height: taken.Height, ScreenW: taken.Screen.Width, ScreenH: taken.Screen.Height, X: region.X, Y: region.Y,
+		CursorX: taken.Screen.CursorX, CursorY: taken.Screen.CursorY, Stable: stable, MIME: taken.MIME,
 	}
-	return shot, v, shotText(v, region), nil
+	return shot{v, shotText(v, region), &mcp.ImageContent{Data: taken.Data, MIMEType: taken.MIME}}, nil
 }
 
 func shotText(v *shotView, of sandbox.Region) string {
@@ -107,9 +113,7 @@ type computerCreateArgs struct {
 }
 
 func createComputer(ctx context.Context, c *dialect.Call, in computerCreateArgs) (*reply[sandboxView], error) {
-	if in.Template == "" {
-		in.Template = computerTemplate
-	}
+	in.Template = cmp.Or(in.Template, computerTemplate)
 	c.Status("creating the computer")
 	r := project[sandbox.CreateRequest](&in)
 	r.Resources.MemoryMiB = in.MemoryMiB
@@ -137,15 +141,11 @@ type screenshotArgs struct {
 }
 
 func seeScreen(ctx context.Context, c *dialect.Call, in screenshotArgs) (*reply[*shotView], error) {
-	shot, v, text, err := shoot(ctx, c, in.Sandbox, in.ScreenshotRequest)
+	s, err := takeScreenshot(ctx, c, in.Sandbox, in.ScreenshotRequest)
 	if err != nil {
 		return nil, err
 	}
-	return answer(text, v, picture(shot))
-}
-
-func picture(shot *sandbox.Screenshot) mcp.Content {
-	return &mcp.ImageContent{Data: shot.Data, MIMEType: shot.MIME}
+	return answer(s.text, s.view, s.picture)
 }
 
 type windowsArgs struct {
@@ -241,18 +241,18 @@ type doneView struct {
 	Screenshot *shotView `json:"screenshot,omitempty"`
 }
 
-// afterwards shows what the screen is like after something was done, if that is
-// wanted. Where it cannot be shown, the result is still that it was done: after an
-// error it would be done again.
+// afterwards answers after an action, with a screenshot if that is wanted. If the
+// screenshot fails, the call still succeeds: after an error the client would repeat
+// the action.
 func afterwards(ctx context.Context, c *dialect.Call, text, name string, wanted bool, stableMS int64) (*reply[doneView], error) {
 	if !wanted {
 		return answer(text, doneView{})
 	}
-	shot, v, told, err := shoot(ctx, c, name, sandbox.ScreenshotRequest{StableMS: stableMS, Cursor: true})
+	s, err := takeScreenshot(ctx, c, name, sandbox.ScreenshotRequest{StableMS: stableMS, Cursor: true})
 	if err != nil {
 		return answer(text+" The screen cannot be shown: "+sandbox.MessageOf(err)+".", doneView{})
 	}
-	return answer(text+" "+told, doneView{v}, picture(shot))
+	return answer(text+" "+s.text, doneView{s.view}, s.picture)
 }
 
 type viewArgs struct {

@@ -248,26 +248,16 @@ func short(s *jsonschema.Schema, shown []string) *jsonschema.Schema {
 	return c
 }
 
-// brief returns the tool with a definition that is short: without the bounds of
-// lengths, which errors tell, and without the members that the texts do not show.
-// Arguments are checked against the whole.
-func brief(t dialect.Tool) dialect.Tool {
-	schema, ok := t.Def.InputSchema.(*jsonschema.Schema)
-	if !ok {
-		return t
-	}
-	def := *t.Def
+// brief returns the schema of arguments that clients are sent: without bounds of
+// lengths, which error messages state, and without the members that the texts hide.
+func brief(schema *jsonschema.Schema, args *memberTexts) *jsonschema.Schema {
 	all := unbounded(schema)
-	if known := texts().tools[def.Name]; known != nil {
-		for name, text := range known.args.by {
-			if text.shown != nil {
-				all.Properties[name] = short(all.Properties[name], text.shown)
-			}
+	for name, text := range args.by {
+		if text.shown != nil {
+			all.Properties[name] = short(all.Properties[name], text.shown)
 		}
 	}
-	def.InputSchema = all
-	t.Def = &def
-	return t
+	return all
 }
 
 // unbounded returns a copy of a schema without bounds of lengths.

@@ -115,8 +115,7 @@ func endHint(job *sandbox.Job) string {
 func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *collector) (*reply[execResult], error) {
 	out.mu.Lock()
 	defer out.mu.Unlock()
-	note := func(omitted int64) string { return fmt.Sprintf("\n[… %d bytes left out …]\n", omitted) }
-	stdout, stderr := out.stdout.result(note), out.stderr.result(note)
+	stdout, stderr := out.stdout.result(omission), out.stderr.result(omission)
 	res := execResult{
 		State: job.State, JobID: job.ID, Signal: job.Signal, EndCause: job.EndCause,
 		DurationMS: max(0, job.Duration().Milliseconds()),
@@ -172,6 +171,9 @@ func section(b *strings.Builder, name, text string, total int64, extra string) {
 		b.WriteByte('\n')
 	}
 }
+
+// omission marks where bytes of a stream are left out.
+func omission(n int64) string { return fmt.Sprintf("\n[… %d bytes left out …]\n", n) }
 
 // field writes a value in a format, or nothing if the value is empty.
 func field(b *strings.Builder, format, value string) {

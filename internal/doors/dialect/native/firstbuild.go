@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/sandbox"
@@ -59,19 +60,25 @@ func firstBuild(ctx context.Context, c *dialect.Call, name string) (*sandbox.Bui
 		return nil, err
 	}
 	c.Status("building template " + t.Name)
-	enough := errors.New("enough")
-	bounded, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.DetachAfter, detachAfter), enough)
-	defer cancel()
-	ended, err := c.Service.FollowBuild(bounded, b.ID, func(ev sandbox.BuildEvent) error {
+	return followFor(ctx, c, cmp.Or(c.DetachAfter, detachAfter), b.ID, func(ev sandbox.BuildEvent) error {
 		if ev.Step != "" {
 			c.Progress(ev.Fraction, fmt.Sprintf("building template %s: %s", t.Name, oneLine(ev.Step)))
 		}
 		return nil
 	})
+}
+
+// followFor follows a build until it ends or the time is over, and returns the build
+// as it is then.
+func followFor(ctx context.Context, c *dialect.Call, limit time.Duration, id string, sink func(sandbox.BuildEvent) error) (*sandbox.Build, error) {
+	enough := errors.New("enough")
+	bounded, cancel := context.WithTimeoutCause(ctx, limit, enough)
+	defer cancel()
+	b, err := c.Service.FollowBuild(bounded, id, sink)
 	if err != nil && ctx.Err() == nil && context.Cause(bounded) == enough {
-		return c.Service.GetBuild(ctx, b.ID)
+		return c.Service.GetBuild(ctx, id)
 	}
-	return ended, err
+	return b, err
 }
 
 // askToBuild asks the client's user before a build begins, where that is possible.

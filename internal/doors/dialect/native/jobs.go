@@ -249,9 +249,5 @@ func stop(ctx context.Context, c *dialect.Call, in jobStopArgs) (*sandbox.Job, e
 	if err != nil || job.State == sandbox.JobExited {
 		return job, err
 	}
-	wait := int64(1000)
-	if in.KillAfterMS > 0 {
-		wait += in.KillAfterMS
-	}
-	return waitJob(ctx, c, in.Sandbox, in.JobID, wait)
+	return waitJob(ctx, c, in.Sandbox, in.JobID, 1000+max(0, in.KillAfterMS))
 }

@@ -2,34 +2,14 @@ package native
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"regexp"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
-	"github.com/cove-sh/cove/internal/doors/dialect"
 )
 
-// lenient returns the tool with arguments corrected by [correct] before they
-// are checked.
-func lenient(t dialect.Tool) dialect.Tool {
-	schema, ok := t.Def.InputSchema.(*jsonschema.Schema)
-	if !ok {
-		return t
-	}
-	run := t.Run
-	t.Run = func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
-		corrected := *c
-		corrected.Args = correct(schema, c.Args)
-		return run(ctx, &corrected)
-	}
-	return t
-}
-
-// What is taken as a number: decimal integers that a float64 holds exactly, those
-// with a fraction of zeros, and short fractions.
+// The forms of numbers in strings that are corrected: decimal integers that a float64
+// holds exactly, the same with a fraction of zeros, and short fractions.
 var (
 	wholeNumber  = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,14})$`)
 	zeroFraction = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,14})\.0+$`)

@@ -18,7 +18,6 @@ import (
 const (
 	jsonType       = "application/json"
 	maxCompletions = 100 // the protocol's
-	maxListed      = sandbox.MaxPageSize
 )
 
 // ListResources lists the living sandboxes, newest first: each one, and its
@@ -76,9 +75,9 @@ type entryView struct {
 	fileView
 }
 
-// readDirectory lists a directory: its first entries, as [maxListed] bounds them.
+// readDirectory lists the first entries of a directory, at most [sandbox.MaxPageSize].
 func readDirectory(ctx context.Context, svc sandbox.Service, uri, id, dir string) (*mcp.ReadResourceResult, error) {
-	list, err := svc.ListFiles(ctx, id, sandbox.ListFilesRequest{Path: dir, Depth: 1, Page: sandbox.Page{Limit: maxListed}})
+	list, err := svc.ListFiles(ctx, id, sandbox.ListFilesRequest{Path: dir, Depth: 1, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
 	if err != nil {
 		return nil, err
 	}

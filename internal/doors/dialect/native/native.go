@@ -100,12 +100,10 @@ func New() *Dialect {
 		tool("toolset_list", readOnly|idempotent, listToolsets),
 		tool("toolset_enable", readOnly|idempotent, enableToolsets),
 	}}
-	for i, t := range d.tools {
-		t = brief(lenient(t))
-		if slices.Contains(coreTools, t.Def.Name) {
+	for i := range d.tools {
+		if t := &d.tools[i]; slices.Contains(coreTools, t.Def.Name) {
 			t.Also = []string{toolsetCore}
 		}
-		d.tools[i] = t
 	}
 	return d
 }

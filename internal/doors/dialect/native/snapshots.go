@@ -89,21 +89,20 @@ func listSnapshots(ctx context.Context, c *dialect.Call, in sandbox.ListSnapshot
 // id: -1 is the newest.
 func numberSteps(ctx context.Context, svc sandbox.Service, sb string) (map[string]int, error) {
 	steps := make(map[string]int)
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		list, err := svc.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Sandbox: sb, Automatic: true, Page: page})
+	for s, err := range sandbox.Each(ctx, func(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Snapshot], error) {
+		return svc.ListSnapshots(ctx, sandbox.ListSnapshotsRequest{Sandbox: sb, Automatic: true, Page: page})
+	}) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range list.Items {
-			if list.Items[i].Automatic && len(steps) < sandbox.MaxHistory {
-				steps[list.Items[i].ID] = -len(steps) - 1
-			}
+		if s.Automatic {
+			steps[s.ID] = -len(steps) - 1
 		}
-		if page.Cursor = list.NextCursor; page.Cursor == "" || len(steps) == sandbox.MaxHistory {
-			return steps, nil
+		if len(steps) == sandbox.MaxHistory {
+			break
 		}
 	}
+	return steps, nil
 }
 
 func (p snapshotPage) text() string {

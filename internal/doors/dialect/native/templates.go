@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -13,10 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-const (
-	// maxBuildOutput is what a result has of a build's log: its end.
-	maxBuildOutput = 8 << 10
-)
+// maxBuildOutput bounds a build's log in a result, in bytes.
+const maxBuildOutput = 8 << 10
 
 // templateView is a template in a result.
 type templateView struct {
@@ -255,25 +252,19 @@ func followBuild(ctx context.Context, c *dialect.Call, in buildStatusArgs) (*rep
 	return awaitBuild(ctx, c, in.Build, in.WaitMS)
 }
 
-// awaitBuild follows a build until it has ended or the wait is over, and tells
-// how it goes.
+// awaitBuild follows a build until it has ended or the wait is over, and reports
+// its state.
 func awaitBuild(ctx context.Context, c *dialect.Call, id string, waitMS int64) (*reply[buildView], error) {
 	wait := time.Duration(waitMS) * time.Millisecond
 	log := newCapture(maxBuildOutput)
-	enough := errors.New("enough")
-	// What there is comes at once, and more until the time is over.
-	bounded, cancel := context.WithTimeoutCause(ctx, max(wait, 500*time.Millisecond), enough)
-	defer cancel()
-	b, err := c.Service.FollowBuild(bounded, id, func(ev sandbox.BuildEvent) error {
+	// The log so far comes at once, so even a wait of 0 needs some time to read it.
+	b, err := followFor(ctx, c, max(wait, 500*time.Millisecond), id, func(ev sandbox.BuildEvent) error {
 		log.write([]byte(ev.Log))
 		if ev.Step != "" {
 			c.Progress(ev.Fraction, oneLine(ev.Step))
 		}
 		return nil
 	})
-	if err != nil && ctx.Err() == nil && context.Cause(bounded) == enough {
-		b, err = c.Service.GetBuild(ctx, id)
-	}
 	if err != nil {
 		return nil, err
 	}

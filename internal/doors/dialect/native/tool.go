@@ -47,21 +47,22 @@ func tool[In, Out any](name string, h hints, run func(context.Context, *dialect.
 	if t == nil {
 		panic(fmt.Sprintf("tool %s: no texts", name)) // a test finds it
 	}
-	takesAway, beyond := h&destructive != 0, h&openWorld != 0
-	return dialect.New(t.toolset, &mcp.Tool{
+	schema := argumentSchema(reflect.TypeFor[In](), name)
+	def := mcp.Tool{
 		Name:        name,
 		Title:       t.title,
 		Description: t.about,
 		Annotations: &mcp.ToolAnnotations{
 			Title:           t.title,
 			ReadOnlyHint:    h&readOnly != 0,
-			DestructiveHint: &takesAway,
+			DestructiveHint: new(h&destructive != 0),
 			IdempotentHint:  h&idempotent != 0,
-			OpenWorldHint:   &beyond,
+			OpenWorldHint:   new(h&openWorld != 0),
 		},
-		InputSchema:  argumentSchema(reflect.TypeFor[In](), name),
+		InputSchema:  schema,
 		OutputSchema: resultSchema(reflect.TypeFor[Out](), name),
-	}, func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error) {
+	}
+	made := dialect.New(t.toolset, &def, func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error) {
 		r, err := run(ctx, c, in)
 		if err != nil {
 			return nil, err
@@ -70,6 +71,14 @@ func tool[In, Out any](name string, h hints, run func(context.Context, *dialect.
 		res.Content = append(res.Content, r.more...)
 		return res, nil
 	})
+	check := made.Run
+	made.Run = func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
+		corrected := *c
+		corrected.Args = correct(schema, c.Args)
+		return check(ctx, &corrected)
+	}
+	def.InputSchema = brief(schema, &t.args) // of which clients are told; arguments are checked against the whole
+	return made
 }
 
 // project copies the fields of a domain value that a view has too, by name.

@@ -9,44 +9,33 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect"
 )
 
-// The toolsets. All tools but those of toolsetDynamic are in one that says what
-// they are about; those of coreTools are in toolsetCore too.
 const (
-	toolsetCore      = "core"
-	toolsetSandboxes = "sandboxes"
-	toolsetJobs      = "jobs"
-	toolsetCode      = "code"
-	toolsetFiles     = "files"
-	toolsetTime      = "time"
-	toolsetNetwork   = "network"
-	toolsetSecrets   = "secrets"
-	toolsetPreviews  = "previews"
-	toolsetComputer  = "computer"
-	toolsetTemplates = "templates"
-	toolsetVolumes   = "volumes"
-	// toolsetDynamic changes the list of tools itself.
+	// toolsetCore has the tools of coreTools, each of which is in another toolset too.
+	toolsetCore = "core"
+	// toolsetDynamic has the tools that change the list of tools.
 	toolsetDynamic = "dynamic"
 )
 
-// toolsets are all of them in order, with what each is for.
+// toolsets are all toolsets in order, with what each is for. A file in texts has the
+// tools of each, but for toolsetCore.
 var toolsets = []struct{ name, about string }{
 	{toolsetCore, "what most work needs: create, run, read and write, fork, pause, keep states"},
-	{toolsetSandboxes, "sandboxes: create, list, change limits and lifetimes, environment, use of memory and processor"},
-	{toolsetJobs, "commands: run, list and stop jobs and processes"},
-	{toolsetCode, "run code in interpreters that keep variables, and control these"},
-	{toolsetFiles, "files: read, write, edit, list, move, delete, download as ZIP"},
-	{toolsetTime, "fork, try alternatives, compare, merge, pause, resume, snapshots and history"},
-	{toolsetNetwork, "what sandboxes may reach, and a log of what they tried"},
-	{toolsetSecrets, "credentials that sandboxes use without seeing them"},
-	{toolsetPreviews, "URLs for servers that run in sandboxes"},
-	{toolsetComputer, "sandboxes with a screen: screenshots, mouse, keyboard, windows, browser"},
-	{toolsetTemplates, "build and manage what sandboxes start from"},
-	{toolsetVolumes, "files that outlive sandboxes"},
+	{"sandboxes", "sandboxes: create, list, change limits and lifetimes, environment, use of memory and processor"},
+	{"jobs", "commands: run, list and stop jobs and processes"},
+	{"code", "run code in interpreters that keep variables, and control these"},
+	{"files", "files: read, write, edit, list, move, delete, download as ZIP"},
+	{"time", "fork, try alternatives, compare, merge, pause, resume, snapshots and history"},
+	{"network", "what sandboxes may reach, and a log of what they tried"},
+	{"secrets", "credentials that sandboxes use without seeing them"},
+	{"previews", "URLs for servers that run in sandboxes"},
+	{"computer", "sandboxes with a screen: screenshots, mouse, keyboard, windows, browser"},
+	{"templates", "build and manage what sandboxes start from"},
+	{"volumes", "files that outlive sandboxes"},
 	{toolsetDynamic, "list the toolsets and turn them on"},
 }
 
-// coreTools are in toolsetCore: models and clients do best with few tools, and
-// read their definitions with every request.
+// coreTools are the tools of toolsetCore. They are few because models choose best
+// among few tools, and read all definitions with every request.
 var coreTools = []string{
 	"sandbox_create", "sandbox_list", "sandbox_get", "sandbox_kill", "sandbox_exec", "run_code", "job_get", "job_stop",
 	"file_read", "file_write", "file_edit", "file_list", "file_search",
@@ -64,8 +53,8 @@ func (d *Dialect) Toolsets() (known, defaults []string) {
 // DynamicToolset returns the toolset of toolset_list and toolset_enable.
 func (d *Dialect) DynamicToolset() string { return toolsetDynamic }
 
-// fixed is the error where the list of tools cannot change.
-func fixed() error {
+// errFixed refuses to change the list of tools on a connection where it cannot change.
+func errFixed() error {
 	return invalid("the list of tools is fixed on this connection; the owner of the client turns on more with --toolsets, or over HTTP with the header X-Cove-Toolsets")
 }
 
@@ -82,7 +71,7 @@ type toolsetViews struct {
 
 func listToolsets(_ context.Context, c *dialect.Call, _ struct{}) (*reply[toolsetViews], error) {
 	if c.Toolsets == nil {
-		return nil, fixed()
+		return nil, errFixed()
 	}
 	on := c.Toolsets.On()
 	var out []toolsetView
@@ -125,7 +114,7 @@ func further() string {
 
 func enableToolsets(_ context.Context, c *dialect.Call, in enableArgs) (*reply[enableResult], error) {
 	if c.Toolsets == nil {
-		return nil, fixed()
+		return nil, errFixed()
 	}
 	added, err := c.Toolsets.Enable(in.Toolsets)
 	if err != nil {

@@ -154,11 +154,9 @@ func viewAttempt(a *sandbox.Attempt, limit int) attemptView {
 	if a.Error == "" {
 		v.ExitCode = &a.ExitCode
 	}
-	note := func(omitted int64) string {
-		if a.OutputTruncated { // there was more than we know of
-			return "\n[… output left out …]\n"
-		}
-		return fmt.Sprintf("\n[… %d bytes left out …]\n", omitted)
+	note := omission
+	if a.OutputTruncated { // more is missing than can be counted here
+		note = func(int64) string { return "\n[… output left out …]\n" }
 	}
 	for _, s := range []struct {
 		from string
