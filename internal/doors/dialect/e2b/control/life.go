@@ -15,18 +15,11 @@ type connectBody struct {
 	AutoPause *bool  `json:"autoPause"`
 }
 
-// connect leads to a sandbox, and resumes a paused one. It never makes the rest
-// of a lifetime shorter.
-func (p *plane) connect(w http.ResponseWriter, r *http.Request, args []string) error {
-	var body connectBody
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
-	timeout := int64(DefaultTimeout)
-	if body.Timeout != nil {
-		timeout = *body.Timeout
-	}
-	if err := checkTimeout(timeout); err != nil {
+// connect returns what a client needs to use a sandbox, and resumes a paused one. It
+// never shortens a running sandbox's lifetime.
+func (p *plane) connect(w http.ResponseWriter, r *http.Request, args []string, body *connectBody) error {
+	timeout, err := timeoutOr(body.Timeout, DefaultTimeout)
+	if err != nil {
 		return err
 	}
 	box, err := p.living(r.Context(), args[0])
@@ -36,33 +29,21 @@ func (p *plane) connect(w http.ResponseWriter, r *http.Request, args []string) e
 	status := http.StatusOK
 	if box.State == sandbox.StatePaused {
 		status = http.StatusCreated
-		req := sandbox.ResumeRequest{FilesOnly: body.Memory != nil && !*body.Memory}
-		if box, err = p.cfg.Service.Resume(r.Context(), box.ID, req); err != nil {
-			return about(args[0], err)
-		}
-		box, err = p.setLifetime(r.Context(), box, timeout, nil)
+		box, err = p.resumeFor(r.Context(), box, timeout, body.Memory, nil)
 	} else {
 		box, err = p.extend(r.Context(), box, timeout)
 	}
 	if err != nil {
 		return about(args[0], err)
 	}
-	caller, _ := sandbox.CallerOf(r.Context())
-	answer.JSON(w, status, p.created(caller, box))
+	answer.JSON(w, status, p.created(r.Context(), box))
 	return nil
 }
 
-// resume is the deprecated way to resume a paused sandbox.
-func (p *plane) resume(w http.ResponseWriter, r *http.Request, args []string) error {
-	var body connectBody
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
-	timeout := int64(timeoutV1)
-	if body.Timeout != nil {
-		timeout = *body.Timeout
-	}
-	if err := checkTimeout(timeout); err != nil {
+// resume serves the deprecated route that resumes a paused sandbox.
+func (p *plane) resume(w http.ResponseWriter, r *http.Request, args []string, body *connectBody) error {
+	timeout, err := timeoutOr(body.Timeout, timeoutV1)
+	if err != nil {
 		return err
 	}
 	box, err := p.living(r.Context(), args[0])
@@ -72,15 +53,21 @@ func (p *plane) resume(w http.ResponseWriter, r *http.Request, args []string) er
 	if box.State == sandbox.StateRunning {
 		return sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is already running", args[0])
 	}
-	if box, err = p.cfg.Service.Resume(r.Context(), box.ID, sandbox.ResumeRequest{FilesOnly: body.Memory != nil && !*body.Memory}); err != nil {
+	if box, err = p.resumeFor(r.Context(), box, timeout, body.Memory, body.AutoPause); err != nil {
 		return about(args[0], err)
 	}
-	if box, err = p.setLifetime(r.Context(), box, timeout, body.AutoPause); err != nil {
-		return about(args[0], err)
-	}
-	caller, _ := sandbox.CallerOf(r.Context())
-	answer.JSON(w, http.StatusCreated, p.created(caller, box))
+	answer.JSON(w, http.StatusCreated, p.created(r.Context(), box))
 	return nil
+}
+
+// resumeFor resumes a paused sandbox, with its memory unless told otherwise, for so
+// many seconds.
+func (p *plane) resumeFor(ctx context.Context, box *sandbox.Sandbox, seconds int64, memory, autoPause *bool) (*sandbox.Sandbox, error) {
+	box, err := p.cfg.Service.Resume(ctx, box.ID, sandbox.ResumeRequest{FilesOnly: memory != nil && !*memory})
+	if err != nil {
+		return nil, err
+	}
+	return p.setLifetime(ctx, box, seconds, autoPause)
 }
 
 func (p *plane) setLifetime(ctx context.Context, box *sandbox.Sandbox, seconds int64, autoPause *bool) (*sandbox.Sandbox, error) {
@@ -95,7 +82,7 @@ func (p *plane) setLifetime(ctx context.Context, box *sandbox.Sandbox, seconds i
 	return p.cfg.Service.Update(ctx, box.ID, req)
 }
 
-// extend has a sandbox live for so long from now at least.
+// extend ensures that a sandbox lives for at least so many seconds from now.
 func (p *plane) extend(ctx context.Context, box *sandbox.Sandbox, seconds int64) (*sandbox.Sandbox, error) {
 	if box.ExpiresAt == nil || time.Until(*box.ExpiresAt) >= time.Duration(seconds)*time.Second {
 		return box, nil
@@ -107,11 +94,7 @@ type pauseBody struct {
 	Memory *bool `json:"memory"`
 }
 
-func (p *plane) pause(w http.ResponseWriter, r *http.Request, args []string) error {
-	var body pauseBody
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
+func (p *plane) pause(w http.ResponseWriter, r *http.Request, args []string, body *pauseBody) error {
 	if body.Memory != nil && !*body.Memory {
 		return refused("memory")
 	}
@@ -140,11 +123,7 @@ type timeoutBody struct {
 }
 
 // setTimeout ends a sandbox so many seconds from now; 0 and less is at once.
-func (p *plane) setTimeout(w http.ResponseWriter, r *http.Request, args []string) error {
-	var body timeoutBody
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
+func (p *plane) setTimeout(w http.ResponseWriter, r *http.Request, args []string, body *timeoutBody) error {
 	if body.Timeout == nil {
 		return invalid("validation error: timeout is missing; give seconds from now")
 	}
@@ -182,11 +161,7 @@ const (
 	maxRefresh = 3600
 )
 
-func (p *plane) refresh(w http.ResponseWriter, r *http.Request, args []string) error {
-	var body refreshBody
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
+func (p *plane) refresh(w http.ResponseWriter, r *http.Request, args []string, body *refreshBody) error {
 	if body.Duration < 0 || body.Duration > maxRefresh {
 		return invalid("validation error: duration is not 0 to %d seconds", maxRefresh)
 	}
@@ -213,20 +188,14 @@ type forked struct {
 	Sandbox *created `json:"sandbox,omitempty"`
 }
 
-func (p *plane) fork(w http.ResponseWriter, r *http.Request, args []string) error {
-	var body forkBody
-	if err := decode(w, r, &body); err != nil {
+func (p *plane) fork(w http.ResponseWriter, r *http.Request, args []string, body *forkBody) error {
+	timeout, err := timeoutOr(body.Timeout, DefaultTimeout)
+	if err != nil {
 		return err
 	}
-	timeout, count := int64(DefaultTimeout), 1
-	if body.Timeout != nil {
-		timeout = *body.Timeout
-	}
+	count := 1
 	if body.Count != nil {
 		count = *body.Count
-	}
-	if err := checkTimeout(timeout); err != nil {
-		return err
 	}
 	if count < 1 || count > sandbox.MaxForks {
 		return invalid("count is %d; Cove makes 1 to %d forks in a call", count, sandbox.MaxForks)
@@ -242,11 +211,9 @@ func (p *plane) fork(w http.ResponseWriter, r *http.Request, args []string) erro
 	if err != nil {
 		return about(args[0], err)
 	}
-	caller, _ := sandbox.CallerOf(r.Context())
 	out := make([]forked, len(children.Items))
 	for i := range children.Items {
-		child := p.created(caller, &children.Items[i])
-		out[i].Sandbox = &child
+		out[i].Sandbox = new(p.created(r.Context(), &children.Items[i]))
 	}
 	answer.JSON(w, http.StatusCreated, out)
 	return nil

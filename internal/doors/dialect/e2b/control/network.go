@@ -76,11 +76,7 @@ type networkBody struct {
 }
 
 // setNetwork replaces what a sandbox may reach.
-func (p *plane) setNetwork(w http.ResponseWriter, r *http.Request, args []string) error {
-	var body networkBody
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
+func (p *plane) setNetwork(w http.ResponseWriter, r *http.Request, args []string, body *networkBody) error {
 	if err := body.check(""); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,9 @@ type created struct {
 	Domain             string `json:"domain,omitempty"`
 }
 
-func (p *plane) created(c sandbox.Caller, box *sandbox.Sandbox) created {
+// created describes a sandbox to the caller of a request.
+func (p *plane) created(ctx context.Context, box *sandbox.Sandbox) created {
+	c, _ := sandbox.CallerOf(ctx)
 	domain, _ := p.cfg.Address()
 	return created{
 		SandboxID: access.ToE2B(box.ID), TemplateID: templateOf(box), Alias: box.Template,
@@ -123,7 +126,8 @@ type detail struct {
 	Lifecycle           *lifecycle `json:"lifecycle"`
 }
 
-func (p *plane) detail(c sandbox.Caller, box *sandbox.Sandbox) detail {
+func (p *plane) detail(ctx context.Context, box *sandbox.Sandbox) detail {
+	c, _ := sandbox.CallerOf(ctx)
 	d := detail{listed: viewListed(box), EnvdAccessToken: p.cfg.Gate.Token(access.Envd, c, box.ID)}
 	d.Domain, _ = p.cfg.Address()
 	d.Lifecycle = &lifecycle{OnTimeout: string(box.OnTimeout), AutoResume: box.Metadata[access.TagAutoResume] != ""}

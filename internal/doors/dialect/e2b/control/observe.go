@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -179,9 +180,7 @@ func (p *plane) entries(ctx context.Context, id string, q *logQuery) ([]entry, e
 		out = append(out, e)
 	}
 	if !q.backward {
-		for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
-			out[i], out[j] = out[j], out[i]
-		}
+		slices.Reverse(out)
 	}
 	return out[:min(len(out), q.limit)], nil
 }

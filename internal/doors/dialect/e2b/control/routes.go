@@ -10,6 +10,17 @@ import (
 // pattern leaves open.
 type handler func(w http.ResponseWriter, r *http.Request, args []string) error
 
+// withBody decodes the body of a request for a handler.
+func withBody[T any](h func(w http.ResponseWriter, r *http.Request, args []string, body *T) error) handler {
+	return func(w http.ResponseWriter, r *http.Request, args []string) error {
+		body := new(T)
+		if err := decode(w, r, body); err != nil {
+			return err
+		}
+		return h(w, r, args, body)
+	}
+}
+
 type route struct {
 	method  string
 	pattern []string // "*" is open
@@ -24,22 +35,22 @@ func on(method, pattern string, h handler) route {
 func (p *plane) table() []route {
 	return []route{
 		on(http.MethodGet, AddressPath, p.address),
-		on(http.MethodPost, "/v2/sandboxes", p.createV2),
-		on(http.MethodPost, "/sandboxes", p.createV1),
+		on(http.MethodPost, "/v2/sandboxes", withBody(p.createV2)),
+		on(http.MethodPost, "/sandboxes", withBody(p.createV1)),
 		on(http.MethodGet, "/v2/sandboxes", p.list),
 		on(http.MethodGet, "/sandboxes", p.listV1),
 		on(http.MethodGet, "/sandboxes/metrics", p.metricsOfMany),
 		on(http.MethodGet, "/sandboxes/*", p.get),
 		on(http.MethodDelete, "/sandboxes/*", p.kill),
-		on(http.MethodPost, "/v2/sandboxes/*/connect", p.connect),
-		on(http.MethodPost, "/sandboxes/*/connect", p.connect),
-		on(http.MethodPost, "/sandboxes/*/resume", p.resume),
-		on(http.MethodPost, "/sandboxes/*/pause", p.pause),
-		on(http.MethodPost, "/sandboxes/*/timeout", p.setTimeout),
-		on(http.MethodPost, "/sandboxes/*/refreshes", p.refresh),
-		on(http.MethodPut, "/sandboxes/*/network", p.setNetwork),
-		on(http.MethodPost, "/sandboxes/*/fork", p.fork),
-		on(http.MethodPost, "/sandboxes/*/snapshots", p.createSnapshot),
+		on(http.MethodPost, "/v2/sandboxes/*/connect", withBody(p.connect)),
+		on(http.MethodPost, "/sandboxes/*/connect", withBody(p.connect)),
+		on(http.MethodPost, "/sandboxes/*/resume", withBody(p.resume)),
+		on(http.MethodPost, "/sandboxes/*/pause", withBody(p.pause)),
+		on(http.MethodPost, "/sandboxes/*/timeout", withBody(p.setTimeout)),
+		on(http.MethodPost, "/sandboxes/*/refreshes", withBody(p.refresh)),
+		on(http.MethodPut, "/sandboxes/*/network", withBody(p.setNetwork)),
+		on(http.MethodPost, "/sandboxes/*/fork", withBody(p.fork)),
+		on(http.MethodPost, "/sandboxes/*/snapshots", withBody(p.createSnapshot)),
 		on(http.MethodGet, "/snapshots", p.listSnapshots),
 		on(http.MethodGet, "/sandboxes/*/metrics", p.metrics),
 		on(http.MethodGet, "/sandboxes/*/logs", p.logsV1),
@@ -49,7 +60,7 @@ func (p *plane) table() []route {
 		on(http.MethodGet, "/templates/aliases/*", p.alias),
 		on(http.MethodDelete, "/templates/*", p.deleteTemplate),
 		on(http.MethodGet, "/volumes", p.listVolumes),
-		on(http.MethodPost, "/volumes", p.createVolume),
+		on(http.MethodPost, "/volumes", withBody(p.createVolume)),
 		on(http.MethodGet, "/volumes/*", p.getVolume),
 		on(http.MethodDelete, "/volumes/*", p.deleteVolume),
 	}

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -64,31 +65,24 @@ func (b *createBody) check() error {
 	return nil
 }
 
-// createV1 and createV2 differ in the lifetime of who says none.
-func (p *plane) createV1(w http.ResponseWriter, r *http.Request, _ []string) error {
-	return p.create(w, r, timeoutV1)
+// createV1 and createV2 differ in the default lifetime.
+func (p *plane) createV1(w http.ResponseWriter, r *http.Request, _ []string, body *createBody) error {
+	return p.create(w, r, body, timeoutV1)
 }
 
-func (p *plane) createV2(w http.ResponseWriter, r *http.Request, _ []string) error {
-	return p.create(w, r, DefaultTimeout)
+func (p *plane) createV2(w http.ResponseWriter, r *http.Request, _ []string, body *createBody) error {
+	return p.create(w, r, body, DefaultTimeout)
 }
 
-func (p *plane) create(w http.ResponseWriter, r *http.Request, timeout int64) error {
-	var body createBody
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
+func (p *plane) create(w http.ResponseWriter, r *http.Request, body *createBody, defaultTimeout int64) error {
 	if err := body.check(); err != nil {
 		return err
 	}
-	if body.Timeout != nil {
-		timeout = *body.Timeout
-	}
-	if err := checkTimeout(timeout); err != nil {
+	timeout, err := timeoutOr(body.Timeout, defaultTimeout)
+	if err != nil {
 		return err
 	}
-	caller, _ := sandbox.CallerOf(r.Context())
-	req, err := p.request(r.Context(), caller, &body, timeout)
+	req, err := p.request(r.Context(), body, timeout)
 	if err != nil {
 		return err
 	}
@@ -96,8 +90,16 @@ func (p *plane) create(w http.ResponseWriter, r *http.Request, timeout int64) er
 	if err != nil {
 		return err
 	}
-	answer.JSON(w, http.StatusCreated, p.created(caller, box))
+	answer.JSON(w, http.StatusCreated, p.created(r.Context(), box))
 	return nil
+}
+
+// timeoutOr checks a timeout in seconds; nil is the default.
+func timeoutOr(given *int64, def int64) (int64, error) {
+	if given == nil {
+		return def, nil
+	}
+	return *given, checkTimeout(*given)
 }
 
 func checkTimeout(seconds int64) error {
@@ -110,15 +112,13 @@ func checkTimeout(seconds int64) error {
 	return nil
 }
 
-// request says in Cove's words what sandbox a client asks for.
-func (p *plane) request(ctx context.Context, caller sandbox.Caller, body *createBody, timeout int64) (*sandbox.CreateRequest, error) {
+// request translates a client's request for a sandbox into Cove's.
+func (p *plane) request(ctx context.Context, body *createBody, timeout int64) (*sandbox.CreateRequest, error) {
 	req := &sandbox.CreateRequest{LifetimeSeconds: &timeout, IdleTimeoutSeconds: new(int64), Env: body.EnvVars, Metadata: map[string]string{}}
 	if err := p.chooseTemplate(ctx, body.TemplateID, req); err != nil {
 		return nil, err
 	}
-	for key, value := range body.Metadata {
-		req.Metadata[key] = value
-	}
+	maps.Copy(req.Metadata, body.Metadata)
 	if body.AutoPause {
 		req.OnTimeout = sandbox.ActionPause
 	}
@@ -127,6 +127,7 @@ func (p *plane) request(ctx context.Context, caller sandbox.Caller, body *create
 	}
 	net := body.Network
 	if net == nil || net.AllowPublicTraffic == nil || *net.AllowPublicTraffic {
+		caller, _ := sandbox.CallerOf(ctx)
 		req.Metadata[access.TagPorts] = caller.KeyID
 	}
 	if net != nil && len(net.AllowOut)+len(net.DenyOut) > 0 || body.Internet != nil && !*body.Internet {
@@ -180,8 +181,7 @@ func (p *plane) get(w http.ResponseWriter, r *http.Request, args []string) error
 	if err != nil {
 		return err
 	}
-	caller, _ := sandbox.CallerOf(r.Context())
-	d := p.detail(caller, box)
+	d := p.detail(r.Context(), box)
 	p.nameVolumes(r.Context(), &d.listed)
 	answer.JSON(w, http.StatusOK, d)
 	return nil

@@ -27,11 +27,7 @@ func viewSnapshot(s *sandbox.Snapshot) snapshot {
 	return v
 }
 
-func (p *plane) createSnapshot(w http.ResponseWriter, r *http.Request, args []string) error {
-	var body snapshotBody
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
+func (p *plane) createSnapshot(w http.ResponseWriter, r *http.Request, args []string, body *snapshotBody) error {
 	name := ""
 	if body.Name != "" {
 		var tag string
@@ -69,7 +65,7 @@ func (p *plane) listSnapshots(w http.ResponseWriter, r *http.Request, _ []string
 		}
 		req.Sandbox = ours
 	}
-	found := &sandbox.List[sandbox.Snapshot]{}
+	var found *sandbox.List[sandbox.Snapshot]
 	if ref := values.Get("name"); ref != "" {
 		found, err = p.snapshotsNamed(r.Context(), ref, req.Sandbox)
 	} else {

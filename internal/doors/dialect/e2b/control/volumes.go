@@ -33,13 +33,11 @@ type openVolume struct {
 	Token string `json:"token"`
 }
 
-func (p *plane) createVolume(w http.ResponseWriter, r *http.Request, _ []string) error {
-	var body struct {
-		Name string `json:"name"`
-	}
-	if err := decode(w, r, &body); err != nil {
-		return err
-	}
+type volumeBody struct {
+	Name string `json:"name"`
+}
+
+func (p *plane) createVolume(w http.ResponseWriter, r *http.Request, _ []string, body *volumeBody) error {
 	v, err := p.cfg.Service.CreateVolume(r.Context(), sandbox.CreateVolumeRequest{Name: body.Name})
 	if sandbox.CodeOf(err) == sandbox.CodeConflict {
 		return invalid("Volume with name '%.80s' already exists", body.Name)
