@@ -12,7 +12,7 @@
 //
 // This package finds the plane and the sandbox of a request, and tells who
 // calls (package access). A plane's handler finds both in the request's context:
-// [access.VisitOf] and [sandbox.CallerOf].
+// [access.SandboxOf] and [sandbox.CallerOf].
 package e2b
 
 import (

@@ -64,8 +64,7 @@ func (d *Door) enter(w http.ResponseWriter, r *http.Request, at place, plane htt
 		answer.Gone(w, access.ToE2B(at.sandbox), err)
 		return
 	}
-	ctx = access.WithVisit(ctx, access.Visit{Sandbox: box})
-	plane.ServeHTTP(w, r.WithContext(ctx))
+	plane.ServeHTTP(w, r.WithContext(access.WithSandbox(ctx, box)))
 }
 
 // serveHealth tells whether a sandbox runs, for which no token is asked.

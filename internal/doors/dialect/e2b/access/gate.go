@@ -68,22 +68,17 @@ func (g *Gate) Look(ctx context.Context, id string) (*sandbox.Sandbox, error) {
 	return g.cfg.Sandboxes.Look(ctx, id)
 }
 
-// Visit is a request to a plane of one sandbox.
-type Visit struct {
-	// Sandbox is the sandbox as of the beginning of the request, when it ran.
-	Sandbox *sandbox.Sandbox
+type sandboxKey struct{}
+
+// WithSandbox returns a context that carries the sandbox of a request, as it was at
+// the beginning of the request.
+func WithSandbox(ctx context.Context, box *sandbox.Sandbox) context.Context {
+	return context.WithValue(ctx, sandboxKey{}, box)
 }
 
-type visitKey struct{}
-
-// WithVisit returns a context that carries the sandbox of a request.
-func WithVisit(ctx context.Context, v Visit) context.Context {
-	return context.WithValue(ctx, visitKey{}, v)
-}
-
-// VisitOf returns the sandbox of a request, which a plane may not leave: the
-// caller in the context has rights on others too.
-func VisitOf(ctx context.Context) (Visit, bool) {
-	v, ok := ctx.Value(visitKey{}).(Visit)
-	return v, ok
+// SandboxOf returns the sandbox of a request. A plane must not access others, though
+// the caller in the context has rights on them too.
+func SandboxOf(ctx context.Context) (*sandbox.Sandbox, bool) {
+	box, ok := ctx.Value(sandboxKey{}).(*sandbox.Sandbox)
+	return box, ok
 }

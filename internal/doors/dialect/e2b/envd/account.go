@@ -16,8 +16,8 @@ import (
 // maxPasswd bounds what is read of a sandbox's list of users, in bytes.
 const maxPasswd = 1 << 20
 
-// place is the sandbox of a request and the user who works in it.
-type place struct {
+// account is the sandbox of a request and the user who works in it.
+type account struct {
 	p   *plane
 	box *sandbox.Sandbox
 	// user is who was named, or "" for the sandbox's own user.
@@ -38,9 +38,10 @@ func userOf(h http.Header) (string, error) {
 	return name, nil
 }
 
-// enter returns the place of a call. A user who was named must be there.
-func (p *plane) enter(ctx context.Context, box *sandbox.Sandbox, user string) (*place, error) {
-	at := &place{p: p, box: box, user: user}
+// account returns the account of a user, "" for the sandbox's own user. A user who is
+// named must exist.
+func (p *plane) account(ctx context.Context, box *sandbox.Sandbox, user string) (*account, error) {
+	at := &account{p: p, box: box, user: user}
 	if user == "" {
 		return at, nil
 	}
@@ -90,7 +91,7 @@ func findHome(passwd []byte, user string, byNumber bool) (home string, found boo
 }
 
 // homeDir returns the home directory of the user.
-func (at *place) homeDir(ctx context.Context) (string, error) {
+func (at *account) homeDir(ctx context.Context) (string, error) {
 	if at.home != "" {
 		return at.home, nil
 	}
@@ -111,7 +112,7 @@ func (at *place) homeDir(ctx context.Context) (string, error) {
 
 // resolve makes a path absolute and clean: a relative one and "~" begin at the
 // user's home, and none at all is the sandbox's working directory.
-func (at *place) resolve(ctx context.Context, p string) (string, error) {
+func (at *account) resolve(ctx context.Context, p string) (string, error) {
 	switch {
 	case len(p) > sandbox.MaxPathBytes || strings.IndexByte(p, 0) >= 0:
 		return "", fail(connect.CodeInvalidArgument, "the path is longer than %d bytes or holds a NUL byte; give another", sandbox.MaxPathBytes)

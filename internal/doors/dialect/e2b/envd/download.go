@@ -15,77 +15,50 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// restPlace returns the sandbox of a request, and the user whom its query names.
-// It answers the request if there is no such user.
-func (p *plane) restPlace(w http.ResponseWriter, r *http.Request, user string) (*place, bool) {
-	visit, _ := access.VisitOf(r.Context())
-	at, err := p.enter(r.Context(), visit.Sandbox, user)
+// restAccount returns the account of a user whom an HTTP request names.
+func (p *plane) restAccount(r *http.Request, user string) (*account, error) {
+	box, _ := access.SandboxOf(r.Context())
+	at, err := p.account(r.Context(), box, user)
 	if connect.CodeOf(err) == connect.CodeUnauthenticated {
-		answer.Fail(w, http.StatusUnauthorized, "error looking up user '"+user[:min(len(user), 256)]+"': unknown user")
-		return nil, false
+		return nil, refused(http.StatusUnauthorized, "error looking up user '"+user[:min(len(user), 256)]+"': unknown user")
 	}
-	if err != nil {
-		p.refuseRPC(w, err)
-		return nil, false
-	}
-	return at, true
-}
-
-// refuseRPC answers with an error that is meant for a call.
-func (p *plane) refuseRPC(w http.ResponseWriter, err error) {
-	status, message := http.StatusInternalServerError, "internal error; the server's log has the details"
-	if ce, ok := errors.AsType[*connect.Error](err); ok {
-		message = ce.Message()
-	}
-	switch connect.CodeOf(err) {
-	case connect.CodeInvalidArgument:
-		status = http.StatusBadRequest
-	case connect.CodeNotFound:
-		status = http.StatusNotFound
-	case connect.CodeUnavailable:
-		status = http.StatusBadGateway
-	}
-	answer.Fail(w, status, message)
+	return at, err
 }
 
 // download sends a file.
-func (p *plane) download(w http.ResponseWriter, r *http.Request) {
+func (p *plane) download(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	at, ok := p.restPlace(w, r, query.Get("username"))
-	if !ok {
-		return
+	at, err := p.restAccount(r, query.Get("username"))
+	if err != nil {
+		return err
 	}
 	coding := chooseCoding(r)
 	if coding == "" {
-		answer.Fail(w, http.StatusNotAcceptable, "no encoding that the client accepts is possible; accept gzip or identity")
-		return
+		return refused(http.StatusNotAcceptable, "no encoding that the client accepts is possible; accept gzip or identity")
 	}
 	name, err := at.resolve(r.Context(), query.Get("path"))
 	if err != nil {
-		p.refuseRPC(w, err)
-		return
+		return err
 	}
 	file, err := p.cfg.Service.ReadFile(r.Context(), at.box.ID, sandbox.ReadFileRequest{Path: name})
 	if err != nil {
-		p.refuseRead(w, r, at, name, err)
-		return
+		return p.readError(r.Context(), at, name, err)
 	}
 	c := &content{ctx: r.Context(), svc: p.cfg.Service, id: at.box.ID, path: name, file: file, size: file.Info.Size}
 	defer c.Close()
 	setFileHeaders(w.Header(), name)
-	if coding == "gzip" && c.size > 0 {
-		sendGzip(w, r, c)
-		return
-	}
-	if c.size == 0 {
+	switch {
+	case c.size == 0:
 		sendUnsized(w, r, c)
-		return
+	case coding == "gzip":
+		sendGzip(w, r, c)
+	default:
+		http.ServeContent(w, r, "", file.Info.ModifiedAt, c)
 	}
-	http.ServeContent(w, r, "", file.Info.ModifiedAt, c)
+	return nil
 }
 
 // setFileHeaders describes what is sent. Whatever a sandbox holds must not run as
@@ -104,18 +77,17 @@ func setFileHeaders(h http.Header, name string) {
 	h.Set("Vary", "Accept-Encoding")
 }
 
-func (p *plane) refuseRead(w http.ResponseWriter, r *http.Request, at *place, name string, err error) {
+// readError describes why a file could not be read, where clients know the reason.
+func (p *plane) readError(ctx context.Context, at *account, name string, err error) error {
 	switch {
-	case notFound(err) && !p.gone(r.Context(), at.box.ID, err):
-		answer.Fail(w, http.StatusNotFound, "path '"+name+"' does not exist")
-		return
+	case notFound(err) && !p.gone(ctx, at.box.ID, err):
+		return refused(http.StatusNotFound, "path '"+name+"' does not exist")
 	case sandbox.CodeOf(err) == sandbox.CodeInvalid:
-		if info, serr := p.cfg.Service.StatFile(r.Context(), at.box.ID, name); serr == nil && isDir(info) {
-			answer.Fail(w, http.StatusBadRequest, "path '"+name+"' is a directory")
-			return
+		if info, serr := p.cfg.Service.StatFile(ctx, at.box.ID, name); serr == nil && isDir(info) {
+			return refused(http.StatusBadRequest, "path '"+name+"' is a directory")
 		}
 	}
-	p.refuse(w, r, err)
+	return err
 }
 
 func isDir(info *sandbox.FileInfo) bool {
@@ -123,9 +95,9 @@ func isDir(info *sandbox.FileInfo) bool {
 }
 
 // chooseCoding returns "gzip" or "identity", or "" if the client takes neither.
-// Ranges and conditions are about a file as it is.
+// Ranges and conditions apply to the uncompressed file.
 func chooseCoding(r *http.Request) string {
-	gzipped, identity := weigh(r.Header.Values("Accept-Encoding"))
+	gzipped, identity := acceptedCodings(r.Header.Values("Accept-Encoding"))
 	for _, name := range []string{"Range", "If-Range", "If-Modified-Since", "If-Unmodified-Since", "If-Match", "If-None-Match"} {
 		if r.Header.Get(name) != "" {
 			gzipped = false
@@ -140,11 +112,11 @@ func chooseCoding(r *http.Request) string {
 	return ""
 }
 
-// weigh reads which encodings a client accepts.
-func weigh(accept []string) (gzipped, identity bool) {
+// acceptedCodings parses the values of Accept-Encoding.
+func acceptedCodings(accept []string) (gzipped, identity bool) {
 	identity = true
 	var named bool // identity is
-	for _, part := range strings.Split(strings.Join(accept, ","), ",") {
+	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		name, params, _ := strings.Cut(part, ";")
 		q := 1.0
 		if _, value, ok := strings.Cut(strings.TrimSpace(params), "="); ok {
@@ -202,8 +174,8 @@ func sendUnsized(w http.ResponseWriter, r *http.Request, c *content) {
 	}
 }
 
-// content is a file as [http.ServeContent] reads it. It opens the file again
-// where that goes on at another place.
+// content is a file for [http.ServeContent]. It reopens the file to read at another
+// offset.
 type content struct {
 	ctx  context.Context // of the one request that this serves
 	svc  sandbox.Service
@@ -215,7 +187,6 @@ type content struct {
 	want int64               // of the next read
 }
 
-// Seek implements [io.Seeker].
 func (c *content) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:
@@ -230,7 +201,6 @@ func (c *content) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// Read implements [io.Reader].
 func (c *content) Read(p []byte) (int, error) {
 	if c.want >= c.size {
 		return 0, io.EOF
@@ -251,7 +221,6 @@ func (c *content) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the file.
 func (c *content) Close() error {
 	if c.file == nil {
 		return nil

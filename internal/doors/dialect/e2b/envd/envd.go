@@ -26,7 +26,7 @@ import (
 // is in base64 in JSON, and some room.
 const maxMessage = sandbox.MaxStdinBytes/3*4 + 64<<10
 
-// Config says what the plane stands on. All fields are required.
+// Config is what the plane needs. All fields are required.
 type Config struct {
 	Service sandbox.Service
 	Log     *slog.Logger
@@ -45,43 +45,51 @@ func New(cfg Config) http.Handler {
 	p.mux.Handle(processpbconnect.NewProcessHandler(processes{p}, options))
 	p.mux.Handle(filesystempbconnect.NewFilesystemHandler(filesystem{p}, options))
 	p.mux.HandleFunc("GET /health", health)
-	p.mux.HandleFunc("GET /metrics", p.metrics)
-	p.mux.HandleFunc("GET /envs", p.envs)
-	p.mux.HandleFunc("GET /files", p.download)
+	p.handle("GET /metrics", p.metrics)
+	p.handle("GET /envs", p.envs)
+	p.handle("GET /files", p.download)
 	p.mux.HandleFunc("POST /files", p.upload)
-	p.mux.HandleFunc("POST /files/compose", p.compose)
+	p.handle("POST /files/compose", p.compose)
 	p.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		answer.Fail(w, http.StatusNotFound, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's data plane")
 	})
 	return p
 }
 
-// ServeHTTP implements [http.Handler].
 func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
+
+// handle serves a pattern with a handler whose error is the answer.
+func (p *plane) handle(pattern string, h func(http.ResponseWriter, *http.Request) error) {
+	p.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if err := h(w, r); err != nil {
+			p.refuse(w, r, err)
+		}
+	})
+}
 
 func health(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// sandboxOf returns the id of the sandbox of a call.
-func (p *plane) sandboxOf(ctx context.Context) (string, error) {
-	visit, ok := access.VisitOf(ctx)
-	if !ok {
-		return "", fail(connect.CodeInternal, "no sandbox is named")
-	}
-	return visit.Sandbox.ID, nil
-}
-
-// place returns the sandbox of a call and the user who is named in its header.
-func (p *plane) place(ctx context.Context, h http.Header) (*place, error) {
-	visit, ok := access.VisitOf(ctx)
+// sandboxOf returns the sandbox of a call.
+func sandboxOf(ctx context.Context) (*sandbox.Sandbox, error) {
+	box, ok := access.SandboxOf(ctx)
 	if !ok {
 		return nil, fail(connect.CodeInternal, "no sandbox is named")
+	}
+	return box, nil
+}
+
+// accountOf returns the account of the user who is named in the header of a call.
+func (p *plane) accountOf(ctx context.Context, h http.Header) (*account, error) {
+	box, err := sandboxOf(ctx)
+	if err != nil {
+		return nil, err
 	}
 	user, err := userOf(h)
 	if err != nil {
 		return nil, err
 	}
-	return p.enter(ctx, visit.Sandbox, user)
+	return p.account(ctx, box, user)
 }

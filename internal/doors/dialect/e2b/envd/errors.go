@@ -1,12 +1,16 @@
 package envd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"connectrpc.com/connect"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -45,6 +49,50 @@ func failure(err error) error {
 		code = connect.CodeInternal
 	}
 	return fail(code, "%s", sandbox.MessageOf(err))
+}
+
+// errNotRunning is the error for a sandbox that has ended or is paused.
+var errNotRunning = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run")
+
+// refusal is an error with the status of its HTTP response.
+type refusal struct {
+	status  int
+	message string
+}
+
+func (r *refusal) Error() string { return r.message }
+
+func refused(status int, message string) error { return &refusal{status, message} }
+
+// restStatuses are the statuses of errors of calls; others are 500.
+var restStatuses = map[connect.Code]int{
+	connect.CodeInvalidArgument: http.StatusBadRequest,
+	connect.CodeNotFound:        http.StatusNotFound,
+	connect.CodeUnavailable:     http.StatusBadGateway,
+}
+
+// refuse answers an HTTP request with an error. For a sandbox that has ended it gives
+// the answer of the gateway.
+func (p *plane) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	switch e := err.(type) { // not errors.As: an error of the service may wrap one of the agent
+	case *refusal:
+		answer.Fail(w, e.status, e.message)
+		return
+	case *connect.Error:
+		answer.Fail(w, cmp.Or(restStatuses[e.Code()], http.StatusInternalServerError), e.Message())
+		return
+	}
+	box, _ := access.SandboxOf(r.Context())
+	switch code := sandbox.CodeOf(err); {
+	case p.gone(r.Context(), box.ID, err):
+		answer.Gone(w, access.ToE2B(box.ID), errNotRunning)
+	case sandbox.ReasonOf(err) == sandbox.ReasonDiskFull:
+		answer.Fail(w, http.StatusInsufficientStorage, "not enough disk space available: "+sandbox.MessageOf(err))
+	case code == sandbox.CodeConflict || code == sandbox.CodeTooLarge || code == sandbox.CodeCancelled:
+		answer.Fail(w, http.StatusBadRequest, sandbox.MessageOf(err))
+	default:
+		answer.Error(w, err)
+	}
 }
 
 // explain is failure for errors that may be of the sandbox as a whole: one that

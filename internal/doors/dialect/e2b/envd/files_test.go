@@ -217,7 +217,7 @@ func TestWeigh(t *testing.T) {
 		"": {false, true}, "gzip": {true, true}, "gzip;q=0": {false, true}, "GZIP;Q=0.1": {true, true}, "br": {false, true}, "*": {false, true},
 		"*;q=0": {false, false}, "*;q=0, identity": {false, true}, "identity, *;q=0": {false, true}, "gzip, identity;q=0": {true, false}, "gzip;q=nonsense": {false, true},
 	} {
-		gzipped, identity := weigh([]string{text})
+		gzipped, identity := acceptedCodings([]string{text})
 		if gzipped != want[0] || identity != want[1] {
 			t.Errorf("%q: gzip %v, identity %v", text, gzipped, identity)
 		}

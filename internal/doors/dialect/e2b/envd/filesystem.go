@@ -21,16 +21,16 @@ func (s filesystem) Stat(ctx context.Context, req *connect.Request[pb.StatReques
 	if err != nil {
 		return nil, err
 	}
-	info, err := s.cfg.Service.StatFile(ctx, at.box.ID, p)
+	entry, err := s.stat(ctx, at, p)
 	if err != nil {
-		return nil, s.explain(ctx, at.box.ID, err)
+		return nil, err
 	}
-	return connect.NewResponse(&pb.StatResponse{Entry: entryOf(info)}), nil
+	return connect.NewResponse(&pb.StatResponse{Entry: entry}), nil
 }
 
 // at finds the place of a call and resolves its path.
-func (s filesystem) at(ctx context.Context, req connect.AnyRequest, p string) (*place, string, error) {
-	at, err := s.place(ctx, req.Header())
+func (s filesystem) at(ctx context.Context, req connect.AnyRequest, p string) (*account, string, error) {
+	at, err := s.accountOf(ctx, req.Header())
 	if err != nil {
 		return nil, "", err
 	}
@@ -56,12 +56,21 @@ func (s filesystem) MakeDir(ctx context.Context, req *connect.Request[pb.MakeDir
 	return connect.NewResponse(&pb.MakeDirResponse{Entry: entryOf(info)}), nil
 }
 
-func (s filesystem) stat(ctx context.Context, at *place, p string) (*pb.EntryInfo, error) {
+func (s filesystem) stat(ctx context.Context, at *account, p string) (*pb.EntryInfo, error) {
 	info, err := s.cfg.Service.StatFile(ctx, at.box.ID, p)
 	if err != nil {
 		return nil, s.explain(ctx, at.box.ID, err)
 	}
 	return entryOf(info), nil
+}
+
+// needDir returns an error unless a path is a directory.
+func (s filesystem) needDir(ctx context.Context, at *account, p string) error {
+	there, err := s.stat(ctx, at, p)
+	if err == nil && there.GetType() != pb.FileType_FILE_TYPE_DIRECTORY {
+		return fail(connect.CodeInvalidArgument, "path is not a directory: %s", p)
+	}
+	return err
 }
 
 func (s filesystem) Move(ctx context.Context, req *connect.Request[pb.MoveRequest]) (*connect.Response[pb.MoveResponse], error) {
@@ -99,28 +108,22 @@ func (s filesystem) ListDir(ctx context.Context, req *connect.Request[pb.ListDir
 	if depth > sandbox.MaxListDepth {
 		return nil, fail(connect.CodeInvalidArgument, "a depth of %d is not supported; Cove lists at most %d levels at a time", depth, sandbox.MaxListDepth)
 	}
-	if there, err := s.stat(ctx, at, p); err != nil {
+	if err := s.needDir(ctx, at, p); err != nil {
 		return nil, err
-	} else if there.GetType() != pb.FileType_FILE_TYPE_DIRECTORY {
-		return nil, fail(connect.CodeInvalidArgument, "path is not a directory: %s", p)
 	}
 	resp := &pb.ListDirResponse{}
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		list, err := s.cfg.Service.ListFiles(ctx, at.box.ID, sandbox.ListFilesRequest{Path: p, Depth: int(depth), Page: page})
+	for info, err := range sandbox.Each(ctx, func(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.FileInfo], error) {
+		return s.cfg.Service.ListFiles(ctx, at.box.ID, sandbox.ListFilesRequest{Path: p, Depth: int(depth), Page: page})
+	}) {
 		if err != nil {
 			return nil, s.explain(ctx, at.box.ID, err)
 		}
-		for i := range list.Items {
-			resp.Entries = append(resp.Entries, entryOf(&list.Items[i]))
-		}
-		if page.Cursor = list.NextCursor; page.Cursor == "" {
-			return connect.NewResponse(resp), nil
-		}
-		if len(resp.Entries) >= maxEntries {
+		if len(resp.Entries) == maxEntries {
 			return nil, fail(connect.CodeInvalidArgument, "%s has more than %d entries; list a directory below it, or with a smaller depth", p, maxEntries)
 		}
+		resp.Entries = append(resp.Entries, entryOf(&info))
 	}
+	return connect.NewResponse(resp), nil
 }
 
 func (s filesystem) Remove(ctx context.Context, req *connect.Request[pb.RemoveRequest]) (*connect.Response[pb.RemoveResponse], error) {

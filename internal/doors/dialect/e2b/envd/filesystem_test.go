@@ -137,12 +137,12 @@ func TestPaths(t *testing.T) {
 	for p, want := range map[string]string{
 		"/a/../../etc": "/etc", "//x//y/": "/x/y", "x": "/home/user/x", "../../x": "/x", "~": "/home/user", "~/../a": "/home/a", "": "/work", ".": "/home/user", "a~": "/home/user/a~",
 	} {
-		at := &place{p: &plane{}, box: &sandbox.Sandbox{WorkDir: "/work/"}, home: "/home/user"}
+		at := &account{p: &plane{}, box: &sandbox.Sandbox{WorkDir: "/work/"}, home: "/home/user"}
 		if got, err := at.resolve(t.Context(), p); got != want || err != nil {
 			t.Errorf("%q is %q, %v", p, got, err)
 		}
 	}
-	at := &place{p: &plane{}, box: &sandbox.Sandbox{}, home: "/home/user"}
+	at := &account{p: &plane{}, box: &sandbox.Sandbox{}, home: "/home/user"}
 	for _, p := range []string{"~root", "~root/x", "a\x00b", strings.Repeat("x", sandbox.MaxPathBytes+1)} {
 		_, err := at.resolve(t.Context(), p)
 		wantCode(t, err, connect.CodeInvalidArgument)

@@ -13,20 +13,19 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// jobs are all that a sandbox knows, the oldest first.
+// jobs are all jobs of a sandbox, the oldest first.
 func (s processes) jobs(ctx context.Context, id string) iter.Seq2[sandbox.Job, error] {
-	return sandbox.Each(ctx, func(ctx context.Context, page sandbox.Page) (*sandbox.List[sandbox.Job], error) {
-		return s.cfg.Service.ListJobs(ctx, id, page)
-	})
+	return sandbox.Each(ctx, sandbox.Of(id, s.cfg.Service.ListJobs))
 }
 
 // find returns the newest job that a selector means, and its sandbox: one that
 // runs, or else one that has ended within the given time.
 func (s processes) find(ctx context.Context, sel *pb.ProcessSelector, ended time.Duration) (id string, _ *sandbox.Job, _ error) {
-	id, err := s.sandboxOf(ctx)
+	box, err := sandboxOf(ctx)
 	if err != nil {
 		return "", nil, err
 	}
+	id = box.ID
 	match, err := matcher(sel)
 	if err != nil {
 		return "", nil, err

@@ -3,7 +3,6 @@ package envd
 import (
 	"math"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
@@ -25,61 +24,38 @@ type usage struct {
 	DiskTotal   int64   `json:"disk_total"`
 }
 
-// metrics tells what the sandbox uses now.
-func (p *plane) metrics(w http.ResponseWriter, r *http.Request) {
-	visit, _ := access.VisitOf(r.Context())
-	list, err := p.cfg.Service.ListStats(r.Context(), sandbox.StatsRequest{Sandbox: visit.Sandbox.ID})
-	if err == nil && (len(list.Items) == 0 || list.Items[0].Stats == nil) {
-		err = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run")
-	}
+// metrics serves what the sandbox uses now.
+func (p *plane) metrics(w http.ResponseWriter, r *http.Request) error {
+	box, _ := access.SandboxOf(r.Context())
+	list, err := p.cfg.Service.ListStats(r.Context(), sandbox.StatsRequest{Sandbox: box.ID})
 	if err != nil {
-		p.refuse(w, r, err)
-		return
+		return err
 	}
-	cores := max(1, visit.Sandbox.Resources.VCPUs)
+	if len(list.Items) == 0 || list.Items[0].Stats == nil {
+		return errNotRunning
+	}
+	cores := max(1, box.Resources.VCPUs)
 	s := list.Items[0].Stats
 	answer.JSON(w, http.StatusOK, usage{
 		Time: time.Now().Unix(), CPUCount: cores, CPUPercent: math.Round(list.Items[0].CPUPercent/float64(cores)*100) / 100,
 		MemTotal: s.MemoryMaxBytes, MemUsed: s.MemoryBytes, MemTotalMiB: s.MemoryMaxBytes >> 20, MemUsedMiB: s.MemoryBytes >> 20,
 		DiskUsed: s.DiskBytes, DiskTotal: s.DiskMaxBytes,
 	})
+	return nil
 }
 
-// envs tells the environment that the sandbox was given. Secrets are not in it.
-func (p *plane) envs(w http.ResponseWriter, r *http.Request) {
-	visit, _ := access.VisitOf(r.Context())
+// envs serves the environment that the sandbox was given. Secrets are not in it.
+func (p *plane) envs(w http.ResponseWriter, r *http.Request) error {
+	box, _ := access.SandboxOf(r.Context())
 	env := map[string]string{}
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		list, err := p.cfg.Service.GetEnv(r.Context(), visit.Sandbox.ID, page)
+	for v, err := range sandbox.Each(r.Context(), sandbox.Of(box.ID, p.cfg.Service.GetEnv)) {
 		if err != nil {
-			p.refuse(w, r, err)
-			return
+			return err
 		}
-		for _, v := range list.Items {
-			if v.Source == "sandbox" {
-				env[v.Name] = v.Value
-			}
-		}
-		if page.Cursor = list.NextCursor; page.Cursor == "" {
-			answer.JSON(w, http.StatusOK, env)
-			return
+		if v.Source == "sandbox" {
+			env[v.Name] = v.Value
 		}
 	}
-}
-
-// refuse answers a request with an error. A sandbox that has ended is told as the
-// gateway tells of it.
-func (p *plane) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	visit, _ := access.VisitOf(r.Context())
-	switch {
-	case p.gone(r.Context(), visit.Sandbox.ID, err):
-		answer.Gone(w, access.ToE2B(visit.Sandbox.ID), sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run"))
-	case sandbox.ReasonOf(err) == sandbox.ReasonDiskFull:
-		answer.Fail(w, http.StatusInsufficientStorage, "not enough disk space available: "+sandbox.MessageOf(err))
-	case slices.Contains([]sandbox.Code{sandbox.CodeConflict, sandbox.CodeTooLarge, sandbox.CodeCancelled}, sandbox.CodeOf(err)):
-		answer.Fail(w, http.StatusBadRequest, sandbox.MessageOf(err))
-	default:
-		answer.Error(w, err)
-	}
+	answer.JSON(w, http.StatusOK, env)
+	return nil
 }

@@ -22,7 +22,7 @@ const endedTime = 30 * time.Second
 type processes struct{ *plane }
 
 func (s processes) Start(ctx context.Context, req *connect.Request[pb.StartRequest], out *connect.ServerStream[pb.StartResponse]) error {
-	at, err := s.place(ctx, req.Header())
+	at, err := s.accountOf(ctx, req.Header())
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (s processes) Start(ctx context.Context, req *connect.Request[pb.StartReque
 
 // command is the request for a job. The job ends at the call's deadline and not
 // with its client.
-func (s processes) command(ctx context.Context, at *place, req *pb.StartRequest) (*sandbox.ExecRequest, error) {
+func (s processes) command(ctx context.Context, at *account, req *pb.StartRequest) (*sandbox.ExecRequest, error) {
 	cfg := req.GetProcess()
 	if cfg.GetCmd() == "" {
 		return nil, fail(connect.CodeInvalidArgument, "the command is empty; name a program in process.cmd")
@@ -77,7 +77,7 @@ func terminalSize(pty *pb.PTY) (*sandbox.TerminalSize, error) {
 }
 
 // explainStart describes why a command could not be started.
-func (s processes) explainStart(ctx context.Context, at *place, exec *sandbox.ExecRequest, err error) error {
+func (s processes) explainStart(ctx context.Context, at *account, exec *sandbox.ExecRequest, err error) error {
 	if s.gone(ctx, at.box.ID, err) {
 		return s.explain(ctx, at.box.ID, err)
 	}
@@ -135,14 +135,14 @@ func (s processes) follow(ctx context.Context, id string, job *sandbox.Job, from
 }
 
 func (s processes) List(ctx context.Context, req *connect.Request[pb.ListRequest]) (*connect.Response[pb.ListResponse], error) {
-	id, err := s.sandboxOf(ctx)
+	box, err := sandboxOf(ctx)
 	if err != nil {
 		return nil, err
 	}
 	resp := &pb.ListResponse{}
-	for job, err := range s.jobs(ctx, id) {
+	for job, err := range s.jobs(ctx, box.ID) {
 		if err != nil {
-			return nil, s.explain(ctx, id, err)
+			return nil, s.explain(ctx, box.ID, err)
 		}
 		if job.State == sandbox.JobRunning {
 			resp.Processes = append(resp.Processes, processOf(&job))

@@ -1,6 +1,7 @@
 package envd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -30,14 +31,12 @@ const (
 	maxComposeBody = 4 << 20
 )
 
-// written is a file as an upload tells of it.
+// written describes a file in the answer to an upload.
 type written struct {
 	Path string `json:"path"`
 	Name string `json:"name"`
 	Type string `json:"type"`
 }
-
-func writtenAs(p string) written { return written{Path: p, Name: path.Base(p), Type: "file"} }
 
 // upload writes one file, or several of a form.
 func (p *plane) upload(w http.ResponseWriter, r *http.Request) {
@@ -47,8 +46,8 @@ func (p *plane) upload(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor < 2 {
 		w.Header().Set("Connection", "close") // what is left of a body would be the next request
 	}
-	files, ok := p.receive(w, r)
-	if ok {
+	files, err := p.receive(r)
+	if err == nil {
 		// A form ends before its body does. In full duplex, net/http must not meet
 		// the end of the body after the handler has returned: it would panic.
 		if limits.Drain(w, r, drainTime) == nil {
@@ -57,42 +56,39 @@ func (p *plane) upload(w http.ResponseWriter, r *http.Request) {
 		answer.JSON(w, http.StatusOK, files)
 		return
 	}
+	p.refuse(w, r, err)
 	_ = rc.Flush()
 	_ = limits.Drain(w, r, drainTime) // the client may be gone
 }
 
-// receive writes what a request brings. It answers the request if that fails.
-func (p *plane) receive(w http.ResponseWriter, r *http.Request) ([]written, bool) {
-	at, ok := p.restPlace(w, r, r.URL.Query().Get("username"))
-	if !ok {
-		return nil, false
+// receive writes the files that a request carries.
+func (p *plane) receive(r *http.Request) ([]written, error) {
+	at, err := p.restAccount(r, r.URL.Query().Get("username"))
+	if err != nil {
+		return nil, err
 	}
 	for name := range r.Header {
 		if strings.HasPrefix(name, "X-Metadata-") {
-			answer.Fail(w, http.StatusBadRequest, "metadata of files ("+name+") is not supported by Cove; leave it out")
-			return nil, false
+			return nil, refused(http.StatusBadRequest, "metadata of files ("+name+") is not supported by Cove; leave it out")
 		}
 	}
 	body, err := decoded(r)
 	if err != nil {
-		answer.Fail(w, http.StatusBadRequest, err.Error())
-		return nil, false
+		return nil, refused(http.StatusBadRequest, err.Error())
 	}
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
 	case err == nil && kind == "multipart/form-data" && params["boundary"] != "":
-		return p.receiveForm(w, r, at, multipart.NewReader(body, params["boundary"]))
+		return p.receiveForm(r, at, multipart.NewReader(body, params["boundary"]))
 	case err == nil && kind == "application/octet-stream":
 		target := r.URL.Query().Get("path")
 		if target == "" {
-			answer.Fail(w, http.StatusBadRequest, "the path is missing; name the file in the query")
-			return nil, false
+			return nil, refused(http.StatusBadRequest, "the path is missing; name the file in the query")
 		}
-		one, ok := p.write(w, r, at, target, body)
-		return []written{one}, ok
+		one, err := p.write(r.Context(), at, target, body)
+		return []written{one}, err
 	}
-	answer.Fail(w, http.StatusBadRequest, "unsupported content type: "+r.Header.Get("Content-Type"))
-	return nil, false
+	return nil, refused(http.StatusBadRequest, "unsupported content type: "+r.Header.Get("Content-Type"))
 }
 
 // decoded returns the body without its encoding.
@@ -107,13 +103,12 @@ func decoded(r *http.Request) (io.Reader, error) {
 	}
 }
 
-// gunzip decompresses. The first byte is waited for only when somebody reads.
+// gunzip decompresses. It reads the header with the first read, not before.
 type gunzip struct {
 	body io.Reader
 	z    *gzip.Reader
 }
 
-// Read implements [io.Reader].
 func (g *gunzip) Read(p []byte) (n int, err error) {
 	if g.z == nil {
 		if g.z, err = gzip.NewReader(g.body); err != nil {
@@ -134,17 +129,16 @@ func badGzip(err error) error {
 
 // receiveForm writes the files of a form: the parts named file, each under its
 // own path unless the query has one.
-func (p *plane) receiveForm(w http.ResponseWriter, r *http.Request, at *place, form *multipart.Reader) ([]written, bool) {
+func (p *plane) receiveForm(r *http.Request, at *account, form *multipart.Reader) ([]written, error) {
 	query := r.URL.Query()
 	files, seen := []written{}, map[string]bool{}
 	for range maxParts {
 		part, err := form.NextPart()
 		if errors.Is(err, io.EOF) {
-			return files, true
+			return files, nil
 		}
 		if err != nil {
-			p.refuseBody(w, r, err)
-			return nil, false
+			return nil, formError(err)
 		}
 		if part.FormName() != "file" {
 			continue
@@ -152,28 +146,24 @@ func (p *plane) receiveForm(w http.ResponseWriter, r *http.Request, at *place, f
 		target := query.Get("path")
 		if target == "" {
 			if target = fileName(part); target == "" {
-				answer.Fail(w, http.StatusBadRequest, "a file of the form has no name; give each a filename, or name one file in the query")
-				return nil, false
+				return nil, refused(http.StatusBadRequest, "a file of the form has no name; give each a filename, or name one file in the query")
 			}
 		}
 		full, err := at.resolve(r.Context(), target)
 		if err != nil {
-			p.refuseRPC(w, err)
-			return nil, false
+			return nil, err
 		}
 		if seen[full] {
-			answer.Fail(w, http.StatusBadRequest, "you cannot upload multiple files to the same path "+full+" in one upload request")
-			return nil, false
+			return nil, refused(http.StatusBadRequest, "you cannot upload multiple files to the same path "+full+" in one upload request")
 		}
 		seen[full] = true
-		one, ok := p.write(w, r, at, full, part)
-		if !ok {
-			return nil, false
+		one, err := p.write(r.Context(), at, full, part)
+		if err != nil {
+			return nil, err
 		}
 		files = append(files, one)
 	}
-	answer.Fail(w, http.StatusBadRequest, "the form has too many parts; send at most 10000 at a time")
-	return nil, false
+	return nil, refused(http.StatusBadRequest, "the form has too many parts; send at most 10000 at a time")
 }
 
 // fileName returns a part's file name with its directories.
@@ -185,34 +175,30 @@ func fileName(part *multipart.Part) string {
 	return params["filename"]
 }
 
-// refuseBody tells that the form cannot be read.
-func (p *plane) refuseBody(w http.ResponseWriter, r *http.Request, err error) {
+// formError describes why a form could not be read.
+func formError(err error) error {
 	if _, ok := errors.AsType[*sandbox.Error](err); ok || limits.IsStalled(err) {
-		p.refuse(w, r, err)
-		return
+		return err
 	}
-	answer.Fail(w, http.StatusBadRequest, "the form cannot be read: it is cut or malformed")
+	return refused(http.StatusBadRequest, "the form cannot be read: it is cut or malformed")
 }
 
 // write writes one file for the user.
-func (p *plane) write(w http.ResponseWriter, r *http.Request, at *place, target string, body io.Reader) (written, bool) {
-	full, err := at.resolve(r.Context(), target)
+func (p *plane) write(ctx context.Context, at *account, target string, body io.Reader) (written, error) {
+	full, err := at.resolve(ctx, target)
 	if err != nil {
-		p.refuseRPC(w, err)
-		return written{}, false
+		return written{}, err
 	}
-	_, err = p.cfg.Service.WriteFile(r.Context(), at.box.ID, sandbox.WriteFileRequest{Path: full, MakeParents: true, Owner: at.user}, body)
+	_, err = p.cfg.Service.WriteFile(ctx, at.box.ID, sandbox.WriteFileRequest{Path: full, MakeParents: true, Owner: at.user}, body)
 	if err == nil {
-		return writtenAs(full), true
+		return written{Path: full, Name: path.Base(full), Type: "file"}, nil
 	}
 	if sandbox.CodeOf(err) == sandbox.CodeInvalid {
-		if info, serr := p.cfg.Service.StatFile(r.Context(), at.box.ID, full); serr == nil && isDir(info) {
-			answer.Fail(w, http.StatusBadRequest, "path is a directory: "+full)
-			return written{}, false
+		if info, serr := p.cfg.Service.StatFile(ctx, at.box.ID, full); serr == nil && isDir(info) {
+			return written{}, refused(http.StatusBadRequest, "path is a directory: "+full)
 		}
 	}
-	p.refuse(w, r, err)
-	return written{}, false
+	return written{}, err
 }
 
 // composition asks for files to be put together as one, and to be deleted then.
@@ -222,7 +208,7 @@ type composition struct {
 	User        string   `json:"username"`
 }
 
-func (p *plane) compose(w http.ResponseWriter, r *http.Request) {
+func (p *plane) compose(w http.ResponseWriter, r *http.Request) error {
 	var req composition
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxComposeBody))
 	if err == nil {
@@ -233,63 +219,61 @@ func (p *plane) compose(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		answer.Fail(w, http.StatusBadRequest, "the body is not JSON of at most 4 MiB")
-		return
+		return refused(http.StatusBadRequest, "the body is not JSON of at most 4 MiB")
 	case len(req.Sources) == 0 || len(req.Sources) > maxSources || req.Destination == "":
-		answer.Fail(w, http.StatusBadRequest, "source_paths and destination are needed; name 1 to 10000 files to put together")
-		return
+		return refused(http.StatusBadRequest, "source_paths and destination are needed; name 1 to 10000 files to put together")
 	}
-	at, ok := p.restPlace(w, r, req.User)
-	if !ok {
-		return
+	at, err := p.restAccount(r, req.User)
+	if err != nil {
+		return err
 	}
 	paths := append([]string{req.Destination}, req.Sources...)
 	for i, name := range paths {
 		if paths[i], err = at.resolve(r.Context(), name); err != nil {
-			p.refuseRPC(w, err)
-			return
+			return err
 		}
 		if i > 0 && paths[i] == paths[0] {
-			answer.Fail(w, http.StatusBadRequest, "the destination is one of the sources: "+paths[0])
-			return
+			return refused(http.StatusBadRequest, "the destination is one of the sources: "+paths[0])
 		}
 	}
-	p.join(w, r, at, paths[0], paths[1:])
+	one, err := p.join(r.Context(), at, paths[0], paths[1:])
+	if err == nil {
+		answer.JSON(w, http.StatusOK, one)
+	}
+	return err
 }
 
-// join writes the contents of files one after another into one, and deletes them.
-func (p *plane) join(w http.ResponseWriter, r *http.Request, at *place, to string, from []string) {
-	all := &joined{at: at, r: r, left: from}
-	one, ok := p.write(w, r, at, to, all)
+// join concatenates files into one, and deletes them.
+func (p *plane) join(ctx context.Context, at *account, to string, from []string) (written, error) {
+	all := &joined{ctx: ctx, at: at, left: from}
+	one, err := p.write(ctx, at, to, all)
 	all.close()
-	if !ok {
-		return
+	if err != nil {
+		return one, err
 	}
 	for _, name := range from {
-		if err := p.cfg.Service.DeleteFile(r.Context(), at.box.ID, name, false); err != nil && !notFound(err) {
-			p.refuse(w, r, err)
-			return
+		if err := p.cfg.Service.DeleteFile(ctx, at.box.ID, name, false); err != nil && !notFound(err) {
+			return one, err
 		}
 	}
-	answer.JSON(w, http.StatusOK, one)
+	return one, nil
 }
 
 // joined reads files one after another, of which one is open at a time.
 type joined struct {
-	at   *place
-	r    *http.Request
+	ctx  context.Context // of the one request that this serves
+	at   *account
 	left []string
 	file *sandbox.FileReader // nil: the next is to be opened
 }
 
-// Read implements [io.Reader].
 func (j *joined) Read(b []byte) (int, error) {
 	for {
 		if j.file == nil {
 			if len(j.left) == 0 {
 				return 0, io.EOF
 			}
-			file, err := j.at.p.cfg.Service.ReadFile(j.r.Context(), j.at.box.ID, sandbox.ReadFileRequest{Path: j.left[0]})
+			file, err := j.at.p.cfg.Service.ReadFile(j.ctx, j.at.box.ID, sandbox.ReadFileRequest{Path: j.left[0]})
 			if err != nil {
 				return 0, err
 			}

@@ -44,12 +44,8 @@ func (s filesystem) newWatch(ctx context.Context, req connect.AnyRequest, ask wa
 	if err != nil {
 		return nil, err
 	}
-	there, err := s.stat(ctx, at, root)
-	if err != nil {
+	if err := s.needDir(ctx, at, root); err != nil {
 		return nil, err
-	}
-	if there.GetType() != pb.FileType_FILE_TYPE_DIRECTORY {
-		return nil, fail(connect.CodeInvalidArgument, "path is not a directory: %s", root)
 	}
 	return &watch{p: s.plane, id: at.box.ID, root: root, entries: ask.GetIncludeEntry(), deep: ask.GetRecursive()}, nil
 }

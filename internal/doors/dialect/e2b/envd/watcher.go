@@ -183,9 +183,9 @@ func (s filesystem) RemoveWatcher(ctx context.Context, req *connect.Request[pb.R
 }
 
 func (s filesystem) watcher(ctx context.Context, id string) (*watcher, error) {
-	box, err := s.sandboxOf(ctx)
+	box, err := sandboxOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.watches.of(box, id)
+	return s.watches.of(box.ID, id)
 }

@@ -76,7 +76,7 @@ func newWorld(t *testing.T, options ...connect.ClientOption) *world {
 	plane := New(Config{Service: svc, Log: slog.New(slog.DiscardHandler)})
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		// As the door does, which admits callers before.
-		ctx := access.WithVisit(sandbox.WithCaller(r.Context(), sandbox.LocalCaller()), access.Visit{Sandbox: w.box})
+		ctx := access.WithSandbox(sandbox.WithCaller(r.Context(), sandbox.LocalCaller()), w.box)
 		plane.ServeHTTP(rw, r.WithContext(ctx))
 	}))
 	t.Cleanup(srv.Close)

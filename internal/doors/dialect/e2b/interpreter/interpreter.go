@@ -53,12 +53,12 @@ func New(cfg Config) http.Handler {
 
 // ServeHTTP implements [http.Handler].
 func (s *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	visit, ok := access.VisitOf(r.Context())
-	if !ok { // asked whether it runs, who needs no token
+	sb, ok := access.SandboxOf(r.Context())
+	if !ok { // a health check, for which no token is needed
 		answer.JSON(w, http.StatusOK, "OK")
 		return
 	}
-	box := visit.Sandbox.ID
+	box := sb.ID
 	head, tail, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	id, verb, hasVerb := strings.Cut(tail, "/")
 	var err error

@@ -38,7 +38,7 @@ func open(t *testing.T) *door {
 	d := &door{t: t, box: sb.ID, svc: svc}
 	s := New(Config{Service: svc, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := access.WithVisit(sandbox.WithCaller(r.Context(), sandbox.LocalCaller()), access.Visit{Sandbox: &sandbox.Sandbox{ID: d.box}})
+		ctx := access.WithSandbox(sandbox.WithCaller(r.Context(), sandbox.LocalCaller()), &sandbox.Sandbox{ID: d.box})
 		s.ServeHTTP(w, r.WithContext(ctx))
 	}))
 	t.Cleanup(srv.Close)
