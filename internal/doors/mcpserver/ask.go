@@ -10,18 +10,18 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect"
 )
 
-// yesOrNo is the form of a question: accepted or declined as it is.
+// yesOrNo is the schema of a form without fields: the user accepts or declines.
 var yesOrNo = json.RawMessage(`{"type":"object","properties":{}}`)
 
-// asker returns what asks the client's user, or nil if the client cannot.
+// asker returns the function that asks the client's user, or nil if the client cannot.
 func asker(req *mcp.CallToolRequest, log *slog.Logger) func(ctx context.Context, key, question string) (bool, error) {
 	caps := req.ClientCapabilities()
 	if caps == nil || caps.Elicitation == nil || caps.Elicitation.Form == nil && caps.Elicitation.URL != nil {
 		return nil
 	}
 	if req.ProtocolVersion() >= statelessRevision {
-		// There a server asks with the result of a call, and the client calls
-		// again with the answer.
+		// In these revisions a server asks with the result of a call, and the client
+		// repeats the call with the answer.
 		return func(_ context.Context, key, question string) (bool, error) {
 			if answer, ok := req.Params.InputResponses[key].(*mcp.ElicitResult); ok && answer != nil {
 				return answer.Action == "accept", nil
@@ -35,7 +35,7 @@ func asker(req *mcp.CallToolRequest, log *slog.Logger) func(ctx context.Context,
 			return false, context.Cause(ctx)
 		}
 		if err != nil {
-			// As with a client that cannot ask: the work is what was called for.
+			// Proceed, as with a client that cannot ask: the user has made the call.
 			log.WarnContext(ctx, "ask the client's user", "error", err)
 			return true, nil
 		}

@@ -1,12 +1,11 @@
-// Package mcpserver carries the dialects over the Model Context Protocol, on
-// standard input and output and on Streamable HTTP, and speaks both eras of
-// the protocol: sessions up to revision 2025-11-25, and no state at all since
-// 2026-07-28. It gives every tool progress notifications and cancellation that
-// really stops the work.
+// Package mcpserver serves the dialects over the Model Context Protocol, on
+// standard input and output and on Streamable HTTP, in the revisions with
+// sessions, up to 2025-11-25, and in the stateless ones since 2026-07-28. It
+// gives every tool progress notifications and cancellation that really stops
+// the work.
 //
-// It holds a [sandbox.Service] and knows nothing of what is behind it. Who a
-// caller is, and whether Host and Origin are in order, is for the handler in
-// front of it to say.
+// It depends on [sandbox.Service] only. The handler in front of it authenticates
+// callers and checks Host and Origin.
 package mcpserver
 
 import (
@@ -39,7 +38,7 @@ type Config struct {
 	// ReadOnly leaves only tools that change nothing; no request can undo it.
 	ReadOnly bool
 
-	// HostChecked tells that the handler in front has checked the Host header.
+	// HostChecked means that the handler in front has checked the Host header.
 	// Otherwise requests over loopback must name a loopback host.
 	HostChecked bool
 	// MaxSessions bounds the sessions of all clients, and MaxSessionsPerKey
@@ -54,9 +53,9 @@ type Config struct {
 	// [DefaultMemory].
 	Memory *limits.MemoryBudgetConfig
 
-	// Env returns variables of the environment of the client that has started
-	// this server for itself alone, for dialects whose products are configured
-	// so; nil has none.
+	// Env returns environment variables of the client that has started this server
+	// for itself alone, for dialects whose products are configured by them; nil has
+	// none.
 	Env func(name string) string
 
 	// DetachAfter is how long a call waits for a command before it detaches the
@@ -72,8 +71,8 @@ type Config struct {
 	Content Content
 }
 
-// Content is what a server offers that has no dialect, such as the tools that
-// a conformance suite calls by name.
+// Content is offered in place of a dialect, such as the tools that a conformance suite
+// calls by name.
 type Content interface {
 	// Options changes the options of a server that is about to be made.
 	Options(*mcp.ServerOptions)
@@ -110,8 +109,8 @@ func (c Config) selection() dialect.Selection {
 	return dialect.Selection{Toolsets: c.Toolsets, Tools: c.Tools, ReadOnly: c.ReadOnly}
 }
 
-// maxMessage bounds one message of a client: a file of 8 MiB in base64 with
-// what is around it.
+// maxMessage bounds one message of a client: a file of 8 MiB in base64 and its
+// envelope.
 const maxMessage = 12 << 20
 
 // DefaultMemory is what messages have unless [Config.Memory] says otherwise:

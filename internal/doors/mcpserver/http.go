@@ -54,7 +54,7 @@ type Handler struct {
 	stateless http.Handler
 	plain     http.Handler // stateless, and answers with JSON only
 	memory    *limits.MemoryBudget
-	bound     *bound
+	limit     *sessionLimit
 	tasks     *tasks
 
 	mu      sync.Mutex
@@ -75,12 +75,11 @@ func NewHTTP(cfg Config) (*Handler, error) {
 	for _, d := range all.Dialects() {
 		h.dialects[d.Name()] = newSessions(true)
 	}
-	h.bound = newBound(cfg)
+	h.limit = newSessionLimit(cfg)
 	if _, err := h.server(cfg.Dialect, cfg.selection()); err != nil {
 		return nil, err
 	}
 	opts := mcp.StreamableHTTPOptions{
-		Logger:                       nil,
 		SessionTimeout:               cfg.SessionIdle,
 		DisableLocalhostProtection:   cfg.HostChecked,
 		MaxRequestBodyBytes:          maxMessage,
@@ -101,8 +100,8 @@ func serverOf(r *http.Request) *mcp.Server {
 	return s
 }
 
-// maxServers bounds the servers that are kept: there are as many selections as
-// clients think of. Others are made anew for each request or session.
+// maxServers bounds the cached servers: clients may choose any number of selections.
+// Beyond it a server is built for each request or session.
 const maxServers = 512
 
 // server returns the server of a dialect and selection.
@@ -155,10 +154,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w, answered = expectUnknown(w, body)
 		defer answered()
 	}
-	if refuseOther(w, r, body) {
+	if refuseMismatch(w, r, body) {
 		return
 	}
-	sel.Fixed = plainJSON(name) || sessionless(r, body) || withoutSessions(name)
+	plain := declares(name, dialect.PlainJSON.PlainJSON)
+	sel.Fixed = plain || sessionless(r, body) || declares(name, dialect.Sessionless.Sessionless)
 	server, err := h.server(name, sel)
 	if err != nil {
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, sandbox.MessageOf(err))
@@ -166,7 +166,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.WithContext(context.WithValue(r.Context(), serverKey{}, server))
 	switch {
-	case plainJSON(name):
+	case plain:
 		r.Header.Set("Accept", "application/json, text/event-stream")
 		h.plain.ServeHTTP(w, r)
 	case sel.Fixed:
@@ -176,7 +176,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// choice reads which dialect and tools a request chooses.
+// choice returns the dialect and the tools that a request chooses.
 func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, err error) {
 	name, sel = h.cfg.Dialect, h.cfg.selection()
 	if own := OwnDialect(r.Context()); own != "" {
@@ -215,7 +215,7 @@ func (h *Handler) choice(r *http.Request) (name string, sel dialect.Selection, e
 	return name, sel, nil
 }
 
-// readBody reads a bounded body. release must be called when it is done with.
+// readBody reads a bounded body. The caller calls release when it no longer needs it.
 func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	if r.ContentLength > maxMessage {
 		return nil, nil, &http.MaxBytesError{Limit: maxMessage}
@@ -234,24 +234,20 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 	return body, release, nil
 }
 
-// notUTF8 tells a client of a message that is not text.
+// notUTF8 is the error message for a message that is not text.
 const notUTF8 = "the message is not valid UTF-8; send binary data as base64"
 
-func isDuplicate(err error) bool {
-	_, ok := errors.AsType[*limits.DuplicateError](err)
-	return ok
-}
-
 func refuseBody(w http.ResponseWriter, err error) {
-	var tooLarge *http.MaxBytesError
+	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
+	_, duplicate := errors.AsType[*limits.DuplicateError](err)
 	switch {
-	case errors.As(err, &tooLarge):
+	case tooLarge:
 		w.Header().Set("Connection", "close")
 		refuse(w, http.StatusRequestEntityTooLarge, jsonrpc.CodeInvalidRequest,
 			fmt.Sprintf("the request is over %d MiB; write large files in parts", maxMessage>>20))
 	case errors.Is(err, limits.ErrNotUTF8):
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeParseError, notUTF8)
-	case isDuplicate(err):
+	case duplicate:
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, err.Error())
 	case limits.IsStalled(err):
 		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, limits.StalledMessage)
@@ -279,9 +275,9 @@ func refuseID(w http.ResponseWriter, id json.RawMessage, status int, code int64,
 	})
 }
 
-// sessionless reports whether a request is of the era without sessions. Its
-// header says so; a request that lacks it but carries the era's metadata goes
-// there too, to be told what is missing.
+// sessionless reports whether a request is of a revision without sessions. Its header
+// names the revision; a request without the header but with such a revision's metadata
+// counts too, so that it gets the error that names the missing header.
 func sessionless(r *http.Request, body []byte) bool {
 	if v := r.Header.Get(headerProtocol); v != "" {
 		return v >= statelessRevision
@@ -289,30 +285,21 @@ func sessionless(r *http.Request, body []byte) bool {
 	return r.Header.Get(headerSession) == "" && bytes.Contains(body, []byte(`"`+mcp.MetaKeyProtocolVersion+`"`))
 }
 
-// withoutSessions reports whether a dialect never has any.
-func withoutSessions(name string) bool {
+// declares reports whether a dialect implements the interface of a method, and the
+// method returns true.
+func declares[I any](name string, method func(I) bool) bool {
 	d, err := all.Find(name)
 	if err != nil {
 		return false
 	}
-	s, ok := d.(dialect.Sessionless)
-	return ok && s.Sessionless()
-}
-
-// plainJSON reports whether a dialect's clients get no streams.
-func plainJSON(name string) bool {
-	d, err := all.Find(name)
-	if err != nil {
-		return false
-	}
-	p, ok := d.(dialect.PlainJSON)
-	return ok && p.PlainJSON()
+	v, ok := d.(I)
+	return ok && method(v)
 }
 
 type dialectKey struct{}
 
-// WithDialect returns a context for requests whose default is that dialect, as
-// those of a port of its own.
+// WithDialect returns a context for requests whose default is that dialect, such as
+// requests to the dialect's own port.
 func WithDialect(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, dialectKey{}, name)
 }
@@ -334,10 +321,10 @@ func (h *Handler) Dialect(r *http.Request) string {
 
 func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *mcp.Server) {
 	if id := r.Header.Get(headerSession); id != "" {
-		defer h.bound.use(id)()
+		defer h.limit.use(id)()
 		if r.Method == http.MethodDelete {
 			// The library would wait for the calls that still run.
-			h.bound.cancelCalls(id, ownerOf(r.Context()))
+			h.limit.cancelCalls(id, ownerOf(r.Context()))
 		}
 		h.stateful.ServeHTTP(w, r)
 		return
@@ -346,20 +333,19 @@ func (h *Handler) serveSession(w http.ResponseWriter, r *http.Request, server *m
 		h.stateful.ServeHTTP(w, r)
 		return
 	}
-	admitted, ok := h.bound.admit(userOf(r.Context()), ownerOf(r.Context()))
+	admitted, ok := h.limit.admit(userOf(r.Context()), ownerOf(r.Context()))
 	if !ok {
 		w.Header().Set("Retry-After", "10")
 		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeInternalError, "too many sessions are in use; retry later")
 		return
 	}
-	known := sync.OnceFunc(func() { admitted(server, w.Header().Get(headerSession)) })
-	defer known()
-	h.stateful.ServeHTTP(&beforeAnswer{w, known}, r)
+	register := sync.OnceFunc(func() { admitted(server, w.Header().Get(headerSession)) })
+	defer register()
+	h.stateful.ServeHTTP(&beforeAnswer{w, register}, r)
 }
 
-// beforeAnswer calls first before anything of an answer is sent: the next request
-// of a client may come as soon as it has read what it needs, while the handler
-// still returns.
+// beforeAnswer calls first before it sends any part of an answer: a client that has
+// read what it needs may send its next request before the handler has returned.
 type beforeAnswer struct {
 	http.ResponseWriter
 	first func()
@@ -368,22 +354,20 @@ type beforeAnswer struct {
 // Unwrap is for [http.ResponseController].
 func (b *beforeAnswer) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
-// WriteHeader implements [http.ResponseWriter].
 func (b *beforeAnswer) WriteHeader(status int) {
 	b.first()
 	b.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements [http.ResponseWriter].
 func (b *beforeAnswer) Write(p []byte) (int, error) {
 	b.first()
 	return b.ResponseWriter.Write(p)
 }
 
-// Close ends all tasks and sessions and returns when what they kept is undone.
+// Close ends all tasks and sessions and returns when they have been cleaned up.
 func (h *Handler) Close() error {
 	h.tasks.close()
-	servers := h.bound.servers()
+	servers := h.limit.servers()
 	h.mu.Lock()
 	for _, s := range h.servers {
 		servers[s] = true
@@ -402,9 +386,9 @@ func (h *Handler) Close() error {
 	return nil
 }
 
-// The library hands the context of the request that began a session to all of
-// the session's requests. What belongs to one request travels as its token
-// info, which it also binds sessions to.
+// The library gives all requests of a session the context of the request that started
+// the session. What belongs to one request is passed as its token info, to which the
+// library also binds sessions.
 const (
 	extraCaller  = "caller"
 	extraContext = "context"
@@ -418,7 +402,7 @@ func userOf(ctx context.Context) string {
 	return c.Team + "\x00" + c.KeyID
 }
 
-// ownerOf names who may go on with a session: whoever began it, in the same
+// ownerOf names who may continue a session: the user who started it, in the same
 // namespace.
 func ownerOf(ctx context.Context) string {
 	return userOf(ctx) + "\x00" + namespaceOf(ctx)
@@ -435,15 +419,15 @@ func identify(next http.Handler) http.Handler {
 	}
 	withInfo := auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// In place of the real one, which no tool needs to see.
+		// A placeholder: no tool needs to see the real token.
 		r.Header.Set("Authorization", "Bearer checked")
 		r.Header.Del("X-Api-Key")
 		withInfo.ServeHTTP(w, r)
 	})
 }
 
-// join is [builder.join] for HTTP. The result of a call can only go to the
-// request that made it, so a closed stream ends the call in both eras; and so
+// join is [builder.join] for HTTP. The result of a call can only be sent to the
+// request that made it, so a closed stream cancels the call in all revisions, and so
 // does the end of its session.
 func (h *Handler) join(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc) {
 	var caller sandbox.Caller
@@ -459,7 +443,7 @@ func (h *Handler) join(ctx context.Context, req mcp.Request) (context.Context, c
 	stop := context.AfterFunc(request, cancel)
 	forget := func() {}
 	if session := req.GetSession(); session != nil && session.ID() != "" {
-		forget = h.bound.calls(session.ID(), cancel)
+		forget = h.limit.track(session.ID(), cancel)
 	}
 	return ctx, func() { forget(); stop(); cancel() }
 }

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// answerTime is how long answers may still come after the end of input. The
+	// answerTime is how long pending calls may take after the end of input. The
 	// first call may have to start the daemon.
 	answerTime = 10 * time.Second
-	// goneTime is how soon it is noticed that nobody reads them.
+	// goneTime is the interval at which drain checks that somebody still reads.
 	goneTime = 200 * time.Millisecond
 
-	// clientBuffer is what clients hold of messages that are not yet read: at
-	// 10 MiB the official TypeScript SDK (1.32, ReadBuffer) ends the
+	// clientBuffer is how many bytes of unread messages a client buffers: beyond
+	// 10 MiB the official TypeScript SDK (1.32, ReadBuffer) closes the
 	// connection. maxLine leaves room in it for notifications before an
 	// answer, and maxResult for the rest of the answer around a result.
 	clientBuffer = 10 << 20
@@ -34,10 +34,10 @@ const (
 	maxResult    = maxLine - 4<<10
 )
 
-// lines is the stream of messages on standard input and output. It refuses a
-// line that is too long or not UTF-8 with an answer of its own, so that one
-// bad message neither fills the memory nor ends the connection, and it holds
-// back the end of input until the calls before it are answered.
+// lines is the stream of messages on standard input and output. It answers a line
+// that is too long or not UTF-8 with an error itself, so that one bad message neither
+// fills the memory nor ends the connection, and it delays the end of input until the
+// calls before it are answered.
 type lines struct {
 	in *bufio.Reader
 
@@ -56,7 +56,7 @@ func newLines(in io.Reader, out io.Writer) *lines {
 	return &lines{in: bufio.NewReaderSize(in, 64<<10), out: out, closed: make(chan struct{})}
 }
 
-// Read reads from lines that are in order.
+// Read reads valid lines.
 func (l *lines) Read(p []byte) (int, error) {
 	for len(l.line) == 0 {
 		if err := l.next(); err != nil {
@@ -138,18 +138,18 @@ func longAnswer(p []byte) (id json.RawMessage, long bool) {
 	return m.ID, true
 }
 
-// Close stops the wait for answers. Standard input itself cannot be
-// interrupted; the reader is left to the end of the process.
+// Close stops the wait for answers. A read of standard input cannot be interrupted;
+// it blocks until the process ends.
 func (l *lines) Close() error {
 	l.closeOnce.Do(func() { close(l.closed) })
 	return nil
 }
 
-// count counts calls that came in and answers that went out. A message that
-// it mistakes only costs, or saves, the wait at the end.
+// count counts calls received and answers sent. A message that it misjudges only
+// lengthens or shortens the wait at the end.
 func (l *lines) count(message []byte, delta int) {
 	method, id := bytes.Contains(message, []byte(`"method"`)), bytes.Contains(message, []byte(`"id"`))
-	if method && id { // either may be deeper inside: what tools take has such names
+	if method && id { // either may be nested: arguments of tools have such names
 		var m struct {
 			ID     any    `json:"id"`
 			Method string `json:"method"`
@@ -170,8 +170,8 @@ func (l *lines) count(message []byte, delta int) {
 	}
 }
 
-// drain waits, for a while, until all calls are answered or nobody is there to
-// read the answers.
+// drain waits at most answerTime until all calls are answered or the reader of the
+// answers is gone.
 func (l *lines) drain() {
 	l.mu.Lock()
 	if l.pending <= 0 {
@@ -198,7 +198,7 @@ func (l *lines) drain() {
 	}
 }
 
-// hungUp reports whether nobody has the other end of a pipe or socket any more.
+// hungUp reports whether the other end of a pipe or socket is closed.
 func hungUp(w io.Writer) bool {
 	conn, ok := w.(syscall.Conn)
 	if !ok {
@@ -220,7 +220,7 @@ func hungUp(w io.Writer) bool {
 func (l *lines) refuse(id []byte, code int64, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// An error of writing is met again by the next message.
+	// A write error will recur with the next message.
 	_, _ = fmt.Fprintf(l.out, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`+"\n", id, code, message)
 }
 

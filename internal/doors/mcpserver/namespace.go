@@ -10,9 +10,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// inNamespace has the caller of a request work in the namespace that the request
-// names, or else in that of the dialect's clients. A caller that is in one stays
-// there.
+// inNamespace sets the namespace of a request's caller: the one that the request names,
+// or else the default of the dialect. A caller that has a namespace keeps it.
 func inNamespace(r *http.Request, name string) (*http.Request, error) {
 	caller, ok := sandbox.CallerOf(r.Context())
 	if !ok || caller.Namespace != "" {

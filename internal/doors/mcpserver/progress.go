@@ -10,7 +10,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect"
 )
 
-// Progress is told after a second, and then at this interval.
+// Progress is sent after firstProgress, and then at intervals of nextProgress.
 const (
 	firstProgress = time.Second
 	nextProgress  = 2 * time.Second
@@ -19,11 +19,10 @@ const (
 // outputLevel is the level of log messages with output.
 const outputLevel = "info"
 
-// progress tells the client of one call, if it asked for that, how long the
-// call takes and what is going on. Its value is the seconds since the start,
-// or percent with a total where the work knows how much of it is done; it
-// always increases, as the protocol wants. Output goes as log messages, to clients that have
-// set a level.
+// progress sends the client of one call, if it asked for that, progress notifications.
+// Their value is the seconds since the start, or a percentage with a total if the work
+// reports a fraction; it always increases, as the protocol requires. Output is sent as
+// log messages, to clients that have set a level.
 type progress struct {
 	ctx     context.Context // of the call
 	session *mcp.ServerSession
@@ -36,7 +35,7 @@ type progress struct {
 
 	mu      sync.Mutex
 	message string  // guarded by mu
-	percent float64 // percent that are done, 0 if that is not known; guarded by mu
+	percent float64 // done, 0 if unknown; guarded by mu
 
 	sending sync.Mutex
 	last    float64 // what was sent last; guarded by sending
@@ -60,7 +59,7 @@ func (p *progress) status(message string) {
 	p.message = message
 }
 
-// fraction notes how much of the work is done.
+// fraction sets how much of the work is done.
 func (p *progress) fraction(done float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,9 +83,9 @@ func (p *progress) tell(message string) {
 	}
 }
 
-// output sends a piece of output at once, as the library knows whether the
-// client wants it: the level is set for a session up to revision 2025-11-25,
-// and with each request since.
+// output sends a piece of output at once. The library knows whether the client wants
+// it: clients set the level for a session up to revision 2025-11-25, and with each
+// request since.
 func (p *progress) output(o dialect.Output) {
 	p.sending.Lock()
 	defer p.sending.Unlock()
@@ -95,7 +94,7 @@ func (p *progress) output(o dialect.Output) {
 	}
 	//lint:ignore SA1019 the newest revision retires log messages; clients have them for a year yet
 	params := &mcp.LoggingMessageParams{Level: outputLevel, Logger: p.tool, Data: o}
-	if p.token != nil { // the only thing of a call that the client can know it by
+	if p.token != nil { // by which the client can match the message to its call
 		params.Meta = mcp.Meta{"progressToken": p.token}
 	}
 	_ = p.task.notify(func() error { // an error means that the client is gone
@@ -118,7 +117,7 @@ func (p *progress) send(message string) error {
 	}
 	p.last = max(value, p.last+1e-6)
 	if p.last > total {
-		total = 0 // nobody can show more than all
+		total = 0 // progress beyond the total cannot be displayed
 	}
 	return p.task.notify(func() error {
 		return p.session.NotifyProgress(p.ctx, &mcp.ProgressNotificationParams{

@@ -23,9 +23,8 @@ func (b *builder) resourceHandler(t dialect.ResourceTemplate) mcp.ResourceHandle
 	}
 }
 
-// listResources is a middleware that lists a dialect's resources, which are others
-// at each request and for each caller: the library has a list of its own for each
-// server.
+// listResources is a middleware that lists a dialect's resources, which differ for each
+// request and caller: the library has only one list for each server.
 func (b *builder) listResources(next mcp.MethodHandler) mcp.MethodHandler {
 	lister, ok := b.dialect.(dialect.Lister)
 	if !ok || b.cfg.Content != nil {
@@ -55,7 +54,7 @@ func (b *builder) listResources(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// completion returns what completes arguments, or nil.
+// completion returns the handler that completes arguments, or nil.
 func (b *builder) completion() func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 	completer, ok := b.dialect.(dialect.Completer)
 	if !ok {
@@ -70,8 +69,8 @@ func (b *builder) completion() func(context.Context, *mcp.CompleteRequest) (*mcp
 	}
 }
 
-// rpcError is an error of the service's for a request that has no result to tell
-// it in. It returns nil for nil, and an error of the protocol as it is.
+// rpcError converts an error of the service for a request whose result cannot carry
+// it. It returns nil and errors of the protocol unchanged.
 func (b *builder) rpcError(ctx context.Context, err error) error {
 	if _, ok := errors.AsType[*jsonrpc.Error](err); ok || err == nil {
 		return err

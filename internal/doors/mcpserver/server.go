@@ -28,7 +28,7 @@ type builder struct {
 	sessions *sessions
 	tasks    *tasks
 	// join derives the context of a request's work: it carries the caller and
-	// ends when nobody waits for the result any more.
+	// ends when nobody waits for the result.
 	join func(ctx context.Context, req mcp.Request) (context.Context, context.CancelFunc)
 	// maxResult bounds a tool's result as JSON, in bytes; 0 is no bound.
 	maxResult int
@@ -77,8 +77,8 @@ func (b *builder) hasTasks() bool {
 	return ok && t.HasTasks()
 }
 
-// capabilities promises no change of any list but that of tools, where sessions
-// turn on further toolsets.
+// capabilities announces no changes of lists, except of the list of tools where
+// sessions can turn on further toolsets.
 func (b *builder) capabilities(o *offer) *mcp.ServerCapabilities {
 	c := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: o.dynamic}}
 	if _, ok := b.dialect.(dialect.Resourcer); ok {
@@ -113,7 +113,7 @@ func (b *builder) register(s *mcp.Server, o *offer) {
 	}
 }
 
-// guarded handles a request and keeps a panic to it.
+// guarded handles a request and converts a panic to an error.
 func (b *builder) guarded(ctx context.Context, handle mcp.MethodHandler, method string, req mcp.Request) (res mcp.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -124,9 +124,8 @@ func (b *builder) guarded(ctx context.Context, handle mcp.MethodHandler, method 
 	return handle(ctx, method, req)
 }
 
-// middleware wraps every request: it sets the caller, lets the work end with
-// its client, keeps a panic to the request, and the tools to those that the
-// session is offered, in their order.
+// middleware wraps every request: it sets the caller, cancels the work when the client
+// is gone, recovers panics, and filters and sorts the list of tools for the session.
 func (b *builder) middleware(o *offer) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		handle := func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -148,8 +147,8 @@ func (b *builder) middleware(o *offer) mcp.Middleware {
 	}
 }
 
-// unknown is the error for a tool or prompt that is not there: a dialect's own,
-// or how a tool that is off is turned on.
+// unknown is the error for a tool or prompt that is not offered: the dialect's own
+// error, or one that says how to turn on the tool.
 func (b *builder) unknown(o *offer, req mcp.Request) error {
 	if b.cfg.Content != nil {
 		return nil
@@ -195,8 +194,8 @@ func (b *builder) handler(s *mcp.Server, o *offer, t dialect.Tool) mcp.ToolHandl
 			MaxResult: b.maxResult,
 		}
 		if o.dynamic {
-			c.Toolsets = &toolsetSwitch{offer: o, session: session, tell: func() {
-				s.AddTool(t.Def, b.handler(s, o, t)) // the same one: the library takes it for a change
+			c.Toolsets = &toolsetSwitch{offer: o, session: session, announce: func() {
+				s.AddTool(t.Def, b.handler(s, o, t)) // the same tool: the library announces a change of the list
 			}}
 		}
 		res, err := dialect.Invoke(ctx, b.dialect, t, c)
@@ -223,7 +222,7 @@ func header(req mcp.Request) http.Header {
 	return nil
 }
 
-// adapt leaves out what the client's revision does not know.
+// adapt removes content that the client's revision of the protocol does not have.
 func adapt(res *mcp.CallToolResult, protocol string) *mcp.CallToolResult {
 	if protocol == "" || protocol >= linkRevision {
 		return res
@@ -235,8 +234,8 @@ func adapt(res *mcp.CallToolResult, protocol string) *mcp.CallToolResult {
 	return res
 }
 
-// quiet demotes records of the protocol library to debug: what a client does
-// wrong is no event of ours.
+// quiet demotes records of the protocol library to debug: mistakes of clients do not
+// concern the operator.
 type quiet struct{ next slog.Handler }
 
 func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {

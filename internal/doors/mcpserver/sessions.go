@@ -13,9 +13,10 @@ import (
 // endTimeout bounds what a dialect does when a session ends.
 const endTimeout = 30 * time.Second
 
-// sessions keeps what dialects keep in MCP sessions, and ends it with them.
+// sessions maps MCP sessions to the dialects' state in them, and ends the state with
+// its session.
 type sessions struct {
-	// stateless tells that a session without an id lives for one request.
+	// stateless means that a session without an id lasts for one request.
 	stateless bool
 	wg        sync.WaitGroup
 
@@ -27,7 +28,7 @@ func newSessions(stateless bool) *sessions {
 	return &sessions{stateless: stateless, all: make(map[*mcp.ServerSession]*dialect.Session)}
 }
 
-// of returns what is kept in a session, or nil where it could not be found
+// of returns the state of a session, or nil where a later request could not find it
 // again. ctx carries the caller on whose behalf it will be ended.
 func (s *sessions) of(ctx context.Context, ss *mcp.ServerSession) *dialect.Session {
 	if s.stateless && ss.ID() == "" {
@@ -53,7 +54,7 @@ func (s *sessions) of(ctx context.Context, ss *mcp.ServerSession) *dialect.Sessi
 	return d
 }
 
-// known returns what is kept in a session, or nil if that is nothing yet.
+// known returns the state of a session, or nil if it has none yet.
 func (s *sessions) known(ss *mcp.ServerSession) *dialect.Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()

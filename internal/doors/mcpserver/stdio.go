@@ -13,8 +13,8 @@ import (
 )
 
 // RunStdio serves one client on in and out, one JSON message a line, until in
-// ends or ctx is cancelled; either is not an error. Calls that still run are
-// then cancelled, after some time for answers that are due when in has ended.
+// ends or ctx is cancelled; neither is an error. Running calls are then cancelled,
+// when in has ended after some time for their answers.
 // The caller is the one that ctx carries, or else [sandbox.LocalCaller].
 //
 // Nothing but messages is written to out.

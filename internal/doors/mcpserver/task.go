@@ -24,26 +24,26 @@ const (
 	taskFailed        taskStatus = "failed"
 )
 
-// outcome is what a tool call has come to.
+// outcome is the result of a tool call.
 type outcome struct {
 	res mcp.Result
 	err error
 }
 
-// task is a tool call of a client that takes tasks. Its request waits for it at
-// first; once that has handed it over, the client asks for it.
+// task is a tool call of a client that supports tasks. At first the request waits for
+// it; once it is handed over, the client polls it.
 type task struct {
 	id        string
 	owner     string
-	namespace string // that it was begun in
+	namespace string // in which it was started
 	created   time.Time
 	cancel    context.CancelFunc
-	// settled is closed when the call has come to an end that its request can
-	// answer with, before it was handed over.
+	// settled is closed when the call has ended before it was handed over, so that
+	// its request can return the outcome.
 	settled chan struct{}
-	// told is held while a notification of the call goes out: none may follow
-	// the answer that hands it over.
-	told sync.Mutex
+	// notifying is held while a notification of the call is sent: none may follow
+	// the answer that hands the call over.
+	notifying sync.Mutex
 
 	mu         sync.Mutex
 	handedOver bool                // guarded by mu
@@ -54,14 +54,14 @@ type task struct {
 	cancelling bool                // guarded by mu
 	result     json.RawMessage     // of a completed task; guarded by mu
 	failure    *jsonrpc.Error      // of a failed task; guarded by mu
-	questions  map[string]question // what the client is asked; guarded by mu
+	questions  map[string]question // unanswered, by id; guarded by mu
 	answers    mcp.InputResponseMap
 	answered   chan struct{} // closed when all questions are
-	fetched    bool          // the client has seen the end, or has cancelled the task; guarded by mu
+	fetched    bool          // the client has read the result, or has cancelled the task; guarded by mu
 }
 
-// question is a request for input under the key that the tool gave it. Keys of
-// a task are never used twice, those of a tool are in each round.
+// question is a request for input with the key that the tool gave it. Ids of a task's
+// questions are never reused; a tool uses the same keys in each round.
 type question struct {
 	key     string
 	request mcp.InputRequest
@@ -75,7 +75,7 @@ func newTask(owner string, cancel context.CancelFunc) *task {
 	}
 }
 
-// settle ends a call that was not handed over and reports whether it was not.
+// settle ends a call that was not handed over. It reports false for one that was.
 func (t *task) settle(o outcome) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,10 +87,10 @@ func (t *task) settle(o outcome) bool {
 	return true
 }
 
-// handOver makes the call one that its client asks for, unless it has settled.
+// handOver makes the call one that its client polls, unless it has settled.
 func (t *task) handOver() bool {
-	t.told.Lock()
-	defer t.told.Unlock()
+	t.notifying.Lock()
+	defer t.notifying.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	select {
@@ -107,8 +107,8 @@ func (t *task) notify(send func() error) error {
 	if t == nil {
 		return send()
 	}
-	t.told.Lock()
-	defer t.told.Unlock()
+	t.notifying.Lock()
+	defer t.notifying.Unlock()
 	t.mu.Lock()
 	over := t.handedOver
 	t.mu.Unlock()
@@ -120,7 +120,7 @@ func (t *task) notify(send func() error) error {
 
 var errHandedOver = errors.New("the request has been answered with a task")
 
-// describe notes what is going on.
+// describe sets the status message.
 func (t *task) describe(message string) {
 	if t == nil {
 		return
@@ -150,7 +150,7 @@ func (t *task) finish(o outcome) {
 	}
 }
 
-// wireError is an error as the protocol tells it.
+// wireError converts an error to one of the protocol.
 func wireError(err error) *jsonrpc.Error {
 	if wire, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return wire
@@ -158,8 +158,8 @@ func wireError(err error) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 }
 
-// ask parks a task that was handed over until its client has answered
-// everything.
+// ask suspends a task that was handed over until its client has answered all
+// questions.
 func (t *task) ask(ctx context.Context, requests mcp.InputRequestMap) (mcp.InputResponseMap, error) {
 	t.mu.Lock()
 	t.questions, t.answers, t.answered = make(map[string]question), make(mcp.InputResponseMap), make(chan struct{})
@@ -183,8 +183,8 @@ func (t *task) ask(ctx context.Context, requests mcp.InputRequestMap) (mcp.Input
 	return t.answers, nil
 }
 
-// answer takes answers to what the task asks; others are ignored, as the
-// extension wants.
+// answer accepts answers to open questions; others are ignored, as the extension
+// requires.
 func (t *task) answer(given map[string]json.RawMessage) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -214,7 +214,7 @@ func (t *task) answer(given map[string]json.RawMessage) error {
 	return nil
 }
 
-// stop asks the work to end. What it comes to is told when it has.
+// stop cancels the work. The task ends when the work has.
 func (t *task) stop() {
 	t.mu.Lock()
 	if !t.ended() {
@@ -258,7 +258,7 @@ func (t *task) viewLocked(resultType string) *taskResult {
 		ResultType: resultType, TaskID: t.id, Status: t.status, StatusMessage: t.message,
 		CreatedAt: t.created.UTC(), LastUpdatedAt: t.updated.UTC(), PollIntervalMS: taskPoll.Milliseconds(),
 	}
-	if t.ended() { // one that runs is kept for as long as it does
+	if t.ended() { // a running task has no time limit
 		ttl := t.updated.Add(taskKept).Sub(t.created).Milliseconds()
 		r.TTLMS = &ttl
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // The tasks extension of the protocol, revision 2026-07-28: a call that takes
-// long is answered with a task, for which the client asks. See
+// long is answered with a task, which the client polls. See
 // https://modelcontextprotocol.github.io/ext-tasks/specification/2026-07-28/tasks.html
 const (
 	tasksExtension = "io.modelcontextprotocol/tasks"
@@ -33,15 +33,15 @@ const (
 	// taskAfter is how long a request waits for its call before it is answered
 	// with a task.
 	taskAfter = 5 * time.Second
-	// taskPoll is how often clients are told to ask.
+	// taskPoll is the polling interval that clients are asked to use.
 	taskPoll = time.Second
-	// taskKept is how long the end of a task can be asked for.
+	// taskKept is how long the result of a task is retained.
 	taskKept = time.Hour
-	// maxTasks bounds the tasks of one caller, with those that have ended;
-	// calls beyond wait as they do for clients without tasks.
+	// maxTasks bounds the tasks of one caller, ended ones included; further calls
+	// block as they do for clients without tasks.
 	maxTasks = 32
-	// maxTaskBytes bounds the results that are kept for one caller, in bytes as
-	// JSON: beyond it those that ended first go.
+	// maxTaskBytes bounds the results that are retained for one caller, in bytes of
+	// JSON: beyond it, the tasks that ended first are removed.
 	maxTaskBytes = 32 << 20
 )
 
@@ -59,8 +59,8 @@ func newTasks() *tasks {
 	return &tasks{maxBytes: maxTaskBytes, all: make(map[string]map[string]*task)}
 }
 
-// begin runs a call that may become a task, or returns nil if its caller has as
-// many as they may.
+// begin runs a call that may become a task, or returns nil if its caller has the most
+// tasks already.
 func (s *tasks) begin(ctx context.Context, owner string, run func(context.Context, *task)) *task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +82,8 @@ func (s *tasks) begin(ctx context.Context, owner string, run func(context.Contex
 	return t
 }
 
-// makeRoom forgets what ended too long ago, and then, if need be, what a client
-// has seen the end of. The caller holds mu.
+// makeRoom removes tasks that ended too long ago and then, if necessary, tasks whose
+// result the client has read. The caller holds mu.
 func (s *tasks) makeRoom(owner string) bool {
 	var seen []*task
 	for id, t := range s.all[owner] {
@@ -104,26 +104,26 @@ func (s *tasks) makeRoom(owner string) bool {
 	return len(s.all[owner]) < maxTasks
 }
 
-// trim keeps the results of a caller within their bound, but for the last.
+// trim removes a caller's oldest results beyond maxBytes, but never the newest.
 func (s *tasks) trim(owner string) {
-	type kept struct {
+	type result struct {
 		id    string
 		bytes int
 		at    time.Time
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var ended []kept
+	var ended []result
 	total := 0
 	for id, t := range s.all[owner] {
 		t.mu.Lock()
 		if t.ended() {
-			ended = append(ended, kept{id, len(t.result), t.updated})
+			ended = append(ended, result{id, len(t.result), t.updated})
 			total += len(t.result)
 		}
 		t.mu.Unlock()
 	}
-	slices.SortFunc(ended, func(a, b kept) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id)) })
+	slices.SortFunc(ended, func(a, b result) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id)) })
 	for i := 0; total > s.maxBytes && i < len(ended)-1; i++ {
 		total -= ended[i].bytes
 		delete(s.all[owner], ended[i].id)
@@ -140,8 +140,8 @@ func (s *tasks) forget(t *task) {
 	}
 }
 
-// find returns a task of a caller in a namespace. Those of others are as unknown as
-// those that never were.
+// find returns a task of a caller in a namespace. A task of somebody else is
+// indistinguishable from one that does not exist.
 func (s *tasks) find(owner, namespace, id string) (*task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,8 +177,8 @@ func taskOf(ctx context.Context) *task {
 	return t
 }
 
-// takesTasks reports whether the client of a request can be answered with a
-// task. It says so with each request.
+// takesTasks reports whether the client of a request supports tasks, which it declares
+// with each request.
 func takesTasks(req mcp.Request) bool {
 	r, ok := req.(interface {
 		ClientCapabilities() *mcp.ClientCapabilities
@@ -218,8 +218,8 @@ func (b *builder) withTasks(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// await waits for a call as long as a request may, and hands it over then. A
-// request that is given up takes the call along.
+// await waits for a call for as long as a request may take, and then hands it over. If
+// the request is cancelled, so is the call.
 func (b *builder) await(ctx context.Context, t *task) (mcp.Result, error) {
 	timer := time.NewTimer(b.cfg.TaskAfter)
 	defer timer.Stop()
@@ -237,9 +237,8 @@ func (b *builder) await(ctx context.Context, t *task) (mcp.Result, error) {
 	return t.outcome.res, t.outcome.err
 }
 
-// work makes the call, and makes it again with what the client answers where
-// the tool asks for input. Before the call is handed over, it is its request
-// that asks.
+// work makes the call, and repeats it with the client's answers when the tool asks for
+// input. Before the call is handed over, its request asks the client.
 func (b *builder) work(ctx context.Context, t *task, next mcp.MethodHandler, method string, req *mcp.CallToolRequest) {
 	for {
 		res, err := b.guarded(ctx, next, method, req)
@@ -264,8 +263,7 @@ func (b *builder) work(ctx context.Context, t *task, next mcp.MethodHandler, met
 	}
 }
 
-// MissingTasks is the error of a method or a tool that is for clients which can
-// be answered with a task.
+// MissingTasks is the error of a method or tool that requires a client with tasks.
 func MissingTasks(what string) error {
 	required := &mcp.ClientCapabilities{}
 	required.AddExtension(tasksExtension, nil)
@@ -284,17 +282,17 @@ type taskParams struct {
 type updateTaskParams struct {
 	mcp.ParamsBase
 	TaskID string `json:"taskId"`
-	// InputResponses are read when it is known what was asked.
+	// InputResponses are decoded when the questions are known.
 	InputResponses map[string]json.RawMessage `json:"inputResponses"`
 }
 
-// acknowledged is an answer that says no more than that the request is known.
+// acknowledged is an answer without content.
 type acknowledged struct {
 	mcp.ResultBase
 	ResultType string `json:"resultType"`
 }
 
-// taskMethods adds the methods by which clients ask for their tasks.
+// taskMethods adds the methods by which clients poll, answer and cancel tasks.
 func (b *builder) taskMethods(s *mcp.Server) error {
 	get := func(ctx context.Context, _ *mcp.ServerSession, p *taskParams) (*taskResult, error) {
 		t, err := b.tasks.find(userOf(ctx), namespaceOf(ctx), p.TaskID)
@@ -328,9 +326,9 @@ func (b *builder) taskMethods(s *mcp.Server) error {
 	)
 }
 
-// refuseOther answers a request about a task whose header names another, and
-// reports whether it did: what is between client and server goes by the header.
-func refuseOther(w http.ResponseWriter, r *http.Request, body []byte) bool {
+// refuseMismatch refuses a request whose header names another task than its body, and
+// reports whether it did: proxies route by the header.
+func refuseMismatch(w http.ResponseWriter, r *http.Request, body []byte) bool {
 	name := r.Header.Get(headerName)
 	if name == "" || !bytes.Contains(body, []byte(`"tasks/`)) {
 		return false

@@ -15,14 +15,13 @@ import (
 
 const methodToolsChanged = "notifications/tools/list_changed"
 
-// offer is which tools a server has, and which of them a session is offered:
-// those of the selection with which the server was made, until the session turns
-// on more.
+// offer knows which tools a server has, and which of them a session is offered: those
+// of the server's selection, until the session turns on more.
 type offer struct {
 	dialect   dialect.Dialect
 	selection dialect.Selection // normalized
 	first     []dialect.Tool    // those of the selection
-	all       []dialect.Tool    // those that a session can come to have
+	all       []dialect.Tool    // those that a session can turn on, too
 	order     map[string]int    // of all
 	dynamic   bool              // a session can turn on more
 }
@@ -53,11 +52,11 @@ func newOffer(d dialect.Dialect, sel dialect.Selection) (*offer, error) {
 // choiceKey is the key of a [choice] in its [dialect.Session].
 type choiceKey struct{}
 
-// choice is what a session has turned on.
+// choice is the selection of a session.
 type choice struct {
 	mu        sync.Mutex
 	selection dialect.Selection // guarded by mu
-	changed   bool              // the client is to be told of a change; guarded by mu
+	changed   bool              // a change is to be announced; guarded by mu
 }
 
 // choiceOf returns the choice of a session.
@@ -71,7 +70,7 @@ func (o *offer) choiceOf(session *dialect.Session) (*choice, error) {
 	return v.(*choice), nil
 }
 
-// of returns the selection of a session, which is nil if nothing is kept in it.
+// of returns the selection of a session, which is nil if it has no state.
 func (o *offer) of(session *dialect.Session) dialect.Selection {
 	if !o.dynamic || session == nil {
 		return o.selection
@@ -98,7 +97,8 @@ func (o *offer) tools(session *dialect.Session) []dialect.Tool {
 	return tools
 }
 
-// arrange leaves in a list what the session is offered, in the dialect's order.
+// arrange reduces a list to the tools that the session is offered, in the dialect's
+// order.
 func (o *offer) arrange(session *dialect.Session, list *mcp.ListToolsResult) {
 	offered := make(map[string]bool)
 	for _, t := range o.tools(session) {
@@ -120,8 +120,8 @@ func (o *offer) refusal(session *dialect.Session, name string) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: message}
 }
 
-// onlyChanged keeps news of a changed list, which the library sends to all
-// sessions of a server, to those whose list has changed.
+// onlyChanged drops announcements of a changed list, which the library sends to all
+// sessions of a server, for sessions whose list has not changed.
 func (o *offer) onlyChanged(kept *sessions) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -151,15 +151,13 @@ func (o *offer) onlyChanged(kept *sessions) mcp.Middleware {
 
 // toolsetSwitch is [dialect.ToolsetSwitch] of one session.
 type toolsetSwitch struct {
-	offer   *offer
-	session func() *dialect.Session
-	tell    func() // sends news of a changed list through [offer.onlyChanged]
+	offer    *offer
+	session  func() *dialect.Session
+	announce func() // announces a changed list through [offer.onlyChanged]
 }
 
-// On implements [dialect.ToolsetSwitch].
 func (s *toolsetSwitch) On() []string { return s.offer.of(s.session()).Toolsets }
 
-// Tools implements [dialect.ToolsetSwitch].
 func (s *toolsetSwitch) Tools(toolset string) []string {
 	var names []string
 	for _, t := range s.offer.all {
@@ -170,7 +168,6 @@ func (s *toolsetSwitch) Tools(toolset string) []string {
 	return names
 }
 
-// Enable implements [dialect.ToolsetSwitch].
 func (s *toolsetSwitch) Enable(toolsets []string) ([]string, error) {
 	c, err := s.offer.choiceOf(s.session())
 	if err != nil {
@@ -200,7 +197,7 @@ func (s *toolsetSwitch) Enable(toolsets []string) ([]string, error) {
 	}
 	if len(names) > 0 {
 		c.changed = true
-		s.tell()
+		s.announce()
 	}
 	return names, nil
 }

@@ -10,11 +10,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// unknownMethod gives a request for a method that the server does not have the
-// answer of JSON-RPC. The SDK answers it, in revisions before 2026-07-28, with
-// HTTP 400 and a line of text, which clients take for a broken transport: they
-// close the session instead of going on without the method. Which methods there
-// are is the SDK's to say.
+// unknownMethod answers a request for a method that the server does not have with the
+// error of JSON-RPC. In revisions before 2026-07-28 the SDK answers with HTTP 400 and a
+// line of text, which clients take for a broken transport: they close the session
+// instead of doing without the method. Only the SDK knows which methods there are.
 type unknownMethod struct {
 	http.ResponseWriter
 	id     json.RawMessage // absent: a notification
@@ -24,12 +23,11 @@ type unknownMethod struct {
 	text   bytes.Buffer
 }
 
-// maxRefusal bounds what is read of the SDK's own answer; the name of the method
-// is in it.
+// maxRefusal bounds the buffered answer of the SDK, which contains the method's name.
 const maxRefusal = 64 << 10
 
-// expectUnknown returns a writer for the answer to a body, and what is to be
-// called when the answer is complete.
+// expectUnknown returns a writer for the answer to a body, and a function to call when
+// the answer is complete.
 func expectUnknown(w http.ResponseWriter, body []byte) (http.ResponseWriter, func()) {
 	var msg struct {
 		ID     json.RawMessage `json:"id"`
@@ -56,7 +54,6 @@ func (u *unknownMethod) WriteHeader(status int) {
 	}
 }
 
-// Write implements [http.ResponseWriter].
 func (u *unknownMethod) Write(p []byte) (int, error) {
 	if !u.caught {
 		return u.ResponseWriter.Write(p)
@@ -65,8 +62,8 @@ func (u *unknownMethod) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// answer writes what was held back: in JSON-RPC if the method is unknown, as it
-// is otherwise.
+// answer writes the buffered answer: as an error of JSON-RPC if the method is unknown,
+// and unchanged otherwise.
 func (u *unknownMethod) answer() {
 	if !u.caught {
 		return

@@ -88,9 +88,9 @@ func TestSessionIsKnownBeforeAnswer(t *testing.T) {
 	w := &watched{ResponseRecorder: httptest.NewRecorder()}
 	wrote := false
 	w.write = func() {
-		h.bound.mu.Lock()
-		defer h.bound.mu.Unlock()
-		if id := w.Header().Get(headerSession); h.bound.sessions[id] == nil || h.bound.starting != 0 {
+		h.limit.mu.Lock()
+		defer h.limit.mu.Unlock()
+		if id := w.Header().Get(headerSession); h.limit.sessions[id] == nil || h.limit.starting != 0 {
 			t.Errorf("session %q is not counted as its answer is written", id)
 		}
 		wrote = true

@@ -2,14 +2,15 @@ package mcpserver
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// bound keeps the number of sessions in bounds.
-type bound struct {
+// sessionLimit bounds the number of sessions.
+type sessionLimit struct {
 	max, maxPerUser int
 
 	mu       sync.Mutex
@@ -17,10 +18,10 @@ type bound struct {
 	sessions map[string]*tracked // by id; guarded by mu
 }
 
-// tracked is a session in use.
+// tracked is a session that counts.
 type tracked struct {
 	user string
-	// owner may go on with it: the user, in one namespace.
+	// owner may continue it: the user, in one namespace.
 	owner  string
 	server *mcp.Server
 	active int
@@ -29,12 +30,12 @@ type tracked struct {
 	running map[*context.CancelFunc]struct{}
 }
 
-func newBound(cfg Config) *bound {
-	return &bound{max: cfg.MaxSessions, maxPerUser: cfg.MaxSessionsPerKey, sessions: make(map[string]*tracked)}
+func newSessionLimit(cfg Config) *sessionLimit {
+	return &sessionLimit{max: cfg.MaxSessions, maxPerUser: cfg.MaxSessionsPerKey, sessions: make(map[string]*tracked)}
 }
 
 // use marks a session as in use until the returned function is called.
-func (b *bound) use(id string) func() {
+func (b *sessionLimit) use(id string) func() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.sessions[id]
@@ -50,9 +51,8 @@ func (b *bound) use(id string) func() {
 	}
 }
 
-// calls takes note of a call of a session until the returned function is
-// called.
-func (b *bound) calls(id string, cancel context.CancelFunc) (forget func()) {
+// track records a running call of a session until the returned function is called.
+func (b *sessionLimit) track(id string, cancel context.CancelFunc) (forget func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.sessions[id]
@@ -68,7 +68,7 @@ func (b *bound) calls(id string, cancel context.CancelFunc) (forget func()) {
 }
 
 // cancelCalls cancels the calls of a session, if it is the owner's.
-func (b *bound) cancelCalls(id, owner string) {
+func (b *sessionLimit) cancelCalls(id, owner string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.sessions[id]
@@ -80,10 +80,10 @@ func (b *bound) cancelCalls(id, owner string) {
 	}
 }
 
-// admit makes room for a session of a user, by ending the one that was idle
-// longest if need be. It reports false when all are in use. The returned
-// function takes the id of the session that was begun, or "".
-func (b *bound) admit(user, owner string) (begun func(server *mcp.Server, id string), ok bool) {
+// admit makes room for a session of a user, if necessary by ending the one that has
+// been idle longest. It reports false when all are in use. The caller then calls begun
+// with the id of the new session, or "" if there is none.
+func (b *sessionLimit) admit(user, owner string) (begun func(server *mcp.Server, id string), ok bool) {
 	b.mu.Lock()
 	b.forgetEnded()
 	var victims []*mcp.ServerSession
@@ -108,10 +108,10 @@ func (b *bound) admit(user, owner string) (begun func(server *mcp.Server, id str
 	}, ok
 }
 
-// makeRoom makes the number of sessions that count less than limit.
+// makeRoom brings the number of sessions that count below limit.
 //
 // Preconditions: b.mu is held.
-func (b *bound) makeRoom(limit int, counts func(*tracked) bool, victims *[]*mcp.ServerSession) bool {
+func (b *sessionLimit) makeRoom(limit int, counts func(*tracked) bool, victims *[]*mcp.ServerSession) bool {
 	n := 0
 	var oldest string
 	for id, t := range b.sessions {
@@ -138,10 +138,14 @@ func (b *bound) makeRoom(limit int, counts func(*tracked) bool, victims *[]*mcp.
 	return true
 }
 
-// servers returns those of the sessions.
-func (b *bound) servers() map[*mcp.Server]bool {
+// servers returns the servers of all sessions.
+func (b *sessionLimit) servers() map[*mcp.Server]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.serversLocked()
+}
+
+func (b *sessionLimit) serversLocked() map[*mcp.Server]bool {
 	all := make(map[*mcp.Server]bool)
 	for _, t := range b.sessions {
 		all[t.server] = true
@@ -152,21 +156,12 @@ func (b *bound) servers() map[*mcp.Server]bool {
 // forgetEnded drops sessions that have ended.
 //
 // Preconditions: b.mu is held.
-func (b *bound) forgetEnded() {
+func (b *sessionLimit) forgetEnded() {
 	alive := make(map[string]bool)
-	seen := make(map[*mcp.Server]bool)
-	for _, t := range b.sessions {
-		if seen[t.server] {
-			continue
-		}
-		seen[t.server] = true
-		for ss := range t.server.Sessions() {
+	for s := range b.serversLocked() {
+		for ss := range s.Sessions() {
 			alive[ss.ID()] = true
 		}
 	}
-	for id := range b.sessions {
-		if !alive[id] {
-			delete(b.sessions, id)
-		}
-	}
+	maps.DeleteFunc(b.sessions, func(id string, _ *tracked) bool { return !alive[id] })
 }
