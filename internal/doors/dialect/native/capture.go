@@ -8,7 +8,7 @@ import (
 	"github.com/cove-sh/cove/internal/clip"
 )
 
-// capture keeps the first and the last half of a stream within a limit.
+// capture keeps the beginning and the end of a stream, half of the limit each.
 type capture struct {
 	limit int
 	total int64
@@ -40,8 +40,8 @@ type captured struct {
 	binary    bool // some bytes were not text; see clean
 }
 
-// result returns what was kept. Where bytes are missing in the middle, the cut
-// never goes through a character, and a line says how much is missing.
+// result returns what was kept. Where bytes are missing in the middle, no character
+// is split, and note says how many bytes are missing.
 func (c *capture) result(note func(omitted int64) string) captured {
 	tail := c.tail[max(0, len(c.tail)-(c.limit-c.limit/2)):]
 	out := captured{bytes: c.total}
@@ -60,9 +60,9 @@ func (c *capture) result(note func(omitted int64) string) captured {
 	return out
 }
 
-// clean returns p as text: runs of bytes that are not, be they no UTF-8 or
-// control characters that no terminal would show, become one U+FFFD. It keeps
-// a result of garbage from being many times as long as the garbage.
+// clean returns p as text: a run of bytes that are invalid UTF-8 or control characters
+// becomes one U+FFFD, so that the result of binary data is not many times as long as
+// the data.
 func clean(p []byte) (text string, replaced bool) {
 	var b strings.Builder
 	b.Grow(len(p))
@@ -83,8 +83,8 @@ func clean(p []byte) (text string, replaced bool) {
 	return b.String(), replaced
 }
 
-// invisible reports control characters but those that format text: bell to
-// carriage return, and escape.
+// invisible reports whether r is a control character that does not format text: any but
+// bell to carriage return, and escape.
 func invisible(r rune) bool {
 	return r < 0x07 || r > 0x0d && r < 0x20 && r != 0x1b || r == 0x7f
 }

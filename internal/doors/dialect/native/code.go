@@ -13,8 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// codeTimeout is when code is interrupted unless the call says otherwise:
-// clients give up a call after 60 s.
+// codeTimeout is the default timeout of code: clients give up a call after 60 s.
 const codeTimeout = 45 * time.Second
 
 type codeArgs struct {
@@ -60,8 +59,8 @@ func runCode(ctx context.Context, c *dialect.Call, in codeArgs) (*reply[codeResu
 	}
 	r.TimeoutMS, r.KeepBytes = cmp.Or(r.TimeoutMS, codeTimeout.Milliseconds()), maxStreamBytes
 	c.Status("running")
-	watch := &codeWatch{status: c.Status, tell: newOutputTeller(ctx, c.Output)}
-	defer watch.tell.end()
+	watch := &codeWatch{status: c.Status, out: newOutputStreamer(ctx, c.Output)}
+	defer watch.out.end()
 	if in.Sandbox == "" {
 		if in.Context != "" {
 			return nil, invalid("run_code: a context needs a sandbox; give the id of one, or leave context out")
@@ -104,23 +103,23 @@ func backgroundCode(ctx context.Context, c *dialect.Call, in codeArgs, r sandbox
 	return answer(fmt.Sprintf("started in the background, job_id %s\nhint: %s\n", job.ID, res.Hint), res)
 }
 
-// codeWatch tells on the way what code writes, and its last line as status.
+// codeWatch streams what code writes, and reports the last line as status.
 type codeWatch struct {
 	status func(string)
-	tell   *outputTeller
+	out    *outputStreamer
 
 	mu   sync.Mutex
-	line []byte // guarded by mu; the last line, of which more may come
+	line []byte // guarded by mu; the last line, which may be incomplete
 }
 
-// maxStatusLine bounds what of a line is told on the way.
+// maxStatusLine bounds a line in a status, in bytes.
 const maxStatusLine = 200
 
 func (w *codeWatch) take(e sandbox.CodeEvent) error {
 	if len(e.Data) == 0 {
 		return nil
 	}
-	w.tell.write(e.Stream, e.Data)
+	w.out.write(e.Stream, e.Data)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.line = append(w.line, e.Data...)
@@ -141,8 +140,8 @@ func (w *codeWatch) take(e sandbox.CodeEvent) error {
 	return nil
 }
 
-// codeDone tells a result: its streams and outputs as text, images as blocks
-// of their own.
+// codeDone answers with a result: streams and outputs as text, images as separate
+// content. gone means that the sandbox no longer exists.
 func codeDone(r *sandbox.CodeResult, gone bool) (*reply[codeResult], error) {
 	res := project[codeResult](r)
 	res.ExitCode = &r.ExitCode
@@ -209,7 +208,7 @@ func cleanText(s string) string {
 	return shown
 }
 
-// shortenText keeps the first and last half of a text that is too long.
+// shortenText keeps the beginning and the end of a text that is too long.
 func shortenText(s string, limit int) string {
 	c := newCapture(limit)
 	c.write([]byte(s))

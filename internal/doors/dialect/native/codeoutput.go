@@ -42,17 +42,17 @@ type outputViews struct {
 	gone      bool // the sandbox is gone, with its files
 }
 
-// imageTypes are those that models see.
+// imageTypes are the types of images that models see.
 var imageTypes = []string{"image/png", "image/jpeg", "image/webp", "image/gif"}
 
-// shownTypes are what an output is shown as in text, the best first. HTML is
-// for people.
+// shownTypes are the types that are shown as text, the best first. HTML is last because
+// it is for people.
 var shownTypes = []string{"text/markdown", "text/latex", "text/plain", "image/svg+xml", "text/html"}
 
-// objectName is a text that only says which object there is.
+// objectName matches a text that only names an object.
 var objectName = regexp.MustCompile(`^<[\w.]+ object( at 0x[0-9a-f]+)?>$`)
 
-// view tells one output, and shows it in b.
+// view returns the view of one output, and renders it to b.
 func (o *outputViews) view(b *strings.Builder, out *sandbox.CodeOutput) outputView {
 	v := outputView{Result: out.Result, Source: out.Source, Types: slices.Sorted(maps.Keys(out.Data))}
 	label := "output"
@@ -107,7 +107,7 @@ func (o *outputViews) image(out *sandbox.CodeOutput) int {
 	return 0
 }
 
-// json returns an output as JSON if it has that and it is not too long.
+// json returns an output as JSON, or nil if it has none or there is no room.
 func (o *outputViews) json(out *sandbox.CodeOutput) json.RawMessage {
 	raw := jsonOf(out)
 	if raw == nil || len(raw) > min(maxOutputJSON, o.room) {
@@ -117,8 +117,8 @@ func (o *outputViews) json(out *sandbox.CodeOutput) json.RawMessage {
 	return raw
 }
 
-// jsonOf returns an output as plain JSON, or as what else it has of JSON, such
-// as the records of a table.
+// jsonOf returns an output as plain JSON, or in another type that is JSON, such as
+// the records of a table.
 func jsonOf(out *sandbox.CodeOutput) json.RawMessage {
 	if raw := out.Data["application/json"]; raw != nil {
 		return raw
@@ -131,8 +131,7 @@ func jsonOf(out *sandbox.CodeOutput) json.RawMessage {
 	return nil
 }
 
-// text returns an output as text. Beside an image, what its type is called says
-// nothing.
+// text returns an output as text, "" beside an image that is not the result.
 func (o *outputViews) text(out *sandbox.CodeOutput, shown bool) string {
 	for _, mime := range shownTypes {
 		raw, ok := out.Data[mime]

@@ -25,8 +25,7 @@ type actionArgs struct {
 	Screenshot bool   `json:"screenshot,omitempty"`
 }
 
-// computerActions are the actions by their names, as inputs without what the
-// arguments say.
+// computerActions maps the names of actions to inputs without their arguments.
 var computerActions = map[string]sandbox.Input{
 	"click":        {Type: sandbox.InputClick},
 	"double_click": {Type: sandbox.InputClick, Count: 2},
@@ -44,8 +43,8 @@ var computerActions = map[string]sandbox.Input{
 	"wait":         {Type: sandbox.InputWait},
 }
 
-// defaultScroll is how many notches a scroll is that does not say, and
-// holdKeyMS how long a key is held.
+// defaultScroll is the default number of notches of a scroll, and holdKeyMS the
+// default time for which a key is held.
 const (
 	defaultScroll = 3
 	maxScroll     = 100
@@ -63,8 +62,8 @@ func act(ctx context.Context, c *dialect.Call, in actionArgs) (*reply[doneView],
 	return afterwards(ctx, c, "Done: "+in.Action+".", in.Sandbox, in.Screenshot, settleMS)
 }
 
-// input returns what the arguments ask for. What makes no sense together is for
-// the computer to refuse, which knows.
+// input returns the input for the arguments. The computer itself refuses arguments
+// that do not fit each other.
 func (in *actionArgs) input() (sandbox.Input, error) {
 	input := computerActions[in.Action]
 	input.X, input.Y, input.Text, input.DurationMS = in.X, in.Y, in.Text, in.DurationMS

@@ -15,10 +15,10 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// describer makes the schema of a tool's arguments or result of a Go type: its
-// members and their types are the type's, their values those of the constants,
-// their limits [argumentLimits], and their descriptions those of [texts]. A
-// top-level argument without a text has the comment of package sandbox.
+// describer derives the schema of a tool's arguments or result from a Go type: members
+// and their types from its fields, enums from constants, limits from [argumentLimits]
+// and [resultLimits], descriptions from [texts]. A top-level argument without a text
+// has the comment of package sandbox.
 type describer struct {
 	tool   string
 	own    *memberTexts // of the tool
@@ -47,7 +47,7 @@ func resultSchema(t reflect.Type, tool string) *jsonschema.Schema {
 	return s
 }
 
-// inJSON are types whose JSON is not what their Go type suggests.
+// inJSON are the schemas of types whose JSON differs from what the Go type suggests.
 var inJSON = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[time.Time]():           {Type: "string", Format: "date-time"},
 	reflect.TypeFor[[]byte]():              {Type: "string"},
@@ -55,8 +55,8 @@ var inJSON = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[json.RawMessage]():     anyJSON(),
 }
 
-// anyJSON is the schema of any value. It names the types one by one, since
-// some clients take neither a schema without a type nor a list of types.
+// anyJSON is the schema of any value. It lists the types one by one, since
+// some clients accept neither a schema without a type nor a list of types.
 func anyJSON() *jsonschema.Schema {
 	s := new(jsonschema.Schema)
 	for _, t := range []string{"array", "object", "string", "number", "boolean", "null"} {
@@ -177,8 +177,8 @@ func owner(t reflect.Type, f reflect.StructField) string {
 	return in.Name()
 }
 
-// text returns what is said of a member: of the tool's, of the type's in which it
-// is, of the type's that declares it, or of all of this name.
+// text returns the text of a member: the one of the tool, of the type that contains the
+// member, of the type that declares it, or of all members of this name.
 func (d *describer) text(ofType *memberTexts, owner, at string) memberText {
 	outer, name := splitPath(at)
 	if text, ok := d.own.by[at]; ok {
@@ -200,8 +200,8 @@ func (d *describer) text(ofType *memberTexts, owner, at string) memberText {
 	return memberText{text: sandboxdoc.Texts()[owner+"."+name]}
 }
 
-// limit applies the limits of a member: those of the tool's, of the type's that
-// declares it, or of all of this name.
+// limit applies the limits of a member: the ones of the tool, of the type that declares
+// the member, or of all members of this name.
 func (d *describer) limit(s *jsonschema.Schema, owner, at string) {
 	_, name := splitPath(at)
 	if d.result {
@@ -229,8 +229,8 @@ func (d *describer) limit(s *jsonschema.Schema, owner, at string) {
 	}
 }
 
-// short returns a schema of an object, or of a list of them, that tells some of
-// its members only.
+// short returns the schema of an object, or of a list of objects, reduced to some
+// members.
 func short(s *jsonschema.Schema, shown []string) *jsonschema.Schema {
 	if s.Type == "array" {
 		return &jsonschema.Schema{Type: "array", Description: s.Description, Items: short(s.Items, shown)}

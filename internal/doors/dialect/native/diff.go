@@ -17,8 +17,8 @@ type diffArgs struct {
 	sandbox.DiffRequest
 }
 
-// changeView is a change in a result. A patch that would not fit is cut after
-// a line, or left out.
+// changeView is a change in a result. A patch that does not fit is cut after a line,
+// or omitted.
 type changeView struct {
 	sandbox.Change
 	PatchTruncated bool `json:"patch_truncated,omitempty"`
@@ -50,8 +50,8 @@ func compareFiles(ctx context.Context, c *dialect.Call, in diffArgs) (*reply[dif
 	return answer(v.text(), v)
 }
 
-// viewDiff returns as much of a diff as fits into size bytes of JSON: first
-// the changes, then their patches as far as there is room.
+// viewDiff returns as much of a diff as fits into size bytes of JSON: all changes have
+// precedence over patches.
 func viewDiff(d *sandbox.Diff, size int) (diffView, error) {
 	v := diffView{Added: d.Added, Removed: d.Removed, Modified: d.Modified, Changes: []changeView{}, Truncated: d.Truncated}
 	// Room for the counts and names around the list.
@@ -89,8 +89,8 @@ func viewDiff(d *sandbox.Diff, size int) (diffView, error) {
 	return v, nil
 }
 
-// cutLines returns as many whole lines of s as take at most size bytes in a
-// JSON string, and how many they take.
+// cutLines returns the first lines of s that take at most size bytes in a JSON string,
+// and how many bytes they take.
 func cutLines(s string, size int) (fit string, n int, err error) {
 	end := 0
 	for line := range strings.Lines(s) {
@@ -106,7 +106,6 @@ func cutLines(s string, size int) (fit string, n int, err error) {
 	return s[:end], n, nil
 }
 
-// counts says how many changes there are.
 func (v diffView) counts() string {
 	return fmt.Sprintf("%d added, %d removed, %d modified", v.Added, v.Removed, v.Modified)
 }
@@ -175,8 +174,8 @@ func (c changeView) line() string {
 	return s
 }
 
-// showPath quotes a path that could be taken for more than one line, or that
-// is no text: its name is chosen in a sandbox.
+// showPath quotes a path with control characters or invalid UTF-8, since code in a
+// sandbox chooses the names of files.
 func showPath(p string) string {
 	if utf8.ValidString(p) && !strings.ContainsFunc(p, unicode.IsControl) {
 		return p

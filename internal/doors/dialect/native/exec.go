@@ -13,7 +13,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// detachAfter is when a command that still runs is detached, unless the server says
+// detachAfter is when a running command is detached, unless the server is configured
 // otherwise: clients give up a call after 60 s.
 const detachAfter = 45 * time.Second
 
@@ -55,20 +55,20 @@ func runCommand(ctx context.Context, c *dialect.Call, in execArgs) (*reply[execR
 	out.stdout, out.stderr = newCapture(maxStreamBytes), newCapture(maxStreamBytes)
 	c.Status("running")
 	out.progress = func(total int64) { c.Status(fmt.Sprintf("running; %d bytes of output", total)) }
-	tell := newOutputTeller(ctx, c.Output)
+	streamer := newOutputStreamer(ctx, c.Output)
 	job, err := c.Service.Exec(ctx, in.Sandbox, r, func(e sandbox.JobEvent) error {
-		tell.write(e.Stream, e.Data)
+		streamer.write(e.Stream, e.Data)
 		return out.take(e)
 	})
-	tell.end()
+	streamer.end()
 	if err != nil {
-		return nil, asLine(in.Command, err)
+		return nil, explainLine(in.Command, err)
 	}
 	return execDone(job, time.Duration(r.TimeoutMS)*time.Millisecond, r.Background, &out)
 }
 
-// asLine explains the error of a command that is a whole line.
-func asLine(command []string, err error) error {
+// explainLine explains the error of a command that holds a whole shell line.
+func explainLine(command []string, err error) error {
 	if sandbox.CodeOf(err) != sandbox.CodeNotFound || len(command) != 1 || !strings.Contains(command[0], " ") || !strings.HasPrefix(sandbox.MessageOf(err), "command not found") {
 		return err
 	}
@@ -97,7 +97,7 @@ func (o *collector) take(e sandbox.JobEvent) error {
 	return nil
 }
 
-// endHint says what to do after an end that a command did not choose, or "".
+// endHint says what to do about a command that was killed, or "".
 func endHint(job *sandbox.Job) string {
 	switch job.EndCause {
 	case sandbox.EndTimeout:
@@ -111,7 +111,7 @@ func endHint(job *sandbox.Job) string {
 }
 
 // execDone describes the job of a command. timeout is the limit that the caller
-// has named, or 0.
+// has set, or 0.
 func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *collector) (*reply[execResult], error) {
 	out.mu.Lock()
 	defer out.mu.Unlock()
@@ -144,7 +144,6 @@ func execDone(job *sandbox.Job, timeout time.Duration, background bool, out *col
 	return answer(res.text(), res)
 }
 
-// text is the result as a model reads it best.
 func (r execResult) text() string {
 	var b strings.Builder
 	switch {

@@ -103,7 +103,7 @@ func finishRead(res readResult, data []byte) (*reply[readResult], error) {
 		"[bytes %d to %d of %d; read on with offset %d]", res.Offset, res.NextOffset, res.SizeBytes, res.NextOffset)})
 }
 
-// wholeText cuts a slice of a text so that it holds whole characters.
+// wholeText trims a slice of a text to whole characters.
 func wholeText(res *readResult, data []byte) ([]byte, error) {
 	if res.Offset > 0 {
 		rest := clip.TrimStart(data)
@@ -152,7 +152,7 @@ func writeFile(ctx context.Context, c *dialect.Call, in writeArgs) (*reply[write
 		&mcp.ResourceLink{URI: uri, Name: info.Name, Title: info.Path, Size: &info.Size})
 }
 
-// plural is a number of things.
+// plural formats a number of things.
 func plural(n int64, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -253,7 +253,7 @@ type fileView struct {
 
 func viewFile(f *sandbox.FileInfo) fileView {
 	v := project[fileView](f)
-	if f.Type != sandbox.TypeDirectory { // what it says of a directory depends on the file system
+	if f.Type != sandbox.TypeDirectory { // the size of a directory depends on the file system
 		v.SizeBytes = f.Size
 	}
 	return v

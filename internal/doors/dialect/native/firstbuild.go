@@ -12,9 +12,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// create makes a sandbox. A template that is defined and was never built is built
-// first, while the call lasts; a build that takes longer goes on, and the error
-// says when to call again.
+// create makes a sandbox. A template that is defined but was never built is built
+// first, within the call; a build that takes longer continues, and the error says to
+// call again.
 func create(ctx context.Context, c *dialect.Call, req sandbox.CreateRequest) (*sandbox.Sandbox, error) {
 	sb, err := c.Service.Create(ctx, req)
 	if sandbox.CodeOf(err) != sandbox.CodeConflict || req.Template == "" {
@@ -35,13 +35,13 @@ func create(ctx context.Context, c *dialect.Call, req sandbox.CreateRequest) (*s
 	return nil, sandbox.Errorf(sandbox.CodeConflict, "template %s was not built yet, and building it has failed: %s; tell your user, and leave template out or choose another", b.Template, strings.TrimSuffix(cleanText(b.Reason), "."))
 }
 
-// firstBuild builds a template that is defined and was never built, or follows
-// the build that is under way, for as long as a call may take. It returns nil if
-// the template needs neither.
+// firstBuild builds a template that is defined but was never built, or follows the
+// running build, for as long as a call may take. It returns nil if the template needs
+// neither.
 func firstBuild(ctx context.Context, c *dialect.Call, name string) (*sandbox.Build, error) {
 	t, err := c.Service.GetTemplate(ctx, name)
 	if err != nil || t.State != sandbox.TemplateAvailable && t.State != sandbox.TemplateBuilding {
-		return nil, nil // Create has said what there is to say
+		return nil, nil // the error of Create says enough
 	}
 	var b *sandbox.Build
 	if caller, ok := sandbox.CallerOf(ctx); ok && t.State == sandbox.TemplateAvailable {
@@ -94,7 +94,7 @@ func askToBuild(ctx context.Context, c *dialect.Call, t *sandbox.Template) error
 	return err
 }
 
-// downloads says what a build fetches.
+// downloads describes what a build fetches.
 func downloads(t *sandbox.Template) string {
 	switch n := len(t.Packages); {
 	case n > 0:
@@ -105,7 +105,7 @@ func downloads(t *sandbox.Template) string {
 	return "what it is made of"
 }
 
-// currentBuild returns the build of a template that is under way, or begins one.
+// currentBuild returns the running build of a template, or starts one.
 func currentBuild(ctx context.Context, c *dialect.Call, t *sandbox.Template) (*sandbox.Build, error) {
 	if t.State == sandbox.TemplateAvailable {
 		return c.Service.StartBuild(ctx, sandbox.BuildTemplateRequest{Name: t.Name})

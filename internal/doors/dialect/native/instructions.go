@@ -7,15 +7,15 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect"
 )
 
-// Clients show a model the first 2,048 characters of the instructions, some
-// only the first 512: those are the part before "More:".
+// Clients show a model the first 2,048 characters of the instructions, some only the
+// first 512, which is the part before "More:".
 const (
 	instructionsTitle = "Cove runs untrusted code in isolated Linux sandboxes (gVisor).\n"
 	instructionsEnd   = "\nErrors carry a stable code and say what to do next. Sandboxes keep files and processes between calls; nothing in one can see another or the host."
 )
 
-// basics and details are the lines of the instructions. A line is left out
-// where a tool that it names is not offered.
+// basics and details are the lines of the instructions. A line is omitted if a tool
+// that it names is not offered.
 var (
 	basics = []string{
 		`sandbox_create returns an id. Other tools take it (or the sandbox's name) as "sandbox".`,
@@ -43,7 +43,7 @@ var (
 	}
 )
 
-// moreSets is said of toolsets that are off, by who can turn them on.
+// The line about toolsets that are off, by who can turn them on.
 const (
 	moreByModel = "toolset_enable adds the tools of further toolsets when you need them: "
 	moreByOwner = "The owner of the client can turn on further toolsets: "

@@ -36,7 +36,7 @@ func viewJob(j *sandbox.Job) jobView {
 	return v
 }
 
-// shorten shows the start of a command in one line.
+// shorten joins the arguments of a command, up to 200 bytes.
 func shorten(command []string) string {
 	const limit = 200
 	var b strings.Builder
@@ -159,14 +159,14 @@ func followJob(ctx context.Context, c *dialect.Call, in jobGetArgs) (*reply[jobG
 func (r jobGetResult) text() string {
 	var b strings.Builder
 	b.WriteString(r.line() + "\n")
-	place := func(from, to, total int64) string {
+	span := func(from, to, total int64) string {
 		if from == 0 && to == total {
 			return ""
 		}
 		return fmt.Sprintf(", shown from %d to %d", from, to)
 	}
-	section(&b, "stdout", r.Stdout, r.StdoutBytes, place(r.StdoutOffset, r.StdoutNextOffset, r.StdoutBytes))
-	section(&b, "stderr", r.Stderr, r.StderrBytes, place(r.StderrOffset, r.StderrNextOffset, r.StderrBytes))
+	section(&b, "stdout", r.Stdout, r.StdoutBytes, span(r.StdoutOffset, r.StdoutNextOffset, r.StdoutBytes))
+	section(&b, "stderr", r.Stderr, r.StderrBytes, span(r.StderrOffset, r.StderrNextOffset, r.StderrBytes))
 	field(&b, "hint: %s\n", r.Hint)
 	return b.String()
 }
@@ -184,7 +184,7 @@ func waitJob(ctx context.Context, c *dialect.Call, sb, id string, waitMS int64) 
 	}, func(sandbox.JobEvent) error { return nil })
 }
 
-// slice is a readable piece of a stream.
+// slice is a piece of a stream as text.
 type slice struct {
 	text         string
 	offset, next int64
@@ -200,8 +200,8 @@ func readStream(ctx context.Context, c *dialect.Call, in jobGetArgs, stream sand
 	return cutSlice(out, offset), nil
 }
 
-// cutSlice turns output into text. It ends with a whole character while more
-// may follow, so that the next slice starts with one.
+// cutSlice converts output to text. While more may follow, it ends with a whole
+// character, so that the next slice starts with one.
 func cutSlice(out *sandbox.Output, asked int64) slice {
 	data, offset := out.Data, out.Offset
 	if offset > asked {

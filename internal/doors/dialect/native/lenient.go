@@ -24,8 +24,7 @@ var (
 //   - a list or an object that is JSON in a string;
 //   - a number or a boolean as a value of a map of strings, such as an environment.
 //
-// Everything else is returned unchanged, for the schema to judge. args is
-// hostile.
+// Everything else is returned unchanged, for the schema to check. args is hostile.
 func correct(s *jsonschema.Schema, args json.RawMessage) json.RawMessage {
 	if kind(args) != '{' {
 		return args
@@ -33,7 +32,7 @@ func correct(s *jsonschema.Schema, args json.RawMessage) json.RawMessage {
 	return fix(s, args)
 }
 
-// fix corrects one value. It returns raw itself where there is nothing to do.
+// fix corrects one value. It returns raw itself if nothing needs correction.
 func fix(s *jsonschema.Schema, raw json.RawMessage) json.RawMessage {
 	if s == nil || absent(raw) {
 		return raw
@@ -103,7 +102,7 @@ func fixObject(s *jsonschema.Schema, raw json.RawMessage) json.RawMessage {
 	for name, value := range m {
 		property := s.Properties[name]
 		switch {
-		case property != nil && isLine(s, property, name, value):
+		case property != nil && isShellLine(s, property, name, value):
 			if absent(m["shell"]) { // else the two contradict each other
 				m["shell"] = value
 				delete(m, name)
@@ -122,9 +121,9 @@ func fixObject(s *jsonschema.Schema, raw json.RawMessage) json.RawMessage {
 	return reencoded(m, changed, raw)
 }
 
-// isLine reports whether a command of a tool that also takes a shell line is one,
-// in a string. A list that is JSON in a string is not.
-func isLine(s, property *jsonschema.Schema, name string, raw json.RawMessage) bool {
+// isShellLine reports whether the argument command, of a tool that also takes shell, is
+// a shell line in a string. A list that is JSON in a string is not.
+func isShellLine(s, property *jsonschema.Schema, name string, raw json.RawMessage) bool {
 	var value string
 	return name == "command" && property.Type == "array" && s.Properties["shell"] != nil &&
 		kind(raw) == '"' && json.Unmarshal(raw, &value) == nil && value != "" &&

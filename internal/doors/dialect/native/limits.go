@@ -8,7 +8,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// leftOut are members of the domain's types that the tools do not have, by
+// leftOut are members of the domain's types that tools do not have, by
 // "Type.member", with the reason.
 var leftOut = map[string]string{
 	"CreateRequest.namespace":     "the client's configuration says it",
@@ -27,7 +27,7 @@ var leftOut = map[string]string{
 	"TemplateSpec.resources":      "they are arguments of their own",
 }
 
-// limit restricts what a value of a schema's type may be.
+// limit restricts the values of a schema of one type.
 type limit struct {
 	of    string // the type
 	apply func(*jsonschema.Schema)
@@ -260,9 +260,9 @@ var argumentLimits = map[string]limit{
 	"volume_create.size_mib":            between(1, sandbox.MaxDiskMiB),
 }
 
-// resultLimits are those of results, where integers are not negative otherwise: by
-// the type that declares a member, or by name. A network policy in
-// a result is limited as it is in arguments.
+// resultLimits are the limits of results, by the type that declares a member, or by
+// name. Other integers in results are not negative. A network policy in a result has
+// the limits that it has in arguments.
 var resultLimits = map[string]limit{
 	"exit_code":                       {"integer", func(s *jsonschema.Schema) { s.Minimum = nil }},
 	"snapshotView.step":               between(-sandbox.MaxHistory, -1),

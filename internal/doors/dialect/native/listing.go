@@ -21,8 +21,8 @@ const (
 )
 
 // ListResources lists the living sandboxes, newest first: each one, and its
-// working directory. Listing them is no use of a sandbox, so that paused ones
-// stay so and idle times pass.
+// working directory. A listing does not count as use of a sandbox: paused ones
+// stay paused, and idle time passes.
 func (d *Dialect) ListResources(ctx context.Context, svc sandbox.Service, cursor string) (page []*mcp.Resource, next string, err error) {
 	list, err := svc.List(ctx, sandbox.ListRequest{Page: sandbox.Page{Limit: sandbox.DefaultPageSize, Cursor: cursor}})
 	if err != nil {
@@ -139,19 +139,19 @@ func sandboxNames(ctx context.Context, svc sandbox.Service) ([]string, error) {
 	return append(names, ids...), nil
 }
 
-// pathNames returns what is in the directory of a path that has begun. A sandbox
-// that does not run is not woken for that, and what is not there has no names.
+// pathNames returns the paths in the directory of an incomplete path. It does not
+// resume a paused sandbox, and a missing directory has no paths.
 func pathNames(ctx context.Context, svc sandbox.Service, id, begin string) ([]string, error) {
 	if id == "" || !strings.HasPrefix(begin, "/") {
 		return []string{"/"}, nil
 	}
 	sb, err := svc.Get(ctx, id)
 	if err != nil || sb.State != sandbox.StateRunning {
-		return nil, ignoreCaller(err)
+		return nil, ignoreIncomplete(err)
 	}
 	list, err := svc.ListFiles(ctx, id, sandbox.ListFilesRequest{Path: begin[:strings.LastIndexByte(begin, '/')+1], Depth: 1, Page: sandbox.Page{Limit: sandbox.MaxPageSize}})
 	if err != nil {
-		return nil, ignoreCaller(err)
+		return nil, ignoreIncomplete(err)
 	}
 	var names []string
 	for i := range list.Items {
@@ -164,8 +164,8 @@ func pathNames(ctx context.Context, svc sandbox.Service, id, begin string) ([]st
 	return names, nil
 }
 
-// ignoreCaller drops an error that is due to what a user has typed so far.
-func ignoreCaller(err error) error {
+// ignoreIncomplete drops an error that is caused by what the user has typed so far.
+func ignoreIncomplete(err error) error {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound, sandbox.CodeInvalid, sandbox.CodeConflict:
 		return nil

@@ -14,7 +14,7 @@ type mergeArgs struct {
 	sandbox.MergeRequest
 }
 
-// mergeView is what a merge did, in a result.
+// mergeView is the outcome of a merge in a result.
 type mergeView struct {
 	Merged    bool               `json:"merged"`
 	Kind      sandbox.MergeKind  `json:"kind"`
@@ -41,7 +41,7 @@ func mergeFork(ctx context.Context, c *dialect.Call, in mergeArgs) (*reply[merge
 }
 
 // viewMerge returns as much of a merge's result as fits into size bytes of
-// JSON. Conflicts come first: they are what is to be decided.
+// JSON. Conflicts come first, since they need a decision.
 func viewMerge(res *sandbox.MergeResult, size int) (mergeView, error) {
 	v := mergeView{Merged: res.Merged, Kind: res.Kind, AppliedN: len(res.Applied), ConflictN: len(res.Conflicts)}
 	if res.Sandbox != nil {

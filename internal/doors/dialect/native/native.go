@@ -38,7 +38,7 @@ func New() *Dialect {
 		tool("sandbox_update", destructive|idempotent, updateSandbox),
 		tool("sandbox_kill", destructive|idempotent, killSandbox),
 		tool("sandbox_env", destructive|idempotent, changeEnv),
-		tool("sandbox_stats", readOnly|idempotent, tellStats),
+		tool("sandbox_stats", readOnly|idempotent, getStats),
 
 		tool("sandbox_exec", destructive|openWorld, runCommand),
 		tool("run_code", destructive|openWorld, runCode),
@@ -127,10 +127,10 @@ func (d *Dialect) Server(version string) dialect.Server {
 // Tools returns the table of tools.
 func (d *Dialect) Tools() []dialect.Tool { return d.tools }
 
-// StreamsOutput tells that run_code and sandbox_exec tell output as it comes.
+// StreamsOutput reports that run_code and sandbox_exec stream their output.
 func (d *Dialect) StreamsOutput() bool { return true }
 
-// HasTasks tells that long calls become tasks.
+// HasTasks reports that long calls become tasks.
 func (d *Dialect) HasTasks() bool { return true }
 
 // Resources returns sandboxes and their files.
@@ -138,14 +138,14 @@ func (d *Dialect) Resources() []dialect.ResourceTemplate {
 	return []dialect.ResourceTemplate{fileResource(), sandboxResource()}
 }
 
-// The limits of results. Clients cut a result at about 25,000 tokens.
+// The limits of results in bytes. Clients truncate a result at about 25,000 tokens.
 const (
 	maxStreamBytes = 32 << 10 // of stdout and of stderr in a result
 	maxResultBytes = 64 << 10 // of a listing in a result
 	defaultRead    = 64 << 10 // of a file, unless a limit is given
 	maxRead        = 1 << 20
 	maxWrite       = 8 << 20
-	maxArchive     = 7 << 20 // in base64 below the 10 MiB of one message that clients take
+	maxArchive     = 7 << 20 // in base64 below 10 MiB, the most that clients accept in one message
 )
 
 func invalid(format string, args ...any) error {

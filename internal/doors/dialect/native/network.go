@@ -15,9 +15,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// worldText says how a sandbox is connected with the world, where that is not
-// the usual.
-func worldText(sb *sandbox.Sandbox) string {
+// connectionText describes a sandbox's network, secrets and ports, where they are not
+// the defaults.
+func connectionText(sb *sandbox.Sandbox) string {
 	var b strings.Builder
 	if p := sb.Network; p != nil && (p.Preset != "" && p.Preset != sandbox.NetworkOpen || len(p.AllowOut)+len(p.DenyOut)+len(p.Rules) > 0) {
 		fmt.Fprintf(&b, ", network %s", cmp.Or(p.Preset, sandbox.NetworkOpen))
@@ -57,7 +57,7 @@ func answerPolicy(heading string, p *sandbox.NetworkPolicy, err error) (*reply[*
 	return answer(heading+policyText(p), p)
 }
 
-// policyText is a policy in lines, in the order in which it is judged.
+// policyText renders a policy as lines, in the order of evaluation.
 func policyText(p *sandbox.NetworkPolicy) string {
 	var lines []string
 	for _, to := range p.AllowOut {
@@ -97,7 +97,7 @@ func policyText(p *sandbox.NetworkPolicy) string {
 type networkLogArgs struct {
 	sandboxRef
 	sandbox.NetworkLogRequest
-	// Since and Until are read here, where an error can show how times are written.
+	// Since and Until are parsed here, where an error can show the format.
 	Since string `json:"since,omitempty"`
 	Until string `json:"until,omitempty"`
 }
@@ -110,10 +110,10 @@ type networkPage struct {
 func readNetworkLog(ctx context.Context, c *dialect.Call, in networkLogArgs) (*reply[networkPage], error) {
 	r := in.NetworkLogRequest
 	var err error
-	if r.Since, err = momentArg("since", in.Since); err != nil {
+	if r.Since, err = timeArg("since", in.Since); err != nil {
 		return nil, err
 	}
-	if r.Until, err = momentArg("until", in.Until); err != nil {
+	if r.Until, err = timeArg("until", in.Until); err != nil {
 		return nil, err
 	}
 	var out networkPage
@@ -125,7 +125,7 @@ func readNetworkLog(ctx context.Context, c *dialect.Call, in networkLogArgs) (*r
 	})
 }
 
-func momentArg(name, value string) (*time.Time, error) {
+func timeArg(name, value string) (*time.Time, error) {
 	if value == "" {
 		return nil, nil
 	}
@@ -150,7 +150,6 @@ func (p networkPage) text() string {
 	return b.String()
 }
 
-// eventLine is an event in one line.
 func eventLine(ev *sandbox.NetworkEvent) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s ", stamp(ev.Time), ev.Verdict)

@@ -85,7 +85,6 @@ type previewRef struct {
 	Port int `json:"port"`
 }
 
-// deletePreview answers with what was named.
 func deletePreview(ctx context.Context, c *dialect.Call, in previewRef) (*reply[previewRef], error) {
 	err := c.Service.DeletePreview(ctx, in.Sandbox, in.Port)
 	return done(err, fmt.Sprintf("The preview of port %d of %s is gone.", in.Port, in.Sandbox), in)

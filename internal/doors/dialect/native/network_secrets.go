@@ -9,8 +9,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Secrets are made, rotated and deleted by people, not by models: there are no
-// tools for it, and no tool has a value.
+// People create, rotate and delete secrets, not models: there are no tools for that,
+// and no tool returns a value.
 
 // secretView is a secret in a result.
 type secretView struct {

@@ -105,7 +105,7 @@ type envView struct {
 func changeEnv(ctx context.Context, c *dialect.Call, in envArgs) (*reply[envView], error) {
 	changes := len(in.Set)+len(in.Unset) > 0 || in.Replace
 	list, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.EnvVar], error) {
-		if changes && p.Cursor == "" { // the answer is the first part
+		if changes && p.Cursor == "" { // SetEnv returns the first page
 			return c.Service.SetEnv(ctx, in.Sandbox, in.SetEnvRequest)
 		}
 		return c.Service.GetEnv(ctx, in.Sandbox, p)
@@ -133,7 +133,7 @@ type statsResult struct {
 	Series    []sandbox.StatsPoint   `json:"series,omitempty"`
 }
 
-func tellStats(ctx context.Context, c *dialect.Call, in statsArgs) (*reply[statsResult], error) {
+func getStats(ctx context.Context, c *dialect.Call, in statsArgs) (*reply[statsResult], error) {
 	if in.Minutes > 0 && in.Sandbox == "" {
 		return nil, invalid("sandbox_stats: a series is of one sandbox; give its id or name")
 	}

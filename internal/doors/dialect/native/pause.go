@@ -31,7 +31,7 @@ type forkArgs struct {
 	sandbox.ForkRequest
 }
 
-// child is a child of a fork in a result. What else it is, is as its parent.
+// child is a child of a fork in a result. Its other properties are its parent's.
 type child struct {
 	Index int    `json:"index"`
 	ID    string `json:"id"`

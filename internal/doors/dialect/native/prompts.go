@@ -13,8 +13,8 @@ import (
 // maxPromptArgument bounds an argument of a prompt, in bytes.
 const maxPromptArgument = 64 << 10
 
-// Prompts returns those for the three usual tasks: to run something, to try
-// several ways, and to look at what is not trusted. They name core tools only.
+// Prompts returns prompts for three common tasks: run something, try alternatives, and
+// inspect untrusted code. They name core tools only.
 func (d *Dialect) Prompts() []dialect.Prompt {
 	task := func(description string) *mcp.PromptArgument {
 		return &mcp.PromptArgument{Name: "task", Description: description, Required: true}
@@ -49,8 +49,8 @@ func (d *Dialect) Prompts() []dialect.Prompt {
 	}
 }
 
-// prompt makes a prompt whose text follows its arguments, of which the required
-// ones are given.
+// prompt makes a prompt. It calls text with arguments of which none that is required
+// is missing.
 func prompt(name, title, description string, text func(map[string]string) string, args ...*mcp.PromptArgument) dialect.Prompt {
 	return dialect.Prompt{
 		Def: &mcp.Prompt{Name: name, Title: title, Description: description, Arguments: args},

@@ -77,8 +77,8 @@ func archive(ctx context.Context, svc sandbox.Service, sb, dir string) ([]byte, 
 }
 
 // Sandboxes are resources cove://sandbox/<id>, and their files
-// cove://sandbox/<id><absolute path>: a directory is a list of what is in it, or a
-// ZIP file with ?format=zip. The sandbox may be a name, as everywhere.
+// cove://sandbox/<id><absolute path>: a directory is a listing, or a ZIP file with
+// ?format=zip. The id may also be a name.
 const (
 	scheme      = "cove"
 	uriHost     = "sandbox"
@@ -169,8 +169,8 @@ func contents(c *mcp.ResourceContents) *mcp.ReadResourceResult {
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}
 }
 
-// textTypes are types that content alone does not tell. The machine's own
-// table is not asked: results are the same everywhere.
+// textTypes are types that cannot be detected from content. The table of the machine
+// is not used, so that results are the same everywhere.
 var textTypes = map[string]string{
 	".css": "text/css", ".csv": "text/csv", ".html": "text/html", ".js": "text/javascript",
 	".json": "application/json", ".md": "text/markdown", ".svg": "image/svg+xml", ".xml": "application/xml",

@@ -39,7 +39,7 @@ func listSandboxes(ctx context.Context, c *dialect.Call, in sandbox.ListRequest)
 	})
 }
 
-// sandboxRef are the arguments of a tool that takes a sandbox only.
+// sandboxRef is the argument that names a sandbox.
 type sandboxRef struct {
 	Sandbox string `json:"sandbox"`
 }
@@ -71,7 +71,7 @@ func killSandbox(ctx context.Context, c *dialect.Call, in sandboxRef) (*reply[sa
 	return described("Killed", sb, err)
 }
 
-// described tells what was done to a sandbox.
+// described answers with a sandbox and what was done to it.
 func described(done string, sb *sandbox.Sandbox, err error) (*reply[sandboxView], error) {
 	if err != nil {
 		return nil, err
@@ -79,8 +79,7 @@ func described(done string, sb *sandbox.Sandbox, err error) (*reply[sandboxView]
 	return answer(done+" sandbox "+describe(sb), view(sb))
 }
 
-// sandboxView is a sandbox in a result. Environments that would fill the
-// result are left out.
+// sandboxView is a sandbox in a result. A large environment is omitted.
 type sandboxView struct {
 	*sandbox.Sandbox
 	EnvOmitted bool `json:"env_omitted,omitempty"`
@@ -135,7 +134,7 @@ func (p sandboxPage) text() string {
 	return p.list(b.String(), "No sandboxes. Create one with sandbox_create.")
 }
 
-// describe is a sandbox in one line.
+// describe describes a sandbox in one line.
 func describe(sb *sandbox.Sandbox) string {
 	var b strings.Builder
 	b.WriteString(sb.ID)
@@ -153,7 +152,7 @@ func describe(sb *sandbox.Sandbox) string {
 	}
 	fmt.Fprintf(&b, ", template %s, %d vCPU, %d MiB memory, %d MiB disk, user %s, working directory %s",
 		sb.Template, sb.Resources.VCPUs, sb.Resources.MemoryMiB, sb.Resources.DiskMiB, sb.User, sb.WorkDir)
-	b.WriteString(past(sb) + worldText(sb))
+	b.WriteString(origin(sb) + connectionText(sb))
 	if sb.ExpiresAt != nil {
 		end := "ends"
 		if sb.OnTimeout == sandbox.ActionPause {
@@ -168,8 +167,8 @@ func describe(sb *sandbox.Sandbox) string {
 	return b.String()
 }
 
-// unenforced tells which limits the machine does not enforce, for results where
-// somebody has asked for limits or for all of a sandbox.
+// unenforced lists the limits that the machine does not enforce, for results of calls
+// that set limits or ask for all details.
 func unenforced(sb *sandbox.Sandbox) string {
 	var b strings.Builder
 	for _, u := range sb.Unenforced {
@@ -178,8 +177,8 @@ func unenforced(sb *sandbox.Sandbox) string {
 	return b.String()
 }
 
-// past says what a sandbox came from and how far back it can go.
-func past(sb *sandbox.Sandbox) string {
+// origin describes what a sandbox was made from, and its history.
+func origin(sb *sandbox.Sandbox) string {
 	var s string
 	if sb.ForkedFrom != "" {
 		s += ", forked from " + sb.ForkedFrom

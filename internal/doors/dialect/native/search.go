@@ -21,22 +21,22 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The bounds of a search. What goes over one is told.
+// The bounds of a search. The result says which one was reached.
 const (
-	maxSearchFiles   = 20_000           // entries looked at
+	maxSearchFiles   = 20_000           // entries listed
 	maxSearchRead    = 1 << 20          // bytes of a file whose content is searched
 	maxSearchBytes   = 64 << 20         // bytes read in all
 	maxSearchTime    = 20 * time.Second // clients give up a call after 60 s
 	maxSearchLine    = 300              // bytes of a line that are shown
 	maxSearchPattern = 1000             // bytes of a pattern
-	searchAtOnce     = 8                // requests under way
+	searchAtOnce     = 8                // concurrent requests
 )
 
-// unsearched are directories that are not looked into: what is in them is seldom
-// meant, and much. Those of the second kind are so below the root only.
+// skippedNames and skippedPaths are directories that a search does not enter: they are
+// large and seldom what is searched for.
 var (
-	unsearched     = []string{".git", "node_modules"}
-	unsearchedRoot = []string{"/proc", "/sys", "/dev"}
+	skippedNames = []string{".git", "node_modules"}
+	skippedPaths = []string{"/proc", "/sys", "/dev"}
 )
 
 type searchArgs struct {
@@ -95,7 +95,6 @@ func searchFiles(ctx context.Context, c *dialect.Call, in searchArgs) (*reply[*s
 	return answer(res.text(s.content != nil), res)
 }
 
-// search is one search.
 type search struct {
 	svc           sandbox.Service
 	sandbox       string
@@ -104,13 +103,11 @@ type search struct {
 	status        func(string)
 
 	res  searchResult
-	size int // bytes of the matches
-	// full says which bound was met, "" if none.
-	full string
+	size int    // bytes of the matches
+	full string // which bound was reached, "" if none
 }
 
-// run does the search. When the time of ctx is over, what was found until then is
-// the result.
+// run searches. When the deadline of ctx passes, the result is what was found so far.
 func (s *search) run(ctx context.Context, root string) (*searchResult, error) {
 	s.res.Matches = []searchMatch{}
 	info, err := s.svc.StatFile(ctx, s.sandbox, root)
@@ -151,8 +148,7 @@ func (s *search) stop(why string) {
 	}
 }
 
-// named reports whether an entry's name matches: of a glob with a slash its path
-// below the root, and otherwise its last part.
+// named reports whether an entry's path below the root matches the glob.
 func (s *search) named(root, f *sandbox.FileInfo) bool {
 	if s.name == nil {
 		return true
@@ -164,8 +160,8 @@ func (s *search) named(root, f *sandbox.FileInfo) bool {
 	return s.name.MatchString(below)
 }
 
-// walk returns what is below a directory, level by level. A directory that cannot
-// be read is left out, but for the first.
+// walk lists what is below a directory, level by level. It skips directories that
+// cannot be read, and fails if root cannot.
 func (s *search) walk(ctx context.Context, root string) ([]sandbox.FileInfo, error) {
 	s.status("looking for files")
 	var found []sandbox.FileInfo
@@ -193,7 +189,7 @@ func (s *search) walk(ctx context.Context, root string) ([]sandbox.FileInfo, err
 				s.stop("there are over 20,000 files and directories")
 				return found, nil
 			}
-			if ctx.Err() != nil { // which run tells
+			if ctx.Err() != nil { // run reports it
 				return found, nil
 			}
 		}
@@ -202,17 +198,17 @@ func (s *search) walk(ctx context.Context, root string) ([]sandbox.FileInfo, err
 	return found, nil
 }
 
-// below returns the directories of a list that are looked into.
+// below returns the directories of a list that are searched.
 func below(list []sandbox.FileInfo) (dirs []string) {
 	for i := range list {
-		if f := &list[i]; f.Type == sandbox.TypeDirectory && !slices.Contains(unsearched, f.Name) && !slices.Contains(unsearchedRoot, f.Path) {
+		if f := &list[i]; f.Type == sandbox.TypeDirectory && !slices.Contains(skippedNames, f.Name) && !slices.Contains(skippedPaths, f.Path) {
 			dirs = append(dirs, f.Path)
 		}
 	}
 	return dirs
 }
 
-// list returns the entries of a directory, and little more than limit of them.
+// list returns the entries of a directory, at most a page more than limit.
 func (s *search) list(ctx context.Context, dir string, limit int) ([]sandbox.FileInfo, error) {
 	var all []sandbox.FileInfo
 	page := sandbox.Page{Limit: sandbox.MaxPageSize}
@@ -228,15 +224,15 @@ func (s *search) list(ctx context.Context, dir string, limit int) ([]sandbox.Fil
 	}
 }
 
-// lines are what a file has that matches.
+// lines are the matching lines of a file.
 type lines struct {
 	matches []searchMatch
 	read    int64
 	skipped bool
 }
 
-// grep searches the contents of files, some at a time, and takes what it finds in
-// their order.
+// grep searches the contents of files, some concurrently, and adds the matches in the
+// order of the files.
 func (s *search) grep(ctx context.Context, files []sandbox.FileInfo) {
 	files = slices.DeleteFunc(files, func(f sandbox.FileInfo) bool { return f.Type != sandbox.TypeFile })
 	var total int64
@@ -300,7 +296,7 @@ func (s *search) grepFile(ctx context.Context, f *sandbox.FileInfo) lines {
 	return out
 }
 
-// around shows a line, or what of it is near a match.
+// around returns a line, or the part of it around a match.
 func around(line []byte, at int) string {
 	from, to := 0, len(line)
 	if to > maxSearchLine {
@@ -311,7 +307,7 @@ func around(line []byte, at int) string {
 	return shown
 }
 
-// add reports whether there was room for a match.
+// add adds a match, and reports whether there was room for it.
 func (s *search) add(m searchMatch) bool {
 	size := len(m.Path) + len(m.Text) + 80
 	if len(s.res.Matches) >= s.limit || s.size+size > maxResultBytes {
@@ -345,10 +341,10 @@ func (r *searchResult) text(content bool) string {
 	return b.String()
 }
 
-// globRegexp turns a glob into a regular expression, or nil for none. * and ? stay
-// within a name, ** goes over several, {a,b} is either. A glob without a slash is
-// of the last part of a path. RE2 matches in linear time, whatever the glob: one
-// that a matcher has to go back in again and again costs no more than others.
+// globRegexp converts a glob to a regular expression, "" to nil. * and ? match within a
+// name, ** matches several names, {a,b} is an alternative. A glob without a slash matches
+// the last part of a path. RE2 matches in linear time, whatever the glob: a backtracking
+// matcher would not.
 func globRegexp(glob string, ignoreCase bool) (*regexp.Regexp, error) {
 	if glob == "" {
 		return nil, nil

@@ -14,7 +14,7 @@ type snapshotView struct {
 	*sandbox.Snapshot
 	// Namespace stays empty: it is the same for all that a client sees.
 	Namespace string `json:"namespace,omitempty"`
-	// Step is the place of an automatic one in its sandbox's history: -1 is
+	// Step is the position of an automatic snapshot in its sandbox's history: -1 is
 	// the newest.
 	Step  int    `json:"step,omitempty"`
 	Label string `json:"label,omitempty"`
@@ -38,7 +38,7 @@ func (v snapshotView) line() string {
 	return b.String()
 }
 
-// oneLine shows line breaks as spaces.
+// oneLine replaces runs of white space by one space.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 type snapshotCreateArgs struct {

@@ -37,7 +37,7 @@ type templateView struct {
 	Screen      string                `json:"screen,omitempty"`
 }
 
-// templateDetails is a template that is asked for by name.
+// templateDetails is a template that was requested by name.
 type templateDetails struct {
 	templateView
 	Versions []int                  `json:"versions,omitempty"`
@@ -45,7 +45,7 @@ type templateDetails struct {
 	Network  *sandbox.NetworkPolicy `json:"network,omitempty"`
 }
 
-// templateShape is what a template says of its sandboxes' resources.
+// templateShape is the resources that a template gives its sandboxes.
 type templateShape struct {
 	VCPUs     int   `json:"vcpus,omitempty"`
 	MemoryMiB int64 `json:"memory_mib,omitempty"`
@@ -53,7 +53,7 @@ type templateShape struct {
 	MaxPIDs   int64 `json:"max_pids,omitempty"`
 }
 
-// viewTemplate returns what a listing tells of a template.
+// viewTemplate returns a template in a listing.
 func viewTemplate(t *sandbox.Template) templateView {
 	v := templateView{
 		Name: t.Name, Description: oneLine(cleanText(t.Description)), Source: t.Source, State: t.State, Reason: shortenText(cleanText(t.Reason), maxBuildOutput),
@@ -140,8 +140,8 @@ type templateFile struct {
 	Content string `json:"content"`
 }
 
-// templateBuildArgs are those of a build: a specification in a form that models
-// write easily.
+// templateBuildArgs is a template's specification in a form that is easy to write for
+// models.
 type templateBuildArgs struct {
 	Name  string `json:"name"`
 	Force bool   `json:"force,omitempty"`
@@ -168,8 +168,7 @@ func buildTemplate(ctx context.Context, c *dialect.Call, in templateBuildArgs) (
 	return awaitBuild(ctx, c, b.ID, in.WaitMS)
 }
 
-// defines returns the names of the arguments, from left out, that say what a
-// template is made of.
+// defines returns the names of the given arguments that define a template, except from.
 func (in *templateBuildArgs) defines() []string {
 	var names []string
 	v := reflect.ValueOf(*in)
@@ -196,7 +195,7 @@ func (in *templateBuildArgs) defines() []string {
 	return names
 }
 
-// spec returns what is to be built, or nil for what is defined.
+// spec returns the specification to build, or nil to build the one that is defined.
 func (in *templateBuildArgs) spec() (*sandbox.TemplateSpec, error) {
 	if in.From == nil {
 		if idle := in.defines(); len(idle) > 0 {

@@ -25,18 +25,18 @@ import (
 //	## TYPE
 //	member: the description of a member of all results of this type
 //
-// The tool "*" stands for all that say nothing else of the name. What is inside an
-// object is written outer.inner. Properties come in the order of their lines; one
-// without a line follows the one that stands before it in the Go type.
+// The tool "*" has the defaults for all tools. A member of an object is written
+// outer.inner. Properties have the order of their lines; one without a line follows
+// its predecessor in the Go type.
 //
 // After a name, "?" makes an argument optional though its type is always set, "*"
-// leaves out the values of a string type, and "{a b}" shows only these members of
-// an object, or of the objects in a list: the rest is not told but taken.
+// omits the values of a string type, and "{a b}" shows only these members of an
+// object, or of the objects in a list: the others are accepted but not shown.
 //
 //go:embed texts
 var textFiles embed.FS
 
-// texts are the texts of tools by name, and those of results by type.
+// texts are the texts of tools by name, and of results by type.
 var texts = sync.OnceValue(func() *textTable {
 	table, err := readTexts()
 	if err != nil {
@@ -50,14 +50,14 @@ type textTable struct {
 	types map[string]*memberTexts
 }
 
-// toolText is what models read of a tool.
+// toolText describes a tool to models.
 type toolText struct {
 	toolset, title, about string
 	args, result          memberTexts
 }
 
-// memberTexts are the texts of an object's members, and of what is inside them, by
-// dotted path.
+// memberTexts are the texts of an object's members, nested ones included, by dotted
+// path.
 type memberTexts struct {
 	paths []string // in the order of the lines
 	by    map[string]memberText
@@ -67,9 +67,8 @@ type memberText struct {
 	text     string
 	value    json.RawMessage // the default
 	optional bool
-	open     bool
-	// shown are the only members to be told, if not nil.
-	shown []string
+	open     bool     // the values of the type are omitted
+	shown    []string // the only members to show, if not nil
 }
 
 // inside returns the names of the members of the object at a path, in order.
@@ -98,7 +97,7 @@ func joinPath(outer, name string) string {
 	return outer + "." + name
 }
 
-// numbers are the limits and lists that texts name.
+// numbers replaces the limits and lists that texts refer to.
 var numbers = strings.NewReplacer(
 	"{DefaultVCPUs}", strconv.Itoa(sandbox.DefaultVCPUs),
 	"{DefaultMemoryMiB}", strconv.Itoa(sandbox.DefaultMemoryMiB),
@@ -133,7 +132,7 @@ func readTexts() (*textTable, error) {
 	return table, nil
 }
 
-// add takes a section, without the first "#" of its heading.
+// add parses a section, without the first "#" of its heading.
 func (t *textTable) add(toolset, section string) error {
 	heading, body, _ := strings.Cut(strings.TrimSpace(section), "\n")
 	switch name, isType := strings.CutPrefix(heading, "# "); {

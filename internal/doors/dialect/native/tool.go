@@ -15,19 +15,19 @@ type hints uint8
 
 const (
 	readOnly    hints = 1 << iota // changes nothing
-	destructive                   // may take away what cannot be had again
-	idempotent                    // a repetition has no further effect
+	destructive                   // may destroy what cannot be restored
+	idempotent                    // has no further effect when repeated
 	openWorld                     // reaches beyond Cove
 )
 
-// reply is what a tool's work returns.
+// reply is the result of a tool.
 type reply[T any] struct {
 	text string // for models
 	data T      // the same as structured content
 	more []mcp.Content
 }
 
-// answer returns a reply as the results of a tool's work.
+// answer returns a reply, and no error.
 func answer[T any](text string, data T, more ...mcp.Content) (*reply[T], error) {
 	return &reply[T]{text, data, more}, nil
 }
@@ -77,11 +77,11 @@ func tool[In, Out any](name string, h hints, run func(context.Context, *dialect.
 		corrected.Args = correct(schema, c.Args)
 		return check(ctx, &corrected)
 	}
-	def.InputSchema = brief(schema, &t.args) // of which clients are told; arguments are checked against the whole
+	def.InputSchema = brief(schema, &t.args) // for clients; arguments are checked against the full schema
 	return made
 }
 
-// project copies the fields of a domain value that a view has too, by name.
+// project makes a view of a domain value: it copies fields of the same name and kind.
 func project[V, T any](from *T) V {
 	var view V
 	src, dst := reflect.ValueOf(from).Elem(), reflect.ValueOf(&view).Elem()

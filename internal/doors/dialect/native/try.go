@@ -15,8 +15,7 @@ import (
 type tryArgs struct {
 	sandboxRef
 	sandbox.TryRequest
-	// Commands are shell lines, which all have the same environment, directory
-	// and user.
+	// Commands are shell lines with the same environment, directory and user.
 	Commands []string          `json:"commands"`
 	Env      map[string]string `json:"env,omitempty"`
 	WorkDir  string            `json:"workdir,omitempty"`
@@ -73,8 +72,8 @@ func tryCommands(ctx context.Context, c *dialect.Call, in tryArgs) (*reply[tryVi
 // viewTry returns as much of a try's result as fits into maxResultBytes of
 // JSON.
 func viewTry(res *sandbox.TryResult) (tryView, error) {
-	// Characters that JSON escapes make a text longer than its bytes; smaller
-	// and smaller budgets find what fits.
+	// JSON escapes make a text longer than its bytes, so try smaller and smaller
+	// budgets until the result fits.
 	for budget := maxResultBytes; ; budget = budget * 3 / 4 {
 		v, err := buildTry(res, budget)
 		if err != nil {
@@ -93,8 +92,7 @@ func viewTry(res *sandbox.TryResult) (tryView, error) {
 // hintRoom is for the hint, which is added last.
 const hintRoom = 512
 
-// buildTry divides a budget of bytes among the streams, the changes and the
-// merge.
+// buildTry divides a budget of bytes among streams, changes and merge.
 func buildTry(res *sandbox.TryResult, budget int) (tryView, error) {
 	v := tryView{Attempts: make([]attemptView, 0, len(res.Attempts)), Picked: res.Picked}
 	var streams, diffs []int
@@ -131,8 +129,8 @@ func buildTry(res *sandbox.TryResult, budget int) (tryView, error) {
 	return v, nil
 }
 
-// share returns the most that each of several things may take so that
-// together they take at most total: what small ones leave is for the others.
+// share returns the largest limit for each of several sizes with which their sum is at
+// most total: what small ones leave unused, the others get.
 func share(sizes []int, total int) int {
 	sizes = slices.Sorted(slices.Values(sizes))
 	for i, size := range sizes {
@@ -192,7 +190,7 @@ func tryHint(v *tryView, pick string) string {
 	return strings.Join(hints, "; ")
 }
 
-// outcome is how an attempt ended, in a few words.
+// outcome describes how an attempt ended.
 func (a attemptView) outcome() string {
 	if a.ExitCode == nil {
 		return a.Error

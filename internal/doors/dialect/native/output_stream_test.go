@@ -15,11 +15,11 @@ import (
 )
 
 // Output is told as it comes, in whole characters, each stream by itself.
-func TestOutputTeller(t *testing.T) {
+func TestOutputStreamer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var told []dialect.Output
-		w := newOutputTeller(t.Context(), func(o dialect.Output) {
+		w := newOutputStreamer(t.Context(), func(o dialect.Output) {
 			mu.Lock()
 			defer mu.Unlock()
 			told = append(told, o)
@@ -38,12 +38,12 @@ func TestOutputTeller(t *testing.T) {
 		w.write(sandbox.Stderr, []byte("e\n"))
 		w.write(sandbox.Stdout, []byte("b\xf0\x9f"))
 		expect()
-		time.Sleep(outputEvery)
+		time.Sleep(outputInterval)
 		expect(dialect.Output{Stream: sandbox.Stdout, Text: "ab"}, dialect.Output{Stream: sandbox.Stderr, Text: "e\n"})
-		time.Sleep(10 * outputEvery)
+		time.Sleep(10 * outputInterval)
 		expect()
 		w.write(sandbox.Stdout, []byte("\x99\x82\xf0"))
-		time.Sleep(outputEvery)
+		time.Sleep(outputInterval)
 		expect(dialect.Output{Stream: sandbox.Stdout, Text: "🙂"})
 		w.end()
 		expect(dialect.Output{Stream: sandbox.Stdout, Text: "\ufffd"})
@@ -52,10 +52,10 @@ func TestOutputTeller(t *testing.T) {
 
 // What a call tells is bounded, at once and in all, and what is left out is
 // counted.
-func TestOutputTellerIsBounded(t *testing.T) {
+func TestOutputStreamerIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []dialect.Output
-		w := newOutputTeller(t.Context(), func(o dialect.Output) { told = append(told, o) })
+		w := newOutputStreamer(t.Context(), func(o dialect.Output) { told = append(told, o) })
 		var wrote int64
 		line := []byte(strings.Repeat("é", 999) + "\n")
 		for range 100 {
@@ -63,17 +63,17 @@ func TestOutputTellerIsBounded(t *testing.T) {
 				w.write(sandbox.Stdout, line)
 				wrote += int64(len(line))
 			}
-			time.Sleep(outputEvery)
+			time.Sleep(outputInterval)
 		}
 		w.end()
 		var sum, omitted int64
 		for i, o := range told {
-			if len(o.Text) > maxOutputOnce || strings.Contains(o.Text, "\ufffd") {
+			if len(o.Text) > maxOutputPiece || strings.Contains(o.Text, "\ufffd") {
 				t.Errorf("piece %d has %d bytes: %.20q", i, len(o.Text), o.Text)
 			}
 			sum, omitted = sum+int64(len(o.Text)), omitted+o.Omitted
 		}
-		if sum > maxOutputTold || sum < maxOutputTold-maxOutputOnce || sum+omitted != wrote {
+		if sum > maxOutputSent || sum < maxOutputSent-maxOutputPiece || sum+omitted != wrote {
 			t.Errorf("told %d bytes and left out %d of %d", sum, omitted, wrote)
 		}
 		if last := told[len(told)-1]; last.Text != "" || last.Omitted == 0 {
@@ -83,16 +83,16 @@ func TestOutputTellerIsBounded(t *testing.T) {
 }
 
 // A stream of bytes that are no text is told as that.
-func TestOutputTellerBinary(t *testing.T) {
+func TestOutputStreamerBinary(t *testing.T) {
 	var told []dialect.Output
-	w := newOutputTeller(t.Context(), func(o dialect.Output) { told = append(told, o) })
-	w.write(sandbox.Stdout, bytes.Repeat([]byte{0xff, 0x80, 0x00}, 10*maxOutputOnce))
+	w := newOutputStreamer(t.Context(), func(o dialect.Output) { told = append(told, o) })
+	w.write(sandbox.Stdout, bytes.Repeat([]byte{0xff, 0x80, 0x00}, 10*maxOutputPiece))
 	w.end()
 	var sum int64
 	for _, o := range told {
 		sum += o.Omitted
 	}
-	if len(told) != 2 || told[0].Text != "\ufffd" || sum < 29*maxOutputOnce-4 {
+	if len(told) != 2 || told[0].Text != "\ufffd" || sum < 29*maxOutputPiece-4 {
 		t.Errorf("told %+v", told)
 	}
 }
