@@ -18,13 +18,13 @@ func invalid(format string, args ...any) error {
 	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
 }
 
-// refused is the answer to a field that would have no effect.
+// refused is the error for a field that would have no effect.
 func refused(field string) error {
 	return invalid("%s: Cove does not enforce this field of E2B's; leave it out", field)
 }
 
-// decode reads a JSON body into v. An empty body leaves v as it is. Members that
-// v has no field for are ignored, since newer clients add some.
+// decode reads a JSON body into v. An empty body leaves v unchanged. Unknown members
+// are ignored, since newer clients add some.
 func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -45,7 +45,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// given reports whether a member is there and says something.
+// given reports whether a member is present and not empty.
 func given(raw json.RawMessage) bool {
 	switch string(bytes.TrimSpace(raw)) {
 	case "", "null", "{}", "[]", "false", `""`:

@@ -7,8 +7,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// builtins are Cove's templates for those that E2B's clients name. A fallback
-// template is taken while the first is not built: it is the server's default.
+// builtins maps names of E2B's templates to Cove's. With fallback, the server's default
+// template is used while the one named is not built.
 var builtins = map[string]struct {
 	name     string
 	fallback bool
@@ -88,7 +88,7 @@ func aboutTemplate(ref string, err error) error {
 	return err
 }
 
-// reference takes [NAMESPACE/]NAME[:TAG] apart. The namespace is the caller's team.
+// reference parses [NAMESPACE/]NAME[:TAG]. The namespace must be the caller's team.
 func (p *plane) reference(ctx context.Context, ref string) (name, tag string, err error) {
 	name, tag, hasTag := strings.Cut(strings.ToLower(strings.TrimSpace(ref)), ":")
 	if !hasTag {

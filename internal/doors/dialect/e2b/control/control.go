@@ -1,5 +1,5 @@
-// Package control is E2B's control plane: REST with an API key. Requests are
-// those of a caller who is known, but for [Open] ones.
+// Package control is E2B's control plane: REST with an API key. The context of a
+// request carries its caller, unless the request is [Open].
 package control
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config says what the plane stands on. All fields are required.
+// Config is what the plane needs. All fields are required.
 type Config struct {
 	Service sandbox.Service
 	Gate    *access.Gate
@@ -40,7 +40,6 @@ func Open(r *http.Request) bool {
 	return r.URL.Path == "/health" || strings.HasPrefix(r.URL.Path, "/volumecontent/")
 }
 
-// ServeHTTP implements [http.Handler].
 func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
 		w.WriteHeader(http.StatusNoContent)
@@ -49,9 +48,7 @@ func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found, args, allowed := p.match(r)
 	switch {
 	case found != nil:
-		if err := found.serve(w, r, args); err != nil {
-			p.fail(w, r, err)
-		}
+		p.serve(w, r, found, args)
 	case len(allowed) > 0:
 		answer.Fail(w, http.StatusMethodNotAllowed, "Cove does not serve "+r.Method+" "+r.URL.Path+" of E2B's API; it serves "+allowed)
 	default:
@@ -59,18 +56,26 @@ func (p *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// AddressPath tells where clients reach the server, for Cove's own command line.
+// AddressPath serves the address at which clients reach the server, for Cove's own
+// command line.
 const AddressPath = "/cove/address"
 
-func (p *plane) address(w http.ResponseWriter, _ *http.Request, _ []string) error {
+func (p *plane) address(_ http.ResponseWriter, _ *http.Request, _ []string) (*response, error) {
 	domain, base := p.cfg.Address()
-	answer.JSON(w, http.StatusOK, map[string]string{"domain": domain, "base": base})
-	return nil
+	return &response{http.StatusOK, map[string]string{"domain": domain, "base": base}}, nil
 }
 
-func (p *plane) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if sandbox.CodeOf(err) == sandbox.CodeInternal {
-		p.cfg.Log.ErrorContext(r.Context(), "serve E2B's API", "path", r.URL.Path, "error", err)
+func (p *plane) serve(w http.ResponseWriter, r *http.Request, to *route, args []string) {
+	resp, err := to.serve(w, r, args)
+	switch {
+	case err != nil:
+		if sandbox.CodeOf(err) == sandbox.CodeInternal {
+			p.cfg.Log.ErrorContext(r.Context(), "serve E2B's API", "path", r.URL.Path, "error", err)
+		}
+		answer.Error(w, err)
+	case resp.body == nil:
+		w.WriteHeader(resp.status)
+	default:
+		answer.JSON(w, resp.status, resp.body)
 	}
-	answer.Error(w, err)
 }

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -17,14 +16,14 @@ type connectBody struct {
 
 // connect returns what a client needs to use a sandbox, and resumes a paused one. It
 // never shortens a running sandbox's lifetime.
-func (p *plane) connect(w http.ResponseWriter, r *http.Request, args []string, body *connectBody) error {
+func (p *plane) connect(r *http.Request, args []string, body *connectBody) (*response, error) {
 	timeout, err := timeoutOr(body.Timeout, DefaultTimeout)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	box, err := p.living(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	status := http.StatusOK
 	if box.State == sandbox.StatePaused {
@@ -34,30 +33,28 @@ func (p *plane) connect(w http.ResponseWriter, r *http.Request, args []string, b
 		box, err = p.extend(r.Context(), box, timeout)
 	}
 	if err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
-	answer.JSON(w, status, p.created(r.Context(), box))
-	return nil
+	return &response{status, p.created(r.Context(), box)}, nil
 }
 
 // resume serves the deprecated route that resumes a paused sandbox.
-func (p *plane) resume(w http.ResponseWriter, r *http.Request, args []string, body *connectBody) error {
+func (p *plane) resume(r *http.Request, args []string, body *connectBody) (*response, error) {
 	timeout, err := timeoutOr(body.Timeout, timeoutV1)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	box, err := p.living(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if box.State == sandbox.StateRunning {
-		return sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is already running", args[0])
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is already running", args[0])
 	}
 	if box, err = p.resumeFor(r.Context(), box, timeout, body.Memory, body.AutoPause); err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
-	answer.JSON(w, http.StatusCreated, p.created(r.Context(), box))
-	return nil
+	return &response{http.StatusCreated, p.created(r.Context(), box)}, nil
 }
 
 // resumeFor resumes a paused sandbox, with its memory unless told otherwise, for so
@@ -94,28 +91,27 @@ type pauseBody struct {
 	Memory *bool `json:"memory"`
 }
 
-func (p *plane) pause(w http.ResponseWriter, r *http.Request, args []string, body *pauseBody) error {
+func (p *plane) pause(r *http.Request, args []string, body *pauseBody) (*response, error) {
 	if body.Memory != nil && !*body.Memory {
-		return refused("memory")
+		return nil, refused("memory")
 	}
 	box, err := p.living(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if box.State != sandbox.StateRunning {
-		return sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is already %s", args[0], box.State)
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is already %s", args[0], box.State)
 	}
 	if _, err := p.cfg.Service.Pause(r.Context(), box.ID); err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
 	if box.OnTimeout != sandbox.ActionPause {
 		// E2B keeps a paused sandbox until it is deleted; a lifetime would end it.
 		if _, err := p.setLifetime(r.Context(), box, 0, nil); err != nil {
-			return about(args[0], err)
+			return nil, about(args[0], err)
 		}
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return noContent, nil
 }
 
 type timeoutBody struct {
@@ -123,16 +119,13 @@ type timeoutBody struct {
 }
 
 // setTimeout ends a sandbox so many seconds from now; 0 and less is at once.
-func (p *plane) setTimeout(w http.ResponseWriter, r *http.Request, args []string, body *timeoutBody) error {
+func (p *plane) setTimeout(r *http.Request, args []string, body *timeoutBody) (*response, error) {
 	if body.Timeout == nil {
-		return invalid("validation error: timeout is missing; give seconds from now")
+		return nil, invalid("validation error: timeout is missing; give seconds from now")
 	}
-	box, err := p.living(r.Context(), args[0])
+	box, err := p.running(r.Context(), args[0])
 	if err != nil {
-		return err
-	}
-	if box.State != sandbox.StateRunning {
-		return notIn(args[0], box)
+		return nil, err
 	}
 	switch {
 	case *body.Timeout > 0:
@@ -145,10 +138,9 @@ func (p *plane) setTimeout(w http.ResponseWriter, r *http.Request, args []string
 		_, err = p.cfg.Service.Kill(r.Context(), box.ID)
 	}
 	if err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return noContent, nil
 }
 
 type refreshBody struct {
@@ -161,22 +153,18 @@ const (
 	maxRefresh = 3600
 )
 
-func (p *plane) refresh(w http.ResponseWriter, r *http.Request, args []string, body *refreshBody) error {
+func (p *plane) refresh(r *http.Request, args []string, body *refreshBody) (*response, error) {
 	if body.Duration < 0 || body.Duration > maxRefresh {
-		return invalid("validation error: duration is not 0 to %d seconds", maxRefresh)
+		return nil, invalid("validation error: duration is not 0 to %d seconds", maxRefresh)
 	}
-	box, err := p.living(r.Context(), args[0])
+	box, err := p.running(r.Context(), args[0])
 	if err != nil {
-		return err
-	}
-	if box.State != sandbox.StateRunning {
-		return notIn(args[0], box)
+		return nil, err
 	}
 	if _, err := p.extend(r.Context(), box, max(body.Duration, minRefresh)); err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return noContent, nil
 }
 
 type forkBody struct {
@@ -188,33 +176,32 @@ type forked struct {
 	Sandbox *created `json:"sandbox,omitempty"`
 }
 
-func (p *plane) fork(w http.ResponseWriter, r *http.Request, args []string, body *forkBody) error {
+func (p *plane) fork(r *http.Request, args []string, body *forkBody) (*response, error) {
 	timeout, err := timeoutOr(body.Timeout, DefaultTimeout)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	count := 1
 	if body.Count != nil {
 		count = *body.Count
 	}
 	if count < 1 || count > sandbox.MaxForks {
-		return invalid("count is %d; Cove makes 1 to %d forks in a call", count, sandbox.MaxForks)
+		return nil, invalid("count is %d; Cove makes 1 to %d forks in a call", count, sandbox.MaxForks)
 	}
 	box, err := p.living(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if box.State != sandbox.StateRunning {
-		return sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is %s and cannot be forked; resume it first", args[0], box.State)
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is %s and cannot be forked; resume it first", args[0], box.State)
 	}
 	children, err := p.cfg.Service.Fork(r.Context(), box.ID, sandbox.ForkRequest{Count: count, LifetimeSeconds: &timeout})
 	if err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
 	out := make([]forked, len(children.Items))
 	for i := range children.Items {
 		out[i].Sandbox = new(p.created(r.Context(), &children.Items[i]))
 	}
-	answer.JSON(w, http.StatusCreated, out)
-	return nil
+	return &response{http.StatusCreated, out}, nil
 }

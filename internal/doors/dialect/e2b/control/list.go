@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -22,7 +21,7 @@ const (
 	maxPage       = 100
 )
 
-// query is what a list is asked for.
+// query filters and orders a list of sandboxes.
 type query struct {
 	metadata     map[string]string
 	states       []sandbox.State
@@ -65,8 +64,8 @@ func readQuery(v url.Values) (q query, err error) {
 	return q, nil
 }
 
-// readMetadata reads a filter that was encoded in three layers, of which one is
-// off: pairs as of a form, whose keys and values are encoded once more.
+// readMetadata parses a filter that is encoded three times, of which the first layer
+// is decoded already: form-encoded pairs whose keys and values are encoded once more.
 func readMetadata(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
@@ -129,25 +128,25 @@ func (q *query) matches(box *sandbox.Sandbox, template string) bool {
 		(q.template == "" || templateOf(box) == template || templateOf(box) == q.template)
 }
 
-// list serves a page of sandboxes. A page begins after the last one of the page
-// before, whether that is still there or not.
-func (p *plane) list(w http.ResponseWriter, r *http.Request, _ []string) error {
+// list serves a page of sandboxes. A page starts after the last sandbox of the previous
+// page, whether or not that still exists.
+func (p *plane) list(w http.ResponseWriter, r *http.Request, _ []string) (*response, error) {
 	values := r.URL.Query()
 	q, err := readQuery(values)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	limit, err := readLimit(values)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	after, err := readToken(values.Get("nextToken"), q.oldestFirst)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	found, running, err := p.find(r.Context(), &q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	found = after.rest(found, q.oldestFirst)
 	if len(found) > limit {
@@ -156,22 +155,20 @@ func (p *plane) list(w http.ResponseWriter, r *http.Request, _ []string) error {
 	}
 	w.Header().Set(headerRunning, strconv.Itoa(running))
 	exposeHeaders(w)
-	answer.JSON(w, http.StatusOK, p.views(r.Context(), found))
-	return nil
+	return &response{http.StatusOK, p.views(r.Context(), found)}, nil
 }
 
-// listV1 is the deprecated list: what runs, all of it.
-func (p *plane) listV1(w http.ResponseWriter, r *http.Request, _ []string) error {
+// listV1 serves the deprecated list of all running sandboxes.
+func (p *plane) listV1(_ http.ResponseWriter, r *http.Request, _ []string) (*response, error) {
 	metadata, err := readMetadata(r.URL.Query().Get("metadata"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	found, _, err := p.find(r.Context(), &query{metadata: metadata, states: []sandbox.State{sandbox.StateRunning}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer.JSON(w, http.StatusOK, p.views(r.Context(), found))
-	return nil
+	return &response{http.StatusOK, p.views(r.Context(), found)}, nil
 }
 
 func (p *plane) views(ctx context.Context, found []sandbox.Sandbox) []listed {
@@ -199,9 +196,9 @@ func readLimit(v url.Values) (int, error) {
 	return n, nil
 }
 
-// position is where in an order a page ended.
+// position is the last sandbox of a page; without an id it is the beginning.
 type position struct {
-	at int64 // nanoseconds; with an empty id the beginning
+	at int64 // of its start, in nanoseconds
 	id string
 }
 
@@ -235,7 +232,7 @@ func readToken(token string, oldestFirst bool) (position, error) {
 	return position{at, parts[2]}, nil
 }
 
-// rest are the sandboxes behind a position.
+// rest returns the sandboxes after a position.
 func (p position) rest(found []sandbox.Sandbox, oldestFirst bool) []sandbox.Sandbox {
 	if p.id == "" {
 		return found

@@ -13,19 +13,19 @@ import (
 // allTraffic is what the clients call ALL_TRAFFIC.
 const allTraffic = "0.0.0.0/0"
 
-// egress is what a sandbox may reach, and who may reach it.
+// egress is the network policy of a sandbox, and who may connect to it.
 type egress struct {
 	AllowOut           []string `json:"allowOut,omitempty"`
 	DenyOut            []string `json:"denyOut,omitempty"`
 	AllowPublicTraffic *bool    `json:"allowPublicTraffic,omitempty"`
-	// The rest is refused.
+	// The following are refused.
 	Rules           json.RawMessage `json:"rules,omitempty"`
 	EgressProxy     json.RawMessage `json:"egressProxy,omitempty"`
 	MaskRequestHost json.RawMessage `json:"maskRequestHost,omitempty"`
 	HTTPSPorts      json.RawMessage `json:"httpsPorts,omitempty"`
 }
 
-// check refuses what has no effect, and what E2B refuses.
+// check refuses fields that would have no effect, and what E2B refuses.
 func (e *egress) check(in string) error {
 	for _, f := range []struct {
 		name string
@@ -56,8 +56,8 @@ func isAddress(text string) bool {
 	return err == nil
 }
 
-// policyOf is a policy with the rules of a request. What E2B has no words for
-// stays as it is.
+// policyOf returns a policy with the rules of a request. What E2B's rules cannot
+// express is unchanged.
 func policyOf(was *sandbox.NetworkPolicy, e *egress, internet *bool) *sandbox.NetworkPolicy {
 	var policy sandbox.NetworkPolicy
 	if was != nil {
@@ -76,27 +76,23 @@ type networkBody struct {
 }
 
 // setNetwork replaces what a sandbox may reach.
-func (p *plane) setNetwork(w http.ResponseWriter, r *http.Request, args []string, body *networkBody) error {
+func (p *plane) setNetwork(r *http.Request, args []string, body *networkBody) (*response, error) {
 	if err := body.check(""); err != nil {
-		return err
+		return nil, err
 	}
 	if body.AllowPublicTraffic != nil {
-		return refused("allowPublicTraffic")
+		return nil, refused("allowPublicTraffic")
 	}
-	box, err := p.living(r.Context(), args[0])
+	box, err := p.running(r.Context(), args[0])
 	if err != nil {
-		return err
-	}
-	if box.State != sandbox.StateRunning {
-		return notIn(args[0], box)
+		return nil, err
 	}
 	was, err := p.cfg.Service.GetNetwork(r.Context(), box.ID)
 	if err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
 	if _, err := p.cfg.Service.SetNetwork(r.Context(), box.ID, *policyOf(was, &body.egress, body.AllowInternetAccess)); err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return noContent, nil
 }

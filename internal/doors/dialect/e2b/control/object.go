@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// clientID is a constant that clients keep and do not look at.
+	// clientID is a constant that clients store and do not use.
 	clientID = "cove"
 	// envdVersion tells clients which features the data plane has.
 	envdVersion = "0.6.13"
 )
 
-// created is the answer of all calls after which a sandbox is used.
+// created is the answer to calls after which a client uses a sandbox.
 type created struct {
 	SandboxID          string `json:"sandboxID"`
 	TemplateID         string `json:"templateID"`
@@ -99,8 +99,8 @@ func startedAt(box *sandbox.Sandbox) time.Time {
 	return box.CreatedAt
 }
 
-// endAt is when a sandbox ends, or was paused. The field cannot be left out: one
-// without a bound says the longest lifetime.
+// endAt is when a sandbox ends, or was paused. The field is mandatory: without a bound
+// it is the longest lifetime.
 func endAt(box *sandbox.Sandbox) time.Time {
 	switch {
 	case box.State == sandbox.StatePaused && box.PausedAt != nil:

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -39,22 +38,22 @@ func viewMetric(box *sandbox.Sandbox, p *sandbox.StatsPoint) metric {
 	}
 }
 
-func (p *plane) metrics(w http.ResponseWriter, r *http.Request, args []string) error {
+func (p *plane) metrics(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	start, err := readUnix(r.URL.Query(), "start")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	end, err := readUnix(r.URL.Query(), "end")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	box, err := p.living(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	points, err := p.points(r.Context(), box)
 	if err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
 	out := []metric{}
 	for i := range points {
@@ -63,8 +62,7 @@ func (p *plane) metrics(w http.ResponseWriter, r *http.Request, args []string) e
 			out = append(out, viewMetric(box, &points[i]))
 		}
 	}
-	answer.JSON(w, http.StatusOK, out)
-	return nil
+	return &response{http.StatusOK, out}, nil
 }
 
 func (p *plane) points(ctx context.Context, box *sandbox.Sandbox) ([]sandbox.StatsPoint, error) {
@@ -88,12 +86,12 @@ func readUnix(v url.Values, name string) (*time.Time, error) {
 	return &at, nil
 }
 
-// metricsOfMany tells the newest metric of each of some sandboxes.
-func (p *plane) metricsOfMany(w http.ResponseWriter, r *http.Request, _ []string) error {
+// metricsOfMany serves the newest metric of each of several sandboxes.
+func (p *plane) metricsOfMany(_ http.ResponseWriter, r *http.Request, _ []string) (*response, error) {
 	out := map[string]metric{}
 	names := strings.Split(r.URL.Query().Get("sandbox_ids"), ",")
 	if len(names) > maxPage {
-		return invalid("validation error: sandbox_ids names %d sandboxes; name at most %d", len(names), maxPage)
+		return nil, invalid("validation error: sandbox_ids names %d sandboxes; name at most %d", len(names), maxPage)
 	}
 	for _, id := range names {
 		box, err := p.living(r.Context(), id)
@@ -101,22 +99,21 @@ func (p *plane) metricsOfMany(w http.ResponseWriter, r *http.Request, _ []string
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		points, err := p.points(r.Context(), box)
 		if err != nil {
-			return about(id, err)
+			return nil, about(id, err)
 		}
 		if len(points) > 0 {
 			out[access.ToE2B(box.ID)] = viewMetric(box, &points[len(points)-1])
 		}
 	}
-	answer.JSON(w, http.StatusOK, map[string]any{"sandboxes": out})
-	return nil
+	return &response{http.StatusOK, map[string]any{"sandboxes": out}}, nil
 }
 
-// entry is a line of a sandbox's log: what was done with it, as the audit record
-// has it. What programs in it write is read from their own output.
+// entry is a line of a sandbox's log: an event of the audit record. It has no output of
+// programs, which clients read elsewhere.
 type entry struct {
 	Timestamp time.Time         `json:"timestamp"`
 	Message   string            `json:"message"`
@@ -196,35 +193,34 @@ func viewEntry(e *sandbox.AuditEvent) entry {
 	return out
 }
 
-func (p *plane) logs(w http.ResponseWriter, r *http.Request, args []string) error {
+func (p *plane) logs(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	q, err := readLogQuery(r.URL.Query())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch direction := r.URL.Query().Get("direction"); direction {
 	case "", "backward":
 		q.backward = true
 	case "forward":
 	default:
-		return invalid("validation error: direction %.80q is not forward or backward", direction)
+		return nil, invalid("validation error: direction %.80q is not forward or backward", direction)
 	}
 	found, err := p.entries(r.Context(), args[0], &q)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer.JSON(w, http.StatusOK, map[string]any{"logs": found})
-	return nil
+	return &response{http.StatusOK, map[string]any{"logs": found}}, nil
 }
 
-// logsV1 is the deprecated form, in which each line is JSON.
-func (p *plane) logsV1(w http.ResponseWriter, r *http.Request, args []string) error {
+// logsV1 serves the deprecated form, in which each line is JSON.
+func (p *plane) logsV1(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	q, err := readLogQuery(r.URL.Query())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	found, err := p.entries(r.Context(), args[0], &q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	type line struct {
 		Timestamp time.Time `json:"timestamp"`
@@ -234,10 +230,9 @@ func (p *plane) logsV1(w http.ResponseWriter, r *http.Request, args []string) er
 	for i, e := range found {
 		text, err := json.Marshal(map[string]string{"level": e.Level, "logger": "cove", "message": e.Message})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		lines[i] = line{e.Timestamp, string(text)}
 	}
-	answer.JSON(w, http.StatusOK, map[string]any{"logs": lines, "logEntries": found})
-	return nil
+	return &response{http.StatusOK, map[string]any{"logs": lines, "logEntries": found}}, nil
 }

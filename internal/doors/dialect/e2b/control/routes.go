@@ -6,24 +6,32 @@ import (
 	"strings"
 )
 
-// handler answers one route. Args are the parts of the path that the route's
-// pattern leaves open.
-type handler func(w http.ResponseWriter, r *http.Request, args []string) error
+// handler serves one route. Args are the parts of the path that match the pattern's
+// wildcards. It may set headers, but does not write.
+type handler func(w http.ResponseWriter, r *http.Request, args []string) (*response, error)
+
+// response is what a handler answers; a nil body is none.
+type response struct {
+	status int
+	body   any
+}
+
+var noContent = &response{status: http.StatusNoContent}
 
 // withBody decodes the body of a request for a handler.
-func withBody[T any](h func(w http.ResponseWriter, r *http.Request, args []string, body *T) error) handler {
-	return func(w http.ResponseWriter, r *http.Request, args []string) error {
+func withBody[T any](h func(r *http.Request, args []string, body *T) (*response, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 		body := new(T)
 		if err := decode(w, r, body); err != nil {
-			return err
+			return nil, err
 		}
-		return h(w, r, args, body)
+		return h(r, args, body)
 	}
 }
 
 type route struct {
 	method  string
-	pattern []string // "*" is open
+	pattern []string // "*" matches any part
 	serve   handler
 }
 
@@ -66,8 +74,8 @@ func (p *plane) table() []route {
 	}
 }
 
-// match finds the route of a request. It looks at the path as it was sent, so that
-// an encoded slash is part of a name; "." and ".." are none.
+// match finds the route of a request. It uses the path as it was sent, so that an
+// encoded slash is part of a name; "." and ".." match nothing.
 func (p *plane) match(r *http.Request) (found *route, args []string, allowed string) {
 	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	for i, part := range parts {

@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// DefaultTimeout is the lifetime, in seconds, of a sandbox whose creator says none.
+// DefaultTimeout is the default lifetime of a sandbox, in seconds.
 const DefaultTimeout = 300
 
-// timeoutV1 is the same for those who call the old route.
+// timeoutV1 is the default of the deprecated routes.
 const timeoutV1 = 15
 
 // createBody describes a sandbox.
@@ -42,7 +41,7 @@ type autoResume struct {
 	Enabled bool `json:"enabled"`
 }
 
-// check refuses what has no effect.
+// check refuses fields that would have no effect.
 func (b *createBody) check() error {
 	switch {
 	case b.TemplateID == "":
@@ -66,32 +65,31 @@ func (b *createBody) check() error {
 }
 
 // createV1 and createV2 differ in the default lifetime.
-func (p *plane) createV1(w http.ResponseWriter, r *http.Request, _ []string, body *createBody) error {
-	return p.create(w, r, body, timeoutV1)
+func (p *plane) createV1(r *http.Request, _ []string, body *createBody) (*response, error) {
+	return p.create(r, body, timeoutV1)
 }
 
-func (p *plane) createV2(w http.ResponseWriter, r *http.Request, _ []string, body *createBody) error {
-	return p.create(w, r, body, DefaultTimeout)
+func (p *plane) createV2(r *http.Request, _ []string, body *createBody) (*response, error) {
+	return p.create(r, body, DefaultTimeout)
 }
 
-func (p *plane) create(w http.ResponseWriter, r *http.Request, body *createBody, defaultTimeout int64) error {
+func (p *plane) create(r *http.Request, body *createBody, defaultTimeout int64) (*response, error) {
 	if err := body.check(); err != nil {
-		return err
+		return nil, err
 	}
 	timeout, err := timeoutOr(body.Timeout, defaultTimeout)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req, err := p.request(r.Context(), body, timeout)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	box, err := p.cfg.Service.Create(r.Context(), *req)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer.JSON(w, http.StatusCreated, p.created(r.Context(), box))
-	return nil
+	return &response{http.StatusCreated, p.created(r.Context(), box)}, nil
 }
 
 // timeoutOr checks a timeout in seconds; nil is the default.
@@ -142,22 +140,17 @@ func (p *plane) request(ctx context.Context, body *createBody, timeout int64) (*
 	return req, nil
 }
 
-// noSandbox is the answer for a sandbox that is not there, or not the caller's.
+// noSandbox is the error for a sandbox that does not exist or is not the caller's.
 func noSandbox(id string) error {
 	return sandbox.Errorf(sandbox.CodeNotFound, "Sandbox %.80q doesn't exist or you don't have access to it", id)
 }
 
-// about tells an error of a call on a sandbox in the product's words.
+// about words an error of a call on a sandbox as the product does.
 func about(id string, err error) error {
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 		return noSandbox(id)
 	}
 	return err
-}
-
-// notIn is the answer to a call that needs another state.
-func notIn(id string, box *sandbox.Sandbox) error {
-	return sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is %s; connect to it first", id, box.State)
 }
 
 // living returns a sandbox of the caller's that has not ended.
@@ -176,25 +169,32 @@ func (p *plane) living(ctx context.Context, id string) (*sandbox.Sandbox, error)
 	return box, nil
 }
 
-func (p *plane) get(w http.ResponseWriter, r *http.Request, args []string) error {
+// running returns a sandbox of the caller's that runs.
+func (p *plane) running(ctx context.Context, id string) (*sandbox.Sandbox, error) {
+	box, err := p.living(ctx, id)
+	if err == nil && box.State != sandbox.StateRunning {
+		return nil, sandbox.Errorf(sandbox.CodeConflict, "Sandbox %.80q is %s; connect to it first", id, box.State)
+	}
+	return box, err
+}
+
+func (p *plane) get(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	box, err := p.living(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d := p.detail(r.Context(), box)
 	p.nameVolumes(r.Context(), &d.listed)
-	answer.JSON(w, http.StatusOK, d)
-	return nil
+	return &response{http.StatusOK, d}, nil
 }
 
-func (p *plane) kill(w http.ResponseWriter, r *http.Request, args []string) error {
+func (p *plane) kill(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	box, err := p.living(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := p.cfg.Service.Kill(r.Context(), box.ID); err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return noContent, nil
 }

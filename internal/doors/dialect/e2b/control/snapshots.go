@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -13,7 +12,7 @@ type snapshotBody struct {
 	Name string `json:"name"`
 }
 
-// snapshot is a snapshot; its id is good wherever a template's is.
+// snapshot is a snapshot, whose id can be used as a template's.
 type snapshot struct {
 	SnapshotID string   `json:"snapshotID"`
 	Names      []string `json:"names"`
@@ -27,41 +26,40 @@ func viewSnapshot(s *sandbox.Snapshot) snapshot {
 	return v
 }
 
-func (p *plane) createSnapshot(w http.ResponseWriter, r *http.Request, args []string, body *snapshotBody) error {
+func (p *plane) createSnapshot(r *http.Request, args []string, body *snapshotBody) (*response, error) {
 	name := ""
 	if body.Name != "" {
 		var tag string
 		var err error
 		if name, tag, err = p.reference(r.Context(), body.Name); err != nil {
-			return err
+			return nil, err
 		}
 		if tag != defaultTag {
-			return invalid("name: Cove's snapshots have no tags; give %q another name instead of the tag %q", name, tag)
+			return nil, invalid("name: Cove's snapshots have no tags; give %q another name instead of the tag %q", name, tag)
 		}
 	}
 	box, err := p.living(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := p.cfg.Service.CreateSnapshot(r.Context(), box.ID, sandbox.CreateSnapshotRequest{Name: name})
 	if err != nil {
-		return about(args[0], err)
+		return nil, about(args[0], err)
 	}
-	answer.JSON(w, http.StatusCreated, viewSnapshot(s))
-	return nil
+	return &response{http.StatusCreated, viewSnapshot(s)}, nil
 }
 
-func (p *plane) listSnapshots(w http.ResponseWriter, r *http.Request, _ []string) error {
+func (p *plane) listSnapshots(w http.ResponseWriter, r *http.Request, _ []string) (*response, error) {
 	values := r.URL.Query()
 	limit, err := readLimit(values)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req := sandbox.ListSnapshotsRequest{Page: sandbox.Page{Limit: limit, Cursor: values.Get("nextToken")}}
 	if id := values.Get("sandboxID"); id != "" {
 		ours, ok := access.FromE2B(id)
 		if !ok {
-			return invalid("Invalid sandbox ID")
+			return nil, invalid("Invalid sandbox ID")
 		}
 		req.Sandbox = ours
 	}
@@ -75,9 +73,9 @@ func (p *plane) listSnapshots(w http.ResponseWriter, r *http.Request, _ []string
 	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
 		found = &sandbox.List[sandbox.Snapshot]{}
 	case sandbox.CodeOf(err) == sandbox.CodeInvalid && req.Cursor != "":
-		return errToken
+		return nil, errToken
 	case err != nil:
-		return err
+		return nil, err
 	}
 	if found.NextCursor != "" {
 		w.Header().Set(headerNext, found.NextCursor)
@@ -87,8 +85,7 @@ func (p *plane) listSnapshots(w http.ResponseWriter, r *http.Request, _ []string
 	for i := range found.Items {
 		out[i] = viewSnapshot(&found.Items[i])
 	}
-	answer.JSON(w, http.StatusOK, out)
-	return nil
+	return &response{http.StatusOK, out}, nil
 }
 
 // snapshotsNamed returns the one snapshot that has a name, or none.

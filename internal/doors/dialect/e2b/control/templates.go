@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -30,8 +29,8 @@ type template struct {
 	BuildStatus   string     `json:"buildStatus"`
 }
 
-// viewTemplate describes a template. Templates are for all teams of a server,
-// which is what E2B calls public.
+// viewTemplate describes a template. All teams of a server share templates, which is
+// what E2B calls public.
 func viewTemplate(t *sandbox.Template) template {
 	v := template{
 		TemplateID: t.Name, BuildID: t.Digest, Public: true, Aliases: append([]string{t.Name}, t.Aliases...), BuildCount: t.Version,
@@ -47,30 +46,28 @@ func viewTemplate(t *sandbox.Template) template {
 	return v
 }
 
-func (p *plane) listTemplates(w http.ResponseWriter, r *http.Request, _ []string) error {
+func (p *plane) listTemplates(_ http.ResponseWriter, r *http.Request, _ []string) (*response, error) {
 	all, err := sandbox.All(r.Context(), p.cfg.Service.ListTemplates)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := make([]template, len(all))
 	for i := range all {
 		out[i] = viewTemplate(&all[i])
 	}
-	answer.JSON(w, http.StatusOK, out)
-	return nil
+	return &response{http.StatusOK, out}, nil
 }
 
-// alias tells whether a name is a template's.
-func (p *plane) alias(w http.ResponseWriter, r *http.Request, args []string) error {
+// alias serves the template that has a name.
+func (p *plane) alias(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	t, err := p.template(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer.JSON(w, http.StatusOK, map[string]any{"templateID": t.Name, "public": true})
-	return nil
+	return &response{http.StatusOK, map[string]any{"templateID": t.Name, "public": true}}, nil
 }
 
-// template returns the template that a name means, tag included.
+// template returns the template of a name and tag.
 func (p *plane) template(ctx context.Context, ref string) (*sandbox.Template, error) {
 	name, tag, err := p.reference(ctx, ref)
 	if err != nil {
@@ -85,30 +82,28 @@ func (p *plane) template(ctx context.Context, ref string) (*sandbox.Template, er
 }
 
 // deleteTemplate removes a template or a snapshot: E2B's snapshots are templates.
-func (p *plane) deleteTemplate(w http.ResponseWriter, r *http.Request, args []string) error {
+func (p *plane) deleteTemplate(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	name, tag, err := p.reference(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if tag != defaultTag {
-		return invalid("%.80q has a tag; remove tags by DELETE /templates/tags", args[0])
+		return nil, invalid("%.80q has a tag; remove tags by DELETE /templates/tags", args[0])
 	}
 	if !strings.HasPrefix(name, snapshotPrefix) {
 		switch _, err := p.cfg.Service.GetTemplate(r.Context(), name); sandbox.CodeOf(err) {
 		case "":
 			if err := p.cfg.Service.DeleteTemplate(r.Context(), name); err != nil {
-				return aboutTemplate(args[0], err)
+				return nil, aboutTemplate(args[0], err)
 			}
-			w.WriteHeader(http.StatusNoContent)
-			return nil
+			return noContent, nil
 		case sandbox.CodeNotFound:
 		default:
-			return err
+			return nil, err
 		}
 	}
 	if _, err := p.cfg.Service.DeleteSnapshot(r.Context(), name); err != nil {
-		return aboutTemplate(args[0], err)
+		return nil, aboutTemplate(args[0], err)
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return noContent, nil
 }

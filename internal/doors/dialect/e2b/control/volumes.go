@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -13,17 +12,16 @@ type volume struct {
 	Name     string `json:"name"`
 }
 
-func (p *plane) listVolumes(w http.ResponseWriter, r *http.Request, _ []string) error {
+func (p *plane) listVolumes(_ http.ResponseWriter, r *http.Request, _ []string) (*response, error) {
 	all, err := sandbox.All(r.Context(), p.cfg.Service.ListVolumes)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := make([]volume, len(all))
 	for i := range all {
 		out[i] = volume{all[i].ID, all[i].Name}
 	}
-	answer.JSON(w, http.StatusOK, out)
-	return nil
+	return &response{http.StatusOK, out}, nil
 }
 
 // openVolume is a volume with the token for its contents, which are not served:
@@ -37,44 +35,41 @@ type volumeBody struct {
 	Name string `json:"name"`
 }
 
-func (p *plane) createVolume(w http.ResponseWriter, r *http.Request, _ []string, body *volumeBody) error {
+func (p *plane) createVolume(r *http.Request, _ []string, body *volumeBody) (*response, error) {
 	v, err := p.cfg.Service.CreateVolume(r.Context(), sandbox.CreateVolumeRequest{Name: body.Name})
 	if sandbox.CodeOf(err) == sandbox.CodeConflict {
-		return invalid("Volume with name '%.80s' already exists", body.Name)
+		return nil, invalid("Volume with name '%.80s' already exists", body.Name)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer.JSON(w, http.StatusCreated, openVolume{volume{v.ID, v.Name}, noContent})
-	return nil
+	return &response{http.StatusCreated, openVolume{volume{v.ID, v.Name}, noToken}}, nil
 }
 
-// noContent stands for the token of a volume.
-const noContent = "none"
+// noToken stands for the token of a volume.
+const noToken = "none"
 
-func (p *plane) getVolume(w http.ResponseWriter, r *http.Request, args []string) error {
+func (p *plane) getVolume(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	v, err := p.cfg.Service.GetVolume(r.Context(), args[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer.JSON(w, http.StatusOK, openVolume{volume{v.ID, v.Name}, noContent})
-	return nil
+	return &response{http.StatusOK, openVolume{volume{v.ID, v.Name}, noToken}}, nil
 }
 
-func (p *plane) deleteVolume(w http.ResponseWriter, r *http.Request, args []string) error {
+func (p *plane) deleteVolume(_ http.ResponseWriter, r *http.Request, args []string) (*response, error) {
 	v, err := p.cfg.Service.GetVolume(r.Context(), args[0])
 	if err == nil {
 		err = p.cfg.Service.DeleteVolume(r.Context(), v.ID)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return noContent, nil
 }
 
-// nameVolumes gives the volumes of a sandbox the names by which clients know
-// them; a volume that is gone keeps its id.
+// nameVolumes replaces the ids of a sandbox's volumes by their names; a volume that no
+// longer exists keeps its id.
 func (p *plane) nameVolumes(ctx context.Context, l *listed) {
 	for i, m := range l.VolumeMounts {
 		if v, err := p.cfg.Service.GetVolume(ctx, m.Name); err == nil && v.Name != "" {
