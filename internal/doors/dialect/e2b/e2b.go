@@ -10,8 +10,8 @@
 //   - interpreter: the code interpreter of one sandbox, port 49999;
 //   - the contents of volumes, part of control.
 //
-// This package finds the plane and the sandbox of a request, and tells who
-// calls (package access). A plane's handler finds both in the request's context:
+// This package finds the plane and the sandbox of a request, and authenticates the
+// caller (package access). The request's context carries both:
 // [access.SandboxOf] and [sandbox.CallerOf].
 package e2b
 
@@ -32,30 +32,30 @@ import (
 // address. On a host api.DOMAIN it is at the root.
 const Prefix = "/e2b"
 
-// AddressPath, below [Prefix], tells where clients reach the server: no route of
-// E2B's, but of Cove's own command line.
+// AddressPath, below [Prefix], serves the address at which clients reach the server. It
+// is not a route of E2B's, but for Cove's own command line.
 const AddressPath = control.AddressPath
 
 // Tested says with which versions of the SDKs the door is tested.
 const Tested = "e2b 2.45.0 to 2.51.0, @e2b/code-interpreter 2.8.0 (JavaScript)"
 
-// Config says what a [Door] stands on. All fields are required but Others.
+// Config is what a [Door] needs. All fields but Others are required.
 type Config struct {
 	// Service does everything.
 	Service sandbox.Service
-	// Gate tells who calls.
+	// Gate authenticates callers.
 	Gate *access.Gate
 	// Trusted reports whether a request comes from the user who runs the daemon.
 	Trusted func(*http.Request) bool
-	// Bound bounds the requests under way of a caller.
+	// Bound limits the concurrent requests of a caller.
 	Bound func(http.Handler) http.Handler
-	// Previews serves the ports of sandboxes that are no plane.
+	// Previews serves the other ports of sandboxes.
 	Previews http.Handler
-	// Refuse prepares the answer to somebody who may not come in.
+	// Refuse is called before a request is refused whose body nobody has read.
 	Refuse func(http.ResponseWriter, *http.Request)
-	// Domain is the one below which sandboxes have host names.
+	// Domain is the parent domain of sandboxes' host names.
 	Domain string
-	// Others are names below Domain that are something else.
+	// Others are host names below Domain that are not for this door.
 	Others []string
 	// Address is the domain as clients reach it, with the port of the listener
 	// if that is not the scheme's own; and the base of URLs of this door.
@@ -109,7 +109,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveControl tells who calls the control plane.
+// serveControl authenticates a request to the control plane, and serves it.
 func (d *Door) serveControl(w http.ResponseWriter, r *http.Request) {
 	if control.Open(r) {
 		d.control.ServeHTTP(w, r)

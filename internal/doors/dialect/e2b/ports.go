@@ -11,10 +11,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// servePort leads a request to a port that is no plane: previews serve it. A port of
-// a sandbox whose ports are public gets its preview when somebody first visits it
-// and something listens there.
-func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at place) {
+// servePort passes a request for any other port to the previews. A port of a sandbox
+// with public ports gets its preview with the first request, if something listens.
+func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at target) {
 	if err := d.publish(r.Context(), at); err != nil {
 		d.cfg.Refuse(w, r)
 		answer.Gone(w, access.ToE2B(at.sandbox), err)
@@ -32,10 +31,10 @@ func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at place) {
 // publish makes the preview of a port, if its sandbox was created with public
 // ports. It acts with the rights of the key that created the sandbox, and only
 // where something listens, so that strangers cannot use up the previews.
-func (d *Door) publish(ctx context.Context, at place) error {
+func (d *Door) publish(ctx context.Context, at target) error {
 	box, err := d.cfg.Gate.Look(ctx, at.sandbox)
 	if err != nil || box.Metadata[access.TagPorts] == "" {
-		return nil // previews say what there is to say
+		return nil // the previews answer
 	}
 	owner, err := d.cfg.Gate.Holder(ctx, strings.TrimPrefix(box.Metadata[access.TagPorts], "key-"))
 	if err != nil || owner.Team != box.Team {
@@ -51,14 +50,14 @@ func (d *Door) publish(ctx context.Context, at place) error {
 			return nil
 		}
 	}
-	if _, err := d.awake(ctx, box); err != nil {
+	if _, err := d.resumed(ctx, box); err != nil {
 		return err
 	}
 	conn, err := d.cfg.Service.DialPort(ctx, box.ID, at.port)
 	if err != nil {
 		return sandbox.Errorf(sandbox.CodeNotRunning, "nothing listens on port %d", at.port)
 	}
-	_ = conn.Close() // it was only asked whether it opens
+	_ = conn.Close() // only to find out whether something listens
 	_, err = d.cfg.Service.CreatePreview(ctx, box.ID, sandbox.CreatePreviewRequest{
 		Port: at.port, Access: sandbox.PreviewPublic, Wake: box.Metadata[access.TagAutoResume] != "",
 	})

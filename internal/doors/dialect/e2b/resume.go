@@ -8,9 +8,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// awake returns a sandbox that runs: a paused one is resumed if it was created
-// to be, and does not exist otherwise.
-func (d *Door) awake(ctx context.Context, box *sandbox.Sandbox) (*sandbox.Sandbox, error) {
+// resumed returns a running sandbox. It resumes a paused one that was created with
+// auto-resume; any other does not exist for clients.
+func (d *Door) resumed(ctx context.Context, box *sandbox.Sandbox) (*sandbox.Sandbox, error) {
 	switch {
 	case box.State == sandbox.StateRunning:
 		return box, nil
@@ -19,9 +19,11 @@ func (d *Door) awake(ctx context.Context, box *sandbox.Sandbox) (*sandbox.Sandbo
 		if err != nil || box.ExpiresAt != nil {
 			return box, err
 		}
-		// The pause took the bound of its life away.
+		// The pause removed the bound of its lifetime.
 		seconds := int64(control.DefaultTimeout)
 		return d.cfg.Service.Update(ctx, box.ID, sandbox.UpdateRequest{LifetimeSeconds: &seconds})
 	}
-	return nil, sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run")
+	return nil, errNotRunning
 }
+
+var errNotRunning = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run")

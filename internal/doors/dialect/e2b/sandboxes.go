@@ -14,8 +14,8 @@ const (
 	headerTraffic = "E2b-Traffic-Access-Token"
 )
 
-// serveSandbox leads a request to a port of a sandbox.
-func (d *Door) serveSandbox(w http.ResponseWriter, r *http.Request, at place) {
+// serveSandbox serves a request to a port of a sandbox.
+func (d *Door) serveSandbox(w http.ResponseWriter, r *http.Request, at target) {
 	plane := d.planes[at.port]
 	if plane == nil {
 		d.servePort(w, r, at)
@@ -31,12 +31,12 @@ func (d *Door) serveSandbox(w http.ResponseWriter, r *http.Request, at place) {
 		answer.Error(w, err)
 		return
 	}
-	d.enter(w, r, at, plane, caller)
+	d.serveCaller(w, r, at, plane, caller)
 }
 
-// caller tells who calls a plane of a sandbox: by its token or, for files, by a
-// signature.
-func (d *Door) caller(r *http.Request, at place) (sandbox.Caller, error) {
+// caller authenticates a request to a plane of a sandbox, by the sandbox's token or, for
+// files, by a signature.
+func (d *Door) caller(r *http.Request, at target) (sandbox.Caller, error) {
 	if tokens := r.Header.Values(headerToken); len(tokens) > 0 {
 		if len(tokens) > 1 {
 			return sandbox.Caller{}, access.ErrToken
@@ -52,12 +52,12 @@ func (d *Door) caller(r *http.Request, at place) (sandbox.Caller, error) {
 	return sandbox.Caller{}, access.ErrToken
 }
 
-// enter serves a caller who was admitted.
-func (d *Door) enter(w http.ResponseWriter, r *http.Request, at place, plane http.Handler, caller sandbox.Caller) {
+// serveCaller serves a request of a known caller.
+func (d *Door) serveCaller(w http.ResponseWriter, r *http.Request, at target, plane http.Handler, caller sandbox.Caller) {
 	ctx := sandbox.WithCaller(r.Context(), caller)
 	box, err := d.cfg.Service.Get(ctx, at.sandbox)
 	if err == nil {
-		box, err = d.awake(ctx, box)
+		box, err = d.resumed(ctx, box)
 	}
 	if err != nil {
 		d.cfg.Refuse(w, r)
@@ -67,11 +67,11 @@ func (d *Door) enter(w http.ResponseWriter, r *http.Request, at place, plane htt
 	plane.ServeHTTP(w, r.WithContext(access.WithSandbox(ctx, box)))
 }
 
-// serveHealth tells whether a sandbox runs, for which no token is asked.
-func (d *Door) serveHealth(w http.ResponseWriter, r *http.Request, at place, plane http.Handler) {
+// serveHealth reports whether a sandbox runs, without asking for a token.
+func (d *Door) serveHealth(w http.ResponseWriter, r *http.Request, at target, plane http.Handler) {
 	box, err := d.cfg.Gate.Look(r.Context(), at.sandbox)
 	if err == nil && box.State != sandbox.StateRunning {
-		err = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox does not run")
+		err = errNotRunning
 	}
 	if err != nil {
 		d.cfg.Refuse(w, r)
@@ -81,7 +81,7 @@ func (d *Door) serveHealth(w http.ResponseWriter, r *http.Request, at place, pla
 	plane.ServeHTTP(w, r)
 }
 
-// serveLink leads a request by a signed link that names no sandbox.
+// serveLink serves a signed link that names no sandbox.
 func (d *Door) serveLink(w http.ResponseWriter, r *http.Request) {
 	id, caller, err := d.cfg.Gate.FindSigned(r.Context(), r)
 	if err != nil {
@@ -89,5 +89,5 @@ func (d *Door) serveLink(w http.ResponseWriter, r *http.Request) {
 		answer.Error(w, err)
 		return
 	}
-	d.enter(w, r, place{sandbox: id, port: access.PortEnvd}, d.planes[access.PortEnvd], caller)
+	d.serveCaller(w, r, target{sandbox: id, port: access.PortEnvd}, d.planes[access.PortEnvd], caller)
 }

@@ -2,10 +2,9 @@ package access
 
 import "maps"
 
-// Env returns the environment of a program that a client starts in a sandbox: what
-// the client wants, and the variables by which programs know that they are in a
-// sandbox and in which one, as a fork has another than its parent. These are
-// nobody's to change.
+// Env returns the environment of a program that a client starts in a sandbox: the
+// client's variables, and those that tell programs that they run in a sandbox and in
+// which one, which differs for a fork. Clients cannot override the latter.
 func Env(wanted map[string]string, id string) map[string]string {
 	env := map[string]string{}
 	maps.Copy(env, wanted)

@@ -1,9 +1,9 @@
-// Package access tells who calls E2B's planes: by API key, by a sandbox's
-// token, by a signed link.
+// Package access authenticates callers of E2B's planes: by API key, by a sandbox's
+// token, or by a signed link.
 //
-// A sandbox's token is derived from a key of the server's, the sandbox, its team
-// and the API key of the caller it was given to. It is the same at every call,
-// through pause and resume, opens that sandbox only, and ends with the API key.
+// A sandbox's token is derived from a key of the server, the sandbox, its team and
+// the API key of the caller to whom it was issued. It never changes, not even through
+// pause and resume, is valid for that sandbox only, and expires with the API key.
 package access
 
 import (
@@ -18,30 +18,30 @@ const (
 	PortInterpreter = 49999
 )
 
-// The tags of a sandbox in which the door notes what Cove has no field for.
+// The tags of a sandbox in which the door stores what Cove has no field for.
 const (
-	// TagPrefix begins all of them; clients cannot set such metadata and do not
-	// see it.
+	// TagPrefix is the prefix of all of them; clients can neither set nor see such
+	// metadata.
 	TagPrefix = "cove.e2b."
 	// TagAutoResume marks a sandbox that any request to it resumes.
 	TagAutoResume = TagPrefix + "auto-resume"
-	// TagPorts marks a sandbox whose ports anybody may reach; it holds the id of
-	// the key that created the sandbox.
+	// TagPorts marks a sandbox with public ports; it holds the id of the key that
+	// created the sandbox.
 	TagPorts = TagPrefix + "ports"
 )
 
 // Keys are the API keys of the server.
 type Keys interface {
-	// Authenticate tells whose a key is.
+	// Authenticate returns the caller of a key.
 	Authenticate(ctx context.Context, secret string) (sandbox.Caller, error)
-	// CallerOf tells who calls with the key that has this id: unauthenticated
-	// for one that is not there or no longer good.
+	// CallerOf returns the caller of the key with an id. The error is unauthenticated
+	// for a key that does not exist or is no longer valid.
 	CallerOf(ctx context.Context, id string) (sandbox.Caller, error)
-	// CallersOf returns who may call for a team: its good keys.
+	// CallersOf returns the callers of a team's valid keys.
 	CallersOf(ctx context.Context, team string) ([]sandbox.Caller, error)
 }
 
-// Sandboxes are the records of the server, whoever asks.
+// Sandboxes are the records of all teams.
 type Sandboxes interface {
 	// Look returns a sandbox in any state.
 	Look(ctx context.Context, id string) (*sandbox.Sandbox, error)
@@ -49,21 +49,21 @@ type Sandboxes interface {
 	Living(ctx context.Context) ([]sandbox.Sandbox, error)
 }
 
-// Config says what a [Gate] stands on.
+// Config is what a [Gate] needs.
 type Config struct {
 	Keys      Keys
 	Sandboxes Sandboxes
-	// Secret is the server's key of tokens, 32 bytes.
+	// Secret is the server's key from which tokens are derived, 32 bytes.
 	Secret []byte
 }
 
-// Gate tells who calls. It is safe for concurrent use.
+// Gate authenticates callers. It is safe for concurrent use.
 type Gate struct{ cfg Config }
 
 // NewGate returns a gate.
 func NewGate(cfg Config) *Gate { return &Gate{cfg} }
 
-// Look returns a sandbox, whoever asks: for what needs no token.
+// Look returns a sandbox without authorization, for requests that need no token.
 func (g *Gate) Look(ctx context.Context, id string) (*sandbox.Sandbox, error) {
 	return g.cfg.Sandboxes.Look(ctx, id)
 }

@@ -2,19 +2,19 @@ package access
 
 import "strings"
 
-// Ids of sandboxes are SBX-plus-random in Cove, "sbx-…"; E2B's clients want
-// [a-z0-9]+, so there they are without the dash: "sbx…".
+// Ids of sandboxes are "sbx-" and random characters. E2B's clients require [a-z0-9]+,
+// so they get the id without the dash.
 const (
 	covePrefix = "sbx-"
 	e2bPrefix  = "sbx"
 	idRandom   = 26
 )
 
-// ToE2B returns the id that E2B's clients have of a sandbox.
+// ToE2B returns the id of a sandbox for E2B's clients.
 func ToE2B(id string) string { return e2bPrefix + strings.TrimPrefix(id, covePrefix) }
 
-// FromE2B returns Cove's id of a sandbox, and false for what is no id. Like the
-// product it takes ID-CLIENT too, where CLIENT means nothing.
+// FromE2B returns Cove's id of a sandbox, and false if id is invalid. Like the product
+// it accepts ID-CLIENT too, and ignores CLIENT.
 func FromE2B(id string) (string, bool) {
 	id, _, _ = strings.Cut(id, "-")
 	random, ok := strings.CutPrefix(id, e2bPrefix)

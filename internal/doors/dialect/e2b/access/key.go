@@ -9,15 +9,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// keyPrefix begins every key that E2B's older clients accept: they want
-// ^e2b_[0-9a-f]+$.
+// keyPrefix is the prefix of keys that E2B's older clients require: ^e2b_[0-9a-f]+$.
 const keyPrefix = "e2b_"
 
 // FormatKey returns a key of Cove's in the form that every client of E2B
 // accepts: "e2b_" and the bytes of the key in hexadecimal. It is the same key.
 func FormatKey(key string) string { return keyPrefix + hex.EncodeToString([]byte(key)) }
 
-// parseKey takes a key in either form.
+// parseKey accepts a key in either form.
 func parseKey(text string) string {
 	digits, ok := strings.CutPrefix(text, keyPrefix)
 	if !ok {
@@ -30,8 +29,8 @@ func parseKey(text string) string {
 	return string(key)
 }
 
-// Caller tells who calls the control plane, by X-API-KEY or as a bearer. A
-// request works in the namespace that it names.
+// Caller authenticates a request to the control plane, by X-API-KEY or a bearer token.
+// The caller is in the namespace that the request names.
 func (g *Gate) Caller(r *http.Request) (sandbox.Caller, error) {
 	key, err := auth.BearerToken(r.Header)
 	if err != nil {

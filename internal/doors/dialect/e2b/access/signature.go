@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,26 +22,28 @@ const (
 	signatureMark   = "v1_"
 )
 
-// maxSearch bounds the pairs of sandbox and key that a link without a sandbox is
-// compared with.
+// maxSearch bounds the pairs of sandbox and key that are tried for a link that names no
+// sandbox.
 const maxSearch = 100_000
 
 func signatureError(text string) error {
 	return sandbox.Errorf(sandbox.CodeUnauthenticated, "%s", text)
 }
 
-// signed is what a client has signed with a sandbox's token.
+var errSignature = signatureError("invalid signature")
+
+// signed is a request that a client has signed with a sandbox's token.
 type signed struct{ path, operation, user, expiry, signature string }
 
-// readSigned reads a signature, and refuses one that is over.
+// readSigned parses a signature, and refuses an expired one.
 func readSigned(r *http.Request) (*signed, error) {
 	query := r.URL.Query()
 	s := &signed{path: query.Get("path"), user: query.Get("username"), expiry: query.Get(paramExpiration), signature: query.Get(ParamSignature)}
 	switch {
 	case s.signature == "":
 		return nil, signatureError("missing signature query parameter")
-	case twice(query, "path", "username", paramExpiration, ParamSignature):
-		return nil, signatureError("invalid signature")
+	case repeated(query, "path", "username", paramExpiration, ParamSignature):
+		return nil, errSignature
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -48,14 +51,14 @@ func readSigned(r *http.Request) (*signed, error) {
 	case http.MethodPost:
 		s.operation = "write"
 	default:
-		return nil, signatureError("invalid signature")
+		return nil, errSignature
 	}
 	if s.expiry == "" {
 		return s, nil
 	}
 	until, err := strconv.ParseInt(s.expiry, 10, 64)
 	if err != nil {
-		return nil, signatureError("invalid signature")
+		return nil, errSignature
 	}
 	if until < time.Now().Unix() {
 		return nil, signatureError("signature is already expired")
@@ -64,17 +67,12 @@ func readSigned(r *http.Request) (*signed, error) {
 	return s, nil
 }
 
-func twice(query url.Values, names ...string) bool {
-	for _, name := range names {
-		if len(query[name]) > 1 {
-			return true
-		}
-	}
-	return false
+func repeated(query url.Values, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return len(query[name]) > 1 })
 }
 
-// by reports whether the signature was made with a token.
-func (s *signed) by(token string) bool {
+// signedWith reports whether the signature was made with a token.
+func (s *signed) signedWith(token string) bool {
 	text := strings.Join([]string{s.path, s.operation, s.user, token}, ":")
 	if s.expiry != "" {
 		text += ":" + s.expiry
@@ -84,7 +82,7 @@ func (s *signed) by(token string) bool {
 	return subtle.ConstantTimeCompare([]byte(want), []byte(s.signature)) == 1
 }
 
-// OpenSigned tells who has signed a request to the files of a sandbox.
+// OpenSigned returns the caller who has signed a request to the files of a sandbox.
 func (g *Gate) OpenSigned(ctx context.Context, id string, r *http.Request) (sandbox.Caller, error) {
 	s, err := readSigned(r)
 	if err != nil {
@@ -92,7 +90,7 @@ func (g *Gate) OpenSigned(ctx context.Context, id string, r *http.Request) (sand
 	}
 	box, err := g.Look(ctx, id)
 	if sandbox.CodeOf(err) == sandbox.CodeNotFound {
-		return sandbox.Caller{}, signatureError("invalid signature")
+		return sandbox.Caller{}, errSignature
 	}
 	if err != nil {
 		return sandbox.Caller{}, err
@@ -102,14 +100,14 @@ func (g *Gate) OpenSigned(ctx context.Context, id string, r *http.Request) (sand
 		return sandbox.Caller{}, err
 	}
 	for _, c := range holders {
-		if s.by(g.Token(Envd, c, id)) {
+		if s.signedWith(g.Token(Envd, c, id)) {
 			return narrow(c), nil
 		}
 	}
-	return sandbox.Caller{}, signatureError("invalid signature")
+	return sandbox.Caller{}, errSignature
 }
 
-// FindSigned finds the sandbox of a signed link that names none.
+// FindSigned finds the sandbox and the caller of a signed link that names no sandbox.
 func (g *Gate) FindSigned(ctx context.Context, r *http.Request) (id string, _ sandbox.Caller, _ error) {
 	s, err := readSigned(r)
 	if err != nil {
@@ -135,15 +133,15 @@ func (g *Gate) FindSigned(ctx context.Context, r *http.Request) (id string, _ sa
 			break
 		}
 		for _, c := range holders {
-			if s.by(g.Token(Envd, c, box.ID)) {
+			if s.signedWith(g.Token(Envd, c, box.ID)) {
 				return box.ID, narrow(c), nil
 			}
 		}
 	}
-	return "", sandbox.Caller{}, signatureError("invalid signature")
+	return "", sandbox.Caller{}, errSignature
 }
 
-// holders are those who may have a token of a sandbox of a team.
+// holders returns the callers who may have a token for a team's sandboxes.
 func (g *Gate) holders(ctx context.Context, team string) ([]sandbox.Caller, error) {
 	callers, err := g.cfg.Keys.CallersOf(ctx, team)
 	if local := sandbox.LocalCaller(); team == local.Team {

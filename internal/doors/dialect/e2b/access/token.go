@@ -12,14 +12,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Purpose is what a token opens.
+// Purpose is what a token gives access to.
 type Purpose string
 
 // The purposes.
 const (
-	// Envd opens the planes of a sandbox.
+	// Envd gives access to the planes of a sandbox.
 	Envd Purpose = "envd"
-	// Traffic opens the ports of a sandbox.
+	// Traffic gives access to the ports of a sandbox.
 	Traffic Purpose = "traffic"
 )
 
@@ -29,13 +29,13 @@ const (
 	maxToken    = 256
 )
 
-// ErrToken is the answer to a missing or wrong token, in the product's words.
+// ErrToken is the error for a missing or wrong token, in the product's words.
 var ErrToken = sandbox.Errorf(sandbox.CodeUnauthenticated, "unauthorized access, please provide a valid access token or method signing if supported")
 
-// planeScopes are what a token gives at most: work in a sandbox.
+// planeScopes are the most that a token grants: work in a sandbox.
 var planeScopes = []sandbox.Scope{sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite, sandbox.ScopeComputersWrite}
 
-// Token returns the token with which a caller opens a sandbox of theirs.
+// Token returns a caller's token for one of their sandboxes.
 func (g *Gate) Token(p Purpose, c sandbox.Caller, id string) string {
 	return tokenPrefix + strings.TrimPrefix(c.KeyID, keyIDPrefix) + "_" + hex.EncodeToString(g.mac(p, c, id))
 }
@@ -49,8 +49,8 @@ func (g *Gate) mac(p Purpose, c sandbox.Caller, id string) []byte {
 	return h.Sum(nil)
 }
 
-// Open tells who calls a sandbox with a token. The caller has no more than the
-// rights on sandboxes of the key that the token was given to.
+// Open returns the caller of a sandbox's token, with the rights on sandboxes of the key
+// to which the token was issued, and no others.
 func (g *Gate) Open(ctx context.Context, p Purpose, id, token string) (sandbox.Caller, error) {
 	body, ok := strings.CutPrefix(token, tokenPrefix)
 	keyID, digits, found := strings.Cut(body, "_")
@@ -71,8 +71,8 @@ func (g *Gate) Open(ctx context.Context, p Purpose, id, token string) (sandbox.C
 	return c, nil
 }
 
-// Holder is who has a key, by its id without the prefix, with the rights that a
-// token gives. A key that is no longer good is [ErrToken].
+// Holder returns the caller of a key, by its id without the prefix, with the rights
+// that a token grants. The error for a key that is no longer valid is [ErrToken].
 func (g *Gate) Holder(ctx context.Context, keyID string) (sandbox.Caller, error) {
 	if local := sandbox.LocalCaller(); keyID == local.KeyID {
 		return narrow(local), nil
@@ -84,7 +84,7 @@ func (g *Gate) Holder(ctx context.Context, keyID string) (sandbox.Caller, error)
 	return narrow(c), err
 }
 
-// narrow leaves a caller the rights that a token gives.
+// narrow reduces a caller to the rights that a token grants.
 func narrow(c sandbox.Caller) sandbox.Caller {
 	scopes := slices.DeleteFunc(slices.Clone(planeScopes), func(s sandbox.Scope) bool { return !c.Has(s) })
 	return sandbox.Caller{KeyID: c.KeyID, Team: c.Team, Scopes: scopes}

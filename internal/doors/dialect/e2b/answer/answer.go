@@ -12,8 +12,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// statuses are those by which the clients choose the class of an error. Cove
-// tells timeouts and what it cannot do apart; the clients have no class for it.
+// statuses are the statuses by which clients choose the class of an error. Clients have
+// no classes for timeouts and unsupported requests.
 var statuses = map[sandbox.Code]int{
 	sandbox.CodeInvalid:         http.StatusBadRequest,
 	sandbox.CodeUnauthenticated: http.StatusUnauthorized,
@@ -29,8 +29,7 @@ var statuses = map[sandbox.Code]int{
 	sandbox.CodeUnavailable:     http.StatusServiceUnavailable,
 }
 
-// Failure is an error in E2B's form. Clients look at Code, which repeats the
-// status.
+// Failure is an error in E2B's form. Clients use Code, which repeats the status.
 type Failure struct {
 	Code      int    `json:"code"`
 	Message   string `json:"message"`
@@ -65,7 +64,7 @@ func Error(w http.ResponseWriter, err error) {
 	JSON(w, f.Code, f)
 }
 
-// Fail writes an error that is none of the service's.
+// Fail writes an error that does not come from the service.
 func Fail(w http.ResponseWriter, status int, message string) {
 	JSON(w, status, Failure{Code: status, Message: message})
 }
@@ -77,8 +76,8 @@ func Plain(w http.ResponseWriter, status int, message string) {
 	_, _ = w.Write([]byte(message)) // the client may be gone
 }
 
-// Gone tells that a sandbox is not there to serve a request, in the form of the
-// product's gateway. Errors that say something else of it are told as they are.
+// Gone writes that a sandbox does not exist or does not run, in the form of the
+// product's gateway. It writes other errors unchanged.
 func Gone(w http.ResponseWriter, id string, err error) {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound, sandbox.CodeNotRunning:

@@ -13,16 +13,15 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxPasswd bounds what is read of a sandbox's list of users, in bytes.
+// maxPasswd bounds how much of /etc/passwd is read, in bytes.
 const maxPasswd = 1 << 20
 
 // account is the sandbox of a request and the user who works in it.
 type account struct {
-	p   *plane
-	box *sandbox.Sandbox
-	// user is who was named, or "" for the sandbox's own user.
-	user string
-	home string // "" until it is known
+	p    *plane
+	box  *sandbox.Sandbox
+	user string // "" for the sandbox's own user
+	home string // "" until it is looked up
 }
 
 // userOf reads the user's name from the header of a call: clients send it as
@@ -56,8 +55,8 @@ func (p *plane) account(ctx context.Context, box *sandbox.Sandbox, user string) 
 	return at, nil
 }
 
-// homeOf finds the home directory of a user of a sandbox, who may be given by
-// number too if asked for.
+// homeOf finds the home directory of a user of a sandbox, with byNumber also by the
+// user's number.
 func (p *plane) homeOf(ctx context.Context, id, user string, byNumber bool) (home string, found bool, err error) {
 	file, err := p.cfg.Service.ReadFile(ctx, id, sandbox.ReadFileRequest{Path: "/etc/passwd", Limit: maxPasswd})
 	if notFound(err) && !p.gone(ctx, id, err) {
@@ -110,8 +109,8 @@ func (at *account) homeDir(ctx context.Context) (string, error) {
 	return home, nil
 }
 
-// resolve makes a path absolute and clean: a relative one and "~" begin at the
-// user's home, and none at all is the sandbox's working directory.
+// resolve makes a path absolute and clean: a relative path and "~" start at the user's
+// home, and "" is the sandbox's working directory.
 func (at *account) resolve(ctx context.Context, p string) (string, error) {
 	switch {
 	case len(p) > sandbox.MaxPathBytes || strings.IndexByte(p, 0) >= 0:

@@ -61,8 +61,8 @@ func (p *plane) download(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// setFileHeaders describes what is sent. Whatever a sandbox holds must not run as
-// a page of this server.
+// setFileHeaders describes the file. A browser must not run content of a sandbox as a
+// page of this server.
 func setFileHeaders(h http.Header, name string) {
 	base := path.Base(name)
 	kind := mime.TypeByExtension(path.Ext(base))
@@ -115,27 +115,27 @@ func chooseCoding(r *http.Request) string {
 // acceptedCodings parses the values of Accept-Encoding.
 func acceptedCodings(accept []string) (gzipped, identity bool) {
 	identity = true
-	var named bool // identity is
+	var named bool // identity is listed
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		name, params, _ := strings.Cut(part, ";")
 		q := 1.0
 		if _, value, ok := strings.Cut(strings.TrimSpace(params), "="); ok {
-			q, _ = strconv.ParseFloat(strings.TrimSpace(value), 64) // what is no number is no
+			q, _ = strconv.ParseFloat(strings.TrimSpace(value), 64) // an invalid weight is 0
 		}
 		switch strings.ToLower(strings.TrimSpace(name)) {
 		case "gzip", "x-gzip":
 			gzipped = q > 0
 		case "identity":
 			identity, named = q > 0, true
-		case "*": // asks for nothing in particular, or refuses all others
+		case "*": // accepts, or refuses, all codings that are not listed
 			identity = identity && (q > 0 || named)
 		}
 	}
 	return gzipped, identity
 }
 
-// sendGzip sends a file compressed. A failure breaks the connection, so that a
-// cut file is never taken for whole.
+// sendGzip sends a file compressed. A failure breaks the connection, so that clients
+// notice a truncated file.
 func sendGzip(w http.ResponseWriter, r *http.Request, c *content) {
 	w.Header().Set("Content-Encoding", "gzip")
 	w.Header().Set("Last-Modified", c.file.Info.ModifiedAt.UTC().Format(http.TimeFormat))
@@ -154,8 +154,8 @@ func sendGzip(w http.ResponseWriter, r *http.Request, c *content) {
 	}
 }
 
-// sendUnsized sends a file that does not tell its size, as those of /proc do not,
-// or that is empty: clients look for its length of 0.
+// sendUnsized sends a file of size 0, which is either empty or, as in /proc, of unknown
+// size. It sets the length if it can: clients of an empty file rely on that.
 func sendUnsized(w http.ResponseWriter, r *http.Request, c *content) {
 	w.Header().Set("Last-Modified", c.file.Info.ModifiedAt.UTC().Format(http.TimeFormat))
 	var first bytes.Buffer
@@ -206,7 +206,7 @@ func (c *content) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	if c.file != nil && c.at != c.want {
-		_ = c.Close() // what is read is no longer wanted
+		_ = c.Close() // the rest is not needed
 	}
 	if c.file == nil {
 		file, err := c.svc.ReadFile(c.ctx, c.id, sandbox.ReadFileRequest{Path: c.path, Offset: c.want})

@@ -15,15 +15,14 @@ var fileTypes = map[sandbox.FileType]pb.FileType{
 	sandbox.TypeDirectory: pb.FileType_FILE_TYPE_DIRECTORY,
 }
 
-// entryOf describes a file. A symbolic link has kind and mode of the file that it
-// leads to; one that leads nowhere is of no kind, and clients leave it out of
-// listings.
+// entryOf describes a file. A symbolic link has the kind and mode of its target; a
+// dangling one has no kind, and clients omit it from listings.
 func entryOf(f *sandbox.FileInfo) *pb.EntryInfo {
 	e := &pb.EntryInfo{
 		Name: f.Name, Path: f.Path, Size: f.Size, Owner: f.Owner, Group: f.Group,
 		ModifiedTime: timestamppb.New(f.ModifiedAt),
 	}
-	if e.Owner == "" { // of an agent that does not tell names
+	if e.Owner == "" { // of an older agent, which does not send names
 		e.Owner, e.Group = strconv.FormatUint(uint64(f.UID), 10), strconv.FormatUint(uint64(f.GID), 10)
 	}
 	kind, mode := f.Type, f.Mode
@@ -56,7 +55,7 @@ func parseMode(text string) os.FileMode {
 	return mode
 }
 
-// permissions shows permission bits as "-rw-r--r--"; all links have all of them.
+// permissions formats permission bits as "-rw-r--r--"; links have all of them.
 func permissions(kind sandbox.FileType, mode os.FileMode) string {
 	switch kind {
 	case sandbox.TypeSymlink:

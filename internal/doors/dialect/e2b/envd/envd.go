@@ -1,11 +1,10 @@
 // Package envd is E2B's data plane of one sandbox: the Connect services
-// process.Process and filesystem.Filesystem, and files over HTTP. The caller was
-// admitted and the sandbox runs.
+// process.Process and filesystem.Filesystem, and files over HTTP. The caller is
+// authenticated and the sandbox runs.
 //
-// A process there is a job here: what is known of processes is what the service
-// knows of jobs, so jobs that were started through other doors are processes too.
-// Of this package's own are only the watches that clients ask from time to time,
-// which end with the daemon.
+// A process of E2B is a job of Cove, so jobs that were started through other doors are
+// processes too. The only state of this package is the watches that clients poll, which
+// end with the daemon.
 package envd
 
 import (
@@ -22,8 +21,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxMessage bounds a message of a client: the largest input of a process, which
-// is in base64 in JSON, and some room.
+// maxMessage bounds a message of a client: the largest input of a process, in base64,
+// and some room for the rest of the JSON.
 const maxMessage = sandbox.MaxStdinBytes/3*4 + 64<<10
 
 // Config is what the plane needs. All fields are required.

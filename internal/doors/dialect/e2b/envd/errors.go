@@ -14,9 +14,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// codes are those by which the clients choose the class of an error.
-// resource_exhausted reads as a rate limit there, so what is too large is an
-// invalid argument.
+// codes are the codes by which clients choose the class of an error. They take
+// resource_exhausted for a rate limit, so what is too large is an invalid argument.
 var codes = map[sandbox.Code]connect.Code{
 	sandbox.CodeInvalid:         connect.CodeInvalidArgument,
 	sandbox.CodeUnauthenticated: connect.CodeUnauthenticated,
@@ -95,8 +94,8 @@ func (p *plane) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// explain is failure for errors that may be of the sandbox as a whole: one that
-// is gone is told apart from a file or a process that is not there.
+// explain is failure for errors that may concern the sandbox as a whole: it
+// distinguishes a sandbox that has ended from a missing file or process.
 func (p *plane) explain(ctx context.Context, id string, err error) error {
 	if p.gone(ctx, id, err) {
 		return fail(connect.CodeUnavailable, "The sandbox was not found")

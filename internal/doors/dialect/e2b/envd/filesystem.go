@@ -28,7 +28,7 @@ func (s filesystem) Stat(ctx context.Context, req *connect.Request[pb.StatReques
 	return connect.NewResponse(&pb.StatResponse{Entry: entry}), nil
 }
 
-// at finds the place of a call and resolves its path.
+// at returns the account of a call and resolves its path.
 func (s filesystem) at(ctx context.Context, req connect.AnyRequest, p string) (*account, string, error) {
 	at, err := s.accountOf(ctx, req.Header())
 	if err != nil {
@@ -85,7 +85,7 @@ func (s filesystem) Move(ctx context.Context, req *connect.Request[pb.MoveReques
 	move := sandbox.MoveFileRequest{From: from, To: to, Overwrite: true}
 	info, err := s.cfg.Service.MoveFile(ctx, at.box.ID, move)
 	if notFound(err) {
-		// The file is missing, or the directory that it is to be in.
+		// Either the file or the target directory does not exist.
 		if _, serr := s.cfg.Service.StatFile(ctx, at.box.ID, from); notFound(serr) && !s.gone(ctx, at.box.ID, serr) {
 			return nil, fail(connect.CodeNotFound, "source file not found: %s", from)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// headerPing says after how many seconds of silence a stream shows that it lives.
+// headerPing has the interval of keepalives on a silent stream, in seconds.
 const headerPing = "Keepalive-Ping-Interval"
 
 const (
@@ -22,7 +22,7 @@ const (
 	maxPing     = time.Hour
 )
 
-// pingInterval reads how often a client wants to hear something.
+// pingInterval returns the keepalive interval that a client asks for.
 func pingInterval(h http.Header) time.Duration {
 	n, err := strconv.Atoi(h.Get(headerPing))
 	if err != nil || n <= 0 {
@@ -31,8 +31,8 @@ func pingInterval(h http.Header) time.Duration {
 	return time.Duration(min(n, int(maxPing/time.Second))) * time.Second
 }
 
-// pulse sends over a stream, and something of no meaning after some time of
-// silence. It is safe for concurrent use, as streams are not.
+// pulse sends messages on a stream, and keepalives while it is silent. It is safe for
+// concurrent use, unlike streams.
 type pulse struct {
 	mu       sync.Mutex
 	timer    *time.Timer
@@ -40,12 +40,12 @@ type pulse struct {
 	closed   bool // guarded by mu
 }
 
-// newPulse starts a pulse; ping sends what has no meaning.
+// newPulse starts a pulse; ping sends a keepalive.
 func newPulse(h http.Header, ping func() error) *pulse {
 	p := &pulse{interval: pingInterval(h)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timer = time.AfterFunc(p.interval, func() { _ = p.send(ping) }) // who is gone is told by the next
+	p.timer = time.AfterFunc(p.interval, func() { _ = p.send(ping) }) // the next message reports a client that is gone
 	return p
 }
 
@@ -62,7 +62,7 @@ func (p *pulse) send(f func() error) error {
 
 var errClosed = errors.New("the stream is closed")
 
-// close makes sure that nothing is sent any more.
+// close ensures that nothing more is sent.
 func (p *pulse) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +75,8 @@ type follower struct {
 	*pulse
 	out      func(*pb.ProcessEvent) error
 	terminal bool
-	next     map[sandbox.Stream]int64 // where the output goes on
-	err      error                    // why the reader gets no more
+	next     map[sandbox.Stream]int64 // offset of the next output
+	err      error                    // why the reader gets no more events
 }
 
 func newFollower(h http.Header, out func(*pb.ProcessEvent) error) *follower {
@@ -91,7 +91,7 @@ func (f *follower) send(e *pb.ProcessEvent) error {
 	return f.pulse.send(func() error { return f.out(e) })
 }
 
-// start says which process it is.
+// start sends the number of the process.
 func (f *follower) start(job *sandbox.Job, from sandbox.AttachRequest) error {
 	f.terminal = job.Terminal
 	f.next = map[sandbox.Stream]int64{sandbox.Stdout: from.StdoutOffset, sandbox.Stderr: from.StderrOffset}

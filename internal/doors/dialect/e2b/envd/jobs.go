@@ -18,8 +18,8 @@ func (s processes) jobs(ctx context.Context, id string) iter.Seq2[sandbox.Job, e
 	return sandbox.Each(ctx, sandbox.Of(id, s.cfg.Service.ListJobs))
 }
 
-// find returns the newest job that a selector means, and its sandbox: one that
-// runs, or else one that has ended within the given time.
+// find returns the newest job that matches a selector, and its sandbox: a running job,
+// or else one that has ended within the given time.
 func (s processes) find(ctx context.Context, sel *pb.ProcessSelector, ended time.Duration) (id string, _ *sandbox.Job, _ error) {
 	box, err := sandboxOf(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func endOf(job *sandbox.Job) *pb.ProcessEvent_EndEvent {
 	return end
 }
 
-// signalText says what a signal does, as the C library does: "killed".
+// signalText describes a signal as the C library does: "killed".
 func signalText(name string) string {
 	if n := unix.SignalNum("SIG" + name); n != 0 {
 		return syscall.Signal(n).String()

@@ -14,11 +14,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// endedTime is how long the end of a command can still be asked for.
+// endedTime is how long clients can connect to a command that has ended.
 const endedTime = 30 * time.Second
 
-// processes implements the service process.Process: a process there is a job
-// here, and its number is that of the job's first process.
+// processes implements the service process.Process. The number of a process is that of
+// the job's first process.
 type processes struct{ *plane }
 
 func (s processes) Start(ctx context.Context, req *connect.Request[pb.StartRequest], out *connect.ServerStream[pb.StartResponse]) error {
@@ -38,8 +38,8 @@ func (s processes) Start(ctx context.Context, req *connect.Request[pb.StartReque
 	return s.follow(ctx, at.box.ID, job, sandbox.AttachRequest{}, f)
 }
 
-// command is the request for a job. The job ends at the call's deadline and not
-// with its client.
+// command returns the request for a job. The job ends at the call's deadline, not when
+// its client goes away.
 func (s processes) command(ctx context.Context, at *account, req *pb.StartRequest) (*sandbox.ExecRequest, error) {
 	cfg := req.GetProcess()
 	if cfg.GetCmd() == "" {
@@ -106,12 +106,12 @@ func (s processes) Connect(ctx context.Context, req *connect.Request[pb.ConnectR
 		return err
 	}
 	f := newFollower(req.Header(), func(e *pb.ProcessEvent) error { return out.Send(&pb.ConnectResponse{Event: e}) })
-	// Only what comes from now on: another reader has the rest.
+	// Only output from now on: another reader has the rest.
 	return s.follow(ctx, id, job, sandbox.AttachRequest{StdoutOffset: job.StdoutBytes, StderrOffset: job.StderrBytes}, f)
 }
 
-// follow passes on what a job does until the job ends. A reader who goes away
-// leaves the job alone.
+// follow sends the events of a job until the job ends. The job continues if the reader
+// goes away.
 func (s processes) follow(ctx context.Context, id string, job *sandbox.Job, from sandbox.AttachRequest, f *follower) error {
 	defer f.close()
 	if err := f.start(job, from); err != nil {
@@ -151,8 +151,8 @@ func (s processes) List(ctx context.Context, req *connect.Request[pb.ListRequest
 	return connect.NewResponse(resp), nil
 }
 
-// processOf describes a job. The environment that it was given is not told: it
-// may hold secrets, and nobody keeps it.
+// processOf describes a job, without its environment, which may hold secrets and is not
+// stored.
 func processOf(job *sandbox.Job) *pb.ProcessInfo {
 	info := &pb.ProcessInfo{Pid: uint32(job.PID), Config: &pb.ProcessConfig{Cwd: &job.WorkDir}}
 	if len(job.Command) > 0 {
@@ -261,7 +261,7 @@ func (s processes) CloseStdin(ctx context.Context, req *connect.Request[pb.Close
 	if job.Terminal {
 		return nil, fail(connect.CodeUnknown, "cannot close stdin for a process with a terminal; send the end of transmission (^D) in its place")
 	}
-	// A command without an input has one that is closed.
+	// The input of a command without input counts as closed.
 	if err := s.cfg.Service.WriteInput(ctx, id, job.ID, nil, true); err != nil && sandbox.CodeOf(err) != sandbox.CodeConflict {
 		return nil, s.explain(ctx, id, err)
 	}

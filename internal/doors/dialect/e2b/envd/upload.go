@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// maxParts bounds the files of one upload, and maxSources those that are put
-	// together.
+	// maxParts bounds the files of one upload, and maxSources the files that are
+	// concatenated by one request.
 	maxParts   = 10_000
 	maxSources = 10_000
 	// drainTime is how long the rest of a refused upload is read, so that the
-	// client gets to see the answer.
+	// client can read the answer.
 	drainTime = 5 * time.Second
-	// maxComposeBody bounds the request to put files together.
+	// maxComposeBody bounds the request to concatenate files.
 	maxComposeBody = 4 << 20
 )
 
@@ -38,9 +38,9 @@ type written struct {
 	Type string `json:"type"`
 }
 
-// upload writes one file, or several of a form.
+// upload writes one file, or the files of a form.
 func (p *plane) upload(w http.ResponseWriter, r *http.Request) {
-	// An error is answered while the client still sends.
+	// An error is answered while the client is still sending.
 	rc := http.NewResponseController(w)
 	_ = rc.EnableFullDuplex()
 	if r.ProtoMajor < 2 {
@@ -201,7 +201,7 @@ func (p *plane) write(ctx context.Context, at *account, target string, body io.R
 	return written{}, err
 }
 
-// composition asks for files to be put together as one, and to be deleted then.
+// composition is a request to concatenate files into one, and then to delete them.
 type composition struct {
 	Sources     []string `json:"source_paths"`
 	Destination string   `json:"destination"`

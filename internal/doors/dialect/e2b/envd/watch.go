@@ -18,23 +18,23 @@ var eventTypes = map[sandbox.WatchKind]pb.EventType{
 	sandbox.WatchAttributes: pb.EventType_EVENT_TYPE_CHMOD,
 }
 
-// watchRequest is what both requests for a watch have. That networks are allowed
-// changes nothing: a sandbox has no mounts of them but its volumes, and what
-// happens there through the sandbox itself is seen.
+// watchRequest is what both requests for a watch have in common. The option to watch
+// network mounts has no effect: the only ones are volumes, and changes that the sandbox
+// itself makes to them are always seen.
 type watchRequest interface {
 	GetPath() string
 	GetRecursive() bool
 	GetIncludeEntry() bool
 }
 
-// watch is a directory that is watched.
+// watch is a watched directory.
 type watch struct {
 	p       *plane
 	id      string // of the sandbox
 	root    string
 	entries bool // describe the files too
 	deep    bool
-	// ended is set when the directory itself is gone.
+	// ended is set when the directory itself is removed.
 	ended bool
 }
 
@@ -50,8 +50,7 @@ func (s filesystem) newWatch(ctx context.Context, req connect.AnyRequest, ask wa
 	return &watch{p: s.plane, id: at.box.ID, root: root, entries: ask.GetIncludeEntry(), deep: ask.GetRecursive()}, nil
 }
 
-// run passes changes on until ctx ends. It calls ready when changes from then on
-// are seen.
+// run passes on changes until ctx ends. It calls ready when it starts to see changes.
 func (w *watch) run(ctx context.Context, ready func() error, change func(*pb.FilesystemEvent) error) error {
 	var own error
 	err := w.p.cfg.Service.WatchFiles(ctx, w.id, sandbox.WatchRequest{Path: w.root, Recursive: w.deep}, func(e sandbox.WatchEvent) error {
@@ -84,7 +83,7 @@ func (w *watch) event(ctx context.Context, e sandbox.WatchEvent) *pb.FilesystemE
 		w.ended = true
 	}
 	if w.entries && !gone {
-		if info, err := w.p.cfg.Service.StatFile(ctx, w.id, e.Path); err == nil { // else it is gone by now
+		if info, err := w.p.cfg.Service.StatFile(ctx, w.id, e.Path); err == nil { // else it is already deleted
 			out.Entry = entryOf(info)
 		}
 	}

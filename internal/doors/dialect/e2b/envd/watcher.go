@@ -15,14 +15,14 @@ import (
 const (
 	// maxWatches bounds the watches of one sandbox, of both kinds.
 	maxWatches = 64
-	// maxQueue bounds the changes that one watcher keeps for its client, in bytes.
+	// maxQueue bounds the changes that one watcher queues for its client, in bytes.
 	maxQueue = 1 << 20
-	// watcherTime is how long a watcher lives that nobody asks.
+	// watcherTime is how long a watcher lives without being polled.
 	watcherTime = 30 * time.Minute
 )
 
-// watches counts the watches of each sandbox and knows those that clients ask
-// from time to time. The zero value has none. It is safe for concurrent use.
+// watches counts the watches of each sandbox and holds those that clients poll. The
+// zero value is empty. It is safe for concurrent use.
 type watches struct {
 	mu    sync.Mutex
 	count map[string]int      // by sandbox; guarded by mu
@@ -55,7 +55,7 @@ func (s *watches) add(w *watcher) {
 	s.byID[w.id] = w
 }
 
-// of returns a watcher of a sandbox, or an error for one of another's.
+// of returns a watcher, or an error if it is not one of the sandbox.
 func (s *watches) of(box, id string) (*watcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,11 +71,11 @@ func (s *watches) drop(id string) {
 	delete(s.byID, id)
 }
 
-// watcher keeps changes until its client asks for them.
+// watcher queues changes until its client polls.
 type watcher struct {
 	id, box string
 	stop    context.CancelFunc
-	release func() // of its place among the watches of the sandbox
+	release func() // uncounts it
 	unasked *time.Timer
 
 	mu    sync.Mutex
@@ -84,8 +84,8 @@ type watcher struct {
 	err   error                 // why there are no more; guarded by mu
 }
 
-// put keeps a change. When there is no room for it, all are dropped, and the
-// client is told.
+// put queues a change. If there is no room for it, it drops all of them and returns the
+// error for the client.
 func (w *watcher) put(e *pb.FilesystemEvent) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,7 +98,7 @@ func (w *watcher) put(e *pb.FilesystemEvent) error {
 	return nil
 }
 
-// take returns what is kept, or why there is no more.
+// take returns the queued changes, or why there are no more.
 func (w *watcher) take() ([]*pb.FilesystemEvent, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,7 +110,7 @@ func (w *watcher) take() ([]*pb.FilesystemEvent, error) {
 	return events, nil
 }
 
-// end notes why a watcher gets no more changes.
+// end records why a watcher gets no more changes.
 func (w *watcher) end(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +128,7 @@ func (s filesystem) CreateWatcher(ctx context.Context, req *connect.Request[pb.C
 	if err != nil {
 		return nil, err
 	}
-	// It goes on when the call is over.
+	// The watch outlives the call.
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	w := &watcher{id: "w" + strings.ToLower(rand.Text())[:20], box: watch.id, stop: stop, release: release}
 	w.unasked = time.AfterFunc(watcherTime, func() { s.forget(w) })

@@ -13,9 +13,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// made begins the names of contexts that a client has asked for. Their first
-// run is the one that has made them.
-const made = "e2b-"
+// namePrefix is the prefix of the names of contexts that clients have created. Their
+// first run is the one that creates them.
+const namePrefix = "e2b-"
 
 // codeContext is an interpreter as clients see it.
 type codeContext struct {
@@ -24,8 +24,8 @@ type codeContext struct {
 	CWD      string           `json:"cwd"`
 }
 
-// idOf is the id of a context: its language, and its name unless that is the
-// default one, so that neither has to be looked up.
+// idOf returns the id of a context: its language, and its name unless that is the
+// default, so that an id can be parsed without a lookup.
 func idOf(ref sandbox.ContextRef) string {
 	if ref.Name == "" || ref.Name == defaultName {
 		return string(ref.Language)
@@ -46,9 +46,9 @@ func refOf(id string) (sandbox.ContextRef, bool) {
 	return sandbox.ContextRef{Language: sandbox.Language(language), Name: name}, true
 }
 
-// started lists the contexts in the order in which clients expect them: the
-// two that are always there first, then the others as they were made.
-func (s *plane) started(ctx context.Context, box string) ([]codeContext, error) {
+// contexts lists the contexts in the order that clients expect: first the two that
+// always exist, then the others in order of creation.
+func (s *plane) contexts(ctx context.Context, box string) ([]codeContext, error) {
 	sb, err := s.svc.Get(ctx, box)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (s *plane) started(ctx context.Context, box string) ([]codeContext, error) 
 	if err != nil {
 		return nil, err
 	}
-	all := []codeContext{{ID: idOf(sandbox.ContextRef{Language: sandbox.Python}), Language: sandbox.Python}, {ID: idOf(sandbox.ContextRef{Language: sandbox.JavaScript}), Language: sandbox.JavaScript}}
+	all := []codeContext{{ID: string(sandbox.Python), Language: sandbox.Python}, {ID: string(sandbox.JavaScript), Language: sandbox.JavaScript}}
 	for i := range list.Items {
 		c := &list.Items[i]
 		now := codeContext{idOf(sandbox.ContextRef{Language: c.Language, Name: c.Name}), c.Language, c.WorkDir}
@@ -75,13 +75,13 @@ func (s *plane) started(ctx context.Context, box string) ([]codeContext, error) 
 	return all, nil
 }
 
-// find returns the context of an id; 404 if there is none.
+// find returns the context of an id, or a refusal with 404.
 func (s *plane) find(ctx context.Context, box, id string) (sandbox.ContextRef, codeContext, error) {
 	ref, ok := refOf(id)
 	if !ok {
 		return ref, codeContext{}, noContext()
 	}
-	all, err := s.started(ctx, box)
+	all, err := s.contexts(ctx, box)
 	if err != nil {
 		return ref, codeContext{}, err
 	}
@@ -95,7 +95,7 @@ func (s *plane) find(ctx context.Context, box, id string) (sandbox.ContextRef, c
 func noContext() error { return refused(http.StatusNotFound, "Context ID not found") }
 
 func (s *plane) list(w http.ResponseWriter, r *http.Request, box string) error {
-	all, err := s.started(r.Context(), box)
+	all, err := s.contexts(r.Context(), box)
 	if err == nil {
 		answer.JSON(w, http.StatusOK, all)
 	}
@@ -117,7 +117,7 @@ func (s *plane) create(w http.ResponseWriter, r *http.Request, box string) error
 	if language == sandbox.Go {
 		return refused(http.StatusBadRequest, "code in Go is a program of its own each time and has no contexts; run it with the language go")
 	}
-	ref := sandbox.ContextRef{Language: language, Name: made + newName()}
+	ref := sandbox.ContextRef{Language: language, Name: newName()}
 	if err := s.enter(r.Context(), box, ref, in.CWD); err != nil {
 		_ = s.svc.DeleteContext(context.WithoutCancel(r.Context()), box, ref)
 		return err
@@ -132,11 +132,11 @@ func (s *plane) create(w http.ResponseWriter, r *http.Request, box string) error
 func newName() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
-	return hex.EncodeToString(b[:])
+	return namePrefix + hex.EncodeToString(b[:])
 }
 
-// enter starts the interpreter of a context, if there is none, and has it go to
-// a directory for good, "" for where the sandbox's programs begin.
+// enter starts the interpreter of a context, unless it runs, and changes its working
+// directory, "" for the sandbox's default.
 func (s *plane) enter(ctx context.Context, box string, ref sandbox.ContextRef, dir string) error {
 	res, err := s.svc.RunCode(ctx, box, sandbox.RunCodeRequest{Language: ref.Language, Context: ref.Name, Code: chdir(ref.Language, dir)}, nil)
 	if err != nil {
@@ -148,13 +148,13 @@ func (s *plane) enter(ctx context.Context, box string, ref sandbox.ContextRef, d
 	return nil
 }
 
-// chdir is code that goes to a directory, if there is one, and leaves nothing
-// else behind.
+// chdir returns code that changes the working directory, unless dir is "", and has no
+// other effect.
 func chdir(l sandbox.Language, dir string) string {
 	if dir == "" {
 		return "\n"
 	}
-	quoted, _ := json.Marshal(dir) // a string always has a form in JSON
+	quoted, _ := json.Marshal(dir) // never fails for a string
 	switch l {
 	case sandbox.Python:
 		return `__import__("os").chdir(` + string(quoted) + `)`
@@ -174,7 +174,7 @@ func (s *plane) restart(w http.ResponseWriter, r *http.Request, box, id string) 
 	if _, err = s.svc.RestartContext(r.Context(), box, ref); err != nil && (ref.Name != defaultName || sandbox.CodeOf(err) != sandbox.CodeNotFound) {
 		return err
 	}
-	if strings.HasPrefix(ref.Name, made) {
+	if strings.HasPrefix(ref.Name, namePrefix) {
 		if err := s.enter(r.Context(), box, ref, now.CWD); err != nil {
 			return err
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// withData has interpreters describe charts, and results that are dicts and
-// lists, as data too.
+// withData is the variable that makes interpreters describe charts, dicts and lists as
+// data too.
 const withData = "COVE_DATA"
 
 // executeRequest is code to run, as clients send it.
@@ -25,15 +25,15 @@ type executeRequest struct {
 	Env      map[string]string `json:"env_vars"`
 }
 
-// request puts what is wanted in the service's words.
+// request translates a client's request into the service's.
 func (s *plane) request(ctx context.Context, box string, in *executeRequest) (sandbox.RunCodeRequest, error) {
 	req := sandbox.RunCodeRequest{Code: in.Code, TimeoutMS: sandbox.MaxCodeTimeout.Milliseconds(), KeepBytes: sandbox.MaxKeepBytes}
 	req.Env = access.Env(in.Env, box)
-	if _, told := req.Env[withData]; !told {
+	if _, set := req.Env[withData]; !set {
 		req.Env[withData] = "1"
 	}
 	if strings.TrimSpace(req.Code) == "" {
-		req.Code = "\n" // nothing to run is no mistake to clients
+		req.Code = "\n" // empty code is not an error for clients
 	}
 	if in.Context == "" {
 		language, err := languageOf(in.Language)
@@ -48,7 +48,7 @@ func (s *plane) request(ctx context.Context, box string, in *executeRequest) (sa
 	return req, err
 }
 
-// execute runs code and tells what happens as lines of JSON.
+// execute runs code and streams its events as lines of JSON.
 func (s *plane) execute(w http.ResponseWriter, r *http.Request, box string) error {
 	var in executeRequest
 	if err := decode(w, r, &in); err != nil {
@@ -60,7 +60,7 @@ func (s *plane) execute(w http.ResponseWriter, r *http.Request, box string) erro
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	out := &lines{w: w, rc: http.NewResponseController(w)}
+	out := &lines{w: w, rc: http.NewResponseController(w), bytes: map[sandbox.Stream]int64{}}
 	over := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() { out.keepAlive(over, s.header, s.keepalive) })
@@ -105,8 +105,8 @@ type lines struct {
 
 	mu    sync.Mutex
 	begun bool                     // guarded by mu while the run goes on
-	sent  bool                     // guarded by mu; since keepAlive has looked
-	told  map[sandbox.Stream]int64 // guarded by mu; bytes of each stream that were sent
+	sent  bool                     // guarded by mu; since the last check of keepAlive
+	bytes map[sandbox.Stream]int64 // guarded by mu; sent of each stream
 }
 
 // send writes a line at once.
@@ -129,7 +129,8 @@ func (l *lines) send(v any) error {
 	return l.rc.Flush()
 }
 
-// keepAlive begins the answer and breaks its silences until the run is over.
+// keepAlive starts the answer and sends keepalives while it is silent, until the run is
+// over.
 func (l *lines) keepAlive(over <-chan struct{}, header, every time.Duration) {
 	timer := time.NewTimer(header)
 	defer timer.Stop()
@@ -150,7 +151,7 @@ func (l *lines) keepAlive(over <-chan struct{}, header, every time.Duration) {
 	}
 }
 
-// event sends what code has written or shown.
+// event sends an event of running code.
 func (l *lines) event(e *sandbox.CodeEvent) error {
 	switch {
 	case e.Output != nil:
@@ -164,10 +165,7 @@ func (l *lines) event(e *sandbox.CodeEvent) error {
 		}
 	case e.Result == nil:
 		l.mu.Lock()
-		if l.told == nil {
-			l.told = map[sandbox.Stream]int64{}
-		}
-		l.told[e.Stream] += int64(len(e.Data))
+		l.bytes[e.Stream] += int64(len(e.Data))
 		l.mu.Unlock()
 		return l.output(e.Stream, strings.ToValidUTF8(string(e.Data), "\uFFFD"))
 	}
@@ -178,19 +176,19 @@ func (l *lines) output(stream sandbox.Stream, text string) error {
 	return l.send(line{Type: string(stream), Text: &text, Timestamp: time.Now().UTC().Format("2006-01-02T15:04:05.000000")})
 }
 
-// finish sends what is known of a run when it is over.
+// finish sends what is known only at the end of a run.
 func (l *lines) finish(req sandbox.RunCodeRequest, r *sandbox.CodeResult) {
 	for _, stream := range []struct {
 		name  sandbox.Stream
 		total int64
 	}{{sandbox.Stdout, r.StdoutBytes}, {sandbox.Stderr, r.StderrBytes}} {
-		if rest := stream.total - l.told[stream.name]; rest > 0 {
+		if rest := stream.total - l.bytes[stream.name]; rest > 0 {
 			_ = l.output(stream.name, fmt.Sprintf("\n[… %d bytes left out …]\n", rest))
 		}
 	}
 	if count := r.Count; count > 0 {
-		if strings.HasPrefix(req.Context, made) {
-			count-- // the run that has made it
+		if strings.HasPrefix(req.Context, namePrefix) {
+			count-- // the run that created the context
 		}
 		_ = l.send(line{Type: "number_of_executions", Count: count})
 	}
@@ -199,7 +197,7 @@ func (l *lines) finish(req sandbox.RunCodeRequest, r *sandbox.CodeResult) {
 	}
 }
 
-// problemOf says what has gone wrong in code, nil if nothing has.
+// problemOf describes an error of the code, nil if there was none.
 func problemOf(req sandbox.RunCodeRequest, r *sandbox.CodeResult) any {
 	switch {
 	case r.TimedOut:

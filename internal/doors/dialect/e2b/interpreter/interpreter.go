@@ -1,8 +1,8 @@
-// Package interpreter serves what E2B's SDK for code asks of port 49999 of a
-// sandbox: code that runs in interpreters which keep their variables, as a
-// stream of JSON lines, and the contexts that these interpreters are.
+// Package interpreter serves port 49999 of a sandbox for E2B's code interpreter SDK:
+// it runs code in contexts, interpreters that keep their variables, streams events as
+// JSON lines, and manages the contexts.
 //
-// The caller was admitted and the sandbox runs.
+// The caller is authenticated and the sandbox runs.
 package interpreter
 
 import (
@@ -26,14 +26,14 @@ const (
 	// maxBody bounds a request: the code, the environment, and what JSON needs
 	// to escape them.
 	maxBody = 2*sandbox.MaxCodeBytes + 2*sandbox.MaxEnvBytes
-	// headerTime is how long a run may be silent before its answer begins: what
-	// is refused is refused within that time, with a status of its own.
+	// headerTime is how long a run may be silent before its answer starts. A request
+	// that is refused within that time has the status of its error.
 	headerTime = time.Second
-	// keepaliveTime is how long an answer may be silent.
+	// keepaliveTime is the interval of keepalives in a silent answer.
 	keepaliveTime = 5 * time.Second
 )
 
-// Config says what the plane stands on. All fields are required.
+// Config is what the plane needs. All fields are required.
 type Config struct {
 	Service sandbox.Service
 	Log     *slog.Logger
@@ -51,7 +51,6 @@ func New(cfg Config) http.Handler {
 	return &plane{svc: cfg.Service, log: cfg.Log, header: headerTime, keepalive: keepaliveTime}
 }
 
-// ServeHTTP implements [http.Handler].
 func (s *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sb, ok := access.SandboxOf(r.Context())
 	if !ok { // a health check, for which no token is needed
@@ -83,7 +82,7 @@ func (s *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A refusal is an error with the status that clients know the class of.
+// A refusal is an error with the status by which clients choose its class.
 type refusal struct {
 	status int
 	text   string
@@ -95,7 +94,7 @@ func refused(status int, format string, args ...any) error {
 	return &refusal{status, fmt.Sprintf(format, args...)}
 }
 
-// refuse answers with an error, which clients take as text.
+// refuse answers with an error, as the plain text that clients expect.
 func (s *plane) refuse(w http.ResponseWriter, r *http.Request, box string, err error) {
 	if own, ok := errors.AsType[*refusal](err); ok {
 		answer.Plain(w, own.status, own.text)
@@ -107,7 +106,7 @@ func (s *plane) refuse(w http.ResponseWriter, r *http.Request, box string, err e
 	}
 	f := answer.Of(err)
 	if f.Code == http.StatusNotFound {
-		f.Code = http.StatusInternalServerError // of a language: clients take 404 for a context
+		f.Code = http.StatusInternalServerError // a missing language: clients take 404 for a missing context
 	}
 	if f.Code == http.StatusInternalServerError && sandbox.CodeOf(err) == sandbox.CodeInternal {
 		s.log.ErrorContext(r.Context(), "serve E2B's code interpreter", "path", r.URL.Path, "error", err)
@@ -115,7 +114,7 @@ func (s *plane) refuse(w http.ResponseWriter, r *http.Request, box string, err e
 	answer.Plain(w, f.Code, f.Message)
 }
 
-// gone reports whether there is no such sandbox, or it does not run any more.
+// gone reports whether the sandbox does not exist or no longer runs.
 func (s *plane) gone(ctx context.Context, box string) bool {
 	sb, err := s.svc.Get(context.WithoutCancel(ctx), box)
 	if err != nil {
@@ -124,8 +123,8 @@ func (s *plane) gone(ctx context.Context, box string) bool {
 	return sb.State != sandbox.StateRunning
 }
 
-// decode reads a request's body. A field that is not known is refused: it would
-// not be enforced.
+// decode reads a request's body. Unknown fields are refused, since they would have no
+// effect.
 func decode(w http.ResponseWriter, r *http.Request, to any) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	d.DisallowUnknownFields()
@@ -145,8 +144,7 @@ func decode(w http.ResponseWriter, r *http.Request, to any) error {
 	return refused(http.StatusBadRequest, "the request's JSON is not valid: %s", clip.Text(err.Error(), 200))
 }
 
-// languageOf reads the name of a language; it is 500 to clients if there is no
-// interpreter of that name.
+// languageOf parses the name of a language. Clients get status 500 for an unknown one.
 func languageOf(name string) (sandbox.Language, error) {
 	if strings.TrimSpace(name) == "" {
 		return sandbox.Python, nil

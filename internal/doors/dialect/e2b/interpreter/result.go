@@ -7,13 +7,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Types of data that Cove's interpreters give and clients have no name for.
+// Types of data that Cove's interpreters produce and E2B does not have.
 const (
 	typeChart = "application/vnd.cove.chart+json"
 	typeFrame = "application/vnd.dataframe+json"
 )
 
-// fields are the names that clients have for types of data.
+// fields maps types of data to the names of clients.
 var fields = map[string]string{
 	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "text/latex": "latex",
 	"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpeg", "application/pdf": "pdf",
@@ -21,7 +21,7 @@ var fields = map[string]string{
 	typeChart: "chart",
 }
 
-// resultOf is a rich output as clients take it. What they have no name for is in
+// resultOf returns a rich output in the form of clients. Types without a name are in
 // extra.
 func resultOf(o *sandbox.CodeOutput) map[string]any {
 	m := map[string]any{"type": "result", "is_main_result": o.Result}
@@ -44,7 +44,7 @@ func resultOf(o *sandbox.CodeOutput) map[string]any {
 	return m
 }
 
-// unquoted takes the quotes from the representation of a string.
+// unquoted removes the quotes from the representation of a string.
 func unquoted(value json.RawMessage) any {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
@@ -56,7 +56,7 @@ func unquoted(value json.RawMessage) any {
 	return text
 }
 
-// columnsOf turns a table's rows into its columns; nil if it is none.
+// columnsOf converts a table's rows to columns; nil if value is not a table.
 func columnsOf(value json.RawMessage) map[string][]json.RawMessage {
 	var table struct {
 		Columns []string                     `json:"columns"`

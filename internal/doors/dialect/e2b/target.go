@@ -15,7 +15,7 @@ const (
 	headerPort    = "E2b-Sandbox-Port"
 )
 
-// A refusal is what a gateway says of a request that names no sandbox, in the
+// A refusal is the error of the gateway for a request that names no sandbox, in the
 // product's words.
 type refusal string
 
@@ -27,14 +27,14 @@ const (
 	errPort    refusal = "Invalid sandbox port"
 )
 
-// place is where a request leads: to the control plane if no field is set.
-type place struct {
+// target is what a request is for: the control plane if no field is set.
+type target struct {
 	sandbox string // Cove's id
 	port    int
-	// bySignature marks a link to a file that names no sandbox: its signature
-	// does.
+	// bySignature marks a link to a file that identifies the sandbox only by its
+	// signature.
 	bySignature bool
-	prefixed    bool
+	prefixed    bool // the path begins with [Prefix]
 }
 
 // ClaimsHost reports whether a request is for this door by its host name:
@@ -78,17 +78,17 @@ func hasPrefix(r *http.Request) bool {
 	return r.URL.Path == Prefix || strings.HasPrefix(r.URL.Path, Prefix+"/")
 }
 
-// isLink reports whether a request comes by a link that the client has signed
-// and that names no sandbox: clients lose a path prefix there.
+// isLink reports whether a request is for a signed link, which names no sandbox and has
+// no path prefix: clients drop the prefix.
 func isLink(r *http.Request) bool {
 	return r.URL.Path == "/files" && r.URL.Query().Has(access.ParamSignature)
 }
 
-// find tells where a request leads. What host name and headers say must not
-// differ, and a header alone names nothing.
-func (d *Door) find(r *http.Request) (place, error) {
+// find returns the target of a request. Host name and headers must agree, and the two
+// headers are valid only together.
+func (d *Door) find(r *http.Request) (target, error) {
 	label, below := d.label(r.Host)
-	at := place{prefixed: !below && hasPrefix(r)}
+	at := target{prefixed: !below && hasPrefix(r)}
 	if below && label != "sandbox" {
 		if label == "api" {
 			if named(r.Header) {
@@ -126,7 +126,7 @@ func (d *Door) find(r *http.Request) (place, error) {
 	return at, nil
 }
 
-// parseLabel takes PORT-ID apart.
+// parseLabel parses PORT-ID.
 func parseLabel(label string) (id string, port int, err error) {
 	digits, name, ok := strings.Cut(label, "-")
 	if !ok {
@@ -159,7 +159,7 @@ func parse(name, digits string) (id string, port int, err error) {
 }
 
 // strip takes the prefix from the path of a request.
-func (at place) strip(r *http.Request) *http.Request {
+func (at target) strip(r *http.Request) *http.Request {
 	if !at.prefixed {
 		return r
 	}
@@ -168,7 +168,7 @@ func (at place) strip(r *http.Request) *http.Request {
 	if u.RawPath != "" {
 		raw := strings.TrimPrefix(u.RawPath, Prefix)
 		if p, err := url.PathUnescape(raw); err != nil || p != u.Path {
-			raw = "" // the prefix itself is spelt otherwise
+			raw = "" // the prefix itself is escaped
 		}
 		u.RawPath = raw
 	}
