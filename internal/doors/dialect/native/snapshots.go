@@ -49,11 +49,15 @@ type snapshotCreateArgs struct {
 func createSnapshot(ctx context.Context, c *dialect.Call, in snapshotCreateArgs) (*reply[snapshotView], error) {
 	c.Status("taking the snapshot")
 	s, err := c.Service.CreateSnapshot(ctx, in.Sandbox, in.CreateSnapshotRequest)
+	return answerSnapshot("Created", s, err)
+}
+
+func answerSnapshot(done string, s *sandbox.Snapshot, err error) (*reply[snapshotView], error) {
 	if err != nil {
 		return nil, err
 	}
 	v := viewSnapshot(s)
-	return answer("Created snapshot "+v.line()+".", v)
+	return answer(done+" snapshot "+v.line()+".", v)
 }
 
 type snapshotPage struct {
@@ -133,9 +137,5 @@ type snapshotRef struct {
 
 func deleteSnapshot(ctx context.Context, c *dialect.Call, in snapshotRef) (*reply[snapshotView], error) {
 	s, err := c.Service.DeleteSnapshot(ctx, in.Snapshot)
-	if err != nil {
-		return nil, err
-	}
-	v := viewSnapshot(s)
-	return answer("Deleted snapshot "+v.line()+".", v)
+	return answerSnapshot("Deleted", s, err)
 }

@@ -270,11 +270,11 @@ func awaitBuild(ctx context.Context, c *dialect.Call, id string, waitMS int64) (
 	v := project[buildView](b)
 	v.BuildID, v.Reason, v.Step = b.ID, shortenText(cleanText(b.Reason), maxBuildOutput), oneLine(cleanText(b.Step))
 	v.Log = log.result(func(n int64) string { return fmt.Sprintf("\n… %s left out …\n", plural(n, "byte")) }).text
-	text, told := fmt.Sprintf("Build %s of template %s ", v.BuildID, v.Template), v.Log
+	text, shown := fmt.Sprintf("Build %s of template %s ", v.BuildID, v.Template), v.Log
 	switch b.State {
 	case sandbox.BuildReady:
 		v.Hint = fmt.Sprintf("sandbox_create with template %q begins with it.", b.Template)
-		text, told = text+fmt.Sprintf("is ready as version %d. %s", v.Version, v.Hint), ""
+		text, shown = text+fmt.Sprintf("is ready as version %d. %s", v.Version, v.Hint), ""
 	case sandbox.BuildRunning:
 		v.Hint = fmt.Sprintf("call template_build_status with build_id %q again.", b.ID)
 		text += fmt.Sprintf("is under way (%d %%): %s; %s", int(v.Fraction*100), v.Step, v.Hint)
@@ -282,10 +282,10 @@ func awaitBuild(ctx context.Context, c *dialect.Call, id string, waitMS int64) (
 		text += "was cancelled: " + v.Reason
 	default:
 		text += "has failed: " + v.Reason
-		told = strings.TrimSuffix(strings.TrimRight(told, "\n"), v.Reason) // which it ends with
+		shown = strings.TrimSuffix(strings.TrimRight(shown, "\n"), v.Reason) // which it ends with
 	}
-	if told != "" {
-		text += "\n\n" + told
+	if shown != "" {
+		text += "\n\n" + shown
 	}
 	return answer(text, v)
 }
