@@ -23,7 +23,7 @@ import (
 type Config struct {
 	// Service does the work.
 	Service sandbox.Service
-	// Version is Cove's, told to clients.
+	// Version is Cove's version, which clients are sent.
 	Version string
 	// Log takes records; nil is none.
 	Log *slog.Logger

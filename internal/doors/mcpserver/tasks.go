@@ -301,23 +301,21 @@ func (b *builder) taskMethods(s *mcp.Server) error {
 		}
 		return t.detail(), nil
 	}
-	cancel := func(ctx context.Context, _ *mcp.ServerSession, p *taskParams) (*acknowledged, error) {
-		t, err := b.tasks.find(userOf(ctx), namespaceOf(ctx), p.TaskID)
+	change := func(ctx context.Context, id string, with func(*task) error) (*acknowledged, error) {
+		t, err := b.tasks.find(userOf(ctx), namespaceOf(ctx), id)
+		if err == nil {
+			err = with(t)
+		}
 		if err != nil {
 			return nil, err
 		}
-		t.stop()
 		return &acknowledged{ResultType: resultComplete}, nil
+	}
+	cancel := func(ctx context.Context, _ *mcp.ServerSession, p *taskParams) (*acknowledged, error) {
+		return change(ctx, p.TaskID, func(t *task) error { t.stop(); return nil })
 	}
 	update := func(ctx context.Context, _ *mcp.ServerSession, p *updateTaskParams) (*acknowledged, error) {
-		t, err := b.tasks.find(userOf(ctx), namespaceOf(ctx), p.TaskID)
-		if err != nil {
-			return nil, err
-		}
-		if err := t.answer(p.InputResponses); err != nil {
-			return nil, err
-		}
-		return &acknowledged{ResultType: resultComplete}, nil
+		return change(ctx, p.TaskID, func(t *task) error { return t.answer(p.InputResponses) })
 	}
 	return errors.Join(
 		mcp.AddReceivingCustomMethod(s, methodTasksGet, get),
