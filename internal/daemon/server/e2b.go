@@ -80,16 +80,11 @@ func (r records) Look(ctx context.Context, id string) (*sandbox.Sandbox, error) 
 func (r records) Living(ctx context.Context) ([]sandbox.Sandbox, error) {
 	var all []sandbox.Sandbox
 	f := store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}}
-	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
-		found, next, err := r.store.ListSandboxes(ctx, f, page)
+	for record, err := range store.All(ctx, r.store.ListSandboxes, f) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range found {
-			all = append(all, found[i].Sandbox)
-		}
-		if page.Cursor = next; next == "" {
-			return all, nil
-		}
+		all = append(all, record.Sandbox)
 	}
+	return all, nil
 }

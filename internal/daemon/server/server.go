@@ -270,22 +270,15 @@ func (s *Server) checkExposure(ctx context.Context, keys store.Keys) error {
 	if !s.cfg.Exposed() {
 		return nil
 	}
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		found, next, err := keys.ListKeys(ctx, "", page)
+	for k, err := range store.All(ctx, keys.ListKeys, "") {
 		if err != nil {
 			return fmt.Errorf("look for API keys: %w", err)
 		}
-		for _, k := range found {
-			if k.RevokedAt == nil && (k.ExpiresAt == nil || time.Now().Before(*k.ExpiresAt)) {
-				return nil
-			}
+		if k.RevokedAt == nil && (k.ExpiresAt == nil || time.Now().Before(*k.ExpiresAt)) {
+			return nil
 		}
-		if next == "" {
-			return sandbox.Errorf(sandbox.CodeForbidden, "%s can be reached from other machines, but there is no API key; make one first with: cove key create NAME", strings.Join(append([]string{s.cfg.Listen}, s.cfg.DialectPorts...), ", "))
-		}
-		page.Cursor = next
 	}
+	return sandbox.Errorf(sandbox.CodeForbidden, "%s can be reached from other machines, but there is no API key; make one first with: cove key create NAME", strings.Join(append([]string{s.cfg.Listen}, s.cfg.DialectPorts...), ", "))
 }
 
 // quota translates: the service's own default is 0, and no bound -1.

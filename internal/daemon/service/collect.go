@@ -107,32 +107,17 @@ func (s *Service) Roots(ctx context.Context) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		snapshots, next, err := s.cfg.Store.ListSnapshots(ctx, everySnapshot, page)
+	for snapshot, err := range store.All(ctx, s.cfg.Store.ListSnapshots, everySnapshot) {
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range snapshots {
-			roots[r.Origin] = true
-		}
-		if next == "" {
-			break
-		}
-		page.Cursor = next
+		roots[snapshot.Origin] = true
 	}
-	page.Cursor = ""
-	for {
-		records, next, err := s.cfg.Store.ListSandboxes(ctx, everyLiving, page)
+	for r, err := range store.All(ctx, s.cfg.Store.ListSandboxes, everyLiving) {
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range records {
-			roots[r.Origin] = true
-		}
-		if next == "" {
-			return roots, nil
-		}
-		page.Cursor = next
+		roots[r.Origin] = true
 	}
+	return roots, nil
 }

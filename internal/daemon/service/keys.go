@@ -8,6 +8,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/daemon/service/call"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
+	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -108,25 +109,20 @@ func (s *Service) RevokeKey(ctx context.Context, ref string) (*sandbox.Key, erro
 // nothing at all, and otherwise the id of the one valid key with that name.
 func (s *Service) keyID(ctx context.Context, team, ref string) (string, error) {
 	found := ref
-	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
-		keys, next, err := s.cfg.Store.ListKeys(ctx, team, page)
+	for k, err := range store.All(ctx, s.cfg.Store.ListKeys, team) {
 		if err != nil {
 			return "", err
 		}
-		for _, k := range keys {
-			if k.ID == ref {
-				return ref, nil
-			}
-			if k.Name != ref || k.RevokedAt != nil {
-				continue
-			}
-			if found != ref {
-				return "", sandbox.Errorf(sandbox.CodeConflict, "several keys have the name %s; revoke each by its id", validate.Quote(ref))
-			}
-			found = k.ID
+		if k.ID == ref {
+			return ref, nil
 		}
-		if page.Cursor = next; next == "" {
-			return found, nil
+		if k.Name != ref || k.RevokedAt != nil {
+			continue
 		}
+		if found != ref {
+			return "", sandbox.Errorf(sandbox.CodeConflict, "several keys have the name %s; revoke each by its id", validate.Quote(ref))
+		}
+		found = k.ID
 	}
+	return found, nil
 }

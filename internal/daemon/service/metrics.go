@@ -101,18 +101,11 @@ func (s *Service) countStates(ctx context.Context) (map[sandbox.State]int, error
 	for state := range counts {
 		f.States = append(f.States, state)
 	}
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		records, next, err := s.cfg.Store.ListSandboxes(ctx, f, page)
+	for r, err := range store.All(ctx, s.cfg.Store.ListSandboxes, f) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range records {
-			counts[records[i].State]++
-		}
-		if next == "" {
-			return counts, nil
-		}
-		page.Cursor = next
+		counts[r.State]++
 	}
+	return counts, nil
 }

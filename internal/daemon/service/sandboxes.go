@@ -144,18 +144,11 @@ func (s *Service) auditSubject(c *call.Call, ref string) (string, error) {
 
 // held calls f for each record that the engine may hold something of.
 func (s *Service) held(ctx context.Context, states []sandbox.State, f func(store.Record)) error {
-	var page sandbox.Page
-	for {
-		records, next, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{Held: true, States: states}, page)
+	for r, err := range store.All(ctx, s.cfg.Store.ListSandboxes, store.SandboxFilter{Held: true, States: states}) {
 		if err != nil {
 			return fmt.Errorf("list sandboxes: %w", err)
 		}
-		for _, r := range records {
-			f(r)
-		}
-		if next == "" {
-			return nil
-		}
-		page.Cursor = next
+		f(r)
 	}
+	return nil
 }

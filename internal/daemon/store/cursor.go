@@ -2,7 +2,9 @@ package store
 
 import (
 	"cmp"
+	"context"
 	"encoding/base64"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,4 +114,27 @@ func PageOf[T any](listing string, all []T, p sandbox.Page, place func(*T) Place
 	}
 	items, next := PageEnd(listing, all, limit, place)
 	return items, next, nil
+}
+
+// All iterates over everything that a listing selects, page by page. A page is read
+// when the one before it has been consumed. An error ends the iteration.
+func All[F, T any](ctx context.Context, list func(context.Context, F, sandbox.Page) ([]T, string, error), filter F) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
+			items, next, err := list(ctx, filter, page)
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if page.Cursor = next; next == "" {
+				return
+			}
+		}
+	}
 }

@@ -250,23 +250,17 @@ func (p *Publisher) Any() bool {
 // Reopen listens for all sandboxes that have published ports and live, after a
 // start or where it failed before.
 func (p *Publisher) Reopen(ctx context.Context) error {
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
+	f := store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}}
 	var errs []error
-	for {
-		records, next, err := p.x.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}}, page)
+	for r, err := range store.All(ctx, p.x.cfg.Store.ListSandboxes, f) {
 		if err != nil {
 			return err
 		}
-		for _, r := range records {
-			if err := p.reopenOne(ctx, &r); err != nil {
-				errs = append(errs, fmt.Errorf("publish the ports of sandbox %s: %w", r.ID, call.Detailed(err)))
-			}
+		if err := p.reopenOne(ctx, &r); err != nil {
+			errs = append(errs, fmt.Errorf("publish the ports of sandbox %s: %w", r.ID, call.Detailed(err)))
 		}
-		if next == "" {
-			return errors.Join(errs...)
-		}
-		page.Cursor = next
 	}
+	return errors.Join(errs...)
 }
 
 func (p *Publisher) reopenOne(ctx context.Context, r *store.Record) error {

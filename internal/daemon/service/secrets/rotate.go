@@ -62,18 +62,12 @@ func (s *Secrets) LogLostKeys(ctx context.Context) error {
 	}
 	var lost []string
 	var why error
-	for page := (sandbox.Page{Limit: sandbox.MaxPageSize}); ; {
-		records, next, err := s.cfg.Store.ListSecrets(ctx, "", page)
+	for r, err := range store.All(ctx, s.cfg.Store.ListSecrets, "") {
 		if err != nil {
 			return err
 		}
-		for _, r := range records {
-			if err := s.cfg.Vault.Missing(r.Sealed); err != nil {
-				lost, why = append(lost, r.Team+"/"+r.Name), err
-			}
-		}
-		if page.Cursor = next; next == "" {
-			break
+		if err := s.cfg.Vault.Missing(r.Sealed); err != nil {
+			lost, why = append(lost, r.Team+"/"+r.Name), err
 		}
 	}
 	if len(lost) > 0 {
@@ -86,63 +80,49 @@ type resealer func(vault.Ref, []byte) ([]byte, error)
 
 // resealSecrets seals the values of all teams' secrets again.
 func resealSecrets(ctx context.Context, st store.Store, reseal resealer, r *sandbox.Resealed) error {
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		records, next, err := st.ListSecrets(ctx, "", page)
+	for secret, err := range store.All(ctx, st.ListSecrets, "") {
 		if err != nil {
 			return err
 		}
-		for _, secret := range records {
-			_, err := st.UpdateSecret(ctx, secret.ID, func(s *store.SecretRecord) (err error) {
-				s.Sealed, err = reseal(vault.Ref{Secret: s.ID, Version: s.Version}, s.Sealed)
-				return err
-			})
-			switch {
-			case unsealable(err):
-				r.Lost = append(r.Lost, secret.Name)
-			case sandbox.CodeOf(err) == sandbox.CodeNotFound: // deleted meanwhile
-			case err != nil:
-				return fmt.Errorf("secret %s: %w", secret.ID, err)
-			default:
-				r.Values++
-			}
+		_, err := st.UpdateSecret(ctx, secret.ID, func(s *store.SecretRecord) (err error) {
+			s.Sealed, err = reseal(vault.Ref{Secret: s.ID, Version: s.Version}, s.Sealed)
+			return err
+		})
+		switch {
+		case unsealable(err):
+			r.Lost = append(r.Lost, secret.Name)
+		case sandbox.CodeOf(err) == sandbox.CodeNotFound: // deleted meanwhile
+		case err != nil:
+			return fmt.Errorf("secret %s: %w", secret.ID, err)
+		default:
+			r.Values++
 		}
-		if next == "" {
-			return nil
-		}
-		page.Cursor = next
 	}
+	return nil
 }
 
 // resealWebhooks seals again what webhooks that are not delivered yet have of
 // secrets.
 func resealWebhooks(ctx context.Context, st store.Store, reseal resealer) error {
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		deliveries, next, err := st.ListDeliveries(ctx, store.DeliveryFilter{Open: true}, page)
+	for d, err := range store.All(ctx, st.ListDeliveries, store.DeliveryFilter{Open: true}) {
 		if err != nil {
 			return err
 		}
-		for _, d := range deliveries {
-			if d.Sealed == nil {
-				continue
-			}
-			sealed, err := reseal(vault.Ref{Secret: d.ID}, d.Sealed)
-			if unsealable(err) {
-				continue // it fails by itself
-			}
-			if err == nil {
-				err = st.ResealDelivery(ctx, d.ID, sealed)
-			}
-			if err != nil {
-				return fmt.Errorf("webhook %s: %w", d.ID, err)
-			}
+		if d.Sealed == nil {
+			continue
 		}
-		if next == "" {
-			return nil
+		sealed, err := reseal(vault.Ref{Secret: d.ID}, d.Sealed)
+		if unsealable(err) {
+			continue // the delivery itself will fail
 		}
-		page.Cursor = next
+		if err == nil {
+			err = st.ResealDelivery(ctx, d.ID, sealed)
+		}
+		if err != nil {
+			return fmt.Errorf("webhook %s: %w", d.ID, err)
+		}
 	}
+	return nil
 }
 
 // unsealable tells whether a value cannot be opened by any key that is there.

@@ -234,28 +234,20 @@ func (s *Secrets) pushBound(ctx context.Context, secretID string) error {
 	g.SetLimit(pushes)
 	var mu sync.Mutex
 	var failed []string
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		records, next, err := s.cfg.Store.ListSandboxes(ctx, f, page)
+	for r, err := range store.All(ctx, s.cfg.Store.ListSandboxes, f) {
 		if err != nil {
 			return errors.Join(err, g.Wait())
 		}
-		for _, r := range records {
-			g.Go(func() error {
-				if err := s.cfg.Push(ctx, r.ID); err != nil {
-					s.cfg.Log.Error("tell a gateway of a changed secret", "sandbox", r.ID, "error", call.Detailed(err))
-					s.PushLater(r.ID)
-					mu.Lock()
-					defer mu.Unlock()
-					failed = append(failed, r.ID)
-				}
-				return nil
-			})
-		}
-		if next == "" {
-			break
-		}
-		page.Cursor = next
+		g.Go(func() error {
+			if err := s.cfg.Push(ctx, r.ID); err != nil {
+				s.cfg.Log.Error("tell a gateway of a changed secret", "sandbox", r.ID, "error", call.Detailed(err))
+				s.PushLater(r.ID)
+				mu.Lock()
+				defer mu.Unlock()
+				failed = append(failed, r.ID)
+			}
+			return nil
+		})
 	}
 	_ = g.Wait() // they fail by name
 	if len(failed) > 0 {

@@ -24,21 +24,13 @@ func (s *Secrets) NoteUse(ctx context.Context) error {
 	since := s.usedUntil.Add(-UseLag)
 	s.mu.Unlock()
 	used := map[string]time.Time{} // by the id of the secret
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		records, next, err := s.cfg.Store.ListSandboxes(ctx, store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning}}, page)
+	for r, err := range store.All(ctx, s.cfg.Store.ListSandboxes, store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning}}) {
 		if err != nil {
 			return err
 		}
-		for _, r := range records {
-			if err := s.usesOf(ctx, &r, since, used); err != nil {
-				return fmt.Errorf("read what secrets sandbox %s has used: %w", r.ID, err)
-			}
+		if err := s.usesOf(ctx, &r, since, used); err != nil {
+			return fmt.Errorf("read what secrets sandbox %s has used: %w", r.ID, err)
 		}
-		if next == "" {
-			break
-		}
-		page.Cursor = next
 	}
 	for id, at := range used {
 		if err := s.cfg.Store.TouchSecret(ctx, id, at); err != nil {

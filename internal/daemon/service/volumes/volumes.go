@@ -175,20 +175,13 @@ func (vs *Volumes) mounted(ctx context.Context, f store.SandboxFilter) (map[stri
 
 // each calls f for the sandboxes that a filter selects.
 func (vs *Volumes) each(ctx context.Context, filter store.SandboxFilter, f func(*store.Record)) error {
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		records, next, err := vs.cfg.Store.ListSandboxes(ctx, filter, page)
+	for r, err := range store.All(ctx, vs.cfg.Store.ListSandboxes, filter) {
 		if err != nil {
 			return err
 		}
-		for i := range records {
-			f(&records[i])
-		}
-		if next == "" {
-			return nil
-		}
-		page.Cursor = next
+		f(&r)
 	}
+	return nil
 }
 
 // DeleteVolume implements [sandbox.Volumes].
@@ -229,26 +222,18 @@ func (vs *Volumes) Reconcile(ctx context.Context) error {
 		return nil
 	}
 	known := map[string]bool{}
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		records, next, err := vs.cfg.Store.ListVolumes(ctx, "", page)
+	for r, err := range store.All(ctx, vs.cfg.Store.ListVolumes, "") {
 		if err != nil {
 			return err
 		}
-		for _, r := range records {
-			known[r.ID] = true
-			if label := vs.cfg.Dir.Label(r.ID); label != nil {
-				continue
-			}
-			// It was made before volumes said what they are.
-			if err := vs.cfg.Dir.SetLabel(r.ID, label(&r)); err != nil {
-				vs.cfg.Log.Warn("say in a volume's directory what it is", "volume", r.ID, "error", err)
-			}
+		known[r.ID] = true
+		if vs.cfg.Dir.Label(r.ID) != nil {
+			continue
 		}
-		if next == "" {
-			break
+		// The volume is older than labels.
+		if err := vs.cfg.Dir.SetLabel(r.ID, label(&r)); err != nil {
+			vs.cfg.Log.Warn("say in a volume's directory what it is", "volume", r.ID, "error", err)
 		}
-		page.Cursor = next
 	}
 	ids, err := vs.cfg.Dir.IDs()
 	if err != nil {

@@ -206,20 +206,12 @@ func (q *Queue) Forget(ctx context.Context, d *store.Delivery) {
 // Run goes on with the webhooks that are not over, and removes old ones
 // now and then.
 func (q *Queue) Run() {
-	page := sandbox.Page{Limit: sandbox.MaxPageSize}
-	for {
-		open, next, err := q.store.ListDeliveries(q.gate.Context(), store.DeliveryFilter{Open: true}, page)
+	for d, err := range store.All(q.gate.Context(), q.store.ListDeliveries, store.DeliveryFilter{Open: true}) {
 		if err != nil {
 			q.log.Error("go on with webhooks", "error", err)
 			break
 		}
-		for i := range open {
-			q.Deliver(&open[i])
-		}
-		if next == "" {
-			break
-		}
-		page.Cursor = next
+		q.Deliver(&d)
 	}
 	t := time.NewTicker(trimEvery)
 	defer t.Stop()
