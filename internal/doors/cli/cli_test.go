@@ -21,13 +21,12 @@ func TestSizes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"512": 512, "512m": 512, "512M": 512, "512MiB": 512, "512mb": 512, "2g": 2048, "2GiB": 2048, "1t": 1 << 20, "0": 0,
 	} {
-		var got mebibytes
-		if err := got.Set(text); err != nil || int64(got) != want {
+		if got, err := parseMiB(text); err != nil || got != want {
 			t.Errorf("%s: got %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "m", "-1", "1.5g", "10k", "lots", "99999999999999t"} {
-		if err := new(mebibytes).Set(text); err == nil {
+		if _, err := parseMiB(text); err == nil {
 			t.Errorf("%q is taken for a size", text)
 		}
 	}
@@ -35,13 +34,12 @@ func TestSizes(t *testing.T) {
 
 func TestSeconds(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "90s": 90, "2h": 7200, "1m30s": 90} {
-		var got seconds
-		if err := got.Set(text); err != nil || int64(got) != want {
+		if got, err := parseSeconds(text); err != nil || got != want {
 			t.Errorf("%s: got %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "90", "-1s", "1500ms", "soon"} {
-		if err := new(seconds).Set(text); err == nil {
+		if _, err := parseSeconds(text); err == nil {
 			t.Errorf("%q is taken for a duration", text)
 		}
 	}

@@ -84,7 +84,7 @@ func (a *app) computerScreenshotCommand() *cobra.Command {
 			f.IntVar(&req.Width, "width", 0, "scale it down to this width")
 			f.IntVar(&req.Height, "height", 0, "scale it down to this height")
 			f.BoolVar(&req.Cursor, "cursor", false, "show the pointer")
-			f.Var((*milliseconds)(&req.StableMS), "stable", "wait until the screen has not changed for so long")
+			f.Var(millisecondsFlag(&req.StableMS), "stable", "wait until the screen has not changed for so long")
 			f.BoolVar(&jpeg, "jpeg", false, "write JPEG in place of PNG")
 			f.IntVar(&req.Quality, "quality", 0, "of JPEG, 1 to 100 (default 80)")
 		},
@@ -195,7 +195,7 @@ func (a *app) computerClickCommand() *cobra.Command {
 			f.StringVarP(&in.Button, "button", "b", "", "left, middle, right, back or forward (default left)")
 			f.IntVarP(&in.Count, "count", "n", 0, "how often; 2 is a double click (default 1)")
 			f.StringSliceVar(&in.Keys, "keys", nil, "keys to hold, such as ctrl")
-			f.Var((*milliseconds)(&in.DurationMS), "hold", "how long the button is down each time")
+			f.Var(millisecondsFlag(&in.DurationMS), "hold", "how long the button is down each time")
 		},
 		Do: atPlace(&in),
 	})
@@ -223,7 +223,7 @@ func (a *app) computerDragCommand() *cobra.Command {
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVarP(&in.Button, "button", "b", "", "left, middle or right (default left)")
 			f.StringSliceVar(&in.Keys, "keys", nil, "keys to hold, such as shift")
-			f.Var((*milliseconds)(&in.DurationMS), "duration", "how long it takes (default 150ms)")
+			f.Var(millisecondsFlag(&in.DurationMS), "duration", "how long it takes (default 150ms)")
 		},
 		Do: input(&in, func(args []string) error {
 			if len(args)%2 != 0 {
@@ -247,7 +247,7 @@ func (a *app) computerTypeCommand() *cobra.Command {
 		Use: "type SANDBOX TEXT", Short: "Type text, in any script",
 		Example: "  cove computer type pc 'Grüße, 世界 😀'",
 		Flags: func(f *pflag.FlagSet) {
-			f.Var((*milliseconds)(&in.DurationMS), "delay", "time between characters")
+			f.Var(millisecondsFlag(&in.DurationMS), "delay", "time between characters")
 		},
 		Do: input(&in, func(args []string) error {
 			in.Text = args[0]
@@ -265,7 +265,7 @@ func (a *app) computerKeyCommand() *cobra.Command {
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&down, "down", false, "hold them down until they are let go with --up")
 			f.BoolVar(&up, "up", false, "let go of them")
-			f.Var((*milliseconds)(&in.DurationMS), "hold", "how long each is down")
+			f.Var(millisecondsFlag(&in.DurationMS), "hold", "how long each is down")
 		},
 		Do: input(&in, func(args []string) error {
 			in.Keys = args
@@ -392,7 +392,7 @@ func (a *app) computerViewCommand() *cobra.Command {
 		Example: "  cove computer view pc\n  cove computer view pc --control --expires 10m --open",
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&req.Control, "control", false, "let the visitor use pointer and keyboard, and not only watch")
-			f.Var((*seconds)(&req.TTLSeconds), "expires", "how long the link opens the view (default "+sandbox.DefaultPreviewLink.String()+")")
+			f.Var(secondsFlag(&req.TTLSeconds), "expires", "how long the link opens the view (default "+sandbox.DefaultPreviewLink.String()+")")
 			f.BoolVar(&open, "open", false, "open it in this machine's browser too")
 		},
 		Do: show(func(c *call, link *sandbox.ViewLink) error {

@@ -16,7 +16,7 @@ import (
 
 func (a *app) cpCommand() *cobra.Command {
 	var owner string
-	maxSize := mebibytes(16 << 10)
+	maxSize := int64(16 << 10)
 	return a.make(command{
 		Use: "cp [flags] SOURCE TARGET", Short: "Copy files between here and a sandbox",
 		Long: "Copy a file or a directory into a sandbox or out of it. The side in the sandbox is written\n" +
@@ -29,7 +29,7 @@ func (a *app) cpCommand() *cobra.Command {
 			"  cove cp work:/workspace/result.json - | jq .",
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&owner, "owner", "", "owner in the sandbox: a user or uid[:gid]")
-			f.Var(&maxSize, "max-size", "most that a directory from a sandbox may unpack to")
+			f.Var(sizeFlag(&maxSize), "max-size", "largest size to which a directory from a sandbox may unpack (default 16g)")
 		},
 		Do: action{run: func(ctx context.Context, c *call) error {
 			source, target := parseSide(c.args[0]), parseSide(c.args[1])
@@ -40,7 +40,7 @@ func (a *app) cpCommand() *cobra.Command {
 				u := &upload{app: c.app, c: c.client, sandbox: target.sandbox, owner: owner}
 				return u.run(ctx, source.path, target.path)
 			}
-			d := &download{app: c.app, c: c.client, sandbox: source.sandbox, maxBytes: int64(maxSize) << 20}
+			d := &download{app: c.app, c: c.client, sandbox: source.sandbox, maxBytes: maxSize << 20}
 			return d.run(ctx, source.path, target.path)
 		}},
 	})

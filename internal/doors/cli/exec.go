@@ -46,7 +46,7 @@ func (a *app) execCommand() *cobra.Command {
 			"  cove exec -d work -- python3 -m http.server",
 		Flags: func(f *pflag.FlagSet) {
 			opts.AddFlags(f)
-			f.VarP((*pairs)(&req.Env), "env", "e", "environment, key=value; may be repeated")
+			f.VarP(pairsFlag(&req.Env), "env", "e", "environment, key=value; may be repeated")
 			f.StringVarP(&req.User, "user", "u", "", "user to run as")
 			f.StringVarP(&req.WorkDir, "workdir", "w", "", "working directory")
 			f.BoolVarP(&shell, "shell", "s", false, "the command is one line for a shell")

@@ -10,25 +10,41 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The types below read flags into fields of requests as they are, such as
-// f.Var((*mebibytes)(&req.SizeMiB), …).
-
-// mebibytes is a flag for an amount of memory or disk: "512", "512m", "2g".
-type mebibytes int64
-
-// String implements pflag.Value.
-func (m *mebibytes) String() string {
-	if *m == 0 {
-		return ""
-	}
-	return strconv.FormatInt(int64(*m), 10) + "m"
+// flagValue is a flag that set parses. The functions below make flags that store
+// into fields of requests, such as f.Var(sizeFlag(&req.SizeMiB), …).
+type flagValue struct {
+	kind string // the type that help shows
+	set  func(string) error
 }
 
-// Type implements pflag.Value.
-func (*mebibytes) Type() string { return "size" }
+func (flagValue) String() string       { return "" }
+func (v flagValue) Type() string       { return v.kind }
+func (v flagValue) Set(s string) error { return v.set(s) }
 
-// Set implements pflag.Value.
-func (m *mebibytes) Set(s string) error {
+// parsedFlag makes a flag whose value is parsed into a variable.
+func parsedFlag[T any](to *T, kind string, parse func(string) (T, error)) flagValue {
+	return flagValue{kind, func(s string) (err error) {
+		*to, err = parse(s)
+		return err
+	}}
+}
+
+// listFlag makes a flag that may be repeated; each value is appended to a list.
+func listFlag[T any](to *[]T, kind string, parse func(string) (T, error)) flagValue {
+	return flagValue{kind, func(s string) error {
+		v, err := parse(s)
+		if err == nil {
+			*to = append(*to, v)
+		}
+		return err
+	}}
+}
+
+// sizeFlag makes a flag for an amount of memory or disk in MiB.
+func sizeFlag(to *int64) flagValue { return parsedFlag(to, "size", parseMiB) }
+
+// parseMiB parses a size such as "512", "512m" or "2g" into MiB.
+func parseMiB(s string) (int64, error) {
 	text := strings.ToLower(s)
 	text = strings.TrimSuffix(strings.TrimSuffix(text, "ib"), "b")
 	factor := int64(1)
@@ -43,119 +59,55 @@ func (m *mebibytes) Set(s string) error {
 	}
 	n, err := strconv.ParseInt(text[:len(text)-1], 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
-		return fmt.Errorf("%q is no size; write 512m or 2g", s)
+		return 0, fmt.Errorf("%q is not a size; write 512m or 2g", s)
 	}
-	*m = mebibytes(n * factor)
-	return nil
+	return n * factor, nil
 }
 
-// seconds is a flag for a duration: "90s", "1h", "0" for no bound.
-type seconds int64
+// secondsFlag makes a flag for a duration of whole seconds: "90s", "1h", "0" for
+// no limit.
+func secondsFlag(to *int64) flagValue { return parsedFlag(to, "duration", parseSeconds) }
 
-// String implements pflag.Value.
-func (s *seconds) String() string {
-	if *s == 0 {
-		return ""
-	}
-	return (time.Duration(*s) * time.Second).String()
+// optionalSecondsFlag is secondsFlag for a field in which 0 differs from nil, the
+// value without the flag.
+func optionalSecondsFlag(to **int64) flagValue {
+	return parsedFlag(to, "duration", func(s string) (*int64, error) {
+		n, err := parseSeconds(s)
+		return &n, err
+	})
 }
 
-// Type implements pflag.Value.
-func (*seconds) Type() string { return "duration" }
-
-// Set implements pflag.Value.
-func (s *seconds) Set(text string) error {
-	d, err := time.ParseDuration(text)
+func parseSeconds(s string) (int64, error) {
+	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 || d%time.Second != 0 {
-		return fmt.Errorf("%q is no whole number of seconds; write 90s, 15m or 2h, or 0 for no bound", text)
+		return 0, fmt.Errorf("%q is not a whole number of seconds; write 90s, 15m or 2h, or 0 for no limit", s)
 	}
-	*s = seconds(d / time.Second)
-	return nil
+	return int64(d / time.Second), nil
 }
 
-// secondsIfGiven is seconds where 0 is another thing than no flag, which leaves
-// the pointer nil.
-type secondsIfGiven struct{ to **int64 }
-
-// String implements pflag.Value.
-func (secondsIfGiven) String() string { return "" }
-
-// Type implements pflag.Value.
-func (secondsIfGiven) Type() string { return "duration" }
-
-// Set implements pflag.Value.
-func (s secondsIfGiven) Set(text string) error {
-	var n seconds
-	if err := n.Set(text); err != nil {
-		return err
-	}
-	*s.to = (*int64)(&n)
-	return nil
+// millisecondsFlag makes a flag for a duration of any length.
+func millisecondsFlag(to *int64) flagValue {
+	return parsedFlag(to, "duration", func(s string) (int64, error) {
+		d, err := time.ParseDuration(s)
+		return d.Milliseconds(), err
+	})
 }
 
-// milliseconds is a flag for a duration of any kind.
-type milliseconds int64
-
-// String implements pflag.Value.
-func (m *milliseconds) String() string {
-	if *m == 0 {
-		return ""
-	}
-	return (time.Duration(*m) * time.Millisecond).String()
+// pairsFlag makes a flag for key=value, which may be repeated.
+func pairsFlag(to *map[string]string) flagValue {
+	return flagValue{"key=value", func(s string) error { return addPair(to, s) }}
 }
 
-// Type implements pflag.Value.
-func (*milliseconds) Type() string { return "duration" }
-
-// Set implements pflag.Value.
-func (m *milliseconds) Set(text string) error {
-	d, err := time.ParseDuration(text)
-	*m = milliseconds(d.Milliseconds())
-	return err
-}
-
-// pairs is a flag for key=value, which may be repeated.
-type pairs map[string]string
-
-// String implements pflag.Value.
-func (p *pairs) String() string { return "" }
-
-// Type implements pflag.Value.
-func (*pairs) Type() string { return "key=value" }
-
-// Set implements pflag.Value.
-func (p *pairs) Set(s string) error {
+func addPair(to *map[string]string, s string) error {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok || key == "" {
 		return fmt.Errorf("%q is not key=value", s)
 	}
-	if *p == nil {
-		*p = pairs{}
+	if *to == nil {
+		*to = map[string]string{}
 	}
-	(*p)[key] = value
+	(*to)[key] = value
 	return nil
-}
-
-// repeated is a flag that may be given several times; parse reads each.
-type repeated[T any] struct {
-	to    *[]T
-	kind  string
-	parse func(string) (T, error)
-}
-
-// String implements pflag.Value.
-func (repeated[T]) String() string { return "" }
-
-// Type implements pflag.Value.
-func (r repeated[T]) Type() string { return r.kind }
-
-// Set implements pflag.Value.
-func (r repeated[T]) Set(s string) error {
-	v, err := r.parse(s)
-	if err == nil {
-		*r.to = append(*r.to, v)
-	}
-	return err
 }
 
 // ifGiven returns the value of a flag that was given, else nil.

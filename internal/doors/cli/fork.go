@@ -21,10 +21,10 @@ func (a *app) forkCommand() *cobra.Command {
 		Flags: func(f *pflag.FlagSet) {
 			f.IntVarP(&req.Count, "count", "n", 1, fmt.Sprintf("how many children, 1 to %d", sandbox.MaxForks))
 			f.StringVar(&req.Name, "name", "", "name of the child; of several, the beginning of their names")
-			f.VarP((*pairs)(&req.Env), "env", "e", "environment added to that of the parent, key=value; may be repeated")
-			f.VarP((*pairs)(&req.Metadata), "metadata", "m", "metadata added to that of the parent, key=value; may be repeated")
-			f.Var(secondsIfGiven{&req.LifetimeSeconds}, "lifetime", "end them after this time (default as the parent was made); 0 is no bound")
-			f.Var(secondsIfGiven{&req.IdleTimeoutSeconds}, "idle-timeout", "end them after this time without use (default as the parent was made); 0 is no bound")
+			f.VarP(pairsFlag(&req.Env), "env", "e", "environment added to that of the parent, key=value; may be repeated")
+			f.VarP(pairsFlag(&req.Metadata), "metadata", "m", "metadata added to that of the parent, key=value; may be repeated")
+			f.Var(optionalSecondsFlag(&req.LifetimeSeconds), "lifetime", "end them after this time (default as the parent was made); 0 is no bound")
+			f.Var(optionalSecondsFlag(&req.IdleTimeoutSeconds), "idle-timeout", "end them after this time without use (default as the parent was made); 0 is no bound")
 		},
 		Do: list(ids(sandboxID), func(ctx context.Context, c *call) ([]sandbox.Sandbox, error) {
 			if req.Count < 1 {

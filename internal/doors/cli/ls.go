@@ -23,7 +23,7 @@ func (a *app) lsCommand() *cobra.Command {
 			f.BoolVarP(&quiet, "quiet", "q", false, "ids only")
 			f.StringSliceVar(&states, "state", nil, "only these states, such as running,paused")
 			f.StringVarP(&req.Template, "template", "T", "", "only of this template")
-			f.VarP((*pairs)(&req.Metadata), "metadata", "m", "only with this metadata, key=value; may be repeated")
+			f.VarP(pairsFlag(&req.Metadata), "metadata", "m", "only with this metadata, key=value; may be repeated")
 		},
 		Do: list(quietly(&quiet, sandboxID, sandboxTable), func(ctx context.Context, c *call) ([]sandbox.Sandbox, error) {
 			for _, s := range states {

@@ -45,11 +45,10 @@ func parseMount(s string) (sandbox.Mount, error) {
 			}
 			m.ReadOnly = yes || !given
 		case "tmpfs-size":
-			var size mebibytes
-			if err := size.Set(value); err != nil {
+			var err error
+			if m.SizeMiB, err = parseMiB(value); err != nil {
 				return m, fmt.Errorf("tmpfs-size: %w", err)
 			}
-			m.SizeMiB = int64(size)
 		default:
 			return m, fmt.Errorf("%q is not known; use type, source, target, readonly and tmpfs-size", key)
 		}

@@ -65,7 +65,7 @@ type networkOptions struct {
 func (o *networkOptions) AddFlags(f *pflag.FlagSet) {
 	o.reachOptions.AddFlags(f)
 	f.StringVar(&o.File, "network-file", "", "the whole policy in JSON or YAML, with rules and limits, as cove egress --json prints it; - is standard input")
-	f.Var(repeated[secretUse]{&o.Secrets, "ENV=NAME", parseSecretUse}, "secret", "secret that it may use without seeing it, ENV=NAME, or NAME of a provider's; may be repeated")
+	f.Var(listFlag(&o.Secrets, "ENV=NAME", parseSecretUse), "secret", "secret that it may use without seeing it, ENV=NAME, or NAME of a provider's; may be repeated")
 }
 
 // apply puts the options into a request.

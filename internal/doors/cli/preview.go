@@ -60,7 +60,7 @@ func (a *app) previewCreateCommand() *cobra.Command {
 			f.BoolVar(&public, "public", false, "open to everybody who can reach the server")
 			f.BoolVar(&req.Wake, "wake", false, "resume the sandbox, if it is paused, when somebody opens the preview")
 			f.BoolVar(&req.NewKey, "new-key", false, "make a new key, which ends the old one and all links")
-			f.Var((*seconds)(&req.ExpiresInSeconds), "expires", "end the preview after this time (default with the sandbox)")
+			f.Var(secondsFlag(&req.ExpiresInSeconds), "expires", "end the preview after this time (default with the sandbox)")
 		},
 		Do: show(printNewPreview, func(ctx context.Context, c *call) (_ *sandbox.NewPreview, err error) {
 			if req.Port, err = c.port(c.args[1]); err != nil {
@@ -100,7 +100,7 @@ func (a *app) previewLinkCommand() *cobra.Command {
 		Use: "link SANDBOX PORT", Short: "Print a link that opens a private preview until it expires",
 		Example: "  cove preview link work 3000\n  cove preview link work 3000 --expires 24h --path /report",
 		Flags: func(f *pflag.FlagSet) {
-			f.Var((*seconds)(&req.ExpiresInSeconds), "expires", "how long the link opens the preview (default "+sandbox.DefaultPreviewLink.String()+")")
+			f.Var(secondsFlag(&req.ExpiresInSeconds), "expires", "how long the link opens the preview (default "+sandbox.DefaultPreviewLink.String()+")")
 			f.StringVar(&req.Path, "path", "", "where the link leads (default /)")
 		},
 		Do: show(printLink, func(ctx context.Context, c *call) (*sandbox.PreviewLink, error) {

@@ -15,33 +15,9 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// pid is a flag for a process.
-type pid int
-
-// String implements pflag.Value.
-func (p *pid) String() string {
-	if *p == 0 {
-		return ""
-	}
-	return strconv.Itoa(int(*p))
-}
-
-// Type implements pflag.Value.
-func (*pid) Type() string { return "int" }
-
-// Set implements pflag.Value.
-func (p *pid) Set(text string) error {
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || n < 1 {
-		return errors.New("it is no process id; cove ps lists them")
-	}
-	*p = pid(n)
-	return nil
-}
-
 func (a *app) psCommand() *cobra.Command {
-	var kill pid
 	var order, signal string
+	kill := 0
 	processes := list(processTable, func(ctx context.Context, c *call) ([]sandbox.Process, error) {
 		items, err := allOf(sandbox.Service.ListProcesses)(ctx, c)
 		sortProcesses(items, order)
@@ -52,7 +28,7 @@ func (a *app) psCommand() *cobra.Command {
 		Example: "  cove ps work\n  cove ps --sort memory work\n  cove ps --kill 42 -s KILL work",
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&order, "sort", "pid", "order: pid, cpu or memory")
-			f.Var(&kill, "kill", "in place of the list, send a signal to this process")
+			f.Var(parsedFlag(&kill, "int", parsePID), "kill", "in place of the list, send a signal to this process")
 			f.StringVarP(&signal, "signal", "s", "TERM", "with --kill: the signal")
 		},
 		Do: action{json: true, run: func(ctx context.Context, c *call) error {
@@ -60,22 +36,31 @@ func (a *app) psCommand() *cobra.Command {
 				return c.misuse("ps: --sort is pid, cpu or memory")
 			}
 			if kill != 0 {
-				return c.client.SignalProcess(ctx, c.args[0], int(kill), signal)
+				return c.client.SignalProcess(ctx, c.args[0], kill, signal)
 			}
 			return processes.run(ctx, c)
 		}},
 	})
 }
 
+func parsePID(s string) (int, error) {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || n < 1 {
+		return 0, errors.New("it is not a process id; cove ps lists them")
+	}
+	return int(n), nil
+}
+
 func sortProcesses(items []sandbox.Process, by string) {
 	slices.SortStableFunc(items, func(a, b sandbox.Process) int {
-		switch {
-		case by == "cpu" && a.CPUPercent > b.CPUPercent, by == "memory" && a.MemoryBytes > b.MemoryBytes:
-			return -1
-		case by == "cpu" && a.CPUPercent < b.CPUPercent, by == "memory" && a.MemoryBytes < b.MemoryBytes:
-			return 1
+		order := 0
+		switch by {
+		case "cpu":
+			order = cmp.Compare(b.CPUPercent, a.CPUPercent)
+		case "memory":
+			order = cmp.Compare(b.MemoryBytes, a.MemoryBytes)
 		}
-		return a.PID - b.PID
+		return cmp.Or(order, a.PID-b.PID)
 	})
 }
 
@@ -111,7 +96,7 @@ func (a *app) envCommand() *cobra.Command {
 			return variables(c, items)
 		}, func(ctx context.Context, c *call) ([]sandbox.EnvVar, error) {
 			for _, arg := range c.args[1:] {
-				if err := (*pairs)(&req.Set).Set(arg); err != nil {
+				if err := addPair(&req.Set, arg); err != nil {
 					return nil, c.misuse("env: %w; use NAME=VALUE", err)
 				}
 			}

@@ -39,39 +39,18 @@ func (o *serveOptions) AddFlags(f *pflag.FlagSet) {
 			// It is a flag of every command.
 			continue
 		}
-		value := &givenValue{name: s.Flag, given: o.given, isBool: s.Bool}
-		flag := f.VarPF(value, s.Flag, "", s.Usage+" ("+s.Env+")")
+		value := flagValue{"value", func(text string) error {
+			if before, again := o.given[s.Flag]; again && config.Repeats(s.Flag) {
+				text = before + "," + text
+			}
+			o.given[s.Flag] = text
+			return nil
+		}}
+		flag := f.VarPF(&value, s.Flag, "", s.Usage+" ("+s.Env+")")
 		if s.Bool {
-			flag.NoOptDefVal = "true"
+			value.kind, flag.NoOptDefVal = "bool", "true"
 		}
 	}
-}
-
-// givenValue is a flag that package config reads.
-type givenValue struct {
-	name   string
-	given  map[string]string
-	isBool bool
-}
-
-// String implements pflag.Value.
-func (v *givenValue) String() string { return v.given[v.name] }
-
-// Set implements pflag.Value.
-func (v *givenValue) Set(s string) error {
-	if before, again := v.given[v.name]; again && config.Repeats(v.name) {
-		s = before + "," + s
-	}
-	v.given[v.name] = s
-	return nil
-}
-
-// Type implements pflag.Value.
-func (v *givenValue) Type() string {
-	if v.isBool {
-		return "bool"
-	}
-	return "value"
 }
 
 func (a *app) serveCommand() *cobra.Command {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -223,18 +224,13 @@ func sortStats(items []sandbox.SandboxStats, by string) {
 		return s.Stats.MemoryBytes
 	}
 	slices.SortStableFunc(items, func(a, b sandbox.SandboxStats) int {
-		switch {
-		case by == "cpu" && a.CPUPercent != b.CPUPercent:
-			if a.CPUPercent > b.CPUPercent {
-				return -1
-			}
-			return 1
-		case by == "memory" && memory(&a) != memory(&b):
-			if memory(&a) > memory(&b) {
-				return -1
-			}
-			return 1
+		order := 0
+		switch by {
+		case "cpu":
+			order = cmp.Compare(b.CPUPercent, a.CPUPercent)
+		case "memory":
+			order = cmp.Compare(memory(&b), memory(&a))
 		}
-		return strings.Compare(a.Name+a.ID, b.Name+b.ID)
+		return cmp.Or(order, strings.Compare(a.Name+a.ID, b.Name+b.ID))
 	})
 }

@@ -30,10 +30,10 @@ func (a *app) tryCommand() *cobra.Command {
 		Flags: func(f *pflag.FlagSet) {
 			f.IntVarP(&req.Count, "count", "n", 0, fmt.Sprintf("how many forks, 1 to %d (default one for each command)", sandbox.MaxForks))
 			f.StringArrayVarP(&lines, "shell", "c", nil, "a line for a shell in place of a command; repeated, each fork runs its own")
-			f.VarP((*pairs)(&each.Env), "env", "e", "environment, key=value; may be repeated")
+			f.VarP(pairsFlag(&each.Env), "env", "e", "environment, key=value; may be repeated")
 			f.StringVarP(&each.User, "user", "u", "", "user to run as")
 			f.StringVarP(&each.WorkDir, "workdir", "w", "", "working directory")
-			f.Var((*milliseconds)(&req.TimeoutMS), "timeout", fmt.Sprintf("end each command after this time (default %s)", sandbox.DefaultExecTimeout))
+			f.Var(millisecondsFlag(&req.TimeoutMS), "timeout", fmt.Sprintf("end each command after this time (default %s)", sandbox.DefaultExecTimeout))
 			f.StringVar(&req.Pick, "pick", "", "attempt to merge back: first_success, an index such as 2, or none (default none)")
 			f.StringVar((*string)(&req.Merge), "merge", "", "how it is merged: whole or files (default whole); see: cove merge --help")
 			f.StringVar((*string)(&req.Policy), "policy", "", "with --merge files, where both sides changed a path: ours or theirs")

@@ -14,25 +14,24 @@ type updateOptions struct {
 	Name                    string
 	ClearMetadata, ClearEnv bool
 	VCPUs, History          int
-	Memory                  mebibytes
-	PIDs                    int64
+	Memory, PIDs            int64
 	OnTimeout               string
 	reachOptions
 }
 
 func (o *updateOptions) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Name, "name", "", "new name; empty takes the name away")
-	f.VarP((*pairs)(&o.req.Metadata), "metadata", "m", "metadata in place of all there is, key=value; may be repeated")
+	f.VarP(pairsFlag(&o.req.Metadata), "metadata", "m", "metadata in place of all there is, key=value; may be repeated")
 	f.BoolVar(&o.ClearMetadata, "clear-metadata", false, "no metadata")
-	f.VarP((*pairs)(&o.req.Env), "env", "e", "environment in place of all there is, key=value; may be repeated")
+	f.VarP(pairsFlag(&o.req.Env), "env", "e", "environment in place of all there is, key=value; may be repeated")
 	f.BoolVar(&o.ClearEnv, "clear-env", false, "no environment of its own")
 	f.IntVar(&o.VCPUs, "vcpus", 0, "processors; programs get them, but see the number of the creation")
-	f.Var(&o.Memory, "memory", "memory, such as 512m or 2g")
+	f.Var(sizeFlag(&o.Memory), "memory", "memory, such as 512m or 2g")
 	f.Int64Var(&o.PIDs, "pids", 0, "processes and threads")
-	f.Var(secondsIfGiven{&o.req.LifetimeSeconds}, "lifetime", "end it this long from now; 0 is no bound")
-	f.Var(secondsIfGiven{&o.req.IdleTimeoutSeconds}, "idle-timeout", "end it after this time without use; 0 is no bound")
+	f.Var(optionalSecondsFlag(&o.req.LifetimeSeconds), "lifetime", "end it this long from now; 0 is no bound")
+	f.Var(optionalSecondsFlag(&o.req.IdleTimeoutSeconds), "idle-timeout", "end it after this time without use; 0 is no bound")
 	f.StringVar(&o.OnTimeout, "on-timeout", "", "what the ends above mean: kill or pause")
-	f.Var(secondsIfGiven{&o.req.PausedLifetimeSeconds}, "paused-lifetime", "end it when it has been paused for this time without a break, from now if it is paused; 0 is never")
+	f.Var(optionalSecondsFlag(&o.req.PausedLifetimeSeconds), "paused-lifetime", "end it when it has been paused for this time without a break, from now if it is paused; 0 is never")
 	f.IntVar(&o.History, "history", 0, historyHelp+"; 0 removes them")
 	o.reachOptions.AddFlags(f)
 }
@@ -63,7 +62,7 @@ func (o *updateOptions) request(c *call) (sandbox.UpdateRequest, error) {
 	}
 	req.Name = ifGiven(f, "name", o.Name)
 	req.VCPUs = ifGiven(f, "vcpus", o.VCPUs)
-	req.MemoryMiB = ifGiven(f, "memory", int64(o.Memory))
+	req.MemoryMiB = ifGiven(f, "memory", o.Memory)
 	req.MaxPIDs = ifGiven(f, "pids", o.PIDs)
 	req.OnTimeout = ifGiven(f, "on-timeout", sandbox.TimeoutAction(o.OnTimeout))
 	req.History = ifGiven(f, "history", o.History)

@@ -52,7 +52,7 @@ func (a *app) volumeCreateCommand() *cobra.Command {
 		Use: "create NAME", Short: "Create a volume",
 		Example: "  cove volume create data --size 10g",
 		Flags: func(f *pflag.FlagSet) {
-			f.Var((*mebibytes)(&req.SizeMiB), "size", "what it may hold, such as 10g (default 1g)")
+			f.Var(sizeFlag(&req.SizeMiB), "size", "what it may hold, such as 10g (default 1g)")
 		},
 		Do: show(volumeDetails, func(ctx context.Context, c *call) (*sandbox.Volume, error) {
 			req.Name = c.args[0]
