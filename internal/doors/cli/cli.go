@@ -16,14 +16,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/cove-sh/cove/internal/daemon/server"
-	"github.com/cove-sh/cove/sandbox"
 )
 
 // Exit codes.
@@ -141,7 +139,7 @@ func usageError(cmd *cobra.Command, err error) error {
 	return &usage{command: cmd.CommandPath(), err: err}
 }
 
-// exit ends the program with a code of its own; err, if any, is told.
+// exit ends the program with an exit code; err, if any, is printed.
 type exit struct {
 	code int
 	err  error
@@ -156,7 +154,7 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// exitCode tells err and returns the code that stands for it.
+// exitCode prints err and returns its exit code.
 func (a *app) exitCode(ctx context.Context, err error) int {
 	if err == nil {
 		return exitOK
@@ -177,7 +175,7 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		return code
 	}
 	if text := err.Error(); strings.HasPrefix(text, "unknown command") {
-		// What cobra suggests comes in lines of its own.
+		// Cobra's suggestions are on lines of their own.
 		for line := range strings.Lines(text) {
 			if line = strings.TrimSpace(line); line != "" {
 				a.say("%s", line)
@@ -191,19 +189,8 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		a.say("%v", end)
 		return end.code
 	}
-	a.say("%s", explain(err))
+	a.say("%s", clean(err.Error()))
 	return code
-}
-
-// explain puts an error into words for a person.
-func explain(err error) string {
-	if _, ok := errors.AsType[*sandbox.Error](err); ok {
-		return clean(err.Error())
-	}
-	if e, ok := errors.AsType[*exec.Error](err); ok {
-		return e.Error()
-	}
-	return clean(err.Error())
 }
 
 // say writes a line for people to standard error.
@@ -217,8 +204,8 @@ func isTerminal(f any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// argsBetween makes a check of the number of arguments whose error says what
-// is expected.
+// argsBetween returns a check of the number of arguments; a negative most is no
+// limit.
 func argsBetween(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -231,7 +218,7 @@ func argsBetween(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// group makes a command that only holds others.
+// group makes a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short,

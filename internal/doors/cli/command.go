@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,42 +14,38 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Commands are declared: a [command] has the texts of its help, its flags, and
-// an [action], which is what the command does. Most actions are made by one of
+// Commands are declared: a [command] has its help texts, its flags, and the
+// [action] that it runs. Most actions are made by one of
 //
-//	show    asks for one thing and shows it
-//	list    asks for a whole listing and shows it as a table
-//	each    does the same to everything that is named, and prints the ids
-//	remove  deletes everything that is named, and prints the names
+//	show    requests one item and shows it
+//	list    requests a whole listing and shows it as a table
+//	each    calls a verb for each argument, and prints the ids
+//	remove  deletes what each argument names, and prints the names
 //
-// which all take --json. What does not fit is an action of its own. See
-// volume.go for a family of commands that is declared in full.
+// which all take --json. Other commands have an action of their own. volume.go
+// declares a complete family of commands.
 
-// command declares a command.
 type command struct {
-	// Use is the usage line. It says how many arguments there may be.
+	// Use is the usage line, which also gives the number of arguments.
 	Use                  string
 	Short, Long, Example string
-	// Args checks the arguments where the usage line does not say enough.
+	// Args checks the arguments; nil checks their number against Use.
 	Args cobra.PositionalArgs
-	// Flags adds the flags. They fill variables beside the declaration, most of
-	// them the fields of a request.
+	// Flags adds the flags, which set variables next to the declaration, mostly
+	// fields of a request.
 	Flags func(*pflag.FlagSet)
-	// JSONHelp is the help of --json where the usual text does not fit.
+	// JSONHelp is the help of --json; empty is jsonHelp.
 	JSONHelp string
-	// Failed is the exit code of errors that have none of their own; the zero
-	// value stands for exitError.
+	// Failed is the exit code of errors that have none of their own; 0 is
+	// exitError.
 	Failed int
 	Do     action
 }
 
-// action is what a command does.
 type action struct {
-	run func(ctx context.Context, c *call) error
-	// json is whether there is the flag --json.
-	json bool
-	// here is whether it works on this machine, without a client of the server.
-	here bool
+	run  func(ctx context.Context, c *call) error
+	json bool // there is a flag --json
+	here bool // runs on this machine, without a client of the server
 }
 
 // call is one run of a command.
@@ -56,11 +53,11 @@ type call struct {
 	*app
 	cmd    *cobra.Command
 	args   []string
-	client *client.Client // nil for an action that works here
+	client *client.Client // nil for an action that runs here
 	json   bool
 }
 
-// arg is an argument, or "" where there are fewer.
+// arg returns an argument, or "" if there are fewer.
 func (c *call) arg(i int) string {
 	if i < len(c.args) {
 		return c.args[i]
@@ -68,15 +65,14 @@ func (c *call) arg(i int) string {
 	return ""
 }
 
-// misuse is the error of a command line that makes no sense.
+// misuse returns the error of a wrong command line.
 func (c *call) misuse(format string, args ...any) error {
 	return usageError(c.cmd, fmt.Errorf(format, args...))
 }
 
-// aliases are further names of verbs that most nouns have.
+// aliases are other names of verbs that most nouns have.
 var aliases = map[string]string{"ls": "list", "get": "inspect", "rm": "delete"}
 
-// make makes a declared command.
 func (a *app) make(d command) *cobra.Command {
 	cmd := &cobra.Command{Use: d.Use, Short: d.Short, Long: d.Long, Example: d.Example, Args: d.Args}
 	if alias := aliases[cmd.Name()]; alias != "" {
@@ -88,21 +84,18 @@ func (a *app) make(d command) *cobra.Command {
 	if d.Flags != nil {
 		d.Flags(cmd.Flags())
 	}
-	var out jsonOption
+	asJSON := false
 	if d.Do.json {
-		out.AddFlags(cmd.Flags())
-		if d.JSONHelp != "" {
-			cmd.Flags().Lookup("json").Usage = d.JSONHelp
-		}
+		cmd.Flags().BoolVar(&asJSON, "json", false, cmp.Or(d.JSONHelp, jsonHelp))
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		err := a.run(cmd.Context(), d.Do, &call{app: a, cmd: cmd, args: args, json: out.JSON})
+		err := a.run(cmd.Context(), d.Do, &call{app: a, cmd: cmd, args: args, json: asJSON})
 		return withCode(err, d.Failed)
 	}
 	return cmd
 }
 
-// run runs an action, with a client if it needs one.
+// run runs an action, with a client unless it runs here.
 func (a *app) run(ctx context.Context, do action, c *call) error {
 	if !do.here {
 		var err error
@@ -124,8 +117,8 @@ func withCode(err error, code int) error {
 	return &exit{code: code, err: err}
 }
 
-// usageArgs makes the check of the number of arguments that a usage line asks
-// for: "[X]" may be missing, and "X..." may be repeated.
+// usageArgs returns a check of the number of arguments against a usage line:
+// "[X]" is optional, and "X..." may be repeated.
 func usageArgs(use string) cobra.PositionalArgs {
 	least, most, depth := 0, 0, 0
 	for _, word := range usageWords(use) {
@@ -143,7 +136,7 @@ func usageArgs(use string) cobra.PositionalArgs {
 	return argsBetween(least, most)
 }
 
-// usageWords are the words of a usage line that stand for arguments.
+// usageWords returns the words of a usage line that stand for arguments.
 func usageWords(use string) []string {
 	var words []string
 	for _, word := range strings.Fields(use)[1:] {
@@ -154,7 +147,7 @@ func usageWords(use string) []string {
 	return words
 }
 
-// show asks for one thing and shows it.
+// show requests one item and shows it.
 func show[T any](view func(*call, *T) error, ask func(context.Context, *call) (*T, error)) action {
 	return action{json: true, run: func(ctx context.Context, c *call) error {
 		v, err := ask(ctx, c)
@@ -162,7 +155,7 @@ func show[T any](view func(*call, *T) error, ask func(context.Context, *call) (*
 	}}
 }
 
-// shown shows a thing that was asked for, or the error of that.
+// shown shows the result of a request, or returns its error.
 func shown[T any](c *call, view func(*call, *T) error, v *T, err error) error {
 	switch {
 	case err != nil:
@@ -173,7 +166,7 @@ func shown[T any](c *call, view func(*call, *T) error, v *T, err error) error {
 	return view(c, v)
 }
 
-// list asks for a whole listing and shows it.
+// list requests a whole listing and shows it.
 func list[T any](view func(*call, []T) error, ask func(context.Context, *call) ([]T, error)) action {
 	return action{json: true, run: func(ctx context.Context, c *call) error {
 		items, err := ask(ctx, c)
@@ -187,21 +180,21 @@ func list[T any](view func(*call, []T) error, ask func(context.Context, *call) (
 	}}
 }
 
-// each does a thing to all that the arguments name, and prints the ids of what
-// was done. All are tried; the action fails with the first error.
-func each[T any](id func(*T) string, do func(ctx context.Context, c *call, name string) (*T, error)) action {
+// each calls a verb for each argument and prints the ids of the results. A failure
+// does not stop it; the action fails with the first error.
+func each[T any](id func(*T) string, verb func(sandbox.Service, context.Context, string) (*T, error)) action {
 	return action{json: true, run: func(ctx context.Context, c *call) error {
 		items := []T{}
 		var first error
 		for _, name := range c.args {
-			v, err := do(ctx, c, name)
+			v, err := verb(c.client, ctx, name)
 			switch {
 			case err == nil:
 				items = append(items, *v)
 			case first == nil:
 				first = err
 			default:
-				c.say("%s", explain(err))
+				c.say("%s", clean(err.Error()))
 			}
 		}
 		var err error
@@ -217,30 +210,30 @@ func each[T any](id func(*T) string, do func(ctx context.Context, c *call, name 
 	}}
 }
 
-// remove deletes all that the arguments name, as each does.
+// remove deletes what the arguments name, as each does.
 func remove(verb func(sandbox.Service, context.Context, string) error) action {
 	type named struct {
 		Name string `json:"name"`
 	}
-	return each(func(n *named) string { return n.Name }, func(ctx context.Context, c *call, name string) (*named, error) {
-		return &named{name}, verb(c.client, ctx, name)
+	return each(func(n *named) string { return n.Name }, func(s sandbox.Service, ctx context.Context, name string) (*named, error) {
+		return &named{name}, verb(s, ctx, name)
 	})
 }
 
-// byName asks a verb of the service for what the first argument names.
+// byName calls a verb of the service with the first argument.
 func byName[T any](verb func(sandbox.Service, context.Context, string) (*T, error)) func(context.Context, *call) (*T, error) {
 	return func(ctx context.Context, c *call) (*T, error) { return verb(c.client, ctx, c.args[0]) }
 }
 
-// all asks a verb of the service for a whole listing.
+// all requests all pages of a listing.
 func all[T any](verb func(sandbox.Service, context.Context, sandbox.Page) (*sandbox.List[T], error)) func(context.Context, *call) ([]T, error) {
 	return func(ctx context.Context, c *call) ([]T, error) {
 		return sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[T], error) { return verb(c.client, ctx, p) })
 	}
 }
 
-// allOf asks a verb of the service for all that the sandbox has which is the
-// first argument.
+// allOf requests all pages of a listing of the sandbox that the first argument
+// names.
 func allOf[T any](verb func(sandbox.Service, context.Context, string, sandbox.Page) (*sandbox.List[T], error)) func(context.Context, *call) ([]T, error) {
 	return func(ctx context.Context, c *call) ([]T, error) {
 		return sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[T], error) {
@@ -249,15 +242,13 @@ func allOf[T any](verb func(sandbox.Service, context.Context, string, sandbox.Pa
 	}
 }
 
-// table is the view of a listing: its headings, and the cells of an item, which
-// are shown by text.
+// table is a view of a listing as a table, with a row of cells for each item.
 func table[T any](headings []string, row func(*T) []any) func(*call, []T) error {
 	return func(c *call, items []T) error {
 		return c.printTable(headings, cells(items, row))
 	}
 }
 
-// cells are the rows of a table.
 func cells[T any](items []T, row func(*T) []any) [][]string {
 	rows := make([][]string, 0, len(items))
 	for i := range items {
@@ -266,7 +257,7 @@ func cells[T any](items []T, row func(*T) []any) [][]string {
 	return rows
 }
 
-// ids is the view of a listing that has one id a line.
+// ids is a view of a listing with one id a line.
 func ids[T any](id func(*T) string) func(*call, []T) error {
 	return func(c *call, items []T) error {
 		var b strings.Builder
@@ -277,8 +268,7 @@ func ids[T any](id func(*T) string) func(*call, []T) error {
 	}
 }
 
-// quietly is ids where --quiet was given, which is true by the time of the call,
-// and else the other view.
+// quietly is ids if --quiet was given, and otherwise the other view.
 func quietly[T any](quiet *bool, id func(*T) string, otherwise func(*call, []T) error) func(*call, []T) error {
 	return func(c *call, items []T) error {
 		if *quiet {
@@ -288,18 +278,18 @@ func quietly[T any](quiet *bool, id func(*T) string, otherwise func(*call, []T) 
 	}
 }
 
-// details is the view of a thing that has its fields, one a line: names and
-// values in turn.
+// details is a view of an item with one field a line; fields alternates between
+// names and values.
 func details[T any](fields func(*T) []any) func(*call, *T) error {
 	return func(c *call, v *T) error { return c.fields(fields(v)...) }
 }
 
-// only is the view of a thing that is one text.
+// only is a view of an item that prints one text.
 func only[T any](text func(*T) string) func(*call, *T) error {
 	return func(c *call, v *T) error { return c.print(text(v) + "\n") }
 }
 
-// texts shows values: lists with blanks between, all else as fmt does.
+// texts formats values: lists separated by spaces, anything else as fmt does.
 func texts(values []any) []string {
 	out := make([]string, len(values))
 	for i, v := range values {
@@ -312,7 +302,7 @@ func texts(values []any) []string {
 	return out
 }
 
-// itemsOf returns what a listing of one part has.
+// itemsOf returns the items of a listing that has a single page.
 func itemsOf[T any](l *sandbox.List[T], err error) ([]T, error) {
 	if err != nil {
 		return nil, err
@@ -320,7 +310,7 @@ func itemsOf[T any](l *sandbox.List[T], err error) ([]T, error) {
 	return l.Items, nil
 }
 
-// paged makes a lister of a verb whose request has the page among its fields.
+// paged makes a lister from a verb whose request has the page as a field.
 func paged[R, T any](req *R, page *sandbox.Page, verb func(context.Context, R) (*sandbox.List[T], error)) sandbox.Lister[T] {
 	return func(ctx context.Context, p sandbox.Page) (*sandbox.List[T], error) {
 		*page = p

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -50,38 +49,35 @@ func (a *app) compatCommand() *cobra.Command {
 			"A daemon that was started on demand ends after " + onDemandIdle + " without clients and sandboxes, and has the same\n" +
 			"address when it is started again; one that stays is started with: cove serve",
 		Example: "  eval \"$(cove compat e2b)\"\n  cove compat e2b --json",
-		Do:      action{here: true, json: true, run: func(ctx context.Context, c *call) error { return c.compatE2B(ctx, c.json) }},
+		Do:      action{here: true, json: true, run: func(ctx context.Context, c *call) error { return c.compatE2B(ctx) }},
 	}))
 	return cmd
 }
 
-// compatEnv is the environment that switches a product's clients, in its order.
-type compatEnv []struct{ name, value string }
-
-func (a *app) compatE2B(ctx context.Context, asJSON bool) error {
-	base, key := strings.TrimRight(a.globals.URL, "/"), a.globals.Key
+func (c *call) compatE2B(ctx context.Context) error {
+	base, key := strings.TrimRight(c.globals.URL, "/"), c.globals.Key
 	if base == "" {
 		var err error
-		if base, err = a.compatAddress(ctx); err != nil {
+		if base, err = c.compatAddress(ctx); err != nil {
 			return err
 		}
-		if key, err = a.compatKey(ctx); err != nil {
+		if key, err = c.compatKey(ctx); err != nil {
 			return err
 		}
 	}
 	if key == "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "a server far away asks for a key; give one with --key or COVE_API_KEY")
 	}
-	env := compatEnv{
+	env := []struct{ name, value string }{
 		{"E2B_API_URL", base + e2b.Prefix}, {"E2B_SANDBOX_URL", base}, {"E2B_VOLUME_API_URL", base + e2b.Prefix},
 		{"E2B_API_KEY", access.FormatKey(key)},
 	}
-	if asJSON {
+	if c.json {
 		values := map[string]string{}
 		for _, v := range env {
 			values[v.name] = v.value
 		}
-		return a.printJSON(values)
+		return c.printJSON(values)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# E2B's SDKs use Cove with these; tested with %s.\n", e2b.Tested)
@@ -90,7 +86,7 @@ func (a *app) compatE2B(ctx context.Context, asJSON bool) error {
 	}
 	// This one would have the SDKs ask no server at all.
 	b.WriteString("unset E2B_DEBUG\n")
-	return a.print(b.String())
+	return c.print(b.String())
 }
 
 // compatAddress asks the local daemon, which is started if need be, for the
@@ -103,9 +99,7 @@ func (a *app) compatAddress(ctx context.Context) (string, error) {
 	d := a.localDaemon(dir)
 	ctx, cancel := context.WithTimeout(ctx, startTime+addressTime)
 	defer cancel()
-	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return d.dial(ctx, network, addr)
-	}}}
+	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: d.dial}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+e2b.Prefix+e2b.AddressPath, nil)
 	if err != nil {
 		return "", err

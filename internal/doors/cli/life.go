@@ -16,9 +16,7 @@ func (a *app) killCommand() *cobra.Command {
 		Use: "kill SANDBOX...", Short: "End sandboxes and remove their files",
 		Long:    "End sandboxes and remove their files. Ending one that has ended is not an error.",
 		Example: "  cove kill work\n  cove kill $(cove ls -q)",
-		Do: each(sandboxID, func(ctx context.Context, c *call, name string) (*sandbox.Sandbox, error) {
-			return c.client.Kill(ctx, name)
-		}),
+		Do:      each(sandboxID, sandbox.Service.Kill),
 	})
 	cmd.Aliases = []string{"rm"}
 	return cmd
@@ -30,9 +28,7 @@ func (a *app) pauseCommand() *cobra.Command {
 		Long: "Write the memory, processes and files of sandboxes to disk and end their processes. Whatever needs\n" +
 			"a paused sandbox resumes it by itself. Pausing a paused one is not an error.",
 		Example: "  cove pause work\n  cove pause $(cove ls -q --state running)",
-		Do: each(sandboxID, func(ctx context.Context, c *call, name string) (*sandbox.Sandbox, error) {
-			return c.client.Pause(ctx, name)
-		}),
+		Do:      each(sandboxID, sandbox.Service.Pause),
 	})
 }
 
@@ -46,8 +42,8 @@ func (a *app) resumeCommand() *cobra.Command {
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&req.FilesOnly, "files-only", false, "start afresh with the files, without memory and processes")
 		},
-		Do: each(sandboxID, func(ctx context.Context, c *call, name string) (*sandbox.Sandbox, error) {
-			return c.client.Resume(ctx, name, req)
+		Do: each(sandboxID, func(s sandbox.Service, ctx context.Context, name string) (*sandbox.Sandbox, error) {
+			return s.Resume(ctx, name, req)
 		}),
 	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -170,11 +171,8 @@ func parsePort(s string, least int) (int, error) {
 func publishedText(ports []sandbox.PublishedPort) string {
 	var out []string
 	for _, p := range ports {
-		address := p.Address
-		if address == "" {
-			address = "127.0.0.1"
-		}
-		out = append(out, fmt.Sprintf("%s to %d", net.JoinHostPort(address, strconv.Itoa(p.Host)), p.Guest))
+		address := net.JoinHostPort(cmp.Or(p.Address, "127.0.0.1"), strconv.Itoa(p.Host))
+		out = append(out, fmt.Sprintf("%s to %d", address, p.Guest))
 	}
 	return strings.Join(out, ", ")
 }
@@ -197,8 +195,5 @@ func policyText(p *sandbox.NetworkPolicy) string {
 }
 
 func presetOf(p *sandbox.NetworkPolicy) sandbox.NetworkPreset {
-	if p.Preset == "" {
-		return sandbox.NetworkOpen
-	}
-	return p.Preset
+	return cmp.Or(p.Preset, sandbox.NetworkOpen)
 }

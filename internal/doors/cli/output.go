@@ -13,25 +13,18 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// schemaVersion is that of what --json prints. Members may be added to it;
-// anything else makes a new version.
+// schemaVersion is the version of the output of --json. Adding members does not
+// change it; anything else does.
 const schemaVersion = 1
 
-// jsonOption is --json.
-type jsonOption struct{ JSON bool }
+const jsonHelp = "print JSON; its schema_version changes only when members are removed or changed"
 
-// AddFlags adds --json.
-func (o *jsonOption) AddFlags(f *pflag.FlagSet) {
-	f.BoolVar(&o.JSON, "json", false, "print JSON; its schema_version changes only when members go away or change")
-}
-
-// itemList is how a listing is printed as JSON.
+// itemList is the JSON form of a listing.
 type itemList[T any] struct {
 	Items []T `json:"items"`
 }
@@ -47,7 +40,7 @@ func (a *app) printJSON(v any) error {
 	}
 	body := bytes.TrimSpace(data.Bytes())
 	if len(body) < 2 || body[0] != '{' {
-		return fmt.Errorf("encode the result: %T is no object", v)
+		return fmt.Errorf("encode the result: %T is not an object", v)
 	}
 	out := fmt.Appendf(nil, `{"schema_version":%d`, schemaVersion)
 	if len(body) > 2 {
@@ -70,8 +63,8 @@ func (a *app) print(text string) error {
 	return nil
 }
 
-// printTable prints rows under their headings. On a terminal these are bold, and
-// long cells are cut so that a row has a line.
+// printTable prints rows under their headings. On a terminal the headings are
+// bold, and long cells are cut so that a row fits on a line.
 func (a *app) printTable(headings []string, rows [][]string) error {
 	text, err := tableText(headings, rows, a.columns())
 	if err != nil {
@@ -84,8 +77,8 @@ func (a *app) printTable(headings []string, rows [][]string) error {
 	return a.print(text)
 }
 
-// tableText lays rows out under their headings. Cells are cut where a row has no
-// room, unless that is 0.
+// tableText lays out rows under their headings. Cells are cut so that rows are at
+// most room characters wide; 0 is no limit.
 func tableText(headings []string, rows [][]string, room int) (string, error) {
 	for _, row := range rows {
 		for i := range row {
@@ -110,9 +103,9 @@ func tableText(headings []string, rows [][]string, room int) (string, error) {
 // leastColumn is how narrow a column may become, in characters.
 const leastColumn = 12
 
-// fitted shortens the widest columns but the first, which has the names by which
-// things are used, so that rows have room characters at most. Where that would
-// leave too little of the columns, they stay as they are and the terminal folds.
+// fitted shortens the widest columns so that rows are at most room characters
+// wide. The first column, which has ids and names, is kept. If a column would
+// become too narrow, all stay as they are and the terminal wraps them.
 func fitted(room int, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	total := 2 * (len(widths) - 1)
@@ -144,8 +137,8 @@ func fitted(room int, rows [][]string) {
 	}
 }
 
-// fields prints names with their values, one a line; empty values are left
-// out. On a terminal long values go on below where they began.
+// fields prints names with their values, one a line, and leaves out empty values.
+// On a terminal long values are wrapped and indented.
 func (a *app) fields(values ...any) error {
 	pairs, width := texts(values), 0
 	for i := 0; i < len(pairs); i += 2 {
@@ -162,7 +155,8 @@ func (a *app) fields(values ...any) error {
 	return a.print(b.String())
 }
 
-// columns is how wide the terminal is to which results go, or 0 if that is none.
+// columns returns the width of the terminal on standard output, or 0 if it is
+// not a terminal.
 func (a *app) columns() int {
 	if f, ok := a.Stdout.(*os.File); ok {
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil {
@@ -172,7 +166,7 @@ func (a *app) columns() int {
 	return 0
 }
 
-// folded breaks a text between words where it is too long for its room.
+// folded wraps a text that is longer than room between words.
 func folded(text string, room, indent int) string {
 	if room < 20 || utf8.RuneCountInString(text) <= room {
 		return text
@@ -196,8 +190,8 @@ func folded(text string, room, indent int) string {
 	return b.String()
 }
 
-// clean makes text that came from elsewhere safe to show: control characters
-// could drive the terminal. Line ends and tabs stay.
+// clean escapes control characters in text from elsewhere, which could control
+// the terminal. Newlines and tabs are kept.
 func clean(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, unsafeRune) {
 		return s
@@ -213,7 +207,7 @@ func clean(s string) string {
 	return b.String()
 }
 
-// cleanLine is clean for a text that must stay on its line: a line end in it
+// cleanLine is clean for a text that must stay on its line: a newline in it
 // would forge another row.
 func cleanLine(s string) string {
 	return lineEnds.Replace(clean(s))
@@ -229,7 +223,7 @@ func unsafeRune(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r)
 }
 
-// age tells how long ago a time was.
+// age formats how long ago a time was.
 func age(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -237,7 +231,7 @@ func age(t time.Time) string {
 	return span(time.Since(t))
 }
 
-// until tells how far away a time is.
+// until formats how far away a time is.
 func until(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -245,7 +239,7 @@ func until(t *time.Time) string {
 	return span(time.Until(*t))
 }
 
-// span tells a duration in one unit.
+// span formats a duration in one unit.
 func span(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -260,7 +254,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// stamp tells a time exactly.
+// stamp formats a time in full.
 func stamp(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
@@ -268,7 +262,7 @@ func stamp(t *time.Time) string {
 	return t.Local().Format(time.RFC3339)
 }
 
-// bytesText tells a size in binary units.
+// bytesText formats a size in binary units.
 func bytesText(n int64) string {
 	const unit = 1024
 	if n < unit {
@@ -281,7 +275,7 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[i])
 }
 
-// outcome tells how a job ended.
+// outcome describes how a job ended.
 func outcome(job *sandbox.Job) string {
 	switch {
 	case job.State != sandbox.JobExited:
@@ -309,7 +303,7 @@ func oneLine(command []string) string {
 	return line
 }
 
-// number tells a number that may not be there.
+// number formats a number; 0 is empty.
 func number(n int) string {
 	if n == 0 {
 		return ""
@@ -317,5 +311,5 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
-// numbersText tells numbers with blanks between.
+// numbersText formats numbers separated by spaces.
 func numbersText(n []int) string { return strings.Trim(fmt.Sprint(n), "[]") }

@@ -27,15 +27,12 @@ func parseForwarding(s string) (forwarding, error) {
 	if local == "" {
 		local = "0"
 	}
-	var f forwarding
-	var err error
-	if f.remote, err = parsePort(remote, 1); err != nil {
-		return f, fmt.Errorf("port-forward: %q is not [LOCAL:]REMOTE, such as 8080:80", s)
+	to, remoteErr := parsePort(remote, 1)
+	from, localErr := parsePort(local, 0)
+	if remoteErr != nil || localErr != nil {
+		return forwarding{}, fmt.Errorf("port-forward: %q is not [LOCAL:]REMOTE, such as 8080:80", s)
 	}
-	if f.local, err = parsePort(local, 0); err != nil {
-		return f, fmt.Errorf("port-forward: %q is not [LOCAL:]REMOTE, such as 8080:80", s)
-	}
-	return f, nil
+	return forwarding{local: from, remote: to}, nil
 }
 
 func (a *app) portForwardCommand() *cobra.Command {
@@ -111,7 +108,7 @@ func (a *app) acceptForwarded(ctx context.Context, c *client.Client, l net.Liste
 		wg.Go(func() {
 			defer closeQuietly(conn)
 			if err := forward(ctx, c, conn, name, port); err != nil && ctx.Err() == nil {
-				a.say("port %d: %s", port, explain(err))
+				a.say("port %d: %s", port, clean(err.Error()))
 			}
 		})
 	}

@@ -11,9 +11,7 @@ import (
 
 func (a *app) recoverCommand() *cobra.Command {
 	ls := list(orphanTable, all(sandbox.Service.ListOrphans))
-	bringBack := each(recoveredID, func(ctx context.Context, c *call, id string) (*sandbox.Recovered, error) {
-		return c.client.RecoverOrphan(ctx, id)
-	})
+	bringBack := each(recoveredID, sandbox.Service.RecoverOrphan)
 	return a.make(command{
 		Use: "recover [ID...]", Short: "Bring back what the server has set aside because no record named it",
 		Long: "Bring back what the server has set aside because no record named it, as after its database was lost\n" +

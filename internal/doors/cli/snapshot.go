@@ -22,9 +22,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 		a.make(command{
 			Use: "rm SNAPSHOT...", Short: "Remove snapshots; sandboxes made from them are unharmed",
 			Example: "  cove snapshot rm before-upgrade",
-			Do: each(snapshotID, func(ctx context.Context, c *call, name string) (*sandbox.Snapshot, error) {
-				return c.client.DeleteSnapshot(ctx, name)
-			}),
+			Do:      each(snapshotID, sandbox.Service.DeleteSnapshot),
 		}))
 }
 

@@ -38,7 +38,7 @@ func (a *app) templateCommand() *cobra.Command {
 			Use: "rm NAME...", Short: "Remove templates with all their versions, or versions as NAME@VERSION",
 			Long:    "Remove templates. Their sandboxes and snapshots live on. A built-in template is only unbuilt.",
 			Example: "  cove template rm app\n  cove template rm app@1 app@2",
-			Do:      action{run: removeTemplates},
+			Do:      remove(sandbox.Service.DeleteTemplate),
 		}),
 		a.make(command{
 			Use: "schema", Short: "Print the JSON Schema of template files, for editors",
@@ -129,16 +129,4 @@ func (a *app) templateAliasCommand() *cobra.Command {
 			return c.client.AliasTemplate(ctx, c.args[0], c.arg(1))
 		}},
 	})
-}
-
-func removeTemplates(ctx context.Context, c *call) error {
-	for _, name := range c.args {
-		if err := c.client.DeleteTemplate(ctx, name); err != nil {
-			return err
-		}
-		if err := c.print(name + "\n"); err != nil {
-			return err
-		}
-	}
-	return nil
 }
