@@ -175,23 +175,6 @@ type resizeInput struct {
 	Body sandbox.TerminalSize
 }
 
-// ExecInput is a command.
-type ExecInput struct {
-	SandboxPath
-	Body sandbox.ExecRequest
-}
-
-// CodeInput is code for an interpreter of a sandbox.
-type CodeInput struct {
-	SandboxPath
-	Body sandbox.RunCodeRequest
-}
-
-// IsolatedInput is code with a sandbox of its own.
-type IsolatedInput struct {
-	Body sandbox.RunIsolatedRequest
-}
-
 // FileQuery names a file in a sandbox.
 type FileQuery struct {
 	Path string `query:"path" doc:"Relative paths start at the sandbox's working directory."`

@@ -9,7 +9,7 @@ import (
 
 // Of commands.
 var (
-	Exec = Op[ExecInput, sandbox.Job]{Info: about("POST "+inBox+"/exec", "exec", "jobs", write, "Run a command").upTo(MaxExecBody).repeatable(RepeatBackground).
+	Exec = Op[SandboxBody[sandbox.ExecRequest], sandbox.Job]{Info: about("POST "+inBox+"/exec", "exec", "jobs", write, "Run a command").upTo(MaxExecBody).repeatable(RepeatBackground).
 		says("With `Accept: application/x-ndjson` the answer is a stream of events, output in base64, that ends with a line " +
 			"marked `final` or with an `error`. Otherwise it is one value when the command has ended. A client that disconnects kills the " +
 			"command, unless it runs in the background.")}
@@ -65,9 +65,9 @@ const codeStreamed = "With `Accept: application/x-ndjson` or `text/event-stream`
 
 // Of interpreters.
 var (
-	RunCode = Op[CodeInput, sandbox.CodeResult]{Info: about("POST "+inBox+"/code", "run-code", "code", write, "Run code in an interpreter that keeps its state").upTo(maxCodeBody).
+	RunCode = Op[SandboxBody[sandbox.RunCodeRequest], sandbox.CodeResult]{Info: about("POST "+inBox+"/code", "run-code", "code", write, "Run code in an interpreter that keeps its state").upTo(maxCodeBody).
 		says("Code that fails is no error: the answer has its `error`. %s", codeStreamed)}
-	RunIsolated = Op[IsolatedInput, sandbox.CodeResult]{Info: about("POST /v1/code", "run-isolated", "code", write, "Run code in a sandbox made for it alone, which is gone afterwards").upTo(maxCodeBody).
+	RunIsolated = Op[Body[sandbox.RunIsolatedRequest], sandbox.CodeResult]{Info: about("POST /v1/code", "run-isolated", "code", write, "Run code in a sandbox made for it alone, which is gone afterwards").upTo(maxCodeBody).
 			says("%s", codeStreamed)}
 	ListContexts     = op(about("GET "+inContexts, "list-contexts", "code", read, "List interpreters, oldest first").says("A sandbox has at most %d of them, all in one answer.", sandbox.MaxContexts), one[SandboxPath](sandbox.Service.ListContexts))
 	InterruptContext = op(about("POST "+inContexts+"/{language}/{context}/interrupt", "interrupt-context", "code", write, "Interrupt what runs in an interpreter; its state stays"), inContext(sandbox.Service.InterruptContext))

@@ -11,6 +11,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -63,15 +64,11 @@ type handlers struct {
 func New(cfg Config) http.Handler {
 	mux, _ := build(cfg)
 	serveDocument(mux)
-	log := cfg.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	memory := DefaultMemory
 	if cfg.Memory != nil {
 		memory = *cfg.Memory
 	}
-	return &router{mux: mux, log: log, version: cfg.Version, memory: limits.NewMemoryBudget(memory)}
+	return &router{mux: mux, log: logOf(cfg), version: cfg.Version, memory: limits.NewMemoryBudget(memory)}
 }
 
 // Open reports whether a request is answered without credentials.
@@ -79,11 +76,10 @@ func Open(r *http.Request) bool {
 	return r.URL.Path == operation.GetHealth.Path || r.URL.Path == operation.GetVersion.Path
 }
 
+func logOf(cfg Config) *slog.Logger { return cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)) }
+
 func build(cfg Config) (*http.ServeMux, huma.API) {
-	h := &handlers{svc: cfg.Service, log: cfg.Log, version: cfg.Version, onDenied: cfg.Denied, repeats: newRepeats(cfg.Requests)}
-	if h.log == nil {
-		h.log = slog.New(slog.DiscardHandler)
-	}
+	h := &handlers{svc: cfg.Service, log: logOf(cfg), version: cfg.Version, onDenied: cfg.Denied, repeats: newRepeats(cfg.Requests)}
 	setUpHuma()
 	mux := http.NewServeMux()
 	a := humago.New(mux, humaConfig())
@@ -153,7 +149,7 @@ func (s *router) recover(r *http.Request) {
 // repeatable are the query parameters that may be given more than once.
 var repeatable = map[string]bool{"state": true, "metadata": true}
 
-// checkQuery refuses what would otherwise be dropped in silence.
+// checkQuery refuses parameters that would otherwise be ignored silently.
 func checkQuery(u *url.URL) error {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {

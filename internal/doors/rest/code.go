@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -11,10 +10,10 @@ import (
 )
 
 func (h *handlers) registerCode(a huma.API) {
-	registerRun(h, a, operation.RunCode, func(ctx context.Context, in *operation.CodeInput, sink sandbox.CodeSink) (*sandbox.CodeResult, error) {
+	registerRun(h, a, operation.RunCode, func(ctx context.Context, in *operation.SandboxBody[sandbox.RunCodeRequest], sink sandbox.CodeSink) (*sandbox.CodeResult, error) {
 		return h.svc.RunCode(ctx, in.Sandbox, in.Body, sink)
 	})
-	registerRun(h, a, operation.RunIsolated, func(ctx context.Context, in *operation.IsolatedInput, sink sandbox.CodeSink) (*sandbox.CodeResult, error) {
+	registerRun(h, a, operation.RunIsolated, func(ctx context.Context, in *operation.Body[sandbox.RunIsolatedRequest], sink sandbox.CodeSink) (*sandbox.CodeResult, error) {
 		return h.svc.RunIsolated(ctx, in.Body, sink)
 	})
 }
@@ -28,7 +27,7 @@ func registerRun[In any](h *handlers, a huma.API, op operation.Op[In, sandbox.Co
 	})
 }
 
-// code answers with what run returns, or with all that it tells as it happens.
+// code answers with the result of run, or with a stream of its events.
 func (h *handlers) code(run func(context.Context, sandbox.CodeSink) (*sandbox.CodeResult, error)) *huma.StreamResponse {
 	return stream[operation.CodeLine](h, func(ctx context.Context, out *lines) error {
 		if !out.wanted {
@@ -36,10 +35,7 @@ func (h *handlers) code(run func(context.Context, sandbox.CodeSink) (*sandbox.Co
 			if err != nil {
 				return err
 			}
-			out.w.Header().Set("Content-Type", contentJSON)
-			if err := encodeJSON(out.w, result); err != nil {
-				panic(http.ErrAbortHandler)
-			}
+			out.answer(result)
 			return nil
 		}
 		result, err := run(ctx, func(e sandbox.CodeEvent) error {

@@ -3,7 +3,6 @@ package rest
 import (
 	"context"
 	"encoding/base64"
-	"net/http"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -27,7 +26,7 @@ type ExecResult struct {
 
 func (h *handlers) registerExec(a huma.API) {
 	o := answers[ExecResult](a, describeRoute(operation.Exec.Info), contentJSON)
-	huma.Register(a, answers[operation.JobLine](a, o, contentLines), func(_ context.Context, in *operation.ExecInput) (*huma.StreamResponse, error) {
+	huma.Register(a, answers[operation.JobLine](a, o, contentLines), func(_ context.Context, in *operation.SandboxBody[sandbox.ExecRequest]) (*huma.StreamResponse, error) {
 		return stream[operation.JobLine](h, func(ctx context.Context, out *lines) error {
 			if !out.wanted {
 				return h.execWhole(ctx, in, out)
@@ -40,7 +39,7 @@ func (h *handlers) registerExec(a huma.API) {
 }
 
 // execWhole answers with one value when the command has ended.
-func (h *handlers) execWhole(ctx context.Context, in *operation.ExecInput, out *lines) error {
+func (h *handlers) execWhole(ctx context.Context, in *operation.SandboxBody[sandbox.ExecRequest], out *lines) error {
 	var stdout, stderr collected
 	job, err := h.svc.Exec(ctx, in.Sandbox, in.Body, func(ev sandbox.JobEvent) error {
 		switch ev.Stream {
@@ -64,10 +63,7 @@ func (h *handlers) execWhole(ctx context.Context, in *operation.ExecInput, out *
 		result.Stdout = base64.StdEncoding.EncodeToString(stdout.data)
 		result.Stderr = base64.StdEncoding.EncodeToString(stderr.data)
 	}
-	out.w.Header().Set("Content-Type", contentJSON)
-	if err := encodeJSON(out.w, result); err != nil {
-		panic(http.ErrAbortHandler)
-	}
+	out.answer(result)
 	return nil
 }
 

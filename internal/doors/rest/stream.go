@@ -61,7 +61,7 @@ func (l *lines) send(v any) error {
 	return nil
 }
 
-// gone is the error of a client that takes no more.
+// gone is the error of a client that has disconnected.
 func gone(err error) error {
 	return sandbox.Wrap(sandbox.CodeCancelled, err, "the client went away")
 }
@@ -99,6 +99,14 @@ func wantsLines(accept string) bool {
 // server-sent events.
 func wantsEvents(accept string) bool {
 	return strings.Contains(accept, contentEvents) && !strings.Contains(accept, contentLines)
+}
+
+// answer sends a value in place of lines.
+func (l *lines) answer(v any) {
+	l.w.Header().Set("Content-Type", contentJSON)
+	if encodeJSON(l.w, v) != nil {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // answers documents that an operation may answer with T as contentType.
