@@ -8,6 +8,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -83,10 +84,7 @@ var _ sandbox.Service = (*Client)(nil)
 // New returns a client. It makes no connection: use [Client.Ping] to see
 // whether the server answers.
 func New(cfg Config) (*Client, error) {
-	c := &Client{key: cfg.Key, namespace: cfg.Namespace, agent: cfg.UserAgent, where: cfg.URL, onVersion: cfg.OnVersion}
-	if c.agent == "" {
-		c.agent = "cove-go"
-	}
+	c := &Client{key: cfg.Key, namespace: cfg.Namespace, agent: cmp.Or(cfg.UserAgent, "cove-go"), where: cfg.URL, onVersion: cfg.OnVersion}
 	var err error
 	switch {
 	case (cfg.URL == "") == (cfg.UnixSocket == ""):
@@ -159,7 +157,7 @@ func newHTTPClient(dial dialFunc, proxy func(*http.Request) (*url.URL, error)) *
 	}
 }
 
-// noRedirect keeps the key from going where the server points.
+// noRedirect keeps the key from being sent to the target of a redirect.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Close closes connections that are not in use.
@@ -277,7 +275,7 @@ func encode(v any) ([]byte, error) {
 // versionHeader has the version of the server in each of its answers.
 const versionHeader = "Cove-Version"
 
-// noteVersion tells of the version of the server, once.
+// noteVersion reports the version of the server, once.
 func (c *Client) noteVersion(resp *http.Response) {
 	if version := resp.Header.Get(versionHeader); version != "" && c.onVersion != nil {
 		c.versioned.Do(func() { c.onVersion(version) })
@@ -333,7 +331,7 @@ func (c *Client) decode(ctx context.Context, resp *http.Response, out any) error
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the answer of "+c.where+" is not Cove's; check the URL")
+		return c.foreign(err)
 	}
 	return nil
 }

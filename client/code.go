@@ -20,7 +20,7 @@ func runCode[In any](ctx context.Context, c *Client, op operation.Op[In, sandbox
 		return nil, err
 	}
 	if last.Result == nil {
-		return nil, c.foreign()
+		return nil, c.foreign(nil)
 	}
 	if err := sink(sandbox.CodeEvent{Result: last.Result}); err != nil {
 		return nil, err

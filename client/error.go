@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// problem is an error as the server tells it (RFC 9457).
+// problem is an error in the format of RFC 9457.
 type problem struct {
 	Detail       string         `json:"detail"`
 	Code         sandbox.Code   `json:"code"`
@@ -76,7 +76,8 @@ func codeOfStatus(status int) sandbox.Code {
 }
 
 // connectionError makes an error of a request that got no answer, or not all
-// of it. What the caller gave (a context, a reader, a sink) speaks first.
+// of it. An error of what the caller gave (a context, a reader, a
+// sink) comes first.
 func (c *Client) connectionError(ctx context.Context, err error) error {
 	if own, ok := errors.AsType[*contentError](err); ok {
 		return own.err
@@ -94,9 +95,9 @@ func (c *Client) connectionError(ctx context.Context, err error) error {
 		fmt.Sprintf("the Cove server at %s does not answer (%s); check that it runs and try again", c.where, rootCause(err)))
 }
 
-// foreign is the error of an answer that no Cove server gives.
-func (c *Client) foreign() error {
-	return sandbox.Errorf(sandbox.CodeUnavailable, "the answer of %s is not Cove's; check the URL", c.where)
+// foreign is the error of an answer that no Cove server gives; cause may be nil.
+func (c *Client) foreign(cause error) error {
+	return sandbox.Wrap(sandbox.CodeUnavailable, cause, "the answer of "+c.where+" is not Cove's; check the URL")
 }
 
 // rootCause is the innermost error's text: the outer ones repeat the URL.

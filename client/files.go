@@ -69,7 +69,7 @@ func (c *Client) ReadFile(ctx context.Context, name string, req sandbox.ReadFile
 	file := &sandbox.FileReader{ReadCloser: &download{c: c, ctx: ctx, resp: resp}}
 	if err := json.Unmarshal([]byte(resp.Header.Get("X-Cove-File")), &file.Info); err != nil {
 		resp.Body.Close()
-		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the answer of "+c.where+" is not Cove's; check the URL")
+		return nil, c.foreign(err)
 	}
 	return file, nil
 }
@@ -84,7 +84,7 @@ func (c *Client) ArchiveDir(ctx context.Context, name, path string, maxBytes int
 	return &download{c: c, ctx: ctx, resp: resp}, nil
 }
 
-// open requests content, with word of how it ended after it.
+// open requests content with a trailer that reports how it ended.
 func (c *Client) open(ctx context.Context, info operation.Info, query any, name string) (*http.Response, error) {
 	req, err := c.request(ctx, info, query, []string{name})
 	if err != nil {
@@ -116,8 +116,8 @@ func (d *download) Read(p []byte) (int, error) {
 	return n, d.err
 }
 
-// end returns io.EOF, or what the server says went wrong on the way. A server
-// that could not announce its word breaks the connection in place of it.
+// end returns io.EOF, or the error in the trailer. A server that could not
+// announce the trailer breaks the connection instead.
 func (d *download) end() error {
 	word, announced := d.resp.Trailer["X-Cove-End"]
 	if !announced || len(word) > 0 && word[0] == "ok" {

@@ -70,7 +70,7 @@ func (c *Client) Try(ctx context.Context, name string, req sandbox.TryRequest, s
 		return nil, err
 	}
 	if last.Result == nil {
-		return nil, c.foreign()
+		return nil, c.foreign(nil)
 	}
 	return last.Result, nil
 }

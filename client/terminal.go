@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	"github.com/coder/websocket"
 
@@ -129,13 +130,11 @@ func output(data []byte, offsets *[2]int64) (sandbox.JobEvent, error) {
 // Write sends p to the command's standard input.
 func (t *Terminal) Write(p []byte) (int, error) {
 	written := 0
-	for len(p) > 0 {
-		n := min(len(p), inputChunk)
-		if err := t.conn.Write(t.ctx, websocket.MessageBinary, p[:n]); err != nil {
+	for chunk := range slices.Chunk(p, inputChunk) {
+		if err := t.conn.Write(t.ctx, websocket.MessageBinary, chunk); err != nil {
 			return written, t.inputError(err)
 		}
-		written += n
-		p = p[n:]
+		written += len(chunk)
 	}
 	return written, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -119,13 +120,11 @@ func (t *tunnel) Write(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	written := 0
-	for len(p) > 0 {
-		n := min(len(p), tunnelChunk)
-		if err := t.send(websocket.MessageBinary, p[:n]); err != nil {
+	for chunk := range slices.Chunk(p, tunnelChunk) {
+		if err := t.send(websocket.MessageBinary, chunk); err != nil {
 			return written, err
 		}
-		written += n
-		p = p[n:]
+		written += len(chunk)
 	}
 	return written, nil
 }
