@@ -63,7 +63,7 @@ func Shape(output string) string {
 		if strings.HasPrefix(line, "cove: not enforced on this machine") {
 			continue // what a machine cannot do, the pages do not show
 		}
-		if strings.HasSuffix(line, "(does not show):\n") {
+		if strings.HasSuffix(line, "(not shown):\n") {
 			continue // asked for at a terminal
 		}
 		if fields := strings.Fields(line); len(fields) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// talk runs a command with its output, and its input if wanted, connected to
+// talk runs a command with its output, and its input if requested, connected to
 // those of cove.
 func (a *app) talk(ctx context.Context, c *client.Client, name string, req sandbox.ExecRequest, opts commandOptions) (*sandbox.Job, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -50,7 +50,7 @@ func (a *app) talk(ctx context.Context, c *client.Client, name string, req sandb
 }
 
 func passInput(t *client.Terminal, in io.Reader) {
-	// A command that has ended takes no more input, which Run tells better.
+	// A command that has ended takes no more input; Run reports its end.
 	if _, err := io.CopyBuffer(struct{ io.Writer }{t}, struct{ io.Reader }{in}, make([]byte, 32<<10)); err != nil {
 		return
 	}
@@ -85,7 +85,7 @@ func terminalSize(console *os.File) *sandbox.TerminalSize {
 	return &sandbox.TerminalSize{Cols: uint16(cols), Rows: uint16(rows)}
 }
 
-// rawMode hands every key to the command; the result undoes it.
+// rawMode passes every key to the command; restore undoes that.
 func rawMode(console *os.File) (restore func(), err error) {
 	state, err := term.MakeRaw(int(console.Fd()))
 	if err != nil {
@@ -94,8 +94,7 @@ func rawMode(console *os.File) (restore func(), err error) {
 	return func() { _ = term.Restore(int(console.Fd()), state) }, nil
 }
 
-// watchSize passes on changes of the terminal's size until the result is
-// called.
+// watchSize passes on changes of the terminal's size until stop is called.
 func watchSize(ctx context.Context, console *os.File, t *client.Terminal) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	changes := make(chan os.Signal, 1)

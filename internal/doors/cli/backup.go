@@ -18,7 +18,7 @@ import (
 func (a *app) backupCommand() *cobra.Command {
 	var opts backup.Options
 	return a.make(command{
-		Use: "backup FILE", Short: "Write all that the local server keeps into one file, while it runs",
+		Use: "backup FILE", Short: "Back up the local server to one file, while it runs",
 		Long: "Write all that the local server keeps into one file, while it runs: the database as of one instant\n" +
 			"with the snapshots, paused sandboxes and volumes that it names, templates, and the keys that open\n" +
 			"secrets and sign links. The file is for its owner only: who has it has the secrets too, unless their\n" +
@@ -37,7 +37,7 @@ func (a *app) backupCommand() *cobra.Command {
 	})
 }
 
-// localState is the state directory of a command that works on it by itself.
+// localState returns the state directory for a command that works on it directly.
 func (a *app) localState() (string, error) {
 	if a.globals.URL != "" {
 		return "", sandbox.Errorf(sandbox.CodeInvalid, "this is about the server of this machine; leave out --url (COVE_URL)")
@@ -65,10 +65,10 @@ func (c *call) writeBackup(ctx context.Context, opts backup.Options) (err error)
 	return nil
 }
 
-// progressEvery is how often a long command says how far it is.
+// progressEvery is how often a long command reports its progress.
 const progressEvery = 2 * time.Second
 
-// progress returns a function that says now and then how far something is.
+// progress returns a function that reports progress every progressEvery.
 func (a *app) progress(verb string) func(bytes int64, at string) {
 	last := time.Now()
 	return func(bytes int64, at string) {
@@ -81,10 +81,10 @@ func (a *app) progress(verb string) func(bytes int64, at string) {
 
 func (a *app) restoreCommand() *cobra.Command {
 	return a.make(command{
-		Use: "restore FILE", Short: "Make the state directory of a server again, of a file that cove backup has made",
-		Long: "Make the state directory of a server again, of a file that cove backup has made. The directory must be\n" +
-			"empty or missing, with the path that it had, and no server may run. The checksums are compared before\n" +
-			"anything is in place.\n\n" +
+		Use: "restore FILE", Short: "Restore the state directory of a server from a backup",
+		Long: "Restore the state directory of a server from a file that cove backup has made. The directory must be\n" +
+			"empty or missing, at its former path, and no server may run. The checksums are compared before\n" +
+			"anything is put in place.\n\n" +
 			"Snapshots, paused sandboxes, volumes, secrets and keys are as they were. Memory goes on with a\n" +
 			"processor of the same kind only; the files of a snapshot can be had on any. Sandboxes that ran are\n" +
 			"failed, with a reason that says so. A configuration file that was kept becomes config.yaml in the\n" +

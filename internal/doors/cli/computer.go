@@ -16,20 +16,20 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// computerTemplate is what computers are made from unless told.
+// computerTemplate is the default template of computers.
 const computerTemplate = "desktop"
 
 func (a *app) computerCommand() *cobra.Command {
 	cmd := group("computer", "Use sandboxes that have a screen",
 		a.computerCreateCommand(),
 		a.make(command{
-			Use: "screen SANDBOX", Short: "Print the size of the screen and where the pointer is",
+			Use: "screen SANDBOX", Short: "Print the size of the screen and the position of the pointer",
 			Example: "  cove computer screen pc",
 			Do:      show(screenDetails, byName(sandbox.Service.GetScreen)),
 		}),
 		a.computerScreenshotCommand(), a.computerMoveCommand(), a.computerClickCommand(),
-		a.computerButtonCommand(sandbox.InputPress, "Hold a button down, at a place or where the pointer is, until it is released"),
-		a.computerButtonCommand(sandbox.InputRelease, "Let go of a button, at a place or where the pointer is"),
+		a.computerButtonCommand(sandbox.InputPress, "Press a button and hold it, at a position or where the pointer is"),
+		a.computerButtonCommand(sandbox.InputRelease, "Release a button, at a position or where the pointer is"),
 		a.computerDragCommand(), a.computerTypeCommand(), a.computerKeyCommand(), a.computerScrollCommand(), a.computerWindowsCommand(),
 		a.make(command{
 			Use: "clipboard SANDBOX [TEXT]", Short: "Print the clipboard, or put text into it",
@@ -84,7 +84,7 @@ func (a *app) computerScreenshotCommand() *cobra.Command {
 			f.IntVar(&req.Width, "width", 0, "scale it down to this width")
 			f.IntVar(&req.Height, "height", 0, "scale it down to this height")
 			f.BoolVar(&req.Cursor, "cursor", false, "show the pointer")
-			f.Var(millisecondsFlag(&req.StableMS), "stable", "wait until the screen has not changed for so long")
+			f.Var(millisecondsFlag(&req.StableMS), "stable", "wait until the screen has not changed for this long")
 			f.BoolVar(&jpeg, "jpeg", false, "write JPEG in place of PNG")
 			f.IntVar(&req.Quality, "quality", 0, "of JPEG, 1 to 100 (default 80)")
 		},
@@ -133,11 +133,11 @@ func parseRegion(text string) (*sandbox.Region, error) {
 	return &sandbox.Region{X: n[0], Y: n[1], Width: n[2], Height: n[3]}, nil
 }
 
-// numbers takes a list such as "10,20" apart.
+// numbers parses a list such as "10,20".
 func numbers(text string, count int) ([]int, error) {
 	parts := strings.Split(text, ",")
 	if len(parts) != count {
-		return nil, fmt.Errorf("%q is not %d numbers with commas between", text, count)
+		return nil, fmt.Errorf("%q is not %d numbers separated by commas", text, count)
 	}
 	n := make([]int, count)
 	for i, p := range parts {
@@ -161,8 +161,8 @@ func input(in *sandbox.Input, fill func(args []string) error) action {
 	}}
 }
 
-// place takes the pointer's place from two arguments, if there are any.
-func place(in *sandbox.Input, args []string) error {
+// position sets the pointer's position from two arguments, if there are any.
+func position(in *sandbox.Input, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -173,23 +173,23 @@ func place(in *sandbox.Input, args []string) error {
 	return err
 }
 
-// atPlace makes an action that sends an input at the place of two arguments.
-func atPlace(in *sandbox.Input) action {
-	return input(in, func(args []string) error { return place(in, args) })
+// atPosition makes an action that sends an input at the position of two arguments.
+func atPosition(in *sandbox.Input) action {
+	return input(in, func(args []string) error { return position(in, args) })
 }
 
 func (a *app) computerMoveCommand() *cobra.Command {
 	return a.make(command{
-		Use: "move SANDBOX X Y", Short: "Move the pointer to a place",
+		Use: "move SANDBOX X Y", Short: "Move the pointer to a position",
 		Example: "  cove computer move pc 640 400",
-		Do:      atPlace(&sandbox.Input{Type: sandbox.InputMove}),
+		Do:      atPosition(&sandbox.Input{Type: sandbox.InputMove}),
 	})
 }
 
 func (a *app) computerClickCommand() *cobra.Command {
 	in := sandbox.Input{Type: sandbox.InputClick}
 	return a.make(command{
-		Use: "click SANDBOX [X Y]", Short: "Click at a place, or where the pointer is",
+		Use: "click SANDBOX [X Y]", Short: "Click at a position, or where the pointer is",
 		Example: "  cove computer click pc 640 400\n  cove computer click pc 640 400 --count 2\n  cove computer click pc 10 10 --button right",
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVarP(&in.Button, "button", "b", "", "left, middle, right, back or forward (default left)")
@@ -197,11 +197,11 @@ func (a *app) computerClickCommand() *cobra.Command {
 			f.StringSliceVar(&in.Keys, "keys", nil, "keys to hold, such as ctrl")
 			f.Var(millisecondsFlag(&in.DurationMS), "hold", "how long the button is down each time")
 		},
-		Do: atPlace(&in),
+		Do: atPosition(&in),
 	})
 }
 
-// computerButtonCommand holds a button, or lets go of it.
+// computerButtonCommand presses a button, or releases it.
 func (a *app) computerButtonCommand(kind sandbox.InputType, short string) *cobra.Command {
 	in := sandbox.Input{Type: kind}
 	return a.make(command{
@@ -210,14 +210,14 @@ func (a *app) computerButtonCommand(kind sandbox.InputType, short string) *cobra
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVarP(&in.Button, "button", "b", "", "left, middle, right, back or forward (default left)")
 		},
-		Do: atPlace(&in),
+		Do: atPosition(&in),
 	})
 }
 
 func (a *app) computerDragCommand() *cobra.Command {
 	in := sandbox.Input{Type: sandbox.InputDrag}
 	return a.make(command{
-		Use: "drag SANDBOX X Y X2 Y2 [X3 Y3...]", Short: "Drag from one place to others, one after another",
+		Use: "drag SANDBOX X Y X2 Y2 [X3 Y3...]", Short: "Drag from one position to others in turn",
 		Example: "  cove computer drag pc 100 100 300 200\n  cove computer drag pc 100 100 300 100 300 300 --duration 1s --keys shift",
 		Args:    argsBetween(5, 1+2*(1+sandbox.MaxDragPoints)),
 		Flags: func(f *pflag.FlagSet) {
@@ -227,7 +227,7 @@ func (a *app) computerDragCommand() *cobra.Command {
 		},
 		Do: input(&in, func(args []string) error {
 			if len(args)%2 != 0 {
-				return errors.New("the last place has no Y")
+				return errors.New("the last position has no Y")
 			}
 			for xy := range slices.Chunk(args[2:], 2) {
 				n, err := numbers(strings.Join(xy, ","), 2)
@@ -236,7 +236,7 @@ func (a *app) computerDragCommand() *cobra.Command {
 				}
 				in.Path = append(in.Path, sandbox.Point{X: n[0], Y: n[1]})
 			}
-			return place(&in, args[:2])
+			return position(&in, args[:2])
 		}),
 	})
 }
@@ -263,8 +263,8 @@ func (a *app) computerKeyCommand() *cobra.Command {
 		Use: "key SANDBOX KEYS...", Short: "Press keys or combinations, one after another",
 		Example: "  cove computer key pc Return\n  cove computer key pc ctrl+a BackSpace\n  cove computer key pc shift --down",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&down, "down", false, "hold them down until they are let go with --up")
-			f.BoolVar(&up, "up", false, "let go of them")
+			f.BoolVar(&down, "down", false, "hold them down until they are released with --up")
+			f.BoolVar(&up, "up", false, "release them")
 			f.Var(millisecondsFlag(&in.DurationMS), "hold", "how long each is down")
 		},
 		Do: input(&in, func(args []string) error {
@@ -287,7 +287,7 @@ func (a *app) computerScrollCommand() *cobra.Command {
 	var at string
 	var up, left, right bool
 	cmd := a.make(command{
-		Use: "scroll SANDBOX NOTCHES", Short: "Turn the wheel, down unless told otherwise",
+		Use: "scroll SANDBOX NOTCHES", Short: "Turn the wheel, by default down",
 		Example: "  cove computer scroll pc 5\n  cove computer scroll pc 3 --up --at 640,400",
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&at, "at", "", "X,Y of the pointer (default where it is)")
@@ -313,7 +313,7 @@ func (a *app) computerScrollCommand() *cobra.Command {
 			if at == "" {
 				return nil
 			}
-			if err := place(&in, []string{at}); err != nil {
+			if err := position(&in, []string{at}); err != nil {
 				return fmt.Errorf("--at: %w", err)
 			}
 			return nil
@@ -391,7 +391,7 @@ func (a *app) computerViewCommand() *cobra.Command {
 			"expires. Visitors only watch, unless they are given control. Watching keeps no computer awake.",
 		Example: "  cove computer view pc\n  cove computer view pc --control --expires 10m --open",
 		Flags: func(f *pflag.FlagSet) {
-			f.BoolVar(&req.Control, "control", false, "let the visitor use pointer and keyboard, and not only watch")
+			f.BoolVar(&req.Control, "control", false, "let the visitor use pointer and keyboard")
 			f.Var(secondsFlag(&req.TTLSeconds), "expires", "how long the link opens the view (default "+sandbox.DefaultPreviewLink.String()+")")
 			f.BoolVar(&open, "open", false, "open it in this machine's browser too")
 		},

@@ -10,19 +10,17 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/cove-sh/cove/client"
 )
 
 func (a *app) cpCommand() *cobra.Command {
 	var owner string
 	maxSize := int64(16 << 10)
 	return a.make(command{
-		Use: "cp [flags] SOURCE TARGET", Short: "Copy files between here and a sandbox",
+		Use: "cp [flags] SOURCE TARGET", Short: "Copy files between this machine and a sandbox",
 		Long: "Copy a file or a directory into a sandbox or out of it. The side in the sandbox is written\n" +
 			"SANDBOX:PATH; - is standard input or output. A target that is a directory, or ends in /, gets the\n" +
 			"source under its own name. Files appear whole or not at all. Symbolic links in a directory are copied\n" +
-			"as links, whatever they lead to; pipes, sockets and devices are left out.",
+			"as links, whatever their target; pipes, sockets and devices are left out.",
 		Example: "  cove cp main.py work:/workspace/\n" +
 			"  cove cp work:/workspace/out ./out\n" +
 			"  curl -s https://example.com/data | cove cp - work:data.csv\n" +
@@ -63,7 +61,7 @@ func parseSide(arg string) side {
 	return side{sandbox: name, path: path}
 }
 
-// meter shows how a copy goes, and counts it.
+// meter counts the bytes of a copy and shows its progress.
 type meter struct {
 	io.Reader
 	bar  *bar
@@ -89,15 +87,7 @@ func (a *app) measured(r io.Reader, size int64) (m *meter, closeBar func()) {
 	return &meter{Reader: r, bar: b, size: size}, b.clear
 }
 
-// download copies out of a sandbox.
-type download struct {
-	app      *app
-	c        *client.Client
-	sandbox  string
-	maxBytes int64
-}
-
-// hereError says what cannot be done with a file on this side.
+// hereError describes a failed operation on a file of this machine.
 func hereError(what, path string, err error) error {
 	if pe, ok := errors.AsType[*os.PathError](err); ok {
 		err = pe.Err

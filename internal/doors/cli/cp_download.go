@@ -14,11 +14,20 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-sh/cove/client"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // maxEntries bounds the files of a directory that is copied from a sandbox.
 const maxEntries = 1 << 20
+
+// download copies out of a sandbox.
+type download struct {
+	app      *app
+	c        *client.Client
+	sandbox  string
+	maxBytes int64
+}
 
 func (d *download) run(ctx context.Context, source, target string) error {
 	info, err := d.c.StatFile(ctx, d.sandbox, source)
@@ -27,7 +36,7 @@ func (d *download) run(ctx context.Context, source, target string) error {
 	}
 	if info.Type == sandbox.TypeDirectory {
 		if target == "-" {
-			return errors.New("a directory does not go to standard output; name a directory")
+			return errors.New("a directory cannot be written to standard output; name a directory")
 		}
 		return d.dir(ctx, source, d.target(info, target))
 	}
@@ -59,8 +68,7 @@ func (d *download) target(info *sandbox.FileInfo, target string) string {
 	return target
 }
 
-// permOf reads a mode that the sandbox tells; set-user-id bits do not come
-// along.
+// permOf parses a mode that the sandbox reports, without set-user-id bits.
 func permOf(mode string) fs.FileMode {
 	n, err := strconv.ParseUint(mode, 8, 32)
 	if err != nil {
@@ -192,7 +200,7 @@ func entryName(entry *zip.File) (string, error) {
 }
 
 // unpackLink makes a symbolic link, in the place of a file or link that is there.
-// Where it leads is not looked at: nothing here follows it.
+// Its target is not checked: nothing here follows it.
 func unpackLink(root *os.Root, entry *zip.File) error {
 	name, err := entryName(entry)
 	if err != nil {
@@ -208,7 +216,7 @@ func unpackLink(root *os.Root, entry *zip.File) error {
 		return damaged(err)
 	}
 	if len(target) == 0 || len(target) == sandbox.MaxPathBytes || bytes.ContainsRune(target, 0) {
-		return sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox has a symbolic link (%q) that leads nowhere; nothing more is unpacked", entry.Name)
+		return sandbox.Errorf(sandbox.CodeInvalid, "the archive from the sandbox has a symbolic link (%q) without a valid target; nothing more is unpacked", entry.Name)
 	}
 	if err := makeParent(root, name); err != nil {
 		return err

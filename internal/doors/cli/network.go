@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// reachOptions say what a sandbox may reach, in short.
+// reachOptions are the flags for common policies.
 type reachOptions struct {
 	Preset            string
 	AllowOut, DenyOut []string
@@ -34,7 +34,7 @@ func presetNames() string {
 
 func (o *reachOptions) given() bool { return o.Preset != "" || o.AllowOut != nil || o.DenyOut != nil }
 
-// policy returns p as the options change it; nil stays nil without options.
+// policy returns p with the options applied; without options it returns p itself.
 func (o *reachOptions) policy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
 	if !o.given() {
 		return p
@@ -55,7 +55,7 @@ func (o *reachOptions) policy(p *sandbox.NetworkPolicy) *sandbox.NetworkPolicy {
 	return &changed
 }
 
-// networkOptions connect a new sandbox with the world.
+// networkOptions are the network policy and the secrets of a new sandbox.
 type networkOptions struct {
 	reachOptions
 	File    string
@@ -177,7 +177,7 @@ func publishedText(ports []sandbox.PublishedPort) string {
 	return strings.Join(out, ", ")
 }
 
-// policyText tells a policy in a few words.
+// policyText summarizes a policy.
 func policyText(p *sandbox.NetworkPolicy) string {
 	if p == nil {
 		return ""

@@ -188,7 +188,7 @@ func TestNetworkCommandsRefuse(t *testing.T) {
 		"netlog a --until tomorrow":                    "--until",
 		"netlog a -f --until 1h":                       "leave out --until",
 		"secret create s":                              "--provider or --host",
-		"secret create s --host a --query q --basic b": "one way",
+		"secret create s --host a --query q --basic b": "one place",
 		"secret create s value --host a":               `unexpected argument "value"`,
 		"preview create a 0":                           "no port",
 		"preview create a http":                        "no port",

@@ -16,7 +16,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// forwarding is a port of this machine that leads to one of a sandbox.
+// forwarding is a port of this machine that is forwarded to one of a sandbox.
 type forwarding struct{ local, remote int }
 
 func parseForwarding(s string) (forwarding, error) {
@@ -37,10 +37,10 @@ func parseForwarding(s string) (forwarding, error) {
 
 func (a *app) portForwardCommand() *cobra.Command {
 	return a.make(command{
-		Use: "port-forward SANDBOX [LOCAL:]REMOTE...", Short: "Lead ports of this machine to ports of a sandbox",
-		Long: "Lead ports of this machine to ports of a sandbox until it is interrupted. Only 127.0.0.1 is\n" +
-			"listened on. Every protocol over TCP goes through. LOCAL is REMOTE if it is left out, and a free\n" +
-			"port if it is 0.",
+		Use: "port-forward SANDBOX [LOCAL:]REMOTE...", Short: "Forward ports of this machine to ports of a sandbox",
+		Long: "Forward ports of this machine to ports of a sandbox until interrupted. It listens on 127.0.0.1\n" +
+			"only, and forwards any protocol over TCP. LOCAL defaults to REMOTE, and is a free port if it\n" +
+			"is 0.",
 		Example: "  cove port-forward work 8080:80\n  cove port-forward work 5432 0:6379",
 		Do: action{run: func(ctx context.Context, c *call) error {
 			var forwardings []forwarding
@@ -134,8 +134,8 @@ func forward(ctx context.Context, c *client.Client, near net.Conn, name string, 
 	return nil
 }
 
-// passOn copies to the end and says so. Where it cannot be said, or the copy
-// breaks off, the connection ends.
+// passOn copies to the end and closes that direction. If it cannot, or the copy
+// fails, it closes the connection.
 func passOn(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {

@@ -31,25 +31,25 @@ func (a *app) secretCommand() *cobra.Command {
 		}),
 		a.make(command{
 			Use: "rotate NAME", Short: "Replace a secret's value, at once in running sandboxes too",
-			Long:    "Replace a secret's value, at once in running sandboxes too. The value is read as create reads it.",
+			Long:    "Replace a secret's value, at once in running sandboxes too. The value is read as for create.",
 			Example: "  cove secret rotate anthropic < new-key.txt",
 			Do:      show(secretDetails, rotateSecret),
 		}),
 		a.make(command{
-			Use: "rm NAME...", Short: "Delete secrets, which ends their use everywhere at once",
+			Use: "rm NAME...", Short: "Delete secrets, ending their use everywhere at once",
 			Example: "  cove secret rm anthropic",
 			Do:      remove(sandbox.Service.DeleteSecret),
 		}),
 		a.make(command{
 			Use: "attach SANDBOX [ENV=]NAME", Short: "Let a sandbox use a secret",
 			Long: "Let a sandbox use a secret. Commands started from then on have a placeholder in the environment\n" +
-				"variable ENV: without one that is given, in the one that clients of the secret's provider read.",
+				"variable ENV, by default the one that clients of the secret's provider read.",
 			Example: "  cove secret attach work anthropic\n  cove secret attach work BILLING_KEY=billing",
 			Do:      show(secretsOfSandbox, attachSecret),
 		}),
 		a.make(command{
 			Use: "detach SANDBOX ENV", Short: "Take a secret from a sandbox, by its environment variable",
-			Long:    "Take a secret from a sandbox, by its environment variable. The placeholder is worth nothing from\nthen on.",
+			Long:    "Take a secret from a sandbox, by its environment variable. The placeholder is useless from then\non.",
 			Example: "  cove secret detach work ANTHROPIC_API_KEY",
 			Do: show(secretsOfSandbox, func(ctx context.Context, c *call) (*sandbox.Sandbox, error) {
 				return c.client.DetachSecret(ctx, c.args[0], c.args[1])
@@ -81,7 +81,7 @@ var secretTable = table([]string{"NAME", "PROVIDER", "HOSTS", "AUTH", "VERSION",
 
 var secretDetails = details(func(s *sandbox.Secret) []any {
 	return []any{
-		"id", s.ID, "name", s.Name, "team", s.Team, "provider", s.Provider, "hosts", s.Hosts, "travels as", authText(s.Auth), "version", s.Version,
+		"id", s.ID, "name", s.Name, "team", s.Team, "provider", s.Provider, "hosts", s.Hosts, "sent as", authText(s.Auth), "version", s.Version,
 		"created", stamp(&s.CreatedAt), "rotated", stamp(s.RotatedAt), "last used", stamp(s.LastUsedAt),
 	}
 })
@@ -94,7 +94,7 @@ var providerTable = table([]string{"NAME", "SERVICE", "VARIABLE", "HOSTS", "AUTH
 	return []any{p.Name, p.Title, p.Env, p.Hosts, authText(p.Auth)}
 })
 
-// authText tells how a secret travels.
+// authText describes how a secret is sent.
 func authText(auth sandbox.SecretAuth) string {
 	name := auth.Name
 	var text string
@@ -128,36 +128,36 @@ type secretCreateOptions struct {
 }
 
 func (o *secretCreateOptions) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.Provider, "provider", "p", "", "preset of hosts and the way the secret travels; see: cove secret providers")
-	f.StringSliceVar(&o.Hosts, "host", nil, "host that it may go to, or *.domain; with commas or repeated")
-	f.StringVar(&o.Header, "header", "", "header that it travels in (default Authorization)")
-	f.StringVar(&o.Prefix, "prefix", "", "what stands before it in the header, such as \"Bearer \"")
-	f.StringVar(&o.BasicUser, "basic", "", "it is the password of this user, in basic authentication")
-	f.StringVar(&o.QueryParam, "query", "", "query parameter that it travels in")
-	f.BoolVar(&o.Body, "body", false, "replace the placeholder in bodies of requests too")
+	f.StringVarP(&o.Provider, "provider", "p", "", "preset of hosts and authentication; see: cove secret providers")
+	f.StringSliceVar(&o.Hosts, "host", nil, "host that it may be sent to, or *.domain; separated by commas or repeated")
+	f.StringVar(&o.Header, "header", "", "header that carries it (default Authorization)")
+	f.StringVar(&o.Prefix, "prefix", "", "prefix of the value in the header, such as \"Bearer \"")
+	f.StringVar(&o.BasicUser, "basic", "", "send it as the password of this user, with basic authentication")
+	f.StringVar(&o.QueryParam, "query", "", "query parameter that carries it")
+	f.BoolVar(&o.Body, "body", false, "also replace the placeholder in request bodies")
 }
 
-// auth returns how the secret travels, nil if that is the provider's matter.
+// auth returns how the secret is sent, nil if the provider decides.
 func (o *secretCreateOptions) auth() (*sandbox.SecretAuth, error) {
-	ways := 0
+	kinds := 0
 	auth := sandbox.SecretAuth{Type: "header", Name: o.Header, Prefix: o.Prefix, Body: o.Body}
 	if o.Header != "" || o.Prefix != "" {
-		ways++
+		kinds++
 	}
 	if o.BasicUser != "" {
-		ways++
+		kinds++
 		auth = sandbox.SecretAuth{Type: "basic", User: o.BasicUser, Body: o.Body}
 	}
 	if o.QueryParam != "" {
-		ways++
+		kinds++
 		auth = sandbox.SecretAuth{Type: "query", Name: o.QueryParam, Body: o.Body}
 	}
 	switch {
-	case ways > 1:
-		return nil, errors.New("secret create: a secret travels in one way; give one of --header, --basic and --query")
+	case kinds > 1:
+		return nil, errors.New("secret create: a secret is sent in one place; give only one of --header, --basic and --query")
 	case o.Provider == "" && len(o.Hosts) == 0:
-		return nil, errors.New("secret create: say where the secret may go, with --provider or --host")
-	case o.Provider != "" && ways == 0 && !o.Body:
+		return nil, errors.New("secret create: give the hosts that the secret is for, with --provider or --host")
+	case o.Provider != "" && kinds == 0 && !o.Body:
 		return nil, nil
 	}
 	return &auth, nil
@@ -166,10 +166,10 @@ func (o *secretCreateOptions) auth() (*sandbox.SecretAuth, error) {
 func (a *app) secretCreateCommand() *cobra.Command {
 	var opts secretCreateOptions
 	return a.make(command{
-		Use: "create NAME", Short: "Keep a credential; its value comes from standard input",
-		Long: "Keep a credential. Its value is asked for on a terminal, without showing it, or else read from\n" +
-			"standard input, where one line end at the end is left out. It is never an argument: those are\n" +
-			"seen by every process of the machine.",
+		Use: "create NAME", Short: "Store a credential; its value comes from standard input",
+		Long: "Store a credential. On a terminal its value is asked for and not shown; otherwise it is read from\n" +
+			"standard input, without the final newline. It is never an argument, since every process of the\n" +
+			"machine can see those.",
 		Example: "  cove secret create anthropic --provider anthropic\n" +
 			"  printenv GITHUB_TOKEN | cove secret create github -p github\n" +
 			"  cove secret create billing --host api.billing.example --header X-Api-Key < key.txt",
@@ -208,21 +208,20 @@ func attachSecret(ctx context.Context, c *call) (*sandbox.Sandbox, error) {
 	return c.client.AttachSecret(ctx, c.args[0], use.name, env)
 }
 
-// readSecret takes a value from the terminal, where it does not show, or from
-// standard input.
+// readSecret reads a value from the terminal, without echo, or from standard input.
 func (a *app) readSecret(name string) (sandbox.SecretValue, error) {
 	keepMemory()
 	console, ok := a.Stdin.(*os.File)
 	if !ok || !isTerminal(a.Stdin) {
 		return secretFrom(a.Stdin)
 	}
-	fmt.Fprintf(a.Stderr, "Value of %s (does not show): ", clean(name))
+	fmt.Fprintf(a.Stderr, "Value of %s (not shown): ", clean(name))
 	data, err := term.ReadPassword(int(console.Fd()))
 	fmt.Fprintln(a.Stderr)
 	return secretOf(data, err)
 }
 
-// secretFrom reads a value, without the end of a last line.
+// secretFrom reads a value, without a final newline.
 func secretFrom(r io.Reader) (sandbox.SecretValue, error) {
 	data, err := io.ReadAll(io.LimitReader(r, sandbox.MaxSecretBytes+3))
 	return secretOf(bytes.TrimSuffix(bytes.TrimSuffix(data, []byte("\n")), []byte("\r")), err)

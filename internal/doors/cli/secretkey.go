@@ -15,10 +15,10 @@ import (
 func (a *app) secretRotateKeyCommand() *cobra.Command {
 	return a.make(command{
 		Use: "rotate-key", Short: "Make a new key for the values of secrets, and seal them with it",
-		Long: "Make a new key for the values of all teams' secrets, seal all of them with it, and throw the\n" +
-			"old key away: copies of " + vault.KeyFile + " are worth nothing then, so make a new one. The values stay what they\n" +
-			"are. A server that runs does it while it goes on. The key needs the scope admin.\n\n" +
-			"With keys from the environment (" + vault.EnvKey + "), put a new one in front, and run this: the first seals.",
+		Long: "Make a new key for the values of all teams' secrets, seal all of them with it, and delete the old\n" +
+			"key: copies of " + vault.KeyFile + " are useless then, so make a new copy. The values do not change.\n" +
+			"A running server stays up meanwhile. The API key needs the scope admin.\n\n" +
+			"With keys from the environment (" + vault.EnvKey + "), put the new one first and run this: the first key seals.",
 		Example: "  cove secret rotate-key",
 		Do: action{run: func(ctx context.Context, c *call) error {
 			done, err := c.rotateSecretsKey(ctx)
@@ -33,7 +33,7 @@ func (a *app) secretRotateKeyCommand() *cobra.Command {
 	})
 }
 
-// rotateSecretsKey has the server do it, or does it where none runs.
+// rotateSecretsKey rotates the key through the server, or directly if none runs.
 func (c *call) rotateSecretsKey(ctx context.Context) (*sandbox.Resealed, error) {
 	keepMemory()
 	if c.globals.URL == "" {
