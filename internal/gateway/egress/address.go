@@ -3,6 +3,7 @@ package egress
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -54,7 +55,7 @@ func prefixes(all ...string) []netip.Prefix {
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // embedded returns the IPv4 address to which an IPv6 address of a transition mechanism
-// leads, or an invalid address.
+// is translated, or an invalid address.
 func embedded(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return netip.Addr{}
@@ -126,32 +127,21 @@ func (w *InternalAddrs) ownAddrs() map[netip.Addr]bool {
 	return own.addrs
 }
 
-// Has reports whether an address is internal, or leads to an internal address.
+// Has reports whether an address is internal, or is translated to an internal address.
 func (w *InternalAddrs) Has(a netip.Addr) bool {
 	a = plain(a)
 	if !a.IsValid() {
 		return true
 	}
-	for _, p := range internalRanges {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	if w.ownAddrs()[a] {
+	if slices.ContainsFunc(internalRanges, func(p netip.Prefix) bool { return p.Contains(a) }) || w.ownAddrs()[a] {
 		return true
 	}
-	if v4 := embedded(a); v4.IsValid() {
-		return w.Has(v4)
-	}
-	return false
+	v4 := embedded(a)
+	return v4.IsValid() && w.Has(v4)
 }
 
 // covers reports whether a whole range is internal.
 func (w *InternalAddrs) covers(p netip.Prefix) bool {
-	for _, q := range internalRanges {
-		if q.Bits() <= p.Bits() && q.Contains(p.Addr()) {
-			return true
-		}
-	}
-	return p.IsSingleIP() && w.Has(p.Addr())
+	return slices.ContainsFunc(internalRanges, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) }) ||
+		p.IsSingleIP() && w.Has(p.Addr())
 }

@@ -17,32 +17,38 @@ import (
 // reply is an answer to the sandbox, before it is packed.
 type reply struct {
 	code dnsmessage.RCode
-	// names and addrs are the aliases and addresses of the question's name.
+	// names is the chain of CNAMEs of the question's name, addrs its addresses.
 	names []string
 	addrs []netip.Addr
-	// records are others.
+	// records are records of other types.
 	records []dnsmessage.Resource
 	ttl     time.Duration
-	// why explains a refusal to programs that understand it (RFC 8914).
+	// why is the reason of a refusal, sent as an extended DNS error (RFC 8914).
 	why string
-	// event is what is recorded; without a verdict nothing is.
+	// event is recorded if it has a verdict.
 	event sandbox.NetworkEvent
 }
 
-// typeHTTPS and so on are not written out in names that people know.
+// typeName returns the usual name of a record type, such as "HTTPS".
 func typeName(t dnsmessage.Type) string { return strings.TrimPrefix(t.String(), "Type") }
 
-// question is what the sandbox asks, parsed once.
+// shownName is a question's name for the log.
+func shownName(q dnsmessage.Question) string {
+	return clip.Text(strings.TrimSuffix(q.Name.String(), "."), maxShown)
+}
+
+// question is a parsed query of the sandbox.
 type question struct {
 	header dnsmessage.Header
 	q      dnsmessage.Question
-	// size is the largest answer over UDP that it takes; edns that it said so.
+	// size is the largest UDP answer that the client accepts, and edns whether the
+	// client sent an OPT record.
 	size int
 	edns bool
 }
 
-// parseQuestion reads a message of the sandbox. Without an error code, it is a
-// question that can be answered.
+// parseQuestion parses a query of the sandbox. It returns false for messages that get no
+// answer; a code other than success is the answer.
 func parseQuestion(b []byte) (question, dnsmessage.RCode, bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(b)
@@ -79,8 +85,7 @@ func parseQuestion(b []byte) (question, dnsmessage.RCode, bool) {
 	return in, dnsmessage.RCodeSuccess, true
 }
 
-// answer answers a message of the sandbox, or returns nil if there is nothing
-// to answer.
+// answer returns the answer to a message of the sandbox, or nil if there is none.
 func (r *resolver) answer(ctx context.Context, msg []byte, proto string) []byte {
 	start := time.Now()
 	in, code, ok := parseQuestion(msg)
@@ -96,7 +101,7 @@ func (r *resolver) answer(ctx context.Context, msg []byte, proto string) []byte 
 		case !s.perSecond.Allow():
 			rep.code = dnsmessage.RCodeRefused
 			r.g.limited("connections_per_second", sandbox.NetworkEvent{Kind: sandbox.NetworkDNS, Protocol: proto,
-				Host: clip.Text(strings.TrimSuffix(in.q.Name.String(), "."), maxShown), Question: typeName(in.q.Type)})
+				Host: shownName(in.q), Question: typeName(in.q.Type)})
 		default:
 			rep = r.reply(ctx, s, in.q)
 		}
@@ -104,7 +109,7 @@ func (r *resolver) answer(ctx context.Context, msg []byte, proto string) []byte 
 	if e := rep.event; e.Verdict != "" {
 		e.Kind, e.Protocol, e.Question = sandbox.NetworkDNS, proto, typeName(in.q.Type)
 		if e.Host == "" {
-			e.Host = clip.Text(strings.TrimSuffix(in.q.Name.String(), "."), maxShown)
+			e.Host = shownName(in.q)
 		}
 		for _, a := range rep.addrs {
 			e.Answers = append(e.Answers, a.String())
@@ -119,10 +124,10 @@ func (r *resolver) answer(ctx context.Context, msg []byte, proto string) []byte 
 	return pack(in, rep, size)
 }
 
-// reply decides what the sandbox is told.
+// reply decides how to answer a question.
 //
-// A name that the policy could not allow does not exist for the sandbox: an
-// answer that it is refused would make programs try again for seconds.
+// The sandbox is told that a name does not exist if the policy cannot allow it: after a
+// refusal, programs would retry for seconds.
 func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) reply {
 	name, ok := hostname(q.Name.String())
 	if !ok {
@@ -148,7 +153,7 @@ func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) r
 	switch q.Type {
 	case dnsmessage.TypeAAAA:
 		if !r.g.cfg.IPv6 {
-			return reply{ttl: minTTL} // nothing was looked up
+			return reply{ttl: minTTL} // not recorded, since nothing was looked up
 		}
 		return r.addressReply(ctx, s, name, q.Type, e)
 	case dnsmessage.TypeA, dnsmessage.TypeCNAME:
@@ -157,7 +162,7 @@ func (r *resolver) reply(ctx context.Context, s *state, q dnsmessage.Question) r
 		return r.forward(ctx, q, e)
 	}
 	if !s.policy.allowsByDefault() {
-		// Any other record can carry what an attacker writes into it, both ways.
+		// Other record types can carry arbitrary data in both directions.
 		e.Verdict, e.Match = sandbox.NetworkBlocked, sandbox.MatchProtocol
 		e.Reason = "under a policy that lists what is allowed, names are only looked up for addresses"
 		return reply{ttl: minTTL, why: e.Reason, event: e}
@@ -198,8 +203,8 @@ func (r *resolver) peer(s *state, name string, t dnsmessage.Type) reply {
 	return reply{addrs: []netip.Addr{r.synthetic.give(name)}, ttl: minTTL, event: e}
 }
 
-// addressReply answers with the addresses of a name that may be reached, and
-// pins them.
+// addressReply answers with the addresses of a name that the sandbox may reach, and pins
+// them.
 func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dnsmessage.Type, e sandbox.NetworkEvent) reply {
 	ask := t
 	if t == dnsmessage.TypeCNAME {
@@ -207,7 +212,7 @@ func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dn
 	}
 	l, err := r.lookup(ctx, name, ask)
 	if err != nil && ask == dnsmessage.TypeA && r.g.out.resolves(name) {
-		a := r.synthetic.give(name) // the proxy will know what it is
+		a := r.synthetic.give(name) // the proxy will resolve the name
 		return reply{addrs: []netip.Addr{a}, ttl: minTTL, event: e}
 	}
 	if err != nil {
@@ -224,7 +229,7 @@ func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dn
 	}
 	var refused netip.Addr
 	for _, a := range l.addrs {
-		if r.hostsOwn(s, a) {
+		if r.closedInternal(s, a) {
 			refused = a
 			continue
 		}
@@ -239,21 +244,21 @@ func (r *resolver) addressReply(ctx context.Context, s *state, name string, t dn
 	return rep
 }
 
-// hostsOwn reports whether an address is internal and no rule opens
-// it for anything.
-func (r *resolver) hostsOwn(s *state, a netip.Addr) bool {
+// closedInternal reports whether an address is internal and no rule opens it, for any
+// protocol or port.
+func (r *resolver) closedInternal(s *state, a netip.Addr) bool {
 	a = plain(a)
 	if !r.g.internal.Has(a) {
 		return false
 	}
-	return !slices.ContainsFunc(s.policy.rules, func(ru rule) bool {
+	return !slices.ContainsFunc(s.policy.rules, func(ru *rule) bool {
 		return ru.opens && ru.addrs.Contains(a) && r.g.internal.covers(ru.addrs)
 	})
 }
 
-// forward passes a question on and returns the records that were asked for.
-// What could lead past the gateway is taken out of them: addresses, and the
-// keys that hide names.
+// forward forwards a question upstream and returns the records of the type asked for. It
+// removes what would let programs bypass the gateway: addresses, and keys that encrypt
+// server names.
 func (r *resolver) forward(ctx context.Context, q dnsmessage.Question, e sandbox.NetworkEvent) reply {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -269,12 +274,14 @@ func (r *resolver) forward(ctx context.Context, q dnsmessage.Question, e sandbox
 		}
 		rep.ttl = min(rep.ttl, time.Duration(a.Header.TTL)*time.Second)
 		switch body := a.Body.(type) {
+		case *dnsmessage.OPTResource:
+			continue // belongs to a message, not to a name
 		case *dnsmessage.HTTPSResource:
-			if !plainService(&body.SVCBResource) {
+			if !stripService(&body.SVCBResource) {
 				continue
 			}
 		case *dnsmessage.SVCBResource:
-			if !plainService(body) {
+			if !stripService(body) {
 				continue
 			}
 		}
@@ -283,25 +290,28 @@ func (r *resolver) forward(ctx context.Context, q dnsmessage.Question, e sandbox
 	return rep
 }
 
-// plainService takes addresses and keys of encrypted ClientHellos out of a
-// service record. It returns false if the record is of no use without.
-func plainService(s *dnsmessage.SVCBResource) bool {
+// stripService removes addresses and keys of encrypted ClientHellos from a service
+// record. It returns false if the record is useless without them.
+func stripService(s *dnsmessage.SVCBResource) bool {
 	if mandatory, ok := s.GetParam(dnsmessage.SVCParamMandatory); ok {
 		for i := 0; i+1 < len(mandatory); i += 2 {
-			if hiding(dnsmessage.SVCParamKey(mandatory[i])<<8 | dnsmessage.SVCParamKey(mandatory[i+1])) {
+			if bypasses(dnsmessage.SVCParamKey(mandatory[i])<<8 | dnsmessage.SVCParamKey(mandatory[i+1])) {
 				return false
 			}
 		}
 	}
-	s.Params = slices.DeleteFunc(s.Params, func(p dnsmessage.SVCParam) bool { return hiding(p.Key) })
+	s.Params = slices.DeleteFunc(s.Params, func(p dnsmessage.SVCParam) bool { return bypasses(p.Key) })
 	return true
 }
 
-func hiding(k dnsmessage.SVCParamKey) bool {
+// bypasses reports whether a parameter of a service record could be used to bypass the
+// gateway.
+func bypasses(k dnsmessage.SVCParamKey) bool {
 	return k == dnsmessage.SVCParamECH || k == dnsmessage.SVCParamIPv4Hint || k == dnsmessage.SVCParamIPv6Hint
 }
 
-// pack writes a reply, or a note that it is too long for size.
+// pack encodes a reply, without its records and with the truncation bit if it is larger
+// than size.
 func pack(in question, rep reply, size int) []byte {
 	msg, err := packAll(in, rep, false)
 	if err != nil {
@@ -317,112 +327,69 @@ func pack(in question, rep reply, size int) []byte {
 }
 
 func packAll(in question, rep reply, truncated bool) ([]byte, error) {
-	h := dnsmessage.Header{ID: in.header.ID, Response: true, OpCode: in.header.OpCode, RCode: rep.code,
-		RecursionDesired: in.header.RecursionDesired, RecursionAvailable: true, Truncated: truncated}
-	b := dnsmessage.NewBuilder(make([]byte, 0, 512), h)
-	b.EnableCompression()
-	if err := b.StartQuestions(); err != nil {
+	answers, err := rep.answers(in.q.Name)
+	if err != nil {
 		return nil, err
+	}
+	m := dnsmessage.Message{
+		Header: dnsmessage.Header{ID: in.header.ID, Response: true, OpCode: in.header.OpCode, RCode: rep.code,
+			RecursionDesired: in.header.RecursionDesired, RecursionAvailable: true, Truncated: truncated},
+		Answers: answers,
 	}
 	if in.q.Name.Length > 0 {
-		if err := b.Question(in.q); err != nil {
-			return nil, err
-		}
-	}
-	if err := b.StartAnswers(); err != nil {
-		return nil, err
-	}
-	if err := packAnswers(&b, in, rep); err != nil {
-		return nil, err
+		m.Questions = []dnsmessage.Question{in.q}
 	}
 	if in.edns {
-		if err := packEDNS(&b, rep.why); err != nil {
-			return nil, err
+		var opt dnsmessage.OPTResource
+		if rep.why != "" {
+			opt.Options = []dnsmessage.Option{{Code: optExtendedError, Data: append([]byte{0, infoBlocked}, rep.why...)}}
 		}
+		m.Additionals = []dnsmessage.Resource{edns(&opt)}
 	}
-	return b.Finish()
+	return m.Pack()
 }
 
-func packAnswers(b *dnsmessage.Builder, in question, rep reply) error {
-	owner := in.q.Name
+// answers returns the records of a reply to a question for a name.
+func (rep *reply) answers(name dnsmessage.Name) ([]dnsmessage.Resource, error) {
 	ttl := uint32(min(max(rep.ttl, time.Second), maxTTL) / time.Second)
-	head := func() dnsmessage.ResourceHeader {
-		return dnsmessage.ResourceHeader{Name: owner, Class: dnsmessage.ClassINET, TTL: ttl}
+	var all []dnsmessage.Resource
+	add := func(body dnsmessage.ResourceBody) {
+		all = append(all, dnsmessage.Resource{
+			Header: dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET, TTL: ttl}, Body: body,
+		})
 	}
 	for _, alias := range rep.names {
 		to, err := dnsmessage.NewName(alias + ".")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := b.CNAMEResource(head(), dnsmessage.CNAMEResource{CNAME: to}); err != nil {
-			return err
-		}
-		owner = to
+		add(&dnsmessage.CNAMEResource{CNAME: to})
+		name = to
 	}
 	for _, a := range rep.addrs {
-		var err error
 		if a.Is4() {
-			err = b.AResource(head(), dnsmessage.AResource{A: a.As4()})
+			add(&dnsmessage.AResource{A: a.As4()})
 		} else {
-			err = b.AAAAResource(head(), dnsmessage.AAAAResource{AAAA: a.As16()})
-		}
-		if err != nil {
-			return err
+			add(&dnsmessage.AAAAResource{AAAA: a.As16()})
 		}
 	}
 	for _, rr := range rep.records {
 		rr.Header.TTL = min(rr.Header.TTL, ttl)
-		if err := packRecord(b, rr); err != nil {
-			return err
-		}
+		all = append(all, rr)
 	}
-	return nil
+	return all, nil
 }
 
-func packRecord(b *dnsmessage.Builder, rr dnsmessage.Resource) error {
-	switch body := rr.Body.(type) {
-	case *dnsmessage.CNAMEResource:
-		return b.CNAMEResource(rr.Header, *body)
-	case *dnsmessage.MXResource:
-		return b.MXResource(rr.Header, *body)
-	case *dnsmessage.NSResource:
-		return b.NSResource(rr.Header, *body)
-	case *dnsmessage.PTRResource:
-		return b.PTRResource(rr.Header, *body)
-	case *dnsmessage.SOAResource:
-		return b.SOAResource(rr.Header, *body)
-	case *dnsmessage.TXTResource:
-		return b.TXTResource(rr.Header, *body)
-	case *dnsmessage.SRVResource:
-		return b.SRVResource(rr.Header, *body)
-	case *dnsmessage.HTTPSResource:
-		return b.HTTPSResource(rr.Header, *body)
-	case *dnsmessage.SVCBResource:
-		return b.SVCBResource(rr.Header, *body)
-	case *dnsmessage.UnknownResource:
-		return b.UnknownResource(rr.Header, *body)
-	}
-	return nil
-}
-
-// optExtendedError is the EDNS option that explains an error, of which
-// infoBlocked is the one for a policy.
 const (
+	// optExtendedError is the EDNS option "extended DNS error", and infoBlocked its
+	// code for a name that a policy blocks.
 	optExtendedError = 15
 	infoBlocked      = 15
 )
 
-func packEDNS(b *dnsmessage.Builder, why string) error {
-	if err := b.StartAdditionals(); err != nil {
-		return err
-	}
+// edns returns the OPT record of a message.
+func edns(opt *dnsmessage.OPTResource) dnsmessage.Resource {
 	var h dnsmessage.ResourceHeader
-	if err := h.SetEDNS0(udpAnswer, dnsmessage.RCodeSuccess, false); err != nil {
-		return err
-	}
-	var opt dnsmessage.OPTResource
-	if why != "" {
-		opt.Options = []dnsmessage.Option{{Code: optExtendedError, Data: append([]byte{0, infoBlocked}, why...)}}
-	}
-	return b.OPTResource(h, opt)
+	_ = h.SetEDNS0(udpAnswer, dnsmessage.RCodeSuccess, false) // never fails
+	return dnsmessage.Resource{Header: h, Body: opt}
 }

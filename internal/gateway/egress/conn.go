@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// smallBuffer is what an idle direction holds, largeBuffer one whose reads
-	// come full.
+	// smallBuffer is the buffer of an idle direction, and largeBuffer that of a
+	// direction whose reads fill the small one.
 	smallBuffer = 4 << 10
 	largeBuffer = 64 << 10
 )
 
 var largeBuffers = sync.Pool{New: func() any { b := make([]byte, largeBuffer); return &b }}
 
-// byteLimiter bounds bytes a second.
+// byteLimiter limits bytes per second; 0 is no limit.
 func byteLimiter(perSecond int64) *rate.Limiter {
 	if perSecond == 0 {
 		return nil
@@ -28,14 +28,14 @@ func byteLimiter(perSecond int64) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(perSecond), int(min(max(perSecond, smallBuffer), 4<<20)))
 }
 
-// guestConn is the sandbox's end of a connection: it counts and bounds bytes,
-// and its first bytes can be looked at before they are read.
+// guestConn is the sandbox's end of a connection. It counts bytes, applies the rate
+// limits, and can read ahead.
 type guestConn struct {
 	net.Conn
 	f *flow
 	// peeked are bytes that were read ahead; only the reader uses it.
 	peeked []byte
-	err    error // that came after peeked
+	err    error // the read error that follows peeked
 
 	once   sync.Once
 	closed chan struct{}
@@ -45,7 +45,6 @@ func newGuestConn(f *flow, c net.Conn) *guestConn {
 	return &guestConn{Conn: c, f: f, closed: make(chan struct{})}
 }
 
-// Read implements [net.Conn].
 func (c *guestConn) Read(p []byte) (int, error) {
 	if len(c.peeked) > 0 {
 		n := copy(p, c.peeked)
@@ -71,7 +70,6 @@ func (c *guestConn) read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements [net.Conn].
 func (c *guestConn) Write(p []byte) (int, error) {
 	done := 0
 	for {
@@ -91,7 +89,7 @@ func (c *guestConn) Write(p []byte) (int, error) {
 	}
 }
 
-// wait takes n bytes of a limiter, which may be more than its burst.
+// wait takes n bytes from a limiter; n may be more than its burst.
 func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	for n > 0 {
 		part := min(n, l.Burst())
@@ -103,9 +101,8 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// more reads ahead until there are more bytes than before. It returns false at
-// the end, or when the deadline of reading has passed, which leaves the
-// connection as it was.
+// more reads ahead. It returns false if no bytes came: at the end of the stream, or when
+// the read deadline has passed, after which the connection is still usable.
 func (c *guestConn) more() bool {
 	if c.err != nil {
 		return false
@@ -120,21 +117,20 @@ func (c *guestConn) more() bool {
 }
 
 func timedOut(err error) bool {
-	var t net.Error
-	return errors.As(err, &t) && t.Timeout()
+	t, ok := errors.AsType[net.Error](err)
+	return ok && t.Timeout()
 }
 
-// CloseWrite tells the sandbox that no more will come.
+// CloseWrite closes the sending direction.
 func (c *guestConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// Close implements [net.Conn].
 func (c *guestConn) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() { close(c.closed) })
 	return err
 }
 
-// reset closes the connection so that the other side gets an error.
+// reset resets the connection.
 func (c *guestConn) reset() {
 	resetConn(c.Conn)
 	c.Close()
@@ -142,7 +138,7 @@ func (c *guestConn) reset() {
 
 func resetConn(c net.Conn) {
 	if l, ok := c.(interface{ SetLinger(int) error }); ok {
-		_ = l.SetLinger(0) // a plain close is the fallback
+		_ = l.SetLinger(0) // if it fails, the connection is closed normally
 	}
 	c.Close()
 }
@@ -154,9 +150,9 @@ func closeWrite(c net.Conn) error {
 	return c.Close()
 }
 
-// relay copies both ways until both are done. The end of one direction is
-// passed on and leaves the other open; an error ends both. first, if not nil,
-// is run before the sandbox's bytes are read.
+// relay copies in both directions until both have ended. When one direction ends, the
+// other stays open; an error ends both. first, if not nil, runs before the sandbox's
+// bytes are read.
 func relay(guest *guestConn, remote net.Conn, first func() error) {
 	done := make(chan struct{})
 	go func() {
@@ -180,8 +176,8 @@ func relay(guest *guestConn, remote net.Conn, first func() error) {
 	<-done
 }
 
-// copyHalf copies until src ends, then ends dst for writing. Its buffer grows
-// with the reads, so that idle connections cost little.
+// copyHalf copies until src ends, then closes the sending direction of dst. Its buffer
+// is large only while reads fill it, so that idle connections cost little.
 func copyHalf(dst, src net.Conn) error {
 	small := make([]byte, smallBuffer)
 	var large *[]byte
@@ -215,5 +211,5 @@ func copyHalf(dst, src net.Conn) error {
 	}
 }
 
-// past is a deadline that makes reading stop.
+// past is a deadline that interrupts reading.
 var past = time.Unix(1, 0)

@@ -27,7 +27,6 @@ type outboundConn struct {
 	w *outbound
 }
 
-// Close implements [net.Conn].
 func (c *outboundConn) Close() error {
 	c.f.leave(c.w)
 	return nil

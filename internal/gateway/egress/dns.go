@@ -1,8 +1,8 @@
 package egress
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -11,18 +11,16 @@ import (
 )
 
 const (
-	// dnsIdle is how long a connection or flow to the resolver stays without a
-	// question.
+	// dnsIdle is how long a connection or flow to the resolver may be idle.
 	dnsIdle = 10 * time.Second
-	// maxDNSConns bounds connections and flows to the resolver.
+	// maxDNSConns limits the connections and flows to the resolver.
 	maxDNSConns = 128
 	dnsPort     = 53
 )
 
-// ServeDNS answers the sandbox's questions that come on pc until ctx is
-// cancelled, which is not an error, or pc fails. A gateway that is handed all
-// flows needs it not: [Gateway.HandleTCP] and [Gateway.HandleUDP] answer what
-// goes to the gateway's port 53.
+// ServeDNS answers the sandbox's queries on pc until ctx is cancelled, which is not an
+// error, or pc fails. It is not needed if all flows are passed to [Gateway.HandleTCP]
+// and [Gateway.HandleUDP], which answer queries to the gateway's port 53 themselves.
 func (g *Gateway) ServeDNS(ctx context.Context, pc net.PacketConn) error {
 	stop := context.AfterFunc(ctx, func() { pc.Close() })
 	defer stop()
@@ -37,18 +35,19 @@ func (g *Gateway) ServeDNS(ctx context.Context, pc net.PacketConn) error {
 			}
 			return err
 		}
-		g.names.work(ctx, &wg, append([]byte(nil), buf[:n]...), func(answer []byte) {
-			_, _ = pc.WriteTo(answer, from) // the sandbox asks again
+		g.names.work(ctx, &wg, bytes.Clone(buf[:n]), func(answer []byte) {
+			_, _ = pc.WriteTo(answer, from) // a client without an answer asks again
 		})
 	}
 }
 
-// work answers one datagram, unless too many are worked on.
+// work answers one datagram, or drops it if too many are in progress: its client asks
+// again.
 func (r *resolver) work(ctx context.Context, wg *sync.WaitGroup, msg []byte, send func([]byte)) {
 	select {
 	case r.slots <- struct{}{}:
 	default:
-		return // it asks again
+		return
 	}
 	wg.Go(func() {
 		defer func() { <-r.slots }()
@@ -58,7 +57,7 @@ func (r *resolver) work(ctx context.Context, wg *sync.WaitGroup, msg []byte, sen
 	})
 }
 
-// serveTCP answers the questions of one connection, one after another.
+// serveTCP answers the queries on one connection, one after another.
 func (r *resolver) serveTCP(ctx context.Context, c net.Conn) {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
@@ -75,13 +74,13 @@ func (r *resolver) serveTCP(ctx context.Context, c net.Conn) {
 		if answer == nil || c.SetDeadline(time.Now().Add(dnsIdle)) != nil {
 			return
 		}
-		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
+		if writeTCPMessage(c, answer) != nil {
 			return
 		}
 	}
 }
 
-// serveUDP answers the questions of one flow.
+// serveUDP answers the queries of one flow.
 func (r *resolver) serveUDP(ctx context.Context, c net.Conn) {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
@@ -97,38 +96,30 @@ func (r *resolver) serveUDP(ctx context.Context, c net.Conn) {
 		if err != nil {
 			return
 		}
-		r.work(ctx, &wg, append([]byte(nil), buf[:n]...), func(answer []byte) {
-			_, _ = c.Write(answer) // the sandbox asks again
+		r.work(ctx, &wg, bytes.Clone(buf[:n]), func(answer []byte) {
+			_, _ = c.Write(answer) // a client without an answer asks again
 		})
 	}
 }
 
-// toGateway serves a request to the gateway's own address, of which only the
-// resolver is there.
+// toGateway serves a request to the gateway's own address, on which only the resolver
+// listens.
 func (g *Gateway) toGateway(ctx context.Context, r Request, serve func(context.Context, net.Conn)) {
-	if r.Destination.Port() != dnsPort || !g.dnsConn(1) {
+	if r.Destination.Port() != dnsPort {
 		r.Reject()
 		return
 	}
-	defer g.dnsConn(-1)
-	c, err := r.Accept()
-	if err != nil {
+	defer g.dnsConns.Add(-1)
+	if g.dnsConns.Add(1) > maxDNSConns {
+		r.Reject()
 		return
 	}
-	serve(ctx, c)
-}
-
-// dnsConn counts connections to the resolver, and tells whether there may be
-// one more.
-func (g *Gateway) dnsConn(n int32) bool {
-	if g.dnsConns.Add(n) > maxDNSConns && n > 0 {
-		g.dnsConns.Add(-n)
-		return false
+	if c, err := r.Accept(); err == nil {
+		serve(ctx, c)
 	}
-	return true
 }
 
-// destination returns where a request goes in the form that is judged.
+// destination returns a request's destination in the form that is judged.
 func destination(r Request) netip.AddrPort {
 	return netip.AddrPortFrom(plain(r.Destination.Addr()), r.Destination.Port())
 }

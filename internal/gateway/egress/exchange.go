@@ -128,24 +128,12 @@ func packQuery(q dnsmessage.Question) (query []byte, id uint16, err error) {
 	var random [2]byte
 	_, _ = rand.Read(random[:]) // never fails
 	id = binary.BigEndian.Uint16(random[:])
-	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: id, RecursionDesired: true})
-	if err := b.StartQuestions(); err != nil {
-		return nil, 0, err
+	m := dnsmessage.Message{
+		Header:      dnsmessage.Header{ID: id, RecursionDesired: true},
+		Questions:   []dnsmessage.Question{q},
+		Additionals: []dnsmessage.Resource{edns(&dnsmessage.OPTResource{})},
 	}
-	if err := b.Question(q); err != nil {
-		return nil, 0, err
-	}
-	if err := b.StartAdditionals(); err != nil {
-		return nil, 0, err
-	}
-	var opt dnsmessage.ResourceHeader
-	if err := opt.SetEDNS0(udpAnswer, dnsmessage.RCodeSuccess, false); err != nil {
-		return nil, 0, err
-	}
-	if err := b.OPTResource(opt, dnsmessage.OPTResource{}); err != nil {
-		return nil, 0, err
-	}
-	query, err = b.Finish()
+	query, err = m.Pack()
 	return query, id, err
 }
 
@@ -191,7 +179,7 @@ func (u *upstream) overTCP(ctx context.Context, server netip.AddrPort, query []b
 		return nil, err
 	}
 	defer done()
-	if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(query))), query...)); err != nil {
+	if err := writeTCPMessage(c, query); err != nil {
 		return nil, err
 	}
 	answer, err := readTCPMessage(c)
@@ -205,7 +193,13 @@ func (u *upstream) overTCP(ctx context.Context, server netip.AddrPort, query []b
 	return m, nil
 }
 
-// readTCPMessage reads one length-prefixed message.
+// writeTCPMessage writes one message with its length before it.
+func writeTCPMessage(w io.Writer, m []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...))
+	return err
+}
+
+// readTCPMessage reads one message with its length before it.
 func readTCPMessage(r io.Reader) ([]byte, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

@@ -315,19 +315,19 @@ func (f *flow) eventLocked() sandbox.NetworkEvent {
 // Reason describes a connection's error for the log and the sandbox, without addresses
 // and servers of the host.
 func Reason(err error) string {
-	var op *net.OpError
-	var dns *net.DNSError
-	switch {
-	case err == nil:
+	if err == nil {
 		return ""
+	}
+	op, isOp := errors.AsType[*net.OpError](err)
+	_, isDNS := errors.AsType[*net.DNSError](err)
+	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timed out"
-	case errors.As(err, &dns):
+	case isDNS:
 		return "a name on the way out cannot be looked up"
-	case errors.As(err, &op):
-		if op.Timeout() {
-			return "timed out"
-		}
+	case isOp && op.Timeout():
+		return "timed out"
+	case isOp:
 		return op.Err.Error()
 	}
 	return err.Error()

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -178,11 +180,7 @@ func (g *Gateway) Set(n Network) error {
 func (g *Gateway) allFlows() []*flow {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := make([]*flow, 0, len(g.flows))
-	for f := range g.flows {
-		all = append(all, f)
-	}
-	return all
+	return slices.Collect(maps.Keys(g.flows))
 }
 
 // Close ends all connections and waits for them.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,8 +21,12 @@ import (
 	"github.com/cove-sh/cove/internal/clip"
 )
 
-// dialTimeout limits the time to connect to one address.
-const dialTimeout = 10 * time.Second
+const (
+	// dialTimeout limits the time to connect to one address.
+	dialTimeout = 10 * time.Second
+	// maxProxyAnswer limits a proxy's answer to CONNECT, in bytes.
+	maxProxyAnswer = 64 << 10
+)
 
 // Proxy holds the proxies of the host, with the meaning of the environment variables of
 // these names. URLs are http, https, socks5 or socks5h. The proxy is trusted: it
@@ -146,12 +152,10 @@ type proxyDialer struct {
 	p *url.URL
 }
 
-// Dial implements [proxy.Dialer].
 func (d proxyDialer) Dial(_, _ string) (net.Conn, error) {
 	return d.o.toProxy(context.Background(), d.p)
 }
 
-// DialContext implements [proxy.ContextDialer].
 func (d proxyDialer) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 	return d.o.toProxy(ctx, d.p)
 }
@@ -202,8 +206,12 @@ func connect(c net.Conn, p *url.URL, target string) (net.Conn, error) {
 	if err := req.Write(c); err != nil {
 		return nil, err
 	}
-	r := bufio.NewReader(&limitedConn{Conn: c, left: 64 << 10})
+	limited := &io.LimitedReader{R: c, N: maxProxyAnswer}
+	r := bufio.NewReader(limited)
 	resp, err := http.ReadResponse(r, req)
+	if err != nil && limited.N == 0 {
+		err = errors.New("the proxy's answer is too long")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -212,25 +220,9 @@ func connect(c net.Conn, p *url.URL, target string) (net.Conn, error) {
 	}
 	if n := r.Buffered(); n > 0 {
 		early, _ := r.Peek(n)
-		return &earlyConn{Conn: c, early: append([]byte(nil), early...)}, nil
+		return &earlyConn{Conn: c, early: early}, nil
 	}
 	return c, nil
-}
-
-// limitedConn limits how many bytes of a proxy's answer are read.
-type limitedConn struct {
-	net.Conn
-	left int
-}
-
-// Read implements [net.Conn].
-func (c *limitedConn) Read(p []byte) (int, error) {
-	if c.left <= 0 {
-		return 0, fmt.Errorf("the proxy's answer is too long")
-	}
-	n, err := c.Conn.Read(p[:min(len(p), c.left)])
-	c.left -= n
-	return n, err
 }
 
 // earlyConn is a connection whose first bytes have been read already.
@@ -239,7 +231,6 @@ type earlyConn struct {
 	early []byte
 }
 
-// Read implements [net.Conn].
 func (c *earlyConn) Read(p []byte) (int, error) {
 	if len(c.early) > 0 {
 		n := copy(p, c.early)

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/cove-sh/cove/internal/clip"
@@ -209,26 +208,17 @@ func answer(w http.ResponseWriter, code int, text string) {
 	_, _ = io.WriteString(w, text+"\n") // the sandbox may be gone
 }
 
-// oneConn is a listener that accepts one connection.
-type oneConn struct {
-	mu   sync.Mutex
-	conn net.Conn // guarded by mu
-}
+// oneConn is a listener that accepts one connection, for one caller of Accept.
+type oneConn struct{ conn net.Conn }
 
-// Accept implements [net.Listener].
 func (l *oneConn) Accept() (net.Conn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conn == nil {
+	c := l.conn
+	if l.conn = nil; c == nil {
 		return nil, io.EOF
 	}
-	c := l.conn
-	l.conn = nil
 	return c, nil
 }
 
-// Close implements [net.Listener].
 func (*oneConn) Close() error { return nil }
 
-// Addr implements [net.Listener].
 func (*oneConn) Addr() net.Addr { return &net.TCPAddr{} }

@@ -20,8 +20,8 @@ const (
 	protocolICMPv6 = 58
 )
 
-// echo sends an ICMP echo and waits for its answer. It needs the right to ping
-// sockets, or, as root, to raw ones.
+// echo sends an ICMP echo request and waits for the answer. The host must allow this
+// user ping sockets or, as root, raw sockets.
 func echo(ctx context.Context, to netip.Addr, payload []byte) error {
 	c, raw, err := pingSocket(to)
 	if err != nil {
@@ -66,7 +66,7 @@ func awaitEcho(ctx context.Context, c *icmp.PacketConn, proto int, raw bool, sen
 			continue
 		}
 		got, ok := m.Body.(*icmp.Echo)
-		// The kernel chooses the id of ping sockets, and keeps others' away.
+		// The kernel chooses the id of a ping socket, and delivers no other answers to it.
 		if ok && got.Seq == sent.Seq && (!raw || got.ID == sent.ID) && bytes.Equal(got.Data, sent.Data) {
 			return nil
 		}

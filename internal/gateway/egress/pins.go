@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// maxPins bounds the pairs of name and address that are remembered.
+	// maxPins limits the pairs of name and address that are remembered.
 	maxPins = 16384
-	// pinGrace is how long a pin outlives the answer that made it: programs
-	// keep addresses for longer than they should.
+	// pinGrace is how long a pin outlives the TTL of its answer: programs use
+	// addresses for longer than they should.
 	pinGrace = 10 * time.Minute
 )
 
-// pins remembers which addresses were given out for which names. It is safe
-// for concurrent use.
+// pins remembers which addresses were given out for which names. It is safe for
+// concurrent use.
 type pins struct {
 	mu    sync.Mutex
-	names map[netip.Addr]map[string]time.Time // until when; guarded by mu
-	count int                                 // of pairs; guarded by mu
+	names map[netip.Addr]map[string]time.Time // expiry by name; guarded by mu
+	count int                                 // pairs of name and address; guarded by mu
 }
 
 func newPins() *pins { return &pins{names: map[netip.Addr]map[string]time.Time{}} }
@@ -45,7 +45,7 @@ func (p *pins) add(name string, addrs []netip.Addr, ttl time.Duration) {
 	}
 }
 
-// shrink makes room: what is over goes first, then anything. It requires p.mu.
+// shrink removes expired pins, then others until there is room. It requires p.mu.
 func (p *pins) shrink() {
 	now := time.Now()
 	for _, force := range []bool{false, true} {
@@ -80,7 +80,7 @@ func (p *pins) of(a netip.Addr) []string {
 	return names
 }
 
-// latest returns the name that was last given the address, or "".
+// latest returns the name for which the address was last given out, or "".
 func (p *pins) latest(a netip.Addr) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *pins) latest(a netip.Addr) string {
 	return name
 }
 
-// has tells whether the address was given out for the name.
+// has reports whether the address was given out for the name.
 func (p *pins) has(a netip.Addr, name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,9 +102,9 @@ func (p *pins) has(a netip.Addr, name string) bool {
 	return ok && time.Now().Before(until)
 }
 
-// synthetic gives addresses to what has none that the sandbox could be told:
-// its peers, and names that only a proxy can resolve. They are of a range that
-// is never dialled. It is safe for concurrent use.
+// synthetic allocates addresses for names without one that the sandbox could use: its
+// peers, and names that only a proxy can resolve. Synthetic addresses are never dialled.
+// It is safe for concurrent use.
 type synthetic struct {
 	mu     sync.Mutex
 	byName map[string]netip.Addr // guarded by mu
@@ -112,14 +112,14 @@ type synthetic struct {
 	next   uint16                // guarded by mu
 }
 
-// syntheticRange is where synthetic addresses are.
+// syntheticRange contains all synthetic addresses.
 var syntheticRange = netip.MustParsePrefix("198.19.0.0/16")
 
 func newSynthetic() *synthetic {
 	return &synthetic{byName: map[string]netip.Addr{}, byAddr: map[netip.Addr]string{}}
 }
 
-// give returns the address of a name. With 65,535 names, the oldest loses its.
+// give returns the address of a name. Above 65,535 names, the oldest loses its address.
 func (s *synthetic) give(name string) netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,50 +14,48 @@ import (
 type Decision struct {
 	Allow bool
 	Match sandbox.NetworkMatch
-	// Rule is the text of the rule that decided.
+	// Rule is the text of the rule that matched.
 	Rule string
-	// Reason says in words why it is refused.
+	// Reason says why the attempt is refused.
 	Reason string
 }
 
-// Attempt is what a policy judges.
+// Attempt is a connection, flow or ping that a policy judges.
 type Attempt struct {
 	// Protocol is "tcp", "udp" or "icmp".
 	Protocol string
-	// Addr is the address that would be dialled. It is invalid only if a proxy
-	// is to find it out.
+	// Addr is the address that would be dialled. It is invalid only if a proxy will
+	// resolve the name.
 	Addr netip.Addr
 	Port uint16
-	// Names are the names that the address is known to be of, in lower case
-	// and ASCII.
+	// Names are the known names of the address, in lower case and ASCII.
 	Names []string
-	// Peer is the name of the sandbox that it goes to, if it does.
+	// Peer is the name of the sandbox that is the destination, or empty.
 	Peer string
-	// claimed is a name that the sandbox says it is, which counts against it
-	// only.
+	// claimed is a name that the sandbox sent. Rules that deny apply to it; rules that
+	// allow do not.
 	claimed string
 }
 
-// Policy is a network policy, parsed. It does not change, and is safe for
-// concurrent use.
+// Policy is a parsed network policy. It is immutable and safe for concurrent use.
 type Policy struct {
-	rules    []rule
+	rules    []*rule
 	preset   sandbox.NetworkPreset
 	internal *InternalAddrs
-	// byName says that domains are what is allowed: names that no rule has are
-	// not even looked up, although addresses may be allowed too.
+	// byName says that rules allow domains. Names without a rule are then not even
+	// looked up, although rules may allow addresses too.
 	byName bool
 }
 
-// Check returns an invalid error, which says what to write instead, if the
-// policy is not valid.
+// Check returns an invalid error, which says what to write instead, if the policy is not
+// valid.
 func Check(p sandbox.NetworkPolicy) error {
 	_, err := compile(p, NewInternalAddrs(nil))
 	return err
 }
 
-// Compile parses a policy for a host with the given own addresses; nil asks
-// the system for them. Its error is an invalid one.
+// Compile parses a policy for a host with the given own addresses; nil asks the system
+// for them. Its error is an invalid error.
 func Compile(p sandbox.NetworkPolicy, hostAddrs func() []netip.Addr) (*Policy, error) {
 	return compile(p, NewInternalAddrs(hostAddrs))
 }
@@ -82,15 +80,15 @@ func compile(in sandbox.NetworkPolicy, w *InternalAddrs) (*Policy, error) {
 		return nil, invalid("%d rules are more than %d; use ranges and *.domain", n, sandbox.MaxNetworkRules)
 	}
 	for i, to := range in.AllowOut {
-		r := rule{text: "allow_out " + to, allow: true}
-		if err := parseAllowOut(to, &r); err != nil {
+		r := &rule{text: "allow_out " + to, allow: true}
+		if err := parseAllowOut(to, r); err != nil {
 			return nil, invalid("allow_out[%d] %w", i, err)
 		}
 		p.rules = append(p.rules, r)
 	}
 	for i, to := range in.DenyOut {
-		r := rule{text: "deny_out " + to}
-		if err := parseDenyOut(to, &r); err != nil {
+		r := &rule{text: "deny_out " + to}
+		if err := parseDenyOut(to, r); err != nil {
 			return nil, invalid("deny_out[%d] %w", i, err)
 		}
 		p.rules = append(p.rules, r)
@@ -105,7 +103,7 @@ func compile(in sandbox.NetworkPolicy, w *InternalAddrs) (*Policy, error) {
 	if p.preset == sandbox.NetworkPackages {
 		p.rules = append(p.rules, packageRules()...)
 	}
-	p.byName = slices.ContainsFunc(p.rules, func(r rule) bool {
+	p.byName = slices.ContainsFunc(p.rules, func(r *rule) bool {
 		return r.allow && (r.kind == domainTarget || r.kind == belowTarget)
 	})
 	return p, nil
@@ -152,15 +150,15 @@ func parseDenyOut(to string, r *rule) error {
 	return nil
 }
 
-func parseRule(in sandbox.NetworkRule) (rule, error) {
-	r := rule{allow: in.Action == sandbox.NetworkAllow}
+func parseRule(in sandbox.NetworkRule) (*rule, error) {
+	r := &rule{allow: in.Action == sandbox.NetworkAllow}
 	if !r.allow && in.Action != sandbox.NetworkDeny {
 		return r, fmt.Errorf("has action %q; use allow or deny", clip.Text(string(in.Action), maxShown))
 	}
-	if err := parseTarget(in.To, &r); err != nil {
+	if err := parseTarget(in.To, r); err != nil {
 		return r, err
 	}
-	if err := parseFilter(in, &r); err != nil {
+	if err := parseFilter(in, r); err != nil {
 		return r, err
 	}
 	if r.kind == peerTarget && (r.proto == "udp" || r.proto == "icmp") {
@@ -176,12 +174,12 @@ func parseRule(in sandbox.NetworkRule) (rule, error) {
 	r.all = !r.allow && r.kind == rangeTarget && r.addrs == everyIPv4
 	if r.allow && r.kind == rangeTarget {
 		r.opens = true
-		return r, usable(&r)
+		return r, usable(r)
 	}
 	return r, nil
 }
 
-// usable refuses to allow what is no place to go to.
+// usable refuses rules that allow what is not a destination.
 func usable(r *rule) error {
 	if r.kind != rangeTarget {
 		return nil
@@ -205,8 +203,8 @@ func (p *Policy) Judge(a Attempt) Decision {
 	return d
 }
 
-// decided returns the decision about an attempt if it is the same whatever
-// the address is called.
+// decided returns the decision about an attempt, and whether it is the same for all
+// names that the address may have.
 func (p *Policy) decided(a Attempt) (Decision, bool) {
 	if a.Peer != "" {
 		return p.judgePeer(a), true
@@ -214,9 +212,8 @@ func (p *Policy) decided(a Attempt) (Decision, bool) {
 	return p.walk(a, false)
 }
 
-// walk goes through the rules in their order. If the names are not known,
-// rules about names may or may not match: the decision is only certain if they
-// would all say the same.
+// walk applies the first rule that matches. If the names are unknown, rules for names may
+// or may not match, and the decision is certain only if they all agree with it.
 func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 	if a.Addr.IsValid() {
 		a.Addr = plain(a.Addr)
@@ -225,9 +222,8 @@ func (p *Policy) walk(a Attempt, namesKnown bool) (d Decision, certain bool) {
 				Reason: a.Addr.String() + " is an internal address of the host's network; allow it by its address in rules if the sandbox may reach it"}, true
 		}
 	}
-	var maybe [2]bool // would a rule about names say deny, or allow
-	for i := range p.rules {
-		r := &p.rules[i]
+	var maybe [2]bool // whether a rule for names denies, or allows
+	for _, r := range p.rules {
 		if !r.fits(a.Protocol, a.Port) {
 			continue
 		}
@@ -278,16 +274,15 @@ func (p *Policy) byPreset() Decision {
 
 // opened reports whether a rule allows an attempt's internal address.
 func (p *Policy) opened(a Attempt) bool {
-	return slices.ContainsFunc(p.rules, func(r rule) bool {
+	return slices.ContainsFunc(p.rules, func(r *rule) bool {
 		return r.opens && r.fits(a.Protocol, a.Port) && r.addrs.Contains(a.Addr) && p.internal.covers(r.addrs)
 	})
 }
 
-// judgePeer decides about a connection to another sandbox, which nothing but a
-// rule with its name allows.
+// judgePeer decides about a connection to another sandbox, which only a rule with that
+// sandbox's name can allow.
 func (p *Policy) judgePeer(a Attempt) Decision {
-	for i := range p.rules {
-		r := &p.rules[i]
+	for _, r := range p.rules {
 		if !r.fits(a.Protocol, a.Port) {
 			continue
 		}
@@ -299,12 +294,11 @@ func (p *Policy) judgePeer(a Attempt) Decision {
 		Reason: "no rule allows sandbox:" + a.Peer}
 }
 
-// resolvable tells whether a name may be looked up: whether the policy could
-// allow a connection to a host of that name.
+// resolvable decides whether a name may be looked up: whether the policy could allow a
+// connection to a host of that name.
 func (p *Policy) resolvable(name string) Decision {
 	var some *rule // allows addresses, which may be this name's
-	for i := range p.rules {
-		r := &p.rules[i]
+	for _, r := range p.rules {
 		switch r.kind {
 		case peerTarget:
 			continue
@@ -331,10 +325,9 @@ func (p *Policy) resolvable(name string) Decision {
 	return p.orSome(p.byPreset(), some)
 }
 
-// orSome lets a name be looked up that is denied unless its addresses are
-// allowed, if the policy is about addresses alone. With domains among what is
-// allowed, others are not looked up: a question is a message to whoever
-// answers for the domain.
+// orSome lets a denied name be looked up if some rule allows addresses, which may be
+// this name's, and no rule allows domains. If one does, other names are not looked up:
+// a DNS query is itself a message to the domain's name server.
 func (p *Policy) orSome(d Decision, some *rule) Decision {
 	if !d.Allow && some != nil && !p.byName {
 		return decide(some)
@@ -342,10 +335,9 @@ func (p *Policy) orSome(d Decision, some *rule) Decision {
 	return d
 }
 
-// allowsByDefault tells whether a name is allowed that no rule has.
+// allowsByDefault reports whether names without a rule are allowed.
 func (p *Policy) allowsByDefault() bool {
-	for i := range p.rules {
-		r := &p.rules[i]
+	for _, r := range p.rules {
 		if (r.kind == anyTarget || r.all) && !r.limited() {
 			return r.allow
 		}
@@ -353,10 +345,9 @@ func (p *Policy) allowsByDefault() bool {
 	return p.preset == sandbox.NetworkOpen
 }
 
-// peerAllowed tells whether some port of a peer may be reached.
+// peerAllowed reports whether any port of a peer may be reached.
 func (p *Policy) peerAllowed(name string) bool {
-	for i := range p.rules {
-		r := &p.rules[i]
+	for _, r := range p.rules {
 		switch {
 		case r.kind == peerTarget && r.name == name && (r.allow || !r.limited()):
 			return r.allow

@@ -1,11 +1,15 @@
 package egress
 
-import "github.com/cove-sh/cove/sandbox"
+import (
+	"errors"
 
-// packageHosts is the preset packages: where package managers and code hosts
-// are, by whose they are. "*." stands for names of any depth. Code hosts are
-// reachable by SSH too. The preset keeps data in only as far as these hosts do:
-// who may publish a package or push to a repository can send data there.
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// packageHosts are the hosts of the preset "packages": package registries and code
+// hosts, which are reachable by SSH too. "*." stands for names of any depth. The preset
+// does not prevent exfiltration to these hosts: anyone who may publish a package or push
+// to a repository can send data there.
 var packageHosts = []struct {
 	of    string
 	ports []string
@@ -36,15 +40,12 @@ var (
 	codePorts = []string{"22", "80", "443"}
 )
 
-func packageRules() []rule {
-	var rules []rule
+func packageRules() []*rule {
+	var rules []*rule
 	for _, group := range packageHosts {
 		for _, h := range group.hosts {
-			r := rule{text: "preset packages " + h, allow: true}
-			if err := parseTarget(h, &r); err != nil {
-				panic("preset packages: " + err.Error())
-			}
-			if err := parseFilter(sandbox.NetworkRule{Protocol: "tcp", Ports: group.ports}, &r); err != nil {
+			r := &rule{text: "preset packages " + h, allow: true}
+			if err := errors.Join(parseTarget(h, r), parseFilter(sandbox.NetworkRule{Protocol: "tcp", Ports: group.ports}, r)); err != nil {
 				panic("preset packages: " + err.Error())
 			}
 			rules = append(rules, r)

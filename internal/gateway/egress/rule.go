@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 
@@ -64,13 +66,8 @@ var (
 // trailing dot. It refuses what cannot be a host's name.
 func hostname(s string) (string, bool) {
 	s = strings.TrimSuffix(s, ".")
-	if s == "" || len(s) > maxNameBytes {
+	if s == "" || len(s) > maxNameBytes || !isASCII(s) {
 		return "", false
-	}
-	for i := range len(s) {
-		if s[i] >= 0x80 {
-			return "", false
-		}
 	}
 	s = strings.ToLower(s)
 	all := strings.Split(s, ".")
@@ -88,9 +85,8 @@ func hostname(s string) (string, bool) {
 // numeric reports whether a name's last label makes the name an address in a notation
 // of old C libraries.
 func numeric(label string) bool {
-	if strings.HasPrefix(label, "0x") {
-		label = label[2:]
-		return strings.Trim(label, "0123456789abcdef") == ""
+	if hex, ok := strings.CutPrefix(label, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
 	}
 	return strings.Trim(label, "0123456789") == ""
 }
@@ -180,12 +176,7 @@ func parseDomain(to string, r *rule) error {
 }
 
 func isASCII(s string) bool {
-	for i := range len(s) {
-		if s[i] >= 0x80 {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
 // parseFilter parses protocol and ports into r.
@@ -230,18 +221,8 @@ func (r *rule) fits(proto string, port uint16) bool {
 	if r.proto != "" && r.proto != proto {
 		return false
 	}
-	if len(r.ports) == 0 {
-		return true
-	}
-	if proto == "icmp" {
-		return false
-	}
-	for _, p := range r.ports {
-		if p.low <= port && port <= p.high {
-			return true
-		}
-	}
-	return false
+	return len(r.ports) == 0 || proto != "icmp" &&
+		slices.ContainsFunc(r.ports, func(p portRange) bool { return p.low <= port && port <= p.high })
 }
 
 // limited reports whether the rule covers some protocols or ports only.
@@ -270,11 +251,8 @@ func (r *rule) contains(a netip.Addr) bool {
 	if r.addrs.Contains(a) {
 		return true
 	}
-	if r.allow {
-		return false
-	}
 	v4 := embedded(a)
-	return v4.IsValid() && r.addrs.Contains(v4)
+	return !r.allow && v4.IsValid() && r.addrs.Contains(v4)
 }
 
 func (r *rule) match() sandbox.NetworkMatch {

@@ -94,7 +94,6 @@ type watchedConn struct {
 	seen bool
 }
 
-// Write implements [net.Conn].
 func (c *watchedConn) Write(p []byte) (int, error) {
 	if !c.seen {
 		c.seen = true
@@ -209,11 +208,12 @@ func (f *flow) known(guest *guestConn, h hello) {
 // address.
 func (f *flow) raw(guest *guestConn) {
 	_, certain := f.g.state.Load().policy.decided(f.attempt(nil))
-	if !certain && slices.Contains(httpPorts, f.to.Port()) {
+	switch port := f.to.Port(); {
+	case certain:
+	case slices.Contains(httpPorts, port):
 		f.protocol(guest, "what is not plain HTTP cannot be judged by name on this port; allow the address in rules")
 		return
-	}
-	if !certain && f.to.Port() == dnsPort || f.to.Port() == dotPort && !certain {
+	case port == dnsPort || port == dotPort:
 		f.protocol(guest, whyOtherDNS)
 		return
 	}

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// udpIdle is how long a flow of UDP lasts without a datagram, and
-	// udpAnswerIdle one to another resolver.
-	udpIdle       = 60 * time.Second
-	udpAnswerIdle = 10 * time.Second
-	quicPort      = 443
+	// udpIdle is how long a UDP flow may be idle, and udpDNSIdle how long one to
+	// another resolver may be.
+	udpIdle    = 60 * time.Second
+	udpDNSIdle = 10 * time.Second
+	quicPort   = 443
 )
 
-// HandleUDP judges and carries one UDP flow, and returns when it is over, 60
-// seconds after its last datagram. It calls Accept or Reject at once, before
-// it waits for anything.
+// HandleUDP judges and carries one UDP flow. It returns when the flow is over, 60
+// seconds after its last datagram. It calls Accept or Reject at once, before it waits
+// for anything.
 func (g *Gateway) HandleUDP(ctx context.Context, r Request) {
 	g.handle(ctx, r, "udp", g.names.serveUDP, (*flow).udp)
 }
@@ -47,7 +47,7 @@ func (f *flow) udp(r Request) {
 	if !ok {
 		return
 	}
-	// Dialling UDP sends nothing and waits for nothing.
+	// Dialling UDP neither sends anything nor waits.
 	remote, err := f.g.cfg.Dialer.DialContext(f.ctx, "udp", f.to.String())
 	if err == nil {
 		err = f.connected(w, remote)
@@ -59,7 +59,8 @@ func (f *flow) udp(r Request) {
 	f.exchange(guest, remote)
 }
 
-// udpHides says why a flow may not be that would hide names, which decide.
+// udpHides returns why a flow is refused that would hide names from a policy by names,
+// or "".
 func udpHides(port uint16, certain, intercepted bool) string {
 	switch {
 	case port == quicPort && (!certain || intercepted):
@@ -70,11 +71,11 @@ func udpHides(port uint16, certain, intercepted bool) string {
 	return ""
 }
 
-// exchange copies datagrams both ways until none come for a while.
+// exchange copies datagrams in both directions until the flow has been idle for too long.
 func (f *flow) exchange(guest *guestConn, remote net.Conn) {
 	idle := udpIdle
 	if f.to.Port() == dnsPort {
-		idle = udpAnswerIdle
+		idle = udpDNSIdle
 	}
 	timer := time.AfterFunc(idle, func() { guest.Close(); remote.Close() })
 	defer timer.Stop()
@@ -92,8 +93,9 @@ func (f *flow) datagrams(dst, src net.Conn, timer *time.Timer, idle time.Duratio
 	for {
 		n, err := src.Read(*buf)
 		if err != nil {
-			if src != f.guestConn() {
-				f.unreachable(err)
+			// An error before the first answer means that nobody takes datagrams there.
+			if _, isGuest := src.(*guestConn); !isGuest && f.received.Load() == 0 && !errors.Is(err, net.ErrClosed) {
+				f.failed(err)
 			}
 			dst.Close()
 			return
@@ -105,26 +107,12 @@ func (f *flow) datagrams(dst, src net.Conn, timer *time.Timer, idle time.Duratio
 	}
 }
 
-func (f *flow) guestConn() net.Conn {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.guest
-}
-
-// unreachable notes that the other side does not take datagrams, if nothing
-// came back.
-func (f *flow) unreachable(err error) {
-	if f.received.Load() == 0 && !errors.Is(err, net.ErrClosed) {
-		f.failed(err)
-	}
-}
-
-// pingWait bounds the time for an answer.
+// pingWait limits the wait for an answer.
 const pingWait = 5 * time.Second
 
-// Ping sends an ICMP echo with the payload to an address and waits for the
-// answer, up to 5 seconds. Nil means that the same payload came back; any
-// error that the sandbox is to be told that the host is unreachable.
+// Ping sends an ICMP echo request with the payload to an address, and waits up to 5
+// seconds for the answer. It returns nil if the same payload came back; after any error,
+// the sandbox is to be told that the host is unreachable.
 func (g *Gateway) Ping(ctx context.Context, to netip.Addr, payload []byte) error {
 	to = plain(to)
 	if to == g.cfg.GatewayAddr {
