@@ -17,8 +17,7 @@ import (
 
 const delegate = "run cove as root, or with systemd-run --user --scope -p Delegate=yes"
 
-// read returns a file of the kernel without its last newline; "" if there is
-// none.
+// read returns the trimmed content of a file in /proc, or "" if there is none.
 func (p probe) read(name string) string {
 	b, err := os.ReadFile(filepath.Join(p.proc, name))
 	if err != nil {
@@ -67,7 +66,7 @@ func (p probe) user() Check {
 	return Check{Name: "user", Status: OK, Detail: fmt.Sprintf("ordinary user (uid %d): everything runs in user namespaces of that user", os.Geteuid())}
 }
 
-// namespaces tries what a cell does first.
+// namespaces tries to make the namespaces of a cell.
 func (p probe) namespaces() Check {
 	c := Check{Name: "namespaces", Status: OK, Detail: "user, mount and network namespaces can be made"}
 	const sysAdmin = 21
@@ -95,7 +94,7 @@ func (p probe) namespaces() Check {
 	return c
 }
 
-// sandboxUsers tries what makes gVisor's processes other users of the host.
+// sandboxUsers tries to give gVisor's processes user ids of their own on the host.
 func (p probe) sandboxUsers() Check {
 	const first, count = 0x00080000, 1 << 16 // any will do
 	c := Check{Name: "sandbox users", Status: OK, Detail: "gVisor's processes are users of the host that own nothing"}
@@ -121,8 +120,8 @@ func (p probe) sandboxUsers() Check {
 	return c
 }
 
-// procMount finds out whether a /proc can be mounted in a new namespace: the
-// kernel refuses it to users who would see more than they do now.
+// procMount checks whether /proc can be mounted in a new namespace: the kernel refuses
+// this to users who would see more than before.
 func (p probe) procMount() Check {
 	c := Check{Name: "proc", Status: OK, Detail: "/proc is fully visible"}
 	var covered []string
@@ -179,7 +178,7 @@ func (p probe) ptrace() Check {
 	return c
 }
 
-// network looks for the driver of the link between a sandbox and its cell.
+// network looks for the kernel driver of the link between a sandbox and its cell.
 func (p probe) network() Check {
 	c := Check{Name: "network", Status: OK, Detail: "sandboxes have a virtual Ethernet link to their own gateway (veth); /dev/net/tun is not needed"}
 	if _, err := os.Stat("/sys/module/veth"); err == nil {
@@ -235,18 +234,17 @@ func (p probe) processors() Check {
 	return c
 }
 
-// memory says what sandboxes may take, of the machine and of the cgroups that
-// bound it.
+// memory reports how much memory sandboxes may take, by the machine's memory and by the
+// limits of cgroups.
 func (p probe) memory() Check {
 	c := Check{Name: "memory", Status: OK}
 	var found []string
 	for i, m := range p.bounds {
 		text := fmt.Sprintf("%s and keeps %d free", m, m.Floor()>>20)
-		if i == 0 {
-			found = append(found, text)
-			continue
+		if i > 0 {
+			text += " (" + m.Group + ")"
 		}
-		found = append(found, fmt.Sprintf("%s (%s)", text, m.Group))
+		found = append(found, text)
 	}
 	if len(found) == 0 {
 		return Check{Name: "memory", Status: Warn, Detail: "the kernel does not tell how much there is, so sandboxes are started whether or not there is any", Fix: "mount /proc"}
@@ -260,7 +258,7 @@ func (p probe) memory() Check {
 	return c
 }
 
-// quotas says what one team's sandboxes may ask for unless it is configured.
+// quotas reports the default quota of a team.
 func (p probe) quotas() Check {
 	vcpus, memory := DefaultQuota(p.capacity)
 	return Check{Name: "quotas", Status: OK, Detail: fmt.Sprintf(

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fsNames are the file systems that state is likely to be on.
+// fsNames are the names of common file systems.
 var fsNames = map[int64]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
 	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", 0x2fc12fc1: "zfs", unix.FUSE_SUPER_MAGIC: "fuse", 0x01021997: "9p",
@@ -45,8 +45,8 @@ func (p probe) disk() Check {
 	return c
 }
 
-// reflink tries to make a file share another's blocks, with files that have no
-// names and so cannot stay.
+// reflink tries to make one file share another's blocks. The files have no names, so
+// that nothing is left behind.
 func (p probe) reflink() Check {
 	c := Check{Name: "reflink", Status: OK}
 	switch err := tryReflink(nearest(p.stateDir)); {
@@ -85,8 +85,8 @@ func unnamed(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// kconfig returns the lines of the kernel's configuration that are set, where
-// the kernel tells it.
+// kconfig returns the kernel's configuration without unset options, or "" if the kernel
+// does not provide it.
 func (p probe) kconfig() string {
 	f, err := os.Open(filepath.Join(p.proc, "config.gz"))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package machine finds out what this machine lets Cove do, and what to do
-// about the rest. It tries things where trying leaves nothing behind, and reads
-// settings where it does not.
+// Package machine finds out what Cove can do on this machine, and how to mend what is
+// missing. It tries things out where that leaves nothing behind, and reads settings
+// otherwise.
 package machine
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Status says how a check went.
+// Status is the outcome of a check.
 type Status string
 
 // The outcomes of a check.
@@ -21,7 +21,7 @@ const (
 	Fail Status = "fail" // sandboxes cannot run
 )
 
-// Check is one thing that was looked at.
+// Check is one property of the machine that was checked.
 type Check struct {
 	Name   string `json:"name"`
 	Status Status `json:"status"`
@@ -31,16 +31,16 @@ type Check struct {
 	Fix string `json:"fix,omitempty"`
 }
 
-// Limit is a limit of sandboxes and how this machine holds them to it.
+// Limit is a limit of sandboxes, and how this machine enforces it.
 type Limit struct {
 	Name string `json:"name"`
-	// Enforced is set if the host's kernel, or gVisor's, enforces it whatever
+	// Enforced is set if the host's kernel, or gVisor's, enforces the limit whatever
 	// the sandbox does.
 	Enforced bool   `json:"enforced"`
 	How      string `json:"how"`
 }
 
-// Report is what was found.
+// Report is the result of [Probe].
 type Report struct {
 	// OK is false if sandboxes cannot run here at all.
 	OK     bool    `json:"ok"`
@@ -48,14 +48,13 @@ type Report struct {
 	Limits []Limit `json:"limits"`
 }
 
-// Config says what to look at.
+// Config configures [Probe].
 type Config struct {
 	// StateDir is where Cove keeps its state; it need not exist yet.
 	StateDir string
 }
 
-// Probe looks at the machine. It takes some milliseconds and leaves nothing
-// behind.
+// Probe checks the machine. It takes some milliseconds and leaves nothing behind.
 func Probe(ctx context.Context, cfg Config) Report {
 	p := probe{
 		root: os.Geteuid() == 0, stateDir: cfg.StateDir, cgroups: cgroup.Available(), proc: "/proc",
@@ -79,7 +78,7 @@ func Probe(ctx context.Context, cfg Config) Report {
 	return r
 }
 
-// probe holds what several checks need.
+// probe is the state that checks share.
 type probe struct {
 	root     bool
 	stateDir string
@@ -89,25 +88,24 @@ type probe struct {
 	proc     string // "/proc" outside tests
 }
 
-// limits says how each limit is held.
+// limits returns how each limit is enforced.
 func limits(s cgroup.Support) []Limit {
-	out := []Limit{
-		{"memory", true, "the sandbox's processes are ended when they use more, watched by the agent inside; the host's kernel (cgroup) is behind it"},
-		{"cpu", true, "the host's kernel (cgroup) gives no more processor time"},
-		{"pids", true, "the sandbox's kernel and the host's (cgroup) refuse more processes and threads"},
+	either := func(name string, enforced bool, how, otherwise string) Limit {
+		if !enforced {
+			how = otherwise
+		}
+		return Limit{name, enforced, how}
+	}
+	return []Limit{
+		either("memory", s.Memory,
+			"the sandbox's processes are ended when they use more, watched by the agent inside; the host's kernel (cgroup) is behind it",
+			"only by the agent inside, which root in the sandbox could get round: the host's kernel has no limit for it here"),
+		either("cpu", s.CPU,
+			"the host's kernel (cgroup) gives no more processor time",
+			"sandboxes are bound to as many processors as they have, which they share with everything else on them"),
+		either("pids", s.PIDs,
+			"the sandbox's kernel and the host's (cgroup) refuse more processes and threads",
+			"only by the sandbox's own kernel: the host's has no limit for it here"),
 		{"disk", true, "gVisor refuses to write more above the template"},
 	}
-	if !s.Memory {
-		out[0].Enforced = false
-		out[0].How = "only by the agent inside, which root in the sandbox could get round: the host's kernel has no limit for it here"
-	}
-	if !s.CPU {
-		out[1].Enforced = false
-		out[1].How = "sandboxes are bound to as many processors as they have, which they share with everything else on them"
-	}
-	if !s.PIDs {
-		out[2].Enforced = false
-		out[2].How = "only by the sandbox's own kernel: the host's has no limit for it here"
-	}
-	return out
 }

@@ -15,30 +15,30 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Memory is a bound on the memory of sandboxes. Sizes are bytes.
+// Memory is a limit on the memory of all sandboxes. Sizes are bytes.
 type Memory struct {
-	// Group is the cgroup whose limit it is; empty is the machine itself.
+	// Group is the cgroup that has the limit; empty is the machine itself.
 	Group            string
 	Total, Available int64
 }
 
 const (
-	// floorShare is the part of a bound on memory that stays free of new
-	// sandboxes, as one in so many, within minFloor and maxFloor.
+	// One part in floorShare of a memory limit is not available to new sandboxes, but
+	// at least minFloor and at most maxFloor.
 	floorShare = 10
 	minFloor   = 128 << 20
 	maxFloor   = 1 << 30
 )
 
-// Floor is how much of a bound stays available when sandboxes are started: what
-// the daemon, the running sandboxes and the files in use need to go on. It is a
-// tenth of the bound, and at least 128 MiB and at most 1 GiB.
+// Floor is how much of a limit must stay available when a sandbox is started, for the
+// daemon, the running sandboxes and the files in use. It is a tenth of the limit, and at
+// least 128 MiB and at most 1 GiB.
 func (m Memory) Floor() int64 { return min(max(m.Total/floorShare, minFloor), maxFloor) }
 
-// Room is how much sandboxes that are started may take; it may be negative.
+// Room is how much memory new sandboxes may take; it may be negative.
 func (m Memory) Room() int64 { return m.Available - m.Floor() }
 
-// String names the bound as part of a sentence, with its figures.
+// String describes the limit as part of a sentence.
 func (m Memory) String() string {
 	if m.Group == "" {
 		return fmt.Sprintf("the machine has %d of its %d MiB of memory available", m.Available>>20, m.Total>>20)
@@ -46,8 +46,8 @@ func (m Memory) String() string {
 	return fmt.Sprintf("the daemon's memory cgroup has %d of its %d MiB left", m.Available>>20, m.Total>>20)
 }
 
-// MemoryBounds returns the memory of this machine, and that of each cgroup whose
-// limit holds for sandboxes. What the kernel does not tell is left out.
+// MemoryBounds returns the memory of this machine, and of each cgroup whose limit applies
+// to sandboxes. What the kernel does not report is left out.
 func MemoryBounds() []Memory {
 	var bounds []Memory
 	if data, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -68,7 +68,7 @@ func parseMeminfo(text string) (Memory, error) {
 	return Memory{Total: total, Available: min(available, total)}, errors.Join(err1, err2)
 }
 
-// meminfo returns a field of the text of /proc/meminfo in bytes.
+// meminfo returns a field of /proc/meminfo, in bytes.
 func meminfo(text, field string) (int64, error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -84,9 +84,9 @@ func meminfo(text, field string) (int64, error) {
 	return 0, fmt.Errorf("/proc/meminfo has no %s", field)
 }
 
-// Capacity is what this machine has: processors, the memory that the smallest of
-// [MemoryBounds] allows, and the size of the file system that dir is or will be
-// on. No sandbox can have more. What cannot be found out is 0.
+// Capacity is the most that a sandbox can have on this machine: its processors, the
+// smallest of [MemoryBounds], and the size of the file system that dir is or will be on.
+// What is unknown is 0.
 func Capacity(dir string) sandbox.Resources {
 	c := sandbox.Resources{VCPUs: runtime.NumCPU()}
 	for _, m := range MemoryBounds() {
@@ -107,20 +107,17 @@ func nearest(dir string) string {
 		dir = "."
 	}
 	for {
-		if info, err := os.Stat(dir); err == nil && info.IsDir() {
-			return dir
-		}
+		info, err := os.Stat(dir)
 		up := filepath.Dir(dir)
-		if up == dir {
+		if err == nil && info.IsDir() || up == dir {
 			return dir
 		}
 		dir = up
 	}
 }
 
-// How much of a machine one team's sandboxes may ask for together by default.
-// It is more than there is, since most sandboxes use a small part of what they
-// may: whether there is memory for one more is asked at each start.
+// The default quotas of a team exceed what the machine has, since most sandboxes use a
+// small part of their limits. Whether there is enough memory is checked at each start.
 const (
 	// QuotaVCPUs is the default quota of vCPUs for each processor.
 	QuotaVCPUs = 64
@@ -128,8 +125,8 @@ const (
 	QuotaMemory = 8
 )
 
-// DefaultQuota returns the quota of a team, in vCPUs and MiB of memory, on a
-// machine with the given [Capacity] that is configured to have none of its own.
+// DefaultQuota returns the quota of a team, in vCPUs and MiB of memory, on a machine with
+// the given [Capacity], unless the configuration sets one.
 func DefaultQuota(c sandbox.Resources) (vcpus int, memoryMiB int64) {
 	return c.VCPUs * QuotaVCPUs, c.MemoryMiB * QuotaMemory
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// SubordinateIDs returns nil if this user may use further user and group ids
-// in a user namespace, and otherwise what is missing.
+// SubordinateIDs returns nil if this user has subordinate user and group ids for user
+// namespaces, and otherwise what is missing.
 func SubordinateIDs() error {
 	for _, prog := range []string{"newuidmap", "newgidmap"} {
 		if _, err := exec.LookPath(prog); err != nil {
@@ -31,8 +31,8 @@ func SubordinateIDs() error {
 	return nil
 }
 
-// hasRange reports whether a file of subordinate ids gives the user at least
-// 65536 of them in one piece.
+// hasRange reports whether a file of subordinate ids gives the user a range of at least
+// 65536 ids.
 func hasRange(text, name, id string) bool {
 	for line := range strings.Lines(text) {
 		f := strings.Split(strings.TrimSpace(line), ":")

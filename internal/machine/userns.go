@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UserNamespaces returns nil if this user can make a user namespace in which
-// it may mount, and otherwise the kernel's reason. No process stays behind: the
-// child never gets as far as running a program.
+// UserNamespaces returns nil if this user can make a user namespace and mount in it, and
+// otherwise the kernel's reason. No process stays behind: the child never executes a
+// program.
 func UserNamespaces() error {
 	cmd := &exec.Cmd{
 		Path: "/nonexistent/cove-probe",
@@ -23,8 +23,8 @@ func UserNamespaces() error {
 			Cloneflags:  syscall.CLONE_NEWUSER,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
-			// A new mount namespace, made private, needs a capability inside
-			// the user namespace, which some systems take away.
+			// Making a new mount namespace private needs a capability inside the
+			// user namespace, which some systems deny.
 			Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
 		},
 	}
@@ -35,18 +35,18 @@ func UserNamespaces() error {
 		return nil
 	}
 	if errors.Is(err, syscall.ENOENT) {
-		return nil // all namespaces were made; only the program is missing
+		return nil // the namespaces were made, and only the program is missing
 	}
 	return fmt.Errorf("make a user namespace: %w", err)
 }
 
-// NewUserNamespace makes a user namespace that maps the user and group ids from
-// 0 to count ids of this one from first. It lives until the file is closed and
-// nothing else uses it. Only root may map ids that are not its own.
+// NewUserNamespace makes a user namespace that maps count user and group ids, from 0, to
+// those from first in this namespace. It lives until the file is closed and nothing else
+// uses it. Only root may map ids of other users.
 func NewUserNamespace(first, count int) (*os.File, error) {
 	mapping := []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: count}}
-	// A namespace begins with a process: one that its tracer, this thread, stops
-	// before its first instruction, and ends.
+	// A namespace is made with a process. Its tracer, this thread, stops the process
+	// before its first instruction and kills it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	p, err := os.StartProcess("/proc/self/exe", []string{"cove-userns"}, &os.ProcAttr{
@@ -70,14 +70,13 @@ func NewUserNamespace(first, count int) (*os.File, error) {
 	return ns, nil
 }
 
-// ErrNoOwnerMapping says that the kernel cannot map the owners of files on a
-// file system.
+// ErrNoOwnerMapping says that the kernel cannot map file owners on a file system.
 var ErrNoOwnerMapping = errors.New("the kernel cannot map the owners of files there")
 
-// CloneMapped returns a mount that is attached nowhere and shows path, with all
-// that is mounted below it. Files have the owners in the user namespace ns that
-// they have on the disk. The caller closes it. The error is an
-// [ErrNoOwnerMapping] where a file system or the kernel does not support that.
+// CloneMapped returns a detached mount of path with everything mounted below it, in
+// which files have the same owners in the user namespace ns as on disk. The caller
+// closes it. The error is an [ErrNoOwnerMapping] if a file system or the kernel does not
+// support this.
 func CloneMapped(path string, ns *os.File) (fd int, err error) {
 	fd, err = unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {

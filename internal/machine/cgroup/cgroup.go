@@ -1,34 +1,31 @@
-// Package cgroup keeps one sandbox's processes within limits of memory,
-// processor time and process count, and counts what they use.
+// Package cgroup limits the memory, processor time and number of processes of one
+// sandbox, and counts what its processes use.
 //
-// It speaks to the kernel through the files of cgroup v1 (each controller in a
-// hierarchy of its own), of v2 (one hierarchy), and of machines that have both;
-// each controller is used where the kernel has it. A group's directories are
-// cove/<name> below the cgroup of the process that creates it when that may be
-// written, so that limits set on Cove itself hold for all sandboxes together,
-// and otherwise at the top of the hierarchy. [Open] and [List] find a group
-// wherever it was made.
+// It uses the files of cgroup v1 (each controller in a hierarchy of its own), of v2 (one
+// hierarchy), or of both on machines that have both: each controller in the hierarchy
+// that has it. A group's directories are cove/<name> below the cgroup of the process that
+// creates the group if that is writable, so that limits set on Cove itself apply to all
+// sandboxes together, and otherwise at the top of the hierarchy. [Open] and [List] find a
+// group wherever it was made.
 //
-// Under v2 a cgroup that holds processes cannot pass controllers on to
-// children. When the process is alone in its cgroup, [Create] therefore moves
-// it into a child named cove-daemon first; when others are in there too, the
-// limits are reported as unavailable.
+// Under v2, a cgroup with processes cannot enable controllers for its children. If the
+// process is alone in its cgroup, [Create] therefore moves it into a child named
+// cove-daemon first; otherwise the limits are reported as unavailable.
 //
-// What a machine cannot do is reported in words and is not an error: see
-// [Support] and [Group.Missing].
+// What a machine cannot do is reported in words and is not an error: see [Support] and
+// [Group.Missing].
 //
-// The v1 side is tested against the kernel. The v2 side is tested against the
-// kernel for what needs no controller (processes, killing, processor time), and
-// for limits on a directory tree that imitates it.
+// v1 is tested against the kernel. v2 is tested against the kernel where no controller
+// is needed (processes, killing, processor time); its limits are tested on a directory
+// tree that imitates the kernel's.
 //
-// github.com/opencontainers/cgroups and github.com/containerd/cgroups would
-// replace the writing of limits and the reading of counters, an eighth of this
-// package. They leave to their caller what the rest does: to find a parent that
-// this user may use, to combine v1 and v2 on hybrid machines (they use v1 alone
-// there), to say what is missing and why, to find groups that an earlier process
-// has made, and to see how much room is left above one. The first reads the files
-// of every controller for each count; the second brings eBPF along; both bring
-// D-Bus, into a program that starts three times for each sandbox.
+// github.com/opencontainers/cgroups and github.com/containerd/cgroups would replace an
+// eighth of this package: writing limits and reading counters. They leave the rest to
+// their caller: finding a parent that this user may use, combining v1 and v2 on hybrid
+// machines (they use only v1 there), reporting what is missing and why, finding groups
+// made by an earlier process, and computing the room left above a group. The first reads
+// the files of every controller for each count, the second depends on eBPF, and both
+// depend on D-Bus, in a program that starts three times for each sandbox.
 package cgroup
 
 import (
@@ -45,42 +42,40 @@ import (
 	"time"
 )
 
-// Limits bounds a group. A field that is zero sets no limit.
+// Limits are the limits of a group. Zero fields set no limit.
 type Limits struct {
 	MemoryBytes int64
-	// CPUs is processor time per time, such as 1.5.
+	// CPUs is a number of processors, such as 1.5.
 	CPUs float64
-	// PIDs bounds processes and threads as the host counts them: those of
-	// gVisor included.
+	// PIDs limits processes and threads as the host counts them, including gVisor's.
 	PIDs int64
 }
 
-// Stats is what the processes of a group use. What the machine does not count
-// is zero.
+// Stats is what the processes of a group use. What the machine does not count is zero.
 type Stats struct {
 	CPUNanos    int64
 	MemoryBytes int64
-	// OOMKills counts processes that the kernel killed for want of memory.
+	// OOMKills counts processes that the kernel killed because memory ran out.
 	OOMKills int64
 	PIDs     int64
 	// PIDDenials counts how often the kernel refused a process or thread.
 	PIDDenials int64
 }
 
-// Support says what can be limited on this machine by this user.
+// Support is what this user can limit on this machine.
 type Support struct {
 	// Version is "v1", "v2", "hybrid" or "none".
 	Version string `json:"version"`
 	Memory  bool   `json:"memory"`
 	CPU     bool   `json:"cpu"`
 	PIDs    bool   `json:"pids"`
-	// Swap is set when the memory limit holds swap too.
+	// Swap is set if the memory limit includes swap.
 	Swap bool `json:"swap"`
-	// Missing says in words what is not available, and why.
+	// Missing describes what is not available, and why.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// The controllers used. Freezer is a v1 controller that makes killing certain.
+// The controllers used. The v1 controller freezer prevents forks during a kill.
 const (
 	memory  = "memory"
 	cpu     = "cpu"
@@ -89,7 +84,7 @@ const (
 	freezer = "freezer"
 )
 
-// limiting lists the controllers that limits need.
+// limiting are the controllers that enforce limits.
 var limiting = []string{memory, cpu, pids}
 
 const (
@@ -108,19 +103,19 @@ type Group struct {
 	v1 map[string]string
 	// v2 is the directory in the unified hierarchy, or empty.
 	v2 string
-	// v2has are the controllers that v2 limits.
+	// v2has are the controllers whose limits are set in v2.
 	v2has   map[string]bool
 	missing []string
 
 	mu sync.Mutex // serialises Update
 }
 
-// Available finds out what can be limited. It changes nothing.
+// Available reports what can be limited. It changes nothing.
 func Available() Support { return detect("/").support() }
 
-// Create makes a group and sets its limits. A group of that name must not
-// exist. Limits that cannot be set on this machine are in [Group.Missing]; on
-// an error nothing is left behind.
+// Create makes a group, of which none of that name may exist, and sets its limits.
+// Limits that cannot be set on this machine are in [Group.Missing]. After an error,
+// nothing is left behind.
 func Create(name string, l Limits) (*Group, error) { return detect("/").create(name, l) }
 
 // Open finds a group that exists. The error is [fs.ErrNotExist] if none does.
@@ -132,7 +127,7 @@ func List(prefix string) ([]string, error) { return detect("/").list(prefix) }
 // Name returns the group's name.
 func (g *Group) Name() string { return g.name }
 
-// Missing says in words which of the limits asked for are not enforced.
+// Missing describes which of the limits passed to [Create] are not enforced.
 func (g *Group) Missing() []string { return slices.Clone(g.missing) }
 
 // dirs returns the group's directories, each once, in fixed order.
@@ -145,7 +140,7 @@ func (g *Group) dirs() []string {
 	return slices.Compact(ds)
 }
 
-func (h *hierarchies) create(name string, l Limits) (*Group, error) {
+func (h *hierarchies) create(name string, l Limits) (_ *Group, err error) {
 	if !validName.MatchString(name) {
 		return nil, fmt.Errorf("cgroup name %q is not valid", name)
 	}
@@ -163,50 +158,46 @@ func (h *hierarchies) create(name string, l Limits) (*Group, error) {
 		made[dir] = true
 		return dir, nil
 	}
-	undo := func() {
+	defer func() {
+		if err == nil {
+			return
+		}
 		deadline := time.Now().Add(patience)
 		for d := range made {
 			_ = h.removeDir(d, deadline)
 		}
-	}
+	}()
 	for _, c := range slices.Sorted(maps.Keys(parents.v1)) {
-		dir, err := make1(parents.v1[c])
-		if err != nil {
-			undo()
+		if g.v1[c], err = make1(parents.v1[c]); err != nil {
 			return nil, fmt.Errorf("create %s cgroup: %w", c, err)
 		}
-		g.v1[c] = dir
 	}
 	if parents.v2 != "" {
-		dir, err := make1(parents.v2)
-		if err != nil {
-			undo()
+		if g.v2, err = make1(parents.v2); err != nil {
 			return nil, fmt.Errorf("create cgroup: %w", err)
 		}
-		g.v2 = dir
 		g.v2has = parents.v2has
 	}
 	if err := g.set(l); err != nil {
-		undo()
 		return nil, err
 	}
 	if g.v2has[memory] {
-		// One process of a sandbox without the others is of no use.
+		// The processes of a sandbox are useless without each other.
 		_ = writeFile(filepath.Join(g.v2, "memory.oom.group"), "1")
 	}
 	g.missing = h.missingFor(l, parents)
 	return g, nil
 }
 
-// makeGroup makes dir, whose parent is made if missing and may be removed by
-// another group's end at any moment.
+// makeGroup makes dir, and its parent if missing. The parent may be removed with another
+// group at any moment.
 func (h *hierarchies) makeGroup(dir string) error {
 	parent := filepath.Dir(dir)
 	for attempt := 0; ; attempt++ {
 		if err := h.mkdir(parent); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if err := h.passOn(parent); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := h.enableAll(parent); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		err := h.mkdir(dir)
@@ -217,8 +208,8 @@ func (h *hierarchies) makeGroup(dir string) error {
 	}
 }
 
-// Enter moves the process into the group with all its threads. Processes it
-// started before stay where they are.
+// Enter moves a process with all its threads into the group. Processes that it started
+// before stay where they are.
 func (g *Group) Enter(pid int) error {
 	for _, d := range g.dirs() {
 		if err := writeFile(filepath.Join(d, "cgroup.procs"), fmt.Sprint(pid)); err != nil {
@@ -228,9 +219,8 @@ func (g *Group) Enter(pid int) error {
 	return nil
 }
 
-// Update sets limits anew; fields that are zero stay as they are. Memory in
-// use above a lower limit is reclaimed if it can be; if not, the error is EBUSY,
-// and no limit is changed.
+// Update changes limits; zero fields stay as they are. Memory in use above a lower limit
+// is reclaimed if possible; otherwise the error is EBUSY, and no limit is changed.
 func (g *Group) Update(l Limits) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -240,31 +230,30 @@ func (g *Group) Update(l Limits) error {
 // Kill ends all processes of the group and returns when they are gone.
 func (g *Group) Kill() error {
 	if g.v2 != "" {
-		// Kernels before 5.14 have no cgroup.kill; the loop below does it.
+		// Kernels before 5.14 have no cgroup.kill and need the loop below.
 		_ = writeFile(filepath.Join(g.v2, "cgroup.kill"), "1")
 	}
 	if dir := g.v1[freezer]; dir != "" {
 		state := filepath.Join(dir, "freezer.state")
 		_ = writeFile(state, "FROZEN")
-		_ = g.signalAll()
+		_ = g.killAll()
 		_ = writeFile(state, "THAWED")
 	}
-	return insist(time.Now().Add(patience), func() error {
-		if n := g.signalAll(); n > 0 {
+	return retry(time.Now().Add(patience), func() error {
+		if n := g.killAll(); n > 0 {
 			return fmt.Errorf("kill cgroup %s: %d processes are still there", g.name, n)
 		}
 		return nil
 	})
 }
 
-// patience is how long the kernel gets to end killed processes, and to let go
-// of their group.
+// patience is how long the kernel gets to end killed processes, and to release their
+// group.
 const patience = 30 * time.Second
 
-// insist tries until it works or the deadline has passed. The last attempt
-// begins after the deadline, so that it counts for nothing if this process was
-// kept from running meanwhile.
-func insist(deadline time.Time, try func() error) error {
+// retry tries until it succeeds or the deadline has passed. The last attempt begins
+// after the deadline, in case this process could not run for a while.
+func retry(deadline time.Time, try func() error) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		last := time.Now().After(deadline)
 		if err := try(); err == nil || last {
@@ -274,8 +263,7 @@ func insist(deadline time.Time, try func() error) error {
 	}
 }
 
-// Remove kills what is left in the group and removes its directories. It may
-// be repeated.
+// Remove kills what is left in the group and removes its directories. It may be repeated.
 func (g *Group) Remove() error {
 	if err := g.Kill(); err != nil {
 		return err
@@ -288,10 +276,10 @@ func (g *Group) Remove() error {
 	return errors.Join(errs...)
 }
 
-// removeDir removes a group's directory, and its parent if it was the last.
+// removeDir removes a group's directory, and its parent if that is empty then.
 func (h *hierarchies) removeDir(dir string, deadline time.Time) error {
-	// A process that has ended keeps the group busy for a moment.
-	err := insist(deadline, func() error {
+	// An ended process keeps the group busy for a moment.
+	err := retry(deadline, func() error {
 		if err := h.rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove cgroup: %w", err)
 		}
@@ -338,7 +326,7 @@ func (h *hierarchies) findIn(m mount, name string) string {
 			return dir
 		}
 	}
-	// It was made by a process in another cgroup, such as an earlier session.
+	// Perhaps a process in another cgroup made it, such as an earlier session's.
 	found := ""
 	h.walk(m, func(parent string) bool {
 		if dir := filepath.Join(parent, name); exists(dir) {

@@ -20,33 +20,33 @@ type mount struct {
 	v2  bool
 	// controllers are those of a v1 hierarchy that this package uses.
 	controllers []string
-	// at is the directory of this process's cgroup in it; own is the same but
-	// for a process inside a cgroup that this package made, for which it is the
-	// one above.
+	// at is the directory of this process's cgroup in the hierarchy. own is the same,
+	// unless this package made that cgroup: then own is the nearest cgroup above that it
+	// did not make.
 	at, own string
 }
 
-// hierarchies is what is mounted, as seen by this process. It is made anew for
-// each call, since both change under a long-lived process.
+// hierarchies are the mounted hierarchies and this process's cgroups in them. They are
+// read anew for each call, since both may change.
 type hierarchies struct {
 	root   string
 	mounts []mount
-	// mkdir and rmdir are the system's; on an imitation of the kernel's tree
-	// they also do what the kernel does.
+	// mkdir and rmdir are the system's. In tests, which imitate the kernel's tree, they
+	// also do what the kernel would do.
 	mkdir, rmdir func(string) error
 }
 
-// parents says where groups are made: a directory for each v1 controller, and
-// one of v2 with what it can limit.
+// parents are the directories in which groups are made: one for each v1 controller, and
+// one of v2 with its controllers.
 type parents struct {
 	v1    map[string]string
 	v2    string
 	v2has map[string]bool
-	// why tells for a controller why it is not available.
+	// why is the reason why a controller is not available.
 	why map[string]string
 }
 
-// detect reads what is mounted below root, "/" outside tests.
+// detect reads which hierarchies are mounted below root, which is "/" outside tests.
 func detect(root string) *hierarchies {
 	h := &hierarchies{
 		root:  root,
@@ -71,8 +71,8 @@ func detect(root string) *hierarchies {
 	return h
 }
 
-// readOwn returns the path of the process's cgroup by controller; that of v2
-// is under "".
+// readOwn returns the paths of the process's cgroups by controller; the one of v2 is
+// under "".
 func readOwn(file string) map[string]string {
 	own := map[string]string{}
 	data, err := os.ReadFile(file)
@@ -91,8 +91,8 @@ func readOwn(file string) map[string]string {
 	return own
 }
 
-// parseMount reads one line of mountinfo. It reports false for what is not a
-// cgroup hierarchy of use.
+// parseMount parses one line of mountinfo. It returns false for mounts that are no
+// usable cgroup hierarchy.
 func parseMount(line, root string, own map[string]string) (mount, bool) {
 	head, tail, ok := strings.Cut(line, " - ")
 	hf, tf := strings.Fields(head), strings.Fields(tail)
@@ -119,8 +119,8 @@ func parseMount(line, root string, own map[string]string) (mount, bool) {
 		return mount{}, false
 	}
 	m.at = m.dir
-	// The mount shows the part of the hierarchy below top; a process outside
-	// of that part is treated as being at its top.
+	// The mount shows the part of the hierarchy below top; a process outside of that
+	// part is treated as if it were at the top.
 	if p, ok := own[key]; ok && !strings.HasPrefix(p, "/..") {
 		rel, err := filepath.Rel(top, p)
 		if err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
@@ -131,8 +131,7 @@ func parseMount(line, root string, own map[string]string) (mount, bool) {
 	return m, true
 }
 
-// trimOurs returns the cgroup above what this package makes, for a process
-// that is inside such a one.
+// trimOurs returns the nearest cgroup, from own upwards, that this package did not make.
 func trimOurs(top, own string) string {
 	if own != top && path.Base(own) == leafName {
 		own = path.Dir(own)
@@ -144,14 +143,10 @@ func trimOurs(top, own string) string {
 }
 
 // unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
-	for _, e := range [][2]string{{`\040`, " "}, {`\011`, "\t"}, {`\012`, "\n"}, {`\134`, `\`}} {
-		s = strings.ReplaceAll(s, e[0], e[1])
-	}
-	return s
-}
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
 
-// parents returns where in a hierarchy groups may be made, best first.
+// parents returns the directories of a hierarchy in which groups may be made, the best
+// first.
 func (h *hierarchies) parents(m mount) []string {
 	if m.own == m.dir {
 		return []string{m.dir}
@@ -159,7 +154,7 @@ func (h *hierarchies) parents(m mount) []string {
 	return []string{m.own, m.dir}
 }
 
-// choose finds where groups can be made. It changes nothing.
+// choose decides where groups are made. It changes nothing.
 func (h *hierarchies) choose() parents {
 	p := parents{v1: map[string]string{}, v2has: map[string]bool{}, why: map[string]string{}}
 	for _, m := range h.mounts {
@@ -210,7 +205,7 @@ func (h *hierarchies) choose2(m mount, p *parents) {
 				p.why[c] = "other processes live in the same cgroup; start cove in one of its own ('systemd-run --scope -p Delegate=yes')"
 			}
 		}
-		// Without controllers a group is still good for killing all of it.
+		// Without controllers, a group still serves to kill all its processes.
 		if can && p.v2 == "" || len(got) > len(p.v2has) {
 			p.v2, p.v2has = dir, got
 		}
@@ -220,8 +215,8 @@ func (h *hierarchies) choose2(m mount, p *parents) {
 	}
 }
 
-// realRoot returns m's directory if it is the root of the whole hierarchy,
-// which may hold processes and pass controllers on; else "".
+// realRoot returns m's directory if it is the root of the whole hierarchy, which may have
+// both processes and controllers for its children; else "".
 func realRoot(m mount) string {
 	// Only the root has no cgroup.type file.
 	if exists(filepath.Join(m.dir, "cgroup.type")) {
@@ -236,8 +231,8 @@ func onlyMe(dir string) bool {
 	return len(procs) == 1 && procs[0] == fmt.Sprint(os.Getpid())
 }
 
-// prepare does what choose said can be done: under v2, empty the parent and
-// let it pass controllers on.
+// prepare chooses where groups are made and prepares the parent in v2: it moves this
+// process out of it and enables controllers for its children.
 func (h *hierarchies) prepare() parents {
 	p := h.choose()
 	if p.v2 == "" || len(p.v2has) == 0 {
@@ -263,8 +258,9 @@ func (h *hierarchies) isRoot2(dir string) bool {
 	return slices.ContainsFunc(h.mounts, func(m mount) bool { return m.v2 && realRoot(m) == dir })
 }
 
-// passOn lets the group that holds all sandboxes pass its controllers on.
-func (h *hierarchies) passOn(dir string) error {
+// enableAll enables all controllers of the group that contains all sandboxes for its
+// children.
+func (h *hierarchies) enableAll(dir string) error {
 	for _, c := range fields(filepath.Join(dir, "cgroup.controllers")) {
 		if slices.Contains(limiting, c) {
 			if err := enable(dir, c); err != nil {
@@ -275,7 +271,7 @@ func (h *hierarchies) passOn(dir string) error {
 	return nil
 }
 
-// enable turns a v2 controller on for the children of dir.
+// enable enables a v2 controller for the children of dir.
 func enable(dir, controller string) error {
 	file := filepath.Join(dir, "cgroup.subtree_control")
 	if slices.Contains(fields(file), controller) {
@@ -316,7 +312,7 @@ func (h *hierarchies) version() string {
 	return "none"
 }
 
-// missingFor says which of the wanted limits cannot be set.
+// missingFor describes which of the wanted limits cannot be set.
 func (h *hierarchies) missingFor(l Limits, p parents) []string {
 	var out []string
 	add := func(wanted bool, c, what string) {
@@ -330,10 +326,10 @@ func (h *hierarchies) missingFor(l Limits, p parents) []string {
 	return out
 }
 
-// walk calls visit with each directory named cove in a hierarchy, until it
-// returns false.
+// walk calls visit with each directory named cove in a hierarchy, until visit returns
+// false.
 func (h *hierarchies) walk(m mount, visit func(parent string) bool) {
-	left := 20000 // a tree larger than any seen, so that a walk always ends
+	left := 20000 // larger than any tree seen, so that the walk always ends
 	_ = filepath.WalkDir(m.dir, func(p string, d fs.DirEntry, err error) error {
 		left--
 		switch {
@@ -341,9 +337,7 @@ func (h *hierarchies) walk(m mount, visit func(parent string) bool) {
 			return filepath.SkipAll
 		case err != nil && d != nil && d.IsDir():
 			return filepath.SkipDir
-		case err != nil:
-			return nil
-		case !d.IsDir():
+		case err != nil || !d.IsDir():
 			return nil
 		case d.Name() == parentName && p != m.dir:
 			if !visit(p) {

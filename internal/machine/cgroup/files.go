@@ -14,14 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// period is the time over which a limit of processor time is counted, in
-// microseconds; the kernel's default.
+// period is the interval to which a quota of processor time applies, in microseconds. It
+// is the kernel's default.
 const period = 100_000
 
-// limitFile2 is a file that exists in a v2 group whose controller is on.
+// limitFile2 has, for each controller, a file that a v2 group has if the controller is
+// enabled.
 var limitFile2 = map[string]string{memory: "memory.max", cpu: "cpu.max", pids: "pids.max"}
 
-// set writes the limits that are not zero, where there is a controller.
+// set writes the limits that are not zero and that have a controller.
 func (g *Group) set(l Limits) error {
 	if l.MemoryBytes < 0 || l.CPUs < 0 || l.PIDs < 0 || math.IsNaN(l.CPUs) || l.CPUs > 1e6 {
 		return fmt.Errorf("cgroup %s: limits out of range", g.name)
@@ -55,7 +56,7 @@ func (g *Group) set(l Limits) error {
 	return nil
 }
 
-// dirOf returns the directory where a controller's files are, or "".
+// dirOf returns the directory of a controller's files, or "".
 func (g *Group) dirOf(c string) string {
 	if d := g.v1[c]; d != "" {
 		return d
@@ -66,10 +67,10 @@ func (g *Group) dirOf(c string) string {
 	return ""
 }
 
-// holds returns how much memory a version 2 group has that the kernel cannot
-// take back. A limit below that would have it kill processes; version 1 refuses
-// one, and so do we.
-func (g *Group) holds() int64 {
+// unreclaimable returns how much memory of a version 2 group the kernel cannot reclaim.
+// With a limit below that, the kernel would kill processes; version 1 refuses such a
+// limit, and so do we.
+func (g *Group) unreclaimable() int64 {
 	var sum int64
 	for _, key := range []string{"anon", "shmem"} {
 		if n, err := readKey(filepath.Join(g.v2, "memory.stat"), key); err == nil {
@@ -81,7 +82,7 @@ func (g *Group) holds() int64 {
 
 func (g *Group) setMemory(bytes int64) error {
 	if g.v2has[memory] {
-		if g.holds() > bytes {
+		if g.unreclaimable() > bytes {
 			return fmt.Errorf("more is in use: %w", unix.EBUSY)
 		}
 		if err := writeFile(filepath.Join(g.v2, "memory.max"), fmt.Sprint(bytes)); err != nil {
@@ -95,8 +96,8 @@ func (g *Group) setMemory(bytes int64) error {
 	}
 	limit := filepath.Join(dir, "memory.limit_in_bytes")
 	both := filepath.Join(dir, "memory.memsw.limit_in_bytes")
-	// Memory with swap may never be limited below memory alone, so the order
-	// depends on the direction.
+	// The limit of memory with swap must never be below that of memory alone, so the
+	// order depends on whether the limit is raised or lowered.
 	order := []string{limit, both}
 	if now, err := readInt(both); err == nil && now < bytes {
 		order = []string{both, limit}
@@ -117,31 +118,27 @@ func (g *Group) setMemory(bytes int64) error {
 func (g *Group) Stats() (Stats, error) {
 	var s Stats
 	var errs []error
-	get := func(dst *int64, read func() (int64, error)) {
-		n, err := read()
-		*dst = n
+	get := func(n int64, err error) int64 {
 		errs = append(errs, ignoreMissing(err))
+		return n
 	}
-	switch {
-	case g.v1[cpuacct] != "":
-		get(&s.CPUNanos, func() (int64, error) { return readInt(filepath.Join(g.v1[cpuacct], "cpuacct.usage")) })
+	switch dir := g.v1[cpuacct]; {
+	case dir != "":
+		s.CPUNanos = get(readInt(filepath.Join(dir, "cpuacct.usage")))
 	case g.v2 != "":
-		get(&s.CPUNanos, func() (int64, error) {
-			n, err := readKey(filepath.Join(g.v2, "cpu.stat"), "usage_usec")
-			return n * 1000, err
-		})
+		s.CPUNanos = get(readKey(filepath.Join(g.v2, "cpu.stat"), "usage_usec")) * 1000
 	}
-	switch {
-	case g.v1[memory] != "":
-		get(&s.MemoryBytes, func() (int64, error) { return readInt(filepath.Join(g.v1[memory], "memory.usage_in_bytes")) })
-		get(&s.OOMKills, func() (int64, error) { return readKey(filepath.Join(g.v1[memory], "memory.oom_control"), "oom_kill") })
+	switch dir := g.v1[memory]; {
+	case dir != "":
+		s.MemoryBytes = get(readInt(filepath.Join(dir, "memory.usage_in_bytes")))
+		s.OOMKills = get(readKey(filepath.Join(dir, "memory.oom_control"), "oom_kill"))
 	case g.v2has[memory]:
-		get(&s.MemoryBytes, func() (int64, error) { return readInt(filepath.Join(g.v2, "memory.current")) })
-		get(&s.OOMKills, func() (int64, error) { return readKey(filepath.Join(g.v2, "memory.events"), "oom_kill") })
+		s.MemoryBytes = get(readInt(filepath.Join(g.v2, "memory.current")))
+		s.OOMKills = get(readKey(filepath.Join(g.v2, "memory.events"), "oom_kill"))
 	}
 	if dir := g.dirOf(pids); dir != "" {
-		get(&s.PIDs, func() (int64, error) { return readInt(filepath.Join(dir, "pids.current")) })
-		get(&s.PIDDenials, func() (int64, error) { return readKey(filepath.Join(dir, "pids.events"), "max") })
+		s.PIDs = get(readInt(filepath.Join(dir, "pids.current")))
+		s.PIDDenials = get(readKey(filepath.Join(dir, "pids.events"), "max"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return s, fmt.Errorf("read cgroup %s: %w", g.name, err)
@@ -165,9 +162,8 @@ func (g *Group) PIDs() []int {
 	return out
 }
 
-// signalAll kills every process of the group but this one and returns how many
-// it found.
-func (g *Group) signalAll() int {
+// killAll kills every process of the group but this one and returns how many it found.
+func (g *Group) killAll() int {
 	n := 0
 	for _, pid := range g.PIDs() {
 		if pid == os.Getpid() {
@@ -179,7 +175,7 @@ func (g *Group) signalAll() int {
 	return n
 }
 
-// writeFile writes to a file of the kernel, in one write.
+// writeFile writes to a kernel file, in one write.
 func writeFile(file, s string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -189,7 +185,7 @@ func writeFile(file, s string) error {
 	return errors.Join(err, f.Close())
 }
 
-// readSmall reads a file of the kernel, up to a bound.
+// readSmall reads a kernel file, up to 1 MiB.
 func readSmall(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -216,7 +212,7 @@ func readInt(file string) (int64, error) {
 	return n, err
 }
 
-// readKey reads a value of a file of lines "key value"; 0 if it is not there.
+// readKey returns the value of a key in a file of lines "key value", or 0 if it has none.
 func readKey(file, key string) (int64, error) {
 	s, err := readSmall(file)
 	if err != nil {
@@ -230,7 +226,7 @@ func readKey(file, key string) (int64, error) {
 	return 0, nil
 }
 
-// fields reads a file of words; none if it cannot be read.
+// fields returns the words in a file; none if it cannot be read.
 func fields(file string) []string {
 	s, _ := readSmall(file)
 	return strings.Fields(s)

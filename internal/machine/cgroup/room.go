@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Room is what a cgroup still grants of memory. Sizes are bytes.
+// Room is how much memory a cgroup has left. Sizes are bytes.
 type Room struct {
 	// Dir is the cgroup's directory.
 	Dir string
-	// Limit is what its processes may use together, Free what is left of that.
-	// Files that the kernel keeps in memory count as free, those in use only by
-	// half: a group that has none of them left stands still.
+	// Limit is the most that its processes may use together, and Free how much of it is
+	// left. The kernel's page cache counts as free, but its active part only by half: a
+	// group without any page cache thrashes.
 	Limit, Free int64
 }
 
-// MemoryRooms returns the room in each cgroup with a memory limit that new
-// groups will be in: the one in which they are made, and those above it. Where
-// no group can be made, these are the cgroup of this process and those above.
+// MemoryRooms returns the room in each cgroup with a memory limit that applies to new
+// groups: the cgroup in which they are made, and those above it. If no group can be
+// made, these are the cgroup of this process and those above it.
 func MemoryRooms() []Room { return detect("/").memoryRooms() }
 
 func (h *hierarchies) memoryRooms() []Room {
@@ -47,7 +47,7 @@ func (h *hierarchies) memoryRooms() []Room {
 	return rooms
 }
 
-// upTo returns a directory and those above it, up to top.
+// upTo returns a directory and its ancestors up to top.
 func upTo(dir, top string) []string {
 	dirs := []string{dir}
 	for dir != top && strings.HasPrefix(dir, top+"/") {
@@ -57,11 +57,11 @@ func upTo(dir, top string) []string {
 	return dirs
 }
 
-// unlimited is from where on a limit is none: version 1 writes the largest
+// unlimited is the lowest value that means "no limit": version 1 reports the largest
 // number of whole pages.
 const unlimited = 1 << 60
 
-// room1 reads a group of version 1. A Limit of 0 is none.
+// room1 reads the room of a group of version 1. A Limit of 0 means no limit.
 func room1(dir string) (Room, error) {
 	limit, err1 := readInt(filepath.Join(dir, "memory.limit_in_bytes"))
 	usage, err2 := readInt(filepath.Join(dir, "memory.usage_in_bytes"))
@@ -69,8 +69,8 @@ func room1(dir string) (Room, error) {
 	return newRoom(dir, limit, usage, cache), errors.Join(err1, err2, err3)
 }
 
-// room2 reads a group of version 2. Above memory.high its processes are slowed
-// down until they stand still, so that is a limit too.
+// room2 reads the room of a group of version 2. memory.high is a limit too: above it,
+// processes are throttled until they hardly run.
 func room2(dir string) (Room, error) {
 	limit, err1 := readInt(filepath.Join(dir, "memory.max"))
 	if high, err := readInt(filepath.Join(dir, "memory.high")); err == nil {
@@ -81,7 +81,7 @@ func room2(dir string) (Room, error) {
 	return newRoom(dir, limit, usage, cache), errors.Join(err1, err2, err3)
 }
 
-// cached is how many bytes of a group's files in memory can be taken back.
+// cached returns how many bytes of a group's page cache can be reclaimed.
 func cached(dir, inactive, active string) (int64, error) {
 	stat := filepath.Join(dir, "memory.stat")
 	a, err1 := readKey(stat, inactive)
