@@ -11,9 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// filter lets through what comes from the sandbox under its own address: IPv4
-// and ARP. Root in the sandbox may give itself any other address, and would be
-// nobody with it. Packets of IPv6 and all other protocols end here, too.
+// filter drops all packets but IPv4 and ARP from the sandbox's own address: root in the
+// sandbox can set any other address.
 type filter struct{ nested.Endpoint }
 
 func newFilter(ep stack.LinkEndpoint) *filter {
@@ -22,14 +21,13 @@ func newFilter(ep stack.LinkEndpoint) *filter {
 	return f
 }
 
-// DeliverNetworkPacket implements [stack.NetworkDispatcher].
 func (f *filter) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	if source, ok := sourceOf(protocol, pkt); ok && source == SandboxAddr {
 		f.Endpoint.DeliverNetworkPacket(protocol, pkt)
 	}
 }
 
-// sourceOf returns the address that a packet says it comes from.
+// sourceOf returns the source address in a packet.
 func sourceOf(protocol tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) (netip.Addr, bool) {
 	switch protocol {
 	case ipv4.ProtocolNumber:

@@ -15,24 +15,22 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// Handler is told what the sandbox tries to reach, whatever the address: the
-// gateway's own, others, and such as cannot be. Each call has a goroutine of its
-// own.
+// Handler handles everything that the sandbox tries to reach, at any address: the
+// gateway's, others', and invalid ones. Each call has its own goroutine.
 type Handler interface {
-	// TCP is a new connection. The one that Accept returns has CloseWrite, and
-	// SetLinger, of which 0 makes Close reset it.
+	// TCP handles a new connection. The net.Conn that Accept returns has CloseWrite, and
+	// SetLinger, where 0 makes Close reset the connection.
 	TCP(r Request)
-	// UDP is the first packet of a flow. It accepts or rejects at once, since
-	// all packets of the sandbox wait for it.
+	// UDP handles the first packet of a flow. It accepts or rejects at once, since all
+	// packets of the sandbox wait for it.
 	UDP(r Request)
-	// Ping reports whether an address answers with the same payload. That of
-	// the gateway does without being asked for.
+	// Ping reports whether an address answers with the same payload. It is not called
+	// for the gateway's address, which always does.
 	Ping(to netip.Addr, payload []byte) bool
 }
 
-// Request is an attempt to reach something. Exactly one of Accept and Reject is
-// called, once. Reject resets a connection, and tells a flow that the port is
-// unreachable.
+// Request is an attempt to reach something. Exactly one of Accept and Reject is called,
+// once. Reject resets a TCP connection, and answers a UDP flow with "port unreachable".
 type Request struct {
 	Source, Destination netip.AddrPort
 	Accept              func() (net.Conn, error)
@@ -40,18 +38,18 @@ type Request struct {
 }
 
 const (
-	// maxInFlight bounds connections that are neither accepted nor refused yet;
-	// more are dropped, which a sandbox notices as slowness.
+	// maxInFlight limits connections that are neither accepted nor rejected yet. The
+	// SYN packets of others are dropped, which a sandbox notices as slowness.
 	maxInFlight = 16384
-	// maxPings bounds echo requests under way.
+	// maxPings limits echo requests in progress.
 	maxPings = 64
 	// maxPing is the largest echo request that is answered, in bytes.
 	maxPing = 1500
 )
 
-// bufferSizes bounds what the connections of a sandbox buffer in the cell's
-// memory: the more there are, the less each of them, per direction. All that
-// crosses the link does so within microseconds, so that little suffices.
+// bufferSizes limits what the connections of a sandbox buffer in the cell's memory, per
+// direction: the more connections, the less each. Small buffers suffice, since the link's
+// latency is microseconds.
 var bufferSizes = []struct{ upTo, bytes int }{{64, 512 << 10}, {512, 128 << 10}, {4096, 48 << 10}, {1 << 30, 32 << 10}}
 
 func bufferSize(connections int) int {
@@ -63,7 +61,7 @@ func bufferSize(connections int) int {
 	return bufferSizes[len(bufferSizes)-1].bytes
 }
 
-// forwardAll sends what the sandbox addresses to anybody to the handler.
+// forwardAll passes everything that the sandbox tries to reach to the handler.
 func (st *Stack) forwardAll() {
 	tcpForwarder := tcp.NewForwarder(st.s, bufferSize(0), maxInFlight, st.forwardTCP)
 	st.s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcpForwarder.HandlePacket)
@@ -72,8 +70,7 @@ func (st *Stack) forwardAll() {
 	st.s.SetTransportProtocolHandler(icmp.ProtocolNumber4, st.forwardPing)
 }
 
-// SetHandler sets who decides about what the sandbox tries to reach. Until then
-// everything is refused.
+// SetHandler sets the handler. Until then everything is refused.
 func (st *Stack) SetHandler(h Handler) { st.handler.Store(&h) }
 
 func (st *Stack) currentHandler() Handler {
@@ -83,14 +80,14 @@ func (st *Stack) currentHandler() Handler {
 	return refuseAll{}
 }
 
-// refuseAll is the handler before there is one.
+// refuseAll is the handler until one is set.
 type refuseAll struct{}
 
 func (refuseAll) TCP(r Request)                { r.Reject() }
 func (refuseAll) UDP(r Request)                { r.Reject() }
 func (refuseAll) Ping(netip.Addr, []byte) bool { return false }
 
-// requestOf tells who wants to go where.
+// requestOf returns a request with the addresses of an endpoint.
 func requestOf(id stack.TransportEndpointID) Request {
 	from, _ := netip.AddrFromSlice(id.RemoteAddress.AsSlice())
 	to, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
@@ -116,34 +113,32 @@ func (st *Stack) forwardTCP(r *tcp.ForwarderRequest) {
 	st.currentHandler().TCP(request)
 }
 
-// conn is a connection of the sandbox's to somebody.
+// conn is an accepted connection of the sandbox.
 type conn struct {
 	*gonet.TCPConn
 	ep     tcpip.Endpoint
 	closed func()
 }
 
-// Close closes the connection.
 func (c *conn) Close() error {
 	defer c.closed()
 	return c.TCPConn.Close()
 }
 
-// SetLinger is that of [net.TCPConn]: with 0, Close resets the connection.
+// SetLinger is like that of [net.TCPConn]: with 0, Close resets the connection.
 func (c *conn) SetLinger(sec int) error {
 	c.ep.SocketOptions().SetLinger(tcpip.LingerOption{Enabled: sec >= 0, Timeout: time.Duration(max(sec, 0)) * time.Second})
 	return nil
 }
 
-// stackError is an error of the network stack's.
+// stackError is an error of the network stack.
 type stackError struct{ err tcpip.Error }
 
-// Error says what happened.
 func (e stackError) Error() string { return e.err.String() }
 
 func (st *Stack) forwardUDP(r *udp.ForwarderRequest) bool {
-	// The answer of the stack is its own to give, here and now: an endpoint that
-	// is made later would miss packets, or be made twice.
+	// The endpoint is made before this call returns: a later one would miss packets, or be
+	// made twice.
 	type flow struct {
 		conn net.Conn
 		err  error
@@ -158,7 +153,7 @@ func (st *Stack) forwardUDP(r *udp.ForwarderRequest) bool {
 	}
 	go st.currentHandler().UDP(request)
 	if !<-answer {
-		return false // the stack tells that the port is unreachable
+		return false // the stack answers that the port is unreachable
 	}
 	var wq waiter.Queue
 	ep, err := r.CreateEndpoint(&wq)

@@ -1,7 +1,6 @@
-// Package netstack is the cell's end of its sandbox's network: a TCP/IP stack
-// in user space on a link whose other end is the sandbox's only way out.
-// Packets come in, net.Conn values come out; the host's firewall and routes
-// are not involved. It is the only importer of gVisor's pkg/tcpip.
+// Package netstack is the cell's end of its sandbox's network: a TCP/IP stack in user
+// space on the sandbox's only link. It turns packets into net.Conn values, without the
+// host's firewall and routes. It is the only importer of gVisor's pkg/tcpip.
 package netstack
 
 import (
@@ -25,8 +24,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 )
 
-// The addresses on the link, the same in every sandbox: no two sandboxes share
-// a network.
+// The addresses on the link. They are the same in every sandbox, since no two sandboxes
+// share a network.
 var (
 	// GatewayAddr is the cell.
 	GatewayAddr = netip.MustParseAddr("169.254.77.1")
@@ -37,16 +36,16 @@ var (
 // PrefixLen is the length of the link's network prefix.
 const PrefixLen = 30
 
-// MTU is the link's largest packet. The link carries no physical frames, so
-// large packets cost nothing and save work per byte.
+// MTU is the largest packet of the link. The link is virtual, so large packets cost
+// nothing and save work per byte.
 const MTU = 65520
 
 const nicID = 1
 
 // Config describes the cell's end of the link.
 type Config struct {
-	// FD is a packet socket bound to the link, non-blocking or not. It stays
-	// the caller's, and must be open for as long as the stack is used.
+	// FD is a packet socket bound to the link, non-blocking or not. The caller owns it
+	// and keeps it open for as long as the stack is used.
 	FD int
 	// LinkAddr is the Ethernet address of this end.
 	LinkAddr net.HardwareAddr
@@ -56,9 +55,9 @@ type Config struct {
 type Stack struct {
 	s       *stack.Stack
 	handler atomic.Pointer[Handler]
-	// connections is how many of the sandbox's own are open.
+	// connections is how many connections of the sandbox are open.
 	connections atomic.Int64
-	// pings holds a place for each echo request under way.
+	// pings is a semaphore with a slot for each echo request in progress.
 	pings chan struct{}
 }
 
@@ -70,7 +69,7 @@ func New(cfg Config) (*Stack, error) {
 		EthernetHeader:     true,
 		Address:            tcpip.LinkAddress(cfg.LinkAddr),
 		PacketDispatchMode: fdbased.RecvMMsg,
-		// The link never leaves the machine, nothing can damage a packet.
+		// The link is inside of the machine, where nothing damages packets.
 		RXChecksumOffload: true,
 	})
 	if err != nil {
@@ -100,32 +99,26 @@ func (st *Stack) configure(ep stack.LinkEndpoint) error {
 	if err := st.s.AddProtocolAddress(nicID, addr, stack.AddressProperties{}); err != nil {
 		return fmt.Errorf("set gateway address: %v", err)
 	}
-	// Whatever the sandbox addresses is taken in, and answered from there.
+	// The stack receives packets to all addresses, and answers from them.
 	if err := errors.Join(asError(st.s.SetPromiscuousMode(nicID, true)), asError(st.s.SetSpoofing(nicID, true))); err != nil {
-		return fmt.Errorf("take in packets to all addresses: %w", err)
+		return fmt.Errorf("receive packets to all addresses: %w", err)
 	}
 	st.s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nicID}})
-	sack := tcpip.TCPSACKEnabled(true)
-	if err := st.s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack); err != nil {
-		return fmt.Errorf("enable selective acknowledgements: %v", err)
-	}
-	buf := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}
-	if err := st.s.SetTransportProtocolOption(tcp.ProtocolNumber, &buf); err != nil {
-		return fmt.Errorf("set receive buffer: %v", err)
-	}
-	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}
-	if err := st.s.SetTransportProtocolOption(tcp.ProtocolNumber, &send); err != nil {
-		return fmt.Errorf("set send buffer: %v", err)
-	}
-	// Connections that are over make room soon: nothing is late on this link.
-	wait := tcpip.TCPTimeWaitTimeoutOption(5 * time.Second)
-	if err := st.s.SetTransportProtocolOption(tcp.ProtocolNumber, &wait); err != nil {
-		return fmt.Errorf("set how long ended connections are kept: %v", err)
+	for _, option := range []tcpip.SettableTransportProtocolOption{
+		new(tcpip.TCPSACKEnabled(true)),
+		&tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20},
+		&tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20},
+		// Short, since no packet is delayed on this link.
+		new(tcpip.TCPTimeWaitTimeoutOption(5 * time.Second)),
+	} {
+		if err := st.s.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
+			return fmt.Errorf("set TCP option %T: %v", option, err)
+		}
 	}
 	return nil
 }
 
-// asError returns an error of the stack's as an ordinary one.
+// asError converts an error of the stack.
 func asError(err tcpip.Error) error {
 	if err == nil {
 		return nil
@@ -136,8 +129,8 @@ func asError(err tcpip.Error) error {
 // ErrRefused says that nothing listens on a port of the sandbox.
 var ErrRefused = errors.New("connection refused")
 
-// Dial opens a TCP connection to a port of the sandbox. If nothing listens
-// there, the error is [ErrRefused].
+// Dial opens a TCP connection to a port of the sandbox. If nothing listens there, the
+// error is [ErrRefused].
 func (st *Stack) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	to := tcpip.FullAddress{NIC: nicID, Addr: address(SandboxAddr), Port: port}
 	c, err := gonet.DialContextTCP(ctx, st.s, to, ipv4.ProtocolNumber)
@@ -150,7 +143,7 @@ func (st *Stack) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return c, nil
 }
 
-// Traffic returns the bytes that came from and went to the sandbox.
+// Traffic returns the bytes received from (in) and sent to (out) the sandbox.
 func (st *Stack) Traffic() (in, out uint64) {
 	nic, ok := st.s.NICInfo()[nicID]
 	if !ok {
@@ -159,13 +152,13 @@ func (st *Stack) Traffic() (in, out uint64) {
 	return nic.Stats.Rx.Bytes.Value(), nic.Stats.Tx.Bytes.Value()
 }
 
-// Close ends all connections. When it returns, the link is not used any more.
+// Close ends all connections. When it returns, the link is no longer used.
 func (st *Stack) Close() {
-	_ = st.s.RemoveNIC(nicID) // it is there
+	_ = st.s.RemoveNIC(nicID) // fails only if there is none
 	st.s.Close()
 }
 
-// ListenUDP opens a port of the gateway's.
+// ListenUDP opens a UDP port of the gateway.
 func (st *Stack) ListenUDP(port uint16) (net.PacketConn, error) {
 	c, err := gonet.DialUDP(st.s, &tcpip.FullAddress{NIC: nicID, Addr: address(GatewayAddr), Port: port}, nil, ipv4.ProtocolNumber)
 	if err != nil {

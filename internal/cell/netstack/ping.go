@@ -10,8 +10,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// forwardPing asks the handler about echo requests to others than the gateway,
-// for which the stack answers itself.
+// forwardPing passes echo requests to the handler, but those to the gateway, which the
+// stack answers itself.
 func (st *Stack) forwardPing(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	destination := pkt.Network().DestinationAddress()
 	to, ok := netip.AddrFromSlice(destination.AsSlice())
@@ -30,7 +30,7 @@ func (st *Stack) forwardPing(_ stack.TransportEndpointID, pkt *stack.PacketBuffe
 	select {
 	case st.pings <- struct{}{}:
 	default:
-		return true // as on any busy network
+		return true // dropped, as on any busy network
 	}
 	go func() {
 		defer func() { <-st.pings }()
@@ -41,7 +41,7 @@ func (st *Stack) forwardPing(_ stack.TransportEndpointID, pkt *stack.PacketBuffe
 	return true
 }
 
-// answerPing turns an echo request into the reply, and sends it.
+// answerPing turns an echo request into its reply, and sends it.
 func (st *Stack) answerPing(from netip.Addr, message header.ICMPv4) {
 	message.SetType(header.ICMPv4EchoReply)
 	message.SetChecksum(0)
@@ -58,5 +58,5 @@ func (st *Stack) answerPing(from netip.Addr, message header.ICMPv4) {
 	defer pkt.DecRef()
 	pkt.TransportProtocolNumber = header.ICMPv4ProtocolNumber
 	params := stack.NetworkHeaderParams{Protocol: header.ICMPv4ProtocolNumber, TTL: route.DefaultTTL(), TOS: stack.DefaultTOS}
-	_ = route.WritePacket(params, pkt) // an echo that is lost is none
+	_ = route.WritePacket(params, pkt) // like any packet, a reply may be lost
 }
