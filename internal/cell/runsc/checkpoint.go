@@ -10,19 +10,18 @@ import (
 	"gvisor.dev/gvisor/runsc/sandbox"
 )
 
-// CheckpointFiles are the names of the files that make up a checkpoint: the
-// state of gVisor's kernel, and the pages of memory and of written files with
-// their table.
+// CheckpointFiles are the names of the files of a checkpoint: the state of gVisor's
+// kernel, the pages of memory and of written files, and the table of these pages.
 var CheckpointFiles = []string{
 	checkpointfiles.StateFileName,
 	checkpointfiles.PagesMetadataFileName,
 	checkpointfiles.PagesFileName,
 }
 
-// PagesFile is the one of [CheckpointFiles] with the pages.
+// PagesFile is the file of [CheckpointFiles] with the pages.
 const PagesFile = checkpointfiles.PagesFileName
 
-// Pause stops all processes of the sandbox where they are.
+// Pause suspends all processes of the sandbox.
 func (s *Sandbox) Pause() error {
 	if err := s.c.Pause(); err != nil {
 		return fmt.Errorf("pause gVisor container: %w", err)
@@ -30,7 +29,7 @@ func (s *Sandbox) Pause() error {
 	return nil
 }
 
-// Resume lets processes that were paused go on.
+// Resume continues paused processes.
 func (s *Sandbox) Resume() error {
 	if err := s.c.Resume(); err != nil {
 		return fmt.Errorf("resume gVisor container: %w", err)
@@ -38,32 +37,28 @@ func (s *Sandbox) Resume() error {
 	return nil
 }
 
-// Checkpoint writes the sandbox's state to [CheckpointFiles] in a directory
-// that holds none of them. Its processes stand still meanwhile and go on
-// afterwards, also after an error, unless they were paused before.
+// Checkpoint writes the sandbox's state to [CheckpointFiles] in a directory that has
+// none of them. The sandbox's processes are suspended meanwhile and continue afterwards,
+// also after an error, unless they were paused before.
 //
-// Pages go to a file of their own, uncompressed and without those that are all
-// zero, so that they can be loaded as they are needed.
+// The file of pages is uncompressed and lacks pages of zeros, so that pages can be loaded
+// on demand.
 func (s *Sandbox) Checkpoint(dir string) error {
+	var err error
 	if s.sharesWrites(dir) {
-		if err := s.checkpointShared(dir); err != nil {
-			return fmt.Errorf("checkpoint gVisor container: %w", err)
-		}
-		return nil
+		err = s.checkpointShared(dir)
+	} else {
+		err = s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Compression: statefile.CompressionLevelNone, Resume: true})
 	}
-	err := s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{
-		Compression: statefile.CompressionLevelNone,
-		Resume:      true,
-	})
 	if err != nil {
 		return fmt.Errorf("checkpoint gVisor container: %w", err)
 	}
 	return nil
 }
 
-// Restore continues from a checkpoint, in place of [Sandbox.Start]. It returns
-// when the processes run; pages that nobody has asked for yet are read from
-// the directory's files in the background, which may be removed meanwhile.
+// Restore continues from a checkpoint, instead of [Sandbox.Start]. It returns when the
+// processes run. Other pages are then read from the directory's files in the background;
+// the files may be removed meanwhile.
 func (s *Sandbox) Restore(dir string) error {
 	err := OnOwnThread(func() error { return s.restoreServed(dir) })
 	if err != nil {
@@ -72,8 +67,8 @@ func (s *Sandbox) Restore(dir string) error {
 	return nil
 }
 
-// CPUFeatures names the abilities of this machine's processor that programs in
-// a sandbox see. A checkpoint can be restored where all of them are.
+// CPUFeatures returns the features of this machine's processor that programs in a sandbox
+// see. A checkpoint can be restored on machines that have all of them.
 func CPUFeatures() []string {
 	cpuid.Initialize()
 	return strings.Fields(cpuid.HostFeatureSet().FlagString())

@@ -24,36 +24,34 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// Names of the files that keep what a sandbox has changed above its root. Next
-// to those of [CheckpointFiles], the pages are in the latter's; on their own,
-// they are in FilesPages.
+// The files that hold what a sandbox has changed above its root. With [CheckpointFiles],
+// the pages of the changed files are in [PagesFile]; otherwise they are in FilesPages.
 const (
 	// FilesTree is gVisor's tree of the changed files, compressed.
 	FilesTree = "files_tree.tar.zst"
-	// FilesTable is gVisor's table of the pages that hold their contents.
+	// FilesTable is gVisor's table of the pages with the contents of these files.
 	FilesTable = "files_table.img"
-	// FilesPages is these pages, one after the other, compressed.
+	// FilesPages is these pages in order, compressed.
 	FilesPages = "files_pages.img.zst"
 )
 
-// maxTableBytes bounds a table of pages: 64 MiB describe more than a million
-// fragments.
+// maxTableBytes limits a table of pages: 64 MiB describe over a million fragments.
 const maxTableBytes = 64 << 20
 
-// compression is the level for trees and pages. Of 400 MiB of installed Python
-// packages, in pages, fastest leaves 23.3% at 370 MB/s, default 22.2% at
-// 300 MB/s and better 21.4% at 145 MB/s; each reads at over 1 GB/s. The sandbox
-// stands still meanwhile.
+// compression is the level for trees and pages. The sandbox is paused meanwhile. 400 MiB
+// of pages of installed Python packages are compressed to 23.3% at 370 MB/s by "fastest",
+// to 22.2% at 300 MB/s by "default" and to 21.4% at 145 MB/s by "better"; all are read at
+// over 1 GB/s.
 const compression = zstd.SpeedFastest
 
-// rootPath is gVisor's name for the file system above the root, of the
-// container that it calls containerName since it was given no name.
+// rootPath is gVisor's name for the file system above the root, and containerName its
+// name for a container that was given none.
 var rootPath = checkpoint.ResourceID{Path: "/"}
 
 const containerName = "__no_name_0"
 
-// saveTree lets gVisor describe the changed files: the tree goes to tree while
-// it is written, the table of pages is returned.
+// saveTree makes gVisor describe the changed files. It streams their tree to tree and
+// returns their table of pages.
 //
 // Preconditions: the sandbox is paused.
 func (s *Sandbox) saveTree(tree io.Writer) (table []byte, err error) {
@@ -83,7 +81,7 @@ func (s *Sandbox) saveTree(tree io.Writer) (table []byte, err error) {
 	var g errgroup.Group
 	g.Go(func() error {
 		args := boot.FSSaveArgs{Paths: []checkpoint.ResourceID{rootPath}}
-		// The pages themselves are read where they are.
+		// No pages are written: they are read from the file of writes.
 		args.Files = []*os.File{null, treeW, tableW, null}
 		err := conn.Call(boot.ContMgrFSSave, &args, nil)
 		return errors.Join(err, treeW.Close(), tableW.Close())
@@ -91,7 +89,7 @@ func (s *Sandbox) saveTree(tree io.Writer) (table []byte, err error) {
 	g.Go(func() error {
 		_, err := io.Copy(tree, treeR)
 		if err != nil {
-			treeR.Close() // gVisor must not wait for a reader
+			treeR.Close() // so that gVisor does not block
 		}
 		return err
 	})
@@ -109,9 +107,9 @@ func (s *Sandbox) saveTree(tree io.Writer) (table []byte, err error) {
 	return table, nil
 }
 
-// WriteChanges writes what the sandbox has changed above its root, as a tar
-// stream in which a character device 0:0 stands for what was removed. A stream
-// that was cut off lacks the tar format's end.
+// WriteChanges writes what the sandbox has changed above its root, as a tar stream in
+// which a character device 0:0 stands for a removed file. A stream that is cut off lacks
+// the tar format's end.
 //
 // Preconditions: the sandbox is paused.
 func (s *Sandbox) WriteChanges(w io.Writer) error {
@@ -125,14 +123,14 @@ func (s *Sandbox) WriteChanges(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 256<<10)
 	err := writeTar(out, r, s.filestore, s.writesBytes)
 	if err == nil {
-		_, err = io.Copy(io.Discard, r) // gVisor must not be cut off
+		_, err = io.Copy(io.Discard, r) // let gVisor finish writing
 	}
 	r.CloseWithError(err)
 	return errors.Join(err, g.Wait(), out.Flush())
 }
 
-// SaveTree writes [FilesTree] and [FilesTable] to a directory that receives a
-// checkpoint of the same instant.
+// SaveTree writes [FilesTree] and [FilesTable] to the directory of a checkpoint of the
+// same instant.
 //
 // Preconditions: the sandbox is paused.
 func (s *Sandbox) SaveTree(dir string) error {
@@ -174,18 +172,16 @@ func (s *Sandbox) saveFiles(dir string) (table []byte, err error) {
 }
 
 func compressTo(path string, write func(io.Writer) error) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	z, err := zstd.NewWriter(f, zstd.WithEncoderLevel(compression), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(1<<20))
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
-	return errors.Join(write(z), z.Close(), f.Close())
+	return writeFile(path, func(w io.Writer) error {
+		z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(compression), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(1<<20))
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(z), z.Close())
+	})
 }
 
-// openCompressed reads a file that compressTo has written, up to limit bytes.
+// openCompressed opens a file that compressTo has written, to read up to limit bytes.
 func openCompressed(path string, limit int64) (io.ReadCloser, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -209,8 +205,8 @@ func (c *compressed) Close() error {
 	return c.f.Close()
 }
 
-// parseTable reads a table of pages and returns the ranges that are kept, one
-// after the other from at, and how many bytes they are.
+// parseTable parses a table of pages. It returns the ranges that are stored, in order from
+// the offset at, and their total size.
 func parseTable(table []byte, at int64) (ranges []pageRange, total int64, err error) {
 	if len(table) < 8 || uint64(len(table)-8) != binary.LittleEndian.Uint64(table) {
 		return nil, 0, fmt.Errorf("%w: a table of %d bytes", errTree, len(table))
@@ -237,38 +233,41 @@ func parseTable(table []byte, at int64) (ranges []pageRange, total int64, err er
 	return ranges, total, nil
 }
 
-// readTable returns the table of pages in a checkpoint, and where they begin
-// in the checkpoint's file of pages: the sandbox's memory is before them.
-// Without memory, that is 0.
-func readTable(dir string) (table []byte, start int64, err error) {
-	table, err = readBounded(filepath.Join(dir, FilesTable))
-	if err != nil {
-		return nil, 0, err
-	}
-	_, total, err := parseTable(table, 0)
-	if err != nil {
-		return nil, 0, err
+// filesTable is the table of a checkpoint's pages of files.
+type filesTable struct {
+	raw []byte
+	// start is the offset of these pages in the checkpoint's file of pages, which begins
+	// with the sandbox's memory; 0 without memory.
+	start int64
+	total int64 // bytes of pages
+}
+
+// readTable reads the table of a checkpoint's pages of files.
+func readTable(dir string) (filesTable, error) {
+	var t filesTable
+	var err error
+	if t.raw, t.total, err = readFilesTable(dir); err != nil {
+		return t, err
 	}
 	info, err := os.Stat(filepath.Join(dir, checkpointfiles.PagesFileName))
 	if errors.Is(err, os.ErrNotExist) {
-		return table, 0, nil
+		return t, nil
 	}
 	if err != nil {
-		return nil, 0, err
+		return t, err
 	}
-	memory, err := memoryBytes(filepath.Join(dir, checkpointfiles.PagesMetadataFileName))
-	if err != nil {
-		return nil, 0, err
+	if t.start, err = memoryBytes(filepath.Join(dir, checkpointfiles.PagesMetadataFileName)); err != nil {
+		return t, err
 	}
-	// The tree was read at the same instant if all fits.
-	if memory+total != info.Size() {
-		return nil, 0, fmt.Errorf("%w: %d bytes of memory and %d of files in %d bytes of pages", errTree, memory, total, info.Size())
+	// If the sizes match, tree and pages are of the same instant.
+	if t.start+t.total != info.Size() {
+		return t, fmt.Errorf("%w: %d bytes of memory and %d of files in %d bytes of pages", errTree, t.start, t.total, info.Size())
 	}
-	return table, memory, nil
+	return t, nil
 }
 
-// memoryBytes returns how much memory a checkpoint holds. Its table of pages
-// has the memory's first.
+// memoryBytes returns how much memory a checkpoint contains, by the file with its tables
+// of pages, of which the memory's is the first.
 func memoryBytes(path string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -292,33 +291,36 @@ func memoryBytes(path string) (int64, error) {
 	return total, err
 }
 
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
+// readFilesTable returns [FilesTable] of a checkpoint, and the total size of its pages.
+func readFilesTable(dir string) (table []byte, total int64, err error) {
+	f, err := os.Open(filepath.Join(dir, FilesTable))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxTableBytes+1))
-	if err == nil && len(data) > maxTableBytes {
-		err = fmt.Errorf("%w: a table of pages that is too large", errTree)
+	if table, err = io.ReadAll(io.LimitReader(f, maxTableBytes+1)); err != nil {
+		return nil, 0, err
 	}
-	return data, err
+	if len(table) > maxTableBytes {
+		return nil, 0, fmt.Errorf("%w: a table of pages that is too large", errTree)
+	}
+	_, total, err = parseTable(table, 0)
+	return table, total, err
 }
 
-// maxTreeBytes bounds a tree: about 1 KiB for each changed file.
+// maxTreeBytes limits a tree: about 1 KiB for each changed file.
 const maxTreeBytes = 4 << 30
 
-// Changes returns what [Sandbox.WriteChanges] would have written when the
-// checkpoint in dir was made. It starts no part of gVisor, and works whichever
-// build made the checkpoint. limit is the size of the sandbox's disk; scratch
-// is a directory for as many bytes. A stream that is incomplete ends with an
-// error.
+// Changes returns what [Sandbox.WriteChanges] would have written when the checkpoint in
+// dir was made. It starts no part of gVisor, so it works for checkpoints of any build.
+// limit is the size of the sandbox's disk, and scratch a directory for as many bytes. An
+// incomplete stream ends with an error.
 func Changes(dir, scratch string, limit int64) (io.ReadCloser, error) {
-	table, start, err := readTable(dir)
+	table, err := readTable(dir)
 	if err != nil {
 		return nil, err
 	}
-	ranges, total, err := parseTable(table, start)
+	ranges, total, err := parseTable(table.raw, table.start)
 	if err != nil {
 		return nil, err
 	}
@@ -345,8 +347,7 @@ func Changes(dir, scratch string, limit int64) (io.ReadCloser, error) {
 	return r, nil
 }
 
-// unpacked returns the content of a compressed file of n bytes as a file
-// without a name.
+// unpacked returns an unnamed file with the n bytes of a compressed file.
 func unpacked(path, scratch string, n int64) (*os.File, error) {
 	f, err := os.CreateTemp(scratch, "pages-")
 	if err != nil {
@@ -371,14 +372,10 @@ func unpack(path string, w io.Writer, n int64) error {
 	return errors.Join(err, z.Close())
 }
 
-// PrepareFiles makes, in the empty directory to, what [Config.FilesDir] needs
-// to start with the files of the checkpoint in from.
+// PrepareFiles fills the empty directory to for use as [Config.FilesDir], with the files
+// of the checkpoint in from.
 func PrepareFiles(from, to string) error {
-	table, start, err := readTable(from)
-	if err != nil {
-		return err
-	}
-	_, total, err := parseTable(table, 0)
+	table, err := readTable(from)
 	if err != nil {
 		return err
 	}
@@ -386,7 +383,7 @@ func PrepareFiles(from, to string) error {
 	if _, serr := os.Stat(filepath.Join(from, FilesPages)); serr != nil {
 		err = os.Symlink(filepath.Join(from, checkpointfiles.PagesFileName), pages)
 	} else {
-		err = writeFile(pages, func(w io.Writer) error { return unpack(filepath.Join(from, FilesPages), w, total) })
+		err = writeFile(pages, func(w io.Writer) error { return unpack(filepath.Join(from, FilesPages), w, table.total) })
 	}
 	if err != nil {
 		return err
@@ -407,7 +404,7 @@ func PrepareFiles(from, to string) error {
 	manifest, err := proto.Marshal(&fscheckpoint_proto_go_proto.Manifest{
 		Version: 1, PageSize: pageSize, Endian: "little",
 		MemoryFiles: []*fscheckpoint_proto_go_proto.MemoryFile{{
-			ResourceId: id, PagesMetadataEnd: uint64(len(table)), PagesStart: uint64(start),
+			ResourceId: id, PagesMetadataEnd: uint64(len(table.raw)), PagesStart: uint64(table.start),
 		}},
 		Tmpfs: []*fscheckpoint_proto_go_proto.Tmpfs{{ResourceId: id, TarEnd: uint64(size)}},
 	})
@@ -416,7 +413,7 @@ func PrepareFiles(from, to string) error {
 	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(to, checkpointfiles.FSCheckpointManifestFileName), manifest, 0o600),
-		os.WriteFile(filepath.Join(to, checkpointfiles.PagesMetadataFileName), table, 0o600),
+		os.WriteFile(filepath.Join(to, checkpointfiles.PagesMetadataFileName), table.raw, 0o600),
 	)
 }
 
@@ -428,8 +425,8 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return errors.Join(write(f), f.Close())
 }
 
-// openFilestore opens the file that holds the sandbox's writes. It has no
-// name; the sentry, in which no code of the sandbox has run yet, has it open.
+// openFilestore opens the file of the sandbox's writes. The file has no name, but the
+// sentry has it open; no code of the sandbox has run in the sentry yet.
 func openFilestore(sentry int) (*os.File, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(sentry), "fd")
 	entries, err := os.ReadDir(dir)

@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An ordinary user's cell has one user id, so that all files on the host are
-// that user's, and gVisor's processes can give none away. [Config.KeepOwners]
-// keeps the owners that files of mounts have in sandboxes in an attribute of the
-// file. The kernel asks the process that started gVisor at each of the two system
-// calls with which the gofer reads and sets owners (seccomp's user notification).
+// The cell of an ordinary user has one user id: all files on the host belong to that
+// user, and gVisor's processes cannot change owners. The owners that files of mounts have
+// in sandboxes are therefore stored in an attribute of each file. The gofer reads and sets
+// owners by two system calls, for which the kernel notifies the process that started
+// gVisor (seccomp's user notification).
 
-// OwnerAttribute is the extended attribute with the user and group that a file
-// has in sandboxes, as "1000:1000", where they are not those on the host.
+// OwnerAttribute is the extended attribute with the user and group that a file has in
+// sandboxes, as "1000:1000", if they differ from those on the host.
 const OwnerAttribute = "user.cove.owner"
 
-// ownersFilter asks for statx and fchownat, and lets all else pass.
+// ownersFilter notifies of statx and fchownat, and allows everything else.
 func ownersFilter() ([]unix.SockFilter, error) {
 	const (
 		nr   = 0 // offsets in the kernel's struct seccomp_data
@@ -53,12 +53,12 @@ func ownersFilter() ([]unix.SockFilter, error) {
 	return filter, nil
 }
 
-// ownersSocket is in the bundle directory if owners are kept. gVisor's processes
-// hand their filters over there.
+// ownersSocket is the socket in the bundle directory to which gVisor's processes send the
+// descriptors of their filters, if owners are kept.
 const ownersSocket = "owners.sock"
 
-// keepOwners answers gVisor's processes with this bundle, for as long as this
-// process lives.
+// keepOwners answers the notifications of gVisor's processes with this bundle, for as
+// long as this process lives.
 func keepOwners(bundle string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(bundle, ownersSocket), Net: "unix"})
 	if err != nil {
@@ -98,9 +98,9 @@ func receiveFile(c *net.UnixConn) (int, error) {
 	return fds[0], nil
 }
 
-// askForOwners makes this process, one of gVisor's, ask the one that started it
-// about owners, if the bundle says so. It stays so when the process executes
-// itself again, where the bundle is out of sight.
+// askForOwners makes the kernel ask the process that started this one, a process of
+// gVisor, about owners, if owners are kept for this bundle. This stays in force when the
+// process executes itself again, where it no longer sees the bundle.
 func askForOwners(bundle string) error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(bundle, ownersSocket), Net: "unix"})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,13 +118,13 @@ func askForOwners(bundle string) error {
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
 	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	if errno == unix.EBUSY {
-		return nil // it has one
+		return nil // this process has a filter already
 	}
 	if errno != 0 {
 		return errno
 	}
 	defer unix.Close(int(fd))
-	// Newer kernels then wake the one who asked at once.
+	// With this flag, newer kernels wake the caller faster.
 	_ = notifyIoctl(int(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 	_, _, err = c.WriteMsgUnix([]byte{0}, unix.UnixRights(int(fd)), nil)
 	return err
@@ -149,13 +149,13 @@ type (
 	}
 )
 
-// answerOwners answers until the filter has no processes any more.
+// answerOwners answers notifications until the filter has no processes any more.
 func answerOwners(listener int) {
 	defer unix.Close(listener)
 	for {
 		var c ownerCall
 		if err := notifyIoctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&c))); err != nil {
-			// The caller was interrupted meanwhile, and asks again.
+			// The caller was interrupted, and will repeat the call.
 			if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
 				if !hasCallers(listener) {
 					return
@@ -166,15 +166,15 @@ func answerOwners(listener int) {
 		}
 		a := ownerAnswer{id: c.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 		if done, err := c.do(listener); err != nil {
-			var errno unix.Errno
-			if !errors.As(err, &errno) {
+			errno, ok := errors.AsType[unix.Errno](err)
+			if !ok {
 				errno = unix.EIO
 			}
 			a.flags, a.errno = 0, -int32(errno)
 		} else if done {
 			a.flags = 0
 		}
-		_ = notifyIoctl(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&a))) // it may be gone
+		_ = notifyIoctl(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&a))) // the caller may be gone
 	}
 }
 
@@ -192,8 +192,8 @@ func notifyIoctl(listener int, request, arg uintptr) error {
 	return nil
 }
 
-// do does a system call in its caller's place. It is the kernel's if it is not
-// done: on a path, or on a file whose owner is that on the host.
+// do performs a system call for its caller. If it returns false, the kernel performs the
+// call: on a path, or on a file whose owner is the host's.
 func (c *ownerCall) do(listener int) (done bool, err error) {
 	if c.pid == 0 {
 		return false, nil
@@ -205,7 +205,7 @@ func (c *ownerCall) do(listener int) (done bool, err error) {
 	if flags&unix.AT_EMPTY_PATH == 0 {
 		return false, nil
 	}
-	// A link in /proc leads to the open file itself, be that a symbolic link.
+	// A link in /proc refers to the open file itself, even if that is a symbolic link.
 	file := "/proc/" + strconv.Itoa(int(c.pid)) + "/fd/" + strconv.Itoa(int(int32(c.args[0])))
 	if c.nr == unix.SYS_STATX {
 		return c.statx(listener, file), nil
@@ -213,8 +213,8 @@ func (c *ownerCall) do(listener int) (done bool, err error) {
 	return true, setOwner(file, uint32(c.args[2]), uint32(c.args[3]))
 }
 
-// statx writes what the kernel says of a file, with the owner that it has in
-// sandboxes, to the caller's memory.
+// statx writes the status of a file, with the owner that it has in sandboxes, to the
+// caller's memory.
 func (c *ownerCall) statx(listener int, file string) (done bool) {
 	uid, gid, ok := fileOwner(file)
 	if !ok {
@@ -222,10 +222,10 @@ func (c *ownerCall) statx(listener int, file string) (done bool) {
 	}
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, file, 0, int(c.args[3]), &st); err != nil || st.Uid != 0 {
-		return false // the kernel says why, or whose it is
+		return false // the kernel returns the error, or the other owner
 	}
 	st.Uid, st.Gid = uid, gid
-	// The process may have ended, and another have its id.
+	// The process may have ended, and another may have its id.
 	if err := notifyIoctl(listener, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, uintptr(unsafe.Pointer(&c.id))); err != nil {
 		return false
 	}
@@ -236,8 +236,8 @@ func (c *ownerCall) statx(listener int, file string) (done bool) {
 	return err == nil && n == size
 }
 
-// fileOwner reads the owner that a file has in sandboxes. What the attribute
-// holds is the sandbox's own to write.
+// fileOwner reads the owner that a file has in sandboxes. The sandbox can write anything
+// to the attribute.
 func fileOwner(file string) (uid, gid uint32, ok bool) {
 	var buf [32]byte
 	n, err := unix.Getxattr(file, OwnerAttribute, buf[:])
@@ -257,11 +257,11 @@ func parseOwner(owner string) (uid, gid uint32, ok bool) {
 	return uint32(u), uint32(g), true
 }
 
-// noID stands for "leave it as it is".
+// noID means "do not change".
 const noID = ^uint32(0)
 
-// setOwner gives a file that is this user's to others in sandboxes. Symbolic
-// links and sockets have no attributes: they stay root's.
+// setOwner changes the owner that a file of this user has in sandboxes. Symbolic links
+// and sockets have no attributes: they always belong to root.
 func setOwner(file string, uid, gid uint32) error {
 	var st unix.Stat_t
 	if err := unix.Stat(file, &st); err != nil {
@@ -289,8 +289,8 @@ func setOwner(file string, uid, gid uint32) error {
 	return unix.Setxattr(file, OwnerAttribute, fmt.Appendf(nil, "%d:%d", uid, gid), 0)
 }
 
-// keepsOwners reports whether the files of mounts need [OwnerAttribute]: there
-// are some, and this process has one user id only.
+// keepsOwners reports whether the files of mounts need [OwnerAttribute]: if there are
+// any, and this process has only one user id.
 func keepsOwners(mounts []Mount) bool {
 	if !slices.ContainsFunc(mounts, func(m Mount) bool { return m.Source != "" }) {
 		return false

@@ -15,35 +15,35 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
 )
 
-// pageSize-aligned ranges of at least cloneBytes are cloned; to copy less is
-// faster, and leaves fewer extents.
+// cloneBytes is the smallest range that is cloned. Copying less is faster, and leaves
+// fewer extents.
 const cloneBytes = 64 << 10
 
-// How much gVisor hands over at a time, and how many times before it waits.
+// The sizes of gVisor's requests, and how many it sends before it waits.
 const (
-	// A page that a program waits for is read behind all that was handed over
-	// before, so that is little. Sharing a range costs the same for any length.
+	// Reads are small, since a page for which a program waits is read after all earlier
+	// requests. Cloning a range costs the same for any length.
 	readBytes       = 256 << 10
 	sharedReadBytes = 2 << 20
 	readsAhead      = 8
 	writeBytes      = 8 << 20
 	writesAhead     = 16
-	// writeRanges bounds the pieces of one write.
+	// writeRanges limits the ranges of one write.
 	writeRanges = 512
 )
 
-// maxMemoryFiles bounds the files of pages that a sandbox may have.
+// maxMemoryFiles limits the files of pages of a sandbox.
 const maxMemoryFiles = 64
 
-// checkpointDir gives gVisor the files of a checkpoint. It implements
-// stateipc.AsyncFileServerImpl. The other side may be hostile: each of
-// [CheckpointFiles] is opened once.
+// checkpointDir serves the files of a checkpoint to gVisor, as a
+// stateipc.AsyncFileServerImpl. Its client may be hostile: each of [CheckpointFiles] can
+// be opened once.
 type checkpointDir struct {
 	path string
 	// shares says that what the sandbox has written is shared, not copied.
 	shares bool
-	// sums, if not nil, are what pages are compared with as they are read, and
-	// damaged is told, before gVisor is, of one that differs.
+	// sums, if not nil, are the checksums with which pages are compared as they are read.
+	// damaged is called for a page that differs, before gVisor gets an error.
 	sums    pageSums
 	damaged func(error)
 
@@ -51,10 +51,8 @@ type checkpointDir struct {
 	opened []string // guarded by mu
 }
 
-// Destroy implements stateipc.AsyncFileServerImpl.
 func (*checkpointDir) Destroy() {}
 
-// OpenRead implements stateipc.AsyncFileServerImpl.
 func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
 	f, err := d.open(name, os.O_RDONLY)
 	if err != nil {
@@ -71,7 +69,6 @@ func (d *checkpointDir) OpenRead(name string) (stateio.AsyncReader, error) {
 	return r, nil
 }
 
-// OpenWrite implements stateipc.AsyncFileServerImpl.
 func (d *checkpointDir) OpenWrite(name string) (stateio.AsyncWriter, error) {
 	f, err := d.open(name, os.O_CREATE|os.O_EXCL|os.O_RDWR)
 	if err != nil {
@@ -93,8 +90,7 @@ func (d *checkpointDir) open(name string, flags int) (*os.File, error) {
 	return os.OpenFile(filepath.Join(d.path, name), flags, 0o600)
 }
 
-// pageFile is a file of a checkpoint, between which and gVisor's own files
-// pages go.
+// pageFile copies pages between a file of a checkpoint and gVisor's own files.
 type pageFile struct {
 	f    *os.File
 	dev  uint64
@@ -102,22 +98,22 @@ type pageFile struct {
 	done chan stateio.Completion
 	wg   sync.WaitGroup
 
-	// These belong to the goroutine that adds jobs and waits for them.
+	// inflight belongs to the goroutine that adds jobs and waits for them.
 	inflight int
 
 	mu    sync.Mutex
 	peers []*memoryFile // guarded by mu
 }
 
-// memoryFile is a file of gVisor's: memory, or what the sandbox has written.
+// memoryFile is a file of gVisor: memory, or what the sandbox has written.
 type memoryFile struct {
 	fd int
-	// clones says that it is on the file system of the checkpoint.
+	// clones says that the file is on the checkpoint's file system.
 	clones bool
 }
 
-// job is pages between off in the checkpoint's file and ranges of one of
-// gVisor's.
+// job is one copy between off in the checkpoint's file and ranges of one of gVisor's
+// files.
 type job struct {
 	id     int
 	off    int64
@@ -126,8 +122,7 @@ type job struct {
 	maps   stateio.LocalClientRanges
 }
 
-// start starts workers, which end when Close is called, for so many jobs at a
-// time.
+// start starts workers, which end with Close. Up to ahead jobs are queued.
 func (p *pageFile) start(workers, ahead int, move func(j *job, r memmap.FileRange, m []byte, off int64) (int, error)) {
 	var st unix.Stat_t
 	if unix.Fstat(int(p.f.Fd()), &st) == nil {
@@ -153,7 +148,6 @@ func (p *pageFile) start(workers, ahead int, move func(j *job, r memmap.FileRang
 	}
 }
 
-// Close implements stateio.AsyncReader and stateio.AsyncWriter.
 func (p *pageFile) Close() error {
 	close(p.jobs)
 	p.wg.Wait()
@@ -163,10 +157,9 @@ func (p *pageFile) Close() error {
 	return p.f.Close()
 }
 
-// MaxParallel implements stateio.AsyncReader and stateio.AsyncWriter.
 func (p *pageFile) MaxParallel() int { return cap(p.jobs) }
 
-// register keeps a file of gVisor's until Close.
+// register holds a file of gVisor open until Close.
 func (p *pageFile) register(fd int32) (*memoryFile, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,7 +184,6 @@ func (p *pageFile) add(j job) {
 	p.jobs <- j
 }
 
-// Wait implements stateio.AsyncReader and stateio.AsyncWriter.
 func (p *pageFile) Wait(cs []stateio.Completion, least int) ([]stateio.Completion, error) {
 	had := len(cs)
 	cs, err := stateio.CompletionChanWait(p.done, cs, min(least, p.inflight))
@@ -202,41 +194,34 @@ func (p *pageFile) Wait(cs []stateio.Completion, least int) ([]stateio.Completio
 // pageReader implements stateio.AsyncReader.
 type pageReader struct {
 	pageFile
-	bytes   int // at a time
+	bytes   int // in one request
 	sums    pageSums
 	damaged func(error)
 }
 
-// MaxReadBytes implements stateio.AsyncReader.
 func (r *pageReader) MaxReadBytes() uint64 { return uint64(r.bytes) }
 
-// MaxRanges implements stateio.AsyncReader.
 func (r *pageReader) MaxRanges() int { return r.bytes / pageSize }
 
-// NeedRegisterDestinationFD implements stateio.AsyncReader.
 func (r *pageReader) NeedRegisterDestinationFD() bool { return true }
 
-// RegisterDestinationFD implements stateio.AsyncReader.
 func (r *pageReader) RegisterDestinationFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.DestinationFile, error) {
 	return r.register(fd)
 }
 
-// AddRead implements stateio.AsyncReader.
 func (r *pageReader) AddRead(id int, off int64, to stateio.DestinationFile, fr memmap.FileRange, m []byte) {
 	r.add(job{id: id, off: off, peer: to.(*memoryFile), ranges: []memmap.FileRange{fr}, maps: stateio.LocalClientMapping(m)})
 }
 
-// AddReadv implements stateio.AsyncReader.
 func (r *pageReader) AddReadv(id int, off int64, _ uint64, to stateio.DestinationFile, ranges []memmap.FileRange, maps []unix.Iovec) {
 	r.add(job{id: id, off: off, peer: to.(*memoryFile), ranges: ranges, maps: stateio.LocalClientMappings(maps)})
 }
 
-// buffers hold pages on their way to gVisor.
 var buffers = sync.Pool{New: func() any { return new([sharedReadBytes]byte) }}
 
-// read writes pages to gVisor's file, which costs less than to read them into a
-// mapping of it, and makes what the file lacks an error, not a signal. They are
-// compared with their sums where gVisor cannot see them yet.
+// read copies pages to gVisor's file. Writing to the file is cheaper than reading into a
+// mapping of it, and a missing page is an error rather than a signal. Pages are compared
+// with their checksums before gVisor can see them.
 func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
 	if j.peer.clones && cloneRange(j.peer.fd, int64(fr.Start), int(r.f.Fd()), off, int64(fr.Length())) {
 		return len(m), nil
@@ -246,7 +231,7 @@ func (r *pageReader) read(j *job, fr memmap.FileRange, m []byte, off int64) (int
 	}
 	buf := buffers.Get().(*[sharedReadBytes]byte)
 	defer buffers.Put(buf)
-	// The file of the kernel's state may end in between; pages may not.
+	// The file of the kernel's state may be shorter than the request; that of pages may not.
 	n, end := r.f.ReadAt(buf[:len(m)], off)
 	if end != nil && (r.sums != nil || !errors.Is(end, io.EOF)) {
 		return 0, end
@@ -273,36 +258,28 @@ type pageWriter struct {
 	next int64
 }
 
-// MaxWriteBytes implements stateio.AsyncWriter.
 func (w *pageWriter) MaxWriteBytes() uint64 { return writeBytes }
 
-// MaxRanges implements stateio.AsyncWriter.
 func (w *pageWriter) MaxRanges() int { return writeRanges }
 
-// NeedRegisterSourceFD implements stateio.AsyncWriter.
 func (w *pageWriter) NeedRegisterSourceFD() bool { return true }
 
-// RegisterSourceFD implements stateio.AsyncWriter.
 func (w *pageWriter) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
 	return w.register(fd)
 }
 
-// AddWrite implements stateio.AsyncWriter.
 func (w *pageWriter) AddWrite(id int, from stateio.SourceFile, fr memmap.FileRange, m []byte) {
 	w.add(job{id: id, off: w.next, peer: from.(*memoryFile), ranges: []memmap.FileRange{fr}, maps: stateio.LocalClientMapping(m)})
 	w.next += int64(len(m))
 }
 
-// AddWritev implements stateio.AsyncWriter.
 func (w *pageWriter) AddWritev(id int, total uint64, from stateio.SourceFile, ranges []memmap.FileRange, maps []unix.Iovec) {
 	w.add(job{id: id, off: w.next, peer: from.(*memoryFile), ranges: ranges, maps: stateio.LocalClientMappings(maps)})
 	w.next += int64(total)
 }
 
-// Reserve implements stateio.AsyncWriter.
 func (w *pageWriter) Reserve(uint64) {}
 
-// Finalize implements stateio.AsyncWriter.
 func (w *pageWriter) Finalize() error { return nil }
 
 func (w *pageWriter) write(j *job, fr memmap.FileRange, m []byte, off int64) (int, error) {
@@ -312,8 +289,8 @@ func (w *pageWriter) write(j *job, fr memmap.FileRange, m []byte, off int64) (in
 	return w.f.WriteAt(m, off)
 }
 
-// cloneRange makes a range of one file share the content of another's, and
-// reports whether it could.
+// cloneRange makes a range of one file share the content of another file, and reports
+// whether that succeeded.
 func cloneRange(to int, toOff int64, from int, fromOff, n int64) bool {
 	if n < cloneBytes || (toOff|fromOff|n)%pageSize != 0 {
 		return false
@@ -324,10 +301,10 @@ func cloneRange(to int, toOff int64, from int, fromOff, n int64) bool {
 	return err == nil
 }
 
-// clones reports whether the file system of an open directory can share what a
-// file holds with a new file there.
-func clones(dir int, from *os.File) bool {
-	fd, err := unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+// clones reports whether a new file in a directory can share a file's content. A relative
+// dir is below the open directory at.
+func clones(at int, dir string, from *os.File) bool {
+	fd, err := unix.Openat(at, dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return false
 	}

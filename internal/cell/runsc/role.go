@@ -12,22 +12,22 @@ import (
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 )
 
-// Limits is what programs in the sandbox are told of the machine.
+// Limits is the machine that programs in the sandbox see.
 type Limits struct {
-	// MemoryBytes is reported as the total memory.
+	// MemoryBytes is the total memory.
 	MemoryBytes int64 `json:"memory_bytes"`
 	// CPUs is the number of processors.
 	CPUs int `json:"cpus"`
 }
 
-// limitsFile is in the bundle directory. gVisor takes these two figures from
-// the host's cgroups only, with a minimum of two processors; writing them to
-// its command line as it starts makes them right without cgroups too.
+// limitsFile is the file in the bundle directory with the [Limits]. gVisor itself takes
+// them from the host's cgroups only, with a minimum of two processors. Adding them to
+// its command line makes them right without cgroups too.
 const limitsFile = "limits.json"
 
-// IsRole reports whether this process was started by gVisor's own code as one
-// of its parts, so that [Main] must take over. gVisor re-executes the running
-// binary under names of its own, and once as "/proc/self/exe umount".
+// IsRole reports whether gVisor's code has started this process as one of its own, so
+// that [Main] must be called. gVisor executes the running binary again under names of its
+// own, and once as "/proc/self/exe umount".
 func IsRole(args []string) bool {
 	if len(args) == 0 {
 		return false
@@ -51,10 +51,9 @@ func Main() {
 	maincli.Main()
 }
 
-// withLimits puts the bundle's limits into the arguments of "boot". The
-// process reads the bundle before it enters its empty root; when it executes
-// itself again from there, the arguments are already right and the file is out
-// of sight.
+// withLimits adds the bundle's limits to the arguments of "boot". The process reads the
+// bundle before it enters its empty root. When it executes itself again in that root, it
+// no longer sees the file, and its arguments have the limits already.
 func withLimits(args []string, readFile func(string) ([]byte, error)) []string {
 	boot := slices.Index(args, "boot")
 	if boot < 0 {
@@ -73,7 +72,7 @@ func withLimits(args []string, readFile func(string) ([]byte, error)) []string {
 	for i := boot + 1; i < len(args); i++ {
 		switch {
 		case args[i] == "--total-memory" || args[i] == "--cpu-num":
-			i++ // the value is an argument of its own
+			i++ // skip its value
 		case strings.HasPrefix(args[i], "--total-memory="), strings.HasPrefix(args[i], "--cpu-num="):
 		default:
 			out = append(out, args[i])
@@ -82,7 +81,7 @@ func withLimits(args []string, readFile func(string) ([]byte, error)) []string {
 	return out
 }
 
-// bundleOf returns the bundle directory that gVisor's arguments name, or "".
+// bundleOf returns the bundle directory in gVisor's arguments, or "".
 func bundleOf(args []string) string {
 	for i, a := range args {
 		if dir, ok := strings.CutPrefix(a, "--bundle="); ok {

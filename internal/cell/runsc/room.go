@@ -6,10 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ScanBytes is the disk space, in bytes, that gVisor takes for a moment while it
-// looks for pages without content: it touches them, up to one huge page of
-// 2 MiB at a time, and gives them back. As much again is for what is written
-// meanwhile.
+// ScanBytes is the disk space, in bytes, that gVisor needs for a moment to find pages of
+// zeros: it touches pages, up to one huge page of 2 MiB at a time, and releases them
+// again. As much again is reserved for what is written meanwhile.
 const ScanBytes = 4 << 20
 
 // RoomError says that there is too little disk space to save a sandbox.
@@ -17,7 +16,7 @@ type RoomError struct {
 	Need, Free int64 // bytes
 }
 
-// Error implements error.
+// Error returns the reason with its figures, for the sandbox's owner.
 func (e *RoomError) Error() string {
 	return fmt.Sprintf("saving this sandbox takes up to %d MiB of disk space, and %d MiB are free", (e.Need+1<<20-1)>>20, e.Free>>20)
 }
@@ -25,11 +24,9 @@ func (e *RoomError) Error() string {
 // Unwrap makes it [unix.ENOSPC].
 func (e *RoomError) Unwrap() error { return unix.ENOSPC }
 
-// RoomToSave returns a [RoomError] if a checkpoint in dir may fill the file
-// system that the sandbox writes to, where gVisor would not survive that: on
-// tmpfs, gVisor dies of SIGBUS when it touches a page that has no room. Memory
-// is what gVisor's processes have in memory, in bytes, the written files
-// included.
+// RoomToSave returns a [RoomError] if a checkpoint in dir may fill the tmpfs that the
+// sandbox writes to: gVisor would die of SIGBUS when it touches a page without room.
+// Memory is the memory of gVisor's processes in bytes, with the written files.
 func (s *Sandbox) RoomToSave(dir string, memory int64) error {
 	var files, target unix.Stat_t
 	if err := unix.Fstat(int(s.filestore.Fd()), &files); err != nil {
@@ -52,7 +49,7 @@ func (s *Sandbox) room(need int64) error {
 	if err := unix.Fstatfs(int(s.filestore.Fd()), &st); err != nil {
 		return fmt.Errorf("look for disk space: %w", err)
 	}
-	if st.Type != unix.TMPFS_MAGIC || st.Blocks == 0 { // or it has no limit
+	if st.Type != unix.TMPFS_MAGIC || st.Blocks == 0 { // a tmpfs without blocks is unlimited
 		return nil
 	}
 	if free := int64(st.Bavail) * st.Bsize; free < need {

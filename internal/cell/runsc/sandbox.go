@@ -1,6 +1,6 @@
 // Package runsc starts gVisor in process. It is the only importer of
-// gvisor.dev/gvisor/runsc: gVisor's own processes are this same binary,
-// executed again (see [IsRole]).
+// gvisor.dev/gvisor/runsc. gVisor's own processes are this same binary, executed again
+// (see [IsRole]).
 package runsc
 
 import (
@@ -34,37 +34,37 @@ type Config struct {
 	RootDir string
 	// WritesDir holds the overlay's writes in one unlinked file.
 	WritesDir string
-	// WritesBytes bounds them.
+	// WritesBytes limits these writes.
 	WritesBytes int64
-	// TmpBytes bounds /tmp and /dev/shm, each, which are in memory.
+	// TmpBytes limits each of /tmp and /dev/shm, which are in memory.
 	TmpBytes int64
 	Hostname string
 	Limits   Limits
-	// MaxFiles bounds the open files of a process.
+	// MaxFiles limits the open files of a process.
 	MaxFiles uint64
-	// Args and Env are the first process, run as root.
+	// Args and Env are those of the first process, which runs as root.
 	Args []string
 	Env  []string
 	// Binds are host directories shown read-only.
 	Binds []Bind
-	// Mounts are the sandbox's own, above all else.
+	// Mounts are the sandbox's own mounts, above everything else.
 	Mounts []Mount
-	// NetNS is the path of the network namespace whose links become the
-	// sandbox's own, with their addresses and routes.
+	// NetNS is the path of the network namespace whose links gVisor takes over, with
+	// their addresses and routes.
 	NetNS string
-	// IDMap makes gVisor's processes other users of the host; nil leaves them
-	// who this process is. RootDir and all sources must be mounted so that their
-	// files have the same owners in there.
+	// IDMap gives gVisor's processes other users of the host; with nil they have this
+	// process's user. RootDir and all sources must be mounted so that their files have
+	// the same owners in the user namespace.
 	IDMap *IDMap
 	// PanicLog is where gVisor's processes write if they crash.
 	PanicLog string
-	// FilesDir, if set, is what [PrepareFiles] has made. The sandbox starts with
-	// these files above the root. It may be removed after Create.
+	// FilesDir, if set, was filled by [PrepareFiles]. The sandbox starts with these files
+	// above the root. FilesDir may be removed after Create.
 	FilesDir string
 }
 
-// IDMap maps the user and group ids from 0 in gVisor's user namespaces to Count
-// ids of the host from First.
+// IDMap maps Count user and group ids, from 0, in gVisor's user namespaces to ids of the
+// host from First.
 type IDMap struct {
 	First, Count uint32
 }
@@ -75,8 +75,8 @@ type Bind struct {
 	Target string
 }
 
-// Mount shows the directory Source of the host, which others may change too, at
-// Target; without a Source, a file system in memory of at most Bytes.
+// Mount shows the directory Source of the host, which others may change too, at Target.
+// Without a Source, it is a file system in memory of at most Bytes.
 type Mount struct {
 	Source   string
 	Target   string
@@ -84,31 +84,30 @@ type Mount struct {
 	ReadOnly bool
 }
 
-// Sandbox is a running gVisor with its container. Methods must not be called
-// concurrently, but for Wait and Kill.
+// Sandbox is a running gVisor with its container. Methods other than Wait and Kill must
+// not be called concurrently.
 type Sandbox struct {
 	conf *config.Config
 	c    *container.Container
-	// filestore is the file that holds the writes above the root.
+	// filestore is the file of all writes above the root.
 	filestore   *os.File
 	writesBytes int64
-	// writesDir is the directory it is in, whatever its name is by now.
+	// writesDir is the directory of filestore, which may have been renamed.
 	writesDir *os.File
-	// damage is the first error about the pages it was restored from.
+	// damage is the first error in the pages of the restored checkpoint.
 	damage atomic.Pointer[error]
 	// hasFiles says that the sandbox starts with files of [Config.FilesDir].
 	hasFiles bool
 }
 
-// SetLog sends the log lines of gVisor's code in this process, from warnings
-// up, to w.
+// SetLog writes the warnings and errors of gVisor's code in this process to w.
 func SetLog(w io.Writer) {
 	log.SetLevel(log.Warning)
 	log.SetTarget(&log.GoogleEmitter{Writer: &log.Writer{Next: w}})
 }
 
-// Create makes a sandbox that is ready to start. The process's standard streams
-// become those of the first process.
+// Create makes a sandbox that is ready to start. Its first process inherits this
+// process's standard streams.
 func Create(cfg Config) (*Sandbox, error) {
 	conf, err := newConfig(cfg)
 	if err != nil {
@@ -141,7 +140,7 @@ func Create(cfg Config) (*Sandbox, error) {
 	return s, nil
 }
 
-// Start starts the first process, when all files are there.
+// Start starts the first process. It returns when all files are restored.
 func (s *Sandbox) Start() error {
 	if err := OnOwnThread(func() error { return s.c.Start(s.conf) }); err != nil {
 		return fmt.Errorf("start gVisor container: %w", err)
@@ -155,12 +154,11 @@ func (s *Sandbox) Start() error {
 	return nil
 }
 
-// Wait waits until the first process has exited, or gVisor has.
+// Wait waits until the first process or gVisor has exited.
 func (s *Sandbox) Wait() (unix.WaitStatus, error) { return s.c.Wait() }
 
-// Damage returns the error, of kind [ErrPages], about the pages of its
-// checkpoint for which the sandbox was ended, or nil. It may be called at any
-// time.
+// Damage returns the [ErrPages] for which the sandbox was ended, or nil. It may be called
+// at any time.
 func (s *Sandbox) Damage() error {
 	if err := s.damage.Load(); err != nil {
 		return *err
@@ -168,16 +166,16 @@ func (s *Sandbox) Damage() error {
 	return nil
 }
 
-// damaged ends a sandbox that would go on without a part of its memory.
+// damaged ends a sandbox of which a part of the memory is damaged.
 func (s *Sandbox) damaged(err error) {
 	if s.damage.CompareAndSwap(nil, &err) {
 		_ = unix.Kill(s.c.SandboxPid(), unix.SIGKILL)
 	}
 }
 
-// Kill ends gVisor, and all programs in it, without waiting until its processes
-// are gone: process 1 of their namespace takes them with it. What gVisor has
-// recorded stays; it is for directories that go away likewise.
+// Kill kills gVisor and all programs in it. It does not wait until the processes are
+// gone: they end with process 1 of their namespace. gVisor's records stay behind; their
+// directory ends with that namespace too.
 func (s *Sandbox) Kill() {
 	for _, pid := range []int{s.c.SandboxPid(), int(s.c.GoferPid.Load())} {
 		if pid > 0 {
@@ -186,13 +184,13 @@ func (s *Sandbox) Kill() {
 	}
 }
 
-// PIDs returns gVisor's processes: the sentry, and the gofer.
+// PIDs returns the process ids of gVisor's sentry and gofer.
 func (s *Sandbox) PIDs() (sentry, gofer int) {
 	return s.c.SandboxPid(), s.c.GoferPid.Load()
 }
 
-// Probe asks gVisor's kernel for a word. It returns nil once the kernel has
-// answered, however its processes fare, and may be called at any time.
+// Probe returns nil when gVisor's kernel has answered, whatever its processes do. It may
+// be called at any time.
 func (s *Sandbox) Probe() error {
 	if _, err := s.c.Sandbox.ContainerRuntimeState(s.c.ID); err != nil {
 		return fmt.Errorf("ask gVisor's kernel: %w", err)
@@ -213,22 +211,22 @@ func newConfig(cfg Config) (*config.Config, error) {
 		"platform": "systrap",
 		"network":  "sandbox",
 		"overlay2": "root:dir=" + cfg.WritesDir + ",size=" + strconv.FormatInt(cfg.WritesBytes, 10),
-		// The template below does not change while it is in use.
+		// The template does not change while it is in use.
 		"file-access":        "exclusive",
 		"file-access-mounts": mountAccess,
 		// The cell is in its sandbox's cgroup before gVisor starts.
 		"ignore-cgroups": "true",
-		// Inside, version 2: in version 1 a fork is charged to one hierarchy
-		// picked at random, so most escape the limit of processes.
+		// In version 1, gVisor charges a fork to one hierarchy at random, so that most
+		// forks evade the limit of processes.
 		"in-sandbox-cgroup": "v2",
-		// sudo in the sandbox raises rights in the sandbox only.
+		// sudo in the sandbox gives rights inside the sandbox only.
 		"allow-suid": "true",
-		// A namespace of its own costs less than pinning a shared one, which
-		// would stay mounted.
+		// A namespace of its own costs less than pinning a shared one, which would stay
+		// mounted.
 		"gofer-network-namespace": "new",
 		"host-settings":           "ignore",
-		// Who restores vouches that the root is the same; what else differs,
-		// such as sizes of file systems in memory, may.
+		// The caller guarantees that the root is the same. Other differences, such as
+		// in the sizes of file systems in memory, are allowed.
 		"restore-spec-validation": "ignore",
 		"panic-log":               cfg.PanicLog,
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
@@ -239,9 +237,10 @@ func newConfig(cfg Config) (*config.Config, error) {
 	}
 	conf, err := config.NewFromFlags(fs)
 	if err == nil && keepsOwners(cfg.Mounts) {
-		// The gofer opens files for gVisor's kernel, which could not be watched
-		// likewise: a process and its children have one watcher, and the kernel is
-		// that of its own children. It is nobody then, who is this user.
+		// The gofer must open all files: the system calls of gVisor's kernel cannot be
+		// intercepted too, since a process can have one listener for notifications, and
+		// the kernel has one for its own children. The gofer then runs as nobody, who
+		// is this user.
 		conf.DirectFS, conf.Rootless = false, true
 	}
 	if err != nil {
@@ -331,8 +330,8 @@ func writeBundle(cfg Config, spec *specs.Spec) error {
 	return nil
 }
 
-// capabilities are root's inside the sandbox. They reach gVisor's kernel only,
-// never the host's. CAP_NET_RAW is missing: no forged packets.
+// capabilities are root's inside the sandbox. They apply in gVisor's kernel only, never
+// on the host. CAP_NET_RAW is missing, so that packets cannot be forged.
 var capabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
 	"CAP_IPC_LOCK", "CAP_KILL", "CAP_LEASE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE",

@@ -17,36 +17,24 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// Where the file system can share extents, a checkpoint does not copy what the
-// sandbox has written: this process gives gVisor the checkpoint's files, and
-// clones what is on the same file system instead of copying it. gVisor's way of
-// writing them itself is as good for little, and elsewhere.
+// On a file system that can share extents, a checkpoint does not copy what the sandbox
+// has written: this process serves the checkpoint's files to gVisor, and clones ranges
+// instead of copying them. On other file systems, and for little data, gVisor writes the
+// files itself.
 
-// shareBytes is how much must have been written for it.
+// shareBytes is the least amount of written data that is shared.
 const shareBytes = 16 << 20
 
-// sharesWrites reports whether a checkpoint in dir can share what the sandbox
-// has written.
+// sharesWrites reports whether a checkpoint in dir can share what the sandbox has written.
 func (s *Sandbox) sharesWrites(dir string) bool {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(s.filestore.Fd()), &st); err != nil || st.Blocks*512 < shareBytes {
-		return false
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return false
-	}
-	defer d.Close()
-	return clones(int(d.Fd()), s.filestore)
+	err := unix.Fstat(int(s.filestore.Fd()), &st)
+	return err == nil && st.Blocks*512 >= shareBytes && clones(unix.AT_FDCWD, dir, s.filestore)
 }
 
-// sharesPages reports whether the sandbox can share what a checkpoint holds.
+// sharesPages reports whether the sandbox can share the pages of a checkpoint.
 func (s *Sandbox) sharesPages(dir string) bool {
-	table, err := readBounded(filepath.Join(dir, FilesTable))
-	if err != nil {
-		return false
-	}
-	if _, total, err := parseTable(table, 0); err != nil || total < shareBytes {
+	if total, err := WrittenBytes(dir); err != nil || total < shareBytes {
 		return false
 	}
 	f, err := os.Open(filepath.Join(dir, checkpointfiles.PagesFileName))
@@ -54,12 +42,12 @@ func (s *Sandbox) sharesPages(dir string) bool {
 		return false
 	}
 	defer f.Close()
-	return clones(int(s.writesDir.Fd()), f)
+	return clones(int(s.writesDir.Fd()), ".", f)
 }
 
-// Settle writes what the sandbox has written out to the disk, if a checkpoint in
-// dir can share it: the file system does so before it shares a range, and until
-// then the sandbox would stand still.
+// Settle syncs what the sandbox has written to the disk, if a checkpoint in dir can share
+// it. The file system would do this before it shares a range, while the sandbox is
+// paused.
 func (s *Sandbox) Settle(dir string) error {
 	if !s.sharesWrites(dir) {
 		return nil
@@ -70,19 +58,15 @@ func (s *Sandbox) Settle(dir string) error {
 	return nil
 }
 
-// WrittenBytes returns how much of a checkpoint is files that the sandbox had
-// written, which a sandbox that continues from it needs on its disk again.
+// WrittenBytes returns the size of the written files in a checkpoint. A sandbox that
+// continues from it needs as much disk space.
 func WrittenBytes(dir string) (int64, error) {
-	table, err := readBounded(filepath.Join(dir, FilesTable))
-	if err != nil {
-		return 0, err
-	}
-	_, total, err := parseTable(table, 0)
+	_, total, err := readFilesTable(dir)
 	return total, err
 }
 
-// OwnPages returns how much of a checkpoint's file of pages, from its start, is
-// nobody else's: all of it, unless what the sandbox had written is shared.
+// OwnPages returns how many bytes of a checkpoint's file of pages, from its start, are
+// not shared with other files: all, unless what the sandbox had written is shared.
 func OwnPages(dir string) (int64, error) {
 	path := filepath.Join(dir, checkpointfiles.PagesFileName)
 	f, err := os.Open(path)
@@ -94,22 +78,17 @@ func OwnPages(dir string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, start, err := readTable(dir)
+	table, err := readTable(dir)
 	if err != nil {
 		return 0, err
 	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return 0, err
-	}
-	defer d.Close()
-	if info.Size()-start < shareBytes || !clones(int(d.Fd()), f) {
+	if info.Size()-table.start < shareBytes || !clones(unix.AT_FDCWD, dir, f) {
 		return info.Size(), nil
 	}
-	return start, nil
+	return table.start, nil
 }
 
-// checkpointShared is [Sandbox.Checkpoint] by way of this process.
+// checkpointShared is [Sandbox.Checkpoint] with files that this process serves.
 func (s *Sandbox) checkpointShared(dir string) error {
 	theirs, err := serveDir(&checkpointDir{path: dir})
 	if err != nil {
@@ -135,12 +114,12 @@ func (s *Sandbox) checkpointShared(dir string) error {
 	return nil
 }
 
-// restoreServed is [Sandbox.Restore]: this process gives gVisor the pages, also
-// those that follow in the background. Left to itself, gVisor would ask for so
-// many at a time that those which a program waits for come late.
+// restoreServed is [Sandbox.Restore] with pages that this process serves, also in the
+// background. gVisor itself would read so many at a time that pages for which a program
+// waits would be late.
 //
-// gVisor's client prepares the network and keeps the container's records; only
-// how it names the files has to differ. So it talks to a relay here.
+// gVisor's client prepares the network and keeps the container's records, and must only
+// pass other files. It is therefore connected to a relay in this process.
 func (s *Sandbox) restoreServed(dir string) error {
 	control := s.c.Sandbox.GetControlSocketPath()
 	conn, err := client.ConnectTo(control)
@@ -175,19 +154,18 @@ func (s *Sandbox) restoreServed(dir string) error {
 	return err
 }
 
-// containerManager relays what a restore asks of the sandbox. The name is that
-// of gVisor's own.
+// containerManager relays the calls of a restore. gVisor's own type has the same name.
 type containerManager struct {
 	conn  *urpc.Client
 	files *checkpointDir
 }
 
-// SetNetworkArgs passes the sandbox's network on.
+// SetNetworkArgs forwards the sandbox's network.
 func (m *containerManager) SetNetworkArgs(args *boot.CreateLinksAndRoutesArgs, _ *struct{}) error {
 	return m.conn.Call(boot.ContMgrSetNetworkArgs, args, nil)
 }
 
-// Restore replaces the checkpoint's files by a connection to this process.
+// Restore replaces the checkpoint's files with a connection to this process.
 func (m *containerManager) Restore(asked *boot.RestoreOpts, _ *struct{}) error {
 	theirs, err := serveDir(m.files)
 	if err != nil {
@@ -206,8 +184,8 @@ func (m *containerManager) Restore(asked *boot.RestoreOpts, _ *struct{}) error {
 	return m.conn.Call(boot.ContMgrRestore, &opts, nil)
 }
 
-// serveDir serves the files of a checkpoint on a connection, until its other
-// end, which it returns, is closed everywhere.
+// serveDir serves the files of a checkpoint on a connection. It returns the connection's
+// other end, and serves until all copies of that are closed.
 func serveDir(dir *checkpointDir) (*os.File, error) {
 	files, err := stateipc.NewAsyncFileServer(dir)
 	if err != nil {
@@ -226,7 +204,7 @@ func serveDir(dir *checkpointDir) (*os.File, error) {
 	srv := urpc.NewServer()
 	srv.Register(files)
 	go func() {
-		_ = srv.Handle(ours) // its end is always an error
+		_ = srv.Handle(ours) // always returns an error
 		srv.Stop(0)
 	}()
 	return os.NewFile(uintptr(fd), "checkpoint"), nil

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,12 +12,11 @@ import (
 
 const blockSize = 512
 
-// sparse writes a file with holes in the format PAX sparse 1.0, which
-// [archive/tar] reads and cannot write.
+// sparse writes a file with holes in the format PAX sparse 1.0, which [archive/tar] can
+// read but not write.
 func (t *treeWriter) sparse(h *tar.Header, pieces []piece, stored int64) error {
 	var table bytes.Buffer
-	// A piece of no length at the end tells the size to readers that look at
-	// the table only.
+	// An empty piece at the end gives the size to readers that use the table only.
 	fmt.Fprintf(&table, "%d\n", len(pieces)+1)
 	for _, p := range pieces {
 		fmt.Fprintf(&table, "%d\n%d\n", p.Start, p.End-p.Start)
@@ -43,7 +43,7 @@ func (t *treeWriter) sparse(h *tar.Header, pieces []piece, stored int64) error {
 	head.Write(rawHeader(tar.TypeXHeader, 0o644, int64(len(pax))))
 	head.WriteString(pax)
 	pad(&head)
-	// The size in the header itself may be too small for it.
+	// The size may exceed the header's field; the one in the PAX records applies.
 	head.Write(rawHeader(tar.TypeReg, h.Mode, min(int64(table.Len())+stored, 1<<33-1)))
 	head.Write(table.Bytes())
 	if _, err := t.w.Write(head.Bytes()); err != nil {
@@ -57,16 +57,11 @@ func (t *treeWriter) sparse(h *tar.Header, pieces []piece, stored int64) error {
 	return t.zeros(t.w, -stored&(blockSize-1))
 }
 
-// paxRecords encodes records of an extended header, in an order that is always
-// the same. Each begins with its own length.
+// paxRecords encodes records of an extended header, sorted. Each begins with its own
+// length.
 func paxRecords(records map[string]string) string {
-	keys := make([]string, 0, len(records))
-	for k := range records {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
 	var out strings.Builder
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(records)) {
 		rest := " " + k + "=" + records[k] + "\n"
 		n := len(rest) + 1
 		for len(strconv.Itoa(n))+len(rest) != n {
@@ -77,7 +72,7 @@ func paxRecords(records map[string]string) string {
 	return out.String()
 }
 
-// rawHeader returns the block of an entry whose name, owner and time are in an
+// rawHeader returns the header block of an entry whose name, owner and time are in an
 // extended header.
 func rawHeader(typeflag byte, mode, size int64) []byte {
 	b := make([]byte, blockSize)

@@ -13,27 +13,27 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// SumsFile is the file of a checkpoint with a checksum of each page in
-// [PagesFile]: four bytes a page, of CRC-32C, little-endian. They find damage,
-// not deceit. Pages beyond its end have none.
+// SumsFile is the file of a checkpoint with the checksum of each page in [PagesFile]: the
+// CRC-32C in four bytes, little-endian. It detects damage, not manipulation. Pages beyond
+// its end have no checksum.
 const SumsFile = "pages_sums.img"
 
-// ErrPages says that pages of a checkpoint are not what was written.
+// ErrPages says that pages of a checkpoint differ from what was written.
 var ErrPages = errors.New("pages of the checkpoint are damaged")
 
-// asLoadedBytes is the size from which pages are checked as they are loaded.
-// Less is checked before, in less time than the start of a sandbox takes.
+// asLoadedBytes is the least size of pages that are checked as they are loaded. Smaller
+// ones are checked before, in less time than the start of a sandbox takes.
 const asLoadedBytes = 32 << 20
 
-// sumBlock is how much is read and summed up at a time.
+// sumBlock is how many bytes are read and checked at a time.
 const sumBlock = 4 << 20
 
 const sumSize = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// SumPages writes [SumsFile] for the first n bytes of a checkpoint's pages,
-// which it brings to the disk meanwhile.
+// SumPages writes [SumsFile] for the first n bytes of a checkpoint's pages, and syncs the
+// pages to the disk meanwhile.
 func SumPages(dir string, n int64) error {
 	f, err := os.Open(filepath.Join(dir, PagesFile))
 	if err != nil {
@@ -58,7 +58,7 @@ func SumPages(dir string, n int64) error {
 	return os.WriteFile(filepath.Join(dir, SumsFile), sums, 0o600)
 }
 
-// eachBlock reads the first n bytes of a file in blocks, some at the same time.
+// eachBlock reads the first n bytes of a file in blocks, several at a time.
 func eachBlock(f io.ReaderAt, n int64, do func(block []byte, at int64) error) error {
 	var g errgroup.Group
 	workers := int64(min(4, runtime.GOMAXPROCS(0)))
@@ -80,8 +80,8 @@ func eachBlock(f io.ReaderAt, n int64, do func(block []byte, at int64) error) er
 	return g.Wait()
 }
 
-// CheckPages compares the pages of a checkpoint with [SumsFile], if it has one.
-// It is [ErrPages] if one differs.
+// CheckPages compares the pages of a checkpoint with [SumsFile], if it has one. The error
+// is [ErrPages] if a page differs.
 func CheckPages(dir string) error {
 	sums, err := readSums(dir)
 	if err != nil || sums == nil {
@@ -95,14 +95,14 @@ func CheckPages(dir string) error {
 	return eachBlock(f, int64(len(sums))/sumSize*pageSize, sums.check)
 }
 
-// ChecksAsLoaded reports whether [Sandbox.Restore] checks the pages of a
-// checkpoint as they are loaded, so that nobody has to before.
+// ChecksAsLoaded reports whether [Sandbox.Restore] checks the pages of a checkpoint as it
+// loads them, so that they need not be checked before.
 func ChecksAsLoaded(dir string) bool {
 	info, err := os.Stat(filepath.Join(dir, SumsFile))
 	return err == nil && info.Size()/sumSize*pageSize >= asLoadedBytes
 }
 
-// pageSums are the checksums of pages.
+// pageSums is the content of [SumsFile].
 type pageSums []byte
 
 // readSums returns the checksums of a checkpoint's pages, or nil if it has none.
@@ -117,7 +117,7 @@ func readSums(dir string) (pageSums, error) {
 	return sums, err
 }
 
-// check compares whole pages, which are at an offset of the file of pages.
+// check compares whole pages, which begin at an offset of the file of pages.
 func (s pageSums) check(pages []byte, at int64) error {
 	if at%pageSize != 0 || len(pages)%pageSize != 0 {
 		return fmt.Errorf("%w: %d bytes at %d are no pages", ErrPages, len(pages), at)

@@ -6,25 +6,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnOwnThread runs do on a thread that nothing else uses, and that ends with
-// it: whatever do does to the thread, such as giving it another network
-// namespace, concerns nobody else.
+// OnOwnThread runs do on a thread of its own, which ends afterwards, so that changes to
+// the thread, such as another network namespace, affect nothing else.
 //
-// gVisor's code enters the sandbox's network namespace and goes back. An
-// ordinary user's cell cannot go back to that of the host, which belongs to
-// another user namespace; the thread would stay where it is.
+// gVisor's code enters the sandbox's network namespace and returns. The cell of an
+// ordinary user cannot return to the host's, which belongs to another user namespace: the
+// thread would stay in the sandbox's.
 func OnOwnThread(do func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		// The first thread does not end before the process, and shows as the
-		// process in /proc. While it is held here, the next is another.
+		// The main thread does not end before the process, and /proc shows it as the
+		// process. While it is locked here, the nested call gets another thread.
 		if unix.Gettid() == unix.Getpid() {
 			done <- OnOwnThread(do)
 			runtime.UnlockOSThread()
 			return
 		}
-		done <- do() // the thread ends with its goroutine, since that keeps it locked
+		done <- do() // the thread ends with the goroutine, which never unlocks it
 	}()
 	return <-done
 }

@@ -10,29 +10,28 @@ import (
 	"sort"
 )
 
-// gVisor describes the files that a sandbox has changed as a tree: a tar
-// stream in which the content of a regular file is its size and the places of
-// its data in the file that holds all written pages. It writes no contents
-// itself, since its own tar format needs each file in memory as a whole: a
-// sparse file of a terabyte, or one larger than the memory limit, would end
-// the sandbox.
+// gVisor describes the files that a sandbox has changed as a tree: a tar stream in which
+// the content of a regular file is its size and the offsets of its data in the file of
+// all written pages. gVisor is not used to write the contents too: it would load each
+// file into memory as a whole, and die of a sparse file of a terabyte or of a file larger
+// than the memory limit.
 
 // pageSize is the unit of the file of pages.
 const pageSize = 4096
 
-// maxSegments bounds the pieces of one file, at 24 bytes each.
+// maxSegments limits the segments of one file, at 24 bytes each.
 const maxSegments = 4 << 20
 
-// errTree says that a tree is not what gVisor writes.
+// errTree says that a tree is not in gVisor's format.
 var errTree = errors.New("invalid tree of files")
 
-// segment is a part of a file: the bytes from Start to End are at At in the
+// segment is a part of a file: the bytes from Start to End are at the offset At of the
 // file of pages.
 type segment struct{ Start, End, At int64 }
 
-// writeTar writes a tree as a tar stream with contents, which are read from
-// pages. Files with holes are in the format PAX sparse 1.0. A tree whose data
-// are more than limit bytes is refused: it would name pages twice.
+// writeTar writes a tree as a tar stream with contents, which it reads from pages. Files
+// with holes are in the format PAX sparse 1.0. A tree with more than limit bytes of data
+// is refused: it must contain pages twice.
 func writeTar(w io.Writer, tree io.Reader, pages io.ReaderAt, limit int64) error {
 	in, out := tar.NewReader(tree), tar.NewWriter(w)
 	t := treeWriter{w: w, out: out, pages: pages, left: limit, buf: make([]byte, 256<<10), removals: map[string]bool{}}
@@ -60,7 +59,7 @@ type treeWriter struct {
 	removals map[string]bool
 }
 
-// maxRemovals bounds them. There is one, and another for each of another mode.
+// maxRemovals limits removals. gVisor writes one for each mode.
 const maxRemovals = 64
 
 func (t *treeWriter) entry(h *tar.Header, in io.Reader) error {
@@ -99,8 +98,8 @@ func (t *treeWriter) entry(h *tar.Header, in io.Reader) error {
 	return t.sparse(h, segments, stored)
 }
 
-// removed turns a hard link to a device that stands for a removed file into
-// such a device: in gVisor, all are one.
+// removed turns a hard link to a device that stands for a removed file into such a
+// device: gVisor makes the device once and links to it.
 func (t *treeWriter) removed(h *tar.Header) {
 	switch {
 	case h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0 && len(t.removals) < maxRemovals:
@@ -110,8 +109,8 @@ func (t *treeWriter) removed(h *tar.Header) {
 	}
 }
 
-// readSegments reads what stands for the content of a file: its size, and its
-// segments in order.
+// readSegments reads the description of a file's content: its size, and its segments in
+// order.
 func readSegments(r io.Reader, n int64) (size int64, list []piece, err error) {
 	const each = 24
 	if n < 8 || (n-8)%each != 0 || (n-8)/each > maxSegments {
@@ -139,7 +138,7 @@ func readSegments(r io.Reader, n int64) (size int64, list []piece, err error) {
 			return 0, nil, errors.New("segments out of order")
 		}
 		end = s.End
-		// The last page reaches over the end of the file.
+		// The last page may extend beyond the end of the file.
 		if s.Start >= size {
 			continue
 		}
@@ -155,15 +154,15 @@ type piece struct {
 	parts      []segment
 }
 
-// minHole is the smallest hole that is not written out, and maxPieces bounds
-// the table of a sparse file: readers refuse one of more than 1 MiB.
+// minHole is the smallest hole that is not written as zeros, and maxPieces limits the
+// table of a sparse file: readers refuse tables of more than 1 MiB.
 const (
 	minHole   = 64 << 10
 	maxPieces = 16 << 10
 )
 
-// coalesce joins pieces with holes smaller than hole between them, and larger
-// ones if the pieces are too many.
+// coalesce joins pieces with holes smaller than hole between them, and with larger holes
+// if there are too many pieces.
 func coalesce(list []piece, hole int64) []piece {
 	for {
 		out := list[:0:0]
@@ -183,7 +182,7 @@ func coalesce(list []piece, hole int64) []piece {
 	}
 }
 
-// content writes pieces and what is between them, up to size.
+// content writes pieces and zeros between them, up to size.
 func (t *treeWriter) content(w io.Writer, pieces []piece, size int64) error {
 	at := int64(0)
 	for _, p := range pieces {
@@ -209,7 +208,7 @@ func (t *treeWriter) piece(w io.Writer, p piece) error {
 		if err != nil {
 			return fmt.Errorf("read contents: %w", err)
 		}
-		// What is over the end of the file of pages was never written.
+		// Data beyond the end of the file of pages was never written.
 		if err := t.zeros(w, s.End-s.Start-n); err != nil {
 			return err
 		}
@@ -231,19 +230,17 @@ func (t *treeWriter) zeros(w io.Writer, n int64) error {
 	return nil
 }
 
-// pageRange is a part of the file of pages that is kept: the bytes from Start
-// to End are at At in what was kept.
+// pageRange is a stored part of the file of pages: the bytes from Start to End are stored
+// at the offset At.
 type pageRange struct{ Start, End, At int64 }
 
-// keptPages reads the file of pages where only some ranges of it are kept; the
-// others are zero.
+// keptPages reads a file of pages of which only some ranges are stored; the rest is zero.
 type keptPages struct {
 	ranges []pageRange // in order
 	data   io.ReaderAt
 }
 
-// ReadAt implements [io.ReaderAt]. There is no end: behind the last range is
-// nothing but zeros.
+// ReadAt reads zeros beyond the last range, without an end.
 func (k *keptPages) ReadAt(p []byte, off int64) (int, error) {
 	done := 0
 	i := sort.Search(len(k.ranges), func(i int) bool { return k.ranges[i].End > off })
