@@ -189,13 +189,8 @@ func (a *agentConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite closes this side's sending direction.
-func (a *agentConn) CloseWrite() error {
-	if half, ok := a.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
+// CloseWrite closes the sending direction.
+func (a *agentConn) CloseWrite() error { return closeWrite(a.Conn) }
 
 // whileItRuns returns a context that also ends when gVisor does.
 func (c *cell) whileItRuns(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {

@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -234,8 +233,8 @@ func (c *cell) lock() (func(), error) {
 
 // captureOutput sets this process's standard streams, which the sandbox's first process
 // inherits: an empty input, and a pipe into the cell's log. A pipe, since gVisor would
-// write to a regular file at its own offset.
-func (c *cell) captureOutput() (io.Closer, error) {
+// write to a regular file at its own offset. The result restores the output.
+func (c *cell) captureOutput() (end func(), err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -245,22 +244,17 @@ func (c *cell) captureOutput() (io.Closer, error) {
 		return nil, err
 	}
 	log := os.Stderr
-	os.Stdin, os.Stdout = null, w
-	stderr := os.Stderr
-	os.Stderr = w
+	os.Stdin, os.Stdout, os.Stderr = null, w, w
 	go func() {
 		defer r.Close()
 		copyBounded(log, r, maxOutputLog)
 	}()
-	return closerFunc(func() error {
-		os.Stdout, os.Stderr = stderr, stderr
-		return errors.Join(w.Close(), null.Close())
-	}), nil
+	return func() {
+		os.Stdout, os.Stderr = log, log
+		w.Close()
+		null.Close()
+	}, nil
 }
-
-type closerFunc func() error
-
-func (f closerFunc) Close() error { return f() }
 
 // watchForEnd waits until gVisor has ended and records why.
 func (c *cell) watchForEnd() {

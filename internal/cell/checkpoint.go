@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -12,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
-// errEnding says that there is no state to be read any more.
+// errEnding says that there is no state to read any more.
 var errEnding = connect.NewError(connect.CodeFailedPrecondition, errors.New("the sandbox is ending"))
 
 func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func(*checkpointWritten) error) error {
@@ -45,7 +44,7 @@ func (c *cell) checkpoint(ctx context.Context, req *CheckpointRequest, send func
 			}
 		}
 	}
-	if err := errors.Join(err, c.letGo()); err != nil {
+	if err := errors.Join(err, c.resume()); err != nil {
 		c.log.Warn("checkpoint", "error", err)
 		return err
 	}
@@ -68,14 +67,14 @@ func (c *cell) roomToSave(dir string) error {
 	return err
 }
 
-// save writes what a checkpoint holds. The sandbox stands still: the files and
-// the memory are of one instant.
+// save writes the files of a checkpoint. The sandbox is paused, so that files and memory
+// are of one instant.
 func (c *cell) save(req *CheckpointRequest) error {
 	if req.FilesOnly {
 		return c.sb.SaveFiles(req.Dir)
 	}
 	began := time.Now()
-	// The tree first: after a checkpoint, gVisor is busy with its garbage.
+	// The tree comes first, since gVisor collects garbage after a checkpoint.
 	if err := c.sb.SaveTree(req.Dir); err != nil {
 		return err
 	}
@@ -85,7 +84,8 @@ func (c *cell) save(req *CheckpointRequest) error {
 	return err
 }
 
-// exclusively waits until nobody else reads the sandbox's state.
+// exclusively waits until nobody else reads the sandbox's state. The caller calls the
+// result when it is done.
 func (c *cell) exclusively(ctx context.Context) (func(), error) {
 	select {
 	case c.saving <- struct{}{}:
@@ -97,8 +97,8 @@ func (c *cell) exclusively(ctx context.Context) (func(), error) {
 	return func() { <-c.saving }, nil
 }
 
-// letGo lets a sandbox that stands still go on, unless it is ending.
-func (c *cell) letGo() error {
+// resume continues a paused sandbox, unless it is ending.
+func (c *cell) resume() error {
 	c.mu.Lock()
 	ending := c.status.Phase != PhaseRunning
 	c.mu.Unlock()
@@ -108,29 +108,17 @@ func (c *cell) letGo() error {
 	err := c.sb.Resume()
 	select {
 	case <-c.ended:
-		return nil // its end is reported otherwise
+		return nil // its end is reported elsewhere
 	default:
 		return err
 	}
 }
 
-// tellChanges answers each connection to the socket with what the sandbox has
-// changed. The sandbox stands still meanwhile, so that the answer is of one
-// instant.
-func (c *cell) tellChanges(l net.Listener) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		wg.Go(func() {
-			defer conn.Close()
-			if err := c.writeChanges(conn); err != nil {
-				c.log.Warn("tell changes", "error", err)
-			}
-		})
+// serveChanges writes the files that the sandbox has changed to a connection. The sandbox
+// is paused meanwhile, so that the stream is of one instant.
+func (c *cell) serveChanges(conn net.Conn) {
+	if err := c.writeChanges(conn); err != nil {
+		c.log.Warn("write changes", "error", err)
 	}
 }
 
@@ -143,5 +131,5 @@ func (c *cell) writeChanges(conn net.Conn) error {
 	if err := c.sb.Pause(); err != nil {
 		return err
 	}
-	return errors.Join(c.sb.WriteChanges(conn), c.letGo())
+	return errors.Join(c.sb.WriteChanges(conn), c.resume())
 }

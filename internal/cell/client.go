@@ -15,20 +15,20 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// Client calls a cell. What the cell refuses is a [connect.Error] for which
-// [connect.IsWireError] is true; other errors are of the connection.
+// Client calls a cell. An error of the cell is a [connect.Error] for which
+// [connect.IsWireError] is true; other errors are those of the connection.
 type Client struct {
-	// Dir is the cell's directory by its current name.
+	// Dir is the current path of the cell's directory.
 	Dir string
 
 	protocol  int
 	inherited chan net.Conn // holds the connection until its first use
 	transport *http.Transport
-	legacy    *legacyStart // nil but for a new cell of a protocol below 2
+	legacy    *legacyStart // only for a new cell of a protocol below 2
 }
 
-// NewClient returns a client of a cell whose program has the given [Protocol].
-// Inherited is the connection that the cell was started with, or nil.
+// NewClient returns a client of a cell whose program has the given [Protocol]. Inherited
+// is the connection with which the cell was started, or nil.
 func NewClient(dir string, protocol int, inherited net.Conn) *Client {
 	c := &Client{Dir: dir, protocol: protocol, inherited: make(chan net.Conn, 1)}
 	switch {
@@ -51,16 +51,16 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// Close closes the connections that no call uses.
+// Close closes idle connections.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
-// method returns the client of one method.
+// method returns a client for one method.
 func method[Req, Res any](c *Client, name string) *connect.Client[Req, Res] {
 	return connect.NewClient[Req, Res](&http.Client{Transport: c.transport}, "http://cell"+procedure(name),
 		connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 }
 
-// call makes a call with one answer.
+// call calls a method with one answer.
 func call[Res, Req any](ctx context.Context, c *Client, name string, req *Req) (*Res, error) {
 	res, err := method[Req, Res](c, name).CallUnary(ctx, connect.NewRequest(req))
 	if err != nil {
@@ -69,7 +69,7 @@ func call[Res, Req any](ctx context.Context, c *Client, name string, req *Req) (
 	return res.Msg, nil
 }
 
-// Prepare makes the cell a standby: it returns when that is done.
+// Prepare makes the cell a standby, and returns when it is one.
 func (c *Client) Prepare(ctx context.Context, s *Standby) error {
 	if c.legacy != nil {
 		return c.legacy.prepare(ctx, s)
@@ -78,7 +78,7 @@ func (c *Client) Prepare(ctx context.Context, s *Standby) error {
 	return err
 }
 
-// Statuses are those of a cell as they change, until ctx or the cell ends.
+// Statuses is the stream of a cell's statuses, until ctx or the cell ends.
 type Statuses struct {
 	stream *connect.ServerStreamForClient[Status]
 }
@@ -91,9 +91,9 @@ func (s Statuses) Next() (Status, error) {
 	return *s.stream.Msg(), nil
 }
 
-// Start tells a standby which sandbox it is. The first status says that the
-// sandbox runs and its agent has answered. Deliver is called when the cell takes
-// values, with [Spec.AwaitValues]; see [SendValues].
+// Start turns a standby into a sandbox. The first status says that the sandbox runs and
+// its agent has answered. With [Spec.AwaitValues], deliver is called when the cell expects
+// values; see [SendValues].
 func (c *Client) Start(ctx context.Context, s *Spec, deliver func() error) (Statuses, Status, error) {
 	if c.legacy != nil {
 		if err := c.legacy.start(ctx, s, deliver); err != nil {
@@ -107,13 +107,13 @@ func (c *Client) Start(ctx context.Context, s *Spec, deliver func() error) (Stat
 			first, err = all.Next()
 		}
 	}
-	if err == nil && first.Phase == PhaseStarting { // a cell that was taken over
+	if err == nil && first.Phase == PhaseStarting { // only a compromised cell does this
 		err = errors.New("the cell does not say that its sandbox runs")
 	}
 	return all, first, err
 }
 
-// Watch returns the status of a running cell, and what becomes of it.
+// Watch returns the status of a running cell, and the stream of its changes.
 func (c *Client) Watch(ctx context.Context) (Statuses, Status, error) {
 	return statuses(ctx, c, "Watch", &empty{})
 }
@@ -125,20 +125,20 @@ func statuses[Req any](ctx context.Context, c *Client, name string, req *Req) (a
 	return all, first, err
 }
 
-// Stop ends the sandbox and then the cell. It returns when the sandbox's
-// processes are gone.
+// Stop ends the sandbox and then the cell. It returns when the sandbox's processes are
+// gone.
 func (c *Client) Stop(ctx context.Context, reason string) error {
 	_, err := call[empty](ctx, c, "Stop", &stopRequest{reason})
 	return err
 }
 
-// Stats tells what the sandbox uses.
+// Stats returns what the sandbox uses.
 func (c *Client) Stats(ctx context.Context) (*engine.Stats, error) {
 	return call[engine.Stats](ctx, c, "Stats", &empty{})
 }
 
-// Update changes limits of the running sandbox, and returns in words what this
-// machine cannot enforce.
+// Update changes limits of the running sandbox. It describes those that this machine
+// cannot enforce.
 func (c *Client) Update(ctx context.Context, l Limits) ([]string, error) {
 	res, err := call[unenforced](ctx, c, "Update", &l)
 	if err != nil {
@@ -147,8 +147,8 @@ func (c *Client) Update(ctx context.Context, l Limits) ([]string, error) {
 	return res.Unenforced, nil
 }
 
-// Checkpoint writes a checkpoint and tells how long the sandbox stood still. With
-// [CheckpointRequest.Hold] it stands still until ctx ends.
+// Checkpoint writes a checkpoint and returns how long the sandbox was paused. With
+// [CheckpointRequest.Hold] the sandbox stays paused until ctx ends.
 func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (time.Duration, error) {
 	stream, err := method[CheckpointRequest, checkpointWritten](c, "Checkpoint").CallServerStream(ctx, connect.NewRequest(&req))
 	if err != nil {
@@ -160,9 +160,9 @@ func (c *Client) Checkpoint(ctx context.Context, req CheckpointRequest) (time.Du
 	return time.Duration(stream.Msg().StoppedNanos), nil
 }
 
-// SetNetwork replaces what the gateway does. When it returns, existing
-// connections have been judged again. The values of new bindings come before it,
-// see [SendValues]; those of bindings that are gone are wiped.
+// SetNetwork replaces the gateway's configuration. When it returns, existing connections
+// have been judged again. The values of new bindings must have been delivered before, see
+// [SendValues]; those of removed bindings are wiped.
 func (c *Client) SetNetwork(ctx context.Context, n *engine.Network) error {
 	if c.protocol >= 2 {
 		_, err := call[empty](ctx, c, "SetNetwork", n)
@@ -175,9 +175,9 @@ func (c *Client) SetNetwork(ctx context.Context, n *engine.Network) error {
 	return err
 }
 
-// Deleted tells what deleted files that programs still have open take in the
-// directories of the host that the sandbox sees, in bytes by the target of their
-// mount: no measurement of those finds them.
+// Deleted returns the size of deleted files that programs still have open in mounted
+// directories of the host, in bytes by the target of the mount. Nobody can measure them
+// from outside.
 func (c *Client) Deleted(ctx context.Context) (map[string]int64, error) {
 	res, err := call[deletedFiles](ctx, c, "Deleted", &empty{})
 	if err != nil {
@@ -192,8 +192,8 @@ func (c *Client) Deleted(ctx context.Context) (map[string]int64, error) {
 	return sum, nil
 }
 
-// Probe returns when gVisor's kernel has answered, whatever runs in the sandbox.
-// It fails while the sandbox is being saved.
+// Probe returns nil when gVisor's kernel has answered, whatever runs in the sandbox. It
+// fails while the sandbox is being saved.
 func (c *Client) Probe(ctx context.Context) error {
 	_, err := call[empty](ctx, c, "Probe", &empty{})
 	return err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -12,50 +13,45 @@ import (
 // escapes are the escapes of paths in a mount table.
 var escapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// letGo unmounts, in the cell's namespace, what neither the cell nor its sandbox uses.
+// detachUnused unmounts, in the cell's namespace, what neither the cell nor its sandbox uses.
 // gVisor's processes have a copy of these mounts that nobody can unmount, which would
 // keep the host's disks busy for as long as they run. The kernel refuses this to the
 // cells of ordinary users. Scratch is the cell's scratch directory.
-func letGo(spec Standby, scratch string) error {
+func detachUnused(spec Standby, scratch string) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("read the cell's mounts: %w", err)
 	}
 	// Parts of the engine's directory may be file systems of their own.
 	engine := filepath.Dir(filepath.Dir(spec.Dir))
-	for _, place := range unused(string(table), append(neededPaths(spec), engine), []string{scratch, resolved(engine)}) {
+	for _, point := range unused(string(table), append(neededPaths(spec), engine), []string{scratch, resolved(engine)}) {
 		// A mount that cannot be unmounted stays in use until the sandbox ends.
-		_ = unix.Unmount(place, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		_ = unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
 	return nil
 }
 
 // unused returns the mount points in a table that are neither above a needed path, nor
 // below one of the whole directories or the system's.
-func unused(table string, needed, whole []string) (places []string) {
+func unused(table string, needed, whole []string) (points []string) {
 	whole = append([]string{"/proc", "/sys", "/dev", "/etc", "/usr"}, whole...)
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 {
 			continue
 		}
-		place := escapes.Replace(fields[4])
-		if place == "/" || holdsAny(place, needed) || isBelowAny(place, whole) {
+		point := escapes.Replace(fields[4])
+		if point == "/" || holdsAny(point, needed) || isBelowAny(point, whole) {
 			continue
 		}
-		places = append(places, place)
+		points = append(points, point)
 	}
-	return places
+	return points
 }
 
 // isBelowAny reports whether path is one of the directories or below one.
 func isBelowAny(path string, dirs []string) bool {
-	for _, d := range dirs {
-		if path == d || strings.HasPrefix(path, d+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(dirs, func(d string) bool { return path == d || strings.HasPrefix(path, d+"/") })
 }
 
 // resolved returns a path without symbolic links, if it exists.

@@ -80,19 +80,17 @@ func newGateway(conf GatewayConfig, stack *netstack.Stack, log *slog.Logger) (*g
 	return g, nil
 }
 
-// outward passes the sandbox's attempts to the egress gateway.
+// outward is the [netstack.Handler] that passes the sandbox's traffic to the egress
+// gateway.
 type outward struct {
 	ctx context.Context // ends with the sandbox
 	eg  *egress.Gateway
 }
 
-// TCP implements [netstack.Handler].
 func (o outward) TCP(r netstack.Request) { o.eg.HandleTCP(o.ctx, egress.Request(r)) }
 
-// UDP implements [netstack.Handler].
 func (o outward) UDP(r netstack.Request) { o.eg.HandleUDP(o.ctx, egress.Request(r)) }
 
-// Ping implements [netstack.Handler].
 func (o outward) Ping(to netip.Addr, payload []byte) bool {
 	return o.eg.Ping(o.ctx, to, payload) == nil
 }
@@ -239,11 +237,10 @@ const maxPeerConns = 512
 // allowed.
 type peers struct {
 	g *gateway
-	// open is a semaphore with a place for each connection.
+	// open is a semaphore with a slot for each connection.
 	open chan struct{}
 }
 
-// Dial implements [egress.Peers].
 func (p peers) Dial(ctx context.Context, name string, port uint16) (net.Conn, error) {
 	select {
 	case p.open <- struct{}{}:
@@ -261,23 +258,16 @@ func (p peers) Dial(ctx context.Context, name string, port uint16) (net.Conn, er
 	return &peerConn{Conn: conn, gone: sync.OnceFunc(func() { <-p.open })}, nil
 }
 
-// peerConn releases its place when it is closed.
+// peerConn releases its slot when it is closed.
 type peerConn struct {
 	net.Conn
 	gone func()
 }
 
-// Close implements [net.Conn].
 func (c *peerConn) Close() error {
 	defer c.gone()
 	return c.Conn.Close()
 }
 
 // CloseWrite closes the sending direction.
-func (c *peerConn) CloseWrite() error {
-	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok {
-		return c.Conn.Close()
-	}
-	return half.CloseWrite()
-}
+func (c *peerConn) CloseWrite() error { return closeWrite(c.Conn) }

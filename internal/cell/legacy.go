@@ -14,16 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyStart begins a cell of protocol 0 or 1, which reads a [Standby] and a
-// [Spec] from standard input and answers each on file descriptor 3. Both are the
-// connection here.
+// legacyStart starts a cell of protocol 0 or 1, which reads a [Standby] and a [Spec] from
+// standard input and answers each on file descriptor 3. Both are one connection here.
 type legacyStart struct {
 	conn    net.Conn
 	answers *json.Decoder
 }
 
-// legacyAnswer says that the standby is made or that the sandbox runs, or why
-// not.
+// legacyAnswer says that the standby is ready or that the sandbox runs, or why not.
 type legacyAnswer struct {
 	Error   string `json:"error"`
 	Refused string `json:"refused"`
@@ -57,7 +55,7 @@ func (l *legacyStart) start(ctx context.Context, s *Spec, deliver func() error) 
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
 			return err
 		}
-		select { // it does not listen yet
+		select { // the cell does not listen yet
 		case err := <-answered:
 			return err
 		case <-time.After(time.Millisecond):
@@ -66,8 +64,8 @@ func (l *legacyStart) start(ctx context.Context, s *Spec, deliver func() error) 
 	return <-answered
 }
 
-// answer waits for the cell. An end of ctx ends the connection. Errors are as
-// those of the control protocol.
+// answer waits for an answer of the cell. If ctx ends, it closes the connection. Its errors
+// are those of the control protocol.
 func (l *legacyStart) answer(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { l.conn.Close() })
 	defer stop()

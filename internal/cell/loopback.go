@@ -78,14 +78,7 @@ type relayed struct {
 	r *bufio.Reader
 }
 
-// Read implements [net.Conn].
 func (c *relayed) Read(p []byte) (int, error) { return c.r.Read(p) }
 
 // CloseWrite closes the sending direction.
-func (c *relayed) CloseWrite() error {
-	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok {
-		return errors.New("the connection has no half to close")
-	}
-	return half.CloseWrite()
-}
+func (c *relayed) CloseWrite() error { return closeWrite(c.Conn) }

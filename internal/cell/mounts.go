@@ -78,7 +78,7 @@ func setUpShown(mounts []engine.Mount, sources []*os.File, u *userNS, dir, root 
 
 // bindShown binds an open directory with everything mounted below it.
 func bindShown(source *os.File, u *userNS, target string, readOnly bool) error {
-	if err := u.holds(source); err != nil {
+	if err := u.checkOwner(source); err != nil {
 		return err
 	}
 	if err := os.Mkdir(target, 0o755); err != nil {

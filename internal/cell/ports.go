@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/cove-sh/cove/internal/cell/netstack"
@@ -132,28 +131,19 @@ func readFrame(r io.Reader, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// openPorts joins each connection to the socket with a port of the sandbox.
-func (c *cell) openPorts(l net.Listener) {
+// servePorts joins each connection to the socket with a port of the sandbox.
+func (c *cell) servePorts(l net.Listener) {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel() // ends what is open
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return
+	defer cancel() // ends open streams
+	c.serveEach(l, func(conn net.Conn) {
+		if err := ServeStream(ctx, conn, c.openPort); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal {
+			c.log.Warn("open a port", "error", err)
 		}
-		wg.Go(func() {
-			if err := ServeStream(ctx, conn, c.openPort); err != nil && sandbox.CodeOf(err) == sandbox.CodeInternal {
-				c.log.Warn("open a port", "error", err)
-			}
-		})
-	}
+	})
 }
 
-// openPort connects to a port of the sandbox. The agent's is none of them: who
-// reaches it may do anything inside.
+// openPort connects to a port of the sandbox, but not to the agent's: it gives full control
+// of the sandbox.
 func (c *cell) openPort(ctx context.Context, o StreamRequest) (net.Conn, error) {
 	if o.Port < 1 || o.Port > 65535 || o.Port == AgentPort || o.Name != "" {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "port %d cannot be connected to; use another port", o.Port)

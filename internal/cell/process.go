@@ -17,22 +17,22 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// maxOutputLog bounds what is kept of the first process's output, which code
-// in the sandbox can write to.
+// maxOutputLog limits what is logged of the first process's output: code in the sandbox
+// can write to it.
 const maxOutputLog = 1 << 20
 
-// copyBounded copies the first limit bytes and swallows the rest, so that the
-// writer never blocks.
+// copyBounded copies the first limit bytes and discards the rest, so that the writer
+// never blocks.
 func copyBounded(w io.Writer, r io.Reader, limit int64) {
 	_, _ = io.Copy(w, io.LimitReader(r, limit))
 	_, _ = io.Copy(io.Discard, r)
 }
 
-// clockTicks is the unit of processor time in /proc/PID/stat: USER_HZ, which
-// is 100 on every architecture that Go runs on.
+// clockTicks is the number of ticks per second in /proc/PID/stat: USER_HZ, which is 100
+// on every architecture that Go supports.
 const clockTicks = 100
 
-// processStats sums up all processes of the cell's process namespace.
+// processStats returns what all processes of the cell's process-id namespace use.
 func processStats(proc string) (*engine.Stats, error) {
 	dirs, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	if err != nil {
@@ -40,7 +40,7 @@ func processStats(proc string) (*engine.Stats, error) {
 	}
 	st := &engine.Stats{}
 	for _, dir := range dirs {
-		// A process may end between two reads; what it used is lost.
+		// A process may end between two reads; then its use is not counted.
 		if data, err := os.ReadFile(filepath.Join(dir, "stat")); err == nil {
 			st.CPUNanos += cpuNanos(data)
 		}
@@ -53,29 +53,8 @@ func processStats(proc string) (*engine.Stats, error) {
 	return st, nil
 }
 
-// writtenBytes returns what the file with the sandbox's writes takes on disk.
-// It has no name; a process that has it open shows it.
-func writtenBytes(proc string, pid int) int64 {
-	links, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "fd", "*"))
-	if err != nil {
-		return 0
-	}
-	for _, l := range links {
-		target, err := os.Readlink(l)
-		if err != nil || !strings.Contains(target, "runsc-filestore-") {
-			continue
-		}
-		var st unix.Stat_t
-		if unix.Stat(l, &st) == nil {
-			return st.Blocks * 512
-		}
-	}
-	return 0
-}
-
-// cpuNanos returns the user and system time in a /proc/PID/stat file, with
-// that of children that were waited for. The command's name may hold anything
-// but ends with the last parenthesis.
+// cpuNanos returns the user and system time in a /proc/PID/stat file, with that of reaped
+// children. The command's name may contain anything, but ends with the last parenthesis.
 func cpuNanos(stat []byte) int64 {
 	end := bytes.LastIndexByte(stat, ')')
 	if end < 0 {
@@ -117,9 +96,9 @@ func memoryBytes(rollup []byte) (pss, private int64) {
 	return pss, private
 }
 
-// pinCPUs bounds all processes of the cell's process namespace, whose /proc
-// must be mounted, to n of the given processors, picked at random so that
-// sandboxes spread.
+// pinCPUs pins all processes of the cell's process-id namespace, whose /proc must be
+// mounted, to n of the given processors. It picks them at random, so that sandboxes are
+// spread over the processors.
 func pinCPUs(cpus []int, n int) error {
 	var set unix.CPUSet
 	for _, i := range rand.Perm(len(cpus))[:min(n, len(cpus))] {

@@ -6,60 +6,56 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Protocol is the version of what this program takes as a cell. Engines speak
-// with older programs too: with cells that run, and with those that they start
-// to continue from the checkpoints of these programs.
+// Protocol is the version of the protocol that this program speaks as a cell. Engines
+// support older versions too: those of running cells, and of programs that they start to
+// continue from the programs' checkpoints.
 //
-//   - 2: the control protocol is all there is: [Client.Prepare] and
-//     [Client.Start] begin a cell.
-//   - 1: a cell reads a [Standby] and a [Spec] from standard input, and answers
-//     each on file descriptor 3; SetNetwork takes bytes.
-//   - 0: as 1, but a cell has to be in a network namespace of its own, in which
-//     it makes the sandbox's link, and has no gateway: its sandboxes reach
-//     nothing.
+//   - 2: there is only the control protocol: [Client.Prepare] and [Client.Start] start a
+//     sandbox.
+//   - 1: a cell reads a [Standby] and a [Spec] from standard input, and answers each on
+//     file descriptor 3; SetNetwork takes bytes.
+//   - 0: as 1, but a cell must be started in its own network namespace, in which it makes
+//     the sandbox's link. It has no gateway, so that its sandboxes reach nothing.
 const Protocol = 2
 
-// The control protocol is JSON over HTTP/1.1, as the Connect protocol has it:
+// The control protocol is JSON over HTTP/1.1, by the Connect protocol:
 //
 //	curl --unix-socket cell.sock --json '{}' http://cell/cove.cell.v1.Cell/Stats
 //
-// A cell serves it on the connection that it inherits from the engine and, once
-// its sandbox runs, on [ControlSocket]. Messages are the types of this package;
-// their names in JSON, and numbers of 64 bits in strings, are what cells of
-// protocol 1 understand, which have them from a description in protobuf.
+// A cell serves it on the connection that it inherits from the engine and, once its
+// sandbox runs, on [ControlSocket]. Messages are the types of this package. Their JSON
+// names, and strings for 64-bit numbers, are those of protobuf's JSON, which cells of
+// protocol 1 use.
 
 // procedure is the path of a method.
 func procedure(method string) string { return "/cove.cell.v1.Cell/" + method }
 
 const (
-	// maxRequest bounds what a cell reads of the engine at a time.
+	// maxRequest limits a message that a cell reads.
 	maxRequest = 4 << 20
-	// maxAnswer bounds what the engine reads of a cell at a time: code that has
-	// taken over gVisor and the cell may answer anything.
+	// maxAnswer limits a message that the engine reads: a cell that was compromised
+	// through gVisor may answer anything.
 	maxAnswer = 256 << 10
 )
 
-// jsonCodec is plain encoding/json, where Connect has that of protobuf.
+// jsonCodec is plain encoding/json instead of Connect's protobuf JSON.
 type jsonCodec struct{}
 
-// Name implements [connect.Codec].
 func (jsonCodec) Name() string { return "json" }
 
-// Marshal implements [connect.Codec].
 func (jsonCodec) Marshal(v any) ([]byte, error) { return json.Marshal(v) }
 
-// Unmarshal implements [connect.Codec].
 func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v) }
 
 var _ connect.Codec = jsonCodec{}
 
-// empty is a request or an answer that says nothing.
+// empty is an empty request or answer.
 type empty struct{}
 
-// Phase is where a cell is in its sandbox's life.
+// Phase is the phase of a sandbox's life.
 type Phase string
 
-// The phases. Stopped is the end that was asked for, Failed any other.
+// The phases. Stopped is an end that was requested, Failed any other.
 const (
 	PhaseStarting Phase = "PHASE_STARTING"
 	PhaseRunning  Phase = "PHASE_RUNNING"
@@ -73,11 +69,11 @@ type Status struct {
 	Phase Phase `json:"phase"`
 	// Reason says, for the sandbox's owner, why it failed or stopped.
 	Reason string `json:"reason,omitempty"`
-	// Unenforced lists the limits that this machine cannot enforce, in words.
+	// Unenforced describes the limits that this machine cannot enforce.
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// Limits are to be changed; zero fields stay.
+// Limits are limits to change; zero fields stay.
 type Limits struct {
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	VCPUs       int   `json:"vcpus,omitempty"`
@@ -87,8 +83,8 @@ type Limits struct {
 // CheckpointRequest asks for a checkpoint in Dir, an empty directory.
 type CheckpointRequest struct {
 	Dir string `json:"dir"`
-	// Hold lets the sandbox stand still for as long as the caller keeps the
-	// stream open, so that it goes on when the caller dies.
+	// Hold keeps the sandbox paused for as long as the caller keeps the stream open. If
+	// the caller dies, the sandbox continues.
 	Hold bool `json:"hold,omitempty"`
 	// FilesOnly writes only the files that the sandbox has changed.
 	FilesOnly bool `json:"filesOnly,omitempty"`
@@ -96,7 +92,7 @@ type CheckpointRequest struct {
 
 // checkpointWritten says that a checkpoint is written.
 type checkpointWritten struct {
-	// StoppedNanos is how long the sandbox has stood still by now.
+	// StoppedNanos is how long the sandbox has been paused by now.
 	StoppedNanos int64 `json:"stoppedNanos,string"`
 }
 
@@ -104,17 +100,17 @@ type stopRequest struct {
 	Reason string `json:"reason"`
 }
 
-// unenforced lists limits that cannot be enforced, in words.
+// unenforced describes limits that cannot be enforced.
 type unenforced struct {
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// deletedFiles is what they take on disk, in bytes by the target of their mount.
+// deletedFiles is the size of deleted files on disk, in bytes by the target of their mount.
 type deletedFiles struct {
 	Bytes map[string]json.Number `json:"bytes,omitempty"`
 }
 
-// networkOfProtocol1 is what SetNetwork took before it took an [engine.Network].
+// networkOfProtocol1 is the request of SetNetwork in protocol 1.
 type networkOfProtocol1 struct {
 	Network []byte `json:"network"` // JSON
 }

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -23,9 +23,9 @@ type scratch struct {
 	mounts []runsc.Mount
 }
 
-// setUpMounts makes the cell's mount namespace its own, with a /proc of its own
-// process ids. What the host unmounts goes from the cell too, which would keep
-// the disk in use otherwise; nothing goes the other way.
+// setUpMounts separates the cell's mounts from the host's, and mounts a /proc of the
+// cell's process-id namespace. Unmounts of the host still apply in the cell, which would
+// keep disks busy otherwise; mounts of the cell do not apply on the host.
 func setUpMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("keep mounts from the host: %w", err)
@@ -36,15 +36,14 @@ func setUpMounts() error {
 	return nil
 }
 
-// setUpScratch mounts a scratch directory with a short name and puts the
-// sandbox's root together in it, for the user namespace of the sandbox. An error
-// leaves nothing mounted.
+// setUpScratch mounts a scratch directory with a short path and assembles the sandbox's
+// root in it, for the sandbox's user namespace. After an error, nothing is mounted.
 func setUpScratch(spec Standby, u *userNS) (s scratch, err error) {
 	dir, err := scratchDir(spec)
 	if err != nil {
 		return s, err
 	}
-	// What is shown is opened before the scratch space may hide it.
+	// The sources are opened first, since the scratch directory may hide them.
 	sources, err := openSources(spec.Mounts)
 	if err != nil {
 		return s, err
@@ -82,11 +81,11 @@ func setUpScratch(spec Standby, u *userNS) (s scratch, err error) {
 	if s.mounts, err = setUpShown(spec.Mounts, sources, u, dir, s.root); err != nil {
 		return s, err
 	}
-	return s, letGo(spec, dir)
+	return s, detachUnused(spec, dir)
 }
 
-// scratchDir picks a directory to hide under the scratch mount: one that holds
-// nothing the cell needs.
+// scratchDir picks a directory that the scratch mount may hide: one that contains nothing
+// that the cell needs.
 func scratchDir(spec Standby) (string, error) {
 	needed := neededPaths(spec)
 	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt", "/run", "/tmp", "/home", "/var"} {
@@ -98,9 +97,9 @@ func scratchDir(spec Standby) (string, error) {
 	return "", errors.New("found no directory to mount scratch space on: make an empty /mnt")
 }
 
-// neededPaths are what the cell uses by name.
+// neededPaths are the paths that the cell uses.
 func neededPaths(spec Standby) []string {
-	// The gateway asks the host's resolvers, which a link may name.
+	// The gateway reads the host's resolvers from resolv.conf, which may be a link.
 	needed := []string{spec.Dir, spec.AgentDir, spec.Root.Dir, "/etc/resolv.conf"}
 	for _, b := range spec.Root.Binds {
 		needed = append(needed, b.Source)
@@ -112,19 +111,10 @@ func neededPaths(spec Standby) []string {
 }
 
 func holdsAny(dir string, paths []string) bool {
-	for _, p := range paths {
-		if resolved, err := filepath.EvalSymlinks(p); err == nil {
-			p = resolved
-		}
-		if p == dir || strings.HasPrefix(p, dir+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(paths, func(p string) bool { return isBelowAny(resolved(p), []string{dir}) })
 }
 
-// assembleRoot puts the template and the host's directories together at root,
-// read-only.
+// assembleRoot assembles the template and the host's directories at root, read-only.
 func assembleRoot(spec Standby, u *userNS, root string) error {
 	if err := bindReadOnly(u, spec.Root.Dir, root); err != nil {
 		return err
@@ -155,7 +145,7 @@ func bindReadOnly(u *userNS, source, target string) error {
 	if err := unix.Statfs(target, &st); err != nil {
 		return fmt.Errorf("stat %s: %w", target, err)
 	}
-	// In a user namespace, flags that the source has must stay.
+	// In a user namespace, the flags of the source must be kept.
 	keep := uintptr(st.Flags) & (unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME | unix.MS_NODIRATIME | unix.MS_RELATIME)
 	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|keep, ""); err != nil {
 		return fmt.Errorf("make %s read-only: %w", source, err)

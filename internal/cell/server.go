@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// tellTimeout bounds the wait until who watches has been told the last status.
-const tellTimeout = 5 * time.Second
+// lastStatusTimeout limits the wait until watchers have received the last status.
+const lastStatusTimeout = 5 * time.Second
 
 // serve opens the cell's sockets.
 func (c *cell) serve() (err error) {
@@ -27,16 +27,33 @@ func (c *cell) serve() (err error) {
 		return err
 	}
 	c.wg.Go(func() { _ = c.http.Serve(control) })
-	c.wg.Go(func() { c.relayAll(relay) })
-	c.wg.Go(func() { c.tellChanges(changes) })
-	c.wg.Go(func() { c.openPorts(ports) })
+	c.wg.Go(func() { c.serveEach(relay, c.relay) })
+	c.wg.Go(func() { c.serveEach(changes, c.serveChanges) })
+	c.wg.Go(func() { c.servePorts(ports) })
 	return nil
 }
 
-// closeSockets lets the last status and the answers under way reach those who
-// wait for them, and stops serving.
+// serveEach serves each connection to a listener on its own goroutine, until the listener
+// is closed.
+//
+// Preconditions: it runs on a goroutine that c.wg counts.
+func (c *cell) serveEach(l net.Listener, serve func(net.Conn)) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		c.wg.Go(func() {
+			defer conn.Close()
+			serve(conn)
+		})
+	}
+}
+
+// closeSockets waits until watchers have received the last status and calls in progress
+// their answers, for a while, and stops serving.
 func (c *cell) closeSockets() {
-	for end := time.Now().Add(tellTimeout); c.watched() && time.Now().Before(end); {
+	for end := time.Now().Add(lastStatusTimeout); c.watched() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -49,38 +66,35 @@ func (c *cell) closeSockets() {
 	c.wg.Wait()
 }
 
-// relayAll joins each connection to the socket with one to the agent.
-func (c *cell) relayAll(l net.Listener) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		wg.Go(func() {
-			defer conn.Close()
-			ctx, cancel := c.whileItRuns(context.Background(), 10*time.Second)
-			inside, err := c.dialAgent(ctx)
-			cancel()
-			if err != nil {
-				c.log.Warn("dial agent", "error", err)
-				return
-			}
-			defer inside.Close()
-			join(conn, inside)
-		})
+// relay joins a connection with one to the agent.
+func (c *cell) relay(conn net.Conn) {
+	ctx, cancel := c.whileItRuns(context.Background(), 10*time.Second)
+	inside, err := c.dialAgent(ctx)
+	cancel()
+	if err != nil {
+		c.log.Warn("dial agent", "error", err)
+		return
 	}
+	defer inside.Close()
+	join(conn, inside)
 }
 
-// join copies both ways until both directions have ended.
+// closeWrite closes the sending direction of a connection, or all of it if it cannot be
+// closed by halves.
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
+}
+
+// join copies in both directions until both have ended.
 func join(a, b net.Conn) {
 	var wg sync.WaitGroup
 	for _, p := range [][2]net.Conn{{a, b}, {b, a}} {
 		wg.Go(func() {
 			_, err := io.CopyBuffer(writerOnly{p[0]}, readerOnly{p[1]}, make([]byte, 64<<10))
-			half, ok := p[0].(interface{ CloseWrite() error })
-			if err != nil || !ok || errors.Is(half.CloseWrite(), net.ErrClosed) {
+			if err != nil || errors.Is(closeWrite(p[0]), net.ErrClosed) {
 				a.Close()
 				b.Close()
 			}
@@ -89,7 +103,7 @@ func join(a, b net.Conn) {
 	wg.Wait()
 }
 
-// The two hide ReadFrom and WriteTo, whose buffers are smaller than ours.
+// These types hide ReadFrom and WriteTo, which use smaller buffers.
 type (
 	writerOnly struct{ io.Writer }
 	readerOnly struct{ io.Reader }

@@ -13,12 +13,12 @@ import (
 	"github.com/cove-sh/cove/internal/cell/runsc"
 )
 
-// insideName is gVisor's name for the sandbox, and the host name until the
-// agent is told another. It is the same in every cell, which may get its
-// sandbox's own id much later; nobody else sees it.
+// insideName is gVisor's name for the sandbox, and its host name until the agent sets
+// another. It is the same in every cell, since the sandbox's id may be unknown yet; nobody
+// else sees it.
 const insideName = "sandbox"
 
-// makeStandby does as much as can be done before the sandbox is known.
+// makeStandby does everything that can be done before the sandbox is known.
 func (c *cell) makeStandby(ctx context.Context) error {
 	began := time.Now()
 	scratch, err := c.setUp()
@@ -31,7 +31,7 @@ func (c *cell) makeStandby(ctx context.Context) error {
 		}
 	}
 	mounted := time.Now()
-	out, err := c.captureOutput()
+	endCapture, err := c.captureOutput()
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (c *cell) makeStandby(ctx context.Context) error {
 	if err == nil {
 		c.sb, err = runsc.Create(conf)
 	}
-	out.Close()
+	endCapture()
 	err = errors.Join(err, os.RemoveAll(conf.FilesDir))
 	if err != nil {
 		return err
@@ -65,8 +65,8 @@ func (c *cell) makeStandby(ctx context.Context) error {
 	return nil
 }
 
-// setUp mounts what the sandbox is shown: in a user namespace of its own, or
-// where that cannot be, in the cell's.
+// setUp mounts the sandbox's root and mounts, for a user namespace of the sandbox or, if
+// that is impossible, for the cell's.
 func (c *cell) setUp() (scratch, error) {
 	if c.standby.UserIDs == nil {
 		return setUpScratch(c.standby, nil)
@@ -86,13 +86,12 @@ func (c *cell) setUp() (scratch, error) {
 		return s, err
 	}
 	c.userNS = u
-	// Groups of the daemon's user would stay with gVisor's processes.
+	// gVisor's processes would inherit the groups of the daemon's user.
 	return s, syscall.Setgroups(nil)
 }
 
-// prepareFiles makes a directory with the files to start with. It takes as
-// much disk as they do, if they are compressed, and is removed once gVisor has
-// opened them.
+// prepareFiles makes a directory with the files to start with. It is removed when gVisor
+// has opened them. If the checkpoint's files are compressed, it needs their size on disk.
 func (c *cell) prepareFiles() (string, error) {
 	dir := filepath.Join(c.standby.Dir, "files")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -101,8 +100,8 @@ func (c *cell) prepareFiles() (string, error) {
 	return dir, runsc.PrepareFiles(c.standby.FilesFrom, dir)
 }
 
-// start starts the sandbox, or restores it, and tells the agent what it is: that
-// it answers to that proves that it runs.
+// start starts or restores the sandbox, and configures its agent. The agent's answer
+// proves that the sandbox runs.
 func (c *cell) start() error {
 	began := time.Now()
 	switch {

@@ -12,34 +12,32 @@ import (
 	"github.com/cove-sh/cove/internal/machine"
 )
 
-// IDsPerSandbox is how many user and group ids a sandbox has: 0 to 65535
-// inside, as many from a multiple of it on the host.
+// IDsPerSandbox is how many user and group ids a sandbox has: 0 to 65535 inside, mapped to
+// a block of as many on the host.
 const IDsPerSandbox = 1 << 16
 
-// UserIDs are ids of the host that no user has, for the user namespaces of
-// gVisor's processes where root runs the daemon.
+// UserIDs are unused ids of the host, for the user namespaces of gVisor's processes if
+// root runs the daemon.
 type UserIDs struct {
-	// First is the lowest id, of users and of groups.
+	// First is the lowest user and group id.
 	First uint32 `json:"first"`
-	// Slots is how many sandboxes have ids of their own; each takes
-	// [IDsPerSandbox].
+	// Slots is for how many sandboxes there are ids, [IDsPerSandbox] each.
 	Slots int `json:"slots"`
-	// LockFile is locked at the byte of each slot that is taken. All cells of a
-	// daemon have the same.
+	// LockFile has one byte for each slot, which is locked while the slot is in use. All
+	// cells of a daemon use the same file.
 	LockFile string `json:"lock_file"`
 }
 
-// userNS is the user namespace of one sandbox. A nil one stands for the
-// namespace of the cell itself.
+// userNS is the user namespace of one sandbox. Nil is the namespace of the cell itself.
 type userNS struct {
 	ns *os.File
-	// lock keeps the slot for as long as the cell lives.
+	// lock holds the slot's lock for as long as the cell lives.
 	lock  *os.File
 	first uint32
 }
 
-// noUserNS says why a sandbox cannot have a user namespace of its own on this
-// machine. It can run without.
+// noUserNS is the reason why a sandbox cannot have its own user namespace on this machine.
+// The sandbox can run without one.
 type noUserNS struct{ error }
 
 func (e noUserNS) Unwrap() error { return e.error }
@@ -67,11 +65,11 @@ func newUserNS(ids UserIDs) (_ *userNS, err error) {
 	return u, nil
 }
 
-// slotTries is how many slots are looked at before all count as taken.
+// slotTries is how many slots are tried before all count as taken.
 const slotTries = 256
 
-// takeSlot locks a slot that no other cell has. The kernel gives it back when
-// the cell ends, however that happens.
+// takeSlot locks a free slot. The kernel releases the lock when the cell ends, however
+// that happens.
 func (u *userNS) takeSlot(ids UserIDs) (err error) {
 	if u.lock, err = os.OpenFile(ids.LockFile, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return err
@@ -99,7 +97,7 @@ func (u *userNS) close() {
 	u.lock.Close()
 }
 
-// idMap is what gVisor's processes are told of the namespace.
+// idMap returns the namespace's mapping for gVisor.
 func (u *userNS) idMap() *runsc.IDMap {
 	if u == nil {
 		return nil
@@ -107,7 +105,7 @@ func (u *userNS) idMap() *runsc.IDMap {
 	return &runsc.IDMap{First: u.first, Count: IDsPerSandbox}
 }
 
-// root is the user and group that are 0 in the namespace.
+// root returns the host's id of root in the namespace.
 func (u *userNS) root() int {
 	if u == nil {
 		return 0
@@ -115,10 +113,9 @@ func (u *userNS) root() int {
 	return int(u.first)
 }
 
-// bind shows source at target, with all that is mounted below it now: what the
-// host mounts there later is not for the sandbox. In the namespace files have the
-// owners that they have on the disk. The error is a [noUserNS] where a file
-// system does not support that.
+// bind mounts source at target, with everything mounted below it now. Later mounts of the
+// host do not appear in it. In the namespace, files have the same owners as on disk. The
+// error is a [noUserNS] if a file system does not support this.
 func (u *userNS) bind(source, target string) error {
 	if err := u.bindShared(source, target); err != nil {
 		return err
@@ -129,7 +126,7 @@ func (u *userNS) bind(source, target string) error {
 	return nil
 }
 
-// bindShared is bind with the mounts that the host makes and ends later.
+// bindShared is bind, but later mounts and unmounts of the host apply too.
 func (u *userNS) bindShared(source, target string) error {
 	if u == nil {
 		if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
@@ -151,8 +148,8 @@ func (u *userNS) bindShared(source, target string) error {
 	return nil
 }
 
-// holds refuses a directory with an owner whom the namespace does not have.
-func (u *userNS) holds(dir *os.File) error {
+// checkOwner refuses a directory whose owner has no id in the namespace.
+func (u *userNS) checkOwner(dir *os.File) error {
 	if u == nil {
 		return nil
 	}

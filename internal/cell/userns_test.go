@@ -58,7 +58,7 @@ func TestNoUserNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if err := u.holds(f); isNo(err) == held {
+		if err := u.checkOwner(f); isNo(err) == held {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}

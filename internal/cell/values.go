@@ -15,29 +15,30 @@ import (
 	"github.com/cove-sh/cove/internal/gateway/intercept"
 )
 
-// The values of secrets come to the cell over a socket of their own, and stay in
-// its memory. A delivery is a number of frames: the lengths of a placeholder and
-// of a value, four bytes each, and then these; two zeros end it, and a one
-// answers it. Nothing on the way copies a value but into what is wiped again.
-// What the cell certifies names with is as secret and comes the same way.
+// The values of secrets are delivered to the cell over a socket of their own, and stay in
+// its memory. A delivery is a sequence of frames, each with the lengths of a placeholder
+// and of a value, four bytes each, and then the two. A frame of two zero lengths ends the
+// delivery, and a byte of value 1 answers it. Values are only copied into buffers that are
+// wiped. The issuer of the gateway's certificates is secret too, and is delivered like a
+// value.
 
 const (
 	maxPlaceholder = 1 << 10
 	maxValue       = 1 << 20
-	// maxValues bounds those of a sandbox.
+	// maxValues limits the values of a sandbox.
 	maxValues = 1024
-	// deliveryTimeout bounds one delivery.
+	// deliveryTimeout limits the time of one delivery.
 	deliveryTimeout = 30 * time.Second
 )
 
-// secretsSocket takes the values of secrets.
+// secretsSocket receives the values of secrets.
 const secretsSocket = "secrets.sock"
 
-// issuerFrame stands for a placeholder. It is shorter than any.
+// issuerFrame is the issuer's placeholder. It is shorter than any other.
 const issuerFrame = "i"
 
-// SendValues delivers the values of a sandbox's secrets to its cell, whose
-// directory is dir, and an issuer of [intercept.Authority]; values may be nil.
+// SendValues delivers the values of a sandbox's secrets, which may be nil, and an issuer
+// of [intercept.Authority] to the sandbox's cell, whose directory is dir.
 func SendValues(ctx context.Context, dir string, issuer []byte, values engine.Values) error {
 	conn, err := Dial(ctx, dir, secretsSocket)
 	if err != nil {
@@ -76,7 +77,7 @@ func writeValue(w io.Writer, placeholder string, value []byte) error {
 	binary.BigEndian.PutUint32(head[:4], uint32(len(placeholder)))
 	binary.BigEndian.PutUint32(head[4:], uint32(len(value)))
 	for _, b := range [][]byte{head[:], []byte(placeholder), value} {
-		if len(b) == 0 { // after the last head, who has read it may be gone
+		if len(b) == 0 { // an empty write after the last frame could fail: the cell may have closed
 			continue
 		}
 		if _, err := w.Write(b); err != nil {
@@ -112,14 +113,14 @@ func (v *values) tell(yield func(placeholder string, value []byte) error) error 
 	return nil
 }
 
-// certifier returns what certifies names, or nil if none was delivered.
+// certifier returns the issuer of certificates, or nil if none was delivered.
 func (v *values) certifier() *intercept.Issuer {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.issuer
 }
 
-// keep wipes all values but those wanted.
+// keep wipes all values that are not wanted.
 func (v *values) keep(wanted func(placeholder string) bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -145,12 +146,12 @@ func (v *values) receive(l net.Listener, log *slog.Logger) {
 	}
 }
 
-// take takes one delivery: all of it, or none.
+// take receives one delivery, completely or not at all.
 func (v *values) take(conn net.Conn) error {
 	_ = conn.SetDeadline(time.Now().Add(deliveryTimeout))
 	came := map[string][]byte{}
 	defer func() {
-		for _, value := range came { // those that were not taken over
+		for _, value := range came { // empty after a success
 			clear(value)
 		}
 	}()
@@ -175,7 +176,7 @@ func (v *values) take(conn net.Conn) error {
 	clear(came[issuerFrame])
 	delete(came, issuerFrame)
 	v.mu.Lock()
-	if v.issuer == nil { // the first one's certificates are known by now
+	if v.issuer == nil { // the first one's certificates may be in use
 		v.issuer = issuer
 	}
 	for placeholder, value := range came {

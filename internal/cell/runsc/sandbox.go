@@ -184,6 +184,15 @@ func (s *Sandbox) Kill() {
 	}
 }
 
+// DiskBytes returns the disk space of the sandbox's writes, or 0 if it is unknown.
+func (s *Sandbox) DiskBytes() int64 {
+	var st unix.Stat_t
+	if unix.Fstat(int(s.filestore.Fd()), &st) != nil {
+		return 0
+	}
+	return st.Blocks * 512
+}
+
 // PIDs returns the process ids of gVisor's sentry and gofer.
 func (s *Sandbox) PIDs() (sentry, gofer int) {
 	return s.c.SandboxPid(), s.c.GoferPid.Load()

@@ -27,9 +27,7 @@ const shareBytes = 16 << 20
 
 // sharesWrites reports whether a checkpoint in dir can share what the sandbox has written.
 func (s *Sandbox) sharesWrites(dir string) bool {
-	var st unix.Stat_t
-	err := unix.Fstat(int(s.filestore.Fd()), &st)
-	return err == nil && st.Blocks*512 >= shareBytes && clones(unix.AT_FDCWD, dir, s.filestore)
+	return s.DiskBytes() >= shareBytes && clones(unix.AT_FDCWD, dir, s.filestore)
 }
 
 // sharesPages reports whether the sandbox can share the pages of a checkpoint.
