@@ -1,17 +1,15 @@
-// Package engine is the contract between the service and whatever runs
-// sandboxes: on one machine package cells, in tests package memory.
+// Package engine is the contract between the service and whatever runs sandboxes: package
+// cells on one machine, package memory in tests.
 //
-// The life of an instance: [Engine.Create] makes it and returns when its agent
-// answers. From then on it exists without the process that made it: a new
-// engine over the same state finds it with [Engine.Open]. It ends by
-// [Engine.Destroy], or by failing; a failed instance holds no processes and is
-// reported once through the function given to [Engine.Notify] and in
-// [Engine.List] until it is destroyed.
+// The life of an instance: [Engine.Create] makes it and returns when its agent answers.
+// From then on it does not depend on the process that made it: a new engine over the same
+// state finds it with [Engine.Open]. It ends with [Engine.Destroy], or by failing. A failed
+// instance has no processes; it is reported once to the function given to [Engine.Notify],
+// and by [Engine.List] until it is destroyed.
 //
-// Commands, files and everything else inside a sandbox go over one connection
-// to its agent, so they are written once for all engines; an engine only
-// carries bytes. Abilities that not every engine has are interfaces of their
-// own that an Engine may implement too.
+// Commands, files and everything else inside a sandbox use one connection to its agent.
+// They are thus implemented once for all engines, and an engine only carries bytes.
+// Optional abilities of engines are interfaces that an Engine may implement too.
 package engine
 
 import (
@@ -26,8 +24,8 @@ import (
 // ErrNotFound says that the engine knows no such instance.
 var ErrNotFound = errors.New("no such instance")
 
-// ErrNoRoom says that the machine has no memory or disk for an instance now. It
-// is the cause of a [sandbox.Error] with the figures.
+// ErrNoRoom says that the machine has too little memory or disk for an instance now. It is
+// the cause of a [sandbox.Error] with the figures.
 var ErrNoRoom = errors.New("no room for another instance")
 
 // Spec describes an instance to be made.
@@ -37,47 +35,45 @@ type Spec struct {
 	Root      Root
 	Resources sandbox.Resources
 	Hostname  string
-	// Env, User and WorkDir are defaults of commands inside.
+	// Env, User and WorkDir are the defaults of commands inside.
 	Env     map[string]string
 	User    string
 	WorkDir string
-	// Checkpoint is what the instance continues from; empty is a fresh boot
-	// of Root. Only a [Checkpointer] takes it. Root and Resources must be
-	// those of the checkpoint, but for processors, memory and processes.
+	// Checkpoint is the checkpoint to continue from; empty is a fresh boot of Root. Only a
+	// [Checkpointer] takes it. Root and Resources must be those of the checkpoint, except
+	// for processors, memory and processes.
 	Checkpoint string
 	// FilesOnly boots afresh with the files of the checkpoint.
 	FilesOnly bool
-	// Fresh says of a checkpoint that nobody has used the instance it was
-	// taken of: the new one gets secrets of its own, such as a machine id.
+	// Fresh says that the checkpoint's instance was never used: the new one gets secrets of
+	// its own, such as a machine id.
 	Fresh bool
-	// Fork says which child of a fork the instance is; nil leaves what the
-	// checkpoint says.
+	// Fork is the instance's position in a fork; nil keeps the checkpoint's.
 	Fork *Fork
-	// Network is what its gateway does; nil denies everything.
+	// Network configures its gateway; nil denies everything.
 	Network *Network
-	// Mounts are shown in it, above the root. With a Checkpoint that is not
-	// FilesOnly they must have the targets and kinds of those that the
-	// checkpoint was taken with.
+	// Mounts are shown above the root. With a Checkpoint that is not FilesOnly, they must
+	// have the targets and kinds of the checkpoint's mounts.
 	Mounts []Mount
-	// Label is kept with the instance, see [Status]; nil is none. The instance
-	// does not see it.
+	// Label is kept with the instance, see [Status]; nil is none. The instance does not see
+	// it.
 	Label json.RawMessage `json:"-"`
 }
 
-// Mount shows a directory of the host, or one in memory, at Target. None is
-// inside another. What is in a mount is no part of checkpoints and changes, but
-// that memory is of a checkpoint's.
+// Mount shows a directory of the host, or one in memory, at Target. No mount is inside
+// another. Contents of mounts are not in checkpoints and changes, except that those in
+// memory are part of a checkpoint's memory.
 type Mount struct {
-	// Source is the directory of the host, without symbolic links; empty is a
-	// file system in the instance's memory of at most SizeBytes.
+	// Source is the directory of the host, without symbolic links; empty is a file system
+	// in the instance's memory of at most SizeBytes.
 	Source    string
 	Target    string
 	SizeBytes int64 `json:",omitempty"`
 	ReadOnly  bool  `json:",omitempty"`
 }
 
-// Fork is the place of a child among the children of one fork. With a Count of
-// 0 it says that the instance is no fork.
+// Fork is the position of a child among the children of one fork. With a Count of 0, the
+// instance is no fork.
 type Fork struct {
 	Index, Count int
 	// SandboxID is the child's sandbox, ParentID the parent's.
@@ -90,109 +86,106 @@ type Root struct {
 	Digest string
 	// Dir is the directory that becomes "/". It is never written to.
 	Dir string
-	// Binds are directories and files of the host shown in the sandbox,
-	// read-only and in this order: a later one may cover a part of an earlier
-	// one.
+	// Binds are directories and files of the host that the sandbox sees read-only. They are
+	// mounted in this order, so that a later one may cover a part of an earlier one.
 	Binds []Bind
 }
 
-// Bind shows the host's Source at Target, which exists, as a directory or a file
-// like Source, in the root or in an earlier bind.
+// Bind shows the host's Source at Target, which exists in the root or in an earlier bind
+// and is a directory or a file like Source.
 type Bind struct {
 	Source string
 	Target string
-	// Mask says that it is there to hide the Target. One that the host has
-	// removed since needs no hiding.
+	// Mask says that the bind only hides Target. If the host has removed Target since, the
+	// bind is left out.
 	Mask bool `json:",omitempty"`
 }
 
-// Status is what an engine knows of an instance.
+// Status is the state of an instance.
 type Status struct {
 	ID string
 	// Running is false for an instance that has failed.
 	Running bool
-	// Reason says, for the sandbox's owner, why it failed.
+	// Reason is why it failed, for the sandbox's owner.
 	Reason string
-	// Log is what the instance wrote last, for the server's log.
+	// Log is the end of the instance's log, for the server's log.
 	Log string
-	// Label is that of a running instance's [Spec]. Only [Engine.List] tells it.
+	// Label is the Label of a running instance's [Spec]. Only [Engine.List] returns it.
 	Label json.RawMessage
 }
 
 // Engine runs sandboxes. Its methods are safe for concurrent use.
 type Engine interface {
-	// Create makes an instance and returns when its agent answers. On an error,
-	// or when ctx is cancelled, it leaves nothing behind. An error that is a
-	// [sandbox.Error] is meant for the caller. An engine that knows what there is
-	// of memory and disk refuses with [ErrNoRoom] what does not fit.
+	// Create makes an instance and returns when its agent answers. After an error, or if ctx
+	// is cancelled, nothing is left behind. A [sandbox.Error] is meant for the caller. An
+	// engine that knows the machine's memory and disk refuses instances for which there is
+	// no room with [ErrNoRoom].
 	Create(ctx context.Context, spec Spec) (Instance, error)
 	// Open returns a running instance, or [ErrNotFound].
 	Open(ctx context.Context, id string) (Instance, error)
 	// List returns all instances that have not been destroyed.
 	List(ctx context.Context) ([]Status, error)
-	// Destroy ends an instance and removes all traces of it: when it returns
-	// nil, its processes, mounts, cgroups and directories are gone. It may be
-	// repeated; an unknown instance is not an error.
+	// Destroy ends an instance and removes all traces of it: when it returns nil, its
+	// processes, mounts, cgroups and directories are gone. It may be repeated; an unknown
+	// instance is not an error.
 	Destroy(ctx context.Context, id string) error
-	// Notify sets the function that is told, within two seconds, of each
-	// instance that fails. It is called before the first Create or Open, once.
+	// Notify sets the function that is called within two seconds for each instance that
+	// fails. Notify is called once, before the first Create or Open.
 	Notify(failed func(Status))
-	// Close lets go of all instances, which live on.
+	// Close releases all instances, which continue to run.
 	Close() error
 }
 
-// Admitter is an [Engine] that knows what there is of memory and disk.
+// Admitter is an [Engine] that knows the machine's memory and disk.
 type Admitter interface {
-	// Admit is [ErrNoRoom] if there is no room now for n instances with these
-	// resources, at once, that continue from an instance or a checkpoint. It sets
-	// nothing aside: [Engine.Create] asks again.
+	// Admit returns [ErrNoRoom] if there is no room now for n instances at once, with these
+	// resources, that continue from an instance or a checkpoint. It reserves nothing:
+	// [Engine.Create] checks again.
 	Admit(ctx context.Context, n int, of Source, r sandbox.Resources) error
 }
 
-// Ender is an [Engine] whose instances end sooner than all traces of them are
-// gone.
+// Ender is an [Engine] that can end an instance before it removes all traces of it.
 type Ender interface {
-	// End ends an instance: when it returns nil, nothing in it runs any more and
-	// nothing reaches or leaves it. It fails no more. [Engine.Destroy] has to
-	// follow. It may be repeated; an unknown instance is not an error.
+	// End ends an instance: when it returns nil, nothing in it runs any more and nothing
+	// reaches or leaves it. Its end is not reported as a failure. [Engine.Destroy] must
+	// follow. End may be repeated; an unknown instance is not an error.
 	End(ctx context.Context, id string) error
 }
 
 // Instance is a running sandbox.
 type Instance interface {
 	ID() string
-	// Dial opens a byte stream to the agent inside. The far side is hostile.
+	// Dial opens a byte stream to the agent inside, which is not trusted.
 	Dial(ctx context.Context) (net.Conn, error)
-	// Stats tells what it uses, as the host sees it.
+	// Stats returns what the instance uses on the host.
 	Stats(ctx context.Context) (Stats, error)
-	// SetLimits changes limits of the running instance; zero fields stay. What
-	// this machine cannot enforce is returned in words.
+	// SetLimits changes limits of the running instance; zero fields stay. It describes the
+	// limits that this machine cannot enforce.
 	SetLimits(ctx context.Context, r sandbox.Resources) (unenforced []string, err error)
-	// Unenforced lists the limits that this machine does not enforce.
+	// Unenforced describes the limits that this machine does not enforce.
 	Unenforced() []string
 }
 
-// Prober is an [Instance] whose kernel can be asked for a sign of life.
+// Prober is an [Instance] whose kernel can be probed.
 type Prober interface {
-	// Probe returns nil when the kernel of the instance has answered, whatever
-	// the agent and other programs in it do. It fails with ctx.
+	// Probe returns nil when the kernel of the instance has answered, whatever the agent
+	// and other programs in it do. It fails when ctx ends.
 	Probe(ctx context.Context) error
 }
 
-// DeletedMeter is an [Instance] that shows directories of the host and knows
-// what is in them that nobody finds any more.
+// DeletedMeter is an [Instance] that can measure deleted files in mounted directories of
+// the host.
 type DeletedMeter interface {
-	// DeletedBytes tells what deleted files that programs of the sandbox still
-	// have open take on disk, in bytes by the target of their mount.
+	// DeletedBytes returns the disk space of deleted files that programs of the sandbox
+	// still have open, in bytes by the target of their mount.
 	DeletedBytes(ctx context.Context) (map[string]int64, error)
 }
 
-// Stats is what an instance uses on the host. In JSON the numbers are strings, as
-// they are 64 bits long.
+// Stats is what an instance uses on the host. In JSON its 64-bit numbers are strings.
 type Stats struct {
 	CPUNanos int64 `json:",string"`
-	// MemoryBytes is the memory of all processes of the sandbox on the host,
-	// PrivateBytes the part of it that belongs to no other process.
+	// MemoryBytes is the memory of all processes of the sandbox on the host, and
+	// PrivateBytes the part that they do not share with other processes.
 	MemoryBytes  int64 `json:",string"`
 	PrivateBytes int64 `json:",string"`
 	DiskBytes    int64 `json:",string"`

@@ -421,7 +421,6 @@ type changes struct {
 // endBytes is how many zero bytes end a tar stream.
 const endBytes = 1024
 
-// Read implements [io.Reader].
 func (c *changes) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
 	tail := p[:n]
@@ -443,7 +442,6 @@ func (c *changes) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements [io.Closer].
 func (c *changes) Close() error {
 	c.release()
 	return c.ReadCloser.Close()

@@ -129,15 +129,12 @@ func explain(group *cgroup.Group, reason string) string {
 // agent, which code in the sandbox may have stopped.
 const controlTimeout = 15 * time.Second
 
-// ID implements [engine.Instance].
 func (i *instance) ID() string { return i.id }
 
-// Dial implements [engine.Instance].
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	return cell.Dial(ctx, i.dir, cell.AgentSocket)
 }
 
-// Stats implements [engine.Instance].
 func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -148,8 +145,7 @@ func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	return *st, nil
 }
 
-// DeletedBytes implements [engine.DeletedMeter]. A cell of an older build that
-// cannot tell has none.
+// DeletedBytes reports nothing for a cell of an older build, which cannot tell.
 func (i *instance) DeletedBytes(ctx context.Context) (map[string]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -163,10 +159,8 @@ func (i *instance) DeletedBytes(ctx context.Context) (map[string]int64, error) {
 	return bytes, nil
 }
 
-// Probe implements [engine.Prober].
 func (i *instance) Probe(ctx context.Context) error { return i.control.Probe(ctx) }
 
-// SetLimits implements [engine.Instance].
 func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -209,5 +203,4 @@ func (i *instance) limitGroup(ctx context.Context, l cgroup.Limits) error {
 	}
 }
 
-// Unenforced implements [engine.Instance].
 func (i *instance) Unenforced() []string { return slices.Clone(i.unenforced) }

@@ -65,7 +65,6 @@ func deliver(ctx context.Context, dir string, issuer []byte, n *engine.Network) 
 	return cell.SendValues(ctx, dir, issuer, n.Values)
 }
 
-// SetNetwork implements [engine.Gateway].
 func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 	if err := checkNetwork(&n); err != nil {
 		return err
@@ -96,7 +95,6 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 	return nil
 }
 
-// DialPort implements [engine.Gateway].
 func (i *instance) DialPort(ctx context.Context, port int, loopback bool) (net.Conn, error) {
 	conn, err := cell.DialStream(ctx, i.dir, cell.PortsSocket, cell.StreamRequest{Port: port, Loopback: loopback})
 	if errors.Is(err, fs.ErrNotExist) && i.engine.alive(i.id) {

@@ -1,9 +1,9 @@
-// Package checkpoint keeps checkpoints of sandboxes as directories.
+// Package checkpoint stores checkpoints of sandboxes as directories.
 //
-// A checkpoint is written under a temporary name and becomes visible by
-// renaming, whole or not at all. Its manifest is written last and says what is
-// needed to restore it: the program that made it, the features of its
-// processor, and the size and checksum of each file.
+// A checkpoint is written under a temporary name and then renamed, so that it is visible
+// completely or not at all. Its manifest is written last, with what a restore needs to
+// know: the program that made the checkpoint, the processor's features, and the size and
+// checksum of each file.
 package checkpoint
 
 import (
@@ -32,30 +32,30 @@ const format = 1
 
 const (
 	manifestFile = "manifest.json"
-	// draftPrefix begins the names of checkpoints that are being written.
+	// draftPrefix is the prefix of checkpoints that are being written.
 	draftPrefix = ".draft-"
-	// maxManifestBytes bounds what is read of a manifest.
+	// maxManifestBytes limits a manifest.
 	maxManifestBytes = 4 << 20
 )
 
-// ErrDamaged says that a checkpoint is not what was written.
+// ErrDamaged says that a checkpoint differs from what was written.
 var ErrDamaged = errors.New("the checkpoint is damaged")
 
-// validID is what may become a directory's name.
+// validID matches ids, which are names of directories.
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,80}$`)
 
 // Manifest describes a checkpoint.
 type Manifest struct {
 	Format int `json:"format"`
 	engine.Checkpoint
-	// Program is the file, in the engine's directory of programs, that made
-	// it: only the same build of gVisor can restore it.
+	// Program is the file in the engine's directory of programs that made the checkpoint:
+	// only the same build of gVisor can restore it.
 	Program string `json:"program"`
-	// AgentDir is what the sandbox sees as its agent's directory.
+	// AgentDir is the directory of the sandbox's agent.
 	AgentDir string `json:"agent_dir"`
-	// Cell is what the program expects of its start; see package cell.
+	// Cell is the version of the program's protocol; see package cell.
 	Cell int `json:"cell,omitempty"`
-	// CPU are the features of the processor that programs have seen.
+	// CPU are the features of the processor that the sandbox's programs have seen.
 	CPU   []string `json:"cpu"`
 	Files []File   `json:"files"`
 }
@@ -64,20 +64,19 @@ type Manifest struct {
 type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
-	// CRC32C is set in durable checkpoints, but for files with checksums of
-	// their own. It finds damage, not deceit.
+	// CRC32C is set in durable checkpoints, except for files with checksums of their own.
+	// It detects damage, not manipulation.
 	CRC32C *uint32 `json:"crc32c,omitempty"`
-	// Summed is how many bytes from the start the checksum covers; 0 is all, as
-	// in all that are written now.
+	// Summed is how many bytes from the start the checksum covers; 0 is all. Only older
+	// versions wrote other values.
 	Summed int64 `json:"summed,omitempty"`
 }
 
-// Dir keeps the checkpoints of one directory. Its methods are safe for
-// concurrent use.
+// Dir is a directory of checkpoints. Its methods are safe for concurrent use.
 type Dir struct{ path string }
 
-// Open returns the checkpoints in a directory, which is made if missing, and
-// removes what was half written. Only one process at a time may use it.
+// Open opens a directory of checkpoints, which it makes if missing, and removes drafts.
+// Only one process at a time may use it.
 func Open(path string) (Dir, error) {
 	d := Dir{path: path}
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -105,11 +104,11 @@ type Draft struct {
 	d   Dir
 	id  string
 	dir string
-	// unsummed are the files that NoSum was told.
+	// unsummed are the arguments of NoSum.
 	unsummed []string
 }
 
-// Begin begins a checkpoint. The draft must be committed or discarded.
+// Begin starts a checkpoint. The draft must be committed or discarded.
 func (d Dir) Begin(id string) (*Draft, error) {
 	if !validID.MatchString(id) {
 		return nil, fmt.Errorf("invalid checkpoint id %q", id)
@@ -124,18 +123,18 @@ func (d Dir) Begin(id string) (*Draft, error) {
 	return &Draft{d: d, id: id, dir: dir}, nil
 }
 
-// Dir is where the files go.
+// Dir is the directory for the checkpoint's files.
 func (w *Draft) Dir() string { return w.dir }
 
 // Discard removes the draft. After Commit it does nothing.
 func (w *Draft) Discard() error { return os.RemoveAll(w.dir) }
 
-// NoSum leaves out the checksum of a file, which has others of its own.
+// NoSum leaves out the checksum of a file that has checksums of its own.
 func (w *Draft) NoSum(name string) { w.unsummed = append(w.unsummed, name) }
 
-// Commit makes the checkpoint visible, with all files that are in the draft,
-// and returns its manifest with their sizes. A synced one has checksums and
-// survives a loss of power from here on.
+// Commit makes the checkpoint visible, with all files in the draft, and returns its
+// manifest with their sizes. If synced, it has checksums and survives a loss of power from
+// now on.
 func (w *Draft) Commit(m Manifest, synced bool) (Manifest, error) {
 	m.Format, m.ID = format, w.id
 	entries, err := os.ReadDir(w.dir)
@@ -169,8 +168,8 @@ func (w *Draft) Commit(m Manifest, synced bool) (Manifest, error) {
 	return m, nil
 }
 
-// finishFile describes a file and, for a synced checkpoint, sums it up while
-// the disk writes it.
+// finishFile returns a file's entry in the manifest. For a synced checkpoint, it syncs the
+// file and computes its checksum meanwhile.
 func finishFile(dir, name string, summed, synced bool) (File, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
@@ -200,7 +199,7 @@ func finishFile(dir, name string, summed, synced bool) (File, error) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum sums up the first n bytes of a file, or all if n is 0.
+// checksum returns the checksum of the first n bytes of a file, or of all if n is 0.
 func checksum(path string, n int64) (uint32, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -226,7 +225,7 @@ func writeManifest(dir string, m *Manifest, synced bool) error {
 	if synced {
 		return durable.CreateFile(path, data)
 	}
-	// The cell may write here too, so there must be none.
+	// The cell, which may write here too, must not have made one.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -235,7 +234,7 @@ func writeManifest(dir string, m *Manifest, synced bool) error {
 	return errors.Join(err, f.Close())
 }
 
-// Sync writes a checkpoint that is not durable to the disk.
+// Sync makes a checkpoint durable that was not synced.
 func (d Dir) Sync(id string) error {
 	f, err := os.Open(d.Path(id))
 	if err != nil {
@@ -245,8 +244,8 @@ func (d Dir) Sync(id string) error {
 	return unix.Syncfs(int(f.Fd()))
 }
 
-// Manifest reads a checkpoint's manifest. It is [fs.ErrNotExist] if there is
-// none, and [ErrDamaged] if files are missing or of another size.
+// Manifest reads a checkpoint's manifest. The error is [fs.ErrNotExist] if there is none,
+// and [ErrDamaged] if files are missing or of another size.
 func (d Dir) Manifest(id string) (Manifest, error) {
 	var m Manifest
 	if !validID.MatchString(id) {
@@ -290,16 +289,15 @@ func (d Dir) Manifest(id string) (Manifest, error) {
 	return m, nil
 }
 
-// isName reports whether a name is of an entry of one directory, and leads
-// nowhere else.
+// isName reports whether a name is that of a directory's entry, without a path.
 func isName(name string) bool {
 	return filepath.Base(name) == name && filepath.IsLocal(name) && name != "."
 }
 
 func damaged(err error) error { return fmt.Errorf("%w: %w", ErrDamaged, err) }
 
-// Verify compares the files of a durable checkpoint with their checksums. It
-// is [ErrDamaged] if one differs.
+// Verify compares the files of a durable checkpoint with their checksums. The error is
+// [ErrDamaged] if one differs.
 func (d Dir) Verify(m *Manifest) error {
 	var g errgroup.Group
 	for _, f := range m.Files {
@@ -320,8 +318,7 @@ func (d Dir) Verify(m *Manifest) error {
 	return g.Wait()
 }
 
-// List returns the manifests of all checkpoints that are not damaged, and the
-// ids of those that are.
+// List returns the manifests of all intact checkpoints, and the ids of the others.
 func (d Dir) List() (whole []Manifest, broken []string, err error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -346,7 +343,7 @@ func (d Dir) Remove(id string) error {
 	if !validID.MatchString(id) {
 		return nil
 	}
-	// It goes at once: half of one is never seen.
+	// Renamed first, so that it is never visible in part.
 	gone := filepath.Join(d.path, draftPrefix+"removed-"+id)
 	if err := os.Rename(d.Path(id), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove checkpoint: %w", err)
@@ -357,14 +354,7 @@ func (d Dir) Remove(id string) error {
 	return nil
 }
 
-// MissingCPU returns the features that a checkpoint needs and this machine,
-// which has the given ones, lacks.
+// MissingCPU returns the processor features that a checkpoint needs beyond those given.
 func (m *Manifest) MissingCPU(have []string) []string {
-	var missing []string
-	for _, f := range m.CPU {
-		if !slices.Contains(have, f) {
-			missing = append(missing, f)
-		}
-	}
-	return missing
+	return slices.DeleteFunc(slices.Clone(m.CPU), func(f string) bool { return slices.Contains(have, f) })
 }

@@ -100,7 +100,6 @@ type applyReader struct {
 	rest []byte
 }
 
-// Read implements [io.Reader].
 func (r *applyReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		if !r.s.Receive() {

@@ -30,7 +30,6 @@ func (l *pipeListener) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Accept implements [net.Listener].
 func (l *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
@@ -40,13 +39,11 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements [net.Listener].
 func (l *pipeListener) Close() error {
 	l.once.Do(func() { close(l.done) })
 	return nil
 }
 
-// Addr implements [net.Listener].
 func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
 
 type pipeAddr struct{}
