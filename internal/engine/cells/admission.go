@@ -15,36 +15,35 @@ import (
 )
 
 const (
-	// growthShare is the part of its memory limit that a sandbox is expected to
-	// take soon after its start, as one in so many, up to maxGrowth in bytes.
+	// A sandbox is expected to take one part in growthShare of its memory limit soon after
+	// its start, but at most maxGrowth bytes.
 	growthShare = 4
 	maxGrowth   = 128 << 20
-	// growthTime is how long that is set aside for it.
+	// growthTime is how long this memory stays reserved for the sandbox.
 	growthTime = 10 * time.Second
-	// diskFloor is how much of the disk stays free of new sandboxes, in bytes; on
-	// a small one it is a part, as one in diskShare.
+	// diskFloor is how many bytes of the disk must stay free for a sandbox to start; on a
+	// small disk it is one part in diskShare.
 	diskFloor = 64 << 20
 	diskShare = 16
-	// noRoomRetry is when a start that found no room may be tried again.
+	// noRoomRetry is after which time a start without room may be tried again.
 	noRoomRetry = 10 * time.Second
 )
 
-// admissions compares the starts of sandboxes with the memory that there is. All
-// starts under way and those of a moment ago count, whether or not they have
-// taken their memory yet.
+// admissions decides whether there is enough memory for new sandboxes. Memory stays reserved
+// for starts in progress and recent ones, whether or not they have taken it yet.
 type admissions struct {
 	mu     sync.Mutex
 	starts map[string]*start // by instance; guarded by mu
-	// bounds are the machine's; tests have others.
+	// bounds returns the machine's limits; tests have others.
 	bounds func() []machine.Memory
 	now    func() time.Time
 }
 
-// start is memory that is set aside for an instance.
+// start is memory that is reserved for an instance.
 type start struct {
 	need int64
-	// until is when what has not been taken is given back; zero while the
-	// instance is being started. Used tells how much has been taken.
+	// until is when the reservation ends; zero while the instance is being started. Used
+	// returns how much memory the instance has taken.
 	until time.Time
 	used  func() int64
 }
@@ -53,9 +52,9 @@ func newAdmissions() *admissions {
 	return &admissions{starts: map[string]*start{}, bounds: machine.MemoryBounds, now: time.Now}
 }
 
-// admit sets memory aside for an instance that needs so many bytes, or refuses.
-// Spare is called, at most once, if there is too little: it gives memory back
-// and reports whether that was any.
+// admit reserves memory for an instance that needs so many bytes, or refuses. If there is
+// too little, it calls spare, at most once, which releases memory and reports whether there
+// was any.
 func (a *admissions) admit(id string, need int64, spare func() bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,22 +65,20 @@ func (a *admissions) admit(id string, need int64, spare func() bool) error {
 	return nil
 }
 
-// ask says whether n sandboxes fit that need so many bytes each.
+// ask checks whether there is room for n sandboxes that need so many bytes each.
 func (a *admissions) ask(n int, need int64, spare func() bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.check(n, need, spare)
 }
 
-// check compares first without a look at what has been taken, which costs time.
+// check first ignores how much reserved memory has been taken already, which takes time to
+// read.
 //
 // Preconditions: a.mu is held.
 func (a *admissions) check(n int, need int64, spare func() bool) error {
 	bounds := a.bounds()
-	if fit(bounds, a.reserved(false), n, need) == nil {
-		return nil
-	}
-	if fit(bounds, a.reserved(true), n, need) == nil {
+	if fit(bounds, a.reserved(false), n, need) == nil || fit(bounds, a.reserved(true), n, need) == nil {
 		return nil
 	}
 	if spare() {
@@ -90,7 +87,7 @@ func (a *admissions) check(n int, need int64, spare func() bool) error {
 	return fit(bounds, a.reserved(true), n, need)
 }
 
-// reserved is how much is set aside; exact leaves out what has been taken.
+// reserved returns how much memory is reserved; exact leaves out what has been taken.
 //
 // Preconditions: a.mu is held.
 func (a *admissions) reserved(exact bool) int64 {
@@ -109,8 +106,8 @@ func (a *admissions) reserved(exact bool) int64 {
 	return sum
 }
 
-// started notes that an instance runs. It takes its memory soon, and used tells
-// how much it has.
+// started records that an instance runs. It will soon take its memory; used returns how
+// much it has taken.
 func (a *admissions) started(id string, used func() int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,14 +116,14 @@ func (a *admissions) started(id string, used func() int64) {
 	}
 }
 
-// ended gives back what is set aside for an instance.
+// ended releases the memory that is reserved for an instance.
 func (a *admissions) ended(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.starts, id)
 }
 
-// room is how many bytes new sandboxes may take now.
+// room returns how many bytes new sandboxes may take now.
 func (a *admissions) room() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,9 +134,8 @@ func (a *admissions) room() int64 {
 	return room - a.reserved(false)
 }
 
-// fit is the arithmetic of admission: it refuses n sandboxes that need so many
-// bytes each if one of the bounds has not enough, beside its floor and what is
-// set aside.
+// fit refuses n sandboxes that need so many bytes each if any limit has too little memory
+// left, besides its floor and what is reserved.
 func fit(bounds []machine.Memory, reserved int64, n int, need int64) error {
 	for _, m := range bounds {
 		if m.Room()-reserved >= int64(n)*need {
@@ -167,13 +163,13 @@ func noRoom(code sandbox.Code, format string, args ...any) error {
 // mebibytes rounds up.
 func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
 
-// needOf is about how many bytes a sandbox takes at its start and soon after,
-// given what of memory it continues with.
+// needOf returns about how many bytes a sandbox takes at its start and soon after. Kept is
+// the memory with which it continues.
 func needOf(r sandbox.Resources, kept int64) int64 {
 	return standbyBytes + max(kept, min(r.MemoryMiB<<20/growthShare, maxGrowth))
 }
 
-// keptBytes is about how much memory a checkpoint holds.
+// keptBytes returns about how much memory a checkpoint contains.
 func (e *Engine) keptBytes(id string) (int64, error) {
 	m, err := e.checkpoints.Manifest(id)
 	if err != nil {
@@ -191,8 +187,8 @@ func (e *Engine) keptBytes(id string) (int64, error) {
 	return kept, nil
 }
 
-// admit sets memory aside for an instance. An error in reading its checkpoint is
-// left to the start, which explains it.
+// admit reserves memory for an instance. It ignores errors in reading the checkpoint, which
+// the start will report.
 func (e *Engine) admit(spec *engine.Spec) error {
 	if err := e.admitDisk(); err != nil {
 		return err
@@ -220,8 +216,7 @@ func (e *Engine) Admit(ctx context.Context, n int, of engine.Source, r sandbox.R
 
 var _ engine.Admitter = (*Engine)(nil)
 
-// memoryInUse is what the processes of a cell have, in bytes; 0 where there are
-// no cgroups.
+// memoryInUse returns the memory of a cell's processes, in bytes; 0 without cgroups.
 func (i *instance) memoryInUse() int64 {
 	if i.group == nil {
 		return 0
@@ -233,7 +228,7 @@ func (i *instance) memoryInUse() int64 {
 	return st.MemoryBytes
 }
 
-// giveBack ends all standbys that wait and reports whether there were any.
+// giveBack ends all waiting standbys and reports whether there were any.
 func (e *Engine) giveBack() bool {
 	e.mu.Lock()
 	var all []*standby
@@ -249,7 +244,7 @@ func (e *Engine) giveBack() bool {
 	return len(all) > 0
 }
 
-// admitDisk refuses when the disk is as good as full.
+// admitDisk refuses sandboxes if the disk is almost full.
 func (e *Engine) admitDisk() error {
 	var st unix.Statfs_t
 	if unix.Statfs(e.cfg.Dir, &st) != nil {

@@ -1,10 +1,9 @@
-// Package cells runs sandboxes on this machine, each under a cell: a process
-// of its own (see package cell) that outlives the daemon.
+// Package cells runs sandboxes on this machine, each under a cell: a process of its own
+// (see package cell) that outlives the daemon.
 //
-// Everything there is to know about a sandbox's processes is in its directory:
-// a lock that its cell holds while it lives, sockets, logs. A new engine over
-// the same directory therefore finds what an earlier one left, however that
-// one ended.
+// A sandbox's directory has everything that is known of its processes: a lock that its
+// cell holds while it lives, sockets, logs. A new engine over the same directory therefore
+// finds the sandboxes of an earlier one, however that one ended.
 package cells
 
 import (
@@ -23,6 +22,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cove-sh/cove/internal/cell"
+	"github.com/cove-sh/cove/internal/cell/runsc"
 	"github.com/cove-sh/cove/internal/engine"
 	"github.com/cove-sh/cove/internal/engine/checkpoint"
 	"github.com/cove-sh/cove/internal/gateway/intercept"
@@ -30,7 +30,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Config says where an engine keeps its cells and what it starts them from.
+// Config configures an [Engine].
 type Config struct {
 	// Dir is the engine's directory; it is made if missing.
 	Dir string
@@ -40,24 +40,22 @@ type Config struct {
 	AgentDigest string
 	// Executable is the cove binary; empty is the running one.
 	Executable string
-	// UserIDs are how many user and group ids from FirstUserID up sandboxes may
-	// have, each [cell.IDsPerSandbox]; 0 leaves gVisor's processes this
-	// process's own. It makes a difference to root only.
+	// UserIDs is how many user and group ids from FirstUserID are for sandboxes, each of
+	// which takes [cell.IDsPerSandbox]. With 0, gVisor's processes have this process's user.
+	// Only root can use it.
 	FirstUserID, UserIDs int64
-	// Network is how gateways reach out.
+	// Network configures how gateways connect to the outside.
 	Network Network
 	Log     *slog.Logger
 }
 
-// Engine implements [engine.Engine]. Only one process at a time may use a
-// directory.
+// Engine implements [engine.Engine]. Only one process at a time may use a directory.
 type Engine struct {
 	cfg     Config
 	cgroups cgroup.Support
-	// program is the file that cells are started from.
+	// program is the path of the program that cells run.
 	program string
-	// starts bounds how many sandboxes start at once: more only makes each of
-	// them slower.
+	// starts limits how many sandboxes start at once: with more, each only gets slower.
 	starts *semaphore.Weighted
 
 	admissions *admissions
@@ -69,35 +67,35 @@ type Engine struct {
 	mu     sync.Mutex
 	failed func(engine.Status)  // guarded by mu
 	live   map[string]*instance // guarded by mu
-	spare  *process             // started ahead of need, or nil; guarded by mu
+	spare  *process             // a cell started ahead of need, or nil; guarded by mu
 	pools  pools                // guarded by mu
-	// spareFaults delays the next spare after those that have ended. Guarded by mu.
+	// spareFaults delays the next spare after spares that have ended. Guarded by mu.
 	spareFaults faults
 	// resting is set while nobody needs standbys. Guarded by mu.
 	resting bool
-	// keeping are the programs that are being copied. Guarded by mu.
-	keeping map[string]bool
-	// busy counts creations and checkpoints under way, lastBusy is when one
-	// ended last. Both are guarded by mu.
+	// copying are the programs that are being copied. Guarded by mu.
+	copying map[string]bool
+	// busy counts creations and checkpoints in progress, lastBusy is when the last one
+	// ended. Both are guarded by mu.
 	busy     int
 	lastBusy time.Time
-	// restock wakes the maker of standbys; it has room for one.
+	// restock wakes stockLoop; its capacity is one.
 	restock chan struct{}
 
-	// peers reaches other sandboxes for cells, or is nil; guarded by mu.
+	// peers connects sandboxes with others, or is nil; guarded by mu.
 	peers     func(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error)
 	authority *intercept.Authority
-	// peerListener takes connections of cells to other sandboxes.
+	// peerListener accepts connections of cells to other sandboxes.
 	peerListener net.Listener
 
 	checkpoints checkpoint.Dir
-	cpuOnce     sync.Once
-	cpuFeatures []string
+	// cpu returns the features of this machine's processor.
+	cpu func() []string
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
-// validID is what may become a directory's and a cgroup's name.
+// validID matches ids, which are names of directories and cgroups.
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
 // New returns an engine over a directory. It starts nothing.
@@ -119,8 +117,9 @@ func New(cfg Config) (*Engine, error) {
 		ctx:        ctx, cancel: cancel,
 		failed: func(engine.Status) {},
 		live:   make(map[string]*instance),
-		pools:  make(pools), keeping: make(map[string]bool),
+		pools:  make(pools), copying: make(map[string]bool),
 		restock: make(chan struct{}, 1),
+		cpu:     sync.OnceValue(runsc.CPUFeatures),
 	}
 	err = e.removeStandbys()
 	if err == nil {
@@ -182,7 +181,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Instance,
 	return inst, nil
 }
 
-// createAdmitted makes an instance for which memory is set aside.
+// createAdmitted makes an instance for which memory is reserved.
 func (e *Engine) createAdmitted(ctx context.Context, spec engine.Spec) (*instance, error) {
 	if err := e.starts.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -221,7 +220,7 @@ func (e *Engine) start(ctx context.Context, spec engine.Spec) (*instance, error)
 	return e.finish(ctx, sb, spec, "")
 }
 
-// detailed shows the cause of an error that says little to callers.
+// detailed adds the cause to an error whose text for callers lacks it.
 func detailed(err error) error {
 	if e, ok := errors.AsType[*sandbox.Error](err); ok && e.Unwrap() != nil {
 		return fmt.Errorf("%s: %w", e.Message, e.Unwrap())
@@ -256,7 +255,7 @@ func (e *Engine) Open(ctx context.Context, id string) (engine.Instance, error) {
 	switch {
 	case err == nil:
 		return inst, nil
-	case ctx.Err() != nil || e.ctx.Err() != nil: // which says nothing of the cell
+	case ctx.Err() != nil || e.ctx.Err() != nil: // the cell may still live
 		return nil, fmt.Errorf("watch cell: %w", err)
 	}
 	return nil, fmt.Errorf("watch cell: %w", errors.Join(err, engine.ErrNotFound))

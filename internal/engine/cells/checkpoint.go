@@ -1,6 +1,7 @@
 package cells
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ func (e *Engine) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 			e.cfg.Log.Error("remove half a checkpoint", "checkpoint", id, "error", err)
 		}
 	}()
-	// Its end lets the sandbox go on.
+	// The sandbox continues when this context ends.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stopped, err := inst.control.Checkpoint(ctx, cell.CheckpointRequest{
@@ -92,13 +93,13 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	state := e.look(ctx, name)
+	state := e.inspect(ctx, name)
 	e.cfg.Log.Error("write checkpoint", "sandbox", name, "error", err, "log", e.logTail(name))
-	if state == lookEnded {
+	if state == stateEnded {
 		return sandbox.Wrap(sandbox.CodeUnavailable, err, "the sandbox ended while its state was being saved; nothing was kept")
 	}
 	goesOn := "the sandbox goes on as it was"
-	if state == lookSilent {
+	if state == stateSilent {
 		goesOn = "the agent in the sandbox has not answered since"
 	}
 	refused, isRefusal := errors.AsType[*connect.Error](err)
@@ -111,23 +112,22 @@ func (e *Engine) notSaved(ctx context.Context, name string, err error) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the state of the sandbox could not be saved; "+goesOn+": try again, the server's log has the details")
 }
 
-// What a look at an instance has found.
-type look int
+// state is what inspect has found.
+type state int
 
 const (
-	lookAlive  look = iota // its agent has answered
-	lookEnded              // its cell has ended
-	lookSilent             // neither within lookTimeout
+	stateAlive  state = iota // the agent has answered
+	stateEnded               // the cell has ended
+	stateSilent              // neither within inspectTimeout
 )
 
-// lookTimeout bounds a look at an instance. A cell whose gVisor has died ends
-// much sooner.
-const lookTimeout = 5 * time.Second
+// inspectTimeout limits the time of inspect. A cell ends much sooner if its gVisor has died.
+const inspectTimeout = 5 * time.Second
 
-// look asks the agent of an instance for an answer, or waits for the end of its
-// cell. It also looks when ctx has ended.
-func (e *Engine) look(ctx context.Context, name string) look {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+// inspect waits for an answer of an instance's agent, or for the end of its cell. It also
+// does so if ctx has ended.
+func (e *Engine) inspect(ctx context.Context, name string) state {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), inspectTimeout)
 	defer cancel()
 	agent := agentclient.New(name, func(ctx context.Context) (net.Conn, error) {
 		return cell.Dial(ctx, e.cellDir(name), cell.AgentSocket)
@@ -137,15 +137,15 @@ func (e *Engine) look(ctx context.Context, name string) look {
 	defer tick.Stop()
 	for {
 		if _, err := agent.Health(ctx); err == nil {
-			return lookAlive
+			return stateAlive
 		}
 		if !e.alive(name) {
-			return lookEnded
+			return stateEnded
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return lookSilent
+			return stateSilent
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (e *Engine) RemoveCheckpoint(_ context.Context, id string) error {
 	return e.checkpoints.Remove(id)
 }
 
-// programFile, in a checkpoint that was set aside, is the program that made it.
+// programFile is the program of a checkpoint that was set aside, in its directory.
 const programFile = "program"
 
 // SetAside implements [engine.Checkpointer].
@@ -181,8 +181,8 @@ func (e *Engine) SetAside(_ context.Context, id, to string) error {
 	}
 	from := e.checkpoints.Path(id)
 	if m, err := e.checkpoints.Manifest(id); err == nil && m.Program != "" && !m.FilesOnly {
-		// Programs that no checkpoint of the engine needs are removed. A second
-		// name costs nothing; without the program, the files can still be had.
+		// The engine removes programs that none of its checkpoints needs. A hard link costs
+		// nothing. Without the program, the files can still be read.
 		_ = os.Remove(filepath.Join(from, programFile))
 		if err := os.Link(filepath.Join(e.programsDir(), m.Program), filepath.Join(from, programFile)); err != nil {
 			e.cfg.Log.Warn("keep the program of a checkpoint that is set aside", "checkpoint", id, "error", err)
@@ -220,8 +220,8 @@ func (e *Engine) BringBack(_ context.Context, id, from string) (engine.Checkpoin
 	return m.Checkpoint, nil
 }
 
-// returnProgram gives a program that was set aside with a checkpoint its place,
-// unless it is there.
+// returnProgram moves a program that was set aside with a checkpoint back, unless it is
+// there already.
 func (e *Engine) returnProgram(kept, name string) error {
 	if name != "" {
 		err := os.Link(kept, filepath.Join(e.programsDir(), name))
@@ -235,25 +235,34 @@ func (e *Engine) returnProgram(kept, name string) error {
 	return nil
 }
 
-// standbyFor is what a standby is prepared for that is to continue from a
-// checkpoint: it runs the program that made it.
+// standbyFor is the spec of a standby to continue from a checkpoint: it runs the program
+// that made the checkpoint.
 func (e *Engine) standbyFor(m *checkpoint.Manifest, root engine.Root, r sandbox.Resources) standbySpec {
 	return standbySpec{Root: root, Resources: r, Program: m.Program, Cell: m.Cell, AgentDir: m.AgentDir}
 }
 
-// restorable returns the manifest of a checkpoint that can be restored here.
-func (e *Engine) restorable(id string, filesOnly bool) (checkpoint.Manifest, error) {
+// manifest reads the manifest of a checkpoint that is to be used ("restored" or "read").
+// The error is for callers.
+func (e *Engine) manifest(id, use string) (checkpoint.Manifest, error) {
 	m, err := e.checkpoints.Manifest(id)
 	switch {
 	case errors.Is(err, checkpoint.ErrDamaged):
-		return m, damagedError(err)
+		err = damagedError(err)
 	case errors.Is(err, fs.ErrNotExist):
-		return m, sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be restored from it")
+		err = sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be "+use+" from it")
 	case err != nil:
-		return m, sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, the server's log has the details")
-	case filesOnly:
-		return m, nil
-	case m.FilesOnly:
+		err = sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, the server's log has the details")
+	}
+	return m, err
+}
+
+// restorable returns the manifest of a checkpoint that can be restored on this machine.
+func (e *Engine) restorable(id string, filesOnly bool) (checkpoint.Manifest, error) {
+	m, err := e.manifest(id, "restored")
+	if err != nil || filesOnly {
+		return m, err
+	}
+	if m.FilesOnly {
 		return m, fmt.Errorf("checkpoint %s has no memory", id)
 	}
 	if missing := m.MissingCPU(e.cpu()); len(missing) > 0 {
@@ -287,8 +296,8 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 		return e.finish(ctx, sb, spec, "")
 	}
 	verified := make(chan error, 1)
-	// Other builds may not check pages as they load them. A sandbox that is
-	// fresh can be booted instead, if its pages are found damaged in time.
+	// Other builds may not check pages as they load them. The pages of a fresh sandbox are
+	// checked first, since it can be booted instead if they are damaged.
 	lazily := m.Program == filepath.Base(e.program) && runsc.ChecksAsLoaded(dir) && !spec.Fresh
 	go func() { verified <- e.verify(&m, !lazily) }()
 	sb := e.take(want)
@@ -305,8 +314,8 @@ func (e *Engine) restore(ctx context.Context, spec engine.Spec) (*instance, erro
 	return e.finish(ctx, sb, spec, dir)
 }
 
-// verify compares what a durable checkpoint holds with its checksums, with or
-// without the pages. The error is for callers.
+// verify compares the files of a durable checkpoint with their checksums, with or without
+// the pages. The error is for callers.
 func (e *Engine) verify(m *checkpoint.Manifest, pages bool) error {
 	err := e.checkpoints.Verify(m)
 	if err == nil && pages {
@@ -318,9 +327,8 @@ func (e *Engine) verify(m *checkpoint.Manifest, pages bool) error {
 	return nil
 }
 
-// finish is finishStandby, with another standby if the first one's process was
-// started ahead of need and has ended: one that was killed a moment ago looks as
-// if it lived.
+// finish is finishStandby. If the standby was made ahead of need and has ended, finish
+// repeats it with a new one: a process that was killed a moment ago still seems to live.
 func (e *Engine) finish(ctx context.Context, sb *standby, spec engine.Spec, from string) (*instance, error) {
 	inst, err := e.finishStandby(ctx, sb, spec, from)
 	if !sb.ahead || ctx.Err() != nil || !errors.Is(err, errCellEnded) {
@@ -334,8 +342,8 @@ func (e *Engine) finish(ctx context.Context, sb *standby, spec engine.Spec, from
 	return e.finishStandby(ctx, sb, spec, from)
 }
 
-// finishStandby makes a standby a sandbox. On an error it abandons the standby; what
-// has the sandbox's directory already is the caller's to destroy.
+// finishStandby turns a standby into a sandbox. After an error it abandons the standby,
+// unless the standby's directory is the sandbox's already, which the caller destroys.
 func (e *Engine) finishStandby(ctx context.Context, sb *standby, spec engine.Spec, from string) (*instance, error) {
 	before := sb.dir
 	inst, err := e.become(ctx, sb, spec, from)
@@ -346,7 +354,7 @@ func (e *Engine) finishStandby(ctx context.Context, sb *standby, spec engine.Spe
 	if spec.Checkpoint != "" {
 		kept = e.checkpoints.Path(spec.Checkpoint)
 	}
-	err = e.explainStart(err, kept) // while what was written is there
+	err = e.explainStart(err, kept) // before abandon frees disk space
 	if sb.dir == before {
 		e.abandon(sb)
 	}
@@ -373,7 +381,7 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 	if of.Checkpoint != "" {
 		return e.keptChanges(of.Checkpoint)
 	}
-	// gVisor dies when it finds no room while it tells what was changed.
+	// gVisor dies if the disk becomes full while it scans for changes.
 	if !e.hasBytes(runsc.ScanBytes) {
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, unix.ENOSPC, "the server's disk is full, so that what was changed cannot be read: delete snapshots or sandboxes and try again")
 	}
@@ -391,14 +399,9 @@ func (e *Engine) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 
 // keptChanges returns the changes that a checkpoint keeps.
 func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
-	m, err := e.checkpoints.Manifest(id)
-	switch {
-	case errors.Is(err, checkpoint.ErrDamaged):
-		return nil, damagedError(err)
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, sandbox.Wrap(sandbox.CodeNotFound, err, "the kept state is gone; nothing can be read from it")
-	case err != nil:
-		return nil, sandbox.Wrap(sandbox.CodeUnsupported, err, "this version of cove cannot read the kept state; use the version that kept it, the server's log has the details")
+	m, err := e.manifest(id, "read")
+	if err != nil {
+		return nil, err
 	}
 	if err := e.verify(&m, true); err != nil {
 		return nil, err
@@ -410,12 +413,12 @@ func (e *Engine) keptChanges(id string) (io.ReadCloser, error) {
 	return r, nil
 }
 
-// changes is a tar stream that must end as the format says: a connection that
-// breaks between two files must not look like the end.
+// changes is a tar stream that must have the format's end: a connection that breaks between
+// two files must not be taken for a complete stream.
 type changes struct {
 	io.ReadCloser
 	release func()
-	zeros   int // bytes of zero at the end of what was read so far
+	zeros   int // zero bytes at the end of what was read so far, if fewer than endBytes
 }
 
 // endBytes is how many zero bytes end a tar stream.
@@ -423,19 +426,12 @@ const endBytes = 1024
 
 func (c *changes) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
-	tail := p[:n]
-	zeros := len(tail)
-	for i := len(tail) - 1; i >= 0 && len(tail)-i <= endBytes; i-- {
-		if tail[i] != 0 {
-			zeros = len(tail) - 1 - i
-			break
-		}
-	}
+	tail := p[max(0, n-endBytes):n]
+	zeros := len(tail) - len(bytes.TrimRight(tail, "\x00"))
 	if zeros == len(tail) {
-		c.zeros += zeros
-	} else {
-		c.zeros = zeros
+		zeros += c.zeros
 	}
+	c.zeros = min(zeros, endBytes)
 	if errors.Is(err, io.EOF) && c.zeros < endBytes {
 		err = io.ErrUnexpectedEOF
 	}
@@ -447,15 +443,8 @@ func (c *changes) Close() error {
 	return c.ReadCloser.Close()
 }
 
-// cpu returns the features of this machine's processor.
-func (e *Engine) cpu() []string {
-	e.cpuOnce.Do(func() { e.cpuFeatures = runsc.CPUFeatures() })
-	return e.cpuFeatures
-}
-
-// keepProgram makes sure that the program which made a checkpoint stays what
-// it is: as a second name of the file that the user started, it would change
-// with an upgrade that writes into that file.
+// keepProgram copies the program that made a checkpoint if it is a hard link to the file
+// that the user started: an upgrade that writes into that file would change it.
 func (e *Engine) keepProgram(name string) {
 	path := filepath.Join(e.programsDir(), name)
 	var st unix.Stat_t
@@ -464,17 +453,17 @@ func (e *Engine) keepProgram(name string) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.keeping[name] || e.ctx.Err() != nil {
+	if e.copying[name] || e.ctx.Err() != nil {
 		return
 	}
-	e.keeping[name] = true
+	e.copying[name] = true
 	e.wg.Go(func() {
 		if err := copyProgram(path); err != nil {
 			e.cfg.Log.Error("keep the program that made a checkpoint", "error", err)
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.keeping, name)
+		delete(e.copying, name)
 	})
 }
 

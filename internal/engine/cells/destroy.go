@@ -18,7 +18,7 @@ import (
 	"github.com/cove-sh/cove/internal/machine/cgroup"
 )
 
-// stopTimeout is how long a cell gets to end by itself before it is killed.
+// stopTimeout is how long a cell may take to end before it is killed.
 const stopTimeout = 3 * time.Second
 
 // Destroy implements [engine.Engine].
@@ -41,15 +41,15 @@ func (e *Engine) End(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	e.admissions.ended(id) // its memory is free, although its directory is still there
+	e.admissions.ended(id) // its memory is free, although its directory still exists
 	return nil
 }
 
 // errNotLive says that the engine has no connection to a cell.
 var errNotLive = errors.New("no connection to the cell")
 
-// stop asks a cell to end, and forgets it. When it returns nil gVisor has been
-// killed and the gateway is closed.
+// stop asks a cell to end, and forgets the cell. When it returns nil, gVisor has been killed
+// and the gateway is closed.
 func (e *Engine) stop(ctx context.Context, id string) error {
 	e.mu.Lock()
 	inst := e.live[id]
@@ -59,10 +59,13 @@ func (e *Engine) stop(ctx context.Context, id string) error {
 		return errNotLive
 	}
 	inst.release()
-	return stopCell(ctx, inst)
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	defer inst.control.Close()
+	return inst.control.Stop(ctx, "destroyed")
 }
 
-// removeCell ends a cell, known by its directory, and removes what is left.
+// removeCell ends the cell of a directory, and removes what is left of it.
 func removeCell(ctx context.Context, dir string) error {
 	if err := killCell(ctx, dir); err != nil {
 		return err
@@ -76,17 +79,9 @@ func removeCell(ctx context.Context, dir string) error {
 	return nil
 }
 
-// stopCell asks the cell to end.
-func stopCell(ctx context.Context, inst *instance) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	defer inst.control.Close()
-	return inst.control.Stop(ctx, "destroyed")
-}
-
-// killCell kills the cell's process, if it lives, and waits until it is gone.
-// Since the process is the first of its process-id namespace, the kernel
-// reports it gone only when all others in there are too.
+// killCell kills the cell's process, if it lives, and waits until it is gone. As the process
+// is the first of its process-id namespace, the kernel reports its end only when all others
+// in the namespace have ended too.
 func killCell(ctx context.Context, dir string) error {
 	pid, ok := cellProcess(dir)
 	if !ok {
@@ -98,7 +93,7 @@ func killCell(ctx context.Context, dir string) error {
 	return waitForExit(ctx, dir, nil)
 }
 
-// sendKill kills a cell's process, and no other that got its number after it.
+// sendKill kills a cell's process, and never another one that has its number now.
 func sendKill(dir string, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // an old kernel, or a container that forbids it
@@ -108,7 +103,7 @@ func sendKill(dir string, pid int) error {
 		return err
 	}
 	defer unix.Close(fd)
-	// Only now is it sure whose descriptor this is.
+	// Now that the descriptor is open, check that it is the cell's.
 	if _, ok := cellProcess(dir); !ok {
 		return unix.ESRCH
 	}
@@ -153,7 +148,7 @@ func removeGroup(id string) error {
 	return nil
 }
 
-// processFile holds "pid starttime bootid" of a cell.
+// processFile contains "pid starttime bootid" of a cell.
 const processFile = "process"
 
 func recordProcess(dir string, pid int) error {
@@ -192,21 +187,21 @@ func (e *Engine) alive(id string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// startTime returns when a process was started, as the kernel writes it, or an
-// error if it does not run any more.
+// startTime returns when a process was started, in the kernel's notation, or an error if it
+// no longer runs.
 func startTime(pid int) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", err
 	}
-	// The command's name ends with the last parenthesis. What follows is field
-	// 3, the state; field 20 is the number of threads, 22 the start time.
+	// The command's name ends with the last parenthesis, and field 3, the state, follows.
+	// Field 20 is the number of threads, field 22 the start time.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
 		return "", os.ErrProcessDone
 	}
 	state, threads := fields[0], fields[17]
-	// The first thread may be a zombie while others of the process still run.
+	// The main thread may be a zombie while other threads of the process still run.
 	if state == "X" || state == "Z" && (threads == "0" || threads == "1") {
 		return "", os.ErrProcessDone
 	}
@@ -218,8 +213,8 @@ func bootID() string {
 	return strings.TrimSpace(string(data))
 }
 
-// logTail returns the end of the cell's log, and the beginning of what
-// gVisor wrote as it crashed, which says why.
+// logTail returns the end of the cell's log, and the beginning of gVisor's output when it
+// crashed, which has the reason.
 func (e *Engine) logTail(id string) string {
 	const limit = 2 << 10
 	out := readPart(filepath.Join(e.cellDir(id), cell.LogFile), limit, true)
@@ -227,7 +222,7 @@ func (e *Engine) logTail(id string) string {
 	return string(bytes.ToValidUTF8(out, []byte("?")))
 }
 
-// readPart returns at most n bytes of a file, of its end or its beginning.
+// readPart returns up to n bytes from the end or the beginning of a file.
 func readPart(path string, n int64, end bool) []byte {
 	f, err := os.Open(path)
 	if err != nil {

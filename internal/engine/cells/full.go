@@ -10,30 +10,26 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// spareBytes is what a sandbox writes as it starts, before anything of its own:
-// with less the disk is as good as full.
+// spareBytes is how much gVisor writes when a sandbox starts. With less, the disk counts as
+// full.
 const spareBytes = 1 << 20
 
-// isFull reports whether an error, perhaps of another process, says that there
-// is no room.
+// isFull reports whether an error, perhaps of another process, says that the disk is full.
 func isFull(err error) bool {
-	if err == nil {
-		return false
-	}
-	return errors.Is(err, unix.ENOSPC) || strings.Contains(detailed(err).Error(), unix.ENOSPC.Error())
+	return err != nil && (errors.Is(err, unix.ENOSPC) || strings.Contains(detailed(err).Error(), unix.ENOSPC.Error()))
 }
 
-// lostFile is how gVisor says that it does not find again, in a directory of the
-// host, what a program had open, and inRoot that this is the root.
+// lostFile is in gVisor's error if it cannot find again, in a directory of the host, a file
+// that a program had open, and inRoot if that directory is the root.
 const (
 	lostFile = "vfs.CompleteRestore() failed"
 	inRoot   = `:/"`
 )
 
-// explainStart says of a sandbox that could not be started that the disk is
-// full, if that is why: gVisor dies without a word when it finds no room for
-// the files of its sandbox. Checkpoint, if not empty, is the directory of what
-// the sandbox was to continue from.
+// explainStart returns a better error for a sandbox that could not be started, if a lost
+// file or a full disk is the cause: gVisor dies without an error if there is no room for
+// the files of its sandbox. Checkpoint is the directory of the sandbox's checkpoint, or
+// empty.
 func (e *Engine) explainStart(err error, checkpoint string) error {
 	if text := detailed(err).Error(); strings.Contains(text, lostFile) && !strings.Contains(text, inRoot) {
 		return sandbox.Wrap(sandbox.CodeConflict, err, "a file or directory of a mount that programs had open was removed or replaced meanwhile, so they cannot go on; restart it from its files only (files_only)")
@@ -44,8 +40,8 @@ func (e *Engine) explainStart(err error, checkpoint string) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, err, "the server's disk is full, so the sandbox could not be started: delete snapshots or sandboxes and try again")
 }
 
-// hasRoom reports whether a sandbox that continues from a checkpoint fits on
-// the disk, as far as can be told.
+// hasRoom reports whether a sandbox that continues from a checkpoint fits on the disk. It
+// returns true if that is unknown.
 func (e *Engine) hasRoom(checkpoint string) bool {
 	need := int64(spareBytes)
 	if checkpoint != "" {
@@ -56,8 +52,8 @@ func (e *Engine) hasRoom(checkpoint string) bool {
 	return e.hasBytes(need)
 }
 
-// hasBytes reports whether so many bytes are free on the disk, as far as can be
-// told.
+// hasBytes reports whether so many bytes are free on the disk. It returns true if that is
+// unknown.
 func (e *Engine) hasBytes(need int64) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(e.cfg.Dir, &st) != nil {

@@ -14,10 +14,9 @@ import (
 	"github.com/cove-sh/cove/internal/durable"
 )
 
-// install puts what sandboxes are started from where it cannot change under
-// them: the agent, which they are shown, and the program itself, which gVisor
-// executes again and looks up by its path. An upgrade replaces the program's
-// own file while the daemon runs.
+// install makes copies of what sandboxes run: the agent, and this program, which gVisor
+// executes again by its path. An upgrade may replace the original files while the daemon
+// runs.
 func (e *Engine) install() error {
 	if err := os.MkdirAll(e.cellsDir(), 0o700); err != nil {
 		return fmt.Errorf("make the cells' directory: %w", err)
@@ -35,21 +34,21 @@ func (e *Engine) install() error {
 
 func (e *Engine) programsDir() string { return filepath.Join(e.cfg.Dir, "bin") }
 
-// removeOldPrograms removes the programs of other versions, but those that
-// made a checkpoint: only the same build of gVisor can restore it. What still
-// runs from a removed one keeps it open.
+// removeOldPrograms removes the programs of other versions, except those of checkpoints,
+// which only the same build of gVisor can restore. Processes that run a removed program
+// keep it open.
 func (e *Engine) removeOldPrograms() error {
 	whole, broken, err := e.checkpoints.List()
 	if err != nil {
 		return err
 	}
 	if len(broken) > 0 {
-		return nil // it cannot be told what they need
+		return nil // it is unknown which programs they need
 	}
 	keep := map[string]bool{filepath.Base(e.program): true}
 	for _, m := range whole {
 		keep[m.Program] = true
-		e.keepProgram(m.Program) // the last engine may have been killed before that
+		e.keepProgram(m.Program) // the last engine may have been killed before it did this
 	}
 	for _, dir := range []string{e.cellsDir(), e.standbyDir()} {
 		entries, err := os.ReadDir(dir)
@@ -57,7 +56,7 @@ func (e *Engine) removeOldPrograms() error {
 			return err
 		}
 		for _, entry := range entries {
-			// A checkpoint of a sandbox that lives needs its program too.
+			// Checkpoints of a running sandbox will need its program.
 			if o, err := readOrigin(filepath.Join(dir, entry.Name())); err == nil {
 				keep[o.Program] = true
 			}
@@ -80,12 +79,11 @@ func (e *Engine) removeOldPrograms() error {
 
 func (e *Engine) installAgent() error {
 	path := filepath.Join(e.agentDir(), "agent")
-	// Programs before this one did not sync the file, so that a loss of power
-	// could leave its name alone.
+	// Older versions did not sync the file, so that it may be empty after a loss of power.
 	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(e.cfg.Agent)) {
 		return nil
 	}
-	// The directory shows up in the sandbox: it must be open to its users.
+	// The sandbox's users must be able to read the directory.
 	if err := os.MkdirAll(e.agentDir(), 0o755); err != nil {
 		return err
 	}
@@ -114,15 +112,15 @@ func installProgram(dir, executable string) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	// A second name costs nothing. It fails across file systems, for a file of
-	// another user, and for one that has lost its name.
+	// A hard link costs nothing. It fails across file systems, for a file of another user,
+	// and for a file that was removed.
 	if real, err := filepath.EvalSymlinks(executable); err == nil && sameFile(real, &st) && os.Link(real, path) == nil {
 		return path, nil
 	}
 	return path, copyTo(path, src)
 }
 
-// copyTo makes a program that is a copy of another, and as old.
+// copyTo copies a program with its modification time.
 func copyTo(path string, src *os.File) error {
 	info, err := src.Stat()
 	if err != nil {
@@ -134,14 +132,14 @@ func copyTo(path string, src *os.File) error {
 	})
 }
 
-// programName names a program by its file: its content is not read at each
-// start.
+// programName names a program by its file's attributes, since its content is not read at
+// each start.
 func programName(st *unix.Stat_t) string {
 	return fmt.Sprintf("cove-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano())
 }
 
-// intact tells whether a kept program is still the one that its name says: as
-// a second name of the user's file, it changes if that is written to.
+// intact checks that a kept program is still the one that its name identifies: if it is a
+// hard link to the user's file, it changes when that file is written to.
 func intact(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Reasons of failure, for the sandbox's owner.
+// Reasons of failures, for the sandbox's owner.
 const (
 	reasonGone   = "its supervisor ended unexpectedly"
 	reasonMemory = "it ran out of memory"
@@ -31,15 +31,14 @@ type instance struct {
 	id      string
 	dir     string
 	control *cell.Client
-	group   *cgroup.Group // nil where there are no cgroups
+	group   *cgroup.Group // nil without cgroups
 	release func()        // ends the watch
 
 	unenforced []string
 }
 
-// attach watches a living cell. Open opens the stream of its status, which lasts
-// as long as the context that it is given. Exited, if not nil, is closed when the
-// cell's process has been waited for.
+// attach watches a running cell. Open opens the stream of its status, which lasts as long as
+// open's context. Exited, if not nil, is closed when the cell's process has been waited for.
 func (e *Engine) attach(ctx context.Context, id string, control *cell.Client, exited <-chan struct{},
 	open func(context.Context) (cell.Statuses, cell.Status, error),
 ) (*instance, error) {
@@ -69,7 +68,7 @@ func (e *Engine) attach(ctx context.Context, id string, control *cell.Client, ex
 	return inst, nil
 }
 
-// follow watches a cell to its end and reports it if nobody asked for that.
+// follow watches a cell until its end, and reports the end unless it was requested.
 func (e *Engine) follow(ctx context.Context, inst *instance, statuses cell.Statuses, st cell.Status, exited <-chan struct{}) {
 	defer inst.control.Close()
 	reason := reasonGone
@@ -83,7 +82,7 @@ func (e *Engine) follow(ctx context.Context, inst *instance, statuses cell.Statu
 		}
 	}
 	if ctx.Err() != nil {
-		return // the engine lets go, or the instance is being destroyed
+		return // the engine is closed, or the instance is being destroyed
 	}
 	e.mu.Lock()
 	delete(e.live, inst.id)
@@ -99,7 +98,7 @@ func (e *Engine) follow(ctx context.Context, inst *instance, statuses cell.Statu
 	failed(engine.Status{ID: inst.id, Reason: reason, Log: tail})
 }
 
-// deathOf says why a cell that has ended by itself did so.
+// deathOf returns why a cell ended that was not stopped.
 func (e *Engine) deathOf(id string) string {
 	group, err := cgroup.Open(groupName(e.cellDir(id)))
 	if err != nil {
@@ -108,7 +107,7 @@ func (e *Engine) deathOf(id string) string {
 	return explain(group, reasonGone)
 }
 
-// explain looks for a better reason in what the cgroup, if not nil, has counted.
+// explain returns a better reason if the counters of the cgroup, if there is one, have it.
 func explain(group *cgroup.Group, reason string) string {
 	if group == nil {
 		return reason
@@ -116,7 +115,6 @@ func explain(group *cgroup.Group, reason string) string {
 	st, err := group.Stats()
 	switch {
 	case err != nil:
-		return reason
 	case st.OOMKills > 0:
 		return reasonMemory
 	case st.PIDDenials > 0:
@@ -125,8 +123,8 @@ func explain(group *cgroup.Group, reason string) string {
 	return reason
 }
 
-// controlTimeout bounds calls to a cell. It is longer than a cell waits for the
-// agent, which code in the sandbox may have stopped.
+// controlTimeout limits calls to a cell. It is longer than a cell waits for the agent,
+// which code in the sandbox may have stopped.
 const controlTimeout = 15 * time.Second
 
 func (i *instance) ID() string { return i.id }
@@ -140,7 +138,7 @@ func (i *instance) Stats(ctx context.Context) (engine.Stats, error) {
 	defer cancel()
 	st, err := i.control.Stats(ctx)
 	if err != nil {
-		return engine.Stats{}, fmt.Errorf("ask cell for its use: %w", err)
+		return engine.Stats{}, fmt.Errorf("ask cell for statistics: %w", err)
 	}
 	return *st, nil
 }
@@ -167,20 +165,21 @@ func (i *instance) SetLimits(ctx context.Context, r sandbox.Resources) ([]string
 	unenforced, err := i.control.Update(ctx, cell.Limits{MemoryBytes: r.MemoryMiB << 20, VCPUs: r.VCPUs, MaxPIDs: r.MaxPIDs})
 	switch {
 	case err == nil:
-	case !connect.IsWireError(err), connect.CodeOf(err) == connect.CodeDeadlineExceeded, connect.CodeOf(err) == connect.CodeUnavailable: // it has ended, hangs, or is about to end
+	case !connect.IsWireError(err), connect.CodeOf(err) == connect.CodeDeadlineExceeded, connect.CodeOf(err) == connect.CodeUnavailable:
+		// The cell or its agent has ended, hangs, or is about to end.
 		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the agent in the sandbox does not answer; try again, or kill the sandbox and create a new one")
 	default:
 		return nil, fmt.Errorf("change limits: %w", err)
 	}
-	// The agent is first: it makes room when the limit of memory is lowered
-	// below what is in use, where the kernel would refuse, or end the sandbox.
+	// The agent's limits come first: if the memory limit is lowered below what is in use, the
+	// agent frees memory. Otherwise the kernel would refuse the limit, or end the sandbox.
 	if err := i.limitGroup(ctx, groupLimits(r)); err != nil {
 		return nil, err
 	}
 	return unenforced, nil
 }
 
-// limitGroup changes the cgroup's limits as soon as the memory in use allows.
+// limitGroup changes the cgroup's limits, as soon as the memory in use allows it.
 func (i *instance) limitGroup(ctx context.Context, l cgroup.Limits) error {
 	if i.group == nil {
 		return nil

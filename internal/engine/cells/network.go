@@ -26,20 +26,20 @@ var (
 	_ engine.Switch        = (*Engine)(nil)
 )
 
-// Network says how the gateways of sandboxes reach out. The zero value does as
-// the host's own programs do, without a proxy.
+// Network configures how the gateways of sandboxes connect to the outside. The zero value
+// is the host's own configuration, without a proxy.
 type Network struct {
 	// Resolvers are the DNS servers to ask instead of the host's.
 	Resolvers []netip.AddrPort
 	Proxy     egress.Proxy
-	// ExtraCA are authorities, in PEM, that servers may have their certificates
-	// from beside the usual ones, where the gateway ends TLS.
+	// ExtraCA are further PEM certificates of authorities to trust when the gateway
+	// terminates TLS.
 	ExtraCA []byte
 }
 
 func (e *Engine) netlogDir() string { return filepath.Join(e.cfg.Dir, "netlog") }
 
-// gatewayConfig is what cells are told of this machine.
+// gatewayConfig is the configuration of gateways on this machine.
 func (e *Engine) gatewayConfig() cell.GatewayConfig {
 	n := e.cfg.Network
 	return cell.GatewayConfig{
@@ -49,7 +49,7 @@ func (e *Engine) gatewayConfig() cell.GatewayConfig {
 	}
 }
 
-// checkNetwork refuses what cannot be told to a cell.
+// checkNetwork refuses a network without a valid sandbox id.
 func checkNetwork(n *engine.Network) error {
 	if n != nil && !validID.MatchString(n.SandboxID) {
 		return fmt.Errorf("invalid sandbox id %q of a network", n.SandboxID)
@@ -57,8 +57,8 @@ func checkNetwork(n *engine.Network) error {
 	return nil
 }
 
-// deliver gives a cell the values of its sandbox's secrets, and the certificate
-// with its key that goes with them.
+// deliver sends a cell the values of its sandbox's secrets, and the issuer's certificate and
+// key.
 func deliver(ctx context.Context, dir string, issuer []byte, n *engine.Network) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -90,7 +90,7 @@ func (i *instance) SetNetwork(ctx context.Context, n engine.Network) error {
 		return sandbox.Wrap(sandbox.CodeUnsupported, err, "the sandbox continues from the memory that an older version of cove has kept, and has no network; restart it from its files only (files_only)")
 	}
 	if err != nil {
-		return fmt.Errorf("tell the gateway what to do: %w", err)
+		return fmt.Errorf("configure the gateway: %w", err)
 	}
 	return nil
 }
@@ -155,8 +155,8 @@ func (e *Engine) SetPeers(dial func(ctx context.Context, fromSandboxID, name str
 	e.peers = dial
 }
 
-// connectPeers joins each connection of a cell with one to another sandbox,
-// until the engine is closed.
+// connectPeers joins each connection of a cell with one to another sandbox, until the
+// engine is closed.
 func (e *Engine) connectPeers(l net.Listener) {
 	for {
 		conn, err := l.Accept()

@@ -10,10 +10,10 @@ import (
 	"github.com/cove-sh/cove/internal/engine"
 )
 
-// standbyTimeout bounds the making of a standby ahead of need.
+// standbyTimeout limits the time to make a standby ahead of need.
 const standbyTimeout = time.Minute
 
-// take returns a waiting standby of this spec, or nil, and notes the demand.
+// take returns a waiting standby of this spec, or nil, and records the demand.
 func (e *Engine) take(spec standbySpec) *standby {
 	if len(spec.Mounts) > 0 {
 		return nil
@@ -38,12 +38,19 @@ func (e *Engine) take(spec standbySpec) *standby {
 			p.worked()
 			return sb
 		}
-		e.wg.Go(func() { e.abandon(sb) })
+		e.abandonLater(sb)
 	}
 	return nil
 }
 
-// stock wakes the maker of standbys.
+// abandonLater abandons standbys in the background.
+func (e *Engine) abandonLater(standbys ...*standby) {
+	for _, sb := range standbys {
+		e.wg.Go(func() { e.abandon(sb) })
+	}
+}
+
+// stock wakes stockLoop.
 func (e *Engine) stock() {
 	select {
 	case e.restock <- struct{}{}:
@@ -51,8 +58,8 @@ func (e *Engine) stock() {
 	}
 }
 
-// stockLoop makes standbys ahead of need, one at a time, and ends those that
-// nobody needs any more, until the engine is closed.
+// stockLoop makes standbys ahead of need, one at a time, and ends surplus ones, until the
+// engine is closed.
 func (e *Engine) stockLoop() {
 	var later <-chan time.Time
 	for {
@@ -69,8 +76,8 @@ func (e *Engine) stockLoop() {
 	}
 }
 
-// tend brings the stock to what is needed now, and returns when to look again
-// though nothing happens; zero is never.
+// tend makes and ends standbys as needed now. It returns when it must run again even if
+// nothing happens; zero is never.
 func (e *Engine) tend() time.Time {
 	for e.ctx.Err() == nil {
 		e.awaitQuiet()
@@ -78,9 +85,7 @@ func (e *Engine) tend() time.Time {
 		e.mu.Lock()
 		todo := e.pools.plan(time.Now(), headroom)
 		e.mu.Unlock()
-		for _, sb := range todo.surplus {
-			e.wg.Go(func() { e.abandon(sb) })
-		}
+		e.abandonLater(todo.surplus...)
 		if todo.missing != nil {
 			e.makeAhead(*todo.missing)
 			continue
@@ -94,7 +99,7 @@ func (e *Engine) tend() time.Time {
 	return time.Time{}
 }
 
-// rest gives back what only the next creation would need.
+// rest releases what only the next creation would need.
 func (e *Engine) rest() {
 	e.mu.Lock()
 	p, rested := e.spare, e.resting
@@ -108,7 +113,7 @@ func (e *Engine) rest() {
 	}
 }
 
-// lost forgets a cell that ended before it was taken, and removes what it had.
+// lost removes what is left of a cell that ended before it was taken.
 func (e *Engine) lost(p *process) {
 	e.mu.Lock()
 	if e.spare == p {
@@ -126,9 +131,9 @@ func (e *Engine) lost(p *process) {
 	e.stock()
 }
 
-// awaitQuiet waits until nobody has waited for a sandbox for a moment: what is
-// made ahead must not take the processor from what is needed now. Under a
-// steady load it waits no longer than patience.
+// awaitQuiet waits until no call has been in progress for a moment: standbys must not take
+// the processor from sandboxes that are needed now. Under a steady load it waits no longer
+// than patience.
 func (e *Engine) awaitQuiet() {
 	const pause, patience = 100 * time.Millisecond, 300 * time.Millisecond
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -148,7 +153,7 @@ func (e *Engine) awaitQuiet() {
 	}
 }
 
-// occupied says that somebody waits for the engine, until the result is called.
+// occupied records that a caller waits for the engine, until the result is called.
 func (e *Engine) occupied() func() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -161,11 +166,11 @@ func (e *Engine) occupied() func() {
 	}
 }
 
-// makeAhead makes one standby and puts it into its pool.
+// makeAhead makes one standby and adds it to its pool.
 func (e *Engine) makeAhead(spec standbySpec) {
 	ctx, cancel := context.WithTimeout(e.ctx, standbyTimeout)
 	defer cancel()
-	// Sandboxes that somebody waits for come first.
+	// Sandboxes for which a caller waits come first.
 	if err := e.starts.Acquire(ctx, 1); err != nil {
 		return
 	}
@@ -178,25 +183,25 @@ func (e *Engine) makeAhead(spec standbySpec) {
 	defer e.mu.Unlock()
 	p := e.pools[spec.key()]
 	switch {
-	case p == nil && err == nil, err == nil && e.ctx.Err() != nil:
-		e.wg.Go(func() { e.abandon(sb) })
+	case err == nil && (p == nil || e.ctx.Err() != nil):
+		e.abandonLater(sb)
 	case p == nil:
 	case err != nil:
 		p.faults.failed(time.Now())
-		if tell := p.unfit; unfit && tell != nil && ctx.Err() == nil {
-			e.wg.Go(func() { tell(err) })
+		if report := p.unfit; unfit && report != nil && ctx.Err() == nil {
+			e.wg.Go(func() { report(err) })
 		}
-	case sb.hasExited(): // before anybody could find it in its pool
+	case sb.hasExited(): // before it was in the pool, where lost looks for it
 		p.faults.failed(time.Now())
-		e.wg.Go(func() { e.abandon(sb) })
+		e.abandonLater(sb)
 	default:
 		sb.since, sb.ahead = time.Now(), true
 		p.ready = append(p.ready, sb)
 	}
 }
 
-// makeStandby makes a standby that waits. Unfit says of an error that it is due to
-// the checkpoint which the standby was to continue from.
+// makeStandby makes a standby and waits until it is prepared. Unfit says that the
+// checkpoint from which the standby continues is the cause of the error.
 func (e *Engine) makeStandby(ctx context.Context, spec standbySpec) (_ *standby, unfit bool, _ error) {
 	if spec.Restore != "" {
 		m, err := e.restorable(filepath.Base(spec.Restore), false)
@@ -218,8 +223,8 @@ func (e *Engine) makeStandby(ctx context.Context, spec standbySpec) (_ *standby,
 	return sb, false, nil
 }
 
-// blames reports whether the checkpoint that a standby was to continue from is at
-// fault for an error of its cell. One that ended without a word was killed.
+// blames reports whether the standby's checkpoint is the cause of an error of its cell. A
+// cell that ended without an error was killed.
 func (s *standbySpec) blames(err error) bool {
 	return s.Restore != "" && !errors.Is(err, errCellEnded)
 }
@@ -228,11 +233,8 @@ func (s *standbySpec) blames(err error) bool {
 //
 // Preconditions: e.mu is held.
 func (e *Engine) dropPool(key string) {
-	p := e.pools[key]
+	e.abandonLater(e.pools[key].ready...)
 	delete(e.pools, key)
-	for _, sb := range p.ready {
-		e.wg.Go(func() { e.abandon(sb) })
-	}
 }
 
 // Warm implements [engine.Checkpointer].

@@ -1,36 +1,37 @@
 package cells
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
 
 const (
-	// maxBlank bounds the blank standbys that wait at a time, for all specs.
+	// maxBlank limits the waiting blank standbys of all specs.
 	maxBlank = 8
-	// standbyBytes is about what a waiting standby costs in memory.
+	// standbyBytes is about how much memory a waiting standby takes.
 	standbyBytes = 48 << 20
-	// memoryShare is the part of the free memory that standbys may take, as one in
-	// so many: where there is little, all of it is for sandboxes.
+	// Standbys may take one part in memoryShare of the free memory: if there is little,
+	// all of it is for sandboxes.
 	memoryShare = 8
-	// demandWindow is how far back demand is counted: so many standbys wait as
-	// were taken within it.
+	// demandWindow is the time over which demand is counted: as many standbys wait as were
+	// taken within it.
 	demandWindow = 20 * time.Second
-	// surplusLife is how long standbys wait that a burst has left behind.
+	// surplusLife is how long surplus standbys wait after a burst.
 	surplusLife = 2 * time.Minute
-	// poolLife is how long a kind of standby waits that nobody takes. When that is
-	// over for all kinds, the engine is idle.
+	// poolLife is how long standbys of one spec wait that nobody takes. When it has passed
+	// for all specs, the engine is idle.
 	poolLife = 10 * time.Minute
-	// shortPause is how long memory is short before anybody looks again.
+	// shortPause is the wait between checks while memory is short.
 	shortPause = 10 * time.Second
 )
 
-// pool is the standbys of one spec that wait.
+// pool is the waiting standbys of one spec.
 type pool struct {
 	spec  standbySpec
 	ready []*standby // the oldest first
-	// max is set for warm pools; the others are blank. Unfit, if not nil, is told
-	// why no standby can be made.
+	// max is set for warm pools; the others are blank. Unfit, if not nil, is called with
+	// the reason why no standby can be made.
 	max    int
 	unfit  func(error)
 	taken  []demand // within surplusLife, the oldest first
@@ -38,21 +39,20 @@ type pool struct {
 	faults faults
 }
 
-// demand is how many standbys of a pool were wanted in the demandWindow up to a
-// moment.
+// demand is how many standbys of a pool were wanted in the demandWindow before a time.
 type demand struct {
 	at time.Time
 	n  int
 }
 
-// want notes that a standby is wanted.
+// want records that a standby is wanted.
 func (p *pool) want(now time.Time) {
 	p.used = now
 	p.taken = slices.DeleteFunc(p.taken, func(d demand) bool { return now.Sub(d.at) > surplusLife })
 	p.taken = append(p.taken, demand{now, p.recent(now) + 1})
 }
 
-// recent is how many were wanted within the demandWindow.
+// recent returns how many standbys were wanted within the demandWindow.
 func (p *pool) recent(now time.Time) int {
 	n := 0
 	for _, d := range p.taken {
@@ -63,8 +63,7 @@ func (p *pool) recent(now time.Time) int {
 	return n
 }
 
-// peak is the most that were wanted at a time within surplusLife, and until when
-// that holds.
+// peak returns the highest demand within surplusLife, and when it may change.
 func (p *pool) peak(now time.Time) (n int, until time.Time) {
 	for _, d := range p.taken {
 		if at := d.at.Add(surplusLife); at.After(now) {
@@ -74,28 +73,23 @@ func (p *pool) peak(now time.Time) (n int, until time.Time) {
 	return n, until
 }
 
-// bounded returns how many standbys wait for a demand.
+// bounded returns how many standbys should wait for a demand.
 func (p *pool) bounded(demand int) int {
-	limit := p.max
-	if limit == 0 {
-		limit = maxBlank
-	}
-	return min(max(1, demand), limit)
+	return min(max(1, demand), cmp.Or(p.max, maxBlank))
 }
 
-// worked notes that a standby was good for a sandbox.
+// worked records that a standby worked.
 func (p *pool) worked() { p.faults = faults{} }
 
-// faults counts the standbys in a row that could not be made, or ended while they
-// waited, and says when the next may be made.
+// faults counts successive standbys that could not be made, or ended while they waited. The
+// next one may be made at the time again.
 type faults struct {
 	n     int
 	again time.Time
 }
 
-// failed notes one more. Each doubles the pause, from a second up to a minute.
-// Those that end in a pause are no successors of what ended before it: something
-// has ended several at once.
+// failed records a fault. Each doubles the pause, from a second up to a minute. Faults
+// during a pause do not count: then several standbys ended at once.
 func (f *faults) failed(now time.Time) {
 	const first, longest = time.Second, time.Minute
 	if f.again.After(now) {
@@ -105,24 +99,23 @@ func (f *faults) failed(now time.Time) {
 	f.n++
 }
 
-// pools are those of an engine by the keys of their specs.
+// pools are the pools of an engine, by the keys of their specs.
 type pools map[string]*pool
 
-// plan is what is to be done about pools.
+// plan is what has to be done about pools.
 type plan struct {
-	// surplus are standbys that have left their pools, to be ended.
+	// surplus are standbys that were removed from their pools and are to be ended.
 	surplus []*standby
-	// missing is the spec of a standby to be made next, or nil.
+	// missing is the spec of the standby to make next, or nil.
 	missing *standbySpec
-	// active is set while any kind of standby was wanted within poolLife.
+	// active is set while any standby was wanted within poolLife.
 	active bool
-	// again is when there will be something else to do though nothing happens;
-	// zero is never.
+	// again is when the plan will change even if nothing happens; zero is never.
 	again time.Time
 }
 
-// plan takes what nobody needs any more out of the pools and says what they
-// lack. Headroom is the memory in bytes that is free for sandboxes.
+// plan removes surplus standbys from the pools and returns what is missing. Headroom is the
+// memory in bytes that is free for sandboxes.
 func (all pools) plan(now time.Time, headroom int64) plan {
 	var todo plan
 	blank, waiting := 0, 0
@@ -170,8 +163,8 @@ func (all pools) plan(now time.Time, headroom int64) plan {
 	return todo
 }
 
-// lose takes the standby of an ended process out of its pool and returns it, or
-// nil if none waited there.
+// lose removes the standby of an ended process from its pool and returns it, or nil if it
+// was in no pool.
 func (all pools) lose(ended *process, now time.Time) *standby {
 	for _, p := range all {
 		for i, sb := range p.ready {
@@ -180,7 +173,7 @@ func (all pools) lose(ended *process, now time.Time) *standby {
 			}
 			p.ready = slices.Delete(p.ready, i, i+1)
 			if now.Sub(sb.since) >= surplusLife {
-				p.worked() // it was sound
+				p.worked() // it ended for another reason than a bad spec
 			}
 			p.faults.failed(now)
 			return sb

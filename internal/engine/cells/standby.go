@@ -18,25 +18,26 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// origin is what a cell was made from. It is in the cell's directory, for
-// checkpoints of it and for its end.
+// origin is what a cell was made from. It is stored in the cell's directory, for its
+// checkpoints and its removal.
 type origin struct {
 	// Group is the name of the cell's cgroup.
 	Group string `json:"group"`
-	// Program is the file of [Engine.programsDir] that it runs.
+	// Program is the file in [Engine.programsDir] that it runs.
 	Program   string            `json:"program"`
-	Cell      int               `json:"cell,omitempty"` // what Program expects
+	Cell      int               `json:"cell,omitempty"` // the protocol of Program
 	AgentDir  string            `json:"agent_dir"`
 	Root      engine.Root       `json:"root"`
 	Resources sandbox.Resources `json:"resources"`
 }
 
-const originFile = "origin.json"
+// Files in a cell's directory.
+const (
+	originFile = "origin.json"
+	labelFile  = "label.json" // the label of its instance
+)
 
-// labelFile, in a cell's directory, is the label of its instance.
-const labelFile = "label.json"
-
-// maxLabel bounds what is read of it.
+// maxLabel limits what is read of a label.
 const maxLabel = 4 << 20
 
 // labelOf returns the label of an instance, or nil.
@@ -51,10 +52,10 @@ func (e *Engine) labelOf(id string) json.RawMessage {
 func readOrigin(dir string) (origin, error) {
 	var o origin
 	data, err := os.ReadFile(filepath.Join(dir, originFile))
-	if err != nil {
-		return o, fmt.Errorf("read what the cell was made from: %w", err)
+	if err == nil {
+		err = json.Unmarshal(data, &o)
 	}
-	if err := json.Unmarshal(data, &o); err != nil {
+	if err != nil {
 		return o, fmt.Errorf("read what the cell was made from: %w", err)
 	}
 	return o, nil
@@ -68,20 +69,20 @@ func groupName(dir string) string {
 	return filepath.Base(dir)
 }
 
-// standbySpec says what a standby is prepared for. Those of equal specs are
+// standbySpec is what a standby is prepared for. Standbys of equal specs are
 // interchangeable.
 type standbySpec struct {
 	Root      engine.Root
 	Resources sandbox.Resources
-	Program   string // a file of [Engine.programsDir]
-	Cell      int    // what Program expects; see [cell.Protocol]
+	Program   string // a file in [Engine.programsDir]
+	Cell      int    // the protocol of Program; see [cell.Protocol]
 	AgentDir  string
-	// Mounts are of one sandbox: no standby with some waits for another.
+	// Mounts belong to one sandbox: a standby with mounts never waits in a pool.
 	Mounts []engine.Mount `json:",omitempty"`
 	// FilesFrom is a checkpoint's directory, for one sandbox only.
 	FilesFrom string
-	// Restore is a checkpoint's directory; a sandbox that continues from it runs
-	// in the standby then, and waits to be taken.
+	// Restore is the directory of a checkpoint from which a sandbox in the standby
+	// continues before it is taken.
 	Restore string
 }
 
@@ -94,16 +95,16 @@ func (s *standbySpec) key() string {
 	return string(data)
 }
 
-// standby is a cell in its cgroup that waits to be told which sandbox it is:
-// blank, with a gVisor that has started nothing, or warm, with a restored sandbox.
+// standby is a cell in its cgroup that waits to become a sandbox: blank, with a gVisor that
+// has started nothing, or warm, with a restored sandbox.
 type standby struct {
 	*process
 	spec       standbySpec
 	dir        string
 	client     *cell.Client
 	unenforced []string
-	prepared   chan struct{} // closed when the cell is a standby, or never will be
-	failure    error         // why it never will be; set before prepared is closed
+	prepared   chan struct{} // closed when the cell is prepared, or has failed
+	failure    error         // why it has failed; set before prepared is closed
 	since      time.Time     // when it began to wait
 }
 
@@ -119,7 +120,7 @@ func (s *standby) await(ctx context.Context) error {
 
 func (e *Engine) standbyDir() string { return filepath.Join(e.cfg.Dir, "standby") }
 
-// blankSpec is what a standby for a fresh boot is prepared for.
+// blankSpec is the spec of a standby for a fresh boot.
 func (e *Engine) blankSpec(root engine.Root, r sandbox.Resources) standbySpec {
 	return standbySpec{Root: root, Resources: r, Program: filepath.Base(e.program), Cell: cell.Protocol, AgentDir: e.agentDir()}
 }
@@ -127,7 +128,7 @@ func (e *Engine) blankSpec(root engine.Root, r sandbox.Resources) standbySpec {
 // errSpareLost says that a process which was started ahead of need has ended.
 var errSpareLost = errors.New("the process that waited has ended")
 
-// startStandby starts a standby. It returns before the standby is ready.
+// startStandby starts a standby. It returns before the standby is prepared.
 func (e *Engine) startStandby(spec standbySpec) (*standby, error) {
 	sb, err := e.tryStandby(spec)
 	if errors.Is(err, errSpareLost) {
@@ -169,7 +170,7 @@ func (e *Engine) tryStandby(spec standbySpec) (sb *standby, err error) {
 			err = errors.Join(errSpareLost, err)
 		}
 	}()
-	// From here on the process is known by its file, and removeCell ends it.
+	// From here on the directory names the process, so that removeCell ends it.
 	if err := recordProcess(dir, p.cmd.Process.Pid); err != nil {
 		return nil, errors.Join(err, p.cmd.Process.Kill())
 	}
@@ -183,18 +184,18 @@ func (e *Engine) tryStandby(spec standbySpec) (sb *standby, err error) {
 	}
 	go func() {
 		defer close(sb.prepared)
-		err := sb.client.Prepare(context.Background(), &cell.Standby{ // the process's end ends it
+		err := sb.client.Prepare(context.Background(), &cell.Standby{ // the call ends with the process
 			Dir: dir, Root: spec.Root, Resources: spec.Resources, AgentDir: spec.AgentDir,
 			UserIDs: e.userIDs(), PinCPUs: !e.cgroups.CPU, Mounts: spec.Mounts, FilesFrom: spec.FilesFrom, Restore: spec.Restore,
 		})
 		if err != nil {
-			sb.failure = notBegun(err)
+			sb.failure = startFailure(err)
 		}
 	}()
 	return sb, nil
 }
 
-// userIDs are the ids for sandboxes, or nil: an ordinary user has none to give.
+// userIDs returns the ids for sandboxes, or nil if there are none, as for an ordinary user.
 func (e *Engine) userIDs() *cell.UserIDs {
 	if os.Geteuid() != 0 || e.cfg.UserIDs < cell.IDsPerSandbox {
 		return nil
@@ -213,21 +214,21 @@ func (e *Engine) processOf(program string, protocol int) (*process, error) {
 	return e.startProcess(filepath.Join(e.programsDir(), program), protocol)
 }
 
-// become makes a standby the cell of a sandbox, and waits until that is ready.
-// On an error what is left is in the standby's or the sandbox's directory.
+// become makes a standby the cell of a sandbox, and waits until the sandbox is ready. After
+// an error, what is left is in the standby's or the sandbox's directory.
 func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, restoreFrom string) (*instance, error) {
 	dir := e.cellDir(spec.ID)
-	told := cell.Spec{
+	cellSpec := cell.Spec{
 		Spec: spec, Dir: dir, RestoreFrom: restoreFrom,
 		Fresh: spec.Fresh || spec.Checkpoint == "", Unenforced: sb.unenforced,
 	}
 	switch {
 	case sb.protocol >= 1:
-		told.Gateway, told.AwaitValues = e.gatewayConfig(), spec.Network != nil && len(spec.Network.Bindings) > 0
+		cellSpec.Gateway, cellSpec.AwaitValues = e.gatewayConfig(), spec.Network != nil && len(spec.Network.Bindings) > 0
 	case spec.Network != nil:
-		told.Unenforced = append(told.Unenforced, "network: the memory was kept by an older version of cove, in which sandboxes have none (restart it from its files only)")
+		cellSpec.Unenforced = append(cellSpec.Unenforced, "network: the memory was kept by an older version of cove, in which sandboxes have none (restart it from its files only)")
 	}
-	// It uses its directory by name until it is prepared.
+	// The cell uses the directory's path until it is prepared.
 	if err := sb.await(ctx); err != nil {
 		return nil, err
 	}
@@ -241,10 +242,10 @@ func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, rest
 		}
 	}
 	return e.attach(ctx, spec.ID, sb.client, sb.exited, func(streamCtx context.Context) (cell.Statuses, cell.Status, error) {
-		var issuer []byte // a cell of an earlier version is asked again and again to take it
+		var issuer []byte // delivery to a cell of an earlier version is retried until the cell listens
 		defer func() { clear(issuer) }()
 		var undelivered error
-		all, first, err := sb.client.Start(streamCtx, &told, func() error {
+		all, first, err := sb.client.Start(streamCtx, &cellSpec, func() error {
 			if issuer == nil {
 				if issuer, undelivered = e.authority.NewIssuer(); undelivered != nil {
 					return undelivered
@@ -255,8 +256,8 @@ func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, rest
 		})
 		switch {
 		case err == nil:
-		case undelivered == nil || !errors.Is(err, undelivered): // the cell has said why
-			err = notBegun(err)
+		case undelivered == nil || !errors.Is(err, undelivered): // it is the cell's error
+			err = startFailure(err)
 		case sb.ends():
 			err = notStarted(errors.Join(errCellEnded, err))
 		}
@@ -264,7 +265,7 @@ func (e *Engine) become(ctx context.Context, sb *standby, spec engine.Spec, rest
 	})
 }
 
-// ends reports whether the cell has ended, or ends now.
+// ends reports whether the cell has ended, or ends within a moment.
 func (sb *standby) ends() bool {
 	select {
 	case <-sb.exited:
@@ -274,7 +275,7 @@ func (sb *standby) ends() bool {
 	}
 }
 
-// abandon ends a standby that is not taken, or could not become a sandbox.
+// abandon ends a standby that was not taken, or could not become a sandbox.
 func (e *Engine) abandon(sb *standby) {
 	sb.dismiss()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -284,8 +285,8 @@ func (e *Engine) abandon(sb *standby) {
 	}
 }
 
-// removeStandbys removes what standbys of an engine that was killed have left,
-// also of an earlier version, which had them in another directory.
+// removeStandbys removes the standbys that a killed engine has left, also one of an earlier
+// version, whose standbys are in another directory.
 func (e *Engine) removeStandbys() error {
 	if err := os.MkdirAll(e.standbyDir(), 0o700); err != nil {
 		return err

@@ -19,17 +19,17 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Beyond what the sandbox may use, its cgroup has room for the cell, gVisor's
-// two processes and their threads, and for what programs take before the agent,
-// which may have to wait for a processor, ends the largest of them: on two
-// processors with 20 runnable threads, over 150 MiB. If the room is used up, the
-// kernel ends the whole sandbox.
+// The cgroup's limits exceed the sandbox's, with headroom for the cell, for gVisor's two
+// processes and their threads, and for memory over the sandbox's limit: the agent ends the
+// largest program then, but may have to wait for a processor. On two processors with 20
+// runnable threads, programs took over 150 MiB meanwhile. Beyond the headroom, the kernel
+// ends the whole sandbox.
 const (
 	memoryHeadroom = 512 << 20
 	pidsHeadroom   = 1024
-	// pidsPerPID is how many threads of the host a process of the sandbox may
-	// cost. Two or three are usual; processes that have just ended still cost
-	// theirs for a while. When gVisor gets no thread it ends.
+	// pidsPerPID is how many threads of the host a process of the sandbox may take. Two or
+	// three are usual, and those of ended processes last for a while. gVisor ends if it
+	// gets no thread.
 	pidsPerPID = 4
 )
 
@@ -45,9 +45,9 @@ func groupLimits(r sandbox.Resources) cgroup.Limits {
 	return l
 }
 
-// unenforced says which limits only the sandbox itself keeps to, given what the
-// host's cgroups are missing. Without cgroups, processors are bounded by
-// affinity and processes by gVisor's kernel, as the disk always is.
+// unenforced describes the limits that nothing outside of the sandbox enforces, given what
+// the host's cgroups are missing. Without cgroups, processors are limited by affinity, and
+// processes by gVisor's kernel, like the disk.
 func unenforced(missing []string) []string {
 	if slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, "memory:") }) {
 		return []string{"memory: the agent inside keeps the sandbox to it, but the host's kernel does not (run as root, or have a memory cgroup delegated)"}
@@ -60,12 +60,11 @@ type process struct {
 	cmd      *exec.Cmd
 	protocol int
 	conn     net.Conn      // the cell has the other end
-	exited   chan struct{} // closed when it was waited for
+	exited   chan struct{} // closed when the process has been waited for
 	ahead    bool          // it was started ahead of need
 }
 
-// takeProcess returns a cell that waits to become a standby: the one that was
-// started ahead, or a new one.
+// takeProcess returns a cell that waits to become a standby: the spare, or a new one.
 func (e *Engine) takeProcess() (*process, error) {
 	e.mu.Lock()
 	p := e.spare
@@ -81,8 +80,8 @@ func (e *Engine) takeProcess() (*process, error) {
 	return e.startProcess(e.program, cell.Protocol)
 }
 
-// refill starts a cell ahead of need, if there is none: its start is a sixth
-// of a sandbox's creation. It returns when to try again, or zero.
+// refill starts a spare if there is none: starting the process is a sixth of a sandbox's
+// creation. It returns when to try again, or zero.
 func (e *Engine) refill() (again time.Time) {
 	e.mu.Lock()
 	e.resting = false
@@ -96,14 +95,14 @@ func (e *Engine) refill() (again time.Time) {
 	}
 	p, err := e.startProcess(e.program, cell.Protocol)
 	if err != nil {
-		return time.Time{} // the next Create meets the same error and tells it
+		return time.Time{} // the next Create returns the same error
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case e.ctx.Err() != nil || e.spare != nil:
 		p.dismiss()
-	case p.hasExited(): // before anybody could find it here
+	case p.hasExited(): // before it was the spare, where lost looks for it
 		e.spareFaults.failed(time.Now())
 		return e.spareFaults.again
 	default:
@@ -113,7 +112,7 @@ func (e *Engine) refill() (again time.Time) {
 	return time.Time{}
 }
 
-// dismiss ends a cell that is no sandbox yet.
+// dismiss ends a cell that has no sandbox yet.
 func (p *process) dismiss() { p.conn.Close() }
 
 func (p *process) hasExited() bool {
@@ -125,14 +124,13 @@ func (p *process) hasExited() bool {
 	}
 }
 
-// startProcess starts a cell in its own namespaces. It waits to become a standby.
+// startProcess starts a cell in its own namespaces. The cell waits to become a standby.
 func (e *Engine) startProcess(program string, protocol int) (*process, error) {
 	const tries = 20
 	for i := 1; ; i++ {
 		p, err := e.tryProcess(program, protocol)
-		// The program was perhaps just written: a process that another
-		// goroutine is starting may have the file open until it executes its
-		// own (see go.dev/issue/22315).
+		// If the program was just written, a child that another goroutine is starting may
+		// have the file open until it executes its own program (see go.dev/issue/22315).
 		if !errors.Is(err, unix.ETXTBSY) || i == tries {
 			return p, err
 		}
@@ -167,7 +165,7 @@ func (e *Engine) tryProcess(program string, protocol int) (*process, error) {
 	return p, nil
 }
 
-// socketPair returns the two ends of a connection, the second to be inherited.
+// socketPair returns the two ends of a connection. A child inherits the second.
 func socketPair() (net.Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -182,9 +180,8 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, err
 }
 
-// reap waits for the process, and removes what it leaves if it was not taken. It
-// ends when the engine is closed: the cell lives on then, and whoever adopts it
-// waits for it.
+// reap waits for the process, and removes what it leaves if it was not taken. It returns
+// when the engine is closed: the cell then lives on, and its next parent waits for it.
 func (e *Engine) reap(p *process) {
 	done := make(chan struct{})
 	go func() {
@@ -199,9 +196,10 @@ func (e *Engine) reap(p *process) {
 	}
 }
 
-// namespaces puts the cell in namespaces of its own, but for the network, which
-// is the sandbox's way out. In the process-id namespace it is process 1, so all that it starts ends with it. An ordinary
-// user is root in a user namespace that maps only himself.
+// namespaces returns the cell's own namespaces. The network is the host's, through which
+// the sandbox's connections go. In the process-id namespace the cell is process 1, so
+// everything that it starts ends with it. An ordinary user is root in a user namespace that
+// maps only this user.
 func namespaces(uid, gid int) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{
 		Setsid:     true,
@@ -215,7 +213,7 @@ func namespaces(uid, gid int) *syscall.SysProcAttr {
 	return attr
 }
 
-// startError explains why the kernel refuses the namespaces.
+// startError returns the error for callers if the kernel refuses to start the cell.
 func startError(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
 		return sandbox.Wrap(sandbox.CodeUnsupported, err,
@@ -224,25 +222,26 @@ func startError(err error) error {
 	return fmt.Errorf("start cell: %w", err)
 }
 
-// notBegun explains why a cell did not become a standby or a sandbox.
-func notBegun(err error) error {
+// startFailure returns the error for callers if a cell did not become a standby or sandbox.
+func startFailure(err error) error {
 	if !connect.IsWireError(err) {
 		return notStarted(errors.Join(errCellEnded, err))
 	}
-	told, _ := errors.AsType[*connect.Error](err)
-	switch told.Code() {
+	refused, _ := errors.AsType[*connect.Error](err)
+	cause := errors.New(refused.Message())
+	switch refused.Code() {
 	case connect.CodeInvalidArgument:
-		return sandbox.Errorf(sandbox.CodeInvalid, "%s", told.Message())
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s", refused.Message())
 	case connect.CodeDataLoss:
-		return damagedError(errors.New(told.Message()))
+		return damagedError(cause)
 	case connect.CodeDeadlineExceeded:
-		return sandbox.Wrap(sandbox.CodeUnavailable, errors.New(told.Message()),
+		return sandbox.Wrap(sandbox.CodeUnavailable, cause,
 			"the sandbox did not answer in time after its start; the machine is too busy, or what runs in the sandbox leaves no processor time: try again, with fewer at once")
 	}
-	return notStarted(errors.New(told.Message()))
+	return notStarted(cause)
 }
 
-// errCellEnded says that a cell has ended without a word of why.
+// errCellEnded says that a cell has ended without an error of its own.
 var errCellEnded = errors.New("the cell ended before the sandbox ran")
 
 func notStarted(cause error) error {
