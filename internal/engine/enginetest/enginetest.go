@@ -1,4 +1,4 @@
-// Package enginetest is the suite that every implementation of [engine.Engine]
+// Package enginetest is the test suite of [engine.Engine], which every implementation
 // passes.
 package enginetest
 
@@ -15,27 +15,26 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// patience is how long the suite waits for what must come.
+// patience is how long the suite waits for an expected event.
 const patience = time.Minute
 
 // Subject is an implementation under test, with a state of its own.
 type Subject struct {
-	// Open returns a new engine over the state, as a restarted daemon does;
-	// the one before was closed.
+	// Open returns a new engine over the state, as after a restart of the daemon. The last
+	// one was closed before.
 	Open func(t *testing.T) engine.Engine
-	// Spec returns a spec of a small instance that can be made. The suite sets
-	// ID and Env.
+	// Spec returns the spec of a small instance. The suite sets ID and Env.
 	Spec func(t *testing.T) engine.Spec
-	// Fail lets an instance die without the engine's doing.
+	// Fail makes an instance fail without a call of the engine.
 	Fail func(t *testing.T, id string)
-	// Traces lists all that is left of an instance: processes, mounts,
-	// directories. Nil or none when all is gone.
+	// Traces, if not nil, lists everything that is left of an instance: processes, mounts,
+	// directories.
 	Traces func(t *testing.T, id string) []string
-	// CreateTimeout bounds one Create; 0 is 30 s.
+	// CreateTimeout limits one Create; 0 is 30 s.
 	CreateTimeout time.Duration
 }
 
-// Run runs the suite. fresh returns a subject without instances.
+// Run runs the suite. Fresh returns a subject without instances.
 func Run(t *testing.T, fresh func(t *testing.T) Subject) {
 	for _, c := range []struct {
 		name string
@@ -65,7 +64,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Subject) {
 	}
 }
 
-// suite is one test's subject with its open engine.
+// suite is the subject of one test, with its open engine.
 type suite struct {
 	Subject
 	e      engine.Engine
@@ -79,7 +78,7 @@ func newSuite(subject Subject) *suite {
 	return &suite{Subject: subject}
 }
 
-// start opens the engine, again if it was open.
+// start opens the engine. If it was open, it is closed first.
 func (s *suite) start(t *testing.T) engine.Engine {
 	t.Helper()
 	if s.e != nil {

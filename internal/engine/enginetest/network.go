@@ -15,7 +15,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// gatewayOf returns an instance as what it has to be for these cases.
+// gatewayOf makes an instance, which must have a gateway.
 func (s *suite) gatewayOf(t *testing.T, id string) engine.Gateway {
 	t.Helper()
 	gateway, ok := s.create(t, id).(engine.Gateway)
@@ -25,8 +25,8 @@ func (s *suite) gatewayOf(t *testing.T, id string) engine.Gateway {
 	return gateway
 }
 
-// freePort returns a port on which nothing listens here: an engine may run
-// programs on the machine itself.
+// freePort returns a port on which nothing listens on this machine, where an engine may run
+// programs.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

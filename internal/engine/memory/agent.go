@@ -18,8 +18,8 @@ import (
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
-// workDir is where commands of an instance begin, below its directory. That
-// directory is the root of the files that an instance has as its own.
+// workDir is the working directory of an instance's commands, below the instance's own
+// directory, which stands for its root.
 const workDir = "workspace"
 
 // serve answers connections to the agent until ctx ends.
@@ -53,15 +53,14 @@ func (i *instance) serve(ctx context.Context) error {
 	return fmt.Errorf("serve agent: %w", err)
 }
 
-// tame is an agent that leaves the host alone: its calls that act on a whole
-// machine act on the instance's directory.
+// tame is an agent that does not change the host: calls that would change a whole machine
+// act on the instance's directory.
 type tame struct {
 	*agent.Agent
 	i *instance
 }
 
-// Configure notes what belongs to a machine, and stays in the instance's
-// directory.
+// Configure only records host name, user and working directory.
 func (t *tame) Configure(ctx context.Context, req *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
 	m := req.Msg
 	t.i.state.mu.Lock()
@@ -77,7 +76,7 @@ func (t *tame) Configure(ctx context.Context, req *connect.Request[agentv1.Confi
 	return t.Agent.Configure(ctx, req)
 }
 
-// Apply carries out a merge in the instance's directory.
+// Apply applies a merge to the instance's directory.
 func (t *tame) Apply(ctx context.Context, s *connect.ClientStream[agentv1.ApplyRequest]) (*connect.Response[agentv1.ApplyResponse], error) {
 	root, err := os.Open(t.i.dir)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,7 +27,7 @@ type kept struct {
 	dir string
 }
 
-// Keeper is an [Engine] that implements [engine.Checkpointer] too.
+// Keeper is an [Engine] that is also an [engine.Checkpointer].
 type Keeper struct {
 	*Engine
 }
@@ -37,7 +38,7 @@ var (
 	_ engine.Admitter     = (*Keeper)(nil)
 )
 
-// NewKeeper returns an engine over what is in s that keeps states.
+// NewKeeper returns an engine over s that can save states.
 func NewKeeper(s *State) *Keeper { return &Keeper{New(s)} }
 
 // Admit implements [engine.Admitter]. There is always room.
@@ -50,10 +51,9 @@ func (s *State) Kept() []engine.Checkpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]engine.Checkpoint, 0, len(s.kept))
-	for _, k := range s.kept {
-		all = append(all, k.Checkpoint)
+	for _, id := range slices.Sorted(maps.Keys(s.kept)) {
+		all = append(all, s.kept[id].Checkpoint)
 	}
-	slices.SortFunc(all, func(a, b engine.Checkpoint) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }
 
@@ -75,7 +75,7 @@ func (s *State) forget(id string) error {
 	return removeAll(k.dir)
 }
 
-// furnish gives a new instance the files that it begins with.
+// furnish writes the files with which a new instance starts.
 func (s *State) furnish(dir string, spec *engine.Spec) error {
 	if spec.Checkpoint == "" {
 		return os.Mkdir(filepath.Join(dir, workDir), 0o700)
@@ -115,15 +115,15 @@ func (e *Keeper) Checkpoint(ctx context.Context, name, id string, opts engine.Ch
 	if err := e.commit(ctx, c, opts.Commit); err != nil {
 		return engine.Checkpoint{}, err
 	}
-	// Whoever cannot end it now leaves that to the next start, as cells do.
+	// If the instance cannot be ended now, the next start ends it, as with cells.
 	if e.state.spring(ctx, StepDestroy, Before) != nil {
 		return c, nil
 	}
 	return c, e.state.destroy(name)
 }
 
-// commit has the caller record a checkpoint. When the trap after it springs,
-// the caller has recorded it, and what was to follow does not happen.
+// commit lets the caller record a checkpoint. If the trap after it fails, the caller has
+// recorded the checkpoint, but nothing else follows.
 func (e *Keeper) commit(ctx context.Context, c engine.Checkpoint, f func(engine.Checkpoint) error) error {
 	err := e.state.spring(ctx, StepCommit, Before)
 	if err == nil {
@@ -176,7 +176,7 @@ func (e *Keeper) RemoveCheckpoint(ctx context.Context, id string) error {
 	return e.step(ctx, StepRemoveCheckpoint, func() error { return e.state.forget(id) })
 }
 
-// metaSuffix ends the name of the file that says what was set aside.
+// metaSuffix is the suffix of the file that describes a checkpoint that was set aside.
 const metaSuffix = ".json"
 
 // SetAside implements [engine.Checkpointer].
@@ -228,8 +228,8 @@ func (e *Keeper) BringBack(ctx context.Context, id, from string) (c engine.Check
 	return c, err
 }
 
-// Changes implements [engine.Checkpointer]. What an instance has changed are
-// the files of its working directory, as in /workspace.
+// Changes implements [engine.Checkpointer]. An instance's changes are the files in its
+// directory.
 func (e *Keeper) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, error) {
 	var out bytes.Buffer
 	err := e.step(ctx, StepChanges, func() error {
@@ -249,15 +249,14 @@ func (e *Keeper) Changes(ctx context.Context, of engine.Source) (io.ReadCloser, 
 	return io.NopCloser(&out), nil
 }
 
-// Warm implements [engine.Checkpointer]. It only notes what it is asked for,
-// see [State.Warm].
+// Warm implements [engine.Checkpointer]. It only records specs, see [State.Warm].
 func (e *Keeper) Warm(specs []engine.WarmSpec) {
 	e.state.mu.Lock()
 	defer e.state.mu.Unlock()
 	e.state.warm = slices.Clone(specs)
 }
 
-// walk calls f for all below a directory that programs may be changing.
+// walk calls f for a directory and everything below it. Programs may change it meanwhile.
 func walk(dir string, f func(path, name string, fi fs.FileInfo) error) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil {
@@ -300,7 +299,7 @@ func copyTree(to, from string) error {
 	})
 }
 
-// writeTree writes the same as a layer.
+// writeTree writes the same entries as a layer.
 func writeTree(w io.Writer, dir string) error {
 	tw := tar.NewWriter(w)
 	err := walk(dir, func(path, name string, fi fs.FileInfo) error {

@@ -1,15 +1,16 @@
-// Package memory is an engine for tests. It behaves as a real one does, down
-// to a real agent in each instance, but nothing is isolated: commands are
-// processes of the host, and their working directory is a temporary one.
+// Package memory is an engine for tests. It behaves like a real one, with a real agent in
+// each instance, but isolates nothing: commands are processes of the host in a temporary
+// working directory.
 //
-// What exists is in a [State], which outlives an [Engine] as cells outlive the
-// daemon. A [Keeper] is an engine that keeps states too: of files only, since
-// processes of the host cannot be copied. What an instance is asked to restore
-// of memory and processes, it forgets. Any step can be made to fail: before it is done, or after, when the
-// caller does not learn that it was done.
+// Instances are in a [State], which outlives an [Engine] as cells outlive the daemon. A
+// [Keeper] is an engine that also saves states, but of files only, since processes of the
+// host cannot be copied: a restored instance has lost its memory and processes. Any step
+// can be made to fail: before it is done, or after, so that the caller does not learn that
+// it was done.
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +47,8 @@ const (
 	StepDialPort   Step = "dial_port"
 
 	StepCheckpoint Step = "checkpoint"
-	// StepCommit is the part of a checkpoint in which the caller records it:
-	// before that its state is written, after it the instance still stands.
+	// StepCommit is the part of a checkpoint in which the caller records it. The state has
+	// been written before, and the instance is ended afterwards.
 	StepCommit           Step = "commit"
 	StepCheckpoints      Step = "checkpoints"
 	StepRemoveCheckpoint Step = "remove_checkpoint"
@@ -64,18 +65,17 @@ func Steps() []Step {
 	}
 }
 
-// When says when a trap springs.
+// When is the moment at which a trap runs.
 type When string
 
-// A trap before a step keeps it from being done. One after it hides that it
-// was done: the reply is lost.
+// A trap that fails before a step prevents it. One that fails after it hides that the step
+// was done, as if the reply were lost.
 const (
 	Before When = "before"
 	After  When = "after"
 )
 
-// State is everything that exists without an engine. It is safe for concurrent
-// use.
+// State is everything that outlives an engine. It is safe for concurrent use.
 type State struct {
 	dir string
 
@@ -90,7 +90,7 @@ type State struct {
 	logged    chan struct{}                                   // guarded by mu; closed at the next event
 }
 
-// NewState returns a state without instances, which keeps their files in dir.
+// NewState returns a state without instances. Their files will be in dir.
 func NewState(dir string) *State {
 	return &State{
 		dir: dir, instances: map[string]*instance{}, kept: map[string]*kept{}, count: map[Step]int{},
@@ -98,8 +98,7 @@ func NewState(dir string) *State {
 	}
 }
 
-// Trap lets the next call of a step run f at the given moment. An error of f
-// is that of the call.
+// Trap makes the next call of a step run f at the given moment. The call returns f's error.
 func (s *State) Trap(step Step, when When, f func(ctx context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,12 +108,12 @@ func (s *State) Trap(step Step, when When, f func(ctx context.Context) error) {
 	s.traps[step][when] = append(s.traps[step][when], f)
 }
 
-// Fail lets the next call of a step fail with err.
+// Fail makes the next call of a step fail with err.
 func (s *State) Fail(step Step, when When, err error) {
 	s.Trap(step, when, func(context.Context) error { return err })
 }
 
-// Calls says how often a step was begun.
+// Calls returns how often a step was called.
 func (s *State) Calls(step Step) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +133,7 @@ func (s *State) spring(ctx context.Context, step Step, when When) error {
 	return f(ctx)
 }
 
-// Kill lets an instance die, as if its supervisor had been killed.
+// Kill makes an instance fail, as if its supervisor had been killed.
 func (s *State) Kill(id, reason string) error {
 	s.mu.Lock()
 	i := s.instances[id]
@@ -147,7 +146,7 @@ func (s *State) Kill(id, reason string) error {
 	s.mu.Unlock()
 	err := i.end()
 	for _, e := range engines {
-		e.tell(engine.Status{ID: id, Reason: reason})
+		e.report(engine.Status{ID: id, Reason: reason})
 	}
 	return err
 }
@@ -164,8 +163,8 @@ func (s *State) IDs() []string {
 	return ids
 }
 
-// Spec returns what an instance was made with; its resources, host name, user
-// and working directory are as they are now.
+// Spec returns the spec of an instance, with its current resources, host name, user and
+// working directory.
 func (s *State) Spec(id string) (engine.Spec, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +198,7 @@ func (s *State) destroy(id string) error {
 	return errors.Join(i.end(), removeAll(i.dir))
 }
 
-// removeAll removes a tree in which directories may be locked.
+// removeAll removes a tree, also directories without permissions.
 func removeAll(dir string) error {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
@@ -231,9 +230,9 @@ type instance struct {
 	endErr   error
 }
 
-// start makes an instance whose agent serves.
+// start makes an instance, and returns when its agent answers.
 func (s *State) start(ctx context.Context, spec engine.Spec) (*instance, error) {
-	told, err := take(spec.Network)
+	gate, err := newGate(spec.Network)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +248,7 @@ func (s *State) start(ctx context.Context, spec engine.Spec) (*instance, error) 
 		return nil, errors.Join(err, removeAll(dir))
 	}
 	serving, cancel := context.WithCancel(context.Background())
-	i := &instance{state: s, id: spec.ID, dir: dir, spec: spec, gate: told, agent: a, listener: newPipeListener(), cancel: cancel, served: make(chan error, 1)}
+	i := &instance{state: s, id: spec.ID, dir: dir, spec: spec, gate: gate, agent: a, listener: newPipeListener(), cancel: cancel, served: make(chan error, 1)}
 	go func() { i.served <- i.serve(serving) }()
 	c := agentclient.New(spec.ID, i.listener.Dial)
 	defer c.Close()
@@ -282,7 +281,7 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New returns an engine over what is in s.
+// New returns an engine over s.
 func New(s *State) *Engine {
 	e := &Engine{state: s}
 	s.mu.Lock()
@@ -291,7 +290,7 @@ func New(s *State) *Engine {
 	return e
 }
 
-func (e *Engine) tell(st engine.Status) {
+func (e *Engine) report(st engine.Status) {
 	e.mu.Lock()
 	f := e.notify
 	e.mu.Unlock()
@@ -300,7 +299,7 @@ func (e *Engine) tell(st engine.Status) {
 	}
 }
 
-// step runs one call with its traps.
+// step runs one call and its traps.
 func (e *Engine) step(ctx context.Context, step Step, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -431,7 +430,7 @@ func (h *handle) Dial(ctx context.Context) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// Stats makes numbers up, but for the size of the instance's files.
+// Stats returns invented numbers, except for the size of the instance's files.
 func (h *handle) Stats(ctx context.Context) (engine.Stats, error) {
 	st := engine.Stats{CPUNanos: 1e6, MemoryBytes: 1 << 20, PrivateBytes: 1 << 19, NetRxBytes: 1, NetTxBytes: 2}
 	err := h.e.step(ctx, StepStats, func() error {
@@ -454,26 +453,20 @@ func (h *handle) Stats(ctx context.Context) (engine.Stats, error) {
 	return st, nil
 }
 
-// SetLimits notes the limits, see [State.Spec].
+// SetLimits only records the limits, see [State.Spec].
 func (h *handle) SetLimits(ctx context.Context, r sandbox.Resources) ([]string, error) {
 	err := h.e.step(ctx, StepSetLimits, func() error {
 		h.e.state.mu.Lock()
 		defer h.e.state.mu.Unlock()
 		res := &h.i.spec.Resources
-		for _, f := range []struct{ have, want *int64 }{
-			{&res.MemoryMiB, &r.MemoryMiB}, {&res.DiskMiB, &r.DiskMiB}, {&res.MaxPIDs, &r.MaxPIDs},
-		} {
-			if *f.want != 0 {
-				*f.have = *f.want
-			}
-		}
-		if r.VCPUs != 0 {
-			res.VCPUs = r.VCPUs
-		}
+		res.MemoryMiB = cmp.Or(r.MemoryMiB, res.MemoryMiB)
+		res.DiskMiB = cmp.Or(r.DiskMiB, res.DiskMiB)
+		res.MaxPIDs = cmp.Or(r.MaxPIDs, res.MaxPIDs)
+		res.VCPUs = cmp.Or(r.VCPUs, res.VCPUs)
 		return nil
 	})
 	return nil, err
 }
 
-// Unenforced says so of the disk, that callers see the path of such words.
+// Unenforced describes the disk's limit, so that tests see how such texts reach callers.
 func (h *handle) Unenforced() []string { return []string{"disk: the memory engine limits nothing"} }

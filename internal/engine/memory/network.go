@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,14 +21,14 @@ var (
 	_ engine.Switch        = (*Engine)(nil)
 )
 
-// gate is what the gateway of an instance was last told. It guards nothing.
+// gate is the last configuration of an instance's gateway. It enforces nothing.
 type gate struct {
 	network engine.Network
 	values  map[string]string // by placeholder
 }
 
-// take notes what a gateway is told, with the values as it gets them.
-func take(n *engine.Network) (gate, error) {
+// newGate records a gateway's configuration and copies the values.
+func newGate(n *engine.Network) (gate, error) {
 	if n == nil {
 		return gate{}, nil
 	}
@@ -46,8 +45,8 @@ func take(n *engine.Network) (gate, error) {
 	return g, err
 }
 
-// Network returns what the gateway of an instance was last told, and the values
-// of its bindings by placeholder.
+// Network returns the last configuration of an instance's gateway, and the values of its
+// bindings by placeholder.
 func (s *State) Network(id string) (engine.Network, map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,10 +57,10 @@ func (s *State) Network(id string) (engine.Network, map[string]string) {
 	return i.gate.network, maps.Clone(i.gate.values)
 }
 
-// SetNetwork notes the network, see [State.Network].
+// SetNetwork only records the network, see [State.Network].
 func (h *handle) SetNetwork(ctx context.Context, n engine.Network) error {
 	return h.e.step(ctx, StepSetNetwork, func() error {
-		g, err := take(&n)
+		g, err := newGate(&n)
 		if err != nil {
 			return err
 		}
@@ -72,7 +71,7 @@ func (h *handle) SetNetwork(ctx context.Context, n engine.Network) error {
 	})
 }
 
-// DialPort connects to a port of the host, where the programs of instances run.
+// DialPort connects to a port of the host, on which the programs of instances run.
 func (h *handle) DialPort(ctx context.Context, port int, _ bool) (conn net.Conn, err error) {
 	err = h.e.step(ctx, StepDialPort, func() error {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
@@ -94,7 +93,7 @@ func (e *Engine) SetPeers(dial func(ctx context.Context, fromSandboxID, name str
 	e.peers = dial
 }
 
-// DialPeer asks for a connection as the gateway of a sandbox does.
+// DialPeer dials another sandbox like the gateway of a sandbox.
 func (e *Engine) DialPeer(ctx context.Context, fromSandboxID, name string, port int) (net.Conn, error) {
 	e.mu.Lock()
 	dial := e.peers
@@ -102,7 +101,7 @@ func (e *Engine) DialPeer(ctx context.Context, fromSandboxID, name string, port 
 	return dial(ctx, fromSandboxID, name, port)
 }
 
-// AddEvent writes to the network log of a sandbox.
+// AddEvent adds an event to the network log of a sandbox.
 func (s *State) AddEvent(ev sandbox.NetworkEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +116,8 @@ func (s *State) AddEvent(ev sandbox.NetworkEvent) {
 	}
 }
 
-// events returns the events of a sandbox, and a channel that is closed when
-// there are more of any.
+// events returns the events of a sandbox, and a channel that is closed at the next event of
+// any sandbox.
 func (s *State) events(id string) ([]sandbox.NetworkEvent, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,5 +192,5 @@ func (e *Engine) RemoveNetworkLog(_ context.Context, id string) error {
 func (e *Engine) NetworkLogs(context.Context) ([]string, error) {
 	e.state.mu.Lock()
 	defer e.state.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(e.state.logs), cmp.Compare[string]), nil
+	return slices.Sorted(maps.Keys(e.state.logs)), nil
 }

@@ -17,7 +17,7 @@ func newPipeListener() *pipeListener {
 	return &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// Dial connects to whoever accepts.
+// Dial connects to the caller of Accept.
 func (l *pipeListener) Dial(ctx context.Context) (net.Conn, error) {
 	near, far := net.Pipe()
 	select {
