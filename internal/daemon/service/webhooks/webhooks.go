@@ -111,13 +111,18 @@ type Queue struct {
 	log    *slog.Logger
 	sender *webhook.Sender
 	turns  *semaphore // of those that are being sent, by sandbox
+
+	mu sync.Mutex
+	// recorded are the ids of this process's webhooks until [Queue.Run] has listed
+	// those of the process before it, and nil from then on. Guarded by mu.
+	recorded map[string]bool
 }
 
 // New returns a queue, of which nothing is sent before [Queue.Run].
 func New(cfg Config) *Queue {
 	return &Queue{
 		cfg: cfg, gate: cfg.Gate, store: cfg.Store, log: cfg.Log,
-		sender: webhook.New(cfg.Sender), turns: newSemaphore(maxSending, maxSendingOne),
+		sender: webhook.New(cfg.Sender), turns: newSemaphore(maxSending, maxSendingOne), recorded: map[string]bool{},
 	}
 }
 
@@ -146,6 +151,11 @@ func (q *Queue) Record(c *call.Call, job string, hook *sandbox.Webhook) (*store.
 	if err := q.seal(&d, hook); err != nil {
 		return nil, err
 	}
+	q.mu.Lock()
+	if q.recorded != nil {
+		q.recorded[d.ID] = true
+	}
+	q.mu.Unlock()
 	return &d, q.store.CreateDelivery(c.Ctx, d, sandbox.MaxSandboxWebhooks, sandbox.MaxTeamWebhooks)
 }
 
@@ -203,16 +213,10 @@ func (q *Queue) Forget(ctx context.Context, d *store.Delivery) {
 	}
 }
 
-// Run goes on with the webhooks that are not over, and removes old ones
-// now and then.
+// Run goes on with the webhooks that an earlier process has left open, and removes
+// old ones now and then.
 func (q *Queue) Run() {
-	for d, err := range store.All(q.gate.Context(), q.store.ListDeliveries, store.DeliveryFilter{Open: true}) {
-		if err != nil {
-			q.log.Error("go on with webhooks", "error", err)
-			break
-		}
-		q.Deliver(&d)
-	}
+	q.resume()
 	t := time.NewTicker(trimEvery)
 	defer t.Stop()
 	for {
@@ -223,6 +227,28 @@ func (q *Queue) Run() {
 		case <-q.gate.Context().Done():
 			return
 		case <-t.C:
+		}
+	}
+}
+
+// resume delivers the open webhooks but those of this process, which are delivered by
+// the calls that recorded them.
+func (q *Queue) resume() {
+	defer func() {
+		q.mu.Lock()
+		q.recorded = nil
+		q.mu.Unlock()
+	}()
+	for d, err := range store.All(q.gate.Context(), q.store.ListDeliveries, store.DeliveryFilter{Open: true}) {
+		if err != nil {
+			q.log.Error("go on with webhooks", "error", err)
+			return
+		}
+		q.mu.Lock()
+		own := q.recorded[d.ID]
+		q.mu.Unlock()
+		if !own {
+			q.Deliver(&d)
 		}
 	}
 }
