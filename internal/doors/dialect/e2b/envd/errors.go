@@ -3,7 +3,6 @@ package envd
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -40,7 +39,7 @@ func failure(err error) error {
 	if err == nil {
 		return nil
 	}
-	if ce, ok := errors.AsType[*connect.Error](err); ok {
+	if ce, ok := err.(*connect.Error); ok { // not errors.As: an error of the service may wrap one of the agent
 		return ce
 	}
 	code, known := codes[sandbox.CodeOf(err)]
