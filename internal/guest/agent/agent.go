@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-sh/cove/internal/guest/agent/kernel"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1/agentv1connect"
 )
@@ -28,18 +29,18 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
-// Config says how an [Agent] works. The zero value is an agent that is an
-// ordinary process, logs nothing and accepts every connection.
+// Config configures an [Agent]. The zero value is for an agent that is an ordinary
+// process, logs nothing and accepts every connection.
 type Config struct {
 	// Version is what Health reports.
 	Version string
-	// Log takes what an operator should know; nil discards it.
+	// Log receives what an operator should know; nil discards it.
 	Log *slog.Logger
 	// Init is set when this process is PID 1 of a sandbox: the agent then reaps
 	// all orphans, sets the host name and guards memory and process limits.
 	Init bool
-	// AllowFrom decides at accept whether a peer may talk to the agent; nil
-	// allows all. A connection that is refused is closed at once.
+	// AllowFrom decides on accept whether a peer may use the agent; nil allows all.
+	// A refused connection is closed at once.
 	AllowFrom func(net.Addr) bool
 }
 
@@ -59,26 +60,25 @@ type Agent struct {
 	spool   *spooler   // nil unless Init
 	written written
 	null    *os.File
-	root    string // where merges are applied; "/" but in tests
+	root    string // where merges are applied; "/" outside tests
 
-	// How long others may take: what the constants of these names say, but in
-	// tests, where only the machine may be slow.
+	// How long others may take: the constants of these names, except in tests, in
+	// which only the machine may be slow.
 	interruptGrace, endGrace, browserWindow time.Duration
 	kernelGrace                             time.Duration // [kernel.Config.EndGrace]
 
 	mu       sync.RWMutex
 	settings settings    // guarded by mu
-	hosted   string      // the name that is in /etc/hosts; guarded by mu
+	hosted   string      // the host name that is in /etc/hosts; guarded by mu
 	pids     *pidLimiter // guarded by mu; nil when processes are not limited
 
-	editMu  sync.Mutex // held over a whole Edit, so that edits do not lose each other
-	applyMu sync.Mutex // held over a whole Apply
+	editMu  sync.Mutex // held during an Edit, so that none overwrites another
+	applyMu sync.Mutex // held during an Apply
 }
 
 var _ agentv1connect.AgentHandler = (*Agent)(nil)
 
-// New makes an agent. It starts no jobs; [Agent.Close] ends what it starts
-// later.
+// New makes an agent, which [Agent.Close] ends with all its jobs.
 func New(cfg Config) (*Agent, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -99,9 +99,8 @@ func New(cfg Config) (*Agent, error) {
 		interruptGrace: interruptGrace, endGrace: endGrace, browserWindow: browserWindow,
 	}
 	if cfg.Init {
-		// Here and not before the first merge: a sandbox that boots with the
-		// files of a snapshot must not be seen with half a merge in them. It is
-		// one look at the names in the root directory.
+		// Not only before the first merge: in a sandbox that boots with the files of
+		// a snapshot, no program may see half a merge. It lists the root directory once.
 		a.recoverMerge()
 		if a.spool, err = newSpooler("/"); err != nil {
 			a.log.Warn("long output of jobs is not kept", "error", err)
@@ -109,32 +108,28 @@ func New(cfg Config) (*Agent, error) {
 		a.reaper = newReaper()
 		a.guard = newGuard(a)
 		a.bombs = newBombGuard(a)
-		a.bombs.init(a.reaper.children.Load, a.bombs.check)
+		a.guard.start(a.reaper.hasChildren.Load, a.guard.check)
+		a.bombs.start(a.reaper.hasChildren.Load, a.bombs.check)
 		a.reaper.onChild = func() {
-			a.guard.poke()
-			a.bombs.poke()
+			notify(a.guard.wake)
+			notify(a.bombs.wake)
 		}
 		go a.reaper.run()
-		go a.guard.run()
-		go a.bombs.run()
 	}
 	return a, nil
 }
 
-// emptyInput is a file that is at its end, for a sandbox without /dev/null.
+// emptyInput makes a file without content, for a sandbox without /dev/null.
 func emptyInput() (*os.File, error) {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+	w, r, err := kernel.Pipe(1)
+	if err != nil {
 		return nil, err
 	}
-	if err := unix.Close(p[1]); err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(p[0]), "empty"), nil
+	return r, w.Close()
 }
 
-// Handler serves the agent's protocol. It does not compress: the other side
-// is on the same machine.
+// Handler serves the agent's protocol. It does not compress: the client is on the
+// same machine.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
@@ -144,8 +139,8 @@ func (a *Agent) Handler() http.Handler {
 	return mux
 }
 
-// Serve answers connections of l until ctx ends, and then returns nil; jobs
-// go on. It closes l.
+// Serve serves connections of l until ctx ends, and then returns nil; jobs go on.
+// It closes l.
 func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -170,8 +165,8 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	return fmt.Errorf("serve agent: %w", err)
 }
 
-// Close kills every job with all processes of its session and waits, for a
-// few seconds at most, until they are gone. The agent starts no jobs any more.
+// Close kills every job with all processes of its session and waits, for a few
+// seconds at most, until they are gone. The agent starts no further jobs.
 func (a *Agent) Close() error {
 	jobs := a.jobs.close()
 	if a.guard != nil {
@@ -186,16 +181,12 @@ func (a *Agent) Close() error {
 	if a.cfg.Init {
 		_ = unix.Kill(-1, unix.SIGKILL)
 	}
-	limit := time.NewTimer(closeTimeout)
-	defer limit.Stop()
+	limit, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
 	var err error
 	for _, j := range jobs {
-		select {
-		case <-j.done:
-		case <-limit.C:
+		if await(limit, j.done) != nil {
 			err = errors.New("jobs are still running")
-		}
-		if err != nil {
 			break
 		}
 	}
@@ -203,12 +194,8 @@ func (a *Agent) Close() error {
 		j.abandon()
 	}
 	for _, p := range interpreters {
-		select {
-		case <-p.done:
-		case <-limit.C:
+		if await(limit, p.done) != nil {
 			err = errors.New("interpreters are still running")
-		}
-		if err != nil {
 			break
 		}
 	}
@@ -236,7 +223,7 @@ func (a *Agent) Health(context.Context, *connect.Request[agentv1.HealthRequest])
 	}), nil
 }
 
-// allowListener closes connections from peers that may not drive the agent.
+// allowListener closes connections from peers that may not use the agent.
 type allowListener struct {
 	net.Listener
 	allow func(net.Addr) bool

@@ -46,7 +46,7 @@ const (
 // killed but the sessions of running jobs without new processes. No process can
 // start meanwhile, so none gets away.
 type bombGuard struct {
-	patrol
+	monitor
 	group   func() processGroup
 	session func(pid int) int      // 0: gone
 	isJob   func(session int) bool // whether it is a running job's

@@ -225,8 +225,7 @@ func TestBombGuard(t *testing.T) {
 					own: 1,
 					log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 				}
-				g.init(func() bool { return true }, g.check)
-				go g.run()
+				g.start(func() bool { return true }, g.check)
 				g.setLimit(64)
 				for tick := range int(20 * time.Second / crowdTick) {
 					time.Sleep(crowdTick)

@@ -82,14 +82,7 @@ func (c *codeContext) describe() *agentv1.CodeContext {
 	return m
 }
 
-func ended(k *kernel.Kernel) bool {
-	select {
-	case <-k.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func ended(k *kernel.Kernel) bool { return closed(k.Dead()) }
 
 // wait takes the context's turn, in the order of callers.
 func (c *codeContext) wait(ctx context.Context, epoch int) error {

@@ -58,17 +58,12 @@ func (r *codeRun) limit(ctx context.Context, timeout, grace time.Duration) (done
 	}
 	return func() {
 		stop()
-		if timer != nil {
-			timer.stop()
-		}
+		timer.stop()
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.over = true
-		for _, t := range []*runTimer{r.kill, r.again} {
-			if t != nil {
-				t.stop()
-			}
-		}
+		r.kill.stop()
+		r.again.stop()
 	}
 }
 
@@ -91,9 +86,7 @@ func (r *codeRun) end(grace time.Duration, reason string) {
 	if r.on.Insist() && r.kill == nil {
 		r.again = afterRunning(interruptAgain, r.insist)
 	}
-	if r.kill != nil {
-		r.kill.stop()
-	}
+	r.kill.stop()
 	r.kill = afterRunning(grace, func() { r.killFor(reason) })
 }
 

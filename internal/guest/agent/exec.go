@@ -25,7 +25,7 @@ func (a *Agent) Exec(ctx context.Context, req *connect.Request[agentv1.ExecReque
 	defer j.out.unfollow(f)
 	started := &agentv1.JobEvent{Event: &agentv1.JobEvent_Started{Started: j.describeStart()}}
 	if p.terminal == nil {
-		j.awaitQuickEnd(ctx)
+		_ = j.await(ctx, quickEnd) // if ctx ends, stream returns its error
 	}
 	if err := s.Send(started); err != nil {
 		return err
@@ -33,24 +33,25 @@ func (a *Agent) Exec(ctx context.Context, req *connect.Request[agentv1.ExecReque
 	return stream(ctx, j, f, req.Msg.GetDetachAfterMs(), s)
 }
 
-// quickEnd is how long the first word of a job is held back: most commands end
-// in that time, and everything about them then travels at once. Each word by
-// itself wakes every process up to the caller while the command needs the
-// processor.
+// quickEnd is how long the first event of a job is delayed: most commands end in that
+// time, and all their events are then sent together. A separate event wakes every
+// process between agent and caller while the command needs the processor.
 const quickEnd = 8 * time.Millisecond
 
-func (j *job) awaitQuickEnd(ctx context.Context) {
-	t := time.NewTimer(quickEnd)
+// await waits until the job has ended, for d at most. It fails if ctx ends first.
+func (j *job) await(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-j.done:
 	case <-t.C:
 	case <-ctx.Done():
+		return cancelled(ctx)
 	}
+	return nil
 }
 
-// launch starts a job that already has a follower, so that none of its output
-// is lost.
+// launch starts a job and returns it with a follower that misses no output.
 func (a *Agent) launch(p *plan) (*job, *follower, error) {
 	id, err := a.jobs.reserve(p.id)
 	if err != nil {
@@ -100,7 +101,7 @@ func (a *Agent) Attach(ctx context.Context, req *connect.Request[agentv1.AttachR
 	return stream(ctx, j, f, m.GetDetachAfterMs(), s)
 }
 
-// stream sends output as it comes, until the job has ended and all of it is
+// stream sends output as it comes, until the job has ended and all its output is
 // sent, the time to detach has come, or the caller is gone.
 func stream(ctx context.Context, j *job, f *follower, detachMS int64, s *connect.ServerStream[agentv1.JobEvent]) error {
 	var detach <-chan time.Time
@@ -110,7 +111,7 @@ func stream(ctx context.Context, j *job, f *follower, detachMS int64, s *connect
 		detach = t.C
 	}
 	for {
-		exited := !j.running() // before the last look at the output
+		exited := !j.running() // before reading: then no output comes after it
 		more, err := sendOutput(j, f, s)
 		if err != nil {
 			return err
@@ -139,8 +140,8 @@ func stream(ctx context.Context, j *job, f *follower, detachMS int64, s *connect
 	}
 }
 
-// sendOutput sends what one read of each stream yields and reports whether
-// that was anything.
+// sendOutput sends the result of one read of each stream and reports whether there
+// was any.
 func sendOutput(j *job, f *follower, s *connect.ServerStream[agentv1.JobEvent]) (more bool, err error) {
 	buf := buffers.Get().(*[liveWindow]byte)
 	defer buffers.Put(buf)
@@ -225,13 +226,8 @@ func (a *Agent) GetJob(ctx context.Context, req *connect.Request[agentv1.GetJobR
 		return nil, err
 	}
 	if wait := req.Msg.GetWaitMs(); wait > 0 {
-		t := time.NewTimer(time.Duration(wait) * time.Millisecond)
-		defer t.Stop()
-		select {
-		case <-j.done:
-		case <-t.C:
-		case <-ctx.Done():
-			return nil, cancelled(ctx)
+		if err := j.await(ctx, time.Duration(wait)*time.Millisecond); err != nil {
+			return nil, err
 		}
 	}
 	return connect.NewResponse(&agentv1.GetJobResponse{Job: j.describe()}), nil
@@ -264,7 +260,7 @@ func (a *Agent) ReadOutput(_ context.Context, req *connect.Request[agentv1.ReadO
 	if limit == 0 || limit > sandbox.MaxOutputRead {
 		limit = sandbox.MaxOutputRead
 	}
-	running := j.running() // before reading, so that false means all was seen
+	running := j.running() // before reading, so that false means that no output is missing
 	off, data, total := j.out.read(s, m.GetOffset(), int(limit))
 	return connect.NewResponse(&agentv1.ReadOutputResponse{
 		Offset: off, Data: data, TotalBytes: total, Running: running,

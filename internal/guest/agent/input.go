@@ -9,15 +9,14 @@ import (
 	"connectrpc.com/connect"
 )
 
-// endOfInput is what a terminal takes for the end of the file.
+// endOfInput is the character that means end of file to a terminal.
 const endOfInput = "\x04"
 
-// input is the end of a job's standard input that the agent writes to.
+// input is the agent's end of a job's standard input.
 type input struct {
 	file     *os.File
 	terminal bool
-	// turn holds one value, which the writer of the moment takes: writes are
-	// whole and in order.
+	// turn holds one value, which the current writer takes: writes do not mix.
 	turn   chan struct{}
 	closed bool // guarded by turn
 }
@@ -28,8 +27,9 @@ func newInput(file *os.File, terminal bool) *input {
 	return in
 }
 
-// first writes what the request brought and, unless more is to come, ends the
-// input. It does not block: what the pipe does not take at once is written on.
+// first writes the input that the request contains and, unless open is set, closes
+// the input. It does not block: what the pipe does not take at once is written in the
+// background.
 func (in *input) first(data []byte, open bool) {
 	if len(data) == 0 && open {
 		return
@@ -46,7 +46,7 @@ func (in *input) writeFirst(data []byte, open bool) {
 	defer func() { in.turn <- struct{}{} }()
 	if len(data) > 0 {
 		if _, err := in.file.Write(data); err != nil {
-			return // the job does not read; it is not an error of ours
+			return // the job does not read it, which is no error of the agent
 		}
 	}
 	if !open {
@@ -54,7 +54,7 @@ func (in *input) writeFirst(data []byte, open bool) {
 	}
 }
 
-// end closes the input. On a terminal it is a character.
+// end closes the input; on a terminal it writes a character for that.
 //
 // Preconditions: the caller has the turn.
 func (in *input) end() error {
@@ -87,7 +87,7 @@ func (in *input) write(ctx context.Context, data []byte, end bool) error {
 	}
 	switch {
 	case err == nil && end:
-		// The command may have taken all, ended, and its input been closed.
+		// The command may have read everything and ended, which closes its input.
 		err = in.end()
 		if err == nil || errors.Is(err, os.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 			return nil

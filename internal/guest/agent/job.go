@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/guest/agent/kernel"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// exitGrace is how long the last output of a job is waited for when a process
-// that it left behind still holds its streams.
+// exitGrace bounds the wait for a job's last output while a process that the job
+// left behind holds its streams open.
 const exitGrace = 100 * time.Millisecond
 
 // job is one command, in a session of its own.
@@ -27,7 +28,7 @@ type job struct {
 	argv     []string // shortened
 	user     string
 	workdir  string
-	language string // of code; empty: it is a command
+	language string // of the code; empty for a command
 	tag      string
 	terminal bool
 	started  time.Time
@@ -35,15 +36,15 @@ type job struct {
 
 	out   output
 	pumps []*pump
-	in    *input   // nil: no input
+	in    *input   // nil: standard input is empty
 	tty   *os.File // the agent's side of the terminal; nil: none
 
-	// done is closed when the job has ended and its output up to then is read.
+	// done is closed when the job has ended and its output so far has been read.
 	done chan struct{}
-	// final is how much had been written then; set before done is closed.
+	// final is the length of each stream at that moment; set before done is closed.
 	final [2]int64
-	// onDone is called when done is to be closed, which it does; onQuiet when no
-	// process can write to the job's output any more.
+	// onDone closes done. onQuiet is called when no process can write to the job's
+	// output any more.
 	onDone, onQuiet func()
 
 	mu      sync.Mutex
@@ -51,7 +52,7 @@ type job struct {
 	ended   time.Time          // guarded by mu
 	status  syscall.WaitStatus // guarded by mu; valid once gone
 	cause   agentv1.EndCause   // guarded by mu
-	sent    [65]bool           // guarded by mu; signals that a caller sent
+	sent    [65]bool           // guarded by mu; the signals that callers have sent
 	timeout *runTimer          // guarded by mu
 	kill    *runTimer          // guarded by mu
 }
@@ -74,7 +75,7 @@ func newJob(p *plan) *job {
 	return j
 }
 
-// shorten copies argv for show: jobs are remembered for long, and in numbers.
+// shorten copies argv, cut to what is displayed: the table keeps many jobs, for long.
 func shorten(argv []string) []string {
 	const maxArgs, maxArg = 64, 2048
 	short := make([]string, 0, min(len(argv), maxArgs+1))
@@ -87,20 +88,16 @@ func shorten(argv []string) []string {
 	return short
 }
 
-// start runs the plan as j. On an error nothing is left of it.
+// start runs the plan as j. After an error nothing of it remains.
 func (a *Agent) start(j *job, p *plan) (err error) {
-	var child, own []*os.File // whose ends are whose
+	var child, own []*os.File // the child's ends and the agent's
 	defer func() {
-		closeAll(child)
+		kernel.CloseAll(child)
 		if err != nil {
-			closeAll(own)
+			kernel.CloseAll(own)
 		}
 	}()
-	attr := &syscall.ProcAttr{
-		Dir: p.workdir,
-		Env: p.env,
-		Sys: &syscall.SysProcAttr{Setsid: true, Credential: credential(&p.user)},
-	}
+	attr := p.attr()
 	var stdin *os.File
 	if p.terminal != nil {
 		tty, err := openTerminal(p, &own, &child)
@@ -120,17 +117,11 @@ func (a *Agent) start(j *job, p *plan) (err error) {
 		j.in = newInput(stdin, j.terminal)
 	}
 	j.started = time.Now()
-	fork := func() (int, error) { return a.fork(p.path, p.argv, attr) }
-	// Held so that an end that comes at once finds the job complete.
+	// Held so that reaped finds the job complete, however soon the process ends.
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if a.reaper != nil {
-		j.pid, err = a.reaper.start(j, fork)
-	} else {
-		j.pid, err = fork()
-	}
-	if err != nil {
-		return explainStart(p, err)
+	if j.pid, err = a.startChild(j, p, attr); err != nil {
+		return err
 	}
 	if p.timeout > 0 {
 		j.timeout = afterRunning(p.timeout, func() { j.end(agentv1.EndCause_END_CAUSE_TIMEOUT) })
@@ -141,20 +132,11 @@ func (a *Agent) start(j *job, p *plan) (err error) {
 	if j.in != nil {
 		j.in.first(p.stdin, p.open)
 	}
-	if a.reaper == nil {
-		go j.wait()
-	}
 	return nil
 }
 
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		_ = f.Close()
-	}
-}
-
-// openTerminal makes a terminal: its master becomes the first of own, its
-// slave the first of child and, by number, tty.
+// openTerminal makes a terminal. It appends the master to own and the slave to
+// child, and returns the slave's descriptor.
 func openTerminal(p *plan, own, child *[]*os.File) (tty uintptr, err error) {
 	master, slave, err := pty.Open()
 	if err != nil {
@@ -183,12 +165,12 @@ func winsize(t *agentv1.TerminalSize) *pty.Winsize {
 	return w
 }
 
-// openPipes makes the standard streams. The first two of own are what the job
-// writes; stdin, nil if it is empty, is what it reads.
+// openPipes makes the standard streams. The first two files in own read what the
+// job writes; stdin writes what the job reads, and is nil if that is nothing.
 func (a *Agent) openPipes(p *plan, attr *syscall.ProcAttr, own, child *[]*os.File) (stdin *os.File, err error) {
 	attr.Files = []uintptr{a.null.Fd(), 0, 0}
 	for i := 1; i <= 2; i++ {
-		r, w, err := pipe(0)
+		r, w, err := kernel.Pipe(0)
 		if err != nil {
 			return nil, err
 		}
@@ -199,7 +181,7 @@ func (a *Agent) openPipes(p *plan, attr *syscall.ProcAttr, own, child *[]*os.Fil
 	if len(p.stdin) == 0 && !p.open {
 		return nil, nil
 	}
-	w, r, err := pipe(1)
+	w, r, err := kernel.Pipe(1)
 	if err != nil {
 		return nil, err
 	}
@@ -209,21 +191,7 @@ func (a *Agent) openPipes(p *plan, attr *syscall.ProcAttr, own, child *[]*os.Fil
 	return w, nil
 }
 
-// pipe makes a pipe and returns first the end with index mine, which does not
-// block, then the other, which does.
-func pipe(mine int) (own, child *os.File, err error) {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, err
-	}
-	if err := unix.SetNonblock(p[mine], true); err != nil {
-		_, _ = unix.Close(p[0]), unix.Close(p[1])
-		return nil, nil, err
-	}
-	return os.NewFile(uintptr(p[mine]), "pipe"), os.NewFile(uintptr(p[1-mine]), "pipe"), nil
-}
-
-// makePumps makes the readers of a terminal, or else of the first two files.
+// makePumps makes the readers of the terminal, own[0], or of the two pipes.
 func (j *job) makePumps(own []*os.File) error {
 	files := own[:1]
 	if !j.terminal {
@@ -241,33 +209,15 @@ func (j *job) makePumps(own []*os.File) error {
 	return nil
 }
 
-// wait reaps the process when there is no reaper to do it.
-func (j *job) wait() {
-	for {
-		var status syscall.WaitStatus
-		_, err := syscall.Wait4(j.pid, &status, 0, nil)
-		if err == syscall.EINTR {
-			continue
-		}
-		j.reaped(status)
-		j.finish()
-		return
-	}
-}
-
-// reaped records the end of the process. From here on its number may belong to
-// another one.
+// reaped records the end of the process, whose pid may be reused from now on.
 func (j *job) reaped(status syscall.WaitStatus) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.gone = true
 	j.status = status
 	j.ended = time.Now()
-	for _, t := range []*runTimer{j.timeout, j.kill} {
-		if t != nil {
-			t.stop()
-		}
-	}
+	j.timeout.stop()
+	j.kill.stop()
 	switch {
 	case !status.Signaled() && (status.ExitStatus() == 0 ||
 		j.cause != agentv1.EndCause_END_CAUSE_OUT_OF_MEMORY && j.cause != agentv1.EndCause_END_CAUSE_PROCESS_LIMIT):
@@ -277,7 +227,7 @@ func (j *job) reaped(status syscall.WaitStatus) {
 	}
 }
 
-// finish collects the last output and has done closed.
+// finish reads the last output and closes done.
 func (j *job) finish() {
 	if j.in != nil {
 		j.in.abort()
@@ -301,10 +251,10 @@ func (j *job) finish() {
 		j.quiet()
 		return
 	}
-	go j.quiet() // processes left behind may go on writing
+	go j.quiet() // processes that the job left behind may still write
 }
 
-// quiet waits for the end of all output.
+// quiet waits until both streams have ended.
 func (j *job) quiet() {
 	for _, p := range j.pumps {
 		<-p.ended
@@ -319,13 +269,13 @@ func (j *job) closeFiles() {
 	}
 }
 
-// abandon stops reading what processes left behind write.
+// abandon stops reading the output of processes that the job has left behind.
 func (j *job) abandon() {
 	j.out.drop()
 	j.closeFiles()
 }
 
-// end kills the job's session because of cause.
+// end kills the job's session and records cause.
 func (j *job) end(cause agentv1.EndCause) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -338,8 +288,8 @@ func (j *job) end(cause agentv1.EndCause) {
 	signalSession(j.pid, unix.SIGKILL)
 }
 
-// blame records why the job is about to end, for a process of its session that
-// is killed by others.
+// blame records why the job is about to end, for callers that kill one of its
+// processes themselves.
 func (j *job) blame(cause agentv1.EndCause) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -348,7 +298,7 @@ func (j *job) blame(cause agentv1.EndCause) {
 	}
 }
 
-// killAll kills what is left of the job's session, whether it has ended or not.
+// killAll kills what is left of the job's session, even after the job has ended.
 func (j *job) killAll() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -377,19 +327,13 @@ func (j *job) signal(sig unix.Signal, killAfter time.Duration) error {
 	return nil
 }
 
-// running reports whether the job has not ended for those who watch it.
+// running reports whether done is still open.
 func (j *job) running() bool {
-	select {
-	case <-j.done:
-		return false
-	default:
-		return true
-	}
+	return !closed(j.done)
 }
 
-// describe makes the message about the job.
 func (j *job) describe() *agentv1.Job {
-	running := j.running() // before the byte counts, which are final then
+	running := j.running() // read first: once it is false, the byte counts are final
 	m := j.describeStart()
 	m.StdoutBytes, m.StderrBytes, _ = j.out.totals()
 	if running {
@@ -408,7 +352,7 @@ func (j *job) describe() *agentv1.Job {
 	return m
 }
 
-// describeStart is what there was to tell of the job as it started.
+// describeStart describes the job as it was when it started.
 func (j *job) describeStart() *agentv1.Job {
 	return &agentv1.Job{
 		JobId:           j.id,

@@ -12,7 +12,7 @@ import (
 )
 
 // kernelProcess is an interpreter, in a session of its own. It implements
-// [kernel.Process].
+// [kernel.Process] and [child].
 type kernelProcess struct {
 	pid  int
 	done chan struct{}
@@ -20,71 +20,39 @@ type kernelProcess struct {
 	mu     sync.Mutex
 	gone   bool               // guarded by mu; the process has been waited for
 	status syscall.WaitStatus // guarded by mu; valid once gone
-	blame  string             // guarded by mu; what it was killed for
+	blame  string             // guarded by mu; why it was killed
 }
 
-// startKernel starts a program for code. On an error nothing is left of it.
+// startKernel starts a program that runs code. After an error nothing of it remains.
 func (a *Agent) startKernel(p *plan, files []*os.File) (*kernelProcess, error) {
-	attr := &syscall.ProcAttr{
-		Dir: p.workdir,
-		Env: p.env,
-		Sys: &syscall.SysProcAttr{Setsid: true, Credential: credential(&p.user)},
-	}
+	attr := p.attr()
 	for _, f := range files {
 		attr.Files = append(attr.Files, f.Fd())
 	}
 	kp := &kernelProcess{done: make(chan struct{})}
-	fork := func() (int, error) { return a.fork(p.path, p.argv, attr) }
-	// Held so that an end that comes at once finds it complete.
+	// Held so that reaped finds kp complete, however soon the process ends.
 	kp.mu.Lock()
 	defer kp.mu.Unlock()
 	var err error
-	if a.reaper != nil {
-		kp.pid, err = a.reaper.start(kp, fork)
-	} else {
-		kp.pid, err = fork()
-	}
-	if err != nil {
-		return nil, explainStart(p, err)
-	}
-	if a.reaper == nil {
-		go kp.wait()
+	if kp.pid, err = a.startChild(kp, p, attr); err != nil {
+		return nil, err
 	}
 	a.code.started(kp)
 	return kp, nil
 }
 
-// wait reaps the process when there is no reaper to do it.
-func (p *kernelProcess) wait() {
-	for {
-		var status syscall.WaitStatus
-		_, err := syscall.Wait4(p.pid, &status, 0, nil)
-		if err == syscall.EINTR {
-			continue
-		}
-		p.reaped(status)
-		p.finish()
-		return
-	}
-}
-
-// reaped implements [child].
 func (p *kernelProcess) reaped(status syscall.WaitStatus) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.gone, p.status = true, status
 }
 
-// finish implements [child].
 func (p *kernelProcess) finish() { close(p.done) }
 
-// PID implements [kernel.Process].
 func (p *kernelProcess) PID() int { return p.pid }
 
-// Done implements [kernel.Process].
 func (p *kernelProcess) Done() <-chan struct{} { return p.done }
 
-// Interrupt implements [kernel.Process].
 func (p *kernelProcess) Interrupt() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +61,6 @@ func (p *kernelProcess) Interrupt() {
 	}
 }
 
-// Kill implements [kernel.Process].
 func (p *kernelProcess) Kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +69,7 @@ func (p *kernelProcess) Kill() {
 	}
 }
 
-// killFor is Kill, and says why.
+// killFor kills the session and records why.
 func (p *kernelProcess) killFor(reason string) {
 	p.blameFor(reason)
 	p.Kill()
@@ -117,7 +84,6 @@ func (p *kernelProcess) blameFor(reason string) {
 	}
 }
 
-// End implements [kernel.Process].
 func (p *kernelProcess) End() kernel.End {
 	p.mu.Lock()
 	defer p.mu.Unlock()

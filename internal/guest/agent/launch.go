@@ -270,6 +270,15 @@ func credential(acc *account) *syscall.Credential {
 	return &syscall.Credential{Uid: acc.uid, Gid: acc.gid, Groups: acc.groups}
 }
 
+// attr returns the attributes of the process that p starts, but for its files.
+func (p *plan) attr() *syscall.ProcAttr {
+	return &syscall.ProcAttr{
+		Dir: p.workdir,
+		Env: p.env,
+		Sys: &syscall.SysProcAttr{Setsid: true, Credential: credential(&p.user)},
+	}
+}
+
 // explainStart finds out why starting p failed.
 func explainStart(p *plan, err error) *connect.Error {
 	var st unix.Stat_t

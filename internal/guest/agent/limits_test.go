@@ -71,19 +71,18 @@ func TestGuard(t *testing.T) {
 			},
 			report: func(int, int64) {},
 		}
-		g.init(func() bool {
+		g.start(func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return busy
 		}, g.check)
-		go g.run()
 		g.setLimit(250 << 20)
 		step := func(change func(), wait time.Duration, want string) {
 			t.Helper()
 			mu.Lock()
 			change()
 			mu.Unlock()
-			g.poke()
+			notify(g.wake)
 			time.Sleep(wait)
 			mu.Lock()
 			defer mu.Unlock()

@@ -31,7 +31,7 @@ const (
 // a kernel does: the job that is to blame ends with a clear cause, rather than
 // the whole sandbox. It may only run where every process is the sandbox's.
 type guard struct {
-	patrol
+	monitor
 	used    func() (int64, error)     // bytes in use
 	held    func() int64              // bytes that processes and files in memory have
 	largest func() int                // process to kill; 0: none
@@ -50,7 +50,7 @@ type guard struct {
 
 func newGuard(a *Agent) *guard {
 	inMemory := &meminfo{path: "/proc/meminfo"}
-	g := &guard{
+	return &guard{
 		used:    (&meminfo{path: "/proc/meminfo"}).used,
 		held:    func() int64 { return residentBytes() + inMemory.shmem() },
 		onDisk:  func() int64 { return onDisk(inMemory.shmem(), "/", "/proc/self/mounts") },
@@ -61,8 +61,6 @@ func newGuard(a *Agent) *guard {
 			a.log.Warn("killed a process: out of memory", "pid", pid, "used", used)
 		},
 	}
-	g.init(a.reaper.children.Load, g.check)
-	return g
 }
 
 // check kills a process if it must and returns when to look again.

@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// liveWindow is how much of a stream followers may lag behind at least,
-	// in bytes, and the most that a pump appends at once.
+	// liveWindow is how far a follower may always lag behind a stream, in bytes, and
+	// the most that a pump appends at once.
 	liveWindow = 64 << 10
-	// stallLimit is how long a follower that takes nothing may hold up a job.
+	// stallLimit is how long a follower that reads nothing may hold up a job.
 	stallLimit = 30 * time.Second
 )
 
 // kept is one stream of a job's output: its first and last bytes.
 type kept struct {
 	headCap int
-	tailCap int // what is promised
-	ringCap int // what is there: at least liveWindow, for followers
+	tailCap int // how much of the ring is kept for later readers
+	ringCap int // at least liveWindow, for followers
 	head    []byte
 	ring    []byte
 	start   int // index in ring of its oldest byte
 	total   int64
 	eof     bool
-	// spooled is up to where bytes after the head are in the spool, or lost to
-	// it.
+	// spooled is the position up to which bytes after the head have been given to
+	// the spool.
 	spooled int64
 }
 
@@ -55,18 +55,17 @@ func (k *kept) append(p []byte) {
 	}
 }
 
-// grow makes room in ring for n bytes, without ever more than ringCap.
+// grow makes room for n bytes in ring, up to ringCap.
 func (k *kept) grow(n int) {
 	need := len(k.ring) + n
 	if need <= cap(k.ring) {
 		return
 	}
-	ring := make([]byte, len(k.ring), min(k.ringCap, max(need, 2*cap(k.ring), 4096)))
-	copy(ring, k.ring)
-	k.ring = ring
+	ring := make([]byte, 0, min(k.ringCap, max(need, 2*cap(k.ring), 4096)))
+	k.ring = append(ring, k.ring...)
 }
 
-// first is the position of the oldest byte after the head that is readable.
+// first is the position of the oldest readable byte after the head.
 func (k *kept) first(live bool) int64 {
 	tail := len(k.ring)
 	if !live {
@@ -75,15 +74,14 @@ func (k *kept) first(live bool) int64 {
 	return max(int64(len(k.head)), k.total-int64(tail))
 }
 
-// behind reports whether bytes after position off are in memory no more.
+// behind reports whether bytes after position off are no longer in memory.
 func (k *kept) behind(off int64) bool {
 	return k.first(true) > max(off, int64(len(k.head)))
 }
 
-// read copies bytes from position off on into p and returns their position,
-// greater than off where bytes are missing. Fewer bytes than asked for do not
-// mean the end. With live set it sees all that is there rather than what is
-// promised.
+// read copies bytes from position off on into p and returns their position, which
+// is greater than off if bytes are missing. A short read does not mean the end. With
+// live set it reads the whole ring rather than the part that is kept for later readers.
 func (k *kept) read(off int64, p []byte, live bool) (int64, int) {
 	if off < int64(len(k.head)) {
 		return off, copy(p, k.head[off:])
@@ -100,25 +98,24 @@ func (k *kept) read(off int64, p []byte, live bool) (int64, int) {
 	return off, n
 }
 
-// output is what a job has written, and who reads along. The streams are
-// stdout and stderr.
+// output is what a job has written to stdout and stderr, and its followers.
 type output struct {
-	spool     *spool // what memory no longer has; nil: nothing
+	spool     *spool // what is no longer in memory; nil: it is lost
 	mu        sync.Mutex
 	streams   [2]kept                // guarded by mu
 	followers map[*follower]struct{} // guarded by mu
-	room      chan struct{}          // guarded by mu; closed when a follower moves, if a pump waits
-	dropped   bool                   // guarded by mu; nothing is kept any more
+	room      chan struct{}          // guarded by mu; if not nil, closed when a follower moves
+	dropped   bool                   // guarded by mu; output is discarded
 }
 
-// follower reads a job's output while it is written. Bytes it has not seen stay
-// in memory: the job waits for it, unless it stalls. It does not wait for one
-// that is behind, which reads what the spool has.
+// follower reads a job's output while it is written. Bytes that it has not seen stay
+// in memory: the job waits for the follower, unless that stalls, or is already behind
+// what is in memory and reads from the spool.
 type follower struct {
 	wake chan struct{} // has a value when there may be more
 	// The rest is guarded by output.mu.
 	pos  [2]int64
-	lost bool // has stalled, and is not waited for until it moves again
+	lost bool // it has stalled: the job does not wait for it until it moves again
 }
 
 func (o *output) init(keep int, spool *spool) {
@@ -134,7 +131,7 @@ func (o *output) follow(stdout, stderr int64) *follower {
 	defer o.mu.Unlock()
 	f.pos = [2]int64{min(stdout, o.streams[0].total), min(stderr, o.streams[1].total)}
 	o.followers[f] = struct{}{}
-	f.poke()
+	notify(f.wake)
 	return f
 }
 
@@ -145,14 +142,7 @@ func (o *output) unfollow(f *follower) {
 	o.makeRoom()
 }
 
-func (f *follower) poke() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
-
-// makeRoom lets pumps look again at what they wait for.
+// makeRoom wakes the pumps that wait for followers.
 //
 // Preconditions: o.mu is held.
 func (o *output) makeRoom() {
@@ -178,7 +168,7 @@ func (o *output) next(f *follower, s int, p []byte) (off int64, n int) {
 	return off, n
 }
 
-// passed reports whether f has seen all before the positions end.
+// passed reports whether f has read both streams up to the positions end.
 func (o *output) passed(f *follower, end [2]int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -201,8 +191,8 @@ func (o *output) piece(s int, off int64, p []byte, live bool) (int64, int) {
 	return k.read(off, p, live || o.spool != nil)
 }
 
-// write appends at most liveWindow bytes to stream s when no follower would
-// lose unread bytes by it. A stream has one writer.
+// write appends at most liveWindow bytes to stream s, as soon as no follower would
+// lose unread bytes. A stream has one writer.
 func (o *output) write(s int, p []byte) {
 	var stalled *time.Timer
 	o.mu.Lock()
@@ -233,14 +223,13 @@ func (o *output) write(s int, p []byte) {
 		return
 	}
 	o.streams[s].append(p)
-	o.pokeAll()
+	o.wakeAll()
 }
 
-// spill puts into the spool what is lost to memory when n bytes are appended to
-// stream s, and what is next in pieces of some size. All of it is readable
-// meanwhile.
+// spill writes to the spool, a buffer at a time, what appending n bytes to stream s
+// would remove from memory. All of it stays readable meanwhile.
 //
-// Preconditions: o.mu is held; it is not while the disk is written to.
+// Preconditions: o.mu is held; it is released while the disk is written to.
 func (o *output) spill(s, n int) {
 	if o.spool == nil {
 		return
@@ -293,9 +282,9 @@ func (o *output) giveUp(s, n int) {
 }
 
 // Preconditions: o.mu is held.
-func (o *output) pokeAll() {
+func (o *output) wakeAll() {
 	for f := range o.followers {
-		f.poke()
+		notify(f.wake)
 	}
 }
 
@@ -304,18 +293,17 @@ func (o *output) end(s int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.streams[s].eof = true
-	o.pokeAll()
+	o.wakeAll()
 }
 
-// ended reports whether both streams are at their end.
+// ended reports whether both streams have ended.
 func (o *output) ended() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.streams[0].eof && o.streams[1].eof
 }
 
-// read copies kept bytes of stream s from position off on, as many as there
-// are up to limit.
+// read copies up to limit kept bytes of stream s from position off on.
 func (o *output) read(s int, off int64, limit int) (pos int64, data []byte, total int64) {
 	o.mu.Lock()
 	total = o.streams[s].total
@@ -336,7 +324,7 @@ func (o *output) read(s int, off int64, limit int) (pos int64, data []byte, tota
 	return min(pos, total), data[:n], total
 }
 
-// totals returns how much was written, and size how much memory is held.
+// totals returns how much was written to each stream, and the memory in use.
 func (o *output) totals() (stdout, stderr int64, size int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -346,7 +334,7 @@ func (o *output) totals() (stdout, stderr int64, size int) {
 	return o.streams[0].total, o.streams[1].total, size
 }
 
-// drop frees what is kept and keeps no more.
+// drop frees all output and discards what is still to come.
 func (o *output) drop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -356,6 +344,6 @@ func (o *output) drop() {
 		k.head, k.ring, k.start, k.headCap = nil, nil, 0, 0
 	}
 	o.spool.close()
-	o.pokeAll()
+	o.wakeAll()
 	o.makeRoom()
 }

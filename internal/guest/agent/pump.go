@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -9,9 +10,9 @@ import (
 	"time"
 )
 
-// pump moves what a job writes from a pipe or terminal into its output, until
-// the end of the file. That may be long after the job has exited: a process
-// that it left behind can hold the other end.
+// pump copies what a job writes from a pipe or terminal into its output, until the
+// end of the file. That may be long after the job has exited: a process that the job
+// left behind can hold the other end.
 type pump struct {
 	out    *output
 	stream int
@@ -19,11 +20,11 @@ type pump struct {
 	raw    syscall.RawConn
 
 	draining atomic.Bool
-	// settled is closed at the end of the file, or when the pump, asked to
-	// drain, has seen the pipe empty.
+	// settled is closed at the end of the file, or when the pump has found the pipe
+	// empty after a call of drain.
 	settled chan struct{}
-	settle  sync.Once
-	// ended is closed when nothing more will come.
+	settle  func()
+	// ended is closed when the pump stops.
 	ended chan struct{}
 }
 
@@ -32,21 +33,22 @@ func newPump(out *output, stream int, file *os.File) (*pump, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pump{out: out, stream: stream, file: file, raw: raw, settled: make(chan struct{}), ended: make(chan struct{})}, nil
+	p := &pump{out: out, stream: stream, file: file, raw: raw, settled: make(chan struct{}), ended: make(chan struct{})}
+	p.settle = sync.OnceFunc(func() { close(p.settled) })
+	return p, nil
 }
 
-// buffers are only taken while there is something to read, so that idle jobs
-// cost no memory.
+// buffers are in use only while there is something to read: idle jobs cost no memory.
 var buffers = sync.Pool{New: func() any { return new([liveWindow]byte) }}
 
 func (p *pump) run() {
 	defer close(p.ended)
-	defer p.isSettled()
+	defer p.settle()
 	defer p.out.end(p.stream)
 	for {
 		switch err := p.step(); {
 		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded): // drain woke us
+		case errors.Is(err, os.ErrDeadlineExceeded): // drain wakes it so
 			if p.file.SetReadDeadline(time.Time{}) != nil {
 				return
 			}
@@ -55,8 +57,6 @@ func (p *pump) run() {
 		}
 	}
 }
-
-var errEnd = errors.New("end of file")
 
 // step waits for output and appends it.
 func (p *pump) step() error {
@@ -91,10 +91,10 @@ func (p *pump) step() error {
 		return rerr
 	case err == syscall.EAGAIN: // draining, and empty
 		p.draining.Store(false)
-		p.isSettled()
+		p.settle()
 		return nil
-	case err != nil || n <= 0: // a terminal says EIO when all others have left
-		return errEnd
+	case err != nil || n <= 0: // a terminal returns EIO once all others have closed it
+		return io.EOF
 	}
 	p.out.write(p.stream, buf[:n])
 	return nil
@@ -104,8 +104,6 @@ func (p *pump) step() error {
 func (p *pump) drain() {
 	p.draining.Store(true)
 	if p.file.SetReadDeadline(time.Unix(1, 0)) != nil {
-		p.isSettled()
+		p.settle()
 	}
 }
-
-func (p *pump) isSettled() { p.settle.Do(func() { close(p.settled) }) }

@@ -6,41 +6,67 @@ import (
 	"syscall"
 )
 
-// reaper collects every child of PID 1: jobs, whose end it tells, and orphans.
-// One thread blocks in wait4, which costs less than waking for SIGCHLD.
+// reaper waits for every child of PID 1: those that the agent has started, which it
+// notifies, and orphans. One thread blocks in wait4, which costs less than waking for SIGCHLD.
 type reaper struct {
-	// mu is held for reading from before a fork until the child is in jobs,
-	// so that a child that ends at once finds its job.
-	mu   sync.RWMutex
-	jobs map[int]child // by pid; guarded by mapMu
-	// mapMu is apart from mu because many may hold mu for reading.
+	// mu is held for reading from before a fork until the child is registered, so
+	// that dispatch finds a child that ends at once.
+	mu       sync.RWMutex
+	children map[int]child // by pid; guarded by mapMu
+	// mapMu is separate from mu because several forks may hold mu for reading.
 	mapMu sync.Mutex
 
-	forked   chan struct{} // wakes run when it has found no children
-	closed   chan struct{}
-	children atomic.Bool // whether there may be any
-	onChild  func()      // called when children appear
+	forked      chan struct{} // wakes run after it has found no children
+	closed      chan struct{}
+	hasChildren atomic.Bool // whether there may be children
+	onChild     func()      // called when hasChildren becomes true
 }
 
 // child is a process that the agent has started.
 type child interface {
-	// reaped is told that it has ended: its number may be another's now.
+	// reaped records that the process has ended; its pid may be reused from now on.
 	reaped(status syscall.WaitStatus)
-	// finish does what takes time afterwards.
+	// finish does the slow rest of the work.
 	finish()
+}
+
+// startChild starts the program of p, and has c notified of its end.
+func (a *Agent) startChild(c child, p *plan, attr *syscall.ProcAttr) (pid int, err error) {
+	fork := func() (int, error) { return a.fork(p.path, p.argv, attr) }
+	if a.reaper != nil {
+		pid, err = a.reaper.start(c, fork)
+	} else if pid, err = fork(); err == nil {
+		go waitFor(pid, c)
+	}
+	if err != nil {
+		return 0, explainStart(p, err)
+	}
+	return pid, nil
+}
+
+// waitFor does the reaper's work for one child.
+func waitFor(pid int, c child) {
+	var status syscall.WaitStatus
+	for {
+		if _, err := syscall.Wait4(pid, &status, 0, nil); err != syscall.EINTR {
+			break
+		}
+	}
+	c.reaped(status)
+	c.finish()
 }
 
 func newReaper() *reaper {
 	return &reaper{
-		jobs:    map[int]child{},
-		forked:  make(chan struct{}, 1),
-		closed:  make(chan struct{}),
-		onChild: func() {},
+		children: map[int]child{},
+		forked:   make(chan struct{}, 1),
+		closed:   make(chan struct{}),
+		onChild:  func() {},
 	}
 }
 
-// start calls fork and hands the child's end to j.
-func (r *reaper) start(j child, fork func() (int, error)) (int, error) {
+// start calls fork and has c notified of the process's end.
+func (r *reaper) start(c child, fork func() (int, error)) (int, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	pid, err := fork()
@@ -48,13 +74,10 @@ func (r *reaper) start(j child, fork func() (int, error)) (int, error) {
 		return 0, err
 	}
 	r.mapMu.Lock()
-	r.jobs[pid] = j
+	r.children[pid] = c
 	r.mapMu.Unlock()
-	select {
-	case r.forked <- struct{}{}:
-	default:
-	}
-	if !r.children.Swap(true) {
+	notify(r.forked)
+	if !r.hasChildren.Swap(true) {
 		r.onChild()
 	}
 	return pid, nil
@@ -67,10 +90,10 @@ func (r *reaper) run() {
 		switch {
 		case err == syscall.EINTR:
 		case err != nil: // no children
-			r.children.Store(false)
+			r.hasChildren.Store(false)
 			select {
 			case <-r.forked:
-				r.children.Store(true)
+				r.hasChildren.Store(true)
 				r.onChild()
 			case <-r.closed:
 				return
@@ -82,15 +105,15 @@ func (r *reaper) run() {
 }
 
 func (r *reaper) dispatch(pid int, status syscall.WaitStatus) {
-	r.mu.Lock() // no fork is between its child and its entry now
+	r.mu.Lock() // waits for forks whose child is not registered yet
 	r.mapMu.Lock()
-	j := r.jobs[pid]
-	delete(r.jobs, pid)
+	c := r.children[pid]
+	delete(r.children, pid)
 	r.mapMu.Unlock()
 	r.mu.Unlock()
-	if j != nil {
-		j.reaped(status)
-		go j.finish()
+	if c != nil {
+		c.reaped(status)
+		go c.finish()
 	}
 }
 

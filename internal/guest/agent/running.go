@@ -5,22 +5,21 @@ import (
 	"time"
 )
 
-// A sandbox that is paused and resumed sees all its clocks jump forward by the
-// time in between, the monotonic one too: all that waited is due at once. What
-// is meant as time in which the sandbox runs is therefore counted in small
-// pieces, of which one that took far too long counts no more than it should have
-// taken.
+// When a sandbox is resumed, all its clocks jump forward by the length of the pause,
+// the monotonic one too, and every timer is due at once. Limits on running time are
+// therefore counted in short intervals; one that took far too long counts only for
+// its planned length.
 
 const (
-	// runPiece is how long the pieces of a [runTimer] are.
+	// runPiece is the length of the intervals of a [runTimer].
 	runPiece = time.Second
-	// runLate is by how much more a piece may last on a busy machine and still
-	// counts whole. A pause that is shorter counts as well.
+	// runLate is how late an interval may end on a busy machine and still count in
+	// full. A pause shorter than that counts too.
 	runLate = 2 * time.Second
 )
 
-// runTime returns how much of a piece that was to last for planned, and ended
-// after elapsed, the sandbox ran.
+// runTime returns for how long the sandbox ran in an interval that was planned to
+// take planned and took elapsed.
 func runTime(planned, elapsed time.Duration) time.Duration {
 	if elapsed > planned+runLate {
 		return planned
@@ -37,7 +36,7 @@ type runTimer struct {
 	mu      sync.Mutex
 	timer   *time.Timer   // guarded by mu; nil when stopped or over
 	left    time.Duration // guarded by mu
-	started time.Time     // guarded by mu; when the present piece began
+	started time.Time     // guarded by mu; when the current interval began
 }
 
 // afterRunning calls f in a goroutine of its own after d.
@@ -59,8 +58,8 @@ func (t *runTimer) tick() {
 	}
 }
 
-// over is called at the end of a piece. It reports whether that was the last
-// one, and otherwise begins the next.
+// over is called at the end of an interval. It reports whether that was the last
+// one; otherwise it begins the next.
 func (t *runTimer) over() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,8 +77,12 @@ func (t *runTimer) over() bool {
 	return false
 }
 
-// stop keeps the function from being called, unless it has begun.
+// stop keeps the function from being called, unless that has begun. A nil timer is
+// stopped.
 func (t *runTimer) stop() {
+	if t == nil {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.timer != nil {

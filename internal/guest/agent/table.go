@@ -2,6 +2,7 @@ package agent
 
 import (
 	"crypto/rand"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,18 +13,18 @@ import (
 const (
 	// maxEnded is how many ended jobs are remembered.
 	maxEnded = 256
-	// maxEndedBytes is how much output of ended jobs is kept in all, but for
-	// the last one's.
+	// maxEndedBytes is how much output of ended jobs is kept in total, apart from
+	// that of the job that ended last.
 	maxEndedBytes = 32 << 20
 )
 
-// jobTable holds the jobs that run and the newest of those that ended.
+// jobTable holds the running jobs and the newest of those that have ended.
 type jobTable struct {
 	mu     sync.Mutex
 	closed bool            // guarded by mu
 	byID   map[string]*job // guarded by mu; nil while a job starts
 	order  []*job          // guarded by mu; oldest first
-	// left are forgotten jobs whose processes still write. Guarded by mu.
+	// left has the forgotten jobs whose processes still write. Guarded by mu.
 	left map[*job]struct{}
 }
 
@@ -36,7 +37,7 @@ func (t *jobTable) reserve(id string) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return "", fail(connect.CodeUnavailable, "the sandbox is stopping; use another one")
+		return "", errStopping
 	}
 	if id == "" {
 		id = "job_" + strings.ToLower(rand.Text())
@@ -48,14 +49,14 @@ func (t *jobTable) reserve(id string) (string, error) {
 	return id, nil
 }
 
-// release gives back an id whose job did not start.
+// release frees the id of a job that did not start.
 func (t *jobTable) release(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byID, id)
 }
 
-// add enters a job that has started and reports whether the table is open.
+// add registers a job that has started. It reports false if the table is closed.
 func (t *jobTable) add(j *job) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,8 +91,7 @@ func (t *jobTable) running() (n int) {
 	return n
 }
 
-// done makes it known that a job has ended. Who then looks at the table finds
-// no more in it than is to be remembered.
+// done announces the end of a job. From then on the table is within its limits.
 func (t *jobTable) done(j *job) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,8 +99,8 @@ func (t *jobTable) done(j *job) {
 	t.collect()
 }
 
-// collect forgets the oldest ended jobs when there are too many or they hold
-// too much.
+// collect forgets the oldest ended jobs if there are too many or their output takes
+// too much memory.
 //
 // Preconditions: t.mu is held.
 func (t *jobTable) collect() {
@@ -135,7 +135,7 @@ func (t *jobTable) forget(j *job) {
 	}
 }
 
-// quiet is told that nothing writes to a job's output any more.
+// quiet removes a forgotten job once no process writes to its output.
 func (t *jobTable) quiet(j *job) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,14 +152,10 @@ func (t *jobTable) bySession(sid int) *job {
 	return nil
 }
 
-// close refuses new jobs and returns all that may have processes.
+// close refuses new jobs and returns every job that may have processes.
 func (t *jobTable) close() []*job {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	jobs := slices.Clone(t.order)
-	for j := range t.left {
-		jobs = append(jobs, j)
-	}
-	return jobs
+	return slices.AppendSeq(slices.Clone(t.order), maps.Keys(t.left))
 }

@@ -172,13 +172,13 @@ func tail(stderr []byte) string {
 func (k *Kernel) spawn(d *driver) (err error) {
 	var own, child []*os.File
 	defer func() {
-		closeAll(child)
+		CloseAll(child)
 		if err != nil {
-			closeAll(own)
+			CloseAll(own)
 		}
 	}()
 	pipes := func(mine int) (*os.File, *os.File, error) {
-		a, b, err := pipe(mine)
+		a, b, err := Pipe(mine)
 		if err == nil {
 			own, child = append(own, a), append(child, b)
 		}
@@ -219,9 +219,9 @@ func (k *Kernel) spawn(d *driver) (err error) {
 	return err
 }
 
-// pipe makes a pipe and returns first the end with index mine, which does not
-// block, then the other, which does.
-func pipe(mine int) (own, other *os.File, err error) {
+// Pipe makes a pipe. It returns the end with index mine (0 reads, 1 writes), which
+// is non-blocking, and the other end, which blocks, as programs expect.
+func Pipe(mine int) (own, other *os.File, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, err
@@ -233,7 +233,8 @@ func pipe(mine int) (own, other *os.File, err error) {
 	return os.NewFile(uintptr(p[mine]), "pipe"), os.NewFile(uintptr(p[1-mine]), "pipe"), nil
 }
 
-func closeAll(files []*os.File) {
+// CloseAll closes files and ignores their errors.
+func CloseAll(files []*os.File) {
 	for _, f := range files {
 		_ = f.Close()
 	}

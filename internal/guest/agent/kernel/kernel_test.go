@@ -45,7 +45,7 @@ func TestKilledWhileItEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		closeAll(connection)
+		CloseAll(connection)
 		if end := k.End(); end.Code != code || end.Reason != want {
 			t.Errorf("killed while it ends with %d: %+v, want %q", code, end, want)
 		}
@@ -55,11 +55,11 @@ func TestKilledWhileItEnds(t *testing.T) {
 
 // TestLastWords reads what was said before the end by who comes late.
 func TestLastWords(t *testing.T) {
-	own, other, err := pipe(0)
+	own, other, err := Pipe(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll([]*os.File{own, other})
+	defer CloseAll([]*os.File{own, other})
 	if _, err := other.WriteString("its last word"); err != nil {
 		t.Fatal(err)
 	}

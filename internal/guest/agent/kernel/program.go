@@ -19,15 +19,15 @@ func StartProgram(spawn Spawn, names, args []string, stdin []byte, box *Outbox) 
 	p := &Program{box: box}
 	var own, child []*os.File
 	defer func() {
-		closeAll(child)
+		CloseAll(child)
 		if err != nil {
-			closeAll(own)
+			CloseAll(own)
 		}
 	}()
 	files := make([]*os.File, 3)
 	var input *os.File
 	if len(stdin) > 0 {
-		if input, files[0], err = pipe(1); err != nil {
+		if input, files[0], err = Pipe(1); err != nil {
 			return nil, err
 		}
 		own = append(own, input)
@@ -36,7 +36,7 @@ func StartProgram(spawn Spawn, names, args []string, stdin []byte, box *Outbox) 
 	}
 	child = append(child, files[0])
 	for i := range p.streams {
-		r, w, err := pipe(0)
+		r, w, err := Pipe(0)
 		if err != nil {
 			return nil, err
 		}
