@@ -14,10 +14,10 @@ import (
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
-// maxApplyRest bounds what may follow the end of a merge in its stream, in bytes.
+// maxApplyRest bounds what a client may still send after the end of a merge, in bytes.
 const maxApplyRest = 1 << 20
 
-// recoverMerge undoes a merge that a snapshot of the files has caught half done.
+// recoverMerge undoes a merge that was under way when a snapshot of the files was taken.
 func (a *Agent) recoverMerge() {
 	root, err := os.Open(a.root)
 	if err == nil {
@@ -29,9 +29,9 @@ func (a *Agent) recoverMerge() {
 	}
 }
 
-// Apply implements [agentv1connect.AgentHandler]. A stream that is not ended in
-// order changes nothing. One stream is applied at a time; another is refused: if it
-// waited, its data would fill the connection that both share.
+// Apply implements [agentv1connect.AgentHandler]. A stream that breaks off changes
+// nothing. One stream is applied at a time and others are refused: if they waited,
+// their data would fill the connection that all calls share.
 func (a *Agent) Apply(ctx context.Context, s *connect.ClientStream[agentv1.ApplyRequest]) (*connect.Response[agentv1.ApplyResponse], error) {
 	if !a.applyMu.TryLock() {
 		return nil, fail(connect.CodeAborted, "another merge into this sandbox is under way; try again when it is done")
@@ -49,8 +49,8 @@ func (a *Agent) Apply(ctx context.Context, s *connect.ClientStream[agentv1.Apply
 	if err := apply.Apply(ctx, root, r); err != nil {
 		return nil, applyError(ctx, err)
 	}
-	// A client that still sends would see its connection break instead of the
-	// answer. It is done, whatever comes.
+	// A client that is still sending would see a broken connection instead of the
+	// answer. The merge is done, whatever follows.
 	_, _ = io.CopyN(io.Discard, r, maxApplyRest)
 	return connect.NewResponse(&agentv1.ApplyResponse{}), nil
 }
@@ -74,13 +74,12 @@ func applyError(ctx context.Context, err error) *connect.Error {
 	return fileError("merge files into", "/", err)
 }
 
-// applyReader reads the data of a stream.
+// applyReader reads the data in the messages of a stream.
 type applyReader struct {
 	s    *connect.ClientStream[agentv1.ApplyRequest]
 	rest []byte
 }
 
-// Read implements [io.Reader].
 func (r *applyReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		if !r.s.Receive() {

@@ -2,8 +2,8 @@ package agent
 
 import (
 	"archive/zip"
+	"bufio"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"slices"
@@ -28,14 +28,11 @@ func (a *Agent) Archive(ctx context.Context, req *connect.Request[agentv1.Archiv
 	if err != nil {
 		return fileError("archive", path, err)
 	}
-	out := &archiveWriter{ctx: ctx, stream: s, limit: req.Msg.GetMaxBytes()}
-	z := zipper{zip: zip.NewWriter(out), out: out}
+	out := bufio.NewWriterSize(&archiveWriter{ctx: ctx, stream: s, limit: req.Msg.GetMaxBytes()}, chunkBytes)
+	z := zipper{ctx: ctx, zip: zip.NewWriter(out)}
 	err = z.dir(os.NewFile(uintptr(fd), path), "", 0)
 	if err == nil {
-		err = z.zip.Close()
-	}
-	if err == nil {
-		err = out.flush()
+		err = z.zip.Close() // flushes out
 	}
 	if err != nil {
 		return fileError("archive", path, err)
@@ -43,13 +40,12 @@ func (a *Agent) Archive(ctx context.Context, req *connect.Request[agentv1.Archiv
 	return s.Send(&agentv1.ArchiveResponse{Skipped: z.skipped, End: true})
 }
 
-// archiveWriter sends what is written to it, in pieces.
+// archiveWriter sends each write as a message.
 type archiveWriter struct {
-	ctx    context.Context // of the one call that this serves
+	ctx    context.Context // of the call
 	stream *connect.ServerStream[agentv1.ArchiveResponse]
-	limit  int64
+	limit  int64 // 0: none
 	total  int64
-	buf    []byte
 }
 
 func (w *archiveWriter) Write(p []byte) (int, error) {
@@ -61,29 +57,19 @@ func (w *archiveWriter) Write(p []byte) (int, error) {
 		return 0, fail(connect.CodeResourceExhausted,
 			"the archive is larger than %d bytes; archive a smaller directory, or fetch its files one by one", w.limit)
 	}
-	w.buf = append(w.buf, p...)
-	if len(w.buf) < chunkBytes {
-		return len(p), nil
+	if err := w.stream.Send(&agentv1.ArchiveResponse{Data: p}); err != nil {
+		return 0, err
 	}
-	return len(p), w.flush()
-}
-
-func (w *archiveWriter) flush() error {
-	if len(w.buf) == 0 {
-		return nil
-	}
-	err := w.stream.Send(&agentv1.ArchiveResponse{Data: w.buf})
-	w.buf = w.buf[:0]
-	return err
+	return len(p), nil
 }
 
 type zipper struct {
+	ctx     context.Context // of the call
 	zip     *zip.Writer
-	out     *archiveWriter
 	skipped int64
 }
 
-// dir adds what is in d, which it closes; prefix is its name in the archive.
+// dir adds the content of d, which it closes; prefix is the name of d in the archive.
 func (z *zipper) dir(d *os.File, prefix string, depth int) error {
 	defer d.Close()
 	if depth > maxTreeDepth {
@@ -103,8 +89,8 @@ func (z *zipper) dir(d *os.File, prefix string, depth int) error {
 }
 
 func (z *zipper) entry(dir int, name, full string, depth int) error {
-	if z.out.ctx.Err() != nil {
-		return cancelled(z.out.ctx)
+	if z.ctx.Err() != nil {
+		return cancelled(z.ctx)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -133,7 +119,7 @@ func (z *zipper) entry(dir int, name, full string, depth int) error {
 
 func (z *zipper) file(dir int, name, full string) error {
 	f, _, err := openRegular(dir, name, full, unix.O_NOFOLLOW)
-	if err != nil { // gone, replaced, or not for us to read
+	if err != nil { // gone, replaced, or not readable
 		z.skipped++
 		return nil
 	}
@@ -146,12 +132,12 @@ func (z *zipper) file(dir int, name, full string) error {
 	if err != nil {
 		return err
 	}
-	// Not more than it had: a file may grow as fast as it is read.
+	// No more than its size: a file may grow as fast as it is read.
 	_, err = io.Copy(w, io.LimitReader(f, st.Size))
 	return err
 }
 
-// symlink adds a symbolic link, as Info-ZIP does: its target is its content.
+// symlink adds a symbolic link as Info-ZIP does, with its target as content.
 func (z *zipper) symlink(dir int, name, full string, st *unix.Stat_t) error {
 	target, err := readSymlink(dir, name)
 	if err != nil { // gone, or replaced
@@ -180,5 +166,3 @@ func zipHeader(name string, st *unix.Stat_t) *zip.FileHeader {
 	h.SetMode(mode)
 	return h
 }
-
-func isEOF(err error) bool { return errors.Is(err, io.EOF) }

@@ -15,9 +15,9 @@ import (
 // maxTreeDepth bounds how deep directories are followed.
 const maxTreeDepth = 200
 
-// copyTree copies a file, directory or link with owner, mode and time. All is
-// done by descriptor: others may be able to write where either place is, and a
-// name may be another file's from one call to the next.
+// copyTree copies a file, directory or link with its owner, mode and times. It works
+// on descriptors: other programs may be able to write to either directory, and a name
+// may mean another file from one system call to the next.
 func copyTree(ctx context.Context, from, to dirEntry, depth int) error {
 	if ctx.Err() != nil {
 		return cancelled(ctx)
@@ -111,7 +111,7 @@ func copyAttributes(from, to int) error {
 		return err
 	}
 	times := [2]unix.Timespec{st.Atim, st.Mtim}
-	// Without a name it is about the descriptor. Package unix does not offer that.
+	// Without a name the call applies to the descriptor. Package unix has no such function.
 	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(to), 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0)
 	if errno != 0 {
 		return errno
@@ -119,7 +119,7 @@ func copyAttributes(from, to int) error {
 	return nil
 }
 
-// keepOwner forgives an agent that is not root that it cannot.
+// keepOwner ignores that an agent that is not root cannot change owners.
 func keepOwner(err error) error {
 	if os.Geteuid() != 0 && errors.Is(err, unix.EPERM) {
 		return nil
@@ -127,7 +127,7 @@ func keepOwner(err error) error {
 	return err
 }
 
-// openDir opens a directory, which must not be a link, relative to another.
+// openDir opens the directory name in the directory at. It does not follow a link.
 func openDir(at int, name string) (*os.File, error) {
 	fd, err := apply.OpenDir(at, name)
 	if err != nil {

@@ -10,14 +10,13 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// names are those of users and groups, as the sandbox's own files have them at
-// one instant.
+// names are the names of users and groups in the sandbox's own files at one instant.
 type names struct {
 	users, groups map[uint32]string
 }
 
-// names reads the names of all users and groups. Of several names for one
-// number the first counts, as it does to the C library.
+// names reads the names of all users and groups. The first name for a number counts,
+// as in the C library.
 func (db *userDB) names() names {
 	passwd, group := db.files()
 	n := names{users: map[uint32]string{}, groups: map[uint32]string{}}
@@ -41,20 +40,20 @@ func nameOf(names map[uint32]string, id uint32) string {
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// complete adds to a description what the file itself does not tell.
+// complete adds the names of owner and group to the description of a file.
 func (n names) complete(info *agentv1.FileInfo) *agentv1.FileInfo {
 	info.Owner, info.Group = nameOf(n.users, info.GetUid()), nameOf(n.groups, info.GetGid())
 	return info
 }
 
-// complete adds to the description of one file what the file does not tell.
+// complete adds the names of owner and group to the description of one file.
 func (a *Agent) complete(info *agentv1.FileInfo) *agentv1.FileInfo {
 	return a.users.names().complete(info)
 }
 
-// linkedFile describes what the symbolic link at path leads to; nil if that does
-// not exist or cannot be told. Programs may change links meanwhile: the answer is
-// good for showing, not for opening.
+// linkedFile describes the file that the symbolic link at path resolves to; nil if
+// that does not exist or is not known. Programs may change links at any time: the
+// answer is for display, not for opening files.
 func linkedFile(path string) *agentv1.LinkedFile {
 	end, err := filepath.EvalSymlinks(path)
 	if err != nil {

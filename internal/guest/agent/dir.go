@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -20,12 +21,8 @@ func (a *Agent) MakeDir(_ context.Context, req *connect.Request[agentv1.MakeDirR
 	if err != nil {
 		return nil, err
 	}
-	mode := m.GetMode()
-	if mode > 0o7777 {
-		return nil, invalid("the mode %o is not valid; use permission bits such as 0755", mode)
-	}
-	if mode == 0 {
-		mode = 0o755
+	if m.GetMode() > 0o7777 {
+		return nil, invalid("the mode %o is not valid; use permission bits such as 0755", m.GetMode())
 	}
 	owner, err := a.owner(m.GetOwner())
 	if err != nil {
@@ -36,7 +33,7 @@ func (a *Agent) MakeDir(_ context.Context, req *connect.Request[agentv1.MakeDirR
 			return nil, fileError("make the directory", path, err)
 		}
 	}
-	err = makeDir(path, mode, &owner)
+	err = makeDir(path, cmp.Or(m.GetMode(), 0o755), &owner)
 	if errors.Is(err, unix.EEXIST) && m.GetParents() && !m.GetExclusive() {
 		if err = isDir(path); errors.Is(err, unix.ENOTDIR) {
 			err = unix.EEXIST
@@ -63,7 +60,7 @@ func isDir(path string) error {
 	return nil
 }
 
-// makeDir makes one directory. Its mode is exactly mode, whatever the umask.
+// makeDir makes one directory, with exactly this mode, whatever the umask.
 func makeDir(path string, mode uint32, owner *account) error {
 	p, err := openEntry(path)
 	if err != nil {
@@ -81,9 +78,9 @@ func makeDir(path string, mode uint32, owner *account) error {
 	return unix.Fchmod(fd, mode)
 }
 
-// makingParents lets one caller at a time make parents, and others see them when
-// they have their owner and mode: what is put into one before that makes it look
-// like another program's.
+// makingParents is held while parents are made, so that other callers find them with
+// their owner and mode. A file put into a new directory before that would make the
+// directory look like that of another program.
 var makingParents sync.Mutex
 
 // makeParents makes dir and all directories above it that are missing.

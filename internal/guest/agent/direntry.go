@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"os"
@@ -13,8 +14,8 @@ import (
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
-// dirEntry is a name in an open directory. Code in the sandbox cannot redirect it by
-// changing the path of that directory.
+// dirEntry is a name in an open directory. Programs in the sandbox cannot redirect it
+// by changing the path of that directory.
 type dirEntry struct {
 	dir  int
 	name string
@@ -29,10 +30,7 @@ func openEntry(file string) (dirEntry, error) {
 }
 
 func openEntryAt(at int, dir, name string) (dirEntry, error) {
-	if dir == "" {
-		dir = "."
-	}
-	fd, err := unix.Openat(at, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(at, cmp.Or(dir, "."), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return dirEntry{}, err
 	}
@@ -44,30 +42,17 @@ func (p dirEntry) lstat() (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// follow resolves p as long as it is a symbolic link. On success it has closed p if the
-// result is another entry.
+// follow resolves p while it is a symbolic link. It closes p unless it returns p.
 func (p dirEntry) follow() (dirEntry, error) {
 	for range 40 { // what Linux allows
 		st, err := p.lstat()
 		if errors.Is(err, unix.ENOENT) || err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			return p, nil
 		}
-		if err != nil {
-			p.close()
-			return dirEntry{}, err
+		var next dirEntry
+		if err == nil {
+			next, err = p.target()
 		}
-		target, err := readSymlink(p.dir, p.name)
-		if err != nil {
-			p.close()
-			return dirEntry{}, err
-		}
-		// Not cleaned: the kernel decides what ".." means.
-		dir, name := path.Split(strings.TrimRight(target, "/"))
-		if name == "" || name == "." || name == ".." {
-			p.close()
-			return dirEntry{}, unix.EISDIR
-		}
-		next, err := openEntryAt(p.dir, dir, name)
 		p.close()
 		if err != nil {
 			return dirEntry{}, err
@@ -78,16 +63,32 @@ func (p dirEntry) follow() (dirEntry, error) {
 	return dirEntry{}, unix.ELOOP
 }
 
+// target opens the entry that p, a symbolic link, points to.
+func (p dirEntry) target() (dirEntry, error) {
+	target, err := readSymlink(p.dir, p.name)
+	if err != nil {
+		return dirEntry{}, err
+	}
+	// Not cleaned: the kernel decides what ".." means.
+	dir, name := path.Split(strings.TrimRight(target, "/"))
+	if name == "" || name == "." || name == ".." {
+		return dirEntry{}, unix.EISDIR
+	}
+	return openEntryAt(p.dir, dir, name)
+}
+
 // tempPrefix and tempSuffix mark the names of temporary files.
 const tempPrefix, tempSuffix = ".cove-", ".tmp"
+
+func tempName() string { return tempPrefix + strings.ToLower(rand.Text()) + tempSuffix }
 
 func isTemp(name string) bool {
 	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
 }
 
-// createTemp makes a new, empty file beside p that only its owner can read.
+// createTemp makes a new, empty file in the directory of p that only its owner can read.
 func (p dirEntry) createTemp() (*os.File, string, error) {
-	name := tempPrefix + strings.ToLower(rand.Text()) + tempSuffix
+	name := tempName()
 	fd, err := unix.Openat(p.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, "", err
@@ -115,8 +116,8 @@ func (p dirEntry) makeDir() (int, error) {
 	return -1, fail(connect.CodeAborted, "the new directory %s was replaced by another program at once; try again", p.name)
 }
 
-// isNew reports an error unless an open directory looks newly made: owned by this
-// process's user, closed to others, and empty.
+// isNew fails unless an open directory looks newly made: owned by this process's
+// user, closed to others, and empty.
 func isNew(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -134,8 +135,8 @@ func isNew(fd int) error {
 	return nil
 }
 
-// replace gives the file temp the name of p. With exclusive set it fails with
-// EEXIST when there is such a file.
+// replace renames the file temp to p. With exclusive set it fails with EEXIST if p
+// exists.
 func (p dirEntry) replace(temp string, exclusive bool) error {
 	if !exclusive {
 		return unix.Renameat(p.dir, temp, p.dir, p.name)
@@ -149,8 +150,8 @@ func renameNew(fromDir int, from string, toDir int, to string) error {
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	// Not every file system supports RENAME_NOREPLACE. EINVAL may also mean a directory
-	// moved into itself, which rename then reports.
+	// Not every file system supports RENAME_NOREPLACE. EINVAL may also mean that a
+	// directory is moved into itself; then the rename below fails.
 	if err := unix.Linkat(fromDir, from, toDir, to, 0); err == nil {
 		return unix.Unlinkat(fromDir, from, 0)
 	} else if errors.Is(err, unix.EEXIST) {

@@ -10,13 +10,13 @@ import (
 // tempDir is in memory, unless [useDiskForTemp] was called since the boot.
 const tempDir = "/tmp"
 
-// useDiskForTemp puts the sandbox's directory for temporary files on its disk,
-// with what was on the disk there before, so that it outlives a start from files
-// alone. What was made there in memory is out of sight then.
+// useDiskForTemp moves the sandbox's directory for temporary files to its disk, so
+// that its files survive a boot from the files alone. What the disk has there becomes
+// visible, and what was made in memory is hidden.
 func useDiskForTemp() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(tempDir, &st); err != nil {
-		return fmt.Errorf("look at %s: %w", tempDir, err)
+		return fmt.Errorf("inspect %s: %w", tempDir, err)
 	}
 	if st.Type != unix.TMPFS_MAGIC {
 		return nil

@@ -39,11 +39,8 @@ func editFile(path string, m *agentv1.EditRequest) (*agentv1.FileInfo, int, erro
 	if path == "/" {
 		return nil, 0, unix.EISDIR
 	}
-	target, err := openEntry(path)
+	target, err := openTarget(path)
 	if err != nil {
-		return nil, 0, err
-	}
-	if target, err = target.follow(); err != nil {
 		return nil, 0, err
 	}
 	defer target.close()
@@ -68,12 +65,7 @@ func editFile(path string, m *agentv1.EditRequest) (*agentv1.FileInfo, int, erro
 	if u.file, u.temp, err = target.createTemp(); err != nil {
 		return nil, 0, err
 	}
-	defer func() {
-		if u.temp != "" {
-			_ = u.file.Close()
-			_ = unix.Unlinkat(target.dir, u.temp, 0)
-		}
-	}()
+	defer u.removeTemp()
 	if _, err := u.file.Write(bytes.ReplaceAll(data, old, []byte(m.GetNewText()))); err != nil {
 		return nil, 0, err
 	}

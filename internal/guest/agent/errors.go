@@ -21,7 +21,7 @@ func fail(code connect.Code, format string, args ...any) *connect.Error {
 // reasonHeader carries a [sandbox.Reason] with an error.
 const reasonHeader = "cove-reason"
 
-// failFor is fail with a reason that programs branch on.
+// failFor is fail with a reason that programs can check.
 func failFor(reason sandbox.Reason, code connect.Code, format string, args ...any) *connect.Error {
 	err := fail(code, format, args...)
 	err.Meta().Set(reasonHeader, string(reason))
@@ -32,7 +32,7 @@ func invalid(format string, args ...any) *connect.Error {
 	return fail(connect.CodeInvalidArgument, format, args...)
 }
 
-// cancelled says that the caller went away or ran out of time.
+// cancelled makes the error for a caller that has gone away or has run out of time.
 func cancelled(ctx context.Context) *connect.Error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fail(connect.CodeDeadlineExceeded, "the call ran out of time")
@@ -40,8 +40,8 @@ func cancelled(ctx context.Context) *connect.Error {
 	return fail(connect.CodeCanceled, "the call was cancelled")
 }
 
-// fileError describes the failure of doing something with path. An error that
-// is already meant for the caller is returned as it is.
+// fileError describes the failure of doing something to path. An error that is
+// already meant for the caller is returned as it is.
 func fileError(doing, path string, err error) *connect.Error {
 	if ce, ok := errors.AsType[*connect.Error](err); ok {
 		return ce

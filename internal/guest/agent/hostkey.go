@@ -8,33 +8,34 @@ import (
 	"encoding/binary"
 	"encoding/pem"
 	"errors"
+	"io"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// maxSSHFiles bounds how many files of the SSH server's settings are looked at.
+// maxSSHFiles bounds how many files in the SSH server's directory are inspected.
 const maxSSHFiles = 10_000
 
 const ed25519Key = "ssh_host_ed25519_key"
 
-// renewHostKeys removes the SSH host keys of the image, which all its sandboxes
-// would share, and makes a new one, of type ed25519, if there was any: an SSH
-// server in a sandbox works, with a key of its own. It is fast, so that it can be
-// done at every creation. "ssh-keygen -A" adds keys of the other types.
+// renewHostKeys removes the SSH host keys of the image, which all its sandboxes would
+// share. If there were any, it makes a new one of type ed25519, so that an SSH server
+// works in each sandbox with a key of its own; making one is fast enough for every
+// creation. "ssh-keygen -A" adds keys of the other types.
 func renewHostKeys(dir string) error {
 	at, err := openEntry(dir)
 	if err != nil {
-		return absent(err)
+		return ignoreMissing(err)
 	}
 	defer at.close()
 	d, err := openDir(at.dir, at.name)
 	if err != nil {
-		return absent(err)
+		return ignoreMissing(err)
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(maxSSHFiles)
-	if err != nil && !isEOF(err) {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	fd := int(d.Fd())
@@ -77,8 +78,8 @@ func makeHostKey(dir int) error {
 	return (dirEntry{dir: dir, name: ed25519Key + ".pub"}).put(public, 0o644)
 }
 
-// formatHostKey writes a key as OpenSSH does, without a passphrase and comment:
-// see PROTOCOL.key there. The check is any number.
+// formatHostKey formats a key as OpenSSH does, without a passphrase or comment: see
+// PROTOCOL.key there. check is an arbitrary number.
 func formatHostKey(key ed25519.PrivateKey, check uint32) (private, public []byte) {
 	const kind = "ssh-ed25519"
 	pub := []byte(key.Public().(ed25519.PublicKey))
@@ -100,7 +101,7 @@ func formatHostKey(key ed25519.PrivateKey, check uint32) (private, public []byte
 	return private, []byte(kind + " " + base64.StdEncoding.EncodeToString(blob) + "\n")
 }
 
-// sshStrings puts the length before each value.
+// sshStrings joins values, each after its length.
 func sshStrings(values ...[]byte) (out []byte) {
 	for _, v := range values {
 		out = binary.BigEndian.AppendUint32(out, uint32(len(v)))

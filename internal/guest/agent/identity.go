@@ -16,13 +16,13 @@ import (
 	"github.com/cove-sh/cove/internal/template/layer/apply"
 )
 
-// identityPaths are where a sandbox finds what is its own. Comparisons of file systems
-// leave them out. An image may have anything there; nothing is written through a
-// symbolic link in the place of the last name.
+// identityPaths are the paths of a sandbox's own identity. Comparisons of file systems
+// leave them out. An image may have anything there; if the last name in a path is a
+// symbolic link, it is replaced, not followed.
 type identityPaths struct {
 	run       string
 	machineID string
-	dbusID    string // a second place of the same id, in some images a copy
+	dbusID    string // the same id again; in some images a copy
 	ssh       string
 }
 
@@ -32,10 +32,10 @@ var systemPaths = identityPaths{
 
 const forkFile = "fork.json"
 
-// renewIdentity gives the sandbox what must not be shared with others that began as
-// the same: a machine id and SSH host keys for a fresh one, if its image has
-// them, and its place for a fork. What cannot be done is logged: an image may
-// be strange and its sandbox of use nevertheless.
+// renewIdentity replaces what the sandbox must not share with others of the same
+// origin: a new sandbox gets a machine id and SSH host keys, if its image has them, and
+// a fork the file that says which child it is. Failures are only logged: the image may
+// be unusual and its sandbox useful all the same.
 func (a *Agent) renewIdentity(m *agentv1.ConfigureRequest) {
 	if !a.cfg.Init {
 		return
@@ -55,13 +55,14 @@ func (a *Agent) renewIdentity(m *agentv1.ConfigureRequest) {
 	}
 	if f := m.GetFork(); f != nil {
 		if err := writeFork(systemPaths.run, f); err != nil {
-			a.log.Warn("tell a fork its place", "error", err)
+			a.log.Warn("write the file that describes a fork", "error", err)
 		}
 	}
 }
 
-// The kernel's boot id is of the machine that a checkpoint was taken of. A file
-// of our own lies above it: in memory, where comparisons do not look.
+// After a restore the kernel still has the boot id of the sandbox that the checkpoint
+// was taken of. A file is therefore mounted over it: one in memory, which comparisons
+// of files leave out.
 const (
 	bootIDFile  = "/proc/sys/kernel/random/boot_id"
 	bootIDShown = "/dev/.cove-boot-id"
@@ -71,7 +72,7 @@ const (
 func renewBootID() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(bootIDFile, &st); err != nil {
-		return absent(err)
+		return ignoreMissing(err)
 	}
 	fd, err := unix.Open(bootIDShown, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o444)
 	if err != nil {
@@ -85,12 +86,12 @@ func renewBootID() error {
 		return err
 	}
 	if st.Type != unix.PROC_SUPER_MAGIC {
-		return nil // it was shown before
+		return nil // it is mounted already
 	}
 	return unix.Mount(bootIDShown, bootIDFile, "", unix.MS_BIND, "")
 }
 
-// renewMachineID puts a new id into the files that are there for one.
+// renewMachineID writes a new id to those files for it that exist.
 func renewMachineID(paths identityPaths) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
@@ -98,17 +99,14 @@ func renewMachineID(paths identityPaths) error {
 	var errs []error
 	for _, path := range []string{paths.machineID, paths.dbusID} {
 		p, err := openEntry(path)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			continue
-		}
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, ignoreMissing(err))
 			continue
 		}
 		st, err := p.lstat()
 		switch kind := st.Mode & unix.S_IFMT; {
 		case err != nil, kind == unix.S_IFDIR:
-		case kind == unix.S_IFLNK && path == paths.dbusID: // to the other
+		case kind == unix.S_IFLNK && path == paths.dbusID: // to the first
 		default:
 			errs = append(errs, p.put(text, 0o444))
 		}
@@ -117,8 +115,8 @@ func renewMachineID(paths identityPaths) error {
 	return errors.Join(errs...)
 }
 
-// put makes p a file with this content, in the place of what was there, which is
-// no directory.
+// put makes p a file with this content. It replaces what was there, unless that is a
+// directory.
 func (p dirEntry) put(data []byte, mode uint32) error {
 	f, temp, err := p.createTemp()
 	if err != nil {
@@ -137,7 +135,7 @@ func (p dirEntry) put(data []byte, mode uint32) error {
 	return err
 }
 
-// forkEnv returns nothing for a sandbox that is no fork.
+// forkEnv returns nil for a sandbox that is not a fork.
 func forkEnv(f *agentv1.Fork) map[string]string {
 	if f.Count == 0 {
 		return nil
@@ -149,33 +147,13 @@ func forkEnv(f *agentv1.Fork) map[string]string {
 	}
 }
 
-// writeFork writes the file that processes which went through the fork read to
-// find out which child they are in. It is removed for a sandbox that is no fork.
+// writeFork writes the file from which processes that went through a fork learn which
+// child they are in. In a sandbox that is not a fork it removes that file.
 func writeFork(run string, f *agentv1.Fork) error {
-	at, err := openEntry(run)
-	if errors.Is(err, unix.ENOENT) && f.Count > 0 {
-		self := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
-		if err := makeParents(filepath.Dir(run), &self); err != nil {
-			return err
-		}
-		at, err = openEntry(run)
-	}
-	if err != nil {
-		if f.Count == 0 {
-			return absent(err)
-		}
-		return err
-	}
-	defer at.close()
 	if f.Count == 0 {
-		dir, err := apply.OpenDir(at.dir, at.name)
-		if err != nil {
-			return absent(err)
-		}
-		defer unix.Close(dir)
-		return apply.RemoveAll(dir, forkFile)
+		return removeFork(run)
 	}
-	dir, err := at.ownDir()
+	dir, err := makeOwnDir(run)
 	if err != nil {
 		return err
 	}
@@ -198,16 +176,45 @@ func writeFork(run string, f *agentv1.Fork) error {
 	return p.put(append(data, '\n'), 0o444)
 }
 
-// absent forgives that there is nothing, or no directory.
-func absent(err error) error {
+func removeFork(run string) error {
+	at, err := openEntry(run)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer at.close()
+	dir, err := apply.OpenDir(at.dir, at.name)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer unix.Close(dir)
+	return apply.RemoveAll(dir, forkFile)
+}
+
+// ignoreMissing returns nil for the error that a path, or its directory, does not exist.
+func ignoreMissing(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	return err
 }
 
-// ownDir opens p, which becomes a directory if it is anything else.
-func (p dirEntry) ownDir() (int, error) {
+// makeOwnParents makes the missing directories above path, for the agent's own user.
+func makeOwnParents(path string) error {
+	self := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
+	return makeParents(filepath.Dir(path), &self)
+}
+
+// makeOwnDir opens the directory at path, with missing directories made. Anything
+// else at path is replaced.
+func makeOwnDir(path string) (int, error) {
+	if err := makeOwnParents(path); err != nil {
+		return -1, err
+	}
+	p, err := openEntry(path)
+	if err != nil {
+		return -1, err
+	}
+	defer p.close()
 	st, err := p.lstat()
 	switch {
 	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:

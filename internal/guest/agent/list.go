@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
+	"errors"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -39,11 +42,7 @@ func (a *Agent) List(ctx context.Context, req *connect.Request[agentv1.ListReque
 	if err != nil {
 		return nil, fileError("list", path, err)
 	}
-	w := &lister{ctx: ctx, limit: int(m.GetLimit()), bytes: maxListBytes}
-	if w.limit == 0 {
-		w.limit = defaultListLimit
-	}
-	w.limit = min(w.limit, maxListLimit)
+	w := &lister{ctx: ctx, limit: min(cmp.Or(int(m.GetLimit()), defaultListLimit), maxListLimit), bytes: maxListBytes}
 	dir := os.NewFile(uintptr(fd), path)
 	if err := w.walk(dir, path, max(1, int(m.GetDepth())), after); err != nil {
 		return nil, fileError("list", path, err)
@@ -55,8 +54,7 @@ func (a *Agent) List(ctx context.Context, req *connect.Request[agentv1.ListReque
 	return connect.NewResponse(&agentv1.ListResponse{Entries: w.entries, More: w.more}), nil
 }
 
-// listAfter splits the path after which a listing goes on into its names below
-// dir.
+// listAfter splits after, the last path of the previous page, into its names below dir.
 func listAfter(dir, after string) ([]string, error) {
 	if after == "" {
 		return nil, nil
@@ -71,15 +69,15 @@ func listAfter(dir, after string) ([]string, error) {
 
 // lister collects the entries of a walk.
 type lister struct {
-	ctx     context.Context // of the one call that this serves
+	ctx     context.Context // of the call
 	limit   int
 	bytes   int
 	entries []*agentv1.FileInfo
 	more    bool
 }
 
-// walk adds the entries of dir, which it closes, and of the directories in it,
-// skipping all up to the names in after.
+// walk adds the entries of dir, which it closes, and of the directories in it. It
+// skips those up to the path that the names in after form.
 func (w *lister) walk(dir *os.File, path string, depth int, after []string) error {
 	defer dir.Close()
 	if w.ctx.Err() != nil {
@@ -89,7 +87,7 @@ func (w *lister) walk(dir *os.File, path string, depth int, after []string) erro
 	if len(after) > 0 {
 		from = after[0]
 	}
-	// One more than fits tells whether there are more.
+	// One name more than fits shows that there are more entries.
 	names, err := smallestNames(dir, from, w.limit-len(w.entries)+2)
 	if err != nil {
 		return err
@@ -98,7 +96,7 @@ func (w *lister) walk(dir *os.File, path string, depth int, after []string) erro
 		if w.more {
 			return nil
 		}
-		// The entry that the last page ended with, or one that leads there.
+		// The last entry of the previous page, or a directory above it.
 		resumed := len(after) > 0 && name.shown == from
 		if err := w.visit(dir, path, name, depth, after, resumed); err != nil {
 			return err
@@ -121,7 +119,7 @@ func (w *lister) visit(dir *os.File, path string, name entryName, depth int, aft
 	}
 	sub, err := openDir(int(dir.Fd()), name.raw)
 	if err != nil {
-		return nil // gone, replaced, or not for us to read
+		return nil // gone, replaced, or not readable
 	}
 	if !resumed {
 		after = nil
@@ -135,10 +133,7 @@ func (w *lister) visit(dir *os.File, path string, name entryName, depth int, aft
 func (w *lister) add(dir *os.File, path string, name entryName, st *unix.Stat_t) bool {
 	var target string
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		var buf [unix.PathMax]byte
-		if n, err := unix.Readlinkat(int(dir.Fd()), name.raw, buf[:]); err == nil {
-			target = string(buf[:n])
-		}
+		target, _ = readSymlink(int(dir.Fd()), name.raw)
 	}
 	w.bytes -= len(path) + len(name.raw) + 2*len(target) + 64
 	if len(w.entries) >= w.limit || w.bytes < 0 && len(w.entries) > 0 {
@@ -149,16 +144,13 @@ func (w *lister) add(dir *os.File, path string, name entryName, st *unix.Stat_t)
 	return true
 }
 
-// entryName is a name in a directory and how a client sees and sorts it.
+// entryName is a name in a directory, and its form that a client sees and sorts by.
 type entryName struct {
 	raw, shown string
 }
 
 func compareNames(a, b entryName) int {
-	if c := strings.Compare(a.shown, b.shown); c != 0 {
-		return c
-	}
-	return strings.Compare(a.raw, b.raw)
+	return cmp.Or(strings.Compare(a.shown, b.shown), strings.Compare(a.raw, b.raw))
 }
 
 // nameHeap has the last name on top.
@@ -174,8 +166,8 @@ func (h *nameHeap) Pop() any {
 	return last
 }
 
-// smallestNames returns the first n names, from the given one on, in order. It
-// never holds more than n of them, however large the directory is.
+// smallestNames returns the first n names, from the given one on, in order. It never
+// holds more than n of them, however large the directory is.
 func smallestNames(dir *os.File, from string, n int) ([]entryName, error) {
 	var h nameHeap
 	for {
@@ -193,7 +185,7 @@ func smallestNames(dir *os.File, from string, n int) ([]entryName, error) {
 			}
 		}
 		if len(names) == 0 {
-			if err != nil && !isEOF(err) {
+			if err != nil && !errors.Is(err, io.EOF) {
 				return nil, err
 			}
 			break

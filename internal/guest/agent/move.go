@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -60,8 +59,8 @@ func rename(ctx context.Context, from, to string, overwrite bool) error {
 	return err
 }
 
-// moveAcross moves between file systems: it copies beside the target, gives
-// the copy its name and only then deletes the original.
+// moveAcross moves between file systems: it copies into the target's directory, renames
+// the copy and only then deletes the original.
 func moveAcross(ctx context.Context, from, to string, overwrite bool) error {
 	src, err := openEntry(from)
 	if err != nil {
@@ -73,7 +72,7 @@ func moveAcross(ctx context.Context, from, to string, overwrite bool) error {
 		return err
 	}
 	defer dst.close()
-	temp := dirEntry{dir: dst.dir, name: tempPrefix + strings.ToLower(rand.Text()) + tempSuffix}
+	temp := dirEntry{dir: dst.dir, name: tempName()}
 	if err = copyTree(ctx, src, temp, 0); err == nil {
 		err = dst.replace(temp.name, !overwrite)
 	}

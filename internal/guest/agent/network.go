@@ -7,23 +7,22 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// trustPaths are the places that the sandbox's programs take authorities from,
-// and the one of the gateway's own.
+// trustPaths are the paths from which the sandbox's programs read certificate
+// authorities and the address of their resolver.
 type trustPaths struct {
 	run  string // the directory for certFile
 	conf string // resolv.conf
-	// bundles are what distributions call their file of all authorities. Those
-	// that are there get the gateway's; if there is none, the first is made.
+	// bundles are the files of all authorities, as distributions name them. The
+	// gateway's is added to those that exist; if none does, the first is made.
 	bundles []string
-	// sources are the directories of a machine's own authorities, from which
-	// distributions make their bundles anew.
+	// sources are the directories of locally added authorities, from which
+	// distributions rebuild their bundles.
 	sources []string
 }
 
@@ -34,17 +33,17 @@ var systemTrust = trustPaths{
 		"/etc/ssl/certs/ca-certificates.crt", // Debian, Arch, Alpine
 		"/etc/pki/tls/certs/ca-bundle.crt",   // Fedora, Red Hat
 		"/etc/ssl/ca-bundle.pem",             // SUSE
-		"/etc/ssl/cert.pem",                  // Alpine, and what is built for BSD
+		"/etc/ssl/cert.pem",                  // Alpine, and programs made for BSD
 	},
 	sources: []string{"/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors", "/etc/pki/trust/anchors"},
 }
 
 const (
-	// certFile has the authority of the gateway alone.
+	// certFile has only the gateway's authority.
 	certFile = "ca.pem"
-	// sourceFile is its name among a machine's own.
+	// sourceFile is its name among locally added authorities.
 	sourceFile = "cove-gateway.crt"
-	// maxBundle bounds a file of authorities; the usual ones have 200 KiB.
+	// maxBundle bounds a file of authorities, in bytes; usual ones have 200 KiB.
 	maxBundle = 8 << 20
 )
 
@@ -55,9 +54,9 @@ const (
 	trustEnd   = "# Cove: end\n"
 )
 
-// joinNetwork writes what programs need to know of the gateway, and returns
-// their environment, or nil if that stays as it is. What cannot be done is
-// logged: an image may be strange and its sandbox of use nevertheless.
+// joinNetwork writes the files by which programs find the gateway and trust it, and
+// returns their environment, or nil if that does not change. Failures are only logged:
+// the image may be unusual and its sandbox useful all the same.
 func (a *Agent) joinNetwork(m *agentv1.ConfigureRequest) map[string]string {
 	if !a.cfg.Init {
 		return nil
@@ -77,28 +76,28 @@ func (a *Agent) joinNetwork(m *agentv1.ConfigureRequest) map[string]string {
 	return env
 }
 
-// setResolver makes the file at path name the resolver and no other. A symbolic
-// link, which often leads to a service that does not run here, is replaced.
+// setResolver makes the file at path name this resolver and no other. A symbolic
+// link, often to the file of a service that does not run here, is replaced.
 func setResolver(path, addr string) error {
+	return update(path, []byte("nameserver "+addr+"\n"))
+}
+
+// update makes the file at path have this content, in a directory that exists.
+func update(path string, data []byte) error {
 	p, err := openEntry(path)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	want := []byte("nameserver " + addr + "\n")
-	switch old, err := p.content(maxBundle); {
-	case errors.Is(err, unix.EISDIR):
-		return err
-	case err == nil && bytes.Equal(old, want):
+	if old, err := p.content(maxBundle); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
-	return p.put(want, 0o644)
+	return p.put(data, 0o644)
 }
 
-// errNotRegular says that something is no ordinary file.
 var errNotRegular = errors.New("not a regular file")
 
-// content returns what is in a regular file of at most limit bytes. It neither
+// content returns the content of a regular file of at most limit bytes. It neither
 // follows a link nor waits for the other end of a pipe.
 func (p dirEntry) content(limit int64) ([]byte, error) {
 	fd, err := unix.Openat(p.dir, p.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -110,7 +109,7 @@ func (p dirEntry) content(limit int64) ([]byte, error) {
 	return readRegular(f, limit)
 }
 
-// readRegular reads a file, which may turn out to be none.
+// readRegular reads a file of at most limit bytes, and fails if it is not a regular one.
 func readRegular(f *os.File, limit int64) ([]byte, error) {
 	info, err := f.Stat()
 	switch {
@@ -128,9 +127,9 @@ func readRegular(f *os.File, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// trust has the programs of the sandbox trust an authority, and returns the
-// environment for those that have to be told. What could be done is done on an
-// error, too.
+// trust makes the programs of the sandbox trust an authority, and returns the
+// environment for those that read no common file. It does as much as it can even if a
+// part fails.
 func trust(paths trustPaths, authority []byte) (map[string]string, error) {
 	isNew := true
 	if p, err := openEntry(paths.run + "/" + certFile); err == nil {
@@ -148,7 +147,7 @@ func trust(paths trustPaths, authority []byte) (map[string]string, error) {
 		switch err := addToBundle(path, authority, false); {
 		case err == nil && bundle == "":
 			bundle = path
-		case err != nil && absent(err) != nil:
+		case err != nil && ignoreMissing(err) != nil:
 			errs = append(errs, fmt.Errorf("add to %s: %w", path, err))
 		}
 	}
@@ -159,7 +158,7 @@ func trust(paths trustPaths, authority []byte) (map[string]string, error) {
 		}
 	}
 	for _, dir := range paths.sources {
-		if err := putIn(dir, sourceFile, authority); absent(err) != nil {
+		if err := update(dir+"/"+sourceFile, authority); ignoreMissing(err) != nil {
 			errs = append(errs, fmt.Errorf("add to %s: %w", dir, err))
 		}
 	}
@@ -172,8 +171,8 @@ func trust(paths trustPaths, authority []byte) (map[string]string, error) {
 	return env, errors.Join(errs...)
 }
 
-// trustEnv is the environment by which programs find a file of all authorities,
-// or add one to their own.
+// trustEnv is the environment in which programs find the file of all authorities, or
+// the one that they add to their own.
 func trustEnv(bundle, own string) map[string]string {
 	env := map[string]string{"NODE_EXTRA_CA_CERTS": own, "DENO_CERT": own}
 	for _, name := range []string{
@@ -186,19 +185,7 @@ func trustEnv(bundle, own string) map[string]string {
 
 // writeOwn writes a file into Cove's directory, and returns its path.
 func writeOwn(dir, name string, data []byte) (string, error) {
-	at, err := openEntry(dir)
-	if errors.Is(err, unix.ENOENT) {
-		self := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
-		if err := makeParents(filepath.Dir(dir), &self); err != nil {
-			return "", err
-		}
-		at, err = openEntry(dir)
-	}
-	if err != nil {
-		return "", err
-	}
-	defer at.close()
-	fd, err := at.ownDir()
+	fd, err := makeOwnDir(dir)
 	if err != nil {
 		return "", err
 	}
@@ -206,34 +193,16 @@ func writeOwn(dir, name string, data []byte) (string, error) {
 	return dir + "/" + name, (dirEntry{dir: fd, name: name}).put(data, 0o444)
 }
 
-// putIn puts a file into a directory that is there.
-func putIn(dir, name string, data []byte) error {
-	p, err := openEntry(dir + "/" + name)
-	if err != nil {
-		return err
-	}
-	defer p.close()
-	if old, err := p.content(maxBundle); err == nil && bytes.Equal(old, data) {
-		return nil
-	}
-	return p.put(data, 0o644)
-}
-
-// addToBundle adds an authority to a file of them, in the place of the one that
-// it added before. With create the file and its directories are made.
+// addToBundle adds an authority to a bundle, in place of the one that it added before.
+// With create set it makes the file and its directories.
 func addToBundle(path string, authority []byte, create bool) error {
 	if create {
-		self := account{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
-		if err := makeParents(filepath.Dir(path), &self); err != nil {
+		if err := makeOwnParents(path); err != nil {
 			return err
 		}
 	}
-	p, err := openEntry(path)
+	p, err := openTarget(path)
 	if err != nil {
-		return err
-	}
-	// The file is often somewhere else, behind a link of the distribution's.
-	if p, err = p.follow(); err != nil {
 		return err
 	}
 	defer p.close()
@@ -246,6 +215,16 @@ func addToBundle(path string, authority []byte, create bool) error {
 		return nil
 	}
 	return p.put(now, 0o644)
+}
+
+// openTarget is openEntry for a path whose last name may be a symbolic link:
+// distributions often link their bundles to other directories.
+func openTarget(path string) (dirEntry, error) {
+	p, err := openEntry(path)
+	if err != nil {
+		return p, err
+	}
+	return p.follow()
 }
 
 // bundleWith returns the content of a bundle with the authority at its end, and

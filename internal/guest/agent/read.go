@@ -11,8 +11,7 @@ import (
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 )
 
-// maxUnsized bounds what is read of a file that does not tell its size, as
-// those of /proc do not.
+// maxUnsized bounds what is read of a file that reports no size, such as one in /proc.
 const maxUnsized = 64 << 20
 
 // Read implements [agentv1connect.AgentHandler].
@@ -30,7 +29,7 @@ func (a *Agent) Read(ctx context.Context, req *connect.Request[agentv1.ReadReque
 		return err
 	}
 	defer f.Close()
-	// A file that grows while it is read must not be read for ever.
+	// Otherwise a file that grows as fast as it is read would never end.
 	left := max(0, info.GetSize()-off)
 	if info.GetSize() == 0 {
 		left = maxUnsized

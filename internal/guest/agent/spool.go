@@ -1,11 +1,9 @@
 package agent
 
 import (
-	"crypto/rand"
 	"errors"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -17,31 +15,29 @@ const (
 	// minSegment and maxSegment bound the files of a spool, in bytes.
 	minSegment = 64 << 10
 	maxSegment = 4 << 20
-	// spoolShare is the part of the sandbox's disk that spools take together
-	// at most: one in so many.
+	// spoolShare limits all spools to one part in so many of the sandbox's disk.
 	spoolShare = 4
-	// spoolTries bounds the attempts to place one piece of output.
+	// spoolTries bounds the attempts to write one piece of output.
 	spoolTries = 8
 )
 
-// spooler keeps on the sandbox's disk what jobs have written beyond what is kept
-// of it in memory. Its files have no names: programs in the sandbox do not come
-// across them, comparisons of files do not see them, and they go through
-// pauses, snapshots and forks as every open file does. Root in the sandbox can
-// reach them through the agent's descriptors, as it can the agent's memory;
-// what it does to them makes output wrong or missing, nothing else.
+// spooler keeps output of jobs that is no longer in memory on the sandbox's disk. Its
+// files have no names: programs in the sandbox do not come across them, comparisons of
+// files do not include them, and they survive pauses, snapshots and forks as every open
+// file does. Root in the sandbox can reach them through the agent's descriptors, as it
+// can reach the agent's memory; all it can do there is make output wrong or missing.
 type spooler struct {
-	// dir is a directory on the sandbox's disk, open since before the first
-	// program ran: what is mounted over its path later is not met.
+	// dir is a directory on the sandbox's disk, opened before the first program ran:
+	// what is mounted over its path later has no effect.
 	dir int
 
 	mu     sync.Mutex
 	spools map[*spool]struct{} // guarded by mu; those that hold something
-	used   int64               // guarded by mu; bytes of all
+	used   int64               // guarded by mu; bytes in all spools
 	next   int64               // guarded by mu; number of the next segment
 }
 
-// newSpooler keeps spools on the file system of dir.
+// newSpooler makes a spooler on the file system of dir.
 func newSpooler(dir string) (*spooler, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -50,11 +46,11 @@ func newSpooler(dir string) (*spooler, error) {
 	return &spooler{dir: fd, spools: map[*spool]struct{}{}}, nil
 }
 
-// close is for a spooler whose spools are closed.
+// Preconditions: all spools are closed.
 func (s *spooler) close() { _ = unix.Close(s.dir) }
 
-// limits returns how much one job and all together may take, and the size of a
-// segment; all are 0 on a disk that is too small for a spool.
+// limits returns how much one job and all jobs may take, and the size of a segment;
+// all are 0 on a disk that is too small for spools.
 func (s *spooler) limits() (job, all, segment int64) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(s.dir, &st); err != nil || st.Bsize <= 0 {
@@ -68,8 +64,8 @@ func (s *spooler) limits() (job, all, segment int64) {
 	return job, all, min(max(job/64, minSegment), maxSegment)
 }
 
-// spool holds a part of one job's output. A nil spool holds nothing. Each stream
-// has one writer; all else is safe for concurrent use.
+// spool holds a part of one job's output. A nil spool holds nothing. Each stream has
+// one writer; its other methods are safe for concurrent use.
 type spool struct {
 	in *spooler
 
@@ -79,14 +75,14 @@ type spool struct {
 	closed  bool
 }
 
-// segment is a file with a piece of a stream.
+// segment is a file with a part of a stream.
 type segment struct {
 	file   *os.File
 	start  int64 // position of its first byte in the stream
-	number int64 // in the order of their beginnings
+	number int64 // in the order of creation
 	// These are guarded by spooler.mu.
 	size    int64
-	charged int64 // size, and what is being written
+	charged int64 // size and what is being written
 	dropped bool
 }
 
@@ -99,8 +95,8 @@ func (s *spooler) newSpool() *spool {
 	return &spool{in: s}
 }
 
-// write adds p, which is at position pos of the stream. What there is no room
-// for is lost to the spool: the oldest first, p at last.
+// write adds p, which is at position pos of the stream. If there is no room, the oldest
+// segments are dropped, and p as a last resort.
 func (sp *spool) write(stream int, pos int64, p []byte) {
 	for range spoolTries {
 		if len(p) == 0 {
@@ -120,8 +116,8 @@ func (sp *spool) write(stream int, pos int64, p []byte) {
 	}
 }
 
-// reserve returns the segment that takes bytes from pos on and how many of n
-// fit, after making room for them.
+// reserve makes room for n bytes from position pos on. It returns the segment to write
+// to, and how many of the bytes fit.
 func (sp *spool) reserve(stream int, pos int64, n int) (*segment, int) {
 	s := sp.in
 	s.mu.Lock()
@@ -149,7 +145,7 @@ func (sp *spool) reserve(stream int, pos int64, n int) (*segment, int) {
 	return g, n
 }
 
-// wrote is told that n of reserved bytes are written.
+// wrote records that n of the reserved bytes have been written.
 func (sp *spool) wrote(g *segment, n, reserved int) {
 	s := sp.in
 	s.mu.Lock()
@@ -164,8 +160,8 @@ func (sp *spool) wrote(g *segment, n, reserved int) {
 	s.used -= rest
 }
 
-// shrink frees the oldest that is there of the job, since the disk is full, and
-// reports whether that was anything.
+// shrink frees the job's oldest segment that has content, since the disk is full, and
+// reports whether there was one.
 func (sp *spool) shrink() bool {
 	s := sp.in
 	s.mu.Lock()
@@ -184,7 +180,7 @@ func (sp *spool) last(stream int) *segment {
 	return nil
 }
 
-// dropOldest frees the job's oldest segment but for except, and reports whether
+// dropOldest frees the job's oldest segment other than except, and reports whether
 // there was one.
 //
 // Preconditions: in.mu is held.
@@ -204,8 +200,6 @@ func (sp *spool) dropOldest(except *segment) bool {
 	return true
 }
 
-// drop frees g.
-//
 // Preconditions: in.mu is held.
 func (sp *spool) drop(g *segment) {
 	if g.dropped {
@@ -223,9 +217,9 @@ func (sp *spool) drop(g *segment) {
 	}
 }
 
-// largest returns the spool that has most; there is one.
+// largest returns the spool that takes most.
 //
-// Preconditions: s.mu is held.
+// Preconditions: s.mu is held, and a spool holds something.
 func (s *spooler) largest() (most *spool) {
 	for sp := range s.spools {
 		if most == nil || sp.used > most.used {
@@ -239,7 +233,7 @@ func (s *spooler) largest() (most *spool) {
 //
 // Preconditions: s.mu is held.
 func (s *spooler) newSegment(start int64) *segment {
-	name := tempPrefix + strings.ToLower(rand.Text()) + tempSuffix
+	name := tempName()
 	fd, err := unix.Openat(s.dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil
@@ -253,8 +247,8 @@ func (s *spooler) newSegment(start int64) *segment {
 	return &segment{file: f, start: start, number: s.next}
 }
 
-// read copies what there is of a stream from position off on, or the next that
-// there is after it, and returns its position; n is 0 if there is nothing.
+// read copies a part of a stream, from position off on or from the next position that
+// the spool has, which it returns; n is 0 if the spool has no more.
 func (sp *spool) read(stream int, off int64, p []byte) (pos int64, n int) {
 	for {
 		g, end := sp.find(stream, off)
@@ -285,7 +279,7 @@ func (sp *spool) find(stream int, off int64) (*segment, int64) {
 	return nil, 0
 }
 
-// close frees all of a spool, which holds nothing any more.
+// close frees all segments; the spool takes no more output.
 func (sp *spool) close() {
 	if sp == nil {
 		return

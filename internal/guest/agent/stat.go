@@ -42,8 +42,8 @@ func statPath(path string, follow bool) (*agentv1.FileInfo, error) {
 	return fileInfo(path, &st, target), nil
 }
 
-// fileInfo describes a file. Names that are not UTF-8 are shown with
-// replacement characters, which a protobuf string demands.
+// fileInfo describes a file. Protobuf strings must be UTF-8: bytes that are not become
+// replacement characters.
 func fileInfo(raw string, st *unix.Stat_t, target string) *agentv1.FileInfo {
 	path := strings.ToValidUTF8(raw, "\uFFFD")
 	info := &agentv1.FileInfo{
@@ -75,17 +75,8 @@ func fileType(st *unix.Stat_t) agentv1.FileType {
 	return agentv1.FileType_FILE_TYPE_OTHER
 }
 
-func statFile(f *os.File, path string) (*agentv1.FileInfo, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return nil, err
-	}
-	return fileInfo(path, &st, ""), nil
-}
-
-// openRegular opens a file at path, relative to dir, for reading and refuses
-// all that is not a regular file. It never waits for a peer, as opening a FIFO
-// would.
+// openRegular opens a file at path, relative to dir, for reading and fails for anything
+// but a regular file. It never blocks, as opening a FIFO could.
 func openRegular(dir int, path, shown string, flags int) (*os.File, *agentv1.FileInfo, error) {
 	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC|flags, 0)
 	if err != nil {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -51,10 +50,10 @@ func (a *Agent) MakeSymlink(_ context.Context, req *connect.Request[agentv1.Make
 	return connect.NewResponse(&agentv1.MakeSymlinkResponse{Info: a.complete(info)}), nil
 }
 
-// makeSymlink makes p a symbolic link that has its owner from the beginning. It
-// fails with EEXIST if p exists, unless it may overwrite what is no directory.
+// makeSymlink makes p a symbolic link that has its owner from the beginning. If p
+// exists, it fails with EEXIST, or replaces p if overwrite is set and p is not a directory.
 func (p dirEntry) makeSymlink(target string, owner *account, mustOwn, overwrite bool) (err error) {
-	temp := tempPrefix + strings.ToLower(rand.Text()) + tempSuffix
+	temp := tempName()
 	fd, err := newSymlink(target, p.dir, temp)
 	if err != nil {
 		return err
@@ -88,7 +87,7 @@ func newSymlink(target string, dir int, name string) (int, error) {
 	return fd, nil
 }
 
-// readSymlink returns what the symbolic link name in dir says.
+// readSymlink returns the target of the symbolic link name in dir.
 func readSymlink(dir int, name string) (string, error) {
 	var buf [unix.PathMax]byte
 	n, err := unix.Readlinkat(dir, name, buf[:])

@@ -11,16 +11,16 @@ import (
 	"software.sslmate.com/src/go-pkcs12"
 )
 
-// storeFile has the authorities of the system and the gateway's as Java reads
-// them, which knows no file of PEM and no variable for one. The password is the
-// one that Java's own have: nothing in it is secret.
+// storeFile has the system's authorities and the gateway's in the format of Java,
+// which reads no PEM file and no variable that names one. The password is that of
+// Java's own stores: nothing in them is secret.
 const (
 	storeFile     = "ca.p12"
 	storePassword = "changeit"
 )
 
-// javaEnv writes what Java trusts, unless that was done for the same authority,
-// and returns the environment that tells Java.
+// javaEnv writes Java's trust store, unless there is one for the same authority, and
+// returns the environment that makes Java use it.
 func javaEnv(dir, bundle string, authority []byte, isNew bool) (map[string]string, error) {
 	path := dir + "/" + storeFile
 	if _, err := os.Lstat(path); err != nil || isNew {
@@ -37,10 +37,15 @@ func javaEnv(dir, bundle string, authority []byte, isNew bool) (map[string]strin
 	}, nil
 }
 
-// trustStore puts the certificates of a bundle, in which the authority may be,
-// into a trust store.
+// trustStore makes a trust store of the certificates in a bundle and the authority,
+// which may be one of them.
 func trustStore(bundle string, authority []byte) ([]byte, error) {
-	text, err := readBundle(bundle)
+	p, err := openTarget(bundle)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	text, err := p.content(maxBundle)
 	if err != nil {
 		return nil, err
 	}
@@ -61,16 +66,4 @@ func trustStore(bundle string, authority []byte) ([]byte, error) {
 		return nil, errors.New("there is no certificate to trust")
 	}
 	return pkcs12.Modern2023.EncodeTrustStore(certs, storePassword)
-}
-
-func readBundle(path string) ([]byte, error) {
-	p, err := openEntry(path)
-	if err != nil {
-		return nil, err
-	}
-	if p, err = p.follow(); err != nil {
-		return nil, err
-	}
-	defer p.close()
-	return p.content(maxBundle)
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAccountFile bounds how much of passwd and group is looked at, in bytes.
+// maxAccountFile bounds how much of passwd and group is read, in bytes.
 const maxAccountFile = 1 << 20
 
 // account is a user that jobs run as and files belong to.
@@ -26,8 +26,7 @@ type account struct {
 	shell    string
 }
 
-// userDB reads the sandbox's own passwd and group files, again whenever they
-// change.
+// userDB reads the sandbox's own passwd and group files, and again when they change.
 type userDB struct {
 	passwdPath, groupPath string
 
@@ -40,7 +39,7 @@ func newUserDB(passwd, group string) *userDB {
 	return &userDB{passwdPath: passwd, groupPath: group}
 }
 
-// cachedFile is a small file's content while its metadata stays the same.
+// cachedFile is the content of a small file, valid while its metadata is the same.
 type cachedFile struct {
 	ino   uint64
 	size  int64
@@ -48,8 +47,8 @@ type cachedFile struct {
 	data  []byte
 }
 
-// read returns the content of the regular file at path; none when it cannot
-// be read: an image may have no accounts at all.
+// read returns the content of the regular file at path, or nil if it cannot be read:
+// an image may have no accounts at all.
 func (c *cachedFile) read(path string) []byte {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -118,15 +117,15 @@ func findAccount(passwd, group []byte, spec string, ownUID, ownGID uint32) (acco
 	return acc, nil
 }
 
-// parseID reads a user or group number. The highest stands for "unchanged" in
-// system calls, so it is none.
+// parseID parses a user or group number. The highest is not valid: it means
+// "unchanged" in system calls.
 func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n < 1<<32-1
 }
 
-// records calls f with the fields of each well-formed line that has n fields,
-// until f returns false.
+// records calls f with the fields of each line that has n of them, until f returns
+// false.
 func records(data []byte, n int, f func(fields []string) bool) {
 	if len(data) > maxAccountFile {
 		data = data[:maxAccountFile]
@@ -185,7 +184,7 @@ func findGroup(group []byte, name string) (gid uint32, found bool) {
 	return gid, found
 }
 
-// maxGroups is what Linux allows a process.
+// maxGroups is how many groups Linux allows a process.
 const maxGroups = 65536
 
 func groupsOf(group []byte, user string, primary uint32) (gids []uint32) {
@@ -203,7 +202,7 @@ func groupsOf(group []byte, user string, primary uint32) (gids []uint32) {
 	return slices.Compact(gids)
 }
 
-// allowed reports an error unless this process may act as acc.
+// allowed fails unless this process may act as acc.
 func (acc *account) allowed() error {
 	if euid := os.Geteuid(); euid != 0 && acc.uid != uint32(euid) {
 		return fail(connect.CodePermissionDenied,

@@ -44,7 +44,7 @@ func (a *Agent) Watch(ctx context.Context, req *connect.Request[agentv1.WatchReq
 type watch struct {
 	fs        *fsnotify.Watcher
 	root      string
-	file      bool // root is not a directory; its directory is watched for it
+	file      bool // root is not a directory; the directory that has it is watched
 	recursive bool
 	written   *written
 	dirs      map[string]struct{}
@@ -56,7 +56,7 @@ var errTooManyWatches = fail(connect.CodeResourceExhausted,
 func (w *watch) begin() error {
 	err := isDir(w.root)
 	if errors.Is(err, unix.ENOTDIR) {
-		// A file is often replaced rather than written: its name counts.
+		// A file is often replaced rather than written, so its name is watched.
 		if err := unix.Access(w.root, unix.F_OK); err != nil {
 			return err
 		}
@@ -69,15 +69,15 @@ func (w *watch) begin() error {
 	return w.add(w.root, func(string) error { return nil })
 }
 
-// add watches dir and, if asked for, what is below it. It calls found for
-// everything below that it meets on the way.
+// add watches dir and, in a recursive watch, the directories below it. It calls found
+// for every file and directory that it finds below dir.
 func (w *watch) add(dir string, found func(path string) error) error {
 	if !w.recursive {
 		return w.addOne(dir)
 	}
 	top := dir
 	if dir == w.root {
-		top += "/." // the root may be reached by a link; nothing else may
+		top += "/." // follow a link at the root, and no other
 	}
 	return filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
 		path = filepath.Clean(path)
@@ -85,7 +85,7 @@ func (w *watch) add(dir string, found func(path string) error) error {
 		case err != nil && path == w.root:
 			return err
 		case err != nil:
-			return nil // gone, or not for us to read
+			return nil // gone, or not readable
 		case path != dir:
 			if err := found(path); err != nil {
 				return err
@@ -145,7 +145,7 @@ func (w *watch) run(ctx context.Context, s *connect.ServerStream[agentv1.WatchEv
 	}
 }
 
-// report sends what an event says.
+// report sends an event to the client.
 func (w *watch) report(ev fsnotify.Event, s *connect.ServerStream[agentv1.WatchEvent]) error {
 	if w.file && ev.Name != w.root || isTemp(filepath.Base(ev.Name)) {
 		return nil
@@ -180,7 +180,8 @@ func (w *watch) report(ev fsnotify.Event, s *connect.ServerStream[agentv1.WatchE
 	return w.descend(ev.Name, s)
 }
 
-// reportOwn reports a file that the agent itself has written, if it has.
+// reportOwn sends the events of a file that the agent itself has written. It returns
+// false if the agent has not.
 func (w *watch) reportOwn(path string, s *connect.ServerStream[agentv1.WatchEvent]) (own bool, err error) {
 	created, own := w.written.seen(w, path)
 	if !own {
@@ -194,8 +195,8 @@ func (w *watch) reportOwn(path string, s *connect.ServerStream[agentv1.WatchEven
 	return true, sendChange(s, agentv1.WatchEvent_KIND_MODIFIED, path)
 }
 
-// descend watches a directory that has just appeared. What was put in it
-// before it was watched is reported here; it may be reported again.
+// descend watches a directory that has just appeared. It reports what was put into the
+// directory before that was watched; such a file may be reported twice.
 func (w *watch) descend(path string, s *connect.ServerStream[agentv1.WatchEvent]) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {

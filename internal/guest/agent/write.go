@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -25,7 +26,8 @@ func (a *Agent) Write(ctx context.Context, s *connect.ClientStream[agentv1.Write
 	if err != nil {
 		return nil, err
 	}
-	defer u.discard()
+	defer u.entry.close()
+	defer u.removeTemp()
 	for {
 		m := s.Msg()
 		if _, err := u.file.Write(m.GetData()); err != nil {
@@ -63,8 +65,8 @@ func brokenWrite(ctx context.Context, err error) error {
 	return fail(connect.CodeCanceled, "the write ended before its last message, so nothing was changed; send it again")
 }
 
-// upload is a file being written. Unless it appends, a temporary file takes
-// the data and then the target's name.
+// upload is a file being written. Unless it appends, the data goes to a temporary
+// file, which is then renamed to the target.
 type upload struct {
 	path    string
 	entry   dirEntry
@@ -117,7 +119,7 @@ func (a *Agent) openUpload(h *agentv1.WriteRequest_Header) (*upload, error) {
 	return u, nil
 }
 
-// open looks at the target and makes the file that takes the data.
+// open checks the target and opens the file that the data goes to.
 func (u *upload) open(appending bool) error {
 	st, err := u.entry.lstat()
 	switch {
@@ -175,8 +177,8 @@ func (u *upload) commit() (*agentv1.FileInfo, error) {
 			return nil, err
 		}
 	}
-	info, err := statFile(u.file, u.path)
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(u.file.Fd()), &st); err != nil {
 		return nil, err
 	}
 	if err := u.file.Close(); err != nil {
@@ -188,25 +190,22 @@ func (u *upload) commit() (*agentv1.FileInfo, error) {
 		}
 		u.temp = ""
 	}
-	return info, nil
+	return fileInfo(u.path, &st, ""), nil
 }
 
-// discard removes what is not committed and closes all.
-func (u *upload) discard() {
+// removeTemp closes the file, and removes it if it is a temporary one that was not
+// committed.
+func (u *upload) removeTemp() {
 	_ = u.file.Close()
 	if u.temp != "" {
 		_ = unix.Unlinkat(u.entry.dir, u.temp, 0)
 	}
-	u.entry.close()
 }
 
-// owner finds who owns new files: the account that spec names, or the
-// sandbox's default user.
+// owner returns the owner of new files: the account that spec names, or the sandbox's
+// default user.
 func (a *Agent) owner(spec string) (account, error) {
-	if spec == "" {
-		spec = a.current().user
-	}
-	return a.users.lookup(spec)
+	return a.users.lookup(cmp.Or(spec, a.current().user))
 }
 
 // take makes acc the owner of an open file, by the rules of [account.own].
@@ -214,8 +213,8 @@ func (acc *account) take(fd int, must bool) error {
 	return acc.own(must, func(uid, gid int) error { return unix.Fchown(fd, uid, gid) })
 }
 
-// own lets chown make acc the owner of a file. An agent that is not root can
-// only do so for itself: unless it must, it then leaves the file its own.
+// own calls chown to make acc the owner of a file. An agent that is not root can only
+// own files itself: it leaves them its own, and fails if must is set.
 func (acc *account) own(must bool, chown func(uid, gid int) error) error {
 	if acc.uid == uint32(os.Geteuid()) && acc.gid == uint32(os.Getegid()) {
 		return nil

@@ -5,26 +5,25 @@ import (
 	"sync"
 )
 
-// maxAwaited bounds the writes that a watch is told of before it sees them.
+// maxAwaited bounds the announced writes whose events a watch has not seen yet.
 const maxAwaited = 1024
 
-// written tells watches of the files that the agent itself writes. Such a file
-// takes its name when it is whole, which looks like the creation of a file, where
-// the file may have been there, and was written to in any case. The zero value
-// has no watches.
+// written announces to watches the files that the agent itself writes. Such a file is
+// renamed when it is complete, which looks like a creation, although the file may have
+// existed, and was written to in any case. The zero value has no watches.
 type written struct {
 	mu      sync.Mutex
 	watches map[*watch]*awaited // guarded by mu
 }
 
-// awaited are the writes whose event a watch has not seen: by path, whether the
-// file is new.
+// awaited are the announced writes whose events a watch has not seen yet: for each
+// path, whether the file is new.
 type awaited struct {
 	count int
 	files map[string][]bool
 }
 
-// join lets a watch be told from now on, until leave is called.
+// join announces writes to a watch until leave is called.
 func (t *written) join(w *watch) (leave func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,28 +38,28 @@ func (t *written) join(w *watch) (leave func()) {
 	}
 }
 
-// announce says that the file at path is about to take its name. If it does not,
+// announce tells the watches that a file is about to be renamed to path. If it is not,
 // the caller calls undo.
 func (t *written) announce(path string, created bool) (undo func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var told []*watch
+	var informed []*watch
 	for w, a := range t.watches {
 		if (path == w.root || strings.HasPrefix(path, strings.TrimSuffix(w.root, "/")+"/")) && a.count < maxAwaited {
 			a.files[path] = append(a.files[path], created)
 			a.count++
-			told = append(told, w)
+			informed = append(informed, w)
 		}
 	}
 	return func() {
-		for _, w := range told {
+		for _, w := range informed {
 			t.seen(w, path)
 		}
 	}
 }
 
-// seen reports whether the agent wrote a file that appears to a watch, and
-// whether it is new.
+// seen reports whether the agent itself wrote a file of which a watch sees an event,
+// and whether the file is new.
 func (t *written) seen(w *watch, path string) (created, own bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
