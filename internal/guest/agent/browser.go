@@ -17,34 +17,35 @@ import (
 )
 
 const (
-	// browserVariable names a command with its arguments, separated by spaces,
-	// that opens the address which comes after them.
+	// browserVariable is the variable with a command and its arguments, separated by
+	// spaces, that opens the address appended to them.
 	browserVariable = "COVE_BROWSER"
 	// browserWindow bounds how long a browser may take to show a window.
 	browserWindow = 30 * time.Second
-	// browserHandover bounds how long to wait for a change of the windows when
-	// the program has ended well: it handed the address to a browser that runs
-	// already, which may show it without any.
+	// browserHandover bounds how long to wait for a changed window after the program
+	// has exited without an error: it has passed the address to a running browser,
+	// which may change no window.
 	browserHandover = 3 * time.Second
-	// browserDraw bounds how long to wait for a window that is there to have a
-	// title and show more than one colour.
+	// browserDraw bounds how long to wait until a window has a title and shows more
+	// than one colour.
 	browserDraw = 10 * time.Second
-	// untitled begins the title of a window of Chromium until an address answers.
+	// untitled begins the title of Chromium's windows until the server answers.
 	untitled = "Untitled"
-	// windowInterval is how often to look at the windows.
+	// windowInterval is how often the windows are listed.
 	windowInterval = 50 * time.Millisecond
 	// maxURL bounds an address, in bytes.
 	maxURL = 8 << 10
 )
 
-// browsers are the programs to look for, the best first. The first is what
-// computers have as the browser that is set up for them.
+// homeBrowser, below the user's home, is the browser that is configured for computers.
+const homeBrowser = ".local/bin/chromium"
+
+// browsers are other programs that may be there, the best first.
 var browsers = []string{
-	"~/.local/bin/chromium", "chromium", "chromium-browser", "google-chrome", "x-www-browser", "firefox", "firefox-esr", "epiphany", "xdg-open",
+	"chromium", "chromium-browser", "google-chrome", "x-www-browser", "firefox", "firefox-esr", "epiphany", "xdg-open",
 }
 
-// urlSchemes are those of addresses that a browser shows. Others start
-// programs.
+// urlSchemes are the schemes that a browser shows. Others start programs.
 var urlSchemes = []string{"http", "https", "file", "about", "data"}
 
 // OpenURL implements [agentv1connect.DesktopHandler].
@@ -53,7 +54,7 @@ func (s *desktopServer) OpenURL(ctx context.Context, req *connect.Request[agentv
 	if err != nil {
 		return nil, err
 	}
-	// That there is a screen is better known before a browser waits for it.
+	// Without a screen a browser would only wait for one.
 	display := cmp.Or(req.Msg.GetDisplay(), desktop.DefaultDisplay)
 	d, err := s.a.screens.get(display)
 	if err != nil {
@@ -73,7 +74,7 @@ func (s *desktopServer) OpenURL(ctx context.Context, req *connect.Request[agentv
 	return connect.NewResponse(&agentv1.OpenURLResponse{}), nil
 }
 
-// checkURL returns an address in a form that no program takes for an option.
+// checkURL returns an address in a form that no program mistakes for an option.
 func checkURL(address string) (string, error) {
 	if len(address) > maxURL {
 		return "", fail(connect.CodeResourceExhausted, "the address is longer than %d bytes; write a page to a file and open that", maxURL)
@@ -85,7 +86,7 @@ func checkURL(address string) (string, error) {
 	if (u.Scheme == "http" || u.Scheme == "https") && u.Host == "" {
 		return "", invalid("the address has no host; give one such as https://example.com/")
 	}
-	// Parsed, so it begins with the scheme and never with a dash.
+	// It has been parsed, so it begins with the scheme and not with a dash.
 	return u.Scheme + address[len(u.Scheme):], nil
 }
 
@@ -107,8 +108,8 @@ func (a *Agent) browse(display, address string) (*job, error) {
 	return j, nil
 }
 
-// awaitPage waits until the browser that j has started shows a window in which
-// something is drawn. The browser goes on whatever comes of this.
+// awaitPage waits until the browser that j has started shows a window with content.
+// The browser goes on in any case.
 func (a *Agent) awaitPage(ctx context.Context, d *desktop.Desktop, j *job, before []sandbox.Window) error {
 	w, err := a.awaitWindow(ctx, d, j, before)
 	if err != nil || w == nil {
@@ -117,14 +118,14 @@ func (a *Agent) awaitPage(ctx context.Context, d *desktop.Desktop, j *job, befor
 	return awaitDrawing(ctx, d, w.ID)
 }
 
-// awaitWindow waits until there is a window that before has not, or that had
-// another title. It returns nil when the browser has ended well without one: it
-// has handed the address to another.
+// awaitWindow waits until there is a window that is not in before, or has a new title.
+// It returns nil if the browser has exited without an error and without a window: it
+// has passed the address to another one.
 func (a *Agent) awaitWindow(ctx context.Context, d *desktop.Desktop, j *job, before []sandbox.Window) (*sandbox.Window, error) {
 	deadline := time.NewTimer(a.browserWindow)
 	defer deadline.Stop()
-	look := time.NewTicker(windowInterval)
-	defer look.Stop()
+	tick := time.NewTicker(windowInterval)
+	defer tick.Stop()
 	ended := j.done
 	var handedOver <-chan time.Time
 	for {
@@ -134,7 +135,7 @@ func (a *Agent) awaitWindow(ctx context.Context, d *desktop.Desktop, j *job, bef
 				return nil, err
 			}
 			ended, handedOver = nil, time.After(browserHandover)
-		case <-look.C:
+		case <-tick.C:
 			now, err := d.ListWindows(ctx)
 			if err != nil {
 				return nil, desktopError(err)
@@ -157,13 +158,13 @@ func isNewWindow(w *sandbox.Window, before []sandbox.Window) bool {
 	return !slices.ContainsFunc(before, func(old sandbox.Window) bool { return old.ID == w.ID && old.Title == w.Title })
 }
 
-// awaitDrawing waits until something is shown in a window, for [browserDraw] at
-// most: a page may be of one colour.
+// awaitDrawing waits until a window has content, for [browserDraw] at most: a page may
+// have a single colour.
 func awaitDrawing(ctx context.Context, d *desktop.Desktop, id int64) error {
 	deadline := time.NewTimer(browserDraw)
 	defer deadline.Stop()
-	look := time.NewTicker(windowInterval)
-	defer look.Stop()
+	tick := time.NewTicker(windowInterval)
+	defer tick.Stop()
 	for {
 		list, err := d.ListWindows(ctx)
 		if err != nil {
@@ -184,7 +185,7 @@ func awaitDrawing(ctx context.Context, d *desktop.Desktop, id int64) error {
 			return nil
 		}
 		select {
-		case <-look.C:
+		case <-tick.C:
 		case <-deadline.C:
 			return nil
 		case <-ctx.Done():
@@ -199,9 +200,9 @@ func endedBrowser(j *job) error {
 	if e.GetExitCode() == 0 && e.GetSignal() == 0 {
 		return nil
 	}
-	_, said, _ := j.out.read(1, 0, 4096)
+	_, stderr, _ := j.out.read(1, 0, 4096)
 	return fail(connect.CodeFailedPrecondition, "the browser %s ended with exit code %d (%.300s); set %s to one that runs here",
-		e.GetArgv()[0], e.GetExitCode(), strings.ToValidUTF8(strings.TrimSpace(string(said)), "\uFFFD"), browserVariable)
+		e.GetArgv()[0], e.GetExitCode(), strings.ToValidUTF8(strings.TrimSpace(string(stderr)), "\uFFFD"), browserVariable)
 }
 
 // browser returns the command that opens addresses for the sandbox's user.
@@ -215,20 +216,14 @@ func (a *Agent) browser() ([]string, error) {
 	if command := strings.Fields(env[browserVariable]); len(command) > 0 {
 		return command, nil
 	}
-	for _, name := range browsers {
-		if rest, ok := strings.CutPrefix(name, "~/"); ok {
-			name = filepath.Join(env["HOME"], rest)
-		}
-		path, err := findProgram(name, env["PATH"], s.workdir)
-		if err != nil || executable(path) != nil {
-			continue
-		}
-		command := []string{path}
-		if acc.uid == 0 && strings.Contains(name, "chrom") && !strings.Contains(name, "/") {
-			// It runs as root in no other way; the sandbox around it stays.
-			command = append(command, "--no-sandbox", "--no-first-run")
-		}
-		return command, nil
+	name, path := findFirst(append([]string{filepath.Join(env["HOME"], homeBrowser)}, browsers...), env["PATH"], s.workdir)
+	if path == "" {
+		return nil, fail(connect.CodeNotFound, "the sandbox has no browser; install chromium, or set %s to a command that opens addresses", browserVariable)
 	}
-	return nil, fail(connect.CodeNotFound, "the sandbox has no browser; install chromium, or set %s to a command that opens addresses", browserVariable)
+	command := []string{path}
+	if acc.uid == 0 && strings.Contains(name, "chrom") && !strings.Contains(name, "/") {
+		// As root it runs only without a sandbox of its own; Cove's stays.
+		command = append(command, "--no-sandbox", "--no-first-run")
+	}
+	return command, nil
 }

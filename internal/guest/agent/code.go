@@ -3,13 +3,11 @@ package agent
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 
-	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/guest/agent/kernel"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
 	"github.com/cove-sh/cove/sandbox"
@@ -23,14 +21,14 @@ type codePlan struct {
 	code    string
 	fresh   bool
 	user    account
-	ask     string // the user asked for; empty: the default
+	asked   string // the user that the request names; empty: none
 	env     map[string]string
 	setEnv  map[string]string
 	home    string // directory of a new interpreter
-	dir     string // of this run; empty: where the interpreter is
+	dir     string // of this run; empty: that of the interpreter
 	timeout time.Duration
 	stdin   []byte
-	given   bool
+	given   bool // there is standard input
 	keep    int64
 }
 
@@ -62,23 +60,20 @@ func (a *Agent) RunCode(ctx context.Context, req *connect.Request[agentv1.RunCod
 		case err := <-failed:
 			return err
 		case <-ctx.Done():
-			return cancelled(ctx) // the run sees it too
+			return cancelled(ctx) // which ends the run too
 		}
 	}
 }
 
-// runCode runs code in the way of its language.
 func (a *Agent) runCode(ctx context.Context, p *codePlan, box *kernel.Outbox) error {
 	var result *agentv1.CodeResult
 	var err error
 	switch {
-	case p.key.language == sandbox.Go:
-		result, err = a.runGo(ctx, p, box)
-	case p.fresh && p.key.language == sandbox.Bash:
-		result, err = a.runScript(ctx, p, box)
+	case p.key.language == sandbox.Go, p.fresh && p.key.language == sandbox.Bash:
+		result, err = a.runOnce(ctx, p, box)
 	case p.fresh:
 		c := newCodeContext(p.key, &p.user)
-		defer a.endContext(c, "the code has ended") // who called does not wait for it
+		defer c.end("the code has ended") // after the caller has the result
 		result, err = a.runIn(ctx, c, p, box)
 	default:
 		result, err = a.runInContext(ctx, p, box)
@@ -86,7 +81,7 @@ func (a *Agent) runCode(ctx context.Context, p *codePlan, box *kernel.Outbox) er
 	if err != nil {
 		return err
 	}
-	// Only now: who has the result finds everything as the run has left it.
+	// Only now: a caller that has the result sees the state after the run.
 	box.Close(result)
 	return nil
 }
@@ -97,7 +92,7 @@ func (a *Agent) runInContext(ctx context.Context, p *codePlan, box *kernel.Outbo
 	if err != nil {
 		return nil, err
 	}
-	if p.ask != "" && !c.belongs(&p.user) {
+	if p.asked != "" && !c.belongs(&p.user) {
 		return nil, fail(connect.CodeFailedPrecondition,
 			"the context %s belongs to user %q; leave the user out, or use a context of another name", c.key, c.owner().name)
 	}
@@ -110,8 +105,8 @@ func (a *Agent) planCode(req *agentv1.RunCodeRequest) (*codePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(req.GetCode()) > sandbox.MaxCodeBytes {
-		return nil, invalid("the code is longer than %d bytes; put data into files", sandbox.MaxCodeBytes)
+	if err := checkCode(req.GetCode()); err != nil {
+		return nil, err
 	}
 	if strings.IndexByte(req.GetCode(), 0) >= 0 {
 		return nil, invalid("the code holds a NUL byte; write it as an escape")
@@ -122,18 +117,15 @@ func (a *Agent) planCode(req *agentv1.RunCodeRequest) (*codePlan, error) {
 	if len(req.GetStdin()) > sandbox.MaxStdinBytes {
 		return nil, invalid("standard input is longer than %d bytes; put it into a file", sandbox.MaxStdinBytes)
 	}
-	if keep := req.GetKeepBytes(); keep < 0 || keep > sandbox.MaxKeepBytes {
-		return nil, invalid("keep_bytes is out of range; use 0 to %d", sandbox.MaxKeepBytes)
+	if err := checkKeep(req.GetKeepBytes()); err != nil {
+		return nil, err
 	}
 	if err := checkMillis("timeout_ms", req.GetTimeoutMs()); err != nil {
 		return nil, err
 	}
 	s := a.current()
-	acc, err := a.users.lookup(cmp.Or(req.GetUser(), s.user))
+	acc, err := a.users.lookupAllowed(cmp.Or(req.GetUser(), s.user))
 	if err != nil {
-		return nil, err
-	}
-	if err := acc.allowed(); err != nil {
 		return nil, err
 	}
 	dir := req.GetWorkdir()
@@ -147,7 +139,7 @@ func (a *Agent) planCode(req *agentv1.RunCodeRequest) (*codePlan, error) {
 		code:    req.GetCode(),
 		fresh:   req.GetFresh(),
 		user:    acc,
-		ask:     req.GetUser(),
+		asked:   req.GetUser(),
 		env:     jobEnv(&acc, s, &agentv1.ExecRequest{}),
 		setEnv:  req.GetEnv(),
 		home:    s.workdir,
@@ -162,18 +154,14 @@ func (a *Agent) planCode(req *agentv1.RunCodeRequest) (*codePlan, error) {
 // keyOf checks the name of a context.
 func keyOf(ref *agentv1.ContextRef) (contextKey, error) {
 	key := contextKey{sandbox.Language(ref.GetLanguage()), cmp.Or(ref.GetName(), defaultContext)}
-	if !slices.Contains(sandbox.Languages(), key.language) {
-		return key, invalid("the language %q is not known; use python, javascript, typescript, bash or go", clip.Valid(ref.GetLanguage(), 64))
+	if err := checkLanguage(ref.GetLanguage()); err != nil {
+		return key, err
 	}
 	if len(key.name) > sandbox.MaxNameLength {
 		return key, invalid("the context's name is longer than %d bytes", sandbox.MaxNameLength)
 	}
-	for _, c := range []byte(key.name) {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.':
-		default:
-			return key, invalid("the context's name %q is not valid; use letters, digits, '-', '_' and '.'", key.name)
-		}
+	if !sandbox.ValidJobID(key.name) { // the same characters
+		return key, invalid("the context's name %q is not valid; use letters, digits, '-', '_' and '.'", key.name)
 	}
 	return key, nil
 }
@@ -198,7 +186,7 @@ func (a *Agent) ControlContext(ctx context.Context, req *connect.Request[agentv1
 	}
 	c, err := a.code.find(key)
 	if err != nil && req.Msg.GetAction() == agentv1.ControlContextRequest_ACTION_DELETE {
-		return connect.NewResponse(&agentv1.ControlContextResponse{}), nil // as wished
+		return connect.NewResponse(&agentv1.ControlContextResponse{}), nil // it is gone
 	} else if err != nil {
 		return nil, err
 	}
@@ -214,7 +202,7 @@ func (a *Agent) ControlContext(ctx context.Context, req *connect.Request[agentv1
 		m.Context = c.describe()
 	case agentv1.ControlContextRequest_ACTION_DELETE:
 		a.code.remove(c)
-		a.endContext(c, "the context was deleted")
+		c.end("the context was deleted")
 	default:
 		return nil, invalid("name an action: interrupt, restart or delete")
 	}

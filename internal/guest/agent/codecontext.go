@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -16,37 +15,35 @@ import (
 )
 
 const (
-	// interruptGrace is how long code may take to react to an interrupt that
-	// was asked for before its interpreter is killed, and endGrace how long
-	// when its time is up or its caller has gone: such code ends within a
-	// second.
+	// interruptGrace is how long code may take to react to a caller's interrupt before
+	// its interpreter is killed, and endGrace how long it may take when its time is up
+	// or its caller has gone: such code ends within a second.
 	interruptGrace = 5 * time.Second
 	endGrace       = 800 * time.Millisecond
 	// startLimit is how long an interpreter may take to start.
 	startLimit = time.Minute
 )
 
-// codeContext is an interpreter by name, of which there may be several one
-// after the other.
+// codeContext is a named interpreter. A new one may replace it under the same name.
 type codeContext struct {
 	key contextKey
-	// turn holds one value, which the run of the moment takes.
+	// turn holds one value, which the current run takes.
 	turn chan struct{}
 
-	seeds uint64 // what random numbers were last made for; for who has the turn
+	seeds uint64 // codeTable.seeds at the last reseed; guarded by turn
 
 	mu      sync.Mutex
 	user    account   // guarded by mu
 	created time.Time // guarded by mu
-	count   int       // guarded by mu; of runs
+	count   int       // guarded by mu; number of the last run
 	home    string    // guarded by mu; where the kernel started
-	// spare is set while the interpreter has run nothing but what it was
-	// started ahead with, in a sandbox that this one is a copy of.
+	// spare is set while the interpreter has only run what warmed it up, in the
+	// sandbox that this one is a copy of.
 	spare   bool           // guarded by mu
-	kernel  *kernel.Kernel // guarded by mu; nil: none now
+	kernel  *kernel.Kernel // guarded by mu; nil: none
 	scratch string         // guarded by mu; directory of the kernel's files
-	lost    string         // guarded by mu; why the last kernel ended, until a caller knows
-	deleted string         // guarded by mu; why there is none any more
+	lost    string         // guarded by mu; why the last kernel ended, until a caller has been told
+	deleted string         // guarded by mu; why the context has ended; empty: it has not
 	busy    *codeRun       // guarded by mu
 	runs    int            // guarded by mu
 	queued  int            // guarded by mu
@@ -59,7 +56,6 @@ func newCodeContext(key contextKey, acc *account) *codeContext {
 	return c
 }
 
-// describe makes the message about the context.
 func (c *codeContext) describe() *agentv1.CodeContext {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +80,7 @@ func (c *codeContext) describe() *agentv1.CodeContext {
 
 func ended(k *kernel.Kernel) bool { return closed(k.Dead()) }
 
-// wait takes the context's turn, in the order of callers.
+// wait takes the context's turn, in the order of the callers.
 func (c *codeContext) wait(ctx context.Context, epoch int) error {
 	select {
 	case <-c.turn:
@@ -112,8 +108,8 @@ func (c *codeContext) wait(ctx context.Context, epoch int) error {
 	}
 }
 
-// usable gives the turn back if the context is no more what the caller has
-// waited for.
+// usable gives the turn back and fails if the context was restarted or deleted while
+// the caller waited.
 func (c *codeContext) usable(epoch int) error {
 	why := c.over(epoch)
 	if why == "" {
@@ -130,7 +126,7 @@ func (c *codeContext) now() int {
 	return c.epoch
 }
 
-// over returns why the context is no more what it was in an epoch, or "".
+// over returns what has happened to the context since the epoch, or "".
 func (c *codeContext) over(epoch int) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,8 +138,8 @@ func (c *codeContext) over(epoch int) string {
 
 const restarted = "the context was restarted"
 
-// ready makes sure that there is an interpreter, and returns why the one that
-// the caller expects is lost.
+// ready starts an interpreter if there is none. lost is why the previous one ended, if
+// no caller has been told yet.
 //
 // Preconditions: the caller has the turn.
 func (a *Agent) ready(ctx context.Context, c *codeContext, p *codePlan) (k *kernel.Kernel, lost string, err error) {
@@ -188,7 +184,7 @@ func (a *Agent) ready(ctx context.Context, c *codeContext, p *codePlan) (k *kern
 	return k, lost, nil
 }
 
-// explainKernel says why an interpreter did not start.
+// explainKernel makes the error for an interpreter that did not start.
 func (a *Agent) explainKernel(ctx context.Context, l sandbox.Language, err error) error {
 	if ce, ok := errors.AsType[*connect.Error](err); ok {
 		return ce
@@ -202,8 +198,8 @@ func (a *Agent) explainKernel(ctx context.Context, l sandbox.Language, err error
 	return fail(connect.CodeFailedPrecondition, "the interpreter for %s does not start: %v", l, err)
 }
 
-// drop forgets a kernel that has ended. The next caller is told the reason, if
-// the kernel had run anybody's code: otherwise nothing is lost.
+// drop forgets a kernel that has ended. The next caller is told the reason if the
+// kernel had run any code: otherwise nothing is lost.
 func (c *codeContext) drop(k *kernel.Kernel, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,15 +213,15 @@ func (c *codeContext) drop(k *kernel.Kernel, reason string) {
 	}
 }
 
-// forget removes the files of the context's interpreter, which has ended.
-func (c *codeContext) forget() {
+// removeFiles removes the files of the context's interpreter, which has ended.
+func (c *codeContext) removeFiles() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_ = os.RemoveAll(c.scratch)
 	c.scratch = ""
 }
 
-// runIn runs code in a context, which is free again when it returns.
+// runIn waits for a context's turn and runs code in it.
 func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *kernel.Outbox) (*agentv1.CodeResult, error) {
 	epoch := c.now()
 	if err := c.wait(ctx, epoch); err != nil {
@@ -263,11 +259,11 @@ func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *ker
 	result := r.result(outcome, p, box)
 	result.Count = int32(count)
 	if outcome.Died {
-		told := ""
-		if ctx.Err() != nil { // its caller hears no more; the next one does
-			told = r.why(outcome)
+		reason := ""
+		if ctx.Err() != nil { // this caller has gone; tell the next one
+			reason = r.why(outcome)
 		}
-		c.drop(k, told)
+		c.drop(k, reason)
 		result.Restarted = !p.fresh
 	} else if lost != "" {
 		result.Restarted, result.Reason = true, "the interpreter had ended since the last run: "+lost
@@ -290,38 +286,36 @@ func (c *codeContext) next() int {
 	return c.count
 }
 
-// belongs reports whether the context is for acc, or for whoever comes first.
+// belongs reports whether the context belongs to acc, or still to nobody.
 func (c *codeContext) belongs(acc *account) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.spare || acc.uid == c.user.uid && acc.gid == c.user.gid
 }
 
-// renew makes a context whose interpreter was started ahead that of a new
-// sandbox.
+// renew prepares a context whose interpreter was started before the sandbox was
+// created for its first caller.
 func (c *codeContext) renew() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.count > 1 || c.busy != nil {
-		return // it is in use: a copy of a snapshot goes on with it
+		return // it is in use: a sandbox made from a snapshot goes on with it
 	}
 	c.spare, c.count, c.runs, c.created = true, 0, 0, time.Now()
 }
 
-// take makes a spare context that of the caller. It returns where the
-// interpreter has to go first, or "".
+// take gives a spare context to the caller. It returns the directory that the
+// interpreter must change to first, or "".
 //
 // Preconditions: the caller has the turn.
 func (c *codeContext) take(p *codePlan) (home string) {
 	c.mu.Lock()
 	k, user, spare := c.kernel, c.user, c.spare
-	if spare && c.home != p.home {
-		home = p.home
-	}
-	c.spare = false
-	c.user = p.user
-	if !spare {
-		c.user = user
+	if spare {
+		c.spare, c.user = false, p.user
+		if c.home != p.home {
+			home = p.home
+		}
 	}
 	c.mu.Unlock()
 	if spare && k != nil && (user.uid != p.user.uid || user.gid != p.user.gid) {
@@ -333,7 +327,7 @@ func (c *codeContext) take(p *codePlan) (home string) {
 	return home
 }
 
-// noReseed in the environment keeps random numbers as they are in forks.
+// noReseed is the variable that keeps random numbers from being reseeded in forks.
 const noReseed = "COVE_NO_RESEED"
 
 func (c *codeContext) setBusy(r *codeRun) {
@@ -345,8 +339,8 @@ func (c *codeContext) setBusy(r *codeRun) {
 	}
 }
 
-// interrupt ends the run of the moment, as ^C does, and its interpreter if that
-// does not react in time.
+// interrupt ends the current run, as ^C does, and kills the interpreter if the run does
+// not end in time.
 func (c *codeContext) interrupt(grace time.Duration) {
 	c.mu.Lock()
 	r := c.busy
@@ -356,7 +350,7 @@ func (c *codeContext) interrupt(grace time.Duration) {
 	}
 }
 
-// kill ends the interpreter, also one whose run is over and has not left it yet.
+// kill ends the interpreter, with or without a run, and waits until it is gone.
 func (c *codeContext) kill(reason string) {
 	c.mu.Lock()
 	k, r := c.kernel, c.busy
@@ -364,33 +358,26 @@ func (c *codeContext) kill(reason string) {
 	if (r == nil || !r.killFor(reason)) && k != nil {
 		k.Kill()
 	}
-}
-
-// endContext ends a context for good.
-func (a *Agent) endContext(c *codeContext, reason string) {
-	c.mu.Lock()
-	c.deleted = reason
-	k := c.kernel
-	c.mu.Unlock()
-	c.kill(reason)
 	if k != nil {
 		<-k.Dead()
 		c.drop(k, "")
 	}
 }
 
-// restart puts a new interpreter in the place of the one that is there. What
-// runs or waits ends.
+// end ends a context for good.
+func (c *codeContext) end(reason string) {
+	c.mu.Lock()
+	c.deleted = reason
+	c.mu.Unlock()
+	c.kill(reason)
+}
+
+// restart replaces the interpreter. Runs that are under way or waiting end.
 func (a *Agent) restart(ctx context.Context, c *codeContext) error {
 	c.mu.Lock()
 	c.epoch++
-	k := c.kernel
 	c.mu.Unlock()
 	c.kill(restarted)
-	if k != nil {
-		<-k.Dead()
-		c.drop(k, "")
-	}
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
@@ -401,30 +388,20 @@ func (a *Agent) restart(ctx context.Context, c *codeContext) error {
 	user := c.owner()
 	p := &codePlan{key: c.key, user: user, home: s.workdir, env: jobEnv(&user, s, &agentv1.ExecRequest{})}
 	c.mu.Lock()
-	c.lost = "" // it was asked for
+	c.lost = "" // the caller asked for it
 	c.mu.Unlock()
 	_, _, err := a.ready(ctx, c, p)
 	return err
 }
 
-// spawner starts interpreters for acc.
+// spawner returns a function that starts interpreters for acc.
 func (a *Agent) spawner(p *codePlan, acc *account) kernel.Spawn {
 	return func(names, args []string, files []*os.File) (kernel.Process, error) {
-		run := &plan{workdir: p.home, user: *acc}
-		for _, name := range names {
-			path, err := findProgram(name, p.env["PATH"], p.home)
-			if err != nil || executable(path) != nil {
-				continue
-			}
-			run.path, run.argv = path, append([]string{name}, args...)
-			break
-		}
-		if run.path == "" {
+		name, path := findFirst(names, p.env["PATH"], p.home)
+		if path == "" {
 			return nil, missing(p.key.language, names)
 		}
-		for k, v := range p.env {
-			run.env = append(run.env, k+"="+v)
-		}
+		run := &plan{path: path, argv: append([]string{name}, args...), env: environ(p.env), workdir: p.home, user: *acc}
 		kp, err := a.startKernel(run, files)
 		if err != nil {
 			return nil, err // not a nil process in an interface
@@ -433,12 +410,12 @@ func (a *Agent) spawner(p *codePlan, acc *account) kernel.Spawn {
 	}
 }
 
-// missing says that a template cannot run a language.
+// missing makes the error for a template that cannot run a language.
 func missing(l sandbox.Language, names []string) error {
 	what := map[sandbox.Language]string{
 		sandbox.Python: "Python 3", sandbox.JavaScript: "Node.js", sandbox.TypeScript: "Node.js",
 		sandbox.Bash: "bash", sandbox.Go: "the Go toolchain",
 	}[l]
-	return fail(connect.CodeNotFound, "the sandbox's template has no %s: there is no program %s on PATH; install it, or use a template that has it",
-		what, fmt.Sprintf("%q", names[0]))
+	return fail(connect.CodeNotFound, "the sandbox's template has no %s: there is no program %q on PATH; install it, or use a template that has it",
+		what, names[0])
 }

@@ -14,28 +14,25 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// checkJobCode checks code that is to run as a job.
-func checkJobCode(req *agentv1.ExecRequest) error {
-	if !slices.Contains(sandbox.Languages(), sandbox.Language(req.GetLanguage())) {
-		return invalid("the language %q is not known; use python, javascript, typescript, bash or go", clip.Valid(req.GetLanguage(), 64))
+func checkLanguage(l string) error {
+	if !slices.Contains(sandbox.Languages(), sandbox.Language(l)) {
+		return invalid("the language %q is not known; use python, javascript, typescript, bash or go", clip.Valid(l, 64))
 	}
-	if len(req.GetCode()) > sandbox.MaxCodeBytes {
+	return nil
+}
+
+func checkCode(code string) error {
+	if len(code) > sandbox.MaxCodeBytes {
 		return invalid("the code is longer than %d bytes; put data into files", sandbox.MaxCodeBytes)
 	}
 	return nil
 }
 
-// planJobCode makes a plan run code in an interpreter of its own. The code is
-// in a file, which goes away with the job.
+// planJobCode makes p run code in an interpreter of its own. The code is in a file,
+// which is removed with the job.
 func (a *Agent) planJobCode(p *plan, env map[string]string, req *agentv1.ExecRequest) (err error) {
 	l := sandbox.Language(req.GetLanguage())
-	program := ""
-	for _, name := range kernel.Programs(l) {
-		if program, err = findProgram(name, env["PATH"], p.workdir); err == nil && executable(program) == nil {
-			break
-		}
-		program = ""
-	}
+	_, program := findFirst(kernel.Programs(l), env["PATH"], p.workdir)
 	if program == "" {
 		return missing(l, kernel.Programs(l))
 	}
@@ -55,7 +52,7 @@ func (a *Agent) planJobCode(p *plan, env map[string]string, req *agentv1.ExecReq
 	switch l {
 	case sandbox.Python:
 		p.argv = []string{program, "-u", file("main.py", req.GetCode())}
-		path := p.workdir // as if the file were there
+		path := p.workdir // as if main.py were in it
 		if more := env["PYTHONPATH"]; more != "" {
 			path += ":" + more
 		}
@@ -86,7 +83,7 @@ func (a *Agent) planJobCode(p *plan, env map[string]string, req *agentv1.ExecReq
 	return nil
 }
 
-// firstLine is what is shown of code where there is room for a line.
+// firstLine is the form in which code is listed.
 func firstLine(code string) string {
 	line, rest, _ := strings.Cut(strings.TrimSpace(code), "\n")
 	line = strings.ToValidUTF8(strings.TrimSpace(line), "\uFFFD")
@@ -96,7 +93,7 @@ func firstLine(code string) string {
 	return line
 }
 
-// clean removes what the plan has left for its process.
+// clean removes the files that the plan has made for its process.
 func (p *plan) clean() {
 	if p.scratch != "" {
 		_ = os.RemoveAll(p.scratch)

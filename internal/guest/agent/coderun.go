@@ -8,6 +8,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/guest/agent/kernel"
 	"github.com/cove-sh/cove/internal/guest/wire/agentv1"
+	"github.com/cove-sh/cove/sandbox"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	exitInterrupted = 130
 )
 
-// runner is what a run of code can be ended with: a kernel or a program.
+// runner is the kernel or program that runs code.
 type runner interface {
 	Interrupt()
 	// Insist reports whether interrupts may be lost.
@@ -23,7 +24,7 @@ type runner interface {
 	Kill()
 }
 
-// interruptAgain is the time between interrupts that may be lost.
+// interruptAgain is the time after which an interrupt that may be lost is repeated.
 const interruptAgain = 150 * time.Millisecond
 
 // codeRun is one run of code, from its start to its end.
@@ -34,7 +35,7 @@ type codeRun struct {
 	mu       sync.Mutex
 	over     bool      // guarded by mu
 	timedOut bool      // guarded by mu
-	stopped  bool      // guarded by mu; by a caller
+	stopped  bool      // guarded by mu; interrupted by a caller
 	killed   string    // guarded by mu; why the interpreter was killed
 	kill     *runTimer // guarded by mu
 	again    *runTimer // guarded by mu
@@ -42,9 +43,8 @@ type codeRun struct {
 
 func newCodeRun(on runner) *codeRun { return &codeRun{on: on, started: time.Now()} }
 
-// limit ends the run when it has taken too long, or ctx ends, and its
-// interpreter when that does not react within grace. What it returns is to be
-// called when the run is over.
+// limit ends the run when it has taken too long or ctx ends, and kills its interpreter
+// if the run does not end within grace. The caller calls done after the run.
 func (r *codeRun) limit(ctx context.Context, timeout, grace time.Duration) (done func()) {
 	stop := context.AfterFunc(ctx, func() { r.interrupt(grace) })
 	var timer *runTimer
@@ -75,7 +75,7 @@ func (r *codeRun) interrupt(grace time.Duration) {
 	r.end(grace, fmt.Sprintf("it did not react to an interrupt within %s", grace))
 }
 
-// end interrupts the code and kills its interpreter if that does not help.
+// end interrupts the code, and kills its interpreter if it does not end within grace.
 func (r *codeRun) end(grace time.Duration, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,8 +101,8 @@ func (r *codeRun) insist() {
 	r.again = afterRunning(interruptAgain, r.insist)
 }
 
-// killFor kills the interpreter. It reports false if the run is over: then the
-// interpreter is left alone.
+// killFor kills the interpreter. If the run is over, it leaves the interpreter alone
+// and returns false.
 func (r *codeRun) killFor(reason string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +116,7 @@ func (r *codeRun) killFor(reason string) bool {
 	return true
 }
 
-// why says why an interpreter has ended that the run was in.
+// why returns why the run's interpreter has ended.
 func (r *codeRun) why(o *kernel.Outcome) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +126,7 @@ func (r *codeRun) why(o *kernel.Outcome) string {
 	return o.End.Reason
 }
 
-// result says what came of the run.
+// result makes the result of the run.
 //
 // Preconditions: the run is over.
 func (r *codeRun) result(o *kernel.Outcome, p *codePlan, box *kernel.Outbox) *agentv1.CodeResult {
@@ -146,7 +146,7 @@ func (r *codeRun) result(o *kernel.Outcome, p *codePlan, box *kernel.Outbox) *ag
 		}
 		kept = "what the interpreter knew is lost"
 	}
-	if p.fresh || p.key.language == "go" {
+	if p.fresh || p.key.language == sandbox.Go {
 		kept = "files are kept"
 	}
 	switch {

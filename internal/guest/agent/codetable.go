@@ -22,20 +22,20 @@ type contextKey struct {
 
 func (k contextKey) String() string { return string(k.language) + "/" + k.name }
 
-// codeTable holds the contexts of code, and every interpreter that runs.
+// codeTable holds the contexts of code and all running interpreters.
 type codeTable struct {
 	mu       sync.Mutex
 	closed   bool                        // guarded by mu
 	contexts map[contextKey]*codeContext // guarded by mu
 	running  map[int]*kernelProcess      // guarded by mu; by pid
-	kernels  map[reading]struct{}        // guarded by mu; whose streams are read
+	readers  map[streamReader]struct{}   // guarded by mu; the open streams
 	owners   map[int]string              // guarded by mu; "python/default" by pid
 	seeds    uint64                      // guarded by mu; grows when random numbers must differ
 }
 
-// reading is what reads streams, maybe longer than the process lives that they
-// were made for.
-type reading interface {
+// streamReader reads the streams of a process: processes that it leaves behind may
+// write to them after it has ended.
+type streamReader interface {
 	Quiet()
 	Abandon()
 }
@@ -44,14 +44,14 @@ func newCodeTable() *codeTable {
 	return &codeTable{
 		contexts: map[contextKey]*codeContext{},
 		running:  map[int]*kernelProcess{},
-		kernels:  map[reading]struct{}{},
+		readers:  map[streamReader]struct{}{},
 		owners:   map[int]string{},
 	}
 }
 
 var errStopping = fail(connect.CodeUnavailable, "the sandbox is stopping; use another one")
 
-// get returns a context, which it makes if there is none.
+// get returns a context. It makes it if there is none.
 func (t *codeTable) get(key contextKey, acc *account) (*codeContext, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +106,7 @@ func (t *codeTable) list() []*codeContext {
 	return all
 }
 
-// started enters a process until it ends.
+// started registers a process until it ends.
 func (t *codeTable) started(p *kernelProcess) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +126,7 @@ func (t *codeTable) started(p *kernelProcess) {
 	}()
 }
 
-// own says whose a process is.
+// own records which context a process belongs to.
 func (t *codeTable) own(pid int, context string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,11 +139,7 @@ func (t *codeTable) own(pid int, context string) {
 func (t *codeTable) sessions() map[int]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m := make(map[int]string, len(t.owners))
-	for pid, context := range t.owners {
-		m[pid] = context
-	}
-	return m
+	return maps.Clone(t.owners)
 }
 
 // bySession finds the interpreter whose session sid is.
@@ -153,36 +149,37 @@ func (t *codeTable) bySession(sid int) *kernelProcess {
 	return t.running[sid]
 }
 
-// hold remembers a kernel while anything can write to its streams.
-func (t *codeTable) hold(k reading) {
+// hold registers r while any process can write to its streams.
+func (t *codeTable) hold(r streamReader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.kernels[k] = struct{}{}
+	t.readers[r] = struct{}{}
 	go func() {
-		k.Quiet()
+		r.Quiet()
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		delete(t.kernels, k)
+		delete(t.readers, r)
 	}()
 }
 
-// reseed makes every interpreter's random numbers differ from those of others
-// that began as it did.
+// reseed makes the random numbers of every interpreter differ from those of its copies
+// in other sandboxes.
 func (t *codeTable) reseed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.seeds++
 }
 
-// renew makes the interpreters that were started ahead those of a new sandbox.
+// renew prepares the interpreters that were started before the sandbox was created for
+// their first callers.
 func (t *codeTable) renew() {
 	for _, c := range t.list() {
 		c.renew()
 	}
 }
 
-// seed returns random bytes if there is reason to reseed since last, and the
-// value for the next call.
+// seed returns random bytes if reseed was called since last, and the value of last for
+// the next call.
 func (t *codeTable) seed(last uint64) ([]byte, uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,14 +191,11 @@ func (t *codeTable) seed(last uint64) ([]byte, uint64) {
 	return seed, t.seeds
 }
 
-// close kills all interpreters and returns them; none starts any more.
+// close kills all interpreters and returns them. No further ones start.
 func (t *codeTable) close() []*kernelProcess {
 	t.mu.Lock()
 	t.closed = true
-	all := make([]*kernelProcess, 0, len(t.running))
-	for _, p := range t.running {
-		all = append(all, p)
-	}
+	all := slices.Collect(maps.Values(t.running))
 	t.mu.Unlock()
 	for _, p := range all {
 		p.killFor("the sandbox is stopping")
@@ -209,19 +203,17 @@ func (t *codeTable) close() []*kernelProcess {
 	return all
 }
 
-// abandon stops reading what interpreters have left behind, and removes their files.
+// abandon stops reading from processes that interpreters have left behind, and removes
+// the interpreters' files.
 func (t *codeTable) abandon() {
 	t.mu.Lock()
-	all := make([]reading, 0, len(t.kernels))
-	for k := range t.kernels {
-		all = append(all, k)
-	}
+	all := slices.Collect(maps.Keys(t.readers))
 	t.mu.Unlock()
-	for _, k := range all {
-		k.Abandon()
-		k.Quiet()
+	for _, r := range all {
+		r.Abandon()
+		r.Quiet()
 	}
 	for _, c := range t.list() {
-		c.forget()
+		c.removeFiles()
 	}
 }

@@ -3,57 +3,16 @@ package agent
 import (
 	"fmt"
 	"strings"
-	"sync"
 )
 
-// stages is the program of the moment of a run that takes several. It
-// implements [runner].
-type stages struct {
-	mu      sync.Mutex
-	now     runner // guarded by mu
-	stopped bool   // guarded by mu
-}
-
-func (s *stages) set(r runner) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now = r
-	if s.stopped {
-		r.Kill()
-	}
-}
-
-// Interrupt implements [runner]. No stage follows.
-func (s *stages) Interrupt() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stopped = true
-	if s.now != nil {
-		s.now.Interrupt()
-	}
-}
-
-// Insist implements [runner].
-func (s *stages) Insist() bool { return false }
-
-// Kill implements [runner].
-func (s *stages) Kill() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stopped = true
-	if s.now != nil {
-		s.now.Kill()
-	}
-}
-
-// goMain completes a piece of Go to a main package, without moving its lines:
-// what has no package clause gets one, and what has no function main becomes
-// one, but for the imports that it begins with.
+// goMain completes Go code to a main package without moving its lines: it adds the
+// package clause if there is none, and if there is no function main it puts everything
+// after the imports into one.
 func goMain(code string) string {
 	if goStartsWith(code, "package") {
 		return code
 	}
-	// The compiler is told where in the user's own lines it is.
+	// The comments tell the compiler the position in the user's code.
 	const clause = "package main; /*line main.go:1:1*/"
 	if goHasMain(code) {
 		return clause + code
@@ -67,7 +26,7 @@ func goMain(code string) string {
 	return clause + code[:head] + end + "func main() { " + place + code[head:] + "\n}\n"
 }
 
-// goStartsWith reports whether the first word of code is this one.
+// goStartsWith reports whether word is the first of code.
 func goStartsWith(code, word string) bool {
 	rest := code[goSpace(code):]
 	return strings.HasPrefix(rest, word) && len(rest) > len(word) && strings.IndexByte(" \t\r\n(\"`/", rest[len(word)]) >= 0
@@ -111,8 +70,7 @@ func goSpace(code string) int {
 	return i
 }
 
-// goImports returns the length of the import declarations that code begins
-// with.
+// goImports returns the length of the import declarations at the start of code.
 func goImports(code string) int {
 	end := 0
 	for {

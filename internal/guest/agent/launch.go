@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"os"
@@ -25,8 +26,8 @@ type plan struct {
 	id       string
 	argv     []string
 	shown    []string // what to list in place of argv; nil: argv
-	language string   // of code; empty: it is a command
-	path     string   // what to execute; relative to workdir unless absolute
+	language string   // of the code; empty for a command
+	path     string   // the file to execute; relative to workdir unless absolute
 	env      []string
 	workdir  string
 	user     account
@@ -35,28 +36,21 @@ type plan struct {
 	open     bool
 	tag      string
 	keep     int
-	spool    *spool // for what is beyond keep; nil: it is lost
+	spool    *spool // for output beyond keep; nil: that is lost
 	timeout  time.Duration
 	scratch  string // directory with files of the process; empty: none
 }
 
-// planJob checks a request and completes it with the sandbox's defaults. It
-// looks at the file system as little as possible: what is wrong there is
-// found out, by explainStart, only when the start fails.
+// planJob checks a request and completes it with the sandbox's defaults. It uses the
+// file system as little as possible: explainStart finds problems there after the start
+// has failed.
 func (a *Agent) planJob(req *agentv1.ExecRequest) (*plan, error) {
 	if err := checkExec(req); err != nil {
 		return nil, err
 	}
 	s := a.current()
-	user := req.GetUser()
-	if user == "" {
-		user = s.user
-	}
-	acc, err := a.users.lookup(user)
+	acc, err := a.users.lookupAllowed(cmp.Or(req.GetUser(), s.user))
 	if err != nil {
-		return nil, err
-	}
-	if err := acc.allowed(); err != nil {
 		return nil, err
 	}
 	workdir := s.workdir
@@ -69,7 +63,6 @@ func (a *Agent) planJob(req *agentv1.ExecRequest) (*plan, error) {
 	p := &plan{
 		id:       req.GetJobId(),
 		argv:     req.GetArgv(),
-		env:      make([]string, 0, len(env)),
 		workdir:  workdir,
 		user:     acc,
 		terminal: req.GetTerminal(),
@@ -87,9 +80,7 @@ func (a *Agent) planJob(req *agentv1.ExecRequest) (*plan, error) {
 			return nil, err
 		}
 	}
-	for k, v := range env {
-		p.env = append(p.env, k+"="+v)
-	}
+	p.env = environ(env)
 	if p.path != "" {
 		return p, nil
 	}
@@ -106,7 +97,16 @@ func (a *Agent) planJob(req *agentv1.ExecRequest) (*plan, error) {
 	return p, nil
 }
 
-// maxMillis bounds every duration of a request, so that none overflows.
+// environ formats an environment for the kernel.
+func environ(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		list = append(list, k+"="+v)
+	}
+	return list
+}
+
+// maxMillis bounds every duration in a request, so that none overflows.
 const maxMillis = int64(365 * 24 * time.Hour / time.Millisecond)
 
 func checkMillis(name string, ms int64) error {
@@ -121,7 +121,7 @@ func checkExec(req *agentv1.ExecRequest) error {
 		if len(req.GetArgv()) > 0 || req.GetShell() != "" {
 			return invalid("give a program with its arguments, a line for the shell, or code in a language: one of them")
 		}
-		if err := checkJobCode(req); err != nil {
+		if err := cmp.Or(checkLanguage(req.GetLanguage()), checkCode(req.GetCode())); err != nil {
 			return err
 		}
 	} else if (len(req.GetArgv()) == 0) == (req.GetShell() == "") {
@@ -140,25 +140,27 @@ func checkExec(req *agentv1.ExecRequest) error {
 	if size > sandbox.MaxCommandBytes {
 		return invalid("the command is longer than %d bytes; pass large data on standard input or in a file", sandbox.MaxCommandBytes)
 	}
-	if err := checkEnv(req.GetEnv()); err != nil {
-		return err
-	}
-	if keep := req.GetKeepBytes(); keep < 0 || keep > sandbox.MaxKeepBytes {
-		return invalid("keep_bytes is out of range; use 0 to %d", sandbox.MaxKeepBytes)
-	}
-	if err := checkMillis("timeout_ms", req.GetTimeoutMs()); err != nil {
-		return err
-	}
-	if err := checkMillis("detach_after_ms", req.GetDetachAfterMs()); err != nil {
-		return err
-	}
-	if err := checkTerminal(req.GetTerminal()); err != nil {
+	err := cmp.Or(
+		checkEnv(req.GetEnv()),
+		checkKeep(req.GetKeepBytes()),
+		checkMillis("timeout_ms", req.GetTimeoutMs()),
+		checkMillis("detach_after_ms", req.GetDetachAfterMs()),
+		checkTerminal(req.GetTerminal()),
+	)
+	if err != nil {
 		return err
 	}
 	if len(req.GetTag()) > sandbox.MaxTagBytes {
 		return invalid("the tag is longer than %d bytes; give a shorter one", sandbox.MaxTagBytes)
 	}
 	return checkJobID(req.GetJobId())
+}
+
+func checkKeep(keep int64) error {
+	if keep < 0 || keep > sandbox.MaxKeepBytes {
+		return invalid("keep_bytes is out of range; use 0 to %d", sandbox.MaxKeepBytes)
+	}
+	return nil
 }
 
 func checkTerminal(t *agentv1.TerminalSize) error {
@@ -175,8 +177,8 @@ func checkJobID(id string) error {
 	return nil
 }
 
-// jobEnv merges the environment: what every process expects, then a fork's
-// place and whom to trust, the sandbox's own, and the request's.
+// jobEnv merges the environment: what every process expects, then the variables of a
+// fork and those of trust, the sandbox's own, and the request's.
 func jobEnv(acc *account, s settings, req *agentv1.ExecRequest) map[string]string {
 	env := make(map[string]string, 8+len(s.env)+len(req.GetEnv()))
 	env["PATH"] = defaultPath
@@ -206,7 +208,7 @@ func findShell() (string, error) {
 	return "", failFor(sandbox.ReasonProgramNotFound, connect.CodeNotFound, "the sandbox's image has no /bin/bash or /bin/sh; give a program and its arguments instead of a shell line")
 }
 
-// executable reports why path cannot be a program.
+// executable fails if path cannot be a program.
 func executable(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -218,7 +220,17 @@ func executable(path string) error {
 	return nil
 }
 
-// findProgram does what execvp does, with the PATH of the job.
+// findFirst returns the first of names that is an executable program, and its path.
+func findFirst(names []string, path, workdir string) (name, file string) {
+	for _, name := range names {
+		if file, err := findProgram(name, path, workdir); err == nil && executable(file) == nil {
+			return name, file
+		}
+	}
+	return "", ""
+}
+
+// findProgram searches the PATH of a job, as execvp does.
 func findProgram(name, path, workdir string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -258,7 +270,7 @@ var ownGroups = sync.OnceValue(func() []uint32 {
 	return slices.Compact(groups)
 })
 
-// credential is what a child must change to run as acc; nil: nothing.
+// credential is what a child must change to run as acc; nil if nothing.
 func credential(acc *account) *syscall.Credential {
 	euid := os.Geteuid()
 	if euid != 0 {

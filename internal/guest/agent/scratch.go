@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 )
 
-// scratchRoot is where files for interpreters are.
+// scratchRoot has the files of interpreters.
 const scratchRoot = "/run/cove"
 
-// scratch makes a directory whose files everybody can reach who knows their
-// names; if it is for acc to write, it belongs to it.
+// scratch makes a directory that belongs to acc if write is set. Otherwise everybody can
+// open files in it whose names they know, and only the agent can make them.
 func (a *Agent) scratch(acc *account, write bool) (string, error) {
 	root := ""
 	if a.cfg.Init {
@@ -37,7 +37,7 @@ func (a *Agent) scratch(acc *account, write bool) (string, error) {
 	return dir, nil
 }
 
-// leave writes a file for acc to read into a scratch directory.
+// leave writes a file that acc can read into a scratch directory.
 func leave(dir, name string, data []byte, acc *account) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

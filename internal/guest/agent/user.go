@@ -86,6 +86,15 @@ func (db *userDB) lookup(spec string) (account, error) {
 	return findAccount(passwd, group, spec, uint32(os.Getuid()), uint32(os.Getgid()))
 }
 
+// lookupAllowed is lookup for an account that this process must be able to act as.
+func (db *userDB) lookupAllowed(spec string) (account, error) {
+	acc, err := db.lookup(spec)
+	if err == nil {
+		err = acc.allowed()
+	}
+	return acc, err
+}
+
 func findAccount(passwd, group []byte, spec string, ownUID, ownGID uint32) (account, error) {
 	user, groupSpec, hasGroup := strings.Cut(spec, ":")
 	if spec != "" && user == "" || hasGroup && groupSpec == "" || len(spec) > 256 || strings.IndexByte(spec, 0) >= 0 {
