@@ -11,70 +11,68 @@ import (
 )
 
 const (
-	// bombIdle is the time between looks while at least half of the processes
-	// are free, bombPoll that otherwise.
+	// bombIdle is the time between checks while at least half of the processes are
+	// free, and bombPoll otherwise.
 	bombIdle = 500 * time.Millisecond
 	bombPoll = 100 * time.Millisecond
-	// bombLooks is in how many looks in a row, bombChurn for how long, new
-	// processes must abound. A bomb slows the guard down too.
-	bombLooks = 2
-	bombChurn = 250 * time.Millisecond
-	// bombSample is of how many new processes a look finds the session. With
-	// hundreds of processes a system call takes a tenth of a second.
+	// bombChecks is in how many checks in a row, and bombChurn for how long, a large part
+	// of the processes must be new. Both, since a bomb slows the guard down too.
+	bombChecks = 2
+	bombChurn  = 250 * time.Millisecond
+	// bombSample is for how many new processes a check finds the session. With hundreds
+	// of processes a system call takes a tenth of a second.
 	bombSample = 8
-	// bombWindow is how long refused forks are counted, and bombRefused how
-	// many are too many. It starts bombRush after the limit was reached: a
-	// program that starts too many may be refused a lot at once.
+	// bombWindow is how long refused forks are counted, and bombRefused how many are too
+	// many. It starts bombRush after the limit was reached: a program that starts too
+	// many processes at once may be refused many.
 	bombRush    = time.Second
 	bombWindow  = 5 * time.Second
 	bombRefused = 30
-	// bombAgain is how soon a second bomb is taken for the first one's rest.
+	// bombAgain is how soon after a bomb a second one is taken for its rest.
 	bombAgain = 10 * time.Second
-	// bombPatience is how long those killed may take to be gone.
+	// bombPatience is how long killed processes may take to end.
 	bombPatience = 2 * time.Second
 )
 
-// bombGuard ends fork bombs. Being at the limit is no crime. A bomb is what
-// stays there and either consists of ever new processes while it is refused
-// more all the time, or is refused many for seconds as only those are who do not
-// give up. A pool of workers, or a build that is refused a process
-// now and then, does neither.
+// bombGuard ends fork bombs. To be at the limit is no offence. A bomb stays at the
+// limit and either consists of ever new processes while more and more forks are refused,
+// or has many forks refused for seconds, as happens to a program that does not give up.
+// A pool of workers, or a build that is refused a process now and then, does neither.
 //
-// The first time the sessions that most new processes are in are killed, or
-// every session with a new process when none stands out. If that did not help
-// (processes of a bomb may leave their session, or sleep), everything is
-// killed but the sessions of running jobs without new processes. No process can
-// start meanwhile, so none gets away.
+// The first time, the sessions with most of the new processes are killed, or every
+// session with a new process if none stands out. If that did not help (processes of a
+// bomb may leave their session, or sleep), everything is killed except the sessions of
+// running jobs without new processes. No process can start meanwhile, so none escapes.
 type bombGuard struct {
 	monitor
 	group   func() processGroup
-	session func(pid int) int      // 0: gone
-	isJob   func(session int) bool // whether it is a running job's
-	kill    func(pid, session int) // kills pid, or group -pid, and tells its job why
+	session func(pid int) int      // 0: the process is gone
+	isJob   func(session int) bool // whether a running job or interpreter has the session
+	kill    func(pid, session int) // kills pid, or group -pid, and records why in its job
 	own     int                    // the agent's session
 	log     *slog.Logger
 
-	// What earlier looks saw; only run uses it.
-	seen    map[int]bool  // processes at the last look
-	refused int64         // forks refused up to then
+	// What earlier checks found; only run uses it.
+	seen    map[int]bool  // processes at the last check
+	refused int64         // forks refused until then
 	at      time.Time     // when that was
-	looks   int           // for how many looks new processes have abounded
+	checks  int           // in how many checks in a row many processes were new
 	churn   time.Duration // for how long
 	last    time.Time     // when a bomb was ended
 
 	// While at the limit.
-	reached time.Time    // since when; zero: it is not
-	since   time.Time    // start of the window; zero: not yet
-	before  int64        // forks refused up to then
+	reached time.Time    // since when; zero: not at the limit
+	since   time.Time    // start of the window; zero: it has not started
+	before  int64        // forks refused until then
 	fresh   map[int]bool // processes that started in it, or after the limit was reached
-	tally   map[int]int  // how many of them by session, of a sample
+	tally   map[int]int  // number of those by session, of a sample
 	total   int          // sum of tally
 }
 
-// processGroup are the processes that the limit is for.
+// processGroup are the processes that the limit applies to.
 type processGroup interface {
-	// usage returns how many there are, with threads, and how many forks have
-	// been refused so far, -1 if that is not known.
+	// usage returns the number of processes and threads, and how many forks have been
+	// refused so far, -1 if that is not known.
 	usage() (current, refused int64, err error)
 	// members lists the processes.
 	members() []int
@@ -107,8 +105,8 @@ func newBombGuard(a *Agent) *bombGuard {
 	return g
 }
 
-// killForProcesses kills pid, or the group -pid, and blames the limit of processes for the end of
-// the job that its session is.
+// killForProcesses kills pid, or the group -pid, and records that the job of the session
+// ends because of the limit of processes.
 func (a *Agent) killForProcesses(pid, session int) {
 	if j := a.jobs.bySession(session); j != nil {
 		j.blame(agentv1.EndCause_END_CAUSE_PROCESS_LIMIT)
@@ -119,17 +117,17 @@ func (a *Agent) killForProcesses(pid, session int) {
 	_ = unix.Kill(pid, unix.SIGKILL)
 }
 
-// check ends a bomb if there is one and returns when to look again.
+// check ends a bomb if there is one and returns when to check again.
 func (g *bombGuard) check(limit int64) time.Duration {
 	group := g.group()
 	current, refused, err := group.usage()
 	if err != nil {
-		g.log.Debug("look at the number of processes", "error", err)
+		g.log.Debug("read the number of processes", "error", err)
 		return bombIdle
 	}
 	members := group.members()
 	if current < limit-limit/10 {
-		g.rest(members, refused)
+		g.reset(members, refused)
 		if current < limit/2 {
 			return bombIdle
 		}
@@ -141,16 +139,16 @@ func (g *bombGuard) check(limit int64) time.Duration {
 	return bombPoll
 }
 
-// rest is for a look that found room.
-func (g *bombGuard) rest(members []int, refused int64) {
+// reset forgets earlier checks, since there is room.
+func (g *bombGuard) reset(members []int, refused int64) {
 	g.seen = make(map[int]bool, len(members))
 	for _, pid := range members {
 		g.seen[pid] = true
 	}
-	g.refused, g.looks, g.churn, g.reached, g.at = refused, 0, 0, time.Time{}, time.Now()
+	g.refused, g.checks, g.churn, g.reached, g.at = refused, 0, 0, time.Time{}, time.Now()
 }
 
-// suspect compares with earlier looks and reports whether this is a bomb.
+// suspect compares with earlier checks and reports whether this is a bomb.
 func (g *bombGuard) suspect(members []int, current, refused int64) bool {
 	now := time.Now()
 	first := g.reached.IsZero()
@@ -159,18 +157,18 @@ func (g *bombGuard) suspect(members []int, current, refused int64) bool {
 		g.forget()
 	}
 	started := g.note(members)
-	// The first look sees how the limit was reached, which may be in a rush.
+	// The first check sees how the limit was reached, which may be in a rush.
 	if !first && 3*int64(started) >= current && (refused < 0 || refused > g.refused) {
-		g.looks++
+		g.checks++
 		g.churn += now.Sub(g.at)
 	} else {
-		g.looks, g.churn = 0, 0
+		g.checks, g.churn = 0, 0
 	}
 	g.refused, g.at = refused, now
-	return g.looks >= bombLooks && g.churn >= bombChurn || g.insists(now, refused)
+	return g.checks >= bombChecks && g.churn >= bombChurn || g.insists(now, refused)
 }
 
-// insists reports whether too many forks were refused in a window.
+// insists reports whether too many forks were refused in the window.
 func (g *bombGuard) insists(now time.Time, refused int64) bool {
 	switch {
 	case now.Sub(g.reached) < bombRush:
@@ -187,12 +185,12 @@ func (g *bombGuard) insists(now time.Time, refused int64) bool {
 	return false
 }
 
-// forget makes all processes seen so far old ones.
+// forget makes all processes so far count as old ones.
 func (g *bombGuard) forget() {
 	g.fresh, g.tally, g.total = map[int]bool{}, map[int]int{}, 0
 }
 
-// note remembers members and returns how many are new since the last look.
+// note records members and returns how many are new since the last check.
 func (g *bombGuard) note(members []int) (started int) {
 	seen := make(map[int]bool, len(members))
 	for _, pid := range members {
@@ -226,13 +224,13 @@ func (g *bombGuard) end(group processGroup) {
 	}()
 	members := group.members()
 	g.note(members)
-	if g.total == 0 { // it was there before the window: all are suspects
+	if g.total == 0 { // the bomb is older than the window: suspect all processes
 		g.seen = nil
 		g.note(members)
 	}
 	again := !g.last.IsZero() && time.Since(g.last) < bombAgain
 	condemned := g.judge(again)
-	for sid := range g.tally { // at once what is in the job's own group
+	for sid := range g.tally { // first whole groups at once
 		if sid != g.own && condemned(0, sid) {
 			g.kill(-sid, sid)
 		}
@@ -254,10 +252,10 @@ func (g *bombGuard) end(group processGroup) {
 	}
 	g.log.Warn("killed a fork bomb", "processes", len(killed), "again", again)
 	g.last = time.Now()
-	g.rest(group.members(), g.refused)
+	g.reset(group.members(), g.refused)
 }
 
-// judge returns who is to be killed.
+// judge returns the function that decides which processes are killed.
 func (g *bombGuard) judge(again bool) func(pid, session int) bool {
 	if again {
 		return func(_, sid int) bool { return g.tally[sid] > 0 || !g.isJob(sid) }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"net/netip"
@@ -16,16 +17,17 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// settings are what Configure sets. A value is never changed once in use:
-// Configure replaces it.
+// settings are what Configure sets. A value in use is never changed: Configure replaces
+// it.
 type settings struct {
 	hostname string
 	env      map[string]string
 	user     string
 	workdir  string
-	// fork is the environment that tells a fork which it is, below env.
+	// fork is the environment of a fork, which says which child it is; env overrides it.
 	fork map[string]string
-	// trust is the environment by which programs find whom to trust, below env.
+	// trust is the environment that names the files of certificate authorities; env
+	// overrides it.
 	trust map[string]string
 }
 
@@ -34,14 +36,12 @@ func (a *Agent) current() settings {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	s := a.settings
-	if s.workdir == "" {
-		s.workdir = "/"
-	}
+	s.workdir = cmp.Or(s.workdir, "/")
 	return s
 }
 
-// Configure implements [agentv1connect.AgentHandler]. A request that is wrong
-// changes nothing.
+// Configure implements [agentv1connect.AgentHandler]. An invalid request changes
+// nothing.
 func (a *Agent) Configure(_ context.Context, req *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
 	m := req.Msg
 	if err := a.checkConfigure(m); err != nil {
@@ -85,7 +85,7 @@ func (a *Agent) Configure(_ context.Context, req *connect.Request[agentv1.Config
 	return connect.NewResponse(&agentv1.ConfigureResponse{Unenforced: unenforced}), nil
 }
 
-// validHostname accepts what both Linux and programs that read it take.
+// validHostname accepts names that both Linux and the programs that read them accept.
 func validHostname(name string) bool {
 	for i, c := range []byte(name) {
 		switch {
@@ -148,7 +148,9 @@ func checkEnv(env map[string]string) error {
 	return nil
 }
 
-// applyLimits does what needs the kernel and returns what could not be done.
+const notInit = "the agent is not the first process of a sandbox"
+
+// applyLimits sets host name and limits, and returns which it could not set, and why.
 //
 // Preconditions: a.mu is held.
 func (a *Agent) applyLimits(m *agentv1.ConfigureRequest) (unenforced []string) {
@@ -161,7 +163,7 @@ func (a *Agent) applyLimits(m *agentv1.ConfigureRequest) (unenforced []string) {
 		if a.guard != nil {
 			a.guard.setLimit(m.GetMemoryLimit())
 		} else if m.GetMemoryLimit() > 0 {
-			unenforced = append(unenforced, "memory limit: the agent is not the first process of a sandbox")
+			unenforced = append(unenforced, "memory limit: "+notInit)
 		}
 	}
 	if m.MaxPids != nil {
@@ -176,16 +178,13 @@ func (a *Agent) applyLimits(m *agentv1.ConfigureRequest) (unenforced []string) {
 //
 // Preconditions: a.mu is held.
 func (a *Agent) setMaxPIDs(limit int64) string {
+	if a.pids == nil && limit == 0 {
+		return ""
+	}
 	if !a.cfg.Init {
-		if limit == 0 {
-			return ""
-		}
-		return "the agent is not the first process of a sandbox"
+		return notInit
 	}
 	if a.pids == nil {
-		if limit == 0 {
-			return ""
-		}
 		l, err := newPIDLimiter("/sys/fs/cgroup", "/proc/self/cgroup")
 		if err != nil {
 			return err.Error()
@@ -199,15 +198,17 @@ func (a *Agent) setMaxPIDs(limit int64) string {
 	return ""
 }
 
+// setHostname returns why it could not set the host name, or "".
+//
 // Preconditions: a.mu is held.
 func (a *Agent) setHostname(name string) string {
 	if !a.cfg.Init {
-		return "the agent is not the first process of a sandbox"
+		return notInit
 	}
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return err.Error()
 	}
-	// A fork knows the name of its parent, which is another machine now.
+	// A fork's /etc/hosts has the name of its parent, which is another machine.
 	if err := addHost("/etc/hosts", name, a.hosted); err != nil {
 		a.log.Debug("add host name to /etc/hosts", "error", err)
 		return ""
@@ -216,8 +217,8 @@ func (a *Agent) setHostname(name string) string {
 	return ""
 }
 
-// addHost makes name resolve to this machine through the hosts file at path, in
-// place of the name that it added before, or "".
+// addHost makes name resolve to this machine in the hosts file at path. It replaces
+// before, the name that it has added earlier, if any.
 func addHost(path, name, before string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -239,24 +240,24 @@ func addHost(path, name, before string) error {
 	return f.Truncate(int64(len(now)))
 }
 
-// hostsWith returns the content of a hosts file with name, and without the line
-// that was added for the name before.
+// hostsWith returns the content of a hosts file with name, and without the line that
+// was added for before.
 func hostsWith(old []byte, name, before string) []byte {
 	var out []byte
-	there := false
+	found := false
 	for line := range bytes.Lines(old) {
 		text, _, _ := bytes.Cut(line, []byte("#"))
 		fields := strings.Fields(string(text))
 		if before != "" && before != name && strings.TrimRight(string(line), "\n") == hostLine(before) {
 			continue
 		}
-		there = there || len(fields) > 1 && slices.Contains(fields[1:], name)
+		found = found || len(fields) > 1 && slices.Contains(fields[1:], name)
 		out = append(out, line...)
 	}
 	if len(old) == 0 {
 		out = []byte("127.0.0.1 localhost\n::1 localhost\n")
 	}
-	if there {
+	if found {
 		return out
 	}
 	if len(out) > 0 && out[len(out)-1] != '\n' {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// screens are the displays of the sandbox; nearly always one, or none.
+// screens are the open displays of the sandbox, nearly always one or none.
 type screens struct {
 	mu   sync.Mutex
 	open map[string]*desktop.Desktop // guarded by mu
@@ -22,9 +23,7 @@ const maxScreens = 4
 
 // get returns a display by its name.
 func (s *screens) get(display string) (*desktop.Desktop, error) {
-	if display == "" {
-		display = desktop.DefaultDisplay
-	}
+	display = cmp.Or(display, desktop.DefaultDisplay)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d := s.open[display]; d != nil {
@@ -40,7 +39,7 @@ func (s *screens) get(display string) (*desktop.Desktop, error) {
 	if len(s.open) >= maxScreens {
 		for name, old := range s.open {
 			delete(s.open, name)
-			go old.Close() // waits for a call that connects
+			go old.Close() // waits for calls that are connecting
 			break
 		}
 	}
@@ -80,7 +79,7 @@ func desktopError(err error) error {
 // desktopServer uses the sandbox's screens.
 type desktopServer struct{ a *Agent }
 
-// using does something with a display and answers.
+// using calls f with a display and makes a response of its result.
 func using[Resp any](a *Agent, display string, f func(*desktop.Desktop) (*Resp, error)) (*connect.Response[Resp], error) {
 	d, err := a.screens.get(display)
 	if err != nil {
@@ -153,12 +152,10 @@ func readInput(w *agentv1.Input) sandbox.Input {
 		Text: w.GetText(), Keys: w.GetKeys(), DurationMS: w.GetDurationMs(),
 	}
 	if w != nil && w.X != nil {
-		x := int(w.GetX())
-		in.X = &x
+		in.X = new(int(w.GetX()))
 	}
 	if w != nil && w.Y != nil {
-		y := int(w.GetY())
-		in.Y = &y
+		in.Y = new(int(w.GetY()))
 	}
 	for _, p := range w.GetPath() {
 		in.Path = append(in.Path, sandbox.Point{X: int(p.GetX()), Y: int(p.GetY())})

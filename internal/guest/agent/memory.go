@@ -13,47 +13,47 @@ import (
 )
 
 const (
-	// guardFast and guardSlow bound the time between two looks at memory.
+	// guardFast and guardSlow bound the time between two checks of memory.
 	guardFast = 20 * time.Millisecond
 	guardSlow = 500 * time.Millisecond
-	// guardRate is how fast programs are expected to take memory at most, in
-	// bytes a second; the guard looks again before they could reach the limit.
+	// guardRate is the highest expected rate at which programs allocate memory, in
+	// bytes a second; the guard checks again before they could reach the limit.
 	guardRate = 4 << 30
-	// guardPatience is how long the guard waits for a process it has killed to
-	// give back its memory before it kills another.
+	// guardPatience is how long a killed process may take to release its memory before
+	// the guard kills another.
 	guardPatience = 500 * time.Millisecond
-	// guardRelease is how long it waits after that for the memory to be seen as
-	// free: gVisor gives it back in the background.
+	// guardRelease is how long the guard then waits for that memory to be reported as
+	// free: gVisor frees it in the background.
 	guardRelease = 250 * time.Millisecond
 )
 
-// guard kills the largest process of a sandbox when its memory is used up, as
-// a kernel does: the job that is to blame ends with a clear cause, rather than
-// the whole sandbox. It may only run where every process is the sandbox's.
+// guard kills the largest process of a sandbox when its memory is used up, as a kernel
+// does: the job at fault ends with a clear cause, and not the whole sandbox. It may only
+// run where all processes belong to the sandbox.
 type guard struct {
 	monitor
 	used    func() (int64, error)     // bytes in use
-	held    func() int64              // bytes that processes and files in memory have
-	largest func() int                // process to kill; 0: none
-	kill    func(pid int)             // kills it, and tells its job why
+	held    func() int64              // bytes of processes and files in memory
+	largest func() int                // the process to kill; 0: none
+	kill    func(pid int)             // kills it, and records why in its job
 	gone    func(pid int) bool        // whether it has released its memory
 	report  func(pid int, used int64) // for the log
-	// onDisk is how much of what is used and held is on disk indeed.
+	// onDisk is how many of the used and held bytes are in fact on disk.
 	onDisk func() int64
 
-	// doubt is for how long more has been in use than anything has: gVisor is
-	// giving back the memory of what has ended. looked is when that was seen
-	// last, or zero. They are for check only.
-	doubt  time.Duration
-	looked time.Time
+	// doubt is for how long more memory has been in use than anything holds: gVisor is
+	// freeing that of ended processes. doubted is when that was last so, or zero. Only
+	// check uses them.
+	doubt   time.Duration
+	doubted time.Time
 }
 
 func newGuard(a *Agent) *guard {
-	inMemory := &meminfo{path: "/proc/meminfo"}
+	m := &meminfo{path: "/proc/meminfo"}
 	return &guard{
-		used:    (&meminfo{path: "/proc/meminfo"}).used,
-		held:    func() int64 { return residentBytes() + inMemory.shmem() },
-		onDisk:  func() int64 { return onDisk(inMemory.shmem(), "/", "/proc/self/mounts") },
+		used:    m.used,
+		held:    func() int64 { return residentBytes() + m.shmem() },
+		onDisk:  func() int64 { return onDisk(m.shmem(), "/", "/proc/self/mounts") },
 		largest: largestProcess,
 		kill:    a.killForMemory,
 		gone:    func(pid int) bool { return residentPages(pid) == 0 },
@@ -63,7 +63,7 @@ func newGuard(a *Agent) *guard {
 	}
 }
 
-// check kills a process if it must and returns when to look again.
+// check kills a process if it must and returns when to check again.
 func (g *guard) check(limit int64) time.Duration {
 	used, err := g.used()
 	if err != nil {
@@ -75,10 +75,10 @@ func (g *guard) check(limit int64) time.Duration {
 		used -= disk
 	}
 	if used < limit {
-		g.looked = time.Time{}
+		g.doubted = time.Time{}
 		return pace(limit - used)
 	}
-	// What is in files is not in the way of processes.
+	// Files on disk take no memory from processes.
 	limit += disk
 	if g.doubtful(limit) {
 		return guardFast / 4
@@ -90,7 +90,7 @@ func (g *guard) check(limit int64) time.Duration {
 	g.kill(pid)
 	g.report(pid, used)
 	g.await(guardPatience, func() bool { return g.gone(pid) })
-	// It ends at once when memory does not get less: others still take it.
+	// The wait ends as soon as usage grows: other processes still allocate.
 	last := used
 	g.await(guardRelease, func() bool {
 		now, err := g.used()
@@ -101,25 +101,25 @@ func (g *guard) check(limit int64) time.Duration {
 	return guardFast
 }
 
-// doubtful reports whether to wait before killing, since what is in use above
-// the limit may be free in a moment.
+// doubtful reports whether to wait before killing, since the memory above the limit may
+// be free in a moment.
 func (g *guard) doubtful(limit int64) bool {
 	if g.held() >= limit {
-		g.looked = time.Time{}
+		g.doubted = time.Time{}
 		return false
 	}
 	now := time.Now()
-	if g.looked.IsZero() {
+	if g.doubted.IsZero() {
 		g.doubt = 0
-	} else { // a pause of the sandbox counts as little
-		g.doubt += min(now.Sub(g.looked), guardRelease/4)
+	} else { // bounded, so that a pause of the sandbox hardly counts
+		g.doubt += min(now.Sub(g.doubted), guardRelease/4)
 	}
-	g.looked = now
+	g.doubted = now
 	return g.doubt < guardRelease
 }
 
-// await asks for a time until the answer is yes or the guard is told to stop. A
-// pause of the sandbox counts as little.
+// await waits until done returns true, for limit at most, or until the guard is closed.
+// A pause of the sandbox hardly counts.
 func (g *guard) await(limit time.Duration, done func() bool) {
 	last := time.Now()
 	for waited := time.Duration(0); waited < limit && !done(); {
@@ -132,13 +132,13 @@ func (g *guard) await(limit time.Duration, done func() bool) {
 	}
 }
 
-// pace is how long it is safe not to look with so many bytes left.
+// pace is how long no check is needed while so many bytes are left.
 func pace(left int64) time.Duration {
 	d := time.Duration(float64(left) / guardRate * float64(time.Second))
 	return min(max(d, guardFast), guardSlow)
 }
 
-// killForMemory kills pid and blames the lack of memory for the end of its job.
+// killForMemory kills pid and records that its job ends for lack of memory.
 func (a *Agent) killForMemory(pid int) {
 	if sid, err := unix.Getsid(pid); err == nil {
 		if j := a.jobs.bySession(sid); j != nil {
@@ -151,7 +151,7 @@ func (a *Agent) killForMemory(pid int) {
 	_ = unix.Kill(pid, unix.SIGKILL)
 }
 
-// largestProcess returns the process, but this one, that has the most memory.
+// largestProcess returns the process with the most memory, other than the agent.
 func largestProcess() (pid int) {
 	self := os.Getpid()
 	var most int64
@@ -166,8 +166,7 @@ func largestProcess() (pid int) {
 	return pid
 }
 
-// residentBytes is the memory of all processes together; what they share counts
-// for each.
+// residentBytes is the memory of all processes; shared memory counts for each of them.
 func residentBytes() (sum int64) {
 	_ = processes(func(p int) { sum += residentPages(p) })
 	return sum * int64(os.Getpagesize())
@@ -195,8 +194,8 @@ func parseStatm(data []byte) int64 {
 	return n
 }
 
-// meminfo reads the memory in use from /proc/meminfo. It keeps the file open:
-// it is read many times a second. It is for one goroutine.
+// meminfo reads the memory in use from /proc/meminfo. It keeps the file open, since it
+// reads it many times a second. It is for one goroutine.
 type meminfo struct {
 	path string
 	file *os.File
@@ -207,29 +206,22 @@ func (m *meminfo) used() (int64, error) {
 	return used, err
 }
 
-// shmem returns the bytes of files in memory; 0 when it cannot tell.
+// shmem returns the bytes of files in memory; 0 if that is not known.
 func (m *meminfo) shmem() int64 {
 	data, err := m.content()
 	if err != nil {
 		return 0
 	}
 	_, after, _ := bytes.Cut(data, []byte("\nShmem:"))
-	f := bytes.Fields(after)
-	if len(f) == 0 {
-		return 0
-	}
-	kib, err := strconv.ParseInt(string(f[0]), 10, 64)
-	if err != nil || kib < 0 || kib > 1<<50 {
-		return 0
-	}
-	return kib << 10
+	n, _ := parseKiB(after)
+	return n
 }
 
-// onDisk returns how many bytes of the files on disk are counted as files in
-// memory, of which there are shmem bytes: gVisor does so with all that have been
-// in a checkpoint. They are what no file system in memory has. Files in memory
-// without a file system, and file systems in other mount namespaces, may pass
-// for files on disk; the host's limit holds for them.
+// onDisk returns how many of the shmem bytes that are reported as files in memory are in
+// files on disk: gVisor counts all files there that have been in a checkpoint. It is
+// the part that no file system in memory has. Files in memory without a file system,
+// and file systems in other mount namespaces, may be taken for files on disk; the
+// host's limit holds for them.
 func onDisk(shmem int64, root, mounts string) int64 {
 	written := usedBytes(root)
 	if written == 0 || shmem == 0 {
@@ -247,7 +239,7 @@ func onDisk(shmem int64, root, mounts string) int64 {
 	return max(0, min(written, shmem))
 }
 
-// usedBytes returns what is used of a file system, or 0.
+// usedBytes returns the used space of a file system, or 0 if that is not known.
 func usedBytes(path string) int64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil || st.Bfree > st.Blocks {
@@ -280,39 +272,36 @@ func (m *meminfo) content() (_ []byte, err error) {
 
 var errMeminfo = errors.New("no MemTotal and MemAvailable in meminfo")
 
-// parseMeminfo returns the memory in use, and the total, in bytes. What is in
-// use is total less available; gVisor's total stays what it was at the start,
-// so when the limit was raised since, the parts tell more.
+// parseMeminfo returns the memory in use and the total, in bytes. Usually total less
+// available is in use. But gVisor's total never changes: if the limit was raised since
+// the start, the sum of the parts is larger.
 func parseMeminfo(data []byte) (used, total int64, err error) {
 	available := int64(-1)
-	var anonymous, mapped int64
+	var anonymous, mapped int64 // with tmpfs; with the page cache
+	values := map[string]*int64{"MemTotal": &total, "MemAvailable": &available, "AnonPages": &anonymous, "Mapped": &mapped}
 	for line := range bytes.Lines(data) {
 		name, value, _ := bytes.Cut(line, []byte(":"))
-		var to *int64
-		switch string(name) {
-		case "MemTotal":
-			to = &total
-		case "MemAvailable":
-			to = &available
-		case "AnonPages":
-			to = &anonymous // with what is in tmpfs
-		case "Mapped":
-			to = &mapped // with the page cache
-		default:
-			continue
+		if to := values[string(name)]; to != nil {
+			if *to, err = parseKiB(value); err != nil {
+				return 0, 0, err
+			}
 		}
-		f := bytes.Fields(value)
-		if len(f) == 0 {
-			return 0, 0, errMeminfo
-		}
-		kib, err := strconv.ParseInt(string(f[0]), 10, 64)
-		if err != nil || kib < 0 || kib > 1<<50 {
-			return 0, 0, errMeminfo
-		}
-		*to = kib << 10
 	}
 	if total <= 0 || available < 0 {
 		return 0, 0, errMeminfo
 	}
 	return max(0, total-available, anonymous+mapped), total, nil
+}
+
+// parseKiB parses the first word of text, a number of KiB, and returns bytes.
+func parseKiB(text []byte) (int64, error) {
+	f := bytes.Fields(text)
+	if len(f) == 0 {
+		return 0, errMeminfo
+	}
+	kib, err := strconv.ParseInt(string(f[0]), 10, 64)
+	if err != nil || kib < 0 || kib > 1<<50 {
+		return 0, errMeminfo
+	}
+	return kib << 10, nil
 }

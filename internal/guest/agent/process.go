@@ -19,29 +19,28 @@ import (
 )
 
 const (
-	// maxProcesses bounds a list of processes, maxCmdline what is read of a
-	// command line, in bytes.
+	// maxProcesses bounds a list of processes, and maxCmdline a command line, in bytes.
 	maxProcesses = 4096
 	maxCmdline   = 8 << 10
 	// clockTicks is the unit of times in /proc, per second.
 	clockTicks = 100
 )
 
-// usageLog remembers what processes had used when they were last looked at.
+// usageLog has the processor time of each process at the last call of percent.
 type usageLog struct {
 	mu   sync.Mutex
 	at   time.Time                // guarded by mu
 	seen map[procID]time.Duration // guarded by mu
 }
 
-// procID is a process for ever: numbers are used again.
+// procID identifies a process; a pid alone may be reused.
 type procID struct {
 	pid   int
 	start uint64
 }
 
-// percent returns how much of a processor each process has used since the last
-// call, or since its own start.
+// percent sets how much of a processor each process has used since the last call, or
+// since the process started.
 func (l *usageLog) percent(all []*process, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +59,7 @@ func (l *usageLog) percent(all []*process, now time.Time) {
 	l.at, l.seen = now, seen
 }
 
-// process is what /proc tells of one.
+// process is what /proc shows of a process.
 type process struct {
 	pid, parent, session int
 	state                string
@@ -90,28 +89,21 @@ func (a *Agent) ListProcesses(context.Context, *connect.Request[agentv1.ListProc
 	})
 	slices.SortFunc(all, func(x, y *process) int { return x.pid - y.pid })
 	a.usage.percent(all, now)
-	names := map[uint32]string{}
-	contexts := a.code.sessions()
+	users := a.users.names().users
 	m := &agentv1.ListProcessesResponse{}
 	for _, p := range all {
-		name, ok := names[p.uid]
-		if !ok {
-			name = a.users.nameOf(p.uid)
-			names[p.uid] = name
-		}
-		e := &agentv1.Process{
-			Pid: int32(p.pid), Parent: int32(p.parent), User: name, State: p.state, Name: p.name,
+		m.Processes = append(m.Processes, &agentv1.Process{
+			Pid: int32(p.pid), Parent: int32(p.parent), User: nameOf(users, p.uid), State: p.state, Name: p.name,
 			Command: p.command, CpuNanos: int64(p.cpu), CpuPercent: p.percent, MemoryBytes: p.memory,
 			Threads: int32(p.threads), StartedUnixNano: p.started.UnixNano(),
-		}
-		m.Processes = append(m.Processes, e)
+		})
 	}
-	a.attribute(m.Processes, all, contexts)
+	a.attribute(m.Processes, all, a.code.sessions())
 	return connect.NewResponse(m), nil
 }
 
-// attribute tells which job or context each process belongs to: by its
-// session, or that of the nearest ancestor that belongs to one.
+// attribute sets the job or context that each process belongs to: that of its session,
+// or of the nearest ancestor whose session has one.
 func (a *Agent) attribute(out []*agentv1.Process, all []*process, contexts map[int]string) {
 	byPID := make(map[int]*process, len(all))
 	for _, p := range all {
@@ -119,7 +111,7 @@ func (a *Agent) attribute(out []*agentv1.Process, all []*process, contexts map[i
 	}
 	jobs := map[int]string{}
 	for _, j := range a.jobs.list() {
-		// The number of a job that has ended may be a newer process's.
+		// The pid of a job that has ended may have been reused.
 		if j.running() || byPID[j.pid] == nil {
 			jobs[j.pid] = j.id
 		}
@@ -139,7 +131,7 @@ func (a *Agent) attribute(out []*agentv1.Process, all []*process, contexts map[i
 	}
 }
 
-// bootTime is when the sandbox's clock of processes began.
+// bootTime is the time from which the starts of processes are counted.
 func bootTime(now time.Time) time.Time {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -168,7 +160,7 @@ func readProcess(proc string, pid int, boot time.Time) *process {
 	return p
 }
 
-// parseStat reads /proc/<pid>/stat. The name in it may hold anything.
+// parseStat parses /proc/<pid>/stat. The name in it may have any characters.
 func parseStat(data []byte) *process {
 	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
 	if open < 0 || end < open {
@@ -201,7 +193,7 @@ func parseStat(data []byte) *process {
 	}
 }
 
-// cmdline reads the arguments of a process, as far as they are to be shown.
+// cmdline reads the arguments of a process, cut to what is displayed.
 func cmdline(path string) []string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -215,21 +207,6 @@ func cmdline(path string) []string {
 		return nil
 	}
 	return shorten(strings.Split(strings.ToValidUTF8(text, "\uFFFD"), "\x00"))
-}
-
-// nameOf returns the name of a user, or its number.
-func (db *userDB) nameOf(uid uint32) string {
-	passwd, _ := db.files()
-	number := strconv.FormatUint(uint64(uid), 10)
-	name := number
-	records(passwd, 7, func(f []string) bool {
-		if f[2] == number && f[0] != "" {
-			name = strings.ToValidUTF8(f[0], "\uFFFD")
-			return false
-		}
-		return true
-	})
-	return name
 }
 
 // SignalProcess implements [agentv1connect.AgentHandler].

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// programPath is where a sandbox has its agent; the cell starts the agent by this name.
+// programPath is the agent's path in a sandbox, by which the cell starts it.
 const programPath = "/.cove/agent"
 
-// IsRole reports whether a program was started, with args as its [os.Args], to be
-// a sandbox's agent: a cove that embeds no agent is one itself.
+// IsRole reports whether a program with these [os.Args] was started as a sandbox's
+// agent: a cove that embeds no agent is one itself.
 func IsRole(args []string) bool { return len(args) > 0 && args[0] == programPath }
 
-// Main is the agent as a program: it serves one sandbox and returns when it
-// cannot, or when it is told to end and is not the sandbox's first process. args
-// are those after the program's name.
+// Main is the agent as a program. It serves one sandbox and returns if it cannot, or,
+// unless it is the sandbox's first process, on a signal. args come after the program's
+// name.
 func Main(args []string, version string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("cove-agent", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -50,8 +50,8 @@ func Main(args []string, version string, stderr io.Writer) error {
 	}
 	ctx := context.Background()
 	if cfg.Init {
-		// The first process of a sandbox ends with the sandbox. Notify rather
-		// than Ignore: jobs would inherit an ignored signal.
+		// The first process of a sandbox ends with the sandbox. Not Ignore: jobs would
+		// inherit an ignored signal.
 		signal.Notify(make(chan os.Signal, 1), unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
 		unix.Umask(0o022)
 		if err := unix.Chdir("/"); err != nil {
@@ -79,7 +79,7 @@ func serve(ctx context.Context, cfg Config, address string) error {
 	return a.Serve(ctx, l)
 }
 
-// only allows peers with that IP address.
+// only allows peers with this IP address.
 func only(ip netip.Addr) func(net.Addr) bool {
 	return func(addr net.Addr) bool {
 		peer, err := netip.ParseAddrPort(addr.String())

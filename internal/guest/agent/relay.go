@@ -14,17 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RelayPath is where the agent joins an HTTP/1.1 connection that asks to be
-// upgraded to [RelayProtocol] with a port of the sandbox's own loopback device;
-// the query names the port. Many development servers listen there only, where
-// the gateway does not reach them. A port on which nothing listens is answered
-// with 502.
+// RelayPath is the path at which the agent connects an HTTP/1.1 connection, upgraded to
+// [RelayProtocol], to a port of the sandbox's loopback device; the query names the port.
+// Many development servers listen only there, where the gateway does not reach them. The
+// status is 502 if nothing listens on the port.
 const (
 	RelayPath     = "/relay"
 	RelayProtocol = "cove-relay"
 )
 
-// relayTimeout bounds the wait for a server on the loopback device.
+// relayTimeout bounds the time to connect to a server on the loopback device.
 const relayTimeout = 5 * time.Second
 
 func (a *Agent) relay(w http.ResponseWriter, r *http.Request) {
@@ -74,8 +73,7 @@ func dialLoopback(ctx context.Context, port uint64) (net.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// joinRelay copies both ways until both directions have ended, or one has
-// failed.
+// joinRelay copies in both directions until both have ended or one has failed.
 func joinRelay(client net.Conn, fromClient io.Reader, server net.Conn) {
 	var wg sync.WaitGroup
 	pass := func(to net.Conn, from io.Reader) {

@@ -2,12 +2,13 @@ package agent
 
 import (
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// processes calls f with the number of every process that /proc shows.
+// processes calls f with the pid of every process in /proc.
 func processes(f func(pid int)) error {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -40,15 +41,15 @@ func sessionMembers(sid int) (pids []int) {
 	return pids
 }
 
-// signalSession sends sig to every process of session sid, whose leader is or
-// was process sid, and returns how many it reached. After SIGKILL none is left
-// that can fork: it looks again until it finds no new one.
+// signalSession sends sig to every process of session sid, whose leader is or was
+// process sid, and returns how many it reached. With SIGKILL it repeats that until it
+// finds no new process, so that none is left that could fork.
 func signalSession(sid int, sig unix.Signal) int {
 	reached := 0
 	seen := map[int]bool{}
-	for range 100 { // far more passes than a chase ever takes
+	for range 100 { // far more passes than are ever needed
 		found := false
-		// The group first and at once: most jobs are no more than that.
+		// The group first, in one call: most jobs have no other processes.
 		if unix.Kill(-sid, sig) == nil && len(seen) == 0 {
 			reached++
 		}
@@ -59,7 +60,7 @@ func signalSession(sid int, sig unix.Signal) int {
 			seen[pid] = true
 			found = true
 			if pgid, err := unix.Getpgid(pid); err == nil && pgid == sid {
-				continue // had it with its group
+				continue // signalled with its group
 			}
 			if unix.Kill(pid, sig) == nil {
 				reached++
@@ -72,14 +73,9 @@ func signalSession(sid int, sig unix.Signal) int {
 	return reached
 }
 
-// leaderless reports whether session sid has processes but its leader is gone,
-// so that sid cannot be the number of a newer process.
+// leaderless reports whether session sid has processes but no leader: then sid cannot
+// be the pid of a newer process.
 func leaderless(sid int) bool {
 	members := sessionMembers(sid)
-	for _, pid := range members {
-		if pid == sid {
-			return false
-		}
-	}
-	return len(members) > 0
+	return len(members) > 0 && !slices.Contains(members, sid)
 }

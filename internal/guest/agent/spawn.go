@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fork starts a process, in the cgroup that limits their number if there is
-// one. It is syscall.ForkExec rather than os.StartProcess because the latter
-// makes a pidfd, which costs and helps nothing: this process reaps by pid.
+// fork starts a process, in the cgroup of jobs if there is one. It calls
+// syscall.ForkExec because os.StartProcess also opens a pidfd, which costs time and is
+// not needed: the agent reaps by pid.
 func (a *Agent) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	a.mu.RLock()
 	pids := a.pids
@@ -27,29 +28,29 @@ func (a *Agent) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 	return pids.fork(path, argv, attr)
 }
 
-// pidLimiter keeps jobs in a cgroup whose pids controller limits them. The
-// agent stays outside, so that a fork bomb cannot keep it from working.
+// pidLimiter keeps jobs in a cgroup whose pids controller limits them. It implements
+// [processGroup]. The agent stays outside, so that a fork bomb cannot stop it.
 type pidLimiter struct {
 	dir string
 
 	mu     sync.Mutex
-	max    string // what pids.max is but while frozen; guarded by mu
+	max    string // pids.max while not frozen; guarded by mu
 	frozen bool   // guarded by mu
 
-	// Open files, for one goroutine: while there is a fork bomb every system
-	// call may take long.
+	// Kept open, since every system call may be slow during a fork bomb. They are for
+	// one goroutine.
 	current, events, procs controlFile
 
 	fd *os.File // the cgroup, version 2
-	// starts carries work to the thread that lives in the cgroup, version 1:
-	// there a child starts where its parent thread is.
+	// starts passes work to the thread that is in the cgroup, version 1: there a child
+	// starts in the cgroup of its parent thread.
 	starts chan func()
 }
 
 const jobsCgroup = "cove-jobs"
 
-// newPIDLimiter makes a cgroup for jobs below root, where a cgroup file system
-// is mounted. cgroups is the path of this process's list of cgroups.
+// newPIDLimiter makes a cgroup for jobs in the cgroup file system at root. cgroups is
+// the path of this process's list of cgroups.
 func newPIDLimiter(root, cgroups string) (*pidLimiter, error) {
 	if _, err := os.Stat(root + "/cgroup.controllers"); err == nil {
 		return newPIDLimiterV2(root)
@@ -106,10 +107,8 @@ func pidsCgroup(list string) string {
 		if len(f) != 3 || strings.Contains(f[2], "..") || !strings.HasPrefix(f[2], "/") {
 			continue
 		}
-		for c := range strings.SplitSeq(f[1], ",") {
-			if c == "pids" {
-				return strings.TrimSuffix(f[2], "/")
-			}
+		if slices.Contains(strings.Split(f[1], ","), "pids") {
+			return strings.TrimSuffix(f[2], "/")
 		}
 	}
 	return ""
@@ -117,12 +116,12 @@ func pidsCgroup(list string) string {
 
 // run forks on a thread of its own that is in the cgroup.
 func (l *pidLimiter) run(joined chan<- error) {
-	// Never unlocked: the thread ends with the goroutine, so that no other
-	// work of the agent comes into the cgroup.
+	// Never unlocked: the thread ends with the goroutine, so that no other work of the
+	// agent runs in the cgroup.
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// Not the first thread: it would never end, and its cgroup is shown as
-		// that of the whole process. While it is held here, another is chosen.
+		// The first thread would never end, and its cgroup is reported as that of the
+		// whole process. While it is locked here, another goroutine gets another thread.
 		defer runtime.UnlockOSThread()
 		chosen := make(chan struct{})
 		go func() {
@@ -142,7 +141,7 @@ func (l *pidLimiter) run(joined chan<- error) {
 	}
 }
 
-// setMax sets the most processes and threads of all jobs; 0 is no limit.
+// setMax limits the processes and threads of all jobs; 0 is no limit.
 func (l *pidLimiter) setMax(limit int64) error {
 	value := "max"
 	if limit > 0 {
@@ -167,7 +166,7 @@ func (l *pidLimiter) overhead() int64 {
 	return 0
 }
 
-// writeMax sets pids.max and makes sure that it took effect.
+// writeMax sets pids.max and checks that it took effect.
 func (l *pidLimiter) writeMax(value string) error {
 	file := l.dir + "/pids.max"
 	if err := writeControl(file, value); err != nil {
@@ -183,7 +182,6 @@ func (l *pidLimiter) writeMax(value string) error {
 	return nil
 }
 
-// freeze implements [processGroup].
 func (l *pidLimiter) freeze() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,7 +189,6 @@ func (l *pidLimiter) freeze() error {
 	return writeControl(l.dir+"/pids.max", "0")
 }
 
-// thaw implements [processGroup].
 func (l *pidLimiter) thaw() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +196,6 @@ func (l *pidLimiter) thaw() error {
 	return l.writeMax(l.max)
 }
 
-// usage implements [processGroup].
 func (l *pidLimiter) usage() (current, refused int64, err error) {
 	data, err := l.current.read(l.dir + "/pids.current")
 	if err != nil {
@@ -208,12 +204,12 @@ func (l *pidLimiter) usage() (current, refused int64, err error) {
 	if current, err = strconv.ParseInt(strings.TrimSpace(data), 10, 64); err != nil {
 		return 0, 0, err
 	}
-	// Not every kernel has it.
+	// Not every kernel has that file.
 	data, _ = l.events.read(l.dir + "/pids.events")
 	return current - l.overhead(), refusedForks(data), nil
 }
 
-// controlFile is a file of a cgroup, opened when it is first read.
+// controlFile is a file of a cgroup, opened on the first read.
 type controlFile struct {
 	file *os.File
 	buf  []byte
@@ -250,7 +246,7 @@ func (c *controlFile) close() {
 	}
 }
 
-// refusedForks reads pids.events; -1 when it does not tell.
+// refusedForks parses pids.events; -1 if it has no number of refused forks.
 func refusedForks(events string) int64 {
 	for line := range strings.Lines(events) {
 		if value, ok := strings.CutPrefix(line, "max "); ok {
@@ -262,11 +258,10 @@ func refusedForks(events string) int64 {
 	return -1
 }
 
-// members implements [processGroup].
 func (l *pidLimiter) members() (pids []int) {
 	data, err := l.procs.read(l.dir + "/cgroup.procs")
 	if l.fd == nil {
-		l.procs.close() // version 1 goes on showing the list as of opening it
+		l.procs.close() // in version 1 an open file always shows the same list
 	}
 	if err != nil {
 		return nil
