@@ -90,27 +90,22 @@ func shorten(argv []string) []string {
 
 // start runs the plan as j. After an error nothing of it remains.
 func (a *Agent) start(j *job, p *plan) (err error) {
-	var child, own []*os.File // the child's ends and the agent's
-	defer func() {
-		kernel.CloseAll(child)
-		if err != nil {
-			kernel.CloseAll(own)
-		}
-	}()
+	var pipes kernel.Pipes
+	defer func() { pipes.Close(err) }()
 	attr := p.attr()
 	var stdin *os.File
 	if p.terminal != nil {
-		tty, err := openTerminal(p, &own, &child)
+		tty, err := openTerminal(p, &pipes)
 		if err != nil {
 			return fail(connect.CodeFailedPrecondition, "the sandbox has no terminals (%v); run the command without one", err)
 		}
-		j.tty, stdin = own[0], own[0]
+		j.tty, stdin = pipes.Own[0], pipes.Own[0]
 		attr.Sys.Setctty = true
 		attr.Files = []uintptr{tty, tty, tty}
-	} else if stdin, err = a.openPipes(p, attr, &own, &child); err != nil {
+	} else if stdin, err = a.openPipes(p, attr, &pipes); err != nil {
 		return fileError("start", p.argv[0], err)
 	}
-	if err := j.makePumps(own); err != nil {
+	if err := j.makePumps(pipes.Own); err != nil {
 		return fileError("start", p.argv[0], err)
 	}
 	if stdin != nil {
@@ -135,15 +130,14 @@ func (a *Agent) start(j *job, p *plan) (err error) {
 	return nil
 }
 
-// openTerminal makes a terminal. It appends the master to own and the slave to
-// child, and returns the slave's descriptor.
-func openTerminal(p *plan, own, child *[]*os.File) (tty uintptr, err error) {
+// openTerminal makes a terminal: its master is for the agent and its slave, whose
+// descriptor it returns, for the child.
+func openTerminal(p *plan, pipes *kernel.Pipes) (tty uintptr, err error) {
 	master, slave, err := pty.Open()
 	if err != nil {
 		return 0, err
 	}
-	*own = append(*own, master)
-	*child = append(*child, slave)
+	pipes.Own, pipes.Child = append(pipes.Own, master), append(pipes.Child, slave)
 	if err := pty.Setsize(master, winsize(p.terminal)); err != nil {
 		return 0, err
 	}
@@ -165,28 +159,24 @@ func winsize(t *agentv1.TerminalSize) *pty.Winsize {
 	return w
 }
 
-// openPipes makes the standard streams. The first two files in own read what the
-// job writes; stdin writes what the job reads, and is nil if that is nothing.
-func (a *Agent) openPipes(p *plan, attr *syscall.ProcAttr, own, child *[]*os.File) (stdin *os.File, err error) {
+// openPipes makes the standard streams. The agent's first two files read what the job
+// writes; stdin writes what the job reads, and is nil if that is nothing.
+func (a *Agent) openPipes(p *plan, attr *syscall.ProcAttr, pipes *kernel.Pipes) (stdin *os.File, err error) {
 	attr.Files = []uintptr{a.null.Fd(), 0, 0}
 	for i := 1; i <= 2; i++ {
-		r, w, err := kernel.Pipe(0)
+		_, w, err := pipes.Add(0)
 		if err != nil {
 			return nil, err
 		}
-		*own = append(*own, r)
-		*child = append(*child, w)
 		attr.Files[i] = w.Fd()
 	}
 	if len(p.stdin) == 0 && !p.open {
 		return nil, nil
 	}
-	w, r, err := kernel.Pipe(1)
+	w, r, err := pipes.Add(1)
 	if err != nil {
 		return nil, err
 	}
-	*own = append(*own, w)
-	*child = append(*child, r)
 	attr.Files[0] = r.Fd()
 	return w, nil
 }

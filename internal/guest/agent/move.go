@@ -38,7 +38,7 @@ func (a *Agent) Move(ctx context.Context, req *connect.Request[agentv1.MoveReque
 	}
 	info, err := statPath(to, false)
 	if err != nil {
-		return nil, fileError("look at", to, err)
+		return nil, fileError("inspect", to, err)
 	}
 	return connect.NewResponse(&agentv1.MoveResponse{Info: a.complete(info)}), nil
 }

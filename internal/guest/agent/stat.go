@@ -21,7 +21,7 @@ func (a *Agent) Stat(_ context.Context, req *connect.Request[agentv1.StatRequest
 	}
 	info, err := statPath(path, req.Msg.GetFollow())
 	if err != nil {
-		return nil, fileError("look at", path, err)
+		return nil, fileError("inspect", path, err)
 	}
 	return connect.NewResponse(&agentv1.StatResponse{Info: a.complete(info)}), nil
 }

@@ -1,14 +1,13 @@
-// Package kernel runs interpreters that keep their state: a process each, to
-// which code goes as messages, so that a run costs no process. The programs
-// that do so inside the interpreters, the drivers, are in the directory
-// drivers.
+// Package kernel runs interpreters that keep their state. Each is a process that
+// receives code in messages, so that a run starts no process. The programs that receive
+// them inside the interpreters, the drivers, are in the directory drivers.
 //
-// A driver reads runs from descriptor 3 and writes what came of them to
-// descriptor 4, as frames: a length in four bytes, big-endian, and JSON. Code
-// writes to descriptors 1 and 2 as it likes. Before the agent passes on what a
-// frame says, it reads both empty, so that all keeps its order; where a rich
-// output is in the frame, a byte on descriptor 5 tells the driver to go on.
+// A driver reads runs from descriptor 3 and writes results to descriptor 4, as frames:
+// a length in four bytes, big-endian, and JSON. Code writes to descriptors 1 and 2 as
+// it likes. Before the agent handles a frame, it reads both until they are empty, so
+// that everything stays in order; after a frame with a rich output, the driver waits for
+// a byte on descriptor 5.
 //
-// The code can do what its driver can. So what comes is bounded and checked,
-// and a kernel that breaks the rules is killed.
+// The code can do whatever its driver can. Messages are therefore bounded and checked,
+// and a kernel that breaks the protocol is killed.
 package kernel

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/cove-sh/cove/sandbox"
@@ -17,44 +16,40 @@ import (
 //go:embed drivers
 var drivers embed.FS
 
-// driver tells how to start an interpreter with its driver.
+// driver describes how to start an interpreter with its driver.
 type driver struct {
-	names []string // of programs, in the order of preference
+	names []string // of programs, the preferred ones first
 	args  []string
-	hello []byte // what it is sent first
-	// Descriptors of the interpreter; -1: it has none.
+	hello []byte // the first data that is sent to it
+	// Descriptors in the interpreter; -1: none.
 	in, out, ack int
 	codec        func(*Kernel) codec
 }
 
-// codec puts runs into the words of a driver and understands what it says.
+// codec encodes runs for a driver and decodes its messages.
 type codec interface {
 	run(r *Run) ([]byte, error)
-	// read returns a message; with an error, one that is not nil says that the
-	// rules were broken rather than the connection.
+	// read returns errProtocol for an invalid message; after other errors the connection
+	// is broken.
 	read(r *bufio.Reader) (*message, error)
 	// tidy is called after a run.
 	tidy()
 }
 
-// Programs lists the names of a language's interpreter, in the order of
-// preference; nil if there is none.
-func Programs(l sandbox.Language) []string {
-	switch l {
-	case sandbox.Python:
-		return []string{"python3", "python"}
-	case sandbox.JavaScript, sandbox.TypeScript:
-		return []string{"node", "nodejs"}
-	case sandbox.Bash:
-		return []string{"bash"}
-	case sandbox.Go:
-		return []string{"go", "/usr/local/go/bin/go", "/usr/lib/go/bin/go"}
-	}
-	return nil
+var programs = map[sandbox.Language][]string{
+	sandbox.Python:     {"python3", "python"},
+	sandbox.JavaScript: {"node", "nodejs"},
+	sandbox.TypeScript: {"node", "nodejs"},
+	sandbox.Bash:       {"bash"},
+	sandbox.Go:         {"go", "/usr/local/go/bin/go", "/usr/lib/go/bin/go"},
 }
 
-// The first words of an interpreter receive the driver and start it, so that
-// no file is needed and a list of processes stays readable.
+// Programs lists the names of a language's interpreter, the preferred ones first; nil
+// if there is none. The caller must not change the list.
+func Programs(l sandbox.Language) []string { return programs[l] }
+
+// The programs in an interpreter's arguments receive the driver and start it, so that no
+// file is needed and lists of processes stay readable.
 const (
 	pythonBoot = `import os
 def r(n):
@@ -74,7 +69,7 @@ func driverOf(l sandbox.Language, env map[string]string) (*driver, error) {
 	case sandbox.Python:
 		d.args, files = []string{"-c", pythonBoot}, []string{"python.py", "python_show.py", "python_chart.py", "python_run.py"}
 	case sandbox.JavaScript, sandbox.TypeScript:
-		d.args, files = []string{"-e", nodeBoot}, []string{"node.js", "node_run.js"}
+		d.args, files = []string{"-e", nodeBoot}, nodeFiles
 	case sandbox.Bash:
 		d.args = []string{"--norc", "--noprofile", "--noediting", "-i"}
 		files = []string{"bash.sh"}
@@ -82,16 +77,11 @@ func driverOf(l sandbox.Language, env map[string]string) (*driver, error) {
 	default:
 		return nil, fmt.Errorf("%s keeps no state", l)
 	}
-	var source strings.Builder
-	for _, name := range files {
-		data, err := drivers.ReadFile("drivers/" + name)
-		if err != nil {
-			return nil, fmt.Errorf("read a driver: %w", err)
-		}
-		source.Write(data)
+	text, err := source(files)
+	if err != nil {
+		return nil, err
 	}
-	text := source.String()
-	if strings.HasPrefix(files[0], "node") {
+	if files[0] == nodeFiles[0] {
 		text = nodeSource(text, l)
 	}
 	d.hello = []byte(text)
@@ -105,36 +95,46 @@ func driverOf(l sandbox.Language, env map[string]string) (*driver, error) {
 	return d, nil
 }
 
-// NodeProgram returns a program for Node that runs the file that its argument
-// names as a kernel would.
+// NodeProgram returns a program for Node that runs the file named by its argument as a
+// kernel would.
 func NodeProgram(l sandbox.Language) (string, error) {
-	var text strings.Builder
-	for _, name := range []string{"node.js", "node_run.js"} {
+	text, err := source(nodeFiles)
+	if err != nil {
+		return "", err
+	}
+	return nodeSource(text, l) + "(require, process, process.argv[2], (name) => import(name))\n", nil
+}
+
+var nodeFiles = []string{"node.js", "node_run.js"}
+
+// source joins files of a driver.
+func source(names []string) (string, error) {
+	var b strings.Builder
+	for _, name := range names {
 		data, err := drivers.ReadFile("drivers/" + name)
 		if err != nil {
 			return "", fmt.Errorf("read a driver: %w", err)
 		}
-		text.Write(data)
+		b.Write(data)
 	}
-	return nodeSource(text.String(), l) + "(require, process, process.argv[2], (name) => import(name))\n", nil
+	return b.String(), nil
 }
 
-// nodeSource makes the driver a function of the parser's source and the
-// language.
+// nodeSource completes the driver's source with the language and the parser's source.
 func nodeSource(text string, l sandbox.Language) string {
 	parser, err := drivers.ReadFile("drivers/acorn/acorn.js")
 	if err != nil {
-		parser = nil // without it plain scripts run all the same
+		parser = nil // plain scripts run without it
 	}
 	quoted, _ := json.Marshal(string(parser))
 	lang, _ := json.Marshal(string(l))
 	return "((require,process,JOB,IMPORT)=>{const LANGUAGE=" + string(lang) + ",PARSER=" + string(quoted) + ";" + text + "\n})"
 }
 
-// frames is the codec of drivers that speak JSON.
+// frames is the codec of drivers that use JSON.
 type frames struct {
 	k   *Kernel
-	env map[string]string // as last told
+	env map[string]string // as last sent
 }
 
 func newFrames(k *Kernel) codec { return &frames{k: k, env: k.cfg.Env} }
@@ -164,14 +164,7 @@ func (f *frames) read(r *bufio.Reader) (*message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := parseMessage(data)
-	if err != nil {
-		return &message{}, err
-	}
-	return m, nil
+	return parseMessage(data)
 }
 
 func (f *frames) tidy() {}
-
-// sortedKeys returns the keys of m in order.
-func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

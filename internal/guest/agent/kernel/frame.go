@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// maxRich bounds the representations of one output together, and maxText
-	// those that are not in base64.
+	// maxRich bounds all representations of one output, and maxText each that is not in
+	// base64.
 	maxRich = 8 << 20
 	maxText = 16 << 10
-	// maxFrame bounds a frame from a driver, in bytes: an output in base64, with
-	// small texts of which every character is escaped.
+	// maxFrame bounds a frame from a driver, in bytes: an output in base64, with small
+	// texts in which every character is escaped.
 	maxFrame = maxRich*4/3 + 6*maxText*maxMIMETypes
 	// maxErrorText bounds each part of an error.
 	maxErrorText = 256 << 10
@@ -29,15 +29,17 @@ const (
 	maxMIMEName  = 255
 )
 
-// frame makes a frame with this content.
 func frame(data []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(data)), uint32(len(data))), data...)
 }
 
-var errFrameSize = errors.New("a frame is too large")
+// errProtocol is the error of a driver that has broken the protocol.
+var errProtocol = errors.New("protocol error")
 
-// readFrame receives the content of a frame. It takes memory as bytes come,
-// whatever the length says.
+var errFrameSize = fmt.Errorf("%w: a frame is too large", errProtocol)
+
+// readFrame reads the content of a frame. It allocates memory as bytes arrive, and not
+// as the length announces.
 func readFrame(r io.Reader) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -62,7 +64,7 @@ type runFrame struct {
 	Code   string            `json:"code"`
 	Env    map[string]string `json:"env,omitempty"`    // the default environment, if it may have changed
 	SetEnv map[string]string `json:"setenv,omitempty"` // for this run
-	Home   string            `json:"home,omitempty"`   // for good
+	Home   string            `json:"home,omitempty"`   // for this and later runs
 	Dir    string            `json:"cwd,omitempty"`    // for this run
 	Stdin  *string           `json:"stdin,omitempty"`  // base64
 	Reseed string            `json:"reseed,omitempty"` // hexadecimal
@@ -82,7 +84,7 @@ var codeLimits = limits{
 	OutputsBytes: sandbox.MaxOutputsBytes, Outputs: sandbox.MaxOutputs,
 }
 
-// message is what a driver says.
+// message is a message from a driver.
 type message struct {
 	Type string `json:"t"` // "ready", "rich", "done" or "refused"
 	Run  int64  `json:"run"`
@@ -111,16 +113,16 @@ type errorFrame struct {
 	Traceback string `json:"traceback"`
 }
 
-// parseMessage checks what a driver has said.
+// parseMessage parses and checks a message from a driver.
 func parseMessage(data []byte) (*message, error) {
 	var m message
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, fmt.Errorf("a frame is not understood: %w", err)
+		return nil, fmt.Errorf("%w: parse a frame: %w", errProtocol, err)
 	}
 	switch m.Type {
 	case "ready", "rich", "done", "refused":
 	default:
-		return nil, errors.New("a frame has no known type")
+		return nil, fmt.Errorf("%w: a frame of unknown type", errProtocol)
 	}
 	m.Exit &= 0xff
 	m.Dir = clip.Valid(m.Dir, sandbox.MaxPathBytes)
@@ -128,8 +130,8 @@ func parseMessage(data []byte) (*message, error) {
 	return &m, nil
 }
 
-// problem is the error of a run, or nil.
-func (m *message) problem() *agentv1.CodeError {
+// codeError is the error of a run, or nil.
+func (m *message) codeError() *agentv1.CodeError {
 	if m.Error == nil {
 		return nil
 	}
@@ -140,8 +142,7 @@ func (m *message) problem() *agentv1.CodeError {
 	}
 }
 
-// rich makes the output that the message describes. What is not as agreed is
-// left out.
+// rich makes the output that the message describes, without its invalid parts.
 func (m *message) rich() *agentv1.CodeOutput {
 	out := &agentv1.CodeOutput{
 		Result:   m.Result,
@@ -185,7 +186,7 @@ func isJSON(mime string) bool {
 	return mime == "application/json" || strings.HasSuffix(mime, "+json")
 }
 
-// validMIME accepts what a MIME type may look like, without parameters.
+// validMIME accepts MIME types without parameters.
 func validMIME(s string) bool {
 	kind, sub, ok := strings.Cut(s, "/")
 	if !ok || kind == "" || sub == "" || len(s) > maxMIMEName {

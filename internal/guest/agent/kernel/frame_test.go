@@ -27,7 +27,7 @@ func FuzzParseMessage(f *testing.F) {
 		if m.Exit < 0 || m.Exit > 255 {
 			t.Errorf("exit %d", m.Exit)
 		}
-		if p := m.problem(); p != nil && !(utf8.ValidString(p.GetName()) && utf8.ValidString(p.GetTraceback())) {
+		if p := m.codeError(); p != nil && !(utf8.ValidString(p.GetName()) && utf8.ValidString(p.GetTraceback())) {
 			t.Error("an error that is not UTF-8")
 		}
 		out := m.rich()

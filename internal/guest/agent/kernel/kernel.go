@@ -18,19 +18,17 @@ import (
 )
 
 const (
-	// idleBytes is how much of each stream is kept of what is written between
-	// two runs, for the next one.
+	// idleBytes is how much of what each stream receives between two runs is kept for
+	// the next one.
 	idleBytes = 64 << 10
-	// endGrace is how long a kernel that has closed its connection may take to
-	// end before it is killed.
+	// endGrace is how long a kernel that has closed its connection may take to end
+	// before it is killed.
 	endGrace = 200 * time.Millisecond
+	// exitDisconnected is the exit code of a driver that has lost its connection.
+	exitDisconnected = 70
+	// exitKilled is the exit code of a process that was killed.
+	exitKilled = 128 + int(unix.SIGKILL)
 )
-
-// exitDisconnected is how a driver ends that cannot talk any more.
-const exitDisconnected = 70
-
-// exitKilled is how a process ends that is killed.
-const exitKilled = 128 + int(unix.SIGKILL)
 
 const disconnected = "its connection with the sandbox was closed; code must leave file descriptors alone that it has not opened"
 
@@ -40,7 +38,7 @@ type Process interface {
 	// Interrupt sends SIGINT to its process group, Kill SIGKILL to its session.
 	Interrupt()
 	Kill()
-	// Done is closed when it has ended; End tells then how.
+	// Done is closed when it has ended; End then returns how.
 	Done() <-chan struct{}
 	End() End
 }
@@ -49,20 +47,20 @@ type Process interface {
 type End struct {
 	// Code is its exit code, or 128 and the number of the signal.
 	Code int
-	// Reason says it in words: "it was killed: the sandbox is out of memory".
+	// Reason says why, in words: "it was killed: the sandbox is out of memory".
 	Reason string
 }
 
-// Spawn starts the first program of names that there is, with arguments. The
-// files become its descriptors 0, 1, and so on; they remain the caller's.
+// Spawn starts the first program of names that exists, with arguments. The files
+// become its descriptors 0, 1, and so on; the caller closes them.
 type Spawn func(names, args []string, files []*os.File) (Process, error)
 
 // Config describes a kernel.
 type Config struct {
 	Language sandbox.Language
 	Spawn    Spawn
-	// Scratch is a directory that the interpreter's user can read, and in which
-	// this process makes files.
+	// Scratch is a directory in which this process makes files that the interpreter's
+	// user can read.
 	Scratch string
 	// UID and GID are the interpreter's user.
 	UID, GID int
@@ -79,8 +77,8 @@ type Run struct {
 	Code   string
 	Env    map[string]string // default environment as of now
 	SetEnv map[string]string // for this run
-	Home   string            // where to go first, for good; empty: nowhere
-	Dir    string            // for this run; empty: where it is
+	Home   string            // directory to change to first, for good; empty: none
+	Dir    string            // directory for this run; empty: the current one
 	Stdin  []byte
 	Given  bool // there is standard input
 	Reseed []byte
@@ -91,33 +89,31 @@ type Outcome struct {
 	Error       *agentv1.CodeError
 	Exit        int
 	Interrupted bool
-	// Died says that the interpreter has ended, and End how.
+	// Died is set if the interpreter has ended; End says how.
 	Died bool
 	End  End
 }
 
-// ErrRefused says that a run did not begin.
+// ErrRefused is the error of a run that did not begin.
 var ErrRefused = errors.New("refused")
 
-// Kernel is one interpreter. Its methods are safe for concurrent use, but for
-// Run, of which one may run at a time.
+// Kernel is one interpreter. Its methods are safe for concurrent use, except Run,
+// which may be called once at a time.
 type Kernel struct {
+	worker
 	cfg     Config
 	codec   codec
-	proc    Process
 	in      *os.File
 	out     *os.File
-	ack     *os.File // nil: none is waited for
-	streams [2]*stream
-	readers sync.WaitGroup
+	ack     *os.File // nil: the driver waits for none
 	results chan *message
-	dead    chan struct{} // closed when the process has ended and all it said is read
-	fault   string        // what it was killed for; set before dead is closed
+	dead    chan struct{} // closed when the process has ended and all its messages are read
+	fault   string        // why it was killed; set before dead is closed
 
 	mu   sync.Mutex
-	dir  string    // guarded by mu; its working directory, as last told
+	dir  string    // guarded by mu; its working directory, as last reported
 	run  int64     // guarded by mu
-	box  *Outbox   // guarded by mu; of the present run
+	box  *Outbox   // guarded by mu; of the current run
 	idle [2][]byte // guarded by mu; written between runs
 }
 
@@ -132,11 +128,9 @@ func Start(ctx context.Context, cfg Config) (_ *Kernel, err error) {
 	if err := k.spawn(d); err != nil {
 		return nil, err
 	}
-	go k.read()
-	for _, s := range k.streams {
-		k.readers.Go(s.run)
-	}
-	// The interpreter may never read.
+	go k.serve()
+	k.read()
+	// The write below may block for ever: the interpreter need not read.
 	stop := context.AfterFunc(ctx, k.proc.Kill)
 	defer stop()
 	if _, err := k.in.Write(d.hello); err == nil {
@@ -170,46 +164,28 @@ func tail(stderr []byte) string {
 
 // spawn makes the pipes and starts the process.
 func (k *Kernel) spawn(d *driver) (err error) {
-	var own, child []*os.File
-	defer func() {
-		CloseAll(child)
-		if err != nil {
-			CloseAll(own)
-		}
-	}()
-	pipes := func(mine int) (*os.File, *os.File, error) {
-		a, b, err := Pipe(mine)
-		if err == nil {
-			own, child = append(own, a), append(child, b)
-		}
-		return a, b, err
-	}
+	var p Pipes
+	defer func() { p.Close(err) }()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	child = append(child, null)
+	p.Child = append(p.Child, null)
+	streams, err := k.addStreams(&p, k.output)
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
 	files := make([]*os.File, 6)
-	files[0] = null
+	files[0], files[1], files[2] = null, streams[0], streams[1]
 	for _, end := range []struct {
 		fd, mine int
 		to       **os.File
-	}{{1, 0, nil}, {2, 0, nil}, {d.in, 1, &k.in}, {d.out, 0, &k.out}, {d.ack, 1, &k.ack}} {
+	}{{d.in, 1, &k.in}, {d.out, 0, &k.out}, {d.ack, 1, &k.ack}} {
 		if end.fd < 0 {
 			continue
 		}
-		mine, theirs, err := pipes(end.mine)
-		if err != nil {
+		if *end.to, files[end.fd], err = p.Add(end.mine); err != nil {
 			return fmt.Errorf("make a pipe: %w", err)
-		}
-		files[end.fd] = theirs
-		if end.to != nil {
-			*end.to = mine
-			continue
-		}
-		i := end.fd - 1
-		if k.streams[i], err = newStream(mine, func(data []byte) { k.output(i, data) }); err != nil {
-			return err
 		}
 	}
 	for files[len(files)-1] == nil {
@@ -219,28 +195,7 @@ func (k *Kernel) spawn(d *driver) (err error) {
 	return err
 }
 
-// Pipe makes a pipe. It returns the end with index mine (0 reads, 1 writes), which
-// is non-blocking, and the other end, which blocks, as programs expect.
-func Pipe(mine int) (own, other *os.File, err error) {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, err
-	}
-	if err := unix.SetNonblock(p[mine], true); err != nil {
-		_, _ = unix.Close(p[0]), unix.Close(p[1])
-		return nil, nil, err
-	}
-	return os.NewFile(uintptr(p[mine]), "pipe"), os.NewFile(uintptr(p[1-mine]), "pipe"), nil
-}
-
-// CloseAll closes files and ignores their errors.
-func CloseAll(files []*os.File) {
-	for _, f := range files {
-		_ = f.Close()
-	}
-}
-
-// output takes what was written to a stream.
+// output receives what was written to a stream.
 func (k *Kernel) output(stream int, data []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -252,7 +207,7 @@ func (k *Kernel) output(stream int, data []byte) {
 	k.idle[stream] = append(k.idle[stream], data[:min(room, len(data))]...)
 }
 
-// takeIdle returns and forgets what was written between runs.
+// takeIdle returns, and forgets, what was written between runs.
 func (k *Kernel) takeIdle() (stdout, stderr []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -261,20 +216,15 @@ func (k *Kernel) takeIdle() (stdout, stderr []byte) {
 	return stdout, stderr
 }
 
-func (k *Kernel) drain() {
-	for _, s := range k.streams {
-		s.drain()
-	}
-}
-
-// read receives what the driver says, until the process has ended.
-func (k *Kernel) read() {
+// serve reads messages until the process has ended, and kills a process that closes its
+// connection and does not end.
+func (k *Kernel) serve() {
 	defer close(k.dead)
 	over := make(chan struct{})
 	var why string
 	go func() {
 		defer close(over)
-		why = k.listen()
+		why = k.readMessages()
 	}()
 	select {
 	case <-over:
@@ -283,7 +233,7 @@ func (k *Kernel) read() {
 		case <-time.After(cmp.Or(k.cfg.EndGrace, endGrace)):
 			k.proc.Kill()
 			<-k.proc.Done()
-			if k.proc.End().Code == exitKilled { // and not about to end by itself
+			if k.proc.End().Code == exitKilled { // it was not about to end by itself
 				k.fault = why
 			}
 		}
@@ -293,31 +243,31 @@ func (k *Kernel) read() {
 	if k.ack != nil {
 		_ = k.ack.Close()
 	}
-	// What it said before it ended is there to be read; a child of it may hold
-	// the other end for ever.
+	// Messages from before its end are still read. There may be no end of the file: a
+	// child of the process may hold the other end.
 	_ = k.out.SetReadDeadline(time.Unix(1, 0))
 	<-over
 	_ = k.out.Close()
 	k.drain()
 }
 
-// listen reads messages and returns why it stopped.
-func (k *Kernel) listen() string {
-	r := bufio.NewReaderSize(&spoken{file: k.out}, 4096)
+// readMessages handles messages and returns why there are no more.
+func (k *Kernel) readMessages() string {
+	r := bufio.NewReaderSize(&lateReader{file: k.out}, 4096)
 	for {
 		m, err := k.codec.read(r)
-		if err != nil {
-			if errors.Is(err, errFrameSize) || m != nil {
-				return "it has sent what makes no sense to the sandbox"
-			}
+		switch {
+		case errors.Is(err, errProtocol):
+			return "it has sent an invalid message to the sandbox"
+		case err != nil:
 			return disconnected
 		}
-		k.hear(m)
+		k.handle(m)
 	}
 }
 
-// hear acts on a message. What was not asked for is ignored.
-func (k *Kernel) hear(m *message) {
+// handle acts on a message. It ignores messages that are not about the current run.
+func (k *Kernel) handle(m *message) {
 	k.drain()
 	k.mu.Lock()
 	box := k.box
@@ -349,7 +299,7 @@ func (k *Kernel) Run(r *Run, box *Outbox) (*Outcome, error) {
 	k.begin(box)
 	defer k.finish()
 	select {
-	case <-k.results: // of a run that was given up
+	case <-k.results: // of an abandoned run
 	default:
 	}
 	data, err := k.codec.run(r)
@@ -366,7 +316,7 @@ func (k *Kernel) Run(r *Run, box *Outbox) (*Outcome, error) {
 	case <-k.dead:
 	}
 	select {
-	case m := <-k.results: // its last word
+	case m := <-k.results: // sent before it ended
 		if o, err := result(m); err == nil {
 			return o, nil
 		}
@@ -380,10 +330,10 @@ func result(m *message) (*Outcome, error) {
 	if m.Type == "refused" {
 		return nil, fmt.Errorf("%w: %s", ErrRefused, m.Why)
 	}
-	return &Outcome{Error: m.problem(), Exit: m.Exit, Interrupted: m.Interrupted}, nil
+	return &Outcome{Error: m.codeError(), Exit: m.Exit, Interrupted: m.Interrupted}, nil
 }
 
-// begin makes box the one that output goes to.
+// begin directs output to box, first that since the last run.
 func (k *Kernel) begin(box *Outbox) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -403,20 +353,11 @@ func (k *Kernel) finish() {
 	k.box = nil
 }
 
-// Interrupt does what ^C does.
-func (k *Kernel) Interrupt() { k.proc.Interrupt() }
-
-// Insist reports whether an interrupt may have to be repeated: a shell ignores
-// one when the command that it waits for ends by itself just then.
+// Insist reports whether an interrupt may have to be repeated: a shell ignores one if
+// the command that it waits for ends by itself at that moment.
 func (k *Kernel) Insist() bool { return k.cfg.Language == sandbox.Bash }
 
-// Kill ends the interpreter and all processes of its session.
-func (k *Kernel) Kill() { k.proc.Kill() }
-
-// PID is the interpreter's process.
-func (k *Kernel) PID() int { return k.proc.PID() }
-
-// Dir is its working directory as of the end of the last run, or empty.
+// Dir returns its working directory at the end of the last run, or "".
 func (k *Kernel) Dir() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -426,7 +367,7 @@ func (k *Kernel) Dir() string {
 // Dead is closed when the interpreter has ended.
 func (k *Kernel) Dead() <-chan struct{} { return k.dead }
 
-// End tells how the interpreter has ended.
+// End returns how the interpreter has ended.
 //
 // Preconditions: Dead is closed.
 func (k *Kernel) End() End {
@@ -439,14 +380,4 @@ func (k *Kernel) End() End {
 		end.Reason = disconnected
 	}
 	return end
-}
-
-// Quiet returns when no process can write to the kernel's streams any more.
-func (k *Kernel) Quiet() { k.readers.Wait() }
-
-// Abandon stops reading what processes write that the kernel has left behind.
-func (k *Kernel) Abandon() {
-	for _, s := range k.streams {
-		_ = s.file.Close()
-	}
 }

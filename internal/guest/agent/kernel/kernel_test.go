@@ -45,7 +45,7 @@ func TestKilledWhileItEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		CloseAll(connection)
+		closeAll(connection)
 		if end := k.End(); end.Code != code || end.Reason != want {
 			t.Errorf("killed while it ends with %d: %+v, want %q", code, end, want)
 		}
@@ -53,20 +53,20 @@ func TestKilledWhileItEnds(t *testing.T) {
 	}
 }
 
-// TestLastWords reads what was said before the end by who comes late.
-func TestLastWords(t *testing.T) {
+// TestLateReader reads after the deadline what was written before.
+func TestLateReader(t *testing.T) {
 	own, other, err := Pipe(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer CloseAll([]*os.File{own, other})
+	defer closeAll([]*os.File{own, other})
 	if _, err := other.WriteString("its last word"); err != nil {
 		t.Fatal(err)
 	}
 	if err := own.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := io.ReadAll(&spoken{file: own}); string(got) != "its last word" || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if got, err := io.ReadAll(&lateReader{file: own}); string(got) != "its last word" || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read %q, %v", got, err)
 	}
 }

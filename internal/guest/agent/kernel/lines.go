@@ -5,15 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// lines is the codec of a shell: it reads commands from standard input and
-// answers with fields that end in NUL. Code is in a file, which the shell reads
-// as a whole rather than byte by byte, and which errors name with the line.
+// lines is the codec of a shell, which reads commands from standard input and answers
+// with fields that end in NUL. Code is in a file, which the shell reads as a whole rather
+// than byte by byte, and whose lines errors name.
 type lines struct {
 	k     *Kernel
 	env   map[string]string
@@ -42,7 +44,7 @@ func (l *lines) run(r *Run) ([]byte, error) {
 		fmt.Fprintf(&b, "RANDOM=%d\n", binary.BigEndian.Uint32(r.Reseed)>>1)
 	}
 	names := ""
-	for _, name := range sortedKeys(r.SetEnv) {
+	for _, name := range slices.Sorted(maps.Keys(r.SetEnv)) {
 		if shellName(name) {
 			fmt.Fprintf(&b, "__cove_set %s %s\n", name, quote(r.SetEnv[name]))
 			names += " " + name
@@ -55,36 +57,35 @@ func (l *lines) run(r *Run) ([]byte, error) {
 	if r.Dir != "" {
 		run = fmt.Sprintf("if __cove_enter %s; then %s; fi", quote(r.Dir), run)
 	}
-	// The end is told twice, the second time only if an interrupt has come just
-	// then.
+	// The end is reported again only if an interrupt came during the first report.
 	fmt.Fprintf(&b, "__cove_begin\n%s\n__cove_end %d\n__cove_end %d\n__cove_unset%s\n", run, number, number, names)
 	return []byte(b.String()), nil
 }
 
-// defaults tells the shell what has changed in the default environment.
+// defaults writes commands for the changes of the default environment.
 func (l *lines) defaults(b *strings.Builder, env map[string]string) {
 	before := l.env
 	l.env = env
-	for _, name := range sortedKeys(env) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if old, ok := before[name]; (!ok || old != env[name]) && shellName(name) {
 			fmt.Fprintf(b, "export %s=%s\n", name, quote(env[name]))
 		}
 	}
-	for _, name := range sortedKeys(before) {
+	for _, name := range slices.Sorted(maps.Keys(before)) {
 		if _, ok := env[name]; !ok && shellName(name) {
 			fmt.Fprintf(b, "unset -v %s\n", name)
 		}
 	}
 }
 
-// file leaves data for the shell to read.
+// file writes data to a file for the shell.
 func (l *lines) file(name string, data []byte) (string, error) {
 	path := filepath.Join(l.k.cfg.Scratch, name)
 	l.files = append(l.files, path)
 	_ = os.Remove(path)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if err != nil {
-		return "", fmt.Errorf("leave code for the shell: %w", err)
+		return "", fmt.Errorf("write code for the shell: %w", err)
 	}
 	_, err = f.Write(data)
 	if os.Geteuid() == 0 {
@@ -112,7 +113,7 @@ func (l *lines) read(r *bufio.Reader) (*message, error) {
 		return &message{Type: kind}, nil
 	case "done", "refused":
 	default:
-		return &message{}, errors.New("an answer has no known type")
+		return nil, fmt.Errorf("%w: an answer of unknown type", errProtocol)
 	}
 	m := &message{Type: kind}
 	var number, exit string
@@ -123,14 +124,14 @@ func (l *lines) read(r *bufio.Reader) (*message, error) {
 	}
 	m.Run, err = strconv.ParseInt(number, 10, 64)
 	if err != nil {
-		return &message{}, fmt.Errorf("an answer has no run: %w", err)
+		return nil, fmt.Errorf("%w: an answer without a run: %w", errProtocol, err)
 	}
 	if kind == "refused" {
 		m.Why, m.Dir = "it cannot be entered", ""
 	}
 	code, err := strconv.ParseUint(exit, 10, 32)
 	if err != nil {
-		return &message{}, fmt.Errorf("an answer has no exit code: %w", err)
+		return nil, fmt.Errorf("%w: an answer without an exit code: %w", errProtocol, err)
 	}
 	m.Exit = int(code & 0xff)
 	return m, nil
@@ -166,5 +167,5 @@ func shellName(s string) bool {
 	return s != ""
 }
 
-// quote makes one word of s for a shell.
+// quote makes s one word for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

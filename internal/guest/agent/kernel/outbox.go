@@ -9,41 +9,41 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// pieceBytes is how much output one event carries at most.
-const pieceBytes = 64 << 10
+const (
+	// pieceBytes bounds the output in one event.
+	pieceBytes = 64 << 10
+	// metaBytes bounds the metadata and paths of all outputs.
+	metaBytes = 512 << 10
+)
 
-// aroundBytes is what metadata and paths may take that come with outputs,
-// besides what these may.
-const aroundBytes = 512 << 10
-
-// Outbox holds what a run has produced until its caller takes it. It is
-// bounded by what is kept of the streams and the limits of outputs, so that a
-// slow caller never holds up a kernel. Its methods are safe for concurrent use.
+// Outbox holds what a run has produced until the caller takes it. It is bounded by how
+// much of the streams is kept and by the limits of outputs, so that a slow caller never
+// holds up a kernel. Its methods are safe for concurrent use.
 type Outbox struct {
 	mu     sync.Mutex
 	events []*agentv1.CodeEvent // guarded by mu
 	// The rest is guarded by mu too. Index 0 is stdout, 1 stderr.
 	total  [2]int64
-	sent   [2]int64  // how much of it is in events, now or before
-	held   [2][]byte // the beginning of a character
-	full   [2]bool   // nothing more is kept
+	sent   [2]int64  // how much of it has been put into events
+	held   [2][]byte // the first bytes of an incomplete character
+	full   [2]bool   // no more is kept
 	keep   int64
-	rich   int
-	bytes  int
-	around int // metadata and paths
+	rich   int // number of outputs
+	bytes  int // of their data
+	meta   int // bytes of their metadata and paths
 	closed bool
 	wake   chan struct{} // has a value when there may be more
 }
 
-// NewOutbox makes an outbox that keeps so many bytes of each stream.
+// NewOutbox makes an outbox that keeps this many bytes of each stream.
 func NewOutbox(keep int64) *Outbox {
 	return &Outbox{keep: keep, wake: make(chan struct{}, 1)}
 }
 
-// Wake has a value when there may be more to [Outbox.Take].
+// Wake has a value when there may be more for [Outbox.Take].
 func (o *Outbox) Wake() <-chan struct{} { return o.wake }
 
-// Take removes and returns all events, and whether none will follow.
+// Take removes and returns all events. last is set if none will follow.
 func (o *Outbox) Take() (events []*agentv1.CodeEvent, last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,7 +51,7 @@ func (o *Outbox) Take() (events []*agentv1.CodeEvent, last bool) {
 	return events, o.closed
 }
 
-// Write adds output of a stream: 0 is stdout, 1 stderr. Characters stay whole.
+// Write adds output of a stream: 0 is stdout, 1 stderr. It does not split characters.
 func (o *Outbox) Write(stream int, data []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,12 +68,12 @@ func (o *Outbox) Write(stream int, data []byte) {
 	whole := len(clip.TrimEnd(data))
 	o.add(stream, data[:whole])
 	o.held[stream] = nil
-	if !o.full[stream] { // otherwise its end is not kept
+	if !o.full[stream] { // otherwise the rest of the character is not kept
 		o.held[stream] = bytes.Clone(data[whole:])
 	}
 }
 
-// Note adds a line for the reader to stderr, however much is there.
+// Note adds a message for the reader to stderr, even if that is full.
 func (o *Outbox) Note(text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,53 +97,47 @@ func (o *Outbox) add(stream int, data []byte) {
 	for len(data) > 0 {
 		n := 0
 		if last != nil && last.GetStream() == name {
-			n = pieceOf(data, pieceBytes-len(last.GetData()))
+			n = len(clip.Head(data, pieceBytes-len(last.GetData()))) // whole characters
 		}
 		if n <= 0 {
 			last = &agentv1.Output{Stream: name, Offset: o.sent[stream]}
 			o.events = append(o.events, &agentv1.CodeEvent{Event: &agentv1.CodeEvent_Output{Output: last}})
-			n = pieceOf(data, pieceBytes)
+			n = len(clip.Head(data, pieceBytes))
 		}
 		last.Data = append(last.Data, data[:n]...)
 		o.sent[stream] += int64(n)
 		data = data[n:]
 	}
-	o.poke()
-}
-
-// pieceOf returns how many bytes of data to take when there is room for so
-// many: no part of a character, unless all that is there is one.
-func pieceOf(data []byte, room int) int {
-	return len(clip.Head(data, room))
+	o.notify()
 }
 
 // Add adds a rich output and reports whether there was room for it.
 func (o *Outbox) Add(out *agentv1.CodeOutput) bool {
-	size, around := 0, 0
+	size, meta := 0, 0
 	for _, data := range out.GetData() {
 		size += len(data)
 	}
 	for _, data := range out.GetMetadata() {
-		around += len(data)
+		meta += len(data)
 	}
 	for _, path := range out.GetFiles() {
-		around += len(path)
+		meta += len(path)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.rich == sandbox.MaxOutputs || o.bytes+size > sandbox.MaxOutputsBytes || o.around+around > aroundBytes {
+	if o.closed || o.rich == sandbox.MaxOutputs || o.bytes+size > sandbox.MaxOutputsBytes || o.meta+meta > metaBytes {
 		return false
 	}
 	o.rich++
 	o.bytes += size
-	o.around += around
+	o.meta += meta
 	o.flush()
 	o.events = append(o.events, &agentv1.CodeEvent{Event: &agentv1.CodeEvent_Rich{Rich: out}})
-	o.poke()
+	o.notify()
 	return true
 }
 
-// flush gives up on the ends of characters.
+// flush adds incomplete characters as they are.
 //
 // Preconditions: o.mu is held.
 func (o *Outbox) flush() {
@@ -165,11 +159,11 @@ func (o *Outbox) Close(result *agentv1.CodeResult) {
 	result.StdoutBytes, result.StderrBytes = o.total[0], o.total[1]
 	o.events = append(o.events, &agentv1.CodeEvent{Event: &agentv1.CodeEvent_Result{Result: result}})
 	o.closed = true
-	o.poke()
+	o.notify()
 }
 
 // Preconditions: o.mu is held.
-func (o *Outbox) poke() {
+func (o *Outbox) notify() {
 	select {
 	case o.wake <- struct{}{}:
 	default:

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// stream reads what code writes to one of its descriptors, from the start of
-// the kernel to the end of the last process that holds the other end.
+// stream reads what code writes to one of its descriptors, until the last process that
+// has the other end has closed it.
 type stream struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -18,7 +18,7 @@ type stream struct {
 	buf []byte // guarded by mu
 }
 
-// streamBuffer is how much is read at once.
+// streamBuffer is the size of a read, in bytes.
 const streamBuffer = 64 << 10
 
 func newStream(file *os.File, take func([]byte)) (*stream, error) {
@@ -45,8 +45,8 @@ func (s *stream) run() {
 	}
 }
 
-// empty reads at most some buffers and reports whether nothing is left, for now
-// or, at the end, for good.
+// empty reads up to 16 buffers and reports whether nothing is left for now (empty) or
+// for good (end).
 func (s *stream) empty(fd uintptr) (empty, end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,8 @@ func (s *stream) empty(fd uintptr) (empty, end bool) {
 	return false, false
 }
 
-// drain reads what is there now. A flood has no end: after so many bytes the
-// rest is not of before the call.
+// drain reads what was written before the call. It is bounded, since a program may write
+// without end: what comes after so many bytes was written later.
 func (s *stream) drain() {
 	for range 64 {
 		done := true
@@ -84,23 +84,21 @@ func (s *stream) drain() {
 	}
 }
 
-// maxSpoken bounds what a pipe holds, in bytes.
-const maxSpoken = 1 << 20
+// maxLate is the most that a pipe can hold, in bytes.
+const maxLate = 1 << 20
 
-// spoken reads a pipe up to its deadline, and then what is in it: that is not
-// lost on a reader who comes late.
-type spoken struct {
+// lateReader reads a pipe until its deadline, and after that what is left in it.
+type lateReader struct {
 	file *os.File
 	late int // bytes read after the deadline
 }
 
-// Read implements [io.Reader].
-func (s *spoken) Read(p []byte) (int, error) {
-	n, err := s.file.Read(p)
-	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || s.late >= maxSpoken {
+func (r *lateReader) Read(p []byte) (int, error) {
+	n, err := r.file.Read(p)
+	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || r.late >= maxLate {
 		return n, err
 	}
-	raw, rerr := s.file.SyscallConn()
+	raw, rerr := r.file.SyscallConn()
 	if rerr != nil {
 		return 0, err
 	}
@@ -115,6 +113,6 @@ func (s *spoken) Read(p []byte) (int, error) {
 	if n <= 0 { // nothing, or the end
 		return 0, err
 	}
-	s.late += n
+	r.late += n
 	return n, nil
 }
