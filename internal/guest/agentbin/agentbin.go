@@ -1,8 +1,8 @@
-// Package agentbin holds the agent's binary, which is put into every sandbox.
+// Package agentbin embeds the agent's binary, which every sandbox gets.
 //
-// The binary is built into the directory bin before the program that embeds
-// it. A program that was built without it, by go build or go install alone, is
-// the agent itself: [Self].
+// The binary must be in the directory bin when the program that embeds it is built. A
+// program that was built without it, with plain go build or go install, is itself the
+// agent: see [Self].
 package agentbin
 
 import (
@@ -21,7 +21,7 @@ import (
 //go:embed all:bin
 var files embed.FS
 
-// ErrMissing says that this program was built without the agent.
+// ErrMissing is the error of a program that was built without the agent.
 var ErrMissing = errors.New("built without the agent; run make build")
 
 // selfPath is the running program's file.
@@ -50,10 +50,10 @@ var digest = sync.OnceValues(func() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 })
 
-// Self returns the running program and its SHA-256 in hexadecimal. It serves as
-// the agent of its sandboxes where none is embedded, if its main function asks
-// [github.com/cove-sh/cove/internal/guest/agent.IsRole]. The bytes are the file's
-// own, mapped for as long as the process runs; nobody can change them.
+// Self returns the running program and its SHA-256 in hexadecimal. If no agent is
+// embedded, the program serves as the agent of its sandboxes; its main function must call
+// [github.com/cove-sh/cove/internal/guest/agent.IsRole]. The bytes are the file, mapped
+// read-only until the process ends.
 func Self() (data []byte, digest string, err error) {
 	f, err := os.Open(selfPath)
 	if err != nil {

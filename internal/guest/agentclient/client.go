@@ -1,11 +1,10 @@
-// Package agentclient talks to the agent in one sandbox, in the words of
-// package sandbox. All calls share one HTTP/2 connection, which is opened when
-// it is first needed and again when it broke.
+// Package agentclient calls the agent in a sandbox, with the types of package sandbox.
+// All calls share one HTTP/2 connection, which is opened when it is first needed and
+// again after it broke.
 //
-// The far side is hostile: code in the sandbox may have replaced the agent. So
-// every message is bounded and checked before it is passed on, an agent that
-// does not answer is given up, and what it says can harm nobody but whoever
-// asked.
+// The agent may be hostile: code in the sandbox may have replaced it. So every message is
+// bounded and checked before it is passed on, calls to an agent that does not answer end,
+// and a wrong answer can harm only the caller who asked.
 package agentclient
 
 import (
@@ -25,16 +24,16 @@ import (
 const (
 	// maxMessage bounds one message from the agent, in bytes.
 	maxMessage = 16 << 20
-	// chunkBytes is how much content one message to the agent carries.
+	// chunkBytes bounds the content of one message to the agent.
 	chunkBytes = 256 << 10
 	// callTimeout bounds calls that answer at once, fileTimeout those that may
 	// walk or copy a tree.
 	callTimeout = 30 * time.Second
 	fileTimeout = 10 * time.Minute
-	// grace is how much later than it was told to the agent may end a stream.
+	// grace is how long after the requested time the agent may end a stream.
 	grace = 15 * time.Second
-	// tidy is how long to wait for the end of a stream after its last event.
-	tidy = time.Second
+	// endWait bounds the wait for the end of a stream after its last event.
+	endWait = time.Second
 )
 
 // Dial opens a byte stream to an agent.
@@ -86,7 +85,7 @@ func New(sandboxID string, dial Dial) *Client {
 // to end them.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
-// Health is what an agent says of itself.
+// Health describes an agent.
 type Health struct {
 	Version   string
 	StartedAt time.Time
@@ -101,8 +100,8 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	return Health{Version: clean(resp.GetVersion(), 64), StartedAt: time.Unix(0, resp.GetStartedUnixNano())}, nil
 }
 
-// Configure sets what belongs to the sandbox rather than to its image, and
-// returns in words what the agent could not apply.
+// Configure sets what belongs to the sandbox rather than to its image, and returns
+// messages about what the agent could not apply.
 func (c *Client) Configure(ctx context.Context, req *agentv1.ConfigureRequest) (unenforced []string, err error) {
 	resp, err := call(ctx, callTimeout, c.rpc.Configure, req)
 	if err != nil {
@@ -114,16 +113,15 @@ func (c *Client) Configure(ctx context.Context, req *agentv1.ConfigureRequest) (
 	return unenforced, nil
 }
 
-// Stats is what a sandbox uses, as seen from inside.
+// Stats is the usage of a sandbox, as seen from inside.
 type Stats struct {
 	Processes   int64
 	RunningJobs int64
-	// DiskBytes and MemoryBytes are used.
 	DiskBytes   int64
 	MemoryBytes int64
 }
 
-// Stats asks what the sandbox uses.
+// Stats returns the usage of the sandbox.
 func (c *Client) Stats(ctx context.Context) (Stats, error) {
 	resp, err := call(ctx, callTimeout, c.rpc.Stats, &agentv1.StatsRequest{})
 	if err != nil {
@@ -135,7 +133,7 @@ func (c *Client) Stats(ctx context.Context) (Stats, error) {
 	}, nil
 }
 
-// call makes a unary call that is given up after timeout.
+// call makes a unary call that is abandoned after timeout.
 func call[Req, Resp any](ctx context.Context, timeout time.Duration, f func(context.Context, *connect.Request[Req]) (*connect.Response[Resp], error), req *Req) (*Resp, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errSilent)
 	defer cancel()
@@ -150,7 +148,61 @@ func call[Req, Resp any](ctx context.Context, timeout time.Duration, f func(cont
 // answer in time.
 var errSilent = errors.New("the agent does not answer")
 
-// errProtocol is the error for an answer that no agent of ours gives.
+// events passes the events of a stream to handle until that reports the last one or
+// fails; handle's error is returned as it is. cancel is that of ctx.
+func events[E any](ctx context.Context, cancel context.CancelFunc, s *connect.ServerStreamForClient[E], handle func(*E) (last bool, err error)) error {
+	defer func() { _ = s.Close() }() // Err has reported its error
+	done := false
+	for s.Receive() {
+		if done {
+			return errProtocol("an event after the last one")
+		}
+		var err error
+		if done, err = handle(s.Msg()); err != nil {
+			return err
+		}
+		if done {
+			// Reading the end of the stream, which comes next, leaves the connection usable.
+			defer time.AfterFunc(endWait, cancel).Stop()
+		}
+	}
+	if done {
+		return nil
+	}
+	if err := s.Err(); err != nil {
+		return mapError(ctx, err)
+	}
+	return errProtocol("a stream without a last event")
+}
+
+// translate checks and translates a list of at most limit elements.
+func translate[W, T any](list []W, limit int, f func(W) (*T, error)) ([]T, error) {
+	if len(list) > limit {
+		return nil, errProtocol("a list that is too long")
+	}
+	all := make([]T, 0, len(list))
+	for _, w := range list {
+		one, err := f(w)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, *one)
+	}
+	return all, nil
+}
+
+// streamOf returns a stream's index, 0 for stdout and 1 for stderr, and its name.
+func streamOf(s agentv1.Stream) (int, sandbox.Stream, error) {
+	switch s {
+	case agentv1.Stream_STREAM_STDOUT:
+		return 0, sandbox.Stdout, nil
+	case agentv1.Stream_STREAM_STDERR:
+		return 1, sandbox.Stderr, nil
+	}
+	return 0, "", errProtocol("output of an unknown stream")
+}
+
+// errProtocol is the error for an answer that Cove's agent never gives.
 func errProtocol(what string) error {
 	return sandbox.Wrap(sandbox.CodeUnavailable, errors.New(what), "the agent in the sandbox sent an answer that makes no sense; kill the sandbox and create a new one")
 }

@@ -19,27 +19,25 @@ import (
 )
 
 const (
-	// maxTraceback bounds the texts of an error of code, in bytes.
+	// maxTraceback bounds the texts of an error in code, in bytes.
 	maxTraceback = 256 << 10
-	// maxCodePath bounds the name of a file in an output, and maxMetadata the
-	// metadata of one.
+	// maxCodePath bounds the path of a file in an output, and maxMetadata the metadata
+	// of one representation.
 	maxCodePath = 4096
 	maxMetadata = 64 << 10
-	// maxMIMETypes bounds the representations of an output, and maxParts the
-	// pieces of a stream with gaps between them: the agent leaves one.
+	// maxMIMETypes bounds the representations of an output, and maxParts the parts of a
+	// stream with gaps between them: the agent leaves one gap.
 	maxMIMETypes = 64
 	maxParts     = 64
-	// maxAround is what metadata, names and paths may take that come with
-	// outputs, besides what these may.
-	maxAround = 512 << 10
+	// maxMetadataTotal bounds the metadata, names and paths of all outputs.
+	maxMetadataTotal = 512 << 10
 	// queueTime bounds how long a run waits for others in its context.
 	queueTime = sandbox.MaxCodeTimeout
 )
 
-// RunCode runs code and passes what it writes and shows to sink, which may be
-// nil. The result is not passed but returned. Language, Context, TimeoutMS and
-// KeepBytes of the request are set. When ctx is cancelled or sink fails, the
-// agent interrupts the code.
+// RunCode runs code and passes its output to sink, which may be nil; it returns the
+// result. Language, Context, TimeoutMS and KeepBytes of the request must be set. When
+// ctx is cancelled or sink fails, the agent interrupts the code.
 func (c *Client) RunCode(ctx context.Context, req *sandbox.RunCodeRequest, sink sandbox.CodeSink) (*sandbox.CodeResult, error) {
 	limit := time.Duration(req.TimeoutMS)*time.Millisecond + grace
 	if !req.Fresh {
@@ -55,60 +53,39 @@ func (c *Client) RunCode(ctx context.Context, req *sandbox.RunCodeRequest, sink 
 	if err != nil {
 		return nil, mapError(ctx, err)
 	}
-	defer func() { _ = stream.Close() }() // what it could say was said by Err
 	r := &run{sink: sink, result: sandbox.CodeResult{SandboxID: c.sandboxID, Language: req.Language, Context: req.Context}}
 	r.streams[0].room, r.streams[1].room = req.KeepBytes, req.KeepBytes
-	for stream.Receive() {
-		if r.done {
-			return nil, errProtocol("an event of code after its result")
-		}
-		if err := r.event(stream.Msg()); err != nil {
-			return nil, err
-		}
-		if r.done {
-			// The stream's own end is next; read, it leaves the connection tidy.
-			defer time.AfterFunc(tidy, cancel).Stop()
-		}
+	if err := events(ctx, cancel, stream, r.event); err != nil {
+		return nil, err
 	}
-	if r.done {
-		return &r.result, nil
-	}
-	if err := stream.Err(); err != nil {
-		return nil, mapError(ctx, err)
-	}
-	return nil, errProtocol("a stream of code ended without a result")
+	return &r.result, nil
 }
 
-// run puts the events of one run of code together.
+// run collects the events of one run of code.
 type run struct {
 	sink    sandbox.CodeSink
-	streams [2]written // stdout, stderr
-	shown   int64      // bytes of rich outputs
+	streams [2]collected // stdout, stderr
+	shown   int64        // bytes of rich outputs
 	result  sandbox.CodeResult
-	done    bool
 }
 
-func (r *run) event(e *agentv1.CodeEvent) error {
+func (r *run) event(e *agentv1.CodeEvent) (last bool, err error) {
 	switch ev := e.GetEvent().(type) {
 	case *agentv1.CodeEvent_Output:
-		return r.output(ev.Output)
+		return false, r.output(ev.Output)
 	case *agentv1.CodeEvent_Rich:
-		return r.rich(ev.Rich)
+		return false, r.rich(ev.Rich)
 	case *agentv1.CodeEvent_Result:
 		r.finish(ev.Result)
-		return nil
+		return true, nil
 	}
-	return errProtocol("an event of code of no kind")
+	return false, errProtocol("an unknown event of code")
 }
 
 func (r *run) output(o *agentv1.Output) error {
-	i, name := 0, sandbox.Stdout
-	switch o.GetStream() {
-	case agentv1.Stream_STREAM_STDOUT:
-	case agentv1.Stream_STREAM_STDERR:
-		i, name = 1, sandbox.Stderr
-	default:
-		return errProtocol("output of no stream")
+	i, name, err := streamOf(o.GetStream())
+	if err != nil {
+		return err
 	}
 	data, err := r.streams[i].take(o)
 	if err != nil || len(data) == 0 || r.sink == nil {
@@ -117,11 +94,11 @@ func (r *run) output(o *agentv1.Output) error {
 	return r.sink(sandbox.CodeEvent{Stream: name, Data: data})
 }
 
-// rich takes one rich output. What is over the limits, which the agent keeps
-// to, is dropped.
+// rich adds a rich output. It drops outputs beyond the limits, which Cove's agent never
+// sends.
 func (r *run) rich(w *agentv1.CodeOutput) error {
 	out, size := codeOutput(w)
-	if len(out.Data)+len(out.Files) == 0 || len(r.result.Outputs) >= sandbox.MaxOutputs || r.shown+size > sandbox.MaxOutputsBytes+maxAround {
+	if len(out.Data)+len(out.Files) == 0 || len(r.result.Outputs) >= sandbox.MaxOutputs || r.shown+size > sandbox.MaxOutputsBytes+maxMetadataTotal {
 		return nil
 	}
 	r.shown += size
@@ -134,7 +111,6 @@ func (r *run) rich(w *agentv1.CodeOutput) error {
 
 func (r *run) finish(w *agentv1.CodeResult) {
 	res := &r.result
-	r.done = true
 	res.Count, res.ExitCode, res.DurationMS = int(max(0, w.GetCount())), int(w.GetExitCode()), max(0, w.GetDurationMs())
 	res.TimedOut, res.Interrupted, res.Restarted = w.GetTimedOut(), w.GetInterrupted(), w.GetRestarted()
 	res.Reason = clean(w.GetReason(), maxErrorText)
@@ -147,28 +123,25 @@ func (r *run) finish(w *agentv1.CodeResult) {
 	res.Stderr, res.StderrBytes = r.streams[1].text(w.GetStderrBytes())
 }
 
-// written is what came of one stream.
-type written struct {
+// collected is what has been received of one stream.
+type collected struct {
 	parts []part
-	next  int64 // least offset of what comes next
+	next  int64 // lowest offset of what comes next
 	room  int64 // how much more is kept
 }
 
-// part is a piece of a stream without a gap.
+// part is a part of a stream without gaps.
 type part struct {
 	offset int64
 	data   []byte
 }
 
-// take checks and keeps a piece of output, and returns what of it was kept.
-func (w *written) take(o *agentv1.Output) ([]byte, error) {
+// take checks and keeps a piece of output, and returns the part that it has kept.
+func (w *collected) take(o *agentv1.Output) ([]byte, error) {
 	if o.GetOffset() < w.next || o.GetOffset() > 1<<62 {
 		return nil, errProtocol("output out of order")
 	}
-	data := o.GetData()
-	if int64(len(data)) > w.room {
-		data = data[:w.room]
-	}
+	data := o.GetData()[:min(int64(len(o.GetData())), w.room)]
 	if len(data) == 0 {
 		return nil, nil
 	}
@@ -186,12 +159,12 @@ func (w *written) take(o *agentv1.Output) ([]byte, error) {
 	return data, nil
 }
 
-// text returns the stream as text, and how long it was in all. A line stands
-// for what is missing, and no character is cut in two there.
-func (w *written) text(total int64) (string, int64) {
+// text returns the stream as text, and its full length. A line replaces what is missing;
+// characters next to it are whole.
+func (w *collected) text(total int64) (string, int64) {
 	total = max(total, w.next)
 	var b strings.Builder
-	at := int64(0) // up to where the text tells
+	at := int64(0) // the offset that the text has reached
 	for i, p := range w.parts {
 		data := p.data
 		if p.offset > at {
@@ -212,8 +185,8 @@ func (w *written) text(total int64) (string, int64) {
 	return strings.ToValidUTF8(b.String(), "\uFFFD"), total
 }
 
-// plain makes a longer text fit to be shown: valid, and without control
-// characters but line ends and tabs.
+// plain makes a longer text safe to display: valid, and without control characters
+// other than line ends and tabs.
 func plain(s string, limit int) string {
 	if len(s) > limit {
 		s = clip.Head(s, limit) + "\n[…]"
@@ -228,8 +201,8 @@ func plain(s string, limit int) string {
 
 var mimeTypes = regexp.MustCompile(`^[a-z0-9][a-z0-9.+_-]{0,62}/[A-Za-z0-9][A-Za-z0-9.+_-]{0,126}(; ?[a-z]+=[A-Za-z0-9.+_-]{1,64})?$`)
 
-// codeOutput translates a rich output, leaving out what makes no sense or is
-// too much, and returns its size too, names and paths included.
+// codeOutput translates a rich output, without parts that are invalid or too large. It
+// also returns its size, with names and paths.
 func codeOutput(w *agentv1.CodeOutput) (sandbox.CodeOutput, int64) {
 	out := sandbox.CodeOutput{Result: w.GetResult(), Source: clean(w.GetSource(), 64)}
 	size := int64(0)
@@ -267,7 +240,7 @@ func codeOutput(w *agentv1.CodeOutput) (sandbox.CodeOutput, int64) {
 	return out, size
 }
 
-// encoded is data of a MIME type as JSON: see [sandbox.CodeOutput].
+// encoded encodes data of a MIME type as JSON: see [sandbox.CodeOutput].
 func encoded(mime string, data []byte) json.RawMessage {
 	var v any = data // base64
 	switch {
@@ -294,7 +267,7 @@ func codeContext(w *agentv1.CodeContext) (*sandbox.CodeContext, error) {
 	lang, err := sandbox.ParseLanguage(w.GetRef().GetLanguage())
 	state, known := contextStates[w.GetState()]
 	if err != nil || !known || !ValidContextName(w.GetRef().GetName()) {
-		return nil, errProtocol("a context that cannot be")
+		return nil, errProtocol("an invalid context")
 	}
 	return &sandbox.CodeContext{
 		Language: lang, Name: w.GetRef().GetName(), State: state, PID: int(max(0, w.GetPid())), User: clean(w.GetUser(), 256),
@@ -306,27 +279,16 @@ func codeContext(w *agentv1.CodeContext) (*sandbox.CodeContext, error) {
 // ValidContextName reports whether s has the form of a context's name.
 func ValidContextName(s string) bool { return len(s) <= 63 && sandbox.ValidJobID(s) }
 
-// ListContexts returns interpreters, the oldest first.
+// ListContexts returns all contexts, the oldest first.
 func (c *Client) ListContexts(ctx context.Context) ([]sandbox.CodeContext, error) {
 	resp, err := call(ctx, callTimeout, c.rpc.ListContexts, &agentv1.ListContextsRequest{})
 	if err != nil {
 		return nil, err
 	}
-	if len(resp.GetContexts()) > 4*sandbox.MaxContexts {
-		return nil, errProtocol("too many contexts")
-	}
-	all := make([]sandbox.CodeContext, 0, len(resp.GetContexts()))
-	for _, w := range resp.GetContexts() {
-		one, err := codeContext(w)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, *one)
-	}
-	return all, nil
+	return translate(resp.GetContexts(), 4*sandbox.MaxContexts, codeContext)
 }
 
-// InterruptContext interrupts what runs in a context.
+// InterruptContext interrupts the code that runs in a context.
 func (c *Client) InterruptContext(ctx context.Context, ref sandbox.ContextRef) (*sandbox.CodeContext, error) {
 	return c.control(ctx, ref, agentv1.ControlContextRequest_ACTION_INTERRUPT)
 }

@@ -236,7 +236,7 @@ func FuzzCodeText(f *testing.F) {
 	f.Add([]byte("a\xe2"), []byte("\xacb"), uint8(7), uint16(100))
 	f.Add([]byte("\xff\xfe"), []byte("\x80\x80\x80\x80"), uint8(1), uint16(0))
 	f.Fuzz(func(t *testing.T, a, b []byte, gap uint8, total uint16) {
-		w := written{room: 1 << 20}
+		w := collected{room: 1 << 20}
 		at := int64(len(a)) + int64(gap)
 		for _, o := range []*agentv1.Output{{Offset: 0, Data: a}, {Offset: at, Data: b}} {
 			if _, err := w.take(o); err != nil {

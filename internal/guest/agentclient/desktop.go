@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"connectrpc.com/connect"
 
@@ -14,14 +13,14 @@ import (
 )
 
 const (
-	// inputTimeout bounds one call of inputs: their waits, and typing.
+	// inputTimeout bounds one call of SendInput, with its waits and typing.
 	inputTimeout   = sandbox.MaxInputTime + 2*time.Minute
 	maxWindowTitle = 1024
-	// farAway bounds where a window can be: X has 16 bits for it.
-	farAway = 1 << 16
+	// maxCoordinate bounds positions of windows: X has 16 bits for them.
+	maxCoordinate = 1 << 16
 )
 
-// GetScreen tells the size of a display's screen and where its pointer is.
+// GetScreen returns the size of a display's screen and the position of its pointer.
 func (c *Client) GetScreen(ctx context.Context, display string) (*sandbox.Screen, error) {
 	resp, err := call(ctx, callTimeout, c.desktop.GetScreen, &agentv1.GetScreenRequest{Display: display})
 	if err != nil {
@@ -41,7 +40,7 @@ func (c *Client) Screenshot(ctx context.Context, display string, req *sandbox.Sc
 	if err != nil {
 		return nil, mapError(limited, err)
 	}
-	defer stream.Close() //nolint:errcheck // what it could say was said by Err
+	defer func() { _ = stream.Close() }() // Err has reported its error
 	var shot *sandbox.Screenshot
 	var size int64
 	for stream.Receive() {
@@ -61,7 +60,7 @@ func (c *Client) Screenshot(ctx context.Context, display string, req *sandbox.Sc
 		return nil, mapError(limited, err)
 	}
 	if shot == nil || int64(len(shot.Data)) != size {
-		return nil, errProtocol("half a picture")
+		return nil, errProtocol("an incomplete picture")
 	}
 	return shot, nil
 }
@@ -83,12 +82,12 @@ func picture(h *agentv1.ScreenshotResponse_Header) (*sandbox.Screenshot, error) 
 	return &sandbox.Screenshot{
 		MIME: h.GetMime(), Width: int(h.GetWidth()), Height: int(h.GetHeight()), Screen: *of,
 		Stable: h.GetStable(), TakenAt: time.Unix(0, h.GetTakenUnixNano()).UTC(),
-		// Grown as it comes: what was announced is not there yet.
+		// Grows as data arrives: the agent may announce more than it sends.
 		Data: make([]byte, 0, min(h.GetSize(), 1<<20)),
 	}, nil
 }
 
-// SendInput uses the pointer and the keyboard of a display.
+// SendInput sends inputs of pointer and keyboard to a display.
 func (c *Client) SendInput(ctx context.Context, display string, inputs []sandbox.Input) (*sandbox.Screen, error) {
 	req := &agentv1.SendInputRequest{Display: display, Inputs: make([]*agentv1.Input, len(inputs))}
 	for i := range inputs {
@@ -107,12 +106,10 @@ func wireInput(in *sandbox.Input) *agentv1.Input {
 		Text: in.Text, Keys: in.Keys, DurationMs: in.DurationMS,
 	}
 	if in.X != nil {
-		x := wireInt(*in.X)
-		w.X = &x
+		w.X = new(wireInt(*in.X))
 	}
 	if in.Y != nil {
-		y := wireInt(*in.Y)
-		w.Y = &y
+		w.Y = new(wireInt(*in.Y))
 	}
 	for _, p := range in.Path {
 		w.Path = append(w.Path, &agentv1.Point{X: wireInt(p.X), Y: wireInt(p.Y)})
@@ -120,8 +117,8 @@ func wireInput(in *sandbox.Input) *agentv1.Input {
 	return w
 }
 
-// wireInt bounds a number that the agent refuses if it is that large, rather
-// than make a small one of it.
+// wireInt bounds a number. The agent refuses numbers that large; truncated, they could
+// become valid ones.
 func wireInt(n int) int32 { return int32(min(max(n, -1<<31), 1<<31-1)) }
 
 func wireRegion(r *sandbox.Region) *agentv1.Region {
@@ -131,7 +128,7 @@ func wireRegion(r *sandbox.Region) *agentv1.Region {
 	return &agentv1.Region{X: wireInt(r.X), Y: wireInt(r.Y), Width: wireInt(r.Width), Height: wireInt(r.Height)}
 }
 
-// GetClipboard returns what a display's clipboard holds as text.
+// GetClipboard returns the text in a display's clipboard.
 func (c *Client) GetClipboard(ctx context.Context, display string) (string, error) {
 	resp, err := call(ctx, callTimeout, c.desktop.GetClipboard, &agentv1.GetClipboardRequest{Display: display})
 	if err != nil {
@@ -172,12 +169,12 @@ func (c *Client) ControlWindow(ctx context.Context, display string, req *sandbox
 	return windows(resp.GetWindows())
 }
 
-// browserTimeout bounds the opening of an address: the agent itself gives up
-// sooner when a browser shows no window.
+// browserTimeout bounds OpenURL: the agent itself gives up sooner if a browser shows no
+// window.
 const browserTimeout = 2 * callTimeout
 
-// OpenURL opens an address in the browser on a display, and returns when there is
-// a window for it.
+// OpenURL opens an address in the browser on a display, and returns when the browser
+// shows a window.
 func (c *Client) OpenURL(ctx context.Context, display, url string) error {
 	_, err := call(ctx, browserTimeout, c.desktop.OpenURL, &agentv1.OpenURLRequest{Display: display, Url: url})
 	return err
@@ -187,7 +184,7 @@ func screen(w *agentv1.Screen) (*sandbox.Screen, error) {
 	s := &sandbox.Screen{
 		Width: int(w.GetWidth()), Height: int(w.GetHeight()), CursorX: int(w.GetCursorX()), CursorY: int(w.GetCursorY()),
 	}
-	if !within(s.Width, 1, farAway) || !within(s.Height, 1, farAway) ||
+	if !within(s.Width, 1, maxCoordinate) || !within(s.Height, 1, maxCoordinate) ||
 		!within(s.CursorX, 0, s.Width-1) || !within(s.CursorY, 0, s.Height-1) {
 		return nil, errProtocol("a screen of an impossible size")
 	}
@@ -204,8 +201,8 @@ func windows(list []*agentv1.Window) ([]sandbox.Window, error) {
 		all = append(all, sandbox.Window{
 			ID: int64(w.GetId()), Title: title(w.GetTitle()), Class: title(w.GetClass()), PID: int(max(0, w.GetPid())),
 			Region: sandbox.Region{
-				X: int(min(max(r.GetX(), -farAway), farAway)), Y: int(min(max(r.GetY(), -farAway), farAway)),
-				Width: int(min(max(r.GetWidth(), 0), farAway)), Height: int(min(max(r.GetHeight(), 0), farAway)),
+				X: int(min(max(r.GetX(), -maxCoordinate), maxCoordinate)), Y: int(min(max(r.GetY(), -maxCoordinate), maxCoordinate)),
+				Width: int(min(max(r.GetWidth(), 0), maxCoordinate)), Height: int(min(max(r.GetHeight(), 0), maxCoordinate)),
 			},
 			Focused: w.GetFocused(), Hidden: w.GetHidden(),
 		})
@@ -213,11 +210,6 @@ func windows(list []*agentv1.Window) ([]sandbox.Window, error) {
 	return all, nil
 }
 
-func title(s string) string {
-	if !utf8.ValidString(s) {
-		s = strings.ToValidUTF8(s, "\uFFFD")
-	}
-	return clean(s, maxWindowTitle)
-}
+func title(s string) string { return clean(strings.ToValidUTF8(s, "\uFFFD"), maxWindowTitle) }
 
 func within(n, low, high int) bool { return n >= low && n <= high }

@@ -115,7 +115,7 @@ func TestHostileScreen(t *testing.T) {
 	if err != nil || len(list) != 1 || len(list[0].Title) > 2*maxWindowTitle || !utf8.ValidString(list[0].Title) || strings.ContainsAny(list[0].Title, "\x1b\n") {
 		t.Errorf("a window with a bad title: %+v, %v", list, err)
 	}
-	if want := (sandbox.Region{X: -farAway, Width: farAway}); list[0].Region != want || list[0].PID != 0 {
+	if want := (sandbox.Region{X: -maxCoordinate, Width: maxCoordinate}); list[0].Region != want || list[0].PID != 0 {
 		t.Errorf("a window in an impossible place: %+v", list[0])
 	}
 	for _, id := range []int64{0, -1, 1 << 32} {

@@ -13,11 +13,11 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxErrorText bounds what an agent may say in an error, in bytes.
+// maxErrorText bounds the text of an error from the agent, in bytes.
 const maxErrorText = 1000
 
-// codes maps what an agent says. Codes that are not here are internal.
-// PermissionDenied is of the sandbox's files, not of the caller's key.
+// codes maps the agent's codes. Others become internal. PermissionDenied is about files
+// in the sandbox, not about the caller's key.
 var codes = map[connect.Code]sandbox.Code{
 	connect.CodeInvalidArgument:    sandbox.CodeInvalid,
 	connect.CodeOutOfRange:         sandbox.CodeInvalid,
@@ -33,7 +33,7 @@ var codes = map[connect.Code]sandbox.Code{
 	connect.CodeUnavailable:        sandbox.CodeUnavailable,
 }
 
-// mapError turns the error of a call made with ctx into one of the domain.
+// mapError makes a [sandbox.Error] of the error of a call made with ctx.
 func mapError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return contextError(ctx, err)
@@ -57,8 +57,7 @@ func mapError(ctx context.Context, err error) error {
 	return e
 }
 
-// reasonHeader carries a reason with an error of the agent, which may be one of
-// reasons.
+// reasonHeader carries the reason of an error of the agent, one of reasons.
 const reasonHeader = "cove-reason"
 
 var reasons = []sandbox.Reason{sandbox.ReasonProgramNotFound, sandbox.ReasonProgramNotExecutable, sandbox.ReasonDiskFull}
@@ -73,8 +72,8 @@ func contextError(ctx context.Context, err error) error {
 	return sandbox.Wrap(sandbox.CodeCancelled, err, "the request was cancelled")
 }
 
-// clean makes a text of the agent's fit to be shown: valid, on one line,
-// without control characters, and of limited length in bytes.
+// clean makes a text from the agent safe to display: valid, on one line, without control
+// characters, and of at most limit bytes and an ellipsis.
 func clean(s string, limit int) string {
 	if len(s) > limit {
 		s = clip.Head(s, limit) + "…"

@@ -1,6 +1,7 @@
 package agentclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,31 +23,25 @@ func (c *Client) StatFile(ctx context.Context, p string) (*sandbox.FileInfo, err
 	return result(resp.GetInfo(), err)
 }
 
-// ListFiles returns up to limit entries below a directory, those after the
-// path that the last part ended with, and whether there are more.
+// ListFiles returns up to limit entries below a directory, from the first one past
+// after, the last path of the previous page, and whether there are more.
 func (c *Client) ListFiles(ctx context.Context, p string, depth, limit int, after string) (entries []sandbox.FileInfo, more bool, err error) {
 	resp, err := call(ctx, fileTimeout, c.rpc.List, &agentv1.ListRequest{Path: p, Depth: int32(depth), Limit: int32(limit), After: after})
 	if err != nil {
 		return nil, false, err
 	}
-	if len(resp.GetEntries()) > limit || resp.GetMore() && len(resp.GetEntries()) == 0 {
-		return nil, false, errProtocol("a listing of a wrong length")
+	if resp.GetMore() && len(resp.GetEntries()) == 0 {
+		return nil, false, errProtocol("an empty page of a longer listing")
 	}
-	for _, w := range resp.GetEntries() {
-		info, err := fileInfo(w)
-		if err != nil {
-			return nil, false, err
-		}
-		entries = append(entries, *info)
-	}
-	return entries, resp.GetMore(), nil
+	entries, err = translate(resp.GetEntries(), limit, fileInfo)
+	return entries, resp.GetMore(), err
 }
 
-// WriteFile writes what content has up to its end. When content fails, nothing
-// is written and its error is returned as it is.
+// WriteFile writes content up to its end. If content fails, nothing is written and its
+// error is returned as it is.
 func (c *Client) WriteFile(ctx context.Context, req *sandbox.WriteFileRequest, mode uint32, content io.Reader) (*sandbox.FileInfo, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends a stream that was not ended in order: the agent drops it
+	defer cancel() // breaks off an unfinished stream, which the agent then ignores
 	stream := c.rpc.Write(ctx)
 	err := stream.Send(&agentv1.WriteRequest{Header: &agentv1.WriteRequest_Header{
 		Path: req.Path, Mode: mode, MakeParents: req.MakeParents, Append: req.Append, Exclusive: req.Exclusive, Owner: req.Owner,
@@ -73,9 +68,9 @@ func (c *Client) WriteFile(ctx context.Context, req *sandbox.WriteFileRequest, m
 	return fileInfo(resp.Msg.GetInfo())
 }
 
-// fill reads until buf is full or r ends. Unlike [io.ReadFull] it keeps apart
-// the end of r, [io.EOF], and content that was cut off, which a body of HTTP
-// reports as [io.ErrUnexpectedEOF].
+// fill reads until buf is full or r ends. Unlike [io.ReadFull] it distinguishes the end
+// of r, [io.EOF], from truncated content, for which the body of an HTTP request returns
+// [io.ErrUnexpectedEOF].
 func fill(r io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var m int
@@ -117,14 +112,14 @@ func (c *Client) MoveFile(ctx context.Context, req *sandbox.MoveFileRequest) (*s
 	return result(resp.GetInfo(), err)
 }
 
-// DeleteFile deletes a file or, if told, a whole directory.
+// DeleteFile deletes a file, or a directory; recursive deletes its content too.
 func (c *Client) DeleteFile(ctx context.Context, p string, recursive bool) error {
 	_, err := call(ctx, fileTimeout, c.rpc.Delete, &agentv1.DeleteRequest{Path: p, Recursive: recursive})
 	return err
 }
 
-// WatchFiles passes changes to sink until ctx ends, which is not an error, or
-// sink fails, whose error is returned as it is.
+// WatchFiles passes changes to sink until ctx ends, which is not an error, or sink fails;
+// that error is returned as it is.
 func (c *Client) WatchFiles(ctx context.Context, req *sandbox.WatchRequest, sink func(sandbox.WatchEvent) error) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -134,12 +129,12 @@ func (c *Client) WatchFiles(ctx context.Context, req *sandbox.WatchRequest, sink
 	}
 	defer func() {
 		cancel()
-		_ = stream.Close() // what it could say was said by Err
+		_ = stream.Close() // Err has reported its error
 	}()
 	for stream.Receive() {
 		kind, known := watchKinds[stream.Msg().GetKind()]
 		if !known {
-			return errProtocol("a change of no kind")
+			return errProtocol("an unknown change of a file")
 		}
 		if err := sink(sandbox.WatchEvent{Kind: kind, Path: clip.Valid(stream.Msg().GetPath(), maxPath)}); err != nil {
 			return err
@@ -177,49 +172,46 @@ var fileTypes = map[agentv1.FileType]sandbox.FileType{
 	agentv1.FileType_FILE_TYPE_SYMLINK:   sandbox.TypeSymlink,
 }
 
+func fileType(w agentv1.FileType) sandbox.FileType { return cmp.Or(fileTypes[w], sandbox.TypeOther) }
+
 // fileInfo checks and translates a description of a file.
 func fileInfo(w *agentv1.FileInfo) (*sandbox.FileInfo, error) {
 	p := w.GetPath()
-	if !properPath(p) {
-		return nil, errProtocol("a file without a proper path")
+	if !validPath(p) {
+		return nil, errProtocol("a file with an invalid path")
 	}
 	info := &sandbox.FileInfo{
-		Path: p, Name: path.Base(p), Type: sandbox.TypeOther, Size: max(0, w.GetSize()), Mode: fmt.Sprintf("%04o", w.GetMode()&0o7777),
+		Path: p, Name: path.Base(p), Type: fileType(w.GetType()), Size: max(0, w.GetSize()), Mode: fmt.Sprintf("%04o", w.GetMode()&0o7777),
 		ModifiedAt: time.Unix(0, w.GetModifiedUnixNano()).UTC(), UID: w.GetUid(), GID: w.GetGid(), SymlinkTarget: clip.Valid(w.GetSymlinkTarget(), maxPath),
 	}
 	info.Owner, info.Group = clean(w.GetOwner(), maxAccount), clean(w.GetGroup(), maxAccount)
-	if t, ok := fileTypes[w.GetType()]; ok {
-		info.Type = t
-	}
 	if l := w.GetLinkedFile(); l != nil && info.Type == sandbox.TypeSymlink {
-		if !properPath(l.GetPath()) {
-			return nil, errProtocol("a link to a file without a proper path")
+		if !validPath(l.GetPath()) {
+			return nil, errProtocol("a link to a file with an invalid path")
 		}
-		info.LinkedFile = &sandbox.LinkedFile{Path: l.GetPath(), Type: sandbox.TypeOther, Mode: fmt.Sprintf("%04o", l.GetMode()&0o7777)}
-		if t, ok := fileTypes[l.GetType()]; ok {
-			info.LinkedFile.Type = t
-		}
+		info.LinkedFile = &sandbox.LinkedFile{Path: l.GetPath(), Type: fileType(l.GetType()), Mode: fmt.Sprintf("%04o", l.GetMode()&0o7777)}
 	}
 	return info, nil
 }
 
-// properPath reports whether a path is one that a file can have. Names that are
-// not UTF-8 grow when the agent replaces their bytes.
-func properPath(p string) bool {
+// validPath reports whether a file can have this path, which the agent may have made
+// longer by replacing bytes that are not UTF-8.
+func validPath(p string) bool {
 	return path.IsAbs(p) && path.Clean(p) == p && len(p) <= maxPath && strings.IndexByte(p, 0) < 0
 }
 
-// maxAccount bounds the name of a user or a group that the agent sent.
-const maxAccount = 256
+const (
+	// maxAccount bounds the name of a user or group from the agent.
+	maxAccount = 256
+	// maxPath bounds a path from the agent.
+	maxPath = 4 * sandbox.MaxPathBytes
+)
 
-// maxPath bounds a path that the agent sent.
-const maxPath = 4 * sandbox.MaxPathBytes
-
-// Apply changes files as a stream of package layer says: all, or none when it
-// or content fails. The error of content is returned as it is.
+// Apply applies a stream of package layer to files: to all of them, or to none if that or
+// content fails. The error of content is returned as it is.
 func (c *Client) Apply(ctx context.Context, content io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends a stream that was not ended in order: the agent drops it
+	defer cancel() // breaks off an unfinished stream, which the agent then ignores
 	stream := c.rpc.Apply(ctx)
 	buf := make([]byte, chunkBytes)
 	for {
@@ -228,7 +220,7 @@ func (c *Client) Apply(ctx context.Context, content io.Reader) error {
 			return rerr
 		}
 		if err := stream.Send(&agentv1.ApplyRequest{Data: buf[:n]}); err != nil || rerr == io.EOF {
-			break // what is wrong, the answer tells
+			break // the answer has the error, if any
 		}
 	}
 	if _, err := stream.CloseAndReceive(); err != nil {

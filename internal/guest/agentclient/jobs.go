@@ -1,6 +1,7 @@
 package agentclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -18,14 +19,13 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// Exec starts the job that req describes under the given id, or one that the
-// agent picks for "", and passes its
-// events to sink, which may be nil. It returns when the job has exited or was
-// handed over; for a background command, when it has started. The request's
-// TimeoutMS is taken as it is: 0 or less is none.
+// Exec starts the job that req describes under jobID, or under an id that the agent
+// chooses if that is empty, and passes its events to sink, which may be nil. It returns
+// when the job has exited or was detached, or, for a background command, when it has
+// started. A TimeoutMS of 0 or less is no timeout.
 //
-// When it fails after the start, it returns the job as last known too; the job
-// then goes on. An error of sink is returned as it is.
+// If it fails after the start, it also returns the job as last known, which goes on. An
+// error of sink is returned as it is.
 func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	msg := &agentv1.ExecRequest{
 		JobId: jobID, Argv: req.Command, Shell: req.Shell, Env: maps.Clone(req.Env), Workdir: req.WorkDir, User: req.User,
@@ -51,8 +51,7 @@ func (c *Client) Exec(ctx context.Context, jobID string, req *sandbox.ExecReques
 	return c.follow(ctx, cancel, stream, &follower{jobID: jobID, sink: sink, untilStarted: req.Background})
 }
 
-// Attach passes a job's output to sink, as [Client.Exec] does, from the given
-// offsets on.
+// Attach passes a job's output from the given offsets on to sink, as [Client.Exec] does.
 func (c *Client) Attach(ctx context.Context, jobID string, req *sandbox.AttachRequest, sink sandbox.JobSink) (*sandbox.Job, error) {
 	ctx, cancel := withLimit(ctx, shortest(req.DetachAfterMS))
 	defer cancel()
@@ -68,18 +67,17 @@ func (c *Client) Attach(ctx context.Context, jobID string, req *sandbox.AttachRe
 	})
 }
 
-// shortest returns the smallest positive time, with the agent's grace, or 0.
+// shortest returns the smallest positive time and the agent's grace, or 0 if there is
+// none.
 func shortest(ms ...int64) time.Duration {
-	var d time.Duration
-	for _, m := range ms {
-		if m > 0 && (d == 0 || time.Duration(m)*time.Millisecond+grace < d) {
-			d = time.Duration(m)*time.Millisecond + grace
-		}
+	ms = slices.DeleteFunc(ms, func(m int64) bool { return m <= 0 })
+	if len(ms) == 0 {
+		return 0
 	}
-	return d
+	return time.Duration(slices.Min(ms))*time.Millisecond + grace
 }
 
-// withLimit gives up on a silent agent after d; 0 is never.
+// withLimit ends calls to an agent that has not finished after d; 0 is no limit.
 func withLimit(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if d == 0 {
 		return context.WithCancel(ctx)
@@ -92,47 +90,36 @@ type follower struct {
 	jobID        string
 	sink         sandbox.JobSink
 	untilStarted bool
-	next         [2]int64 // least offset of the next output on stdout, stderr
+	next         [2]int64 // lowest offset of the next output on stdout, stderr
 	job          *sandbox.Job
-	done         bool
 }
+
+// errStarted ends following a stream after the start of the job.
+var errStarted = errors.New("the job has started")
 
 // follow reads a stream to its end. cancel is that of ctx.
 func (c *Client) follow(ctx context.Context, cancel context.CancelFunc, stream *connect.ServerStreamForClient[agentv1.JobEvent], f *follower) (*sandbox.Job, error) {
-	defer func() { _ = stream.Close() }() // what it could say was said by Err
-	for stream.Receive() {
-		if f.done {
-			return f.job, errProtocol("an event after the last one")
+	err := events(ctx, cancel, stream, func(e *agentv1.JobEvent) (bool, error) {
+		last, err := c.event(f, e)
+		if err == nil && last && f.untilStarted {
+			err = errStarted
 		}
-		if err := c.event(f, stream.Msg()); err != nil {
-			return f.job, err
-		}
-		if f.done && f.untilStarted {
-			return f.job, nil
-		}
-		if f.done {
-			// The stream's own end is next; read, it leaves the connection tidy.
-			defer time.AfterFunc(tidy, cancel).Stop()
-		}
+		return last, err
+	})
+	if err == errStarted {
+		err = nil
 	}
-	if f.done {
-		return f.job, nil
-	}
-	if err := stream.Err(); err != nil {
-		return f.job, mapError(ctx, err)
-	}
-	return f.job, errProtocol("a job's stream ended without its end")
+	return f.job, err
 }
 
-func (c *Client) event(f *follower, e *agentv1.JobEvent) error {
-	var last bool
+func (c *Client) event(f *follower, e *agentv1.JobEvent) (last bool, err error) {
 	var wire *agentv1.Job
 	switch ev := e.GetEvent().(type) {
 	case *agentv1.JobEvent_Output:
-		return f.output(ev.Output)
+		return false, f.output(ev.Output)
 	case *agentv1.JobEvent_Started:
 		if f.job != nil {
-			return errProtocol("a job started twice")
+			return false, errProtocol("a job started twice")
 		}
 		wire, last = ev.Started, f.untilStarted
 	case *agentv1.JobEvent_Exited:
@@ -140,33 +127,27 @@ func (c *Client) event(f *follower, e *agentv1.JobEvent) error {
 	case *agentv1.JobEvent_Detached:
 		wire, last = ev.Detached, true
 	default:
-		return errProtocol("a job event of no kind")
+		return false, errProtocol("an unknown event of a job")
 	}
 	job, err := c.job(wire)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if f.jobID == "" {
-		f.jobID = job.ID
-	}
+	f.jobID = cmp.Or(f.jobID, job.ID)
 	if job.ID != f.jobID {
-		return errProtocol("an event of another job")
+		return false, errProtocol("an event of another job")
 	}
-	f.job, f.done = job, last
+	f.job = job
 	if f.sink == nil {
-		return nil
+		return last, nil
 	}
-	return f.sink(sandbox.JobEvent{Job: job})
+	return last, f.sink(sandbox.JobEvent{Job: job})
 }
 
 func (f *follower) output(o *agentv1.Output) error {
-	i, name := 0, sandbox.Stdout
-	switch o.GetStream() {
-	case agentv1.Stream_STREAM_STDOUT:
-	case agentv1.Stream_STREAM_STDERR:
-		i, name = 1, sandbox.Stderr
-	default:
-		return errProtocol("output of no stream")
+	i, name, err := streamOf(o.GetStream())
+	if err != nil {
+		return err
 	}
 	if f.job == nil || o.GetOffset() < f.next[i] || o.GetOffset() > 1<<62 {
 		return errProtocol("output out of order")
@@ -178,7 +159,7 @@ func (f *follower) output(o *agentv1.Output) error {
 	return f.sink(sandbox.JobEvent{Stream: name, Offset: o.GetOffset(), Data: o.GetData()})
 }
 
-// GetJob returns a job, after waiting for its exit for at most wait.
+// GetJob returns a job. It waits for the job's exit, for wait at most.
 func (c *Client) GetJob(ctx context.Context, jobID string, wait time.Duration) (*sandbox.Job, error) {
 	resp, err := call(ctx, callTimeout+wait, c.rpc.GetJob, &agentv1.GetJobRequest{JobId: jobID, WaitMs: wait.Milliseconds()})
 	if err != nil {
@@ -186,7 +167,7 @@ func (c *Client) GetJob(ctx context.Context, jobID string, wait time.Duration) (
 	}
 	job, err := c.job(resp.GetJob())
 	if err == nil && job.ID != jobID {
-		return nil, errProtocol("another job than asked for")
+		return nil, errProtocol("a job other than the requested one")
 	}
 	return job, err
 }
@@ -200,18 +181,7 @@ func (c *Client) ListJobs(ctx context.Context) ([]sandbox.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(resp.GetJobs()) > maxJobs {
-		return nil, errProtocol("too many jobs")
-	}
-	jobs := make([]sandbox.Job, 0, len(resp.GetJobs()))
-	for _, w := range resp.GetJobs() {
-		job, err := c.job(w)
-		if err != nil {
-			return nil, err
-		}
-		jobs = append(jobs, *job)
-	}
-	return jobs, nil
+	return translate(resp.GetJobs(), maxJobs, c.job)
 }
 
 // ReadOutput returns a range of a job's kept output. The request's Limit is
@@ -231,13 +201,13 @@ func (c *Client) ReadOutput(ctx context.Context, jobID string, req *sandbox.Outp
 	return &sandbox.Output{Offset: resp.GetOffset(), Data: resp.GetData(), TotalBytes: resp.GetTotalBytes(), Running: resp.GetRunning()}, nil
 }
 
-// WriteInput writes to a job's standard input, and closes it then if told.
+// WriteInput writes to a job's standard input, and then closes it if closeAfter is set.
 func (c *Client) WriteInput(ctx context.Context, jobID string, data []byte, closeAfter bool) error {
 	for first := true; first || len(data) > 0; first = false {
 		n := min(len(data), chunkBytes)
 		piece := data[:n]
 		data = data[n:]
-		// A program that does not read holds the call up; only ctx ends it.
+		// A program that does not read blocks the call.
 		_, err := call(ctx, fileTimeout, c.rpc.WriteInput, &agentv1.WriteInputRequest{JobId: jobID, Data: piece, Close: closeAfter && len(data) == 0})
 		if err != nil {
 			return err
@@ -296,7 +266,7 @@ var endCauses = map[agentv1.EndCause]sandbox.EndCause{
 // job checks and translates a job.
 func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 	if w == nil || !sandbox.ValidJobID(w.GetJobId()) {
-		return nil, errProtocol("a job without a proper id")
+		return nil, errProtocol("a job with an invalid id")
 	}
 	j := &sandbox.Job{
 		ID: w.GetJobId(), SandboxID: c.sandboxID, Command: slices.Clone(w.GetArgv()), User: clean(w.GetUser(), 256),
@@ -313,7 +283,7 @@ func (c *Client) job(w *agentv1.Job) (*sandbox.Job, error) {
 		return j, nil
 	case agentv1.JobState_JOB_STATE_EXITED:
 	default:
-		return nil, errProtocol("a job in no state")
+		return nil, errProtocol("a job in an unknown state")
 	}
 	ended := time.Unix(0, w.GetEndedUnixNano()).UTC()
 	j.State, j.EndedAt = sandbox.JobExited, &ended

@@ -16,37 +16,34 @@ import (
 // threads too.
 const maxProcesses = sandbox.MaxPIDsLimit + 1024
 
-// What a process may say of itself.
+// Bounds of the command line of a process.
 const (
 	maxProcessArgs  = 64
 	maxProcessArg   = 512
 	maxProcessBytes = 2048
 )
 
-// ListProcesses returns the processes inside.
+// ListProcesses returns the processes in the sandbox.
 func (c *Client) ListProcesses(ctx context.Context) ([]sandbox.Process, error) {
 	resp, err := call(ctx, callTimeout, c.rpc.ListProcesses, &agentv1.ListProcessesRequest{})
 	if err != nil {
 		return nil, err
 	}
-	if len(resp.GetProcesses()) > maxProcesses {
-		return nil, errProtocol("too many processes")
+	return translate(resp.GetProcesses(), maxProcesses, process)
+}
+
+func process(w *agentv1.Process) (*sandbox.Process, error) {
+	p := &sandbox.Process{
+		PID: int(max(0, w.GetPid())), Parent: int(max(0, w.GetParent())), User: clean(w.GetUser(), 256),
+		State: clean(w.GetState(), 8), Name: clean(w.GetName(), 64), Command: commandLine(w.GetCommand()),
+		CPUSeconds: float64(max(0, w.GetCpuNanos())) / 1e9, CPUPercent: positive(w.GetCpuPercent()),
+		MemoryBytes: max(0, w.GetMemoryBytes()), Threads: int(max(0, w.GetThreads())),
+		StartedAt: time.Unix(0, w.GetStartedUnixNano()).UTC(), Context: clean(w.GetContext(), 128),
 	}
-	all := make([]sandbox.Process, 0, len(resp.GetProcesses()))
-	for _, w := range resp.GetProcesses() {
-		p := sandbox.Process{
-			PID: int(max(0, w.GetPid())), Parent: int(max(0, w.GetParent())), User: clean(w.GetUser(), 256),
-			State: clean(w.GetState(), 8), Name: clean(w.GetName(), 64), Command: commandLine(w.GetCommand()),
-			CPUSeconds: float64(max(0, w.GetCpuNanos())) / 1e9, CPUPercent: positive(w.GetCpuPercent()),
-			MemoryBytes: max(0, w.GetMemoryBytes()), Threads: int(max(0, w.GetThreads())),
-			StartedAt: time.Unix(0, w.GetStartedUnixNano()).UTC(), Context: clean(w.GetContext(), 128),
-		}
-		if sandbox.ValidJobID(w.GetJobId()) {
-			p.Job = w.GetJobId()
-		}
-		all = append(all, p)
+	if sandbox.ValidJobID(w.GetJobId()) {
+		p.Job = w.GetJobId()
 	}
-	return all, nil
+	return p, nil
 }
 
 // commandLine bounds a command line.
@@ -64,7 +61,7 @@ func commandLine(args []string) []string {
 	return out
 }
 
-// positive makes a number one that JSON can carry.
+// positive replaces numbers that are negative or that JSON cannot represent by 0.
 func positive(f float64) float64 {
 	if math.IsNaN(f) || math.IsInf(f, 0) || f < 0 {
 		return 0

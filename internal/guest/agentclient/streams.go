@@ -11,8 +11,8 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// ReadFile opens a range of a file. Its errors, also later ones of the reader,
-// are of the domain. The reader is closed by the caller and ends with ctx.
+// ReadFile opens a range of a file. The caller closes the reader, which ends with ctx and
+// whose errors are [sandbox.Error] values too.
 func (c *Client) ReadFile(ctx context.Context, req *sandbox.ReadFileRequest) (*sandbox.FileReader, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := c.rpc.Read(ctx, connect.NewRequest(&agentv1.ReadRequest{Path: req.Path, Offset: req.Offset, Limit: req.Limit}))
@@ -42,8 +42,8 @@ func (c *Client) ReadFile(ctx context.Context, req *sandbox.ReadFileRequest) (*s
 	return &sandbox.FileReader{Info: *info, ReadCloser: r}, nil
 }
 
-// ArchiveDir opens a directory as a ZIP file of at most maxBytes; 0 is no
-// bound. The reader is as that of [Client.ReadFile].
+// ArchiveDir opens a directory as a ZIP file of at most maxBytes; 0 is no limit. The
+// reader is like that of [Client.ReadFile].
 func (c *Client) ArchiveDir(ctx context.Context, p string, maxBytes int64) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := c.rpc.Archive(ctx, connect.NewRequest(&agentv1.ArchiveRequest{Path: p, MaxBytes: maxBytes}))
@@ -63,7 +63,7 @@ func (c *Client) ArchiveDir(ctx context.Context, p string, maxBytes int64) (io.R
 		ended = stream.Msg().GetEnd()
 		return stream.Msg().GetData(), false, nil
 	}
-	// The first piece shows whether there is such a directory.
+	// The first message shows whether the directory exists.
 	if err := r.fill(); err != nil && err != io.EOF {
 		_ = r.Close() // the first error says more
 		return nil, err
@@ -73,7 +73,7 @@ func (c *Client) ArchiveDir(ctx context.Context, p string, maxBytes int64) (io.R
 
 // contentReader reads the data of a stream of messages.
 type contentReader struct {
-	ctx     context.Context // of the call, which the reader is a part of
+	ctx     context.Context // of the call
 	cancel  context.CancelFunc
 	stop    func() error
 	receive func() (data []byte, end bool, err error)
@@ -83,7 +83,6 @@ type contentReader struct {
 	bounded bool
 }
 
-// Read implements [io.Reader].
 func (r *contentReader) Read(p []byte) (int, error) {
 	for len(r.data) == 0 {
 		if r.err != nil {
@@ -101,7 +100,7 @@ func (r *contentReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill receives the next message. Its error stays.
+// fill receives the next message. It records an error in r.err.
 func (r *contentReader) fill() error {
 	data, end, err := r.receive()
 	switch {
@@ -122,10 +121,10 @@ func (r *contentReader) fill() error {
 	return r.err
 }
 
-// Close implements [io.Closer]. It does not wait for the rest of the stream.
+// Close does not wait for the rest of the stream.
 func (r *contentReader) Close() error {
 	r.cancel()
-	_ = r.stop() // what it could say was said by Read
+	_ = r.stop() // Read has reported its error
 	if r.err == nil {
 		r.err = io.ErrClosedPipe
 	}
