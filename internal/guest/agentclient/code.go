@@ -208,36 +208,35 @@ func codeOutput(w *agentv1.CodeOutput) (sandbox.CodeOutput, int64) {
 	size := int64(0)
 	for _, mime := range slices.Sorted(maps.Keys(w.GetData())) {
 		data := w.GetData()[mime]
-		if len(out.Data) == maxMIMETypes || !mimeTypes.MatchString(mime) || len(data) > sandbox.MaxOutputBytes {
-			continue
+		if len(data) <= sandbox.MaxOutputBytes && put(&out.Data, mime, encoded(mime, data)) {
+			size += int64(len(mime) + len(data))
 		}
-		if out.Data == nil {
-			out.Data = map[string]json.RawMessage{}
-		}
-		out.Data[mime] = encoded(mime, data)
-		size += int64(len(mime) + len(data))
 	}
 	for mime, meta := range w.GetMetadata() {
-		if len(out.Metadata) == maxMIMETypes || !mimeTypes.MatchString(mime) || len(meta) > maxMetadata || !json.Valid(meta) {
-			continue
+		if len(meta) <= maxMetadata && json.Valid(meta) && put(&out.Metadata, mime, meta) {
+			size += int64(len(mime) + len(meta))
 		}
-		if out.Metadata == nil {
-			out.Metadata = map[string]json.RawMessage{}
-		}
-		out.Metadata[mime] = meta
-		size += int64(len(mime) + len(meta))
 	}
 	for mime, path := range w.GetFiles() {
-		if len(out.Files) == maxMIMETypes || !mimeTypes.MatchString(mime) || path == "" || len(path) > maxCodePath || !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
-			continue
+		valid := path != "" && len(path) <= maxCodePath && utf8.ValidString(path) && !strings.ContainsRune(path, 0)
+		if valid && put(&out.Files, mime, path) {
+			size += int64(len(mime) + len(path))
 		}
-		if out.Files == nil {
-			out.Files = map[string]string{}
-		}
-		out.Files[mime] = path
-		size += int64(len(mime) + len(path))
 	}
 	return out, size
+}
+
+// put adds a representation to m, which may be nil. It returns false if the MIME type is
+// invalid or m is full.
+func put[V any](m *map[string]V, mime string, v V) bool {
+	if len(*m) == maxMIMETypes || !mimeTypes.MatchString(mime) {
+		return false
+	}
+	if *m == nil {
+		*m = map[string]V{}
+	}
+	(*m)[mime] = v
+	return true
 }
 
 // encoded encodes data of a MIME type as JSON: see [sandbox.CodeOutput].
