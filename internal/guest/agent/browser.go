@@ -122,8 +122,7 @@ func (a *Agent) awaitPage(ctx context.Context, d *desktop.Desktop, j *job, befor
 // It returns nil if the browser has exited without an error and without a window: it
 // has passed the address to another one.
 func (a *Agent) awaitWindow(ctx context.Context, d *desktop.Desktop, j *job, before []sandbox.Window) (*sandbox.Window, error) {
-	deadline := time.NewTimer(a.browserWindow)
-	defer deadline.Stop()
+	deadline := time.After(a.browserWindow)
 	tick := time.NewTicker(windowInterval)
 	defer tick.Stop()
 	ended := j.done
@@ -140,12 +139,14 @@ func (a *Agent) awaitWindow(ctx context.Context, d *desktop.Desktop, j *job, bef
 			if err != nil {
 				return nil, desktopError(err)
 			}
-			if i := slices.IndexFunc(now, func(w sandbox.Window) bool { return isNewWindow(&w, before) }); i >= 0 {
-				return &now[i], nil
+			for _, w := range now {
+				if !slices.ContainsFunc(before, func(old sandbox.Window) bool { return old.ID == w.ID && old.Title == w.Title }) {
+					return &w, nil
+				}
 			}
 		case <-handedOver:
 			return nil, nil
-		case <-deadline.C:
+		case <-deadline:
 			return nil, fail(connect.CodeDeadlineExceeded,
 				"the browser runs but has shown no window after %s; look at the screen before you open the address again", a.browserWindow)
 		case <-ctx.Done():
@@ -154,15 +155,10 @@ func (a *Agent) awaitWindow(ctx context.Context, d *desktop.Desktop, j *job, bef
 	}
 }
 
-func isNewWindow(w *sandbox.Window, before []sandbox.Window) bool {
-	return !slices.ContainsFunc(before, func(old sandbox.Window) bool { return old.ID == w.ID && old.Title == w.Title })
-}
-
 // awaitDrawing waits until a window has content, for [browserDraw] at most: a page may
 // have a single colour.
 func awaitDrawing(ctx context.Context, d *desktop.Desktop, id int64) error {
-	deadline := time.NewTimer(browserDraw)
-	defer deadline.Stop()
+	deadline := time.After(browserDraw)
 	tick := time.NewTicker(windowInterval)
 	defer tick.Stop()
 	for {
@@ -186,7 +182,7 @@ func awaitDrawing(ctx context.Context, d *desktop.Desktop, id int64) error {
 		}
 		select {
 		case <-tick.C:
-		case <-deadline.C:
+		case <-deadline:
 			return nil
 		case <-ctx.Done():
 			return cancelled(ctx)

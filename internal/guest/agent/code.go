@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,23 +106,20 @@ func (a *Agent) planCode(req *agentv1.RunCodeRequest) (*codePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCode(req.GetCode()); err != nil {
+	err = cmp.Or(
+		checkCode(req.GetCode()),
+		checkEnv(req.GetEnv()),
+		checkKeep(req.GetKeepBytes()),
+		checkMillis("timeout_ms", req.GetTimeoutMs()),
+	)
+	if err != nil {
 		return nil, err
 	}
 	if strings.IndexByte(req.GetCode(), 0) >= 0 {
 		return nil, invalid("the code holds a NUL byte; write it as an escape")
 	}
-	if err := checkEnv(req.GetEnv()); err != nil {
-		return nil, err
-	}
 	if len(req.GetStdin()) > sandbox.MaxStdinBytes {
 		return nil, invalid("standard input is longer than %d bytes; put it into a file", sandbox.MaxStdinBytes)
-	}
-	if err := checkKeep(req.GetKeepBytes()); err != nil {
-		return nil, err
-	}
-	if err := checkMillis("timeout_ms", req.GetTimeoutMs()); err != nil {
-		return nil, err
 	}
 	s := a.current()
 	acc, err := a.users.lookupAllowed(cmp.Or(req.GetUser(), s.user))
@@ -166,12 +164,19 @@ func keyOf(ref *agentv1.ContextRef) (contextKey, error) {
 	return key, nil
 }
 
-// ListContexts implements [agentv1connect.AgentHandler].
+// ListContexts implements [agentv1connect.AgentHandler]. The oldest contexts are first.
 func (a *Agent) ListContexts(context.Context, *connect.Request[agentv1.ListContextsRequest]) (*connect.Response[agentv1.ListContextsResponse], error) {
 	m := &agentv1.ListContextsResponse{}
 	for _, c := range a.code.list() {
 		m.Contexts = append(m.Contexts, c.describe())
 	}
+	slices.SortFunc(m.Contexts, func(x, y *agentv1.CodeContext) int {
+		return cmp.Or(
+			cmp.Compare(x.GetCreatedUnixNano(), y.GetCreatedUnixNano()),
+			cmp.Compare(x.GetRef().GetLanguage(), y.GetRef().GetLanguage()),
+			cmp.Compare(x.GetRef().GetName(), y.GetRef().GetName()),
+		)
+	})
 	return connect.NewResponse(m), nil
 }
 

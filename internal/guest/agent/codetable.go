@@ -1,13 +1,10 @@
 package agent
 
 import (
-	"cmp"
 	"crypto/rand"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -89,21 +86,11 @@ func (t *codeTable) remove(c *codeContext) {
 	}
 }
 
-// list returns the contexts, oldest first.
+// list returns the contexts, in no order.
 func (t *codeTable) list() []*codeContext {
 	t.mu.Lock()
-	all := slices.Collect(maps.Values(t.contexts))
-	t.mu.Unlock()
-	made := make(map[*codeContext]time.Time, len(all))
-	for _, c := range all {
-		c.mu.Lock()
-		made[c] = c.created
-		c.mu.Unlock()
-	}
-	slices.SortFunc(all, func(a, b *codeContext) int {
-		return cmp.Or(made[a].Compare(made[b]), strings.Compare(a.key.String(), b.key.String()))
-	})
-	return all
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.contexts))
 }
 
 // started registers a process until it ends.

@@ -154,22 +154,22 @@ const notInit = "the agent is not the first process of a sandbox"
 //
 // Preconditions: a.mu is held.
 func (a *Agent) applyLimits(m *agentv1.ConfigureRequest) (unenforced []string) {
-	if m.Hostname != nil {
-		if why := a.setHostname(m.GetHostname()); why != "" {
-			unenforced = append(unenforced, "host name: "+why)
+	report := func(what, why string) {
+		if why != "" {
+			unenforced = append(unenforced, what+": "+why)
 		}
 	}
-	if m.MemoryLimit != nil {
-		if a.guard != nil {
-			a.guard.setLimit(m.GetMemoryLimit())
-		} else if m.GetMemoryLimit() > 0 {
-			unenforced = append(unenforced, "memory limit: "+notInit)
-		}
+	if m.Hostname != nil {
+		report("host name", a.setHostname(m.GetHostname()))
+	}
+	switch {
+	case m.MemoryLimit != nil && a.guard != nil:
+		a.guard.setLimit(m.GetMemoryLimit())
+	case m.GetMemoryLimit() > 0:
+		report("memory limit", notInit)
 	}
 	if m.MaxPids != nil {
-		if why := a.setMaxPIDs(m.GetMaxPids()); why != "" {
-			unenforced = append(unenforced, "process limit: "+why)
-		}
+		report("process limit", a.setMaxPIDs(m.GetMaxPids()))
 	}
 	return unenforced
 }
@@ -260,10 +260,7 @@ func hostsWith(old []byte, name, before string) []byte {
 	if found {
 		return out
 	}
-	if len(out) > 0 && out[len(out)-1] != '\n' {
-		out = append(out, '\n')
-	}
-	return append(out, hostLine(name)+"\n"...)
+	return append(endLine(out), hostLine(name)+"\n"...)
 }
 
 func hostLine(name string) string { return "127.0.1.1 " + name }

@@ -40,11 +40,9 @@ const quickEnd = 8 * time.Millisecond
 
 // await waits until the job has ended, for d at most. It fails if ctx ends first.
 func (j *job) await(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-j.done:
-	case <-t.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 		return cancelled(ctx)
 	}
@@ -62,7 +60,7 @@ func (a *Agent) launch(p *plan) (*job, *follower, error) {
 	j := newJob(p)
 	j.onDone = func() {
 		a.jobs.done(j)
-		p.clean() // later: what the job left behind may be in the way
+		p.clean() // after the end is announced: removing many files takes time
 	}
 	j.onQuiet = func() { a.jobs.quiet(j) }
 	f := j.out.follow(0, 0)
@@ -106,9 +104,7 @@ func (a *Agent) Attach(ctx context.Context, req *connect.Request[agentv1.AttachR
 func stream(ctx context.Context, j *job, f *follower, detachMS int64, s *connect.ServerStream[agentv1.JobEvent]) error {
 	var detach <-chan time.Time
 	if detachMS > 0 {
-		t := time.NewTimer(time.Duration(detachMS) * time.Millisecond)
-		defer t.Stop()
-		detach = t.C
+		detach = time.After(time.Duration(detachMS) * time.Millisecond)
 	}
 	for {
 		exited := !j.running() // before reading: then no output comes after it

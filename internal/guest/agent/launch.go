@@ -200,10 +200,8 @@ func jobEnv(acc *account, s settings, req *agentv1.ExecRequest) map[string]strin
 }
 
 func findShell() (string, error) {
-	for _, sh := range []string{"/bin/bash", "/bin/sh"} {
-		if executable(sh) == nil {
-			return sh, nil
-		}
+	if _, shell := findFirst([]string{"/bin/bash", "/bin/sh"}, "", ""); shell != "" {
+		return shell, nil
 	}
 	return "", failFor(sandbox.ReasonProgramNotFound, connect.CodeNotFound, "the sandbox's image has no /bin/bash or /bin/sh; give a program and its arguments instead of a shell line")
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"errors"
 	"io"
@@ -153,23 +152,14 @@ func compareNames(a, b entryName) int {
 	return cmp.Or(strings.Compare(a.shown, b.shown), strings.Compare(a.raw, b.raw))
 }
 
-// nameHeap has the last name on top.
-type nameHeap []entryName
-
-func (h nameHeap) Len() int           { return len(h) }
-func (h nameHeap) Less(i, j int) bool { return compareNames(h[i], h[j]) > 0 }
-func (h nameHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *nameHeap) Push(x any)        { *h = append(*h, x.(entryName)) }
-func (h *nameHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
-}
-
 // smallestNames returns the first n names, from the given one on, in order. It never
-// holds more than n of them, however large the directory is.
+// holds more than 2n of them, however large the directory is.
 func smallestNames(dir *os.File, from string, n int) ([]entryName, error) {
-	var h nameHeap
+	var found []entryName
+	cut := func() {
+		slices.SortFunc(found, compareNames)
+		found = found[:min(n, len(found))]
+	}
 	for {
 		names, err := dir.Readdirnames(1024)
 		for _, raw := range names {
@@ -177,20 +167,16 @@ func smallestNames(dir *os.File, from string, n int) ([]entryName, error) {
 			if e.shown < from {
 				continue
 			}
-			if len(h) < n {
-				heap.Push(&h, e)
-			} else if compareNames(e, h[0]) < 0 {
-				h[0] = e
-				heap.Fix(&h, 0)
+			if found = append(found, e); len(found) == 2*n {
+				cut()
 			}
 		}
 		if len(names) == 0 {
 			if err != nil && !errors.Is(err, io.EOF) {
 				return nil, err
 			}
-			break
+			cut()
+			return found, nil
 		}
 	}
-	slices.SortFunc(h, compareNames)
-	return h, nil
 }

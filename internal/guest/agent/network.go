@@ -235,14 +235,16 @@ func bundleWith(old, authority []byte) []byte {
 			old = append(bytes.Clone(before), after...)
 		}
 	}
-	out := bytes.Clone(old)
-	if len(out) > 0 && out[len(out)-1] != '\n' {
-		out = append(out, '\n')
-	}
+	out := endLine(bytes.Clone(old))
 	out = append(out, trustBegin...)
-	out = append(out, authority...)
-	if out[len(out)-1] != '\n' {
-		out = append(out, '\n')
-	}
+	out = endLine(append(out, authority...))
 	return append(out, trustEnd...)
+}
+
+// endLine appends the end of the last line of text if that is missing.
+func endLine(text []byte) []byte {
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		text = append(text, '\n')
+	}
+	return text
 }

@@ -194,7 +194,6 @@ func (o *output) piece(s int, off int64, p []byte, live bool) (int64, int) {
 // write appends at most liveWindow bytes to stream s, as soon as no follower would
 // lose unread bytes. A stream has one writer.
 func (o *output) write(s int, p []byte) {
-	var stalled *time.Timer
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for o.blocked(s, len(p)) {
@@ -202,17 +201,11 @@ func (o *output) write(s int, p []byte) {
 			o.room = make(chan struct{})
 		}
 		room := o.room
-		if stalled == nil {
-			stalled = time.NewTimer(stallLimit)
-			defer stalled.Stop()
-		} else {
-			stalled.Reset(stallLimit)
-		}
 		o.mu.Unlock()
 		select {
 		case <-room:
 			o.mu.Lock()
-		case <-stalled.C:
+		case <-time.After(stallLimit):
 			o.mu.Lock()
 			o.giveUp(s, len(p))
 		}
