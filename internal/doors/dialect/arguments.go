@@ -9,79 +9,65 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// ArgumentError is an error of a tool's arguments, and not of its work; see
-// [Lenient].
-type ArgumentError struct {
+// CallError is an error of a tool that [Lenient] has made.
+type CallError struct {
 	Tool string
-	Err  error
+	// Arguments marks an error of the tool's arguments, before any work was done.
+	Arguments bool
+	Err       error
 }
 
-// Error implements error.
-func (e *ArgumentError) Error() string { return e.Err.Error() }
+// Error returns the message of Err.
+func (e *CallError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is wrong.
-func (e *ArgumentError) Unwrap() error { return e.Err }
+// Unwrap returns Err.
+func (e *CallError) Unwrap() error { return e.Err }
 
-// RunError is an error of a tool's work; see [Lenient].
-type RunError struct {
-	Tool string
-	Err  error
-}
-
-// Error implements error.
-func (e *RunError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the error itself.
-func (e *RunError) Unwrap() error { return e.Err }
-
-// Rewriter brings arguments to the form that a tool's schema has. They are as
-// the client sent them by name; it returns those that are checked.
+// Rewriter brings arguments, by name as the client sent them, to the form of a
+// tool's schema, which they are checked against next.
 type Rewriter func(args map[string]json.RawMessage) map[string]json.RawMessage
 
-// Lenient is [New] for a product that takes more than its schemas say: rewrite
-// changes what clients send before it is checked. Errors of a call are an
-// [*ArgumentError] or a [*RunError].
+// Lenient is [New] for a product that accepts more than its schemas say: rewrite
+// changes what clients send before it is checked. Errors of a call are
+// [*CallError].
 func Lenient[In any](def *mcp.Tool, rewrite Rewriter, run func(ctx context.Context, c *Call, in In) (*mcp.CallToolResult, error)) Tool {
 	t := New("", def, func(ctx context.Context, c *Call, in In) (*mcp.CallToolResult, error) {
 		res, err := run(ctx, c, in)
 		if err != nil {
-			return nil, &RunError{def.Name, err}
+			return nil, &CallError{Tool: def.Name, Err: err}
 		}
 		return res, nil
-	})
+	}).Rewriting(rewrite)
 	checked := t.Run
 	t.Run = func(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
-		call := *c
-		call.Args = Rewritten(c.Args, rewrite)
-		res, err := checked(ctx, &call)
-		if _, ran := errors.AsType[*RunError](err); err != nil && !ran {
-			err = &ArgumentError{def.Name, err}
+		res, err := checked(ctx, c)
+		if _, ran := errors.AsType[*CallError](err); err != nil && !ran {
+			err = &CallError{Tool: def.Name, Arguments: true, Err: err}
 		}
 		return res, err
 	}
 	return t
 }
 
-// Rewritten rewrites arguments. What is no object stays as it is, for the check
-// of the arguments.
-func Rewritten(raw json.RawMessage, rewrite Rewriter) json.RawMessage {
-	var args map[string]json.RawMessage
-	if json.Unmarshal(raw, &args) != nil || args == nil {
-		return raw
+// Rewriting returns the tool with its arguments rewritten before they are checked.
+// Arguments that are not an object stay as they are, for the check to refuse.
+func (t Tool) Rewriting(rewrite Rewriter) Tool {
+	next := t.Run
+	t.Run = func(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
+		call := *c
+		var args map[string]json.RawMessage
+		if json.Unmarshal(c.Args, &args) == nil && args != nil {
+			if data, err := json.Marshal(rewrite(args)); err == nil {
+				call.Args = data
+			}
+		}
+		return next(ctx, &call)
 	}
-	data, err := json.Marshal(rewrite(args))
-	if err != nil {
-		return raw
-	}
-	return data
+	return t
 }
 
-// Properties returns those of a tool's input schema, by name. It panics if that
-// is none.
+// Properties returns the properties of a tool's input schema, by name. It panics
+// if the schema is malformed.
 func Properties(def *mcp.Tool) map[string]*jsonschema.Schema {
-	s, err := schemaOf(def.InputSchema)
-	if err != nil {
-		panic("tool " + def.Name + ": " + err.Error())
-	}
-	return s.Properties
+	return mustSchema(def).Properties
 }

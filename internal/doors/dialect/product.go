@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -11,6 +12,55 @@ import (
 
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// Product is what the dialects of other products have in common. They embed it,
+// and with it most methods of a [Dialect].
+type Product struct {
+	// ID is the name of the dialect.
+	ID string
+	// ServerName, Title and Instructions describe the server; see [Server].
+	ServerName, Title, Instructions string
+	// Table is the table of tools.
+	Table []Tool
+	// ServerVars and KeyVars are the environment variables in which the product's
+	// clients find the address of a server and the key for it. The first that is
+	// set counts.
+	ServerVars, KeyVars []string
+	// Domains are the product's own: a server at or below one of them is not Cove.
+	Domains []string
+}
+
+// Name implements [Dialect].
+func (p *Product) Name() string { return p.ID }
+
+// Tools implements [Dialect].
+func (p *Product) Tools() []Tool { return p.Table }
+
+// Server implements [Dialect].
+func (p *Product) Server(version string) Server {
+	return Server{
+		Implementation: &mcp.Implementation{Name: p.ServerName, Title: p.Title, Version: version},
+		Instructions:   p.Instructions,
+	}
+}
+
+// Environment implements [Configured].
+func (p *Product) Environment(get func(name string) string) (server, key string) {
+	first := func(names []string) (value string) {
+		for _, name := range names {
+			value = cmp.Or(value, get(name))
+		}
+		return value
+	}
+	server, key = first(p.ServerVars), first(p.KeyVars)
+	u, err := url.Parse(server)
+	for _, domain := range p.Domains {
+		if err == nil && strings.HasSuffix("."+strings.ToLower(u.Hostname()), "."+domain) {
+			return "", key
+		}
+	}
+	return strings.TrimRight(server, "/"), key
+}
 
 // Definitions reads a product's table of tools, in its order. The schemas stay
 // as they are written. It panics if the table is no such, which every test of a
@@ -30,25 +80,6 @@ func Definitions(table []byte) []*mcp.Tool {
 		defs = append(defs, def)
 	}
 	return defs
-}
-
-// ServerAt returns the server that a product's clients are configured for: the
-// first of these addresses that is not empty. An address of the product's own
-// service, which is at a domain or below it, is not one of ours, and left out.
-func ServerAt(addresses []string, domains ...string) string {
-	for _, address := range addresses {
-		if address == "" {
-			continue
-		}
-		u, err := url.Parse(address)
-		for _, domain := range domains {
-			if err == nil && strings.HasSuffix("."+strings.ToLower(u.Hostname()), "."+domain) {
-				return ""
-			}
-		}
-		return address
-	}
-	return ""
 }
 
 // Stamp is a time as most products write it: in UTC, with milliseconds.

@@ -18,11 +18,7 @@ import (
 // that are null count as missing. It panics if the schema is wrong, which a
 // test of the dialect finds.
 func New[In any](toolset string, def *mcp.Tool, run func(ctx context.Context, c *Call, in In) (*mcp.CallToolResult, error)) Tool {
-	schema, err := schemaOf(def.InputSchema)
-	if err != nil {
-		panic(fmt.Sprintf("tool %s: %v", def.Name, err))
-	}
-	args, err := newArguments(def.Name, schema)
+	args, err := newArguments(def.Name, mustSchema(def))
 	if err != nil {
 		panic(fmt.Sprintf("tool %s: %v", def.Name, err))
 	}
@@ -35,17 +31,21 @@ func New[In any](toolset string, def *mcp.Tool, run func(ctx context.Context, c 
 	}}
 }
 
-// schemaOf returns a schema that is one, or JSON of one.
-func schemaOf(v any) (*jsonschema.Schema, error) {
-	if s, ok := v.(*jsonschema.Schema); ok {
-		return s, nil
+// mustSchema returns the input schema of a tool, which may be raw JSON. It panics
+// if the schema is malformed.
+func mustSchema(def *mcp.Tool) *jsonschema.Schema {
+	if s, ok := def.InputSchema.(*jsonschema.Schema); ok {
+		return s
 	}
-	data, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
+	data, err := json.Marshal(def.InputSchema)
 	s := new(jsonschema.Schema)
-	return s, json.Unmarshal(data, s)
+	if err == nil {
+		err = json.Unmarshal(data, s)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("tool %s: %v", def.Name, err))
+	}
+	return s
 }
 
 // arguments checks and decodes the arguments of one tool.

@@ -147,11 +147,11 @@ func (e *failure) v2() any {
 // result with an error in it. Wrong arguments are an error of the protocol's
 // kind, and so is a server that cannot be reached.
 func (d *Dialect) Failure(err error) *mcp.CallToolResult {
-	if e, ok := errors.AsType[*dialect.ArgumentError](err); ok {
+	if e, ok := errors.AsType[*dialect.CallError](err); ok && e.Arguments {
 		problem := strings.TrimPrefix(sandbox.MessageOf(e.Err), e.Tool+": ")
 		return dialect.ErrorText(fmt.Sprintf("Error executing tool %s: 1 validation error for %sArguments\n%s", e.Tool, e.Tool, problem), nil)
 	}
-	if e, ok := errors.AsType[*dialect.RunError](err); ok && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
+	if e, ok := errors.AsType[*dialect.CallError](err); ok && sandbox.CodeOf(err) == sandbox.CodeUnavailable {
 		if f, ok := errors.AsType[*failure](err); !ok || f.exact == nil {
 			return dialect.ErrorText(fmt.Sprintf("Error executing tool %s: %s", e.Tool, sandbox.MessageOf(err)), nil)
 		}

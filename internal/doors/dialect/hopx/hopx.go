@@ -1,13 +1,13 @@
 // Package hopx speaks to clients of HOPX's MCP server, in both of its
 // generations: v0.1, whose calls name a sandbox by its address, and v0.2,
-// whose calls name it by its id. README.md tells what differs.
+// whose calls name it by its id. README.md lists the
+// differences.
 package hopx
 
 import (
 	"context"
 	_ "embed"
 	"slices"
-	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -22,21 +22,10 @@ const (
 
 // Dialect is one of the product's two surfaces.
 type Dialect struct {
-	generation
-	tools []dialect.Tool
-}
-
-// generation is what differs between the surfaces besides the tools.
-type generation struct {
-	name         string
-	instructions string
-	guide        string
-	// target is the argument that names a sandbox.
-	target string
-	// failure tells an error of a tool's work.
+	dialect.Product
+	guide string
+	// failure shows an error of a tool's work.
 	failure func(e *failure) any
-	// runner is what a tool is in the generation.
-	runner func(*row) runner
 }
 
 var (
@@ -46,21 +35,19 @@ var (
 	_ dialect.Resourcer  = (*Dialect)(nil)
 )
 
-// New returns v0.1: 34 tools, of which those that work in a sandbox take its
-// address and token.
+// New returns v0.1: 34 tools. Those that work in a sandbox take its address and
+// token.
 func New() *Dialect {
-	return newDialect(generation{
-		name: Name, instructions: instructionsV1, guide: guideV1, target: "vm_url", failure: (*failure).v1,
-		runner: func(r *row) runner { return r.v1 },
-	}, toolsV1)
+	d := newDialect(Name, toolsV1, "vm_url", func(r *row) runner { return r.v1 })
+	d.Instructions, d.guide, d.failure = instructionsV1, guideV1, (*failure).v1
+	return d
 }
 
 // NewV2 returns v0.2: 35 tools, which take a sandbox's id.
 func NewV2() *Dialect {
-	return newDialect(generation{
-		name: NameV2, instructions: instructionsV2, guide: guideV2, target: "sandbox_id", failure: (*failure).v2,
-		runner: func(r *row) runner { return r.v2 },
-	}, toolsV2)
+	d := newDialect(NameV2, toolsV2, "sandbox_id", func(r *row) runner { return r.v2 })
+	d.Instructions, d.guide, d.failure = instructionsV2, guideV2, (*failure).v2
+	return d
 }
 
 //go:embed tools.json
@@ -69,30 +56,21 @@ var toolsV1 []byte
 //go:embed tools-v2.json
 var toolsV2 []byte
 
-func newDialect(g generation, table []byte) *Dialect {
-	d := &Dialect{generation: g}
+// newDialect makes a dialect of a table of tools. target is the argument that
+// names a sandbox.
+func newDialect(name string, table []byte, target string, runner func(*row) runner) *Dialect {
+	d := &Dialect{Product: dialect.Product{
+		ID: name, ServerName: "hopx", Title: "Cove, speaking HOPX",
+		ServerVars: []string{"HOPX_BASE_URL"}, KeyVars: []string{"HOPX_API_KEY", "HOPX_BEARER_TOKEN"}, Domains: []string{"hopx.dev", "hopx.ai"},
+	}}
 	for _, def := range dialect.Definitions(table) {
 		i := slices.IndexFunc(rows, func(r row) bool { return r.name == def.Name })
-		d.tools = append(d.tools, g.runner(&rows[i])(def, g.target))
+		d.Table = append(d.Table, runner(&rows[i])(def, target))
 	}
 	return d
 }
 
-// Name returns the dialect's name.
-func (d *Dialect) Name() string { return d.name }
-
-// Server describes the server as clients of the product know it.
-func (d *Dialect) Server(version string) dialect.Server {
-	return dialect.Server{
-		Implementation: &mcp.Implementation{Name: "hopx", Title: "Cove, speaking HOPX", Version: version},
-		Instructions:   d.instructions,
-	}
-}
-
-// Tools returns the table of tools.
-func (d *Dialect) Tools() []dialect.Tool { return d.tools }
-
-// Resources are none, though clients may ask for them.
+// Resources are empty, but clients may list them.
 func (d *Dialect) Resources() []dialect.ResourceTemplate { return nil }
 
 // Prompts returns the product's one prompt, a guide.
@@ -103,17 +81,6 @@ func (d *Dialect) Prompts() []dialect.Prompt {
 			return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: d.guide}}}}, nil
 		},
 	}}
-}
-
-// Environment reads the product's variables: the server to talk to in place of
-// the local daemon, and the key for it. An address of the product's own service
-// is not one of ours, and left out.
-func (d *Dialect) Environment(get func(string) string) (server, key string) {
-	server = dialect.ServerAt([]string{get("HOPX_BASE_URL")}, "hopx.dev", "hopx.ai")
-	if key = get("HOPX_API_KEY"); key == "" {
-		key = get("HOPX_BEARER_TOKEN")
-	}
-	return strings.TrimRight(server, "/"), key
 }
 
 const instructionsV1 = `Run code in isolated sandboxes. For nearly everything use execute_code_isolated: it makes a sandbox, runs Python, JavaScript, Bash or Go in it and returns the output.

@@ -43,13 +43,12 @@ func runCommand(ctx context.Context, m *vm, in *commandArgs) (*commandDone, erro
 	}
 	m.Status("running")
 	req := sandbox.ExecRequest{
-		Command: []string{shell, "-c", in.Command}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000, KeepBytes: 1, // it is taken as it comes
+		Command: []string{shell, "-c", in.Command}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000,
 	}
 	var streams *dialect.Beginnings
 	var job *sandbox.Job
 	err := m.atHome(ctx, in.WorkingDir, func() (err error) {
-		streams = &dialect.Beginnings{Limit: maxOutput}
-		job, err = m.Service.Exec(ctx, m.id, req, streams.Take)
+		job, streams, err = dialect.Exec(ctx, m.Service, m.id, req, maxOutput)
 		return err
 	})
 	if err != nil {

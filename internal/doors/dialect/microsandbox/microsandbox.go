@@ -1,5 +1,6 @@
 // Package microsandbox speaks to clients of microsandbox's server of 2025: its
-// five MCP tools, and the JSON-RPC of its SDKs. README.md tells what differs.
+// five MCP tools, and the JSON-RPC of its SDKs. README.md lists the
+// differences.
 package microsandbox
 
 import (
@@ -24,7 +25,7 @@ const Name = "microsandbox"
 const maxShown = 128
 
 // Dialect is the product's surface.
-type Dialect struct{ tools []dialect.Tool }
+type Dialect struct{ dialect.Product }
 
 var (
 	_ dialect.Failer      = (*Dialect)(nil)
@@ -64,9 +65,11 @@ func New() *Dialect {
 	for _, def := range dialect.Definitions(toolsJSON) {
 		defs[def.Name] = def
 	}
-	d := &Dialect{}
+	d := &Dialect{dialect.Product{
+		ID: Name, ServerName: "microsandbox-server", ServerVars: []string{"MSB_SERVER_URL"}, KeyVars: []string{"MSB_API_KEY"},
+	}}
 	for _, m := range methods {
-		d.tools = append(d.tools, dialect.Tool{Def: defs[m.tool], Run: m.call})
+		d.Table = append(d.Table, dialect.Tool{Def: defs[m.tool], Run: m.call})
 	}
 	return d
 }
@@ -74,31 +77,14 @@ func New() *Dialect {
 //go:embed tools.json
 var toolsJSON []byte
 
-// Name returns the dialect's name.
-func (d *Dialect) Name() string { return Name }
-
-// Server describes the server as clients of the product know it, which gives no
-// instructions.
-func (d *Dialect) Server(version string) dialect.Server {
-	return dialect.Server{Implementation: &mcp.Implementation{Name: "microsandbox-server", Version: version}}
-}
-
-// Tools returns the table of tools.
-func (d *Dialect) Tools() []dialect.Tool { return d.tools }
-
-// Namespaced tells that each call names its namespace.
+// Namespaced reports that each call names its namespace.
 func (d *Dialect) Namespaced() bool { return true }
 
-// Sessionless tells that a call needs no session.
+// Sessionless reports that a call needs no session.
 func (d *Dialect) Sessionless() bool { return true }
 
-// PlainJSON tells that clients take JSON and no streams.
+// PlainJSON reports that clients accept JSON and no streams.
 func (d *Dialect) PlainJSON() bool { return true }
-
-// Environment reads the variables of the product's SDKs.
-func (d *Dialect) Environment(get func(string) string) (server, key string) {
-	return strings.TrimRight(get("MSB_SERVER_URL"), "/"), get("MSB_API_KEY")
-}
 
 // Unknown is the product's answer to the name of a tool or prompt that it does
 // not have.

@@ -50,7 +50,6 @@ func tool[In any](run func(ctx context.Context, c *call, in In) (*mcp.CallToolRe
 func waiting[In any](run func(ctx context.Context, c *call, in In) (*mcp.CallToolResult, error), aliases ...alias) func(*definition) dialect.Tool {
 	return func(def *definition) dialect.Tool {
 		args := argumentsOf(def, aliases)
-		shown := &mcp.Tool{Name: def.Name, Title: def.Title, Description: def.Description, InputSchema: def.InputSchema, Annotations: def.Annotations}
 		checked := dialect.New("", &mcp.Tool{Name: def.Name, InputSchema: args.schema}, func(ctx context.Context, dc *dialect.Call, in In) (*mcp.CallToolResult, error) {
 			s, err := sessionOf(dc)
 			if err != nil {
@@ -58,7 +57,7 @@ func waiting[In any](run func(ctx context.Context, c *call, in In) (*mcp.CallToo
 			}
 			return run(ctx, &call{Call: dc, session: s}, in)
 		})
-		return dialect.Tool{Def: shown, Run: func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
+		return dialect.Tool{Def: def.Tool, Run: func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
 			res, err := (*mcp.CallToolResult)(nil), error(nil)
 			plain := *c
 			if plain.Args, err = args.plain(c.Args); err == nil {
@@ -82,7 +81,7 @@ type arguments struct {
 
 func argumentsOf(def *definition, aliases []alias) *arguments {
 	s := new(jsonschema.Schema)
-	if err := json.Unmarshal(def.InputSchema, s); err != nil {
+	if err := json.Unmarshal(def.InputSchema.(json.RawMessage), s); err != nil {
 		panic(fmt.Sprintf("tools.json: %v", err))
 	}
 	for name, raw := range def.Hidden {

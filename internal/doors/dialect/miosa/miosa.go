@@ -1,6 +1,7 @@
 // Package miosa speaks to clients of MIOSA's MCP server: 25 tools for
 // sandboxes, files, commands, previews, snapshots and desktop computers, with
-// an active sandbox in each session. README.md tells what differs.
+// an active sandbox in each session. README.md lists the
+// differences.
 package miosa
 
 import (
@@ -19,7 +20,7 @@ import (
 const Name = "miosa"
 
 // Dialect is the product's surface.
-type Dialect struct{ tools []dialect.Tool }
+type Dialect struct{ dialect.Product }
 
 var (
 	_ dialect.Failer     = (*Dialect)(nil)
@@ -29,9 +30,12 @@ var (
 
 // New returns the dialect.
 func New() *Dialect {
-	d := &Dialect{}
+	d := &Dialect{dialect.Product{
+		ID: Name, ServerName: "miosa-mcp", Title: "Cove, speaking MIOSA", Instructions: instructions,
+		ServerVars: []string{"MIOSA_API_URL", "MIOSA_BASE_URL"}, KeyVars: []string{"MIOSA_API_KEY"}, Domains: []string{"miosa.ai"},
+	}}
 	for _, def := range definitions() {
-		d.tools = append(d.tools, runners[def.Name](def))
+		d.Table = append(d.Table, runners[def.Name](def))
 	}
 	return d
 }
@@ -77,14 +81,10 @@ var (
 //go:embed tools.json
 var toolsJSON []byte
 
-// definition is a tool as tools.json has it.
+// definition is a tool of tools.json.
 type definition struct {
-	Name        string               `json:"name"`
-	Title       string               `json:"title"`
-	Description string               `json:"description"`
-	InputSchema json.RawMessage      `json:"inputSchema"`
-	Annotations *mcp.ToolAnnotations `json:"annotations"`
-	// Hidden are arguments that are taken and not shown.
+	*mcp.Tool
+	// Hidden are arguments that are accepted but not shown.
 	Hidden map[string]json.RawMessage `json:"hidden"`
 }
 
@@ -94,46 +94,29 @@ func definitions() []*definition {
 	if err := json.Unmarshal(toolsJSON, &list); err != nil {
 		panic(fmt.Sprintf("tools.json: %v", err)) // every test of the package finds it
 	}
+	for i, def := range dialect.Definitions(toolsJSON) {
+		list[i].Tool = def
+	}
 	return list
 }
 
-// Name returns the dialect's name.
-func (d *Dialect) Name() string { return Name }
-
-// Server describes the server as clients of the product know it.
-func (d *Dialect) Server(version string) dialect.Server {
-	return dialect.Server{
-		Implementation: &mcp.Implementation{Name: "miosa-mcp", Title: "Cove, speaking MIOSA", Version: version},
-		Instructions:   instructions,
-	}
-}
-
-// Tools returns the table of tools.
-func (d *Dialect) Tools() []dialect.Tool { return d.tools }
-
-// Environment reads the product's variables: the server to talk to in place of
-// the local daemon, and the key for it. An address of the product's own service
-// is not one of ours, and left out.
+// Environment implements [dialect.Configured]. The product's address may end with
+// the path of its REST interface.
 func (d *Dialect) Environment(get func(string) string) (server, key string) {
-	server = dialect.ServerAt([]string{get("MIOSA_API_URL"), get("MIOSA_BASE_URL")}, "miosa.ai")
-	return strings.TrimSuffix(strings.TrimRight(server, "/"), "/api/v1"), get("MIOSA_API_KEY")
+	server, key = d.Product.Environment(get)
+	return strings.TrimSuffix(server, "/api/v1"), key
 }
 
 // LogLevel reads MIOSA_LOG_LEVEL; the product's default is warn.
 func (d *Dialect) LogLevel(get func(string) string) slog.Level {
-	switch strings.ToLower(get("MIOSA_LOG_LEVEL")) {
-	case "debug":
-		return slog.LevelDebug
-	case "info":
-		return slog.LevelInfo
-	case "error":
-		return slog.LevelError
+	level, ok := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "error": slog.LevelError}[strings.ToLower(get("MIOSA_LOG_LEVEL"))]
+	if !ok {
+		return slog.LevelWarn
 	}
-	return slog.LevelWarn
+	return level
 }
 
-// What a client shows that keeps only the first 512 characters is the first
-// paragraph.
+// Clients that keep only the first 512 characters show the first paragraph.
 const instructions = `sandbox_create boots a sandbox and makes it the active one of this session: sandbox_id may then be left out of the other tools. Commands are bash lines. sandbox_exec waits for them; one that still runs after half a minute, such as a dev server, goes on as a job (sandbox_job_status). Start servers with sandbox_exec_background, then preview_create gives the URL of a port.
 
 sandbox_stop pauses a sandbox with all its state, and using it again wakes it; sandbox_destroy is final. snapshot_create before risky changes, snapshot_restore to go back. For a desktop: computer_create, then computer_screenshot to see and computer_action to click, type, press keys and scroll, in pixels of the screenshot.`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -14,7 +15,7 @@ import (
 // runner makes a tool of its definition.
 type runner struct {
 	// target is the argument that names the sandbox, which hosted clients must
-	// give; empty is none.
+	// give; empty if there is none.
 	target string
 	tool   func(def *mcp.Tool, hosted bool) dialect.Tool
 }
@@ -22,78 +23,82 @@ type runner struct {
 // call is one call of a tool.
 type call struct {
 	*dialect.Call
-	// box is nil where there is no session, and on the hosted surface.
-	box *box
+	// session is nil where there is no session, and on the hosted surface.
+	session *session
 }
 
-// errGone is what the product answers to an id that means nothing (any more).
+// errGone is the product's answer to an id that is unknown or no longer valid.
 var errGone error = sandbox.Errorf(sandbox.CodeNotFound, "sandbox not found")
 
 // errLost says that the session's own sandbox ended by itself.
 var errLost error = sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of this session has ended and its state is gone; the next call begins with a new and empty one")
 
-// aliasesOfID are other names of the argument sandbox_id.
+// aliases are further names under which clients send arguments.
+type aliases map[string][]string
+
+// aliasesOfID are other names of the argument that names the sandbox.
 var aliasesOfID = []string{"sandboxId", "sandbox", "id"}
 
-// on makes the runner of a tool that works on a sandbox. Aliases are other names
-// under which clients send an argument.
-func on[In any](target string, aliases map[string][]string, idOf func(*In) string, run func(ctx context.Context, c *call, id string, in In) (any, error)) runner {
+// targeted are arguments that name a sandbox, "" for the session's own.
+type targeted interface{ sandbox() string }
+
+// inSandbox is embedded in arguments that name a sandbox.
+type inSandbox struct {
+	Sandbox string `json:"sandbox_id"`
+}
+
+func (a inSandbox) sandbox() string { return a.Sandbox }
+
+// on makes the runner of a tool that works on the sandbox that target names.
+func on[In targeted](target string, extra aliases, run func(ctx context.Context, c *call, id string, in In) (any, error)) runner {
+	names := aliases{target: aliasesOfID}
+	for name, others := range extra {
+		names[name] = slices.Concat(others, names[name])
+	}
+	return tool(target, names, func(ctx context.Context, c *call, in In) (any, error) {
+		id, err := c.sandbox(ctx, in.sandbox())
+		if err != nil {
+			return nil, err
+		}
+		v, err := run(ctx, c, id, in)
+		if err != nil {
+			return nil, c.explain(ctx, id, err)
+		}
+		return v, nil
+	})
+}
+
+// tool makes a runner. An argument that is given under its own name and an alias
+// is left as it is, and the alias refused as unknown.
+func tool[In any](target string, names aliases, run func(ctx context.Context, c *call, in In) (any, error)) runner {
+	rename := func(args map[string]json.RawMessage) map[string]json.RawMessage {
+		for name, others := range names {
+			for _, other := range others {
+				v, given := args[other]
+				if _, taken := args[name]; given && !taken {
+					args[name] = v
+					delete(args, other)
+				}
+			}
+		}
+		return args
+	}
 	return runner{target: target, tool: func(def *mcp.Tool, hosted bool) dialect.Tool {
-		return renaming(aliases, dialect.New("", def, func(ctx context.Context, dc *dialect.Call, in In) (*mcp.CallToolResult, error) {
+		return dialect.New("", def, func(ctx context.Context, dc *dialect.Call, in In) (*mcp.CallToolResult, error) {
 			c := &call{Call: dc}
 			if !hosted {
 				var err error
-				if c.box, err = boxOf(dc); err != nil {
+				if c.session, err = sessionOf(dc); err != nil {
 					return nil, err
 				}
 			}
-			id, err := c.sandbox(ctx, idOf(&in))
-			if err != nil {
-				return nil, err
-			}
-			v, err := run(ctx, c, id, in)
-			if err != nil {
-				return nil, c.explain(ctx, id, err)
-			}
-			return result(v), nil
-		}))
-	}}
-}
-
-// plain makes the runner of a tool that works on no session's sandbox.
-func plain[In any](target string, aliases map[string][]string, run func(ctx context.Context, c *call, in In) (any, error)) runner {
-	return runner{target: target, tool: func(def *mcp.Tool, _ bool) dialect.Tool {
-		return renaming(aliases, dialect.New("", def, func(ctx context.Context, dc *dialect.Call, in In) (*mcp.CallToolResult, error) {
-			v, err := run(ctx, &call{Call: dc}, in)
+			v, err := run(ctx, c, in)
 			if err != nil {
 				return nil, err
 			}
 			return result(v), nil
-		}))
+		}).Rewriting(rename)
 	}}
-}
-
-// renaming has a tool take arguments under other names too. One that is there
-// under both is left, and refused as unknown.
-func renaming(aliases map[string][]string, t dialect.Tool) dialect.Tool {
-	next := t.Run
-	t.Run = func(ctx context.Context, c *dialect.Call) (*mcp.CallToolResult, error) {
-		renamed := *c
-		renamed.Args = dialect.Rewritten(c.Args, func(args map[string]json.RawMessage) map[string]json.RawMessage {
-			for name, others := range aliases {
-				for _, other := range others {
-					v, given := args[other]
-					if _, taken := args[name]; given && !taken {
-						args[name] = v
-						delete(args, other)
-					}
-				}
-			}
-			return args
-		})
-		return next(ctx, &renamed)
-	}
-	return t
 }
 
 // sandbox returns the sandbox to work on: the named one, or the session's.
@@ -101,14 +106,14 @@ func (c *call) sandbox(ctx context.Context, named string) (string, error) {
 	switch {
 	case named != "":
 		return named, nil
-	case c.box == nil:
-		return "", sandbox.Errorf(sandbox.CodeInvalid, "this connection has no session, so no sandbox of its own; connect with a protocol revision before 2026-07-28, or name a sandbox_id")
+	case c.session == nil:
+		return "", dialect.Invalid("this connection has no session, so no sandbox of its own; connect with a protocol revision before 2026-07-28, or name a sandbox_id")
 	}
-	return c.box.sandbox(ctx)
+	return c.session.sandbox(ctx)
 }
 
-// explain tells an error of a call on a sandbox. The product has one answer
-// where a sandbox is unknown, ended or merged away.
+// explain translates the error of a call on a sandbox. The product answers the
+// same whether a sandbox is unknown, ended or merged into another.
 func (c *call) explain(ctx context.Context, id string, err error) error {
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeNotFound, sandbox.CodeNotRunning:
@@ -121,8 +126,8 @@ func (c *call) explain(ctx context.Context, id string, err error) error {
 	s, getErr := c.Service.Get(ctx, id)
 	switch {
 	case getErr == nil && !s.State.Final(), getErr != nil && sandbox.CodeOf(getErr) != sandbox.CodeNotFound:
-		return err // of something in it
-	case c.box != nil && c.box.lost(id):
+		return err // about something in the sandbox
+	case c.session != nil && c.session.lost(id):
 		return errLost
 	}
 	return errGone

@@ -8,16 +8,15 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cove-sh/cove/internal/doors/dialect"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 type diffArgs struct {
-	Other   string   `json:"other"`
-	Paths   []string `json:"paths"`
-	Sandbox string   `json:"sandbox_id"`
+	inSandbox
+	Other string   `json:"other"`
+	Paths []string `json:"paths"`
 }
-
-func (a *diffArgs) target() string { return a.Sandbox }
 
 // differences are absolute paths of regular files, sorted.
 type differences struct {
@@ -31,14 +30,14 @@ type differences struct {
 const maxListing = 32 << 20
 
 // list prints the digest and the name of each file below its arguments, with a
-// NUL after each. It has /tmp too, which the service does not compare, since
-// that is memory.
+// NUL after each. It covers /tmp too, which the service does not compare because
+// it is in memory.
 const list = `export LC_ALL=C; for p; do [ ! -e "$p" ] || find "$p" -type f -print0; done | sort -zu | xargs -0r sha256sum -z --`
 
 func diff(ctx context.Context, c *call, id string, in diffArgs) (any, error) {
 	for _, p := range in.Paths {
 		if !path.IsAbs(p) {
-			return nil, sandbox.Errorf(sandbox.CodeInvalid, "paths: %.100q is not absolute", p)
+			return nil, dialect.Invalid("paths: %.100q is not absolute", p)
 		}
 	}
 	c.Status("comparing")
@@ -75,10 +74,10 @@ func digests(ctx context.Context, c *call, id string, paths []string) (map[strin
 	return parse(res.Stdout), nil
 }
 
-// someFailed is what xargs exits with when a file went away meanwhile.
+// someFailed is the exit code of xargs when a file was removed meanwhile.
 const someFailed = 123
 
-// parse reads what list has printed. What is not of its form is left out.
+// parse reads the output of list. Malformed entries are left out.
 func parse(listing string) map[string]string {
 	const digest = 64
 	files := make(map[string]string)
@@ -90,20 +89,20 @@ func parse(listing string) map[string]string {
 	return files
 }
 
-// compare tells what leads from the base to the other.
+// compare returns the changes from base to other.
 func compare(base, other map[string]string) differences {
 	d := differences{Added: []string{}, Removed: []string{}, Modified: []string{}}
 	for p, digest := range other {
-		was, there := base[p]
+		was, exists := base[p]
 		switch {
-		case !there:
+		case !exists:
 			d.Added = append(d.Added, p)
 		case was != digest:
 			d.Modified = append(d.Modified, p)
 		}
 	}
 	for p := range base {
-		if _, there := other[p]; !there {
+		if _, exists := other[p]; !exists {
 			d.Removed = append(d.Removed, p)
 		}
 	}

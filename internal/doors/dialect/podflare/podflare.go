@@ -1,6 +1,6 @@
 // Package podflare speaks to clients of Podflare: its session server, in which
-// one MCP session is one sandbox, and its hosted server, whose calls name
-// theirs. README.md tells what differs.
+// one MCP session is one sandbox, and its hosted server, whose calls name their
+// sandbox. README.md lists the differences.
 package podflare
 
 import (
@@ -22,16 +22,13 @@ const (
 )
 
 // Dialect is one of the product's two surfaces.
-type Dialect struct {
-	name         string
-	instructions string
-	tools        []dialect.Tool
-}
+type Dialect struct{ dialect.Product }
 
 var (
-	_ dialect.Failer      = (*Dialect)(nil)
-	_ dialect.Sessionless = (*Dialect)(nil)
-	_ dialect.Configured  = (*Dialect)(nil)
+	_ dialect.Failer       = (*Dialect)(nil)
+	_ dialect.Sessionless  = (*Dialect)(nil)
+	_ dialect.SessionBound = (*Dialect)(nil)
+	_ dialect.Configured   = (*Dialect)(nil)
 )
 
 // New returns the session server: seven tools, which work on the sandbox of
@@ -47,19 +44,21 @@ func NewHosted() *Dialect {
 }
 
 func newDialect(name, instructions string, names ...string) *Dialect {
-	d := &Dialect{name: name, instructions: instructions}
+	d := &Dialect{dialect.Product{
+		ID: name, ServerName: "podflare", Title: "Cove, speaking Podflare", Instructions: instructions,
+		ServerVars: []string{"PODFLARE_HOST", "PODFLARE_HOSTD_URL"}, KeyVars: []string{"PODFLARE_API_KEY"},
+		Domains: []string{"podflare.dev", "podflare.ai"},
+	}}
 	defs := make(map[string]*mcp.Tool)
 	for _, def := range dialect.Definitions(toolsJSON) {
 		defs[def.Name] = def
 	}
 	for _, n := range names {
-		def := defs[n]
-		if name == HostedName {
-			if target := runners[n].target; target != "" {
-				def.InputSchema = requiring(def.InputSchema, target)
-			}
+		def, r := defs[n], runners[n]
+		if name == HostedName && r.target != "" {
+			def.InputSchema = requiring(def.InputSchema, r.target)
 		}
-		d.tools = append(d.tools, runners[n].tool(def, name == HostedName))
+		d.Table = append(d.Table, r.tool(def, name == HostedName))
 	}
 	return d
 }
@@ -77,51 +76,39 @@ func requiring(schema any, property string) json.RawMessage {
 	if !slices.Contains(required, any(property)) {
 		s["required"] = append(required, property)
 	}
-	data, err := json.Marshal(s)
+	return json.RawMessage(encoded(s))
+}
+
+// encoded returns a value of this package's own as JSON.
+func encoded(v any) string {
+	data, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("tools.json: %v", err))
+		panic(fmt.Sprintf("encode a value: %v", err))
 	}
-	return data
+	return string(data)
 }
 
-// Name returns the dialect's name.
-func (d *Dialect) Name() string { return d.name }
+// SessionBound reports that the sandboxes of a session end with it.
+func (d *Dialect) SessionBound() bool { return d.ID == Name }
 
-// Server describes the server as clients of the product know it.
-func (d *Dialect) Server(version string) dialect.Server {
-	return dialect.Server{
-		Implementation: &mcp.Implementation{Name: "podflare", Title: "Cove, speaking Podflare", Version: version},
-		Instructions:   d.instructions,
-	}
-}
+// Sessionless reports that the hosted surface answers a call without a session.
+func (d *Dialect) Sessionless() bool { return d.ID == HostedName }
 
-// Tools returns the table of tools.
-func (d *Dialect) Tools() []dialect.Tool { return d.tools }
-
-// SessionBound tells that the sandboxes of a session go with it.
-func (d *Dialect) SessionBound() bool { return d.name == Name }
-
-// Sessionless tells that the hosted surface answers a call without a session.
-func (d *Dialect) Sessionless() bool { return d.name == HostedName }
-
-// Failure tells an error as the product does: an object with its text.
+// Failure shows an error as the product does: an object with its text.
 func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 	res := result(map[string]any{"error": sandbox.MessageOf(err)})
 	res.IsError = true
 	return res
 }
 
-// result is an object as text and as structured content; a file's bytes are sent
-// once, as text.
+// result returns an object as text and as structured content. The bytes of a file
+// are sent once only, as text.
 func result(v any) *mcp.CallToolResult {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("encode a result: %v", err)) // of our own types
-	}
+	text := encoded(v)
 	if f, ok := v.(file); ok && f.Content != nil {
 		v = nil
 	}
-	return dialect.Text(string(data), v)
+	return dialect.Text(text, v)
 }
 
 const sessionInstructions = `One sandbox belongs to this session: the first call creates it, and it is destroyed with its forks when the session ends. Keep results with download.

@@ -9,119 +9,117 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// box is what one MCP session has: its sandbox, which the first call makes, and
-// the forks that were made in it. All end with the session.
-type box struct {
+// session is what one MCP session owns: its sandbox, which the first call makes,
+// and the forks that were made in the session. All end with it.
+type session struct {
 	svc sandbox.Service
 
 	mu    sync.Mutex
-	id    string          // guarded by mu; empty until it is made
+	id    string          // guarded by mu; empty until the sandbox is made
 	ended bool            // guarded by mu
 	forks map[string]bool // guarded by mu
 }
 
-type boxKey struct{}
+type sessionKey struct{}
 
-// boxOf returns the box of a call's session, or nil where there are no sessions.
-func boxOf(c *dialect.Call) (*box, error) {
+// sessionOf returns the session of a call, or nil where there are no sessions.
+func sessionOf(c *dialect.Call) (*session, error) {
 	s := c.Session()
 	if s == nil {
 		return nil, nil
 	}
-	v, err := s.Value(boxKey{}, func() (any, func(context.Context), error) {
-		b := &box{svc: c.Service, forks: make(map[string]bool)}
-		return b, b.end, nil
+	v, err := s.Value(sessionKey{}, func() (any, func(context.Context), error) {
+		own := &session{svc: c.Service, forks: make(map[string]bool)}
+		return own, own.end, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return v.(*box), nil
+	return v.(*session), nil
 }
 
-// sandbox returns the session's sandbox, and makes it for the first call.
-func (b *box) sandbox(ctx context.Context) (string, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// sandbox returns the session's sandbox, which it makes for the first call.
+func (s *session) sandbox(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
-	case b.ended:
+	case s.ended:
 		return "", context.Canceled
-	case b.id != "":
-		return b.id, nil
+	case s.id != "":
+		return s.id, nil
 	}
-	sbx, err := b.svc.Create(ctx, request(map[string]string{"session": "podflare"}))
+	sbx, err := s.svc.Create(ctx, request("session", "podflare"))
 	if err != nil {
 		return "", err
 	}
-	b.id = sbx.ID
-	return b.id, nil
+	s.id = sbx.ID
+	return s.id, nil
 }
 
-// forked notes forks that end with the session.
-func (b *box) forked(ctx context.Context, ids []string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// forked records forks that end with the session.
+func (s *session) forked(ctx context.Context, ids []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, id := range ids {
-		b.forks[id] = true
+		s.forks[id] = true
 	}
-	if !b.ended {
+	if !s.ended {
 		return nil
 	}
-	return errors.Join(context.Canceled, b.killLocked(context.WithoutCancel(ctx)))
+	return errors.Join(context.Canceled, s.killLocked(context.WithoutCancel(ctx)))
 }
 
-// merged notes that a sandbox has become another's state: its own id is gone.
-// If that was the session's own, the session goes on with the other.
-func (b *box) merged(winner, parent string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.forks, winner)
-	if b.id == winner {
-		b.id = parent
-		delete(b.forks, parent)
+// merged records that a sandbox has become the state of its parent, and its own id
+// is gone. If it was the session's own, the session goes on with the parent.
+func (s *session) merged(winner, parent string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.forks, winner)
+	if s.id == winner {
+		s.id = parent
+		delete(s.forks, parent)
 	}
 }
 
-// lost notes that the session's own sandbox has ended by itself, as its lifetime
-// may do to it: the next call gets a new one. It reports whether it was that one.
-func (b *box) lost(id string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.forks, id)
-	if b.id != id {
+// lost records that a sandbox has ended by itself, as by its lifetime, and reports
+// whether it was the session's own: the next call then gets a new one.
+func (s *session) lost(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.forks, id)
+	if s.id != id {
 		return false
 	}
-	b.id = ""
+	s.id = ""
 	return true
 }
 
-// end destroys all that the session has made.
-func (b *box) end(ctx context.Context) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = true
-	_ = b.killLocked(ctx) // a server that is away ends them by their lifetime
+// end kills everything that the session has made.
+func (s *session) end(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	_ = s.killLocked(ctx) // if the server is unreachable, their lifetime ends them
 }
 
 // killLocked kills what is left, the forks first.
 //
-// Preconditions: b.mu is held.
-func (b *box) killLocked(ctx context.Context) error {
+// Preconditions: s.mu is held.
+func (s *session) killLocked(ctx context.Context) error {
 	var errs []error
-	for id := range b.forks {
-		_, err := b.svc.Kill(ctx, id)
+	for id := range s.forks {
+		_, err := s.svc.Kill(ctx, id)
 		errs = append(errs, err)
 	}
-	clear(b.forks)
-	if b.id != "" {
-		_, err := b.svc.Kill(ctx, b.id)
+	clear(s.forks)
+	if s.id != "" {
+		_, err := s.svc.Kill(ctx, s.id)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
 // request describes a sandbox as the product's are: root works in /root.
-func request(metadata map[string]string) sandbox.CreateRequest {
-	return sandbox.CreateRequest{User: "root", WorkDir: home, Metadata: metadata}
+func request(tag, value string) sandbox.CreateRequest {
+	return sandbox.CreateRequest{User: "root", WorkDir: "/root", Metadata: map[string]string{tag: value}}
 }
-
-const home = "/root"

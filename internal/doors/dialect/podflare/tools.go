@@ -10,31 +10,29 @@ import (
 
 // runners are what the tools do, by name.
 var runners = map[string]runner{
-	"run_python":      on("sandbox_id", map[string][]string{"sandbox_id": aliasesOfID}, (*runArgs).target, runPython),
-	"run_bash":        on("sandbox_id", map[string][]string{"sandbox_id": aliasesOfID, "code": {"command", "script"}}, (*runArgs).target, runBash),
-	"fork":            on("sandbox_id", map[string][]string{"sandbox_id": aliasesOfID}, (*forkArgs).target, fork),
-	"diff":            on("sandbox_id", map[string][]string{"sandbox_id": append([]string{"a", "left", "base", "sandbox_a"}, aliasesOfID...), "other": {"b", "right", "other_id", "sandbox_b"}}, (*diffArgs).target, diff),
-	"merge_into":      on("parent", map[string][]string{"parent": append([]string{"parent_id", "sandbox_id"}, aliasesOfID...), "winner": {"winner_id", "child"}}, (*mergeArgs).target, mergeInto),
-	"upload":          on("sandbox_id", map[string][]string{"sandbox_id": aliasesOfID, "content_base64": {"data", "content", "base64", "content_b64"}}, (*uploadArgs).target, upload),
-	"download":        on("sandbox_id", map[string][]string{"sandbox_id": aliasesOfID}, (*downloadArgs).target, download),
-	"create_sandbox":  plain("", nil, createSandbox),
-	"destroy_sandbox": plain("sandbox_id", map[string][]string{"sandbox_id": aliasesOfID}, destroySandbox),
+	"run_python":      on("sandbox_id", nil, runPython),
+	"run_bash":        on("sandbox_id", aliases{"code": {"command", "script"}}, runBash),
+	"fork":            on("sandbox_id", nil, fork),
+	"diff":            on("sandbox_id", aliases{"sandbox_id": {"a", "left", "base", "sandbox_a"}, "other": {"b", "right", "other_id", "sandbox_b"}}, diff),
+	"merge_into":      on("parent", aliases{"parent": {"parent_id", "sandbox_id"}, "winner": {"winner_id", "child"}}, mergeInto),
+	"upload":          on("sandbox_id", aliases{"content_base64": {"data", "content", "base64", "content_b64"}}, upload),
+	"download":        on("sandbox_id", nil, download),
+	"create_sandbox":  tool("", nil, createSandbox),
+	"destroy_sandbox": on("sandbox_id", nil, destroySandbox),
 }
 
-// maxOutput is what is returned of stdout and of stderr.
+// maxOutput bounds what is returned of stdout and of stderr, in bytes.
 const maxOutput = 512 << 10
 
 type runArgs struct {
+	inSandbox
 	Code    string  `json:"code"`
 	Timeout float64 `json:"timeout"`
-	Sandbox string  `json:"sandbox_id"`
 }
-
-func (a *runArgs) target() string { return a.Sandbox }
 
 func (a *runArgs) milliseconds() int64 { return max(1, int64(a.Timeout*1000)) }
 
-// ran is what came of code.
+// ran is the outcome of code or a command.
 type ran struct {
 	Stdout   string `json:"stdout"`
 	Stderr   string `json:"stderr"`
@@ -78,11 +76,9 @@ func runBash(ctx context.Context, c *call, id string, in runArgs) (any, error) {
 	return shell(ctx, c, id, sandbox.ExecRequest{Shell: in.Code, TimeoutMS: in.milliseconds()}, maxOutput)
 }
 
-// shell runs a command and keeps so much of each stream.
+// shell runs a command and returns the first keep bytes of each stream.
 func shell(ctx context.Context, c *call, id string, req sandbox.ExecRequest, keep int) (ran, error) {
-	out := dialect.Beginnings{Limit: keep}
-	req.KeepBytes = 1 // it is taken as it comes
-	job, err := c.Service.Exec(ctx, id, req, out.Take)
+	job, out, err := dialect.Exec(ctx, c.Service, id, req, keep)
 	if err != nil {
 		return ran{}, err
 	}
@@ -93,15 +89,8 @@ func shell(ctx context.Context, c *call, id string, req sandbox.ExecRequest, kee
 }
 
 type forkArgs struct {
-	N       int    `json:"n"`
-	Sandbox string `json:"sandbox_id"`
-}
-
-func (a *forkArgs) target() string { return a.Sandbox }
-
-// forked has the ids of children.
-type forked struct {
-	Children []string `json:"children"`
+	inSandbox
+	N int `json:"n"`
 }
 
 func fork(ctx context.Context, c *call, id string, in forkArgs) (any, error) {
@@ -110,16 +99,16 @@ func fork(ctx context.Context, c *call, id string, in forkArgs) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := forked{Children: []string{}}
+	children := []string{}
 	for _, s := range list.Items {
-		out.Children = append(out.Children, s.ID)
+		children = append(children, s.ID)
 	}
-	if c.box != nil {
-		if err := c.box.forked(ctx, out.Children); err != nil {
+	if c.session != nil {
+		if err := c.session.forked(ctx, children); err != nil {
 			return nil, err
 		}
 	}
-	return out, nil
+	return map[string]any{"children": children}, nil
 }
 
 type mergeArgs struct {
@@ -127,27 +116,20 @@ type mergeArgs struct {
 	Parent string `json:"parent"`
 }
 
-func (a *mergeArgs) target() string { return a.Parent }
-
-// merged says which sandbox has become another.
-type merged struct {
-	Parent string `json:"parent"`
-	Merged string `json:"merged"`
-	OK     bool   `json:"ok"`
-}
+func (a mergeArgs) sandbox() string { return a.Parent }
 
 func mergeInto(ctx context.Context, c *call, parent string, in mergeArgs) (any, error) {
 	c.Status("merging")
 	if in.Winner == parent {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "a sandbox cannot be merged into itself")
+		return nil, dialect.Invalid("a sandbox cannot be merged into itself")
 	}
 	if _, err := c.Service.Merge(ctx, parent, sandbox.MergeRequest{Winner: in.Winner, Kind: sandbox.MergeWhole}); err != nil {
 		return nil, c.explain(ctx, in.Winner, err)
 	}
-	if c.box != nil {
-		c.box.merged(in.Winner, parent)
+	if c.session != nil {
+		c.session.merged(in.Winner, parent)
 	}
-	return merged{Parent: parent, Merged: in.Winner, OK: true}, nil
+	return dialect.ObjectOf("parent", parent, "merged", in.Winner, "ok", true), nil
 }
 
 type createArgs struct {
@@ -155,19 +137,12 @@ type createArgs struct {
 	Egress   bool   `json:"egress"`
 }
 
-// created is a sandbox that is ready.
-type created struct {
-	SandboxID string `json:"sandbox_id"`
-	ID        string `json:"id"`
-	State     string `json:"state"`
-}
-
-// templates are the names of the product's templates here.
+// templates map the product's templates to the server's.
 var templates = map[string]string{"default": "", "python-datasci": "code-interpreter"}
 
 func createSandbox(ctx context.Context, c *call, in createArgs) (any, error) {
 	c.Status("creating a sandbox")
-	req := request(map[string]string{"dialect": HostedName})
+	req := request("dialect", HostedName)
 	req.Template = in.Template
 	if name, ok := templates[in.Template]; ok {
 		req.Template = name
@@ -179,29 +154,19 @@ func createSandbox(ctx context.Context, c *call, in createArgs) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return created{SandboxID: s.ID, ID: s.ID, State: "ready"}, nil
+	return dialect.ObjectOf("sandbox_id", s.ID, "id", s.ID, "state", "ready"), nil
 }
 
-type destroyArgs struct {
-	Sandbox string `json:"sandbox_id"`
-}
-
-// destroyed says that a sandbox is gone.
-type destroyed struct {
-	SandboxID string `json:"sandbox_id"`
-	OK        bool   `json:"ok"`
-}
-
-func destroySandbox(ctx context.Context, c *call, in destroyArgs) (any, error) {
-	s, err := c.Service.Get(ctx, in.Sandbox)
-	if err != nil || s.State.Final() {
-		if err == nil || sandbox.CodeOf(err) == sandbox.CodeNotFound {
-			err = errGone
-		}
+func destroySandbox(ctx context.Context, c *call, id string, _ inSandbox) (any, error) {
+	s, err := c.Service.Get(ctx, id)
+	if err == nil && s.State.Final() {
+		err = errGone
+	}
+	if err == nil {
+		s, err = c.Service.Kill(ctx, s.ID)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if s, err = c.Service.Kill(ctx, s.ID); err != nil {
-		return nil, err
-	}
-	return destroyed{SandboxID: s.ID, OK: true}, nil
+	return dialect.ObjectOf("sandbox_id", s.ID, "ok", true), nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxFile bounds a file that is sent or fetched, in bytes.
+// maxFile bounds a file that is uploaded or downloaded, in bytes.
 const maxFile = 6 << 20
 
 func tooLarge() error {
@@ -19,14 +19,12 @@ func tooLarge() error {
 }
 
 type uploadArgs struct {
+	inSandbox
 	Path    string `json:"path"`
 	Content string `json:"content_base64"`
-	Sandbox string `json:"sandbox_id"`
 }
 
-func (a *uploadArgs) target() string { return a.Sandbox }
-
-// file is one that was sent or fetched.
+// file is a file that was uploaded, or downloaded with its content.
 type file struct {
 	Path    string  `json:"path"`
 	Size    int64   `json:"size"`
@@ -49,22 +47,20 @@ func upload(ctx context.Context, c *call, id string, in uploadArgs) (any, error)
 	return file{Path: info.Path, Size: int64(len(data))}, nil
 }
 
-// decode reads base64 with padding or without, in lines or not.
+// decode reads base64, with or without padding and line breaks.
 func decode(s string) ([]byte, error) {
 	s = strings.TrimRight(strings.TrimSpace(s), "=")
 	data, err := base64.RawStdEncoding.DecodeString(s)
 	if err != nil {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "content_base64 is not valid base64; encode the file's bytes with the standard alphabet")
+		return nil, dialect.Invalid("content_base64 is not valid base64; encode the file's bytes with the standard alphabet")
 	}
 	return data, nil
 }
 
 type downloadArgs struct {
-	Path    string `json:"path"`
-	Sandbox string `json:"sandbox_id"`
+	inSandbox
+	Path string `json:"path"`
 }
-
-func (a *downloadArgs) target() string { return a.Sandbox }
 
 func download(ctx context.Context, c *call, id string, in downloadArgs) (any, error) {
 	c.Status("downloading")
@@ -79,15 +75,15 @@ func download(ctx context.Context, c *call, id string, in downloadArgs) (any, er
 	return file{Path: at, Size: int64(len(data)), Content: &content}, nil
 }
 
-// absolute returns a path as run_python would understand it, whose code may
-// have changed the directory.
+// absolute resolves a path as run_python would, whose code may have changed the
+// working directory.
 func (c *call) absolute(ctx context.Context, id, p string) string {
 	if path.IsAbs(p) {
 		return p
 	}
 	contexts, err := c.Service.ListContexts(ctx, id)
 	if err != nil {
-		return p // the call itself will say what is wrong
+		return p // the call itself reports what is wrong
 	}
 	for _, k := range contexts.Items {
 		if k.Language == sandbox.Python && k.Name == "default" && path.IsAbs(k.WorkDir) {

@@ -1,12 +1,14 @@
 package superserve
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -15,12 +17,32 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// maxShown is how much of what a client has sent an answer repeats, in bytes.
+// maxShown bounds what an answer quotes of a client's argument, in bytes.
 const maxShown = 128
 
-// tool makes a tool of what it does and its definition. Arguments that the
-// schema does not know are dropped, as the product does.
-func tool[In any](run func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error)) func(*mcp.Tool) dialect.Tool {
+// targeted are arguments that name a sandbox.
+type targeted interface{ sandbox() string }
+
+// inSandbox is embedded in arguments that name a sandbox.
+type inSandbox struct {
+	Sandbox string `json:"sandbox_id"`
+}
+
+func (a inSandbox) sandbox() string { return a.Sandbox }
+
+type handler[In any] func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error)
+
+// on makes a tool that works on a sandbox.
+func on[In targeted](run handler[In]) func(*mcp.Tool) dialect.Tool {
+	return tool(func(ctx context.Context, c *dialect.Call, in In) (*mcp.CallToolResult, error) {
+		res, err := run(ctx, c, in)
+		return res, explain(ctx, c, in.sandbox(), err)
+	})
+}
+
+// tool makes a tool of its handler and its definition. Arguments that the schema
+// does not know are dropped, as the product does.
+func tool[In any](run handler[In]) func(*mcp.Tool) dialect.Tool {
 	return func(def *mcp.Tool) dialect.Tool {
 		known := dialect.Properties(def)
 		return dialect.Lenient(def, func(args map[string]json.RawMessage) map[string]json.RawMessage {
@@ -37,39 +59,38 @@ func tool[In any](run func(ctx context.Context, c *dialect.Call, in In) (*mcp.Ca
 }
 
 // noTarget is an error of a tool that works on no sandbox.
-type noTarget struct{ err error }
+type noTarget struct{ error }
 
-func (e *noTarget) Error() string { return e.err.Error() }
-func (e *noTarget) Unwrap() error { return e.err }
+func (e *noTarget) Unwrap() error { return e.error }
 
 // errNoSandbox is about a sandbox that is unknown or was deleted.
 func errNoSandbox(id string) error {
 	return &noSandbox{sandbox.Errorf(sandbox.CodeNotFound, "Sandbox %s not found", clip.Text(id, maxShown))}
 }
 
-// noSandbox is what the product answers with the names of tools that help.
-type noSandbox struct{ err *sandbox.Error }
+// noSandbox is an error whose text names the tools that help, as the product's
+// does.
+type noSandbox struct{ error }
 
-func (e *noSandbox) Error() string { return e.err.Error() }
-func (e *noSandbox) Unwrap() error { return e.err }
+func (e *noSandbox) Unwrap() error { return e.error }
 
-// about explains an error of a call on a sandbox: where that is unknown or was
-// deleted, the product says so and no more.
-func about(ctx context.Context, c *dialect.Call, id string, err error) error {
+// explain translates the error of a call on a sandbox: if the sandbox is unknown
+// or was deleted, the product says only that.
+func explain(ctx context.Context, c *dialect.Call, id string, err error) error {
 	s, gone := dialect.Gone(ctx, c.Service, id, err)
 	if gone && (s == nil || s.State == sandbox.StateKilled) {
 		return errNoSandbox(id)
 	}
-	return err // of something in it
+	return err // about something in the sandbox
 }
 
-// Failure tells an error as the product does: one block of text.
+// Failure shows an error as the product does: as one block of text.
 func (d *Dialect) Failure(err error) *mcp.CallToolResult {
 	return dialect.ErrorText(failureText(err), nil)
 }
 
 func failureText(err error) string {
-	if e, ok := errors.AsType[*dialect.ArgumentError](err); ok {
+	if e, ok := errors.AsType[*dialect.CallError](err); ok && e.Arguments {
 		problem := strings.TrimPrefix(sandbox.MessageOf(e.Err), e.Tool+": ")
 		return fmt.Sprintf("MCP error -32602: Input validation error: Invalid arguments for tool %s: %s", e.Tool, problem)
 	}
@@ -99,7 +120,24 @@ func failureText(err error) string {
 	return msg
 }
 
-// told is an error whose text is the product's own, as it is.
-func told(format string, args ...any) (*mcp.CallToolResult, error) {
+// refuse returns an error with a text of the product's own.
+func refuse(format string, args ...any) (*mcp.CallToolResult, error) {
 	return dialect.ErrorText(fmt.Sprintf(format, args...), nil), nil
+}
+
+// listing returns rows under a key, and as text with a line for each.
+func listing[T any](key string, rows []T, line func(T) string, none string) *mcp.CallToolResult {
+	lines := make([]string, 0, len(rows))
+	for _, row := range rows {
+		lines = append(lines, line(row))
+	}
+	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), none), map[string]any{key: rows})
+}
+
+// toText returns p as text, with U+FFFD for each byte that is not UTF-8.
+func toText(p []byte) string {
+	if utf8.Valid(p) {
+		return string(p)
+	}
+	return string([]rune(string(p)))
 }

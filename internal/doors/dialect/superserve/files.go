@@ -20,7 +20,7 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// What files may have that go through a result or an argument, in bytes.
+// Bounds of what a result or an argument carries, in bytes.
 const (
 	maxRead  = 1 << 20
 	maxWrite = 8 << 20
@@ -29,7 +29,7 @@ const (
 	maxEntries = 20_000
 )
 
-// checkPath refuses what is no plain absolute path.
+// checkPath refuses paths that are relative or climb.
 func checkPath(p string) error {
 	switch {
 	case !strings.HasPrefix(p, "/"):
@@ -41,17 +41,9 @@ func checkPath(p string) error {
 }
 
 type readArgs struct {
-	Sandbox  string `json:"sandbox_id"`
+	inSandbox
 	Path     string `json:"path"`
 	Encoding string `json:"encoding"`
-}
-
-// fileRead is a file's content.
-type fileRead struct {
-	Path     string `json:"path"`
-	Content  string `json:"content"`
-	Encoding string `json:"encoding"`
-	Bytes    int    `json:"bytes"`
 }
 
 func readFile(ctx context.Context, c *dialect.Call, in readArgs) (*mcp.CallToolResult, error) {
@@ -61,32 +53,25 @@ func readFile(ctx context.Context, c *dialect.Call, in readArgs) (*mcp.CallToolR
 	c.Status("reading")
 	data, _, err := dialect.ReadFile(ctx, c.Service, in.Sandbox, in.Path, maxRead+1)
 	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
 	if len(data) > maxRead {
 		p := clip.Text(in.Path, maxShown)
-		return told("%s is larger than the 1 MiB sandbox_files_read limit. Use sandbox_exec with `head -c 1048576 %s` for its beginning, or `head -c 1048576 %s | base64` if it is binary, or Cove's command line for all of it.", p, p, p)
+		return refuse("%s is larger than the 1 MiB sandbox_files_read limit. Use sandbox_exec with `head -c 1048576 %s` for its beginning, or `head -c 1048576 %s | base64` if it is binary, or Cove's command line for all of it.", p, p, p)
 	}
-	out := fileRead{Path: in.Path, Encoding: in.Encoding, Bytes: len(data)}
+	content := toText(bytes.TrimPrefix(data, []byte("\ufeff")))
 	if in.Encoding == "base64" {
-		out.Content = base64.StdEncoding.EncodeToString(data)
-	} else {
-		out.Content = text(bytes.TrimPrefix(data, []byte("\ufeff")))
+		content = base64.StdEncoding.EncodeToString(data)
 	}
-	return dialect.Text(fmt.Sprintf("read %d bytes from %s\n%s", out.Bytes, out.Path, out.Content), out), nil
+	return dialect.Text(fmt.Sprintf("read %d bytes from %s\n%s", len(data), in.Path, content),
+		dialect.ObjectOf("path", in.Path, "content", content, "encoding", in.Encoding, "bytes", len(data))), nil
 }
 
 type writeArgs struct {
-	Sandbox  string `json:"sandbox_id"`
+	inSandbox
 	Path     string `json:"path"`
 	Content  string `json:"content"`
 	Encoding string `json:"encoding"`
-}
-
-// fileWritten says what was written.
-type fileWritten struct {
-	Path  string `json:"path"`
-	Bytes int    `json:"bytes"`
 }
 
 func writeFile(ctx context.Context, c *dialect.Call, in writeArgs) (*mcp.CallToolResult, error) {
@@ -98,18 +83,18 @@ func writeFile(ctx context.Context, c *dialect.Call, in writeArgs) (*mcp.CallToo
 		data = decode(in.Content)
 	}
 	if len(data) > maxWrite {
-		return told("Refusing to write %d bytes to %s: inline content is limited to 8 MiB. Use Cove's command line, or append in parts with sandbox_exec.", len(data), clip.Text(in.Path, maxShown))
+		return refuse("Refusing to write %d bytes to %s: inline content is limited to 8 MiB. Use Cove's command line, or append in parts with sandbox_exec.", len(data), clip.Text(in.Path, maxShown))
 	}
 	c.Status("writing")
 	_, err := c.Service.WriteFile(ctx, in.Sandbox, sandbox.WriteFileRequest{Path: in.Path, MakeParents: true}, bytes.NewReader(data))
 	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
-	return dialect.Text(fmt.Sprintf("wrote %d bytes to %s", len(data), in.Path), fileWritten{in.Path, len(data)}), nil
+	return dialect.Text(fmt.Sprintf("wrote %d bytes to %s", len(data), in.Path), dialect.ObjectOf("path", in.Path, "bytes", len(data))), nil
 }
 
-// decode reads base64 of either alphabet and leaves out what is neither, up to
-// the padding. It never fails, as the product's does not.
+// decode reads base64 of either alphabet up to the padding, and skips all other
+// characters. Like the product's, it never fails.
 func decode(s string) []byte {
 	s, _, _ = strings.Cut(s, "=")
 	clean := make([]byte, 0, len(s))
@@ -124,7 +109,7 @@ func decode(s string) []byte {
 		}
 	}
 	if len(clean)%4 == 1 {
-		clean = clean[:len(clean)-1] // six bits are no byte
+		clean = clean[:len(clean)-1] // six bits do not make a byte
 	}
 	out := make([]byte, base64.RawStdEncoding.DecodedLen(len(clean)))
 	n, _ := base64.RawStdEncoding.Decode(out, clean) // all of the alphabet
@@ -132,22 +117,16 @@ func decode(s string) []byte {
 }
 
 type pathArgs struct {
-	Sandbox string `json:"sandbox_id"`
-	Path    string `json:"path"`
+	inSandbox
+	Path string `json:"path"`
 }
 
-// entry is one of a directory.
+// entry is an entry of a directory.
 type entry struct {
 	Name     string `json:"name"`
 	Type     string `json:"type"`
 	Size     int64  `json:"size"`
 	Modified string `json:"modified,omitempty"`
-}
-
-// directory is a listing.
-type directory struct {
-	Path    string  `json:"path"`
-	Entries []entry `json:"entries"`
 }
 
 func listFiles(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallToolResult, error) {
@@ -161,37 +140,28 @@ func listFiles(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallTool
 		return nil, err
 	}
 	c.Status("listing")
-	out := directory{Path: in.Path, Entries: []entry{}}
+	entries := []entry{}
 	lines := []string{in.Path}
 	for f, err := range sandbox.Each(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.FileInfo], error) {
 		return c.Service.ListFiles(ctx, in.Sandbox, sandbox.ListFilesRequest{Path: in.Path, Depth: 1, Page: p})
 	}) {
 		if err != nil {
-			return nil, about(ctx, c, in.Sandbox, err)
+			return nil, err
 		}
-		out.Entries = append(out.Entries, entry{Name: f.Name, Type: string(f.Type), Size: f.Size, Modified: dialect.Stamp(f.ModifiedAt)})
+		entries = append(entries, entry{Name: f.Name, Type: string(f.Type), Size: f.Size, Modified: dialect.Stamp(f.ModifiedAt)})
 		mark := "- "
 		if f.Type == sandbox.TypeDirectory {
 			mark = "d "
 		}
 		lines = append(lines, mark+strconv.FormatInt(f.Size, 10)+"\t"+dialect.OneLine(f.Name))
-		if len(out.Entries) > maxEntries {
+		if len(entries) > maxEntries {
 			return nil, dialect.Invalid("%s has over %d entries; look at a part of it with sandbox_exec, such as ls %s | head", clip.Text(in.Path, maxShown), maxEntries, clip.Text(in.Path, maxShown))
 		}
 	}
-	if len(out.Entries) == 0 {
+	if len(entries) == 0 {
 		lines = append(lines, "(empty directory)")
 	}
-	return dialect.Text(strings.Join(lines, "\n"), out), nil
-}
-
-// archive is a directory as a zip file.
-type archive struct {
-	Path     string `json:"path"`
-	Format   string `json:"format"`
-	Encoding string `json:"encoding"`
-	Bytes    int    `json:"bytes"`
-	Content  string `json:"content"`
+	return dialect.Text(strings.Join(lines, "\n"), dialect.ObjectOf("path", in.Path, "entries", entries)), nil
 }
 
 func downloadDir(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallToolResult, error) {
@@ -202,12 +172,12 @@ func downloadDir(ctx context.Context, c *dialect.Call, in pathArgs) (*mcp.CallTo
 	data, err := zipOf(ctx, c, in, c.MaxBytes(maxZip))
 	switch {
 	case sandbox.CodeOf(err) == sandbox.CodeTooLarge:
-		return told("%s zips to more than the limit of 10 MiB (7.4 MiB over stdio). Download a smaller subdirectory, read single files with sandbox_files_read, or use Cove's command line for all of it.", clip.Text(in.Path, maxShown))
+		return refuse("%s zips to more than the limit of 10 MiB (7.4 MiB over stdio). Download a smaller subdirectory, read single files with sandbox_files_read, or use Cove's command line for all of it.", clip.Text(in.Path, maxShown))
 	case err != nil:
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
-	out := archive{Path: in.Path, Format: "zip", Encoding: "base64", Bytes: len(data), Content: base64.StdEncoding.EncodeToString(data)}
-	return dialect.Text(fmt.Sprintf("zipped %s: %d bytes, base64 in the structured content", in.Path, len(data)), out), nil
+	return dialect.Text(fmt.Sprintf("zipped %s: %d bytes, base64 in the structured content", in.Path, len(data)), dialect.ObjectOf(
+		"path", in.Path, "format", "zip", "encoding", "base64", "bytes", len(data), "content", base64.StdEncoding.EncodeToString(data))), nil
 }
 
 // zipOf returns a directory as a zip file of at most limit bytes.
@@ -227,7 +197,7 @@ func zipOf(ctx context.Context, c *dialect.Call, in pathArgs, limit int64) ([]by
 	return data, err
 }
 
-// archiveRoot is the name of the directory that is first in an archive of dir.
+// archiveRoot is the name of the root directory in an archive of dir.
 func archiveRoot(dir string) string {
 	if base := path.Base(path.Clean("/" + dir)); base != "/" {
 		return base
@@ -235,8 +205,8 @@ func archiveRoot(dir string) string {
 	return "root"
 }
 
-// below puts all that is in a zip file into a directory, so that two archives
-// unpack beside each other, and leaves symbolic links out, as the product does.
+// below moves the contents of a zip file into a directory, so that two archives
+// unpack beside each other, and leaves out symbolic links, as the product does.
 func below(dir string, data []byte) ([]byte, error) {
 	in, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {

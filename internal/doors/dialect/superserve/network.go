@@ -15,15 +15,8 @@ import (
 )
 
 type previewArgs struct {
-	Sandbox string  `json:"sandbox_id"`
-	Port    float64 `json:"port"`
-}
-
-// preview is a port's URL.
-type preview struct {
-	Sandbox string `json:"sandbox_id"`
-	Port    int    `json:"port"`
-	URL     string `json:"url"`
+	inSandbox
+	Port float64 `json:"port"`
 }
 
 // minPreviewPort is the first port that the product makes public.
@@ -31,30 +24,30 @@ const minPreviewPort = 1024
 
 func previewURL(ctx context.Context, c *dialect.Call, in previewArgs) (*mcp.CallToolResult, error) {
 	if strings.Trim(in.Sandbox, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") != "" || in.Sandbox == "" {
-		return told("Invalid sandbox id: %s", clip.Text(in.Sandbox, maxShown))
+		return refuse("Invalid sandbox id: %s", clip.Text(in.Sandbox, maxShown))
 	}
 	port := int(in.Port)
 	if port < minPreviewPort {
-		return told("Port must be an integer between 1024 and 65535 (got %d).", port)
+		return refuse("Port must be an integer between 1024 and 65535 (got %d).", port)
 	}
 	s, err := c.Service.Get(ctx, in.Sandbox)
 	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
 	url, err := dialect.PublicURL(ctx, c.Service, s.ID, port)
 	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
-	return dialect.Text(url, preview{s.ID, port, url}), nil
+	return dialect.Text(url, dialect.ObjectOf("sandbox_id", s.ID, "port", port, "url", url)), nil
 }
 
 type logArgs struct {
-	Sandbox string                 `json:"sandbox_id"`
+	inSandbox
 	Limit   float64                `json:"limit"`
 	Verdict sandbox.NetworkVerdict `json:"verdict"`
 }
 
-// maxLogRows is the most of the network log that is returned.
+// maxLogRows bounds the rows of the network log that are returned.
 const maxLogRows = 200
 
 // event is a row of the network log.
@@ -99,7 +92,7 @@ func networkLog(ctx context.Context, c *dialect.Call, in logArgs) (*mcp.CallTool
 			Kind: kind, Verdict: in.Verdict, Page: sandbox.Page{Limit: 2*limit + 1},
 		})
 		if err != nil {
-			if err = about(ctx, c, in.Sandbox, err); sandbox.CodeOf(err) == sandbox.CodeNotFound {
+			if sandbox.CodeOf(err) == sandbox.CodeNotFound {
 				err = errNoSandbox(in.Sandbox)
 			}
 			return nil, err
@@ -124,8 +117,8 @@ func networkLog(ctx context.Context, c *dialect.Call, in logArgs) (*mcp.CallTool
 	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no network activity)"), out), nil
 }
 
-// newest sorts events by time, the newest first, with the last event of each
-// connection alone.
+// newest sorts events by time, the newest first, and keeps only the last event of
+// each connection.
 func newest(events []sandbox.NetworkEvent) []sandbox.NetworkEvent {
 	slices.SortFunc(events, func(a, b sandbox.NetworkEvent) int { return cmp.Compare(b.ID, a.ID) })
 	seen := make(map[int64]bool)
@@ -139,7 +132,7 @@ func newest(events []sandbox.NetworkEvent) []sandbox.NetworkEvent {
 	})
 }
 
-// matches are kinds of rules in the product's words; others are ours.
+// matches are the product's names of kinds of rules; others are named as in Cove.
 var matches = map[sandbox.NetworkMatch]string{sandbox.MatchInternal: "internal-ip"}
 
 func rowOf(e *sandbox.NetworkEvent) event {
@@ -164,8 +157,8 @@ func rowOf(e *sandbox.NetworkEvent) event {
 	return out
 }
 
-// line is a row as text. A sandbox chooses hosts and paths, so these are made
-// one line.
+// line is a row as text. Control characters in hosts and paths, which the sandbox
+// chooses, are escaped.
 func (e *event) line() string {
 	host := dialect.OneLine(cmp.Or(e.Host, e.IP))
 	if e.Kind == string(sandbox.NetworkConnection) {

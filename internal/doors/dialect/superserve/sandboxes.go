@@ -17,12 +17,12 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// nameTag is the tag that has a sandbox's name where the service cannot: the
-// product's names are any text, and several sandboxes may have the same.
+// nameTag is the tag for the name of a sandbox that the service does not accept:
+// the product's names are any text, and several sandboxes may have the same.
 // Clients do not see it.
 const nameTag = "_superserve.name"
 
-// ownTag reports tags that the product keeps to itself.
+// ownTag reports tags that the product reserves.
 func ownTag(key string) bool {
 	key = strings.ToLower(key)
 	return strings.HasPrefix(key, "superserve.") || strings.HasPrefix(key, "_superserve")
@@ -46,27 +46,17 @@ type summary struct {
 }
 
 func summaryOf(s *sandbox.Sandbox) summary {
-	out := summary{ID: s.ID, Name: cmp.Or(s.Metadata[nameTag], s.Name, s.ID), Status: status(s.State), Metadata: map[string]string{}}
-	for key, value := range s.Metadata {
-		if key != nameTag {
-			out.Metadata[key] = value
-		}
-	}
-	return out
+	tags := maps.Collect(maps.All(s.Metadata))
+	delete(tags, nameTag)
+	return summary{ID: s.ID, Name: cmp.Or(s.Metadata[nameTag], s.Name, s.ID), Status: status(s.State), Metadata: tags}
 }
 
-// status is a state in the product's words.
-func status(s sandbox.State) string {
-	switch s {
-	case sandbox.StateCreating:
-		return "starting"
-	case sandbox.StateRunning:
-		return "active"
-	case sandbox.StateStopping, sandbox.StateKilled:
-		return "deleted"
-	}
-	return string(s) // paused and failed
+// statuses are the product's names of states; others are named as in Cove.
+var statuses = map[sandbox.State]string{
+	sandbox.StateCreating: "starting", sandbox.StateRunning: "active", sandbox.StateStopping: "deleted", sandbox.StateKilled: "deleted",
 }
+
+func status(s sandbox.State) string { return cmp.Or(statuses[s], string(s)) }
 
 type createArgs struct {
 	Name       string            `json:"name"`
@@ -81,8 +71,9 @@ type createArgs struct {
 	DenyOut    []string          `json:"deny_out"`
 }
 
-// atPause is the service's paused lifetime of what is deleted at its pause: its
-// 0 is none. A window of one second is the same.
+// atPause stands for a window of 0 seconds, which deletes a sandbox when it is
+// paused: a paused lifetime of 0 means none in the service. A window of one second
+// is the same.
 const atPause = 1
 
 // pausedLifetime is an auto-delete window in the service's terms.
@@ -140,33 +131,20 @@ type listArgs struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
-type listed struct {
-	Sandboxes []summary `json:"sandboxes"`
-}
-
 func list(ctx context.Context, c *dialect.Call, in listArgs) (*mcp.CallToolResult, error) {
-	out := listed{Sandboxes: []summary{}}
-	var lines []string
-	all, err := sandbox.All(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
-		return c.Service.List(ctx, sandbox.ListRequest{Metadata: in.Metadata, Page: p})
-	})
-	if err != nil {
-		return nil, err
-	}
-	for i := range all {
-		if s := summaryOf(&all[i]); s.Status != "deleted" {
-			out.Sandboxes = append(out.Sandboxes, s)
-			lines = append(lines, s.ID+"  "+s.Status+"\t"+dialect.OneLine(s.Name))
+	rows := []summary{}
+	for s, err := range dialect.Sandboxes(ctx, c.Service, sandbox.ListRequest{Metadata: in.Metadata}) {
+		if err != nil {
+			return nil, err
+		}
+		if row := summaryOf(&s); row.Status != "deleted" {
+			rows = append(rows, row)
 		}
 	}
-	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no sandboxes)"), out), nil
+	return listing("sandboxes", rows, func(s summary) string { return s.ID + "  " + s.Status + "\t" + dialect.OneLine(s.Name) }, "(no sandboxes)"), nil
 }
 
-type sandboxArgs struct {
-	Sandbox string `json:"sandbox_id"`
-}
-
-// details is all that is told of a sandbox.
+// details is a sandbox in full.
 type details struct {
 	summary
 	VCPUs      int      `json:"vcpu_count"`
@@ -185,10 +163,10 @@ type rules struct {
 	DenyOut  []string `json:"deny_out"`
 }
 
-func info(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolResult, error) {
+func info(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResult, error) {
 	s, err := c.Service.Get(ctx, in.Sandbox)
 	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
 	if s.State == sandbox.StateKilled {
 		return nil, errNoSandbox(in.Sandbox)
@@ -210,37 +188,25 @@ func info(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolRe
 	return dialect.Text(text, out), nil
 }
 
-// changed says what a sandbox's status is now.
-type changed struct {
-	ID     string `json:"id"`
-	Status string `json:"status"`
-}
-
-func pause(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolResult, error) {
+func pause(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResult, error) {
 	c.Status("pausing")
 	s, err := c.Service.Pause(ctx, in.Sandbox)
 	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
-	return dialect.Text("paused "+s.ID, changed{s.ID, status(s.State)}), nil
+	return dialect.Text("paused "+s.ID, dialect.ObjectOf("id", s.ID, "status", status(s.State))), nil
 }
 
-func resume(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolResult, error) {
+func resume(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResult, error) {
 	c.Status("resuming")
 	s, err := c.Service.Resume(ctx, in.Sandbox, sandbox.ResumeRequest{})
 	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
-	return dialect.Text("resumed "+s.ID, changed{s.ID, status(s.State)}), nil
+	return dialect.Text("resumed "+s.ID, dialect.ObjectOf("id", s.ID, "status", status(s.State))), nil
 }
 
-// deleted says that a sandbox is gone.
-type deleted struct {
-	ID      string `json:"id"`
-	Deleted bool   `json:"deleted"`
-}
-
-func kill(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolResult, error) {
+func kill(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResult, error) {
 	id := in.Sandbox
 	s, err := c.Service.Kill(ctx, id)
 	switch {
@@ -249,43 +215,30 @@ func kill(ctx context.Context, c *dialect.Call, in sandboxArgs) (*mcp.CallToolRe
 	case sandbox.CodeOf(err) != sandbox.CodeNotFound:
 		return nil, err
 	}
-	return dialect.Text("deleted "+clip.Text(id, maxShown), deleted{id, true}), nil
+	return dialect.Text("deleted "+clip.Text(id, maxShown), dialect.ObjectOf("id", id, "deleted", true)), nil
 }
 
 // seconds is a number, null, or not given.
 type seconds struct {
-	given bool
-	value int64 // 0 for null
-	null  bool
+	given, null bool
+	value       int64 // 0 for null
 }
 
 // UnmarshalJSON takes a number or null.
 func (s *seconds) UnmarshalJSON(data []byte) error {
-	s.given = true
-	if string(data) == "null" {
-		s.null = true
-		return nil
-	}
-	var f float64
-	if err := json.Unmarshal(data, &f); err != nil {
-		return err
-	}
-	s.value = int64(f)
-	return nil
+	var f float64 // 0 for null
+	err := json.Unmarshal(data, &f)
+	*s = seconds{given: true, null: string(data) == "null", value: int64(f)}
+	return err
 }
 
 type updateArgs struct {
-	Sandbox    string            `json:"sandbox_id"`
+	inSandbox
 	Metadata   map[string]string `json:"metadata"`
 	AllowOut   []string          `json:"allow_out"`
 	DenyOut    []string          `json:"deny_out"`
 	AutoDelete seconds           `json:"auto_delete_seconds"`
 	Timeout    seconds           `json:"timeout_seconds"`
-}
-
-// updated says which sandbox was changed.
-type updated struct {
-	ID string `json:"id"`
 }
 
 func update(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolResult, error) {
@@ -301,16 +254,16 @@ func update(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolR
 		err = errNoSandbox(in.Sandbox)
 	}
 	if err != nil {
-		return nil, about(ctx, c, in.Sandbox, err)
+		return nil, err
 	}
-	if network { // which is refused more often, and then nothing is changed
+	if network { // first, because it is refused more often, and then nothing is changed
 		policy := sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}
 		if s.Network != nil {
 			policy = *s.Network
 		}
 		policy.AllowOut, policy.DenyOut = in.AllowOut, in.DenyOut
 		if _, err := c.Service.SetNetwork(ctx, s.ID, policy); err != nil {
-			return nil, about(ctx, c, s.ID, err)
+			return nil, err
 		}
 	}
 	req := sandbox.UpdateRequest{}
@@ -335,8 +288,8 @@ func update(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolR
 	}
 	if in.Metadata != nil || in.Timeout.given || in.AutoDelete.given {
 		if _, err := c.Service.Update(ctx, s.ID, req); err != nil {
-			return nil, about(ctx, c, s.ID, err)
+			return nil, err
 		}
 	}
-	return dialect.Text("updated "+s.ID, updated{s.ID}), nil
+	return dialect.Text("updated "+s.ID, map[string]string{"id": s.ID}), nil
 }

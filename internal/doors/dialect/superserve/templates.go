@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// curated begins the names of the product's own templates.
+	// curated is the prefix of the names of the product's own templates.
 	curated = "superserve/"
-	// baseTemplate is the one of sandboxes that name none.
+	// baseTemplate is the default template.
 	baseTemplate = curated + "base"
 )
 
-// standIns are the server's templates in the place of the product's own, in the
-// order in which they are listed.
+// standIns are the server's templates in place of the product's own, in the order
+// in which they are listed.
 var standIns = []struct{ name, template string }{
 	{curated + "code-interpreter", "code-interpreter"},
-	{curated + "python-3.11", "code-interpreter"}, // Debian 12 has that one
+	{curated + "python-3.11", "code-interpreter"}, // Debian 12 has this version
 	{curated + "python-ml", "code-interpreter"},
 	{curated + "node-22", "node"},
 }
@@ -43,7 +43,7 @@ func templateName(name string) string {
 	return strings.TrimPrefix(name, curated)
 }
 
-// template is one in a result.
+// template is a template in a result.
 type template struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
@@ -66,10 +66,6 @@ type templateListArgs struct {
 	Prefix string `json:"name_prefix"`
 }
 
-type templatesListed struct {
-	Templates []template `json:"templates"`
-}
-
 func listTemplates(ctx context.Context, c *dialect.Call, in templateListArgs) (*mcp.CallToolResult, error) {
 	list, err := sandbox.All(ctx, c.Service.ListTemplates)
 	if err != nil {
@@ -88,15 +84,11 @@ func listTemplates(ctx context.Context, c *dialect.Call, in templateListArgs) (*
 			all = append(all, templateOf(t.Name, t.State, t.Resources))
 		}
 	}
-	out := templatesListed{Templates: []template{}}
-	var lines []string
-	for _, t := range all {
-		if strings.HasPrefix(t.Name, in.Prefix) {
-			out.Templates = append(out.Templates, t)
-			lines = append(lines, fmt.Sprintf("%s\t%s\t%d vCPU / %d MiB", t.Name, t.Status, t.VCPUs, t.MemoryMiB))
-		}
+	all = slices.DeleteFunc(all, func(t template) bool { return !strings.HasPrefix(t.Name, in.Prefix) })
+	line := func(t template) string {
+		return fmt.Sprintf("%s\t%s\t%d vCPU / %d MiB", t.Name, t.Status, t.VCPUs, t.MemoryMiB)
 	}
-	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no templates)"), out), nil
+	return listing("templates", all, line, "(no templates)"), nil
 }
 
 type templateArgs struct {
@@ -110,14 +102,9 @@ type templateArgs struct {
 	Ready     string   `json:"ready_cmd"`
 }
 
-// maxBuilds is how many builds may be under way for agents, who do not wait for
+// maxBuilds bounds the builds that run at once, because agents do not wait for
 // them.
 const maxBuilds = 5
-
-// templateCreated is a template whose build has begun.
-type templateCreated struct {
-	Template template `json:"template"`
-}
 
 func createTemplate(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp.CallToolResult, error) {
 	spec := in.spec()
@@ -125,7 +112,7 @@ func createTemplate(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp
 	if err != nil {
 		return nil, err
 	}
-	builds, again := 0, false // again: in place of versions that there are
+	builds, again := 0, false // again: there are earlier versions
 	for _, t := range list {
 		if t.State == sandbox.TemplateBuilding {
 			builds++
@@ -138,7 +125,7 @@ func createTemplate(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp
 		}
 	}
 	if builds >= maxBuilds {
-		return told("Rate limited: %d templates are being built. Retry after a short backoff.", builds)
+		return refuse("Rate limited: %d templates are being built. Retry after a short backoff.", builds)
 	}
 	c.Status("starting the build")
 	build, err := c.Service.StartBuild(ctx, sandbox.BuildTemplateRequest{Name: in.Name, Spec: spec, Force: again})
@@ -151,17 +138,17 @@ func createTemplate(ctx context.Context, c *dialect.Call, in templateArgs) (*mcp
 	}
 	out := templateOf(in.Name, state, spec.Resources)
 	text := fmt.Sprintf("building template %s (%d vCPU / %d MiB), status %s. Poll sandbox_template_list until it is ready, then use it as from_template.", out.Name, out.VCPUs, out.MemoryMiB, out.Status)
-	return dialect.Text(text, templateCreated{out}), nil
+	return dialect.Text(text, map[string]template{"template": out}), nil
 }
 
-// debianNames are images that the service's own builds stand for.
+// debianNames are images that the service builds itself.
 var debianNames = []string{"debian", "debian:12", "debian:bookworm", "debian:12-slim", "debian:bookworm-slim"}
 
 // readyPatience is how long the product tries a ready command.
 const readyPatience = 10 * time.Minute
 
-// spec says how the product would build it. Its steps, and what it starts, run
-// as root and reach what they like.
+// spec describes the template as the product would build it. Its steps and start
+// command run as root, with an open network.
 func (a *templateArgs) spec() *sandbox.TemplateSpec {
 	s := &sandbox.TemplateSpec{
 		Resources: sandbox.Resources{VCPUs: int(a.VCPUs), MemoryMiB: int64(a.MemoryMiB), DiskMiB: int64(a.DiskMiB)},
@@ -223,7 +210,7 @@ func installs(step string) (packages []string, ok bool) {
 	return packages, true
 }
 
-// packageName reports what can be the name of a Debian package; the service
+// packageName reports whether s can be the name of a Debian package; the service
 // checks it again.
 func packageName(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789.+-") == "" && strings.Trim(s[:1], "abcdefghijklmnopqrstuvwxyz0123456789") == ""

@@ -12,14 +12,14 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-// The product's paths on a port of its own. Elsewhere MCP is where every dialect
-// has it.
+// The product's paths on a port of its own. On other ports MCP is at the same path
+// as in every dialect.
 const (
 	pathMCP    = "/"
 	pathHealth = "/health"
 )
 
-// The codes of errors that are none of a tool's.
+// The codes of errors outside tools.
 const (
 	codeRefused      = -32000
 	codeUnauthorized = -32001
@@ -28,22 +28,22 @@ const (
 	codeNotJSON      = -32700
 )
 
-// front answers as the product does what is not for the MCP server.
+// front answers the requests that are not for the MCP server.
 type front struct{ dialect.FrontConfig }
 
-// Paths are none besides MCP's.
+// Paths are empty: there are none besides that of MCP.
 func (d *Dialect) Paths() []string { return nil }
 
-// PortPaths are the product's own.
+// PortPaths are the paths of the product.
 func (d *Dialect) PortPaths() []string { return []string{pathMCP, pathHealth} }
 
-// Front returns what answers on HTTP.
+// Front returns the handler of HTTP requests.
 func (d *Dialect) Front(cfg dialect.FrontConfig) http.Handler { return &front{cfg} }
 
 // ServeHTTP answers a request to MCP or to one of the paths of a port.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if path.Clean("/"+r.URL.Path) == pathHealth {
-		f.Refuse(w, r) // nobody reads a body here
+		f.Refuse(w, r) // the body is not read
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			notAllowed(w, "GET, HEAD")
 			return
@@ -60,17 +60,16 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	caller, err := f.admit(r)
 	if err != nil {
 		f.Refuse(w, r)
-		if sandbox.CodeOf(err) == sandbox.CodeQuotaExceeded {
+		switch sandbox.CodeOf(err) {
+		case sandbox.CodeQuotaExceeded:
 			fail(w, http.StatusTooManyRequests, codeRefused, sandbox.MessageOf(err))
-			return
-		}
-		if sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
-			f.Log.ErrorContext(r.Context(), "look for a key", "error", err)
+		case sandbox.CodeUnauthenticated:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="superserve-mcp"`)
+			fail(w, http.StatusUnauthorized, codeUnauthorized, sandbox.MessageOf(err))
+		default:
+			f.Log.ErrorContext(r.Context(), "authenticate a key", "error", err)
 			fail(w, http.StatusInternalServerError, codeInternal, "Internal server error.")
-			return
 		}
-		w.Header().Set("WWW-Authenticate", `Bearer realm="superserve-mcp"`)
-		fail(w, http.StatusUnauthorized, codeUnauthorized, sandbox.MessageOf(err))
 		return
 	}
 	own := &refusals{ResponseWriter: w}
@@ -78,7 +77,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.MCP.ServeHTTP(own, r.Clone(sandbox.WithCaller(r.Context(), caller)))
 }
 
-// admit tells who calls.
+// admit authenticates the caller.
 func (f *front) admit(r *http.Request) (sandbox.Caller, error) {
 	if f.Trusted(r) {
 		return sandbox.LocalCaller(), nil
@@ -95,28 +94,27 @@ func notAllowed(w http.ResponseWriter, allow string) {
 	fail(w, http.StatusMethodNotAllowed, codeRefused, "Method not allowed.")
 }
 
-// fail answers with an error of JSON-RPC that belongs to no request.
+// fail answers with a JSON-RPC error without a request id.
 func fail(w http.ResponseWriter, status, code int, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// An error of writing means that the client has gone.
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"jsonrpc": "2.0", "error": map[string]any{"code": code, "message": message}, "id": nil,
-	})
+	}) // the client may be gone
 }
 
-// refusals gives requests that the MCP server refuses the product's errors: it
-// says some in plain text, and that a body is too large with another code.
+// refusals replaces refusals of the MCP server by the product's errors: some are
+// plain text, and the one of a body that is too large has another code.
 type refusals struct {
 	http.ResponseWriter
 	status int // held back, or 0
 	text   bytes.Buffer
 }
 
-// maxRefusal bounds what is read of a refusal.
+// maxRefusal bounds what is kept of a refusal, in bytes.
 const maxRefusal = 4 << 10
 
-// Unwrap is for [http.ResponseController].
+// Unwrap supports [http.ResponseController].
 func (w *refusals) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader holds back a refusal.
@@ -139,19 +137,19 @@ func (w *refusals) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish writes what was held back.
+// finish writes the refusal that was held back.
 func (w *refusals) finish() {
 	if w.status == 0 {
 		return
 	}
 	message, code := strings.TrimSpace(w.text.String()), codeRefused
-	var said struct {
+	var body struct {
 		Error struct {
 			Message string `json:"message"`
 		} `json:"error"`
 	}
-	if json.Unmarshal(w.text.Bytes(), &said) == nil && said.Error.Message != "" {
-		message = said.Error.Message
+	if json.Unmarshal(w.text.Bytes(), &body) == nil && body.Error.Message != "" {
+		message = body.Error.Message
 	}
 	switch {
 	case w.status == http.StatusRequestEntityTooLarge:

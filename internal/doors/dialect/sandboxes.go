@@ -3,11 +3,20 @@ package dialect
 import (
 	"context"
 	"io"
+	"iter"
 	"maps"
 	"strings"
 
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// Sandboxes returns all sandboxes of a listing. An error is the last pair.
+func Sandboxes(ctx context.Context, svc sandbox.Service, req sandbox.ListRequest) iter.Seq2[sandbox.Sandbox, error] {
+	return sandbox.Each(ctx, func(ctx context.Context, p sandbox.Page) (*sandbox.List[sandbox.Sandbox], error) {
+		req.Page = p
+		return svc.List(ctx, req)
+	})
+}
 
 // IsName reports whether the service takes a name for a sandbox or snapshot: 1
 // to 63 of a-z, 0-9, "_", "." and "-", that does not look like an identifier.
