@@ -1,5 +1,5 @@
-// Command cove-agent is the first process of a sandbox: it runs commands and
-// does file work there for the cell outside. See package agent.
+// Command cove-agent is the first process of a sandbox: it runs commands and works on
+// files there. See package agent.
 package main
 
 import (

@@ -119,8 +119,8 @@ func (c *codeContext) usable(epoch int) error {
 	return fail(connect.CodeAborted, "%s while the code waited for it; run it again", why)
 }
 
-// now returns the context's epoch, for [codeContext.over].
-func (c *codeContext) now() int {
+// currentEpoch is for [codeContext.over].
+func (c *codeContext) currentEpoch() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.epoch
@@ -171,8 +171,7 @@ func (a *Agent) ready(ctx context.Context, c *codeContext, p *codePlan) (k *kern
 		_ = os.RemoveAll(scratch)
 		return nil, "", a.explainKernel(ctx, c.key.language, err)
 	}
-	a.code.hold(k)
-	a.code.own(k.PID(), c.key.String())
+	a.code.hold(k, c.key.String())
 	c.mu.Lock()
 	c.kernel, c.scratch, c.home = k, scratch, p.home
 	lost, c.lost = c.lost, ""
@@ -223,7 +222,7 @@ func (c *codeContext) removeFiles() {
 
 // runIn waits for a context's turn and runs code in it.
 func (a *Agent) runIn(ctx context.Context, c *codeContext, p *codePlan, box *kernel.Outbox) (*agentv1.CodeResult, error) {
-	epoch := c.now()
+	epoch := c.currentEpoch()
 	if err := c.wait(ctx, epoch); err != nil {
 		return nil, err
 	}

@@ -140,8 +140,7 @@ func (s *stages) Kill() {
 
 // stage waits for a program that is a part of a run.
 func (a *Agent) stage(r *codeRun, p *codePlan, program *kernel.Program) kernel.End {
-	a.code.hold(program)
-	a.code.own(program.PID(), string(p.key.language))
+	a.code.hold(program, string(p.key.language))
 	r.on.(*stages).set(program)
 	return program.Wait()
 }

@@ -33,6 +33,7 @@ type codeTable struct {
 // streamReader reads the streams of a process: processes that it leaves behind may
 // write to them after it has ended.
 type streamReader interface {
+	PID() int
 	Quiet()
 	Abandon()
 }
@@ -113,15 +114,6 @@ func (t *codeTable) started(p *kernelProcess) {
 	}()
 }
 
-// own records which context a process belongs to.
-func (t *codeTable) own(pid int, context string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.running[pid] != nil {
-		t.owners[pid] = context
-	}
-}
-
 // sessions returns which context the session of an interpreter belongs to.
 func (t *codeTable) sessions() map[int]string {
 	t.mu.Lock()
@@ -136,11 +128,15 @@ func (t *codeTable) bySession(sid int) *kernelProcess {
 	return t.running[sid]
 }
 
-// hold registers r while any process can write to its streams.
-func (t *codeTable) hold(r streamReader) {
+// hold registers r while any process can write to its streams, and the context to which
+// r's own process belongs.
+func (t *codeTable) hold(r streamReader, context string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.readers[r] = struct{}{}
+	if t.running[r.PID()] != nil {
+		t.owners[r.PID()] = context
+	}
 	go func() {
 		r.Quiet()
 		t.mu.Lock()

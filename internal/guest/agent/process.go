@@ -83,7 +83,7 @@ func (a *Agent) ListProcesses(context.Context, *connect.Request[agentv1.ListProc
 		if len(all) == maxProcesses {
 			return
 		}
-		if p := readProcess("/proc", pid, boot); p != nil {
+		if p := readProcess(pid, boot); p != nil {
 			all = append(all, p)
 		}
 	})
@@ -141,8 +141,8 @@ func bootTime(now time.Time) time.Time {
 }
 
 // readProcess returns nil for a process that is gone.
-func readProcess(proc string, pid int, boot time.Time) *process {
-	dir := proc + "/" + strconv.Itoa(pid)
+func readProcess(pid int, boot time.Time) *process {
+	dir := "/proc/" + strconv.Itoa(pid)
 	stat, err := os.ReadFile(dir + "/stat")
 	if err != nil {
 		return nil
