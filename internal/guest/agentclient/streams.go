@@ -1,6 +1,7 @@
 package agentclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -21,11 +22,11 @@ func (c *Client) ReadFile(ctx context.Context, req *sandbox.ReadFileRequest) (*s
 		return nil, mapError(ctx, err)
 	}
 	r := &contentReader{ctx: ctx, cancel: cancel, stop: stream.Close, left: req.Limit, bounded: req.Limit > 0}
-	r.receive = func() ([]byte, bool, error) {
+	r.receive = func() ([]byte, error) {
 		if !stream.Receive() {
-			return nil, true, stream.Err()
+			return nil, cmp.Or(stream.Err(), io.EOF)
 		}
-		return stream.Msg().GetData(), false, nil
+		return stream.Msg().GetData(), nil
 	}
 	if err := r.fill(); err != nil && (err != io.EOF || stream.Msg() == nil) {
 		_ = r.Close() // the first error says more
@@ -53,15 +54,15 @@ func (c *Client) ArchiveDir(ctx context.Context, p string, maxBytes int64) (io.R
 	}
 	ended := false
 	r := &contentReader{ctx: ctx, cancel: cancel, stop: stream.Close, left: maxBytes, bounded: maxBytes > 0}
-	r.receive = func() ([]byte, bool, error) {
+	r.receive = func() ([]byte, error) {
 		if !stream.Receive() {
 			if err := stream.Err(); err != nil || ended {
-				return nil, true, err
+				return nil, cmp.Or(err, io.EOF)
 			}
-			return nil, true, errProtocol("an archive without its end")
+			return nil, errProtocol("an archive without its end")
 		}
 		ended = stream.Msg().GetEnd()
-		return stream.Msg().GetData(), false, nil
+		return stream.Msg().GetData(), nil
 	}
 	// The first message shows whether the directory exists.
 	if err := r.fill(); err != nil && err != io.EOF {
@@ -76,7 +77,7 @@ type contentReader struct {
 	ctx     context.Context // of the call
 	cancel  context.CancelFunc
 	stop    func() error
-	receive func() (data []byte, end bool, err error)
+	receive func() (data []byte, err error) // io.EOF: the end
 	data    []byte
 	err     error
 	left    int64 // how many more bytes may come, if bounded
@@ -102,15 +103,13 @@ func (r *contentReader) Read(p []byte) (int, error) {
 
 // fill receives the next message. It records an error in r.err.
 func (r *contentReader) fill() error {
-	data, end, err := r.receive()
+	data, err := r.receive()
 	switch {
 	case err != nil:
 		r.err = err
-		if _, ok := errors.AsType[*sandbox.Error](err); !ok {
+		if _, ok := errors.AsType[*sandbox.Error](err); !ok && err != io.EOF {
 			r.err = mapError(r.ctx, err)
 		}
-	case end:
-		r.err = io.EOF
 	case r.bounded && int64(len(data)) > r.left:
 		r.err = errProtocol("more content than asked for")
 	default:
