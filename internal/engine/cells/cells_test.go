@@ -2,11 +2,13 @@ package cells_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -22,7 +24,24 @@ import (
 	"github.com/cove-sh/cove/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// hostDir is where the tests make the template of this machine.
+var hostDir string
+
+func TestMain(m *testing.M) {
+	var err error
+	if hostDir, err = os.MkdirTemp("", "cells-host-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(hostDir)
+		os.Exit(code)
+	}))
+}
+
+// host returns the provider of the template of this machine, which looks through all of
+// its programs to make that: the tests share the one it has made.
+var host = sync.OnceValues(func() (*image.Provider, error) { return image.New(image.Config{Dir: hostDir}) })
 
 // TestEngine runs the contract that every engine keeps, with real sandboxes.
 func TestEngine(t *testing.T) {
@@ -86,7 +105,7 @@ func (w logWriter) Write(p []byte) (int, error) {
 
 func hostSpec(t *testing.T) engine.Spec {
 	t.Helper()
-	p, err := image.New(image.Config{Dir: t.TempDir()})
+	p, err := host()
 	if err != nil {
 		t.Fatal(err)
 	}
