@@ -3,6 +3,7 @@ package envd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -39,7 +40,7 @@ func failure(err error) error {
 	if err == nil {
 		return nil
 	}
-	if ce, ok := err.(*connect.Error); ok { // not errors.As: an error of the service may wrap one of the agent
+	if ce, ok := errors.AsType[*connect.Error](err); ok {
 		return ce
 	}
 	code, known := codes[sandbox.CodeOf(err)]
