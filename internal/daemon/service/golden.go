@@ -134,12 +134,15 @@ func kindOf(root engine.Root, r sandbox.Resources, t *sandbox.Template, user str
 }
 
 // goldenID returns the id of the golden checkpoint of a kind, as made by this build of
-// Cove.
+// Cove. The root counts by its content, not by its place: a state directory that was
+// moved keeps its golden checkpoints.
 func (s *Service) goldenID(k *goldenKind) (string, error) {
+	kind := *k
+	kind.Root = engine.Root{Digest: k.Root.Digest}
 	data, err := json.Marshal(struct {
 		Build string
-		Kind  *goldenKind
-	}{s.cfg.Build, k})
+		Kind  goldenKind
+	}{s.cfg.Build, kind})
 	if err != nil {
 		return "", fmt.Errorf("name a golden checkpoint: %w", err)
 	}

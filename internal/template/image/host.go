@@ -178,7 +178,8 @@ func (h *hostSource) stamp() (string, error) {
 }
 
 // contentDigest returns the digest of a tree with its binds. The stamp stands for
-// the content of the host's directories.
+// the content of the host's directories. Where the masks are does not count, so that
+// the digest is the same in every state directory.
 func contentDigest(tree string, j *job) string {
 	if len(j.binds) == 0 {
 		return tree
@@ -186,7 +187,11 @@ func contentDigest(tree string, j *job) string {
 	sum := sha256.New()
 	fmt.Fprintln(sum, tree, j.stamp)
 	for _, b := range j.binds {
-		fmt.Fprintf(sum, "%q %q\n", b.Source, b.Target)
+		source := b.Source
+		if b.Mask {
+			source = filepath.Base(source)
+		}
+		fmt.Fprintf(sum, "%q %q\n", source, b.Target)
 	}
 	return fmt.Sprintf("sha256-%x", sum.Sum(nil))
 }

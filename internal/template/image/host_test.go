@@ -178,6 +178,47 @@ func TestHostShowsNoSecrets(t *testing.T) {
 	}
 }
 
+// A state directory may be moved: the host template is found again, hides the same,
+// and is the same content, also to those who know it by its digest.
+func TestHostMoves(t *testing.T) {
+	p := newProvider(t, fakeMachine(t))
+	before, _, err := p.Root(t.Context(), Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := filepath.Join(t.TempDir(), "moved")
+	if err := os.Rename(p.dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = removeTree(moved) })
+	p.dir, p.host.m = moved, nil
+	after, _, err := p.Root(t.Context(), Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Digest != before.Digest || after.Dir != p.rootfsDir(after.Digest) {
+		t.Errorf("after the move: %s in %s, want %s", after.Digest, after.Dir, before.Digest)
+	}
+	masks := 0
+	for _, b := range after.Binds {
+		if !b.Mask {
+			continue
+		}
+		masks++
+		if filepath.Dir(b.Source) != filepath.Join(moved, "mask") {
+			t.Errorf("%s is hidden by %s", b.Target, b.Source)
+		}
+	}
+	if masks == 0 {
+		t.Error("nothing is hidden")
+	}
+	// Made anew, elsewhere, it is the same content.
+	other := newProvider(t, p.host.source.machine)
+	if root, _, err := other.Root(t.Context(), Host); err != nil || root.Digest != before.Digest {
+		t.Errorf("in another state directory: %s, %v, want %s", root.Digest, err, before.Digest)
+	}
+}
+
 func TestHostFollowsTheMachine(t *testing.T) {
 	machine := fakeMachine(t)
 	p := newProvider(t, machine)

@@ -110,7 +110,7 @@ func New(cfg Config) (*Provider, error) {
 	if err := os.Chmod(p.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open templates: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(p.dir, "mask/file"), nil, 0o444); err != nil && !errors.Is(err, fs.ErrPermission) {
+	if err := os.WriteFile(p.mask("file"), nil, 0o444); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("open templates: %w", err)
 	}
 	p.pullWait, p.maxUpload = pullWait, sandbox.MaxUploadBytes
@@ -130,7 +130,7 @@ func New(cfg Config) (*Provider, error) {
 			return nil, fmt.Errorf("open templates: %w", err)
 		}
 	}
-	p.setHost(&hostSource{machine: "/", maskDir: filepath.Join(p.dir, "mask/dir"), maskFile: filepath.Join(p.dir, "mask/file")})
+	p.setHost(&hostSource{machine: "/", maskDir: p.mask("dir"), maskFile: p.mask("file")})
 	p.sweep()
 	p.expireUploads()
 	p.readAliases()

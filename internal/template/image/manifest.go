@@ -109,6 +109,11 @@ func (p *Provider) readManifestFile(path string) (*manifest, error) {
 	if _, err := os.Stat(p.rootfsDir(m.Digest)); err != nil {
 		return nil, err
 	}
+	for i, b := range m.Binds {
+		if b.Mask { // the state directory may have been moved since
+			m.Binds[i].Source = p.mask(filepath.Base(b.Source))
+		}
+	}
 	return &m, nil
 }
 
@@ -162,3 +167,7 @@ func (p *Provider) manifestFile(name string) string {
 }
 
 func (p *Provider) rootfsDir(digest string) string { return filepath.Join(p.dir, "rootfs", digest) }
+
+// mask returns the path of an empty file or directory, named "file" or "dir", that is
+// bound over what is hidden.
+func (p *Provider) mask(name string) string { return filepath.Join(p.dir, "mask", name) }
