@@ -43,8 +43,8 @@ func python(t testing.TB, d *covetest.Daemon, id, code string) string {
 	if err != nil {
 		t.Fatalf("%s: %v", id, err)
 	}
-	if r.Error != nil {
-		t.Fatalf("%s: %+v", id, r.Error)
+	if r.Error != nil || r.ExitCode != 0 {
+		t.Fatalf("%s: %+v, %+v", id, r, r.Error)
 	}
 	return strings.TrimSpace(r.Stdout)
 }

@@ -87,7 +87,7 @@ func build(t *testing.T, d *covetest.Daemon, name string, mib int) *subject {
 	d.Sh(t, s.ID, "tmux new-session -d -s work -x 200 -y 50 bash && tmux send-keys -t work '. w/tmux.sh' Enter")
 	w.lines = w.background(t, sandbox.ExecRequest{Shell: `exec perl -e '$| = 1; while (1) { $i++; print "line $i\n"; select(undef, undef, undef, 0.02) }'`})
 	w.input = w.background(t, sandbox.ExecRequest{Shell: "while read word; do echo heard $word; done; echo end of input", OpenStdin: true})
-	d.Sh(t, s.ID, "for i in $(seq 1000); do [ -S w/memory -a -S w/files -a -S w/ipc -a -S w/database -a -S w/other_user -a -S w/node ] && exit; sleep 0.02; done; ls w; exit 1")
+	w.await(t, "-S w/memory -a -S w/files -a -S w/ipc -a -S w/database -a -S w/other_user -a -S w/node")
 	return w
 }
 
@@ -229,8 +229,18 @@ func (w *subject) output(t *testing.T, job string) string {
 func (w *subject) make(t *testing.T, pause string) string {
 	t.Helper()
 	job := w.background(t, sandbox.ExecRequest{Shell: "rm -f *.o *.c log result; make -j4 PAUSE=" + pause, WorkDir: "/workspace/w/make"})
-	w.d.Sh(t, w.id, "for i in $(seq 1000); do [ -s w/make/log ] && exit; sleep 0.01; done; exit 1")
+	w.await(t, "-s w/make/log")
 	return job
+}
+
+// await waits inside the sandbox until a condition of test(1) holds. It asks rarely:
+// each time costs a process, which what is awaited has to wait for.
+func (w *subject) await(t *testing.T, condition string) {
+	t.Helper()
+	res, err := w.d.Exec(t.Context(), w.id, sandbox.ExecRequest{Shell: "until [ " + condition + " ]; do sleep 0.1; done", TimeoutMS: 300_000})
+	if err != nil || res.Job.ExitCode != 0 {
+		t.Fatalf("await %s: %+v, %v", condition, res, err)
+	}
 }
 
 // checkMade waits for the end of the build and checks what it made.
