@@ -60,6 +60,8 @@ type Options struct {
 	Env []string
 	// Dev serves TCP without keys.
 	Dev bool
+	// Fresh begins with nothing in any case, not even with the template host.
+	Fresh bool
 }
 
 // Daemon is a running "cove serve".
@@ -119,7 +121,11 @@ func Launch(ctx context.Context, opts Options) (*Daemon, error) {
 			}
 		}
 	}
-	if opts.UID != 0 {
+	planted, err := d.plant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if opts.UID != 0 && !planted {
 		if d.Binary, err = copyFor(binary, d.StateDir, opts.UID); err != nil {
 			return nil, err
 		}
@@ -280,6 +286,14 @@ func (d *Daemon) Output() string { return d.output.String() }
 
 // Shutdown ends all sandboxes and the daemon and removes its directory.
 func (d *Daemon) Shutdown(ctx context.Context) error {
+	if err := d.end(ctx); err != nil || d.opts.StateDir != "" {
+		return err
+	}
+	return os.RemoveAll(d.StateDir)
+}
+
+// end ends all sandboxes and the daemon.
+func (d *Daemon) end(ctx context.Context) error {
 	if d.Client.Ping(ctx) != nil {
 		if err := d.Run(ctx); err != nil {
 			return err
@@ -296,11 +310,7 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("sandboxes are left: %v", d.CellDirs())
 	}
 	d.Client.Close()
-	err := d.Stop()
-	if d.opts.StateDir == "" {
-		err = errors.Join(err, os.RemoveAll(d.StateDir))
-	}
-	return err
+	return d.Stop()
 }
 
 // lockedBuffer keeps the last part of what is written to it.
