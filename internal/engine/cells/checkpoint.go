@@ -238,7 +238,11 @@ func (e *Engine) returnProgram(kept, name string) error {
 // standbyFor is the spec of a standby to continue from a checkpoint: it runs the program
 // that made the checkpoint.
 func (e *Engine) standbyFor(m *checkpoint.Manifest, root engine.Root, r sandbox.Resources) standbySpec {
-	return standbySpec{Root: root, Resources: r, Program: m.Program, Cell: m.Cell, AgentDir: m.AgentDir}
+	agent := m.AgentDir
+	if filepath.Base(filepath.Dir(agent)) == "agent" { // where it is in this state directory
+		agent = filepath.Join(e.cfg.Dir, "agent", filepath.Base(agent))
+	}
+	return standbySpec{Root: root, Resources: r, Program: m.Program, Cell: m.Cell, AgentDir: agent}
 }
 
 // manifest reads the manifest of a checkpoint that is to be used ("restored" or "read").
@@ -448,7 +452,7 @@ func (c *changes) Close() error {
 func (e *Engine) keepProgram(name string) {
 	path := filepath.Join(e.programsDir(), name)
 	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil || st.Nlink == 1 || intact(path) != nil {
+	if unix.Stat(path, &st) != nil || st.Nlink == 1 || !isUsers(name, &st) || intact(path) != nil {
 		return
 	}
 	e.mu.Lock()

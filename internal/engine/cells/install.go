@@ -48,7 +48,6 @@ func (e *Engine) removeOldPrograms() error {
 	keep := map[string]bool{filepath.Base(e.program): true}
 	for _, m := range whole {
 		keep[m.Program] = true
-		e.keepProgram(m.Program) // the last engine may have been killed before it did this
 	}
 	for _, dir := range []string{e.cellsDir(), e.standbyDir()} {
 		entries, err := os.ReadDir(dir)
@@ -73,6 +72,11 @@ func (e *Engine) removeOldPrograms() error {
 		if err := os.Remove(filepath.Join(e.programsDir(), entry.Name())); err != nil {
 			return err
 		}
+	}
+	// The last engine may have been killed before it did this. The files of copies that
+	// begin here must not be there above.
+	for _, m := range whole {
+		e.keepProgram(m.Program)
 	}
 	return nil
 }
@@ -138,6 +142,12 @@ func programName(st *unix.Stat_t) string {
 	return fmt.Sprintf("cove-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano())
 }
 
+// isUsers reports whether a kept program is the file itself that the user started, and
+// not a copy.
+func isUsers(name string, st *unix.Stat_t) bool {
+	return strings.HasPrefix(name, fmt.Sprintf("cove-%x-", st.Ino))
+}
+
 // intact checks that a kept program is still the one that its name identifies: if it is a
 // hard link to the user's file, it changes when that file is written to.
 func intact(path string) error {
@@ -145,8 +155,7 @@ func intact(path string) error {
 	if err := unix.Stat(path, &st); err != nil {
 		return err
 	}
-	name := filepath.Base(path)
-	if linked := strings.HasPrefix(name, fmt.Sprintf("cove-%x-", st.Ino)); linked && name != programName(&st) {
+	if name := filepath.Base(path); isUsers(name, &st) && name != programName(&st) {
 		return fmt.Errorf("%s was written to", path)
 	}
 	return nil
