@@ -3,17 +3,36 @@ package checkpoints
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
+
+// memoryMiB is how much random memory a subject has, and childCount how many children
+// it gets: each is a sandbox with nine programs that never rest. "make soak" has more
+// of both.
+func memoryMiB() int {
+	if needs.Soak() {
+		return 200
+	}
+	return 64
+}
+
+func childCount() int {
+	if needs.Soak() {
+		return 5
+	}
+	return 3
+}
 
 // stateful are the programs that [subject.mutate] changes.
 var stateful = []string{"memory", "files", "database", "node", "web", "tmux"}
@@ -22,7 +41,7 @@ var stateful = []string{"memory", "files", "database", "node", "web", "tmux"}
 // another sandbox, and in forks and their forks; none sees what another does.
 func TestSurvivesCopies(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
-		w := build(t, d, "subject", 200)
+		w := build(t, d, "subject", memoryMiB())
 		base := w.ask(t)
 		w.checkJobs(t, "at first")
 		made := w.make(t, "0.3")
@@ -65,7 +84,7 @@ func TestSurvivesCopies(t *testing.T) {
 
 func testForks(t *testing.T, w *subject, base report) {
 	made := w.make(t, "0.3")
-	children := w.fork(t, 5, "child")
+	children := w.fork(t, childCount(), "child")
 	// What the forks say, by index; the parent is the last.
 	all := append(slices.Clone(children), w)
 	each(t, all, func(t *testing.T, i int, c *subject) {
@@ -157,11 +176,15 @@ func (w *subject) checkPlace(t *testing.T, index, count int, parent string) {
 // each runs a test for all worlds at the same time.
 func each(t *testing.T, all []*subject, test func(t *testing.T, i int, c *subject)) {
 	t.Helper()
-	var wg sync.WaitGroup
+	var running errgroup.Group
+	running.SetLimit(runtime.GOMAXPROCS(0))
 	for i, c := range all {
-		wg.Go(func() { t.Run(c.hostname, func(t *testing.T) { test(t, i, c) }) })
+		running.Go(func() error {
+			t.Run(c.hostname, func(t *testing.T) { test(t, i, c) })
+			return nil
+		})
 	}
-	wg.Wait()
+	_ = running.Wait()
 	if t.Failed() {
 		t.FailNow()
 	}

@@ -14,7 +14,7 @@ import (
 // to the daemon and the machine meanwhile.
 func TestSurvives(t *testing.T) {
 	covetest.Shared(t, func(t *testing.T, d *covetest.Daemon) {
-		w := build(t, d, "subject", 200)
+		w := build(t, d, "subject", memoryMiB())
 		last := w.ask(t)
 		w.checkJobs(t, "at first")
 		made := w.make(t, "0.3")

@@ -113,7 +113,7 @@ func (w *subject) at(id, hostname string) *subject {
 func (w *subject) ask(t *testing.T, skip ...string) report {
 	t.Helper()
 	r := report{asked: time.Now()}
-	out := w.d.Sh(t, w.id, "python3 w/w.py everything "+strings.Join(skip, " "))
+	out := w.sh(t, "python3 w/w.py everything "+strings.Join(skip, " "))
 	r.answered = time.Now()
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -131,14 +131,14 @@ func (w *subject) ask(t *testing.T, skip ...string) report {
 // say tells one program something and returns its answer.
 func (w *subject) say(t *testing.T, words string) string {
 	t.Helper()
-	return strings.TrimSpace(w.d.Sh(t, w.id, "python3 w/w.py ask "+words))
+	return strings.TrimSpace(w.sh(t, "python3 w/w.py ask "+words))
 }
 
 // mutate has all programs change their state in a way that a second call with
 // the same number undoes.
 func (w *subject) mutate(t *testing.T, n int) {
 	t.Helper()
-	w.d.Sh(t, w.id, "python3 w/w.py mutate "+strconv.Itoa(n))
+	w.sh(t, "python3 w/w.py mutate "+strconv.Itoa(n))
 }
 
 // check asks all programs and compares what they say with what they said
@@ -237,10 +237,18 @@ func (w *subject) make(t *testing.T, pause string) string {
 // each time costs a process, which what is awaited has to wait for.
 func (w *subject) await(t *testing.T, condition string) {
 	t.Helper()
-	res, err := w.d.Exec(t.Context(), w.id, sandbox.ExecRequest{Shell: "until [ " + condition + " ]; do sleep 0.1; done", TimeoutMS: 300_000})
+	w.sh(t, "until [ "+condition+" ]; do sleep 0.1; done")
+}
+
+// sh runs a line and returns what it has printed. How long that takes is up to the
+// machine: many sandboxes ask all of their programs at the same time.
+func (w *subject) sh(t *testing.T, line string) string {
+	t.Helper()
+	res, err := w.d.Exec(t.Context(), w.id, sandbox.ExecRequest{Shell: line, TimeoutMS: 300_000})
 	if err != nil || res.Job.ExitCode != 0 {
-		t.Fatalf("await %s: %+v, %v", condition, res, err)
+		t.Fatalf("%s in %s: %+v, %v", line, w.hostname, res, err)
 	}
+	return res.Stdout
 }
 
 // checkMade waits for the end of the build and checks what it made.
@@ -254,7 +262,7 @@ func (w *subject) checkMade(t *testing.T, when, job string) {
 		t.Errorf("%s: %s: make ended with %d: %s", w.hostname, when, j.ExitCode, w.output(t, job))
 		return
 	}
-	if got := w.d.Sh(t, w.id, "cd w/make; cat result; echo; sort log | uniq -c | grep -vc '  1 ' || true; wc -l < log"); got != madeResult+"\n0\n21\n" {
+	if got := w.sh(t, "cd w/make; cat result; echo; sort log | uniq -c | grep -vc '  1 ' || true; wc -l < log"); got != madeResult+"\n0\n21\n" {
 		t.Errorf("%s: %s: make made, repeated, and steps: %q", w.hostname, when, got)
 	}
 }
