@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/needs"
@@ -22,7 +21,11 @@ func TestMovedStateDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := golden(t, first)
+	t.Cleanup(first.Kill)
+	before, err := first.WaitGolden(t.Context())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, first.Output())
+	}
 	if err := first.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -30,8 +33,8 @@ func TestMovedStateDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := covetest.Start(t, covetest.Options{StateDir: there})
-	if after := golden(t, d); after.Digest != before.Digest {
-		t.Errorf("the template is %s, and was %s", after.Digest, before.Digest)
+	if after, err := d.WaitGolden(t.Context()); err != nil || after.Digest != before.Digest {
+		t.Fatalf("the template is %+v, and was %+v: %v", after, before, err)
 	}
 	s := d.Create(t, sandbox.CreateRequest{})
 	if got := d.Sh(t, s.ID, "echo moved"); got != "moved\n" {
@@ -42,19 +45,4 @@ func TestMovedStateDirectory(t *testing.T) {
 			t.Errorf("the server made something anew:\n%s", d.Output())
 		}
 	}
-}
-
-// golden waits until the template host has its golden checkpoint, and returns it.
-func golden(t *testing.T, d *covetest.Daemon) *sandbox.Template {
-	t.Helper()
-	var host *sandbox.Template
-	ready := covetest.Eventually(2*time.Minute, func() bool {
-		var err error
-		host, err = d.Client.GetTemplate(t.Context(), "host")
-		return err == nil && host.WarmBytes > 0
-	})
-	if !ready {
-		t.Fatalf("no golden checkpoint: %+v\n%s", host, d.Output())
-	}
-	return host
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-sh/cove/sandbox"
 )
 
 // seedsVariable names the directory of the seeds, which all packages of a run share.
@@ -87,22 +89,24 @@ func seedFor(ctx context.Context, seeds string, uid uint32) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(d.waitGolden(ctx), d.end(ctx)); err != nil {
+	_, err = d.WaitGolden(ctx)
+	if err := errors.Join(err, d.end(ctx)); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, d.Output())
 	}
 	return dir, os.Rename(d.StateDir, dir)
 }
 
-// waitGolden waits until the template host has its golden checkpoint.
-func (d *Daemon) waitGolden(ctx context.Context) error {
+// WaitGolden waits until the template host has its golden checkpoint, and returns the
+// template.
+func (d *Daemon) WaitGolden(ctx context.Context) (*sandbox.Template, error) {
+	var host *sandbox.Template
 	var err error
 	ready := Eventually(2*time.Minute, func() bool {
-		t, e := d.Client.GetTemplate(ctx, "host")
-		err = e
-		return e == nil && t.WarmBytes > 0
+		host, err = d.Client.GetTemplate(ctx, "host")
+		return err == nil && host.WarmBytes > 0
 	})
 	if !ready {
-		return errors.Join(errors.New("the template host has no golden checkpoint"), err)
+		return nil, errors.Join(errors.New("the template host has no golden checkpoint"), err)
 	}
-	return nil
+	return host, nil
 }
