@@ -218,9 +218,9 @@ func newConfig(cfg Config) (*config.Config, error) {
 	for name, value := range map[string]string{
 		"root":     cfg.StateDir,
 		"platform": "systrap",
-		// gVisor replaces system calls with jumps in a program's code, to save a signal each.
-		// A thread that is interrupted on the way back, on a busy machine, continues with the
-		// vector registers of another thread, and computes wrong results.
+		// gVisor would replace system calls in a program's code with jumps, which are faster
+		// than a signal for each. On a busy machine, threads then continue with the vector
+		// registers of other threads, and compute wrong results.
 		"systrap-disable-syscall-patching": "true",
 		"network":                          "sandbox",
 		"overlay2":                         "root:dir=" + cfg.WritesDir + ",size=" + strconv.FormatInt(cfg.WritesBytes, 10),

@@ -135,9 +135,9 @@ func TestDirectories(t *testing.T) {
 // Attack: paths that lead elsewhere than they say, or are no paths.
 func TestPaths(t *testing.T) {
 	for p, want := range map[string]string{
-		"/a/../../etc": "/etc", "//x//y/": "/x/y", "x": "/home/user/x", "../../x": "/x", "~": "/home/user", "~/../a": "/home/a", "": "/work", ".": "/home/user", "a~": "/home/user/a~",
+		"/a/../../etc": "/etc", "//x//y/": "/x/y", "x": "/home/user/x", "../../x": "/x", "~": "/home/user", "~/../a": "/home/a", "": "/srv", ".": "/home/user", "a~": "/home/user/a~",
 	} {
-		at := &account{p: &plane{}, box: &sandbox.Sandbox{WorkDir: "/work/"}, home: "/home/user"}
+		at := &account{p: &plane{}, box: &sandbox.Sandbox{WorkDir: "/srv/"}, home: "/home/user"}
 		if got, err := at.resolve(t.Context(), p); got != want || err != nil {
 			t.Errorf("%q is %q, %v", p, got, err)
 		}
