@@ -140,7 +140,7 @@ func (s *Service) Resume(ctx context.Context, ref string, req sandbox.ResumeRequ
 		switch r.State {
 		case sandbox.StateRunning:
 			if req.FilesOnly {
-				return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s runs; files_only is for a paused one", r.ID)
+				return nil, sandbox.Errorf(sandbox.CodeConflict, "sandbox %s runs; pause it, then resume it with files_only", r.ID)
 			}
 			return s.view(r), nil
 		case sandbox.StatePaused:
