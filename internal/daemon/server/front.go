@@ -74,13 +74,20 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	keys := &auth.Keys{Store: p.store, Limiter: auth.NewLoginLimiter(), Log: s.log} // for all doors
 	api = s.authenticate(keys, bound.handler(mux))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
-	forE2B := s.newE2B(p, keys, bound, previews)
+	doors := s.sdkDoors(p, keys, bound, previews)
 	paced := func(next http.Handler) http.Handler {
 		return auth.WithAddress(s.bounds.MinBodyRate.Handler(next, ownContent))
 	}
-	fronts := paced(s.uploads(p.service, splitTo(forE2B.Claims, forE2B, s.dialectFronts(p, mcp, keys, bound, api))))
+	fronts := s.dialectFronts(p, mcp, keys, bound, api)
+	for _, d := range doors {
+		fronts = splitTo(d.Claims, d, fronts)
+	}
+	named := splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(paced(s.uploads(p.service, fronts)))))
+	for _, d := range doors {
+		named = splitTo(d.ClaimsHost, p.metrics.watch(s.checkPages(paced(d))), named)
+	}
 	f.http = &http.Server{
-		Handler:           f.count(splitTo(forE2B.ClaimsHost, p.metrics.watch(s.checkPages(paced(forE2B))), splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(fronts))))),
+		Handler:           f.count(named),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,

@@ -22,56 +22,98 @@ import (
 )
 
 const (
-	// compatKeyName is the name of the key that is made for a product's clients, and
-	// compatKeyFile where its secret stays, in the state directory.
-	compatKeyName = "compat-e2b"
-	compatKeyFile = "compat-e2b.key"
 	// addressTime bounds how long the daemon may take to tell its address.
 	addressTime = 30 * time.Second
 	maxAddress  = 64 << 10
 )
+
+// compatProduct is a product whose SDKs work with Cove.
+type compatProduct struct {
+	// name is that of the command and of the API key, title what the product is called.
+	name, title string
+	// tested says with which versions of the SDKs.
+	tested string
+	// env returns the variables that switch a program, for a server at base and an
+	// API key of Cove's.
+	env func(base, key string) []envVar
+	// unset are variables that would have the SDKs ask another server, or none.
+	unset []string
+}
+
+type envVar struct{ name, value string }
+
+// compatProducts are in the order of the list.
+var compatProducts = []compatProduct{
+	{
+		name: "e2b", title: "E2B", tested: e2b.Tested,
+		env: func(base, key string) []envVar {
+			return []envVar{
+				{"E2B_API_URL", base + e2b.Prefix}, {"E2B_SANDBOX_URL", base}, {"E2B_VOLUME_API_URL", base + e2b.Prefix},
+				{"E2B_API_KEY", access.FormatKey(key)},
+			}
+		},
+		unset: []string{"E2B_DEBUG"},
+	},
+}
+
+// keyName is the name of the key that is made for the product's clients.
+func (p *compatProduct) keyName() string { return "compat-" + p.name }
+
+// keyFile is where the key's secret stays, in the state directory.
+func (p *compatProduct) keyFile() string { return p.keyName() + ".key" }
+
+// command is the line by which a shell switches.
+func (p *compatProduct) command() string { return `eval "$(cove compat ` + p.name + `)"` }
 
 func (a *app) compatCommand() *cobra.Command {
 	cmd := a.make(command{
 		Use: "compat", Short: "Use other products' SDKs with Cove",
 		Long: "List the products whose own SDKs work with Cove, unmodified: a program that uses one is switched\n" +
 			"by environment variables alone.",
-		Example: "  cove compat\n  eval \"$(cove compat e2b)\"",
+		Example: "  cove compat\n  " + compatProducts[0].command(),
 		Do: action{here: true, run: func(_ context.Context, c *call) error {
-			return c.printTable([]string{"PRODUCT", "TESTED WITH", "SWITCH BY"}, [][]string{{"e2b", e2b.Tested, `eval "$(cove compat e2b)"`}})
+			var rows [][]string
+			for _, p := range compatProducts {
+				rows = append(rows, []string{p.name, p.tested, p.command()})
+			}
+			return c.printTable([]string{"PRODUCT", "TESTED WITH", "SWITCH BY"}, rows)
 		}},
 	})
-	cmd.AddCommand(a.make(command{
-		Use: "e2b", Short: "Print the environment by which E2B's SDKs use Cove",
-		Long: "Print the environment variables by which E2B's SDKs use Cove, as lines for a shell. The daemon is\n" +
-			"started if it does not run. A key is made once and kept in the state directory, in " + compatKeyFile + ";\n" +
-			"with --url, the lines have the key of --key.\n\n" +
-			"A daemon that was started on demand ends after " + onDemandIdle + " without clients and sandboxes, and has the same\n" +
-			"address when it is started again; one that stays is started with: cove serve",
-		Example: "  eval \"$(cove compat e2b)\"\n  cove compat e2b --json",
-		Do:      action{here: true, json: true, run: func(ctx context.Context, c *call) error { return c.compatE2B(ctx) }},
-	}))
+	for i := range compatProducts {
+		cmd.AddCommand(a.compatProductCommand(&compatProducts[i]))
+	}
 	return cmd
 }
 
-func (c *call) compatE2B(ctx context.Context) error {
+func (a *app) compatProductCommand(p *compatProduct) *cobra.Command {
+	return a.make(command{
+		Use: p.name, Short: "Print the environment by which " + p.title + "'s SDKs use Cove",
+		Long: "Print the environment variables by which " + p.title + "'s SDKs use Cove, as lines for a shell. The daemon is\n" +
+			"started if it does not run. A key is made once and kept in the state directory, in " + p.keyFile() + ";\n" +
+			"with --url, the lines have the key of --key.\n\n" +
+			"A daemon that was started on demand ends after " + onDemandIdle + " without clients and sandboxes, and has the same\n" +
+			"address when it is started again; one that stays is started with: cove serve",
+		Example: "  " + p.command() + "\n  cove compat " + p.name + " --json",
+		Do:      action{here: true, json: true, run: func(ctx context.Context, c *call) error { return c.compat(ctx, p) }},
+	})
+}
+
+// compat prints the environment by which a product's clients use Cove.
+func (c *call) compat(ctx context.Context, p *compatProduct) error {
 	base, key := strings.TrimRight(c.globals.URL, "/"), c.globals.Key
 	if base == "" {
 		var err error
 		if base, err = c.compatAddress(ctx); err != nil {
 			return err
 		}
-		if key, err = c.compatKey(ctx); err != nil {
+		if key, err = c.compatKey(ctx, p); err != nil {
 			return err
 		}
 	}
 	if key == "" {
 		return sandbox.Errorf(sandbox.CodeInvalid, "a server far away asks for a key; give one with --key or COVE_API_KEY")
 	}
-	env := []struct{ name, value string }{
-		{"E2B_API_URL", base + e2b.Prefix}, {"E2B_SANDBOX_URL", base}, {"E2B_VOLUME_API_URL", base + e2b.Prefix},
-		{"E2B_API_KEY", access.FormatKey(key)},
-	}
+	env := p.env(base, key)
 	if c.json {
 		values := map[string]string{}
 		for _, v := range env {
@@ -80,12 +122,13 @@ func (c *call) compatE2B(ctx context.Context) error {
 		return c.printJSON(values)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# E2B's SDKs use Cove with these; tested with %s.\n", e2b.Tested)
+	fmt.Fprintf(&b, "# %s's SDKs use Cove with these; tested with %s.\n", p.title, p.tested)
 	for _, v := range env {
 		fmt.Fprintf(&b, "export %s='%s'\n", v.name, strings.ReplaceAll(v.value, "'", `'\''`))
 	}
-	// This one would have the SDKs ask no server at all.
-	b.WriteString("unset E2B_DEBUG\n")
+	for _, name := range p.unset {
+		fmt.Fprintf(&b, "unset %s\n", name)
+	}
 	return c.print(b.String())
 }
 
@@ -126,14 +169,14 @@ type keptKey struct {
 	Secret string `json:"secret"`
 }
 
-// compatKey returns the key that is kept for E2B's clients, and makes one if there
+// compatKey returns the key that is kept for a product's clients, and makes one if there
 // is none, or none that is good any more.
-func (a *app) compatKey(ctx context.Context) (string, error) {
+func (a *app) compatKey(ctx context.Context, p *compatProduct) (string, error) {
 	dir, err := a.stateDir()
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(dir, compatKeyFile)
+	file := filepath.Join(dir, p.keyFile())
 	lock, err := lockFile(ctx, file+".lock")
 	if err != nil {
 		return "", err
@@ -146,7 +189,7 @@ func (a *app) compatKey(ctx context.Context) (string, error) {
 	defer closeQuietly(c)
 	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("read the key for E2B's clients: %w", err)
+		return "", fmt.Errorf("read the key for %s's clients: %w", p.title, err)
 	}
 	var kept keptKey
 	if err == nil && json.Unmarshal(data, &kept) == nil && kept.Secret != "" {
@@ -160,7 +203,7 @@ func (a *app) compatKey(ctx context.Context) (string, error) {
 			}
 		}
 	}
-	made, err := c.CreateKey(ctx, sandbox.CreateKeyRequest{Name: compatKeyName})
+	made, err := c.CreateKey(ctx, sandbox.CreateKeyRequest{Name: p.keyName()})
 	if err != nil {
 		return "", err
 	}
@@ -168,7 +211,7 @@ func (a *app) compatKey(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if err := durable.WriteFile(file, data); err != nil {
-		return "", fmt.Errorf("keep the key for E2B's clients: %w", err)
+		return "", fmt.Errorf("keep the key for %s's clients: %w", p.title, err)
 	}
 	return made.Secret, nil
 }

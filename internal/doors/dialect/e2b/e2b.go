@@ -12,7 +12,7 @@
 //
 // This package finds the plane and the sandbox of a request, and authenticates the
 // caller (package access). The request's context carries both:
-// [access.SandboxOf] and [sandbox.CallerOf].
+// [gate.SandboxOf] and [sandbox.CallerOf].
 package e2b
 
 import (

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -64,7 +65,7 @@ func (d *Door) serveCaller(w http.ResponseWriter, r *http.Request, at target, pl
 		answer.Gone(w, access.ToE2B(at.sandbox), err)
 		return
 	}
-	plane.ServeHTTP(w, r.WithContext(access.WithSandbox(ctx, box)))
+	plane.ServeHTTP(w, r.WithContext(gate.WithSandbox(ctx, box)))
 }
 
 // serveHealth reports whether a sandbox runs, without asking for a token.

@@ -36,10 +36,5 @@ func (g *Gate) Caller(r *http.Request) (sandbox.Caller, error) {
 	if err != nil {
 		return sandbox.Caller{}, err
 	}
-	c, err := g.cfg.Keys.Authenticate(r.Context(), parseKey(key))
-	if err != nil {
-		return sandbox.Caller{}, err
-	}
-	c.Namespace, err = auth.Namespace(r.Header)
-	return c, err
+	return g.Gate.Caller(r, parseKey(key))
 }

@@ -95,13 +95,13 @@ func (g *Gate) OpenSigned(ctx context.Context, id string, r *http.Request) (sand
 	if err != nil {
 		return sandbox.Caller{}, err
 	}
-	holders, err := g.holders(ctx, box.Team)
+	holders, err := g.Holders(ctx, box.Team)
 	if err != nil {
 		return sandbox.Caller{}, err
 	}
 	for _, c := range holders {
 		if s.signedWith(g.Token(Envd, c, id)) {
-			return narrow(c), nil
+			return c, nil
 		}
 	}
 	return sandbox.Caller{}, errSignature
@@ -113,7 +113,7 @@ func (g *Gate) FindSigned(ctx context.Context, r *http.Request) (id string, _ sa
 	if err != nil {
 		return "", sandbox.Caller{}, err
 	}
-	boxes, err := g.cfg.Sandboxes.Living(ctx)
+	boxes, err := g.Living(ctx)
 	if err != nil {
 		return "", sandbox.Caller{}, err
 	}
@@ -124,7 +124,7 @@ func (g *Gate) FindSigned(ctx context.Context, r *http.Request) (id string, _ sa
 		}
 		holders, ok := teams[box.Team]
 		if !ok {
-			if holders, err = g.holders(ctx, box.Team); err != nil {
+			if holders, err = g.Holders(ctx, box.Team); err != nil {
 				return "", sandbox.Caller{}, err
 			}
 			teams[box.Team] = holders
@@ -134,18 +134,9 @@ func (g *Gate) FindSigned(ctx context.Context, r *http.Request) (id string, _ sa
 		}
 		for _, c := range holders {
 			if s.signedWith(g.Token(Envd, c, box.ID)) {
-				return box.ID, narrow(c), nil
+				return box.ID, c, nil
 			}
 		}
 	}
 	return "", sandbox.Caller{}, errSignature
-}
-
-// holders returns the callers who may have a token for a team's sandboxes.
-func (g *Gate) holders(ctx context.Context, team string) ([]sandbox.Caller, error) {
-	callers, err := g.cfg.Keys.CallersOf(ctx, team)
-	if local := sandbox.LocalCaller(); team == local.Team {
-		callers = append(callers, local)
-	}
-	return callers, err
 }

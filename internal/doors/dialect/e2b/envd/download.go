@@ -14,13 +14,13 @@ import (
 	"connectrpc.com/connect"
 	"github.com/klauspost/compress/gzip"
 
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
 // restAccount returns the account of a user whom an HTTP request names.
 func (p *plane) restAccount(r *http.Request, user string) (*account, error) {
-	box, _ := access.SandboxOf(r.Context())
+	box, _ := gate.SandboxOf(r.Context())
 	at, err := p.account(r.Context(), box, user)
 	if connect.CodeOf(err) == connect.CodeUnauthenticated {
 		return nil, refused(http.StatusUnauthorized, "error looking up user '"+user[:min(len(user), 256)]+"': unknown user")

@@ -14,10 +14,10 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/filesystempb/filesystempbconnect"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/processpb/processpbconnect"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -73,7 +73,7 @@ func health(w http.ResponseWriter, _ *http.Request) {
 
 // sandboxOf returns the sandbox of a call.
 func sandboxOf(ctx context.Context) (*sandbox.Sandbox, error) {
-	box, ok := access.SandboxOf(ctx)
+	box, ok := gate.SandboxOf(ctx)
 	if !ok {
 		return nil, fail(connect.CodeInternal, "no sandbox is named")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -81,7 +82,7 @@ func (p *plane) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		answer.Fail(w, cmp.Or(restStatuses[e.Code()], http.StatusInternalServerError), e.Message())
 		return
 	}
-	box, _ := access.SandboxOf(r.Context())
+	box, _ := gate.SandboxOf(r.Context())
 	switch code := sandbox.CodeOf(err); {
 	case p.gone(r.Context(), box.ID, err):
 		answer.Gone(w, access.ToE2B(box.ID), errNotRunning)

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -26,7 +26,7 @@ type usage struct {
 
 // metrics serves what the sandbox uses now.
 func (p *plane) metrics(w http.ResponseWriter, r *http.Request) error {
-	box, _ := access.SandboxOf(r.Context())
+	box, _ := gate.SandboxOf(r.Context())
 	list, err := p.cfg.Service.ListStats(r.Context(), sandbox.StatsRequest{Sandbox: box.ID})
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (p *plane) metrics(w http.ResponseWriter, r *http.Request) error {
 
 // envs serves the environment that the sandbox was given. Secrets are not in it.
 func (p *plane) envs(w http.ResponseWriter, r *http.Request) error {
-	box, _ := access.SandboxOf(r.Context())
+	box, _ := gate.SandboxOf(r.Context())
 	env := map[string]string{}
 	for v, err := range sandbox.Each(r.Context(), sandbox.Of(box.ID, p.cfg.Service.GetEnv)) {
 		if err != nil {

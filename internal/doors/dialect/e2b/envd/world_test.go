@@ -15,9 +15,9 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite"
 	"github.com/cove-sh/cove/internal/daemon/store/sqlite/sqlitetest"
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/filesystempb/filesystempbconnect"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/envd/processpb/processpbconnect"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/internal/engine/memory"
 	"github.com/cove-sh/cove/internal/testing/faketemplates"
 	"github.com/cove-sh/cove/sandbox"
@@ -76,7 +76,7 @@ func newWorld(t *testing.T, options ...connect.ClientOption) *world {
 	plane := New(Config{Service: svc, Log: slog.New(slog.DiscardHandler)})
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		// As the door does, which admits callers before.
-		ctx := access.WithSandbox(sandbox.WithCaller(r.Context(), sandbox.LocalCaller()), w.box)
+		ctx := gate.WithSandbox(sandbox.WithCaller(r.Context(), sandbox.LocalCaller()), w.box)
 		plane.ServeHTTP(rw, r.WithContext(ctx))
 	}))
 	t.Cleanup(srv.Close)

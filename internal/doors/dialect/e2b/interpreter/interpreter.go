@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/answer"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -52,7 +53,7 @@ func New(cfg Config) http.Handler {
 }
 
 func (s *plane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	sb, ok := access.SandboxOf(r.Context())
+	sb, ok := gate.SandboxOf(r.Context())
 	if !ok { // a health check, for which no token is needed
 		answer.JSON(w, http.StatusOK, "OK")
 		return

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
 	"github.com/cove-sh/cove/internal/testing/local"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -38,7 +38,7 @@ func open(t *testing.T) *door {
 	d := &door{t: t, box: sb.ID, svc: svc}
 	s := New(Config{Service: svc, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := access.WithSandbox(sandbox.WithCaller(r.Context(), sandbox.LocalCaller()), &sandbox.Sandbox{ID: d.box})
+		ctx := gate.WithSandbox(sandbox.WithCaller(r.Context(), sandbox.LocalCaller()), &sandbox.Sandbox{ID: d.box})
 		s.ServeHTTP(w, r.WithContext(ctx))
 	}))
 	t.Cleanup(srv.Close)

@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"net/http"
+
+	"github.com/cove-sh/cove/internal/daemon/auth"
+	"github.com/cove-sh/cove/internal/daemon/store"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// An sdkDoor serves the requests of another product's SDK, and asks itself who calls.
+type sdkDoor interface {
+	http.Handler
+	// Claims reports whether a request is for this door by its path or its headers.
+	Claims(*http.Request) bool
+	// ClaimsHost reports whether a request is for this door by its host name. No
+	// other handler may see it.
+	ClaimsHost(*http.Request) bool
+}
+
+// sdkDoors are the doors for the SDKs of other products. "cove compat" lists the same ones.
+func (s *Server) sdkDoors(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) []sdkDoor {
+	return []sdkDoor{s.newE2B(p, keys, bound, previews)}
+}
+
+// keysOrDev are the keys, or in development mode whatever is sent.
+func (s *Server) keysOrDev(keys *auth.Keys) gate.Keys {
+	if s.cfg.Dev {
+		return devKeys{keys}
+	}
+	return keys
+}
+
+type devKeys struct{ *auth.Keys }
+
+// Authenticate lets everybody in.
+func (devKeys) Authenticate(ctx context.Context, secret string) (sandbox.Caller, error) {
+	return auth.Local{}.Authenticate(ctx, secret)
+}
+
+// derive makes a key for one purpose of another key.
+func derive(key []byte, purpose string) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(purpose))
+	return h.Sum(nil)
+}
+
+// records are the sandboxes of the store, whoever asks: for requests whose caller
+// is found by the sandbox.
+type records struct{ store store.Store }
+
+// Look implements [gate.Sandboxes].
+func (r records) Look(ctx context.Context, id string) (*sandbox.Sandbox, error) {
+	found, err := r.store.Sandbox(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &found.Sandbox, nil
+}
+
+// Living implements [gate.Sandboxes].
+func (r records) Living(ctx context.Context) ([]sandbox.Sandbox, error) {
+	var all []sandbox.Sandbox
+	f := store.SandboxFilter{States: []sandbox.State{sandbox.StateRunning, sandbox.StatePaused}}
+	for record, err := range store.All(ctx, r.store.ListSandboxes, f) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, record.Sandbox)
+	}
+	return all, nil
+}
