@@ -46,12 +46,13 @@ var rooms = []room{
 	{"internal/daemon/backup", "sandbox internal/durable internal/engine/checkpoint internal/daemon/store"},
 	{"internal/daemon/service/", belowService}, // what packages of its own stand on
 	{"internal/daemon/service/builds", belowService + " internal/daemon/service/ internal/engine internal/template"},
+	{"internal/daemon/service/events", belowService + " internal/daemon/service/"},
 	{"internal/daemon/service/expose", belowService + " internal/daemon/service/"},
 	{"internal/daemon/service/recovery", belowService + " internal/daemon/service/ internal/daemon/service/volumes"},
 	{"internal/daemon/service/secrets", belowService + " internal/daemon/service/"},
 	{"internal/daemon/service/volumes", belowService + " internal/daemon/service/ internal/engine"},
 	{"internal/daemon/service/webhooks", belowService + " internal/daemon/service/"},
-	{"internal/daemon/service", belowService + " internal/daemon/service/ internal/daemon/service/builds internal/daemon/service/expose internal/daemon/service/recovery internal/daemon/service/secrets internal/daemon/service/volumes internal/daemon/service/webhooks internal/engine internal/template"},
+	{"internal/daemon/service", belowService + " internal/daemon/service/ internal/daemon/service/builds internal/daemon/service/events internal/daemon/service/expose internal/daemon/service/recovery internal/daemon/service/secrets internal/daemon/service/volumes internal/daemon/service/webhooks internal/engine internal/template"},
 	{"internal/daemon/server", "*"},
 
 	// The doors: in "cove serve", "cove mcp" and the other commands. They know the domain.

@@ -42,3 +42,19 @@ func (c *Client) StatsSeries(ctx context.Context, name string, req sandbox.Stats
 func (c *Client) ListDeliveries(ctx context.Context, name string, page sandbox.Page) (*sandbox.List[sandbox.Delivery], error) {
 	return get(ctx, c, operation.ListDeliveries, page, name)
 }
+
+// FollowEvents implements [sandbox.Events]. It ends with an error when the connection
+// breaks; what came after the last event is then asked for with its id.
+func (c *Client) FollowEvents(ctx context.Context, req sandbox.FollowEventsRequest, sink func(sandbox.Event) error) error {
+	var own error
+	_, err := stream(ctx, c, operation.FollowEvents.Info, req, func(l operation.EventLine) error {
+		if l.Event != nil {
+			own = sink(*l.Event)
+		}
+		return own
+	})
+	if own == nil && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

@@ -29,6 +29,7 @@ type Service interface {
 	Volumes
 	Orphans
 	Computers
+	Events
 	Keys
 }
 

@@ -78,8 +78,11 @@ func (s *Service) Exec(ctx context.Context, ref string, req sandbox.ExecRequest,
 			}()
 		}
 		events := &sink{f: f}
-		job, err = h.client.Exec(c.Ctx, id, &req, events.event)
+		job, err = h.client.Exec(c.Ctx, id, &req, s.announcing(h.realm, events.event))
 		if err == nil {
+			if job.State == sandbox.JobRunning {
+				s.gate.Go(func() { s.announceEnd(h.realm, h.id, job.ID) })
+			}
 			return job, nil
 		}
 		if s.gate.Context().Err() != nil && ctx.Err() == nil && !events.failed {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/events"
 	"github.com/cove-sh/cove/internal/daemon/service/validate"
 	"github.com/cove-sh/cove/internal/daemon/store"
 	"github.com/cove-sh/cove/internal/guest/agentclient"
@@ -269,7 +270,7 @@ func (one *series) latest() sandbox.StatsPoint {
 	return one.ring[(one.next+len(one.ring)-1)%len(one.ring)]
 }
 
-func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) {
+func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) sandbox.StatsPoint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	one, now := m.of(h.id), time.Now()
@@ -280,10 +281,11 @@ func (m *meter) add(h *handle, started *time.Time, st *sandbox.Stats) {
 	}
 	if len(one.ring) < seriesLength {
 		one.ring = append(one.ring, p)
-		return
+		return p
 	}
 	one.ring[one.next] = p
 	one.next = (one.next + 1) % seriesLength
+	return p
 }
 
 // carry adds to the totals what a sandbox has received and sent since the look
@@ -387,7 +389,8 @@ func (s *Service) measure(ctx context.Context) {
 			defer cancel()
 			// One that does not tell has no point at this time.
 			if st, err := s.usage(limited, h, &store.Record{}); err == nil {
-				s.meter.add(h, nil, st)
+				point := s.meter.add(h, nil, st)
+				s.events.Add(events.Entry{Team: h.realm.Team, Namespace: h.realm.Namespace, Event: sandbox.Event{Kind: sandbox.EventStats, SandboxID: h.id, Stats: &point}})
 			}
 			return nil
 		})

@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/daemon/orphan"
 	"github.com/cove-sh/cove/internal/daemon/service/builds"
 	"github.com/cove-sh/cove/internal/daemon/service/call"
+	"github.com/cove-sh/cove/internal/daemon/service/events"
 	"github.com/cove-sh/cove/internal/daemon/service/expose"
 	"github.com/cove-sh/cove/internal/daemon/service/recovery"
 	"github.com/cove-sh/cove/internal/daemon/service/secrets"
@@ -130,6 +131,7 @@ type Service struct {
 	clock store.ClockReading
 
 	gate         *call.Gate
+	events       *events.Log
 	slots        chan struct{}        // a semaphore: one place for each create under way
 	leaving      chan struct{}        // a semaphore: one place for each sandbox that killSoon leaves behind
 	checkpointer engine.Checkpointer  // the engine, or nil if it keeps no state
@@ -172,8 +174,11 @@ func New(cfg Config) (*Service, error) {
 		return nil, err
 	}
 	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	s := &Service{
-		cfg: cfg, log: log, audit: audit.NewRecorder(cfg.Store, log),
+	var s *Service
+	happened := events.NewLog()
+	cfg.Store = events.Watch(cfg.Store, happened, func(r store.Record) *sandbox.Sandbox { return s.view(r) })
+	s = &Service{
+		cfg: cfg, log: log, events: happened, audit: audit.NewRecorder(cfg.Store, log),
 		slots: make(chan struct{}, cmp.Or(cfg.MaxCreates, 8)), leaving: make(chan struct{}, maxLeaving),
 		handles: map[string]*handle{}, opening: map[string]chan struct{}{}, creating: map[string]*creation{},
 		moving: map[string]chan struct{}{}, using: map[string]int{}, ours: map[string]bool{}, coming: map[string]string{}, spared: map[string]bool{}, insisting: map[string]bool{},

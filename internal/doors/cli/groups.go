@@ -13,7 +13,7 @@ func (a *app) addGroups(root *cobra.Command) {
 		}},
 		{"Inside a sandbox", []*cobra.Command{
 			a.execCommand(), a.codeCommand(), a.cpCommand(), a.jobCommand(), a.logsCommand(), a.psCommand(), a.envCommand(),
-			a.statsCommand(), a.topCommand(), a.computerCommand(),
+			a.statsCommand(), a.topCommand(), a.eventsCommand(), a.computerCommand(),
 		}},
 		{"Time and forks", []*cobra.Command{
 			a.pauseCommand(), a.resumeCommand(), a.snapshotCommand(), a.forkCommand(), a.diffCommand(), a.mergeCommand(), a.tryCommand(),

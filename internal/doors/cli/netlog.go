@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"slices"
@@ -149,40 +148,14 @@ func (c *call) followNetlog(ctx context.Context, req sandbox.NetworkLogRequest, 
 func (c *call) liveEvents() func(*sandbox.NetworkEvent) error {
 	if c.json {
 		return func(ev *sandbox.NetworkEvent) error {
-			line, err := json.Marshal(struct {
+			return c.printLine(struct {
 				SchemaVersion int `json:"schema_version"`
 				*sandbox.NetworkEvent
 			}{schemaVersion, ev})
-			if err != nil {
-				return fmt.Errorf("encode an event: %w", err)
-			}
-			return c.print(string(line) + "\n")
 		}
 	}
-	widths := []int{25, 8, 5, 40, 5, 9, 9, 7}
-	line := func(cells []string) error {
-		var b strings.Builder
-		for i, cell := range cells {
-			if cell = cleanLine(cell); cell == "" {
-				cell = "-"
-			}
-			if i < len(widths) {
-				cell = fmt.Sprintf("%-*s  ", widths[i], cell)
-			}
-			b.WriteString(cell)
-		}
-		return c.print(strings.TrimRight(b.String(), " ") + "\n")
-	}
-	headed := false
-	return func(ev *sandbox.NetworkEvent) error {
-		if !headed {
-			headed = true
-			if err := line(eventHeadings); err != nil {
-				return err
-			}
-		}
-		return line(texts(eventRow(ev)))
-	}
+	row := c.liveTable(eventHeadings, 25, 8, 5, 40, 5, 9, 9, 7)
+	return func(ev *sandbox.NetworkEvent) error { return row(texts(eventRow(ev))) }
 }
 
 var eventHeadings = []string{"TIME", "VERDICT", "PROTO", "TO", "PORT", "OUT", "IN", "TOOK", "WHY"}

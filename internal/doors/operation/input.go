@@ -262,6 +262,14 @@ type followNetworkInput struct {
 	EventsQuery
 }
 
+type followEventsInput struct {
+	Sandbox     string              `query:"sandbox" doc:"Only events of this sandbox, by id or name."`
+	Kind        []sandbox.EventKind `query:"kind,explode" doc:"Only events of these kinds; absent is all."`
+	After       string              `query:"after" doc:"The id of the last event that is known, or \"oldest\"; absent is from now on."`
+	Once        bool                `query:"once" doc:"End after what is remembered, in place of waiting for more."`
+	LastEventID string              `header:"Last-Event-ID" doc:"The same as after, which wins: browsers send this when they connect again."`
+}
+
 type rotateSecretInput struct {
 	SecretPath
 	Body sandbox.RotateSecretRequest

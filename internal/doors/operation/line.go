@@ -76,3 +76,18 @@ type CodeLine struct {
 	Result *sandbox.CodeResult `json:"result,omitempty" doc:"In the final line."`
 	End
 }
+
+// EventLine is one line of the stream of events.
+type EventLine struct {
+	*sandbox.Event
+	End
+}
+
+// EventID is the id of the line as a server-sent event: a client that connects again
+// sends it as Last-Event-ID.
+func (l EventLine) EventID() string {
+	if l.Event == nil {
+		return ""
+	}
+	return l.ID
+}

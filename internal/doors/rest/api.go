@@ -19,6 +19,7 @@ import (
 	"net/url"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -146,8 +147,8 @@ func (s *router) recover(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// repeatable are the query parameters that may be given more than once.
-var repeatable = map[string]bool{"state": true, "metadata": true}
+// repeatable are the query parameters that may be given more than once, by path.
+var repeatable = map[string][]string{"/v1/sandboxes": {"state", "metadata"}, "/v1/events": {"kind"}}
 
 // checkQuery refuses parameters that would otherwise be ignored silently.
 func checkQuery(u *url.URL) error {
@@ -156,7 +157,7 @@ func checkQuery(u *url.URL) error {
 		return sandbox.Wrap(sandbox.CodeInvalid, err, "the query of the URL is malformed; percent-encode its values")
 	}
 	for name, values := range query {
-		if len(values) > 1 && !repeatable[name] {
+		if len(values) > 1 && !slices.Contains(repeatable[u.Path], name) {
 			return sandbox.Errorf(sandbox.CodeInvalid, "query parameter %q is given %d times; give it once", name, len(values))
 		}
 	}

@@ -34,6 +34,11 @@ func (p *parrot) FollowNetworkLog(_ context.Context, name string, req sandbox.Ne
 	return sink(filled[sandbox.NetworkEvent]())
 }
 
+func (p *parrot) FollowEvents(_ context.Context, req sandbox.FollowEventsRequest, sink func(sandbox.Event) error) error {
+	p.heard = []any{req}
+	return sink(filled[sandbox.Event]())
+}
+
 func (p *parrot) CreateSecret(_ context.Context, req sandbox.CreateSecretRequest) (*sandbox.Secret, error) {
 	return heard[sandbox.Secret](p, req, req.Value.Reveal())
 }
@@ -105,6 +110,7 @@ func TestEveryMemberOfTheNetworkArrives(t *testing.T) {
 	}
 	follow := log
 	follow.Page = sandbox.Page{}
+	events := sandbox.FollowEventsRequest{Sandbox: name, Kinds: []sandbox.EventKind{"k&", "l"}, After: "a-1&=", Once: true}
 	value := sandbox.NewSecretValue("väl<ue>&\"")
 	secret := sandbox.CreateSecretRequest{
 		Name: "n", Value: value, Provider: "p", Hosts: []string{"h"}, Auth: &sandbox.SecretAuth{Type: "t", Name: "N", Prefix: "P ", User: "u", Body: true},
@@ -139,6 +145,13 @@ func TestEveryMemberOfTheNetworkArrives(t *testing.T) {
 				err := c.FollowNetworkLog(ctx, name, follow, func(ev sandbox.NetworkEvent) error { got = ev; return nil })
 				return &got, err
 			}, filled[sandbox.NetworkEvent](), []any{name, follow},
+		},
+		"FollowEvents": {
+			func() (any, error) {
+				var got sandbox.Event
+				err := c.FollowEvents(ctx, events, func(e sandbox.Event) error { got = e; return nil })
+				return &got, err
+			}, filled[sandbox.Event](), []any{events},
 		},
 	} {
 		p.heard = nil
@@ -336,4 +349,34 @@ func TestTunnelRefused(t *testing.T) {
 		t.Errorf("another origin: %d", resp.StatusCode)
 	}
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestEventsForBrowsers sends events as a browser's EventSource reads them, and takes a
+// stream up again by the header that it sends.
+func TestEventsForBrowsers(t *testing.T) {
+	p := &parrot{}
+	url, _ := serve(t, p)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/v1/events?kind=job", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	req.Header.Set("Last-Event-ID", "run-7")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := filled[sandbox.Event]().ID
+	if !strings.HasPrefix(string(body), "id: "+id+"\ndata: {") || !strings.HasSuffix(string(body), "\ndata: {\"final\":true}\n\n") {
+		t.Errorf("it is sent as\n%s", body)
+	}
+	want := []any{sandbox.FollowEventsRequest{Kinds: []sandbox.EventKind{"job"}, After: "run-7"}}
+	if diff := cmp.Diff(want, p.heard); diff != "" {
+		t.Error(diff)
+	}
 }

@@ -167,6 +167,7 @@ func (h *handlers) registerInside(a huma.API) {
 	serve(h, a, operation.ListStats)
 	serve(h, a, operation.StatsSeries)
 	serve(h, a, operation.ListDeliveries)
+	serveStream(h, a, operation.FollowEvents)
 }
 
 // registerOutside registers what a sandbox reaches and how it is reached.

@@ -34,6 +34,8 @@ func fill(v reflect.Value, n *int) {
 		v.SetString(fmt.Sprintf("ü&%d", *n))
 	case reflect.Bool:
 		v.SetBool(true)
+	case reflect.Float64:
+		v.SetFloat(float64(*n))
 	case reflect.Int, reflect.Int64:
 		v.SetInt(int64(-*n))
 	case reflect.Pointer:

@@ -44,6 +44,9 @@ func (l *lines) send(v any) error {
 	}
 	l.buf.Reset()
 	if l.events {
+		if e, ok := v.(interface{ EventID() string }); ok && e.EventID() != "" {
+			l.buf.WriteString("id: " + e.EventID() + "\n")
+		}
 		l.buf.WriteString("data: ")
 	}
 	if err := encodeJSON(&l.buf, v); err != nil {

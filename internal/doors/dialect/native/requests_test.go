@@ -33,6 +33,7 @@ var toolsOfVerbs = map[string]struct{ tool, why string }{
 	"SetNetwork":       {tool: "network_set"},
 	"NetworkLog":       {tool: "network_log"},
 	"FollowNetworkLog": {why: "a result cannot go on"},
+	"FollowEvents":     {why: "a result cannot go on"},
 	"CreateSecret":     {why: "secrets are made by people"},
 	"RotateSecret":     {why: "secrets are made by people"},
 	"CreatePreview":    {tool: "preview_create"},

@@ -1,0 +1,178 @@
+// Package events remembers what has happened and tells it to those who follow.
+//
+// What is written to the store is told by the store itself, as [Watch] wraps it, after
+// it is written: no verb can forget to, and nobody hears of what did not happen. A
+// [Log] never waits for those who follow it.
+package events
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Entry is an event and who may know of it.
+type Entry struct {
+	// Team is whose event it is; empty is everybody's.
+	Team      string
+	Namespace string
+	sandbox.Event
+
+	number uint64
+}
+
+// Log remembers the last [sandbox.EventsKept] events, and of the samples of each
+// sandbox the last. It is safe for concurrent use.
+type Log struct {
+	// run is in the id of each event: those of another run of the server mean nothing.
+	run string
+
+	mu      sync.Mutex
+	entries []Entry          // guarded by mu; the oldest first
+	samples map[string]Entry // guarded by mu; by sandbox
+	last    uint64           // guarded by mu; the number of the newest event
+	grown   chan struct{}    // guarded by mu; closed and replaced with each event
+}
+
+// NewLog returns an empty log.
+func NewLog() *Log {
+	return &Log{run: strings.ToLower(rand.Text()), samples: map[string]Entry{}, grown: make(chan struct{})}
+}
+
+// Add appends an event and tells it; the log fills in ID and At.
+func (l *Log) Add(e Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	e.number, e.ID, e.At = l.last, l.id(l.last), time.Now().UTC()
+	if e.Kind == sandbox.EventStats {
+		l.samples[e.SandboxID] = e
+	} else {
+		l.append(e)
+	}
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
+func (l *Log) append(e Entry) {
+	if e.Kind == sandbox.EventSandboxDeleted || e.Sandbox != nil && e.Sandbox.State.Final() {
+		delete(l.samples, e.SandboxID)
+	}
+	if len(l.entries) >= 2*sandbox.EventsKept {
+		l.entries = append(make([]Entry, 0, 2*sandbox.EventsKept), l.entries[len(l.entries)-sandbox.EventsKept:]...)
+	}
+	l.entries = append(l.entries, e)
+}
+
+// Changed returns a channel that is closed with the next event.
+func (l *Log) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.grown
+}
+
+func (l *Log) id(number uint64) string { return l.run + "-" + strconv.FormatUint(number, 10) }
+
+// position returns the number of the event with an id, and false if the log does not
+// know what came after it.
+func (l *Log) position(after string) (uint64, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := l.kept()
+	switch after {
+	case "":
+		return l.last, true
+	case sandbox.EventsOldest:
+		return l.before(kept), true
+	}
+	run, digits, _ := strings.Cut(after, "-")
+	number, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || run != l.run || number > l.last || number < l.before(kept) {
+		return l.last, false
+	}
+	return number, true
+}
+
+// kept are the entries that are remembered. The caller holds mu.
+func (l *Log) kept() []Entry {
+	return l.entries[max(0, len(l.entries)-sandbox.EventsKept):]
+}
+
+// before is the number before the oldest entry. The caller holds mu.
+func (l *Log) before(kept []Entry) uint64 {
+	if len(kept) == 0 {
+		return l.last
+	}
+	if len(l.entries) <= sandbox.EventsKept {
+		return 0 // nothing was forgotten but samples, which are not missed
+	}
+	return kept[0].number - 1
+}
+
+// since returns what came after a position, the oldest first; and a channel that is
+// closed when there is more. It is false if not all of that is remembered.
+func (l *Log) since(position uint64) (found []Entry, more <-chan struct{}, whole bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := l.kept()
+	if position < l.before(kept) {
+		return nil, l.grown, false
+	}
+	first, _ := slices.BinarySearchFunc(kept, position+1, func(e Entry, n uint64) int { return cmp.Compare(e.number, n) })
+	found = slices.Clone(kept[first:])
+	for _, e := range l.samples {
+		if e.number > position {
+			found = append(found, e)
+		}
+	}
+	slices.SortFunc(found, func(a, b Entry) int { return cmp.Compare(a.number, b.number) })
+	return found, l.grown, true
+}
+
+// Follow passes to sink what comes after an event, if it is wanted, until ctx is
+// cancelled, sink fails, or, with once, all is told that is remembered. The error is
+// that of ctx or of sink.
+func (l *Log) Follow(ctx context.Context, after string, once bool, wanted func(*Entry) bool, sink func(sandbox.Event) error) error {
+	position, known := l.position(after)
+	if err := sink(l.begun(position, !known)); err != nil {
+		return err
+	}
+	for {
+		found, more, whole := l.since(position)
+		if !whole {
+			position, _ = l.position("")
+			if err := sink(l.begun(position, true)); err != nil {
+				return err
+			}
+			continue
+		}
+		for i := range found {
+			position = found[i].number
+			if !wanted(&found[i]) {
+				continue
+			}
+			if err := sink(found[i].Event); err != nil {
+				return err
+			}
+		}
+		if once {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+		}
+	}
+}
+
+func (l *Log) begun(position uint64, missed bool) sandbox.Event {
+	return sandbox.Event{ID: l.id(position), At: time.Now().UTC(), Kind: sandbox.EventBegun, Missed: missed}
+}

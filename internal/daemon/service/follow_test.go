@@ -1,0 +1,143 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// remembered returns what is told of the past, in short.
+func (w *harness) remembered(ctx context.Context, req sandbox.FollowEventsRequest) (texts []string) {
+	w.t.Helper()
+	req.Once = true
+	if req.After == "" {
+		req.After = sandbox.EventsOldest
+	}
+	must(w.t, w.FollowEvents(ctx, req, func(e sandbox.Event) error {
+		texts = append(texts, eventText(e))
+		return nil
+	}))
+	return texts
+}
+
+func eventText(e sandbox.Event) string {
+	switch {
+	case e.Sandbox != nil:
+		return fmt.Sprintf("%s %s %s", e.Kind, e.Sandbox.Name, e.Sandbox.State)
+	case e.Job != nil:
+		return fmt.Sprintf("%s %s %d", e.Kind, e.Job.State, e.Job.ExitCode)
+	case e.Snapshot != nil:
+		return fmt.Sprintf("%s %s", e.Kind, e.Snapshot.Name)
+	}
+	return string(e.Kind)
+}
+
+// TestEventsOfALife follows a sandbox from its creation to its end.
+func TestEventsOfALife(t *testing.T) {
+	w := newHarness(t)
+	ctx := asRed(t)
+	x := w.create(sandbox.CreateRequest{Name: "x"})
+	w.shell(x.ID, "true")
+	snap, err := w.CreateSnapshot(ctx, "x", sandbox.CreateSnapshotRequest{Name: "s"})
+	must(t, err)
+	w.pause("x")
+	_, err = w.Resume(ctx, "x", sandbox.ResumeRequest{})
+	must(t, err)
+	_, err = w.DeleteSnapshot(ctx, snap.ID)
+	must(t, err)
+	_, err = w.Kill(ctx, "x")
+	must(t, err)
+	want := []string{
+		"begun", "sandbox x creating", "sandbox x running", "job running 0", "job exited 0", "snapshot s",
+		"sandbox x paused", "sandbox x running", "snapshot_deleted", "sandbox x stopping", "sandbox x killed",
+	}
+	kinds := sandbox.FollowEventsRequest{Sandbox: x.ID, Kinds: []sandbox.EventKind{sandbox.EventSandbox, sandbox.EventSnapshot, sandbox.EventSnapshotDeleted, sandbox.EventJob}}
+	if diff := cmp.Diff(want, slices.Compact(w.remembered(ctx, kinds))); diff != "" {
+		t.Errorf("what is told (-want +got):\n%s", diff)
+	}
+	jobs := sandbox.FollowEventsRequest{Kinds: []sandbox.EventKind{sandbox.EventJob}}
+	if got := w.remembered(ctx, jobs); !slices.Equal(got, []string{"begun", "job running 0", "job exited 0"}) {
+		t.Errorf("of jobs is told %q", got)
+	}
+}
+
+// TestEventsOfOthers tells nobody of another team's or namespace's sandboxes.
+func TestEventsOfOthers(t *testing.T) {
+	w := newHarness(t)
+	w.create(sandbox.CreateRequest{Name: "x"})
+	blue := as(t.Context(), "blue", sandbox.Scopes()...)
+	if got := w.remembered(blue, sandbox.FollowEventsRequest{}); !slices.Equal(got, []string{"begun"}) {
+		t.Errorf("another team is told %q", got)
+	}
+	caller, _ := sandbox.CallerOf(asRed(t))
+	caller.Namespace = "elsewhere"
+	if got := w.remembered(sandbox.WithCaller(t.Context(), caller), sandbox.FollowEventsRequest{}); !slices.Equal(got, []string{"begun"}) {
+		t.Errorf("another namespace is told %q", got)
+	}
+	wantCode(t, w.FollowEvents(blue, sandbox.FollowEventsRequest{Sandbox: "x"}, nil), sandbox.CodeNotFound)
+	nobody := as(t.Context(), "red", sandbox.ScopeFilesWrite)
+	wantCode(t, w.FollowEvents(nobody, sandbox.FollowEventsRequest{}, nil), sandbox.CodeForbidden)
+}
+
+func TestEventsRequest(t *testing.T) {
+	w := newHarness(t)
+	for _, req := range []sandbox.FollowEventsRequest{
+		{Kinds: []sandbox.EventKind{"begun"}}, {Kinds: []sandbox.EventKind{"sandbox", "nonsense"}},
+		{After: string(make([]byte, maxEventID+1))}, {Kinds: []sandbox.EventKind{sandbox.EventNetwork}},
+	} {
+		wantCode(t, w.FollowEvents(asRed(t), req, nil), sandbox.CodeInvalid)
+	}
+}
+
+// TestFollowEvents follows one sandbox as it goes on: the end of a job in the
+// background, a pause, and what the sandbox tries to reach.
+func TestFollowEvents(t *testing.T) {
+	w := newHarness(t)
+	ctx, cancel := context.WithCancel(asRed(t))
+	defer cancel()
+	x := w.create(sandbox.CreateRequest{Name: "x"})
+	w.create(sandbox.CreateRequest{Name: "other"})
+	got, done := make(chan sandbox.Event, 64), make(chan error, 1)
+	follow := func(ctx context.Context, sink func(sandbox.Event) error) {
+		go func() { done <- w.FollowEvents(ctx, sandbox.FollowEventsRequest{Sandbox: "x"}, sink) }()
+	}
+	until := func(what string) {
+		t.Helper()
+		for e := range got {
+			if e.SandboxID != x.ID && e.Kind != sandbox.EventBegun {
+				t.Errorf("an event of another sandbox: %s", eventText(e))
+			}
+			if eventText(e) == what {
+				return
+			}
+		}
+	}
+	follow(ctx, func(e sandbox.Event) error { got <- e; return nil })
+	until("begun")
+	_, err := w.Exec(ctx, "x", sandbox.ExecRequest{Shell: "until [ -e go ]; do sleep 0.01; done; exit 3", Background: true}, nil)
+	must(t, err)
+	until("job running 0")
+	w.shell(x.ID, "touch go")
+	until("job exited 3")
+	w.pause("x")
+	until("sandbox x paused")
+	_, err = w.Resume(ctx, "x", sandbox.ResumeRequest{})
+	must(t, err)
+	until("sandbox x running")
+	w.state.AddEvent(sandbox.NetworkEvent{SandboxID: x.ID, Port: 7})
+	until("network")
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("leaving gave %v", err)
+	}
+	follow(asRed(t), func(sandbox.Event) error { return io.ErrShortWrite })
+	if err := <-done; err != io.ErrShortWrite {
+		t.Errorf("an error of the sink became %v", err)
+	}
+}
