@@ -9,6 +9,7 @@ package console
 
 import (
 	"context"
+	"io/fs"
 	"log/slog"
 	"net/http"
 
@@ -70,9 +71,12 @@ type Door struct {
 }
 
 // New returns a door.
-func New(cfg Config) *Door {
+func New(cfg Config) *Door { return newDoor(cfg, built()) }
+
+// newDoor returns a door with the front end's files; nil are none.
+func newDoor(cfg Config, dist fs.FS) *Door {
 	d := &Door{cfg: cfg, mux: http.NewServeMux()}
-	d.mux.Handle(Path, newPages(built()))
+	d.mux.Handle(Path, newPages(dist))
 	d.mux.HandleFunc("GET "+framePath, serveFrame)
 	d.mux.HandleFunc(framePath, methodNotAllowed("GET, HEAD"))
 	d.mux.HandleFunc("POST "+sessionPath, d.signIn)
