@@ -100,7 +100,7 @@ func TestHeaders(t *testing.T) {
 			framed := "DENY"
 			if path == framePath {
 				framed = "SAMEORIGIN"
-				want = []string{"sandbox allow-scripts;", "default-src 'none'", "script-src 'unsafe-inline'", "style-src 'unsafe-inline'", "img-src data: blob:", "frame-ancestors 'self'", "base-uri 'none'", "form-action 'none'"}
+				want = []string{"sandbox allow-scripts;", "default-src 'none'", "script-src 'unsafe-inline' 'unsafe-eval'", "style-src 'unsafe-inline'", "img-src data: blob:", "frame-ancestors 'self'", "base-uri 'none'", "form-action 'none'"}
 				if strings.Contains(csp, "allow-same-origin") || strings.Contains(csp, "connect-src") || strings.Contains(csp, "'self' ") {
 					t.Errorf("the frame's policy %q lets it reach more than it may", csp)
 				}

@@ -15,8 +15,8 @@ var framePage []byte
 // cookies and no storage. It may run what scripts it is sent, and reaches no network: it
 // loads nothing but what is in data and blob URLs, and the policy of the console's page
 // keeps it from navigating elsewhere.
-const framePolicy = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; " +
-	"img-src data: blob:; font-src data:; media-src data: blob:; webrtc 'block'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+const framePolicy = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; " +
+	"img-src data: blob:; font-src data:; media-src data: blob:; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 
 func serveFrame(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
