@@ -335,6 +335,16 @@ func TestConsoleCookieOpensNoOtherDoor(t *testing.T) {
 	}
 }
 
+// A program in a sandbox has paths of its own, which E2B's clients ask for at the address
+// that all sandboxes share.
+func TestConsoleLeavesPathsToSandboxes(t *testing.T) {
+	r := mustStart(t, nil)
+	resp, text := r.request(t, "GET", "/console/", map[string]string{"E2b-Sandbox-Id": "sbxnone", "E2b-Sandbox-Port": "3000"}, "")
+	if resp.Header.Get("Content-Security-Policy") != "" || strings.Contains(text, "<html") {
+		t.Errorf("the console answers in place of a sandbox: %s %s", resp.Status, text)
+	}
+}
+
 func TestConsoleSessionEnds(t *testing.T) {
 	r := mustStart(t, nil)
 	reader := r.key(t, sandbox.CreateKeyRequest{Name: "reader", Scopes: []sandbox.Scope{sandbox.ScopeSandboxesRead}})

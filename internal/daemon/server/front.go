@@ -80,8 +80,9 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	paced := func(next http.Handler) http.Handler {
 		return auth.WithAddress(s.bounds.MinBodyRate.Handler(next, ownContent))
 	}
-	doors := s.uploads(p.service, splitTo(forE2B.Claims, forE2B, s.dialectFronts(p, mcp, keys, bound, api)))
-	fronts := paced(splitTo(console.Claims, s.newConsole(p, keys, sessions), doors))
+	// E2B's clients name a sandbox in headers, and its programs have any paths.
+	own := splitTo(console.Claims, s.newConsole(p, keys, sessions), s.dialectFronts(p, mcp, keys, bound, api))
+	fronts := paced(s.uploads(p.service, splitTo(forE2B.Claims, forE2B, own)))
 	f.http = &http.Server{
 		Handler:           f.count(splitTo(forE2B.ClaimsHost, p.metrics.watch(s.checkPages(paced(forE2B))), splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(fronts))))),
 		ReadHeaderTimeout: headerTimeout,
