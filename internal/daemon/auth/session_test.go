@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,4 +256,25 @@ func TestLinks(t *testing.T) {
 			t.Errorf("one more: %v", err)
 		}
 	})
+}
+
+func TestLinkWorksOnceHoweverManyUseIt(t *testing.T) {
+	l := NewLinks()
+	token, _, err := l.Make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used atomic.Int32
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if l.Use(t.Context(), token.Reveal()) == nil {
+				used.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := used.Load(); n != 1 {
+		t.Errorf("the link was good %d times", n)
+	}
 }
