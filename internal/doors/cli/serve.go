@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/config"
 	"github.com/cove-sh/cove/internal/daemon/server"
+	"github.com/cove-sh/cove/internal/doors/console"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -58,8 +59,8 @@ func (a *app) serveCommand() *cobra.Command {
 	return a.make(command{
 		Use: "serve [flags]", Short: "Run the daemon",
 		Long: "Run the daemon: MCP on /mcp, REST on /v1, for the user who runs it on a unix socket, and on TCP\n" +
-			"for those who have an API key. Sandboxes live on when it ends, and it finds them again. Commands\n" +
-			"start a daemon by themselves when none runs.\n\n" +
+			"for those who have an API key; the console on /console/. Sandboxes live on when it ends, and it\n" +
+			"finds them again. Commands start a daemon by themselves when none runs.\n\n" +
 			"Settings come from a file, from the environment and from flags, each stronger than the one before.",
 		Example: "  cove serve\n  cove serve --dev\n  cove serve --dev --dialect-port microsandbox=5555\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",
 		Flags:   opts.AddFlags,
@@ -144,6 +145,7 @@ func (a *app) sayReady(cfg *config.Config, tcp net.Addr) {
 		scheme = "https"
 	}
 	a.say("listening on %s://%s (MCP: %s://%s/mcp)", scheme, tcp, scheme, tcp)
+	a.say("the console: %s://%s%s (signed in: cove console)", scheme, tcp, console.Path)
 	if cfg.Dev {
 		a.say("development mode: everyone on this machine may do everything")
 	}
