@@ -62,8 +62,8 @@ var compatProducts = []compatProduct{
 		env: func(base, key string) []envVar {
 			return []envVar{{"HOPX_BASE_URL", base + door.Prefix}, {"HOPX_API_KEY", key}}
 		},
-		note: "The SDK reads no variable for the server: programs give it with baseURL: process.env.HOPX_BASE_URL.\n" +
-			"Without that it sends the key to HOPX. Or have its names lead here: see docs/compat.md.",
+		note: "the SDK reads no variable for the server: have the program give baseURL: process.env.HOPX_BASE_URL, " +
+			"or the key goes to HOPX; docs/compat.md has another way",
 	},
 }
 
@@ -137,11 +137,11 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 	for _, v := range env {
 		fmt.Fprintf(&b, "export %s='%s'\n", v.name, strings.ReplaceAll(v.value, "'", `'\''`))
 	}
-	for line := range strings.Lines(p.note) {
-		fmt.Fprintf(&b, "# %s\n", strings.TrimSuffix(line, "\n"))
-	}
 	for _, name := range p.unset {
 		fmt.Fprintf(&b, "unset %s\n", name)
+	}
+	if p.note != "" { // where eval does not take it
+		c.say("%s", p.note)
 	}
 	return c.print(b.String())
 }

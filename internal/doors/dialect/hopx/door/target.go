@@ -81,7 +81,7 @@ func (d *Door) find(r *http.Request) target {
 		return target{id, raw}
 	}
 	rest, ok := strings.CutPrefix(raw, Prefix)
-	if !ok {
+	if !ok || rest != "" && rest[0] != '/' {
 		return target{path: raw}
 	}
 	if vm, ok := strings.CutPrefix(rest, vmPath); ok {

@@ -1,0 +1,58 @@
+import assert from 'node:assert/strict';
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { apiKey, at, connect, fails, run, sdk } from '../harness.mjs';
+
+const { Sandbox, Template } = sdk;
+
+export default async function templates(check) {
+  await check('templates that there are', ['smoke', 'Sandbox.listTemplates', 'Sandbox.getTemplate'], async () => {
+    const all = await Sandbox.listTemplates(at);
+    const one = all.find((t) => t.isActive);
+    assert.ok(one, JSON.stringify(all));
+    const same = await Sandbox.getTemplate(one.name, at);
+    assert.deepEqual([same.id, same.status, same.displayName], [one.id, 'active', one.displayName]);
+    assert.ok(same.defaultResources.vcpu >= 1 && Array.isArray(same.features));
+    assert.deepEqual(await Sandbox.listTemplates({ ...at, category: 'none-such' }), []);
+  });
+  await check('steps as the SDK makes them', [
+    'Template.aptInstall', 'Template.pipInstall', 'Template.npmInstall', 'Template.goInstall', 'Template.cargoInstall', 'Template.gitClone', 'Template.setStartCmd',
+    'Template.addMetadata', 'Template.getMetadata', 'Template.getFromImage', 'Template.getRegistryAuth', 'Template.getSteps', 'Template.getStartCmd', 'Template.getReadyCheck',
+  ], async () => {
+    const t = new Template('example.com/x').aptInstall('a').pipInstall('b').npmInstall('c').goInstall(['d']).cargoInstall(['e']).gitClone('f', 'g').setStartCmd('h', sdk.waitForPort(80)).addMetadata('agent_version', '1');
+    assert.deepEqual(t.getSteps().map((s) => s.type), Array(6).fill('RUN'));
+    assert.deepEqual([t.getFromImage(), t.getRegistryAuth(), t.getStartCmd(), t.getReadyCheck().port, t.getMetadata().agent_version], ['example.com/x', undefined, 'h', 80, '1']);
+    await assert.rejects(Template.build(t, { ...at, apiKey, name: run }), /agent_version/);
+  });
+  await check('what a build refuses', ['Template.build', 'Template.fromAWSPrivateImage'], async () => {
+    const from = new Template('example.com/x').runCmd('true');
+    await assert.rejects(Template.build(from, { ...at, apiKey, name: run, cpu: 100 }), /cpu is 100/);
+    await assert.rejects(Template.build(new Template('example.com/x').copy('package.json', '/', { owner: 'me' }), { ...at, apiKey, name: run }), /owner and permissions/);
+    const aws = new Template().fromAWSPrivateImage('1.dkr.ecr.us-east-1.amazonaws.com/x:1', { accessKeyId: 'AKIA0000', secretAccessKey: 's', region: 'us-east-1' }).runCmd('true');
+    await assert.rejects(Template.build(aws, { ...at, apiKey, name: run }), /keys of AWS/);
+    await fails(Sandbox.deleteTemplate(run, at), 'APIError', /does not exist/);
+  });
+  if (!process.env.COVE_IMAGE) return;
+  await check('built from an image with files, and used', [
+    'Template.build', 'Template.fromPrivateImage', 'Template.copy', 'Template.runCmd', 'Template.setEnv', 'Template.setEnvs', 'Template.setWorkdir', 'Sandbox.deleteTemplate',
+  ], async () => {
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'cove-hopx-'));
+    writeFileSync(path.join(dir, 'a.txt'), 'from here\n');
+    const name = `made-${run}`;
+    const logs = [];
+    const template = new Template().fromPrivateImage(process.env.COVE_IMAGE, { username: 'me', password: process.env.COVE_IMAGE_PASSWORD })
+      .setEnv('A', 'b').setEnvs({ C: 'd' }).setWorkdir('/app').copy('a.txt', '/app/').runCmd('read x < a.txt; echo "$A$C, $x, $PWD" > /app/made');
+    const built = await Template.build(template, { ...at, apiKey, name, cpu: 1, memory: 512, diskGB: 1, contextPath: dir, onLog: (l) => logs.push(l.message) });
+    assert.equal(built.templateID, name);
+    assert.ok(logs.length > 0);
+    assert.notEqual((await built.getLogs()).logs, '');
+    const vm = await built.createVM({ envVars: { E: 'e' } });
+    const sbx = await connect(vm.vmID);
+    assert.equal(await sbx.files.read('/app/made'), 'bd, from here, /app\n');
+    assert.deepEqual([await sbx.env.get('A'), await sbx.env.get('E')], ['b', 'e']);
+    await vm.delete();
+    await assert.rejects(Template.build(template, { ...at, apiKey, name, contextPath: dir }), /exists already/);
+    assert.equal((await Sandbox.deleteTemplate(name, at)).status, 'deleted');
+  });
+}
