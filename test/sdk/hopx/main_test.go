@@ -90,9 +90,9 @@ func serve(t *testing.T, uid uint32, w way) *server {
 		}
 	} else {
 		host, image := dialecttest.PushShell(t, password)
-		s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: append(n.Args(), "--insecure-registries", host)})
+		s.d = covetest.Borrow(t, covetest.Options{UID: uid, Args: append(n.Args(), "--insecure-registries", host, "--webhooks-allow-private")})
 		dialecttest.BuildScreen(t, s.d, "screen")
-		s.env = append(s.env, "HOPX_BASE_URL="+s.d.URL+"/hopx", "COVE_IMAGE="+image, "COVE_IMAGE_PASSWORD="+password, "COVE_SCREEN=screen")
+		s.env = append(s.env, "HOPX_BASE_URL="+s.d.URL+"/hopx", "COVE_IMAGE="+image, "COVE_IMAGE_PASSWORD="+password, "COVE_SCREEN=screen", "COVE_CALLBACKS=1")
 	}
 	for name, team := range map[string]string{"HOPX_API_KEY": sandbox.LocalCaller().Team, "COVE_OTHER_KEY": "other"} {
 		key, err := s.d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: name + " " + t.Name(), Team: team, Scopes: []sandbox.Scope{

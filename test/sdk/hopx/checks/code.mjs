@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { createHmac } from 'node:crypto';
+import http from 'node:http';
 import { create, fails, until } from '../harness.mjs';
 
 export default async function code(check) {
@@ -55,6 +57,25 @@ export default async function code(check) {
     assert.equal(begun.status, 'queued');
     await until('its end', async () => (await sbx.listProcesses()).some((p) => p.execution_id === begun.execution_id && p.status === 'completed'));
     await fails(sbx.runCodeAsync('1', { callbackUrl: 'ftp://x/' }), 'APIError', /callback_url/);
+  });
+  await check('the call back itself, signed', ['Sandbox.runCodeAsync'], async () => {
+    if (!process.env.COVE_CALLBACKS) return;
+    let told;
+    const server = http.createServer(async (req, res) => {
+      const parts = [];
+      for await (const part of req) parts.push(part);
+      const body = Buffer.concat(parts);
+      told = { headers: req.headers, body };
+      res.end();
+    });
+    await new Promise((ok) => server.listen(0, '127.0.0.1', ok));
+    await sbx.runCodeAsync('print("told")', { callbackUrl: `http://127.0.0.1:${server.address().port}/hook`, callbackHeaders: { 'X-Mine': 'a' }, callbackSignatureSecret: 'sixteen letters!' });
+    await until('the call', () => told);
+    server.close();
+    const signed = createHmac('sha256', 'sixteen letters!').update(told.headers['x-hopx-timestamp']).update(told.body).digest('hex');
+    assert.deepEqual([told.headers['x-mine'], told.headers['x-hopx-signature']], ['a', `sha256=${signed}`]);
+    const said = JSON.parse(told.body);
+    assert.deepEqual([said.status, said.stdout, said.exit_code], ['completed', 'told\n', 0]);
   });
   await check('interpreters and processes', ['Sandbox.getJupyterSessions', 'Sandbox.listSystemProcesses'], async () => {
     const kernels = await sbx.getJupyterSessions();

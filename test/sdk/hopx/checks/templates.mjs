@@ -16,33 +16,26 @@ export default async function templates(check) {
     assert.ok(same.defaultResources.vcpu >= 1 && Array.isArray(same.features));
     assert.deepEqual(await Sandbox.listTemplates({ ...at, category: 'none-such' }), []);
   });
-  await check('steps as the SDK makes them', [
-    'Template.aptInstall', 'Template.pipInstall', 'Template.npmInstall', 'Template.goInstall', 'Template.cargoInstall', 'Template.gitClone', 'Template.setStartCmd',
-    'Template.addMetadata', 'Template.getMetadata', 'Template.getFromImage', 'Template.getRegistryAuth', 'Template.getSteps', 'Template.getStartCmd', 'Template.getReadyCheck',
-  ], async () => {
-    const t = new Template('example.com/x').aptInstall('a').pipInstall('b').npmInstall('c').goInstall(['d']).cargoInstall(['e']).gitClone('f', 'g').setStartCmd('h', sdk.waitForPort(80)).addMetadata('agent_version', '1');
-    assert.deepEqual(t.getSteps().map((s) => s.type), Array(6).fill('RUN'));
-    assert.deepEqual([t.getFromImage(), t.getRegistryAuth(), t.getStartCmd(), t.getReadyCheck().port, t.getMetadata().agent_version], ['example.com/x', undefined, 'h', 80, '1']);
-    await assert.rejects(Template.build(t, { ...at, apiKey, name: run }), /agent_version/);
-  });
-  await check('what a build refuses', ['Template.build', 'Template.fromAWSPrivateImage'], async () => {
+  await check('what a build refuses', ['Template.build', 'Template.build agent_version', 'Template.build owner and permissions of COPY', 'Template.fromAWSPrivateImage'], async () => {
     const from = new Template('example.com/x').runCmd('true');
     await assert.rejects(Template.build(from, { ...at, apiKey, name: run, cpu: 100 }), /cpu is 100/);
     await assert.rejects(Template.build(new Template('example.com/x').copy('package.json', '/', { owner: 'me' }), { ...at, apiKey, name: run }), /owner and permissions/);
+    await assert.rejects(Template.build(new Template('example.com/x').runCmd('true').addMetadata('agent_version', '1'), { ...at, apiKey, name: run }), /agent_version/);
     const aws = new Template().fromAWSPrivateImage('1.dkr.ecr.us-east-1.amazonaws.com/x:1', { accessKeyId: 'AKIA0000', secretAccessKey: 's', region: 'us-east-1' }).runCmd('true');
     await assert.rejects(Template.build(aws, { ...at, apiKey, name: run }), /keys of AWS/);
     await fails(Sandbox.deleteTemplate(run, at), 'APIError', /does not exist/);
   });
   if (!process.env.COVE_IMAGE) return;
   await check('built from an image with files, and used', [
-    'Template.build', 'Template.fromPrivateImage', 'Template.copy', 'Template.runCmd', 'Template.setEnv', 'Template.setEnvs', 'Template.setWorkdir', 'Sandbox.deleteTemplate',
+    'Template.build', 'Template.fromPrivateImage', 'Template.copy', 'Template.runCmd', 'Template.setEnv', 'Template.setEnvs', 'Template.setWorkdir', 'Template.setStartCmd', 'Sandbox.deleteTemplate',
   ], async () => {
     const dir = mkdtempSync(path.join(os.tmpdir(), 'cove-hopx-'));
     writeFileSync(path.join(dir, 'a.txt'), 'from here\n');
     const name = `made-${run}`;
     const logs = [];
     const template = new Template().fromPrivateImage(process.env.COVE_IMAGE, { username: 'me', password: process.env.COVE_IMAGE_PASSWORD })
-      .setEnv('A', 'b').setEnvs({ C: 'd' }).setWorkdir('/app').copy('a.txt', '/app/').runCmd('read x < a.txt; echo "$A$C, $x, $PWD" > /app/made');
+      .setEnv('A', 'b').setEnvs({ C: 'd' }).setWorkdir('/app').copy('a.txt', '/app/').runCmd('read x < a.txt; echo "$A$C, $x, $PWD" > /app/made')
+      .setStartCmd('echo up > /app/up; exec sleep 1000', sdk.waitForFile('/app/up'));
     const built = await Template.build(template, { ...at, apiKey, name, cpu: 1, memory: 512, diskGB: 1, contextPath: dir, onLog: (l) => logs.push(l.message) });
     assert.equal(built.templateID, name);
     assert.ok(logs.length > 0);
@@ -50,6 +43,7 @@ export default async function templates(check) {
     const vm = await built.createVM({ envVars: { E: 'e' } });
     const sbx = await connect(vm.vmID);
     assert.equal(await sbx.files.read('/app/made'), 'bd, from here, /app\n');
+    assert.equal(await sbx.files.read('/app/up'), 'up\n');
     assert.deepEqual([await sbx.env.get('A'), await sbx.env.get('E')], ['b', 'e']);
     await vm.delete();
     await assert.rejects(Template.build(template, { ...at, apiKey, name, contextPath: dir }), /exists already/);
