@@ -304,8 +304,9 @@ func apiUploadLink(ctx context.Context, a *apiCall) (any, error) {
 	if err != nil {
 		return nil, control(a.path, "route", err)
 	}
+	at, _ := placeOf(ctx)
 	return object(
-		pair{"present", link.Present}, pair{"upload_url", link.URL}, pair{"expires_at", dialect.Stamp(link.ExpiresAt)}, pair{"files_hash", in.Hash}), nil
+		pair{"present", link.Present}, pair{"upload_url", at.reached(link.URL)}, pair{"expires_at", dialect.Stamp(link.ExpiresAt)}, pair{"files_hash", in.Hash}), nil
 }
 
 // archive finds the archive that a client has sent under a hash.

@@ -19,6 +19,19 @@ type Place struct {
 	URL func(id string) string
 	// Token returns the token for a sandbox.
 	Token func(id string) string
+	// Origin is the scheme and the host by which the client has reached the server;
+	// empty if links tell it better.
+	Origin string
+}
+
+// reached is a link to the server by the host that the client knows it by, of which it
+// trusts the certificate.
+func (p *Place) reached(link string) string {
+	own, err := url.Parse(link)
+	if err != nil || p.Origin == "" {
+		return link
+	}
+	return p.Origin + own.RequestURI()
 }
 
 type placeKey struct{}

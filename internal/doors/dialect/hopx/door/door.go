@@ -150,7 +150,8 @@ func (x *exchange) call() *dialect.Call {
 func (x *exchange) place() *hopx.Place {
 	ctx := x.r.Context()
 	return &hopx.Place{
-		URL: func(id string) string { return x.agentURL(id) },
+		Origin: x.origin(),
+		URL:    func(id string) string { return x.agentURL(id) },
 		Token: func(id string) string {
 			caller, ok := sandbox.CallerOf(ctx)
 			if !ok {

@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strings"
@@ -104,24 +105,35 @@ func validID(id string) bool {
 	return ok && len(random) == idRandom && strings.Trim(random, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
-// agentURL is where the client of a request reaches the agent of a sandbox: by the
-// host name, if clients know it for the product's, else by the address that it has
-// used.
-func (x *exchange) agentURL(id string) string {
-	domain, base := x.d.cfg.Address()
-	own, err := url.Parse(base)
+// origin is the scheme and the host by which the client of a request has reached the
+// server, with what is in front of it; empty if it is a socket.
+func (x *exchange) origin() string {
+	if x.d.cfg.Trusted(x.r) {
+		return ""
+	}
 	scheme := "http"
 	if x.r.TLS != nil {
 		scheme = "https"
 	}
-	if err == nil && strings.EqualFold(own.Host, x.r.Host) || x.d.cfg.Trusted(x.r) && own != nil && own.Host != "" {
+	_, base := x.d.cfg.Address()
+	if own, err := url.Parse(base); err == nil && strings.EqualFold(own.Host, x.r.Host) {
 		scheme = own.Scheme
 	}
-	if x.d.suffix != "" {
+	return scheme + "://" + x.r.Host
+}
+
+// agentURL is where the client of a request reaches the agent of a sandbox: by the
+// host name, if clients know it for the product's, else by the address that it has
+// used.
+func (x *exchange) agentURL(id string) string {
+	origin := x.origin()
+	domain, base := x.d.cfg.Address()
+	switch {
+	case x.d.suffix != "":
+		scheme, _, _ := strings.Cut(cmp.Or(origin, base), "://")
 		return scheme + "://" + agentPort + id + "." + domain
+	case origin != "":
+		return origin + Prefix + vmPath + id
 	}
-	if x.d.cfg.Trusted(x.r) && base != "" {
-		return base + vmPath + id
-	}
-	return scheme + "://" + x.r.Host + Prefix + vmPath + id
+	return base + vmPath + id
 }
