@@ -1,7 +1,9 @@
 // What the checks share: a check is a row of the result, with the methods of the
 // SDK that it shows at work.
 import assert from 'node:assert/strict';
-import { appendFileSync } from 'node:fs';
+import { appendFileSync, mkdtempSync, rmSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import * as sdk from '@hopx-ai/sdk';
 
@@ -18,6 +20,13 @@ console.log = () => {}; // the SDK tells of tokens that it renews
 
 const limit = 120_000; // of a check, in milliseconds
 const made = [];
+const directories = [];
+
+// directory makes a directory of this machine that is gone when the program ends.
+export function directory() {
+  directories.push(mkdtempSync(path.join(os.tmpdir(), 'cove-hopx-')));
+  return directories.at(-1);
+}
 
 // create makes a sandbox that is gone when the program ends.
 export async function create(options = {}) {
@@ -93,4 +102,5 @@ export async function main(groups, { only, atOnce }) {
   };
   await Promise.all(Array.from({ length: atOnce }, worker));
   await Promise.all(made.map((sbx) => sbx.kill().catch(() => {})));
+  for (const dir of directories) rmSync(dir, { recursive: true });
 }

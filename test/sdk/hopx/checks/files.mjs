@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, writeFileSync } from 'node:fs';
-import os from 'node:os';
+import { writeFileSync } from 'node:fs';
 import path from 'node:path';
-import { create, fails } from '../harness.mjs';
+import { create, directory, fails } from '../harness.mjs';
 
 export default async function files(check) {
   const sbx = await create();
@@ -24,7 +23,7 @@ export default async function files(check) {
     assert.equal((await sbx.files.readBytes('/proc/version').catch((e) => e)).statusCode, 403);
   });
   await check('files of this machine, small and large', ['Files.upload'], async () => {
-    const dir = mkdtempSync(path.join(os.tmpdir(), 'cove-hopx-'));
+    const dir = directory();
     for (const size of [10, 3 << 20]) {
       const bytes = Buffer.alloc(size, 'abc');
       writeFileSync(path.join(dir, 'up'), bytes);

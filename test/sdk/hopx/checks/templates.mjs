@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, writeFileSync } from 'node:fs';
-import os from 'node:os';
+import { writeFileSync } from 'node:fs';
 import path from 'node:path';
-import { apiKey, at, connect, fails, run, sdk } from '../harness.mjs';
+import { apiKey, at, connect, directory, fails, run, sdk } from '../harness.mjs';
 
 const { Sandbox, Template } = sdk;
 
@@ -29,7 +28,7 @@ export default async function templates(check) {
   await check('built from an image with files, and used', [
     'Template.build', 'Template.fromPrivateImage', 'Template.copy', 'Template.runCmd', 'Template.setEnv', 'Template.setEnvs', 'Template.setWorkdir', 'Template.setStartCmd', 'Sandbox.deleteTemplate',
   ], async () => {
-    const dir = mkdtempSync(path.join(os.tmpdir(), 'cove-hopx-'));
+    const dir = directory();
     writeFileSync(path.join(dir, 'a.txt'), 'from here\n');
     const name = `made-${run}`;
     const logs = [];
