@@ -2,7 +2,6 @@ package server
 
 import (
 	"net/http"
-	"strings"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b"
@@ -21,18 +20,7 @@ func (s *Server) newE2B(p *parts, keys *auth.Keys, bound *perKey, previews http.
 		Refuse:   hurry,
 		Domain:   s.cfg.Previews.Domain,
 		Others:   s.cfg.AllowedHosts,
-		Address:  s.e2bAddress,
+		Address:  func() (domain, base string) { return s.sdkAddress(e2b.Prefix) },
 		Log:      s.log,
 	})
-}
-
-// e2bAddress returns the domain of sandboxes' host names as clients reach it, and
-// the base of the control plane's URLs; each is empty if it is not known.
-func (s *Server) e2bAddress() (domain, base string) {
-	port := int(s.port.Load())
-	_, host, ok := strings.Cut(s.cfg.PreviewURL("x", port), "://x.")
-	if ok {
-		domain, _, _ = strings.Cut(host, "/")
-	}
-	return domain, s.cfg.UploadURL(e2b.Prefix, port)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"net/http"
+	"strings"
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/daemon/store"
@@ -24,7 +25,18 @@ type sdkDoor interface {
 
 // sdkDoors are the doors for the SDKs of other products. "cove compat" lists the same ones.
 func (s *Server) sdkDoors(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) []sdkDoor {
-	return []sdkDoor{s.newE2B(p, keys, bound, previews)}
+	return []sdkDoor{s.newE2B(p, keys, bound, previews), s.newHOPX(p, keys, bound)}
+}
+
+// sdkAddress returns the domain of sandboxes' host names as clients reach it, and
+// the base of a door's URLs; each is empty if it is not known.
+func (s *Server) sdkAddress(prefix string) (domain, base string) {
+	port := int(s.port.Load())
+	_, host, ok := strings.Cut(s.cfg.PreviewURL("x", port), "://x.")
+	if ok {
+		domain, _, _ = strings.Cut(host, "/")
+	}
+	return domain, s.cfg.UploadURL(prefix, port)
 }
 
 // keysOrDev are the keys, or in development mode whatever is sent.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	"github.com/cove-sh/cove/internal/doors/dialect/hopx/door"
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -38,6 +39,8 @@ type compatProduct struct {
 	env func(base, key string) []envVar
 	// unset are variables that would have the SDKs ask another server, or none.
 	unset []string
+	// note is what a program has to do beside, "" for nothing.
+	note string
 }
 
 type envVar struct{ name, value string }
@@ -53,6 +56,14 @@ var compatProducts = []compatProduct{
 			}
 		},
 		unset: []string{"E2B_DEBUG"},
+	},
+	{
+		name: "hopx", title: "HOPX", tested: door.Tested,
+		env: func(base, key string) []envVar {
+			return []envVar{{"HOPX_BASE_URL", base + door.Prefix}, {"HOPX_API_KEY", key}}
+		},
+		note: "the SDK reads no variable for the server: have the program give baseURL: process.env.HOPX_BASE_URL, " +
+			"or the key goes to HOPX; docs/compat.md has another way",
 	},
 }
 
@@ -128,6 +139,9 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 	}
 	for _, name := range p.unset {
 		fmt.Fprintf(&b, "unset %s\n", name)
+	}
+	if p.note != "" { // where eval does not take it
+		c.say("%s", p.note)
 	}
 	return c.print(b.String())
 }

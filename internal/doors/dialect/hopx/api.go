@@ -31,6 +31,10 @@ type apiCall struct {
 	parts []string // what stands for {} in the route
 	query url.Values
 	body  json.RawMessage
+	// exact refuses members of the body that the call does not have.
+	exact bool
+	// sandbox is the id of the agent's, for a call of an agent.
+	sandbox string
 }
 
 // route is one call that the control plane has.
@@ -84,7 +88,7 @@ func callAPI(ctx context.Context, c *dialect.Call, in apiArgs) (any, error) {
 	for key, v := range in.Query {
 		a.query.Set(key, textOf(v))
 	}
-	run, err := a.find(strings.ToUpper(strings.TrimSpace(in.Method)))
+	run, err := a.find(routes, strings.ToUpper(strings.TrimSpace(in.Method)))
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +108,7 @@ func textOf(v json.RawMessage) string {
 }
 
 // find returns what runs a call, and takes the parts of its path.
-func (a *apiCall) find(method string) (func(context.Context, *apiCall) (any, error), error) {
+func (a *apiCall) find(routes []route, method string) (func(context.Context, *apiCall) (any, error), error) {
 	var allowed []string
 	for _, r := range routes {
 		parts, ok := match(r.path, a.path)
@@ -166,15 +170,34 @@ func (a *apiCall) read(v any) error {
 	if len(a.body) == 0 || string(a.body) == "null" {
 		return dialect.Invalid("the request has no body; give an object as body")
 	}
-	err := json.Unmarshal(a.body, v)
+	if !json.Valid(a.body) {
+		return dialect.Invalid("the body is not JSON; give an object")
+	}
+	dec := json.NewDecoder(bytes.NewReader(a.body))
+	if a.exact {
+		dec.DisallowUnknownFields()
+	}
+	err := dec.Decode(v)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		field := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
 		return dialect.Invalid("%s of the body cannot be %s; see the documentation of this call", field, clip.Text(wrong.Value, maxShown))
+	}
+	if field, ok := unknownField(err); ok {
+		return dialect.Invalid("%s: Cove does not enforce this field of HOPX's; leave it out", clip.Text(field, maxShown))
 	}
 	if err != nil {
 		return dialect.Invalid("the body is not an object; give one")
 	}
 	return nil
+}
+
+// unknownField names the member that a decoder has refused.
+func unknownField(err error) (string, bool) {
+	if err == nil {
+		return "", false
+	}
+	field, ok := strings.CutPrefix(err.Error(), "json: unknown field ")
+	return strings.Trim(field, `"`), ok
 }
 
 func (a *apiCall) value(key string) *string {
@@ -238,7 +261,7 @@ func apiToken(ctx context.Context, a *apiCall) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := withToken(s)
+	r := withToken(ctx, s)
 	return object(pair{"auth_token", r.AuthToken}, pair{"token_expires_at", r.TokenExpiresAt}), nil
 }
 
@@ -281,8 +304,9 @@ func apiUploadLink(ctx context.Context, a *apiCall) (any, error) {
 	if err != nil {
 		return nil, control(a.path, "route", err)
 	}
+	at, _ := placeOf(ctx)
 	return object(
-		pair{"present", link.Present}, pair{"upload_url", link.URL}, pair{"expires_at", dialect.Stamp(link.ExpiresAt)}, pair{"files_hash", in.Hash}), nil
+		pair{"present", link.Present}, pair{"upload_url", at.reached(link.URL)}, pair{"expires_at", dialect.Stamp(link.ExpiresAt)}, pair{"files_hash", in.Hash}), nil
 }
 
 // archive finds the archive that a client has sent under a hash.

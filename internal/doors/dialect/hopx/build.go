@@ -34,6 +34,8 @@ type buildRequest struct {
 	SkipCache   bool         `json:"skipCache"`
 	Update      bool         `json:"update"`
 	Credentials *credentials `json:"registry_credentials"`
+	// Agent is the version of the product's agent, which is refused.
+	Agent string `json:"agent_version"`
 }
 
 // buildStep is an instruction of a build. Some clients give its arguments as a
@@ -47,6 +49,9 @@ type buildStep struct {
 	// FilesHash is what the client calls the archive that it has sent for COPY.
 	FilesHash string `json:"filesHash"`
 	SkipCache bool   `json:"skipCache"`
+	// Owner and Permissions are the options of COPY, which are refused.
+	Owner       string `json:"owner"`
+	Permissions string `json:"permissions"`
 }
 
 // readiness is how to find out whether the start command is ready.
@@ -79,6 +84,8 @@ func (r *buildRequest) spec(archive func(name string) (string, error)) (*sandbox
 		return nil, dialect.Invalid("memory is %d; give %d to %d, in MB", r.Memory, minBuildMemory, maxBuildMemory)
 	case r.Disk < 1 || r.Disk > maxBuildDisk:
 		return nil, dialect.Invalid("diskGB is %d; give 1 to %d", r.Disk, maxBuildDisk)
+	case r.Agent != "":
+		return nil, dialect.Invalid("agent_version: sandboxes have Cove's own agent; leave it out")
 	case len(r.Steps) > sandbox.MaxTemplateSteps:
 		return nil, dialect.Invalid("there are %d steps; give at most %d", len(r.Steps), sandbox.MaxTemplateSteps)
 	}
@@ -165,6 +172,9 @@ func (b *builder) copy(s *buildStep) error {
 	}
 	if len(s.Args) > 2 && strings.Join(s.Args[2:], "") != "" {
 		return dialect.Invalid("COPY takes two args; change owner and permissions in a RUN step")
+	}
+	if s.Owner != "" || s.Permissions != "" {
+		return dialect.Invalid("owner and permissions of COPY are not enforced; leave them out, and change them in a RUN step")
 	}
 	if s.FilesHash == "" {
 		return dialect.Invalid("COPY has no filesHash; send the files first, to upload_url of POST /v1/templates/files/upload-link")

@@ -80,6 +80,11 @@ func checkTimeout(s, most int64, instead string) error {
 
 // execute runs code in a sandbox.
 func (m *vm) execute(ctx context.Context, route string, in *codeArgs) (*executed, *sandbox.CodeResult, error) {
+	return m.executeTo(ctx, route, in, nil)
+}
+
+// executeTo runs code in a sandbox, and passes what happens to sink.
+func (m *vm) executeTo(ctx context.Context, route string, in *codeArgs, sink sandbox.CodeSink) (*executed, *sandbox.CodeResult, error) {
 	req, err := in.request()
 	if err != nil {
 		return nil, nil, m.failed(route, err)
@@ -87,7 +92,7 @@ func (m *vm) execute(ctx context.Context, route string, in *codeArgs) (*executed
 	m.Status("running " + string(req.Language))
 	var res *sandbox.CodeResult
 	err = m.atHome(ctx, req.WorkDir, func() (err error) {
-		res, err = m.Service.RunCode(ctx, m.id, req, nil)
+		res, err = m.Service.RunCode(ctx, m.id, req, sink)
 		return err
 	})
 	if err != nil {
@@ -152,7 +157,7 @@ func executeCode(ctx context.Context, c *dialect.Call, in codeArgs) (any, error)
 // flatten gives a result the outputs that have fields of their own.
 func (e *executed) flatten(res *sandbox.CodeResult) {
 	var text, others leftOut
-	e.flat, text, others = flatOf(res)
+	e.flat, text, others = flatOf(res, maxFlat)
 	e.remark(append(text, others...).note("execute_code_rich returns 8 MiB of outputs; save what is larger to a file."))
 }
 
@@ -183,7 +188,7 @@ func (m *vm) rich(ctx context.Context, in *codeArgs) (*executed, error) {
 	if in.Rich {
 		var text, left leftOut
 		outputs, left = richOf(res)
-		out.flat, text, _ = flatOf(res) // the others are in the outputs
+		out.flat, text, _ = flatOf(res, maxFlat) // the others are in the outputs
 		out.remark(append(text, left...).note("Save what is larger to a file."))
 		if saves(in.Code) && !hasImage(outputs) {
 			outputs = append(outputs, m.savedImages(ctx, in.WorkingDir, began)...)

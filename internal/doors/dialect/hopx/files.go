@@ -2,6 +2,7 @@ package hopx
 
 import (
 	"context"
+	"io"
 	"path"
 	"strconv"
 	"strings"
@@ -127,20 +128,33 @@ type writeArgs struct {
 }
 
 func writeFile(ctx context.Context, c *dialect.Call, in *writeArgs) error {
-	m, p, at, err := in.file(ctx, c, "/files/write")
+	_, err := in.store(ctx, c, "/files/write", sandbox.WriteFileRequest{}, func() (io.Reader, error) {
+		if len(in.Content) > maxWrite {
+			return nil, sandbox.Errorf(sandbox.CodeTooLarge, "content has %d bytes; write at most %d at once, and more in parts with run_command", len(in.Content), maxWrite)
+		}
+		return strings.NewReader(in.Content), nil
+	})
+	return err
+}
+
+// store writes a file with its missing directories. The request has how; content is
+// asked for when the path is found to be allowed.
+func (in *pathArgs) store(ctx context.Context, c *dialect.Call, route string, req sandbox.WriteFileRequest, content func() (io.Reader, error)) (*sandbox.FileInfo, error) {
+	m, p, at, err := in.file(ctx, c, route)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m.Status("writing")
-	if len(in.Content) > maxWrite {
-		err = sandbox.Errorf(sandbox.CodeTooLarge, "content has %d bytes; write at most %d at once, and more in parts with run_command", len(in.Content), maxWrite)
-	} else {
-		_, err = m.Service.WriteFile(ctx, m.id, sandbox.WriteFileRequest{Path: p, MakeParents: true}, strings.NewReader(in.Content))
+	req.Path, req.MakeParents = p, true
+	var info *sandbox.FileInfo
+	from, err := content()
+	if err == nil {
+		info, err = m.Service.WriteFile(ctx, m.id, req, from)
 	}
 	if err != nil {
-		return m.failedFile(ctx, at, in.Path, err)
+		return nil, m.failedFile(ctx, at, in.Path, err)
 	}
-	return nil
+	return info, nil
 }
 
 // fileInfo is a file in a listing, with the spellings of both generations of

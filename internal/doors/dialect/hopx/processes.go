@@ -1,6 +1,7 @@
 package hopx
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +19,24 @@ const shell = "/bin/sh"
 type commandArgs struct {
 	target
 	Command    string            `json:"command"`
+	Args       []string          `json:"args"` // of the REST API only
 	Timeout    int64             `json:"timeout"`
 	Env        map[string]string `json:"env"`
 	WorkingDir string            `json:"working_dir"`
 	Name       string            `json:"name"`
+}
+
+// argv is what runs: a line for the shell, or a program with its arguments.
+func (in *commandArgs) argv() []string {
+	if in.Args == nil {
+		return []string{shell, "-c", in.Command}
+	}
+	return append([]string{in.Command}, in.Args...)
+}
+
+// line is what is shown of it.
+func (in *commandArgs) line() string {
+	return strings.Join(append([]string{in.Command}, in.Args...), " ")
 }
 
 // commandDone is what came of a command.
@@ -43,7 +58,7 @@ func runCommand(ctx context.Context, m *vm, in *commandArgs) (*commandDone, erro
 	}
 	m.Status("running")
 	req := sandbox.ExecRequest{
-		Command: []string{shell, "-c", in.Command}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000,
+		Command: in.argv(), Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000,
 	}
 	var streams *dialect.Beginnings
 	var job *sandbox.Job
@@ -56,7 +71,7 @@ func runCommand(ctx context.Context, m *vm, in *commandArgs) (*commandDone, erro
 	}
 	out := &commandDone{
 		Stdout: streams.Text(sandbox.Stdout), Stderr: streams.Text(sandbox.Stderr), ExitCode: job.ExitCode,
-		ExecutionTime: seconds(job.Duration().Milliseconds()), Command: in.Command, PID: job.PID, Success: job.ExitCode == 0, Timestamp: dialect.Stamp(time.Now()),
+		ExecutionTime: seconds(job.Duration().Milliseconds()), Command: in.line(), PID: job.PID, Success: job.ExitCode == 0, Timestamp: dialect.Stamp(time.Now()),
 	}
 	switch job.EndCause {
 	case sandbox.EndTimeout:
@@ -78,7 +93,7 @@ func (in *commandArgs) check(most int64, instead string) error {
 	switch {
 	case strings.TrimSpace(in.Command) == "":
 		return dialect.Invalid("command is empty; give a shell command line")
-	case strings.Contains(in.Command+in.Name, "\x00"):
+	case strings.Contains(in.line()+in.Name, "\x00"):
 		return dialect.Invalid("command or name has a NUL byte; leave it out")
 	}
 	return checkTimeout(in.Timeout, most, instead)
@@ -91,6 +106,10 @@ const (
 	commandPrefix   = "cmd_"
 	executionPrefix = "exec_"
 )
+
+// commandTag begins the tag of a program that was started in the background with its
+// arguments; what follows is its name. Such a job cannot be told by its command.
+const commandTag = "hopx:"
 
 // jobOf is the job of a process or execution.
 func jobOf(id string) string {
@@ -228,13 +247,12 @@ func startCommand(ctx context.Context, m *vm, in *commandArgs) (*sandbox.Job, er
 	if err != nil {
 		return nil, m.failed(route, err)
 	}
-	name := in.Name
-	if name == "" {
-		name = shell
+	req := sandbox.ExecRequest{Command: in.argv(), Tag: commandTag + in.Name}
+	if in.Args == nil {
+		req.Command, req.Tag = append(req.Command, cmp.Or(in.Name, shell)), ""
 	}
-	return m.begin(ctx, route, in.WorkingDir, sandbox.ExecRequest{
-		Command: []string{shell, "-c", in.Command, name}, Env: in.Env, WorkDir: in.WorkingDir, TimeoutMS: in.Timeout * 1000, Background: true,
-	})
+	req.Env, req.WorkDir, req.TimeoutMS, req.Background = in.Env, in.WorkingDir, in.Timeout*1000, true
+	return m.begin(ctx, route, in.WorkingDir, req)
 }
 
 // background is a job of the background.
@@ -263,7 +281,10 @@ func backgroundOf(job *sandbox.Job) (*background, bool) {
 		ProcessID: codePrefix + job.ID, ExecutionID: executionPrefix + job.ID, Status: jobStatus(job), StartTime: dialect.Stamp(job.StartedAt),
 		Duration: seconds(job.Duration().Milliseconds()), PID: job.PID, job: job,
 	}
+	name, tagged := strings.CutPrefix(job.Tag, commandTag)
 	switch argv := job.Command; {
+	case tagged:
+		b.ProcessID, b.Language, b.Command, b.Name = commandPrefix+job.ID, string(sandbox.Bash), strings.Join(argv, " "), name
 	case job.Language != "":
 		b.Language = string(job.Language)
 	case len(argv) == 4 && argv[0] == shell && argv[1] == "-c":

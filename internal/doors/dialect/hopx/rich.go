@@ -50,9 +50,9 @@ type flat struct {
 }
 
 // flatOf returns the first outputs of their kinds, and what is left out of them
-// for its size: the result as text, and the others.
-func flatOf(res *sandbox.CodeResult) (f flat, text, others leftOut) {
-	room := maxFlat
+// for its size: the result as text, and the others. Most bounds all of them, in bytes.
+func flatOf(res *sandbox.CodeResult, most int) (f flat, text, others leftOut) {
+	room := most
 	fields := map[string]*json.RawMessage{
 		typePNG: &f.PNG, typeHTML: &f.HTML, typeSVG: &f.SVG, typeMD: &f.Markdown, typeJSON: &f.JSON, typeFrame: &f.DataFrame,
 	}
@@ -64,7 +64,7 @@ func flatOf(res *sandbox.CodeResult) (f flat, text, others leftOut) {
 				f.Result = value
 				room -= len(value)
 			} else {
-				text.tooLarge("the result as text", len(value), maxFlat)
+				text.tooLarge("the result as text", len(value), most)
 			}
 		}
 		if file := o.Files[typeText]; file != "" && o.Result {
@@ -76,7 +76,7 @@ func flatOf(res *sandbox.CodeResult) (f flat, text, others leftOut) {
 					*fields[mime] = plain(v)
 					room -= len(v)
 				} else {
-					others.tooLarge(mime, sizeOf(mime, v), maxFlat)
+					others.tooLarge(mime, sizeOf(mime, v), most)
 				}
 			}
 			if file := o.Files[mime]; file != "" {

@@ -44,6 +44,7 @@ type record struct {
 	Region         string  `json:"region"`
 	DirectURL      string  `json:"direct_url"`
 	PublicHost     string  `json:"public_host"`
+	StartedAt      *string `json:"started_at,omitempty"` // of the REST API only
 	Resources      size    `json:"resources"`
 	InternetAccess bool    `json:"internet_access"`
 	LiveMode       bool    `json:"live_mode"`
@@ -54,10 +55,11 @@ type record struct {
 	TokenExpiresAt string  `json:"token_expires_at,omitempty"`
 }
 
-func recordOf(s *sandbox.Sandbox) record {
+func recordOf(ctx context.Context, s *sandbox.Sandbox) record {
+	at, rest := placeOf(ctx)
 	r := record{
 		ID: s.ID, Object: "sandbox", Status: status(s.State), TemplateID: templateID(s.Template), TemplateName: s.Template,
-		NodeID: nodeID, Region: regionOf(s), DirectURL: directURL(s.ID), PublicHost: directURL(s.ID),
+		NodeID: nodeID, Region: regionOf(s), DirectURL: at.URL(s.ID), PublicHost: at.URL(s.ID),
 		Resources:      size{s.Resources.VCPUs, s.Resources.MemoryMiB, s.Resources.DiskMiB},
 		InternetAccess: s.Network == nil || s.Network.Preset != sandbox.NetworkNone, LiveMode: true,
 		CreatedAt: dialect.Stamp(s.CreatedAt),
@@ -66,13 +68,17 @@ func recordOf(s *sandbox.Sandbox) record {
 		r.TimeoutSeconds = &s.LifetimeSeconds
 	}
 	r.ExpiresAt = stampOrNull(s.ExpiresAt)
+	if rest {
+		r.StartedAt = stampOrNull(s.StartedAt)
+	}
 	return r
 }
 
 // withToken is the record of a sandbox with the token for it.
-func withToken(s *sandbox.Sandbox) record {
-	r := recordOf(s)
-	r.AuthToken, r.TokenExpiresAt = authToken(s.ID), dialect.Stamp(time.Now().Add(tokenLife))
+func withToken(ctx context.Context, s *sandbox.Sandbox) record {
+	at, _ := placeOf(ctx)
+	r := recordOf(ctx, s)
+	r.AuthToken, r.TokenExpiresAt = at.Token(s.ID), dialect.Stamp(time.Now().Add(tokenLife))
 	return r
 }
 
@@ -164,7 +170,7 @@ func listSandboxes(ctx context.Context, c *dialect.Call, in listArgs) (any, erro
 	}
 	data := make([]record, 0, len(found))
 	for i := range found {
-		data = append(data, recordOf(&found[i]))
+		data = append(data, recordOf(ctx, &found[i]))
 	}
 	out := object(pair{"object", "list"}, pair{"data", data}, pair{"has_more", next != ""})
 	if next != "" {
@@ -255,7 +261,7 @@ func createSandbox(ctx context.Context, c *dialect.Call, in createArgs) (any, er
 	if err != nil {
 		return nil, err
 	}
-	return created{withToken(s), note}, nil
+	return created{withToken(ctx, s), note}, nil
 }
 
 type idArgs struct {
@@ -290,7 +296,7 @@ func getSandbox(ctx context.Context, c *dialect.Call, in idArgs) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return recordOf(s), nil
+	return recordOf(ctx, s), nil
 }
 
 func deleteSandbox(ctx context.Context, c *dialect.Call, in idArgs) (any, error) {
@@ -330,7 +336,7 @@ func updateTimeout(ctx context.Context, c *dialect.Call, in timeoutArgs) (any, e
 	if err != nil {
 		return nil, err
 	}
-	return object(pair{"id", s.ID}, pair{"timeout_seconds", s.LifetimeSeconds}, pair{"expires_at", recordOf(s).ExpiresAt}), nil
+	return object(pair{"id", s.ID}, pair{"timeout_seconds", s.LifetimeSeconds}, pair{"expires_at", stampOrNull(s.ExpiresAt)}), nil
 }
 
 // resumed continues a paused sandbox.

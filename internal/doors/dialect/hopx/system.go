@@ -46,19 +46,21 @@ func (m *vm) started() time.Time {
 	return m.box.CreatedAt
 }
 
-func features() pairs {
+// features are what the agent can do; sockets says whether WebSockets are served.
+func features(sockets bool) pairs {
 	return object(
-		pair{"code_execution", true}, pair{"file_operations", true}, pair{"terminal_access", false}, pair{"websocket_streaming", false},
+		pair{"code_execution", true}, pair{"file_operations", true}, pair{"terminal_access", sockets}, pair{"websocket_streaming", sockets},
 		pair{"rich_output", true}, pair{"background_jobs", true}, pair{"ipython_kernel", true}, pair{"system_metrics", true},
 		pair{"languages", []sandbox.Language{sandbox.Python, sandbox.JavaScript, sandbox.Bash, sandbox.Go}})
 }
 
 func vmInfo(ctx context.Context, m *vm, _ *target) (pairs, error) {
 	os := m.osInfo(ctx)
+	_, sockets := placeOf(ctx)
 	return object(
 		pair{"vm_id", m.id}, pair{"agent", agentName}, pair{"agent_version", agentVersion}, pair{"version", agentVersion},
 		pair{"os", "linux"}, pair{"arch", os.arch}, pair{"vm_port", 7777},
-		pair{"start_time", dialect.Stamp(m.started())}, pair{"uptime", uptime(m.started())}, pair{"features", features()}), nil
+		pair{"start_time", dialect.Stamp(m.started())}, pair{"uptime", uptime(m.started())}, pair{"features", features(sockets)}), nil
 }
 
 // osInfo is what a sandbox's files tell of its system. What they do not is

@@ -80,7 +80,7 @@ var rows = []row{
 			return object(pair{"message", "pong"}, pair{"status", "ok"}, pair{"timestamp", dialect.Stamp(time.Now())})
 		},
 		func(_ *target, m *vm) any {
-			return object(pair{"status", "ok"}, pair{"agent_version", agentVersion}, pair{"agent", agentName}, pair{"features", features()}, pair{"uptime", uptime(m.started())})
+			return object(pair{"status", "ok"}, pair{"agent_version", agentVersion}, pair{"agent", agentName}, pair{"features", features(false)}, pair{"uptime", uptime(m.started())})
 		}),
 	both("get_vm_info", "get VM info", inside(vmInfo), as, as),
 	{"get_preview_url", nil, doing("get preview URL", v2PreviewURL)},

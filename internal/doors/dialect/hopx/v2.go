@@ -38,8 +38,8 @@ func v2Health(ctx context.Context, c *dialect.Call, in struct{}) (any, error) {
 }
 
 // info is a sandbox as v0.2 shows it, by the id under a name.
-func info(s *sandbox.Sandbox) pairs {
-	r := recordOf(s)
+func info(ctx context.Context, s *sandbox.Sandbox) pairs {
+	r := recordOf(ctx, s)
 	return object(
 		pair{"template_id", r.TemplateID}, pair{"template_name", r.TemplateName}, pair{"organization_id", r.OrganizationID}, pair{"node_id", r.NodeID},
 		pair{"region", r.Region}, pair{"status", r.Status}, pair{"public_host", r.PublicHost}, pair{"direct_url", r.DirectURL}, pair{"preview_url", nil},
@@ -47,8 +47,8 @@ func info(s *sandbox.Sandbox) pairs {
 		pair{"expires_at", r.ExpiresAt}, pair{"created_at", r.CreatedAt}, pair{"started_at", stampOrNull(s.StartedAt)}, pair{"end_at", r.ExpiresAt})
 }
 
-func infoByID(s *sandbox.Sandbox) pairs {
-	return append(object(pair{"sandbox_id", s.ID}), info(s)...)
+func infoByID(ctx context.Context, s *sandbox.Sandbox) pairs {
+	return append(object(pair{"sandbox_id", s.ID}), info(ctx, s)...)
 }
 
 func v2ListSandboxes(ctx context.Context, c *dialect.Call, in listArgs) (any, error) {
@@ -58,7 +58,7 @@ func v2ListSandboxes(ctx context.Context, c *dialect.Call, in listArgs) (any, er
 	}
 	data := make([]pairs, 0, len(found))
 	for i := range found {
-		data = append(data, infoByID(&found[i]))
+		data = append(data, infoByID(ctx, &found[i]))
 	}
 	return object(pair{"data", data}, pair{"count", len(data)}), nil
 }
@@ -68,7 +68,7 @@ func v2CreateSandbox(ctx context.Context, c *dialect.Call, in createArgs) (any, 
 	if err != nil {
 		return nil, with(err, pair{"details", object(pair{"template_id", clip.Text(in.TemplateID, maxShown)}, pair{"error_type", errorType(err)})})
 	}
-	r := recordOf(s)
+	r := recordOf(ctx, s)
 	out := object(
 		pair{"id", r.ID}, pair{"status", r.Status}, pair{"template_id", r.TemplateID}, pair{"template_name", r.TemplateName},
 		pair{"region", r.Region}, pair{"created_at", r.CreatedAt}, pair{"timeout_seconds", r.TimeoutSeconds})
@@ -100,7 +100,7 @@ func v2GetSandbox(ctx context.Context, c *dialect.Call, in idArgs) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	return append(info(s), pair{"id", s.ID}), nil
+	return append(info(ctx, s), pair{"id", s.ID}), nil
 }
 
 func v2DeleteSandbox(ctx context.Context, c *dialect.Call, in idArgs) (any, error) {
@@ -123,7 +123,7 @@ func v2ResumeSandbox(ctx context.Context, c *dialect.Call, in idArgs) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	return infoByID(s), nil
+	return infoByID(ctx, s), nil
 }
 
 func v2ListTemplates(ctx context.Context, c *dialect.Call, in templatesArgs) (any, error) {

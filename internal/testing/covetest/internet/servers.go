@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -234,11 +235,11 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// Certificate writes a certificate of this Internet's authority for a name or an
-// address into a directory, and its key, and returns the paths.
-func (n *Internet) Certificate(t testing.TB, dir, name string) (cert, key string) {
+// Certificate writes a certificate of this Internet's authority for names and
+// addresses into a directory, and its key, and returns the paths.
+func (n *Internet) Certificate(t testing.TB, dir string, names ...string) (cert, key string) {
 	t.Helper()
-	c, err := n.ca.leaf(name)
+	c, err := n.ca.leaf(names...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,11 +298,12 @@ func (a *authority) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	return a.leaf(name)
 }
 
-// leaf returns the certificate of a name or an address.
-func (a *authority) leaf(name string) (*tls.Certificate, error) {
+// leaf returns the certificate of names and addresses.
+func (a *authority) leaf(names ...string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c := a.leaves[name]; c != nil {
+	all := strings.Join(names, ",")
+	if c := a.leaves[all]; c != nil {
 		return c, nil
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -309,20 +311,22 @@ func (a *authority) leaf(name string) (*tls.Certificate, error) {
 		return nil, err
 	}
 	t := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: names[0]},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	if ip := net.ParseIP(name); ip != nil {
-		t.IPAddresses = []net.IP{ip}
-	} else {
-		t.DNSNames = []string{name}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, name)
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, key.Public(), a.key)
 	if err != nil {
 		return nil, err
 	}
 	c := &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-	a.leaves[name] = c
+	a.leaves[all] = c
 	return c, nil
 }

@@ -1,0 +1,75 @@
+package door
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/daemon/auth"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// agentPurpose is that of tokens for the agent of a sandbox.
+	agentPurpose gate.Purpose = "agent"
+	// tokenPrefix begins a token, which names its sandbox: "hopx_ID.TOKEN".
+	tokenPrefix = "hopx_"
+	maxToken    = 512
+)
+
+var errToken = sandbox.Errorf(sandbox.CodeUnauthenticated, "the token is not one of this sandbox; get one with POST /v1/sandboxes/ID/token/refresh")
+
+// token returns a caller's token for a sandbox. It is good for as long as the sandbox
+// and the API key are: clients go on with the first one that they have seen.
+func (d *Door) token(c sandbox.Caller, id string) string {
+	return tokenPrefix + id + "." + d.cfg.Gate.Token(agentPurpose, c, id)
+}
+
+// parseToken takes a token apart.
+func parseToken(token string) (id, rest string, ok bool) {
+	body, ok := strings.CutPrefix(token, tokenPrefix)
+	id, rest, found := strings.Cut(body, ".")
+	if !ok || !found || len(token) > maxToken || !validID(id) {
+		return "", "", false
+	}
+	return id, rest, true
+}
+
+// tokenOf returns the token for a sandbox that a request carries, "" if there is none
+// or if it is not alone.
+func tokenOf(h http.Header) string {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return ""
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	if _, _, ok := parseToken(token); !ok || !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return token
+}
+
+// caller authenticates a request: by an API key, or to an agent by the token of its
+// sandbox. It is nil for a request that needs neither.
+func (x *exchange) caller() (*sandbox.Caller, error) {
+	c := sandbox.LocalCaller()
+	switch token := tokenOf(x.r.Header); {
+	case x.at.sandbox == "" && x.at.path == "/health":
+		return nil, nil
+	case x.at.sandbox != "" && token != "":
+		id, rest, _ := parseToken(token)
+		if id != x.at.sandbox {
+			return nil, errToken
+		}
+		c, err := x.d.cfg.Gate.Open(x.r.Context(), agentPurpose, id, rest)
+		return &c, err
+	case x.d.cfg.Trusted(x.r):
+		return &c, nil
+	}
+	key, err := auth.BearerToken(x.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	c, err = x.d.cfg.Gate.Caller(x.r, key)
+	return &c, err
+}

@@ -1,0 +1,210 @@
+package door
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect/hopx"
+	"github.com/cove-sh/cove/internal/limits"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// maxHeld is what is held in memory of a file whose place is not known yet, in
+	// bytes. A larger one waits in its sandbox.
+	maxHeld = 1 << 20
+	// drainTime is how long the rest of a refused upload is read, so that the client
+	// can read the answer.
+	drainTime = 5 * time.Second
+	// cleanTime bounds the removal of what waited.
+	cleanTime = 10 * time.Second
+	// waitingPath begins the name of a file that waits.
+	waitingPath = "/tmp/.cove-upload-"
+)
+
+// streams are the routes of an agent that are not JSON both ways.
+var streams = map[string]func(*exchange){
+	"GET /files/download":  (*exchange).download,
+	"POST /files/upload":   (*exchange).upload,
+	"GET /execute/stream":  socket((*connection).code),
+	"GET /commands/stream": socket((*connection).command),
+	"GET /terminal":        socket((*connection).terminal),
+	"GET /files/watch":     socket((*connection).watch),
+}
+
+// download sends a file as it is.
+func (x *exchange) download() {
+	query := x.r.URL.Query()
+	if len(query["path"]) > 1 {
+		x.fail(invalid("the query has more than one path; give one"))
+		return
+	}
+	file, err := hopx.OpenFile(x.r.Context(), x.call(), x.at.sandbox, query.Get("path"))
+	if err != nil {
+		x.fail(err)
+		return
+	}
+	defer file.Close()
+	h := x.w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "sandbox")
+	if file.Info.Size > 0 { // that of a file in /proc is not known
+		h.Set("Content-Length", strconv.FormatInt(file.Info.Size, 10))
+	}
+	if _, err := io.Copy(x.w, file); err != nil {
+		panic(http.ErrAbortHandler) // so that the client sees that it is cut
+	}
+}
+
+// upload writes the file of a form.
+func (x *exchange) upload() {
+	// An error is answered while the client is still sending.
+	rc := http.NewResponseController(x.w)
+	_ = rc.EnableFullDuplex()
+	if x.r.ProtoMajor < 2 {
+		x.w.Header().Set("Connection", "close") // what is left of a body would be the next request
+	}
+	v, err := x.receive()
+	if err == nil {
+		// A form ends before its body does, whose end must be met before the answer.
+		if limits.Drain(x.w, x.r, drainTime) == nil {
+			x.w.Header().Del("Connection")
+		}
+		x.json(http.StatusOK, v)
+		return
+	}
+	x.fail(err)
+	_ = rc.Flush()
+	_ = limits.Drain(x.w, x.r, drainTime) // the client may be gone
+}
+
+// receive reads a form with one file and its path, in either order.
+func (x *exchange) receive() (any, error) {
+	kind, params, err := mime.ParseMediaType(x.r.Header.Get("Content-Type"))
+	if err != nil || kind != "multipart/form-data" || params["boundary"] == "" {
+		return nil, invalid("the body is not a form; send multipart/form-data with file and path")
+	}
+	form := multipart.NewReader(x.r.Body, params["boundary"])
+	name := x.r.URL.Query().Get("path")
+	var file *waiting
+	defer func() { file.remove() }()
+	for {
+		part, err := form.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, formError(err)
+		}
+		switch part.FormName() {
+		case "path":
+			given, err := io.ReadAll(io.LimitReader(part, sandbox.MaxPathBytes+1))
+			switch {
+			case err != nil:
+				return nil, formError(err)
+			case len(given) > sandbox.MaxPathBytes:
+				return nil, invalid("path has more than %d bytes; give a shorter one", sandbox.MaxPathBytes)
+			case name != "" && name != string(given):
+				return nil, invalid("the request has two paths; give one")
+			}
+			name = string(given)
+		case "file":
+			switch {
+			case file != nil:
+				return nil, invalid("the form has two files; send them one by one")
+			case name != "":
+				file = &waiting{}
+				if file.stored, err = hopx.StoreFile(x.r.Context(), x.call(), x.at.sandbox, name, part); err != nil {
+					return nil, err
+				}
+			default:
+				if file, err = x.hold(part); err != nil {
+					return nil, err
+				}
+			}
+		default:
+			return nil, invalid("%s: Cove does not know this field of the form; send file and path", clip.Text(part.FormName(), 64))
+		}
+	}
+	switch {
+	case file == nil:
+		return nil, invalid("the form has no file; send it as file")
+	case name == "":
+		return nil, invalid("the form has no path; say with it where the file is to be")
+	case file.stored != nil:
+		return file.stored, nil
+	}
+	return file.store(name)
+}
+
+// formError tells why a form could not be read.
+func formError(err error) error {
+	if _, ok := errors.AsType[*sandbox.Error](err); ok || limits.IsStalled(err) {
+		return err
+	}
+	return invalid("the form cannot be read: it is cut or malformed")
+}
+
+// waiting is a file whose place is not known yet: clients send it before its path.
+type waiting struct {
+	x      *exchange
+	held   []byte
+	path   string // in the sandbox, of a larger one
+	stored any    // what is answered for one that is in its place already
+}
+
+// hold takes a file, in memory or in a file of the sandbox.
+func (x *exchange) hold(from io.Reader) (*waiting, error) {
+	f := &waiting{x: x}
+	var err error
+	if f.held, err = io.ReadAll(io.LimitReader(from, maxHeld)); err != nil {
+		return nil, formError(err)
+	}
+	if len(f.held) < maxHeld {
+		return f, nil
+	}
+	f.path = waitingPath + rand.Text()
+	whole := io.MultiReader(bytes.NewReader(f.held), from)
+	if _, err := hopx.StoreFile(x.r.Context(), x.call(), x.at.sandbox, f.path, whole); err != nil {
+		f.remove()
+		return nil, err
+	}
+	f.held = nil
+	return f, nil
+}
+
+// store puts it in its place.
+func (f *waiting) store(name string) (any, error) {
+	ctx, c := f.x.r.Context(), f.x.call()
+	if f.path == "" {
+		return hopx.StoreFile(ctx, c, f.x.at.sandbox, name, bytes.NewReader(f.held))
+	}
+	file, err := hopx.OpenFile(ctx, c, f.x.at.sandbox, f.path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return hopx.StoreFile(ctx, c, f.x.at.sandbox, name, file)
+}
+
+// remove leaves nothing of it in the sandbox but what is in its place.
+func (f *waiting) remove() {
+	if f == nil || f.path == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.x.r.Context()), cleanTime)
+	defer cancel()
+	if err := f.x.d.cfg.Service.DeleteFile(ctx, f.x.at.sandbox, f.path, false); err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
+		f.x.d.cfg.Log.WarnContext(ctx, "remove a part of an upload", "sandbox", f.x.at.sandbox, "path", f.path, "error", err)
+	}
+}

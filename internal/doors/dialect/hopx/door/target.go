@@ -1,0 +1,139 @@
+package door
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+const (
+	// vmPath, below [Prefix], leads to the agent of a sandbox, whose id follows.
+	vmPath = "/vm/"
+	// agentPort begins the host name of a sandbox's agent.
+	agentPort = "7777-"
+)
+
+// target is what a request is for: the control plane if no sandbox is named.
+type target struct {
+	sandbox string // Cove's id
+	path    string // of the plane, with its escapes
+}
+
+// sockets are the paths at the root at which clients open WebSockets, wherever the
+// server is: the sandbox is that of the token.
+var sockets = map[string]bool{"/execute/stream": true, "/commands/stream": true, "/terminal": true, "/files/watch": true}
+
+// ClaimsHost reports whether a request is for this door by its host name. Such a
+// request must not reach another handler.
+func (d *Door) ClaimsHost(r *http.Request) bool {
+	host := hostName(r.Host)
+	if d.named && host == apiHost {
+		return true
+	}
+	_, ok := d.sandboxOfHost(host)
+	return ok
+}
+
+// Claims reports whether a request is for this door by its path, or by a token.
+func (d *Door) Claims(r *http.Request) bool {
+	if r.URL.Path == Prefix || strings.HasPrefix(r.URL.Path, Prefix+"/") {
+		return true
+	}
+	return isSocket(r) && tokenOf(r.Header) != ""
+}
+
+func isSocket(r *http.Request) bool {
+	return sockets[r.URL.Path] && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// hostName is the name of a host in lower case, without the port.
+func hostName(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+		host = host[:i]
+	}
+	return strings.TrimRight(strings.ToLower(host), ".")
+}
+
+// sandboxOfHost is the sandbox whose agent has a name.
+func (d *Door) sandboxOfHost(host string) (id string, ok bool) {
+	label, below := strings.CutSuffix(host, d.suffix)
+	if d.suffix == "" || !below {
+		return "", false
+	}
+	id, ok = strings.CutPrefix(label, agentPort)
+	return id, ok && validID(id)
+}
+
+// find returns the target of a request. Paths are taken as they were sent: one with
+// escapes in its prefix, or with a sandbox that cannot be, leads to no route of the
+// control plane.
+func (d *Door) find(r *http.Request) target {
+	raw := r.URL.EscapedPath()
+	host := hostName(r.Host)
+	if id, ok := d.sandboxOfHost(host); ok {
+		return target{id, raw}
+	}
+	if d.named && host == apiHost {
+		return target{path: raw}
+	}
+	if isSocket(r) {
+		id, _, _ := parseToken(tokenOf(r.Header))
+		return target{id, raw}
+	}
+	rest, ok := strings.CutPrefix(raw, Prefix)
+	if !ok || rest != "" && rest[0] != '/' {
+		return target{path: raw}
+	}
+	if vm, ok := strings.CutPrefix(rest, vmPath); ok {
+		id, path, _ := strings.Cut(vm, "/")
+		if validID(id) {
+			return target{id, "/" + path}
+		}
+	}
+	return target{path: rest}
+}
+
+const (
+	idPrefix = "sbx-"
+	idRandom = 26
+)
+
+// validID reports whether an id has the form of a sandbox's.
+func validID(id string) bool {
+	random, ok := strings.CutPrefix(id, idPrefix)
+	return ok && len(random) == idRandom && strings.Trim(random, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+}
+
+// origin is the scheme and the host by which the client of a request has reached the
+// server, with what is in front of it; empty if it is a socket.
+func (x *exchange) origin() string {
+	if x.d.cfg.Trusted(x.r) {
+		return ""
+	}
+	scheme := "http"
+	if x.r.TLS != nil {
+		scheme = "https"
+	}
+	_, base := x.d.cfg.Address()
+	if own, err := url.Parse(base); err == nil && strings.EqualFold(own.Host, x.r.Host) {
+		scheme = own.Scheme
+	}
+	return scheme + "://" + x.r.Host
+}
+
+// agentURL is where the client of a request reaches the agent of a sandbox: by the
+// host name, if clients know it for the product's, else by the address that it has
+// used.
+func (x *exchange) agentURL(id string) string {
+	origin := x.origin()
+	domain, base := x.d.cfg.Address()
+	switch {
+	case x.d.suffix != "":
+		scheme, _, _ := strings.Cut(cmp.Or(origin, base), "://")
+		return scheme + "://" + agentPort + id + "." + domain
+	case origin != "":
+		return origin + Prefix + vmPath + id
+	}
+	return base + vmPath + id
+}

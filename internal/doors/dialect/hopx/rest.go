@@ -1,0 +1,178 @@
+package hopx
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Place is where the agents of sandboxes are reached.
+type Place struct {
+	// URL returns the base of the URLs of a sandbox's agent, without a trailing slash.
+	URL func(id string) string
+	// Token returns the token for a sandbox.
+	Token func(id string) string
+	// Origin is the scheme and the host by which the client has reached the server;
+	// empty if links tell it better.
+	Origin string
+}
+
+// reached is a link to the server by the host that the client knows it by, of which it
+// trusts the certificate.
+func (p *Place) reached(link string) string {
+	own, err := url.Parse(link)
+	if err != nil || p.Origin == "" {
+		return link
+	}
+	return p.Origin + own.RequestURI()
+}
+
+type placeKey struct{}
+
+// nowhere is the place of clients of the MCP server: names, at which nothing listens.
+var nowhere = &Place{URL: directURL, Token: authToken}
+
+// placeOf returns the place that results tell, and whether it is that of the REST API.
+func placeOf(ctx context.Context) (at *Place, rest bool) {
+	if at, ok := ctx.Value(placeKey{}).(*Place); ok {
+		return at, true
+	}
+	return nowhere, false
+}
+
+// Request is one request of the product's REST API, which is hostile.
+type Request struct {
+	Method string
+	// Path is as it was sent, with its escapes.
+	Path  string
+	Query url.Values
+	// Body is JSON, or empty.
+	Body json.RawMessage
+	// JSON says that the client reads pictures as JSON, where the product's clients
+	// differ in that.
+	JSON bool
+}
+
+// Answer is what is answered to a [Request]: a value as JSON, or data of a type.
+type Answer struct {
+	Status int
+	Value  any
+	Type   string
+	Data   []byte
+	asIs   bool // no client reads it as JSON
+}
+
+// Control answers a request to the control plane. [Describe] tells an error.
+func Control(ctx context.Context, c *dialect.Call, at *Place, r *Request) (*Answer, error) {
+	out, err := r.serve(context.WithValue(ctx, placeKey{}, at), c, routes, &apiCall{})
+	if err == nil && r.Method == http.MethodPost && (r.Path == sandboxesPath || r.Path == templatesPath+"/build") {
+		out.Status = http.StatusCreated
+	}
+	return out, err
+}
+
+// Agent answers a request to the agent of a sandbox. [Describe] tells an error.
+func Agent(ctx context.Context, c *dialect.Call, at *Place, id string, r *Request) (*Answer, error) {
+	return r.serve(context.WithValue(ctx, placeKey{}, at), c, agentRoutes, &apiCall{sandbox: id})
+}
+
+// serve finds the route of a request, and runs it. Routes are matched as they were
+// sent, so that an escaped slash is part of a name.
+func (r *Request) serve(ctx context.Context, c *dialect.Call, table []route, a *apiCall) (*Answer, error) {
+	a.Call, a.path, a.query, a.body, a.exact = c, r.Path, r.Query, r.Body, true
+	run, err := a.find(table, r.Method)
+	if err != nil {
+		f := failed(a.sandbox != "", r.Path, err)
+		if f.code == "route_not_found" {
+			f.err = Unserved(r.Method, r.Path)
+		}
+		return nil, f
+	}
+	if slices.ContainsFunc(a.parts, func(p string) bool { return p == "." || p == ".." || len(p) > sandbox.MaxPathBytes }) {
+		return nil, failed(a.sandbox != "", r.Path, dialect.Invalid("the path is not valid; write it without dots and no longer than it must be"))
+	}
+	v, err := run(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if out, ok := v.(*Answer); ok {
+		if out.Type == typePNG && r.JSON && !out.asIs {
+			return &Answer{Status: http.StatusOK, Value: octets(out.Data)}, nil
+		}
+		return out, nil
+	}
+	return &Answer{Status: http.StatusOK, Value: v}, nil
+}
+
+// octets are bytes as a list of numbers, of which clients that read every answer as
+// text make the bytes again.
+type octets []byte
+
+// MarshalJSON writes the list.
+func (o octets) MarshalJSON() ([]byte, error) {
+	numbers := make([]int, len(o))
+	for i, b := range o {
+		numbers[i] = int(b)
+	}
+	return json.Marshal(numbers)
+}
+
+// Unserved is the error for a route that is not served.
+func Unserved(method, path string) error {
+	return sandbox.Errorf(sandbox.CodeNotFound, "Cove does not serve %s %s of HOPX's API; see docs/compat.md for what it serves", clip.Text(method, 32), clip.Text(path, maxShown))
+}
+
+// Describe tells an error of either plane: the status and the body by which clients
+// choose the class of theirs.
+func Describe(err error, agent bool, requestID string) (status int, body any) {
+	f := *failed(agent, "", err)
+	f.agent = agent
+	text := hints(f.message())
+	switch {
+	case strings.EqualFold(f.code, "sandbox_not_found"):
+		// By these words clients know that a sandbox is not there any more.
+		text = "sandbox not found: " + text
+	case f.status == http.StatusNotImplemented:
+		// Clients ask three times where a status is over 500, and take this one for a
+		// desktop that is missing.
+		f.status = http.StatusBadRequest
+	}
+	f.err = sandbox.Wrap(codeOf(f.err), f.err, text)
+	all, ok := f.body().(pairs)
+	if !ok {
+		return f.status, f.body()
+	}
+	return f.status, append(all, pair{"request_id", requestID})
+}
+
+func codeOf(err error) sandbox.Code {
+	if code := sandbox.CodeOf(err); code != "" {
+		return code
+	}
+	return sandbox.CodeInternal
+}
+
+// tools are the names that texts have for what to do instead, and the routes for it.
+var tools = strings.NewReplacer(
+	"list_sandboxes", "GET /v1/sandboxes", "create_sandbox", "POST /v1/sandboxes", "resume_sandbox", "POST /v1/sandboxes/ID/resume",
+	"list_templates", "GET /v1/templates", "run_command_background", "POST /commands/background", "run_command", "POST /commands/run",
+	"execute_code_background", "POST /execute/background", "execute_code_rich", "POST /execute/rich",
+	"execute_list_processes", "GET /execute/processes", "execute_kill_process", "POST /execute/kill/ID", "max_results", "another directory",
+)
+
+// hints puts routes in the place of tools, in the part of a text that says what to
+// do: the part before it may repeat what the client has sent.
+func hints(text string) string {
+	i := strings.LastIndex(text, "; ")
+	if i < 0 {
+		return text
+	}
+	return text[:i] + tools.Replace(text[i:])
+}
