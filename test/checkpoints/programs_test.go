@@ -40,7 +40,7 @@ class Clock:
         threading.Thread(target=self.run, daemon=True).start()
     def run(self):
         while True:
-            time.sleep(0.02)
+            time.sleep(0.05)
             self.n += 1
     def tick(self):
         return self.n
@@ -382,7 +382,7 @@ const net = require("net"), crypto = require("crypto"), fs = require("fs");
 const state = new Map(), heap = crypto.randomBytes(8 << 20);
 state.set("born", crypto.randomBytes(8).toString("hex"));
 let ticks = 0;
-setInterval(() => { ticks++ }, 20);
+setInterval(() => { ticks++ }, 50);
 const verbs = {
   digest: () => crypto.createHash("sha256").update(heap).update(JSON.stringify([...state])).digest("hex").slice(0, 16),
   tick: () => ticks,

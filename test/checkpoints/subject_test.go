@@ -85,7 +85,7 @@ func build(t *testing.T, d *covetest.Daemon, name string, mib int) *subject {
 	}
 	w.background(t, sandbox.ExecRequest{Shell: "chmod 777 w; exec python3 w/w.py other_user 4321", User: "root"})
 	d.Sh(t, s.ID, "tmux new-session -d -s work -x 200 -y 50 bash && tmux send-keys -t work '. w/tmux.sh' Enter")
-	w.lines = w.background(t, sandbox.ExecRequest{Shell: `exec perl -e '$| = 1; while (1) { $i++; print "line $i\n"; select(undef, undef, undef, 0.02) }'`})
+	w.lines = w.background(t, sandbox.ExecRequest{Shell: `exec perl -e '$| = 1; while (1) { $i++; print "line $i\n"; select(undef, undef, undef, 0.05) }'`})
 	w.input = w.background(t, sandbox.ExecRequest{Shell: "while read word; do echo heard $word; done; echo end of input", OpenStdin: true})
 	w.await(t, "-S w/memory -a -S w/files -a -S w/ipc -a -S w/database -a -S w/other_user -a -S w/node")
 	return w
