@@ -3,6 +3,7 @@ package toolbox
 import (
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,7 +70,9 @@ func (p *plane) setEnv(w http.ResponseWriter, r *http.Request) error {
 		if body.ValuePrefix != "" {
 			return answer.Refused("unsetValuePrefix", "name the variables in unset")
 		}
-		_, err := p.svc.SetEnv(r.Context(), boxOf(r).ID, sandbox.SetEnvRequest{Set: body.Set, Unset: body.Unset})
+		// What is in both is set.
+		unset := slices.DeleteFunc(body.Unset, func(name string) bool { _, set := body.Set[name]; return set })
+		_, err := p.svc.SetEnv(r.Context(), boxOf(r).ID, sandbox.SetEnvRequest{Set: body.Set, Unset: unset})
 		if err != nil {
 			return err
 		}

@@ -50,11 +50,18 @@ func (p *plane) sessionRoutes(rt *answer.Router) {
 	rt.On("POST /process/session", p.createSession)
 	rt.On("GET /process/session", p.listSessions)
 	rt.On("GET /process/session/{id}", p.getSession)
+	rt.On("GET /process/session/entrypoint", unserved)
+	rt.On("GET /process/session/entrypoint/logs", unserved)
 	rt.On("DELETE /process/session/{id}", p.deleteSession)
 	rt.On("POST /process/session/{id}/exec", p.execSession)
 	rt.On("GET /process/session/{id}/command/{command}", p.getCommand)
 	rt.On("GET /process/session/{id}/command/{command}/logs", p.getLogs)
 	rt.On("POST /process/session/{id}/command/{command}/input", p.sendInput)
+}
+
+// unserved refuses the session of an image's entrypoint: templates have none.
+func unserved(_ http.ResponseWriter, r *http.Request) error {
+	return answer.Unserved(r.Method + " " + r.URL.Path)
 }
 
 // session is the shell of a session and its directory.

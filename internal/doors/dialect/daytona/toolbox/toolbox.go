@@ -43,6 +43,7 @@ func New(cfg Config) http.Handler {
 	p.interpreterRoutes(rt)
 	p.fileRoutes(rt)
 	p.gitRoutes(rt)
+	p.computerRoutes(rt)
 	return rt
 }
 
