@@ -211,11 +211,16 @@ func (rt *Router) On(pattern string, h Handler) {
 	})
 }
 
-// ServeHTTP serves a request whose path is clean; slashes at its beginning count as one.
+// ServeHTTP serves a request whose path is clean.
 func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if raw := r.URL.EscapedPath(); path.Clean(raw) != raw || path.Clean(r.URL.Path) != r.URL.Path {
+	if !clean(r.URL.EscapedPath()) || !clean(r.URL.Path) {
 		Error(w, r, rt.source, Fail(http.StatusNotFound, "NOT_FOUND", "the path is not clean; send it without empty, . and .. parts"))
 		return
 	}
 	rt.mux.ServeHTTP(w, r)
+}
+
+// clean reports whether a path has no empty, . and .. parts; it may end with a slash.
+func clean(name string) bool {
+	return name == "/" || path.Clean(name) == strings.TrimSuffix(name, "/")
 }

@@ -108,18 +108,12 @@ func lifeOf(idle, del, ttl int64) (life, error) {
 			return life{}, answer.Invalid("%s is %d; give 0 to %d minutes", f.name, f.n, maxMinutes)
 		}
 	}
-	l := life{idle: idle * 60, lifetime: ttl * 60, onTimeout: sandbox.ActionPause}
-	switch {
-	case del == 0:
-		l.onTimeout = sandbox.ActionKill
-	case del > 0:
-		l.paused = del * 60
-	}
-	if ttl > 0 && del != 0 {
-		if idle > 0 {
+	l := life{idle: idle * 60, lifetime: ttl * 60, paused: max(del, 0) * 60, onTimeout: sandbox.ActionKill}
+	if idle > 0 && del != 0 {
+		if ttl > 0 {
 			return life{}, answer.Refused("ttlMinutes", "a sandbox of Cove's that ends at a time cannot be stopped when it is idle; set autoStopInterval to 0, or autoDeleteInterval to 0")
 		}
-		l.onTimeout = sandbox.ActionKill
+		l.onTimeout = sandbox.ActionPause
 	}
 	return l, nil
 }
