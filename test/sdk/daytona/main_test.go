@@ -12,10 +12,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/dialecttest"
 	"github.com/cove-sh/cove/internal/testing/needs"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -55,10 +57,14 @@ type row struct {
 // TestSDK runs all checks as an ordinary user, and "make soak" as root too. What they
 // show is the table of docs/compat.md.
 func TestSDK(t *testing.T) {
+	var mu sync.Mutex
 	var rows []row
 	t.Run("users", func(t *testing.T) {
 		covetest.ForUsers(t, false, func(t *testing.T, uid uint32) {
-			rows = suite(t, uid)
+			got := suite(t, uid)
+			mu.Lock()
+			defer mu.Unlock()
+			rows = append(rows, got...)
 		})
 	})
 	if os.Getenv("COVE_GROUPS") == "" && !t.Failed() {
@@ -71,7 +77,8 @@ func suite(t *testing.T, uid uint32) []row {
 	t.Helper()
 	needs.GVisor(t)
 	program := node(t)
-	d := covetest.Borrow(t, covetest.Options{UID: uid})
+	registry, image := dialecttest.PushShell(t, "")
+	d := covetest.Borrow(t, covetest.Options{UID: uid, Args: []string{"--insecure-registries", registry}})
 	key, err := d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "sdk " + t.Name(), Team: sandbox.LocalCaller().Team, Scopes: []sandbox.Scope{
 		sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite, sandbox.ScopeTemplatesWrite,
 	}})
@@ -87,7 +94,7 @@ func suite(t *testing.T, uid uint32) []row {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "DAYTONA_API_URL="+d.URL+"/daytona/api", "DAYTONA_API_KEY="+key.Secret, "COVE_RESULTS="+results)
+	cmd.Env = append(cmd.Env, "DAYTONA_API_URL="+d.URL+"/daytona/api", "DAYTONA_API_KEY="+key.Secret, "COVE_RESULTS="+results, "COVE_IMAGE="+image)
 	cmd.WaitDelay = 10 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("suite.mjs: %v\n%s", err, out)

@@ -1,5 +1,5 @@
 // All checks of the SDK against a server. COVE_RESULTS is the file for the rows,
-// COVE_GROUPS names groups.
+// COVE_GROUPS names groups, COVE_IMAGE is an image of a shell that the server can pull.
 import { readdirSync } from 'node:fs';
 import { main } from './harness.mjs';
 

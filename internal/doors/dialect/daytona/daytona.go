@@ -75,21 +75,23 @@ func New(cfg Config) *Door {
 	if d.domain == "" {
 		d.domain = "localhost"
 	}
-	d.control = control.New(control.Config{Service: cfg.Service, Gate: cfg.Gate, Toolbox: d.toolboxURL, Log: cfg.Log})
+	d.control = control.New(control.Config{Service: cfg.Service, Gate: cfg.Gate, Control: d.url(ControlPath), Toolbox: d.url(toolboxPath), Log: cfg.Log})
 	d.toolbox = cfg.Bound(toolbox.New(toolbox.Config{Service: cfg.Service, Log: cfg.Log}))
 	return d
 }
 
-// toolboxURL is where the client of a request finds toolboxes.
-func (d *Door) toolboxURL(r *http.Request) string {
-	if base := d.cfg.Base(); base != "" {
-		return base + toolboxPath
+// url returns where the client of a request finds a plane.
+func (d *Door) url(plane string) func(*http.Request) string {
+	return func(r *http.Request) string {
+		if base := d.cfg.Base(); base != "" {
+			return base + plane
+		}
+		scheme := "http"
+		if r.TLS != nil {
+			scheme = "https"
+		}
+		return scheme + "://" + r.Host + Prefix + plane
 	}
-	scheme := "http"
-	if r.TLS != nil {
-		scheme = "https"
-	}
-	return scheme + "://" + r.Host + Prefix + toolboxPath
 }
 
 // Claims reports whether a request is for this door by its path.

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { create, daytona, fails, keep, run } from '../harness.mjs';
+import { create, daytona, fails, keep, run, sdk } from '../harness.mjs';
 
 export default async function snapshots(check) {
   await check('a volume outlives its sandbox', ['VolumeService.create', 'VolumeService.get', 'VolumeService.list', 'VolumeService.delete'], async () => {
@@ -38,5 +38,20 @@ export default async function snapshots(check) {
     await daytona.snapshot.delete(snap);
     await fails(daytona.snapshot.get(name), 'DaytonaNotFoundError');
     await fails(daytona.create({ snapshot: 'org/none:1.0' }), 'DaytonaNotFoundError', /none:1\.0/);
+  });
+  await check('an image as a snapshot', ['SnapshotService.create', 'Image.base'], async () => {
+    const image = process.env.COVE_IMAGE;
+    const [name, logged] = [`image.${run}`, []];
+    const snap = await daytona.snapshot.create({ name, image: sdk.Image.base(image), resources: { cpu: 1, memory: 1, disk: 1 } }, { onLogs: (l) => logged.push(l) });
+    assert.deepEqual([snap.state, snap.mem, snap.disk], ['active', 1, 1]);
+    assert.ok(logged.length > 2, `${logged}`);
+    await fails(daytona.snapshot.create({ name, image }), 'DaytonaConflictError');
+    await daytona.snapshot.delete(snap);
+    await fails(daytona.snapshot.create({ name: `${name}.none`, image: `${image}-none` }), 'DaytonaError', /image/);
+    const sbx = await create({ image, resources: { memory: 0.5 } });
+    assert.deepEqual([sbx.memory, sbx.snapshot], [0.5, image]);
+    assert.equal((await sbx.process.executeCommand('echo "of an image"')).result, 'of an image\n');
+    await fails(sbx.git.init('/r'), 'DaytonaError', /no git/);
+    await sbx.delete();
   });
 }

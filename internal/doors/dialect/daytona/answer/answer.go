@@ -46,6 +46,7 @@ type Failure struct {
 	Message string
 }
 
+// Error returns the message, which is for the caller.
 func (f *Failure) Error() string { return f.Message }
 
 // Fail returns an error with a status and a code.

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/cove-sh/cove/internal/doors/dialect/daytona/access"
@@ -153,5 +155,84 @@ func (p *plane) createSnapshot(w http.ResponseWriter, r *http.Request) error {
 		Mem: gib(spec.Resources.MemoryMiB), Disk: gib(spec.Resources.DiskMiB), CreatedAt: build.CreatedAt, UpdatedAt: build.CreatedAt,
 	}
 	answer.JSON(w, http.StatusOK, o)
+	return nil
+}
+
+// build returns the newest build of a name.
+func (p *plane) build(ctx context.Context, name string) (*sandbox.Build, error) {
+	list, err := p.cfg.Service.ListBuilds(ctx, sandbox.ListBuildsRequest{Template: name, Page: sandbox.Page{Limit: 1}})
+	if code := sandbox.CodeOf(err); code == sandbox.CodeNotFound || code == sandbox.CodeInvalid || err == nil && len(list.Items) == 0 {
+		return nil, noSnapshot(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &list.Items[0], nil
+}
+
+// viewBuild describes a snapshot of which there is only a build, running or failed.
+func (p *plane) viewBuild(ctx context.Context, name string) (snapshotObject, error) {
+	b, err := p.build(ctx, name)
+	if err != nil {
+		return snapshotObject{}, err
+	}
+	o := snapshotObject{ID: name, Name: name, General: true, State: "building", CreatedAt: b.CreatedAt, UpdatedAt: b.CreatedAt}
+	switch b.State {
+	case sandbox.BuildFailed:
+		o.State, o.ErrorReason = "build_failed", &b.Reason
+	case sandbox.BuildReady, sandbox.BuildCancelled: // it was deleted since
+		return snapshotObject{}, noSnapshot(name)
+	}
+	return o, nil
+}
+
+// cancelBuild ends the build of a snapshot that is not there yet. What has failed leaves
+// nothing to delete.
+func (p *plane) cancelBuild(ctx context.Context, name string) error {
+	if _, err := p.viewBuild(ctx, name); err != nil {
+		return err
+	}
+	b, err := p.build(ctx, name)
+	if err == nil {
+		_, err = p.cfg.Service.CancelBuild(ctx, b.ID)
+	}
+	return err
+}
+
+func (p *plane) buildLogsURL(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("snapshot")
+	if _, err := p.build(r.Context(), name); err != nil {
+		return err
+	}
+	answer.JSON(w, http.StatusOK, map[string]string{"url": p.cfg.Control(r) + "/snapshots/" + url.PathEscape(name) + "/build-logs"})
+	return nil
+}
+
+// buildLogs sends the log of the newest build as text, until it has ended.
+func (p *plane) buildLogs(w http.ResponseWriter, r *http.Request) error {
+	b, err := p.build(r.Context(), r.PathValue("snapshot"))
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	rc, step := http.NewResponseController(w), ""
+	_, err = p.cfg.Service.FollowBuild(r.Context(), b.ID, func(e sandbox.BuildEvent) error {
+		text := e.Log
+		if e.Step != step {
+			step = e.Step
+			text = strings.TrimSuffix(step+"\n"+text, "\n")
+		}
+		if text == "" {
+			return nil
+		}
+		if _, err := io.WriteString(w, text+"\n"); err != nil {
+			return err
+		}
+		return rc.Flush()
+	})
+	if err != nil {
+		panic(http.ErrAbortHandler) // the answer has begun
+	}
 	return nil
 }

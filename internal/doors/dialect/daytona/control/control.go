@@ -16,9 +16,10 @@ import (
 type Config struct {
 	Service sandbox.Service
 	Gate    *gate.Gate
-	// Toolbox is the URL at which the client of a request finds toolboxes.
-	Toolbox func(*http.Request) string
-	Log     *slog.Logger
+	// Control and Toolbox are the URLs at which the client of a request finds this
+	// plane, and toolboxes.
+	Control, Toolbox func(*http.Request) string
+	Log              *slog.Logger
 }
 
 type plane struct {

@@ -41,6 +41,8 @@ func (p *plane) snapshotRoutes(rt *answer.Router) {
 	rt.On("GET /snapshots/{snapshot}", p.getSnapshot)
 	rt.On("DELETE /snapshots/{snapshot}", p.deleteSnapshot)
 	rt.On("POST /snapshots/{snapshot}/activate", p.getSnapshot) // none is ever inactive
+	rt.On("GET /snapshots/{snapshot}/build-logs-url", p.buildLogsURL)
+	rt.On("GET /snapshots/{snapshot}/build-logs", p.buildLogs)
 }
 
 func noSnapshot(name string) error {
@@ -109,6 +111,8 @@ func (p *plane) lookUp(ctx context.Context, name string) (*sandbox.Template, *sa
 func (p *plane) viewSnapshotNamed(ctx context.Context, name string) (snapshotObject, error) {
 	t, s, err := p.lookUp(ctx, name)
 	switch {
+	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
+		return p.viewBuild(ctx, name)
 	case err != nil:
 		return snapshotObject{}, err
 	case t != nil:
@@ -208,6 +212,8 @@ func (p *plane) allSnapshots(ctx context.Context, of string) ([]snapshotObject, 
 func (p *plane) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
 	t, s, err := p.lookUp(r.Context(), r.PathValue("snapshot"))
 	switch {
+	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
+		err = p.cancelBuild(r.Context(), r.PathValue("snapshot"))
 	case err != nil:
 	case t != nil:
 		err = p.cfg.Service.DeleteTemplate(r.Context(), t.Name)

@@ -77,7 +77,7 @@ func (g *repo) try(ctx context.Context, args ...string) (*tool, error) {
 		Command: append(command, args...), Env: env, WorkDir: "/", TimeoutMS: sandbox.MaxExecTimeout.Milliseconds(),
 	})
 	if sandbox.ReasonOf(err) == sandbox.ReasonProgramNotFound {
-		return nil, answer.Fail(http.StatusNotImplemented, answer.NotImplemented, "the sandbox's template has no git; build one with it: cove template build NAME --apt git")
+		return nil, answer.Fail(http.StatusNotImplemented, answer.NotImplemented, "the sandbox's template has no git; build one with it: cove template build NAME --package git")
 	}
 	return out, err
 }

@@ -313,12 +313,12 @@ func (p *plane) attach(w http.ResponseWriter, r *http.Request, job *sandbox.Job,
 	reader.Go(func() {
 		defer cancel()
 		// A read that is cancelled would close the connection before the last words.
-		for input, unending := job.ID, context.WithoutCancel(ctx); ; {
-			_, data, err := conn.Read(unending)
+		for {
+			_, data, err := conn.Read(context.WithoutCancel(ctx))
 			if err != nil {
 				return
 			}
-			_ = p.svc.WriteInput(ctx, job.SandboxID, input, data, false) // a program need not read
+			_ = p.svc.WriteInput(ctx, job.SandboxID, job.ID, data, false) // a program need not read
 		}
 	})
 	next := from.StdoutOffset
