@@ -24,6 +24,12 @@ export default async function process(check) {
     assert.equal((await sbx.process.codeRun('raise SystemExit(7)')).exitCode, 7);
     await fails(sbx.process.codeRun('import time; time.sleep(60)', undefined, 1), 'DaytonaProcessExecutionTimeoutError');
   });
+  await check('charts of code', ['Process.codeRun'], async () => {
+    const r = await sbx.process.codeRun('import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4], label="l")\nplt.title("T")\nplt.show()\nprint("done")');
+    assert.equal(r.result, 'done\n');
+    assert.deepEqual(r.artifacts.charts.map((c) => [c.type, c.title, c.elements.length]), [['line', 'T', 1]]);
+    assert.ok(Buffer.from(r.artifacts.charts[0].png, 'base64').subarray(1, 4).equals(Buffer.from('PNG')));
+  });
   await check('home, working directory and what is used', ['Sandbox.getUserHomeDir', 'Sandbox.getUserRootDir', 'Sandbox.getWorkDir', 'Sandbox.getMetricsLatest'], async () => {
     assert.match(await sbx.getUserHomeDir(), /^\//);
     assert.match(await sbx.getUserRootDir(), /^\//);
