@@ -36,11 +36,16 @@ export default async function life(check) {
     const both = await all({ labels: { run, 'code-toolbox-language': 'javascript' } });
     assert.deepEqual(both, [sbx.id]);
     const paged = await all({ labels: { run }, limit: 1, sort: 'createdAt', order: 'asc' });
+    assert.deepEqual(await all({ name: `LIFE-${run}` }), [sbx.id]);
     assert.ok(paged.indexOf(sbx.id) >= 0 && paged.indexOf(sbx.id) < paged.indexOf(other.id), `${paged}`);
     assert.deepEqual(await all({ labels: { run }, states: ['stopped'] }), []);
     assert.deepEqual(await all({ labels: { run, page: 'three' } }), []);
     await daytona.delete(other);
     await fails(daytona.get(other.id), 'DaytonaNotFoundError');
+  });
+  await check('code in the language of the sandbox', ['Process.codeRun'], async () => {
+    assert.equal((await sbx.process.codeRun('console.log([1, 2].length, process.env.FROM)')).result, '2 create\n');
+    assert.equal((await sbx.process.codeRun('console.log(process.argv.slice(2).join())', { argv: ['a b', '--c'] })).result, 'a b,--c\n');
   });
   await check('other labels', ['Sandbox.setLabels'], async () => {
     assert.deepEqual(await sbx.setLabels({ run, new: 'x' }), { run, new: 'x', 'code-toolbox-language': 'javascript' });

@@ -145,7 +145,7 @@ func TestPages(t *testing.T) {
 	}
 	for query, want := range map[string]string{
 		"sort=createdAt&order=asc": "cadb", "": "bdac", "sort=cpu&order=asc": "bdac", "sort=memoryGib&order=asc": "cdab", "sort=name&order=asc": "abcd",
-		"maxCpu=9": "bda", "minMemoryGiB=1": "ba", "createdAtAfter=2026-01-01T00:00:02Z": "bd", "id=a&id=b": "ba", "states=stopped": "", "name=a": "a",
+		"maxCpu=9": "bda", "minMemoryGiB=1": "ba", "createdAtAfter=2026-01-01T00:00:02Z": "bd", "id=A": "a", "states=started&states=stopped": "bdac", "states=stopped": "", "name=a": "a",
 		"isPublic=true": "", "isRecoverable=false": "bdac", "autoDestroyAtBefore=2030-01-01T00:00:00Z": "",
 	} {
 		got, cursor := "", ""

@@ -24,8 +24,8 @@ const (
 
 // filters decide by one parameter of a list whether a sandbox is in it.
 var filters = map[string]func(values []string) (func(*object) bool, error){
-	"id":                    oneOf(func(o *object) string { return o.ID }),
-	"name":                  namePart,
+	"id":                    prefix(func(o *object) string { return o.ID }),
+	"name":                  prefix(func(o *object) string { return o.Name }),
 	"labels":                labelFilter,
 	"states":                oneOf(func(o *object) string { return o.State }),
 	"snapshots":             oneOf(func(o *object) string { return o.Snapshot }),
@@ -57,8 +57,12 @@ func oneOf(of func(*object) string) func([]string) (func(*object) bool, error) {
 	}
 }
 
-func namePart(values []string) (func(*object) bool, error) {
-	return func(o *object) bool { return strings.HasPrefix(o.Name, values[0]) }, nil
+// prefix compares the beginning of a text, in any case.
+func prefix(of func(*object) string) func([]string) (func(*object) bool, error) {
+	return func(values []string) (func(*object) bool, error) {
+		want := strings.ToLower(values[0])
+		return func(o *object) bool { return strings.HasPrefix(strings.ToLower(of(o)), want) }, nil
+	}
 }
 
 func labelFilter(values []string) (func(*object) bool, error) {

@@ -173,7 +173,7 @@ func (p *plane) codeRun(w http.ResponseWriter, r *http.Request) error {
 		case len(body.Argv) > 0:
 			command := append(append([]string{}, program...), body.Code)
 			if language == sandbox.JavaScript {
-				command = append(command, "--")
+				command = append(command, "--", "code.js") // arguments come after the program's name
 			}
 			return p.run(w, r, sandbox.ExecRequest{Command: append(command, body.Argv...), Env: body.Envs, TimeoutMS: timeout})
 		}

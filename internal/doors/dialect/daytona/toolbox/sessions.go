@@ -154,7 +154,7 @@ func (p *plane) commands(ctx context.Context, s *session) ([]sessionCommand, err
 	texts := strings.Split(out.stdout, "\x00")
 	all := []sessionCommand{}
 	for i := 0; i+3 <= len(texts); i += 3 {
-		all = append(all, sessionCommand{texts[i], strings.ToValidUTF8(texts[i+1], "\uFFFD"), s.exitCode(texts[i+2])})
+		all = append(all, sessionCommand{texts[i], strings.ToValidUTF8(strings.TrimSuffix(texts[i+1], "\n"), "\uFFFD"), s.exitCode(texts[i+2])})
 	}
 	return all, nil
 }
