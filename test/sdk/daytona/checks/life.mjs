@@ -71,6 +71,8 @@ export default async function life(check) {
   });
   await check('stop, archive and start, with files and variables', ['Sandbox.stop', 'Sandbox.archive', 'Sandbox.start', 'Sandbox.waitUntilStarted', 'Sandbox.waitUntilStopped'], async () => {
     await sbx.fs.uploadFile(Buffer.from('kept'), '/tmp/kept');
+    await sbx.process.createSession('life');
+    await sbx.process.executeSessionCommand('life', { command: 'KEPT="in memory"' });
     await sbx.stop();
     await sbx.waitUntilStopped();
     assert.equal(sbx.state, 'stopped');
@@ -90,10 +92,11 @@ export default async function life(check) {
     assert.equal(sbx.state, 'stopped');
     await daytona.start(sbx);
   });
-  await check('a fork with the files, of its own', ['Sandbox.fork', 'Daytona.fork'], async () => {
+  await check('a fork with the files and sessions, of its own', ['Sandbox.fork', 'Daytona.fork'], async () => {
     const [a, b] = [keep(await sbx.fork({ name: `fork-${run}` })), keep(await daytona.fork(sbx))];
     assert.equal(a.name, `fork-${run}`);
     await a.fs.uploadFile(Buffer.from('a'), '/tmp/own');
+    for (const fork of [a, b]) assert.equal((await fork.process.executeSessionCommand('life', { command: 'echo "$KEPT"' })).stdout, 'in memory\n');
     assert.equal((await b.fs.downloadFile('/tmp/kept')).toString(), 'kept');
     await fails(b.fs.downloadFile('/tmp/own'), 'DaytonaFileNotFoundError');
     await Promise.all([a.delete(), b.delete()]);

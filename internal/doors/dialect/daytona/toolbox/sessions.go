@@ -25,7 +25,7 @@ const (
 	sessionRoot = "/tmp/.cove-daytona/"
 	// modes of a command: whether it gets input.
 	modeWait, modeAsync = "wait", "async"
-	// inputTime bounds how long input waits for a command that does not read.
+	// inputMS bounds how long input waits for a command that does not read.
 	inputMS = 10_000
 )
 
@@ -34,7 +34,7 @@ const driver = `exec 3<&0 4>&1 </dev/null >/dev/null 2>&1
 __cove_end() {
   __cove_code=$?
   [ -n "$__cove_id" ] || return
-  echo "$__cove_code" >"%[1]s/$__cove_id/exit.new" && mv "%[1]s/$__cove_id/exit.new" "%[1]s/$__cove_id/exit"
+  echo "$__cove_code" >"%[1]s/$__cove_id/exit"
   echo "$__cove_id $__cove_code" >&4
   __cove_id=
 }
