@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-sh/cove/internal/doors/dialect/daytona"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/hopx/door"
@@ -64,6 +65,13 @@ var compatProducts = []compatProduct{
 		},
 		note: "the SDK reads no variable for the server: have the program give baseURL: process.env.HOPX_BASE_URL, " +
 			"or the key goes to HOPX; docs/compat.md has another way",
+	},
+	{
+		name: "daytona", title: "Daytona", tested: daytona.Tested,
+		env: func(base, key string) []envVar {
+			return []envVar{{"DAYTONA_API_URL", base + daytona.Prefix + daytona.ControlPath}, {"DAYTONA_API_KEY", key}}
+		},
+		unset: []string{"DAYTONA_SERVER_URL", "DAYTONA_JWT_TOKEN", "DAYTONA_ORGANIZATION_ID", "DAYTONA_TARGET"},
 	},
 }
 

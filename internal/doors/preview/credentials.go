@@ -153,6 +153,12 @@ func encodeCookie(c credential) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(text))
 }
 
+// AddLink adds the signed part of a link to a request, as the cookie that the link leaves in
+// a browser does.
+func AddLink(r *http.Request, link string) {
+	r.AddCookie(&http.Cookie{Name: cookieName, Value: encodeCookie(credential{link: link})})
+}
+
 func decodeCookie(value string) credential {
 	if len(value) > 2*maxCredential {
 		return credential{}

@@ -1,0 +1,51 @@
+package daytona
+
+import (
+	"net/http/httptest"
+	"testing"
+)
+
+func TestBelow(t *testing.T) {
+	for target, want := range map[string]string{
+		"/daytona/api/sandbox": "/sandbox", "/daytona/api//sandbox": "/sandbox", "/daytona/api/snapshots/a%2Fb": "/snapshots/a%2Fb",
+		"/daytona/apix": "", "/daytona/api": "", "/other": "", "/daytona/%61pi/x%2Fy": "",
+	} {
+		r, ok := below(httptest.NewRequest("GET", target, nil), "/daytona/api")
+		got := ""
+		if ok {
+			got = r.URL.EscapedPath()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", target, got, want)
+		}
+	}
+}
+
+func TestClaimsHost(t *testing.T) {
+	d := &Door{domain: "localhost"}
+	for host, want := range map[string]bool{
+		"3000-sbx-abc.localhost": true, "3000-SBX-abc.localhost:8777": true, "3000-sbxabc.localhost": false, "0-sbx-abc.localhost": false,
+		"03-sbx-abc.localhost": false, "3000-sbx-abc.localhost.evil": false, "3000-sbx-abc.b.localhost": false, "localhost": false, "70000-sbx-a.localhost": false,
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = host
+		if d.ClaimsHost(r) {
+			t.Errorf("%s is claimed without a token", host)
+		}
+		r.Header.Set("X-Daytona-Preview-Token", "x")
+		if got := d.ClaimsHost(r); got != want {
+			t.Errorf("%s: %v", host, got)
+		}
+	}
+}
+
+func TestWithout(t *testing.T) {
+	const name = "DAYTONA_SANDBOX_AUTH_KEY"
+	for query, want := range map[string]string{
+		name + "=x": "", "a=b&" + name + "=x&c=%20": "a=b&c=%20", "DAYTONA%5FSANDBOX_AUTH_KEY=x&a": "a", "a=" + name: "a=" + name, "": "",
+	} {
+		if got := without(query, name); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+}
