@@ -17,6 +17,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
+	superserve "github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -36,6 +37,8 @@ type compatProduct struct {
 	// env returns the variables that switch a program, for a server at base and an
 	// API key of Cove's.
 	env func(base, key string) []envVar
+	// more returns variables that are not of the server, but of this machine; nil: none.
+	more func(*app) ([]envVar, error)
 	// unset are variables that would have the SDKs ask another server, or none.
 	unset []string
 }
@@ -53,6 +56,13 @@ var compatProducts = []compatProduct{
 			}
 		},
 		unset: []string{"E2B_DEBUG"},
+	},
+	{
+		name: "superserve", title: "Superserve", tested: superserve.Tested,
+		env: func(base, key string) []envVar {
+			return []envVar{{"SUPERSERVE_BASE_URL", base + superserve.Prefix}, {"SUPERSERVE_API_KEY", key}}
+		},
+		more: (*app).superserveShim,
 	},
 }
 
@@ -114,6 +124,13 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 		return sandbox.Errorf(sandbox.CodeInvalid, "a server far away asks for a key; give one with --key or COVE_API_KEY")
 	}
 	env := p.env(base, key)
+	if p.more != nil {
+		more, err := p.more(c.app)
+		if err != nil {
+			return err
+		}
+		env = append(env, more...)
+	}
 	if c.json {
 		values := map[string]string{}
 		for _, v := range env {
