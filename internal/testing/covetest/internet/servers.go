@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -234,11 +235,11 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// Certificate writes a certificate of this Internet's authority for a name or an
-// address into a directory, and its key, and returns the paths.
-func (n *Internet) Certificate(t testing.TB, dir, name string) (cert, key string) {
+// Certificate writes a certificate of this Internet's authority for names, or an
+// address, into a directory, and its key, and returns the paths.
+func (n *Internet) Certificate(t testing.TB, dir string, names ...string) (cert, key string) {
 	t.Helper()
-	c, err := n.ca.leaf(name)
+	c, err := n.ca.leaf(strings.Join(names, ","))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +298,7 @@ func (a *authority) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	return a.leaf(name)
 }
 
-// leaf returns the certificate of a name or an address.
+// leaf returns the certificate of names with commas between them, or of an address.
 func (a *authority) leaf(name string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -316,7 +317,7 @@ func (a *authority) leaf(name string) (*tls.Certificate, error) {
 	if ip := net.ParseIP(name); ip != nil {
 		t.IPAddresses = []net.IP{ip}
 	} else {
-		t.DNSNames = []string{name}
+		t.DNSNames = strings.Split(name, ",")
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, key.Public(), a.key)
 	if err != nil {

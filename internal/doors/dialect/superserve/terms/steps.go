@@ -113,12 +113,12 @@ func (t *setting) command(run string, all map[string]string) sandbox.TemplateSte
 	return step
 }
 
-// command makes the user.
+// command makes the user, with what images have: some have no id or grep.
 func (u *StepUser) command() string {
-	run := "id -u " + u.Name + " >/dev/null 2>&1 || useradd -m -s /bin/sh " + u.Name + " || adduser -D -s /bin/sh " + u.Name
+	run := "set -e\nfound=\nwhile IFS=: read -r name _; do if [ \"$name\" = " + u.Name + " ]; then found=1; fi; done < /etc/passwd\n" +
+		"if [ \"$found\" ]; then :; elif command -v useradd >/dev/null; then useradd -m -s /bin/sh " + u.Name + "; else adduser -D -s /bin/sh " + u.Name + "; fi"
 	if u.Sudo {
-		run = "set -e\n" + run + "\n" +
-			"command -v sudo >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends sudo; }\n" +
+		run += "\ncommand -v sudo >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends sudo; }\n" +
 			"mkdir -p /etc/sudoers.d\necho '" + u.Name + " ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/" + u.Name + "\nchmod 0440 /etc/sudoers.d/" + u.Name
 	}
 	return run
