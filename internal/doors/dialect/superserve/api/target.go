@@ -40,7 +40,10 @@ func invalid(format string, args ...any) error {
 }
 
 var (
-	errHost    = invalid("this host name is no sandbox's; it is boxd-ID or PORT-ID, with a port of 1024 to 65535")
+	errHost = invalid("this host name is no sandbox's; it is boxd-ID or PORT-ID, with a port of 1024 to 65535")
+	// Pages of a sandbox must not be in the server's own origin: browsers do not
+	// send the header when they open an address.
+	errPort    = invalid("a port below %s is for programs, which name the sandbox in %s too; browsers open previews by host name", Prefix, headerSandbox)
 	errSandbox = invalid("%s must be the id of one sandbox, and the same one that the host name has", headerSandbox)
 )
 
@@ -94,6 +97,9 @@ func find(r *http.Request) (target, error) {
 	}
 	ids := r.Header.Values(headerSandbox)
 	if len(ids) == 0 {
+		if at.port != 0 && at.cut != "" {
+			return at, errPort
+		}
 		return at, nil
 	}
 	if len(ids) > 1 || !validID(ids[0]) || named && ids[0] != at.sandbox {
