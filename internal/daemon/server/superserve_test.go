@@ -186,3 +186,30 @@ func TestSuperserveRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A sandbox that the SDK has created is the same through every other door.
+func TestSuperserveSharesSandboxes(t *testing.T) {
+	r, clients := ssServer(t, nil, sandbox.LocalCaller().Team)
+	c := clients[0]
+	ours := c.create()
+	box, err := r.client(t).Get(t.Context(), ours.ID)
+	if err != nil || box.Name != "box" || box.State != sandbox.StateRunning {
+		t.Fatalf("by REST it is %+v, %v", box, err)
+	}
+	if a := c.send("GET", "/e2b/sandboxes/"+strings.Replace(ours.ID, "-", "", 1), "", "X-API-Key", c.key); a.status != http.StatusOK {
+		t.Errorf("by E2B's: %d %s", a.status, a.text)
+	}
+	made, err := r.client(t).Create(t.Context(), sandbox.CreateRequest{Name: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := c.api("GET", "/sandboxes/"+made.ID, ""); a.status != http.StatusOK || !strings.Contains(a.text, `"name":"other"`) {
+		t.Errorf("one that REST has made: %d %s", a.status, a.text)
+	}
+	if a := c.api("DELETE", "/sandboxes/"+made.ID, ""); a.status != http.StatusNoContent {
+		t.Errorf("delete it: %d %s", a.status, a.text)
+	}
+	if box, err := r.client(t).Get(t.Context(), made.ID); err != nil || box.State != sandbox.StateKilled {
+		t.Errorf("then it is %+v, %v", box, err)
+	}
+}

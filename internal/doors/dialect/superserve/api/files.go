@@ -156,7 +156,11 @@ func (d *Door) upload(w http.ResponseWriter, r *http.Request, _ []string) error 
 		_ = limits.Drain(w, r, drainTime) // the client may be gone
 		return nil
 	}
-	w.Header().Del("Connection") // the body was read to its end
+	// In full duplex, net/http must not meet the end of the body after the handler has
+	// returned: it would panic.
+	if limits.Drain(w, r, drainTime) == nil {
+		w.Header().Del("Connection")
+	}
 	writeJSON(w, http.StatusOK, map[string]any{"path": info.Path, "size": info.Size})
 	return nil
 }
