@@ -151,8 +151,7 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request, _ []string) error 
 		req.Network = &policy
 	}
 	if body.Snapshot == "" {
-		var err error
-		if req.User, err = d.userOf(r.Context(), body.Template, req.Template); err != nil {
+		if err := d.choose(r.Context(), body.Template, &req); err != nil {
 			return err
 		}
 	}
@@ -161,6 +160,24 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request, _ []string) error 
 		return quota(err, "too_many_sandboxes")
 	}
 	return d.answer(w, r, http.StatusCreated, s)
+}
+
+// choose sets the template of a new sandbox, and its user. The product's base is Cove's
+// template base if that is built, and else the server's default.
+func (d *Door) choose(ctx context.Context, asked string, req *sandbox.CreateRequest) (err error) {
+	if req.User, err = d.userOf(ctx, asked, req.Template); err != nil || req.Template != "" {
+		return err
+	}
+	const base = "base"
+	t, err := d.cfg.Service.GetTemplate(ctx, base)
+	switch {
+	case sandbox.CodeOf(err) == sandbox.CodeNotFound:
+	case err != nil:
+		return err
+	case t.Version > 0:
+		req.Template = base
+	}
+	return nil
 }
 
 // userOf returns who runs the commands of a template's sandboxes: the user whom a
