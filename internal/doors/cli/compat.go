@@ -19,6 +19,7 @@ import (
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b"
 	"github.com/cove-sh/cove/internal/doors/dialect/e2b/access"
 	"github.com/cove-sh/cove/internal/doors/dialect/hopx/door"
+	superserve "github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
 	"github.com/cove-sh/cove/internal/durable"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -38,6 +39,8 @@ type compatProduct struct {
 	// env returns the variables that switch a program, for a server at base and an
 	// API key of Cove's.
 	env func(base, key string) []envVar
+	// more returns variables that are not of the server, but of this machine; nil: none.
+	more func(*app) ([]envVar, error)
 	// unset are variables that would have the SDKs ask another server, or none.
 	unset []string
 	// note is what a program has to do beside, "" for nothing.
@@ -72,6 +75,13 @@ var compatProducts = []compatProduct{
 			return []envVar{{"DAYTONA_API_URL", base + daytona.Prefix + daytona.ControlPath}, {"DAYTONA_API_KEY", key}}
 		},
 		unset: []string{"DAYTONA_SERVER_URL", "DAYTONA_JWT_TOKEN", "DAYTONA_ORGANIZATION_ID", "DAYTONA_TARGET"},
+	},
+	{
+		name: "superserve", title: "Superserve", tested: superserve.Tested,
+		env: func(base, key string) []envVar {
+			return []envVar{{"SUPERSERVE_BASE_URL", base + superserve.Prefix}, {"SUPERSERVE_API_KEY", key}}
+		},
+		more: (*app).superserveShim,
 	},
 }
 
@@ -133,6 +143,13 @@ func (c *call) compat(ctx context.Context, p *compatProduct) error {
 		return sandbox.Errorf(sandbox.CodeInvalid, "a server far away asks for a key; give one with --key or COVE_API_KEY")
 	}
 	env := p.env(base, key)
+	if p.more != nil {
+		more, err := p.more(c.app)
+		if err != nil {
+			return err
+		}
+		env = append(env, more...)
+	}
 	if c.json {
 		values := map[string]string{}
 		for _, v := range env {

@@ -19,6 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite snapshots and conversations")
 
+// Updating reports whether tests rewrite the documents that they compare, as the flag
+// -update says.
+func Updating() bool { return *update }
+
 // maxToolName is what is left of 60 characters by a client's prefix.
 const maxToolName = 32
 

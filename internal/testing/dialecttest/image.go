@@ -26,8 +26,8 @@ import (
 	"github.com/cove-sh/cove/internal/testing/needs"
 )
 
-// PushShell puts an image of the machine's own shell into a registry, and
-// returns the host of the registry and the name of the image. With a password,
+// PushShell puts an image of the machine's own shell, with a user app, into a
+// registry, and returns the host of the registry and the name of the image. With a password,
 // the registry wants it for the user "me".
 func PushShell(t testing.TB, password string) (host, image string) {
 	t.Helper()
@@ -79,7 +79,7 @@ func PushShell(t testing.TB, password string) (host, image string) {
 // need.
 func shellTar(t testing.TB) []byte {
 	t.Helper()
-	contents := map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n")}
+	contents := map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n")}
 	add := func(to, from string) {
 		data, err := os.ReadFile(from)
 		if err != nil {

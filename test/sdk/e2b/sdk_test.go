@@ -10,6 +10,7 @@ import (
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/internal/testing/covetest/internet"
 	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/internal/testing/sdktest"
 )
 
 var loopback = netip.MustParseAddr("127.0.0.1")
@@ -54,7 +55,7 @@ var made = struct {
 // "make soak" both as both. What they show is the table of docs/compat.md.
 func TestSDK(t *testing.T) {
 	var mu sync.Mutex
-	var rows []row
+	var rows []sdktest.Row
 	t.Run("ways", func(t *testing.T) {
 		covetest.ForUsers(t, true, func(t *testing.T, uid uint32) {
 			ways := []way{byURL, byName}
@@ -72,7 +73,7 @@ func TestSDK(t *testing.T) {
 		})
 	})
 	if os.Getenv("COVE_GROUPS") == "" {
-		table(t, rows)
+		table.Compare(t, rows)
 	}
 }
 

@@ -1,210 +1,38 @@
 package e2b
 
-import (
-	"flag"
-	"fmt"
-	"maps"
-	"os"
-	"regexp"
-	"slices"
-	"strings"
-	"testing"
+import "github.com/cove-sh/cove/internal/testing/sdktest"
 
-	"github.com/google/go-cmp/cmp"
-)
+// table is what the SDKs offer, and of what the run makes the table of docs/compat.md.
+var table = sdktest.Table{Product: "e2b", Sections: []sdktest.Section{
+	{Title: "Sandboxes", Classes: classes("Sandbox", "SandboxApi", "SandboxPaginator", "SnapshotPaginator")},
+	{Title: "Commands and terminals", Classes: classes("Commands", "CommandHandle", "Pty")},
+	{Title: "Files", Classes: classes("Filesystem", "WatchHandle")},
+	{Title: "Code", Classes: []sdktest.Class{{Package: "@e2b/code-interpreter", Name: "Sandbox", Row: func(m string, _ bool) string { return "code Sandbox." + m }}}},
+	{Title: "Templates", Classes: classes("TemplateBase", "TemplateFromImage", "TemplateBuilder")},
+	{Title: "Volumes", Classes: classes("Volume")},
+	{Title: "Secrets", Classes: classes("Secret", "SecretPaginator")},
+	{Title: "Git", Classes: classes("Git")},
+}}
 
-var update = flag.Bool("update", false, "rewrite the table of docs/compat.md")
-
-const (
-	tableFile  = "../../../docs/compat.md"
-	tableBegin = "<!-- The table is made by go test ./test/sdk/e2b -update. -->\n"
-	tableEnd   = "<!-- The end of the table. -->\n"
-	notesFile  = "differences.txt"
-)
-
-// surface is what the SDKs offer: a title and the classes whose methods are
-// listed there, as their declarations name them.
-var surface = []struct {
-	title, pkg string
-	classes    []string
-}{
-	{"Sandboxes", "e2b", []string{"Sandbox", "SandboxApi", "SandboxPaginator", "SnapshotPaginator"}},
-	{"Commands and terminals", "e2b", []string{"Commands", "CommandHandle", "Pty"}},
-	{"Files", "e2b", []string{"Filesystem", "WatchHandle"}},
-	{"Code", "@e2b/code-interpreter", []string{"Sandbox"}},
-	{"Templates", "e2b", []string{"TemplateBase", "TemplateFromImage", "TemplateBuilder"}},
-	{"Volumes", "e2b", []string{"Volume"}},
-	{"Secrets", "e2b", []string{"Secret", "SecretPaginator"}},
-	{"Git", "e2b", []string{"Git"}},
-}
-
-// aliases are the names of classes in the table that differ from their
-// declarations.
+// aliases are the names of classes in the table that differ from their declarations.
 var aliases = map[string]string{"SandboxApi": "Sandbox", "TemplateBase": "Template", "TemplateFromImage": "TemplateBuilder"}
 
-var (
-	comment   = regexp.MustCompile(`(?s)/\*\*.*?\*/`)
-	signature = regexp.MustCompile(`(?m)^  (static )?([a-z]\w*)(<[^(]*>)?\(`)
-)
-
-// methods lists the public methods of a package's class, by the names of the table.
-func methods(t *testing.T, pkg, class string) []string {
-	t.Helper()
-	data, err := os.ReadFile("node_modules/" + pkg + "/dist/index.d.ts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := comment.ReplaceAllString(string(data), "")
-	body := regexp.MustCompile(`(?s)(?:class|interface) ` + class + `\b[^{]*\{(.*?)\n\}`).FindStringSubmatch(text)
-	if body == nil {
-		t.Fatalf("%s has no class %s", pkg, class)
-	}
-	name := class
-	if alias := aliases[class]; alias != "" {
-		name = alias
-	}
-	var list []string
-	for _, m := range signature.FindAllStringSubmatch(body[1], -1) {
-		if m[2] == "constructor" || class == "TemplateBase" && m[1] == "" {
-			continue
-		}
-		sep := "."
-		if class == "Volume" && m[1] == "" {
-			sep = "#" // others of these names are the class's own
-		}
-		method := name + sep + m[2]
-		if pkg != pinned {
-			method = "code " + method
-		}
-		list = append(list, method)
+func classes(names ...string) []sdktest.Class {
+	var list []sdktest.Class
+	for _, name := range names {
+		list = append(list, sdktest.Class{Package: pinned, Name: name, Row: func(m string, static bool) string {
+			as := name
+			if alias := aliases[name]; alias != "" {
+				as = alias
+			}
+			switch {
+			case name == "TemplateBase" && !static:
+				return "" // the builder has it
+			case name == "Volume" && !static:
+				return as + "#" + m // others of these names are the class's own
+			}
+			return as + "." + m
+		}})
 	}
 	return list
-}
-
-// notes reads what differs: METHOD: differs|refused|not shown|not served: text.
-func notes(t *testing.T) map[string]string {
-	t.Helper()
-	data, err := os.ReadFile(notesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		method, note, ok := strings.Cut(line, ": ")
-		kind, _, _ := strings.Cut(note, ":")
-		if !ok || !slices.Contains([]string{"differs", "refused", "not shown", "not served"}, kind) {
-			t.Errorf("%s: %q is not METHOD: differs|refused|not shown|not served: text", notesFile, line)
-			continue
-		}
-		all[method] = note
-	}
-	return all
-}
-
-// table compares the table of docs/compat.md with what checks have shown.
-func table(t *testing.T, rows []row) {
-	t.Helper()
-	by, failed := map[string]map[string]bool{}, map[string]bool{}
-	for _, r := range rows {
-		for _, m := range r.Methods {
-			failed[m] = failed[m] || r.Error != ""
-			if by[m] == nil {
-				by[m] = map[string]bool{}
-			}
-			by[m][r.Group] = true
-		}
-	}
-	said := notes(t)
-	var text strings.Builder
-	listed := map[string]bool{}
-	for _, s := range surface {
-		fmt.Fprintf(&text, "\n### %s\n\n| Method | | Shown by |\n|---|---|---|\n", s.title)
-		for _, class := range s.classes {
-			found := methods(t, s.pkg, class)
-			slices.Sort(found)
-			for _, m := range slices.Compact(found) {
-				if listed[m] {
-					continue
-				}
-				for _, name := range append([]string{m}, options(m, by, said)...) {
-					listed[name] = true
-					fmt.Fprintf(&text, "| `%s` | %s | %s |\n", name, state(t, name, by[name], failed[name], said[name]), strings.Join(slices.Sorted(maps.Keys(by[name])), ", "))
-				}
-			}
-		}
-	}
-	for m := range by {
-		if !listed[m] {
-			t.Errorf("a check shows %s, which the SDK does not have", m)
-		}
-	}
-	for m := range said {
-		if !listed[m] {
-			t.Errorf("%s speaks of %s, which the SDK does not have", notesFile, m)
-		}
-	}
-	compare(t, text.String()+"\n")
-}
-
-// options are what a method takes that has a row of its own.
-func options(method string, by map[string]map[string]bool, said map[string]string) []string {
-	var list []string
-	for m := range by {
-		if strings.HasPrefix(m, method+" ") {
-			list = append(list, m)
-		}
-	}
-	for m := range said {
-		if strings.HasPrefix(m, method+" ") {
-			list = append(list, m)
-		}
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
-// state says what is known of a method.
-func state(t *testing.T, method string, by map[string]bool, failed bool, note string) string {
-	t.Helper()
-	switch {
-	case strings.HasPrefix(note, "not shown"), strings.HasPrefix(note, "not served"):
-		if len(by) > 0 {
-			t.Errorf("%s is said not to be shown or served, but is, by %v", method, slices.Sorted(maps.Keys(by)))
-		}
-		return note
-	case len(by) == 0:
-		t.Errorf("no check calls %s; add one, or say in %s why there is none", method, notesFile)
-		return "not shown"
-	case failed:
-		return "fails"
-	case note != "":
-		return note
-	}
-	return "passes"
-}
-
-func compare(t *testing.T, table string) {
-	t.Helper()
-	data, err := os.ReadFile(tableFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(data), tableBegin)
-	was, after, ok2 := strings.Cut(rest, tableEnd)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the table", tableFile)
-	}
-	if *update && !t.Failed() {
-		if err := os.WriteFile(tableFile, []byte(before+tableBegin+table+tableEnd+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(was, table); diff != "" {
-		t.Errorf("%s is out of date (-want +got); run with -update:\n%s", tableFile, diff)
-	}
 }

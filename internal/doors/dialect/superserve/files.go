@@ -1,14 +1,11 @@
 package superserve
 
 import (
-	"archive/zip"
 	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
-	"io/fs"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -189,51 +187,12 @@ func zipOf(ctx context.Context, c *dialect.Call, in pathArgs, limit int64) ([]by
 	defer r.Close()
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(data)) <= limit {
-		data, err = below(archiveRoot(in.Path), data)
+		var out bytes.Buffer
+		err = terms.Rearchive(&out, in.Path, bytes.NewReader(data), int64(len(data)))
+		data = out.Bytes()
 	}
 	if err == nil && int64(len(data)) > limit {
 		err = sandbox.Errorf(sandbox.CodeTooLarge, "the archive is over %d bytes", limit)
 	}
 	return data, err
-}
-
-// archiveRoot is the name of the root directory in an archive of dir.
-func archiveRoot(dir string) string {
-	if base := path.Base(path.Clean("/" + dir)); base != "/" {
-		return base
-	}
-	return "root"
-}
-
-// below moves the contents of a zip file into a directory, so that two archives
-// unpack beside each other, and leaves out symbolic links, as the product does.
-func below(dir string, data []byte) ([]byte, error) {
-	in, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
-	}
-	var out bytes.Buffer
-	w := zip.NewWriter(&out)
-	for _, f := range in.File {
-		if f.Mode()&fs.ModeSymlink != 0 {
-			continue
-		}
-		header := f.FileHeader
-		header.Name = dir + "/" + f.Name
-		raw, err := f.OpenRaw()
-		if err != nil {
-			return nil, sandbox.Wrap(sandbox.CodeUnavailable, err, "the archive from the sandbox is damaged; try again")
-		}
-		entry, err := w.CreateRaw(&header)
-		if err == nil {
-			_, err = io.Copy(entry, raw)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("write the archive: %w", err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("write the archive: %w", err)
-	}
-	return out.Bytes(), nil
 }

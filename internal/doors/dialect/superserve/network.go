@@ -3,7 +3,6 @@ package superserve
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -100,14 +100,14 @@ func networkLog(ctx context.Context, c *dialect.Call, in logArgs) (*mcp.CallTool
 		events = append(events, list.Items...)
 		out.More = out.More || list.NextCursor != ""
 	}
-	events = newest(events)
+	events = terms.Newest(events)
 	if len(events) > limit {
 		events, out.More = events[:limit], true
 	}
 	out.Events = make([]event, 0, len(events))
 	lines := make([]string, 0, len(events))
 	for i := range events {
-		e := rowOf(&events[i])
+		e := event(terms.RowOf(&events[i]))
 		out.Events = append(out.Events, e)
 		lines = append(lines, e.line())
 	}
@@ -115,46 +115,6 @@ func networkLog(ctx context.Context, c *dialect.Call, in logArgs) (*mcp.CallTool
 		out.Cursor = out.Events[n-1].Time
 	}
 	return dialect.Text(cmp.Or(strings.Join(lines, "\n"), "(no network activity)"), out), nil
-}
-
-// newest sorts events by time, the newest first, and keeps only the last event of
-// each connection.
-func newest(events []sandbox.NetworkEvent) []sandbox.NetworkEvent {
-	slices.SortFunc(events, func(a, b sandbox.NetworkEvent) int { return cmp.Compare(b.ID, a.ID) })
-	seen := make(map[int64]bool)
-	return slices.DeleteFunc(events, func(e sandbox.NetworkEvent) bool {
-		if e.Kind != sandbox.NetworkConnection || e.Connection == 0 {
-			return false
-		}
-		again := seen[e.Connection]
-		seen[e.Connection] = true
-		return again
-	})
-}
-
-// matches are the product's names of kinds of rules; others are named as in Cove.
-var matches = map[sandbox.NetworkMatch]string{sandbox.MatchInternal: "internal-ip"}
-
-func rowOf(e *sandbox.NetworkEvent) event {
-	out := event{Kind: string(e.Kind), ID: e.ID, Time: dialect.Stamp(e.Time), Host: e.Host}
-	if e.Kind == sandbox.NetworkConnection {
-		out.IP, out.Port = e.Address, e.Port
-		out.Verdict, out.Match = string(e.Verdict), cmp.Or(matches[e.Match], string(e.Match))
-		out.Sent, out.Received = &e.BytesOut, &e.BytesIn
-		return out
-	}
-	out.Method, out.Path, out.Status, out.Latency, out.Secret = e.Method, e.Path, e.Status, &e.DurationMS, e.Secret
-	switch {
-	case e.Verdict == sandbox.NetworkAllowed:
-		out.Upstream = e.Status
-	case e.Verdict == sandbox.NetworkFailed:
-		out.Error = "upstream_unreachable"
-	case e.Match == sandbox.MatchSecret:
-		out.Error = "credential_host_mismatch"
-	default:
-		out.Error = "egress_blocked"
-	}
-	return out
 }
 
 // line is a row as text. Control characters in hosts and paths, which the sandbox

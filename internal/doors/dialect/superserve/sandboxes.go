@@ -5,37 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/clip"
 	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// nameTag is the tag for the name of a sandbox that the service does not accept:
-// the product's names are any text, and several sandboxes may have the same.
-// Clients do not see it.
-const nameTag = "_superserve.name"
-
-// ownTag reports tags that the product reserves.
-func ownTag(key string) bool {
-	key = strings.ToLower(key)
-	return strings.HasPrefix(key, "superserve.") || strings.HasPrefix(key, "_superserve")
-}
-
-func checkTags(tags map[string]string) error {
-	for key := range tags {
-		if ownTag(key) {
-			return dialect.Invalid("metadata keys beginning with superserve. or _superserve are reserved")
-		}
-	}
-	return nil
-}
 
 // summary is a sandbox in a list.
 type summary struct {
@@ -46,17 +25,8 @@ type summary struct {
 }
 
 func summaryOf(s *sandbox.Sandbox) summary {
-	tags := maps.Collect(maps.All(s.Metadata))
-	delete(tags, nameTag)
-	return summary{ID: s.ID, Name: cmp.Or(s.Metadata[nameTag], s.Name, s.ID), Status: status(s.State), Metadata: tags}
+	return summary{ID: s.ID, Name: terms.NameOf(s), Status: terms.Status(s.State), Metadata: terms.Tags(s)}
 }
-
-// statuses are the product's names of states; others are named as in Cove.
-var statuses = map[sandbox.State]string{
-	sandbox.StateCreating: "starting", sandbox.StateRunning: "active", sandbox.StateStopping: "deleted", sandbox.StateKilled: "deleted",
-}
-
-func status(s sandbox.State) string { return cmp.Or(statuses[s], string(s)) }
 
 type createArgs struct {
 	Name       string            `json:"name"`
@@ -71,27 +41,8 @@ type createArgs struct {
 	DenyOut    []string          `json:"deny_out"`
 }
 
-// atPause stands for a window of 0 seconds, which deletes a sandbox when it is
-// paused: a paused lifetime of 0 means none in the service. A window of one second
-// is the same.
-const atPause = 1
-
-// pausedLifetime is an auto-delete window in the service's terms.
-func pausedLifetime(window int64) int64 { return max(atPause, window) }
-
-// windowOf is a paused lifetime as an auto-delete window, nil if there is none.
-func windowOf(lifetime int64) *int64 {
-	switch lifetime {
-	case 0:
-		return nil
-	case atPause:
-		return new(int64)
-	}
-	return &lifetime
-}
-
 func create(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolResult, error) {
-	if err := checkTags(in.Metadata); err != nil {
+	if err := terms.CheckTags(in.Metadata); err != nil {
 		return nil, err
 	}
 	name := cmp.Or(in.Name, "sandbox-"+strconv.FormatInt(time.Now().UnixMilli(), 36))
@@ -99,7 +50,7 @@ func create(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolR
 		return nil, dialect.Invalid("name must have 1 to 64 characters (got %d)", n)
 	}
 	req := sandbox.CreateRequest{
-		Template: templateName(in.Template), Snapshot: in.Snapshot, User: "root",
+		Template: terms.TemplateName(in.Template), Snapshot: in.Snapshot, User: "root",
 		Metadata: in.Metadata, Env: in.Env, Secrets: in.Secrets,
 		LifetimeSeconds: new(int64), IdleTimeoutSeconds: new(int64), // never
 	}
@@ -113,13 +64,13 @@ func create(ctx context.Context, c *dialect.Call, in createArgs) (*mcp.CallToolR
 		*req.IdleTimeoutSeconds, req.OnTimeout = int64(*in.Timeout), sandbox.ActionPause
 	}
 	if in.AutoDelete != nil {
-		req.PausedLifetimeSeconds = pausedLifetime(int64(*in.AutoDelete))
+		req.PausedLifetimeSeconds = terms.PausedLifetime(int64(*in.AutoDelete))
 	}
 	if in.AllowOut != nil || in.DenyOut != nil {
 		req.Network = &sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen, AllowOut: in.AllowOut, DenyOut: in.DenyOut}
 	}
 	c.Status("creating a sandbox")
-	s, err := dialect.CreateNamed(ctx, c.Service, name, nameTag, req)
+	s, err := dialect.CreateNamed(ctx, c.Service, name, terms.NameTag, req)
 	if err != nil {
 		return nil, err
 	}
@@ -147,20 +98,14 @@ func list(ctx context.Context, c *dialect.Call, in listArgs) (*mcp.CallToolResul
 // details is a sandbox in full.
 type details struct {
 	summary
-	VCPUs      int      `json:"vcpu_count"`
-	MemoryMiB  int64    `json:"memory_mib"`
-	CreatedAt  string   `json:"created_at"`
-	Timeout    int64    `json:"timeout_seconds,omitempty"`
-	AutoDelete *int64   `json:"auto_delete_seconds,omitempty"`
-	DeleteAt   string   `json:"auto_delete_at,omitempty"`
-	Network    *rules   `json:"network,omitempty"`
-	Secrets    []secret `json:"secrets,omitempty"`
-}
-
-// rules are the product's part of a policy.
-type rules struct {
-	AllowOut []string `json:"allow_out"`
-	DenyOut  []string `json:"deny_out"`
+	VCPUs      int             `json:"vcpu_count"`
+	MemoryMiB  int64           `json:"memory_mib"`
+	CreatedAt  string          `json:"created_at"`
+	Timeout    int64           `json:"timeout_seconds,omitempty"`
+	AutoDelete *int64          `json:"auto_delete_seconds,omitempty"`
+	DeleteAt   string          `json:"auto_delete_at,omitempty"`
+	Network    *terms.Rules    `json:"network,omitempty"`
+	Secrets    []terms.Binding `json:"secrets,omitempty"`
 }
 
 func info(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResult, error) {
@@ -173,15 +118,13 @@ func info(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResu
 	}
 	out := details{
 		summary: summaryOf(s), VCPUs: s.Resources.VCPUs, MemoryMiB: s.Resources.MemoryMiB,
-		CreatedAt: dialect.Stamp(s.CreatedAt), DeleteAt: dialect.StampOf(s.PausedExpiresAt), AutoDelete: windowOf(s.PausedLifetimeSeconds),
+		CreatedAt: dialect.Stamp(s.CreatedAt), DeleteAt: dialect.StampOf(s.PausedExpiresAt), AutoDelete: terms.WindowOf(s.PausedLifetimeSeconds),
 	}
 	if s.OnTimeout == sandbox.ActionPause {
 		out.Timeout = s.IdleTimeoutSeconds
 	}
-	if p := s.Network; p != nil && len(p.AllowOut)+len(p.DenyOut) > 0 {
-		out.Network = &rules{AllowOut: append([]string{}, p.AllowOut...), DenyOut: append([]string{}, p.DenyOut...)}
-	}
-	if out.Secrets, err = boundSecrets(ctx, c, s.Secrets); err != nil {
+	out.Network = terms.RulesOf(s.Network)
+	if out.Secrets, err = terms.BoundSecrets(ctx, c.Service, s.Secrets); err != nil {
 		return nil, err
 	}
 	text := fmt.Sprintf("%s (%s) — %s, %d vCPU / %d MiB", out.ID, dialect.OneLine(out.Name), out.Status, out.VCPUs, out.MemoryMiB)
@@ -194,7 +137,7 @@ func pause(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolRes
 	if err != nil {
 		return nil, err
 	}
-	return dialect.Text("paused "+s.ID, dialect.ObjectOf("id", s.ID, "status", status(s.State))), nil
+	return dialect.Text("paused "+s.ID, dialect.ObjectOf("id", s.ID, "status", terms.Status(s.State))), nil
 }
 
 func resume(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResult, error) {
@@ -203,7 +146,7 @@ func resume(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolRe
 	if err != nil {
 		return nil, err
 	}
-	return dialect.Text("resumed "+s.ID, dialect.ObjectOf("id", s.ID, "status", status(s.State))), nil
+	return dialect.Text("resumed "+s.ID, dialect.ObjectOf("id", s.ID, "status", terms.Status(s.State))), nil
 }
 
 func kill(ctx context.Context, c *dialect.Call, in inSandbox) (*mcp.CallToolResult, error) {
@@ -246,7 +189,7 @@ func update(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolR
 	if !network && in.Metadata == nil && !in.Timeout.given && !in.AutoDelete.given {
 		return nil, dialect.Invalid("give at least one of metadata, allow_out, deny_out, auto_delete_seconds and timeout_seconds")
 	}
-	if err := checkTags(in.Metadata); err != nil {
+	if err := terms.CheckTags(in.Metadata); err != nil {
 		return nil, err
 	}
 	s, err := c.Service.Get(ctx, in.Sandbox)
@@ -257,21 +200,13 @@ func update(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolR
 		return nil, err
 	}
 	if network { // first, because it is refused more often, and then nothing is changed
-		policy := sandbox.NetworkPolicy{Preset: sandbox.NetworkOpen}
-		if s.Network != nil {
-			policy = *s.Network
-		}
-		policy.AllowOut, policy.DenyOut = in.AllowOut, in.DenyOut
-		if _, err := c.Service.SetNetwork(ctx, s.ID, policy); err != nil {
+		if _, err := c.Service.SetNetwork(ctx, s.ID, terms.Replace(s.Network, in.AllowOut, in.DenyOut)); err != nil {
 			return nil, err
 		}
 	}
 	req := sandbox.UpdateRequest{}
 	if in.Metadata != nil {
-		req.Metadata = maps.Clone(in.Metadata)
-		if name := s.Metadata[nameTag]; name != "" {
-			req.Metadata[nameTag] = name
-		}
+		req.Metadata = terms.KeepTags(s, in.Metadata)
 	}
 	if in.Timeout.given {
 		req.IdleTimeoutSeconds = &in.Timeout.value
@@ -282,7 +217,7 @@ func update(ctx context.Context, c *dialect.Call, in updateArgs) (*mcp.CallToolR
 	if in.AutoDelete.given {
 		var window int64 // null: never
 		if !in.AutoDelete.null {
-			window = pausedLifetime(in.AutoDelete.value)
+			window = terms.PausedLifetime(in.AutoDelete.value)
 		}
 		req.PausedLifetimeSeconds = &window
 	}

@@ -1,38 +1,15 @@
 package superserve
 
 import (
-	"cmp"
 	"context"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-sh/cove/internal/doors/dialect"
+	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
 	"github.com/cove-sh/cove/sandbox"
 )
-
-// secret is a secret that is bound to a sandbox.
-type secret struct {
-	EnvKey  string `json:"env_key"`
-	Name    string `json:"secret_name"`
-	Revoked bool   `json:"revoked"`
-}
-
-// boundSecrets returns the secrets of a sandbox and whether they still exist.
-func boundSecrets(ctx context.Context, c *dialect.Call, names map[string]string) ([]secret, error) {
-	var out []secret
-	for _, env := range slices.Sorted(maps.Keys(names)) {
-		_, err := c.Service.GetSecret(ctx, names[env])
-		gone := sandbox.CodeOf(err) == sandbox.CodeNotFound
-		if err != nil && !gone {
-			return nil, err
-		}
-		out = append(out, secret{EnvKey: env, Name: names[env], Revoked: gone})
-	}
-	return out, nil
-}
 
 // secretSummary is a secret in a list, without its value.
 type secretSummary struct {
@@ -50,24 +27,11 @@ func listSecrets(ctx context.Context, c *dialect.Call, _ struct{}) (*mcp.CallToo
 			return nil, err
 		}
 		rows = append(rows, secretSummary{
-			Name: s.Name, AuthType: authType(&s.Auth), Hosts: append([]string{}, s.Hosts...), Provider: s.Provider, LastUsed: dialect.StampOf(s.LastUsedAt),
+			Name: s.Name, AuthType: terms.AuthType(&s.Auth), Hosts: append([]string{}, s.Hosts...), Provider: s.Provider, LastUsed: dialect.StampOf(s.LastUsedAt),
 		})
 	}
 	line := func(s secretSummary) string { return s.Name + "\t" + s.AuthType + "\t" + strings.Join(s.Hosts, ",") }
 	return listing("secrets", rows, line, "(no secrets)"), nil
-}
-
-// authType is the product's name for how a secret is sent.
-func authType(a *sandbox.SecretAuth) string {
-	switch {
-	case a.Type == "basic":
-		return "basic"
-	case a.Type != "header":
-		return "custom"
-	case strings.EqualFold(cmp.Or(a.Name, "Authorization"), "Authorization") && strings.EqualFold(strings.TrimSpace(a.Prefix), "Bearer"):
-		return "bearer"
-	}
-	return "api-key"
 }
 
 type attachArgs struct {

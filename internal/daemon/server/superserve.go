@@ -1,0 +1,23 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/cove-sh/cove/internal/daemon/auth"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	superserve "github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
+)
+
+// newSuperserve makes the door for Superserve's clients.
+func (s *Server) newSuperserve(p *parts, keys *auth.Keys, bound *perKey, previews http.Handler) *superserve.Door {
+	return superserve.New(superserve.Config{
+		Service:  p.service,
+		Gate:     superserve.NewGate(gate.Config{Keys: s.keysOrDev(keys), Sandboxes: records{p.store}, Secret: derive(p.linkKey, "cove superserve tokens")}),
+		Trusted:  func(r *http.Request) bool { return s.cfg.Dev || auth.ViaUnixSocket(r) },
+		Bound:    bound.handler,
+		Previews: previews,
+		Domain:   s.cfg.Previews.Domain,
+		Refuse:   hurry,
+		Log:      s.log,
+	})
+}

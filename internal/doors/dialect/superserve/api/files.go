@@ -1,0 +1,182 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/internal/doors/dialect/gate"
+	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
+	"github.com/cove-sh/cove/internal/limits"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// maxZip bounds an archive, in bytes. It is made on the server's disk.
+	maxZip = 512 << 20
+	// maxZips bounds the archives that are made at once.
+	maxZips = 4
+	// drainTime is how long the rest of a refused upload is read, so that the client can
+	// read the answer.
+	drainTime = 5 * time.Second
+)
+
+// filePath returns the path that a request names: absolute, and without climbing.
+func filePath(r *http.Request, more ...string) (p, format string, err error) {
+	query, err := onlyParams(r, append(more, "path")...)
+	if err != nil {
+		return "", "", err
+	}
+	p = query.Get("path")
+	switch {
+	case !strings.HasPrefix(p, "/"):
+		return "", "", invalid(`path must start with "/": %s`, clip.Text(p, maxShown))
+	case slices.Contains(strings.Split(p, "/"), ".."):
+		return "", "", invalid(`path must not contain ".." segments: %s`, clip.Text(p, maxShown))
+	case strings.Contains(p, "\x00"):
+		return "", "", invalid("path must not contain NUL")
+	case len(p) > sandbox.MaxPathBytes:
+		return "", "", invalid("path has more than %d bytes", sandbox.MaxPathBytes)
+	}
+	return p, query.Get("format"), nil
+}
+
+func (d *Door) download(w http.ResponseWriter, r *http.Request, _ []string) error {
+	p, format, err := filePath(r, "format")
+	if err != nil {
+		return err
+	}
+	if format != "" && format != "zip" {
+		return invalid("format %q: Cove serves zip only; leave it out for the bytes of a file", clip.Text(format, maxShown))
+	}
+	s, _ := gate.SandboxOf(r.Context())
+	info, err := d.cfg.Service.StatFile(r.Context(), s.ID, p)
+	if err != nil {
+		return err
+	}
+	switch {
+	case format == "zip" && info.Type == sandbox.TypeSymlink:
+		return invalid("%s is a symbolic link; name what it leads to", clip.Text(p, maxShown))
+	case format == "zip" && info.Type == sandbox.TypeDirectory:
+		return d.zip(w, r, s.ID, p)
+	case info.Type == sandbox.TypeDirectory, info.LinkedFile != nil && info.LinkedFile.Type == sandbox.TypeDirectory:
+		return invalid("%s is a directory; add format=zip for an archive of it", clip.Text(p, maxShown))
+	}
+	file, err := d.cfg.Service.ReadFile(r.Context(), s.ID, sandbox.ReadFileRequest{Path: p})
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	send(w, file, "application/octet-stream", path.Base(p), file.Info.Size)
+	return nil
+}
+
+// send writes content. A failure breaks the connection, so that clients notice a cut
+// file. The size is 0 for what is empty or, as in /proc, of unknown size.
+func send(w http.ResponseWriter, content io.Reader, kind, name string, size int64) {
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": strings.ToValidUTF8(name, "_")}))
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	if size > 0 {
+		h.Set("Content-Length", strconv.FormatInt(size, 10))
+		content = io.LimitReader(content, size) // it may have grown
+	}
+	if _, err := io.Copy(w, content); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// zip sends a directory as an archive. The sandbox's own archive has other names and
+// links, so that it is made anew on the way.
+func (d *Door) zip(w http.ResponseWriter, r *http.Request, id, dir string) error {
+	select {
+	case d.zips <- struct{}{}:
+		defer func() { <-d.zips }()
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+	file, size, err := d.archive(r.Context(), id, dir)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	pr, pw := io.Pipe()
+	go func() { _ = pw.CloseWithError(terms.Rearchive(pw, dir, file, size)) }()
+	defer pr.Close()
+	send(w, pr, "application/zip", path.Base(path.Clean(dir))+".zip", 0)
+	return nil
+}
+
+// archive keeps the sandbox's archive of a directory in a file without a name.
+func (d *Door) archive(ctx context.Context, id, dir string) (_ *os.File, size int64, err error) {
+	from, err := d.cfg.Service.ArchiveDir(ctx, id, dir, maxZip)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer from.Close()
+	file, err := os.CreateTemp("", "cove-zip-")
+	if err != nil {
+		return nil, 0, err
+	}
+	if err = os.Remove(file.Name()); err == nil {
+		size, err = io.Copy(file, io.LimitReader(from, maxZip+1))
+	}
+	if err == nil && size > maxZip {
+		err = sandbox.Errorf(sandbox.CodeTooLarge, "the archive of %s is over %d bytes; download a smaller directory", clip.Text(dir, maxShown), maxZip)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, file.Close())
+	}
+	return file, size, nil
+}
+
+// upload writes a file and makes its parents.
+func (d *Door) upload(w http.ResponseWriter, r *http.Request, _ []string) error {
+	// An error is answered while the client is still sending.
+	rc := http.NewResponseController(w)
+	_ = rc.EnableFullDuplex()
+	if r.ProtoMajor < 2 {
+		w.Header().Set("Connection", "close") // what is left of a body would be the next request
+	}
+	info, err := d.write(r)
+	if err != nil {
+		writeError(w, err)
+		_ = rc.Flush()
+		_ = limits.Drain(w, r, drainTime) // the client may be gone
+		return nil
+	}
+	// In full duplex, net/http must not meet the end of the body after the handler has
+	// returned: it would panic.
+	if limits.Drain(w, r, drainTime) == nil {
+		w.Header().Del("Connection")
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"path": info.Path, "size": info.Size})
+	return nil
+}
+
+func (d *Door) write(r *http.Request) (*sandbox.FileInfo, error) {
+	p, _, err := filePath(r)
+	if err != nil {
+		return nil, err
+	}
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/octet-stream" {
+		return nil, invalid("the content type is not application/octet-stream; send the bytes of the file")
+	}
+	if strings.HasSuffix(p, "/") {
+		return nil, invalid("path must name a file: %s", clip.Text(p, maxShown))
+	}
+	s, _ := gate.SandboxOf(r.Context())
+	return d.cfg.Service.WriteFile(r.Context(), s.ID, sandbox.WriteFileRequest{Path: p, MakeParents: true}, r.Body)
+}

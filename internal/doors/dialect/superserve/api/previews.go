@@ -1,0 +1,56 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/superserve/terms"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// servePort passes a request for a port of a sandbox to the previews. A port of a
+// sandbox that this product's clients created gets its preview with the first request,
+// if something listens. A paused sandbox stays paused.
+func (d *Door) servePort(w http.ResponseWriter, r *http.Request, at target) {
+	if err := d.publish(r.Context(), at); err != nil {
+		d.refuse(w, r, err)
+		return
+	}
+	r = r.Clone(r.Context())
+	r.Header.Del(headerSandbox)
+	r.Host = strconv.Itoa(at.port) + "-" + at.sandbox + "." + d.cfg.Domain
+	d.cfg.Previews.ServeHTTP(w, r)
+}
+
+// publish makes the preview of a port. It acts with the rights of the key that
+// created the sandbox, and only where something listens, so that strangers cannot use
+// up the previews.
+func (d *Door) publish(ctx context.Context, at target) error {
+	s, err := d.cfg.Gate.Look(ctx, at.sandbox)
+	if err != nil || s.Metadata[terms.PortsTag] == "" || s.State != sandbox.StateRunning {
+		return nil // the previews answer
+	}
+	owner, err := d.cfg.Gate.Holder(ctx, strings.TrimPrefix(s.Metadata[terms.PortsTag], "key-"))
+	if err != nil || owner.Team != s.Team {
+		return nil
+	}
+	ctx = sandbox.WithCaller(ctx, owner)
+	there, err := sandbox.All(ctx, sandbox.Of(s.ID, d.cfg.Service.ListPreviews))
+	if err != nil {
+		return err
+	}
+	for _, p := range there {
+		if p.Port == at.port {
+			return nil
+		}
+	}
+	conn, err := d.cfg.Service.DialPort(ctx, s.ID, at.port)
+	if err != nil {
+		return sandbox.Errorf(sandbox.CodeUnavailable, "nothing listens on port %d", at.port)
+	}
+	_ = conn.Close() // only to find out whether something listens
+	_, err = d.cfg.Service.CreatePreview(ctx, s.ID, sandbox.CreatePreviewRequest{Port: at.port, Access: sandbox.PreviewPublic})
+	return err
+}

@@ -1,0 +1,139 @@
+package terms
+
+import (
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// Step is a step of a recipe; exactly one of the fields is set.
+type Step struct {
+	Run     string
+	Env     *StepEnv
+	WorkDir string
+	User    *StepUser
+}
+
+// StepEnv sets a variable for later steps and for sandboxes.
+type StepEnv struct{ Key, Value string }
+
+// StepUser makes a user, if missing, for later steps and for sandboxes.
+type StepUser struct {
+	Name string
+	// Sudo lets the user become root without a password.
+	Sudo bool
+}
+
+const root = "root"
+
+var (
+	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+	userName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
+)
+
+// setting is what is in effect for a step.
+type setting struct {
+	user, dir string
+	env       map[string]string
+}
+
+// addSteps adds steps to a specification. Cove's variables and directory of a template
+// are in effect in all of its steps, the product's from their own step on: commands
+// before that unset the variables and name their directory.
+func addSteps(s *sandbox.TemplateSpec, steps []Step) error {
+	last := setting{env: map[string]string{}}
+	for _, step := range steps {
+		if step.Env != nil {
+			last.env[step.Env.Key] = step.Env.Value
+		}
+		if step.WorkDir != "" {
+			last.dir = absolute(last.dir, step.WorkDir)
+		}
+	}
+	now := setting{user: root, env: map[string]string{}}
+	if last.dir != "" {
+		now.dir = "/"
+	}
+	for i, step := range steps {
+		switch {
+		case step.Run != "":
+			s.Run = append(s.Run, now.command(step.Run, last.env))
+		case step.Env != nil:
+			if !envName.MatchString(step.Env.Key) {
+				return invalid("build_spec.steps[%d].env.key %.80q is no name of a variable", i, step.Env.Key)
+			}
+			now.env[step.Env.Key] = step.Env.Value
+		case step.WorkDir != "":
+			if strings.ContainsAny(step.WorkDir, "\x00\n") {
+				return invalid("build_spec.steps[%d].workdir has a line break or NUL", i)
+			}
+			now.dir = absolute(now.dir, step.WorkDir)
+			s.Run = append(s.Run, sandbox.TemplateStep{Run: "mkdir -p " + quote(now.dir) + " && chown " + now.user + " " + quote(now.dir), WorkDir: "/"})
+		case step.User != nil:
+			if !userName.MatchString(step.User.Name) {
+				return invalid("build_spec.steps[%d].user.name %.80q must be 1 to 31 of a-z, 0-9, _ and -, and begin with a letter or _", i, step.User.Name)
+			}
+			now.user = step.User.Name
+			s.User = now.user
+			s.Run = append(s.Run, sandbox.TemplateStep{Run: step.User.command(), WorkDir: "/"})
+		default:
+			return invalid("build_spec.steps[%d] must have one of run, env, workdir and user", i)
+		}
+	}
+	if len(now.env) > 0 {
+		s.Env = now.env
+	}
+	s.WorkDir = last.dir
+	return nil
+}
+
+// command returns a command as a step.
+func (t *setting) command(run string, all map[string]string) sandbox.TemplateStep {
+	step := sandbox.TemplateStep{Run: run, WorkDir: t.dir}
+	if t.user != root {
+		step.User = t.user
+	}
+	if len(t.env) > 0 {
+		step.Env = maps.Clone(t.env)
+	}
+	var later []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		// Without these a shell finds nothing.
+		if _, set := t.env[name]; !set && name != "PATH" && name != "HOME" {
+			later = append(later, name)
+		}
+	}
+	if len(later) > 0 {
+		step.Run = "unset " + strings.Join(later, " ") + "\n" + run
+	}
+	return step
+}
+
+// command makes the user, with what images have: some have no id or grep.
+func (u *StepUser) command() string {
+	run := "set -e\nfound=\nwhile IFS=: read -r name _; do if [ \"$name\" = " + u.Name + " ]; then found=1; fi; done < /etc/passwd\n" +
+		"if [ \"$found\" ]; then :; elif command -v useradd >/dev/null; then useradd -m -s /bin/sh " + u.Name + "; else adduser -D -s /bin/sh " + u.Name + "; fi"
+	if u.Sudo {
+		run += "\ncommand -v sudo >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends sudo; }\n" +
+			"mkdir -p /etc/sudoers.d\necho '" + u.Name + " ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/" + u.Name + "\nchmod 0440 /etc/sudoers.d/" + u.Name
+	}
+	return run
+}
+
+func absolute(base, dir string) string {
+	if path.IsAbs(dir) {
+		return path.Clean(dir)
+	}
+	return path.Join("/", base, dir)
+}
+
+// quote quotes a word for a shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+func invalid(format string, args ...any) error {
+	return sandbox.Errorf(sandbox.CodeInvalid, format, args...)
+}

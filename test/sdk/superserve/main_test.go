@@ -1,0 +1,164 @@
+// Package superserve runs Superserve's own SDK, unmodified, against "cove serve" with
+// real sandboxes. The checks are in checks/*.mjs; docs/compat.md's table is made of what
+// they show.
+package superserve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-sh/cove/internal/doors/dialect/superserve/api"
+	"github.com/cove-sh/cove/internal/testing/covetest"
+	"github.com/cove-sh/cove/internal/testing/covetest/internet"
+	"github.com/cove-sh/cove/internal/testing/dialecttest"
+	"github.com/cove-sh/cove/internal/testing/needs"
+	"github.com/cove-sh/cove/internal/testing/sdktest"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+func TestMain(m *testing.M) { os.Exit(internet.Main(m, covetest.Main)) }
+
+// A way is how a client finds the server.
+type way string
+
+// The ways.
+const (
+	// byURL has the address of the server in the environment, plain HTTP, and the shim.
+	byURL way = "URL"
+	// byName has nothing but a key: the product's host names lead to the server, over
+	// TLS.
+	byName way = "name"
+)
+
+// server is a daemon as a client sees it.
+type server struct {
+	d *covetest.Daemon
+	// env are the client's variables.
+	env []string
+	// resolver is a file for /etc/resolv.conf, if the client needs names.
+	resolver string
+}
+
+// serve borrows a daemon of a user, which is reached in a way.
+func serve(t *testing.T, uid uint32, w way) *server {
+	t.Helper()
+	needs.GVisor(t)
+	n := internet.Here(t)
+	registry, image := dialecttest.PushShell(t, "")
+	args := append(n.Args(), "--insecure-registries", registry)
+	if w == byName {
+		args = append(args, "--config", certificate(t, uid))
+	}
+	s := &server{d: covetest.Borrow(t, covetest.Options{UID: uid, Args: args})}
+	s.env = []string{
+		"SUPERSERVE_API_KEY=" + s.key(t, sandbox.LocalCaller().Team), "COVE_FOREIGN_KEY=" + s.key(t, "others"), "COVE_IMAGE=" + image,
+	}
+	if w == byURL {
+		shim := filepath.Join(t.TempDir(), "shim.mjs")
+		if err := os.WriteFile(shim, []byte(api.Shim), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.env = append(s.env, "SUPERSERVE_BASE_URL="+s.d.URL+api.Prefix, "NODE_OPTIONS=--import=file://"+shim, "COVE_DATA="+s.d.URL+api.Prefix)
+		return s
+	}
+	s.env = append(s.env, "NODE_EXTRA_CA_CERTS="+n.CA, "COVE_DATA=https://sandbox.superserve.ai")
+	forward(t, strings.TrimPrefix(s.d.URL, "https://"))
+	s.resolver = filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(s.resolver, []byte("nameserver "+internet.Resolver.String()+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		n.SetName(name, netip.MustParseAddr("127.0.0.1"))
+	}
+	return s
+}
+
+// key makes a key of a team.
+func (s *server) key(t *testing.T, team string) string {
+	t.Helper()
+	key, err := s.d.Client.CreateKey(t.Context(), sandbox.CreateKeyRequest{Name: "sdk " + t.Name(), Team: team, Scopes: []sandbox.Scope{
+		sandbox.ScopeSandboxesRead, sandbox.ScopeSandboxesWrite, sandbox.ScopeFilesWrite, sandbox.ScopeSecretsWrite, sandbox.ScopeTemplatesWrite,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key.Secret
+}
+
+// names are the product's, which its SDK has built in.
+var names = []string{"*.superserve.ai", "*.sandbox.superserve.ai"}
+
+// forward leads the port of HTTPS, which the SDK has built in, to the daemon.
+func forward(t *testing.T, to string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			from, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				go join(from, to)
+			}
+		}
+	}()
+}
+
+// join copies between a connection and a new one.
+func join(from net.Conn, address string) {
+	defer from.Close()
+	to, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(to, from)
+		_ = to.Close()
+		close(ended)
+	}()
+	_, _ = io.Copy(from, to)
+	_ = from.Close()
+	<-ended
+}
+
+// run runs the checks as a client, and reports those that fail.
+func (s *server) run(t *testing.T, env ...string) []sdktest.Row {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	args := []string{sdktest.Node(t), "suite.mjs"}
+	if s.resolver != "" {
+		needs.Command(t, "unshare", "mount")
+		args = append([]string{"unshare", "--mount", "sh", "-ec", `mount --bind "$1" /etc/resolv.conf; shift; exec "$@"`, "sh", s.resolver}, args...)
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "SUPERSERVE_") && !strings.HasPrefix(v, "NODE_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	results := filepath.Join(t.TempDir(), "results.jsonl")
+	cmd.Env = append(append(append(cmd.Env, s.env...), env...), "COVE_RESULTS="+results, "COVE_GROUPS="+os.Getenv("COVE_GROUPS"))
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("the checks: %v\n%s", err, out)
+	}
+	return sdktest.Rows(t, results, string(out))
+}
