@@ -1,0 +1,1 @@
+export function ComparePage(_: { id?: string; tab?: string }) { return <p>todo</p>; }

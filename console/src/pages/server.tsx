@@ -1,0 +1,1 @@
+export function ServerPage(_: { id?: string; tab?: string }) { return <p>todo</p>; }

@@ -1,0 +1,1 @@
+export function TemplatesPage(_: { id?: string; tab?: string }) { return <p>todo</p>; }
