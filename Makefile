@@ -9,8 +9,21 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 GOBUILD = go build -ldflags "-s -w -X main.version=$(VERSION)"
 # All that is compiled or embedded: scripts, pages and interpreters' drivers too.
-SOURCES = $(shell find api client cmd internal sandbox -type f | grep -v -e testdata -e _test.go -e $(AGENT)) go.mod go.sum
+SOURCES = $(shell find api client cmd internal sandbox -type f | grep -v -e testdata -e _test.go -e $(AGENT) -e $(DIST)/) go.mod go.sum
 AGENT = internal/guest/agentbin/bin/agent
+
+# The console is built where its sources are and Node.js is; without it cove serves a
+# page that says so.
+DIST = internal/doors/console/dist
+CONSOLE_PACKAGES = console/node_modules/.package-lock.json
+ifneq ($(wildcard console/package.json),)
+CONSOLE_SOURCES = $(shell find console -type f -not -path 'console/node_modules/*') api/openapi.yaml
+ifneq ($(shell command -v npm),)
+CONSOLE = $(DIST)/index.html
+else
+NO_CONSOLE = @echo "npm is missing, so bin/cove is built without the console; install Node.js 20.19 or later (Debian: apt-get install nodejs npm) and run make build again" >&2
+endif
+endif
 
 # Where make install puts the program.
 PREFIX ?= /usr/local
@@ -19,8 +32,18 @@ PREFIX ?= /usr/local
 
 build: bin/cove ## build bin/cove
 
-bin/cove: $(SOURCES) $(AGENT)
+bin/cove: $(SOURCES) $(AGENT) $(CONSOLE)
 	$(GOBUILD) -o $@ ./cmd/cove
+	$(NO_CONSOLE)
+
+$(CONSOLE_PACKAGES): console/package-lock.json
+	npm ci --prefix console --no-audit --no-fund
+	@mkdir -p $(@D) && touch $@
+
+# A build that fails leaves nothing that a later one would embed.
+$(DIST)/index.html: $(CONSOLE_SOURCES) $(CONSOLE_PACKAGES)
+	npm run build --prefix console || { rm -rf $(DIST); exit 1; }
+	@touch $@
 
 $(AGENT): $(SOURCES)
 	$(GOBUILD) -o $@ ./cmd/cove-agent
@@ -70,4 +93,4 @@ generate: ## regenerate protobuf code, OpenAPI file and snapshots
 	./scripts/generate
 
 clean:
-	rm -rf bin $(AGENT)
+	rm -rf bin $(AGENT) $(DIST) console/node_modules

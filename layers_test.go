@@ -58,7 +58,7 @@ var rooms = []room{
 	{"client", "sandbox internal/doors/operation"},
 	{"internal/doors", "sandbox internal/clip internal/durable internal/limits internal/doors/operation internal/daemon/auth"},
 	{"internal/doors/operation", "sandbox"},
-	{"internal/daemon/auth", "sandbox internal/limits"},
+	{"internal/daemon/auth", "sandbox internal/clip internal/limits"},
 	{"internal/doors/cli", "*"},
 	{"cmd", "*"},
 

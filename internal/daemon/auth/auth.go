@@ -100,14 +100,20 @@ func callerOf(key *sandbox.Key) sandbox.Caller {
 // from a key and end with it. A key that is not there or no longer good is
 // unauthenticated.
 func (k *Keys) CallerOf(ctx context.Context, id string) (sandbox.Caller, error) {
-	key, err := k.Store.KeyByID(ctx, id)
-	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !isGood(&key, time.Now()) {
-		return sandbox.Caller{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is no longer good; ask for a new one")
-	}
+	key, err := k.goodKey(ctx, id)
 	if err != nil {
 		return sandbox.Caller{}, err
 	}
 	return callerOf(&key), nil
+}
+
+// goodKey returns a key by its id, or an error as CallerOf does.
+func (k *Keys) goodKey(ctx context.Context, id string) (sandbox.Key, error) {
+	key, err := k.Store.KeyByID(ctx, id)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound || err == nil && !isGood(&key, time.Now()) {
+		return sandbox.Key{}, sandbox.Errorf(sandbox.CodeUnauthenticated, "the API key is no longer good; ask for a new one")
+	}
+	return key, err
 }
 
 // CallersOf returns who may call for a team: those with its good keys.

@@ -25,6 +25,11 @@ type Config struct {
 	// Anonymous lets the authenticator judge requests without a token too:
 	// for [Local].
 	Anonymous bool
+	// Sessions takes the console's cookie from requests for which Cookie is true and
+	// that carry no key; nil takes none.
+	Sessions *Sessions
+	// Cookie tells requests that the console's pages may make.
+	Cookie func(*http.Request) bool
 	// Error answers refused requests; nil writes a small JSON document. The
 	// WWW-Authenticate header is set before it is called.
 	Error ErrorWriter
@@ -38,7 +43,7 @@ func Middleware(cfg Config) func(http.Handler) http.Handler {
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			c, err := cfg.caller(r)
+			c, session, err := cfg.caller(r)
 			if err == nil {
 				c.Namespace, err = Namespace(r.Header)
 			}
@@ -49,7 +54,14 @@ func Middleware(cfg Config) func(http.Handler) http.Handler {
 				cfg.Error(w, r, err)
 				return
 			}
-			next.ServeHTTP(w, r.WithContext(sandbox.WithCaller(r.Context(), c)))
+			ctx := sandbox.WithCaller(r.Context(), c)
+			if session != nil {
+				inert(w.Header())
+				var stop func()
+				ctx, stop = cfg.Sessions.watch(ctx, session)
+				defer stop()
+			}
+			next.ServeHTTP(w, r.WithContext(ctx))
 		})
 	}
 }
@@ -61,15 +73,46 @@ func challenge(r *http.Request) string {
 	return `Bearer realm="cove", error="invalid_token"`
 }
 
-func (cfg *Config) caller(r *http.Request) (sandbox.Caller, error) {
+// inert keeps content of sandboxes, which an answer may be, from running as a page of
+// the console's origin, and from a cache that the next user of the browser could read.
+func inert(h http.Header) {
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox allow-downloads; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
+// caller returns who calls, and by which session if it is by one.
+func (cfg *Config) caller(r *http.Request) (sandbox.Caller, *Session, error) {
 	if cfg.Trusted != nil && cfg.Trusted(r) {
-		return sandbox.LocalCaller(), nil
+		return sandbox.LocalCaller(), nil, nil
 	}
 	token, err := BearerToken(r.Header)
-	if err != nil && !cfg.Anonymous {
-		return sandbox.Caller{}, err
+	if err != nil && cfg.byCookie(r) {
+		return cfg.callerBySession(r)
 	}
-	return cfg.Authenticator.Authenticate(r.Context(), token)
+	if err != nil && !cfg.Anonymous {
+		return sandbox.Caller{}, nil, err
+	}
+	c, err := cfg.Authenticator.Authenticate(r.Context(), token)
+	return c, nil, err
+}
+
+// byCookie reports whether a request carries a session's cookie and nothing else that
+// says who calls.
+func (cfg *Config) byCookie(r *http.Request) bool {
+	return cfg.Sessions != nil && cfg.Cookie(r) && len(r.Header.Values("Authorization")) == 0 && len(r.Header.Values(KeyHeader)) == 0 && len(sessionTokens(r)) > 0
+}
+
+func (cfg *Config) callerBySession(r *http.Request) (sandbox.Caller, *Session, error) {
+	if err := FromOwnPage(r); err != nil {
+		return sandbox.Caller{}, nil, err
+	}
+	session, err := cfg.Sessions.Of(r)
+	if err != nil {
+		return sandbox.Caller{}, nil, err
+	}
+	return session.Caller, session, nil
 }
 
 // ViaUnixSocket reports whether a request came in through a unix socket, which

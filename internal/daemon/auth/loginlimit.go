@@ -17,17 +17,20 @@ const (
 	refillEvery    = time.Second
 )
 
-// LoginLimiter limits the rate of keys that the store does not know. Keys that were
-// accepted lately pass in any case, since all callers behind a proxy share its address.
-// It is safe for concurrent use.
+// LoginLimiter limits the rate of keys, or of other credentials, that the server does
+// not know. Those that were accepted lately pass in any case, since all callers behind a
+// proxy share its address. It is safe for concurrent use.
 type LoginLimiter struct {
+	what     string // the credentials, in the plural
 	failures *limits.LoginLimiter
 	accepted limits.Accepted
 }
 
-// NewLoginLimiter returns a limiter without failures.
-func NewLoginLimiter() *LoginLimiter {
-	return &LoginLimiter{failures: limits.NewLoginLimiter(limits.LoginLimiterConfig{Burst: maxUnknownKeys, Refill: refillEvery})}
+// NewLoginLimiter returns a limiter of API keys without failures.
+func NewLoginLimiter() *LoginLimiter { return newLoginLimiter("API keys") }
+
+func newLoginLimiter(what string) *LoginLimiter {
+	return &LoginLimiter{what: what, failures: limits.NewLoginLimiter(limits.LoginLimiterConfig{Burst: maxUnknownKeys, Refill: refillEvery})}
 }
 
 type addressKey struct{}
@@ -43,13 +46,13 @@ func WithAddress(next http.Handler) http.Handler {
 	})
 }
 
-// sourceOf returns the source of a key; without an address it is not counted.
+// sourceOf returns the source of a credential; without an address it is not counted.
 func sourceOf(ctx context.Context) limits.Source {
 	who, _ := ctx.Value(addressKey{}).(string)
 	return limits.Source{Target: "keys", Address: who}
 }
 
-// allow returns a quota_exceeded error if a key must not be looked up now.
+// allow returns a quota_exceeded error if a credential must not be looked up now.
 func (t *LoginLimiter) allow(ctx context.Context, hash []byte) error {
 	by := sourceOf(ctx)
 	if t == nil || by.Address == "" || t.accepted.Has([sha256.Size]byte(hash)) {
@@ -59,19 +62,19 @@ func (t *LoginLimiter) allow(ctx context.Context, hash []byte) error {
 	if wait == 0 {
 		return nil
 	}
-	err := sandbox.Errorf(sandbox.CodeQuotaExceeded, "too many API keys that this server does not know came from this address; try again in a moment")
+	err := sandbox.Errorf(sandbox.CodeQuotaExceeded, "too many %s that this server does not know came from this address; try again in a moment", t.what)
 	err.RetryAfter = max(wait, time.Second)
 	return err
 }
 
-// unknown counts a key that the store does not know.
+// unknown counts a credential that the server does not know.
 func (t *LoginLimiter) unknown(ctx context.Context) {
 	if by := sourceOf(ctx); t != nil && by.Address != "" {
 		t.failures.Failed(by)
 	}
 }
 
-// note remembers a known key if it is valid, and forgets the key otherwise.
+// note remembers a credential if it is valid, and forgets it otherwise.
 func (t *LoginLimiter) note(hash []byte, good bool) {
 	switch {
 	case t == nil:

@@ -31,6 +31,8 @@ type Records interface {
 	// TrimRequests removes requests older than before, and the oldest of each
 	// team over keep.
 	TrimRequests(ctx context.Context, before time.Time, keep int) (int, error)
+	// TrimSessions removes sessions of the console that have expired by now.
+	TrimSessions(ctx context.Context, now time.Time) (int, error)
 }
 
 // Keeper is what the janitor needs of the service.
@@ -134,6 +136,8 @@ func (j *Janitor) clean(ctx context.Context) error {
 	ended, err := j.cfg.Records.DeleteEndedSandboxes(ctx, now.Add(-j.cfg.Retention))
 	errs = append(errs, err)
 	events, err := j.cfg.Records.TrimAudit(ctx, now.Add(-j.cfg.AuditAge), j.cfg.AuditEvents)
+	errs = append(errs, err)
+	_, err = j.cfg.Records.TrimSessions(ctx, now)
 	errs = append(errs, err)
 	_, err = j.cfg.Records.TrimRequests(ctx, now.Add(-limits.RequestRetention), limits.MaxRequests)
 	errs = append(errs, err, j.cfg.Records.FillReserve())

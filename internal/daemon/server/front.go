@@ -15,6 +15,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/internal/daemon/config"
+	"github.com/cove-sh/cove/internal/doors/console"
 	"github.com/cove-sh/cove/internal/doors/mcpserver"
 	"github.com/cove-sh/cove/internal/doors/preview"
 	"github.com/cove-sh/cove/internal/doors/rest"
@@ -66,13 +67,14 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	mux.Handle("/mcp", mcp)
 	mux.Handle("/mcp/", mcp)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		rest.WriteError(w, sandbox.Errorf(sandbox.CodeNotFound, "no such path %s; Cove serves /v1/ and /mcp", r.URL.Path))
+		rest.WriteError(w, sandbox.Errorf(sandbox.CodeNotFound, "no such path %s; Cove serves /v1/, /mcp and /console/", r.URL.Path))
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &front{s: s, mcp: mcp, cancel: cancel}
 	bound := newPerKey(s.bounds.RequestsPerKey)
 	keys := &auth.Keys{Store: p.store, Limiter: auth.NewLoginLimiter(), Log: s.log} // for all doors
-	api = s.authenticate(keys, bound.handler(mux))
+	sessions := auth.NewSessions(p.store, keys)
+	api = s.authenticate(keys, sessions, bound.handler(mux))
 	previews := preview.New(preview.Config{Previews: p.service, Views: p.service, Domain: s.cfg.Previews.Domain, Names: s.cfg.AllowedHosts, Log: s.log})
 	doors := s.sdkDoors(p, keys, bound, previews)
 	paced := func(next http.Handler) http.Handler {
@@ -82,7 +84,8 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	for _, d := range doors {
 		fronts = splitTo(d.Claims, d, fronts)
 	}
-	named := splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(paced(s.uploads(p.service, fronts)))))
+	fronts = splitTo(console.Claims, s.newConsole(p, keys, sessions), s.uploads(p.service, fronts))
+	named := splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(paced(fronts))))
 	for _, d := range doors {
 		named = splitTo(d.ClaimsHost, p.metrics.watch(s.checkPages(paced(d))), named)
 	}
@@ -120,14 +123,16 @@ func splitTo(claims func(*http.Request) bool, door, rest http.Handler) http.Hand
 }
 
 // authenticate puts the caller into each request that needs one.
-func (s *Server) authenticate(keys *auth.Keys, next http.Handler) http.Handler {
+func (s *Server) authenticate(keys *auth.Keys, sessions *auth.Sessions, next http.Handler) http.Handler {
 	cfg := auth.Config{
 		Authenticator: keys,
+		Sessions:      sessions,
+		Cookie:        takesCookie,
 		Trusted:       auth.ViaUnixSocket,
 		Error:         refuse,
 	}
 	if s.cfg.Dev {
-		cfg.Authenticator, cfg.Anonymous = auth.Local{}, true
+		cfg.Authenticator, cfg.Anonymous, cfg.Sessions = auth.Local{}, true, nil
 	}
 	checked := auth.Middleware(cfg)(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

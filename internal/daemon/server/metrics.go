@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/cove-sh/cove/internal/doors/console"
 	"github.com/cove-sh/cove/internal/doors/rest"
 	"github.com/cove-sh/cove/sandbox"
 )
@@ -60,6 +61,8 @@ func doorOf(path string) string {
 		return "rest"
 	case path == "/mcp" || strings.HasPrefix(path, "/mcp/"):
 		return "mcp"
+	case strings.HasPrefix(path, console.Path):
+		return "console"
 	}
 	return "other"
 }

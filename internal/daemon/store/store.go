@@ -32,6 +32,7 @@ type Store interface {
 	Previews
 	Deliveries
 	Keys
+	Sessions
 	Audit
 	Templates
 	Builds

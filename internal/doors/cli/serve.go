@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-sh/cove/internal/daemon/config"
 	"github.com/cove-sh/cove/internal/daemon/server"
+	"github.com/cove-sh/cove/internal/doors/console"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -144,6 +145,7 @@ func (a *app) sayReady(cfg *config.Config, tcp net.Addr) {
 		scheme = "https"
 	}
 	a.say("listening on %s://%s (MCP: %s://%s/mcp)", scheme, tcp, scheme, tcp)
+	a.say("the console: %s://%s%s (signed in: cove console)", scheme, tcp, console.Path)
 	if cfg.Dev {
 		a.say("development mode: everyone on this machine may do everything")
 	}

@@ -235,6 +235,27 @@ func TestCookieTossing(t *testing.T) {
 
 // Attack: a cookie that another host has set, from a script, stands before the
 // real one and locks the visitor out.
+// Browsers have one jar for all ports of a host name, so the console's cookie can come
+// with requests for a preview.
+func TestServersCookiesStayOut(t *testing.T) {
+	inside := &seen{}
+	_, front := newHarness(t, inside)
+	for sent, want := range map[string]string{
+		"cove_console=s":                                                  "",
+		"a=1; cove_console=s; b=2":                                        "a=1; b=2",
+		"__Host-cove_console=s; a=1":                                      "a=1",
+		"Cove_Console=s;a=1 ;__host-Cove_console=s":                       "a=1",
+		"cove_preview=" + encodeCookie(credential{}) + ";xcove_console=1": "xcove_console=1",
+	} {
+		if got := get(t, browser(t, front), "http://3001-sbx-abc.localhost/", "Cookie", sent); got.body != "inside" {
+			t.Fatalf("%q: %d %s", sent, got.status, got.body)
+		}
+		if got := inside.request(t).Header.Get("Cookie"); got != want {
+			t.Errorf("of %q the sandbox saw %q, want %q", sent, got, want)
+		}
+	}
+}
+
 func TestTossedCookieDoesNotShadow(t *testing.T) {
 	_, front := newHarness(t, new(seen))
 	real := cookieName + "=" + encodeCookie(credential{key: goodKey})

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-sh/cove/internal/daemon/auth"
 	"github.com/cove-sh/cove/sandbox"
 )
 
@@ -113,7 +114,8 @@ func namesCredential(referer string) bool {
 	}
 }
 
-// cleanCookies removes the proxy's cookies from a header.
+// cleanCookies removes the server's own cookies from a header: the proxy's, and the
+// console's, which comes from a browser that has it for all ports of a host name.
 func cleanCookies(h http.Header) {
 	lines := h["Cookie"]
 	if len(lines) == 0 {
@@ -138,7 +140,7 @@ func cleanCookies(h http.Header) {
 
 func ourCookie(name string) bool {
 	name = strings.TrimSpace(name)
-	return strings.EqualFold(name, cookieName) || strings.EqualFold(name, hostCookieName)
+	return strings.EqualFold(name, cookieName) || strings.EqualFold(name, hostCookieName) || auth.IsSessionCookie(name)
 }
 
 // encodeCookie returns the value of a cookie: "k" and a key, or "l" and a link, in base64.

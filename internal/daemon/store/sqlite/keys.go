@@ -82,6 +82,9 @@ func (s *Store) RevokeKey(ctx context.Context, team, id string, at time.Time) (s
 		if _, err := tx.ExecContext(ctx, "UPDATE keys SET revoked_at = ? WHERE id = ?", at.UnixNano(), id); err != nil {
 			return fmt.Errorf("revoke key %s: %w", id, err)
 		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE key_id = ?", id); err != nil {
+			return fmt.Errorf("end the sessions of key %s: %w", id, err)
+		}
 		return nil
 	}
 	if err := s.freeing(func() error { return s.lasting(ctx, revoke) }); err != nil {

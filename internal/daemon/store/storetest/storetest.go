@@ -67,6 +67,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Opener) {
 		{"Builds", testBuilds},
 		{"Requests", testRequests},
 		{"Keys", testKeys},
+		{"Sessions", testSessions},
+		{"SessionsOfKey", testSessionsOfKey},
 		{"Audit", testAudit},
 		{"AuditTrim", testAuditTrim},
 		{"Templates", testTemplates},

@@ -1,0 +1,89 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// LinkLifetime is how long a link to the console is good.
+	LinkLifetime = time.Minute
+	// linkMemory is how long it is remembered, to say what has become of it.
+	linkMemory = 10 * time.Minute
+	// maxLinks bounds the links that are remembered.
+	maxLinks = 1000
+)
+
+// Links are one-time links by which the user who runs the daemon signs in to the
+// console. They are in memory: none outlives the daemon. The zero value is not usable;
+// it is safe for concurrent use.
+type Links struct {
+	tries *LoginLimiter
+
+	mu   sync.Mutex
+	made map[[sha256.Size]byte]link // guarded by mu
+}
+
+type link struct {
+	expires time.Time
+	used    bool
+}
+
+// NewLinks returns no links.
+func NewLinks() *Links {
+	return &Links{tries: newLoginLimiter("links"), made: make(map[[sha256.Size]byte]link)}
+}
+
+// Make makes a link's token. With too many of the last minutes it is quota_exceeded.
+func (l *Links) Make() (Secret, time.Time, error) {
+	token := newToken()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(l.made, func(_ [sha256.Size]byte, old link) bool { return now.Sub(old.expires) > linkMemory })
+	if len(l.made) >= maxLinks {
+		return Secret{}, time.Time{}, sandbox.Errorf(sandbox.CodeQuotaExceeded, "there were %d links to the console within the last minutes, which is the most; wait a few", maxLinks)
+	}
+	expires := now.Add(LinkLifetime)
+	l.made[[sha256.Size]byte(Hash(token.Reveal()))] = link{expires: expires}
+	return token, expires, nil
+}
+
+// Use takes a link's token, once: all others are unauthenticated, and
+// quota_exceeded after too many from one address.
+func (l *Links) Use(ctx context.Context, token string) error {
+	if len(token) > maxToken {
+		token = ""
+	}
+	hash := Hash(token)
+	if err := l.tries.allow(ctx, hash); err != nil {
+		return err
+	}
+	err := l.use([sha256.Size]byte(hash))
+	if err != nil {
+		l.tries.unknown(ctx)
+	}
+	return err
+}
+
+func (l *Links) use(hash [sha256.Size]byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found, ok := l.made[hash]
+	switch {
+	case !ok:
+		return sandbox.Errorf(sandbox.CodeUnauthenticated, "the link is not known to this server; make a new one with: cove console")
+	case found.used:
+		return sandbox.Errorf(sandbox.CodeUnauthenticated, "the link was used already, and works once; make a new one with: cove console. If it was not you, end that session")
+	case !time.Now().Before(found.expires):
+		return sandbox.Errorf(sandbox.CodeUnauthenticated, "the link has expired; it is good for %d s: make a new one with: cove console", int(LinkLifetime.Seconds()))
+	}
+	found.used = true
+	l.made[hash] = found
+	return nil
+}

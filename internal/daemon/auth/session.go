@@ -1,0 +1,204 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cove-sh/cove/internal/clip"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+const (
+	// SessionIdle is how long a session lasts that is not used, and SessionLifetime
+	// how long any does.
+	SessionIdle     = 12 * time.Hour
+	SessionLifetime = 7 * 24 * time.Hour
+
+	// maxSessions bounds the sessions of one key.
+	maxSessions = 100
+	tokenBytes  = 32
+	// maxClient bounds what is kept of a browser's name of itself, in bytes.
+	maxClient = 200
+	// recheckTime is how often the session of a request that lasts is looked at
+	// again.
+	recheckTime = 15 * time.Second
+)
+
+// SessionStore is the part of the store that [Sessions] needs.
+type SessionStore interface {
+	// CreateSession adds a session whose token has this hash, and removes the least
+	// lately used ones of its key over most.
+	CreateSession(ctx context.Context, s sandbox.ConsoleSession, hash []byte, most int) error
+	// SessionByHash returns a session, also one that has expired, or not_found.
+	SessionByHash(ctx context.Context, hash []byte) (sandbox.ConsoleSession, error)
+	// TouchSession moves LastUsedAt forward, and ExpiresAt with it.
+	TouchSession(ctx context.Context, id string, at, expires time.Time) error
+}
+
+// Sessions are sign-ins of browsers to the console. A session has the rights of the
+// key that it was begun with, as they are at each request, and ends with it. What
+// proves it is a cookie, of which the store has only a hash. It is safe for concurrent
+// use.
+type Sessions struct {
+	store SessionStore
+	keys  *Keys
+	tries *LoginLimiter
+}
+
+// NewSessions returns the sessions that a store has.
+func NewSessions(store SessionStore, keys *Keys) *Sessions {
+	return &Sessions{store: store, keys: keys, tries: newLoginLimiter("sessions")}
+}
+
+// Session is a session that is good, and whose it is.
+type Session struct {
+	sandbox.ConsoleSession
+	// Caller has the key's present scopes.
+	Caller sandbox.Caller
+	// KeyName is the key's; empty for the user who runs the daemon.
+	KeyName string
+	hash    []byte
+}
+
+// Begin begins a session of a caller. Client is what the browser says of itself. The
+// token goes into the cookie.
+func (s *Sessions) Begin(ctx context.Context, caller sandbox.Caller, client string) (Secret, *Session, error) {
+	token := newToken()
+	hash := Hash(token.Reveal())
+	now := time.Now().UTC()
+	made := sandbox.ConsoleSession{
+		ID: "session-" + strings.ToLower(rand.Text()), KeyID: caller.KeyID, Team: caller.Team, Client: clip.Text(strings.ToValidUTF8(client, "�"), maxClient),
+		CreatedAt: now, LastUsedAt: now, ExpiresAt: expiryOf(now, now),
+	}
+	if err := s.store.CreateSession(ctx, made, hash, maxSessions); err != nil {
+		return Secret{}, nil, err
+	}
+	found, err := s.stands(ctx, made, hash)
+	return token, found, err
+}
+
+// newToken makes 256 random bits.
+func newToken() Secret {
+	b := make([]byte, tokenBytes)
+	rand.Read(b)
+	return NewSecret(base64.RawURLEncoding.EncodeToString(b))
+}
+
+func expiryOf(created, used time.Time) time.Time {
+	idle, last := used.Add(SessionIdle), created.Add(SessionLifetime)
+	if idle.Before(last) {
+		return idle
+	}
+	return last
+}
+
+// Of returns the session by whose cookie a request comes; without a cookie that is
+// nil. A cookie of no session that is good is unauthenticated. The caller of Of has
+// asked [FromOwnPage].
+func (s *Sessions) Of(r *http.Request) (*Session, error) {
+	var refused error
+	for _, token := range sessionTokens(r) {
+		found, err := s.byToken(r.Context(), token)
+		if err == nil {
+			s.touch(r.Context(), found)
+			return found, nil
+		}
+		if code := sandbox.CodeOf(err); code != sandbox.CodeUnauthenticated {
+			return nil, err
+		}
+		refused = err
+	}
+	return nil, refused
+}
+
+func errOver() error {
+	return sandbox.Errorf(sandbox.CodeUnauthenticated, "the session is over; sign in again")
+}
+
+func (s *Sessions) byToken(ctx context.Context, token string) (*Session, error) {
+	if len(token) != base64.RawURLEncoding.EncodedLen(tokenBytes) {
+		return nil, errOver()
+	}
+	hash := Hash(token)
+	if err := s.tries.allow(ctx, hash); err != nil {
+		return nil, err
+	}
+	found, err := s.byHash(ctx, hash)
+	switch sandbox.CodeOf(err) {
+	case "":
+		s.tries.note(hash, true)
+	case sandbox.CodeNotFound:
+		s.tries.note(hash, false)
+		s.tries.unknown(ctx)
+		return nil, errOver()
+	}
+	return found, err
+}
+
+// byHash returns a session that is good; not_found is one that the store does not
+// have.
+func (s *Sessions) byHash(ctx context.Context, hash []byte) (*Session, error) {
+	found, err := s.store.SessionByHash(ctx, hash)
+	if err != nil {
+		return nil, err
+	}
+	if !time.Now().Before(found.ExpiresAt) {
+		return nil, errOver()
+	}
+	return s.stands(ctx, found, hash)
+}
+
+// stands finds who a session stands for now.
+func (s *Sessions) stands(ctx context.Context, found sandbox.ConsoleSession, hash []byte) (*Session, error) {
+	if own := sandbox.LocalCaller(); found.KeyID == own.KeyID {
+		return &Session{ConsoleSession: found, Caller: own, hash: hash}, nil
+	}
+	key, err := s.keys.goodKey(ctx, found.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	if key.ExpiresAt != nil && key.ExpiresAt.Before(found.ExpiresAt) {
+		found.ExpiresAt = *key.ExpiresAt
+	}
+	return &Session{ConsoleSession: found, Caller: callerOf(&key), KeyName: key.Name, hash: hash}, nil
+}
+
+// touch notes that a session is used, and its key.
+func (s *Sessions) touch(ctx context.Context, found *Session) {
+	now := time.Now().UTC()
+	if now.Sub(found.LastUsedAt) < touchEvery {
+		return
+	}
+	err := s.store.TouchSession(ctx, found.ID, now, expiryOf(found.CreatedAt, now))
+	if found.KeyID != sandbox.LocalCaller().KeyID && err == nil {
+		err = s.keys.Store.TouchKey(ctx, found.KeyID, now)
+	}
+	if err != nil && s.keys.Log != nil {
+		s.keys.Log.Warn("record the use of a session", "session", found.ID, "error", err)
+	}
+}
+
+// watch returns a context that ends soon after the session does, for a request that
+// lasts, such as a terminal. That it lasts is no use of the session.
+func (s *Sessions) watch(ctx context.Context, of *Session) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var look *time.Timer
+	armed := make(chan struct{})
+	look = time.AfterFunc(recheckTime, func() {
+		<-armed
+		switch _, err := s.byHash(ctx, of.hash); sandbox.CodeOf(err) {
+		case sandbox.CodeNotFound, sandbox.CodeUnauthenticated:
+			cancel()
+		default:
+			if ctx.Err() == nil {
+				look.Reset(recheckTime)
+			}
+		}
+	})
+	close(armed)
+	return ctx, func() { cancel(); look.Stop() }
+}

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-sh/cove/internal/doors/console"
+	"github.com/cove-sh/cove/internal/durable"
+	"github.com/cove-sh/cove/sandbox"
+)
+
+// openFile is a page in the state directory that leads a browser to the console. All
+// users of the machine see the arguments of a browser, so these name the page and not
+// the link.
+const openFile = "console-open.html"
+
+func (a *app) consoleCommand() *cobra.Command {
+	var noOpen bool
+	return a.make(command{
+		Use: "console [flags]", Short: "Open the console, a web page to see and drive sandboxes, signed in",
+		Long: "Print a link to the console, a web page to see and drive sandboxes, and open it in a browser where\n" +
+			"there is a display. The link signs in once, within a minute. The daemon is started if it does not\n" +
+			"run; while a page is open, it does not end for idleness.\n\n" +
+			"With --url, print the address of that server's console, where one signs in with an API key.",
+		Example: "  cove console\n  cove console --no-open\n  cove console --url https://cove.example.com",
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&noOpen, "no-open", false, "print the link only")
+		},
+		Do: action{here: true, json: true, run: func(ctx context.Context, c *call) error { return c.openConsole(ctx, !noOpen) }},
+	})
+}
+
+func (c *call) openConsole(ctx context.Context, open bool) error {
+	if base := strings.TrimRight(c.globals.URL, "/"); base != "" {
+		c.say("sign in there with an API key")
+		return c.showLink(console.Link{URL: base + console.Path})
+	}
+	link, err := c.consoleLink(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.showLink(*link); err != nil {
+		return err
+	}
+	if open && !c.json && (c.Env("DISPLAY") != "" || c.Env("WAYLAND_DISPLAY") != "") {
+		if err := c.browse(ctx, link.URL); err != nil {
+			c.say("no browser could be opened (%s); open the link above", clean(err.Error()))
+		}
+	}
+	return nil
+}
+
+func (c *call) showLink(link console.Link) error {
+	if !c.json {
+		return c.print(clean(link.URL) + "\n")
+	}
+	shown := map[string]any{"url": link.URL}
+	if !link.ExpiresAt.IsZero() {
+		shown["expires_at"] = link.ExpiresAt
+	}
+	return c.printJSON(shown)
+}
+
+// consoleLink asks the local daemon for a link, and starts the daemon if need be.
+func (a *app) consoleLink(ctx context.Context) (*console.Link, error) {
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	d := a.localDaemon(dir)
+	ctx, cancel := context.WithTimeout(ctx, startTime+addressTime)
+	defer cancel()
+	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: d.dial}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+console.LinkPath, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := hc.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer closeQuietly(resp.Body)
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAddress))
+	if err != nil {
+		return nil, err
+	}
+	var problem struct{ Code, Detail string }
+	if resp.StatusCode != http.StatusOK && json.Unmarshal(data, &problem) == nil && problem.Detail != "" && resp.StatusCode != http.StatusNotFound {
+		return nil, sandbox.Errorf(sandbox.Code(problem.Code), "%s", problem.Detail)
+	}
+	var link console.Link
+	if resp.StatusCode != http.StatusOK || json.Unmarshal(data, &link) != nil || link.URL == "" {
+		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the daemon that runs has no console; it is of another version: cove daemon restart")
+	}
+	return &link, nil
+}
+
+// browse has the user's browser open a link, by way of a page that only the user reads.
+func (a *app) browse(ctx context.Context, link string) error {
+	opener, err := exec.LookPath("xdg-open")
+	if err != nil {
+		return fmt.Errorf("xdg-open is not installed")
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, openFile)
+	page := "<!doctype html><meta charset=utf-8><title>Cove</title><meta name=referrer content=no-referrer>" +
+		`<meta http-equiv=refresh content="0;url=` + html.EscapeString(link) + `">` + "\n"
+	if err := durable.WriteFile(file, []byte(page)); err != nil {
+		return err
+	}
+	return exec.CommandContext(ctx, opener, file).Run()
+}
