@@ -13,7 +13,9 @@ function door(): Plugin {
     configureServer(s) {
       s.middlewares.use("/console/session", (_, res) => {
         res.setHeader("Content-Type", "application/json");
-        res.end(JSON.stringify({ key_id: "local", key_name: "local", team: "default", scopes, version: "dev", local: true }));
+        res.end(
+          JSON.stringify({ id: "", key_id: "local", key_name: "local", team: "default", scopes, version: "dev", local: true }),
+        );
       });
     },
   };

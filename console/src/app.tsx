@@ -3,19 +3,19 @@ import type { ComponentType, JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { Link, Route, Router, Switch, useLocation } from "wouter-preact";
 import { session, signOut } from "./api/session";
+import { clock } from "./lib/format";
+import { label } from "./lib/text";
 import { NAV } from "./nav";
 import { Dialogs } from "./pages/dialogs";
 import { HomePage } from "./pages/home";
 import { SignIn } from "./pages/signin";
 import { connection, living, loadError, start } from "./state/live";
-import { Help, Palette, paletteOpen } from "./ui/palette";
 import { dismiss, recent, toasts } from "./ui/do";
 import { Icon, Logo } from "./ui/icons";
 import { listen, useKeys } from "./ui/keys";
 import { Button, CallForms, Confirm, CopyAs, Dialog, Empty, Failure, Loading } from "./ui/kit";
+import { Help, Palette, paletteOpen } from "./ui/palette";
 import { isDark, theme } from "./ui/theme";
-import { clock } from "./lib/format";
-import { label } from "./lib/text";
 
 /** lazy makes a page that is loaded when it is first shown. */
 function lazy<P extends object>(load: () => Promise<ComponentType<P>>): (props: P) => JSX.Element {
@@ -52,7 +52,6 @@ const AuditPage = lazy(() => import("./pages/admin").then((m) => m.AuditPage));
 const ServerPage = lazy(() => import("./pages/server").then((m) => m.ServerPage));
 const ConnectPage = lazy(() => import("./pages/connect").then((m) => m.ConnectPage));
 
-
 export function App() {
   useEffect(listen, []);
   const who = session.value;
@@ -69,7 +68,6 @@ function Shell() {
   const menu = useSignal(false);
   const [path, go] = useLocation();
   useEffect(() => start(), []);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: it closes when the page changes
   useEffect(() => {
     menu.value = false;
   }, [path]);
@@ -92,8 +90,6 @@ function Shell() {
         Skip to content
       </a>
       <Sidebar path={path} />
-      {/* biome-ignore lint/a11y/useKeyWithClickEvents: the menu's button closes it too */}
-      {/* biome-ignore lint/a11y/noStaticElementInteractions: as above */}
       <div
         class="scrim"
         onClick={() => {
@@ -136,7 +132,11 @@ function Shell() {
           <Route path="/server">{() => <ServerPage />}</Route>
           <Route path="/connect">{() => <ConnectPage />}</Route>
           <Route>
-            <Empty icon="search" title="There is no such page" action={<Button onClick={() => go("/")}>To the sandboxes</Button>} />
+            <Empty
+              icon="search"
+              title="There is no such page"
+              action={<Button onClick={() => go("/")}>To the sandboxes</Button>}
+            />
           </Route>
         </Switch>
       </main>
@@ -271,4 +271,3 @@ function Toasts() {
     </div>
   );
 }
-

@@ -3,11 +3,13 @@ import { signal } from "@preact/signals";
 import { ApiError, HEADERS, send } from "./client";
 
 export interface Session {
+  /** Empty where everybody is let in. */
+  id: string;
   key_id: string;
   key_name: string;
   team: string;
   scopes: string[];
-  expires_at?: string;
+  expires_at?: string | null;
   version: string;
   local?: boolean;
 }

@@ -1,9 +1,8 @@
 // Text of sandboxes is hostile: it is shown as text, without what changes how
 // other text is shown, and never more of it than a page bears.
 
-// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
-const ANSI = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[ -/]*[0-~])|\u009b[0-?]*[ -/]*[@-~]/g;
-// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
+const ANSI =
+  /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[ -/]*[0-~])|\u009b[0-?]*[ -/]*[@-~]/g;
 const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]/g;
 /** Marks that change the direction of text, and characters that are not seen. */
 const BIDI = /[\u200e\u200f\u202a-\u202e\u2066-\u2069\u061c]/g;

@@ -118,7 +118,13 @@ export interface Scale {
 /** timeScale maps moments to 0…width. "even" shows time as it passes; "compact" gives long
  * stretches in which nothing happens less room, so that an hour of waiting does not hide the
  * seconds in which a family was made. */
-export function timeScale(moments: readonly number[], now: number, width: number, mode: "compact" | "even", from?: number): Scale {
+export function timeScale(
+  moments: readonly number[],
+  now: number,
+  width: number,
+  mode: "compact" | "even",
+  from?: number,
+): Scale {
   let points = [...new Set([...moments.filter((m) => Number.isFinite(m) && m <= now), now])].sort((a, b) => a - b);
   if (from !== undefined) points = [from, ...points.filter((p) => p > from)];
   if (points.length < 2) points = [points[0]! - 60_000, points[0]!];
@@ -161,7 +167,7 @@ export function timeScale(moments: readonly number[], now: number, width: number
 
 /** weight is the room of a stretch of time, in milliseconds. */
 function weight(gap: number): number {
-  return Math.log2(1 + gap / 400) ** 1.4 + 0.05;
+  return Math.log2(1 + gap / 250) ** 1.25 + 0.05;
 }
 
 /** moments are those that a compact scale gives room to, at most some hundreds. */

@@ -33,21 +33,45 @@ export function ComparePage() {
       <header class="bar compare-bar">
         <h1>Compare</h1>
         <Pick name="First" value={a} set={(v) => set({ a: v })} />
-        <Button kind="ghost" icon="diff" aria-label="Swap the two" title="Swap the two" disabled={!b} onClick={() => set({ a: b, b: a })} />
+        <Button
+          kind="ghost"
+          icon="diff"
+          aria-label="Swap the two"
+          title="Swap the two"
+          disabled={!b}
+          onClick={() => set({ a: b, b: a })}
+        />
         <Pick name="Second" value={b} set={(v) => set({ b: v })} none="its template" />
         <span class="grow" />
         {one && other && !isEnded(one) && !isEnded(other) && <Merge parent={one} winner={other} />}
       </header>
-      <Tabs name="Ways to compare" current={tab} pick={(t) => set({ tab: t })} tabs={[{ id: "diff", text: "Files", icon: "diff" }, { id: "siblings", text: "Side by side", icon: "table" }, { id: "try", text: "Try", icon: "bolt" }]} />
+      <Tabs
+        name="Ways to compare"
+        current={tab}
+        pick={(t) => set({ tab: t })}
+        tabs={[
+          { id: "diff", text: "Files", icon: "diff" },
+          { id: "siblings", text: "Side by side", icon: "table" },
+          { id: "try", text: "Try", icon: "bolt" },
+        ]}
+      />
       <div class="tab-body" role="tabpanel" aria-label="Comparison">
-        {tab === "siblings" ? <Siblings of={one} pick={(v) => set({ b: v, tab: "diff" })} /> : tab === "try" ? <Try of={one} key={a} /> : <Files a={a} b={b} key={`${a} ${b}`} />}
+        {tab === "siblings" ? (
+          <Siblings of={one} pick={(v) => set({ b: v, tab: "diff" })} />
+        ) : tab === "try" ? (
+          <Try of={one} key={a} />
+        ) : (
+          <Files a={a} b={b} key={`${a} ${b}`} />
+        )}
       </div>
     </div>
   );
 }
 
 function Pick({ name, value, set, none }: { name: string; value: string; set: (v: string) => void; none?: string }) {
-  const boxes = useComputed(() => [...living.value].sort((x, y) => (x.name || x.id).localeCompare(y.name || y.id, "en", { numeric: true })).slice(0, 1000));
+  const boxes = useComputed(() =>
+    [...living.value].sort((x, y) => (x.name || x.id).localeCompare(y.name || y.id, "en", { numeric: true })).slice(0, 1000),
+  );
   const kept = [...snapshots.value.values()].filter((s) => !s.automatic).slice(0, 500);
   const known = boxes.value.some((s) => s.id === value) || kept.some((s) => s.id === value);
   return (
@@ -90,7 +114,6 @@ function Files({ a, b }: { a: string; b: string }) {
       error.value = (err as Error).message;
     }
   };
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the page makes it anew for others
   useEffect(() => void load(), []);
   if (!a) {
     return (
@@ -108,7 +131,13 @@ function Files({ a, b }: { a: string; b: string }) {
         <Button small kind="ghost" icon="back" aria-label="Compare again" title="Compare again" onClick={load} />
         <CopyAs call={call} small />
       </div>
-      {error.value ? <Failure error={error.value} again={load} /> : diff.value ? <Changes diff={diff.value} readable={sandboxes.value.get(subject)?.state === "running" ? subject : undefined} /> : <Loading />}
+      {error.value ? (
+        <Failure error={error.value} again={load} />
+      ) : diff.value ? (
+        <Changes diff={diff.value} readable={sandboxes.value.get(subject)?.state === "running" ? subject : undefined} />
+      ) : (
+        <Loading />
+      )}
     </>
   );
 }
@@ -126,7 +155,12 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
   const kill = useSignal(false);
   const busy = useSignal(false);
   const result = useSignal<MergeResult | undefined>(undefined);
-  const call = () => calls.merge(parent.id, { winner: winner.id, kind: kind.value, ...(kind.value === "files" ? { policy: policy.value || undefined, kill_winner: kill.value || undefined } : {}) });
+  const call = () =>
+    calls.merge(parent.id, {
+      winner: winner.id,
+      kind: kind.value,
+      ...(kind.value === "files" ? { policy: policy.value || undefined, kill_winner: kill.value || undefined } : {}),
+    });
   const close = () => {
     open.value = false;
     result.value = undefined;
@@ -145,7 +179,14 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
   const conflicts = result.value?.conflicts ?? [];
   return (
     <>
-      <Button kind="primary" icon="merge" scope="sandboxes:write" onClick={() => { open.value = true; }}>
+      <Button
+        kind="primary"
+        icon="merge"
+        scope="sandboxes:write"
+        onClick={() => {
+          open.value = true;
+        }}
+      >
         Merge…
       </Button>
       {open.value && (
@@ -167,7 +208,9 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
         >
           {conflicts.length > 0 && (
             <div class="stack">
-              <p class="note amber">Nothing was merged: both sides changed {plural(conflicts.length, "path")}. Say whose version is kept.</p>
+              <p class="note amber">
+                Nothing was merged: both sides changed {plural(conflicts.length, "path")}. Say whose version is kept.
+              </p>
               <div class="scroll-x conflicts">
                 <table class="data">
                   <thead>
@@ -180,7 +223,9 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
                   <tbody>
                     {conflicts.map((c) => (
                       <tr key={c.path}>
-                        <td class="mono cut" title={label(c.path)}>{label(c.path)}</td>
+                        <td class="mono cut" title={label(c.path)}>
+                          {label(c.path)}
+                        </td>
                         <td class="muted">{label(c.ours)}</td>
                         <td class="muted">{label(c.theirs)}</td>
                       </tr>
@@ -191,13 +236,28 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
             </div>
           )}
           <label class="check">
-            <input type="radio" name="kind" checked={kind.value === "whole"} onChange={() => { kind.value = "whole"; result.value = undefined; }} />
+            <input
+              type="radio"
+              name="kind"
+              checked={kind.value === "whole"}
+              onChange={() => {
+                kind.value = "whole";
+                result.value = undefined;
+              }}
+            />
             <span>
               <b>Whole</b> <span class="muted">The parent becomes what the winner is: memory, processes and files.</span>
             </span>
           </label>
           <label class="check">
-            <input type="radio" name="kind" checked={kind.value === "files"} onChange={() => { kind.value = "files"; }} />
+            <input
+              type="radio"
+              name="kind"
+              checked={kind.value === "files"}
+              onChange={() => {
+                kind.value = "files";
+              }}
+            />
             <span>
               <b>Files</b> <span class="muted">The parent runs on, and gets what the winner changed since the fork.</span>
             </span>
@@ -205,14 +265,26 @@ function Merge({ parent, winner }: { parent: Sandbox; winner: Sandbox }) {
           {kind.value === "files" && (
             <>
               <Field label="Where both changed the same path">
-                <select class="select" value={policy.value} onChange={(e) => { policy.value = e.currentTarget.value; }}>
+                <select
+                  class="select"
+                  value={policy.value}
+                  onChange={(e) => {
+                    policy.value = e.currentTarget.value;
+                  }}
+                >
                   <option value="">change nothing, and list the conflicts</option>
                   <option value="ours">keep the version of {label(parent.name || "the parent", 30)}</option>
                   <option value="theirs">take the version of {label(winner.name || "the winner", 30)}</option>
                 </select>
               </Field>
               <label class="check">
-                <input type="checkbox" checked={kill.value} onChange={(e) => { kill.value = e.currentTarget.checked; }} />
+                <input
+                  type="checkbox"
+                  checked={kill.value}
+                  onChange={(e) => {
+                    kill.value = e.currentTarget.checked;
+                  }}
+                />
                 End {label(winner.name || winner.id, 40)} afterwards
               </label>
             </>
@@ -235,8 +307,16 @@ function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => vo
   const line = useSignal("");
   const runs = useSignal<Record<string, Run | "running">>({});
   const diffs = useSignal<Record<string, Diff | string>>({});
-  if (!parent) return <Empty icon="table" title="Choose a sandbox with forks">Its forks are shown side by side, with what each has changed.</Empty>;
-  const root = parent.forked_from && sandboxes.value.get(parent.forked_from) && !isEnded(sandboxes.value.get(parent.forked_from)!) ? parent.forked_from : parent.id;
+  if (!parent)
+    return (
+      <Empty icon="table" title="Choose a sandbox with forks">
+        Its forks are shown side by side, with what each has changed.
+      </Empty>
+    );
+  const root =
+    parent.forked_from && sandboxes.value.get(parent.forked_from) && !isEnded(sandboxes.value.get(parent.forked_from)!)
+      ? parent.forked_from
+      : parent.id;
   const all = living.value.filter((s) => s.id === root || s.forked_from === root).slice(0, 33);
   const run = async (e: Event) => {
     e.preventDefault();
@@ -268,7 +348,16 @@ function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => vo
     <>
       <form class="run-line" onSubmit={run}>
         <span class="mono accent">$</span>
-        <input class="input mono" aria-label="Command for all" placeholder="Run a command in each of them" spellcheck={false} value={line.value} onInput={(e) => { line.value = e.currentTarget.value; }} />
+        <input
+          class="input mono"
+          aria-label="Command for all"
+          placeholder="Run a command in each of them"
+          spellcheck={false}
+          value={line.value}
+          onInput={(e) => {
+            line.value = e.currentTarget.value;
+          }}
+        />
         <Button kind="primary" type="submit" scope="sandboxes:write">
           Run in {all.length}
         </Button>
@@ -300,10 +389,18 @@ function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => vo
               <div class="body">
                 {d && (
                   <p class="small">
-                    {typeof d === "string" ? <span class="red-text">{label(d)}</span> : (
+                    {typeof d === "string" ? (
+                      <span class="red-text">{label(d)}</span>
+                    ) : (
                       <>
-                        <span class="green-text">+{d.added}</span> <span class="amber-text">~{d.modified}</span> <span class="red-text">−{d.removed}</span>{" "}
-                        <span class="muted">{(d.changes ?? []).slice(0, 4).map((c) => label(c.path, 60)).join(", ")}</span>
+                        <span class="green-text">+{d.added}</span> <span class="amber-text">~{d.modified}</span>{" "}
+                        <span class="red-text">−{d.removed}</span>{" "}
+                        <span class="muted">
+                          {(d.changes ?? [])
+                            .slice(0, 4)
+                            .map((c) => label(c.path, 60))
+                            .join(", ")}
+                        </span>
                       </>
                     )}
                   </p>
@@ -315,9 +412,9 @@ function Siblings({ of: parent, pick }: { of?: Sandbox; pick: (id: string) => vo
                 ) : r ? (
                   <>
                     <p class="small">
-                      <span class={`badge ${r.exit ? "red" : "green"}`}>exit {r.exit}</span> <span class="muted">{span(r.took ?? 0)}</span>
+                      <span class={`badge ${r.exit ? "red" : "green"}`}>exit {r.exit}</span>{" "}
+                      <span class="muted">{span(r.took ?? 0)}</span>
                     </p>
-                    {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
                     <pre class="out" tabIndex={0}>
                       {out!.text || "It wrote nothing."}
                       {out!.cut > 0 && <em>{`\n… ${out!.cut.toLocaleString("en")} more characters`}</em>}
@@ -350,9 +447,22 @@ function Try({ of: s }: { of?: Sandbox }) {
   const result = useSignal<Schemas["TryResult"] | undefined>(undefined);
   const busy = useSignal(false);
   const error = useSignal("");
-  if (!s || isEnded(s)) return <Empty icon="bolt" title="Choose a sandbox to try in">It is forked, each fork runs a command, and the one that works can be merged back: all in one call.</Empty>;
-  const commands = lines.value.split("\n").map((l) => l.trim()).filter(Boolean);
-  const call = calls.try(s.id, { commands: commands.map((shell) => ({ shell })), count: commands.length === 1 ? count.value : undefined, pick: pick.value, keep: keep.value });
+  if (!s || isEnded(s))
+    return (
+      <Empty icon="bolt" title="Choose a sandbox to try in">
+        It is forked, each fork runs a command, and the one that works can be merged back: all in one call.
+      </Empty>
+    );
+  const commands = lines.value
+    .split("\n")
+    .map((l) => l.trim())
+    .filter(Boolean);
+  const call = calls.try(s.id, {
+    commands: commands.map((shell) => ({ shell })),
+    count: commands.length === 1 ? count.value : undefined,
+    pick: pick.value,
+    keep: keep.value,
+  });
   const run = async (e: Event) => {
     e.preventDefault();
     busy.value = true;
@@ -378,23 +488,56 @@ function Try({ of: s }: { of?: Sandbox }) {
     <div class="content">
       <form class="card try-form" onSubmit={run}>
         <div class="body stack">
-          <Field label={`Commands to try in forks of ${label(s.name || s.id)}, one a line`} hint="One line runs in each fork; several lines run in a fork each. COVE_FORK_INDEX tells the forks apart.">
-            <textarea class="input" rows={3} spellcheck={false} placeholder={"pip install a && pytest -q\npip install b && pytest -q"} value={lines.value} onInput={(e) => { lines.value = e.currentTarget.value; }} />
+          <Field
+            label={`Commands to try in forks of ${label(s.name || s.id)}, one a line`}
+            hint="One line runs in each fork; several lines run in a fork each. COVE_FORK_INDEX tells the forks apart."
+          >
+            <textarea
+              class="input"
+              rows={3}
+              spellcheck={false}
+              placeholder={"pip install a && pytest -q\npip install b && pytest -q"}
+              value={lines.value}
+              onInput={(e) => {
+                lines.value = e.currentTarget.value;
+              }}
+            />
           </Field>
           <div class="grid2">
             {commands.length < 2 && (
               <Field label="Forks">
-                <input class="input" type="number" min="1" max="32" value={count.value} onInput={(e) => { count.value = Number(e.currentTarget.value) || 1; }} />
+                <input
+                  class="input"
+                  type="number"
+                  min="1"
+                  max="32"
+                  value={count.value}
+                  onInput={(e) => {
+                    count.value = Number(e.currentTarget.value) || 1;
+                  }}
+                />
               </Field>
             )}
             <Field label="Merge back">
-              <select class="select" value={pick.value} onChange={(e) => { pick.value = e.currentTarget.value; }}>
+              <select
+                class="select"
+                value={pick.value}
+                onChange={(e) => {
+                  pick.value = e.currentTarget.value;
+                }}
+              >
                 <option value="none">none: decide afterwards</option>
                 <option value="first_success">the first that ends with exit code 0</option>
               </select>
             </Field>
             <Field label="Of the others, keep">
-              <select class="select" value={keep.value} onChange={(e) => { keep.value = e.currentTarget.value; }}>
+              <select
+                class="select"
+                value={keep.value}
+                onChange={(e) => {
+                  keep.value = e.currentTarget.value;
+                }}
+              >
                 <option value="all">all</option>
                 <option value="winners">those with exit code 0</option>
                 <option value="none">none</option>
@@ -402,7 +545,14 @@ function Try({ of: s }: { of?: Sandbox }) {
             </Field>
           </div>
           <div class="row">
-            <Button kind="primary" type="submit" icon="bolt" scope="sandboxes:write" busy={busy.value} disabled={!commands.length}>
+            <Button
+              kind="primary"
+              type="submit"
+              icon="bolt"
+              scope="sandboxes:write"
+              busy={busy.value}
+              disabled={!commands.length}
+            >
               Try
             </Button>
             {commands.length > 0 && <CopyAs call={call} />}
@@ -425,12 +575,19 @@ function Try({ of: s }: { of?: Sandbox }) {
               {x.error && <Failure error={x.error} />}
               {x.changes && (
                 <p class="small">
-                  <span class="green-text">+{x.changes.added}</span> <span class="amber-text">~{x.changes.modified}</span> <span class="red-text">−{x.changes.removed}</span>{" "}
-                  <span class="muted">{(x.changes.changes ?? []).slice(0, 6).map((c) => label(c.path, 60)).join(", ")}</span>
+                  <span class="green-text">+{x.changes.added}</span> <span class="amber-text">~{x.changes.modified}</span>{" "}
+                  <span class="red-text">−{x.changes.removed}</span>{" "}
+                  <span class="muted">
+                    {(x.changes.changes ?? [])
+                      .slice(0, 6)
+                      .map((c) => label(c.path, 60))
+                      .join(", ")}
+                  </span>
                 </p>
               )}
-              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
-              <pre class="out" tabIndex={0}>{clip(stripANSI(x.stdout + x.stderr), 20_000).text || "It wrote nothing."}</pre>
+              <pre class="out" tabIndex={0}>
+                {clip(stripANSI(x.stdout + x.stderr), 20_000).text || "It wrote nothing."}
+              </pre>
               {x.kept && sandboxes.value.get(x.sandbox_id) && !isEnded(sandboxes.value.get(x.sandbox_id)!) && (
                 <div>
                   <Merge parent={s} winner={sandboxes.value.get(x.sandbox_id)!} />

@@ -15,7 +15,9 @@ const EVERY_MS = 4000;
 export function ComputersPage() {
   const [, go] = useLocation();
   const busy = useSignal(false);
-  const computers = useComputed(() => living.value.filter((s) => s.desktop).sort((a, b) => a.created_at.localeCompare(b.created_at)));
+  const computers = useComputed(() =>
+    living.value.filter((s) => s.desktop).sort((a, b) => a.created_at.localeCompare(b.created_at)),
+  );
   const make = async () => {
     busy.value = true;
     const made = await attempt(calls.create({ template: "desktop" }), "The computer runs");
@@ -33,8 +35,17 @@ export function ComputersPage() {
         </Button>
       </header>
       {computers.value.length === 0 ? (
-        <Empty icon="screen" title="No computer runs" action={<Button icon="layers" onClick={() => go("/templates")}>Templates</Button>}>
-          A computer is a sandbox with a screen: the templates desktop and browser have one. An agent uses it by pictures, pointer and keys; you can watch, or take over.
+        <Empty
+          icon="screen"
+          title="No computer runs"
+          action={
+            <Button icon="layers" onClick={() => go("/templates")}>
+              Templates
+            </Button>
+          }
+        >
+          A computer is a sandbox with a screen: the templates desktop and browser have one. An agent uses it by pictures, pointer
+          and keys; you can watch, or take over.
         </Empty>
       ) : (
         <div class="screens">
@@ -64,7 +75,11 @@ function Screen({ of: s, open }: { of: Sandbox; open: () => void }) {
     const take = async () => {
       if (seen && !document.hidden) {
         try {
-          const blob = await (await send("GET", `/v1/sandboxes/${enc(s.id)}/computer/screenshot?width=480&format=jpeg&quality=70`, undefined, { headers: { Accept: "image/jpeg" } })).blob();
+          const blob = await (
+            await send("GET", `/v1/sandboxes/${enc(s.id)}/computer/screenshot?width=480&format=jpeg&quality=70`, undefined, {
+              headers: { Accept: "image/jpeg" },
+            })
+          ).blob();
           if (left) return;
           const next = URL.createObjectURL(new Blob([blob], { type: "image/jpeg" }));
           picture.value = next;
@@ -89,7 +104,11 @@ function Screen({ of: s, open }: { of: Sandbox; open: () => void }) {
   return (
     <section class="card">
       <button type="button" class="thumb" ref={box} onClick={open} aria-label={`Open the screen of ${name}`}>
-        {picture.value ? <img src={picture.value} alt="" /> : <span class="thumb-none small">{s.state === "paused" ? "paused" : error.value ? label(error.value, 120) : "…"}</span>}
+        {picture.value ? (
+          <img src={picture.value} alt="" />
+        ) : (
+          <span class="thumb-none small">{s.state === "paused" ? "paused" : error.value ? label(error.value, 120) : "…"}</span>
+        )}
       </button>
       <header style={{ border: 0 }}>
         <h2 class="grow cut">

@@ -19,17 +19,26 @@ const http = (url: string, key: string) => ({ url, headers: { Authorization: `Be
 /** As docs/clients.md says. */
 const CLIENTS: Client[] = [
   {
-    id: "claude-code", text: "Claude Code", where: "In a terminal", lang: "Command",
+    id: "claude-code",
+    text: "Claude Code",
+    where: "In a terminal",
+    lang: "Command",
     local: "claude mcp add cove -- cove mcp",
     remote: (url, key) => `claude mcp add --transport http cove ${url} --header "Authorization: Bearer ${key}"`,
   },
   {
-    id: "cursor", text: "Cursor", where: ".cursor/mcp.json or ~/.cursor/mcp.json", lang: "JSON",
+    id: "cursor",
+    text: "Cursor",
+    where: ".cursor/mcp.json or ~/.cursor/mcp.json",
+    lang: "JSON",
     local: servers({ command: "cove", args: ["mcp"] }),
     remote: (url, key) => servers(http(url, key)),
   },
   {
-    id: "vscode", text: "VS Code", where: ".vscode/mcp.json", lang: "JSON",
+    id: "vscode",
+    text: "VS Code",
+    where: ".vscode/mcp.json",
+    lang: "JSON",
     local: json({ servers: { cove: { type: "stdio", command: "cove", args: ["mcp"] } } }),
     remote: (url) =>
       json({
@@ -38,17 +47,26 @@ const CLIENTS: Client[] = [
       }),
   },
   {
-    id: "codex", text: "Codex", where: "~/.codex/config.toml", lang: "TOML",
+    id: "codex",
+    text: "Codex",
+    where: "~/.codex/config.toml",
+    lang: "TOML",
     local: '[mcp_servers.cove]\ncommand = "cove"\nargs = ["mcp"]',
     remote: (url) => `[mcp_servers.cove]\nurl = "${url}"\nbearer_token_env_var = "COVE_API_KEY"`,
   },
   {
-    id: "claude-desktop", text: "Claude Desktop", where: "claude_desktop_config.json; give the whole path of cove", lang: "JSON",
+    id: "claude-desktop",
+    text: "Claude Desktop",
+    where: "claude_desktop_config.json; give the whole path of cove",
+    lang: "JSON",
     local: servers({ command: "cove", args: ["mcp"] }),
     remote: (url, key) => servers(http(url, key)),
   },
   {
-    id: "windsurf", text: "Windsurf", where: "~/.codeium/windsurf/mcp_config.json", lang: "JSON",
+    id: "windsurf",
+    text: "Windsurf",
+    where: "~/.codeium/windsurf/mcp_config.json",
+    lang: "JSON",
     local: servers({ command: "cove", args: ["mcp"] }),
     remote: (url, key) => servers({ serverUrl: url, headers: { Authorization: `Bearer ${key}` } }),
   },
@@ -65,7 +83,14 @@ export function ConnectPage() {
       <header class="bar">
         <h1>Connect an agent</h1>
       </header>
-      <Tabs name="Clients" tabs={CLIENTS} current={tab.value} pick={(id) => { tab.value = id; }} />
+      <Tabs
+        name="Clients"
+        tabs={CLIENTS}
+        current={tab.value}
+        pick={(id) => {
+          tab.value = id;
+        }}
+      />
       <div class="content" role="tabpanel" aria-label={client.text}>
         <div class="narrow-page">
           <p class="soft">
@@ -80,14 +105,25 @@ export function ConnectPage() {
             <h2>From another machine</h2>
             <div class="row">
               <Field label="API key" hint="It stays in this page, and only fills in the lines below.">
-                <input class="input mono" type="password" autocomplete="off" placeholder="cove_…" value={key.value} onInput={(e) => { key.value = e.currentTarget.value.trim(); }} />
+                <input
+                  class="input mono"
+                  type="password"
+                  autocomplete="off"
+                  placeholder="cove_…"
+                  value={key.value}
+                  onInput={(e) => {
+                    key.value = e.currentTarget.value.trim();
+                  }}
+                />
               </Field>
               <Button icon="key" scope="admin" onClick={() => go("/keys")}>
                 Make a key
               </Button>
             </div>
             <Snippet text={client.remote(url, key.value || "cove_…")} lang={`${client.text}, from another machine`} />
-            {session.value?.local && <p class="muted">The server answers other machines when it is started with --listen and an address of theirs.</p>}
+            {session.value?.local && (
+              <p class="muted">The server answers other machines when it is started with --listen and an address of theirs.</p>
+            )}
           </section>
           <section class="stack">
             <h2>The command line and REST</h2>

@@ -82,10 +82,25 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
       }
     >
       <Field label="Name" hint="Lower-case letters, digits, “.”, “_” and “-”. It may stay empty.">
-        <input class="input" value={name.value} maxLength={63} placeholder="work" onInput={(e) => { name.value = e.currentTarget.value; }} data-autofocus />
+        <input
+          class="input"
+          value={name.value}
+          maxLength={63}
+          placeholder="work"
+          onInput={(e) => {
+            name.value = e.currentTarget.value;
+          }}
+          data-autofocus
+        />
       </Field>
       <Field label="Begin with">
-        <select class="select" value={origin.value} onChange={(e) => { origin.value = e.currentTarget.value; }}>
+        <select
+          class="select"
+          value={origin.value}
+          onChange={(e) => {
+            origin.value = e.currentTarget.value;
+          }}
+        >
           <option value="">The server's default template</option>
           <optgroup label="Templates">
             {(templates.data.value ?? []).map((t) => (
@@ -94,7 +109,9 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
                 {t.state !== "ready" ? " (not built)" : ""}
               </option>
             ))}
-            {from.template && !templates.data.value && <option value={`template ${from.template}`}>{label(from.template)}</option>}
+            {from.template && !templates.data.value && (
+              <option value={`template ${from.template}`}>{label(from.template)}</option>
+            )}
           </optgroup>
           {kept.length > 0 && (
             <optgroup label="Snapshots">
@@ -108,7 +125,13 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
         </select>
       </Field>
       <Field label="Network">
-        <select class="select" value={preset.value} onChange={(e) => { preset.value = e.currentTarget.value; }}>
+        <select
+          class="select"
+          value={preset.value}
+          onChange={(e) => {
+            preset.value = e.currentTarget.value;
+          }}
+        >
           <option value="">The server's default</option>
           <option value="open">open: the public Internet</option>
           <option value="packages">packages: package registries and code hosts</option>
@@ -119,16 +142,53 @@ function Create({ from }: { from: { template?: string; snapshot?: string } }) {
         <summary>Limits and history</summary>
         <div class="grid2">
           <Field label="Memory, MiB">
-            <input class="input" type="number" min="64" placeholder="default" value={memory.value} onInput={(e) => { memory.value = e.currentTarget.value; }} />
+            <input
+              class="input"
+              type="number"
+              min="64"
+              placeholder="default"
+              value={memory.value}
+              onInput={(e) => {
+                memory.value = e.currentTarget.value;
+              }}
+            />
           </Field>
           <Field label="vCPUs">
-            <input class="input" type="number" min="1" placeholder="default" value={vcpus.value} onInput={(e) => { vcpus.value = e.currentTarget.value; }} />
+            <input
+              class="input"
+              type="number"
+              min="1"
+              placeholder="default"
+              value={vcpus.value}
+              onInput={(e) => {
+                vcpus.value = e.currentTarget.value;
+              }}
+            />
           </Field>
           <Field label="Lifetime, seconds" hint="0 is no bound.">
-            <input class="input" type="number" min="0" placeholder="default" value={lifetime.value} onInput={(e) => { lifetime.value = e.currentTarget.value; }} />
+            <input
+              class="input"
+              type="number"
+              min="0"
+              placeholder="default"
+              value={lifetime.value}
+              onInput={(e) => {
+                lifetime.value = e.currentTarget.value;
+              }}
+            />
           </Field>
           <Field label="History, steps" hint="One before each command.">
-            <input class="input" type="number" min="0" max="50" placeholder="0" value={history.value} onInput={(e) => { history.value = e.currentTarget.value; }} />
+            <input
+              class="input"
+              type="number"
+              min="0"
+              max="50"
+              placeholder="0"
+              value={history.value}
+              onInput={(e) => {
+                history.value = e.currentTarget.value;
+              }}
+            />
           </Field>
         </div>
       </details>
@@ -171,10 +231,35 @@ function Fork({ of }: { of: Sandbox }) {
       <p class="soft">Children go on from this instant, with memory, processes and files. The parent runs on.</p>
       <div class="grid2">
         <Field label="How many" hint="1 to 32.">
-          <input class="input" type="number" min="1" max="32" value={count.value} onInput={(e) => { count.value = Math.min(32, Math.max(1, Number(e.currentTarget.value) || 1)); }} data-autofocus />
+          <input
+            class="input"
+            type="number"
+            min="1"
+            max="32"
+            value={count.value}
+            onInput={(e) => {
+              count.value = Math.min(32, Math.max(1, Number(e.currentTarget.value) || 1));
+            }}
+            data-autofocus
+          />
         </Field>
-        <Field label="Name" hint={count.value > 1 ? `${label(name.value || "idea")}-0 to ${label(name.value || "idea")}-${count.value - 1}` : "It may stay empty."}>
-          <input class="input" value={name.value} maxLength={60} placeholder="idea" onInput={(e) => { name.value = e.currentTarget.value; }} />
+        <Field
+          label="Name"
+          hint={
+            count.value > 1
+              ? `${label(name.value || "idea")}-0 to ${label(name.value || "idea")}-${count.value - 1}`
+              : "It may stay empty."
+          }
+        >
+          <input
+            class="input"
+            value={name.value}
+            maxLength={60}
+            placeholder="idea"
+            onInput={(e) => {
+              name.value = e.currentTarget.value;
+            }}
+          />
         </Field>
       </div>
     </Dialog>
@@ -189,7 +274,13 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
   const close = () => {
     snapshotting.value = null;
   };
-  const call = useComputed(() => calls.snapshot(of.id, { name: name.value.trim() || undefined, label: text.value || undefined, kind: kind.value === "memory" ? undefined : kind.value }));
+  const call = useComputed(() =>
+    calls.snapshot(of.id, {
+      name: name.value.trim() || undefined,
+      label: text.value || undefined,
+      kind: kind.value === "memory" ? undefined : kind.value,
+    }),
+  );
   const make = async () => {
     busy.value = true;
     const made = await attempt(call.value, "The snapshot is kept");
@@ -213,13 +304,36 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
       }
     >
       <Field label="Name" hint="Unique among your snapshots. It may stay empty.">
-        <input class="input" value={name.value} maxLength={63} placeholder="ready" onInput={(e) => { name.value = e.currentTarget.value; }} data-autofocus />
+        <input
+          class="input"
+          value={name.value}
+          maxLength={63}
+          placeholder="ready"
+          onInput={(e) => {
+            name.value = e.currentTarget.value;
+          }}
+          data-autofocus
+        />
       </Field>
       <Field label="Label">
-        <input class="input" value={text.value} maxLength={200} placeholder="any text to tell it by" onInput={(e) => { text.value = e.currentTarget.value; }} />
+        <input
+          class="input"
+          value={text.value}
+          maxLength={200}
+          placeholder="any text to tell it by"
+          onInput={(e) => {
+            text.value = e.currentTarget.value;
+          }}
+        />
       </Field>
       <Field label="What is kept">
-        <select class="select" value={kind.value} onChange={(e) => { kind.value = e.currentTarget.value; }}>
+        <select
+          class="select"
+          value={kind.value}
+          onChange={(e) => {
+            kind.value = e.currentTarget.value;
+          }}
+        >
           <option value="memory">Memory, processes and files</option>
           <option value="files">Changed files only</option>
         </select>
@@ -231,13 +345,25 @@ function TakeSnapshot({ of }: { of: Sandbox }) {
 /** askKill asks before a sandbox is ended. */
 export function askKill(s: Sandbox): void {
   const call = calls.kill(s.id);
-  confirmed(`Kill ${label(s.name || s.id)}?`, "Its processes end, and its files are removed. Snapshots of it stay.", "Kill", () => attempt(call, "Killed"), call);
+  confirmed(
+    `Kill ${label(s.name || s.id)}?`,
+    "Its processes end, and its files are removed. Snapshots of it stay.",
+    "Kill",
+    () => attempt(call, "Killed"),
+    call,
+  );
 }
 
 /** askRestore asks before a sandbox goes back. */
 export function askRestore(s: Sandbox, snapshot: string, named: string): void {
   const call = calls.restore(s.id, { snapshot });
-  confirmed(`Restore ${label(s.name || s.id)}?`, `It goes back to ${label(named)}. What it did since then is lost.`, "Restore", () => attempt(call, "Restored"), call);
+  confirmed(
+    `Restore ${label(s.name || s.id)}?`,
+    `It goes back to ${label(named)}. What it did since then is lost.`,
+    "Restore",
+    () => attempt(call, "Restored"),
+    call,
+  );
 }
 
 export function togglePause(s: Sandbox): void {

@@ -3,10 +3,10 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
+import { decodeBase64, stream } from "../api/client";
 import type { Call } from "../lib/calls";
 import { calls } from "../lib/calls";
 import { label, stripANSI } from "../lib/text";
-import { decodeBase64, stream } from "../api/client";
 import { perform, remember } from "../ui/do";
 import { Icon } from "../ui/icons";
 import { Button, CopyAs, Failure } from "../ui/kit";
@@ -59,7 +59,10 @@ export function FirstStart() {
     error.value = "";
     try {
       at.value = 0;
-      const create = calls.create({ name: `first-${Math.random().toString(36).slice(2, 6)}`, template: chosen.value || undefined });
+      const create = calls.create({
+        name: `first-${Math.random().toString(36).slice(2, 6)}`,
+        template: chosen.value || undefined,
+      });
       const parent = await perform(create);
       done(0, `${parent.name}  ${parent.id}`, create);
       done(1, await output(parent.id, RUN), calls.exec(parent.id, { shell: RUN }));
@@ -83,14 +86,22 @@ export function FirstStart() {
         <div>
           <h1>Sandboxes that fork</h1>
           <p class="lead">
-            Cove runs code that nobody has read, each in a machine of its own. Fork one while it runs, try five ways at once, see what each
-            changed, and keep the one that works.
+            Cove runs code that nobody has read, each in a machine of its own. Fork one while it runs, try five ways at once, see
+            what each changed, and keep the one that works.
           </p>
         </div>
         <div class="card">
           <header>
             <h2 class="grow">See it in four steps</h2>
-            <select class="select narrow" aria-label="Template" value={chosen.value} disabled={busy} onChange={(e) => { chosen.value = e.currentTarget.value; }}>
+            <select
+              class="select narrow"
+              aria-label="Template"
+              value={chosen.value}
+              disabled={busy}
+              onChange={(e) => {
+                chosen.value = e.currentTarget.value;
+              }}
+            >
               <option value="">Default template</option>
               {ready.map((t) => (
                 <option key={t.name} value={t.name}>
@@ -107,14 +118,15 @@ export function FirstStart() {
             <ol class="steps">
               {steps.value.map((s, i) => (
                 <li key={s.title} class={at.value > i ? "done" : at.value === i ? "now" : ""}>
-                  <span class="mark">{at.value > i ? <Icon name="check" size={12} /> : at.value === i ? <span class="spinner" /> : i + 1}</span>
+                  <span class="mark">
+                    {at.value > i ? <Icon name="check" size={12} /> : at.value === i ? <span class="spinner" /> : i + 1}
+                  </span>
                   <div>
                     <div class="row">
                       <h3 class="grow">{s.title}</h3>
                       {s.call && <CopyAs call={s.call} small />}
                     </div>
                     <p class="muted">{s.text}</p>
-                    {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
                     {s.output && <pre tabIndex={0}>{stripANSI(s.output)}</pre>}
                   </div>
                 </li>
@@ -128,7 +140,14 @@ export function FirstStart() {
                 <Button icon="diff" onClick={() => go(`/compare?a=${made.value!.parent}&b=${made.value!.child}`)}>
                   Compare and merge
                 </Button>
-                <Button icon="tree" onClick={() => { touring = false; go("/connect"); go("/"); }}>
+                <Button
+                  icon="tree"
+                  onClick={() => {
+                    touring = false;
+                    go("/connect");
+                    go("/");
+                  }}
+                >
                   See the tree
                 </Button>
               </div>
@@ -136,7 +155,13 @@ export function FirstStart() {
           </div>
         </div>
         <div class="row">
-          <Button icon="plus" scope="sandboxes:write" onClick={() => { creating.value = {}; }}>
+          <Button
+            icon="plus"
+            scope="sandboxes:write"
+            onClick={() => {
+              creating.value = {};
+            }}
+          >
             New sandbox…
           </Button>
           <Link href="/connect" class="btn">

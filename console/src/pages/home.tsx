@@ -4,7 +4,7 @@ import { useLocation } from "wouter-preact";
 import { filter } from "../lib/filter";
 import { plural } from "../lib/format";
 import { layout } from "../lib/tree";
-import { loaded, loadError, sandboxes, snapshots } from "../state/live";
+import { loadError, loaded, sandboxes, snapshots } from "../state/live";
 import { isEnded } from "../state/world";
 import { useKeys } from "../ui/keys";
 import { Button, Empty, Failure, Loading } from "../ui/kit";
@@ -39,7 +39,6 @@ export function HomePage() {
   const selected = useSignal<string | undefined>(undefined);
   const folded = useSignal<ReadonlySet<string>>(new Set());
   const search = useRef<HTMLInputElement>(null);
-  const opened = useRef(Date.now());
 
   const matches = useComputed(() => filter(line.value, Date.now()));
   const rows = useComputed(() => {
@@ -48,7 +47,7 @@ export function HomePage() {
       (ended.value === "all" ||
         !isEnded(s) ||
         /state:/.test(line.value) ||
-        (ended.value === "recent" && Date.parse(s.ended_at ?? "") > Math.max(hour, opened.current - 900_000))) &&
+        (ended.value === "recent" && Date.parse(s.ended_at ?? "") > hour)) &&
       matches.value(s);
     return layout(sandboxes.value.values(), snapshots.value.values(), wanted, folded.value);
   });
@@ -106,8 +105,17 @@ export function HomePage() {
   });
 
   if (!loaded.value) return loadError.value ? <Failure error={loadError.value} /> : <Loading rows={10} />;
-  if (isTouring() || !sandboxes.value.size || (!rows.value.length && !line.value && ended.value === "recent")) return <FirstStart />;
-  const props = { rows: rows.value, selected: selected.value, at: index.value, select: (id: string) => { selected.value = id; }, open: (id: string) => go(`/s/${id}`) };
+  if (isTouring() || !sandboxes.value.size || (!rows.value.length && !line.value && ended.value === "recent"))
+    return <FirstStart />;
+  const props = {
+    rows: rows.value,
+    selected: selected.value,
+    at: index.value,
+    select: (id: string) => {
+      selected.value = id;
+    },
+    open: (id: string) => go(`/s/${id}`),
+  };
   return (
     <div class={`page home ${current.value ? "with-panel" : ""}`}>
       <header class="bar">
@@ -155,16 +163,52 @@ export function HomePage() {
           <option value="none">Living only</option>
         </select>
         <div class="seg">
-          <Button icon="tree" aria-label="Tree" title="Tree (t)" aria-pressed={view.value === "tree"} onClick={() => { view.value = "tree"; }} />
-          <Button icon="table" aria-label="Table" title="Table (t)" aria-pressed={view.value === "table"} onClick={() => { view.value = "table"; }} />
+          <Button
+            icon="tree"
+            aria-label="Tree"
+            title="Tree (t)"
+            aria-pressed={view.value === "tree"}
+            onClick={() => {
+              view.value = "tree";
+            }}
+          />
+          <Button
+            icon="table"
+            aria-label="Table"
+            title="Table (t)"
+            aria-pressed={view.value === "table"}
+            onClick={() => {
+              view.value = "table";
+            }}
+          />
         </div>
-        <Button kind="primary" icon="plus" scope="sandboxes:write" onClick={() => { creating.value = {}; }}>
+        <Button
+          kind="primary"
+          icon="plus"
+          scope="sandboxes:write"
+          onClick={() => {
+            creating.value = {};
+          }}
+        >
           New sandbox
         </Button>
       </header>
       <div class="home-body">
         {rows.value.length === 0 ? (
-          <Empty icon="search" title="No sandbox matches" action={<Button onClick={() => { line.value = ""; ended.value = "all"; }}>Show all</Button>}>
+          <Empty
+            icon="search"
+            title="No sandbox matches"
+            action={
+              <Button
+                onClick={() => {
+                  line.value = "";
+                  ended.value = "all";
+                }}
+              >
+                Show all
+              </Button>
+            }
+          >
             {plural(sandboxes.value.size, "sandbox", "sandboxes")} are here that do not.
           </Empty>
         ) : view.value === "tree" ? (

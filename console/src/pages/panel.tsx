@@ -11,10 +11,24 @@ import { Button, CopyAs, confirmed, Empty, ID, Menu, Name, StateBadge } from "..
 import { askKill, askRestore, creating, forking, snapshotting, togglePause } from "./dialogs";
 
 /** Panel tells of the sandbox, or the snapshot, that is selected in a list. */
-export function Panel({ of: s, snapshot, select, close }: { of: Sandbox; snapshot?: Snapshot; select: (id: string) => void; close: () => void }) {
+export function Panel({
+  of: s,
+  snapshot,
+  select,
+  close,
+}: {
+  of: Sandbox;
+  snapshot?: Snapshot;
+  select: (id: string) => void;
+  close: () => void;
+}) {
   return (
     <aside class="panel" aria-label="Selected">
-      {snapshot ? <OfSnapshot of={snapshot} sandbox={s} select={select} close={close} /> : <OfSandbox of={s} select={select} close={close} />}
+      {snapshot ? (
+        <OfSnapshot of={snapshot} sandbox={s} select={select} close={close} />
+      ) : (
+        <OfSandbox of={s} select={select} close={close} />
+      )}
     </aside>
   );
 }
@@ -49,10 +63,24 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
           </Button>
           {!ended && (
             <>
-              <Button icon="fork" scope="sandboxes:write" onClick={() => { forking.value = s; }}>
+              <Button
+                icon="fork"
+                scope="sandboxes:write"
+                onClick={() => {
+                  forking.value = s;
+                }}
+              >
                 Fork
               </Button>
-              <Button icon="camera" scope="sandboxes:write" title="Snapshot" aria-label="Snapshot" onClick={() => { snapshotting.value = s; }} />
+              <Button
+                icon="camera"
+                scope="sandboxes:write"
+                title="Snapshot"
+                aria-label="Snapshot"
+                onClick={() => {
+                  snapshotting.value = s;
+                }}
+              />
               <Button
                 icon={s.state === "paused" ? "play" : "pause"}
                 scope="sandboxes:write"
@@ -67,9 +95,13 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
             icon="more"
             items={[
               { text: "Compare with…", icon: "diff", run: () => go(`/compare?a=${s.id}`) },
-              ...(parent && !isEnded(parent) && !ended ? [{ text: "Merge into its parent…", icon: "merge" as const, run: () => go(`/compare?a=${parent.id}&b=${s.id}`) }] : []),
+              ...(parent && !isEnded(parent) && !ended
+                ? [{ text: "Merge into its parent…", icon: "merge" as const, run: () => go(`/compare?a=${parent.id}&b=${s.id}`) }]
+                : []),
               { text: "History", icon: "clock" as const, run: () => go(`/s/${s.id}/history`) },
-              ...(ended ? [] : [{ text: "Kill…", icon: "kill" as const, danger: true, scope: "sandboxes:write", run: () => askKill(s) }]),
+              ...(ended
+                ? []
+                : [{ text: "Kill…", icon: "kill" as const, danger: true, scope: "sandboxes:write", run: () => askKill(s) }]),
             ]}
           />
         </div>
@@ -99,7 +131,8 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
           )}
           <dt>Limits</dt>
           <dd>
-            {s.resources.vcpus} vCPU · {bytes((s.resources.memory_mib ?? 0) * 1_048_576)} · {bytes((s.resources.disk_mib ?? 0) * 1_048_576)} disk
+            {s.resources.vcpus} vCPU · {bytes((s.resources.memory_mib ?? 0) * 1_048_576)} ·{" "}
+            {bytes((s.resources.disk_mib ?? 0) * 1_048_576)} disk
           </dd>
           <dt>Network</dt>
           <dd>
@@ -127,8 +160,12 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
                 .filter(([k]) => k !== "forked_from")
                 .map(([k, v]) => (
                   <>
-                    <dt class="cut" title={label(k)}>{label(k)}</dt>
-                    <dd class="cut" title={label(v)}>{label(v)}</dd>
+                    <dt class="cut" title={label(k)}>
+                      {label(k)}
+                    </dt>
+                    <dd class="cut" title={label(v)}>
+                      {label(v)}
+                    </dd>
                   </>
                 ))}
             </dl>
@@ -171,7 +208,17 @@ function OfSandbox({ of: s, select, close }: { of: Sandbox; select: (id: string)
   );
 }
 
-function OfSnapshot({ of: x, sandbox: s, select, close }: { of: Snapshot; sandbox: Sandbox; select: (id: string) => void; close: () => void }) {
+function OfSnapshot({
+  of: x,
+  sandbox: s,
+  select,
+  close,
+}: {
+  of: Snapshot;
+  sandbox: Sandbox;
+  select: (id: string) => void;
+  close: () => void;
+}) {
   const [, go] = useLocation();
   const name = label(x.name || x.label || x.id);
   const remove = calls.deleteSnapshot(x.id);
@@ -188,7 +235,14 @@ function OfSnapshot({ of: x, sandbox: s, select, close }: { of: Snapshot; sandbo
       </header>
       <div class="panel-body">
         <div class="row">
-          <Button kind="primary" icon="plus" scope="sandboxes:write" onClick={() => { creating.value = { snapshot: x.id }; }}>
+          <Button
+            kind="primary"
+            icon="plus"
+            scope="sandboxes:write"
+            onClick={() => {
+              creating.value = { snapshot: x.id };
+            }}
+          >
             New from here
           </Button>
           {!isEnded(s) && (
@@ -204,7 +258,15 @@ function OfSnapshot({ of: x, sandbox: s, select, close }: { of: Snapshot; sandbo
             aria-label="Delete"
             title="Delete"
             scope="sandboxes:write"
-            onClick={() => confirmed("Delete the snapshot?", `${name} is removed. Sandboxes made from it are unharmed.`, "Delete", () => attempt(remove, "Deleted").then(close), remove)}
+            onClick={() =>
+              confirmed(
+                "Delete the snapshot?",
+                `${name} is removed. Sandboxes made from it are unharmed.`,
+                "Delete",
+                () => attempt(remove, "Deleted").then(close),
+                remove,
+              )
+            }
           />
         </div>
         <dl class="facts">

@@ -35,22 +35,34 @@ const TABS: TabInfo[] = [
   { id: "previews", text: "Previews", icon: "link", load: () => import("./tabs/previews").then((m) => m.PreviewsTab) },
   { id: "metrics", text: "Metrics", icon: "chart", load: () => import("./tabs/metrics").then((m) => m.MetricsTab) },
   { id: "history", text: "History", icon: "clock", ended: true, load: () => import("./tabs/history").then((m) => m.HistoryTab) },
-  { id: "settings", text: "Settings", icon: "settings", ended: true, load: () => import("./tabs/settings").then((m) => m.SettingsTab) },
+  {
+    id: "settings",
+    text: "Settings",
+    icon: "settings",
+    ended: true,
+    load: () => import("./tabs/settings").then((m) => m.SettingsTab),
+  },
 ];
-const SCREEN: TabInfo = { id: "screen", text: "Screen", icon: "screen", load: () => import("./tabs/screen").then((m) => m.ScreenTab) };
+const SCREEN: TabInfo = {
+  id: "screen",
+  text: "Screen",
+  icon: "screen",
+  load: () => import("./tabs/screen").then((m) => m.ScreenTab),
+};
 
 const ready = new Map<string, Tab>();
 
 export function SandboxPage({ id, tab }: { id: string; tab?: string }) {
   const [, go] = useLocation();
   const error = useSignal("");
-  const found = useComputed(() => sandboxes.value.get(id) ?? [...sandboxes.value.values()].find((s) => s.name === id && !isEnded(s)));
+  const found = useComputed(
+    () => sandboxes.value.get(id) ?? [...sandboxes.value.values()].find((s) => s.name === id && !isEnded(s)),
+  );
   const now = useSignal(Date.now());
   useEvery(5000, () => {
     now.value = Date.now();
   });
   const s = found.value;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: asked once, when the lists do not have it
   useEffect(() => {
     error.value = "";
     if (s || !loaded.value) return;
@@ -103,14 +115,30 @@ export function SandboxPage({ id, tab }: { id: string; tab?: string }) {
           {label(s.template)} · {span((ended ? at(s.ended_at) : now.value) - at(s.created_at))}
           {s.expires_at && !ended ? ` · ends in ${span(at(s.expires_at) - now.value)}` : ""}
         </span>
-        <span class="wide-only"><ID id={s.id} /></span>
+        <span class="wide-only">
+          <ID id={s.id} />
+        </span>
         <span class="grow" />
         {!ended && (
           <>
-            <Button icon="fork" scope="sandboxes:write" onClick={() => { forking.value = s; }}>
+            <Button
+              icon="fork"
+              scope="sandboxes:write"
+              onClick={() => {
+                forking.value = s;
+              }}
+            >
               Fork
             </Button>
-            <Button icon="camera" scope="sandboxes:write" aria-label="Snapshot" title="Snapshot (s)" onClick={() => { snapshotting.value = s; }} />
+            <Button
+              icon="camera"
+              scope="sandboxes:write"
+              aria-label="Snapshot"
+              title="Snapshot (s)"
+              onClick={() => {
+                snapshotting.value = s;
+              }}
+            />
             <Button
               icon={s.state === "paused" ? "play" : "pause"}
               scope="sandboxes:write"
@@ -125,8 +153,21 @@ export function SandboxPage({ id, tab }: { id: string; tab?: string }) {
           icon="more"
           items={[
             { text: "Compare with…", icon: "diff", run: () => go(`/compare?a=${s.id}`) },
-            ...(parent && !ended ? [{ text: "Merge into its parent…", icon: "merge" as const, run: () => go(`/compare?a=${parent.id}&b=${s.id}`) }] : []),
-            ...(ended ? [] : [{ text: "Kill…", icon: "kill" as const, hint: "x", danger: true, scope: "sandboxes:write", run: () => askKill(s) }]),
+            ...(parent && !ended
+              ? [{ text: "Merge into its parent…", icon: "merge" as const, run: () => go(`/compare?a=${parent.id}&b=${s.id}`) }]
+              : []),
+            ...(ended
+              ? []
+              : [
+                  {
+                    text: "Kill…",
+                    icon: "kill" as const,
+                    hint: "x",
+                    danger: true,
+                    scope: "sandboxes:write",
+                    run: () => askKill(s),
+                  },
+                ]),
           ]}
         />
       </header>

@@ -14,7 +14,10 @@ export function ServerPage() {
   const stats = useLoad(() => pages((cursor) => want(api.GET("/v1/stats", { params: { query: { limit: 1000, cursor } } }))), []);
   const check = async () => {
     const begun = performance.now();
-    const ok = await fetch("/healthz").then((r) => r.ok, () => false);
+    const ok = await fetch("/healthz").then(
+      (r) => r.ok,
+      () => false,
+    );
     health.value = { ok, ms: performance.now() - begun };
   };
   useEvery(5000, () => {
@@ -47,7 +50,11 @@ export function ServerPage() {
       <div class="content">
         <div class="narrow-page">
           <div class="tiles">
-            <Tile name="Version" value={label(version.data.value?.version ?? session.value?.version ?? "…", 24)} more={`API ${label(version.data.value?.api ?? "")}`} />
+            <Tile
+              name="Version"
+              value={label(version.data.value?.version ?? session.value?.version ?? "…", 24)}
+              more={`API ${label(version.data.value?.api ?? "")}`}
+            />
             <Tile name="Sandboxes" value={String(living.value.length)} more={`${ended.value} ended`} />
             <Tile name="CPU" value={`${sums.value.cpu.toFixed(0)} %`} more="of one processor, all sandboxes" />
             <Tile name="Memory" value={bytes(sums.value.memory)} more={`of ${bytes(sums.value.limit)} that they may use`} />
@@ -74,7 +81,13 @@ export function ServerPage() {
                   </>
                 )}
                 <dt>Kept up to date</dt>
-                <dd>{connection.value === "events" ? "by the event stream" : connection.value === "polling" ? "by lists, every two seconds" : "not now"}</dd>
+                <dd>
+                  {connection.value === "events"
+                    ? "by the event stream"
+                    : connection.value === "polling"
+                      ? "by lists, every two seconds"
+                      : "not now"}
+                </dd>
               </dl>
             </div>
           </section>
@@ -103,7 +116,9 @@ function Tile({ name, value, more }: { name: string; value: string; more: string
   return (
     <div class="tile">
       <span class="muted small">{name}</span>
-      <b class="cut" title={value}>{value}</b>
+      <b class="cut" title={value}>
+        {value}
+      </b>
       <span class="muted small">{more}</span>
     </div>
   );
@@ -127,13 +142,32 @@ function Orphans() {
           <tbody>
             {list.data.value.map((o) => (
               <tr key={o.id}>
-                <td class="mono cut" title={o.id}>{label(o.name || o.id)}</td>
+                <td class="mono cut" title={o.id}>
+                  {label(o.name || o.id)}
+                </td>
                 <td class="muted">{label(o.kind)}</td>
-                <td class="muted cut" title={label(o.reason)}>{label(o.reason)}</td>
+                <td class="muted cut" title={label(o.reason)}>
+                  {label(o.reason)}
+                </td>
                 <td class="num">{bytes(o.size_bytes)}</td>
                 <td class="muted">until {day(o.ends_at)}</td>
                 <td class="actions">
-                  <Button small scope="admin" onClick={() => void attempt({ title: "Recover", scope: "admin", method: "POST", path: `/v1/orphans/${encodeURIComponent(o.id)}/recover`, cli: `cove recover ${o.id}` }, "It is back").then(list.again)}>
+                  <Button
+                    small
+                    scope="admin"
+                    onClick={() =>
+                      void attempt(
+                        {
+                          title: "Recover",
+                          scope: "admin",
+                          method: "POST",
+                          path: `/v1/orphans/${encodeURIComponent(o.id)}/recover`,
+                          cli: `cove recover ${o.id}`,
+                        },
+                        "It is back",
+                      ).then(list.again)
+                    }
+                  >
                     Bring back
                   </Button>
                 </td>

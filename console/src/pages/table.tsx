@@ -30,7 +30,17 @@ const COLUMNS: Column[] = [
 ];
 const GRID = COLUMNS.map((c) => c.width).join(" ");
 
-export function Table({ rows, selected, select, open }: { rows: Row[]; selected?: string; select: (id: string) => void; open: (id: string) => void }) {
+export function Table({
+  rows,
+  selected,
+  select,
+  open,
+}: {
+  rows: Row[];
+  selected?: string;
+  select: (id: string) => void;
+  open: (id: string) => void;
+}) {
   const sort = useSignal({ id: "age", up: true });
   const now = useSignal(Date.now());
   useEvery(5000, () => {
@@ -47,7 +57,10 @@ export function Table({ rows, selected, select, open }: { rows: Row[]; selected?
       .sort((a, b) => {
         const x = column.value(a);
         const y = column.value(b);
-        return sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
+        return (
+          sign *
+          (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }))
+        );
       });
   });
   return (
@@ -55,7 +68,12 @@ export function Table({ rows, selected, select, open }: { rows: Row[]; selected?
       <div role="rowgroup">
         <div class="table-head" role="row" style={{ gridTemplateColumns: GRID }}>
           {COLUMNS.map((c) => (
-            <div role="columnheader" key={c.id} class={c.id} aria-sort={sort.value.id === c.id ? (sort.value.up ? "ascending" : "descending") : "none"}>
+            <div
+              role="columnheader"
+              key={c.id}
+              class={c.id}
+              aria-sort={sort.value.id === c.id ? (sort.value.up ? "ascending" : "descending") : "none"}
+            >
               <button
                 type="button"
                 onClick={() => {
@@ -78,7 +96,6 @@ export function Table({ rows, selected, select, open }: { rows: Row[]; selected?
         render={(s, i) => {
           const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
           return (
-            // biome-ignore lint/a11y/useKeyWithClickEvents: keys are those of the page
             <div
               key={s.id}
               role="row"
@@ -95,14 +112,24 @@ export function Table({ rows, selected, select, open }: { rows: Row[]; selected?
               <div role="cell" class="state">
                 <StateBadge state={s.state} />
               </div>
-              <div role="cell" class="template cut soft">{label(s.template)}</div>
-              <div role="cell" class="from cut muted">{s.forked_from ? label(parent?.name || s.forked_from) : "–"}</div>
+              <div role="cell" class="template cut soft">
+                {label(s.template)}
+              </div>
+              <div role="cell" class="from cut muted">
+                {s.forked_from ? label(parent?.name || s.forked_from) : "–"}
+              </div>
               <div role="cell" class="limits muted cut">
                 {s.resources.vcpus} × {bytes((s.resources.memory_mib ?? 0) * 1_048_576)}
               </div>
-              <div role="cell" class="age num soft">{short(now.value - at(s.created_at))}</div>
-              <div role="cell" class="active num muted">{short(now.value - at(s.last_active_at))}</div>
-              <div role="cell" class="ends num muted">{s.expires_at && !isEnded(s) ? short(at(s.expires_at) - now.value) : "–"}</div>
+              <div role="cell" class="age num soft">
+                {short(now.value - at(s.created_at))}
+              </div>
+              <div role="cell" class="active num muted">
+                {short(now.value - at(s.last_active_at))}
+              </div>
+              <div role="cell" class="ends num muted">
+                {s.expires_at && !isEnded(s) ? short(at(s.expires_at) - now.value) : "–"}
+              </div>
               <div role="cell" class="metadata">
                 {Object.entries(s.metadata ?? {})
                   .filter(([k]) => k !== "forked_from")

@@ -11,6 +11,8 @@ import { Button, Name, StateDot } from "../ui/kit";
 const ROW = 34;
 const NAMES = 268;
 const RIGHT = 28;
+/** Room for the mark of a sandbox that was made at the very beginning. */
+const LEFT = 10;
 
 interface Props {
   rows: Row[];
@@ -60,16 +62,24 @@ export function Tree({ rows, selected, at: current, select, open, folded, fold }
     if (!el || current < 0) return;
     const head = 30;
     if (current * ROW < el.scrollTop) el.scrollTop = current * ROW;
-    else if ((current + 1) * ROW + head > el.scrollTop + el.clientHeight) el.scrollTop = (current + 1) * ROW + head - el.clientHeight;
+    else if ((current + 1) * ROW + head > el.scrollTop + el.clientHeight)
+      el.scrollTop = (current + 1) * ROW + head - el.clientHeight;
   }, [current]);
 
   const narrow = size.value.width < 640;
   const names = narrow ? Math.min(190, size.value.width * 0.5) : NAMES;
-  const width = Math.max(120, size.value.width - names - RIGHT);
+  const width = Math.max(120, size.value.width - names - LEFT - RIGHT);
   const points = useMemo(() => moments(rows), [rows]);
   const latest = Math.max(now.value, ...points.slice(-1));
   const scale = useMemo(
-    () => timeScale(points, latest, width, even.value ? "even" : "compact", back.value === undefined ? undefined : latest - back.value),
+    () =>
+      timeScale(
+        points,
+        latest,
+        width,
+        even.value ? "even" : "compact",
+        back.value === undefined ? undefined : latest - back.value,
+      ),
     [points, latest, width, even.value, back.value],
   );
   const first = Math.max(0, Math.floor(size.value.top / ROW) - 6);
@@ -81,25 +91,51 @@ export function Tree({ rows, selected, at: current, select, open, folded, fold }
       <div class="tree-tools">
         <div class="seg">
           {WINDOWS.map(([text, ms]) => (
-            <Button key={text} small aria-pressed={back.value === ms} onClick={() => { back.value = ms; }}>
+            <Button
+              key={text}
+              small
+              aria-pressed={back.value === ms}
+              onClick={() => {
+                back.value = ms;
+              }}
+            >
               {text}
             </Button>
           ))}
         </div>
-        <Button small kind="ghost" aria-pressed={even.value} title="Give each second the same room" onClick={() => { even.value = !even.value; }}>
+        <Button
+          small
+          kind="ghost"
+          aria-pressed={even.value}
+          title="Give each second the same room"
+          onClick={() => {
+            even.value = !even.value;
+          }}
+        >
           Even time
         </Button>
         <span class="grow" />
         <span class="legend small muted">
-          <span><i class="l-bar" />running</span>
-          <span><i class="l-bar paused" />paused</span>
-          <span><i class="l-snap" />snapshot</span>
-          <span><i class="l-merge" />merge</span>
+          <span>
+            <i class="l-bar" />
+            running
+          </span>
+          <span>
+            <i class="l-bar paused" />
+            paused
+          </span>
+          <span>
+            <i class="l-snap" />
+            snapshot
+          </span>
+          <span>
+            <i class="l-merge" />
+            merge
+          </span>
         </span>
       </div>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls, so that the keyboard must reach it */}
       <div class="tree-box" ref={box} tabIndex={0} role="region" aria-label="Family tree over time">
-        <div class="tree-head" style={{ paddingLeft: names }} aria-hidden="true">
+        <div class="tree-head" style={{ paddingLeft: names + LEFT }} aria-hidden="true">
           <svg width={width + RIGHT} height="29">
             {scale.ticks.map((t, i) => {
               const room = i === 0 ? "start" : i === scale.ticks.length - 1 ? "end" : "middle";
@@ -112,21 +148,32 @@ export function Tree({ rows, selected, at: current, select, open, folded, fold }
           </svg>
         </div>
         <div class="tree-body" style={{ height }}>
-          {/* biome-ignore lint/a11y/noStaticElementInteractions: it only shows the time below the pointer */}
           <svg
             class="lanes"
             style={{ left: names, top: first * ROW }}
-            width={width + RIGHT}
+            viewBox={`${-LEFT} 0 ${LEFT + width + RIGHT} ${(last - first) * ROW}`}
+            width={LEFT + width + RIGHT}
             height={(last - first) * ROW}
             aria-hidden="true"
             onPointerMove={(e) => {
-              cursor.value = e.offsetX <= width && e.pointerType === "mouse" ? e.offsetX : undefined;
+              const x = e.offsetX - LEFT;
+              cursor.value = x >= 0 && x <= width && e.pointerType === "mouse" ? x : undefined;
             }}
             onPointerLeave={() => {
               cursor.value = undefined;
             }}
           >
-            <Lanes rows={rows} first={first} last={last} scale={scale} width={width} selected={selected} select={select} open={open} now={latest} />
+            <Lanes
+              rows={rows}
+              first={first}
+              last={last}
+              scale={scale}
+              width={width}
+              selected={selected}
+              select={select}
+              open={open}
+              now={latest}
+            />
             {cursor.value !== undefined && (
               <g class="cursor">
                 <line x1={cursor.value} x2={cursor.value} y1="0" y2={(last - first) * ROW} />
@@ -142,7 +189,6 @@ export function Tree({ rows, selected, at: current, select, open, folded, fold }
           </svg>
           <div role="tree" aria-label="Sandboxes">
             {rows.slice(first, last).map((r, i) => (
-              // biome-ignore lint/a11y/useKeyWithClickEvents: keys are those of the page
               <div
                 key={r.sandbox.id}
                 role="treeitem"
@@ -251,25 +297,25 @@ function Lanes({ rows, first, last, scale, width, now, selected, select, open }:
         const xp = paused ? Math.max(x1, scale.x(r.pausedAt)) : x2;
         const name = label(r.sandbox.name || r.sandbox.id);
         return (
-          // biome-ignore lint/a11y/useKeyWithClickEvents: keys are those of the page
           <g
             key={r.sandbox.id}
             class={`lane ${r.sandbox.state} ${r.sandbox.id === selected ? "on" : ""} ${r.context ? "context" : ""}`}
             onClick={() => select(r.sandbox.id)}
             onDblClick={() => open(r.sandbox.id)}
           >
-            <rect class="hit" x="0" y={cy - ROW / 2} width={width + RIGHT} height={ROW} />
+            <rect class="hit" x={-LEFT} y={cy - ROW / 2} width={LEFT + width + RIGHT} height={ROW} />
             <line class="bar" x1={x1} x2={xp} y1={cy} y2={cy}>
               <title>{`${name}: ${r.sandbox.state}, ${span((ended ? r.end : now) - r.begin)}`}</title>
             </line>
             {paused && <line class="bar held" x1={xp} x2={x2} y1={cy} y2={cy} />}
             <circle class="birth" cx={x1} cy={cy} r="4" />
-            {ended && r.mergedInto < 0 && <path class="death" d={`M${x2 - 3} ${cy - 4}L${x2 + 4} ${cy + 4}M${x2 + 4} ${cy - 4}L${x2 - 3} ${cy + 4}`} />}
+            {ended && r.mergedInto < 0 && (
+              <path class="death" d={`M${x2 - 3} ${cy - 4}L${x2 + 4} ${cy + 4}M${x2 + 4} ${cy - 4}L${x2 - 3} ${cy + 4}`} />
+            )}
             {!ended && !paused && <circle class="alive" cx={x2} cy={cy} r="4" />}
             {r.snapshots.map((s) => {
               const x = scale.x(at(s.created_at));
               return (
-                // biome-ignore lint/a11y/useKeyWithClickEvents: the panel lists snapshots too
                 <path
                   key={s.id}
                   class={`snap ${s.id === selected ? "on" : ""}`}

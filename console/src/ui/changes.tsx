@@ -14,7 +14,13 @@ const LETTER: Record<string, [string, string]> = { added: ["A", "green"], remove
 /** The largest text that is shown side by side in full, in bytes. */
 const MAX_FULL = 1 << 20;
 
-export function Changes({ diff, readable }: { diff: Diff; /** A sandbox that has the new state of the files. */ readable?: string }) {
+export function Changes({
+  diff,
+  readable,
+}: {
+  diff: Diff /** A sandbox that has the new state of the files. */;
+  readable?: string;
+}) {
   const changes = diff.changes ?? [];
   const at = useSignal(changes.length ? 0 : -1);
   useKeys({
@@ -39,7 +45,8 @@ export function Changes({ diff, readable }: { diff: Diff; /** A sandbox that has
         <div class="changes-head small muted">
           {plural(changes.length, "file")}
           <span class="grow" />
-          <span class="green-text">+{diff.added}</span> <span class="amber-text">~{diff.modified}</span> <span class="red-text">−{diff.removed}</span>
+          <span class="green-text">+{diff.added}</span> <span class="amber-text">~{diff.modified}</span>{" "}
+          <span class="red-text">−{diff.removed}</span>
         </div>
         {diff.truncated && <div class="note amber">There are more changes than are listed.</div>}
         <Rows
@@ -51,7 +58,6 @@ export function Changes({ diff, readable }: { diff: Diff; /** A sandbox that has
           render={(c, i) => {
             const [letter, colour] = LETTER[c.kind] ?? ["?", "grey"];
             return (
-              // biome-ignore lint/a11y/useKeyWithClickEvents: keys are those of the page
               <div
                 key={c.path}
                 role="option"
@@ -114,7 +120,11 @@ function OneChange({ of: c, readable }: { of: Change; readable?: string }) {
         <span class="muted">
           {c.type}
           {c.aspects?.length ? ` · ${c.aspects.join(", ")}` : ""}
-          {c.old_size !== undefined && c.new_size !== undefined ? ` · ${bytes(c.old_size)} → ${bytes(c.new_size)}` : c.new_size !== undefined ? ` · ${bytes(c.new_size)}` : ""}
+          {c.old_size !== undefined && c.new_size !== undefined
+            ? ` · ${bytes(c.old_size)} → ${bytes(c.new_size)}`
+            : c.new_size !== undefined
+              ? ` · ${bytes(c.new_size)}`
+              : ""}
           {c.old_mode && c.new_mode && c.old_mode !== c.new_mode ? ` · ${c.old_mode} → ${c.new_mode}` : ""}
         </span>
       </div>

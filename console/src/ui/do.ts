@@ -37,7 +37,9 @@ export async function perform<T>(call: Call<T>, signal?: AbortSignal): Promise<T
   const why = refusal(call.scope);
   if (why) throw new ApiError(403, "forbidden", why);
   try {
-    const headers: Record<string, string> = KEYED.test(`${call.method} ${call.path}`) ? { "Idempotency-Key": crypto.randomUUID() } : {};
+    const headers: Record<string, string> = KEYED.test(`${call.method} ${call.path}`)
+      ? { "Idempotency-Key": crypto.randomUUID() }
+      : {};
     const response = await send(call.method, call.path, call.body, { headers, signal });
     const type = response.headers.get("Content-Type") ?? "";
     const value = type.includes("json") ? await response.json() : undefined;
@@ -51,9 +53,8 @@ export async function perform<T>(call: Call<T>, signal?: AbortSignal): Promise<T
 }
 
 /** What takes an Idempotency-Key. crypto.randomUUID needs a secure context, which loopback is. */
-const KEYED = "randomUUID" in crypto
-  ? /^POST \/v1\/(sandboxes|volumes|builds|sandboxes\/[^/]+\/(fork|snapshots|merge))$/
-  : /^(?!)/;
+const KEYED =
+  "randomUUID" in crypto ? /^POST \/v1\/(sandboxes|volumes|builds|sandboxes\/[^/]+\/(fork|snapshots|merge))$/ : /^(?!)/;
 
 function learn(call: Call, value: unknown): void {
   if (!value || typeof value !== "object") return;

@@ -18,7 +18,15 @@ import { toml } from "@codemirror/legacy-modes/mode/toml";
 import { MergeView, unifiedMergeView } from "@codemirror/merge";
 import { highlightSelectionMatches, searchKeymap } from "@codemirror/search";
 import { EditorState, type Extension } from "@codemirror/state";
-import { drawSelection, EditorView, highlightActiveLine, highlightActiveLineGutter, highlightSpecialChars, keymap, lineNumbers } from "@codemirror/view";
+import {
+  drawSelection,
+  EditorView,
+  highlightActiveLine,
+  highlightActiveLineGutter,
+  highlightSpecialChars,
+  keymap,
+  lineNumbers,
+} from "@codemirror/view";
 import { tags as t } from "@lezer/highlight";
 import { useEffect, useRef } from "preact/hooks";
 
@@ -27,7 +35,10 @@ const highlight = HighlightStyle.define([
   { tag: [t.string, t.special(t.string), t.regexp], color: "var(--green)" },
   { tag: [t.number, t.bool, t.null, t.atom], color: "var(--amber)" },
   { tag: [t.comment, t.meta], color: "var(--text-3)", fontStyle: "italic" },
-  { tag: [t.function(t.variableName), t.function(t.propertyName), t.definition(t.function(t.variableName))], color: "var(--blue)" },
+  {
+    tag: [t.function(t.variableName), t.function(t.propertyName), t.definition(t.function(t.variableName))],
+    color: "var(--blue)",
+  },
   { tag: [t.typeName, t.className, t.namespace, t.tagName], color: "var(--accent-text)" },
   { tag: [t.propertyName, t.attributeName], color: "var(--blue)" },
   { tag: t.heading, fontWeight: "600", color: "var(--text)" },
@@ -44,7 +55,9 @@ const look = EditorView.theme({
   ".cm-content": { caretColor: "var(--accent)" },
   ".cm-cursor": { borderLeftColor: "var(--accent)" },
   "&.cm-focused": { outline: "none" },
-  "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "color-mix(in oklab, var(--accent) 26%, transparent) !important" },
+  "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": {
+    backgroundColor: "color-mix(in oklab, var(--accent) 26%, transparent) !important",
+  },
   ".cm-panels": { backgroundColor: "var(--bg-raised)", color: "var(--text)", borderColor: "var(--line)" },
   ".cm-changedLine": { backgroundColor: "var(--green-bg) !important" },
   "&.cm-merge-a .cm-changedLine, .cm-deletedChunk": { backgroundColor: "var(--red-bg) !important" },
@@ -58,31 +71,78 @@ function languageOf(name: string): Extension {
   const base = name.slice(name.lastIndexOf("/") + 1);
   if (/^(Dockerfile|Containerfile)/.test(base)) return StreamLanguage.define(dockerFile);
   switch (ext) {
-    case "py": case "python": return python();
-    case "js": case "mjs": case "cjs": case "jsx": case "javascript": return javascript({ jsx: true });
-    case "ts": case "tsx": case "typescript": return javascript({ typescript: true, jsx: ext === "tsx" });
-    case "json": case "ipynb": return json();
-    case "html": case "htm": case "vue": case "svg": case "xml": return html();
-    case "css": case "scss": return css();
-    case "md": case "markdown": return markdown();
-    case "yml": case "yaml": return yaml();
-    case "go": return go();
-    case "sh": case "bash": case "zsh": case "profile": case "bashrc": return StreamLanguage.define(shell);
-    case "rs": return StreamLanguage.define(rust);
-    case "toml": return StreamLanguage.define(toml);
-    case "sql": return StreamLanguage.define(standardSQL);
-    case "c": case "h": return StreamLanguage.define(c);
-    case "cc": case "cpp": case "hpp": return StreamLanguage.define(cpp);
-    case "java": return StreamLanguage.define(java);
-    default: return [];
+    case "py":
+    case "python":
+      return python();
+    case "js":
+    case "mjs":
+    case "cjs":
+    case "jsx":
+    case "javascript":
+      return javascript({ jsx: true });
+    case "ts":
+    case "tsx":
+    case "typescript":
+      return javascript({ typescript: true, jsx: ext === "tsx" });
+    case "json":
+    case "ipynb":
+      return json();
+    case "html":
+    case "htm":
+    case "vue":
+    case "svg":
+    case "xml":
+      return html();
+    case "css":
+    case "scss":
+      return css();
+    case "md":
+    case "markdown":
+      return markdown();
+    case "yml":
+    case "yaml":
+      return yaml();
+    case "go":
+      return go();
+    case "sh":
+    case "bash":
+    case "zsh":
+    case "profile":
+    case "bashrc":
+      return StreamLanguage.define(shell);
+    case "rs":
+      return StreamLanguage.define(rust);
+    case "toml":
+      return StreamLanguage.define(toml);
+    case "sql":
+      return StreamLanguage.define(standardSQL);
+    case "c":
+    case "h":
+      return StreamLanguage.define(c);
+    case "cc":
+    case "cpp":
+    case "hpp":
+      return StreamLanguage.define(cpp);
+    case "java":
+      return StreamLanguage.define(java);
+    default:
+      return [];
   }
 }
 
 function base(name: string, readOnly: boolean, aria: string): Extension[] {
   return [
-    highlightSpecialChars(), history(), drawSelection(), indentOnInput(), bracketMatching(), highlightSelectionMatches(),
-    syntaxHighlighting(highlight), look, languageOf(name),
-    EditorState.readOnly.of(readOnly), EditorView.editable.of(!readOnly),
+    highlightSpecialChars(),
+    history(),
+    drawSelection(),
+    indentOnInput(),
+    bracketMatching(),
+    highlightSelectionMatches(),
+    syntaxHighlighting(highlight),
+    look,
+    languageOf(name),
+    EditorState.readOnly.of(readOnly),
+    EditorView.editable.of(!readOnly),
     EditorView.contentAttributes.of({ "aria-label": aria, ...(readOnly ? { tabindex: "0" } : {}) }),
   ];
 }
@@ -105,7 +165,6 @@ export default function Editor({ name, text, readOnly = false, cell, aria, autof
   const view = useRef<EditorView>();
   const on = useRef({ change, save, run });
   on.current = { change, save, run };
-  // biome-ignore lint/correctness/useExhaustiveDependencies: a new text replaces what is there, below
   useEffect(() => {
     const v = new EditorView({
       parent: box.current!,
@@ -113,9 +172,28 @@ export default function Editor({ name, text, readOnly = false, cell, aria, autof
         doc: text,
         extensions: [
           keymap.of([
-            { key: "Mod-s", run: () => { on.current.save?.(); return !!on.current.save; }, preventDefault: true },
-            { key: "Shift-Enter", run: () => { on.current.run?.(); return !!on.current.run; } },
-            { key: "Mod-Enter", run: () => { on.current.run?.(); return !!on.current.run; } },
+            {
+              key: "Mod-s",
+              run: () => {
+                on.current.save?.();
+                return !!on.current.save;
+              },
+              preventDefault: true,
+            },
+            {
+              key: "Shift-Enter",
+              run: () => {
+                on.current.run?.();
+                return !!on.current.run;
+              },
+            },
+            {
+              key: "Mod-Enter",
+              run: () => {
+                on.current.run?.();
+                return !!on.current.run;
+              },
+            },
           ]),
           ...(cell ? [EditorView.lineWrapping] : [lineNumbers(), highlightActiveLine(), highlightActiveLineGutter()]),
           ...base(name, readOnly, aria),
@@ -143,7 +221,14 @@ export function SideBySide({ name, before, after }: { name: string; before: stri
     if (box.current!.clientWidth < 640) {
       const v = new EditorView({
         parent: box.current!,
-        state: EditorState.create({ doc: after, extensions: [lineNumbers(), ...base(name, true, `${name}, changes`), unifiedMergeView({ original: before, mergeControls: false, collapseUnchanged: collapse })] }),
+        state: EditorState.create({
+          doc: after,
+          extensions: [
+            lineNumbers(),
+            ...base(name, true, `${name}, changes`),
+            unifiedMergeView({ original: before, mergeControls: false, collapseUnchanged: collapse }),
+          ],
+        }),
       });
       return () => v.destroy();
     }

@@ -9,7 +9,7 @@ const PATHS = {
   play: "M5 3.2v9.6l7.5-4.8z",
   kill: "M4 4l8 8M12 4l-8 8",
   back: "M3 8a5 5 0 1 0 1.6-3.7M3 3v3h3",
-  diff: "M5 2.5v6M2 5.5h6M8.5 12.5h5",
+  diff: "M8 2.5v7M4.5 6h7M4.5 13h7",
   open: "M9.5 3h3.5v3.5M13 3L7.5 8.5M11 9.5V13H3V5h3.5",
   search: "M7 12a5 5 0 1 0 0-10 5 5 0 0 0 0 10zM14 14l-3.4-3.4",
   terminal: "M2.5 3h11v10h-11zM5 6l2 2-2 2M8.5 10h2.5",
@@ -21,7 +21,8 @@ const PATHS = {
   link: "M6.8 9.2a2.6 2.6 0 0 0 3.7 0l2-2a2.6 2.6 0 0 0-3.7-3.7l-.8.8M9.2 6.8a2.6 2.6 0 0 0-3.7 0l-2 2a2.6 2.6 0 0 0 3.7 3.7l.8-.8",
   chart: "M2.5 13.5h11M4 11l3-4 2.5 2.5L13 4.5",
   clock: "M8 14A6 6 0 1 0 8 2a6 6 0 0 0 0 12zM8 4.8V8l2.2 1.6",
-  settings: "M3 5h6M12 5h1M3 11h1M7 11h6M10.5 6.5a1.5 1.5 0 1 0 0-3 1.5 1.5 0 0 0 0 3zM5.5 12.5a1.5 1.5 0 1 0 0-3 1.5 1.5 0 0 0 0 3z",
+  settings:
+    "M3 5h6M12 5h1M3 11h1M7 11h6M10.5 6.5a1.5 1.5 0 1 0 0-3 1.5 1.5 0 0 0 0 3zM5.5 12.5a1.5 1.5 0 1 0 0-3 1.5 1.5 0 0 0 0 3z",
   copy: "M5.5 5.5v-3h8v8h-3M2.5 5.5h8v8h-8z",
   check: "M3 8.5l3.2 3.2L13 5",
   plus: "M8 3v10M3 8h10",
@@ -61,7 +62,7 @@ export function Icon({ name, size = 16, class: cls }: { name: IconName; size?: n
       viewBox="0 0 16 16"
       fill="none"
       stroke="currentColor"
-      stroke-width="1.5"
+      stroke-width={name === "more" ? 2.3 : 1.5}
       stroke-linecap="round"
       stroke-linejoin="round"
       aria-hidden="true"

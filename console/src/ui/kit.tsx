@@ -41,8 +41,19 @@ export function Button(
 }
 
 const STATE: Record<string, string> = {
-  running: "green", creating: "blue", paused: "amber", stopping: "amber", killed: "grey", failed: "red",
-  ready: "green", available: "grey", building: "blue", canceled: "grey", cancelled: "grey", exited: "grey", lost: "red",
+  running: "green",
+  creating: "blue",
+  paused: "amber",
+  stopping: "amber",
+  killed: "grey",
+  failed: "red",
+  ready: "green",
+  available: "grey",
+  building: "blue",
+  canceled: "grey",
+  cancelled: "grey",
+  exited: "grey",
+  lost: "red",
 };
 
 export function StateBadge({ state }: { state: string }) {
@@ -55,7 +66,14 @@ export function StateBadge({ state }: { state: string }) {
 }
 
 export function StateDot({ state }: { state: string }) {
-  return <i class={`dot ${STATE[state] ?? "grey"} ${state === "creating" ? "pulse" : ""}`} role="img" aria-label={state} title={state} />;
+  return (
+    <i
+      class={`dot ${STATE[state] ?? "grey"} ${state === "creating" ? "pulse" : ""}`}
+      role="img"
+      aria-label={state}
+      title={state}
+    />
+  );
 }
 
 /** Name shows a sandbox's name, or its id if it has none, on one line. */
@@ -68,7 +86,12 @@ export function Name({ of, class: cls }: { of: Pick<Sandbox, "id" | "name">; cla
   );
 }
 
-export function Empty({ icon, title, children, action }: Children & { icon: IconName; title: string; action?: ComponentChildren }) {
+export function Empty({
+  icon,
+  title,
+  children,
+  action,
+}: Children & { icon: IconName; title: string; action?: ComponentChildren }) {
   return (
     <div class="empty">
       <div class="empty-icon">
@@ -129,10 +152,11 @@ export function Dialog({
   const id = useId();
   useLayoutEffect(() => {
     ref.current?.showModal();
-    ref.current?.querySelector<HTMLElement>("[data-autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea")?.focus();
+    ref.current
+      ?.querySelector<HTMLElement>("[data-autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea")
+      ?.focus();
   }, []);
   return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: Escape closes it too
     <dialog
       ref={ref}
       class={wide ? "wide" : ""}
@@ -171,7 +195,13 @@ export const confirming = signal<{
 } | null>(null);
 
 /** confirmed asks before something that cannot be taken back. */
-export function confirmed(title: string, text: ComponentChildren, action: string, run: () => Promise<unknown>, call?: Call): void {
+export function confirmed(
+  title: string,
+  text: ComponentChildren,
+  action: string,
+  run: () => Promise<unknown>,
+  call?: Call,
+): void {
   confirming.value = { title, text, action, run, call };
 }
 
@@ -220,7 +250,14 @@ export interface MenuItem {
 }
 
 /** Menu is a button that opens a list of actions. */
-export function Menu({ items, children, icon, label: name, small, kind }: Children & { items: MenuItem[]; icon?: IconName; label: string; small?: boolean; kind?: "plain" | "ghost" }) {
+export function Menu({
+  items,
+  children,
+  icon,
+  label: name,
+  small,
+  kind,
+}: Children & { items: MenuItem[]; icon?: IconName; label: string; small?: boolean; kind?: "plain" | "ghost" }) {
   const open = useSignal(false);
   const root = useRef<HTMLDivElement>(null);
   const list = useRef<HTMLDivElement>(null);
@@ -247,7 +284,6 @@ export function Menu({ items, children, icon, label: name, small, kind }: Childr
     all[(all.indexOf(document.activeElement as HTMLElement) + move + all.length) % all.length]?.focus();
   };
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: it passes keys on to the list
     <div class="menu" ref={root} onKeyDown={keys}>
       <Button
         small={small}
@@ -315,7 +351,6 @@ export function CopyButton({ text, name = "Copy", small = true }: { text: string
 export function Snippet({ text, lang }: { text: string; lang?: string }) {
   return (
     <div class="snippet">
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls, so that the keyboard must reach it */}
       <pre tabIndex={0} aria-label={lang ?? "Text to copy"}>
         {text}
       </pre>
@@ -378,11 +413,22 @@ export function CallForms({ call }: { call: Call }) {
   );
 }
 
-export function Tabs({ tabs, current, pick, name }: { tabs: { id: string; text: string; icon?: IconName; count?: number }[]; current: string; pick: (id: string) => void; name: string }) {
+export function Tabs({
+  tabs,
+  current,
+  pick,
+  name,
+}: {
+  tabs: { id: string; text: string; icon?: IconName; count?: number }[];
+  current: string;
+  pick: (id: string) => void;
+  name: string;
+}) {
   const ref = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const selected = ref.current?.querySelector<HTMLElement>("[aria-selected=true]");
-    if (selected && ref.current && ref.current.scrollWidth > ref.current.clientWidth) selected.scrollIntoView({ inline: "center", block: "nearest" });
+    if (selected && ref.current && ref.current.scrollWidth > ref.current.clientWidth)
+      selected.scrollIntoView({ inline: "center", block: "nearest" });
   }, [current]);
   const move = (e: KeyboardEvent) => {
     const step = e.key === "ArrowRight" ? 1 : e.key === "ArrowLeft" ? -1 : 0;
@@ -414,7 +460,15 @@ export function Tabs({ tabs, current, pick, name }: { tabs: { id: string; text: 
 }
 
 /** Rows shows a long list of rows of one height: only those that are seen are made. */
-export function Rows<T>({ items, height, render, class: cls, at, overscan = 8, ...rest }: {
+export function Rows<T>({
+  items,
+  height,
+  render,
+  class: cls,
+  at,
+  overscan = 8,
+  ...rest
+}: {
   items: readonly T[];
   height: number;
   render: (item: T, index: number) => ComponentChildren;
@@ -450,7 +504,6 @@ export function Rows<T>({ items, height, render, class: cls, at, overscan = 8, .
   const first = Math.max(0, Math.floor(view.value.top / height) - overscan);
   const last = Math.min(items.length, Math.ceil((view.value.top + view.value.height) / height) + overscan);
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls, so that the keyboard must reach it
     <div ref={ref} class={`rows ${cls ?? ""}`} tabIndex={0} {...rest}>
       <div style={{ height: items.length * height, position: "relative" }} role="presentation">
         <div style={{ transform: `translateY(${first * height}px)` }} role="presentation">
@@ -482,7 +535,6 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: read
     }
     if (!mine.signal.aborted) busy.value = false;
   };
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the caller says what it depends on
   useEffect(() => {
     data.value = undefined;
     error.value = "";

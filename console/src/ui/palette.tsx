@@ -1,12 +1,12 @@
 import { signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { useLocation } from "wouter-preact";
-import { NAV } from "../nav";
 import { may, signOut } from "../api/session";
-import { label } from "../lib/text";
-import { living } from "../state/live";
-import { creating, forking, snapshotting } from "../pages/dialogs";
 import { calls } from "../lib/calls";
+import { label } from "../lib/text";
+import { NAV } from "../nav";
+import { creating, forking, snapshotting } from "../pages/dialogs";
+import { living } from "../state/live";
 import { attempt } from "./do";
 import { Icon, type IconName } from "./icons";
 import { Dialog, StateDot } from "./kit";
@@ -45,8 +45,20 @@ export function Palette() {
     if (current && write) {
       const name = label(current.name || current.id);
       commands.push(
-        { text: `Fork ${name}`, icon: "fork", run: () => { forking.value = current; } },
-        { text: `Snapshot ${name}`, icon: "camera", run: () => { snapshotting.value = current; } },
+        {
+          text: `Fork ${name}`,
+          icon: "fork",
+          run: () => {
+            forking.value = current;
+          },
+        },
+        {
+          text: `Snapshot ${name}`,
+          icon: "camera",
+          run: () => {
+            snapshotting.value = current;
+          },
+        },
         current.state === "paused"
           ? { text: `Resume ${name}`, icon: "play", run: () => void attempt(calls.resume(current.id), "Resumed") }
           : { text: `Pause ${name}`, icon: "pause", run: () => void attempt(calls.pause(current.id), "Paused") },
@@ -55,11 +67,30 @@ export function Palette() {
         commands.push({ text: `${name}: ${tab}`, icon: "right", run: () => go(`/s/${current.id}/${tab}`) });
       }
     }
-    if (write) commands.push({ text: "New sandbox", icon: "plus", run: () => { creating.value = {}; } });
+    if (write)
+      commands.push({
+        text: "New sandbox",
+        icon: "plus",
+        run: () => {
+          creating.value = {};
+        },
+      });
     for (const n of NAV) commands.push({ text: `Go to ${n.text}`, icon: n.icon, run: () => go(n.to) });
     commands.push(
-      { text: isDark() ? "Use light colours" : "Use dark colours", icon: isDark() ? "sun" : "moon", run: () => { theme.value = isDark() ? "light" : "dark"; } },
-      { text: "Use the system's colours", icon: "settings", run: () => { theme.value = "system"; } },
+      {
+        text: isDark() ? "Use light colours" : "Use dark colours",
+        icon: isDark() ? "sun" : "moon",
+        run: () => {
+          theme.value = isDark() ? "light" : "dark";
+        },
+      },
+      {
+        text: "Use the system's colours",
+        icon: "settings",
+        run: () => {
+          theme.value = "system";
+        },
+      },
       { text: "Sign out", icon: "exit", run: () => void signOut() },
     );
     const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -68,7 +99,12 @@ export function Palette() {
     for (const s of living.value) {
       if (boxes.length >= MOST) break;
       if (!fits(`${s.name ?? ""} ${s.id} ${s.template}`)) continue;
-      boxes.push({ text: label(s.name || s.id), more: label(s.name ? s.id : s.template), state: s.state, run: () => go(`/s/${s.id}`) });
+      boxes.push({
+        text: label(s.name || s.id),
+        more: label(s.name ? s.id : s.template),
+        state: s.state,
+        run: () => go(`/s/${s.id}`),
+      });
     }
     const rest = commands.filter((c) => fits(c.text));
     return words.length ? [...boxes, ...rest].slice(0, MOST) : [...rest, ...boxes].slice(0, MOST);
@@ -90,7 +126,6 @@ export function Palette() {
     }
   };
   return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: Escape closes it too
     <dialog
       ref={ref}
       class="palette"
@@ -122,8 +157,6 @@ export function Palette() {
         </div>
         <ul id="palette-list" role="listbox" aria-label="Found" ref={list}>
           {found.value.map((c, i) => (
-            // biome-ignore lint/a11y/useKeyWithClickEvents: keys are those of the line above
-            // biome-ignore lint/a11y/useFocusableInteractive: it is the active descendant of the line above
             <li
               key={`${c.text}${c.more ?? ""}`}
               id={`palette-${i}`}
@@ -142,7 +175,11 @@ export function Palette() {
               {c.more && <span class="muted mono cut">{c.more}</span>}
             </li>
           ))}
-          {!found.value.length && <li class="muted" role="option" aria-selected="false" aria-disabled="true">Nothing is found</li>}
+          {!found.value.length && (
+            <li class="muted" role="option" aria-selected="false" aria-disabled="true">
+              Nothing is found
+            </li>
+          )}
         </ul>
       </div>
     </dialog>
@@ -182,8 +219,8 @@ export function Help({ close }: { close: () => void }) {
       </dl>
       <h2>Search</h2>
       <p class="soft">
-        Words find names, ids, templates and metadata. <code>state:running</code>, <code>template:node</code>, <code>from:sbx-…</code>,{" "}
-        <code>age:&lt;1h</code>, <code>age:&gt;2d</code>, and <code>key:value</code> for metadata.
+        Words find names, ids, templates and metadata. <code>state:running</code>, <code>template:node</code>,{" "}
+        <code>from:sbx-…</code>, <code>age:&lt;1h</code>, <code>age:&gt;2d</code>, and <code>key:value</code> for metadata.
       </p>
     </Dialog>
   );

@@ -77,7 +77,6 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       () => {},
     );
   };
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once for each sandbox
   useEffect(list, [s.id]);
 
   const change = (id: number, by: Partial<Cell>) => {
@@ -92,7 +91,11 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
       last.value = next.id;
     }
     change(id, { running: true, stdout: "", stderr: "", outputs: [], result: undefined, error: undefined });
-    const call = calls.code(s.id, { code: cell.code, language: cell.language, context: cell.context === "default" ? undefined : cell.context });
+    const call = calls.code(s.id, {
+      code: cell.code,
+      language: cell.language,
+      context: cell.context === "default" ? undefined : cell.context,
+    });
     const out = new Tail(MAX_CELL);
     const err = new Tail(MAX_CELL);
     const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
@@ -110,7 +113,10 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
         call.path,
         call.body,
         (line) => {
-          if (line.data) (line.stream === "stderr" ? err : out).add(decoders[line.stream === "stderr" ? "stderr" : "stdout"].decode(decodeBase64(line.data), { stream: true }));
+          if (line.data)
+            (line.stream === "stderr" ? err : out).add(
+              decoders[line.stream === "stderr" ? "stderr" : "stdout"].decode(decodeBase64(line.data), { stream: true }),
+            );
           if (line.output && outputs.length < MAX_OUTPUTS) outputs = [...outputs, line.output];
           if (line.result) change(id, { result: line.result });
           // A flood is drawn ten times a second, not once a line.
@@ -130,7 +136,10 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
     list();
   };
   const interrupt = (cell: Cell) =>
-    send("POST", `/v1/sandboxes/${encodeURIComponent(s.id)}/contexts/${cell.language}/${encodeURIComponent(cell.context)}/interrupt`).catch((e: Error) => {
+    send(
+      "POST",
+      `/v1/sandboxes/${encodeURIComponent(s.id)}/contexts/${cell.language}/${encodeURIComponent(cell.context)}/interrupt`,
+    ).catch((e: Error) => {
       toast("error", e.message);
       running.current.get(cell.id)?.abort();
     });
@@ -157,15 +166,34 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
           <Menu
             small
             label="Interpreters"
-            items={contexts.value.map((c) => ({ text: `Restart ${label(c.language)}/${label(c.name)} (${c.runs} runs)`, icon: "back" as const, scope: "sandboxes:write", run: () => void restart(c) }))}
+            items={contexts.value.map((c) => ({
+              text: `Restart ${label(c.language)}/${label(c.name)} (${c.runs} runs)`,
+              icon: "back" as const,
+              scope: "sandboxes:write",
+              run: () => void restart(c),
+            }))}
           >
             {contexts.value.length} interpreters
           </Menu>
         )}
-        <Button small icon="play" scope="sandboxes:write" onClick={async () => { for (const c of [...cells.value]) if (c.code.trim()) await run(c.id); }}>
+        <Button
+          small
+          icon="play"
+          scope="sandboxes:write"
+          onClick={async () => {
+            for (const c of [...cells.value]) if (c.code.trim()) await run(c.id);
+          }}
+        >
           Run all
         </Button>
-        <Button small icon="plus" onClick={() => { const c = cells.value.at(-1)!; cells.value = [...cells.value, fresh(c.language, c.context)]; }}>
+        <Button
+          small
+          icon="plus"
+          onClick={() => {
+            const c = cells.value.at(-1)!;
+            cells.value = [...cells.value, fresh(c.language, c.context)];
+          }}
+        >
           Cell
         </Button>
       </div>
@@ -173,35 +201,89 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
         {cells.value.map((c, i) => (
           <section key={c.id} class={`cell ${c.running ? "running" : ""}`} aria-label={`Cell ${i + 1}`} data-test="cell">
             <div class="cell-head">
-              <span class="mono muted small" title="Number of the run in its interpreter">[{c.running ? "*" : (c.result?.count ?? " ")}]</span>
-              <select class="select narrow" aria-label="Language" value={c.language} onChange={(e) => change(c.id, { language: e.currentTarget.value })}>
+              <span class="mono muted small" title="Number of the run in its interpreter">
+                [{c.running ? "*" : (c.result?.count ?? " ")}]
+              </span>
+              <select
+                class="select narrow"
+                aria-label="Language"
+                value={c.language}
+                onChange={(e) => change(c.id, { language: e.currentTarget.value })}
+              >
                 {LANGUAGES.map((l) => (
                   <option key={l}>{l}</option>
                 ))}
               </select>
-              <input class="input narrow" aria-label="Context" title="Interpreters of the same name share their variables" list="contexts" value={c.context} onChange={(e) => change(c.id, { context: e.currentTarget.value.trim() || "default" })} />
+              <input
+                class="input narrow"
+                aria-label="Context"
+                title="Interpreters of the same name share their variables"
+                list="contexts"
+                value={c.context}
+                onChange={(e) => change(c.id, { context: e.currentTarget.value.trim() || "default" })}
+              />
               <span class="grow" />
-              {c.result && <span class={`small ${c.result.exit_code ? "red-text" : "muted"}`}>{c.result.exit_code ? `exit ${c.result.exit_code} · ` : ""}{span(c.result.duration_ms)}</span>}
+              {c.result && (
+                <span class={`small ${c.result.exit_code ? "red-text" : "muted"}`}>
+                  {c.result.exit_code ? `exit ${c.result.exit_code} · ` : ""}
+                  {span(c.result.duration_ms)}
+                </span>
+              )}
               {c.code.trim() && <CopyAs call={calls.code(s.id, { code: c.code, language: c.language })} small />}
               {c.running ? (
                 <Button small icon="pause" onClick={() => void interrupt(c)}>
                   Interrupt
                 </Button>
               ) : (
-                <Button small icon="play" kind="primary" scope="sandboxes:write" aria-label="Run" title="Run (Shift Enter)" onClick={() => void run(c.id)} />
+                <Button
+                  small
+                  icon="play"
+                  kind="primary"
+                  scope="sandboxes:write"
+                  aria-label="Run"
+                  title="Run (Shift Enter)"
+                  onClick={() => void run(c.id)}
+                />
               )}
-              <Button small kind="ghost" icon="close" aria-label="Remove the cell" disabled={c.running} onClick={() => { const rest = cells.value.filter((x) => x.id !== c.id); cells.value = rest.length ? rest : [fresh("python", "default")]; }} />
+              <Button
+                small
+                kind="ghost"
+                icon="close"
+                aria-label="Remove the cell"
+                disabled={c.running}
+                onClick={() => {
+                  const rest = cells.value.filter((x) => x.id !== c.id);
+                  cells.value = rest.length ? rest : [fresh("python", "default")];
+                }}
+              />
             </div>
-            <Cells cell name={c.language} text={c.code} aria={`Code of cell ${i + 1}`} autofocus={c.id === last.value} change={(code) => { const cell = cells.value.find((x) => x.id === c.id); if (cell && cell.code !== code) change(c.id, { code }); }} run={() => void run(c.id)} />
+            <Cells
+              cell
+              name={c.language}
+              text={c.code}
+              aria={`Code of cell ${i + 1}`}
+              autofocus={c.id === last.value}
+              change={(code) => {
+                const cell = cells.value.find((x) => x.id === c.id);
+                if (cell && cell.code !== code) change(c.id, { code });
+              }}
+              run={() => void run(c.id)}
+            />
             {(c.stdout || c.stderr || c.outputs.length > 0 || c.result?.error || c.error) && (
               <div class="cell-out">
                 {c.stdout && <pre class="out">{stripANSI(c.stdout)}</pre>}
                 {c.stderr && <pre class="out err">{stripANSI(c.stderr)}</pre>}
                 {c.outputs.map((o, k) => (
-                  // biome-ignore lint/suspicious/noArrayIndexKey: outputs come in their order, and stay
                   <Rich key={k} of={o} />
                 ))}
-                {c.result?.error && <pre class="out err">{stripANSI(c.result.error.traceback || `${c.result.error.name}: ${c.result.error.message}`).slice(0, MAX_CELL)}</pre>}
+                {c.result?.error && (
+                  <pre class="out err">
+                    {stripANSI(c.result.error.traceback || `${c.result.error.name}: ${c.result.error.message}`).slice(
+                      0,
+                      MAX_CELL,
+                    )}
+                  </pre>
+                )}
                 {c.result?.restarted && <p class="note amber">The interpreter is a new one: {label(c.result.reason, 400)}</p>}
                 {c.result?.timed_out && <p class="note amber">It took too long, and was interrupted.</p>}
                 {c.error && <Failure error={c.error} />}

@@ -19,7 +19,16 @@ const MAX_IMAGE = 20 << 20;
 /** The most entries of a directory that are listed. */
 const MAX_ENTRIES = 10_000;
 /** Pictures that a browser draws without running anything. SVG is none of them. */
-const IMAGES: Record<string, string> = { png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", gif: "image/gif", webp: "image/webp", bmp: "image/bmp", ico: "image/x-icon", avif: "image/avif" };
+const IMAGES: Record<string, string> = {
+  png: "image/png",
+  jpg: "image/jpeg",
+  jpeg: "image/jpeg",
+  gif: "image/gif",
+  webp: "image/webp",
+  bmp: "image/bmp",
+  ico: "image/x-icon",
+  avif: "image/avif",
+};
 
 interface Node {
   info: FileInfo;
@@ -50,7 +59,12 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
     if (!open.value.has(path)) open.value = new Map(open.value).set(path, "loading");
     try {
       const items = await pages(
-        (cursor) => want(api.GET("/v1/sandboxes/{sandbox}/files", { params: { path: { sandbox: s.id }, query: { path, limit: 1000, cursor } } })),
+        (cursor) =>
+          want(
+            api.GET("/v1/sandboxes/{sandbox}/files", {
+              params: { path: { sandbox: s.id }, query: { path, limit: 1000, cursor } },
+            }),
+          ),
         MAX_ENTRIES,
       );
       items.sort((a, b) => Number(isDir(b)) - Number(isDir(a)) || a.name.localeCompare(b.name, "en", { numeric: true }));
@@ -69,7 +83,6 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
     open.value = new Map();
     void list(path);
   };
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once for each sandbox
   useEffect(() => go(s.workdir || "/"), [s.id]);
 
   const nodes = useComputed(() => {
@@ -109,32 +122,58 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
     e.preventDefault();
     dragging.value = false;
     const entries = [...(e.dataTransfer?.items ?? [])].map((i) => i.webkitGetAsEntry?.()).filter((x) => x != null);
-    const files = entries.length ? await walk(entries) : [...(e.dataTransfer?.files ?? [])].map((file) => ({ path: file.name, file }));
+    const files = entries.length
+      ? await walk(entries)
+      : [...(e.dataTransfer?.files ?? [])].map((file) => ({ path: file.name, file }));
     if (files.length) await upload(files, target());
   };
   const remove = (f: FileInfo) => {
     const dir = f.type === "directory";
     const call = calls.deleteFile(s.id, f.path, dir);
-    confirmed(`Delete ${label(f.name)}?`, dir ? "The directory goes with all that is in it." : "The file is gone then.", "Delete", async () => {
-      if (!(await attempt(call, "Deleted"))) return;
-      if (chosen.value?.path === f.path) chosen.value = undefined;
-      await again(parentOf(f.path));
-    }, call);
+    confirmed(
+      `Delete ${label(f.name)}?`,
+      dir ? "The directory goes with all that is in it." : "The file is gone then.",
+      "Delete",
+      async () => {
+        if (!(await attempt(call, "Deleted"))) return;
+        if (chosen.value?.path === f.path) chosen.value = undefined;
+        await again(parentOf(f.path));
+      },
+      call,
+    );
   };
   const keys = (e: KeyboardEvent) => {
     const i = nodes.value.findIndex((n) => n.info.path === chosen.value?.path);
     const step = e.key === "ArrowDown" || e.key === "j" ? 1 : e.key === "ArrowUp" || e.key === "k" ? -1 : 0;
     const f = nodes.value[i]?.info;
     if (step) chosen.value = nodes.value[Math.max(0, Math.min(nodes.value.length - 1, i + step))]?.info;
-    else if (f && isDir(f) && (e.key === "Enter" || (e.key === "ArrowRight" && !open.value.has(f.path)) || (e.key === "ArrowLeft" && open.value.has(f.path)))) toggle(f);
+    else if (
+      f &&
+      isDir(f) &&
+      (e.key === "Enter" ||
+        (e.key === "ArrowRight" && !open.value.has(f.path)) ||
+        (e.key === "ArrowLeft" && open.value.has(f.path)))
+    )
+      toggle(f);
     else if (f && e.key === "Delete" && may("files:write")) remove(f);
     else return;
     e.preventDefault();
     e.stopPropagation();
   };
-  if (since.value !== undefined) return <Since of={s} against={since.value} pick={(x) => { since.value = x; }} close={() => { since.value = undefined; }} />;
+  if (since.value !== undefined)
+    return (
+      <Since
+        of={s}
+        against={since.value}
+        pick={(x) => {
+          since.value = x;
+        }}
+        close={() => {
+          since.value = undefined;
+        }}
+      />
+    );
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: it takes files that are dropped; the button takes them too
     <div
       class={`files ${dragging.value ? "dragging" : ""}`}
       onDragOver={(e) => {
@@ -149,26 +188,76 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
     >
       <div class="files-side">
         <div class="files-tools">
-          <form class="grow" onSubmit={(e) => { e.preventDefault(); go(typed.value.replace(/(.)\/+$/, "$1") || "/"); }}>
-            <input class="input mono" aria-label="Directory" spellcheck={false} value={typed.value} onInput={(e) => { typed.value = e.currentTarget.value; }} />
+          <form
+            class="grow"
+            onSubmit={(e) => {
+              e.preventDefault();
+              go(typed.value.replace(/(.)\/+$/, "$1") || "/");
+            }}
+          >
+            <input
+              class="input mono"
+              aria-label="Directory"
+              spellcheck={false}
+              value={typed.value}
+              onInput={(e) => {
+                typed.value = e.currentTarget.value;
+              }}
+            />
           </form>
           <Button kind="ghost" small icon="back" aria-label="List again" title="List again" onClick={() => go(root.value)} />
         </div>
         <div class="files-tools">
-          <Button small icon="diff" onClick={() => { since.value = ""; }}>
+          <Button
+            small
+            icon="diff"
+            onClick={() => {
+              since.value = "";
+            }}
+          >
             Changed since…
           </Button>
           <span class="grow" />
-          <Button kind="ghost" small icon="upload" scope="files:write" aria-label="Upload" title="Upload; files and folders can be dropped here too" onClick={() => picker.current?.click()} />
+          <Button
+            kind="ghost"
+            small
+            icon="upload"
+            scope="files:write"
+            aria-label="Upload"
+            title="Upload; files and folders can be dropped here too"
+            onClick={() => picker.current?.click()}
+          />
           <Menu
             small
             kind="ghost"
             label="More actions on files"
             icon="more"
             items={[
-              { text: "New file…", icon: "file", scope: "files:write", run: () => { naming.value = { kind: "file", path: `${target() === "/" ? "" : target()}/` }; } },
-              { text: "New folder…", icon: "folder", scope: "files:write", run: () => { naming.value = { kind: "folder", path: `${target() === "/" ? "" : target()}/` }; } },
-              { text: `Download ${label(root.value, 30)}`, icon: "download", run: () => download(`/v1/sandboxes/${enc(s.id)}/files/archive?path=${enc(root.value)}`, `${root.value.split("/").pop() || "root"}.zip`) },
+              {
+                text: "New file…",
+                icon: "file",
+                scope: "files:write",
+                run: () => {
+                  naming.value = { kind: "file", path: `${target() === "/" ? "" : target()}/` };
+                },
+              },
+              {
+                text: "New folder…",
+                icon: "folder",
+                scope: "files:write",
+                run: () => {
+                  naming.value = { kind: "folder", path: `${target() === "/" ? "" : target()}/` };
+                },
+              },
+              {
+                text: `Download ${label(root.value, 30)}`,
+                icon: "download",
+                run: () =>
+                  download(
+                    `/v1/sandboxes/${enc(s.id)}/files/archive?path=${enc(root.value)}`,
+                    `${root.value.split("/").pop() || "root"}.zip`,
+                  ),
+              },
               { text: "Up one directory", icon: "folder", disabled: root.value === "/", run: () => go(parentOf(root.value)) },
             ]}
           />
@@ -186,13 +275,18 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
           />
         </div>
         {error.value && <Failure error={error.value} />}
-        {busy.value && <div class="note small"><span class="spinner" /> {busy.value}</div>}
-        {/* biome-ignore lint/a11y/noStaticElementInteractions: the tree within has the focus */}
+        {busy.value && (
+          <div class="note small">
+            <span class="spinner" /> {busy.value}
+          </div>
+        )}
         <div class="files-list" onKeyDown={keys}>
           {open.value.get(root.value) === "loading" ? (
             <Loading />
           ) : nodes.value.length === 0 ? (
-            <Empty icon="folder" title="Nothing is here">Drop files here to send them.</Empty>
+            <Empty icon="folder" title="Nothing is here">
+              Drop files here to send them.
+            </Empty>
           ) : (
             <Rows
               role="tree"
@@ -201,7 +295,6 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
               height={26}
               at={nodes.value.findIndex((n) => n.info.path === chosen.value?.path)}
               render={({ info: f, depth }) => (
-                // biome-ignore lint/a11y/useKeyWithClickEvents: keys are those of the tree
                 <div
                   key={f.path}
                   role="treeitem"
@@ -228,22 +321,56 @@ export function FilesTab({ of: s }: { of: Sandbox }) {
       </div>
       <div class="files-main">
         {chosen.value ? (
-          <View key={chosen.value.path} of={s} file={chosen.value} remove={remove} rename={(f) => { naming.value = { kind: "rename", path: f.path }; }} />
+          <View
+            key={chosen.value.path}
+            of={s}
+            file={chosen.value}
+            remove={remove}
+            rename={(f) => {
+              naming.value = { kind: "rename", path: f.path };
+            }}
+          />
         ) : (
-          <Empty icon="file" title="No file is chosen">Files open with highlighting, and are saved with Ctrl S. Drop files or folders anywhere here to send them.</Empty>
+          <Empty icon="file" title="No file is chosen">
+            Files open with highlighting, and are saved with Ctrl S. Drop files or folders anywhere here to send them.
+          </Empty>
         )}
       </div>
-      {naming.value && <Naming key={naming.value.kind} of={s} what={naming.value} close={() => { naming.value = null; }} done={(path) => void again(parentOf(path))} />}
+      {naming.value && (
+        <Naming
+          key={naming.value.kind}
+          of={s}
+          what={naming.value}
+          close={() => {
+            naming.value = null;
+          }}
+          done={(path) => void again(parentOf(path))}
+        />
+      )}
       {dragging.value && <div class="drop">Drop to send to {label(target())}</div>}
     </div>
   );
 }
 
-function Naming({ of: s, what, close, done }: { of: Sandbox; what: { kind: "file" | "folder" | "rename"; path: string }; close: () => void; done: (path: string) => void }) {
+function Naming({
+  of: s,
+  what,
+  close,
+  done,
+}: {
+  of: Sandbox;
+  what: { kind: "file" | "folder" | "rename"; path: string };
+  close: () => void;
+  done: (path: string) => void;
+}) {
   const path = useSignal(what.path);
   const busy = useSignal(false);
   const call = () =>
-    what.kind === "file" ? calls.writeFile(s.id, path.value, new Blob([]), "") : what.kind === "folder" ? calls.makeDir(s.id, path.value) : calls.moveFile(s.id, what.path, path.value);
+    what.kind === "file"
+      ? calls.writeFile(s.id, path.value, new Blob([]), "")
+      : what.kind === "folder"
+        ? calls.makeDir(s.id, path.value)
+        : calls.moveFile(s.id, what.path, path.value);
   const go = async () => {
     busy.value = true;
     const ok = await attempt<unknown>(call());
@@ -254,15 +381,46 @@ function Naming({ of: s, what, close, done }: { of: Sandbox; what: { kind: "file
   };
   const title = { file: "New file", folder: "New folder", rename: "Rename" }[what.kind];
   return (
-    <Dialog title={title} close={close} submit={go} footer={<><CopyAs call={call()} /><span class="grow" /><Button onClick={close}>Cancel</Button><Button kind="primary" type="submit" busy={busy.value}>{title}</Button></>}>
+    <Dialog
+      title={title}
+      close={close}
+      submit={go}
+      footer={
+        <>
+          <CopyAs call={call()} />
+          <span class="grow" />
+          <Button onClick={close}>Cancel</Button>
+          <Button kind="primary" type="submit" busy={busy.value}>
+            {title}
+          </Button>
+        </>
+      }
+    >
       <Field label="Path">
-        <input class="input mono" value={path.value} spellcheck={false} onInput={(e) => { path.value = e.currentTarget.value; }} />
+        <input
+          class="input mono"
+          value={path.value}
+          spellcheck={false}
+          onInput={(e) => {
+            path.value = e.currentTarget.value;
+          }}
+        />
       </Field>
     </Dialog>
   );
 }
 
-function View({ of: s, file: f, remove, rename }: { of: Sandbox; file: FileInfo; remove: (f: FileInfo) => void; rename: (f: FileInfo) => void }) {
+function View({
+  of: s,
+  file: f,
+  remove,
+  rename,
+}: {
+  of: Sandbox;
+  file: FileInfo;
+  remove: (f: FileInfo) => void;
+  rename: (f: FileInfo) => void;
+}) {
   const content = useSignal<{ text?: string; image?: string; binary?: boolean; large?: boolean } | undefined>(undefined);
   const edited = useSignal<string | undefined>(undefined);
   const saving = useSignal(false);
@@ -270,7 +428,6 @@ function View({ of: s, file: f, remove, rename }: { of: Sandbox; file: FileInfo;
   const Editor = useSignal<ComponentType<EditorProps> | undefined>(undefined);
   const path = `/v1/sandboxes/${enc(s.id)}/files/content?path=${enc(f.path)}`;
   const dir = isDir(f);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once for each file
   useEffect(() => {
     let left = false;
     let url: string | undefined;
@@ -321,14 +478,26 @@ function View({ of: s, file: f, remove, rename }: { of: Sandbox; file: FileInfo;
   return (
     <>
       <div class="file-head">
-        <bdi class="mono cut" title={label(f.path)}>{label(f.path)}</bdi>
+        <bdi class="mono cut" title={label(f.path)}>
+          {label(f.path)}
+        </bdi>
         {dirty && <span class="badge amber">changed</span>}
         <span class="muted small cut">
-          {!dir && `${bytes(f.size)} · `}{f.mode} · {label(f.owner ?? String(f.uid))} · {day(f.modified_at)}
+          {!dir && `${bytes(f.size)} · `}
+          {f.mode} · {label(f.owner ?? String(f.uid))} · {day(f.modified_at)}
         </span>
         <span class="grow" />
         {c?.text !== undefined && (
-          <Button small kind={dirty ? "primary" : "plain"} icon="save" scope="files:write" disabled={!dirty} busy={saving.value} onClick={save} title="Save (Ctrl S)">
+          <Button
+            small
+            kind={dirty ? "primary" : "plain"}
+            icon="save"
+            scope="files:write"
+            disabled={!dirty}
+            busy={saving.value}
+            onClick={save}
+            title="Save (Ctrl S)"
+          >
             Save
           </Button>
         )}
@@ -338,7 +507,11 @@ function View({ of: s, file: f, remove, rename }: { of: Sandbox; file: FileInfo;
           icon="download"
           aria-label="Download"
           title={dir ? "Download as ZIP" : "Download"}
-          onClick={() => (dir ? download(`/v1/sandboxes/${enc(s.id)}/files/archive?path=${enc(f.path)}`, `${f.name}.zip`) : download(path, f.name))}
+          onClick={() =>
+            dir
+              ? download(`/v1/sandboxes/${enc(s.id)}/files/archive?path=${enc(f.path)}`, `${f.name}.zip`)
+              : download(path, f.name)
+          }
         />
         <Menu
           small
@@ -354,13 +527,34 @@ function View({ of: s, file: f, remove, rename }: { of: Sandbox; file: FileInfo;
       {error.value ? (
         <Failure error={error.value} />
       ) : dir ? (
-        <Empty icon="folder" title={label(f.name)}>A directory. It can be downloaded as a ZIP file.</Empty>
+        <Empty icon="folder" title={label(f.name)}>
+          A directory. It can be downloaded as a ZIP file.
+        </Empty>
       ) : c?.text !== undefined && Shown ? (
-        <Shown name={f.name} text={c.text} readOnly={!may("files:write")} aria={`Content of ${label(f.name)}`} change={(t) => { edited.value = t; }} save={save} />
+        <Shown
+          name={f.name}
+          text={c.text}
+          readOnly={!may("files:write")}
+          aria={`Content of ${label(f.name)}`}
+          change={(t) => {
+            edited.value = t;
+          }}
+          save={save}
+        />
       ) : c?.image ? (
-        <div class="picture"><img src={c.image} alt={label(f.name)} /></div>
+        <div class="picture">
+          <img src={c.image} alt={label(f.name)} />
+        </div>
       ) : c?.binary || c?.large ? (
-        <Empty icon="file" title={c.large ? "It is too large to be shown" : "It is no text"} action={<Button icon="download" onClick={() => download(path, f.name)}>Download</Button>}>
+        <Empty
+          icon="file"
+          title={c.large ? "It is too large to be shown" : "It is no text"}
+          action={
+            <Button icon="download" onClick={() => download(path, f.name)}>
+              Download
+            </Button>
+          }
+        >
           {bytes(f.size)}
         </Empty>
       ) : f.type !== "file" && f.linked_file?.type !== "file" ? (
@@ -423,21 +617,26 @@ function Since({ of: s, against, pick, close }: { of: Sandbox; against: string; 
       error.value = (err as Error).message;
     }
   };
-  // biome-ignore lint/correctness/useExhaustiveDependencies: again for another choice
   useEffect(() => void load(), [s.id, against]);
-  const kept = [...snapshots.value.values()].filter((x) => !x.automatic && (x.sandbox_id === s.id || x.sandbox_id === s.forked_from));
+  const kept = [...snapshots.value.values()].filter(
+    (x) => !x.automatic && (x.sandbox_id === s.id || x.sandbox_id === s.forked_from),
+  );
   const parent = s.forked_from ? sandboxes.value.get(s.forked_from) : undefined;
   return (
     <div class="since">
       <div class="files-tools">
-        <Button kind="ghost" small icon="folder" onClick={close}>All files</Button>
+        <Button kind="ghost" small icon="folder" onClick={close}>
+          All files
+        </Button>
         <label class="row nowrap">
           <span class="soft">Changed since</span>
           <select class="select narrow" value={against} onChange={(e) => pick(e.currentTarget.value)}>
             <option value="">its template, {label(s.template)}</option>
             {parent && !parent.ended_at && <option value={parent.id}>its parent, {label(parent.name || parent.id)}</option>}
             {kept.map((x) => (
-              <option key={x.id} value={x.id}>snapshot {label(x.name || x.label || x.id, 50)}</option>
+              <option key={x.id} value={x.id}>
+                snapshot {label(x.name || x.label || x.id, 50)}
+              </option>
             ))}
           </select>
         </label>
@@ -445,7 +644,13 @@ function Since({ of: s, against, pick, close }: { of: Sandbox; against: string; 
         <span class="grow" />
         <CopyAs call={call} small />
       </div>
-      {error.value ? <Failure error={error.value} again={load} /> : diff.value ? <Changes diff={diff.value} readable={s.id} /> : <Loading />}
+      {error.value ? (
+        <Failure error={error.value} again={load} />
+      ) : diff.value ? (
+        <Changes diff={diff.value} readable={s.id} />
+      ) : (
+        <Loading />
+      )}
     </div>
   );
 }

@@ -11,8 +11,22 @@ import { Button, CopyAs, confirmed, Empty, Failure, Loading, Menu, StateBadge, u
 const SIGNALS = ["TERM", "INT", "HUP", "KILL", "STOP", "CONT"];
 
 export function JobsTab({ of: s }: { of: Sandbox }) {
-  const jobs = useLoad(() => pages((cursor) => want(api.GET("/v1/sandboxes/{sandbox}/jobs", { params: { path: { sandbox: s.id }, query: { limit: 1000, cursor } } }))), [s.id]);
-  const processes = useLoad(() => pages((cursor) => want(api.GET("/v1/sandboxes/{sandbox}/processes", { params: { path: { sandbox: s.id }, query: { limit: 1000, cursor } } }))), [s.id]);
+  const jobs = useLoad(
+    () =>
+      pages((cursor) =>
+        want(api.GET("/v1/sandboxes/{sandbox}/jobs", { params: { path: { sandbox: s.id }, query: { limit: 1000, cursor } } })),
+      ),
+    [s.id],
+  );
+  const processes = useLoad(
+    () =>
+      pages((cursor) =>
+        want(
+          api.GET("/v1/sandboxes/{sandbox}/processes", { params: { path: { sandbox: s.id }, query: { limit: 1000, cursor } } }),
+        ),
+      ),
+    [s.id],
+  );
   const chosen = useSignal<string | undefined>(undefined);
   const line = useSignal("");
   const busy = useSignal(false);
@@ -41,7 +55,16 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
     <div class="content flush jobs">
       <form class="run-line" onSubmit={run}>
         <span class="mono accent">$</span>
-        <input class="input mono" aria-label="Command" placeholder="Run a command in the background" spellcheck={false} value={line.value} onInput={(e) => { line.value = e.currentTarget.value; }} />
+        <input
+          class="input mono"
+          aria-label="Command"
+          placeholder="Run a command in the background"
+          spellcheck={false}
+          value={line.value}
+          onInput={(e) => {
+            line.value = e.currentTarget.value;
+          }}
+        />
         <Button kind="primary" type="submit" scope="sandboxes:write" busy={busy.value}>
           Run
         </Button>
@@ -53,7 +76,9 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
         ) : !jobs.data.value ? (
           <Loading rows={3} />
         ) : all.value.length === 0 ? (
-          <Empty icon="jobs" title="No command has run yet">Commands and code in the background are jobs. They outlive who started them.</Empty>
+          <Empty icon="jobs" title="No command has run yet">
+            Commands and code in the background are jobs. They outlive who started them.
+          </Empty>
         ) : (
           <div class="scroll-x">
             <table class="data">
@@ -73,7 +98,15 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
                 {all.value.map((j) => (
                   <tr key={j.id}>
                     <td>
-                      <button type="button" class="as-link mono" title={label((j.command ?? []).join(" "), 1000)} aria-expanded={chosen.value === j.id} onClick={() => { chosen.value = chosen.value === j.id ? undefined : j.id; }}>
+                      <button
+                        type="button"
+                        class="as-link mono"
+                        title={label((j.command ?? []).join(" "), 1000)}
+                        aria-expanded={chosen.value === j.id}
+                        onClick={() => {
+                          chosen.value = chosen.value === j.id ? undefined : j.id;
+                        }}
+                      >
                         {label((j.command ?? []).join(" "), 160) || j.id}
                       </button>
                     </td>
@@ -88,7 +121,18 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
                     <td class="num muted">{bytes(j.stdout_bytes + j.stderr_bytes)}</td>
                     <td class="actions">
                       {j.state === "running" && (
-                        <Menu small kind="ghost" icon="more" label="Signals" items={SIGNALS.map((g) => ({ text: `Send ${g}`, scope: "sandboxes:write", danger: g === "KILL", run: () => void attempt(calls.signalJob(s.id, j.id, g), `${g} is sent`).then(jobs.again) }))} />
+                        <Menu
+                          small
+                          kind="ghost"
+                          icon="more"
+                          label="Signals"
+                          items={SIGNALS.map((g) => ({
+                            text: `Send ${g}`,
+                            scope: "sandboxes:write",
+                            danger: g === "KILL",
+                            run: () => void attempt(calls.signalJob(s.id, j.id, g), `${g} is sent`).then(jobs.again),
+                          }))}
+                        />
                       )}
                     </td>
                   </tr>
@@ -98,7 +142,16 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
           </div>
         )}
       </section>
-      {job && <Output key={job.id} of={s} job={job} close={() => { chosen.value = undefined; }} />}
+      {job && (
+        <Output
+          key={job.id}
+          of={s}
+          job={job}
+          close={() => {
+            chosen.value = undefined;
+          }}
+        />
+      )}
       <section>
         <h2 class="section">Processes</h2>
         {processes.error.value ? (
@@ -134,16 +187,29 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
                     <td class="num">{bytes(p.memory_bytes)}</td>
                     <td class="actions">
                       {p.pid > 1 && (
-                        <Menu small kind="ghost" icon="more" label={`Signals for process ${p.pid}`} items={SIGNALS.map((g) => ({
-                          text: `Send ${g}`,
-                          danger: g === "KILL",
-                          scope: "sandboxes:write",
-                          run: () => {
-                            const call = calls.signalProcess(s.id, p.pid, g);
-                            if (g === "KILL") confirmed(`Kill process ${p.pid}?`, label((p.command ?? []).join(" ") || p.name, 200), "Kill", () => attempt(call, "Killed").then(processes.again), call);
-                            else void attempt(call, `${g} is sent`).then(processes.again);
-                          },
-                        }))} />
+                        <Menu
+                          small
+                          kind="ghost"
+                          icon="more"
+                          label={`Signals for process ${p.pid}`}
+                          items={SIGNALS.map((g) => ({
+                            text: `Send ${g}`,
+                            danger: g === "KILL",
+                            scope: "sandboxes:write",
+                            run: () => {
+                              const call = calls.signalProcess(s.id, p.pid, g);
+                              if (g === "KILL")
+                                confirmed(
+                                  `Kill process ${p.pid}?`,
+                                  label((p.command ?? []).join(" ") || p.name, 200),
+                                  "Kill",
+                                  () => attempt(call, "Killed").then(processes.again),
+                                  call,
+                                );
+                              else void attempt(call, `${g} is sent`).then(processes.again);
+                            },
+                          }))}
+                        />
                       )}
                     </td>
                   </tr>
@@ -173,12 +239,21 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
       text.value = stripANSI(tail.text);
       cut.value = tail.cut;
       const el = box.current;
-      if (el && el.scrollHeight - el.scrollTop - el.clientHeight < 60) requestAnimationFrame(() => { el.scrollTop = el.scrollHeight; });
+      if (el && el.scrollHeight - el.scrollTop - el.clientHeight < 60)
+        requestAnimationFrame(() => {
+          el.scrollTop = el.scrollHeight;
+        });
     };
-    stream<{ data?: string }>("GET", `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach`, undefined, (line) => {
-      if (line.data) tail.add(decoder.decode(decodeBase64(line.data), { stream: true }));
-      waiting ||= window.setTimeout(show, 100);
-    }, stop.signal).catch((err: Error) => {
+    stream<{ data?: string }>(
+      "GET",
+      `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach`,
+      undefined,
+      (line) => {
+        if (line.data) tail.add(decoder.decode(decodeBase64(line.data), { stream: true }));
+        waiting ||= window.setTimeout(show, 100);
+      },
+      stop.signal,
+    ).catch((err: Error) => {
       if (!stop.signal.aborted) error.value = err.message;
     });
     return () => {
@@ -190,11 +265,21 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
     <section class="job-output" aria-label="Output">
       <div class="changes-head small">
         <span class="mono cut grow">{label((job.command ?? []).join(" "), 200)}</span>
-        <CopyAs call={{ title: "Follow a job", scope: "sandboxes:read", method: "GET", path: `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach`, cli: `cove logs ${s.id} ${job.id} -f`, mcp: { tool: "job_get", arguments: { sandbox: s.id, job_id: job.id } }, go: `job, err := c.Attach(ctx, ${JSON.stringify(s.id)}, ${JSON.stringify(job.id)}, sandbox.AttachRequest{}, sink)` }} small />
+        <CopyAs
+          call={{
+            title: "Follow a job",
+            scope: "sandboxes:read",
+            method: "GET",
+            path: `/v1/sandboxes/${enc(s.id)}/jobs/${enc(job.id)}/attach`,
+            cli: `cove logs ${s.id} ${job.id} -f`,
+            mcp: { tool: "job_get", arguments: { sandbox: s.id, job_id: job.id } },
+            go: `job, err := c.Attach(ctx, ${JSON.stringify(s.id)}, ${JSON.stringify(job.id)}, sandbox.AttachRequest{}, sink)`,
+          }}
+          small
+        />
         <Button small kind="ghost" icon="close" aria-label="Close the output" onClick={close} />
       </div>
       {error.value && <Failure error={error.value} />}
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
       <pre class="out" ref={box} tabIndex={0}>
         {cut.value > 0 && <em>{`… ${cut.value.toLocaleString("en")} characters before this are not shown\n`}</em>}
         {text.value || (job.state === "running" ? "It has written nothing yet." : "It wrote nothing.")}

@@ -21,7 +21,6 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
   const rfb = useRef<{ viewOnly: boolean; disconnect(): void; focus(): void }>();
   const attempts = useSignal(0);
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: connected anew when it is asked for
   useEffect(() => {
     let left = false;
     let retry = 0;
@@ -58,7 +57,9 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
 
   const share = async () => {
     try {
-      const answer = (await (await send("POST", `/v1/sandboxes/${enc(s.id)}/computer/view`, { control: control.value })).json()) as { url: string };
+      const answer = (await (
+        await send("POST", `/v1/sandboxes/${enc(s.id)}/computer/view`, { control: control.value })
+      ).json()) as { url: string };
       if (/^https?:\/\//.test(answer.url)) window.open(answer.url, "_blank", "noopener,noreferrer");
     } catch (err) {
       toast("error", (err as Error).message);
@@ -69,12 +70,34 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
       <div class="files-tools">
         <span class="status small">
           <i class={`dot ${state.value === "open" ? "green" : "amber"}`} />
-          {state.value === "open" ? (control.value ? "You have control" : "Watching") : state.value === "lost" ? "Reconnecting" : "Connecting"}
+          {state.value === "open"
+            ? control.value
+              ? "You have control"
+              : "Watching"
+            : state.value === "lost"
+              ? "Reconnecting"
+              : "Connecting"}
         </span>
-        <span class="muted small">{s.desktop?.width} × {s.desktop?.height}</span>
+        <span class="muted small">
+          {s.desktop?.width} × {s.desktop?.height}
+        </span>
         <span class="grow" />
-        <CopyAs small call={{ title: "Open the live view", scope: "computers:write", method: "POST", path: `/v1/sandboxes/${enc(s.id)}/computer/view`, body: { control: control.value }, cli: `cove computer view ${s.id}`, mcp: { tool: "computer_view", arguments: { sandbox: s.id, control: control.value } }, go: `view, err := c.ViewComputer(ctx, "${s.id}", sandbox.ViewRequest{Control: ${control.value}})` }} />
-        <Button small icon="open" scope="computers:write" onClick={() => void share()}>Live view in a tab</Button>
+        <CopyAs
+          small
+          call={{
+            title: "Open the live view",
+            scope: "computers:write",
+            method: "POST",
+            path: `/v1/sandboxes/${enc(s.id)}/computer/view`,
+            body: { control: control.value },
+            cli: `cove computer view ${s.id}`,
+            mcp: { tool: "computer_view", arguments: { sandbox: s.id, control: control.value } },
+            go: `view, err := c.ViewComputer(ctx, "${s.id}", sandbox.ViewRequest{Control: ${control.value}})`,
+          }}
+        />
+        <Button small icon="open" scope="computers:write" onClick={() => void share()}>
+          Live view in a tab
+        </Button>
         <Button
           small
           kind={control.value ? "primary" : "plain"}
@@ -92,7 +115,11 @@ export function ScreenTab({ of: s }: { of: Sandbox }) {
         </Button>
       </div>
       {error.value && <Failure error={error.value} />}
-      {!may("sandboxes:write") && <p class="note amber">{label("A live screen needs the scope sandboxes:write; the page Computers shows pictures of it.")}</p>}
+      {!may("sandboxes:write") && (
+        <p class="note amber">
+          {label("A live screen needs the scope sandboxes:write; the page Computers shows pictures of it.")}
+        </p>
+      )}
       <div class="screen-box" ref={box} data-test="screen" />
     </div>
   );

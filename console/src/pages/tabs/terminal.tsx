@@ -39,9 +39,15 @@ export function TerminalTab({ of: s }: { of: Sandbox }) {
   const open = async () => {
     busy.value = true;
     try {
-      const shell = 'if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi';
+      const shell = "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi";
       const response = await send("POST", `/v1/sandboxes/${enc(s.id)}/exec`, {
-        shell, background: true, open_stdin: true, tag: TAG, keep_bytes: KEEP, terminal: { cols: 100, rows: 30 }, env: { TERM: "xterm-256color", COLORTERM: "truecolor" },
+        shell,
+        background: true,
+        open_stdin: true,
+        tag: TAG,
+        keep_bytes: KEEP,
+        terminal: { cols: 100, rows: 30 },
+        env: { TERM: "xterm-256color", COLORTERM: "truecolor" },
       });
       const { job } = (await response.json()) as { job: Job };
       remember(calls.terminal(s.id, "bash"));
@@ -61,9 +67,10 @@ export function TerminalTab({ of: s }: { of: Sandbox }) {
     jobs.value = (jobs.value ?? []).filter((j) => j.id !== id);
     if (current.value === id) current.value = jobs.value.at(-1)?.id;
   };
-  // biome-ignore lint/correctness/useExhaustiveDependencies: once for each sandbox
   useEffect(() => {
-    pages((cursor) => want(api.GET("/v1/sandboxes/{sandbox}/jobs", { params: { path: { sandbox: s.id }, query: { limit: 1000, cursor } } }))).then(
+    pages((cursor) =>
+      want(api.GET("/v1/sandboxes/{sandbox}/jobs", { params: { path: { sandbox: s.id }, query: { limit: 1000, cursor } } })),
+    ).then(
       (all) => {
         jobs.value = all.filter((j) => j.tag === TAG && j.state === "running");
         current.value = jobs.value.at(-1)?.id;
@@ -82,15 +89,36 @@ export function TerminalTab({ of: s }: { of: Sandbox }) {
       <div class="term-tabs" role="toolbar" aria-label="Terminals">
         {jobs.value.map((j, i) => (
           <span key={j.id} class={`term-tab ${j.id === current.value ? "on" : ""}`}>
-            <button type="button" aria-pressed={j.id === current.value} onClick={() => { current.value = j.id; }}>
+            <button
+              type="button"
+              aria-pressed={j.id === current.value}
+              onClick={() => {
+                current.value = j.id;
+              }}
+            >
               <Icon name="terminal" size={13} /> {i + 1}
             </button>
-            <button type="button" aria-label={`Close terminal ${i + 1}`} title="Close" onClick={() => void close(j)} disabled={!may("sandboxes:write")}>
+            <button
+              type="button"
+              aria-label={`Close terminal ${i + 1}`}
+              title="Close"
+              onClick={() => void close(j)}
+              disabled={!may("sandboxes:write")}
+            >
               <Icon name="close" size={12} />
             </button>
           </span>
         ))}
-        <Button small kind="ghost" icon="plus" scope="sandboxes:write" busy={busy.value} aria-label="New terminal" title="New terminal" onClick={open} />
+        <Button
+          small
+          kind="ghost"
+          icon="plus"
+          scope="sandboxes:write"
+          busy={busy.value}
+          aria-label="New terminal"
+          title="New terminal"
+          onClick={open}
+        />
         <span class="grow" />
         <CopyAs call={calls.terminal(s.id, "bash")} small />
       </div>
@@ -99,7 +127,15 @@ export function TerminalTab({ of: s }: { of: Sandbox }) {
         <Screen key={shown.id} of={s} job={shown} ended={() => forget(shown.id)} />
       ) : (
         !error.value && (
-          <Empty icon="terminal" title="No terminal is open" action={<Button kind="primary" icon="plus" scope="sandboxes:write" busy={busy.value} onClick={open}>New terminal</Button>}>
+          <Empty
+            icon="terminal"
+            title="No terminal is open"
+            action={
+              <Button kind="primary" icon="plus" scope="sandboxes:write" busy={busy.value} onClick={open}>
+                New terminal
+              </Button>
+            }
+          >
             A terminal is a job: it goes on when this page is closed, and is here again when you come back.
           </Empty>
         )
@@ -115,7 +151,6 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
   const dark = isDark();
   const term = useRef<Terminal>();
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: a terminal is made once for its job
   useEffect(() => {
     const t = new Terminal({
       scrollback: SCROLLBACK,
@@ -278,7 +313,31 @@ function colors() {
     cursorAccent: color("bg"),
     selectionBackground: dark ? "#1d514b" : "#bfe6e0",
     ...(dark
-      ? { black: "#1d2329", red: "#f98080", green: "#5ad38a", yellow: "#f0c35c", blue: "#7cb0ff", magenta: "#c3a2ff", cyan: "#56d4c2", white: "#d5dade", brightBlack: "#6b7782" }
-      : { black: "#15191d", red: "#bb2323", green: "#15803d", yellow: "#955408", blue: "#1d5fc4", magenta: "#6d3fc0", cyan: "#0b7268", white: "#5f6871", brightBlack: "#4a535c", brightWhite: "#2c343b", brightYellow: "#955408", brightGreen: "#15803d", brightCyan: "#0b7268" }),
+      ? {
+          black: "#1d2329",
+          red: "#f98080",
+          green: "#5ad38a",
+          yellow: "#f0c35c",
+          blue: "#7cb0ff",
+          magenta: "#c3a2ff",
+          cyan: "#56d4c2",
+          white: "#d5dade",
+          brightBlack: "#6b7782",
+        }
+      : {
+          black: "#15191d",
+          red: "#bb2323",
+          green: "#15803d",
+          yellow: "#955408",
+          blue: "#1d5fc4",
+          magenta: "#6d3fc0",
+          cyan: "#0b7268",
+          white: "#5f6871",
+          brightBlack: "#4a535c",
+          brightWhite: "#2c343b",
+          brightYellow: "#955408",
+          brightGreen: "#15803d",
+          brightCyan: "#0b7268",
+        }),
   };
 }
