@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
@@ -117,7 +118,29 @@ func (p *tab) text() string {
 // visit goes to a page of the console.
 func (p *tab) visit(path string) {
 	p.t.Helper()
-	p.run(chromedp.Navigate(p.url + "/console" + path))
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	// Not chromedp.Navigate: it waits for events that a busy browser may have sent before.
+	if err := chromedp.Run(ctx, chromedp.Evaluate(`window.left = true; location.assign(`+quote(p.url+"/console"+path)+`)`, nil)); err != nil {
+		p.t.Fatal(err)
+	}
+	for there := false; !there; {
+		// It fails while one page gives way to the other.
+		_ = chromedp.Run(ctx, chromedp.Evaluate(`!window.left && document.readyState === "complete"`, &there))
+		if ctx.Err() != nil {
+			p.t.Fatalf("%s does not load: %s", path, p.text())
+		}
+	}
+}
+
+// types types text into what has the focus, and enters it.
+func (p *tab) types(text string, enter bool) {
+	p.t.Helper()
+	p.run(input.InsertText(text))
+	if enter {
+		key := input.DispatchKeyEvent(input.KeyRawDown).WithKey("Enter").WithCode("Enter").WithWindowsVirtualKeyCode(13)
+		p.run(key)
+	}
 }
 
 // waitFor waits until a script is true.
@@ -138,7 +161,7 @@ func (p *tab) click(name string) {
 	script := fmt.Sprintf(`(() => {
 		const scope = document.querySelector("dialog[open]") ?? document;
 		const all = [...scope.querySelectorAll("button, a, summary, [role=menuitem], [role=tab]")];
-		const named = (e) => [e.getAttribute("aria-label"), e.innerText.trim()].includes(%s);
+		const named = (e) => [e.getAttribute("aria-label"), e.innerText.trim(), e.querySelector("span")?.innerText.trim()].includes(%s);
 		const found = all.find((e) => named(e) && !e.disabled && e.checkVisibility());
 		found?.click();
 		return !!found;

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/cove-sh/cove/internal/testing/covetest"
 	"github.com/cove-sh/cove/sandbox"
@@ -97,15 +96,16 @@ func terminal(p *tab, id string) {
 	said := func(text string) string {
 		return fmt.Sprintf(`[...document.querySelectorAll(".xterm-rows > div")].some((r) => r.textContent.trim() === %s)`, quote(text))
 	}
-	p.run(chromedp.KeyEvent("echo $((6*7))-term" + kb.Enter))
+	p.types("echo $((6*7))-term", true)
 	p.waitFor(said("42-term"))
 	p.picture("terminal")
 	// The page is loaded anew, and the shell is the same.
-	p.run(chromedp.KeyEvent("mine=kept" + kb.Enter))
+	p.types("mine=kept; echo s-$((1+1))", true)
+	p.waitFor(said("s-2"))
 	p.visit("/s/" + id + "/terminal")
 	p.sees("Connected")
 	p.waitFor(said("42-term"))
-	p.run(chromedp.KeyEvent("echo $mine-still" + kb.Enter))
+	p.types("echo $mine-still", true)
 	p.waitFor(said("kept-still"))
 	p.accessible("terminal")
 }
@@ -114,7 +114,8 @@ func files(p *tab, d *covetest.Daemon, id string) {
 	p.visit("/s/" + id + "/files")
 	p.waitFor(`(() => { const f = [...document.querySelectorAll(".file")].find((e) => e.innerText.includes("answer.py")); f?.click(); return !!f })()`)
 	p.waitFor(`document.querySelector(".cm-content")?.innerText.includes("print(6 * 7)")`)
-	p.run(chromedp.Click(".files-main .cm-content"), chromedp.KeyEvent("# mine"+kb.Enter))
+	p.run(chromedp.Focus(".files-main .cm-content"))
+	p.types("# mine\n", false)
 	p.sees("changed")
 	p.click("Save")
 	p.sees("is saved")
@@ -128,16 +129,27 @@ func files(p *tab, d *covetest.Daemon, id string) {
 	p.accessible("changes")
 }
 
+// attack is a page that looks for the console and for the server, and says by its height
+// what it has found.
+const attack = `<p>hello</p><script>(async () => {
+  let found = "";
+  try { found += parent.document.title } catch { found += "no parent" }
+  try { found += (await fetch("URL/v1/sandboxes", {credentials: "include"})).status } catch { found += ", no server" }
+  try { found += localStorage.length } catch { found += ", no storage" }
+  document.querySelector("p").style.height = found === "no parent, no server, no storage" ? "333px" : "77px";
+})()</script>`
+
 // code runs code whose result is a page with a script: it runs in the frame, and reaches
 // neither the console nor the server.
 func code(p *tab, id string) {
 	p.visit("/s/" + id + "/code")
 	p.waitFor(`!!document.querySelector(".cell .cm-content")`)
-	p.run(chromedp.Click(".cell .cm-content"), chromedp.KeyEvent(`class P:
-  def _repr_html_(self): return "<p id=said>waiting</p><script>(async () => { let r = 'frame:' ; try { r += parent.document.title } catch (e) { r += 'no parent' } try { r += ' ' + (await fetch('`+p.url+`/v1/sandboxes')).status } catch (e) { r += ', no server' } document.getElementById('said').textContent = r; parent.postMessage({type: 'size', height: r === 'frame:no parent, no server' ? 333 : 77}, '*') })()</script>"`+kb.Enter+kb.Backspace+kb.Backspace+kb.Backspace+kb.Backspace+`P()`))
+	p.run(chromedp.Focus(".cell .cm-content"))
+	p.types(`page = """`+strings.ReplaceAll(attack, "URL", p.url)+`"""
+type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 	p.click("Run")
 	// The script says by the frame's height what it found.
-	p.waitFor(`document.querySelector("iframe.rich-frame")?.style.height === "333px"`)
+	p.waitFor(`parseInt(document.querySelector("iframe.rich-frame")?.style.height) > 300`)
 	var frame string
 	p.eval(`document.querySelector("iframe.rich-frame").getAttribute("sandbox")`, &frame)
 	if frame != "allow-scripts" {

@@ -6,7 +6,7 @@ import { bytes, span } from "./format";
 import { hunks, reverse, sides } from "./patch";
 import { allowing } from "./policy";
 import { rates } from "./series";
-import { clip, isBinary, label, stripANSI, Tail } from "./text";
+import { clip, commandLine, isBinary, label, stripANSI, Tail } from "./text";
 
 const ESC = "\u001b";
 
@@ -36,6 +36,13 @@ describe("text", () => {
     expect(tail.text.endsWith("line 9999\n")).toBe(true);
     expect(tail.text.startsWith("line ")).toBe(true);
     expect(tail.cut + tail.text.length).toBe(Array.from({ length: 10_000 }, (_, i) => `line ${i}\n`).join("").length);
+  });
+  it("writes commands as they are typed", () => {
+    expect([commandLine(["/bin/bash", "-c", "ls | wc"]), commandLine(["ls", "-l"]), commandLine(null)]).toEqual([
+      "ls | wc",
+      "ls -l",
+      "",
+    ]);
   });
   it("clips, and tells what is no text", () => {
     expect(clip("abcdef", 4)).toEqual({ text: "abcd", cut: 2 });

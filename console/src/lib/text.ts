@@ -68,3 +68,9 @@ export function isBinary(bytes: Uint8Array): boolean {
     return true;
   }
 }
+
+/** commandLine is a command as one types it: a shell's line without the shell. */
+export function commandLine(command: readonly string[] | null | undefined): string {
+  const [program = "", flag, line] = command ?? [];
+  return command?.length === 3 && flag === "-c" && /(^|\/)(ba)?sh$/.test(program) ? line! : (command ?? []).join(" ");
+}

@@ -61,8 +61,8 @@ const look = EditorView.theme({
   ".cm-panels": { backgroundColor: "var(--bg-raised)", color: "var(--text)", borderColor: "var(--line)" },
   ".cm-changedLine": { backgroundColor: "var(--green-bg) !important" },
   "&.cm-merge-a .cm-changedLine, .cm-deletedChunk": { backgroundColor: "var(--red-bg) !important" },
-  "&.cm-merge-b .cm-changedText": { background: "color-mix(in oklab, var(--green) 28%, transparent) !important" },
-  "&.cm-merge-a .cm-changedText, .cm-deletedText": { background: "color-mix(in oklab, var(--red) 28%, transparent) !important" },
+  "&.cm-merge-b .cm-changedText": { background: "color-mix(in oklab, var(--green) 7%, transparent) !important" },
+  "&.cm-merge-a .cm-changedText, .cm-deletedText": { background: "color-mix(in oklab, var(--red) 7%, transparent) !important" },
 });
 
 /** languageOf guesses a language by a file's name, or by the name of a language. */

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { api, decodeBase64, type Sandbox, type Schemas, send, stream, want } from "../../api/client";
 import { may } from "../../api/session";
 import { calls } from "../../lib/calls";
-import { span } from "../../lib/format";
+import { plural, span } from "../../lib/format";
 import { label, stripANSI, Tail } from "../../lib/text";
 import { attempt, remember, toast } from "../../ui/do";
 import type { EditorProps } from "../../ui/editor";
@@ -173,7 +173,7 @@ export function CodeTab({ of: s }: { of: Sandbox }) {
               run: () => void restart(c),
             }))}
           >
-            {contexts.value.length} interpreters
+            {plural(contexts.value.length, "interpreter")}
           </Menu>
         )}
         <Button

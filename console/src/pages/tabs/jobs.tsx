@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { api, decodeBase64, enc, type Job, pages, type Sandbox, stream, want } from "../../api/client";
 import { calls } from "../../lib/calls";
 import { at, bytes, clock, span } from "../../lib/format";
-import { label, stripANSI, Tail } from "../../lib/text";
+import { commandLine, label, stripANSI, Tail } from "../../lib/text";
 import { connection, world } from "../../state/live";
 import { attempt } from "../../ui/do";
 import { Button, CopyAs, confirmed, Empty, Failure, Loading, Menu, StateBadge, useEvery, useLoad } from "../../ui/kit";
@@ -107,7 +107,7 @@ export function JobsTab({ of: s }: { of: Sandbox }) {
                           chosen.value = chosen.value === j.id ? undefined : j.id;
                         }}
                       >
-                        {label((j.command ?? []).join(" "), 160) || j.id}
+                        {label(commandLine(j.command), 160) || j.id}
                       </button>
                     </td>
                     <td>
@@ -264,7 +264,7 @@ function Output({ of: s, job, close }: { of: Sandbox; job: Job; close: () => voi
   return (
     <section class="job-output" aria-label="Output">
       <div class="changes-head small">
-        <span class="mono cut grow">{label((job.command ?? []).join(" "), 200)}</span>
+        <span class="mono cut grow">{label(commandLine(job.command), 200)}</span>
         <CopyAs
           call={{
             title: "Follow a job",
