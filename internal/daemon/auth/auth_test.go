@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,8 @@ type keyTable struct {
 	keys    map[string]*sandbox.Key // by hash
 	touched []string
 	err     error
+
+	mu sync.Mutex // held in KeyByID, which is called beside tests
 }
 
 func (k *keyTable) KeyByHash(_ context.Context, hash []byte) (sandbox.Key, []byte, error) {
@@ -41,6 +44,8 @@ func (k *keyTable) KeyByHash(_ context.Context, hash []byte) (sandbox.Key, []byt
 }
 
 func (k *keyTable) KeyByID(_ context.Context, id string) (sandbox.Key, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, key := range k.keys {
 		if k.err == nil && key.ID == id {
 			return *key, nil

@@ -79,7 +79,7 @@ func (l *Links) use(hash [sha256.Size]byte) error {
 	case !ok:
 		return sandbox.Errorf(sandbox.CodeUnauthenticated, "the link is not known to this server; make a new one with: cove console")
 	case found.used:
-		return sandbox.Errorf(sandbox.CodeUnauthenticated, "the link was used already, and works once; make a new one with: cove console. If it was not you, end that session")
+		return sandbox.Errorf(sandbox.CodeUnauthenticated, "the link was used already, and works once; make a new one with: cove console, and end the session of whoever used it if that was not you")
 	case !time.Now().Before(found.expires):
 		return sandbox.Errorf(sandbox.CodeUnauthenticated, "the link has expired; it is good for %d s: make a new one with: cove console", int(LinkLifetime.Seconds()))
 	}

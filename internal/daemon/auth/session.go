@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// SessionIdle is how long a session lasts that is not used, and SessionLifetime
-	// how long any does.
-	SessionIdle     = 12 * time.Hour
+	// SessionIdle is how long a session lasts that is not used.
+	SessionIdle = 12 * time.Hour
+	// SessionLifetime is how long any session lasts at most.
 	SessionLifetime = 7 * 24 * time.Hour
 
 	// maxSessions bounds the sessions of one key.

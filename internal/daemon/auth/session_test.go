@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +21,8 @@ type sessionTable struct {
 	all     map[string]sandbox.ConsoleSession // by hash
 	touched int
 	err     error
+
+	mu sync.Mutex // held where a request goes on beside the test
 }
 
 func (s *sessionTable) CreateSession(_ context.Context, made sandbox.ConsoleSession, hash []byte, _ int) error {
@@ -27,6 +31,8 @@ func (s *sessionTable) CreateSession(_ context.Context, made sandbox.ConsoleSess
 }
 
 func (s *sessionTable) SessionByHash(_ context.Context, hash []byte) (sandbox.ConsoleSession, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	found, ok := s.all[string(hash)]
 	if s.err == nil && !ok {
 		return found, sandbox.Errorf(sandbox.CodeNotFound, "no such session")
@@ -174,7 +180,7 @@ func TestLongRequestEndsWithItsSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				key := redKey()
-				s, table, _, cookie := signedIn(t, key)
+				s, table, keys, cookie := signedIn(t, key)
 				ended := make(chan time.Duration, 1)
 				began := time.Now()
 				m := Middleware(Config{Sessions: s, Cookie: func(*http.Request) bool { return true }, Authenticator: s.keys})
@@ -197,7 +203,11 @@ func TestLongRequestEndsWithItsSession(t *testing.T) {
 					}
 					return
 				}
+				table.mu.Lock()
+				keys.mu.Lock()
 				end(table, key)
+				keys.mu.Unlock()
+				table.mu.Unlock()
 				if got := <-ended; got < time.Minute || got > time.Minute+recheckTime {
 					t.Errorf("ended after %v", got)
 				}
@@ -246,4 +256,25 @@ func TestLinks(t *testing.T) {
 			t.Errorf("one more: %v", err)
 		}
 	})
+}
+
+func TestLinkWorksOnceHoweverManyUseIt(t *testing.T) {
+	l := NewLinks()
+	token, _, err := l.Make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used atomic.Int32
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if l.Use(t.Context(), token.Reveal()) == nil {
+				used.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := used.Load(); n != 1 {
+		t.Errorf("the link was good %d times", n)
+	}
 }

@@ -80,12 +80,13 @@ func (s *Server) newFront(p *parts) (*front, error) {
 	paced := func(next http.Handler) http.Handler {
 		return auth.WithAddress(s.bounds.MinBodyRate.Handler(next, ownContent))
 	}
-	fronts := s.dialectFronts(p, mcp, keys, bound, api)
+	// SDKs' clients name a sandbox in headers, and its programs have any paths: the
+	// console comes after them.
+	fronts := splitTo(console.Claims, s.newConsole(p, keys, sessions), s.dialectFronts(p, mcp, keys, bound, api))
 	for _, d := range doors {
 		fronts = splitTo(d.Claims, d, fronts)
 	}
-	fronts = splitTo(console.Claims, s.newConsole(p, keys, sessions), s.uploads(p.service, fronts))
-	named := splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(paced(fronts))))
+	named := splitTo(previews.Claims, previews, p.metrics.watch(s.checkHost(paced(s.uploads(p.service, fronts)))))
 	for _, d := range doors {
 		named = splitTo(d.ClaimsHost, p.metrics.watch(s.checkPages(paced(d))), named)
 	}

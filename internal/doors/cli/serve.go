@@ -59,8 +59,8 @@ func (a *app) serveCommand() *cobra.Command {
 	return a.make(command{
 		Use: "serve [flags]", Short: "Run the daemon",
 		Long: "Run the daemon: MCP on /mcp, REST on /v1, for the user who runs it on a unix socket, and on TCP\n" +
-			"for those who have an API key. Sandboxes live on when it ends, and it finds them again. Commands\n" +
-			"start a daemon by themselves when none runs.\n\n" +
+			"for those who have an API key; the console on /console/. Sandboxes live on when it ends, and it\n" +
+			"finds them again. Commands start a daemon by themselves when none runs.\n\n" +
 			"Settings come from a file, from the environment and from flags, each stronger than the one before.",
 		Example: "  cove serve\n  cove serve --dev\n  cove serve --dev --dialect-port microsandbox=5555\n  cove serve --config /etc/cove.yaml --listen 0.0.0.0:7777",
 		Flags:   opts.AddFlags,

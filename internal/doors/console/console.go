@@ -20,10 +20,11 @@ import (
 const (
 	// Path is where the console is, below the server's address.
 	Path = "/console/"
-	// LinkPath is where a local client asks for a link, and LinkFragment begins the
-	// fragment of its URL. Browsers send no fragments to servers, and name none to
-	// other sites.
-	LinkPath     = Path + "links"
+	// LinkPath is where the user who runs the daemon asks for a link: POST, over the
+	// Unix socket, answered with a [Link].
+	LinkPath = Path + "links"
+	// LinkFragment begins the fragment of a link's URL, before the token. Browsers
+	// send fragments to no server.
 	LinkFragment = "#link="
 
 	framePath    = Path + "frame"
@@ -41,7 +42,7 @@ type Store interface {
 	EndSession(ctx context.Context, team, keyID, id string) error
 }
 
-// Config is what the door needs. All but Open is required.
+// Config is what the door needs. All fields but Open are required.
 type Config struct {
 	Store    Store
 	Sessions *auth.Sessions
