@@ -138,8 +138,9 @@ func (p *tab) types(text string, enter bool) {
 	p.t.Helper()
 	p.run(input.InsertText(text))
 	if enter {
-		key := input.DispatchKeyEvent(input.KeyRawDown).WithKey("Enter").WithCode("Enter").WithWindowsVirtualKeyCode(13)
-		p.run(key)
+		for _, kind := range []input.KeyType{input.KeyRawDown, input.KeyUp} {
+			p.run(input.DispatchKeyEvent(kind).WithKey("Enter").WithCode("Enter").WithWindowsVirtualKeyCode(13))
+		}
 	}
 }
 
