@@ -156,7 +156,6 @@ type("Page", (), {"_repr_html_": lambda self: page})()`, false)
 		p.t.Errorf("the frame may %q", frame)
 	}
 	p.accessible("code")
-	p.picture("code")
 }
 
 func network(p *tab, d *covetest.Daemon, id string) {

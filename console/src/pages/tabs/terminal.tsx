@@ -158,6 +158,8 @@ function Screen({ of: s, job, ended }: { of: Sandbox; job: Job; ended: () => voi
       fontSize: 13,
       lineHeight: 1.2,
       cursorBlink: true,
+      // Programs choose colours without knowing the ground.
+      minimumContrastRatio: 4.5,
       screenReaderMode: false,
       allowProposedApi: false,
       disableStdin: !may("sandboxes:write"),
